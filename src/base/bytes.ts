@@ -1,0 +1,44 @@
+/** A Buffer over the same memory, for its methods; nothing is copied. */
+export function asBuffer(bytes: Uint8Array): Buffer {
+  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
+
+/** Unsigned LEB128, as Go's binary.PutUvarint writes it. */
+export function encodeUvarint(value: number): Uint8Array {
+  const out: number[] = [];
+  let rest = value;
+  while (rest >= 0x80) {
+    out.push((rest % 0x80) | 0x80);
+    rest = Math.floor(rest / 0x80);
+  }
+  out.push(rest);
+  return Uint8Array.from(out);
+}
+
+/** Reads a uvarint; undefined when it is cut short or too large for an exact number. */
+export function decodeUvarint(
+  bytes: Uint8Array,
+  offset: number,
+): { value: number; next: number } | undefined {
+  let value = 0;
+  let scale = 1;
+  for (let at = offset; at < bytes.length && at < offset + 8; at++) {
+    const byte = bytes[at] ?? 0;
+    value += (byte & 0x7f) * scale;
+    if (byte < 0x80) return Number.isSafeInteger(value) ? { value, next: at + 1 } : undefined;
+    scale *= 0x80;
+  }
+  return undefined;
+}
+
+/** Human size in binary units: `1.5 GiB`. */
+export function formatBytes(bytes: number): string {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
+  let value = bytes;
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) {
+    value /= 1024;
+    unit++;
+  }
+  return unit === 0 ? `${value} B` : `${value.toFixed(1)} ${units[unit] ?? ''}`;
+}

@@ -1,0 +1,74 @@
+/** Whether trying again later can help. Set by whoever knows: the provider adapter, the parser. */
+export type Retry = 'never' | 'backoff';
+
+export interface CodedErrorOptions extends ErrorOptions {
+  retry?: Retry;
+  /** Facts about the failure as fields, for logs and tests. Never secrets. */
+  facts?: Record<string, string | number | boolean>;
+}
+
+/**
+ * The parent of every error that is not a bug: a stable `code`, one sentence for a person, a cause.
+ * Match on `code` (see {@link isCode}); `instanceof` fails across threads.
+ */
+export class CodedError extends Error {
+  readonly code: string;
+  readonly retry: Retry;
+  readonly facts: Record<string, string | number | boolean>;
+
+  constructor(code: string, message: string, options: CodedErrorOptions = {}) {
+    super(message, options.cause === undefined ? undefined : { cause: options.cause });
+    this.name = 'CodedError';
+    this.code = code;
+    this.retry = options.retry ?? 'never';
+    this.facts = options.facts ?? {};
+  }
+}
+
+export function isCode(error: unknown, ...codes: string[]): error is CodedError {
+  return (
+    typeof error === 'object' &&
+    error !== null &&
+    'code' in error &&
+    typeof error.code === 'string' &&
+    codes.includes(error.code)
+  );
+}
+
+export type CanceledBy = 'user' | 'shutdown' | 'timeout';
+
+/** The reason of every abort: a cancel is not a failure, and `by` decides the final phase. */
+export class CanceledError extends CodedError {
+  readonly by: CanceledBy;
+
+  constructor(by: CanceledBy, options: CodedErrorOptions = {}) {
+    super('CANCELED', `canceled by ${by}`, options);
+    this.by = by;
+  }
+}
+
+/** A Node system error (`ENOENT` and the like), or undefined. */
+export function systemCode(error: unknown): string | undefined {
+  if (error instanceof Error && 'syscall' in error && 'code' in error) {
+    return typeof error.code === 'string' ? error.code : undefined;
+  }
+  return undefined;
+}
+
+/** The message of anything that was thrown, in one line. */
+export function messageOf(error: unknown): string {
+  const text = error instanceof Error ? error.message : String(error);
+  return text.replaceAll(/\s*\n\s*/g, ' ');
+}
+
+/** A broken invariant is a bug, and nobody catches it on the way. */
+export class AssertionError extends Error {
+  constructor(message: string) {
+    super(message);
+    this.name = 'AssertionError';
+  }
+}
+
+export function assert(condition: unknown, message: string): asserts condition {
+  if (!condition) throw new AssertionError(message);
+}

@@ -1,0 +1,43 @@
+/**
+ * What Node lacks: errors with codes, time, randomness, limits, Go's JSON and time formats.
+ * Knows nothing of repositories, volumes or Kubernetes.
+ */
+export {
+  AssertionError,
+  assert,
+  CanceledError,
+  type CanceledBy,
+  CodedError,
+  type CodedErrorOptions,
+  isCode,
+  messageOf,
+  type Retry,
+  systemCode,
+} from './errors.ts';
+export {
+  type Clock,
+  HOUR_NS,
+  ManualClock,
+  MINUTE_NS,
+  type Nanoseconds,
+  OffsetClock,
+  SECOND_NS,
+  systemClock,
+  toDate,
+  unixSeconds,
+} from './clock.ts';
+export { formatGoTime, GO_ZERO_TIME_NS, parseGoTime } from './go-time.ts';
+export {
+  compareUtf8,
+  decodeGoUtf8,
+  goJson,
+  goString,
+  parseJsonLossless,
+  RawNumber,
+} from './go-json.ts';
+export { type RandomBytes, randomBytes, randomHex } from './random.ts';
+export { createLimiter, type Limiter, mapLimited, Semaphore } from './limiter.ts';
+export { type RetryOptions, retryOf, withRetry } from './retry.ts';
+export { type Logger, silentLogger } from './log.ts';
+export { Secret } from './secret.ts';
+export { asBuffer, decodeUvarint, encodeUvarint, formatBytes } from './bytes.ts';

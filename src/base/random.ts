@@ -1,0 +1,8 @@
+import { randomBytes as nodeRandomBytes } from 'node:crypto';
+
+/** The only source of randomness outside `codec/` nonces; simulations pass their own. */
+export type RandomBytes = (length: number) => Uint8Array;
+
+export const randomBytes: RandomBytes = (length) => nodeRandomBytes(length);
+export const randomHex = (bytes: number, random: RandomBytes = randomBytes): string =>
+  Buffer.from(random(bytes)).toString('hex');

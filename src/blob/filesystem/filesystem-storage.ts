@@ -1,0 +1,278 @@
+import type { Dirent } from 'node:fs';
+import * as fs from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import {
+  CodedError,
+  createLimiter,
+  type Limiter,
+  messageOf,
+  randomHex,
+  systemCode,
+} from '../../base/index.ts';
+import {
+  type BlobId,
+  blobId,
+  type BlobMetadata,
+  BlobNotFoundError,
+  type BlobStorage,
+  type GetOptions,
+  invalidRange,
+  type PutOptions,
+} from '../storage.ts';
+import {
+  formatShards,
+  parseShards,
+  type ShardParameters,
+  shardPath,
+  SHARDS_FILE,
+  SHARDS_MISSING,
+} from './sharding.ts';
+
+const SUFFIX = '.f';
+/** Kopia's modes (repo/blob/filesystem/filesystem_options.go): the bytes are encrypted, the names are not. */
+const FILE_MODE = 0o600;
+const DIRECTORY_MODE = 0o700;
+/** Our choice: above this, a disk gains nothing and file handles run out. */
+const REQUESTS_MAX = 32;
+
+export interface FilesystemOptions {
+  path: string;
+  /** Make the root when it is missing, with this sharding when it has none yet. */
+  create?: ShardParameters;
+}
+
+/** Opens a directory in Kopia's sharded layout. Throws `STORAGE_NOT_FOUND`, `BAD_SHARDS_FILE`, `STORAGE_FAILED`. */
+export async function openFilesystemStorage(options: FilesystemOptions): Promise<BlobStorage> {
+  const { path, create } = options;
+  try {
+    if (create) await fs.mkdir(path, { recursive: true, mode: DIRECTORY_MODE });
+    if (!(await fs.stat(path)).isDirectory()) throw notADirectory(path);
+    return new FilesystemStorage(path, await loadShards(path, create));
+  } catch (error) {
+    if (systemCode(error) === 'ENOENT') {
+      throw new CodedError('STORAGE_NOT_FOUND', `no repository at ${path}: no such directory`, {
+        cause: error,
+      });
+    }
+    throw mapError(error, path);
+  }
+}
+
+function notADirectory(path: string): CodedError {
+  return new CodedError('STORAGE_FAILED', `${path} is not a directory`);
+}
+
+async function loadShards(path: string, create?: ShardParameters): Promise<ShardParameters> {
+  const file = join(path, SHARDS_FILE);
+  try {
+    return parseShards(await fs.readFile(file, 'utf8'));
+  } catch (error) {
+    if (systemCode(error) !== 'ENOENT') throw error;
+  }
+  if (!create) return SHARDS_MISSING;
+  await writeAtomic(file, [Buffer.from(formatShards(create))]);
+  return create;
+}
+
+/** What a system error means to a caller: the one place that decides whether trying again helps. */
+function mapError(error: unknown, what: string): unknown {
+  const code = systemCode(error);
+  if (code === undefined) return error;
+  switch (code) {
+    case 'ENOSPC':
+    case 'EDQUOT':
+      return new CodedError('STORAGE_FULL', `no space left in the storage for ${what}`, {
+        cause: error,
+      });
+    case 'EACCES':
+    case 'EPERM':
+    case 'EROFS':
+      return new CodedError('STORAGE_DENIED', `the storage denies access to ${what}`, {
+        cause: error,
+      });
+    default: {
+      const retry = ['EIO', 'EINTR', 'EAGAIN', 'ETIMEDOUT', 'EMFILE', 'ESTALE'].includes(code);
+      return new CodedError('STORAGE_FAILED', `the storage failed on ${what}: ${messageOf(error)}`, {
+        cause: error,
+        retry: retry ? 'backoff' : 'never',
+      });
+    }
+  }
+}
+
+async function syncDirectory(path: string): Promise<void> {
+  const directory = await fs.open(path, 'r');
+  try {
+    await directory.sync();
+  } finally {
+    await directory.close();
+  }
+}
+
+/** Temp, write, fsync, rename, fsync of the directory: seen whole or not at all, also after a power cut. */
+async function writeAtomic(path: string, data: readonly Uint8Array[]): Promise<void> {
+  const temporary = `${path}.tmp.${randomHex(8)}`;
+  try {
+    const file = await openForWrite(temporary);
+    try {
+      for (const piece of data) await writeAll(file, piece);
+      await file.sync();
+    } finally {
+      await file.close();
+    }
+    await fs.rename(temporary, path);
+  } catch (error) {
+    await fs.rm(temporary, { force: true });
+    throw error;
+  }
+  await syncDirectory(dirname(path));
+}
+
+async function openForWrite(path: string): Promise<fs.FileHandle> {
+  try {
+    return await fs.open(path, 'wx', FILE_MODE);
+  } catch (error) {
+    if (systemCode(error) !== 'ENOENT') throw error;
+    await fs.mkdir(dirname(path), { recursive: true, mode: DIRECTORY_MODE });
+    return await fs.open(path, 'wx', FILE_MODE);
+  }
+}
+
+async function writeAll(file: fs.FileHandle, data: Uint8Array): Promise<void> {
+  for (let at = 0; at < data.length; ) {
+    at += (await file.write(data, at, data.length - at)).bytesWritten;
+  }
+}
+
+class FilesystemStorage implements BlobStorage {
+  readonly displayName: string;
+  readonly #root: string;
+  readonly #shards: ShardParameters;
+  readonly #requests: Limiter = createLimiter(REQUESTS_MAX);
+
+  constructor(root: string, shards: ShardParameters) {
+    this.#root = root;
+    this.#shards = shards;
+    this.displayName = `file://${root}`;
+  }
+
+  getBlob(id: BlobId, options: GetOptions = {}): Promise<Uint8Array> {
+    return this.#request(id, options.signal, async () => {
+      const file = await fs.open(this.#path(id), 'r');
+      try {
+        const offset = options.offset ?? 0;
+        const size = (await file.stat()).size;
+        const length = options.lengthBytes ?? size - offset;
+        if (offset < 0 || length < 0 || offset + length > size) throw invalidRange(id, offset, length);
+        const target = options.into?.subarray(0, length) ?? Buffer.allocUnsafeSlow(length);
+        for (let at = 0; at < length; ) {
+          const { bytesRead } = await file.read(target, at, length - at, offset + at);
+          if (bytesRead === 0) throw invalidRange(id, offset, length);
+          at += bytesRead;
+        }
+        return target;
+      } finally {
+        await file.close();
+      }
+    });
+  }
+
+  getMetadata(id: BlobId, options: { signal?: AbortSignal | undefined } = {}): Promise<BlobMetadata> {
+    return this.#request(id, options.signal, () => this.#stat(id));
+  }
+
+  putBlob(id: BlobId, data: readonly Uint8Array[], options: PutOptions = {}): Promise<BlobMetadata> {
+    if (options.retention || options.doNotRecreate === true) {
+      const what = options.retention ? 'object lock' : 'put-if-absent';
+      const text = `a file system storage has no ${what}`;
+      return Promise.reject(new CodedError('UNSUPPORTED_PUT', text));
+    }
+    return this.#request(id, options.signal, async () => {
+      await writeAtomic(this.#path(id), data);
+      return this.#stat(id);
+    });
+  }
+
+  deleteBlob(id: BlobId, options: { signal?: AbortSignal | undefined } = {}): Promise<void> {
+    return this.#request(id, options.signal, () => fs.rm(this.#path(id), { force: true }));
+  }
+
+  async *listBlobs(
+    prefix: string,
+    options: { signal?: AbortSignal | undefined } = {},
+  ): AsyncIterable<BlobMetadata> {
+    yield* this.#walk(this.#root, '', prefix, options.signal);
+  }
+
+  async *#walk(
+    directory: string,
+    path: string,
+    prefix: string,
+    signal: AbortSignal | undefined,
+  ): AsyncIterable<BlobMetadata> {
+    for (const entry of await this.#readdir(directory)) {
+      signal?.throwIfAborted();
+      const id = path + (entry.isDirectory() ? entry.name : entry.name.slice(0, -SUFFIX.length));
+      if (entry.isDirectory()) {
+        if (id.startsWith(prefix) || prefix.startsWith(id)) {
+          yield* this.#walk(join(directory, entry.name), id, prefix, signal);
+        }
+      } else if (entry.name.endsWith(SUFFIX) && id.startsWith(prefix)) {
+        const blob = await this.#listed(blobId(id), join(directory, entry.name));
+        if (blob) yield blob;
+      }
+    }
+  }
+
+  async #readdir(directory: string): Promise<Dirent[]> {
+    try {
+      return await fs.readdir(directory, { withFileTypes: true });
+    } catch (error) {
+      if (systemCode(error) === 'ENOENT' && directory !== this.#root) return [];
+      throw mapError(error, directory);
+    }
+  }
+
+  /** A file that went away between the listing and this call is not listed. */
+  async #listed(id: BlobId, path: string): Promise<BlobMetadata | undefined> {
+    try {
+      const stat = await fs.stat(path, { bigint: true });
+      return { id, lengthBytes: Number(stat.size), timestampNs: stat.mtimeNs };
+    } catch (error) {
+      if (systemCode(error) === 'ENOENT') return undefined;
+      throw mapError(error, path);
+    }
+  }
+
+  async #stat(id: BlobId): Promise<BlobMetadata> {
+    const stat = await fs.stat(this.#path(id), { bigint: true });
+    return { id, lengthBytes: Number(stat.size), timestampNs: stat.mtimeNs };
+  }
+
+  #request<T>(id: BlobId, signal: AbortSignal | undefined, task: () => Promise<T>): Promise<T> {
+    return this.#requests.run(async () => {
+      signal?.throwIfAborted();
+      try {
+        return await task();
+      } catch (error) {
+        if (systemCode(error) === 'ENOENT') throw new BlobNotFoundError(id, { cause: error });
+        throw mapError(error, `blob ${id}`);
+      }
+    });
+  }
+
+  #path(id: BlobId): string {
+    if (id.includes('/') || id.startsWith('.')) {
+      throw new CodedError('BAD_BLOB_ID', `"${id}" cannot name a blob`);
+    }
+    return `${join(this.#root, ...shardPath(this.#shards, id))}${SUFFIX}`;
+  }
+
+  close(): Promise<void> {
+    return this.#requests.onIdle();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}

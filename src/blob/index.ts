@@ -1,0 +1,22 @@
+/**
+ * Blob storage: named bytes with atomic puts. One contract, a folder for each provider, wrappers for
+ * retries, limits, counting and faults. Knows nothing of what the bytes mean.
+ */
+export {
+  type BlobId,
+  blobId,
+  type BlobMetadata,
+  BlobNotFoundError,
+  type BlobStorage,
+  type GetOptions,
+  listAll,
+  type PutOptions,
+  type RetentionMode,
+} from './storage.ts';
+export { openStorage, type OpenStorageOptions } from './registry.ts';
+export { openFilesystemStorage } from './filesystem/filesystem-storage.ts';
+export { type FaultPlan, faulty, type StorageOperation } from './wrappers/faulty.ts';
+export { metered, type MeteredStorage, type StorageCounters } from './wrappers/metered.ts';
+export { readOnly } from './wrappers/read-only.ts';
+export { withRetries } from './wrappers/retrying.ts';
+export { type ThrottleLimits, withThrottle } from './wrappers/throttled.ts';

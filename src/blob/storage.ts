@@ -1,0 +1,81 @@
+import { CodedError, type CodedErrorOptions, type Nanoseconds } from '../base/index.ts';
+
+export type BlobId = string & { readonly brand: 'BlobId' };
+export const blobId = (text: string): BlobId => text as BlobId;
+
+export interface BlobMetadata {
+  readonly id: BlobId;
+  readonly lengthBytes: number;
+  /** When the blob was written, by the storage's clock. */
+  readonly timestampNs: Nanoseconds;
+}
+
+export interface GetOptions {
+  /** First byte wanted; the whole blob when neither this nor `lengthBytes` is given. */
+  offset?: number;
+  /** Exactly this many bytes, or an error: a short answer is never returned. */
+  lengthBytes?: number;
+  /** Where to put the bytes; at least as long as the answer, may be shared memory. */
+  into?: Uint8Array;
+  signal?: AbortSignal | undefined;
+}
+
+export type RetentionMode = 'GOVERNANCE' | 'COMPLIANCE';
+
+export interface PutOptions {
+  /** Object lock; storages without it refuse with `UNSUPPORTED_PUT`. */
+  retention?: { mode: RetentionMode; periodNs: Nanoseconds };
+  /** Refuse with `BLOB_EXISTS` when the blob is there; storages without it say `UNSUPPORTED_PUT`. */
+  doNotRecreate?: boolean;
+  signal?: AbortSignal | undefined;
+}
+
+/**
+ * Named bytes in storage. What every implementation promises (the suite in test/contract holds them to it):
+ * - `putBlob` is atomic: others see the old bytes or the new, never a part. It overwrites.
+ * - What was put is seen by every `getBlob` and `listBlobs` that starts afterwards.
+ * - `getBlob` and `getMetadata` of a missing blob throw `BLOB_NOT_FOUND`; a range outside of the
+ *   blob throws `INVALID_RANGE`; `deleteBlob` of a missing blob succeeds.
+ * - `listBlobs` yields each matching blob once, in any order; blobs put or deleted meanwhile may or
+ *   may not appear.
+ * - Every method may be called by many callers at once; the implementation bounds its requests.
+ */
+export interface BlobStorage extends AsyncDisposable {
+  /** For messages: where this is, without credentials. */
+  readonly displayName: string;
+  getBlob(id: BlobId, options?: GetOptions): Promise<Uint8Array>;
+  getMetadata(id: BlobId, options?: { signal?: AbortSignal | undefined }): Promise<BlobMetadata>;
+  /** `data` in pieces that follow one another; not kept after the promise settles. Returns the storage's timestamp. */
+  putBlob(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<BlobMetadata>;
+  deleteBlob(id: BlobId, options?: { signal?: AbortSignal | undefined }): Promise<void>;
+  listBlobs(
+    prefix: string,
+    options?: { signal?: AbortSignal | undefined },
+  ): AsyncIterable<BlobMetadata>;
+  close(): Promise<void>;
+}
+
+export class BlobNotFoundError extends CodedError {
+  readonly blobId: BlobId;
+
+  constructor(id: BlobId, options: CodedErrorOptions = {}) {
+    super('BLOB_NOT_FOUND', `blob ${id} is not in the storage`, {
+      facts: { blobId: id },
+      ...options,
+    });
+    this.blobId = id;
+  }
+}
+
+export function invalidRange(id: BlobId, offset: number, lengthBytes: number): CodedError {
+  const range = `${offset}+${lengthBytes}`;
+  return new CodedError('INVALID_RANGE', `blob ${id} is shorter than the range ${range} asked for`, {
+    facts: { blobId: id, offset, lengthBytes },
+  });
+}
+
+/** All blobs with a prefix, sorted by id. For short lists only. */
+export async function listAll(storage: BlobStorage, prefix: string): Promise<BlobMetadata[]> {
+  const blobs = await Array.fromAsync(storage.listBlobs(prefix));
+  return blobs.sort((a, b) => (a.id < b.id ? -1 : 1));
+}

@@ -1,0 +1,48 @@
+import type { BlobId, BlobMetadata, BlobStorage, GetOptions, PutOptions } from '../storage.ts';
+
+/** Passes every call on. Wrappers extend it and change what they are about. */
+export abstract class ForwardingStorage implements BlobStorage {
+  protected readonly inner: BlobStorage;
+
+  constructor(inner: BlobStorage) {
+    this.inner = inner;
+  }
+
+  get displayName(): string {
+    return this.inner.displayName;
+  }
+
+  getBlob(id: BlobId, options?: GetOptions): Promise<Uint8Array> {
+    return this.inner.getBlob(id, options);
+  }
+
+  getMetadata(id: BlobId, options?: { signal?: AbortSignal | undefined }): Promise<BlobMetadata> {
+    return this.inner.getMetadata(id, options);
+  }
+
+  putBlob(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<BlobMetadata> {
+    return this.inner.putBlob(id, data, options);
+  }
+
+  deleteBlob(id: BlobId, options?: { signal?: AbortSignal | undefined }): Promise<void> {
+    return this.inner.deleteBlob(id, options);
+  }
+
+  listBlobs(
+    prefix: string,
+    options?: { signal?: AbortSignal | undefined },
+  ): AsyncIterable<BlobMetadata> {
+    return this.inner.listBlobs(prefix, options);
+  }
+
+  close(): Promise<void> {
+    return this.inner.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}
+
+export const totalLength = (data: readonly Uint8Array[]): number =>
+  data.reduce((sum, piece) => sum + piece.length, 0);

@@ -1,0 +1,73 @@
+import type { BlobId, BlobMetadata, BlobStorage, GetOptions, PutOptions } from '../storage.ts';
+import { ForwardingStorage, totalLength } from './forwarding.ts';
+
+/** What a storage has done since it was wrapped. */
+export interface StorageCounters {
+  gets: number;
+  puts: number;
+  lists: number;
+  deletes: number;
+  errors: number;
+  bytesDown: number;
+  bytesUp: number;
+}
+
+export interface MeteredStorage extends BlobStorage {
+  readonly counters: Readonly<StorageCounters>;
+}
+
+export function metered(inner: BlobStorage): MeteredStorage {
+  return new CountingStorage(inner);
+}
+
+class CountingStorage extends ForwardingStorage implements MeteredStorage {
+  readonly counters: StorageCounters = {
+    gets: 0,
+    puts: 0,
+    lists: 0,
+    deletes: 0,
+    errors: 0,
+    bytesDown: 0,
+    bytesUp: 0,
+  };
+
+  override async getBlob(id: BlobId, options?: GetOptions): Promise<Uint8Array> {
+    this.counters.gets++;
+    const bytes = await this.#counted(super.getBlob(id, options));
+    this.counters.bytesDown += bytes.length;
+    return bytes;
+  }
+
+  override async putBlob(
+    id: BlobId,
+    data: readonly Uint8Array[],
+    options?: PutOptions,
+  ): Promise<BlobMetadata> {
+    this.counters.puts++;
+    const metadata = await this.#counted(super.putBlob(id, data, options));
+    this.counters.bytesUp += totalLength(data);
+    return metadata;
+  }
+
+  override deleteBlob(id: BlobId): Promise<void> {
+    this.counters.deletes++;
+    return this.#counted(super.deleteBlob(id));
+  }
+
+  override listBlobs(
+    prefix: string,
+    options?: { signal?: AbortSignal | undefined },
+  ): AsyncIterable<BlobMetadata> {
+    this.counters.lists++;
+    return super.listBlobs(prefix, options);
+  }
+
+  async #counted<T>(request: Promise<T>): Promise<T> {
+    try {
+      return await request;
+    } catch (error) {
+      this.counters.errors++;
+      throw error;
+    }
+  }
+}

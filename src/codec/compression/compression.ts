@@ -1,0 +1,184 @@
+import { createRequire } from 'node:module';
+import * as zlib from 'node:zlib';
+import { CodedError } from '../../base/index.ts';
+import { decodeS2Stream } from './s2.ts';
+
+/** One of Kopia's compressors: its name in policies, its number in front of compressed bytes. */
+export interface Compressor {
+  readonly name: string;
+  readonly headerId: number;
+  /** The codec's stream without the 4-byte header; absent where we only read. */
+  readonly compress?: (data: Uint8Array) => Uint8Array;
+  /** Throws when the output would exceed `lengthMax`. */
+  readonly decompress: (stream: Uint8Array, lengthMax: number) => Uint8Array;
+}
+
+/** Bytes of the header (u32be) that precedes each compressed stream. */
+export const COMPRESSION_HEADER_BYTES = 4;
+
+interface ZstdNapi {
+  Compressor: new () => {
+    setParameters(parameters: { compressionLevel: number }): void;
+    compress(data: Uint8Array): Buffer;
+  };
+}
+
+/** zstd-napi keeps its context between contents (1.25 times node:zlib at level 1); it is optional, being native. */
+const zstdNapi = loadZstdNapi();
+
+function loadZstdNapi(): ZstdNapi | undefined {
+  try {
+    return createRequire(import.meta.url)('zstd-napi') as ZstdNapi;
+  } catch {
+    return undefined;
+  }
+}
+
+function zstdCompress(level: number): (data: Uint8Array) => Uint8Array {
+  if (zstdNapi) {
+    const { Compressor: Zstd } = zstdNapi;
+    let compressor: InstanceType<ZstdNapi['Compressor']> | undefined;
+    return (data) => {
+      if (!compressor) {
+        compressor = new Zstd();
+        compressor.setParameters({ compressionLevel: level });
+      }
+      return compressor.compress(data);
+    };
+  }
+  const params = { [zlib.constants.ZSTD_c_compressionLevel]: level };
+  return (data) => zlib.zstdCompressSync(data, { params });
+}
+
+/** Output bound for node:zlib, which refuses 0. */
+const bound = (lengthMax: number): { maxOutputLength: number } => ({
+  maxOutputLength: Math.max(1, lengthMax),
+});
+const unzstd = (data: Uint8Array, max: number): Uint8Array =>
+  zlib.zstdDecompressSync(data, bound(max));
+const gunzip = (data: Uint8Array, max: number): Uint8Array => zlib.gunzipSync(data, bound(max));
+const inflate = (data: Uint8Array, max: number): Uint8Array =>
+  zlib.inflateRawSync(data, bound(max));
+
+const zstd = (name: string, headerId: number, level: number): Compressor => ({
+  name,
+  headerId,
+  compress: zstdCompress(level),
+  decompress: unzstd,
+});
+const gzip = (name: string, headerId: number, level: number): Compressor => ({
+  name,
+  headerId,
+  compress: (data) => zlib.gzipSync(data, { level }),
+  decompress: gunzip,
+});
+const deflate = (name: string, headerId: number, level: number): Compressor => ({
+  name,
+  headerId,
+  compress: (data) => zlib.deflateRawSync(data, { level }),
+  decompress: inflate,
+});
+const s2 = (name: string, headerId: number): Compressor => ({
+  name,
+  headerId,
+  decompress: decodeS2Stream,
+});
+
+/**
+ * Names and numbers: repo/compression, v0.23.1. Levels are the nearest of the C libraries to what
+ * klauspost/compress calls fastest, default, better, best; a reader does not see them.
+ */
+export const COMPRESSORS: readonly Compressor[] = [
+  gzip('gzip', 0x1000, 6),
+  gzip('gzip-best-speed', 0x1001, 1),
+  gzip('gzip-best-compression', 0x1002, 9),
+  zstd('zstd', 0x1100, 3),
+  zstd('zstd-fastest', 0x1101, 1),
+  zstd('zstd-better-compression', 0x1102, 7),
+  zstd('zstd-best-compression', 0x1103, 15),
+  s2('s2-default', 0x1200),
+  s2('s2-better', 0x1201),
+  s2('s2-parallel-4', 0x1202),
+  s2('s2-parallel-8', 0x1203),
+  // pgzip is gzip written by several threads; any gzip member is a valid stream of it.
+  gzip('pgzip', 0x1300, 6),
+  gzip('pgzip-best-speed', 0x1301, 1),
+  gzip('pgzip-best-compression', 0x1302, 9),
+  deflate('deflate-default', 0x1500, 6),
+  deflate('deflate-best-speed', 0x1501, 1),
+  deflate('deflate-best-compression', 0x1502, 9),
+];
+
+const byName = new Map(COMPRESSORS.map((compressor) => [compressor.name, compressor]));
+const byId = new Map(COMPRESSORS.map((compressor) => [compressor.headerId, compressor]));
+/** Removed from Kopia 0.23, which refuses it too. */
+const LZ4_HEADER_ID = 0x1400;
+
+/** Policy name for "do not compress"; so is the empty name. */
+export const NO_COMPRESSION = 'none';
+
+/** Throws `UNKNOWN_COMPRESSION` or `COMPRESSION_READ_ONLY`; undefined for `none`. */
+export function compressorByName(name: string): Compressor | undefined {
+  if (name === '' || name === NO_COMPRESSION) return undefined;
+  const compressor = byName.get(name);
+  if (!compressor) {
+    const text =
+      name === 'lz4'
+        ? 'compression "lz4" was removed from Kopia and is not supported'
+        : `compression "${name}" is not known`;
+    throw new CodedError('UNKNOWN_COMPRESSION', text, { facts: { compression: name } });
+  }
+  return compressor;
+}
+
+export function compressorById(headerId: number): Compressor {
+  const compressor = byId.get(headerId);
+  if (!compressor) {
+    const what = headerId === LZ4_HEADER_ID ? 'lz4' : `0x${headerId.toString(16)}`;
+    throw new CodedError('UNKNOWN_COMPRESSION', `compression ${what} is not supported`, {
+      facts: { headerId },
+    });
+  }
+  return compressor;
+}
+
+/**
+ * Header and stream when that is shorter than the data, else undefined: store it raw.
+ */
+export function compressContent(compressor: Compressor, data: Uint8Array): Uint8Array | undefined {
+  if (!compressor.compress || data.length <= COMPRESSION_HEADER_BYTES) return undefined;
+  const stream = compressor.compress(data);
+  const length = COMPRESSION_HEADER_BYTES + stream.length;
+  if (length >= data.length) return undefined;
+  const out = Buffer.allocUnsafe(length);
+  out.writeUInt32BE(compressor.headerId, 0);
+  out.set(stream, COMPRESSION_HEADER_BYTES);
+  return out;
+}
+
+/**
+ * Undoes {@link compressContent}. `headerId` undefined: take the one that precedes the stream
+ * (object-level compression of index version 1). Throws `BAD_COMPRESSION`, `UNKNOWN_COMPRESSION`.
+ */
+export function decompressContent(
+  packed: Uint8Array,
+  headerId: number | undefined,
+  lengthMax: number,
+): Uint8Array {
+  if (packed.length < COMPRESSION_HEADER_BYTES) throw bad('no header');
+  const found = new DataView(packed.buffer, packed.byteOffset, 4).getUint32(0);
+  if (headerId !== undefined && found !== headerId) throw bad('header differs from the index');
+  const compressor = compressorById(found);
+  const stream = packed.subarray(COMPRESSION_HEADER_BYTES);
+  // klauspost's S2 writes nothing at all for empty input.
+  if (stream.length === 0) return new Uint8Array(0);
+  try {
+    return compressor.decompress(stream, lengthMax);
+  } catch (cause) {
+    throw bad(`${compressor.name} stream`, cause);
+  }
+}
+
+function bad(what: string, cause?: unknown): CodedError {
+  return new CodedError('BAD_COMPRESSION', `compressed data is damaged: ${what}`, { cause });
+}

@@ -1,0 +1,122 @@
+import { createHmac } from 'node:crypto';
+import { blake2s } from '@noble/hashes/blake2.js';
+import { blake3 } from '@noble/hashes/blake3.js';
+import { CodedError } from '../../base/index.ts';
+import type { Kernels, Spans } from '../wasm/kernels.ts';
+
+/** The keyed hash that names contents. One per thread. */
+export interface ContentHasher {
+  readonly hashBytes: number;
+  hash(message: Spans): Uint8Array;
+  /** The same for several messages; where the hash gains from it, two at a time. */
+  hashAll(messages: readonly Spans[]): Uint8Array[];
+}
+
+interface Incremental {
+  update(data: Uint8Array): unknown;
+  digest(): Uint8Array;
+}
+
+export const DEFAULT_HASH = 'BLAKE2B-256-128';
+
+/** Kopia's hashes by name: bytes kept, and how one message is hashed (repo/hashing, v0.23.1). */
+const HMACS: Record<string, { algorithm: string; hashBytes: number }> = {
+  'HMAC-SHA256': { algorithm: 'sha256', hashBytes: 32 },
+  'HMAC-SHA256-128': { algorithm: 'sha256', hashBytes: 16 },
+  'HMAC-SHA224': { algorithm: 'sha224', hashBytes: 28 },
+  'HMAC-SHA3-224': { algorithm: 'sha3-224', hashBytes: 28 },
+  'HMAC-SHA3-256': { algorithm: 'sha3-256', hashBytes: 32 },
+};
+const NOBLES: Record<string, { hashBytes: number; start: (key: Uint8Array) => Incremental }> = {
+  'BLAKE2S-128': { hashBytes: 16, start: (key) => blake2s.create({ key, dkLen: 16 }) },
+  'BLAKE2S-256': { hashBytes: 32, start: (key) => blake2s.create({ key, dkLen: 32 }) },
+  'BLAKE3-256': { hashBytes: 32, start: (key) => blake3.create({ key }) },
+  'BLAKE3-256-128': { hashBytes: 16, start: (key) => blake3.create({ key }) },
+};
+const BLAKE2BS: Record<string, number> = { 'BLAKE2B-256-128': 16, 'BLAKE2B-256': 32 };
+const BLAKE3_CONTEXT = new TextEncoder().encode('kopia blake3 derived key v1');
+
+export const HASH_NAMES = [
+  ...Object.keys(BLAKE2BS),
+  ...Object.keys(NOBLES),
+  ...Object.keys(HMACS),
+].sort();
+
+/** Bytes of a content's hash. Throws `UNKNOWN_HASH`. */
+export function hashBytesOf(name: string): number {
+  const bytes = BLAKE2BS[name] ?? NOBLES[name]?.hashBytes ?? HMACS[name]?.hashBytes;
+  if (bytes === undefined) {
+    throw new CodedError('UNKNOWN_HASH', `hash "${name}" is not known`, { facts: { hash: name } });
+  }
+  return bytes;
+}
+
+/** `secret` is the repository's `secret`, whole: at most 64 bytes for BLAKE2b, 32 for BLAKE2s. */
+export function createHasher(name: string, secret: Uint8Array, kernels: Kernels): ContentHasher {
+  const hashBytes = hashBytesOf(name);
+  if (BLAKE2BS[name] !== undefined) return new Blake2bHasher(hashBytes, secret, kernels);
+  const noble = NOBLES[name];
+  if (noble) {
+    const key = name.startsWith('BLAKE3') ? blake3Key(secret) : secret;
+    return new IncrementalHasher(hashBytes, () => noble.start(key));
+  }
+  const { algorithm } = HMACS[name] as { algorithm: string };
+  return new IncrementalHasher(hashBytes, () => createHmac(algorithm, secret));
+}
+
+function blake3Key(secret: Uint8Array): Uint8Array {
+  if (secret.length >= 32) return secret.subarray(0, 32);
+  return blake3(secret, { context: BLAKE3_CONTEXT });
+}
+
+class IncrementalHasher implements ContentHasher {
+  readonly hashBytes: number;
+  readonly #start: () => Incremental;
+
+  constructor(hashBytes: number, start: () => Incremental) {
+    this.hashBytes = hashBytes;
+    this.#start = start;
+  }
+
+  hash(message: Spans): Uint8Array {
+    const state = this.#start();
+    for (const span of message) state.update(span);
+    return Uint8Array.from(state.digest().subarray(0, this.hashBytes));
+  }
+
+  hashAll(messages: readonly Spans[]): Uint8Array[] {
+    return messages.map((message) => this.hash(message));
+  }
+}
+
+class Blake2bHasher implements ContentHasher {
+  readonly hashBytes: number;
+  readonly #kernels: Kernels;
+  readonly #key: ReturnType<Kernels['blake2bKey']>;
+
+  constructor(hashBytes: number, secret: Uint8Array, kernels: Kernels) {
+    this.hashBytes = hashBytes;
+    this.#kernels = kernels;
+    this.#key = kernels.blake2bKey(secret);
+  }
+
+  hash(message: Spans): Uint8Array {
+    return this.#kernels.blake2b(this.#key, message).subarray(0, this.hashBytes);
+  }
+
+  hashAll(messages: readonly Spans[]): Uint8Array[] {
+    const hashes: Uint8Array[] = [];
+    let at = 0;
+    for (; at + 1 < messages.length; at += 2) {
+      const [a, b] = this.#kernels.blake2bPair(
+        this.#key,
+        messages[at] as Spans,
+        messages[at + 1] as Spans,
+      );
+      hashes.push(a.subarray(0, this.hashBytes), b.subarray(0, this.hashBytes));
+    }
+    const last = messages[at];
+    if (last) hashes.push(this.hash(last));
+    return hashes;
+  }
+}

@@ -1,0 +1,39 @@
+/**
+ * Pure functions over bytes: splitters, hashes, encryption, compression and the WebAssembly kernels
+ * behind them. A span of bytes that has no id yet is a chunk. Knows nothing of storage or indexes.
+ */
+export {
+  createSplitter,
+  DEFAULT_SPLITTER,
+  KOPIA_SPLITTER_NAMES,
+  type Splitter,
+  type SplitterSpec,
+  splitterSpec,
+  SPLITTERS,
+} from './splitter/splitter.ts';
+export {
+  type ContentHasher,
+  createHasher,
+  DEFAULT_HASH,
+  HASH_NAMES,
+  hashBytesOf,
+} from './hashing/hashing.ts';
+export {
+  contentIv,
+  createEncryptor,
+  DEFAULT_ENCRYPTION,
+  ENCRYPTION_NAMES,
+  type Encryptor,
+  SEAL_OVERHEAD_BYTES,
+  type StreamOpener,
+} from './encryption/encryption.ts';
+export {
+  compressContent,
+  type Compressor,
+  compressorById,
+  compressorByName,
+  COMPRESSORS,
+  decompressContent,
+  NO_COMPRESSION,
+} from './compression/compression.ts';
+export { ARENA_START, createKernelMemory, Kernels, type Spans } from './wasm/kernels.ts';
