@@ -37,3 +37,16 @@ export {
   NO_COMPRESSION,
 } from './compression/compression.ts';
 export { ARENA_START, createKernelMemory, Kernels, type Spans } from './wasm/kernels.ts';
+export { Arena, BufferPool, LOOK_BACK_BYTES, type Span } from './arena.ts';
+export {
+  type CodecKeys,
+  type CodecPool,
+  type CodecPoolFactory,
+  type DirectoryListing,
+  type FileRead,
+  type FileToRead,
+  type OpenItem,
+  type SealedItem,
+  type SealItem,
+  STAT_FIELDS,
+} from './pool.ts';

@@ -1,0 +1,90 @@
+import type { Arena, Span } from './arena.ts';
+import type { SplitterSpec } from './splitter/splitter.ts';
+
+/** Keys and algorithms of one repository, as the threads need them. */
+export interface CodecKeys {
+  readonly hash: string;
+  readonly encryption: string;
+  readonly secret: Uint8Array;
+  readonly masterKey: Uint8Array;
+}
+
+export interface SealItem {
+  readonly spans: readonly Span[];
+  readonly hash: Uint8Array;
+  /** Compressor to try, 0 for none. */
+  readonly compressionHeaderId: number;
+}
+
+export interface SealedItem {
+  readonly packedLength: number;
+  /** 0 when stored raw. */
+  readonly compressionHeaderId: number;
+}
+
+/** One small file to read whole. `path` is bytes where the name is not UTF-8. */
+export interface FileToRead {
+  readonly path: string | Uint8Array;
+  /** Bytes expected; more are not read, and `grew` says so. */
+  readonly sizeBytes: number;
+}
+
+export interface FileRead {
+  /** Offset of the file's bytes in the slab. */
+  readonly offset: number;
+  readonly length: number;
+  readonly hash: Uint8Array;
+  /** The file had more bytes than expected: read it as a large one. */
+  readonly grew: boolean;
+  /** System error code and message when it could not be read. */
+  readonly error?: { code: string; message: string };
+}
+
+/** A directory listing: names as they are on disk, attributes in one array of 64-bit numbers. */
+export interface DirectoryListing {
+  /** Strings, or bytes where a name is not UTF-8. */
+  readonly names: readonly (string | Uint8Array)[];
+  /** {@link STAT_FIELDS} numbers for each name: mode, size, mtime in ns, uid, gid, device. */
+  readonly stats: BigInt64Array;
+  /** Symlink targets by position. */
+  readonly targets: readonly (readonly [number, Uint8Array])[];
+  /** Entries that went away or could not be looked at. */
+  readonly failures: readonly (readonly [number, string, string])[];
+}
+export const STAT_FIELDS = 6;
+
+export interface OpenItem {
+  /** Packed bytes, in the shared memory. */
+  readonly span: Span;
+  readonly hash: Uint8Array;
+  readonly compressionHeaderId: number;
+  readonly originalLength: number;
+  /** Open file and offset that the plaintext goes to. */
+  readonly descriptor: number;
+  readonly fileOffset: number;
+  /** Skip runs of zeros in whole 4 KiB blocks; the file must read as zeros there already. */
+  readonly sparse: boolean;
+}
+
+/**
+ * The work that leaves the main thread. Everything that is long is passed as spans of the shared
+ * memory; what is sent is short. One contract suite holds the threads and the in-process form.
+ */
+export interface CodecPool extends AsyncDisposable {
+  readonly arena: Arena;
+  /** How many tasks can make progress at once. */
+  readonly threads: number;
+  hash(messages: readonly (readonly Span[])[]): Promise<Uint8Array[]>;
+  /** Cut points of buzhash in one piece, see `Kernels.cutBuzhash`. */
+  cut(spec: SplitterSpec, piece: Span, count: number): Promise<number[]>;
+  /** Compresses, encrypts and writes one after the other at `address`, where enough room must be. */
+  seal(items: readonly SealItem[], address: number): Promise<SealedItem[]>;
+  /** Reads whole files one after the other into the slab and hashes each. */
+  readFiles(files: readonly FileToRead[], slab: Span): Promise<FileRead[]>;
+  readDirectory(path: string | Uint8Array): Promise<DirectoryListing>;
+  /** Decrypts and decompresses, and writes to files. Throws `DECRYPT_FAILED`, `BAD_COMPRESSION`, or the system's error. */
+  open(items: readonly OpenItem[]): Promise<void>;
+  close(): Promise<void>;
+}
+
+export type CodecPoolFactory = (keys: CodecKeys, arena: Arena) => CodecPool;

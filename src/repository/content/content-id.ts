@@ -1,0 +1,39 @@
+import { CodedError } from '../../base/index.ts';
+
+/** `[g-z]?` and the hash in hex: `k0e0ba4…`. */
+export type ContentId = string & { readonly brand: 'ContentId' };
+
+/** Who the content belongs to: nothing = file data, k = directory, x = indirect index, m = manifest. */
+export type ContentPrefix = '' | 'k' | 'x' | 'm';
+
+const PATTERN = /^[g-z]?(?:[0-9a-f]{2}){16,64}$/;
+
+/** Throws `BAD_CONTENT_ID`. */
+export function parseContentId(text: string): ContentId {
+  if (PATTERN.test(text)) return text as ContentId;
+  throw new CodedError('BAD_CONTENT_ID', `"${text.slice(0, 80)}" is not a content ID`);
+}
+
+export function contentIdOf(prefix: string, hash: Uint8Array): ContentId {
+  return (prefix + Buffer.from(hash.buffer, hash.byteOffset, hash.length).toString('hex')) as ContentId;
+}
+
+export const prefixOf = (id: ContentId): string => (id.length % 2 === 1 ? id.charAt(0) : '');
+
+/** The form that indexes sort by: prefix byte (0 when there is none), then the hash. */
+export function contentKey(id: ContentId): Buffer {
+  const prefix = prefixOf(id);
+  const key = Buffer.alloc(1 + (id.length - prefix.length) / 2);
+  key[0] = prefix === '' ? 0 : prefix.charCodeAt(0);
+  key.write(id.slice(prefix.length), 1, 'hex');
+  return key;
+}
+
+export function hashOf(id: ContentId): Buffer {
+  return Buffer.from(id.slice(id.length % 2), 'hex');
+}
+
+export function contentIdOfKey(key: Uint8Array): ContentId {
+  const prefix = key[0] === 0 ? '' : String.fromCharCode(key[0] as number);
+  return contentIdOf(prefix, key.subarray(1));
+}

@@ -1,0 +1,254 @@
+import {
+  type Clock,
+  CodedError,
+  isCode,
+  type Logger,
+  type RandomBytes,
+  unixSeconds,
+  withRetry,
+} from '../../base/index.ts';
+import { blobId, type BlobStorage, type PutOptions } from '../../blob/index.ts';
+import { type Compressor, contentIv, decompressContent } from '../../codec/index.ts';
+import { CommittedIndex } from '../index/committed-index.ts';
+import type { IndexEntry } from '../index/entry.ts';
+import { memorySource, IndexBody } from '../index/index-body.ts';
+import { encodeIndex, sortEntries } from '../index/index-writer.ts';
+import { type ContentId, type ContentPrefix, hashOf } from './content-id.ts';
+import type { IndexStore } from './index-store.ts';
+import type { PackBuffers } from './pack-buffers.ts';
+import { type BlobCodec, loadIndexBlobs } from './sealed-blob.ts';
+import { WriteSession } from './write-session.ts';
+
+/** Kopia refreshes loaded indexes at most this often while it runs (repo/content/committed_read_manager.go). */
+const REFRESH_AFTER_NS = 15n * 60n * 1_000_000_000n;
+/** Index blobs that went away while being read: a compaction raced. Kopia's number of tries. */
+const LOAD_ATTEMPTS_MAX = 10;
+
+export interface ContentManagerOptions {
+  storage: BlobStorage;
+  codec: BlobCodec;
+  indexStore: IndexStore;
+  clock: Clock;
+  random: RandomBytes;
+  logger: Logger;
+  client: { username: string; hostname: string };
+  indexVersion: number;
+  formatVersion: number;
+  maxPackBytes: number;
+  /** What precedes the preamble of each pack; empty in repositories whose password can change. */
+  replica: Uint8Array;
+  /** For packs and index blobs: object lock. */
+  putOptions: PutOptions;
+  packBuffers: PackBuffers;
+  /** Above it, merged indexes go to scratch files. */
+  indexMemoryBytes: number;
+}
+
+/** Contents by id: look-up, read, write. Packs are durable before the index that names them. */
+export class ContentManager {
+  readonly options: ContentManagerOptions;
+  readonly #committed: CommittedIndex;
+  #loadedAtNs = 0n;
+  /** The session that takes writes, and those whose flush is under way. */
+  #session: WriteSession;
+  readonly #flushing = new Set<WriteSession>();
+  #flushQueue: Promise<void> = Promise.resolve();
+  /** After a failed flush contents that others refer to may be missing: nothing may be written any more. */
+  #failure: unknown;
+
+  private constructor(options: ContentManagerOptions) {
+    this.options = options;
+    this.#committed = new CommittedIndex(options.indexMemoryBytes);
+    this.#session = new WriteSession(options);
+  }
+
+  /** Loads the index. Throws `DAMAGED_BLOB` and what the storage throws. */
+  static async open(options: ContentManagerOptions): Promise<ContentManager> {
+    const manager = new ContentManager(options);
+    await manager.refresh();
+    return manager;
+  }
+
+  /** Reads the index blobs anew: what others have written since. */
+  async refresh(): Promise<void> {
+    const { storage, codec, indexStore, clock } = this.options;
+    const load = async (): Promise<void> => {
+      const { blobs, watermarkSeconds } = await indexStore.listActive();
+      try {
+        const bodies = await loadIndexBlobs(storage, codec, blobs);
+        this.#committed.reset(bodies, watermarkSeconds);
+      } catch (cause) {
+        if (!isCode(cause, 'BLOB_NOT_FOUND')) throw cause;
+        const text = `index ${cause.message}`;
+        throw new CodedError('INDEX_CHANGING', text, { cause, retry: 'backoff' });
+      }
+    };
+    await withRetry(load, {
+      attemptsMax: LOAD_ATTEMPTS_MAX,
+      firstDelayMs: 100,
+      delayMsMax: 5000,
+      onRetry: (error) => {
+        if (!isCode(error, 'INDEX_CHANGING')) throw error;
+      },
+    });
+    this.#loadedAtNs = clock.nowNs();
+  }
+
+  async refreshIfOld(): Promise<void> {
+    if (this.options.clock.nowNs() - this.#loadedAtNs > REFRESH_AFTER_NS) await this.refresh();
+  }
+
+  /** The entry of a content, written here or by others; deleted ones too. Synchronous. */
+  find(id: ContentId): IndexEntry | undefined {
+    const pending = this.#session.find(id);
+    if (pending) return pending;
+    for (const session of this.#flushing) {
+      const entry = session.find(id);
+      if (entry) return entry;
+    }
+    return this.#committed.find(id);
+  }
+
+  /** Whether writing this content would store nothing. */
+  has(id: ContentId): boolean {
+    const entry = this.find(id);
+    return entry !== undefined && !entry.deleted;
+  }
+
+  /** Committed entries in key order, deleted ones included. Flush first to see what was written here. */
+  entries(prefix?: string): Iterable<IndexEntry> {
+    return this.#committed.entries(prefix);
+  }
+
+  get watermarkSeconds(): number {
+    return this.#committed.watermarkSeconds;
+  }
+
+  /** Throws `CONTENT_NOT_FOUND`, `DAMAGED_BLOB`, `UNSUPPORTED_CONTENT`. */
+  async getContent(id: ContentId, options: { signal?: AbortSignal | undefined } = {}): Promise<Uint8Array> {
+    const entry = this.findOrThrow(id);
+    return this.openPacked(entry, await this.getPacked(entry, options));
+  }
+
+  findOrThrow(id: ContentId): IndexEntry {
+    const entry = this.find(id);
+    if (entry) return entry;
+    throw new CodedError('CONTENT_NOT_FOUND', `content ${id} is not in the repository`, {
+      facts: { contentId: id },
+    });
+  }
+
+  /** The bytes of a content as they lie in its pack. */
+  async getPacked(
+    entry: IndexEntry,
+    options: { signal?: AbortSignal | undefined } = {},
+  ): Promise<Uint8Array> {
+    if (entry.encryptionKeyId !== 0) {
+      const text = `content ${entry.contentId} is encrypted with an unknown key`;
+      throw new CodedError('UNSUPPORTED_CONTENT', text);
+    }
+    for (const session of [this.#session, ...this.#flushing]) {
+      const bytes = session.packedBytes(entry);
+      if (bytes) return bytes;
+    }
+    try {
+      return await this.options.storage.getBlob(blobId(entry.packBlobId), {
+        offset: entry.packOffset,
+        lengthBytes: entry.packedLength,
+        signal: options.signal,
+      });
+    } catch (cause) {
+      if (isCode(cause, 'BLOB_NOT_FOUND')) throw damagedContent(entry, 'the blob is missing', cause);
+      if (isCode(cause, 'INVALID_RANGE')) throw damagedContent(entry, 'the blob is cut short', cause);
+      throw cause;
+    }
+  }
+
+  /** Decrypts and decompresses; throws `DAMAGED_BLOB`. */
+  openPacked(entry: IndexEntry, packed: Uint8Array): Uint8Array {
+    const { encryptor } = this.options.codec;
+    let plaintext: Uint8Array;
+    try {
+      plaintext = encryptor.open(packed, contentIv(hashOf(entry.contentId)));
+      if (entry.compressionHeaderId !== 0) {
+        plaintext = decompressContent(plaintext, entry.compressionHeaderId, entry.originalLength);
+      }
+    } catch (cause) {
+      if (isCode(cause, 'DECRYPT_FAILED', 'BAD_COMPRESSION')) {
+        throw damagedContent(entry, cause.message, cause);
+      }
+      throw cause;
+    }
+    if (plaintext.length !== entry.originalLength) {
+      throw damagedContent(entry, `it has ${plaintext.length} bytes, not ${entry.originalLength}`);
+    }
+    return plaintext;
+  }
+
+  /** Writes one content from this thread; nothing is stored when it is there already. */
+  write(
+    data: Uint8Array,
+    options: { prefix: ContentPrefix; compressor?: Compressor | undefined },
+  ): Promise<{ contentId: ContentId; isNew: boolean }> {
+    return this.#session.write(data, options.prefix, options.compressor, this);
+  }
+
+  /** The session that takes writes now. Hold on to it only between two awaits. */
+  get session(): WriteSession {
+    return this.#session;
+  }
+
+  /** Timestamp for a new entry: now, and later than what it replaces. */
+  timestampAfter(previous: IndexEntry | undefined): number {
+    const now = unixSeconds(this.options.clock.nowNs());
+    return previous ? Math.max(now, previous.timestampSeconds + 1) : now;
+  }
+
+  /** Marks a content deleted, or brings it back, in place. Throws `CONTENT_NOT_FOUND`. */
+  setDeleted(id: ContentId, deleted: boolean): void {
+    const entry = this.findOrThrow(id);
+    const timestampSeconds = this.timestampAfter(entry);
+    this.#session.addEntry({ ...entry, deleted, timestampSeconds });
+  }
+
+  /**
+   * Makes everything durable that was written before the call: packs, then index blobs, then the
+   * session marker goes. Writes may go on meanwhile; they belong to the next session.
+   */
+  flush(): Promise<void> {
+    if (this.#failure !== undefined) return Promise.reject(asError(this.#failure));
+    const session = this.#session;
+    if (session.isEmpty) return this.#flushQueue;
+    this.#session = new WriteSession(this.options);
+    this.#flushing.add(session);
+    const flushed = this.#flushQueue.then(() => this.#flushSession(session));
+    this.#flushQueue = flushed;
+    flushed.catch((error: unknown) => (this.#failure ??= error));
+    return flushed;
+  }
+
+  async #flushSession(session: WriteSession): Promise<void> {
+    const { indexStore, indexVersion } = this.options;
+    const entries = await session.finish();
+    if (entries.length > 0) {
+      const body = encodeIndex(indexVersion, sortEntries(entries));
+      await indexStore.write([body], session.id);
+      this.#committed.add(new IndexBody(memorySource(body)));
+    }
+    this.#flushing.delete(session);
+    await session.end();
+  }
+
+  close(): void {
+    this.#committed.close();
+  }
+}
+
+const asError = (value: unknown): Error =>
+  value instanceof Error ? value : new Error(String(value));
+
+function damagedContent(entry: IndexEntry, what: string, cause?: unknown): CodedError {
+  const { packBlobId, contentId } = entry;
+  const text = `blob ${packBlobId} is damaged: content ${contentId}: ${what}`;
+  return new CodedError('DAMAGED_BLOB', text, { cause, facts: { blobId: packBlobId, contentId } });
+}

@@ -1,0 +1,15 @@
+import type { BlobId, BlobMetadata } from '../../blob/index.ts';
+import type { SessionId } from './session.ts';
+
+export interface ActiveIndexSet {
+  readonly blobs: readonly BlobMetadata[];
+  readonly watermarkSeconds: number;
+}
+
+/** Where index blobs live: the epoch manager of formats 2 and 3, or the legacy one of format 1. */
+export interface IndexStore {
+  /** The blobs that together hold every entry. Always read anew. */
+  listActive(): Promise<ActiveIndexSet>;
+  /** Makes bodies durable. On failure nothing of them stays. Returns their ids. */
+  write(bodies: readonly Uint8Array[], session: SessionId): Promise<BlobId[]>;
+}

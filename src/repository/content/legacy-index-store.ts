@@ -1,0 +1,82 @@
+import { z } from 'zod';
+import { asBuffer } from '../../base/index.ts';
+import type { BlobId, BlobMetadata, BlobStorage, PutOptions } from '../../blob/index.ts';
+import type { ActiveIndexSet, IndexStore } from './index-store.ts';
+import { type BlobCodec, damagedBlob, openBlob, sealBlob } from './sealed-blob.ts';
+import type { SessionId } from './session.ts';
+
+/** Blob that a format upgrade leaves for old programs to fall over. */
+export const POISON_BLOB =
+  'n00000000000000000000000000000000-repository_unreadable_by_this_kopia_version_upgrade_required';
+
+const logSchema = z.object({
+  inputMetadata: z.array(z.looseObject({ id: z.string() })).nullish(),
+  outputMetadata: z.array(z.looseObject({ id: z.string() })).nullish(),
+});
+
+export interface CompactionLog {
+  readonly blob: BlobMetadata;
+  readonly inputs: readonly string[];
+  readonly outputs: readonly string[];
+}
+
+export interface LegacyIndexStoreOptions {
+  storage: BlobStorage;
+  codec: BlobCodec;
+  putOptions: PutOptions;
+}
+
+/** The index blobs `n` of format 1, and the logs `m` of their compactions (Kopia: index_blob_manager_v0.go). */
+export class LegacyIndexStore implements IndexStore {
+  readonly #options: LegacyIndexStoreOptions;
+
+  constructor(options: LegacyIndexStoreOptions) {
+    this.#options = options;
+  }
+
+  async listActive(): Promise<ActiveIndexSet> {
+    const { storage, codec } = this.#options;
+    const all = await Array.fromAsync(storage.listBlobs('n'));
+    const present = new Map(all.filter(({ id }) => id !== POISON_BLOB).map((b) => [String(b.id), b]));
+    for (const log of await loadCompactionLogs(storage, codec)) {
+      // A compaction counts once all of its outputs can be seen.
+      if (log.outputs.every((id) => present.has(id))) {
+        for (const id of log.inputs) present.delete(id);
+      }
+    }
+    return { blobs: [...present.values()], watermarkSeconds: 0 };
+  }
+
+  async write(bodies: readonly Uint8Array[], session: SessionId): Promise<BlobId[]> {
+    const { storage, codec, putOptions } = this.#options;
+    const written: BlobId[] = [];
+    for (const body of bodies) {
+      const { id, bytes } = sealBlob(codec, 'n', `-${session}`, body);
+      await storage.putBlob(id, [bytes], putOptions);
+      written.push(id);
+    }
+    return written;
+  }
+}
+
+/** Throws `DAMAGED_BLOB`. */
+export async function loadCompactionLogs(
+  storage: BlobStorage,
+  codec: BlobCodec,
+): Promise<CompactionLog[]> {
+  const logs: CompactionLog[] = [];
+  for await (const blob of storage.listBlobs('m')) {
+    const plaintext = openBlob(codec, blob.id, await storage.getBlob(blob.id));
+    try {
+      const log = logSchema.parse(JSON.parse(asBuffer(plaintext).toString('utf8')));
+      logs.push({
+        blob,
+        inputs: (log.inputMetadata ?? []).map(({ id }) => id),
+        outputs: (log.outputMetadata ?? []).map(({ id }) => id),
+      });
+    } catch (cause) {
+      throw damagedBlob(blob.id, 'it is not a compaction log', cause);
+    }
+  }
+  return logs;
+}

@@ -1,0 +1,119 @@
+import { createHmac } from 'node:crypto';
+import * as zlib from 'node:zlib';
+import { assert, encodeUvarint, decodeUvarint, type RandomBytes } from '../../base/index.ts';
+import type { BlobId } from '../../blob/index.ts';
+import type { Encryptor, ContentHasher } from '../../codec/index.ts';
+import type { IndexEntry } from '../index/entry.ts';
+import { encodeIndex, sortEntries } from '../index/index-writer.ts';
+
+/** 32 random bytes lead each pack: Kopia's minimum and maximum (repo/content/content_manager.go). */
+const PREAMBLE_BYTES = 32;
+/** The local index starts at a multiple of this. */
+const ALIGNMENT = 4096;
+/** Random bytes after a local index, so that its blob is unique. */
+const INDEX_SUFFIX_BYTES = 32;
+
+export interface PackCodec {
+  hasher: ContentHasher;
+  encryptor: Encryptor;
+  indexVersion: number;
+  random: RandomBytes;
+}
+
+/**
+ * One pack being filled. Contents are appended in place to `buffer`, which may be shared memory;
+ * what `finish` returns is the whole blob.
+ */
+export class Pack {
+  readonly blobId: BlobId;
+  readonly buffer: Uint8Array;
+  readonly entries: IndexEntry[] = [];
+  #length = 0;
+
+  constructor(blobId: BlobId, buffer: Uint8Array, replica: Uint8Array, random: RandomBytes) {
+    this.blobId = blobId;
+    this.buffer = buffer;
+    buffer.set(replica, 0);
+    buffer.set(random(PREAMBLE_BYTES), replica.length);
+    this.#length = replica.length + PREAMBLE_BYTES;
+  }
+
+  get length(): number {
+    return this.#length;
+  }
+
+  get room(): number {
+    return this.buffer.length - this.#length;
+  }
+
+  /** Books bytes that were written at `length`. */
+  advance(bytes: number): number {
+    const offset = this.#length;
+    this.#length += bytes;
+    assert(this.#length <= this.buffer.length, 'pack buffer overrun');
+    return offset;
+  }
+
+  /**
+   * The whole blob, with padding, local index and postamble, as pieces that follow one another; the
+   * first is a view of the buffer.
+   */
+  finish(codec: PackCodec): Uint8Array[] {
+    const padding = codec.random(ALIGNMENT - (this.#length % ALIGNMENT));
+    const body = Buffer.concat([
+      encodeIndex(codec.indexVersion, sortEntries(this.entries)),
+      codec.random(INDEX_SUFFIX_BYTES),
+    ]);
+    const iv = codec.hasher.hash([body]);
+    const sealed = new Uint8Array(body.length + codec.encryptor.overheadBytes);
+    codec.encryptor.seal([body], iv, sealed);
+    const indexAt = this.#length + padding.length;
+    const postamble = encodePostamble(iv, indexAt, sealed.length);
+    return [this.buffer.subarray(0, this.#length), padding, sealed, postamble];
+  }
+}
+
+function encodePostamble(iv: Uint8Array, offset: number, length: number): Uint8Array {
+  const fields = Buffer.concat([
+    encodeUvarint(1),
+    encodeUvarint(iv.length),
+    iv,
+    encodeUvarint(offset),
+    encodeUvarint(length),
+  ]);
+  const checksum = Buffer.alloc(4);
+  checksum.writeUInt32BE(zlib.crc32(fields));
+  const lengthByte = Uint8Array.of(fields.length + 4);
+  return Buffer.concat([fields, checksum, lengthByte]);
+}
+
+/** Reads the end of a pack; undefined when it is not a valid postamble. */
+export function decodePostamble(
+  tail: Uint8Array,
+): { iv: Uint8Array; offset: number; length: number } | undefined {
+  const bytes = Buffer.from(tail.buffer, tail.byteOffset, tail.length);
+  const length = bytes.at(-1) ?? 0;
+  const start = bytes.length - 1 - length;
+  if (length < 5 || start < 0) return undefined;
+  const fields = bytes.subarray(start, bytes.length - 5);
+  if (zlib.crc32(fields) !== bytes.readUInt32BE(bytes.length - 5)) return undefined;
+  const version = decodeUvarint(fields, 0);
+  const ivLength = version && decodeUvarint(fields, version.next);
+  if (!ivLength || version.value !== 1 || ivLength.next + ivLength.value > fields.length) {
+    return undefined;
+  }
+  const afterIv = ivLength.next + ivLength.value;
+  const offset = decodeUvarint(fields, afterIv);
+  const indexLength = offset && decodeUvarint(fields, offset.next);
+  if (!indexLength || indexLength.next !== fields.length) return undefined;
+  const iv = Uint8Array.from(fields.subarray(ivLength.next, afterIv));
+  return { iv, offset: offset.value, length: indexLength.value };
+}
+
+/** What precedes the preamble where `enablePasswordChange` is off: kopia.repository, for disaster recovery. */
+export function formatReplica(formatBlob: Uint8Array): Uint8Array {
+  const hmac = createHmac('sha256', 'kopia-repository').update(formatBlob).digest();
+  const length = Buffer.alloc(2);
+  length.writeUInt16LE(formatBlob.length + hmac.length);
+  return Buffer.concat([length, formatBlob, hmac, length]);
+}

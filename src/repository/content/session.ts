@@ -1,0 +1,40 @@
+import { type Clock, formatGoTime, type RandomBytes, SECOND_NS } from '../../base/index.ts';
+
+/** `s`, 16 random hex digits, months of 30 days since 2000 (repo/content/sessions.go). */
+export type SessionId = string & { readonly brand: 'SessionId' };
+
+const EPOCH_SECONDS = 946_684_800n;
+const MONTH_SECONDS = 30n * 24n * 3600n;
+
+export function newSessionId(clock: Clock, random: RandomBytes): SessionId {
+  const months = (clock.nowNs() / SECOND_NS - EPOCH_SECONDS) / MONTH_SECONDS;
+  const digits = Buffer.from(random(8)).toString('hex');
+  return `s${digits}${months.toString(16)}` as SessionId;
+}
+
+/** The marker's JSON; it keeps pack deletion away from packs that no index names yet. */
+export function sessionMarker(
+  id: SessionId,
+  startedAtNs: bigint,
+  clock: Clock,
+  client: { username: string; hostname: string },
+): Uint8Array {
+  const marker = {
+    id,
+    startTime: formatGoTime(startedAtNs),
+    checkpointTime: formatGoTime(clock.nowNs()),
+    username: client.username,
+    hostname: client.hostname,
+  };
+  return Buffer.from(JSON.stringify(marker));
+}
+
+/** Session of a pack or marker: the first part after the first `-` that starts with `s`. */
+export function sessionOfBlob(id: string): string {
+  return (
+    id
+      .split('-')
+      .slice(1)
+      .find((part) => part.startsWith('s')) ?? ''
+  );
+}

@@ -1,0 +1,215 @@
+import { assert, type Nanoseconds } from '../../base/index.ts';
+import { type BlobId, blobId } from '../../blob/index.ts';
+import { type Compressor, compressContent, contentIv, type SealedItem } from '../../codec/index.ts';
+import type { IndexEntry } from '../index/entry.ts';
+import type { ContentManager, ContentManagerOptions } from './content-manager.ts';
+import { type ContentId, contentIdOf, type ContentPrefix, hashOf } from './content-id.ts';
+import { Pack } from './pack.ts';
+import { sealBlob } from './sealed-blob.ts';
+import { newSessionId, type SessionId, sessionMarker } from './session.ts';
+
+type PackKind = 'p' | 'q';
+
+/** A content whose bytes are about to be sealed. */
+export interface NewContent {
+  readonly contentId: ContentId;
+  readonly originalLength: number;
+  readonly timestampSeconds: number;
+}
+
+/** Seals contents at the given place in a pack's buffer. */
+export type SealInto = (address: Uint8Array) => Promise<SealedItem[]> | SealedItem[];
+
+/** What is written between two flushes: its packs, its index entries, its marker blob. */
+export class WriteSession {
+  readonly id: SessionId;
+  readonly #options: ContentManagerOptions;
+  readonly #startedAtNs: Nanoseconds;
+  readonly #entries = new Map<ContentId, IndexEntry>();
+  /** Open packs that nobody writes to right now. */
+  readonly #idle: Record<PackKind, Pack[]> = { p: [], q: [] };
+  /** Every pack whose bytes are still in memory, for reading back. */
+  readonly #inMemory = new Map<string, Pack>();
+  readonly #appends = new Set<Promise<unknown>>();
+  readonly #puts: Promise<void>[] = [];
+  #marker: Promise<BlobId> | undefined;
+  #failure: unknown;
+  #packedBytes = 0;
+
+  constructor(options: ContentManagerOptions) {
+    this.#options = options;
+    this.#startedAtNs = options.clock.nowNs();
+    this.id = newSessionId(options.clock, options.random);
+  }
+
+  get isEmpty(): boolean {
+    return this.#entries.size === 0 && this.#appends.size === 0;
+  }
+
+  /** Bytes that a flush would make durable. */
+  get packedByteCount(): number {
+    return this.#packedBytes;
+  }
+
+  find(id: ContentId): IndexEntry | undefined {
+    return this.#entries.get(id);
+  }
+
+  /** Bytes of a content whose pack is still in memory. */
+  packedBytes(entry: IndexEntry): Uint8Array | undefined {
+    const pack = this.#inMemory.get(entry.packBlobId);
+    return pack && Uint8Array.from(pack.buffer.subarray(entry.packOffset, entry.packOffset + entry.packedLength));
+  }
+
+  /** An entry about a content in another pack: a deletion, an undeletion. */
+  addEntry(entry: IndexEntry): void {
+    this.#entries.set(entry.contentId, entry);
+  }
+
+  /**
+   * Appends contents to one pack. `roomBytes` bounds what `seal` writes. The entries can be found
+   * once the promise settles. Several appends run at once, each with a pack of its own.
+   */
+  append(
+    kind: PackKind,
+    contents: readonly NewContent[],
+    roomBytes: number,
+    seal: SealInto,
+  ): Promise<void> {
+    const appended = this.#append(kind, contents, roomBytes, seal);
+    this.#appends.add(appended);
+    const settled = (): void => void this.#appends.delete(appended);
+    appended.then(settled, settled);
+    return appended;
+  }
+
+  async #append(
+    kind: PackKind,
+    contents: readonly NewContent[],
+    roomBytes: number,
+    seal: SealInto,
+  ): Promise<void> {
+    if (this.#failure !== undefined) throw this.#failure;
+    const pack = await this.#takePack(kind, roomBytes);
+    try {
+      const sealed = await seal(pack.buffer.subarray(pack.length, pack.length + roomBytes));
+      contents.forEach((content, i) => {
+        this.#book(pack, content, sealed[i] as SealedItem);
+      });
+    } finally {
+      if (pack.length >= this.#options.maxPackBytes) this.#close(pack);
+      else this.#idle[kind].push(pack);
+    }
+  }
+
+  #book(pack: Pack, content: NewContent, sealed: SealedItem): void {
+    const entry: IndexEntry = {
+      ...content,
+      packBlobId: pack.blobId,
+      packOffset: pack.advance(sealed.packedLength),
+      packedLength: sealed.packedLength,
+      compressionHeaderId: sealed.compressionHeaderId,
+      deleted: false,
+      formatVersion: this.#options.formatVersion,
+      encryptionKeyId: 0,
+    };
+    this.#packedBytes += sealed.packedLength;
+    pack.entries.push(entry);
+    this.#entries.set(entry.contentId, entry);
+  }
+
+  /** An idle pack with room, the fullest first, so that few are short at the end; else a new one. */
+  async #takePack(kind: PackKind, roomBytes: number): Promise<Pack> {
+    const idle = this.#idle[kind].sort((a, b) => b.length - a.length);
+    const fitting = idle.findIndex((pack) => pack.room >= roomBytes);
+    if (fitting >= 0) return idle.splice(fitting, 1)[0] as Pack;
+    const full = idle.shift();
+    if (full) this.#close(full);
+    const { packBuffers, random, replica } = this.#options;
+    assert(roomBytes + 4096 < packBuffers.bufferBytes, 'contents too long for a pack');
+    const buffer = await packBuffers.acquire();
+    const name = Buffer.from(random(16)).toString('hex');
+    const pack = new Pack(blobId(`${kind}${name}-${this.id}`), buffer, replica, random);
+    this.#inMemory.set(pack.blobId, pack);
+    return pack;
+  }
+
+  /** Starts the put; its buffer is free again when the blob is durable. */
+  #close(pack: Pack): void {
+    const put = this.#put(pack).catch((error: unknown) => {
+      this.#failure ??= error;
+    });
+    this.#puts.push(put);
+  }
+
+  async #put(pack: Pack): Promise<void> {
+    const { storage, codec, indexVersion, random, packBuffers, putOptions } = this.#options;
+    try {
+      if (pack.entries.length === 0) return;
+      await this.#writeMarker();
+      const pieces = pack.finish({ ...codec, indexVersion, random });
+      await storage.putBlob(pack.blobId, pieces, putOptions);
+    } finally {
+      this.#inMemory.delete(pack.blobId);
+      packBuffers.release(pack.buffer);
+    }
+  }
+
+  /** The marker keeps other clients' pack deletion away until the index names the packs. */
+  #writeMarker(): Promise<BlobId> {
+    this.#marker ??= (async () => {
+      const { storage, codec, clock, client } = this.#options;
+      const plaintext = sessionMarker(this.id, this.#startedAtNs, clock, client);
+      const { id, bytes } = sealBlob(codec, 's', `-${this.id}`, plaintext);
+      await storage.putBlob(id, [bytes]);
+      return id;
+    })();
+    return this.#marker;
+  }
+
+  /** Puts all packs and returns the index entries. Throws the first failure of any put. */
+  async finish(): Promise<IndexEntry[]> {
+    while (this.#appends.size > 0) await Promise.allSettled(this.#appends);
+    for (const kind of ['p', 'q'] as const) {
+      for (const pack of this.#idle[kind].splice(0)) this.#close(pack);
+    }
+    await Promise.all(this.#puts);
+    if (this.#failure !== undefined) throw this.#failure;
+    return [...this.#entries.values()];
+  }
+
+  /** Deletes the marker: the index names every pack now. */
+  async end(): Promise<void> {
+    if (this.#marker) await this.#options.storage.deleteBlob(await this.#marker);
+  }
+
+  /** Hashes, compresses and seals in this thread: for metadata and other small contents. */
+  async write(
+    data: Uint8Array,
+    prefix: ContentPrefix,
+    compressor: Compressor | undefined,
+    manager: Pick<ContentManager, 'find' | 'timestampAfter'>,
+  ): Promise<{ contentId: ContentId; isNew: boolean }> {
+    const { hasher, encryptor } = this.#options.codec;
+    const contentId = contentIdOf(prefix, hasher.hash([data]));
+    const present = manager.find(contentId);
+    if (present && !present.deleted) return { contentId, isNew: false };
+    const compressed =
+      compressor && this.#options.indexVersion >= 2 ? compressContent(compressor, data) : undefined;
+    const plaintext = compressed ?? data;
+    const content = {
+      contentId,
+      originalLength: data.length,
+      timestampSeconds: manager.timestampAfter(present),
+    };
+    const room = plaintext.length + encryptor.overheadBytes;
+    const iv = contentIv(hashOf(contentId));
+    await this.append(prefix === '' ? 'p' : 'q', [content], room, (out) => [
+      {
+        packedLength: encryptor.seal([plaintext], iv, out),
+        compressionHeaderId: compressed ? (compressor?.headerId ?? 0) : 0,
+      },
+    ]);
+    return { contentId, isNew: true };
+  }
+}

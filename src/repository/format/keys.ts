@@ -1,0 +1,73 @@
+import { createCipheriv, createDecipheriv, hkdfSync, pbkdf2, scrypt } from 'node:crypto';
+import { promisify } from 'node:util';
+import { CodedError, randomBytes, type Secret } from '../../base/index.ts';
+
+const NONCE_BYTES = 12;
+const TAG_BYTES = 16;
+export const SCRYPT = 'scrypt-65536-8-1';
+export const PBKDF2 = 'pbkdf2-sha256-600000';
+
+/** Key of 32 bytes from the password; `uniqueId` is the salt. Throws `UNKNOWN_KEY_DERIVATION`. */
+export async function deriveFormatKey(
+  password: Secret,
+  keyAlgorithm: string,
+  uniqueId: Uint8Array,
+): Promise<Uint8Array> {
+  const text = Buffer.from(password.reveal(), 'utf8');
+  switch (keyAlgorithm) {
+    case SCRYPT:
+      // 64 MiB are needed; Node's default limit is below that.
+      return new Promise((resolve, reject) => {
+        const options = { N: 65_536, r: 8, p: 1, maxmem: 96 << 20 };
+        scrypt(text, uniqueId, 32, options, (error, key) => {
+          if (error) reject(error);
+          else resolve(key);
+        });
+      });
+    case PBKDF2:
+      return promisify(pbkdf2)(text, uniqueId, 600_000, 32, 'sha256');
+    default:
+      throw new CodedError(
+        'UNKNOWN_KEY_DERIVATION',
+        `blob kopia.repository asks for the key derivation "${keyAlgorithm}", which is not known`,
+      );
+  }
+}
+
+/** HKDF-SHA256 with the repository's unique id as salt: Kopia's order for format and maintenance keys. */
+export function derivePurposeKey(key: Uint8Array, uniqueId: Uint8Array, purpose: string): Buffer {
+  return Buffer.from(hkdfSync('sha256', key, uniqueId, purpose, 32));
+}
+
+/** AES-256-GCM as nonce, ciphertext, tag. */
+export function sealAesGcm(key: Uint8Array, aad: Uint8Array, plaintext: Uint8Array): Buffer {
+  const nonce = randomBytes(NONCE_BYTES);
+  const cipher = createCipheriv('aes-256-gcm', key, nonce);
+  cipher.setAAD(aad);
+  return Buffer.concat([nonce, cipher.update(plaintext), cipher.final(), cipher.getAuthTag()]);
+}
+
+/** Throws `DECRYPT_FAILED`. */
+export function openAesGcm(key: Uint8Array, aad: Uint8Array, sealed: Uint8Array): Buffer {
+  const end = sealed.length - TAG_BYTES;
+  if (end < NONCE_BYTES) throw new CodedError('DECRYPT_FAILED', 'encrypted part is cut short');
+  const decipher = createDecipheriv('aes-256-gcm', key, sealed.subarray(0, NONCE_BYTES));
+  decipher.setAAD(aad);
+  decipher.setAuthTag(sealed.subarray(end));
+  try {
+    return Buffer.concat([decipher.update(sealed.subarray(NONCE_BYTES, end)), decipher.final()]);
+  } catch (cause) {
+    throw new CodedError('DECRYPT_FAILED', 'authentication failed', { cause });
+  }
+}
+
+/** How kopia.repository's inner part and kopia.blobcfg are sealed. */
+export function sealFormat(key: Uint8Array, uniqueId: Uint8Array, plaintext: Uint8Array): Buffer {
+  const aad = derivePurposeKey(key, uniqueId, 'CHECKSUM');
+  return sealAesGcm(derivePurposeKey(key, uniqueId, 'AES'), aad, plaintext);
+}
+
+export function openFormat(key: Uint8Array, uniqueId: Uint8Array, sealed: Uint8Array): Buffer {
+  const aad = derivePurposeKey(key, uniqueId, 'CHECKSUM');
+  return openAesGcm(derivePurposeKey(key, uniqueId, 'AES'), aad, sealed);
+}

@@ -1,0 +1,52 @@
+/**
+ * A Kopia repository: format, index, contents, objects, manifests, maintenance. Knows blobs below it;
+ * must not know snapshots, policies or where volumes come from.
+ */
+export {
+  type Client,
+  clientName,
+  type DataPath,
+  type DataPathOptions,
+  openRepository,
+  type OpenRepositoryOptions,
+  Repository,
+  SLAB_BYTES,
+} from './repository.ts';
+export {
+  BLOBCFG_BLOB,
+  changePassword,
+  createFormat,
+  type Format,
+  FORMAT_BLOB,
+  type NewFormat,
+} from './format/format-blob.ts';
+export type { EpochParameters, RepositoryParameters } from './format/parameters.ts';
+export type { IndexEntry } from './index/entry.ts';
+export {
+  type ContentId,
+  contentIdOf,
+  type ContentPrefix,
+  hashOf,
+  parseContentId,
+  prefixOf,
+} from './content/content-id.ts';
+export type { ContentManager } from './content/content-manager.ts';
+export type { NewContent, WriteSession } from './content/write-session.ts';
+export { encodeIndirect, type IndirectEntry } from './object/indirect.ts';
+export { isDirectoryObject, objectId, type ObjectId, parseObjectId } from './object/object-id.ts';
+export {
+  listPieces,
+  type ObjectPiece,
+  readObject,
+  readPiece,
+  readRange,
+  streamObject,
+} from './object/object-reader.ts';
+export { finishObject, writeObject, type WriteObjectOptions } from './object/object-writer.ts';
+export {
+  type Labels,
+  latestManifest,
+  type Manifest,
+  type ManifestId,
+  ManifestManager,
+} from './manifest/manifest-manager.ts';

@@ -1,0 +1,91 @@
+import { type ContentId, contentKey } from '../content/content-id.ts';
+import { comparePrecedence, type IndexEntry, isHidden } from './entry.ts';
+import type { IndexBody } from './index-body.ts';
+import { buildIndexBody, mergeEntries } from './merge.ts';
+
+/** Bodies that a look-up searches one after the other; more are merged. Our choice: bisection in memory takes 0.5 us. */
+const BODIES_MAX = 8;
+
+/** Everything the index blobs say: many bodies seen as one. */
+export class CommittedIndex {
+  readonly #memoryBytesMax: number;
+  /** In ascending order of size; bodies owned here. */
+  #bodies: IndexBody[] = [];
+  #watermarkSeconds = 0;
+
+  /** @param memoryBytesMax a merged body above it goes to a scratch file */
+  constructor(memoryBytesMax: number) {
+    this.#memoryBytesMax = memoryBytesMax;
+  }
+
+  get watermarkSeconds(): number {
+    return this.#watermarkSeconds;
+  }
+
+  /** Entries over all bodies; a content that several name counts several times. */
+  get entryCount(): number {
+    return this.#bodies.reduce((sum, body) => sum + body.count, 0);
+  }
+
+  /** Replaces the whole; takes over the bodies. */
+  reset(bodies: Iterable<IndexBody>, watermarkSeconds: number): void {
+    this.close();
+    this.#watermarkSeconds = watermarkSeconds;
+    for (const body of bodies) this.add(body);
+  }
+
+  /** Adds one body; small ones are merged as they become many. */
+  add(body: IndexBody): void {
+    this.#bodies.push(body);
+    this.#bodies.sort((a, b) => a.count - b.count);
+    if (this.#bodies.length <= BODIES_MAX) return;
+    // Merge the small ones up to where the next is larger than all before together.
+    let count = 2;
+    let total = (this.#bodies[0] as IndexBody).count + (this.#bodies[1] as IndexBody).count;
+    while (count < this.#bodies.length && (this.#bodies[count] as IndexBody).count <= 2 * total) {
+      total += (this.#bodies[count] as IndexBody).count;
+      count++;
+    }
+    const small = this.#bodies.splice(0, count);
+    const merged = buildIndexBody(
+      mergeEntries(small.map((part) => part.entries())),
+      this.#memoryBytesMax,
+    );
+    for (const part of small) part.close();
+    if (merged) this.#bodies.push(merged);
+    this.#bodies.sort((a, b) => a.count - b.count);
+  }
+
+  /** The entry that takes precedence, deleted ones included unless the watermark hides them. */
+  find(id: ContentId): IndexEntry | undefined {
+    const key = contentKey(id);
+    let best: IndexEntry | undefined;
+    for (const body of this.#bodies) {
+      const position = body.find(key);
+      if (position < 0) continue;
+      const entry = body.entryAt(position);
+      if (!best || comparePrecedence(entry, best) > 0) best = entry;
+    }
+    return best && !isHidden(best, this.#watermarkSeconds) ? best : undefined;
+  }
+
+  /** Visible entries in key order, deleted ones included; `prefix` '' is file data, undefined is all. */
+  *entries(prefix?: string): Generator<IndexEntry> {
+    const merged = mergeEntries(
+      this.#bodies.map((body) => {
+        if (prefix === undefined) return body.entries();
+        const first = prefix === '' ? 0 : prefix.charCodeAt(0);
+        return body.entries(
+          body.lowerBound(Uint8Array.of(first)),
+          body.lowerBound(Uint8Array.of(first + 1)),
+        );
+      }),
+    );
+    for (const entry of merged) if (!isHidden(entry, this.#watermarkSeconds)) yield entry;
+  }
+
+  close(): void {
+    for (const body of this.#bodies) body.close();
+    this.#bodies = [];
+  }
+}

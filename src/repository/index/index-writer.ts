@@ -1,0 +1,175 @@
+import { assert } from '../../base/index.ts';
+import { contentKey } from '../content/content-id.ts';
+import { type IndexEntry, sortKeyOf } from './entry.ts';
+
+/** Limits of version 2 (repo/content/index/index_v2.go). */
+const FORMATS_MAX = 255;
+const PACKS_MAX = 1 << 24;
+const OFFSET_MAX = 2 ** 30;
+const LENGTH_MAX = 2 ** 28;
+const HEADER_BYTES_V2 = 17;
+const HEADER_BYTES_V1 = 8;
+const ENTRY_BYTES_V1 = 20;
+
+/** Numbers things in order of first appearance. */
+class Numbering {
+  readonly values: string[] = [];
+  readonly #numbers = new Map<string, number>();
+
+  numberOf(value: string): number {
+    let number = this.#numbers.get(value);
+    if (number === undefined) {
+      number = this.values.push(value) - 1;
+      this.#numbers.set(value, number);
+    }
+    return number;
+  }
+}
+
+const formatKeyOf = (entry: IndexEntry): string =>
+  `${entry.compressionHeaderId},${entry.formatVersion},${entry.encryptionKeyId}`;
+
+/** Sorts by key; keys must be unique. */
+export function sortEntries(entries: Iterable<IndexEntry>): IndexEntry[] {
+  return Array.from(entries, (entry) => ({ key: sortKeyOf(entry), entry }))
+    .sort((a, b) => (a.key < b.key ? -1 : a.key > b.key ? 1 : 0))
+    .map(({ entry }) => entry);
+}
+
+/** Body of the wanted version for entries sorted by {@link sortEntries}; not empty. */
+export function encodeIndex(version: number, entries: readonly IndexEntry[]): Uint8Array {
+  assert(entries.length > 0, 'an empty index is never written');
+  return version === 1 ? encodeV1(entries) : encodeV2(entries);
+}
+
+function encodeV1(entries: readonly IndexEntry[]): Uint8Array {
+  const keyBytes = contentKey((entries[0] as IndexEntry).contentId).length;
+  const stride = keyBytes + ENTRY_BYTES_V1;
+  const packs = new Numbering();
+  for (const entry of entries) packs.numberOf(entry.packBlobId);
+  const namesAt = HEADER_BYTES_V1 + entries.length * stride;
+  const offsets = nameOffsets(packs.values, namesAt);
+  const out = Buffer.alloc(namesAt + packs.values.join('').length);
+  out.writeUInt8(1, 0);
+  out.writeUInt8(keyBytes, 1);
+  out.writeUInt16BE(ENTRY_BYTES_V1, 2);
+  out.writeUInt32BE(entries.length, 4);
+  entries.forEach((entry, i) => {
+    assert(entry.compressionHeaderId === 0, 'index version 1 has no compression');
+    const at = HEADER_BYTES_V1 + i * stride;
+    contentKey(entry.contentId).copy(out, at);
+    const rest = at + keyBytes;
+    out.writeUIntBE(entry.timestampSeconds, rest, 6);
+    out.writeUInt8(entry.formatVersion, rest + 6);
+    out.writeUInt8(entry.packBlobId.length, rest + 7);
+    out.writeUInt32BE(offsets[packs.numberOf(entry.packBlobId)] as number, rest + 8);
+    out.writeUInt32BE(entry.packOffset + (entry.deleted ? 0x80000000 : 0), rest + 12);
+    out.writeUInt32BE(entry.packedLength, rest + 16);
+  });
+  out.write(packs.values.join(''), namesAt, 'latin1');
+  return out;
+}
+
+function nameOffsets(names: readonly string[], start: number): number[] {
+  let at = start;
+  return names.map((name) => {
+    const offset = at;
+    at += name.length;
+    return offset;
+  });
+}
+
+function encodeV2(entries: readonly IndexEntry[]): Uint8Array {
+  const encoder = new IndexV2Encoder(entryBytesFor(entries));
+  const parts = entries.map((entry) => encoder.encode(entry));
+  return Buffer.concat([encoder.header(), ...parts, encoder.trailer()]);
+}
+
+/** The smallest entry that holds all values; bytes are positional, so a later one implies the earlier. */
+function entryBytesFor(entries: readonly IndexEntry[]): number {
+  const packs = new Set<string>();
+  const formats = new Set<string>();
+  let longest = 0;
+  for (const entry of entries) {
+    packs.add(entry.packBlobId);
+    formats.add(formatKeyOf(entry));
+    longest = Math.max(longest, entry.originalLength, entry.packedLength);
+  }
+  if (longest >= 1 << 24) return 19;
+  if (packs.size > 65_536) return 18;
+  return formats.size > 1 ? 17 : 16;
+}
+
+/** Writes a version 2 body piece by piece: entries in key order first, header and trailer when all are known. */
+export class IndexV2Encoder {
+  readonly entryBytes: number;
+  readonly #packs = new Numbering();
+  readonly #formats = new Numbering();
+  #keyBytes = 0;
+  #count = 0;
+
+  constructor(entryBytes = 19) {
+    this.entryBytes = entryBytes;
+  }
+
+  static readonly headerBytes = HEADER_BYTES_V2;
+
+  encode(entry: IndexEntry): Buffer {
+    const key = contentKey(entry.contentId);
+    assert(this.#count === 0 || key.length === this.#keyBytes, 'keys of one index are equally long');
+    assert(entry.packOffset < OFFSET_MAX, 'pack offset too large for the index');
+    assert(entry.originalLength < LENGTH_MAX, 'content too long for the index');
+    assert(entry.packedLength < LENGTH_MAX, 'content too long for the index');
+    this.#keyBytes = key.length;
+    this.#count++;
+    const pack = this.#packs.numberOf(entry.packBlobId);
+    const format = this.#formats.numberOf(formatKeyOf(entry));
+    assert(pack < PACKS_MAX && format < FORMATS_MAX, 'too many packs or formats for one index');
+    const out = Buffer.alloc(key.length + this.entryBytes);
+    key.copy(out);
+    const at = key.length;
+    out.writeUInt32BE(entry.timestampSeconds, at);
+    out.writeUInt32BE(entry.packOffset + (entry.deleted ? 0x80000000 : 0), at + 4);
+    out.writeUIntBE(entry.originalLength & 0xffffff, at + 8, 3);
+    out.writeUIntBE(entry.packedLength & 0xffffff, at + 11, 3);
+    out.writeUInt16BE(pack & 0xffff, at + 14);
+    if (this.entryBytes > 16) out.writeUInt8(format, at + 16);
+    if (this.entryBytes > 17) out.writeUInt8(pack >>> 16, at + 17);
+    if (this.entryBytes > 18) {
+      out.writeUInt8(((entry.originalLength >>> 24) << 4) | (entry.packedLength >>> 24), at + 18);
+    }
+    return out;
+  }
+
+  header(): Buffer {
+    const out = Buffer.alloc(HEADER_BYTES_V2);
+    out.writeUInt8(2, 0);
+    out.writeUInt8(this.#keyBytes, 1);
+    out.writeUInt16BE(this.entryBytes, 2);
+    out.writeUInt32BE(this.#count, 4);
+    out.writeUInt32BE(this.#packs.values.length, 8);
+    out.writeUInt8(this.#formats.values.length, 12);
+    return out;
+  }
+
+  trailer(): Buffer {
+    const packs = this.#packs.values;
+    const formats = this.#formats.values;
+    const tablesAt = HEADER_BYTES_V2 + this.#count * (this.#keyBytes + this.entryBytes);
+    const namesAt = tablesAt + packs.length * 5 + formats.length * 6;
+    const offsets = nameOffsets(packs, namesAt);
+    const tables = Buffer.alloc(packs.length * 5 + formats.length * 6);
+    packs.forEach((name, i) => {
+      tables.writeUInt8(name.length, i * 5);
+      tables.writeUInt32BE(offsets[i] as number, i * 5 + 1);
+    });
+    formats.forEach((format, i) => {
+      const [headerId = 0, version = 0, keyId = 0] = format.split(',').map(Number);
+      const at = packs.length * 5 + i * 6;
+      tables.writeUInt32BE(headerId, at);
+      tables.writeUInt8(version, at + 4);
+      tables.writeUInt8(keyId, at + 5);
+    });
+    return Buffer.concat([tables, Buffer.from(packs.join(''), 'latin1')]);
+  }
+}

@@ -1,0 +1,228 @@
+import * as zlib from 'node:zlib';
+import { z } from 'zod';
+import {
+  asBuffer,
+  type Clock,
+  CodedError,
+  formatGoTime,
+  goJson,
+  isCode,
+  mapLimited,
+  type Nanoseconds,
+  parseGoTime,
+  parseJsonLossless,
+  type RandomBytes,
+  randomHex,
+} from '../../base/index.ts';
+import { compressorByName } from '../../codec/index.ts';
+import type { ContentId } from '../content/content-id.ts';
+import type { ContentManager } from '../content/content-manager.ts';
+
+export type ManifestId = string & { readonly brand: 'ManifestId' };
+export type Labels = Readonly<Record<string, string>>;
+
+/** A small labelled JSON document. `data` is the payload as parsed, integers beyond 2^53 as bigint. */
+export interface Manifest {
+  readonly id: ManifestId;
+  readonly labels: Labels;
+  readonly modifiedNs: Nanoseconds;
+  readonly data: unknown;
+}
+
+interface StoredEntry {
+  id: string;
+  labels: Record<string, string> | null;
+  modified: string;
+  modifiedNs: Nanoseconds;
+  deleted: boolean;
+  data: unknown;
+}
+
+const entrySchema = z.object({
+  id: z.string().regex(/^[0-9a-f]{8,64}$/),
+  labels: z.record(z.string(), z.string()).nullish(),
+  modified: z.string(),
+  deleted: z.boolean().optional(),
+  data: z.unknown(),
+});
+const schema = z.object({ entries: z.array(z.unknown()).nullish() });
+
+/** A manifest content is small; a gzip that grows beyond this is an attack. Our choice. */
+const DECODED_BYTES_MAX = 512 << 20;
+const READS_MAX = 8;
+/** Kopia merges manifest contents when it finds this many (repo/manifest/manifest_manager.go). */
+const COMPACT_AT = 16;
+const LABEL_TYPE = 'type';
+
+/** Decodes one `m` content. Throws `BAD_MANIFEST`. */
+export function decodeManifests(content: Uint8Array): StoredEntry[] {
+  try {
+    const json = zlib.gunzipSync(content, { maxOutputLength: DECODED_BYTES_MAX });
+    const { entries } = schema.parse(parseJsonLossless(json.toString('utf8')));
+    return (entries ?? []).map((entry) => {
+      const { id, labels, modified, deleted, data } = entrySchema.parse(entry);
+      const modifiedNs = parseGoTime(modified);
+      return { id, labels: labels ?? null, modified, modifiedNs, deleted: deleted ?? false, data };
+    });
+  } catch (cause) {
+    throw new CodedError('BAD_MANIFEST', 'a manifest content is damaged', { cause });
+  }
+}
+
+function encodeManifests(entries: readonly StoredEntry[]): Uint8Array {
+  const rows = entries.map(({ id, labels, modified, deleted, data }) => ({
+    id,
+    labels: labels && new Map(Object.entries(labels)),
+    modified,
+    deleted: deleted || undefined,
+    data: data ?? null,
+  }));
+  return zlib.gzipSync(Buffer.from(`${goJson({ entries: rows })}\n`), { level: 1 });
+}
+
+/** Manifests by labels: read all at once, written with the next flush. */
+export class ManifestManager {
+  readonly #contents: ContentManager;
+  readonly #clock: Clock;
+  readonly #random: RandomBytes;
+  #committed: Map<string, StoredEntry> | undefined;
+  #committedContents: ContentId[] = [];
+  readonly #pending = new Map<string, StoredEntry>();
+
+  constructor(contents: ContentManager, clock: Clock, random: RandomBytes) {
+    this.#contents = contents;
+    this.#clock = clock;
+    this.#random = random;
+  }
+
+  /** Every manifest whose labels include these, oldest first. Throws `DAMAGED_BLOB`. */
+  async find(labels: Labels): Promise<Manifest[]> {
+    const entries = new Map(await this.#load());
+    for (const [id, entry] of this.#pending) entries.set(id, entry);
+    const wanted = Object.entries(labels);
+    return [...entries.values()]
+      .filter((entry) => !entry.deleted)
+      .filter((entry) => wanted.every(([key, value]) => entry.labels?.[key] === value))
+      .sort(compareAge)
+      .map(toManifest);
+  }
+
+  /** Throws `MANIFEST_NOT_FOUND`. */
+  async get(id: string): Promise<Manifest> {
+    const entry = this.#pending.get(id) ?? (await this.#load()).get(id);
+    if (entry && !entry.deleted) return toManifest(entry);
+    throw new CodedError('MANIFEST_NOT_FOUND', `there is no manifest ${id}`);
+  }
+
+  /** Adds a manifest; durable after `writePending` and a flush. `data` is written by Go's rules. */
+  put(labels: Labels, data: unknown): ManifestId {
+    if (!labels[LABEL_TYPE]) throw new TypeError('a manifest needs the label "type"');
+    const id = randomHex(16, this.#random);
+    this.#add({ id, labels: { ...labels }, deleted: false, data });
+    return id as ManifestId;
+  }
+
+  delete(id: ManifestId): void {
+    this.#add({ id, labels: null, deleted: true, data: null });
+  }
+
+  #add(entry: Omit<StoredEntry, 'modified' | 'modifiedNs'>): void {
+    const modifiedNs = this.#clock.nowNs();
+    this.#pending.set(entry.id, { ...entry, modified: formatGoTime(modifiedNs), modifiedNs });
+  }
+
+  /** Turns what is pending into one content. The caller flushes the contents afterwards. */
+  async writePending(): Promise<void> {
+    if (this.#pending.size === 0) return;
+    const entries = [...this.#pending.values()];
+    await this.#write(entries);
+    const committed = await this.#load();
+    for (const entry of entries) {
+      keepLatest(committed, entry);
+      // An entry that changed meanwhile stays pending.
+      if (this.#pending.get(entry.id) === entry) this.#pending.delete(entry.id);
+    }
+  }
+
+  /** Forgets what was read, so that the next call sees what others wrote. */
+  invalidate(): void {
+    this.#committed = undefined;
+  }
+
+  /** Merges all manifest contents into one when they are many; returns whether it did. */
+  async compact(): Promise<boolean> {
+    const committed = await this.#load();
+    if (this.#committedContents.length < COMPACT_AT) return false;
+    const old = this.#committedContents;
+    const live = [...committed.values()].filter((entry) => !entry.deleted);
+    const written = live.length > 0 ? await this.#write(live) : undefined;
+    for (const id of old) if (id !== written) this.#contents.setDeleted(id, true);
+    this.#committedContents = written ? [written] : [];
+    return true;
+  }
+
+  async #write(entries: readonly StoredEntry[]): Promise<ContentId> {
+    const compressor = compressorByName('zstd-fastest');
+    const data = encodeManifests(entries);
+    const { contentId } = await this.#contents.write(data, { prefix: 'm', compressor });
+    this.#committedContents.push(contentId);
+    return contentId;
+  }
+
+  async #load(): Promise<Map<string, StoredEntry>> {
+    this.#committed ??= await this.#loadWithRetry();
+    return this.#committed;
+  }
+
+  /** A content may go away when another client compacts: read the index again, once. */
+  async #loadWithRetry(): Promise<Map<string, StoredEntry>> {
+    try {
+      return await this.#loadAll();
+    } catch (error) {
+      if (!isCode(error, 'DAMAGED_BLOB', 'CONTENT_NOT_FOUND')) throw error;
+      await this.#contents.refresh();
+      return this.#loadAll();
+    }
+  }
+
+  async #loadAll(): Promise<Map<string, StoredEntry>> {
+    const ids = Array.from(this.#contents.entries('m'))
+      .filter((entry) => !entry.deleted)
+      .map((entry) => entry.contentId);
+    const all = new Map<string, StoredEntry>();
+    await mapLimited(ids, READS_MAX, async (id) => {
+      for (const entry of await this.#loadContent(id)) keepLatest(all, entry);
+    });
+    this.#committedContents = ids;
+    return all;
+  }
+
+  async #loadContent(id: ContentId): Promise<StoredEntry[]> {
+    const bytes = await this.#contents.getContent(id);
+    try {
+      return decodeManifests(asBuffer(bytes));
+    } catch (cause) {
+      const { packBlobId } = this.#contents.findOrThrow(id);
+      const text = `blob ${packBlobId} is damaged: content ${id} is not a list of manifests`;
+      throw new CodedError('DAMAGED_BLOB', text, { cause, facts: { blobId: packBlobId } });
+    }
+  }
+}
+
+function keepLatest(all: Map<string, StoredEntry>, entry: StoredEntry): void {
+  const present = all.get(entry.id);
+  if (!present || entry.modifiedNs > present.modifiedNs) all.set(entry.id, entry);
+}
+
+function compareAge(a: StoredEntry, b: StoredEntry): number {
+  if (a.modifiedNs !== b.modifiedNs) return a.modifiedNs < b.modifiedNs ? -1 : 1;
+  return a.id < b.id ? -1 : 1;
+}
+
+function toManifest({ id, labels, modifiedNs, data }: StoredEntry): Manifest {
+  return { id: id as ManifestId, labels: labels ?? {}, modifiedNs, data };
+}
+
+/** The one that counts where several match: the newest. */
+export const latestManifest = (manifests: readonly Manifest[]): Manifest | undefined =>
+  manifests.at(-1);

@@ -1,0 +1,125 @@
+import { CodedError } from '../../base/index.ts';
+import { decompressContent } from '../../codec/index.ts';
+import type { ContentId } from '../content/content-id.ts';
+import type { ContentManager } from '../content/content-manager.ts';
+import { decodeIndirect } from './indirect.ts';
+import { indexObjectOf, type ObjectId, parseObjectId } from './object-id.ts';
+
+interface ReadOptions {
+  signal?: AbortSignal | undefined;
+}
+
+/** Metadata objects are read whole up to this; more is damage or an attack. Kopia has no bound. */
+const WHOLE_BYTES_MAX = 2 ** 31;
+/** A decompressed object of index version 1 is at most one chunk: the largest splitter's maximum. */
+const CHUNK_BYTES_MAX = 16 << 20;
+
+/** One content of an object, in the order of the stream. */
+export interface ObjectPiece {
+  readonly start: number;
+  readonly length: number;
+  readonly contentId: ContentId;
+  /** The content holds its own compression header (`Z` objects). */
+  readonly compressed: boolean;
+}
+
+/** The contents that make up an object. Throws `BAD_OBJECT`, `CONTENT_NOT_FOUND`. */
+export async function listPieces(
+  contents: ContentManager,
+  id: ObjectId,
+  options: ReadOptions = {},
+): Promise<ObjectPiece[]> {
+  const parsed = parseObjectId(id);
+  if (parsed.indirections === 0) {
+    const length = parsed.compressed
+      ? (await readObject(contents, id, options)).length
+      : contents.findOrThrow(parsed.contentId).originalLength;
+    return [{ start: 0, length, contentId: parsed.contentId, compressed: parsed.compressed }];
+  }
+  const index = decodeIndirect(await readObject(contents, indexObjectOf(id), options));
+  const pieces: ObjectPiece[] = [];
+  for (const entry of index) {
+    const child = parseObjectId(entry.id);
+    const below: ObjectPiece[] =
+      child.indirections > 0 || !child.compressed
+        ? await listPieces(contents, entry.id, options)
+        : [{ start: 0, length: entry.length, contentId: child.contentId, compressed: true }];
+    const length = below.reduce((sum, piece) => sum + piece.length, 0);
+    if (length !== entry.length) {
+      const text = `object ${id} is damaged: its piece at ${entry.start} has ${length} bytes, not ${entry.length}`;
+      throw new CodedError('BAD_OBJECT', text);
+    }
+    for (const piece of below) pieces.push({ ...piece, start: entry.start + piece.start });
+  }
+  return pieces;
+}
+
+/** Bytes of one piece. */
+export async function readPiece(
+  contents: ContentManager,
+  piece: Pick<ObjectPiece, 'contentId' | 'compressed'>,
+  options: ReadOptions = {},
+): Promise<Uint8Array> {
+  const bytes = await contents.getContent(piece.contentId, options);
+  if (!piece.compressed) return bytes;
+  try {
+    return decompressContent(bytes, undefined, CHUNK_BYTES_MAX);
+  } catch (cause) {
+    throw new CodedError('BAD_OBJECT', `content ${piece.contentId} cannot be decompressed`, {
+      cause,
+    });
+  }
+}
+
+/** A whole object in memory: directories, index objects, symlink targets. */
+export async function readObject(
+  contents: ContentManager,
+  id: ObjectId,
+  options: ReadOptions = {},
+): Promise<Uint8Array> {
+  const { indirections, contentId, compressed } = parseObjectId(id);
+  if (indirections === 0) return readPiece(contents, { contentId, compressed }, options);
+  const pieces = await listPieces(contents, id, options);
+  const last = pieces.at(-1);
+  const length = last ? last.start + last.length : 0;
+  if (length > WHOLE_BYTES_MAX) {
+    throw new CodedError('BAD_OBJECT', `object ${id} is too long to be metadata`);
+  }
+  const out = Buffer.allocUnsafe(length);
+  for (const piece of pieces) out.set(await readPiece(contents, piece, options), piece.start);
+  return out;
+}
+
+/** The bytes of an object in order, one content at a time, the next being fetched meanwhile. */
+export async function* streamObject(
+  contents: ContentManager,
+  id: ObjectId,
+  options: ReadOptions = {},
+): AsyncGenerator<Uint8Array> {
+  const pieces = await listPieces(contents, id, options);
+  let next = pieces[0] && readPiece(contents, pieces[0], options);
+  for (let i = 0; next; i++) {
+    const bytes = await next;
+    const following = pieces[i + 1];
+    next = following && readPiece(contents, following, options);
+    next?.catch(() => undefined);
+    yield bytes;
+  }
+}
+
+/** Reads `length` bytes at an offset; less at the end of the object. */
+export async function readRange(
+  contents: ContentManager,
+  pieces: readonly ObjectPiece[],
+  offset: number,
+  length: number,
+): Promise<Uint8Array> {
+  const end = offset + length;
+  const parts: Uint8Array[] = [];
+  for (const piece of pieces) {
+    if (piece.start + piece.length <= offset || piece.start >= end) continue;
+    const bytes = await readPiece(contents, piece);
+    parts.push(bytes.subarray(Math.max(0, offset - piece.start), end - piece.start));
+  }
+  return Buffer.concat(parts);
+}

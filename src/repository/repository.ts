@@ -1,0 +1,220 @@
+import {
+  type Clock,
+  type Logger,
+  type RandomBytes,
+  randomBytes,
+  type Secret,
+  silentLogger,
+  systemClock,
+} from '../base/index.ts';
+import type { BlobStorage, PutOptions } from '../blob/index.ts';
+import {
+  Arena,
+  type CodecPool,
+  type CodecPoolFactory,
+  createEncryptor,
+  createHasher,
+  Kernels,
+  type SplitterSpec,
+  splitterSpec,
+} from '../codec/index.ts';
+import { ContentManager } from './content/content-manager.ts';
+import { EpochIndexStore } from './content/epoch-index-store.ts';
+import type { IndexStore } from './content/index-store.ts';
+import { LegacyIndexStore } from './content/legacy-index-store.ts';
+import { formatReplica } from './content/pack.ts';
+import {
+  arenaPackBuffers,
+  heapPackBuffers,
+  packBufferBytes,
+  type PackBuffers,
+} from './content/pack-buffers.ts';
+import type { BlobCodec } from './content/sealed-blob.ts';
+import { type Format, loadFormat } from './format/format-blob.ts';
+import { ManifestManager } from './manifest/manifest-manager.ts';
+
+/** Who writes: decides the default source of snapshots and who owns maintenance. */
+export interface Client {
+  readonly username: string;
+  readonly hostname: string;
+}
+export const clientName = (client: Client): string => `${client.username}@${client.hostname}`;
+
+export interface OpenRepositoryOptions {
+  storage: BlobStorage;
+  password: Secret;
+  client: Client;
+  clock?: Clock;
+  random?: RandomBytes;
+  logger?: Logger;
+  /** Threads for the data path; without it the repository serves metadata and small reads. */
+  dataPath?: DataPathOptions;
+  /** Merged indexes above this go to scratch files. */
+  indexMemoryBytes?: number;
+}
+
+export interface DataPathOptions {
+  factory: CodecPoolFactory;
+  threads: number;
+  /** Slabs that volume bytes are read into. */
+  slabCount: number;
+}
+
+/** One read of a large file, one batch of small ones. Our choice: larger ones leave the cache, smaller ones cost messages. */
+export const SLAB_BYTES = 4 << 20;
+/** Packs that may be put while the threads fill others. */
+const PACKS_IN_FLIGHT = 2;
+const INDEX_MEMORY_BYTES = 64 << 20;
+
+/** The threads and their memory, as far as they are up. */
+export interface DataPath {
+  readonly pool: CodecPool;
+  readonly arena: Arena;
+  /** Addresses of the slabs, {@link SLAB_BYTES} each. */
+  readonly slabAddresses: readonly number[];
+  /** A slab of zeros that nobody writes. */
+  readonly zerosAddress: number;
+}
+
+/** An open repository: contents, manifests, parameters. The facade; no algorithm lives here. */
+export class Repository implements AsyncDisposable {
+  readonly storage: BlobStorage;
+  readonly format: Format;
+  readonly codec: BlobCodec;
+  readonly contents: ContentManager;
+  readonly manifests: ManifestManager;
+  readonly client: Client;
+  readonly clock: Clock;
+  readonly random: RandomBytes;
+  readonly logger: Logger;
+  readonly dataPath: DataPath | undefined;
+
+  constructor(parts: Omit<Repository, 'flush' | 'close' | 'splitter' | typeof Symbol.asyncDispose>) {
+    this.storage = parts.storage;
+    this.format = parts.format;
+    this.codec = parts.codec;
+    this.contents = parts.contents;
+    this.manifests = parts.manifests;
+    this.client = parts.client;
+    this.clock = parts.clock;
+    this.random = parts.random;
+    this.logger = parts.logger;
+    this.dataPath = parts.dataPath;
+  }
+
+  /** The repository's default splitter. */
+  get splitter(): SplitterSpec {
+    return splitterSpec(this.format.parameters.splitter);
+  }
+
+  /** Makes all that was written before the call durable. */
+  async flush(): Promise<void> {
+    await this.manifests.writePending();
+    await this.contents.flush();
+  }
+
+  /** Ends the threads; what was not flushed is given up. */
+  async close(): Promise<void> {
+    await this.dataPath?.pool.close();
+    this.contents.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}
+
+/** Puts of packs and index blobs: under object lock where the repository asks for it. */
+export const protectedPut = (format: Format): PutOptions =>
+  format.retention ? { retention: format.retention } : {};
+
+/**
+ * Opens a repository; the caller goes on owning the storage.
+ * Throws what `loadFormat` throws, and `DAMAGED_BLOB` for a broken index.
+ */
+export async function openRepository(options: OpenRepositoryOptions): Promise<Repository> {
+  const { storage, password, client } = options;
+  const clock = options.clock ?? systemClock;
+  const random = options.random ?? randomBytes;
+  const logger = options.logger ?? silentLogger;
+  const warn = (message: string): void => {
+    logger.warn({ storage: storage.displayName }, message);
+  };
+  const format = await loadFormat({ storage, password, clock, warn });
+  const { parameters } = format;
+  const { memory, pack, dataPath } = openMemory(options, format);
+  const kernels = new Kernels(memory, 0);
+  const codec: BlobCodec = {
+    hasher: createHasher(parameters.hash, parameters.secret, kernels),
+    encryptor: createEncryptor(parameters.encryption, parameters.masterKey, kernels),
+  };
+  const putOptions = protectedPut(format);
+  const indexStore = createIndexStore({ storage, codec, clock, format, putOptions });
+  try {
+    const contents = await ContentManager.open({
+      storage,
+      codec,
+      indexStore,
+      clock,
+      random,
+      logger,
+      client,
+      putOptions,
+      indexVersion: parameters.indexVersion,
+      formatVersion: parameters.version,
+      maxPackBytes: parameters.maxPackSize,
+      replica: parameters.enablePasswordChange
+        ? new Uint8Array(0)
+        : formatReplica(format.formatBlobBytes),
+      packBuffers: pack,
+      indexMemoryBytes: options.indexMemoryBytes ?? INDEX_MEMORY_BYTES,
+    });
+    const manifests = new ManifestManager(contents, clock, random);
+    const parts = { storage, format, codec, contents, manifests, client, clock, random, logger };
+    return new Repository({ ...parts, dataPath });
+  } catch (error) {
+    await dataPath?.pool.close();
+    throw error;
+  }
+}
+
+function openMemory(
+  { dataPath }: OpenRepositoryOptions,
+  { parameters }: Format,
+): { memory: WebAssembly.Memory; pack: PackBuffers; dataPath: DataPath | undefined } {
+  const splitterMax = Math.max(splitterSpec(parameters.splitter).maxBytes, SLAB_BYTES);
+  const packBytes = packBufferBytes(parameters.maxPackSize, splitterMax);
+  if (!dataPath) {
+    return { memory: new Arena(1 << 20).memory, pack: heapPackBuffers(packBytes), dataPath };
+  }
+  const packs = dataPath.threads + 1 + PACKS_IN_FLIGHT;
+  const slabs = dataPath.slabCount + 1;
+  const page = 1 << 16;
+  const arena = new Arena(packs * (packBytes + page) + slabs * (SLAB_BYTES + page));
+  const zerosAddress = arena.allocate(SLAB_BYTES);
+  const slabAddresses = Array.from({ length: dataPath.slabCount }, () => arena.allocate(SLAB_BYTES));
+  const pool = dataPath.factory(parameters, arena);
+  return {
+    memory: arena.memory,
+    pack: arenaPackBuffers(arena, packs, packBytes),
+    dataPath: { pool, arena, slabAddresses, zerosAddress },
+  };
+}
+
+interface IndexStoreParts {
+  storage: BlobStorage;
+  codec: BlobCodec;
+  clock: Clock;
+  format: Format;
+  putOptions: PutOptions;
+}
+
+/** Whether epochs are in use is a parameter of its own, not a matter of the format version. */
+function createIndexStore({ format, ...parts }: IndexStoreParts): IndexStore {
+  const { epochParameters } = format.parameters;
+  if (!epochParameters.Enabled) return new LegacyIndexStore(parts);
+  return new EpochIndexStore({
+    ...parts,
+    refreshFrequencyNs: epochParameters.EpochRefreshFrequency,
+  });
+}

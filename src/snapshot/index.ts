@@ -1,0 +1,30 @@
+/**
+ * Snapshots on top of a repository: manifests, directories, policies, garbage collection. Knows nothing
+ * of file systems or devices; `uploader` fills and restores them.
+ */
+export {
+  compareEntries,
+  decodeDirectory,
+  type DirectoryEntry,
+  type DirectorySummary,
+  encodeDirectory,
+  encodeEntry,
+  type EntryError,
+  type EntryType,
+  formatMode,
+  parseMode,
+} from './directory.ts';
+export {
+  describeSnapshot,
+  encodeSnapshot,
+  getSnapshot,
+  listSnapshots,
+  type NewSnapshot,
+  parseSnapshot,
+  saveSnapshot,
+  type Snapshot,
+  type SnapshotFilter,
+  type SnapshotStats,
+  USER_TAG_PREFIX,
+} from './snapshot-manifest.ts';
+export { formatSource, isSameSource, parseSource, type SourceInfo, sourceLabels } from './source.ts';

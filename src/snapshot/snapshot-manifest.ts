@@ -1,0 +1,161 @@
+import { z } from 'zod';
+import {
+  CodedError,
+  formatGoTime,
+  goJson,
+  type Nanoseconds,
+  parseGoTime,
+  parseJsonLossless,
+  RawNumber,
+} from '../base/index.ts';
+import type { Manifest, ManifestId, Repository } from '../repository/index.ts';
+import { type DirectoryEntry, encodeEntry, parseEntry } from './directory.ts';
+import { formatSource, type SourceInfo, sourceLabels } from './source.ts';
+
+/** Counters of one upload, as the manifest stores them. */
+export interface SnapshotStats {
+  readonly totalSize: number;
+  readonly excludedTotalSize: number;
+  readonly fileCount: number;
+  readonly cachedFiles: number;
+  readonly nonCachedFiles: number;
+  readonly dirCount: number;
+  readonly excludedFileCount: number;
+  readonly excludedDirCount: number;
+  readonly ignoredErrorCount: number;
+  readonly errorCount: number;
+}
+
+/** A snapshot: the state of a source at one time. */
+export interface Snapshot {
+  readonly id: ManifestId;
+  readonly source: SourceInfo;
+  readonly description: string;
+  readonly startTimeNs: Nanoseconds;
+  readonly endTimeNs: Nanoseconds;
+  readonly stats: SnapshotStats;
+  /** Why it is not complete: `checkpoint`, `canceled`, `limit reached`. */
+  readonly incomplete?: string | undefined;
+  readonly rootEntry?: DirectoryEntry | undefined;
+  readonly tags?: Readonly<Record<string, string>> | undefined;
+  readonly pins?: readonly string[] | undefined;
+}
+export type NewSnapshot = Omit<Snapshot, 'id'>;
+
+/** Kopia's command line puts this in front of the keys that its users give. */
+export const USER_TAG_PREFIX = 'tag:';
+const RESERVED_LABELS = ['type', 'hostname', 'username', 'path'];
+
+const count = z.number().optional().default(0);
+const schema = z.looseObject({
+  source: z.object({ host: z.string(), userName: z.string(), path: z.string() }),
+  description: z.string().optional().default(''),
+  startTime: z.string(),
+  endTime: z.string(),
+  stats: z
+    .looseObject({
+      totalSize: count,
+      excludedTotalSize: count,
+      fileCount: count,
+      cachedFiles: count,
+      nonCachedFiles: count,
+      dirCount: count,
+      excludedFileCount: count,
+      excludedDirCount: count,
+      ignoredErrorCount: count,
+      errorCount: count,
+    })
+    .optional()
+    .default({} as never),
+  incomplete: z.string().optional(),
+  rootEntry: z.unknown().optional(),
+  tags: z.record(z.string(), z.string()).nullish(),
+  pins: z.array(z.string()).nullish(),
+});
+
+/** Throws `DAMAGED_SNAPSHOT`. */
+export function parseSnapshot(manifest: Manifest): Snapshot {
+  try {
+    const data = schema.parse(manifest.data);
+    return {
+      id: manifest.id,
+      source: data.source,
+      description: data.description,
+      startTimeNs: parseGoTime(data.startTime),
+      endTimeNs: parseGoTime(data.endTime),
+      stats: data.stats,
+      incomplete: data.incomplete === '' ? undefined : data.incomplete,
+      rootEntry: data.rootEntry ? parseEntry(data.rootEntry) : undefined,
+      tags: data.tags ?? undefined,
+      pins: data.pins ?? undefined,
+    };
+  } catch (cause) {
+    const text = `the manifest of snapshot ${manifest.id} is damaged`;
+    throw new CodedError('DAMAGED_SNAPSHOT', text, { cause, facts: { snapshot: manifest.id } });
+  }
+}
+
+/** Payload in Kopia's field order. */
+export function encodeSnapshot(snapshot: NewSnapshot): unknown {
+  const { source, stats, rootEntry, tags, pins } = snapshot;
+  return {
+    id: '',
+    source: { host: source.host, userName: source.userName, path: source.path },
+    description: snapshot.description,
+    startTime: formatGoTime(snapshot.startTimeNs),
+    endTime: formatGoTime(snapshot.endTimeNs),
+    stats: {
+      totalSize: stats.totalSize,
+      excludedTotalSize: stats.excludedTotalSize,
+      fileCount: stats.fileCount,
+      cachedFiles: stats.cachedFiles,
+      nonCachedFiles: stats.nonCachedFiles,
+      dirCount: stats.dirCount,
+      excludedFileCount: stats.excludedFileCount,
+      excludedDirCount: stats.excludedDirCount,
+      ignoredErrorCount: stats.ignoredErrorCount,
+      errorCount: stats.errorCount,
+    },
+    incomplete: snapshot.incomplete,
+    rootEntry: rootEntry && new RawNumber(encodeEntry(rootEntry)),
+    tags: tags && Object.keys(tags).length > 0 ? new Map(Object.entries(tags)) : undefined,
+    pins: pins && pins.length > 0 ? [...pins].sort() : undefined,
+  };
+}
+
+/** Adds the manifest; durable after a flush. Throws `BAD_TAG`. */
+export function saveSnapshot(repository: Repository, snapshot: NewSnapshot): ManifestId {
+  const reserved = Object.keys(snapshot.tags ?? {}).find((key) => RESERVED_LABELS.includes(key));
+  if (reserved) throw new CodedError('BAD_TAG', `"${reserved}" cannot be the key of a tag`);
+  const labels = { type: 'snapshot', ...sourceLabels(snapshot.source), ...snapshot.tags };
+  // Through text, so that what is kept in memory has the shape of what a reader gets.
+  return repository.manifests.put(labels, parseJsonLossless(goJson(encodeSnapshot(snapshot))));
+}
+
+export interface SnapshotFilter {
+  source?: SourceInfo | undefined;
+  tags?: Readonly<Record<string, string>> | undefined;
+}
+
+/** Oldest first. */
+export async function listSnapshots(
+  repository: Repository,
+  { source, tags }: SnapshotFilter = {},
+): Promise<Snapshot[]> {
+  const labels = { type: 'snapshot', ...(source && sourceLabels(source)), ...tags };
+  const manifests = await repository.manifests.find(labels);
+  return manifests
+    .map(parseSnapshot)
+    .sort((a, b) => (a.startTimeNs < b.startTimeNs ? -1 : a.startTimeNs > b.startTimeNs ? 1 : 0));
+}
+
+/** Throws `SNAPSHOT_NOT_FOUND`. */
+export async function getSnapshot(repository: Repository, id: string): Promise<Snapshot> {
+  const manifest = (await repository.manifests.find({ type: 'snapshot' })).find(
+    (candidate) => candidate.id === id,
+  );
+  if (manifest) return parseSnapshot(manifest);
+  throw new CodedError('SNAPSHOT_NOT_FOUND', `there is no snapshot ${id} in the repository`);
+}
+
+export const describeSnapshot = ({ source, id }: Snapshot): string => `${id} of ${formatSource(source)}`;
