@@ -86,13 +86,13 @@ export function compareUtf8(a: string, b: string): number {
   return a.length - b.length;
 }
 
-/** Go's replacement of each invalid byte by U+FFFD, which is not what TextDecoder does. */
-export function decodeGoUtf8(bytes: Uint8Array): string {
+/** Go's replacement of each invalid byte (TextDecoder replaces runs of them). */
+export function decodeGoUtf8(bytes: Uint8Array, replacement = '\ufffd'): string {
   if (isUtf8(bytes)) return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length).toString();
   let text = '';
   for (let at = 0; at < bytes.length; ) {
     const length = sequenceLength(bytes, at);
-    text += length === 0 ? '\ufffd' : Buffer.from(bytes.subarray(at, at + length)).toString();
+    text += length === 0 ? replacement : Buffer.from(bytes.subarray(at, at + length)).toString();
     at += length || 1;
   }
   return text;

@@ -55,6 +55,12 @@ export class Semaphore {
     this.#free = units;
   }
 
+  tryAcquire(units = 1): boolean {
+    if (this.#waiting.length > 0 || this.#free < units) return false;
+    this.#free -= units;
+    return true;
+  }
+
   async acquire(units = 1): Promise<void> {
     if (this.#waiting.length === 0 && this.#free >= units) {
       this.#free -= units;

@@ -46,9 +46,19 @@ export class BufferPool {
   readonly #free: number[];
   readonly #waiting: ((address: number) => void)[] = [];
 
-  constructor(arena: Arena, count: number, bufferBytes: number) {
+  private constructor(addresses: readonly number[], bufferBytes: number) {
     this.bufferBytes = bufferBytes;
-    this.#free = Array.from({ length: count }, () => arena.allocate(bufferBytes));
+    this.#free = [...addresses];
+  }
+
+  /** Hands out buffers that exist already; the caller hands in each once. */
+  static of(addresses: readonly number[], bufferBytes: number): BufferPool {
+    return new BufferPool(addresses, bufferBytes);
+  }
+
+  static allocate(arena: Arena, count: number, bufferBytes: number): BufferPool {
+    const addresses = Array.from({ length: count }, () => arena.allocate(bufferBytes));
+    return new BufferPool(addresses, bufferBytes);
   }
 
   get freeCount(): number {

@@ -45,8 +45,12 @@ export {
   type DirectoryListing,
   type FileRead,
   type FileToRead,
+  type FileAttributes,
+  type NewFile,
+  type OpenFailure,
   type OpenItem,
   type SealedItem,
   type SealItem,
   STAT_FIELDS,
 } from './pool.ts';
+export { applyAttributes } from './file-attributes.ts';

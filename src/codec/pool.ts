@@ -53,17 +53,40 @@ export interface DirectoryListing {
 }
 export const STAT_FIELDS = 6;
 
+/** A content to decrypt and write. */
 export interface OpenItem {
   /** Packed bytes, in the shared memory. */
   readonly span: Span;
   readonly hash: Uint8Array;
   readonly compressionHeaderId: number;
   readonly originalLength: number;
-  /** Open file and offset that the plaintext goes to. */
-  readonly descriptor: number;
-  readonly fileOffset: number;
-  /** Skip runs of zeros in whole 4 KiB blocks; the file must read as zeros there already. */
-  readonly sparse: boolean;
+  /** The plaintext carries its own compression header (objects of index version 1). */
+  readonly compressedObject: boolean;
+  /** Where it goes: a place in an open file, or a new file made of it alone. */
+  readonly target:
+    | { readonly descriptor: number; readonly offset: number; readonly sparse: boolean }
+    | NewFile;
+}
+
+/** A small file: made, filled, given its attributes and closed in one go. Must not exist. */
+export interface NewFile {
+  readonly path: string;
+  readonly attributes: FileAttributes;
+}
+
+export interface FileAttributes {
+  /** 0o7777. */
+  readonly mode: number;
+  readonly uid: number;
+  readonly gid: number;
+  readonly mtimeNs: bigint;
+}
+
+/** Why one item failed; the others are done. */
+export interface OpenFailure {
+  readonly index: number;
+  readonly code: string;
+  readonly message: string;
 }
 
 /**
@@ -82,8 +105,8 @@ export interface CodecPool extends AsyncDisposable {
   /** Reads whole files one after the other into the slab and hashes each. */
   readFiles(files: readonly FileToRead[], slab: Span): Promise<FileRead[]>;
   readDirectory(path: string | Uint8Array): Promise<DirectoryListing>;
-  /** Decrypts and decompresses, and writes to files. Throws `DECRYPT_FAILED`, `BAD_COMPRESSION`, or the system's error. */
-  open(items: readonly OpenItem[]): Promise<void>;
+  /** Decrypts, decompresses and writes to files; returns what failed, by code or system error. */
+  open(items: readonly OpenItem[]): Promise<OpenFailure[]>;
   close(): Promise<void>;
 }
 

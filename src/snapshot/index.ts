@@ -28,3 +28,23 @@ export {
   USER_TAG_PREFIX,
 } from './snapshot-manifest.ts';
 export { formatSource, isSameSource, parseSource, type SourceInfo, sourceLabels } from './source.ts';
+export {
+  compressorForFile,
+  DEFAULT_POLICY,
+  formatTarget,
+  mergePolicies,
+  parseTarget,
+  type Policy,
+  policySchema,
+  type PolicyTarget,
+  type StoredPolicy,
+} from './policy/policy.ts';
+export {
+  getDefinedPolicy,
+  listPolicies,
+  loadPolicyTree,
+  PolicyTree,
+  putPolicy,
+} from './policy/policy-manager.ts';
+export { type IgnorePattern, parseIgnoreFile, parseIgnorePattern } from './policy/ignore-pattern.ts';
+export { expiredSnapshots, retentionReasons } from './policy/retention.ts';

@@ -15,7 +15,7 @@ export function packBufferBytes(maxPackBytes: number, contentBytesMax: number): 
 
 /** Buffers that the threads can write to. */
 export function arenaPackBuffers(arena: Arena, count: number, bufferBytes: number): PackBuffers {
-  const pool = new BufferPool(arena, count, bufferBytes);
+  const pool = BufferPool.allocate(arena, count, bufferBytes);
   return {
     bufferBytes,
     acquire: async () => arena.view({ address: await pool.acquire(), length: bufferBytes }),

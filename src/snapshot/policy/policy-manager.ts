@@ -1,0 +1,134 @@
+import { goJson, parseJsonLossless } from '../../base/index.ts';
+import type { ManifestId, Repository } from '../../repository/index.ts';
+import type { SourceInfo } from '../source.ts';
+import {
+  DEFAULT_POLICY,
+  mergePolicies,
+  parsePolicy,
+  type Policy,
+  policyLabels,
+  policySchema,
+  type PolicyTarget,
+  type StoredPolicy,
+} from './policy.ts';
+
+export async function listPolicies(repository: Repository): Promise<StoredPolicy[]> {
+  return (await repository.manifests.find({ type: 'policy' })).map(parsePolicy);
+}
+
+/** The settings made for exactly this target, or undefined. */
+export async function getDefinedPolicy(
+  repository: Repository,
+  target: PolicyTarget,
+): Promise<StoredPolicy | undefined> {
+  const found = await repository.manifests.find(policyLabels(target));
+  const newest = found.at(-1);
+  return newest && parsePolicy(newest);
+}
+
+/** Replaces the settings of a target; durable after a flush. */
+export async function putPolicy(
+  repository: Repository,
+  target: PolicyTarget,
+  policy: Policy,
+): Promise<ManifestId> {
+  const labels = policyLabels(target);
+  for (const { id } of await repository.manifests.find(labels)) repository.manifests.delete(id);
+  const normalized = policySchema.parse(policy);
+  return repository.manifests.put(labels, parseJsonLossless(goJson(inKopiaOrder(normalized))));
+}
+
+const SECTIONS = Object.keys(policySchema.shape);
+
+function inKopiaOrder(policy: Policy): Record<string, unknown> {
+  const fields: Record<string, unknown> = {};
+  for (const section of SECTIONS) {
+    const value = (policy as Record<string, unknown>)[section];
+    if (value !== undefined) fields[section] = value;
+  }
+  return { ...fields, ...policy };
+}
+
+/** All that counts for one source: which settings hold at its root and below. */
+export class PolicyTree {
+  readonly #root: Policy;
+  readonly #below: ReadonlyMap<string, Policy>;
+
+  /** `below`: settings defined for sub-directories, by path relative to the root without a leading slash. */
+  constructor(root: Policy, below: ReadonlyMap<string, Policy> = new Map()) {
+    this.#root = root;
+    this.#below = below;
+  }
+
+  get root(): Policy {
+    return this.#root;
+  }
+
+  /** Settings of one directory itself, for rules that apply from there on. */
+  definedAt(relativePath: string): Policy | undefined {
+    return relativePath === '' ? this.#root : this.#below.get(relativePath);
+  }
+
+  /** Effective settings in a directory. */
+  at(relativePath: string): Policy {
+    if (this.#below.size === 0 || relativePath === '') return this.#root;
+    let policy = this.#root;
+    const parts = relativePath.split('/');
+    for (let depth = 1; depth <= parts.length; depth++) {
+      const defined = this.#below.get(parts.slice(0, depth).join('/'));
+      if (defined) policy = mergePolicies(defined, defined.noParent ? DEFAULT_POLICY : policy);
+    }
+    return policy;
+  }
+}
+
+/** Effective policies of a source: path, its parents, user, host, global, then Kopia's defaults. */
+export async function loadPolicyTree(
+  repository: Repository,
+  source: SourceInfo,
+): Promise<PolicyTree> {
+  const policies = await listPolicies(repository);
+  const find = (target: PolicyTarget): Policy | undefined =>
+    policies.findLast(
+      ({ target: other }) =>
+        other.host === target.host &&
+        other.userName === target.userName &&
+        other.path === target.path,
+    )?.policy;
+  let effective: Policy | undefined;
+  for (const target of inheritance(source)) {
+    const policy = find(target);
+    if (!policy) continue;
+    effective = effective ? mergePolicies(effective, policy) : policy;
+    if (policy.noParent) break;
+  }
+  const root = effective ? mergePolicies(effective, DEFAULT_POLICY) : DEFAULT_POLICY;
+  return new PolicyTree(root, definedBelow(policies, source));
+}
+
+function inheritance({ host, userName, path }: SourceInfo): PolicyTarget[] {
+  const paths: string[] = [];
+  for (let current = path; ; ) {
+    paths.push(current);
+    const slash = current.lastIndexOf('/');
+    const parent = slash > 0 ? current.slice(0, slash) : slash === 0 ? '/' : '';
+    if (parent === '' || parent === current) break;
+    current = parent;
+  }
+  return [
+    ...paths.map((each) => ({ host, userName, path: each })),
+    { host, userName, path: '' },
+    { host, userName: '', path: '' },
+    { host: '', userName: '', path: '' },
+  ];
+}
+
+function definedBelow(policies: readonly StoredPolicy[], source: SourceInfo): Map<string, Policy> {
+  const prefix = source.path.endsWith('/') ? source.path : `${source.path}/`;
+  return new Map(
+    policies
+      .filter(({ target }) => target.host === source.host && target.userName === source.userName)
+      .filter(({ target }) => target.path.startsWith(prefix) && target.path !== source.path)
+      .map(({ target, policy }) => [target.path.slice(prefix.length), policy]),
+  );
+}

@@ -1,0 +1,194 @@
+import { z } from 'zod';
+import { CodedError } from '../../base/index.ts';
+import type { Manifest, ManifestId } from '../../repository/index.ts';
+import type { SourceInfo } from '../source.ts';
+
+/** Whom a policy is for: all empty = global, else from host to user to path. */
+export type PolicyTarget = SourceInfo;
+
+const flag = z.boolean().optional();
+const count = z.int().min(0).optional();
+const names = z.array(z.string()).nullish().transform((value) => value ?? undefined);
+const big = z.union([z.int(), z.bigint()]).optional();
+
+/** One level's settings; what is absent is inherited. Fields in Kopia's order, unknown ones kept. */
+export const policySchema = z.looseObject({
+  retention: z
+    .looseObject({
+      keepLatest: count,
+      keepHourly: count,
+      keepDaily: count,
+      keepWeekly: count,
+      keepMonthly: count,
+      keepAnnual: count,
+      ignoreIdenticalSnapshots: flag,
+    })
+    .prefault({}),
+  files: z
+    .looseObject({
+      ignore: names,
+      noParentIgnore: flag,
+      ignoreDotFiles: names,
+      noParentDotFiles: flag,
+      ignoreCacheDirs: flag,
+      maxFileSize: big,
+      oneFileSystem: flag,
+    })
+    .prefault({}),
+  errorHandling: z
+    .looseObject({
+      ignoreFileErrors: flag,
+      ignoreDirectoryErrors: flag,
+      ignoreUnknownTypes: flag,
+    })
+    .prefault({}),
+  scheduling: z.looseObject({ manual: flag }).prefault({}),
+  compression: z
+    .looseObject({
+      compressorName: z.string().optional(),
+      onlyCompress: names,
+      noParentOnlyCompress: flag,
+      neverCompress: names,
+      noParentNeverCompress: flag,
+      minSize: big,
+      maxSize: big,
+    })
+    .prefault({}),
+  metadataCompression: z.looseObject({ compressorName: z.string().optional() }).prefault({}),
+  splitter: z.looseObject({ algorithm: z.string().optional() }).prefault({}),
+  actions: z.looseObject({}).prefault({}),
+  osSnapshots: z.looseObject({}).prefault({}),
+  logging: z.looseObject({}).prefault({}),
+  upload: z
+    .looseObject({
+      maxParallelSnapshots: big,
+      maxParallelFileReads: big,
+      parallelUploadAboveSize: big,
+    })
+    .prefault({}),
+  noParent: flag,
+});
+export type Policy = z.infer<typeof policySchema>;
+
+/** Kopia's built-in defaults (snapshot/policy/policy_tree.go, v0.23.1). */
+export const DEFAULT_POLICY: Policy = policySchema.parse({
+  retention: {
+    keepLatest: 10,
+    keepHourly: 48,
+    keepDaily: 7,
+    keepWeekly: 4,
+    keepMonthly: 24,
+    keepAnnual: 3,
+    ignoreIdenticalSnapshots: false,
+  },
+  files: { ignoreDotFiles: ['.kopiaignore'] },
+  errorHandling: {
+    ignoreFileErrors: false,
+    ignoreDirectoryErrors: false,
+    ignoreUnknownTypes: true,
+  },
+  scheduling: { runMissed: true },
+  compression: { compressorName: 'none' },
+  metadataCompression: { compressorName: 'zstd-fastest' },
+  osSnapshots: { volumeShadowCopy: { enable: 0 } },
+  logging: {
+    directories: { snapshotted: 5, ignored: 5 },
+    entries: { snapshotted: 0, ignored: 5, cacheHit: 0, cacheMiss: 0 },
+  },
+  upload: { maxParallelSnapshots: 1, parallelUploadAboveSize: 2 ** 31 },
+});
+
+export interface StoredPolicy {
+  readonly id: ManifestId;
+  readonly target: PolicyTarget;
+  readonly policy: Policy;
+}
+
+export function policyLabels({ host, userName, path }: PolicyTarget): Record<string, string> {
+  if (path !== '') {
+    return { type: 'policy', policyType: 'path', hostname: host, username: userName, path };
+  }
+  if (userName !== '') {
+    return { type: 'policy', policyType: 'user', hostname: host, username: userName };
+  }
+  if (host !== '') return { type: 'policy', policyType: 'host', hostname: host };
+  return { type: 'policy', policyType: 'global' };
+}
+
+/** Throws `DAMAGED_POLICY`. */
+export function parsePolicy(manifest: Manifest): StoredPolicy {
+  const { hostname = '', username = '', path = '' } = manifest.labels;
+  const target = { host: hostname, userName: username, path };
+  const parsed = policySchema.safeParse(manifest.data);
+  if (parsed.success) return { id: manifest.id, target, policy: parsed.data };
+  const text = `the policy ${manifest.id} for ${formatTarget(target)} is damaged`;
+  throw new CodedError('DAMAGED_POLICY', text, { cause: parsed.error });
+}
+
+/** `(global)`, `@host`, `user@host`, `user@host:/path`, as Kopia prints them. */
+export function formatTarget({ host, userName, path }: PolicyTarget): string {
+  if (path !== '') return `${userName}@${host}:${path}`;
+  if (userName !== '') return `${userName}@${host}`;
+  return host === '' ? '(global)' : `@${host}`;
+}
+
+/** Reverse of {@link formatTarget}; also `global` and `host`. Throws `BAD_POLICY_TARGET`. */
+export function parseTarget(text: string): PolicyTarget {
+  if (text === '(global)' || text === 'global') return { host: '', userName: '', path: '' };
+  const match = /^(?:([^@:]*)@)?([^@:]+)(?::(.+))?$/.exec(text);
+  const [, userName = '', host, path = ''] = match ?? [];
+  if (host && !(path && !userName)) return { host, userName, path };
+  const forms = '(global), @host, user@host or user@host:/path';
+  throw new CodedError('BAD_POLICY_TARGET', `"${text}" is not a policy target: write ${forms}`);
+}
+
+type Fields = Record<string, unknown>;
+const LIST_UNIONS: Record<string, string> = {
+  onlyCompress: 'noParentOnlyCompress',
+  neverCompress: 'noParentNeverCompress',
+};
+
+/** Child settings over inherited ones: the first defined value of each field; the two extension lists join. */
+export function mergePolicies(child: Policy, parent: Policy): Policy {
+  const merged: Fields = { ...child };
+  for (const [section, inherited] of Object.entries(parent)) {
+    if (section === 'noParent' || typeof inherited !== 'object' || inherited === null) continue;
+    merged[section] = mergeSection(
+      (child as Fields)[section] as Fields | undefined,
+      inherited as Fields,
+    );
+  }
+  return merged as Policy;
+}
+
+function mergeSection(child: Fields = {}, parent: Fields): Fields {
+  const merged: Fields = { ...child };
+  for (const [field, value] of Object.entries(parent)) {
+    const own = child[field];
+    const stopper = LIST_UNIONS[field];
+    if (stopper && Array.isArray(own) && Array.isArray(value) && child[stopper] !== true) {
+      merged[field] = [...new Set([...(own as string[]), ...(value as string[])])].sort();
+    } else if (isUnset(own)) {
+      merged[field] = value;
+    }
+  }
+  return merged;
+}
+
+/** Zero counts as unset only where Kopia's field is no pointer: names, lists and sizes. */
+function isUnset(value: unknown): boolean {
+  if (value === undefined || value === null || value === '') return true;
+  return Array.isArray(value) && value.length === 0;
+}
+
+/** Compressor name for a file, or '' for none (Kopia: CompressorForFile). */
+export function compressorForFile(policy: Policy, name: string, sizeBytes: number): string {
+  const { compressorName = '', onlyCompress, neverCompress, minSize, maxSize } = policy.compression;
+  if (compressorName === 'none' || compressorName === '') return '';
+  if (minSize && sizeBytes < minSize) return '';
+  if (maxSize && sizeBytes > maxSize) return '';
+  const dot = name.lastIndexOf('.');
+  const extension = dot < 0 ? '' : name.slice(dot);
+  if (onlyCompress?.includes(extension)) return compressorName;
+  return neverCompress?.includes(extension) ? '' : compressorName;
+}

@@ -1,0 +1,111 @@
+import type { CodecPool, Compressor, Span } from '../codec/index.ts';
+import { compressContent } from '../codec/index.ts';
+import {
+  type ContentId,
+  contentIdOf,
+  type NewContent,
+  type ObjectId,
+  type Repository,
+  SLAB_BYTES,
+} from '../repository/index.ts';
+import type { UploadCounters } from './progress.ts';
+
+/** A piece of file data that has been cut and hashed. */
+export interface Chunk {
+  readonly spans: readonly Span[];
+  readonly length: number;
+  readonly hash: Uint8Array;
+  readonly compressor: Compressor | undefined;
+}
+
+/** Stores chunks that the repository does not have: look-up first, compression and encryption after. */
+export class DataWriter {
+  readonly #repository: Repository;
+  readonly #pool: CodecPool;
+  readonly #counters: UploadCounters;
+  readonly #inFlight = new Map<ContentId, Promise<void>>();
+
+  constructor(repository: Repository, pool: CodecPool, counters: UploadCounters) {
+    this.#repository = repository;
+    this.#pool = pool;
+    this.#counters = counters;
+  }
+
+  /** Resolves when every chunk is in a pack in memory or was there before; a flush makes it durable. */
+  async store(chunks: readonly Chunk[]): Promise<ObjectId[]> {
+    if (this.#repository.contents.options.indexVersion === 1) {
+      return Promise.all(chunks.map((chunk) => this.#storeOldFormat(chunk)));
+    }
+    const { contents } = this.#repository;
+    const waits: Promise<void>[] = [];
+    let batch: { chunk: Chunk; content: NewContent }[] = [];
+    let batchBytes = 0;
+    const send = (): void => {
+      if (batch.length > 0) waits.push(this.#seal(batch));
+      batch = [];
+      batchBytes = 0;
+    };
+    const ids = chunks.map((chunk) => {
+      const contentId = contentIdOf('', chunk.hash);
+      const inFlight = this.#inFlight.get(contentId);
+      const present = inFlight ? undefined : contents.find(contentId);
+      if (inFlight) waits.push(inFlight);
+      if (inFlight || (present && !present.deleted)) {
+        this.#counters.contentsDeduplicated++;
+        return contentId as string as ObjectId;
+      }
+      if (batchBytes + chunk.length > SLAB_BYTES) send();
+      const timestampSeconds = contents.timestampAfter(present);
+      batch.push({ chunk, content: { contentId, originalLength: chunk.length, timestampSeconds } });
+      batchBytes += chunk.length;
+      // Two equal chunks of one batch: the second must find the first.
+      this.#inFlight.set(contentId, Promise.resolve());
+      return contentId as string as ObjectId;
+    });
+    send();
+    await Promise.all(waits);
+    return ids;
+  }
+
+  #seal(batch: readonly { chunk: Chunk; content: NewContent }[]): Promise<void> {
+    const overhead = this.#repository.codec.encryptor.overheadBytes;
+    const room = batch.reduce((sum, { chunk }) => sum + chunk.length + overhead, 0);
+    const items = batch.map(({ chunk }) => ({
+      spans: chunk.spans,
+      hash: chunk.hash,
+      compressionHeaderId: chunk.compressor?.headerId ?? 0,
+    }));
+    const contents = batch.map(({ content }) => content);
+    const sealed = this.#repository.contents.session.append('p', contents, room, async (out) => {
+      const results = await this.#pool.seal(items, out.byteOffset);
+      results.forEach(({ packedLength }, i) => {
+        this.#counters.bytesPacked += packedLength;
+        this.#counters.bytesNew += contents[i]?.originalLength ?? 0;
+        this.#counters.contentsNew++;
+      });
+      return results;
+    });
+    for (const { contentId } of contents) this.#inFlight.set(contentId, sealed);
+    const done = (): void => {
+      for (const { contentId } of contents) this.#inFlight.delete(contentId);
+    };
+    sealed.then(done, done);
+    return sealed;
+  }
+
+  /** Index version 1 compresses before it hashes, so the id is another one: this thread does it. */
+  async #storeOldFormat({ spans, length, compressor }: Chunk): Promise<ObjectId> {
+    const { contents } = this.#repository;
+    const data = Buffer.concat(spans.map((span) => this.#pool.arena.view(span)));
+    const packed = compressor && compressContent(compressor, data);
+    const { contentId, isNew } = await contents.write(packed ?? data, { prefix: '' });
+    if (isNew) {
+      this.#counters.contentsNew++;
+      this.#counters.bytesNew += length;
+      this.#counters.bytesPacked += contents.findOrThrow(contentId).packedLength;
+    } else {
+      this.#counters.contentsDeduplicated++;
+    }
+    return `${packed ? 'Z' : ''}${contentId}` as ObjectId;
+  }
+}

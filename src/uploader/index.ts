@@ -1,0 +1,13 @@
+/**
+ * Upload and restore: between a file system or a device and a repository. The data path proper; knows
+ * nothing of Kubernetes.
+ */
+export { newUploadCounters, type UploadCounters } from './progress.ts';
+export {
+  applyRetention,
+  createSnapshot,
+  deviceBytes,
+  SPLITTER_TAG,
+  type UploadOptions,
+  type UploadResult,
+} from './upload.ts';

@@ -1,0 +1,106 @@
+import { decodeGoUtf8, type Nanoseconds } from '../base/index.ts';
+import { type DirectoryListing, STAT_FIELDS } from '../codec/index.ts';
+
+export type SourceType = 'f' | 'd' | 's' | 'other';
+
+/** One name of the source, with what `lstat` said. */
+export interface SourceEntry {
+  /** As it will be stored: UTF-8, invalid bytes replaced as Kopia does. */
+  readonly name: string;
+  /** As it is on disk. */
+  readonly rawName: string | Uint8Array;
+  readonly type: SourceType;
+  /** 0o7777. */
+  readonly mode: number;
+  readonly sizeBytes: number;
+  readonly mtimeNs: Nanoseconds;
+  readonly uid: number;
+  readonly gid: number;
+  readonly device: bigint;
+  readonly target?: Uint8Array | undefined;
+}
+
+const TYPE_MASK = 0o170000;
+const TYPES: Record<number, SourceType> = { 0o100000: 'f', 0o040000: 'd', 0o120000: 's' };
+
+export interface SourceDirectory {
+  /** Directories first, then the rest, each by the bytes of the name. */
+  readonly entries: SourceEntry[];
+  readonly failures: readonly { name: string; code: string; message: string }[];
+  /** Names that are not UTF-8, as stored; each is warned about. */
+  readonly renamed: readonly string[];
+}
+
+/** Marks a byte that is not UTF-8, so that JSON gets the escape that Kopia writes and not the character. */
+const INVALID_BYTE = '\ud800';
+
+/** Decodes what a thread listed. Two names that become one after replacement: the second gets a suffix. */
+export function decodeListing(listing: DirectoryListing): SourceDirectory {
+  const { names, stats, targets, failures } = listing;
+  const targetOf = new Map(targets);
+  const failed = new Set(failures.map(([position]) => position));
+  const entries: SourceEntry[] = [];
+  names.forEach((rawName, i) => {
+    if (failed.has(i)) return;
+    const field = (k: number): bigint => stats[i * STAT_FIELDS + k] as bigint;
+    const mode = Number(field(0));
+    entries.push({
+      name: storedName(rawName),
+      rawName,
+      type: TYPES[mode & TYPE_MASK] ?? 'other',
+      mode: mode & 0o7777,
+      sizeBytes: Number(field(1)),
+      mtimeNs: field(2),
+      uid: Number(field(3)),
+      gid: Number(field(4)),
+      device: field(5),
+      target: targetOf.get(i),
+    });
+  });
+  sortEntries(entries);
+  const renamed = entries.flatMap((entry, i) => {
+    if (typeof entry.rawName === 'string') return [];
+    const name = uniqueName(entry.name, entries);
+    entries[i] = { ...entry, name };
+    return [name.replaceAll(INVALID_BYTE, '\ufffd')];
+  });
+  return {
+    entries,
+    failures: failures.map(([position, code, message]) => ({
+      name: storedName(names[position] ?? ''),
+      code,
+      message,
+    })),
+    renamed,
+  };
+}
+
+function storedName(raw: string | Uint8Array): string {
+  return typeof raw === 'string' ? raw : decodeGoUtf8(raw, INVALID_BYTE);
+}
+
+/** By raw bytes; most directories are ASCII, where string order is the same. */
+function sortEntries(entries: SourceEntry[]): void {
+  const keyOf = ({ rawName }: SourceEntry): Buffer => Buffer.from(rawName as string);
+  const keys = new Map<SourceEntry, Buffer>();
+  const ascii = entries.every(
+    ({ rawName }) => typeof rawName === 'string' && /^[\u0020-\u007e]*$/.test(rawName),
+  );
+  if (!ascii) for (const entry of entries) keys.set(entry, keyOf(entry));
+  entries.sort((a, b) => {
+    if ((a.type === 'd') !== (b.type === 'd')) return a.type === 'd' ? -1 : 1;
+    if (ascii) return a.rawName < b.rawName ? -1 : 1;
+    return Buffer.compare(keys.get(a) as Buffer, keys.get(b) as Buffer);
+  });
+}
+
+function uniqueName(name: string, entries: readonly SourceEntry[]): string {
+  const plain = (text: string): string => text.replaceAll(INVALID_BYTE, '\ufffd');
+  const taken = (candidate: string): boolean =>
+    entries.filter((entry) => plain(entry.name) === plain(candidate)).length > (candidate === name ? 1 : 0);
+  if (!taken(name)) return name;
+  for (let i = 2; ; i++) {
+    const candidate = `${name}~${i}`;
+    if (!taken(candidate)) return candidate;
+  }
+}

@@ -1,0 +1,257 @@
+import { assert, CodedError } from '../base/index.ts';
+import {
+  type CodecPool,
+  type Compressor,
+  createSplitter,
+  LOOK_BACK_BYTES,
+  type Span,
+  type Splitter,
+  type SplitterSpec,
+} from '../codec/index.ts';
+import { type IndirectEntry, type ObjectId, SLAB_BYTES } from '../repository/index.ts';
+import type { DataWriter } from './data-writer.ts';
+import type { HashBatcher } from './hash-batcher.ts';
+import type { Piece, Slabs } from './pieces.ts';
+
+export interface StreamUploadOptions {
+  readonly splitter: SplitterSpec;
+  readonly compressor: Compressor | undefined;
+  readonly signal?: AbortSignal | undefined;
+}
+
+export interface StreamUploadParts {
+  readonly pool: CodecPool;
+  readonly slabs: Slabs;
+  readonly writer: DataWriter;
+  readonly hasher: HashBatcher;
+}
+
+/** Bytes of a slab that several chunks may use; the slab goes back when the last is stored. */
+interface SharedPiece {
+  users: number;
+  readonly release: () => void;
+}
+
+interface OpenSpan {
+  readonly span: Span;
+  readonly piece: SharedPiece | undefined;
+}
+
+/**
+ * Turns one stream into chunks, and these into entries of an object. Cuts are found in order, as each
+ * depends on the one before; hashing, sealing and reading go on beside it, bounded by the slabs.
+ */
+export class StreamUpload {
+  readonly #parts: StreamUploadParts;
+  readonly #options: StreamUploadOptions;
+  /** For splitters that have no kernel. */
+  readonly #splitter: Splitter | undefined;
+  readonly #entries: { start: number; length: number; id: ObjectId | undefined }[] = [];
+  readonly #stores = new Set<Promise<void>>();
+  readonly #tail = new Uint8Array(LOOK_BACK_BYTES);
+  #open: OpenSpan[] = [];
+  /** Bytes of the chunk that has no end yet; where it starts in the stream; how far the stream got. */
+  #openBytes = 0;
+  #chunkStart = 0;
+  #position = 0;
+  #failure: unknown;
+  #zeroChunk: Promise<ObjectId> | undefined;
+
+  constructor(parts: StreamUploadParts, options: StreamUploadOptions) {
+    this.#parts = parts;
+    this.#options = options;
+    if (options.splitter.kind !== 'buzhash') this.#splitter = createSplitter(options.splitter);
+  }
+
+  /** Takes the whole stream; resolves with its pieces in order. An empty stream is one empty content. */
+  async run(pieces: AsyncIterable<Piece>): Promise<IndirectEntry[]> {
+    try {
+      for await (const piece of pieces) {
+        this.#options.signal?.throwIfAborted();
+        if (this.#failure !== undefined) throw asError(this.#failure);
+        if (piece.kind === 'data') await this.#addData(piece.span, piece.release);
+        else await this.#addZeros(piece.length);
+      }
+      for (const cut of this.#splitter?.finish() ?? []) this.#cutAt(cut);
+      if (this.#openBytes > 0 || this.#entries.length === 0) this.#cutAt(this.#position);
+      this.#parts.hasher.flush();
+    } finally {
+      this.#giveUpOpen();
+      while (this.#stores.size > 0) await Promise.allSettled(this.#stores);
+    }
+    if (this.#failure !== undefined) throw asError(this.#failure);
+    return this.#entries.map(({ start, length, id }) => {
+      assert(id, 'a chunk was not stored');
+      return { start, length, id };
+    });
+  }
+
+  async #addData(span: Span, release: () => void): Promise<void> {
+    const piece: SharedPiece = { users: 1, release };
+    try {
+      this.#parts.slabs.bytes.set(this.#tail, span.address - LOOK_BACK_BYTES);
+      await this.#addSpan(span, piece);
+    } finally {
+      this.#drop(piece);
+    }
+  }
+
+  /** Zeros are spans of one slab of zeros; whole chunks of them are stored once and then only named. */
+  async #addZeros(length: number): Promise<void> {
+    const { slabs } = this.#parts;
+    let left = length;
+    if (this.#tail.some((byte) => byte !== 0)) {
+      // The rolling window still holds data: these few zeros need a slab with that data before them.
+      const lead = Math.min(left, LOOK_BACK_BYTES);
+      const address = await slabs.acquire();
+      slabs.bytes.fill(0, address, address + lead);
+      await this.#addData({ address, length: lead }, () => {
+        slabs.release(address);
+      });
+      left -= lead;
+    }
+    const { minBytes, kind } = this.#options.splitter;
+    while (left > 0) {
+      this.#options.signal?.throwIfAborted();
+      // Every hash but FastCDC's is zero over zeros, which ends a chunk at its minimum.
+      if (kind !== 'fastcdc' && this.#openBytes === 0 && left >= minBytes) {
+        left -= await this.#addZeroChunks(Math.floor(left / minBytes));
+        continue;
+      }
+      const missing = kind === 'fastcdc' ? SLAB_BYTES : Math.max(1, minBytes - this.#openBytes);
+      const take = Math.min(left, missing, SLAB_BYTES);
+      await this.#addSpan({ address: slabs.zerosAddress, length: take }, undefined);
+      left -= take;
+    }
+  }
+
+  async #addZeroChunks(count: number): Promise<number> {
+    const { minBytes } = this.#options.splitter;
+    this.#zeroChunk ??= this.#storeZeroChunk(minBytes);
+    const id = await this.#zeroChunk;
+    for (let i = 0; i < count; i++) {
+      this.#entries.push({ start: this.#position + i * minBytes, length: minBytes, id });
+    }
+    const bytes = count * minBytes;
+    this.#position += bytes;
+    this.#chunkStart = this.#position;
+    this.#skipSplitter(bytes);
+    return bytes;
+  }
+
+  /** A splitter without kernel keeps its own position: show it the zeros, piece by piece. */
+  #skipSplitter(bytes: number): void {
+    if (!this.#splitter) return;
+    const { slabs } = this.#parts;
+    for (let left = bytes; left > 0; left -= SLAB_BYTES) {
+      const end = slabs.zerosAddress + Math.min(left, SLAB_BYTES);
+      this.#splitter.push(slabs.bytes.subarray(slabs.zerosAddress, end));
+    }
+  }
+
+  async #storeZeroChunk(length: number): Promise<ObjectId> {
+    const { hasher, writer, slabs } = this.#parts;
+    const spans: Span[] = [];
+    for (let left = length; left > 0; left -= SLAB_BYTES) {
+      spans.push({ address: slabs.zerosAddress, length: Math.min(left, SLAB_BYTES) });
+    }
+    const hashing = hasher.hash(spans);
+    hasher.flush();
+    const chunk = { spans, length, hash: await hashing, compressor: this.#options.compressor };
+    return (await writer.store([chunk]))[0] as ObjectId;
+  }
+
+  async #addSpan(span: Span, piece: SharedPiece | undefined): Promise<void> {
+    const start = this.#position;
+    const cuts = await this.#findCuts(span);
+    const { bytes } = this.#parts.slabs;
+    const end = span.address + span.length;
+    this.#tail.set(bytes.subarray(end - LOOK_BACK_BYTES, end));
+    this.#position += span.length;
+    if (piece) piece.users++;
+    this.#open.push({ span, piece });
+    this.#openBytes += span.length;
+    for (const cut of cuts) this.#cutAt(cut);
+    assert(this.#position === start + span.length, 'the stream moved while it was being cut');
+  }
+
+  /** As offsets in the stream. */
+  async #findCuts(span: Span): Promise<number[]> {
+    const { pool, slabs } = this.#parts;
+    if (this.#splitter) {
+      const end = span.address + span.length;
+      return this.#splitter.push(slabs.bytes.subarray(span.address, end));
+    }
+    const { splitter } = this.#options;
+    // A chunk that stays below the minimum has no cut, and the thread need not be asked.
+    if (this.#openBytes + span.length < splitter.minBytes) return [];
+    const cuts = await pool.cut(splitter, span, this.#openBytes);
+    return cuts.map((cut) => this.#position + cut);
+  }
+
+  /** Ends the open chunk at an offset of the stream; what lies behind it stays open. */
+  #cutAt(position: number): void {
+    const length = position - this.#chunkStart;
+    const spans: OpenSpan[] = [];
+    let missing = length;
+    while (missing > 0) {
+      const first = this.#open[0] as OpenSpan;
+      if (first.span.length <= missing) {
+        spans.push(first);
+        this.#open.shift();
+        missing -= first.span.length;
+        continue;
+      }
+      const { address, length: whole } = first.span;
+      if (first.piece) first.piece.users++;
+      spans.push({ span: { address, length: missing }, piece: first.piece });
+      const rest = { address: address + missing, length: whole - missing };
+      this.#open[0] = { span: rest, piece: first.piece };
+      missing = 0;
+    }
+    this.#openBytes -= length;
+    const start = this.#chunkStart;
+    this.#chunkStart = position;
+    const entry = { start, length, id: undefined };
+    this.#entries.push(entry);
+    this.#track(this.#store(entry, spans));
+  }
+
+  async #store(
+    entry: { length: number; id: ObjectId | undefined },
+    open: readonly OpenSpan[],
+  ): Promise<void> {
+    const { hasher, writer } = this.#parts;
+    const spans = open.map(({ span }) => span);
+    try {
+      const hash = await hasher.hash(spans);
+      const { compressor } = this.#options;
+      const chunk = { spans, length: entry.length, hash, compressor };
+      entry.id = (await writer.store([chunk]))[0];
+    } finally {
+      for (const { piece } of open) this.#drop(piece);
+    }
+  }
+
+  #track(store: Promise<void>): void {
+    const tracked = store
+      .catch((error: unknown) => {
+        this.#failure ??= error;
+      })
+      .finally(() => this.#stores.delete(tracked));
+    this.#stores.add(tracked);
+  }
+
+  #giveUpOpen(): void {
+    for (const { piece } of this.#open) this.#drop(piece);
+    this.#open = [];
+    this.#parts.hasher.flush();
+  }
+
+  #drop(piece: SharedPiece | undefined): void {
+    if (piece && --piece.users === 0) piece.release();
+  }
+}
+
+const asError = (value: unknown): Error =>
+  value instanceof Error ? value : new CodedError('UPLOAD_FAILED', String(value));

@@ -1,0 +1,240 @@
+import { Worker } from 'node:worker_threads';
+import { assert, CodedError } from '../base/index.ts';
+import type {
+  Arena,
+  CodecKeys,
+  CodecPool,
+  DirectoryListing,
+  FileRead,
+  FileToRead,
+  OpenFailure,
+  OpenItem,
+  SealedItem,
+  SealItem,
+  Span,
+  SplitterSpec,
+} from '../codec/index.ts';
+import type { Reply, Request, TaskName, ThreadData } from './protocol.ts';
+import { TaskRunner } from './tasks.ts';
+
+/** Tasks that a thread has at hand: one running, one waiting, so that it never idles for a message. */
+const TASKS_PER_THREAD = 2;
+/** Threads that died are replaced this many times in all. Our choice: more means a bug, not bad luck. */
+const REPLACEMENTS_MAX = 3;
+const THREAD_ENTRY = new URL(import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js', import.meta.url);
+
+interface Task {
+  readonly name: TaskName;
+  readonly parameters: unknown[];
+  readonly resolve: (result: unknown) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+/** Turns the methods of the contract into tasks by name. */
+abstract class TaskPool implements CodecPool {
+  readonly arena: Arena;
+  abstract readonly threads: number;
+  protected abstract run(name: TaskName, parameters: unknown[]): Promise<unknown>;
+  abstract close(): Promise<void>;
+
+  constructor(arena: Arena) {
+    this.arena = arena;
+  }
+
+  hash(messages: readonly (readonly Span[])[]): Promise<Uint8Array[]> {
+    return this.run('hash', [messages]) as Promise<Uint8Array[]>;
+  }
+
+  cut(spec: SplitterSpec, piece: Span, count: number): Promise<number[]> {
+    return this.run('cut', [spec, piece, count]) as Promise<number[]>;
+  }
+
+  seal(items: readonly SealItem[], address: number): Promise<SealedItem[]> {
+    return this.run('seal', [items, address]) as Promise<SealedItem[]>;
+  }
+
+  readFiles(files: readonly FileToRead[], slab: Span): Promise<FileRead[]> {
+    return this.run('readFiles', [files, slab]) as Promise<FileRead[]>;
+  }
+
+  readDirectory(path: string | Uint8Array): Promise<DirectoryListing> {
+    return this.run('readDirectory', [path]) as Promise<DirectoryListing>;
+  }
+
+  open(items: readonly OpenItem[]): Promise<OpenFailure[]> {
+    return this.run('open', [items]) as Promise<OpenFailure[]>;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}
+
+/** The same work on the calling thread: for tests, simulations and one-core machines. */
+export function createInProcessPool(keys: CodecKeys, arena: Arena): CodecPool {
+  return new InProcessPool(keys, arena);
+}
+
+class InProcessPool extends TaskPool {
+  readonly threads = 1;
+  readonly #runner: TaskRunner;
+
+  constructor(keys: CodecKeys, arena: Arena) {
+    super(arena);
+    this.#runner = new TaskRunner(keys, arena.memory, 1);
+  }
+
+  protected async run(name: TaskName, parameters: unknown[]): Promise<unknown> {
+    // As with threads, the answer never comes before the caller goes on.
+    await Promise.resolve();
+    const method = this.#runner[name] as (...values: unknown[]) => unknown;
+    return method.apply(this.#runner, parameters);
+  }
+
+  close(): Promise<void> {
+    return Promise.resolve();
+  }
+}
+
+/** A pool of `threads` worker threads. They end with `close`, and never keep the process alive. */
+export function createThreadPool(threads: number): (keys: CodecKeys, arena: Arena) => CodecPool {
+  return (keys, arena) => new ThreadPool(keys, arena, threads);
+}
+
+class ThreadPool extends TaskPool {
+  readonly threads: number;
+  readonly #keys: CodecKeys;
+  readonly #slots: ThreadSlot[];
+  readonly #queue: Task[] = [];
+  #replacementsLeft = REPLACEMENTS_MAX;
+  #failure: CodedError | undefined;
+
+  constructor(keys: CodecKeys, arena: Arena, threads: number) {
+    super(arena);
+    this.threads = threads;
+    const { hash, encryption, secret, masterKey } = keys;
+    this.#keys = { hash, encryption, secret, masterKey };
+    this.#slots = Array.from({ length: threads }, (_, i) => this.#startThread(i + 1));
+  }
+
+  #startThread(threadIndex: number): ThreadSlot {
+    const data: ThreadData = { keys: this.#keys, memory: this.arena.memory, threadIndex };
+    return new ThreadSlot(data, {
+      onFree: () => {
+        this.#dispatch();
+      },
+      onExit: (lost, slot) => {
+        this.#onExit(lost, slot, threadIndex);
+      },
+    });
+  }
+
+  protected run(name: TaskName, parameters: unknown[]): Promise<unknown> {
+    if (this.#failure) return Promise.reject(this.#failure);
+    return new Promise((resolve, reject) => {
+      this.#queue.push({ name, parameters, resolve, reject });
+      this.#dispatch();
+    });
+  }
+
+  /** Tasks go to the thread with the least at hand. */
+  #dispatch(): void {
+    while (this.#queue.length > 0) {
+      const slot = this.#slots.reduce((a, b) => (b.pending < a.pending ? b : a));
+      if (slot.pending >= TASKS_PER_THREAD) return;
+      slot.start(this.#queue.shift() as Task);
+    }
+  }
+
+  #onExit(lost: Task[], slot: ThreadSlot, threadIndex: number): void {
+    const error = new CodedError('THREAD_DIED', 'a worker thread died; see the log for the reason');
+    for (const task of lost) task.reject(error);
+    if (this.#failure) return;
+    if (this.#replacementsLeft === 0) {
+      this.#failure = error;
+      for (const task of this.#queue.splice(0)) task.reject(error);
+      return;
+    }
+    this.#replacementsLeft--;
+    this.#slots[this.#slots.indexOf(slot)] = this.#startThread(threadIndex);
+    this.#dispatch();
+  }
+
+  async close(): Promise<void> {
+    this.#failure ??= new CodedError('POOL_CLOSED', 'the worker threads have been stopped');
+    for (const task of this.#queue.splice(0)) task.reject(this.#failure);
+    await Promise.all(this.#slots.map((slot) => slot.stop()));
+  }
+}
+
+interface SlotEvents {
+  onFree: () => void;
+  onExit: (lost: Task[], slot: ThreadSlot) => void;
+}
+
+/** One thread and the tasks that it has not answered. */
+class ThreadSlot {
+  readonly #worker: Worker;
+  readonly #tasks = new Map<number, Task>();
+  readonly #exited: Promise<void>;
+  #nextId = 0;
+  #stopping = false;
+
+  constructor(data: ThreadData, events: SlotEvents) {
+    this.#worker = new Worker(THREAD_ENTRY, { workerData: data });
+    this.#worker.unref();
+    this.#worker.on('message', (reply: Reply) => {
+      this.#onReply(reply);
+      events.onFree();
+    });
+    this.#worker.on('error', () => undefined);
+    this.#exited = new Promise((resolve) => {
+      this.#worker.on('exit', () => {
+        const lost = [...this.#tasks.values()];
+        this.#tasks.clear();
+        resolve();
+        if (!this.#stopping) events.onExit(lost, this);
+        else for (const task of lost) task.reject(new CodedError('POOL_CLOSED', 'stopped'));
+      });
+    });
+  }
+
+  get pending(): number {
+    return this.#tasks.size;
+  }
+
+  start(task: Task): void {
+    const id = this.#nextId++;
+    this.#tasks.set(id, task);
+    // A process with an unanswered task stays alive; an idle pool does not hold it.
+    this.#worker.ref();
+    const request: Request = { kind: 'task', id, task: task.name, parameters: task.parameters };
+    this.#worker.postMessage(request);
+  }
+
+  #onReply(reply: Reply): void {
+    if (reply.kind === 'ready') return;
+    const task = this.#tasks.get(reply.id);
+    assert(task, 'a thread answered a task that it was not given');
+    this.#tasks.delete(reply.id);
+    if (this.#tasks.size === 0) this.#worker.unref();
+    if (reply.kind === 'done') task.resolve(reply.result);
+    else task.reject(rebuildError(reply.error));
+  }
+
+  async stop(): Promise<void> {
+    this.#stopping = true;
+    const request: Request = { kind: 'stop' };
+    this.#worker.postMessage(request);
+    this.#worker.ref();
+    await this.#exited;
+  }
+}
+
+/** A structured clone drops class and code, so errors travel as plain fields. */
+function rebuildError({ code, message, stack }: { code: string; message: string; stack: string }): Error {
+  const system = /^E[A-Z0-9]+$/.test(code);
+  if (system) return Object.assign(new Error(message), { code, syscall: 'worker', stack });
+  if (code !== '') return new CodedError(code, message);
+  return Object.assign(new Error(message), { stack });
+}

@@ -1,0 +1,23 @@
+import type { CodecKeys } from '../codec/index.ts';
+import type { TaskRunner } from './tasks.ts';
+
+/** The methods of {@link TaskRunner} that can be asked for. */
+export type TaskName = {
+  [K in keyof TaskRunner]: TaskRunner[K] extends (...parameters: never[]) => unknown ? K : never;
+}[keyof TaskRunner];
+
+/** What a thread gets at start. Both sides hold the same memory; volume bytes never travel. */
+export interface ThreadData {
+  readonly keys: CodecKeys;
+  readonly memory: WebAssembly.Memory;
+  readonly threadIndex: number;
+}
+
+export type Request =
+  | { kind: 'task'; id: number; task: TaskName; parameters: unknown[] }
+  | { kind: 'stop' };
+
+export type Reply =
+  | { kind: 'ready' }
+  | { kind: 'done'; id: number; result: unknown }
+  | { kind: 'failed'; id: number; error: { code: string; message: string; stack: string } };

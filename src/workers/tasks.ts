@@ -1,0 +1,243 @@
+import { isAscii, isUtf8 } from 'node:buffer';
+import {
+  closeSync,
+  constants,
+  lstatSync,
+  openSync,
+  readdirSync,
+  readlinkSync,
+  readSync,
+  rmSync,
+  writeSync,
+} from 'node:fs';
+import { joinPath, messageOf } from '../base/index.ts';
+import {
+  applyAttributes,
+  type CodecKeys,
+  compressContent,
+  compressorById,
+  type ContentHasher,
+  contentIv,
+  createEncryptor,
+  createHasher,
+  decompressContent,
+  type DirectoryListing,
+  type Encryptor,
+  type FileRead,
+  type FileToRead,
+  Kernels,
+  type OpenFailure,
+  type OpenItem,
+  type SealedItem,
+  type SealItem,
+  type Span,
+  type SplitterSpec,
+  STAT_FIELDS,
+} from '../codec/index.ts';
+
+const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK, O_WRONLY, O_CREAT, O_EXCL } = constants;
+/** Zeros are skipped in blocks of this size when a file is written sparse. */
+const SPARSE_BLOCK_BYTES = 4096;
+const ZERO_BLOCK = Buffer.alloc(SPARSE_BLOCK_BYTES);
+/** An object of index version 1 decompresses to at most one chunk. */
+const CHUNK_BYTES_MAX = 16 << 20;
+
+type BytePath = string | Uint8Array;
+const fsPath = (path: BytePath): string | Buffer =>
+  typeof path === 'string' ? path : Buffer.from(path);
+
+function codeOf(error: unknown): string {
+  if (error instanceof Error && 'code' in error && typeof error.code === 'string') return error.code;
+  return 'UNKNOWN';
+}
+
+/** What a thread does, one task at a time and synchronously. The in-process pool runs the same. */
+export class TaskRunner {
+  readonly #bytes: Uint8Array;
+  readonly #kernels: Kernels;
+  readonly #hasher: ContentHasher;
+  readonly #encryptor: Encryptor;
+
+  constructor(keys: CodecKeys, memory: WebAssembly.Memory, threadIndex: number) {
+    this.#bytes = new Uint8Array(memory.buffer);
+    this.#kernels = new Kernels(memory, threadIndex);
+    this.#hasher = createHasher(keys.hash, keys.secret, this.#kernels);
+    this.#encryptor = createEncryptor(keys.encryption, keys.masterKey, this.#kernels);
+  }
+
+  hash(messages: readonly (readonly Span[])[]): Uint8Array[] {
+    return this.#hasher.hashAll(messages.map((spans) => spans.map((span) => this.#view(span))));
+  }
+
+  cut(spec: SplitterSpec, piece: Span, count: number): number[] {
+    return this.#kernels.cutBuzhash(spec, piece.address, piece.length, count);
+  }
+
+  seal(items: readonly SealItem[], address: number): SealedItem[] {
+    let at = address;
+    return items.map(({ spans, hash, compressionHeaderId }) => {
+      const views = spans.map((span) => this.#view(span));
+      const compressed = this.#compress(views, compressionHeaderId);
+      const length = spans.reduce((sum, span) => sum + span.length, 0);
+      const room = length + this.#encryptor.overheadBytes;
+      const out = this.#bytes.subarray(at, at + room);
+      const packedLength = this.#encryptor.seal(
+        compressed ? [compressed] : views,
+        contentIv(hash),
+        out,
+      );
+      at += packedLength;
+      return { packedLength, compressionHeaderId: compressed ? compressionHeaderId : 0 };
+    });
+  }
+
+  #compress(views: readonly Uint8Array[], headerId: number): Uint8Array | undefined {
+    if (headerId === 0) return undefined;
+    const whole = views.length === 1 ? (views[0] as Uint8Array) : Buffer.concat(views);
+    return compressContent(compressorById(headerId), whole);
+  }
+
+  readFiles(files: readonly FileToRead[], slab: Span): FileRead[] {
+    let at = 0;
+    const reads = files.map((file) => {
+      const read = this.#readFile(file, slab.address + at, at);
+      at += read.length;
+      return read;
+    });
+    const hashes = this.hash(
+      reads.map(({ offset, length }) => [{ address: slab.address + offset, length }]),
+    );
+    return reads.map((read, i) => ({ ...read, hash: hashes[i] as Uint8Array }));
+  }
+
+  #readFile({ path, sizeBytes }: FileToRead, address: number, offset: number): FileRead {
+    const hash = new Uint8Array(0);
+    try {
+      const descriptor = openSync(fsPath(path), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+      try {
+        // One byte more than expected tells a file that grew.
+        let length = 0;
+        while (length <= sizeBytes) {
+          const wanted = sizeBytes + 1 - length;
+          const got = readSync(descriptor, this.#bytes, address + length, wanted, null);
+          length += got;
+          // A short read of a regular file is its end.
+          if (got < wanted) break;
+        }
+        return length > sizeBytes
+          ? { offset, length: 0, hash, grew: true }
+          : { offset, length, hash, grew: false };
+      } finally {
+        closeSync(descriptor);
+      }
+    } catch (error) {
+      const failure = { code: codeOf(error), message: messageOf(error) };
+      return { offset, length: 0, hash, grew: false, error: failure };
+    }
+  }
+
+  readDirectory(path: BytePath): DirectoryListing {
+    const names = listNames(path);
+    const stats = new BigInt64Array(names.length * STAT_FIELDS);
+    const targets: [number, Uint8Array][] = [];
+    const failures: [number, string, string][] = [];
+    names.forEach((name, i) => {
+      const full = joinPath(path, name);
+      try {
+        const stat = lstatSync(fsPath(full), { bigint: true });
+        const fields = [stat.mode, stat.size, stat.mtimeNs, stat.uid, stat.gid, stat.dev];
+        stats.set(fields, i * STAT_FIELDS);
+        if (stat.isSymbolicLink()) {
+          targets.push([i, readlinkSync(fsPath(full), { encoding: 'buffer' })]);
+        }
+      } catch (error) {
+        failures.push([i, codeOf(error), messageOf(error)]);
+      }
+    });
+    return { names, stats, targets, failures };
+  }
+
+  open(items: readonly OpenItem[]): OpenFailure[] {
+    const failures: OpenFailure[] = [];
+    items.forEach((item, index) => {
+      try {
+        this.#openOne(item);
+      } catch (error) {
+        failures.push({ index, code: codeOf(error), message: messageOf(error) });
+      }
+    });
+    return failures;
+  }
+
+  #openOne(item: OpenItem): void {
+    const plaintext = this.#plaintext(item);
+    if ('descriptor' in item.target) {
+      const { descriptor, offset, sparse } = item.target;
+      if (sparse) writeSparse(descriptor, plaintext, offset);
+      else writeAll(descriptor, plaintext, offset);
+      return;
+    }
+    const { path, attributes } = item.target;
+    const descriptor = openSync(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600);
+    try {
+      writeAll(descriptor, plaintext, 0);
+    } catch (error) {
+      // Half a file must not pass for a whole one.
+      rmSync(path, { force: true });
+      throw error;
+    } finally {
+      closeSync(descriptor);
+    }
+    applyAttributes(path, attributes);
+  }
+
+  #plaintext(item: OpenItem): Uint8Array {
+    const { span, hash, compressionHeaderId, originalLength, compressedObject } = item;
+    const opened = this.#encryptor.open(this.#view(span), contentIv(hash));
+    const plaintext =
+      compressionHeaderId === 0
+        ? opened
+        : decompressContent(opened, compressionHeaderId, originalLength);
+    if (plaintext.length !== originalLength) {
+      const text = `content has ${plaintext.length} bytes, not ${originalLength}`;
+      throw Object.assign(new Error(text), { code: 'DECRYPT_FAILED' });
+    }
+    return compressedObject ? decompressContent(plaintext, undefined, CHUNK_BYTES_MAX) : plaintext;
+  }
+
+  #view({ address, length }: Span): Uint8Array {
+    return this.#bytes.subarray(address, address + length);
+  }
+}
+
+/** Names as strings, and as bytes where they are not UTF-8. */
+function listNames(path: BytePath): (string | Uint8Array)[] {
+  const names = readdirSync(fsPath(path));
+  if (!names.some((name) => name.includes('\ufffd'))) return names;
+  const raw = readdirSync(fsPath(path), { encoding: 'buffer' });
+  return raw.map((name) => (isAscii(name) || isUtf8(name) ? name.toString() : Uint8Array.from(name)));
+}
+
+function writeAll(descriptor: number, data: Uint8Array, offset: number): void {
+  for (let at = 0; at < data.length; ) {
+    at += writeSync(descriptor, data, at, data.length - at, offset + at);
+  }
+}
+
+/** Writes what is not zero; the file was truncated to its length before. */
+function writeSparse(descriptor: number, data: Uint8Array, offset: number): void {
+  const bytes = Buffer.from(data.buffer, data.byteOffset, data.length);
+  const isZero = (at: number): boolean => {
+    const block = bytes.subarray(at, at + SPARSE_BLOCK_BYTES);
+    return block.equals(ZERO_BLOCK.subarray(0, block.length));
+  };
+  for (let at = 0; at < bytes.length; ) {
+    let end = at;
+    while (end < bytes.length && !isZero(end)) end += SPARSE_BLOCK_BYTES;
+    end = Math.min(end, bytes.length);
+    if (end > at) writeAll(descriptor, bytes.subarray(at, end), offset + at);
+    at = end;
+    while (at < bytes.length && isZero(at)) at += SPARSE_BLOCK_BYTES;
+  }
+}
+
