@@ -36,7 +36,7 @@ export {
   RawNumber,
 } from './go-json.ts';
 export { type RandomBytes, randomBytes, randomHex } from './random.ts';
-export { createLimiter, type Limiter, mapLimited, Semaphore } from './limiter.ts';
+export { createLimiter, type Limiter, mapLimited, Semaphore, Signal } from './limiter.ts';
 export { type RetryOptions, retryOf, withRetry } from './retry.ts';
 export { type Logger, silentLogger } from './log.ts';
 export { Secret } from './secret.ts';

@@ -61,8 +61,8 @@ export class BufferPool {
     return new BufferPool(addresses, bufferBytes);
   }
 
-  get freeCount(): number {
-    return this.#free.length;
+  get hasWaiters(): boolean {
+    return this.#waiting.length > 0;
   }
 
   acquire(): Promise<number> {

@@ -35,6 +35,7 @@ export type { NewContent, WriteSession } from './content/write-session.ts';
 export { encodeIndirect, type IndirectEntry } from './object/indirect.ts';
 export { isDirectoryObject, objectId, type ObjectId, parseObjectId } from './object/object-id.ts';
 export {
+  listIndexContents,
   listPieces,
   type ObjectPiece,
   readObject,
@@ -50,3 +51,24 @@ export {
   type ManifestId,
   ManifestManager,
 } from './manifest/manifest-manager.ts';
+export {
+  entriesByPack,
+  type Problem,
+  verifyContents,
+  type VerifyCounters,
+} from './verify.ts';
+export {
+  defaultParameters,
+  loadMaintenanceParameters,
+  type MaintenanceParameters,
+  putMaintenanceParameters,
+} from './maintenance/parameters.ts';
+export {
+  type MaintenanceMode,
+  type MaintenanceOptions,
+  type MaintenanceReport,
+  runMaintenance,
+} from './maintenance/run.ts';
+export type { SafetyLevel } from './maintenance/safety.ts';
+export { loadSchedule, SCHEDULE_BLOB } from './maintenance/schedule.ts';
+export type { TaskContext, TaskStats } from './maintenance/task.ts';

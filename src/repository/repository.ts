@@ -167,6 +167,7 @@ export async function openRepository(options: OpenRepositoryOptions): Promise<Re
         ? new Uint8Array(0)
         : formatReplica(format.formatBlobBytes),
       packBuffers: pack,
+      dataLanes: options.dataPath?.threads ?? 1,
       indexMemoryBytes: options.indexMemoryBytes ?? INDEX_MEMORY_BYTES,
     });
     const manifests = new ManifestManager(contents, clock, random);

@@ -48,3 +48,7 @@ export {
 } from './policy/policy-manager.ts';
 export { type IgnorePattern, parseIgnoreFile, parseIgnorePattern } from './policy/ignore-pattern.ts';
 export { expiredSnapshots, retentionReasons } from './policy/retention.ts';
+export { forEachObject, readDirectory, resolveEntry, walkTree } from './tree-walk.ts';
+export { type SnapshotVerifyResult, verifyTrees } from './verify.ts';
+export { collectGarbage } from './gc.ts';
+export { ContentIdSet } from './key-set.ts';

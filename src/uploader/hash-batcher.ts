@@ -12,16 +12,19 @@ const LANES = 2;
 /** Collects chunks for one request, so that they are hashed side by side. */
 export class HashBatcher {
   readonly #pool: CodecPool;
+  readonly #isMemoryShort: () => boolean;
   #waiting: Waiting[] = [];
 
-  constructor(pool: CodecPool) {
+  /** @param isMemoryShort whether somebody waits for the memory that waiting chunks sit on */
+  constructor(pool: CodecPool, isMemoryShort: () => boolean) {
     this.#pool = pool;
+    this.#isMemoryShort = isMemoryShort;
   }
 
   hash(spans: readonly Span[]): Promise<Uint8Array> {
     return new Promise((resolve, reject) => {
       this.#waiting.push({ spans, resolve, reject });
-      if (this.#waiting.length >= LANES) this.flush();
+      if (this.#waiting.length >= LANES || this.#isMemoryShort()) this.flush();
     });
   }
 

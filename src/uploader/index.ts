@@ -11,3 +11,11 @@ export {
   type UploadOptions,
   type UploadResult,
 } from './upload.ts';
+export {
+  newRestoreCounters,
+  type Overwrite,
+  restoreBlocks,
+  type RestoreCounters,
+  type RestoreOptions,
+  restoreTree,
+} from './restore.ts';

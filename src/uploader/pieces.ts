@@ -34,6 +34,10 @@ export class Slabs {
     return waiting;
   }
 
+  get isShort(): boolean {
+    return this.#pool.hasWaiters;
+  }
+
   release(address: number): void {
     this.#pool.release(address);
   }

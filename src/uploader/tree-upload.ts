@@ -62,6 +62,11 @@ type Outcome =
   | { readonly kind: 'error'; readonly error: EntryError; readonly ignored: boolean }
   | { readonly kind: 'canceled' };
 
+/** Wrapped, because an async function would wait for a bare promise that it returns. */
+interface Started {
+  readonly outcome: Outcome | Promise<Outcome>;
+}
+
 /** A directory on its way: what was in it last time, and where it lies. */
 interface Visit {
   readonly path: string | Uint8Array;
@@ -99,7 +104,7 @@ export class TreeUpload {
     if (!dataPath) throw new TypeError('an upload needs a repository opened with a data path');
     this.#slabs = new Slabs(dataPath);
     this.#writer = new DataWriter(repository, dataPath.pool, counters);
-    this.#hasher = new HashBatcher(dataPath.pool);
+    this.#hasher = new HashBatcher(dataPath.pool, () => this.#slabs.isShort);
     this.#small = new SmallFiles(dataPath.pool, this.#slabs, this.#writer);
     this.#slabs.onShortage = () => {
       this.#hasher.flush();
@@ -180,10 +185,10 @@ export class TreeUpload {
       }
       if (this.#isExcluded(visit, entry, rules)) continue;
       if (entry.type === 'd') children.push(entry);
-      else outcomes.push(await this.#schedule(visit, entry, policy, previous));
+      else outcomes.push((await this.#schedule(visit, entry, policy, previous)).outcome);
     }
     for (const child of children) {
-      outcomes.push(await this.#descend(visit, child, policy, rules, previous));
+      outcomes.push((await this.#descend(visit, child, policy, rules, previous)).outcome);
     }
     const done = this.#finishDirectory(visit, outcomes, canceled);
     // Whoever awaits it meets the failure; until then it must not count as unhandled.
@@ -247,9 +252,9 @@ export class TreeUpload {
     policy: Policy,
     rules: IgnoreRules,
     previous: PreviousEntries,
-  ): Promise<Outcome | Promise<Outcome>> {
+  ): Promise<Started> {
     const { signal, counters } = this.#options;
-    if (signal.aborted) return { kind: 'canceled' };
+    if (signal.aborted) return { outcome: { kind: 'canceled' } };
     const below: Visit = {
       path: joinPath(visit.path, child.rawName),
       relative: relativePath(visit, child.name),
@@ -259,18 +264,22 @@ export class TreeUpload {
     };
     try {
       const { done } = await this.#visit(below);
-      return done.then(({ id, summary }) => ({
-        kind: 'entry',
-        entry: { ...entryFields(child, 'd'), size: 0, objectId: id, summary },
-      }));
+      const outcome = done.then(({ id, summary }): Outcome => {
+        const fields = entryFields(child, 'd');
+        return { kind: 'entry', entry: { ...fields, size: 0, objectId: id, summary } };
+      });
+      // Met where the parent is finished; until then it must not count as unhandled.
+      outcome.catch(() => undefined);
+      return { outcome };
     } catch (error) {
-      if (signal.aborted) return { kind: 'canceled' };
+      if (signal.aborted) return { outcome: { kind: 'canceled' } };
       const readable = systemCode(error) ?? (error instanceof CodedError ? error.code : undefined);
       if (readable === undefined || isCode(error, 'DAMAGED_BLOB')) throw error;
       const ignored = policy.errorHandling.ignoreDirectoryErrors === true;
       if (ignored) counters.ignoredErrors++;
       else counters.errors++;
-      return { kind: 'error', error: { path: below.relative, error: messageOf(error) }, ignored };
+      const failure = { path: below.relative, error: messageOf(error) };
+      return { outcome: { kind: 'error', error: failure, ignored } };
     }
   }
 
@@ -280,9 +289,9 @@ export class TreeUpload {
     entry: SourceEntry,
     policy: Policy,
     previous: PreviousEntries,
-  ): Promise<Outcome | Promise<Outcome>> {
+  ): Promise<Started> {
     const { counters } = this.#options;
-    if (entry.type === 'other') return this.#unknownType(visit, entry, policy);
+    if (entry.type === 'other') return { outcome: this.#unknownType(visit, entry, policy) };
     const known = previous.unchanged(entry);
     if (known && this.#isStored(known)) {
       if (entry.type === 'f') {
@@ -292,16 +301,20 @@ export class TreeUpload {
       }
       const size = known.size;
       const type = entry.type === 's' ? 's' : 'f';
-      return { kind: 'entry', entry: { ...entryFields(entry, type), size, objectId: known.objectId } };
+      const fields = entryFields(entry, type);
+      const kept: DirectoryEntry = { ...fields, size, objectId: known.objectId };
+      return { outcome: { kind: 'entry', entry: kept } };
     }
     if (!this.#outstanding.tryAcquire()) {
       this.#small.flush();
       await this.#outstanding.acquire();
     }
     const work = entry.type === 's' ? this.#uploadSymlink(entry) : this.#uploadFile(visit, entry, policy);
-    return work.finally(() => {
+    const outcome = work.finally(() => {
       this.#outstanding.release();
     });
+    outcome.catch(() => undefined);
+    return { outcome };
   }
 
   #unknownType(visit: Visit, entry: SourceEntry, policy: Policy): Outcome {

@@ -9,7 +9,7 @@ import {
 } from '../../base/index.ts';
 import { blobId, type BlobStorage, type PutOptions } from '../../blob/index.ts';
 import { type Compressor, contentIv, decompressContent } from '../../codec/index.ts';
-import { CommittedIndex } from '../index/committed-index.ts';
+import { CommittedIndex, type EntryRange } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { memorySource, IndexBody } from '../index/index-body.ts';
 import { encodeIndex, sortEntries } from '../index/index-writer.ts';
@@ -40,6 +40,8 @@ export interface ContentManagerOptions {
   /** For packs and index blobs: object lock. */
   putOptions: PutOptions;
   packBuffers: PackBuffers;
+  /** Packs of file data that are filled at once. */
+  dataLanes: number;
   /** Above it, merged indexes go to scratch files. */
   indexMemoryBytes: number;
 }
@@ -116,8 +118,8 @@ export class ContentManager {
   }
 
   /** Committed entries in key order, deleted ones included. Flush first to see what was written here. */
-  entries(prefix?: string): Iterable<IndexEntry> {
-    return this.#committed.entries(prefix);
+  entries(range: EntryRange = {}): Iterable<IndexEntry> {
+    return this.#committed.entries(range);
   }
 
   get watermarkSeconds(): number {
@@ -221,15 +223,17 @@ export class ContentManager {
     if (session.isEmpty) return this.#flushQueue;
     this.#session = new WriteSession(this.options);
     this.#flushing.add(session);
-    const flushed = this.#flushQueue.then(() => this.#flushSession(session));
+    // Packs are put at once; only the index blobs keep the order of the flushes.
+    const finished = session.finish();
+    finished.catch(() => undefined);
+    const flushed = this.#flushQueue.then(async () => this.#commit(session, await finished));
     this.#flushQueue = flushed;
     flushed.catch((error: unknown) => (this.#failure ??= error));
     return flushed;
   }
 
-  async #flushSession(session: WriteSession): Promise<void> {
+  async #commit(session: WriteSession, entries: readonly IndexEntry[]): Promise<void> {
     const { indexStore, indexVersion } = this.options;
-    const entries = await session.finish();
     if (entries.length > 0) {
       const body = encodeIndex(indexVersion, sortEntries(entries));
       await indexStore.write([body], session.id);

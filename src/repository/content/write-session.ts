@@ -1,4 +1,4 @@
-import { assert, type Nanoseconds } from '../../base/index.ts';
+import { assert, type Nanoseconds, Semaphore, Signal } from '../../base/index.ts';
 import { type BlobId, blobId } from '../../blob/index.ts';
 import { type Compressor, compressContent, contentIv, type SealedItem } from '../../codec/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
@@ -15,6 +15,8 @@ export interface NewContent {
   readonly contentId: ContentId;
   readonly originalLength: number;
   readonly timestampSeconds: number;
+  /** Rewritten while marked deleted. */
+  readonly deleted?: boolean;
 }
 
 /** Seals contents at the given place in a pack's buffer. */
@@ -31,6 +33,9 @@ export class WriteSession {
   /** Every pack whose bytes are still in memory, for reading back. */
   readonly #inMemory = new Map<string, Pack>();
   readonly #appends = new Set<Promise<unknown>>();
+  /** Appends of each kind that hold a pack or look for one. More would spread contents over short packs. */
+  readonly #lanes: Record<PackKind, Semaphore>;
+  readonly #becameIdle = new Signal();
   readonly #puts: Promise<void>[] = [];
   #marker: Promise<BlobId> | undefined;
   #failure: unknown;
@@ -40,6 +45,7 @@ export class WriteSession {
     this.#options = options;
     this.#startedAtNs = options.clock.nowNs();
     this.id = newSessionId(options.clock, options.random);
+    this.#lanes = { p: new Semaphore(options.dataLanes), q: new Semaphore(1) };
   }
 
   get isEmpty(): boolean {
@@ -89,16 +95,22 @@ export class WriteSession {
     roomBytes: number,
     seal: SealInto,
   ): Promise<void> {
-    if (this.#failure !== undefined) throw this.#failure;
-    const pack = await this.#takePack(kind, roomBytes);
+    await this.#lanes[kind].acquire();
     try {
-      const sealed = await seal(pack.buffer.subarray(pack.length, pack.length + roomBytes));
-      contents.forEach((content, i) => {
-        this.#book(pack, content, sealed[i] as SealedItem);
-      });
+      if (this.#failure !== undefined) throw this.#failure;
+      const pack = await this.#takePack(kind, roomBytes);
+      try {
+        const sealed = await seal(pack.buffer.subarray(pack.length, pack.length + roomBytes));
+        contents.forEach((content, i) => {
+          this.#book(pack, content, sealed[i] as SealedItem);
+        });
+      } finally {
+        if (pack.length >= this.#options.maxPackBytes) this.#close(pack);
+        else this.#idle[kind].push(pack);
+        this.#becameIdle.fire();
+      }
     } finally {
-      if (pack.length >= this.#options.maxPackBytes) this.#close(pack);
-      else this.#idle[kind].push(pack);
+      this.#lanes[kind].release();
     }
   }
 
@@ -109,7 +121,7 @@ export class WriteSession {
       packOffset: pack.advance(sealed.packedLength),
       packedLength: sealed.packedLength,
       compressionHeaderId: sealed.compressionHeaderId,
-      deleted: false,
+      deleted: content.deleted ?? false,
       formatVersion: this.#options.formatVersion,
       encryptionKeyId: 0,
     };
@@ -118,20 +130,27 @@ export class WriteSession {
     this.#entries.set(entry.contentId, entry);
   }
 
-  /** An idle pack with room, the fullest first, so that few are short at the end; else a new one. */
+  /**
+   * An idle pack with room, the fullest first, so that few are short at the end; else a new one. With
+   * every buffer in use, whatever is free first: a pack of this session, or a buffer after a put.
+   */
   async #takePack(kind: PackKind, roomBytes: number): Promise<Pack> {
-    const idle = this.#idle[kind].sort((a, b) => b.length - a.length);
-    const fitting = idle.findIndex((pack) => pack.room >= roomBytes);
-    if (fitting >= 0) return idle.splice(fitting, 1)[0] as Pack;
-    const full = idle.shift();
-    if (full) this.#close(full);
     const { packBuffers, random, replica } = this.#options;
     assert(roomBytes + 4096 < packBuffers.bufferBytes, 'contents too long for a pack');
-    const buffer = await packBuffers.acquire();
-    const name = Buffer.from(random(16)).toString('hex');
-    const pack = new Pack(blobId(`${kind}${name}-${this.id}`), buffer, replica, random);
-    this.#inMemory.set(pack.blobId, pack);
-    return pack;
+    for (;;) {
+      const idle = this.#idle[kind].sort((a, b) => b.length - a.length);
+      const fitting = idle.findIndex((pack) => pack.room >= roomBytes);
+      if (fitting >= 0) return idle.splice(fitting, 1)[0] as Pack;
+      for (const full of idle.splice(0)) this.#close(full);
+      const buffer = packBuffers.tryAcquire();
+      if (buffer) {
+        const name = Buffer.from(random(16)).toString('hex');
+        const pack = new Pack(blobId(`${kind}${name}-${this.id}`), buffer, replica, random);
+        this.#inMemory.set(pack.blobId, pack);
+        return pack;
+      }
+      await Promise.race([packBuffers.nextRelease(), this.#becameIdle.next()]);
+    }
   }
 
   /** Starts the put; its buffer is free again when the blob is durable. */

@@ -6,6 +6,14 @@ import { buildIndexBody, mergeEntries } from './merge.ts';
 /** Bodies that a look-up searches one after the other; more are merged. Our choice: bisection in memory takes 0.5 us. */
 const BODIES_MAX = 8;
 
+export interface EntryRange {
+  readonly prefix?: string;
+  readonly after?: ContentId | undefined;
+}
+
+/** The smallest key greater than the id's. */
+const keyBehind = (id: ContentId): Uint8Array => Buffer.concat([contentKey(id), Buffer.of(0)]);
+
 /** Everything the index blobs say: many bodies seen as one. */
 export class CommittedIndex {
   readonly #memoryBytesMax: number;
@@ -69,15 +77,19 @@ export class CommittedIndex {
     return best && !isHidden(best, this.#watermarkSeconds) ? best : undefined;
   }
 
-  /** Visible entries in key order, deleted ones included; `prefix` '' is file data, undefined is all. */
-  *entries(prefix?: string): Generator<IndexEntry> {
+  /**
+   * Visible entries in key order, deleted ones included; `prefix` '' is file data, undefined is all.
+   * With `after`, those behind that id: to go on where an iteration stopped before the index changed.
+   */
+  *entries({ prefix, after }: EntryRange = {}): Generator<IndexEntry> {
     const merged = mergeEntries(
       this.#bodies.map((body) => {
-        if (prefix === undefined) return body.entries();
-        const first = prefix === '' ? 0 : prefix.charCodeAt(0);
+        const first = prefix === undefined ? 0 : prefix === '' ? 0 : prefix.charCodeAt(0);
+        const end = prefix === undefined ? 256 : first + 1;
+        const from = after === undefined ? Uint8Array.of(first) : keyBehind(after);
         return body.entries(
-          body.lowerBound(Uint8Array.of(first)),
-          body.lowerBound(Uint8Array.of(first + 1)),
+          body.lowerBound(from),
+          end > 255 ? body.count : body.lowerBound(Uint8Array.of(end)),
         );
       }),
     );

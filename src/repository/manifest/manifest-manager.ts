@@ -186,7 +186,7 @@ export class ManifestManager {
   }
 
   async #loadAll(): Promise<Map<string, StoredEntry>> {
-    const ids = Array.from(this.#contents.entries('m'))
+    const ids = Array.from(this.#contents.entries({ prefix: 'm' }))
       .filter((entry) => !entry.deleted)
       .map((entry) => entry.contentId);
     const all = new Map<string, StoredEntry>();

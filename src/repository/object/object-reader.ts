@@ -54,6 +54,20 @@ export async function listPieces(
   return pieces;
 }
 
+/** Every content that an object needs: its data, and the indexes above them. The first one names the object. */
+export async function listIndexContents(
+  contents: ContentManager,
+  id: ObjectId,
+): Promise<ContentId[]> {
+  const { indirections, contentId } = parseObjectId(id);
+  if (indirections === 0) return [contentId];
+  const index = indexObjectOf(id);
+  const own = await listIndexContents(contents, index);
+  const entries = decodeIndirect(await readObject(contents, index));
+  const below = await Promise.all(entries.map((entry) => listIndexContents(contents, entry.id)));
+  return [...own, ...below.flat()];
+}
+
 /** Bytes of one piece. */
 export async function readPiece(
   contents: ContentManager,

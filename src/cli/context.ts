@@ -1,0 +1,162 @@
+import { readFile } from 'node:fs/promises';
+import { createInterface } from 'node:readline';
+import { Writable } from 'node:stream';
+import { availableParallelism } from 'node:os';
+import {
+  CanceledError,
+  CodedError,
+  type Logger,
+  messageOf,
+  Secret,
+} from '../base/index.ts';
+import { type BlobStorage, openStorage, withRetries } from '../blob/index.ts';
+import { defaultClient, environment } from '../config/index.ts';
+import { createJsonLogger } from '../observability/index.ts';
+import { type Client, openRepository, type Repository } from '../repository/index.ts';
+import { createThreadPool } from '../workers/index.ts';
+import { createTerminalLogger } from './terminal.ts';
+
+/** Options that every verb takes. */
+export interface CommonOptions {
+  repo: string;
+  passwordFile?: string;
+  client?: string;
+  json?: boolean;
+  verbose?: boolean;
+  logJson?: boolean;
+}
+
+export class UsageError extends CodedError {
+  constructor(message: string) {
+    super('USAGE', message);
+  }
+}
+
+export function parseClient(text: string | undefined): Client {
+  if (text === undefined) return defaultClient();
+  const match = /^([^@:/]+)@([^@:/]+)$/.exec(text);
+  const [, username, hostname] = match ?? [];
+  if (username && hostname) return { username, hostname };
+  throw new UsageError(`--client "${text}" is not of the form user@host`);
+}
+
+/** The password from a file, the environment, or a prompt on a terminal. */
+export async function readPassword(
+  file: string | undefined,
+  question = 'Password: ',
+  fromEnvironment: string | undefined = environment.password,
+): Promise<Secret> {
+  if (file !== undefined) {
+    try {
+      return nonEmpty((await readFile(file, 'utf8')).replace(/\r?\n$/, ''));
+    } catch (cause) {
+      if (cause instanceof CodedError) throw cause;
+      throw new CodedError('NO_PASSWORD', `cannot read the password file: ${messageOf(cause)}`, {
+        cause,
+      });
+    }
+  }
+  if (fromEnvironment !== undefined) return nonEmpty(fromEnvironment);
+  if (process.stdin.isTTY) return nonEmpty(await prompt(question));
+  const text = 'no password: use --password-file, LONGSHORE_PASSWORD or a terminal';
+  throw new CodedError('NO_PASSWORD', text);
+}
+
+function nonEmpty(text: string): Secret {
+  if (text !== '') return new Secret(text);
+  throw new CodedError('NO_PASSWORD', 'the password is empty');
+}
+
+/** Asks on stderr, so that stdout stays clean; what is typed is not shown. */
+function prompt(question: string): Promise<string> {
+  process.stderr.write(question);
+  const silent = new Writable({
+    write: (_chunk, _encoding, callback) => {
+      callback();
+    },
+  });
+  const lines = createInterface({ input: process.stdin, output: silent, terminal: true });
+  return new Promise((resolve, reject) => {
+    lines.once('SIGINT', () => {
+      lines.close();
+      reject(new CanceledError('user'));
+    });
+    lines.question('', (answer) => {
+      process.stderr.write('\n');
+      lines.close();
+      resolve(answer);
+    });
+  });
+}
+
+export function createLogger(options: CommonOptions): Logger {
+  const level = options.verbose === true ? 'debug' : (environment.logLevel ?? 'warn');
+  return options.logJson === true ? createJsonLogger(level) : createTerminalLogger(level);
+}
+
+export interface OpenedContext extends AsyncDisposable {
+  readonly repository: Repository;
+  readonly storage: BlobStorage;
+  readonly logger: Logger;
+}
+
+/** Slabs for reading: enough for every thread to have one in hand and one on its way. */
+const slabCountFor = (threads: number): number => 8 + 2 * threads;
+
+/** Opens what `--repo` names. With `dataPath` the threads are up; the caller disposes. */
+export async function openContext(
+  options: CommonOptions,
+  { dataPath = false, ...given }: { dataPath?: boolean; password?: Secret } = {},
+): Promise<OpenedContext> {
+  const logger = createLogger(options);
+  const client = parseClient(options.client);
+  const password = given.password ?? (await readPassword(options.passwordFile));
+  const storage = withRetries(await openStorage(options.repo), {
+    onRetry: (error, attempt) => {
+      logger.warn({ attempt, error: messageOf(error) }, 'the storage failed; trying again');
+    },
+  });
+  try {
+    const threads = availableParallelism();
+    const repository = await openRepository({
+      storage,
+      password,
+      client,
+      logger,
+      ...(dataPath && {
+        dataPath: { factory: createThreadPool(threads), threads, slabCount: slabCountFor(threads) },
+      }),
+    });
+    return {
+      repository,
+      storage,
+      logger,
+      async [Symbol.asyncDispose]() {
+        await repository.close();
+        await storage.close();
+      },
+    };
+  } catch (error) {
+    await storage.close();
+    throw error;
+  }
+}
+
+/** Aborts on Ctrl-C and SIGTERM; a second Ctrl-C ends at once. */
+export function interruptSignal(): { signal: AbortSignal; dispose: () => void } {
+  const controller = new AbortController();
+  const onSignal = (name: NodeJS.Signals): void => {
+    if (controller.signal.aborted) process.exit(130);
+    controller.abort(new CanceledError(name === 'SIGTERM' ? 'shutdown' : 'user'));
+    if (process.stderr.isTTY) process.stderr.write('\nstopping; press Ctrl-C again to end at once\n');
+  };
+  process.on('SIGINT', onSignal);
+  process.on('SIGTERM', onSignal);
+  return {
+    signal: controller.signal,
+    dispose: () => {
+      process.off('SIGINT', onSignal);
+      process.off('SIGTERM', onSignal);
+    },
+  };
+}

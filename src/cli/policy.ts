@@ -1,0 +1,199 @@
+import type { Command } from 'commander';
+import { CodedError, parseJsonLossless } from '../base/index.ts';
+import { compressorByName, KOPIA_SPLITTER_NAMES } from '../codec/index.ts';
+import {
+  DEFAULT_POLICY,
+  formatTarget,
+  getDefinedPolicy,
+  listPolicies,
+  loadPolicyTree,
+  parseIgnorePattern,
+  parseTarget,
+  type Policy,
+  policySchema,
+  putPolicy,
+} from '../snapshot/index.ts';
+import { openContext, UsageError } from './context.ts';
+import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
+import { printJson, printLine } from './terminal.ts';
+
+const TARGET = '<target>';
+const TARGET_HELP = '\nA target is (global), @host, user@host or user@host:/path.';
+
+export function addPolicyCommands(program: Command): void {
+  const group = program
+    .command('policy')
+    .description('what is kept, ignored and compressed, for all or for one source');
+  addShow(group);
+  addSet(group);
+  addList(group);
+}
+
+function addShow(group: Command): void {
+  const example = 'longshore policy show me@host:/data --repo /backup/repo';
+  verb(group, `show ${TARGET}`, 'show the settings that hold for a target', example)
+    .option('--defined', 'only what is set for the very target')
+    .option(...JSON_OPTION)
+    .addHelpText('after', TARGET_HELP)
+    .action(async (text: string, options: VerbOptions<{ defined?: boolean }>) => {
+      await using context = await openContext(options);
+      const target = parseTarget(text);
+      const policy =
+        options.defined === true
+          ? (await getDefinedPolicy(context.repository, target))?.policy
+          : (await loadPolicyTree(context.repository, target)).root;
+      if (!policy) throw new CodedError('POLICY_NOT_FOUND', `no policy is set for ${text}`);
+      printJson(policy);
+    });
+}
+
+interface SetOptions {
+  keepLatest?: string;
+  keepHourly?: string;
+  keepDaily?: string;
+  keepWeekly?: string;
+  keepMonthly?: string;
+  keepAnnual?: string;
+  compression?: string;
+  metadataCompression?: string;
+  splitter?: string;
+  addIgnore?: string[];
+  removeIgnore?: string[];
+  ignoreFileErrors?: string;
+  ignoreDirErrors?: string;
+  oneFileSystem?: string;
+  fromJson?: string;
+}
+
+const collect = (value: string, before: string[] = []): string[] => [...before, value];
+
+function addSet(group: Command): void {
+  const example = 'longshore policy set (global) --keep-daily 14 --compression zstd --repo /backup/repo';
+  const command = verb(group, `set ${TARGET}`, 'change settings of a target; "inherit" removes one', example);
+  for (const period of ['latest', 'hourly', 'daily', 'weekly', 'monthly', 'annual']) {
+    command.option(`--keep-${period} <n>`, `${period} snapshots to keep`);
+  }
+  command
+    .option('--compression <name>', 'compressor for files, or none')
+    .option('--metadata-compression <name>', 'compressor for directories, or none')
+    .option('--splitter <name>', "one of Kopia's splitters")
+    .option('--add-ignore <pattern>', 'ignore what matches, may be repeated', collect)
+    .option('--remove-ignore <pattern>', 'no longer ignore, may be repeated', collect)
+    .option('--ignore-file-errors <bool>', 'go on when a file cannot be read, without an error')
+    .option('--ignore-dir-errors <bool>', 'the same for directories')
+    .option('--one-file-system <bool>', 'do not enter other file systems')
+    .option('--from-json <json>', 'the whole policy as JSON, as `policy show --defined` prints it')
+    .option(...JSON_OPTION)
+    .addHelpText('after', TARGET_HELP)
+    .action(set);
+}
+
+async function set(text: string, options: VerbOptions<SetOptions>): Promise<void> {
+  await using context = await openContext(options);
+  const { repository } = context;
+  const target = parseTarget(text);
+  const isGlobal = target.host === '';
+  const before =
+    (await getDefinedPolicy(repository, target))?.policy ??
+    (isGlobal ? DEFAULT_POLICY : policySchema.parse({}));
+  const policy = options.fromJson === undefined ? change(before, options) : parse(options.fromJson);
+  assertKnown(policy);
+  await putPolicy(repository, target, policy);
+  await repository.flush();
+  if (options.json === true) printJson(policy);
+  else printLine(`set the policy of ${formatTarget(target)}`);
+}
+
+function parse(json: string): Policy {
+  try {
+    return policySchema.parse(parseJsonLossless(json));
+  } catch (cause) {
+    throw new UsageError(`--from-json is not a policy: ${(cause as Error).message.split('\n')[0] ?? ''}`);
+  }
+}
+
+/** Wrong names are refused here, where the user can mend them, and not at the next backup. */
+function assertKnown({ compression, metadataCompression, splitter, files }: Policy): void {
+  compressorByName(compression.compressorName ?? '');
+  compressorByName(metadataCompression.compressorName ?? '');
+  const { algorithm } = splitter;
+  if (algorithm && !KOPIA_SPLITTER_NAMES.includes(algorithm)) {
+    throw new UsageError(`--splitter "${algorithm}" is not one of Kopia's: ${KOPIA_SPLITTER_NAMES.join(', ')}`);
+  }
+  for (const pattern of files.ignore ?? []) parseIgnorePattern(pattern, '');
+}
+
+const INHERIT = 'inherit';
+
+function number(option: string, text: string | undefined, before: number | undefined): number | undefined {
+  if (text === undefined) return before;
+  if (text === INHERIT) return undefined;
+  const value = Number(text);
+  if (Number.isInteger(value) && value >= 0) return value;
+  throw new UsageError(`--${option} "${text}" is neither a number nor "inherit"`);
+}
+
+function flag(option: string, text: string | undefined, before: boolean | undefined): boolean | undefined {
+  if (text === undefined) return before;
+  if (text === INHERIT) return undefined;
+  if (text === 'true' || text === 'false') return text === 'true';
+  throw new UsageError(`--${option} "${text}" is not true, false or inherit`);
+}
+
+function name(text: string | undefined, before: string | undefined): string | undefined {
+  return text === undefined ? before : text === INHERIT ? undefined : text;
+}
+
+function change(before: Policy, options: SetOptions): Policy {
+  const { retention, files, errorHandling } = before;
+  const removed = options.removeIgnore ?? [];
+  const ignore = [...(files.ignore ?? []), ...(options.addIgnore ?? [])];
+  return policySchema.parse({
+    ...before,
+    retention: {
+      ...retention,
+      keepLatest: number('keep-latest', options.keepLatest, retention.keepLatest),
+      keepHourly: number('keep-hourly', options.keepHourly, retention.keepHourly),
+      keepDaily: number('keep-daily', options.keepDaily, retention.keepDaily),
+      keepWeekly: number('keep-weekly', options.keepWeekly, retention.keepWeekly),
+      keepMonthly: number('keep-monthly', options.keepMonthly, retention.keepMonthly),
+      keepAnnual: number('keep-annual', options.keepAnnual, retention.keepAnnual),
+    },
+    files: {
+      ...files,
+      ignore: [...new Set(ignore)].filter((pattern) => !removed.includes(pattern)),
+      oneFileSystem: flag('one-file-system', options.oneFileSystem, files.oneFileSystem),
+    },
+    errorHandling: {
+      ...errorHandling,
+      ignoreFileErrors: flag('ignore-file-errors', options.ignoreFileErrors, errorHandling.ignoreFileErrors),
+      ignoreDirectoryErrors: flag(
+        'ignore-dir-errors',
+        options.ignoreDirErrors,
+        errorHandling.ignoreDirectoryErrors,
+      ),
+    },
+    compression: {
+      ...before.compression,
+      compressorName: name(options.compression, before.compression.compressorName),
+    },
+    metadataCompression: {
+      ...before.metadataCompression,
+      compressorName: name(options.metadataCompression, before.metadataCompression.compressorName),
+    },
+    splitter: { ...before.splitter, algorithm: name(options.splitter, before.splitter.algorithm) },
+  });
+}
+
+function addList(group: Command): void {
+  const example = 'longshore policy list --repo /backup/repo';
+  verb(group, 'list', 'list the targets that have settings of their own', example)
+    .option(...JSON_OPTION)
+    .action(async (options: VerbOptions) => {
+      await using context = await openContext(options);
+      const policies = await listPolicies(context.repository);
+      const rows = policies.map(({ id, target, policy }) => ({ id, target: formatTarget(target), policy }));
+      if (options.json === true) printJson(rows);
+      else for (const { id, target } of rows) printLine(`${id}  ${target}`);
+    });
+}

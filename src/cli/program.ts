@@ -1,0 +1,36 @@
+import { Command, Option } from 'commander';
+import type { CommonOptions } from './context.ts';
+
+/** Adds what every verb takes. */
+export function withCommonOptions(command: Command): Command {
+  return command
+    .requiredOption('--repo <location>', 'where the repository is: a path or file:///path')
+    .option('--password-file <file>', 'file that holds the password (else LONGSHORE_PASSWORD, else a prompt)')
+    .option('--client <user@host>', 'who this is: default source and owner of maintenance (default: OS user and host)')
+    .option('--verbose', 'more messages, and stacks with errors')
+    .addOption(new Option('--log-json', 'messages as JSON, one object a line').hideHelp());
+}
+
+export const JSON_OPTION: [string, string] = ['--json', 'print one JSON document on stdout'];
+
+export function verb(parent: Command, usage: string, summary: string, example: string): Command {
+  const command = parent.command(usage).description(summary);
+  return withCommonOptions(command).addHelpText('after', `\nExample:\n  $ ${example}`);
+}
+
+/** Collects a repeatable `key=value` option. */
+export function collectPairs(text: string, before: Record<string, string> = {}): Record<string, string> {
+  const at = text.indexOf('=');
+  if (at < 1) throw new TypeError(`"${text}" is not of the form key=value`);
+  return { ...before, [text.slice(0, at)]: text.slice(at + 1) };
+}
+
+/** A duration such as `60s`, `5m`, `2h`, `1d`, in nanoseconds; undefined when it is none. */
+export function parseDuration(text: string): bigint | undefined {
+  const match = /^(\d+(?:\.\d+)?)(ms|s|m|h|d)$/.exec(text);
+  const units: Record<string, number> = { ms: 1e6, s: 1e9, m: 60e9, h: 3600e9, d: 86400e9 };
+  if (!match) return undefined;
+  return BigInt(Math.round(Number(match[1]) * (units[match[2] ?? ''] ?? 0)));
+}
+
+export type VerbOptions<T = object> = CommonOptions & T;

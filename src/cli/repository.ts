@@ -1,0 +1,275 @@
+import type { Command } from 'commander';
+import { Option } from 'commander';
+import { CodedError, formatBytes, formatGoTime } from '../base/index.ts';
+import { openStorage } from '../blob/index.ts';
+import {
+  DEFAULT_ENCRYPTION,
+  DEFAULT_HASH,
+  DEFAULT_SPLITTER,
+  ENCRYPTION_NAMES,
+  HASH_NAMES,
+  KOPIA_SPLITTER_NAMES,
+} from '../codec/index.ts';
+import { environment } from '../config/index.ts';
+import {
+  changePassword,
+  clientName,
+  createFormat,
+  defaultParameters,
+  loadMaintenanceParameters,
+  loadSchedule,
+  type MaintenanceMode,
+  type Problem,
+  putMaintenanceParameters,
+  runMaintenance,
+  type SafetyLevel,
+  verifyContents,
+} from '../repository/index.ts';
+import {
+  collectGarbage,
+  DEFAULT_POLICY,
+  listSnapshots,
+  putPolicy,
+  verifyTrees,
+} from '../snapshot/index.ts';
+import { interruptSignal, openContext, readPassword } from './context.ts';
+import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
+import { printJson, printLine, startLiveLine } from './terminal.ts';
+
+export function addRepositoryCommands(program: Command): void {
+  const group = program
+    .command('repository')
+    .description('create a repository, look after it, check it');
+  addCreate(group);
+  addStatus(group);
+  addVerify(group);
+  addMaintain(group);
+  addChangePassword(group);
+}
+
+function addCreate(group: Command): void {
+  const example = 'longshore repository create --repo /backup/repo';
+  verb(group, 'create', 'create a repository in an empty place', example)
+    .addOption(new Option('--hash <name>', 'hash that names contents').choices(HASH_NAMES).default(DEFAULT_HASH))
+    .addOption(new Option('--encryption <name>', 'encryption of contents').choices(ENCRYPTION_NAMES).default(DEFAULT_ENCRYPTION))
+    .addOption(new Option('--splitter <name>', 'where files are cut').choices(KOPIA_SPLITTER_NAMES).default(DEFAULT_SPLITTER))
+    .addOption(new Option('--format-version <n>', 'version of the format').choices(['2', '3']).default('3'))
+    .option(...JSON_OPTION)
+    .action(create);
+}
+
+interface CreateOptions {
+  hash: string;
+  encryption: string;
+  splitter: string;
+  formatVersion: string;
+}
+
+async function create(options: VerbOptions<CreateOptions>): Promise<void> {
+  const password = await readPassword(options.passwordFile, 'New password: ');
+  {
+    await using storage = await openStorage(options.repo, { create: true });
+    const { hash, encryption, splitter } = options;
+    const version = options.formatVersion === '2' ? 2 : 3;
+    await createFormat(storage, password, { hash, encryption, splitter, version });
+  }
+  await using context = await openContext(options, { password });
+  const { repository } = context;
+  await putPolicy(repository, { host: '', userName: '', path: '' }, DEFAULT_POLICY);
+  await putMaintenanceParameters(repository, defaultParameters(repository.client));
+  await repository.flush();
+  const { parameters } = repository.format;
+  if (options.json === true) {
+    printJson(statusDocument(repository.format.uniqueId, parameters, repository.storage.displayName));
+    return;
+  }
+  printLine(`created a repository at ${repository.storage.displayName}`);
+  printLine(`  hash ${parameters.hash}, encryption ${parameters.encryption}`);
+  printLine(`  splitter ${parameters.splitter}, format version ${parameters.version}`);
+  printLine('Keep the password: without it nothing can be restored.');
+}
+
+function statusDocument(
+  uniqueId: Uint8Array,
+  parameters: { hash: string; encryption: string; splitter: string; version: number; maxPackSize: number; indexVersion: number },
+  location: string,
+): { location: string; uniqueID: string } & Record<string, unknown> {
+  return {
+    location,
+    uniqueID: Buffer.from(uniqueId).toString('hex'),
+    hash: parameters.hash,
+    encryption: parameters.encryption,
+    splitter: parameters.splitter,
+    formatVersion: parameters.version,
+    indexVersion: parameters.indexVersion,
+    maxPackSize: parameters.maxPackSize,
+  };
+}
+
+function addStatus(group: Command): void {
+  const example = 'longshore repository status --repo /backup/repo';
+  verb(group, 'status', 'show parameters, contents and maintenance', example)
+    .option(...JSON_OPTION)
+    .action(status);
+}
+
+async function status(options: VerbOptions): Promise<void> {
+  await using context = await openContext(options);
+  const { repository } = context;
+  const { format, contents, storage, client } = repository;
+  let [count, deleted, packed] = [0, 0, 0];
+  for (const entry of contents.entries()) {
+    if (entry.deleted) deleted++;
+    else {
+      count++;
+      packed += entry.packedLength;
+    }
+  }
+  const snapshots = await listSnapshots(repository);
+  const maintenance = await loadMaintenanceParameters(repository);
+  const schedule = await loadSchedule(repository);
+  const document = {
+    ...statusDocument(format.uniqueId, format.parameters, storage.displayName),
+    client: clientName(client),
+    snapshots: snapshots.length,
+    contents: { count, deleted, packedBytes: packed },
+    maintenance: {
+      owner: maintenance?.owner ?? null,
+      nextFull: formatGoTime(schedule.nextFullNs),
+      nextQuick: formatGoTime(schedule.nextQuickNs),
+    },
+  };
+  if (options.json === true) {
+    printJson(document);
+    return;
+  }
+  printLine(`location:    ${document.location}`);
+  printLine(`unique id:   ${document.uniqueID}`);
+  printLine(`format:      version ${format.parameters.version}, index version ${format.parameters.indexVersion}`);
+  printLine(`hash:        ${format.parameters.hash}`);
+  printLine(`encryption:  ${format.parameters.encryption}`);
+  printLine(`splitter:    ${format.parameters.splitter}`);
+  printLine(`snapshots:   ${snapshots.length}`);
+  printLine(`contents:    ${count} (${formatBytes(packed)} in packs), ${deleted} deleted`);
+  printLine(`client:      ${document.client}`);
+  printLine(`maintenance: by ${document.maintenance.owner ?? 'nobody'}, next full ${document.maintenance.nextFull}`);
+}
+
+function addVerify(group: Command): void {
+  const example = 'longshore repository verify --repo /backup/repo --read-all';
+  verb(group, 'verify', 'check that all contents and snapshots are whole', example)
+    .option('--read-all', 'decrypt and hash every content')
+    .option(...JSON_OPTION)
+    .action(verify);
+}
+
+async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void> {
+  await using context = await openContext(options);
+  const { repository } = context;
+  const interrupt = interruptSignal();
+  const counters = { contents: 0, packs: 0, bytesRead: 0 };
+  const live = startLiveLine(() => `${counters.contents} contents, ${formatBytes(counters.bytesRead)} read`);
+  const problems: Problem[] = [];
+  try {
+    const { signal } = interrupt;
+    await verifyContents(repository, {
+      readAll: options.readAll === true,
+      signal,
+      counters,
+      onProblem: (problem) => problems.push(problem),
+    });
+    const snapshots = await listSnapshots(repository);
+    const roots = snapshots.flatMap(({ rootEntry }) => rootEntry ?? []);
+    const trees = await verifyTrees(repository, roots, { readAll: false, signal });
+    live.stop();
+    const document = {
+      ...counters,
+      snapshots: snapshots.length,
+      objects: trees.objects,
+      problems: [
+        ...problems,
+        ...trees.problems.map(({ message, object }) => ({ code: 'DAMAGED_OBJECT', object, message })),
+      ],
+    };
+    if (options.json === true) printJson(document);
+    else {
+      for (const { message } of document.problems) printLine(message);
+      const read = options.readAll === true ? `, ${formatBytes(counters.bytesRead)} read` : '';
+      printLine(
+        `${counters.contents} contents in ${counters.packs} packs${read}; ${trees.objects} objects of ${snapshots.length} snapshots`,
+      );
+    }
+    const [first] = document.problems;
+    if (first) {
+      const more = document.problems.length > 1 ? ` (and ${document.problems.length - 1} more problems)` : '';
+      throw new CodedError('VERIFY_FAILED', `${first.message}${more}`);
+    }
+    if (options.json !== true) printLine('no problems found');
+  } finally {
+    live.stop();
+    interrupt.dispose();
+  }
+}
+
+function addMaintain(group: Command): void {
+  const example = 'longshore repository maintain --repo /backup/repo --mode full --dry-run';
+  verb(group, 'maintain', 'collect garbage, compact indexes, delete packs that nobody needs', example)
+    .addOption(new Option('--mode <mode>', 'auto does what is due').choices(['auto', 'quick', 'full']).default('auto'))
+    .addOption(new Option('--safety <level>', 'none: at once, only where nobody else uses the repository').choices(['full', 'none']).default('full'))
+    .option('--force', 'also when another client owns maintenance')
+    .option('--dry-run', 'only print what would be done')
+    .option(...JSON_OPTION)
+    .action(maintain);
+}
+
+interface MaintainOptions {
+  mode: MaintenanceMode;
+  safety: SafetyLevel;
+  force?: boolean;
+  dryRun?: boolean;
+}
+
+async function maintain(options: VerbOptions<MaintainOptions>): Promise<void> {
+  await using context = await openContext(options);
+  const interrupt = interruptSignal();
+  try {
+    const report = await runMaintenance(context.repository, {
+      mode: options.mode,
+      safety: options.safety,
+      force: options.force === true,
+      dryRun: options.dryRun === true,
+      signal: interrupt.signal,
+      logger: context.logger,
+      collectGarbage,
+    });
+    if (options.json === true) {
+      printJson(report);
+      return;
+    }
+    if (report.mode === 'none') printLine('nothing is due');
+    for (const { task, stats, skipped } of report.tasks) {
+      const facts = Object.entries(stats ?? {}).map(([key, value]) => `${key} ${value}`);
+      printLine(`${task}: ${skipped === undefined ? facts.join(', ') || 'done' : `skipped, ${skipped}`}`);
+    }
+    if (report.dryRun) printLine('dry run: nothing was changed');
+  } finally {
+    interrupt.dispose();
+  }
+}
+
+function addChangePassword(group: Command): void {
+  const example = 'LONGSHORE_NEW_PASSWORD=... longshore repository change-password --repo /backup/repo';
+  verb(group, 'change-password', 'change the password; contents stay as they are', example)
+    .option('--new-password-file <file>', 'file with the new password (else LONGSHORE_NEW_PASSWORD, else a prompt)')
+    .action(async (options: VerbOptions<{ newPasswordFile?: string }>) => {
+      await using context = await openContext(options);
+      const { repository, storage } = context;
+      const newPassword = await readPassword(
+        options.newPasswordFile,
+        'New password: ',
+        environment.newPassword,
+      );
+      await changePassword(storage, repository.format, newPassword);
+      printLine('the password has been changed');
+    });
+}

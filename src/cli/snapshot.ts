@@ -1,0 +1,377 @@
+import type { Command } from 'commander';
+import { Option } from 'commander';
+import { resolve } from 'node:path';
+import { CodedError, formatBytes, formatGoTime } from '../base/index.ts';
+import { SPLITTERS } from '../codec/index.ts';
+import { streamObject } from '../repository/index.ts';
+import {
+  type DirectoryEntry,
+  formatSource,
+  getSnapshot,
+  listSnapshots,
+  parseSource,
+  readDirectory,
+  resolveEntry,
+  type Snapshot,
+  USER_TAG_PREFIX,
+  verifyTrees,
+  walkTree,
+} from '../snapshot/index.ts';
+import {
+  createSnapshot,
+  newRestoreCounters,
+  newUploadCounters,
+  type Overwrite,
+  restoreBlocks,
+  restoreTree,
+} from '../uploader/index.ts';
+import { interruptSignal, openContext, UsageError } from './context.ts';
+import { snapshotDocument } from './documents.ts';
+import { ExitCode } from './exit.ts';
+import { collectPairs, JSON_OPTION, parseDuration, verb, type VerbOptions } from './program.ts';
+import { printable, printJson, printLine, printTable, RateMeter, startLiveLine } from './terminal.ts';
+
+const OBJECT_ARGUMENT = '<id>';
+
+export function addSnapshotCommands(program: Command): void {
+  const group = program
+    .command('snapshot')
+    .description('back up, list, look into, restore and delete snapshots');
+  addCreate(group);
+  addList(group);
+  addShow(group);
+  addLs(group);
+  addCat(group);
+  addVerify(group);
+  addDelete(group);
+  addRestore(group);
+}
+
+interface CreateOptions {
+  block?: boolean;
+  source?: string;
+  tag?: Record<string, string>;
+  description?: string;
+  parallel?: string;
+  splitter?: string;
+  checkpointInterval: string;
+}
+
+function addCreate(group: Command): void {
+  const example = 'longshore snapshot create /data --repo /backup/repo --tag env=prod';
+  verb(group, 'create <path>', 'back up a directory, a file, or with --block a device or image', example)
+    .option('--block', 'the path is a block device or disk image: store it as one raw volume')
+    .option('--source <user@host:/path>', 'record the snapshot under this source (default: client and path)')
+    .option('--tag <key=value>', 'tag, may be repeated', collectPairs)
+    .option('--description <text>', 'description of the snapshot')
+    .option('--parallel <n>', 'large files read at once')
+    .addOption(new Option('--splitter <name>', 'where files are cut, for this source from now on').choices([...SPLITTERS.keys()]))
+    .option('--checkpoint-interval <duration>', 'make what is stored durable this often', '60s')
+    .option(...JSON_OPTION)
+    .action(create);
+}
+
+async function create(path: string, options: VerbOptions<CreateOptions>): Promise<void> {
+  const checkpointIntervalNs = parseDuration(options.checkpointInterval);
+  if (checkpointIntervalNs === undefined || checkpointIntervalNs <= 0n) {
+    throw new UsageError(`--checkpoint-interval "${options.checkpointInterval}" is not a duration such as 60s`);
+  }
+  const parallel = options.parallel === undefined ? undefined : Number(options.parallel);
+  if (parallel !== undefined && !(Number.isInteger(parallel) && parallel >= 1 && parallel <= 64)) {
+    throw new UsageError(`--parallel "${options.parallel}" is not a number from 1 to 64`);
+  }
+  await using context = await openContext(options, { dataPath: true });
+  const { repository, logger } = context;
+  const absolute = resolve(path);
+  const source = options.source
+    ? parseSource(options.source)
+    : { host: repository.client.hostname, userName: repository.client.username, path: absolute };
+  const interrupt = interruptSignal();
+  const counters = newUploadCounters();
+  const meter = new RateMeter();
+  const before = await lastSizeOf(context.repository, source);
+  const live = startLiveLine(() => {
+    const done = counters.bytesRead + counters.cachedBytes;
+    const unique = done > 0 ? `, ${Math.round((100 * counters.bytesNew) / done)} % new` : '';
+    const files = counters.files + counters.cachedFiles;
+    return `${files} files, ${meter.describe(done, Math.max(before, done))}${unique}`;
+  });
+  try {
+    const result = await createSnapshot(repository, absolute, {
+      source,
+      logger,
+      signal: interrupt.signal,
+      counters,
+      block: options.block === true,
+      tags: prefixTags(options.tag),
+      description: options.description ?? '',
+      splitter: options.splitter,
+      checkpointIntervalNs,
+      ...(parallel !== undefined && { parallel }),
+    });
+    live.stop();
+    const snapshot: Snapshot = { ...result.snapshot, id: result.id };
+    if (options.json === true) printJson(snapshotDocument(snapshot, counters));
+    else describeUpload(snapshot, counters);
+    if (interrupt.signal.aborted) {
+      process.exitCode = ExitCode.interrupted;
+    } else if (counters.errors > 0) {
+      const first = result.rootEntry.summary?.errors?.[0];
+      const what = first ? `: ${printable(first.path)}: ${first.error}` : '';
+      process.stderr.write(`longshore: ${counters.errors} entries could not be read${what}\n`);
+      process.exitCode = ExitCode.partly;
+    }
+  } finally {
+    live.stop();
+    interrupt.dispose();
+  }
+}
+
+/** What the source had last time: the best guess of the total. */
+async function lastSizeOf(
+  repository: Parameters<typeof listSnapshots>[0],
+  source: Snapshot['source'],
+): Promise<number> {
+  return (await listSnapshots(repository, { source })).at(-1)?.stats.totalSize ?? 0;
+}
+
+const prefixTags = (tags: Record<string, string> = {}): Record<string, string> =>
+  Object.fromEntries(Object.entries(tags).map(([key, value]) => [USER_TAG_PREFIX + key, value]));
+
+function describeUpload(snapshot: Snapshot, counters: ReturnType<typeof newUploadCounters>): void {
+  const { rootEntry, incomplete } = snapshot;
+  const state = incomplete ? `incomplete (${incomplete}) snapshot` : 'snapshot';
+  printLine(`${state} ${snapshot.id} of ${formatSource(snapshot.source)}`);
+  printLine(`  root ${rootEntry?.objectId ?? '-'}`);
+  const files = counters.files + counters.cachedFiles;
+  printLine(
+    `  ${files} files (${counters.cachedFiles} unchanged), ${counters.directories} directories, ${formatBytes(counters.totalBytes)}`,
+  );
+  const shared = counters.contentsDeduplicated;
+  printLine(
+    `  read ${formatBytes(counters.bytesRead)}, stored ${formatBytes(counters.bytesPacked)} in ${counters.contentsNew} new contents, ${shared} were there already`,
+  );
+  if (counters.skipped > 0) printLine(`  ${counters.skipped} entries skipped by rule or type`);
+}
+
+interface ListOptions {
+  source?: string;
+  tag?: Record<string, string>;
+  all?: boolean;
+}
+
+function addList(group: Command): void {
+  const example = 'longshore snapshot list --repo /backup/repo --source me@host:/data';
+  verb(group, 'list', 'list snapshots, oldest first', example)
+    .option('--source <user@host:/path>', 'of this source only')
+    .option('--tag <key=value>', 'with this tag only, may be repeated', collectPairs)
+    .option('--all', 'incomplete snapshots too')
+    .option(...JSON_OPTION)
+    .action(list);
+}
+
+async function list(options: VerbOptions<ListOptions>): Promise<void> {
+  await using context = await openContext(options);
+  const found = await listSnapshots(context.repository, {
+    source: options.source === undefined ? undefined : parseSource(options.source),
+  });
+  const wanted = Object.entries(options.tag ?? {});
+  const snapshots = found
+    .filter(({ incomplete }) => options.all === true || !incomplete)
+    // Kopia's command line and Velero write the same key with and without a prefix.
+    .filter(({ tags }) =>
+      wanted.every(([key, value]) => tags?.[key] === value || tags?.[USER_TAG_PREFIX + key] === value),
+    );
+  if (options.json === true) {
+    printJson(snapshots.map((snapshot) => snapshotDocument(snapshot)));
+    return;
+  }
+  printTable(
+    ['ID', 'SOURCE', 'TIME', 'SIZE', 'FILES', 'ROOT', 'NOTE'],
+    snapshots.map(({ id, source, startTimeNs, stats, rootEntry, incomplete }) => [
+      id,
+      formatSource(source),
+      formatGoTime(startTimeNs).slice(0, 19),
+      formatBytes(stats.totalSize),
+      String(rootEntry?.summary?.files ?? 1),
+      rootEntry?.objectId ?? '-',
+      incomplete ?? '',
+    ]),
+  );
+}
+
+function addShow(group: Command): void {
+  const example = 'longshore snapshot show 335744cff3425387e282aba1a0145b72 --repo /backup/repo';
+  verb(group, `show ${OBJECT_ARGUMENT}`, 'show a snapshot, or one entry of it', example)
+    .option(...JSON_OPTION)
+    .action(async (id: string, options: VerbOptions) => {
+      await using context = await openContext(options);
+      const { repository } = context;
+      const isSnapshot = (await listSnapshots(repository)).some((snapshot) => snapshot.id === id);
+      if (isSnapshot) {
+        printJson(snapshotDocument(await getSnapshot(repository, id)));
+        return;
+      }
+      printJson(entryDocument(await resolveEntry(repository, id)));
+    });
+}
+
+function entryDocument(entry: DirectoryEntry, path = entry.name): object {
+  return {
+    path,
+    type: entry.type,
+    mode: entry.mode.toString(8).padStart(4, '0'),
+    size: entry.type === 'd' ? (entry.summary?.size ?? 0) : entry.size,
+    mtime: formatGoTime(entry.mtimeNs),
+    uid: entry.uid,
+    gid: entry.gid,
+    objectId: entry.objectId,
+  };
+}
+
+function addLs(group: Command): void {
+  const example = 'longshore snapshot ls 335744cff3425387e282aba1a0145b72/etc --repo /backup/repo -r';
+  verb(group, `ls ${OBJECT_ARGUMENT}`, 'list a directory of a snapshot', example)
+    .option('-r, --recursive', 'all below')
+    .option(...JSON_OPTION)
+    .action(ls);
+}
+
+async function ls(id: string, options: VerbOptions<{ recursive?: boolean }>): Promise<void> {
+  await using context = await openContext(options);
+  const { repository } = context;
+  const root = await resolveEntry(repository, id);
+  const documents: object[] = [];
+  const show = (entry: DirectoryEntry, path: string): void => {
+    if (options.json === true) documents.push(entryDocument(entry, path));
+    else printLine(formatEntry(entry, path));
+  };
+  if (root.type !== 'd') show(root, root.name);
+  else if (options.recursive === true) {
+    for await (const { entry, path } of walkTree(repository, root)) if (path !== '') show(entry, path);
+  } else {
+    for (const entry of await readDirectory(repository, root.objectId)) show(entry, entry.name);
+  }
+  if (options.json === true) printJson(documents);
+}
+
+function formatEntry(entry: DirectoryEntry, path: string): string {
+  const size = entry.type === 'd' ? (entry.summary?.size ?? 0) : entry.size;
+  const kind = entry.type === 'f' ? '-' : entry.type === 's' ? 'l' : entry.type;
+  const bits = [...'rwxrwxrwx'].map((letter, i) => (entry.mode & (0o400 >> i) ? letter : '-')).join('');
+  const time = formatGoTime(entry.mtimeNs).slice(0, 19).replace('T', ' ');
+  const name = printable(path) + (entry.type === 'd' ? '/' : '');
+  return `${kind}${bits} ${String(size).padStart(12)} ${time} ${entry.objectId.padEnd(34)} ${name}`;
+}
+
+function addCat(group: Command): void {
+  const example = 'longshore snapshot cat 335744cff3425387e282aba1a0145b72/etc/hosts --repo /backup/repo';
+  verb(group, `cat ${OBJECT_ARGUMENT}`, 'write one file to stdout', example).action(
+    async (id: string, options: VerbOptions) => {
+      await using context = await openContext(options);
+      const entry = await resolveEntry(context.repository, id);
+      if (entry.type === 'd') throw new CodedError('IS_A_DIRECTORY', `${id} is a directory: use snapshot ls`);
+      for await (const bytes of streamObject(context.repository.contents, entry.objectId)) {
+        if (!process.stdout.write(bytes)) {
+          await new Promise((resume) => process.stdout.once('drain', resume));
+        }
+      }
+    },
+  );
+}
+
+function addVerify(group: Command): void {
+  const example = 'longshore snapshot verify 335744cff3425387e282aba1a0145b72 --repo /backup/repo --read-all';
+  verb(group, `verify ${OBJECT_ARGUMENT}`, 'check that all of a snapshot is there', example)
+    .option('--read-all', 'read every file')
+    .option(...JSON_OPTION)
+    .action(async (id: string, options: VerbOptions<{ readAll?: boolean }>) => {
+      await using context = await openContext(options);
+      const interrupt = interruptSignal();
+      try {
+        const root = await resolveEntry(context.repository, id);
+        const result = await verifyTrees(context.repository, [root], {
+          readAll: options.readAll === true,
+          signal: interrupt.signal,
+        });
+        if (options.json === true) printJson(result);
+        else printLine(`${result.objects} objects, ${formatBytes(result.bytesRead)} read`);
+        const [first] = result.problems;
+        if (first) throw new CodedError('VERIFY_FAILED', first.message);
+        if (options.json !== true) printLine('no problems found');
+      } finally {
+        interrupt.dispose();
+      }
+    });
+}
+
+function addDelete(group: Command): void {
+  const example = 'longshore snapshot delete 335744cff3425387e282aba1a0145b72 --repo /backup/repo';
+  verb(group, 'delete <snapshot-id>', 'delete a snapshot; maintenance frees the space later', example)
+    .option(...JSON_OPTION)
+    .action(async (id: string, options: VerbOptions) => {
+      await using context = await openContext(options);
+      const { repository } = context;
+      const snapshot = await getSnapshot(repository, id);
+      repository.manifests.delete(snapshot.id);
+      await repository.flush();
+      if (options.json === true) printJson({ deleted: id });
+      else printLine(`deleted ${id} of ${formatSource(snapshot.source)}`);
+    });
+}
+
+interface RestoreOptions {
+  block?: boolean;
+  sparse?: boolean;
+  overwrite: Overwrite;
+}
+
+function addRestore(group: Command): void {
+  const example = 'longshore snapshot restore 335744cff3425387e282aba1a0145b72 /restored --repo /backup/repo';
+  verb(group, `restore ${OBJECT_ARGUMENT} <target>`, 'restore a tree, a file or a raw volume', example)
+    .option('--block', 'the snapshot is of a raw volume: write it over a device or image')
+    .option('--sparse', 'leave holes where there are only zeros')
+    .addOption(
+      new Option('--overwrite <when>', 'what to do with files that are there')
+        .choices(['if-different', 'always', 'never'])
+        .default('if-different'),
+    )
+    .option(...JSON_OPTION)
+    .action(restore);
+}
+
+async function restore(
+  id: string,
+  target: string,
+  options: VerbOptions<RestoreOptions>,
+): Promise<void> {
+  await using context = await openContext(options, { dataPath: true });
+  const { repository, logger } = context;
+  const root = await resolveEntry(repository, id);
+  const counters = newRestoreCounters();
+  const meter = new RateMeter();
+  const total = root.summary?.size ?? root.size;
+  const live = startLiveLine(() => `${counters.files} files, ${meter.describe(counters.bytes, total)}`);
+  const interrupt = interruptSignal();
+  try {
+    const run = options.block === true ? restoreBlocks : restoreTree;
+    await run(repository, root, resolve(target), {
+      logger,
+      signal: interrupt.signal,
+      counters,
+      overwrite: options.overwrite,
+      sparse: options.sparse === true,
+    });
+  } finally {
+    live.stop();
+    interrupt.dispose();
+  }
+  const { files, directories, symlinks, skipped, bytes } = counters;
+  if (options.json === true) printJson({ files, directories, symlinks, skipped, bytes });
+  else {
+    printLine(
+      `restored ${files} files, ${directories} directories, ${symlinks} symbolic links, ${formatBytes(bytes)} to ${target}`,
+    );
+    if (skipped > 0) printLine(`  ${skipped} entries were there already`);
+  }
+}

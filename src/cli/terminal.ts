@@ -1,0 +1,106 @@
+import { formatBytes, type Logger } from '../base/index.ts';
+
+const LEVELS = ['debug', 'info', 'warn', 'error'] as const;
+type Level = (typeof LEVELS)[number];
+
+let liveLine = '';
+
+/** Names come from volumes: control characters must not reach the terminal. */
+export function printable(text: string): string {
+  // eslint-disable-next-line no-control-regex
+  return text.replaceAll(/[\u0000-\u001f\u007f-\u009f]/g, (char) => {
+    return `\\x${char.charCodeAt(0).toString(16).padStart(2, '0')}`;
+  });
+}
+
+/** One line for people: `warning: message key=value`. */
+export function createTerminalLogger(minimum: string): Logger {
+  const threshold = Math.max(0, LEVELS.indexOf(minimum as Level));
+  const write =
+    (level: Level) =>
+    (fields: object, message: string): void => {
+      if (LEVELS.indexOf(level) < threshold) return;
+      const rest = Object.entries(fields).map(([key, value]) => ` ${key}=${printable(String(value))}`);
+      const name = level === 'warn' ? 'warning' : level;
+      eraseLive();
+      process.stderr.write(`${name}: ${message}${rest.join('')}\n`);
+      redrawLive();
+    };
+  return { debug: write('debug'), info: write('info'), warn: write('warn'), error: write('error') };
+}
+
+function eraseLive(): void {
+  if (liveLine !== '') process.stderr.write('\r\u001b[K');
+}
+
+function redrawLive(): void {
+  if (liveLine !== '') process.stderr.write(liveLine);
+}
+
+export interface LiveLine {
+  stop(): void;
+}
+
+/** A line that is drawn anew four times a second, on a terminal only. */
+export function startLiveLine(render: () => string): LiveLine {
+  if (!process.stderr.isTTY) return { stop: () => undefined };
+  const draw = (): void => {
+    eraseLive();
+    const width = process.stderr.columns || 80;
+    liveLine = printable(render()).slice(0, width - 1);
+    redrawLive();
+  };
+  const timer = setInterval(draw, 250);
+  timer.unref();
+  return {
+    stop: () => {
+      clearInterval(timer);
+      eraseLive();
+      liveLine = '';
+    },
+  };
+}
+
+/** Done, rate and time left of something that moves bytes. */
+export class RateMeter {
+  readonly #startMs = performance.now();
+
+  describe(doneBytes: number, totalBytes: number): string {
+    const seconds = (performance.now() - this.#startMs) / 1000;
+    const rate = seconds > 0 ? doneBytes / seconds : 0;
+    const left = rate > 0 && totalBytes > doneBytes ? (totalBytes - doneBytes) / rate : 0;
+    const share = totalBytes > 0 ? ` of ${formatBytes(totalBytes)}` : '';
+    const eta = left > 0 ? `, ${formatDuration(left)} left` : '';
+    return `${formatBytes(doneBytes)}${share}, ${formatBytes(rate)}/s${eta}`;
+  }
+}
+
+export function formatDuration(seconds: number): string {
+  if (seconds < 60) return `${Math.ceil(seconds)} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** The one document of `--json`; bigints as integers. */
+export function printJson(value: unknown): void {
+  const text = JSON.stringify(
+    value,
+    (_key, field: unknown) => (typeof field === 'bigint' ? Number(field) : field),
+    2,
+  );
+  process.stdout.write(`${text}\n`);
+}
+
+export function printLine(text: string): void {
+  process.stdout.write(`${text}\n`);
+}
+
+/** Columns aligned by their longest cell. */
+export function printTable(header: string[], rows: string[][]): void {
+  const all = [header, ...rows.map((row) => row.map(printable))];
+  const widths = header.map((_, i) => Math.max(...all.map((row) => (row[i] ?? '').length)));
+  for (const row of all) {
+    printLine(row.map((cell, i) => cell.padEnd(widths[i] ?? 0)).join('  ').trimEnd());
+  }
+}

@@ -1,0 +1,2 @@
+/** Settings from outside: environment, files, later ConfigMaps. */
+export { defaultClient, environment } from './environment.ts';

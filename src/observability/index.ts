@@ -1,0 +1,2 @@
+/** Logs; later metrics and health. */
+export { createJsonLogger } from './logger.ts';

@@ -1,0 +1,101 @@
+import { formatGoTime, goJson, type Nanoseconds, unixSeconds } from '../../base/index.ts';
+import { blobId, type BlobMetadata } from '../../blob/index.ts';
+import { LegacyIndexStore, loadCompactionLogs } from '../content/legacy-index-store.ts';
+import { loadIndexBlobs, sealBlob } from '../content/sealed-blob.ts';
+import { encodeIndex } from '../index/index-writer.ts';
+import { mergeEntries } from '../index/merge.ts';
+import { protectedPut } from '../repository.ts';
+import type { TaskContext, TaskStats } from './task.ts';
+
+/** Kopia: index_blob_manager_v0.go, defaults of CompactOptions. */
+const COMPACT_AT = 8;
+const VERY_SMALL_SHARE = 20;
+const SUFFIX_BYTES = 32;
+
+export interface LegacyCompactionOptions {
+  readonly allIndexes: boolean;
+  /** Deleted entries older than this are dropped. */
+  readonly dropDeletedBeforeNs?: Nanoseconds;
+}
+
+/** Merges the `n` blobs of format 1: one output, a log of what it replaces, then the old ones go. */
+export async function compactLegacyIndexes(
+  context: TaskContext,
+  options: LegacyCompactionOptions,
+): Promise<TaskStats> {
+  const { repository, apply } = context;
+  const { storage, codec, format } = repository;
+  const putOptions = protectedPut(format);
+  const store = new LegacyIndexStore({ storage, codec, putOptions });
+  const { blobs } = await store.listActive();
+  const inputs = chooseInputs(blobs, format.parameters.maxPackSize, options.allIndexes);
+  const dropBefore = options.dropDeletedBeforeNs;
+  if (apply && inputs.length > 0) {
+    const bodies = await loadIndexBlobs(storage, codec, inputs);
+    const merged = [...mergeEntries(bodies.map((body) => body.entries()))].filter(
+      ({ deleted, timestampSeconds }) =>
+        !deleted || dropBefore === undefined || timestampSeconds >= unixSeconds(dropBefore),
+    );
+    const outputs: BlobMetadata[] = [];
+    if (merged.length > 0) {
+      const body = encodeIndex(format.parameters.indexVersion, merged);
+      const { id, bytes } = sealBlob(codec, 'n', '', Buffer.concat([body, repository.random(SUFFIX_BYTES)]));
+      outputs.push(await storage.putBlob(id, [bytes], putOptions));
+    }
+    await putLog(context, inputs, outputs);
+  }
+  if (apply) await deleteSuperseded(context);
+  return {
+    kind: 'compactIndexesStats',
+    data: { droppedContentsDeletedBefore: formatGoTime(dropBefore ?? 0n) },
+  };
+}
+
+function chooseInputs(
+  blobs: readonly BlobMetadata[],
+  maxPackBytes: number,
+  allIndexes: boolean,
+): BlobMetadata[] {
+  if (allIndexes) return [...blobs];
+  const candidates = blobs.filter(({ lengthBytes }) => lengthBytes <= maxPackBytes);
+  if (candidates.length < COMPACT_AT) return [];
+  const verySmall = candidates.filter(
+    ({ lengthBytes }) => lengthBytes < maxPackBytes / VERY_SMALL_SHARE,
+  );
+  const medium = candidates.length - verySmall.length;
+  const onlySmall = verySmall.length > candidates.length / 2 && medium + 1 < COMPACT_AT;
+  return onlySmall ? verySmall : candidates;
+}
+
+async function putLog(
+  { repository }: TaskContext,
+  inputs: readonly BlobMetadata[],
+  outputs: readonly BlobMetadata[],
+): Promise<void> {
+  const describe = ({ id, lengthBytes, timestampNs }: BlobMetadata): object => ({
+    id,
+    length: lengthBytes,
+    timestamp: formatGoTime(timestampNs),
+  });
+  const log = goJson({
+    inputMetadata: inputs.map(describe),
+    outputMetadata: outputs.map(describe),
+  });
+  const { id, bytes } = sealBlob(repository.codec, 'm', '', Buffer.from(log));
+  await repository.storage.putBlob(id, [bytes]);
+}
+
+/** Inputs before their log: a log without its outputs' inputs is harmless, the reverse is not. */
+async function deleteSuperseded({ repository, safety }: TaskContext): Promise<void> {
+  const { storage, codec } = repository;
+  const logs = await loadCompactionLogs(storage, codec);
+  const newest = logs.reduce((ns, { blob }) => (blob.timestampNs > ns ? blob.timestampNs : ns), 0n);
+  const present = new Set<string>();
+  for await (const { id } of storage.listBlobs('n')) present.add(id);
+  for (const { blob, inputs, outputs } of logs) {
+    const isSettled = newest - blob.timestampNs >= safety.indexSettleNs;
+    if (!isSettled || !outputs.every((id) => present.has(id))) continue;
+    for (const id of inputs) await storage.deleteBlob(blobId(id));
+    await storage.deleteBlob(blob.id);
+  }
+}

@@ -1,0 +1,64 @@
+import { z } from 'zod';
+import { CodedError } from '../../base/index.ts';
+import type { ManifestId } from '../manifest/manifest-manager.ts';
+import { type Client, clientName, type Repository } from '../repository.ts';
+
+const cycle = z.looseObject({
+  enabled: z.boolean().optional().default(false),
+  interval: z.number().optional().default(0),
+});
+
+/** The manifest of type `maintenance`: who runs it and how often. Durations are nanoseconds. */
+const schema = z.looseObject({
+  owner: z.string().optional().default(''),
+  quick: cycle.prefault({}),
+  full: cycle.prefault({}),
+  logRetention: z
+    .looseObject({
+      maxTotalSize: z.number().optional().default(0),
+      maxCount: z.number().optional().default(0),
+      maxAge: z.number().optional().default(0),
+    })
+    .prefault({}),
+  extendObjectLocks: z.boolean().optional().default(false),
+  listParallelism: z.number().optional().default(0),
+});
+export type MaintenanceParameters = z.infer<typeof schema>;
+
+const HOUR_NS = 3_600_000_000_000;
+
+/** Kopia's defaults (repo/maintenance/maintenance_params.go). */
+export function defaultParameters(owner: Client): MaintenanceParameters {
+  return {
+    owner: clientName(owner),
+    quick: { enabled: true, interval: HOUR_NS },
+    full: { enabled: true, interval: 24 * HOUR_NS },
+    logRetention: { maxTotalSize: 2 ** 30, maxCount: 10_000, maxAge: 30 * 24 * HOUR_NS },
+    extendObjectLocks: false,
+    listParallelism: 0,
+  };
+}
+
+const LABELS = { type: 'maintenance' };
+
+/** Undefined in repositories that nobody has set up for maintenance. Throws `DAMAGED_MAINTENANCE`. */
+export async function loadMaintenanceParameters(
+  repository: Repository,
+): Promise<MaintenanceParameters | undefined> {
+  const newest = (await repository.manifests.find(LABELS)).at(-1);
+  if (!newest) return undefined;
+  const parsed = schema.safeParse(newest.data);
+  if (parsed.success) return parsed.data;
+  throw new CodedError('DAMAGED_MAINTENANCE', 'the maintenance parameters are damaged', {
+    cause: parsed.error,
+  });
+}
+
+/** Replaces the parameters; durable after a flush. */
+export async function putMaintenanceParameters(
+  repository: Repository,
+  parameters: MaintenanceParameters,
+): Promise<ManifestId> {
+  for (const { id } of await repository.manifests.find(LABELS)) repository.manifests.delete(id);
+  return repository.manifests.put(LABELS, parameters);
+}

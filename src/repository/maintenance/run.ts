@@ -1,0 +1,285 @@
+import {
+  CodedError,
+  type Logger,
+  messageOf,
+  type Nanoseconds,
+  MINUTE_NS,
+} from '../../base/index.ts';
+import { clientName, type Repository } from '../repository.ts';
+import { cleanupLogs } from './cleanup-logs.ts';
+import { deleteUnreferencedPacks } from './delete-packs.ts';
+import {
+  advanceEpoch,
+  cleanupMarkers,
+  compactRange,
+  compactSingleEpoch,
+  deleteSupersededIndexes,
+  putWatermark,
+} from './epochs.ts';
+import { compactLegacyIndexes } from './legacy-indexes.ts';
+import {
+  defaultParameters,
+  loadMaintenanceParameters,
+  type MaintenanceParameters,
+} from './parameters.ts';
+import { rewriteShortPacks } from './rewrite-packs.ts';
+import { SAFETY, type SafetyLevel } from './safety.ts';
+import { loadSchedule, putSchedule, type Schedule, type TaskRun } from './schedule.ts';
+import type { TaskContext, TaskStats } from './task.ts';
+
+export type MaintenanceMode = 'auto' | 'quick' | 'full';
+
+export interface MaintenanceOptions {
+  readonly mode: MaintenanceMode;
+  readonly safety: SafetyLevel;
+  /** Also when another client owns maintenance. */
+  readonly force: boolean;
+  /** Only say what would be done. */
+  readonly dryRun: boolean;
+  readonly signal: AbortSignal;
+  readonly logger: Logger;
+  /** Marks what no snapshot reaches; snapshots lie above this layer. */
+  readonly collectGarbage: (context: TaskContext) => Promise<TaskStats>;
+}
+
+export interface TaskReport {
+  readonly task: string;
+  readonly stats?: TaskStats['data'];
+  /** Why it was not run. */
+  readonly skipped?: string;
+}
+
+export interface MaintenanceReport {
+  /** `none`: nothing was due. */
+  readonly mode: 'none' | 'quick' | 'full';
+  readonly dryRun: boolean;
+  readonly tasks: TaskReport[];
+}
+
+/** Kopia refuses to go by blob times when clocks differ more (maintenance_run.go, maxClockSkew). */
+const CLOCK_SKEW_NS_MAX = 5n * MINUTE_NS;
+
+/**
+ * Runs the cycle that is due or asked for.
+ * Throws `NOT_MAINTENANCE_OWNER`, `CLOCK_SKEW`, and what the tasks throw; the schedule keeps the failure.
+ */
+export async function runMaintenance(
+  repository: Repository,
+  options: MaintenanceOptions,
+): Promise<MaintenanceReport> {
+  const parameters =
+    (await loadMaintenanceParameters(repository)) ?? defaultParameters(repository.client);
+  assertOwner(repository, parameters, options);
+  const schedule = await loadSchedule(repository);
+  const mode = chooseMode(options.mode, parameters, schedule, repository.clock.nowNs());
+  if (mode === 'none') return { mode, dryRun: options.dryRun, tasks: [] };
+  const startNs = options.dryRun
+    ? repository.clock.nowNs()
+    : await announce(repository, parameters, schedule, mode);
+  await repository.contents.refresh();
+  repository.manifests.invalidate();
+  const cycle = new Cycle(
+    {
+      repository,
+      safety: SAFETY[options.safety],
+      apply: !options.dryRun,
+      startNs,
+      signal: options.signal,
+      logger: options.logger,
+    },
+    parameters,
+    schedule,
+  );
+  await (mode === 'full' ? cycle.runFull(options.collectGarbage) : cycle.runQuick());
+  return { mode, dryRun: options.dryRun, tasks: cycle.reports };
+}
+
+function assertOwner(
+  { client }: Repository,
+  { owner }: MaintenanceParameters,
+  { force, dryRun }: MaintenanceOptions,
+): void {
+  if (force || dryRun || owner === '' || owner === clientName(client)) return;
+  const text = `maintenance of this repository is done by ${owner}, and this is ${clientName(client)}`;
+  throw new CodedError('NOT_MAINTENANCE_OWNER', `${text}; use --client ${owner}, or --force`);
+}
+
+function chooseMode(
+  asked: MaintenanceMode,
+  { full, quick }: MaintenanceParameters,
+  schedule: Schedule,
+  nowNs: Nanoseconds,
+): 'none' | 'quick' | 'full' {
+  if (asked !== 'auto') return asked;
+  if (full.enabled && nowNs >= schedule.nextFullNs) return 'full';
+  return quick.enabled && nowNs >= schedule.nextQuickNs ? 'quick' : 'none';
+}
+
+/** Books the next runs, and learns the storage's time from the blob that says so. */
+async function announce(
+  repository: Repository,
+  { full, quick }: MaintenanceParameters,
+  schedule: Schedule,
+  mode: 'quick' | 'full',
+): Promise<Nanoseconds> {
+  const now = repository.clock.nowNs();
+  schedule.nextQuickNs = now + BigInt(quick.interval);
+  if (mode === 'full') schedule.nextFullNs = now + BigInt(full.interval);
+  const { timestampNs } = await putSchedule(repository, schedule);
+  const skew = timestampNs > now ? timestampNs - now : now - timestampNs;
+  if (skew <= CLOCK_SKEW_NS_MAX) return timestampNs;
+  const minutes = Number(skew / MINUTE_NS);
+  const text = `the clock here and the storage's differ by ${minutes} minutes: maintenance would be unsafe`;
+  throw new CodedError('CLOCK_SKEW', `${text}; set the clock right`);
+}
+
+type Task = (context: TaskContext) => Promise<TaskStats | undefined>;
+
+/** One run: tasks in Kopia's order, each written to the schedule. */
+class Cycle {
+  readonly reports: TaskReport[] = [];
+  readonly #context: TaskContext;
+  readonly #parameters: MaintenanceParameters;
+  readonly #schedule: Schedule;
+
+  constructor(context: TaskContext, parameters: MaintenanceParameters, schedule: Schedule) {
+    this.#context = context;
+    this.#parameters = parameters;
+    this.#schedule = schedule;
+  }
+
+  get #hasEpochs(): boolean {
+    return this.#context.repository.format.parameters.epochParameters.Enabled;
+  }
+
+  async runQuick(): Promise<void> {
+    if (this.#hasEpochs) {
+      await this.#run('compact-single-epoch', compactSingleEpoch);
+      await this.#run('advance-epoch', advanceEpoch);
+      return;
+    }
+    const rewrite = (context: TaskContext): Promise<TaskStats> => rewriteShortPacks(context, ['q']);
+    if (this.#mayRewrite('full-rewrite-contents', 'quick-rewrite-contents')) {
+      await this.#run('quick-rewrite-contents', rewrite);
+    } else {
+      this.#skip('quick-rewrite-contents', 'packs of the last rewrite have not been deleted yet');
+    }
+    await this.#deletePacks('quick-delete-blobs', ['q']);
+    await this.#run('index-compaction', (context) =>
+      compactLegacyIndexes(context, { allIndexes: false }),
+    );
+    await this.#run('cleanup-logs', (context) => cleanupLogs(context, this.#parameters));
+  }
+
+  async runFull(collectGarbage: (context: TaskContext) => Promise<TaskStats>): Promise<void> {
+    await this.#run('snapshot-gc', collectGarbage);
+    if (this.#mayRewrite('full-rewrite-contents')) {
+      await this.#run('full-rewrite-contents', (context) => rewriteShortPacks(context, ['p', 'q']));
+    } else {
+      this.#skip('full-rewrite-contents', 'packs of the last rewrite have not been deleted yet');
+    }
+    await this.#dropDeleted();
+    await this.#deletePacks('full-delete-blobs', ['p', 'q', 's']);
+    if (this.#parameters.extendObjectLocks) {
+      this.#skip('extend-blob-retention-time', 'this storage has no object lock');
+    }
+    if (this.#hasEpochs) {
+      await this.#run('compact-single-epoch', compactSingleEpoch);
+      await this.#run('advance-epoch', advanceEpoch);
+      await this.#run('generate-epoch-range-index', compactRange);
+      await this.#run('cleanup-epoch-markers', cleanupMarkers);
+      await this.#run('delete-superseded-epoch-indexes', deleteSupersededIndexes);
+    }
+    await this.#run('cleanup-logs', (context) => cleanupLogs(context, this.#parameters));
+  }
+
+  async #dropDeleted(): Promise<void> {
+    const task = 'full-drop-deleted-content';
+    const untilNs = this.#safeDropTime();
+    if (untilNs === undefined) {
+      this.#skip(task, 'two garbage collections with enough time between them are needed first');
+      return;
+    }
+    await this.#run(task, async (context) => {
+      if (!this.#hasEpochs) {
+        const options = { allIndexes: true, dropDeletedBeforeNs: untilNs };
+        return compactLegacyIndexes(context, options);
+      }
+      await putWatermark(context, untilNs);
+      return undefined;
+    });
+    // What is hidden or dropped now must be so for the tasks that follow.
+    if (this.#context.apply) await this.#context.repository.contents.refresh();
+  }
+
+  /** Kopia: findSafeDropTime. */
+  #safeDropTime(): Nanoseconds | undefined {
+    const { safety, repository } = this.#context;
+    if (!safety.requireTwoGcCycles) return repository.clock.nowNs();
+    const runs = this.#successful('snapshot-gc').sort((a, b) => (a.startNs > b.startNs ? -1 : 1));
+    const [newest] = runs;
+    if (!newest) return undefined;
+    const earlier = runs.find(
+      ({ endNs }) => newest.startNs - endNs > safety.marginBetweenSnapshotGcNs,
+    );
+    return earlier && earlier.startNs - safety.dropContentExtraMarginNs;
+  }
+
+  async #deletePacks(task: string, prefixes: string[]): Promise<void> {
+    const { safety, repository } = this.#context;
+    const rewritten = this.#lastEnd('full-rewrite-contents', 'quick-rewrite-contents');
+    const earliest = rewritten + safety.minRewriteToOrphanDeletionDelayNs;
+    if (rewritten > 0n && repository.clock.nowNs() < earliest) {
+      this.#skip(task, 'readers may still use the packs of the last rewrite');
+      return;
+    }
+    await this.#run(task, (context) => deleteUnreferencedPacks(context, prefixes));
+  }
+
+  /** A rewrite makes orphans that wait for deletion: the next one comes after it. */
+  #mayRewrite(...tasks: string[]): boolean {
+    const { safety } = this.#context;
+    const rewritten = this.#lastEnd(...tasks);
+    if (rewritten === 0n || safety.minRewriteToOrphanDeletionDelayNs === 0n) return true;
+    return this.#lastEnd('full-delete-blobs', 'quick-delete-blobs') >= rewritten;
+  }
+
+  #successful(task: string): TaskRun[] {
+    return (this.#schedule.runs.get(task) ?? []).filter(({ success }) => success);
+  }
+
+  #lastEnd(...tasks: string[]): Nanoseconds {
+    const ends = tasks.flatMap((task) => this.#successful(task).map(({ endNs }) => endNs));
+    return ends.reduce((a, b) => (a > b ? a : b), 0n);
+  }
+
+  #skip(task: string, reason: string): void {
+    this.reports.push({ task, skipped: reason });
+  }
+
+  async #run(task: string, run: Task): Promise<void> {
+    const { repository, signal, apply, logger } = this.#context;
+    signal.throwIfAborted();
+    const startNs = repository.clock.nowNs();
+    try {
+      const stats = await run(this.#context);
+      this.reports.push({ task, ...(stats && { stats: stats.data }) });
+      const extra = stats ? [{ kind: stats.kind, data: stats.data }] : undefined;
+      const endNs = repository.clock.nowNs();
+      if (apply) await this.#record(task, { startNs, endNs, success: true, extra });
+    } catch (error) {
+      logger.error({ task, error: messageOf(error) }, 'maintenance task failed');
+      const endNs = repository.clock.nowNs();
+      const failed = { startNs, endNs, success: false, error: messageOf(error) };
+      // The failure itself matters more than the note about it.
+      if (apply) await this.#record(task, failed).catch(() => undefined);
+      throw error;
+    }
+  }
+
+  async #record(task: string, run: TaskRun): Promise<void> {
+    this.#schedule.runs.set(task, [run, ...(this.#schedule.runs.get(task) ?? [])]);
+    await putSchedule(this.#context.repository, this.#schedule);
+  }
+}
+

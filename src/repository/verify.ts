@@ -1,0 +1,115 @@
+import { mapLimited, messageOf } from '../base/index.ts';
+import { blobId } from '../blob/index.ts';
+import { hashOf } from './content/content-id.ts';
+import type { IndexEntry } from './index/entry.ts';
+import type { Repository } from './repository.ts';
+
+export interface Problem {
+  /** A stable word for scripts. */
+  readonly code: 'MISSING_PACK' | 'SHORT_PACK' | 'DAMAGED_CONTENT';
+  readonly blobId: string;
+  readonly contentId: string;
+  readonly message: string;
+}
+
+export interface VerifyCounters {
+  contents: number;
+  packs: number;
+  bytesRead: number;
+}
+
+export interface VerifyOptions {
+  /** Decrypt, decompress and hash every content. */
+  readonly readAll: boolean;
+  readonly signal: AbortSignal;
+  readonly onProblem: (problem: Problem) => void;
+  readonly counters: VerifyCounters;
+}
+
+/** Index entries held at once; above it the index is passed over once for each share of the packs. */
+const ENTRIES_MAX = 1_000_000;
+const PACKS_AT_ONCE = 4;
+
+/** Checks that every content lies whole in its pack and, if asked, that its bytes hash to its id. */
+export async function verifyContents(repository: Repository, options: VerifyOptions): Promise<void> {
+  const lengths = new Map<string, number>();
+  for (const prefix of ['p', 'q']) {
+    for await (const { id, lengthBytes } of repository.storage.listBlobs(prefix)) {
+      lengths.set(id, lengthBytes);
+    }
+  }
+  for (const packs of entriesByPack(repository)) {
+    await mapLimited(packs, PACKS_AT_ONCE, async ([packBlobId, entries]) => {
+      options.signal.throwIfAborted();
+      options.counters.packs++;
+      await verifyPack(repository, packBlobId, entries, lengths.get(packBlobId), options);
+    });
+  }
+}
+
+/** Entries grouped by pack, in bounded memory. */
+export function* entriesByPack(
+  repository: Repository,
+): Generator<Map<string, IndexEntry[]>> {
+  let total = 0;
+  for (const entry of repository.contents.entries()) if (entry.packBlobId) total++;
+  const shares = Math.max(1, Math.ceil(total / ENTRIES_MAX));
+  for (let share = 0; share < shares; share++) {
+    const packs = new Map<string, IndexEntry[]>();
+    for (const entry of repository.contents.entries()) {
+      if (shares > 1 && shareOf(entry.packBlobId, shares) !== share) continue;
+      const list = packs.get(entry.packBlobId);
+      if (list) list.push(entry);
+      else packs.set(entry.packBlobId, [entry]);
+    }
+    yield packs;
+  }
+}
+
+/** Pack names are random, so a few of their digits spread them evenly. */
+const shareOf = (packBlobId: string, shares: number): number =>
+  Number.parseInt(packBlobId.slice(1, 9), 16) % shares;
+
+async function verifyPack(
+  repository: Repository,
+  packBlobId: string,
+  entries: IndexEntry[],
+  lengthBytes: number | undefined,
+  options: VerifyOptions,
+): Promise<void> {
+  const { counters, onProblem } = options;
+  entries.sort((a, b) => a.packOffset - b.packOffset);
+  for (const entry of entries) {
+    options.signal.throwIfAborted();
+    counters.contents++;
+    const report = (code: Problem['code'], message: string): void => {
+      onProblem({ code, blobId: packBlobId, contentId: entry.contentId, message });
+    };
+    const what = `blob ${packBlobId} is damaged: content ${entry.contentId}`;
+    if (lengthBytes === undefined) {
+      report('MISSING_PACK', `${what}: the blob is missing`);
+    } else if (entry.packOffset + entry.packedLength > lengthBytes) {
+      report('SHORT_PACK', `${what}: the blob is cut short`);
+    } else if (options.readAll) {
+      const message = await verifyContent(repository, entry, counters);
+      if (message !== undefined) report('DAMAGED_CONTENT', message);
+    }
+  }
+}
+
+async function verifyContent(
+  { contents, storage, codec }: Repository,
+  entry: IndexEntry,
+  counters: VerifyCounters,
+): Promise<string | undefined> {
+  const { packBlobId, packOffset: offset, packedLength: lengthBytes, contentId } = entry;
+  const packed = await storage.getBlob(blobId(packBlobId), { offset, lengthBytes });
+  counters.bytesRead += lengthBytes;
+  try {
+    const hash = codec.hasher.hash([contents.openPacked(entry, packed)]);
+    if (Buffer.compare(hash, hashOf(contentId)) === 0) return undefined;
+    return `blob ${packBlobId} is damaged: content ${contentId}: its bytes hash to another id`;
+  } catch (error) {
+    return messageOf(error);
+  }
+}

@@ -1,0 +1,194 @@
+import { createLimiter, isCode, type Limiter } from '../base/index.ts';
+import { blobId } from '../blob/index.ts';
+import type { CodecPool, OpenItem } from '../codec/index.ts';
+import { hashOf, type IndexEntry, type Repository } from '../repository/index.ts';
+
+/** A content that goes to a file. */
+export interface ContentWrite {
+  readonly entry: IndexEntry;
+  readonly compressedObject: boolean;
+  readonly target: OpenItem['target'];
+}
+
+interface Waiting {
+  readonly write: ContentWrite;
+  readonly resolve: () => void;
+  readonly reject: (error: unknown) => void;
+}
+
+interface Range {
+  readonly packBlobId: string;
+  readonly start: number;
+  end: number;
+  readonly items: Waiting[];
+}
+
+/** Writes that are planned together: enough to find neighbours in the packs. Our choice. */
+const WINDOW_WRITES = 2048;
+const WINDOW_BYTES = 48 << 20;
+/** Bytes between two wanted contents that are read along rather than skipped by another request. */
+const GAP_BYTES_MAX = 256 << 10;
+/** A window that does not fill is restored after this: whoever waits for it may be the one to fill it. */
+const WINDOW_MS_MAX = 20;
+/** Plaintext of one request to a thread. */
+const TASK_BYTES = 4 << 20;
+
+/** Reads contents pack by pack, each range once, and has the threads decrypt and write them. */
+export class RestoreWriter {
+  readonly #repository: Repository;
+  readonly #pool: CodecPool;
+  readonly #ranges: Limiter;
+  readonly #signal: AbortSignal;
+  #window: Waiting[] = [];
+  #windowBytes = 0;
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(repository: Repository, signal: AbortSignal) {
+    const { dataPath } = repository;
+    if (!dataPath) throw new TypeError('a restore needs a repository opened with a data path');
+    this.#repository = repository;
+    this.#pool = dataPath.pool;
+    this.#signal = signal;
+    // One buffer stays free for whoever else needs one.
+    this.#ranges = createLimiter(dataPath.pool.threads + 2);
+  }
+
+  /** Resolves when the bytes are in the file; `flush` hurries it. */
+  add(write: ContentWrite): Promise<void> {
+    return new Promise((resolve, reject) => {
+      this.#window.push({ write, resolve, reject });
+      this.#windowBytes += write.entry.packedLength;
+      if (this.#window.length >= WINDOW_WRITES || this.#windowBytes >= WINDOW_BYTES) this.flush();
+      else this.#timer ??= setTimeout(() => this.flush(), WINDOW_MS_MAX);
+    });
+  }
+
+  flush(): void {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    const window = this.#window;
+    this.#window = [];
+    this.#windowBytes = 0;
+    const { bufferBytes } = this.#repository.contents.options.packBuffers;
+    for (const range of planRanges(window, bufferBytes)) {
+      this.#ranges
+        .run(() => this.#restore(range))
+        .catch((error: unknown) => {
+          for (const { reject } of range.items) reject(error);
+        });
+    }
+  }
+
+  async #restore(range: Range): Promise<void> {
+    const { packBuffers } = this.#repository.contents.options;
+    const buffer = await packBuffers.acquire();
+    try {
+      this.#signal.throwIfAborted();
+      await this.#load(range, buffer);
+      const tasks = splitByBytes(range.items).map((items) => this.#open(range, items, buffer));
+      const results = await Promise.allSettled(tasks);
+      const failed = results.find((result) => result.status === 'rejected');
+      if (failed) throw failed.reason;
+    } finally {
+      packBuffers.release(buffer);
+    }
+  }
+
+  async #load({ packBlobId, start, end, items }: Range, buffer: Uint8Array): Promise<void> {
+    const first = (items[0] as Waiting).write.entry;
+    try {
+      await this.#repository.storage.getBlob(blobId(packBlobId), {
+        offset: start,
+        lengthBytes: end - start,
+        into: buffer,
+        signal: this.#signal,
+      });
+    } catch (error) {
+      // A range may fail for one of its contents only; asked one by one they say which.
+      if (items.length > 1 && isCode(error, 'INVALID_RANGE')) {
+        await this.#loadOneByOne(items, start, buffer);
+        return;
+      }
+      if (!isCode(error, 'BLOB_NOT_FOUND', 'INVALID_RANGE')) throw error;
+      await this.#repository.contents.getPacked(first);
+      throw error;
+    }
+  }
+
+  async #loadOneByOne(items: readonly Waiting[], start: number, buffer: Uint8Array): Promise<void> {
+    for (const item of items) {
+      const { entry } = item.write;
+      try {
+        buffer.set(await this.#repository.contents.getPacked(entry), entry.packOffset - start);
+      } catch (error) {
+        item.reject(error);
+      }
+    }
+  }
+
+  async #open(range: Range, items: readonly Waiting[], buffer: Uint8Array): Promise<void> {
+    const failures = await this.#pool.open(
+      items.map(({ write: { entry, target, compressedObject } }) => ({
+        span: {
+          address: buffer.byteOffset + entry.packOffset - range.start,
+          length: entry.packedLength,
+        },
+        hash: hashOf(entry.contentId),
+        compressionHeaderId: entry.compressionHeaderId,
+        originalLength: entry.originalLength,
+        compressedObject,
+        target,
+      })),
+    );
+    for (const { index, code, message } of failures) {
+      const { write, reject } = items[index] as Waiting;
+      reject(this.#failure(write.entry, code, message));
+    }
+    for (const { resolve } of items) resolve();
+  }
+
+  #failure({ packBlobId, contentId }: IndexEntry, code: string, message: string): Error {
+    const isDamage = code === 'DECRYPT_FAILED' || code === 'BAD_COMPRESSION';
+    const text = isDamage ? `blob ${packBlobId} is damaged: content ${contentId}: ${message}` : message;
+    return Object.assign(new Error(text), { code: isDamage ? 'DAMAGED_BLOB' : code });
+  }
+}
+
+function planRanges(window: readonly Waiting[], bytesMax: number): Range[] {
+  const sorted = window.toSorted(({ write: { entry: a } }, { write: { entry: b } }) => {
+    if (a.packBlobId !== b.packBlobId) return a.packBlobId < b.packBlobId ? -1 : 1;
+    return a.packOffset - b.packOffset;
+  });
+  const ranges: Range[] = [];
+  for (const item of sorted) {
+    const { packBlobId, packOffset, packedLength } = item.write.entry;
+    const end = packOffset + packedLength;
+    const last = ranges.at(-1);
+    const joins =
+      last?.packBlobId === packBlobId &&
+      packOffset - last.end <= GAP_BYTES_MAX &&
+      Math.max(end, last.end) - last.start <= bytesMax;
+    if (joins) {
+      last.end = Math.max(last.end, end);
+      last.items.push(item);
+    } else {
+      ranges.push({ packBlobId, start: packOffset, end, items: [item] });
+    }
+  }
+  return ranges;
+}
+
+function splitByBytes(items: readonly Waiting[]): Waiting[][] {
+  const tasks: Waiting[][] = [];
+  let bytes = Number.POSITIVE_INFINITY;
+  for (const item of items) {
+    const { originalLength } = item.write.entry;
+    if (bytes + originalLength > TASK_BYTES) {
+      tasks.push([]);
+      bytes = 0;
+    }
+    tasks.at(-1)?.push(item);
+    bytes += originalLength;
+  }
+  return tasks;
+}

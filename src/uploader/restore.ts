@@ -1,0 +1,498 @@
+import { closeSync, constants, openSync } from 'node:fs';
+import * as fs from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import {
+  CodedError,
+  isCode,
+  type Logger,
+  messageOf,
+  posix,
+  Semaphore,
+  systemCode,
+} from '../base/index.ts';
+import { applyAttributes } from '../codec/index.ts';
+import {
+  type ContentManager,
+  contentIdOf,
+  listPieces,
+  type ObjectId,
+  type ObjectPiece,
+  readObject,
+  type Repository,
+} from '../repository/index.ts';
+import { decodeDirectory, type DirectoryEntry } from '../snapshot/index.ts';
+import { RestoreWriter } from './restore-writer.ts';
+import { deviceBytes } from './upload.ts';
+
+export type Overwrite = 'if-different' | 'always' | 'never';
+
+export interface RestoreCounters {
+  files: number;
+  directories: number;
+  symlinks: number;
+  /** Left as they were: same size and time, or not to be overwritten. */
+  skipped: number;
+  bytes: number;
+  errors: number;
+  /** Files and bytes known so far; grows while directories are read. */
+  filesFound: number;
+  bytesFound: number;
+}
+
+export const newRestoreCounters = (): RestoreCounters => ({
+  files: 0,
+  directories: 0,
+  symlinks: 0,
+  skipped: 0,
+  bytes: 0,
+  errors: 0,
+  filesFound: 0,
+  bytesFound: 0,
+});
+
+export interface RestoreOptions {
+  readonly logger: Logger;
+  readonly signal: AbortSignal;
+  readonly counters?: RestoreCounters;
+  readonly overwrite?: Overwrite;
+  readonly sparse?: boolean;
+}
+
+/** Entries restored at once. Our choice: windows of the writer must fill. */
+const OUTSTANDING_MAX = 4096;
+/** Files of several contents open at once. */
+const OPEN_FILES_MAX = 64;
+const DIRECTORIES_MAX = 8;
+const CREATE = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
+const DIRECTORY = constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW;
+/** Files of one content up to this are made by a thread in one go. */
+const WHOLE_FILE_BYTES_MAX = 8 << 20;
+
+/**
+ * Restores a tree or one file to a path. What cannot be restored is reported at the end, the rest is
+ * done; a file is there whole or not at all. Throws `RESTORE_INCOMPLETE`, `TARGET_UNUSABLE`, and the
+ * error of the root itself.
+ */
+export async function restoreTree(
+  repository: Repository,
+  root: DirectoryEntry,
+  target: string,
+  options: RestoreOptions,
+): Promise<RestoreCounters> {
+  const restore = new TreeRestore(repository, options);
+  await (root.type === 'd' ? restore.restoreRoot(root, target) : restore.restoreSingle(root, target));
+  restore.throwIfFailed();
+  return restore.counters;
+}
+
+/**
+ * Restores the one file of a raw-volume snapshot over a device or an image.
+ * Throws `TARGET_UNUSABLE`, `NOT_A_RAW_VOLUME`, `RESTORE_INCOMPLETE`.
+ */
+export async function restoreBlocks(
+  repository: Repository,
+  root: DirectoryEntry,
+  target: string,
+  options: RestoreOptions,
+): Promise<RestoreCounters> {
+  const file = await rawVolumeOf(repository.contents, root);
+  const restore = new TreeRestore(repository, options);
+  await restore.restoreVolume(file, target);
+  restore.throwIfFailed();
+  return restore.counters;
+}
+
+async function rawVolumeOf(contents: ContentManager, root: DirectoryEntry): Promise<DirectoryEntry> {
+  if (root.type === 'f') return root;
+  const { entries } = decodeDirectory(await readObject(contents, root.objectId));
+  const [file] = entries;
+  if (file?.type === 'f' && entries.length === 1) return file;
+  const text = 'this snapshot is not of a raw volume: it does not hold exactly one file';
+  throw new CodedError('NOT_A_RAW_VOLUME', text);
+}
+
+/** An open directory of the target; paths below go through the descriptor, so that no link can lead them astray. */
+interface TargetDirectory {
+  readonly descriptor: number;
+  /** `/proc/self/fd/N` */
+  readonly path: string;
+  /** For messages. */
+  readonly shown: string;
+}
+
+class TreeRestore {
+  readonly counters: RestoreCounters;
+  readonly #repository: Repository;
+  readonly #options: RestoreOptions;
+  readonly #writer: RestoreWriter;
+  readonly #outstanding = new Semaphore(OUTSTANDING_MAX);
+  readonly #openFiles = new Semaphore(OPEN_FILES_MAX);
+  readonly #directories = new Semaphore(DIRECTORIES_MAX);
+
+  #firstError: { error: unknown; path: string } | undefined;
+
+  constructor(repository: Repository, options: RestoreOptions) {
+    this.#repository = repository;
+    this.#options = options;
+    this.counters = options.counters ?? newRestoreCounters();
+    this.#writer = new RestoreWriter(repository, options.signal);
+  }
+
+  throwIfFailed(): void {
+    this.#options.signal.throwIfAborted();
+    if (!this.#firstError) return;
+    const { error, path } = this.#firstError;
+    const more = this.counters.errors > 1 ? ` (and ${this.counters.errors - 1} more failed)` : '';
+    const code = isCode(error, 'DAMAGED_BLOB', 'STORAGE_FULL') ? error.code : codeFor(error);
+    throw new CodedError(code, `cannot restore ${path}: ${describe(error)}${more}`, {
+      cause: error,
+    });
+  }
+
+  async restoreRoot(root: DirectoryEntry, target: string): Promise<void> {
+    // Before anything is made: a snapshot that cannot be read leaves no trace.
+    const entries = await this.#readDirectory(root.objectId);
+    const directory = await this.#openRoot(target);
+    await this.#fill(directory, root, entries);
+  }
+
+  async restoreSingle(entry: DirectoryEntry, target: string): Promise<void> {
+    const isDirectory = await fs.stat(target).then(
+      (stat) => stat.isDirectory(),
+      () => false,
+    );
+    const path = isDirectory ? join(target, entry.name) : target;
+    const directory = await this.#openRoot(dirname(path));
+    try {
+      const work = this.#restoreEntry(directory, { ...entry, name: basename(path) });
+      this.#writer.flush();
+      await work;
+    } finally {
+      closeSync(directory.descriptor);
+    }
+  }
+
+  async restoreVolume(entry: DirectoryEntry, target: string): Promise<void> {
+    const pieces = await listPieces(this.#repository.contents, entry.objectId);
+    const file = await openVolume(target, entry.size, this.#options);
+    this.counters.bytesFound += entry.size;
+    this.counters.filesFound++;
+    try {
+      await this.#writePieces(pieces, file.fd, this.#options.sparse === true && file.isNew);
+      await file.handle.sync();
+      this.counters.files++;
+    } catch (error) {
+      this.#fail(target, error);
+    } finally {
+      await file.handle.close();
+    }
+  }
+
+  async #openRoot(target: string): Promise<TargetDirectory> {
+    try {
+      await fs.mkdir(target, { recursive: true });
+      return openDirectory(await fs.realpath(target), target);
+    } catch (cause) {
+      const text = `cannot restore to ${target}: ${messageOf(cause)}`;
+      throw new CodedError('TARGET_UNUSABLE', text, { cause });
+    }
+  }
+
+  async #readDirectory(id: ObjectId): Promise<DirectoryEntry[]> {
+    const bytes = await readObject(this.#repository.contents, id, { signal: this.#options.signal });
+    return decodeDirectory(bytes).entries;
+  }
+
+  /** Restores what is in a directory, then its attributes, then closes it. */
+  async #fill(
+    directory: TargetDirectory,
+    self: DirectoryEntry,
+    entries: readonly DirectoryEntry[],
+  ): Promise<void> {
+    const { signal } = this.#options;
+    const work: Promise<void>[] = [];
+    try {
+      for (const entry of entries.filter(({ type }) => type !== 'd')) {
+        if (signal.aborted) break;
+        if (!this.#outstanding.tryAcquire()) {
+          this.#writer.flush();
+          await this.#outstanding.acquire();
+        }
+        const done = this.#restoreEntry(directory, entry).finally(() => {
+          this.#outstanding.release();
+        });
+        work.push(done);
+      }
+      const children = entries.filter(({ type }) => type === 'd');
+      for (const child of children) {
+        // Beside the others while there is room, else in this very line of descent.
+        const beside = this.#directories.tryAcquire();
+        const done = this.#descend(directory, child);
+        if (beside) work.push(done.finally(() => void this.#directories.release()));
+        else await done;
+      }
+      this.#writer.flush();
+      await Promise.all(work);
+      if (!signal.aborted) this.#finishDirectory(directory, self);
+    } finally {
+      this.#writer.flush();
+      await Promise.allSettled(work);
+      closeSync(directory.descriptor);
+    }
+  }
+
+  #finishDirectory(directory: TargetDirectory, self: DirectoryEntry): void {
+    try {
+      // With "/." the directory is meant, not the link in /proc.
+      applyAttributes(`${directory.path}/.`, self);
+      this.counters.directories++;
+    } catch (error) {
+      this.#fail(directory.shown, error);
+    }
+  }
+
+  async #descend(parent: TargetDirectory, entry: DirectoryEntry): Promise<void> {
+    const shown = join(parent.shown, entry.name);
+    if (this.#options.signal.aborted) return;
+    try {
+      assertPlainName(entry.name);
+      const path = `${parent.path}/${entry.name}`;
+      const entries = await this.#readDirectory(entry.objectId);
+      await fs.mkdir(path, { mode: 0o700 }).catch((error: unknown) => {
+        if (systemCode(error) !== 'EEXIST') throw error;
+      });
+      await this.#fill(openDirectory(path, shown), entry, entries);
+    } catch (error) {
+      this.#fail(shown, inTheWay(error));
+    }
+  }
+
+  /** Never rejects: a failure is counted and reported at the end. */
+  async #restoreEntry(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
+    const shown = join(directory.shown, entry.name);
+    try {
+      assertPlainName(entry.name);
+      const path = `${directory.path}/${entry.name}`;
+      if (entry.type === 's') await this.#restoreSymlink(path, entry);
+      else if (entry.type === 'f') await this.#restoreFile(path, entry);
+      else throw new CodedError('UNKNOWN_ENTRY_TYPE', `entries of type "${entry.type}" are not known`);
+    } catch (error) {
+      this.#fail(shown, inTheWay(error));
+    }
+  }
+
+  async #restoreSymlink(path: string, entry: DirectoryEntry): Promise<void> {
+    const target = Buffer.from(await readObject(this.#repository.contents, entry.objectId));
+    const existing = await fs.readlink(path, { encoding: 'buffer' }).catch(() => undefined);
+    if (existing && this.#options.overwrite !== 'always' && existing.equals(target)) {
+      this.counters.skipped++;
+    } else {
+      if (!(await this.#makeRoom(path))) return;
+      await fs.symlink(target, path);
+      this.counters.symlinks++;
+    }
+    await fs.lchown(path, entry.uid, entry.gid).catch((error: unknown) => {
+      if (systemCode(error) !== 'EPERM') throw error;
+    });
+    posix().setModificationTime(path, entry.mtimeNs);
+  }
+
+  /** Removes what is at the path, unless it is to stay; a directory there is an error. */
+  async #makeRoom(path: string): Promise<boolean> {
+    const stat = await fs.lstat(path).catch(() => undefined);
+    if (!stat) return true;
+    if (this.#options.overwrite === 'never') {
+      this.counters.skipped++;
+      return false;
+    }
+    if (stat.isDirectory()) throw new CodedError('TARGET_IN_THE_WAY', 'a directory is in the way');
+    await fs.rm(path);
+    return true;
+  }
+
+  async #restoreFile(path: string, entry: DirectoryEntry): Promise<void> {
+    const { contents } = this.#repository;
+    this.counters.filesFound++;
+    this.counters.bytesFound += entry.size;
+    if (await this.#isSame(path, entry)) {
+      this.counters.skipped++;
+      this.counters.bytes += entry.size;
+      return;
+    }
+    const pieces = await listPieces(contents, entry.objectId);
+    if (!(await this.#makeRoom(path))) return;
+    const [only] = pieces;
+    if (only && pieces.length === 1 && only.length <= WHOLE_FILE_BYTES_MAX) {
+      await this.#writer.add({
+        entry: contents.findOrThrow(only.contentId),
+        compressedObject: only.compressed,
+        target: { path, attributes: entry },
+      });
+      this.counters.bytes += only.length;
+    } else {
+      await this.#restoreLarge(path, entry, pieces);
+    }
+    this.counters.files++;
+  }
+
+  async #isSame(path: string, entry: DirectoryEntry): Promise<boolean> {
+    const { overwrite = 'if-different' } = this.#options;
+    if (overwrite !== 'if-different') return false;
+    const stat = await fs.lstat(path, { bigint: true }).catch(() => undefined);
+    if (!stat?.isFile() || Number(stat.size) !== entry.size || stat.mtimeNs !== entry.mtimeNs) {
+      return false;
+    }
+    applyAttributes(path, entry);
+    return true;
+  }
+
+  async #restoreLarge(
+    path: string,
+    entry: DirectoryEntry,
+    pieces: readonly ObjectPiece[],
+  ): Promise<void> {
+    await this.#openFiles.acquire();
+    try {
+      const file = await fs.open(path, CREATE, 0o600);
+      try {
+        await file.truncate(entry.size);
+        await this.#writePieces(pieces, file.fd, this.#options.sparse === true);
+      } catch (error) {
+        await fs.rm(path, { force: true });
+        throw error;
+      } finally {
+        await file.close();
+      }
+      applyAttributes(path, entry);
+    } finally {
+      this.#openFiles.release();
+    }
+  }
+
+  async #writePieces(
+    pieces: readonly ObjectPiece[],
+    descriptor: number,
+    sparse: boolean,
+  ): Promise<void> {
+    const { contents } = this.#repository;
+    const zeros = sparse ? this.#zeroContents(pieces) : new Set<string>();
+    let failure: unknown;
+    const writes: Promise<void>[] = [];
+    for (const piece of pieces) {
+      this.#options.signal.throwIfAborted();
+      if (failure !== undefined) break;
+      if (zeros.has(piece.contentId)) {
+        this.counters.bytes += piece.length;
+        continue;
+      }
+      await this.#outstanding.acquire();
+      const target = { descriptor, offset: piece.start, sparse };
+      const entry = contents.findOrThrow(piece.contentId);
+      const write = this.#writer
+        .add({ entry, compressedObject: piece.compressed, target })
+        .then(() => {
+          this.counters.bytes += piece.length;
+        })
+        .catch((error: unknown) => {
+          failure ??= error;
+        })
+        .finally(() => {
+          this.#outstanding.release();
+        });
+      writes.push(write);
+    }
+    this.#writer.flush();
+    await Promise.all(writes);
+    if (failure !== undefined) throw failure;
+  }
+
+  /** Contents that occur often and are all zeros: a sparse file needs no reading of them. */
+  #zeroContents(pieces: readonly ObjectPiece[]): Set<string> {
+    const repeated = new Map<string, ObjectPiece>();
+    const seen = new Set<string>();
+    for (const piece of pieces) {
+      if (seen.has(piece.contentId)) repeated.set(piece.contentId, piece);
+      seen.add(piece.contentId);
+    }
+    const zeros = new Set<string>();
+    for (const [id, { length }] of repeated) {
+      const hash = this.#repository.codec.hasher.hash([new Uint8Array(length)]);
+      if (contentIdOf('', hash) === id) zeros.add(id);
+    }
+    return zeros;
+  }
+
+  #fail(path: string, error: unknown): void {
+    if (this.#options.signal.aborted) return;
+    this.counters.errors++;
+    this.#firstError ??= { error, path };
+    this.#options.logger.warn({ path, error: messageOf(error) }, 'an entry could not be restored');
+  }
+}
+
+function openDirectory(path: string, shown: string): TargetDirectory {
+  const descriptor = openSync(path, DIRECTORY);
+  return { descriptor, path: `/proc/self/fd/${descriptor}`, shown };
+}
+
+/** A name that would leave its directory is never restored, whatever the snapshot says. */
+function assertPlainName(name: string): void {
+  if (name === '' || name === '.' || name === '..' || /[/\0]/.test(name)) {
+    throw new CodedError('UNSAFE_NAME', `the snapshot holds the unsafe name ${JSON.stringify(name)}`);
+  }
+}
+
+function inTheWay(error: unknown): unknown {
+  const code = systemCode(error);
+  if (code === 'ENOTDIR' || code === 'ELOOP') {
+    const text = 'a file or symbolic link is in the way of a directory';
+    return new CodedError('TARGET_IN_THE_WAY', text, { cause: error });
+  }
+  return error;
+}
+
+const systemCodes: Record<string, string> = {
+  ENOSPC: 'TARGET_FULL',
+  EDQUOT: 'TARGET_FULL',
+  EACCES: 'TARGET_UNUSABLE',
+  EPERM: 'TARGET_UNUSABLE',
+  EROFS: 'TARGET_UNUSABLE',
+};
+
+function codeFor(error: unknown): string {
+  const code = error instanceof Error && 'code' in error ? String(error.code) : '';
+  return systemCodes[code] ?? 'RESTORE_INCOMPLETE';
+}
+
+/** Messages of system errors hold the path through /proc, which means nothing to a person. */
+const describe = (error: unknown): string =>
+  messageOf(error).replace(/, \w+ '\/proc\/self\/fd\/.*$/, '');
+
+async function openVolume(
+  target: string,
+  sizeBytes: number,
+  { sparse }: RestoreOptions,
+): Promise<{ handle: fs.FileHandle; fd: number; isNew: boolean }> {
+  const stat = await fs.stat(target).catch(() => undefined);
+  const unusable = (what: string, cause?: unknown): CodedError =>
+    new CodedError('TARGET_UNUSABLE', `cannot restore to ${target}: ${what}`, { cause });
+  if (stat && !stat.isFile() && !stat.isBlockDevice()) {
+    throw unusable('it is neither a block device nor an image file');
+  }
+  try {
+    if (stat?.isBlockDevice()) {
+      const available = await deviceBytes(target);
+      if (available < sizeBytes) {
+        throw unusable(`the device has ${available} bytes and the volume needs ${sizeBytes}`);
+      }
+      const handle = await fs.open(target, 'r+');
+      return { handle, fd: handle.fd, isNew: false };
+    }
+    const handle = await fs.open(target, 'w', 0o600);
+    if (sparse === true) await handle.truncate(sizeBytes);
+    return { handle, fd: handle.fd, isNew: true };
+  } catch (cause) {
+    if (isCode(cause, 'TARGET_UNUSABLE')) throw cause;
+    throw unusable(messageOf(cause), cause);
+  }
+}
