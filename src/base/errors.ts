@@ -61,6 +61,11 @@ export function messageOf(error: unknown): string {
   return text.replaceAll(/\s*\n\s*/g, ' ');
 }
 
+/** What was thrown, as an error to throw again: code is kept, other values are wrapped. */
+export function asError(thrown: unknown): Error {
+  return thrown instanceof Error ? thrown : new Error(String(thrown), { cause: thrown });
+}
+
 /** A broken invariant is a bug, and nobody catches it on the way. */
 export class AssertionError extends Error {
   constructor(message: string) {

@@ -4,9 +4,7 @@ import { isUtf8 } from 'node:buffer';
  * JSON as Go's encoding/json writes it. Content IDs cover these bytes, so each rule matters:
  * reference: encoding/json in Go 1.26 (`appendString` with HTML escaping on).
  */
-// eslint-disable-next-line no-control-regex
 const NEEDS_ESCAPE = /["\\<>&\u0000-\u001f\u2028\u2029\ud800-\udfff]/;
-// eslint-disable-next-line no-control-regex
 const ESCAPES = /["\\<>&\u0000-\u001f\u2028\u2029]/g;
 const SHORT: Record<string, string> = {
   '"': '\\"',
@@ -52,7 +50,9 @@ export function goJson(value: unknown): string {
       return JSON.stringify(value);
     case 'object':
       return value === null ? 'null' : goObject(value);
-    default:
+    case 'undefined':
+    case 'function':
+    case 'symbol':
       throw new TypeError(`cannot write ${typeof value} as JSON`);
   }
 }
@@ -90,7 +90,7 @@ export function compareUtf8(a: string, b: string): number {
 export function decodeGoUtf8(bytes: Uint8Array, replacement = '\ufffd'): string {
   if (isUtf8(bytes)) return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length).toString();
   let text = '';
-  for (let at = 0; at < bytes.length; ) {
+  for (let at = 0; at < bytes.length;) {
     const length = sequenceLength(bytes, at);
     text += length === 0 ? replacement : Buffer.from(bytes.subarray(at, at + length)).toString();
     at += length || 1;

@@ -3,6 +3,7 @@
  * Knows nothing of repositories, volumes or Kubernetes.
  */
 export {
+  asError,
   AssertionError,
   assert,
   CanceledError,

@@ -7,4 +7,9 @@ export interface Logger {
 }
 
 const nothing = (): void => undefined;
-export const silentLogger: Logger = { debug: nothing, info: nothing, warn: nothing, error: nothing };
+export const silentLogger: Logger = {
+  debug: nothing,
+  info: nothing,
+  warn: nothing,
+  error: nothing,
+};

@@ -38,7 +38,9 @@ export async function openStorage(
 
 function parseLocation(location: string): URL {
   if (!/^[a-z][a-z0-9+.-]+:/.test(location)) {
-    return new URL(`file://${encodeURI(resolve(location)).replaceAll(/[?#]/g, encodeURIComponent)}`);
+    return new URL(
+      `file://${encodeURI(resolve(location)).replaceAll(/[?#]/g, encodeURIComponent)}`,
+    );
   }
   try {
     const url = new URL(location);

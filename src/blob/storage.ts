@@ -69,9 +69,13 @@ export class BlobNotFoundError extends CodedError {
 
 export function invalidRange(id: BlobId, offset: number, lengthBytes: number): CodedError {
   const range = `${offset}+${lengthBytes}`;
-  return new CodedError('INVALID_RANGE', `blob ${id} is shorter than the range ${range} asked for`, {
-    facts: { blobId: id, offset, lengthBytes },
-  });
+  return new CodedError(
+    'INVALID_RANGE',
+    `blob ${id} is shorter than the range ${range} asked for`,
+    {
+      facts: { blobId: id, offset, lengthBytes },
+    },
+  );
 }
 
 /** All blobs with a prefix, sorted by id. For short lists only. */

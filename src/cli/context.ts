@@ -2,13 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { createInterface } from 'node:readline';
 import { Writable } from 'node:stream';
 import { availableParallelism } from 'node:os';
-import {
-  CanceledError,
-  CodedError,
-  type Logger,
-  messageOf,
-  Secret,
-} from '../base/index.ts';
+import { CanceledError, CodedError, type Logger, messageOf, Secret } from '../base/index.ts';
 import { type BlobStorage, openStorage, withRetries } from '../blob/index.ts';
 import { defaultClient, environment } from '../config/index.ts';
 import { createJsonLogger } from '../observability/index.ts';
@@ -148,7 +142,8 @@ export function interruptSignal(): { signal: AbortSignal; dispose: () => void } 
   const onSignal = (name: NodeJS.Signals): void => {
     if (controller.signal.aborted) process.exit(130);
     controller.abort(new CanceledError(name === 'SIGTERM' ? 'shutdown' : 'user'));
-    if (process.stderr.isTTY) process.stderr.write('\nstopping; press Ctrl-C again to end at once\n');
+    if (process.stderr.isTTY)
+      process.stderr.write('\nstopping; press Ctrl-C again to end at once\n');
   };
   process.on('SIGINT', onSignal);
   process.on('SIGTERM', onSignal);

@@ -9,7 +9,8 @@ import { printable } from './terminal.ts';
 /** Errors of a disk or a permission that reach the top unmapped still name no stack. */
 function exitCodeOf(error: unknown): number {
   if (error instanceof CommanderError) return error.exitCode === 0 ? ExitCode.done : ExitCode.usage;
-  if (isCode(error, 'USAGE', 'BAD_SOURCE', 'BAD_POLICY_TARGET', 'BAD_LOCATION')) return ExitCode.usage;
+  if (isCode(error, 'USAGE', 'BAD_SOURCE', 'BAD_POLICY_TARGET', 'BAD_LOCATION'))
+    return ExitCode.usage;
   return isCode(error, 'CANCELED') ? ExitCode.interrupted : ExitCode.failed;
 }
 

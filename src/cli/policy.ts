@@ -68,8 +68,14 @@ interface SetOptions {
 const collect = (value: string, before: string[] = []): string[] => [...before, value];
 
 function addSet(group: Command): void {
-  const example = 'longshore policy set (global) --keep-daily 14 --compression zstd --repo /backup/repo';
-  const command = verb(group, `set ${TARGET}`, 'change settings of a target; "inherit" removes one', example);
+  const example =
+    'longshore policy set (global) --keep-daily 14 --compression zstd --repo /backup/repo';
+  const command = verb(
+    group,
+    `set ${TARGET}`,
+    'change settings of a target; "inherit" removes one',
+    example,
+  );
   for (const period of ['latest', 'hourly', 'daily', 'weekly', 'monthly', 'annual']) {
     command.option(`--keep-${period} <n>`, `${period} snapshots to keep`);
   }
@@ -108,7 +114,9 @@ function parse(json: string): Policy {
   try {
     return policySchema.parse(parseJsonLossless(json));
   } catch (cause) {
-    throw new UsageError(`--from-json is not a policy: ${(cause as Error).message.split('\n')[0] ?? ''}`);
+    throw new UsageError(
+      `--from-json is not a policy: ${(cause as Error).message.split('\n')[0] ?? ''}`,
+    );
   }
 }
 
@@ -118,14 +126,20 @@ function assertKnown({ compression, metadataCompression, splitter, files }: Poli
   compressorByName(metadataCompression.compressorName ?? '');
   const { algorithm } = splitter;
   if (algorithm && !KOPIA_SPLITTER_NAMES.includes(algorithm)) {
-    throw new UsageError(`--splitter "${algorithm}" is not one of Kopia's: ${KOPIA_SPLITTER_NAMES.join(', ')}`);
+    throw new UsageError(
+      `--splitter "${algorithm}" is not one of Kopia's: ${KOPIA_SPLITTER_NAMES.join(', ')}`,
+    );
   }
   for (const pattern of files.ignore ?? []) parseIgnorePattern(pattern, '');
 }
 
 const INHERIT = 'inherit';
 
-function number(option: string, text: string | undefined, before: number | undefined): number | undefined {
+function number(
+  option: string,
+  text: string | undefined,
+  before: number | undefined,
+): number | undefined {
   if (text === undefined) return before;
   if (text === INHERIT) return undefined;
   const value = Number(text);
@@ -133,7 +147,11 @@ function number(option: string, text: string | undefined, before: number | undef
   throw new UsageError(`--${option} "${text}" is neither a number nor "inherit"`);
 }
 
-function flag(option: string, text: string | undefined, before: boolean | undefined): boolean | undefined {
+function flag(
+  option: string,
+  text: string | undefined,
+  before: boolean | undefined,
+): boolean | undefined {
   if (text === undefined) return before;
   if (text === INHERIT) return undefined;
   if (text === 'true' || text === 'false') return text === 'true';
@@ -166,7 +184,11 @@ function change(before: Policy, options: SetOptions): Policy {
     },
     errorHandling: {
       ...errorHandling,
-      ignoreFileErrors: flag('ignore-file-errors', options.ignoreFileErrors, errorHandling.ignoreFileErrors),
+      ignoreFileErrors: flag(
+        'ignore-file-errors',
+        options.ignoreFileErrors,
+        errorHandling.ignoreFileErrors,
+      ),
       ignoreDirectoryErrors: flag(
         'ignore-dir-errors',
         options.ignoreDirErrors,
@@ -192,7 +214,11 @@ function addList(group: Command): void {
     .action(async (options: VerbOptions) => {
       await using context = await openContext(options);
       const policies = await listPolicies(context.repository);
-      const rows = policies.map(({ id, target, policy }) => ({ id, target: formatTarget(target), policy }));
+      const rows = policies.map(({ id, target, policy }) => ({
+        id,
+        target: formatTarget(target),
+        policy,
+      }));
       if (options.json === true) printJson(rows);
       else for (const { id, target } of rows) printLine(`${id}  ${target}`);
     });

@@ -5,8 +5,14 @@ import type { CommonOptions } from './context.ts';
 export function withCommonOptions(command: Command): Command {
   return command
     .requiredOption('--repo <location>', 'where the repository is: a path or file:///path')
-    .option('--password-file <file>', 'file that holds the password (else LONGSHORE_PASSWORD, else a prompt)')
-    .option('--client <user@host>', 'who this is: default source and owner of maintenance (default: OS user and host)')
+    .option(
+      '--password-file <file>',
+      'file that holds the password (else LONGSHORE_PASSWORD, else a prompt)',
+    )
+    .option(
+      '--client <user@host>',
+      'who this is: default source and owner of maintenance (default: OS user and host)',
+    )
     .option('--verbose', 'more messages, and stacks with errors')
     .addOption(new Option('--log-json', 'messages as JSON, one object a line').hideHelp());
 }
@@ -19,7 +25,10 @@ export function verb(parent: Command, usage: string, summary: string, example: s
 }
 
 /** Collects a repeatable `key=value` option. */
-export function collectPairs(text: string, before: Record<string, string> = {}): Record<string, string> {
+export function collectPairs(
+  text: string,
+  before: Record<string, string> = {},
+): Record<string, string> {
   const at = text.indexOf('=');
   if (at < 1) throw new TypeError(`"${text}" is not of the form key=value`);
   return { ...before, [text.slice(0, at)]: text.slice(at + 1) };

@@ -50,10 +50,24 @@ export function addRepositoryCommands(program: Command): void {
 function addCreate(group: Command): void {
   const example = 'longshore repository create --repo /backup/repo';
   verb(group, 'create', 'create a repository in an empty place', example)
-    .addOption(new Option('--hash <name>', 'hash that names contents').choices(HASH_NAMES).default(DEFAULT_HASH))
-    .addOption(new Option('--encryption <name>', 'encryption of contents').choices(ENCRYPTION_NAMES).default(DEFAULT_ENCRYPTION))
-    .addOption(new Option('--splitter <name>', 'where files are cut').choices(KOPIA_SPLITTER_NAMES).default(DEFAULT_SPLITTER))
-    .addOption(new Option('--format-version <n>', 'version of the format').choices(['2', '3']).default('3'))
+    .addOption(
+      new Option('--hash <name>', 'hash that names contents')
+        .choices(HASH_NAMES)
+        .default(DEFAULT_HASH),
+    )
+    .addOption(
+      new Option('--encryption <name>', 'encryption of contents')
+        .choices(ENCRYPTION_NAMES)
+        .default(DEFAULT_ENCRYPTION),
+    )
+    .addOption(
+      new Option('--splitter <name>', 'where files are cut')
+        .choices(KOPIA_SPLITTER_NAMES)
+        .default(DEFAULT_SPLITTER),
+    )
+    .addOption(
+      new Option('--format-version <n>', 'version of the format').choices(['2', '3']).default('3'),
+    )
     .option(...JSON_OPTION)
     .action(create);
 }
@@ -80,7 +94,9 @@ async function create(options: VerbOptions<CreateOptions>): Promise<void> {
   await repository.flush();
   const { parameters } = repository.format;
   if (options.json === true) {
-    printJson(statusDocument(repository.format.uniqueId, parameters, repository.storage.displayName));
+    printJson(
+      statusDocument(repository.format.uniqueId, parameters, repository.storage.displayName),
+    );
     return;
   }
   printLine(`created a repository at ${repository.storage.displayName}`);
@@ -91,7 +107,14 @@ async function create(options: VerbOptions<CreateOptions>): Promise<void> {
 
 function statusDocument(
   uniqueId: Uint8Array,
-  parameters: { hash: string; encryption: string; splitter: string; version: number; maxPackSize: number; indexVersion: number },
+  parameters: {
+    hash: string;
+    encryption: string;
+    splitter: string;
+    version: number;
+    maxPackSize: number;
+    indexVersion: number;
+  },
   location: string,
 ): { location: string; uniqueID: string } & Record<string, unknown> {
   return {
@@ -145,14 +168,18 @@ async function status(options: VerbOptions): Promise<void> {
   }
   printLine(`location:    ${document.location}`);
   printLine(`unique id:   ${document.uniqueID}`);
-  printLine(`format:      version ${format.parameters.version}, index version ${format.parameters.indexVersion}`);
+  printLine(
+    `format:      version ${format.parameters.version}, index version ${format.parameters.indexVersion}`,
+  );
   printLine(`hash:        ${format.parameters.hash}`);
   printLine(`encryption:  ${format.parameters.encryption}`);
   printLine(`splitter:    ${format.parameters.splitter}`);
   printLine(`snapshots:   ${snapshots.length}`);
   printLine(`contents:    ${count} (${formatBytes(packed)} in packs), ${deleted} deleted`);
   printLine(`client:      ${document.client}`);
-  printLine(`maintenance: by ${document.maintenance.owner ?? 'nobody'}, next full ${document.maintenance.nextFull}`);
+  printLine(
+    `maintenance: by ${document.maintenance.owner ?? 'nobody'}, next full ${document.maintenance.nextFull}`,
+  );
 }
 
 function addVerify(group: Command): void {
@@ -168,7 +195,9 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
   const { repository } = context;
   const interrupt = interruptSignal();
   const counters = { contents: 0, packs: 0, bytesRead: 0 };
-  const live = startLiveLine(() => `${counters.contents} contents, ${formatBytes(counters.bytesRead)} read`);
+  const live = startLiveLine(
+    () => `${counters.contents} contents, ${formatBytes(counters.bytesRead)} read`,
+  );
   const problems: Problem[] = [];
   try {
     const { signal } = interrupt;
@@ -188,7 +217,11 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
       objects: trees.objects,
       problems: [
         ...problems,
-        ...trees.problems.map(({ message, object }) => ({ code: 'DAMAGED_OBJECT', object, message })),
+        ...trees.problems.map(({ message, object }) => ({
+          code: 'DAMAGED_OBJECT',
+          object,
+          message,
+        })),
       ],
     };
     if (options.json === true) printJson(document);
@@ -201,7 +234,8 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
     }
     const [first] = document.problems;
     if (first) {
-      const more = document.problems.length > 1 ? ` (and ${document.problems.length - 1} more problems)` : '';
+      const more =
+        document.problems.length > 1 ? ` (and ${document.problems.length - 1} more problems)` : '';
       throw new CodedError('VERIFY_FAILED', `${first.message}${more}`);
     }
     if (options.json !== true) printLine('no problems found');
@@ -213,9 +247,22 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
 
 function addMaintain(group: Command): void {
   const example = 'longshore repository maintain --repo /backup/repo --mode full --dry-run';
-  verb(group, 'maintain', 'collect garbage, compact indexes, delete packs that nobody needs', example)
-    .addOption(new Option('--mode <mode>', 'auto does what is due').choices(['auto', 'quick', 'full']).default('auto'))
-    .addOption(new Option('--safety <level>', 'none: at once, only where nobody else uses the repository').choices(['full', 'none']).default('full'))
+  verb(
+    group,
+    'maintain',
+    'collect garbage, compact indexes, delete packs that nobody needs',
+    example,
+  )
+    .addOption(
+      new Option('--mode <mode>', 'auto does what is due')
+        .choices(['auto', 'quick', 'full'])
+        .default('auto'),
+    )
+    .addOption(
+      new Option('--safety <level>', 'none: at once, only where nobody else uses the repository')
+        .choices(['full', 'none'])
+        .default('full'),
+    )
     .option('--force', 'also when another client owns maintenance')
     .option('--dry-run', 'only print what would be done')
     .option(...JSON_OPTION)
@@ -249,7 +296,9 @@ async function maintain(options: VerbOptions<MaintainOptions>): Promise<void> {
     if (report.mode === 'none') printLine('nothing is due');
     for (const { task, stats, skipped } of report.tasks) {
       const facts = Object.entries(stats ?? {}).map(([key, value]) => `${key} ${value}`);
-      printLine(`${task}: ${skipped === undefined ? facts.join(', ') || 'done' : `skipped, ${skipped}`}`);
+      printLine(
+        `${task}: ${skipped === undefined ? facts.join(', ') || 'done' : `skipped, ${skipped}`}`,
+      );
     }
     if (report.dryRun) printLine('dry run: nothing was changed');
   } finally {
@@ -258,9 +307,13 @@ async function maintain(options: VerbOptions<MaintainOptions>): Promise<void> {
 }
 
 function addChangePassword(group: Command): void {
-  const example = 'LONGSHORE_NEW_PASSWORD=... longshore repository change-password --repo /backup/repo';
+  const example =
+    'LONGSHORE_NEW_PASSWORD=... longshore repository change-password --repo /backup/repo';
   verb(group, 'change-password', 'change the password; contents stay as they are', example)
-    .option('--new-password-file <file>', 'file with the new password (else LONGSHORE_NEW_PASSWORD, else a prompt)')
+    .option(
+      '--new-password-file <file>',
+      'file with the new password (else LONGSHORE_NEW_PASSWORD, else a prompt)',
+    )
     .action(async (options: VerbOptions<{ newPasswordFile?: string }>) => {
       await using context = await openContext(options);
       const { repository, storage } = context;

@@ -29,7 +29,14 @@ import { interruptSignal, openContext, UsageError } from './context.ts';
 import { snapshotDocument } from './documents.ts';
 import { ExitCode } from './exit.ts';
 import { collectPairs, JSON_OPTION, parseDuration, verb, type VerbOptions } from './program.ts';
-import { printable, printJson, printLine, printTable, RateMeter, startLiveLine } from './terminal.ts';
+import {
+  printable,
+  printJson,
+  printLine,
+  printTable,
+  RateMeter,
+  startLiveLine,
+} from './terminal.ts';
 
 const OBJECT_ARGUMENT = '<id>';
 
@@ -59,13 +66,25 @@ interface CreateOptions {
 
 function addCreate(group: Command): void {
   const example = 'longshore snapshot create /data --repo /backup/repo --tag env=prod';
-  verb(group, 'create <path>', 'back up a directory, a file, or with --block a device or image', example)
+  verb(
+    group,
+    'create <path>',
+    'back up a directory, a file, or with --block a device or image',
+    example,
+  )
     .option('--block', 'the path is a block device or disk image: store it as one raw volume')
-    .option('--source <user@host:/path>', 'record the snapshot under this source (default: client and path)')
+    .option(
+      '--source <user@host:/path>',
+      'record the snapshot under this source (default: client and path)',
+    )
     .option('--tag <key=value>', 'tag, may be repeated', collectPairs)
     .option('--description <text>', 'description of the snapshot')
     .option('--parallel <n>', 'large files read at once')
-    .addOption(new Option('--splitter <name>', 'where files are cut, for this source from now on').choices([...SPLITTERS.keys()]))
+    .addOption(
+      new Option('--splitter <name>', 'where files are cut, for this source from now on').choices([
+        ...SPLITTERS.keys(),
+      ]),
+    )
     .option('--checkpoint-interval <duration>', 'make what is stored durable this often', '60s')
     .option(...JSON_OPTION)
     .action(create);
@@ -74,7 +93,9 @@ function addCreate(group: Command): void {
 async function create(path: string, options: VerbOptions<CreateOptions>): Promise<void> {
   const checkpointIntervalNs = parseDuration(options.checkpointInterval);
   if (checkpointIntervalNs === undefined || checkpointIntervalNs <= 0n) {
-    throw new UsageError(`--checkpoint-interval "${options.checkpointInterval}" is not a duration such as 60s`);
+    throw new UsageError(
+      `--checkpoint-interval "${options.checkpointInterval}" is not a duration such as 60s`,
+    );
   }
   const parallel = options.parallel === undefined ? undefined : Number(options.parallel);
   if (parallel !== undefined && !(Number.isInteger(parallel) && parallel >= 1 && parallel <= 64)) {
@@ -180,7 +201,9 @@ async function list(options: VerbOptions<ListOptions>): Promise<void> {
     .filter(({ incomplete }) => options.all === true || !incomplete)
     // Kopia's command line and Velero write the same key with and without a prefix.
     .filter(({ tags }) =>
-      wanted.every(([key, value]) => tags?.[key] === value || tags?.[USER_TAG_PREFIX + key] === value),
+      wanted.every(
+        ([key, value]) => tags?.[key] === value || tags?.[USER_TAG_PREFIX + key] === value,
+      ),
     );
   if (options.json === true) {
     printJson(snapshots.map((snapshot) => snapshotDocument(snapshot)));
@@ -230,7 +253,8 @@ function entryDocument(entry: DirectoryEntry, path = entry.name): object {
 }
 
 function addLs(group: Command): void {
-  const example = 'longshore snapshot ls 335744cff3425387e282aba1a0145b72/etc --repo /backup/repo -r';
+  const example =
+    'longshore snapshot ls 335744cff3425387e282aba1a0145b72/etc --repo /backup/repo -r';
   verb(group, `ls ${OBJECT_ARGUMENT}`, 'list a directory of a snapshot', example)
     .option('-r, --recursive', 'all below')
     .option(...JSON_OPTION)
@@ -248,7 +272,8 @@ async function ls(id: string, options: VerbOptions<{ recursive?: boolean }>): Pr
   };
   if (root.type !== 'd') show(root, root.name);
   else if (options.recursive === true) {
-    for await (const { entry, path } of walkTree(repository, root)) if (path !== '') show(entry, path);
+    for await (const { entry, path } of walkTree(repository, root))
+      if (path !== '') show(entry, path);
   } else {
     for (const entry of await readDirectory(repository, root.objectId)) show(entry, entry.name);
   }
@@ -258,19 +283,23 @@ async function ls(id: string, options: VerbOptions<{ recursive?: boolean }>): Pr
 function formatEntry(entry: DirectoryEntry, path: string): string {
   const size = entry.type === 'd' ? (entry.summary?.size ?? 0) : entry.size;
   const kind = entry.type === 'f' ? '-' : entry.type === 's' ? 'l' : entry.type;
-  const bits = [...'rwxrwxrwx'].map((letter, i) => (entry.mode & (0o400 >> i) ? letter : '-')).join('');
+  const bits = [...'rwxrwxrwx']
+    .map((letter, i) => (entry.mode & (0o400 >> i) ? letter : '-'))
+    .join('');
   const time = formatGoTime(entry.mtimeNs).slice(0, 19).replace('T', ' ');
   const name = printable(path) + (entry.type === 'd' ? '/' : '');
   return `${kind}${bits} ${String(size).padStart(12)} ${time} ${entry.objectId.padEnd(34)} ${name}`;
 }
 
 function addCat(group: Command): void {
-  const example = 'longshore snapshot cat 335744cff3425387e282aba1a0145b72/etc/hosts --repo /backup/repo';
+  const example =
+    'longshore snapshot cat 335744cff3425387e282aba1a0145b72/etc/hosts --repo /backup/repo';
   verb(group, `cat ${OBJECT_ARGUMENT}`, 'write one file to stdout', example).action(
     async (id: string, options: VerbOptions) => {
       await using context = await openContext(options);
       const entry = await resolveEntry(context.repository, id);
-      if (entry.type === 'd') throw new CodedError('IS_A_DIRECTORY', `${id} is a directory: use snapshot ls`);
+      if (entry.type === 'd')
+        throw new CodedError('IS_A_DIRECTORY', `${id} is a directory: use snapshot ls`);
       for await (const bytes of streamObject(context.repository.contents, entry.objectId)) {
         if (!process.stdout.write(bytes)) {
           await new Promise((resume) => process.stdout.once('drain', resume));
@@ -281,7 +310,8 @@ function addCat(group: Command): void {
 }
 
 function addVerify(group: Command): void {
-  const example = 'longshore snapshot verify 335744cff3425387e282aba1a0145b72 --repo /backup/repo --read-all';
+  const example =
+    'longshore snapshot verify 335744cff3425387e282aba1a0145b72 --repo /backup/repo --read-all';
   verb(group, `verify ${OBJECT_ARGUMENT}`, 'check that all of a snapshot is there', example)
     .option('--read-all', 'read every file')
     .option(...JSON_OPTION)
@@ -307,7 +337,12 @@ function addVerify(group: Command): void {
 
 function addDelete(group: Command): void {
   const example = 'longshore snapshot delete 335744cff3425387e282aba1a0145b72 --repo /backup/repo';
-  verb(group, 'delete <snapshot-id>', 'delete a snapshot; maintenance frees the space later', example)
+  verb(
+    group,
+    'delete <snapshot-id>',
+    'delete a snapshot; maintenance frees the space later',
+    example,
+  )
     .option(...JSON_OPTION)
     .action(async (id: string, options: VerbOptions) => {
       await using context = await openContext(options);
@@ -327,8 +362,14 @@ interface RestoreOptions {
 }
 
 function addRestore(group: Command): void {
-  const example = 'longshore snapshot restore 335744cff3425387e282aba1a0145b72 /restored --repo /backup/repo';
-  verb(group, `restore ${OBJECT_ARGUMENT} <target>`, 'restore a tree, a file or a raw volume', example)
+  const example =
+    'longshore snapshot restore 335744cff3425387e282aba1a0145b72 /restored --repo /backup/repo';
+  verb(
+    group,
+    `restore ${OBJECT_ARGUMENT} <target>`,
+    'restore a tree, a file or a raw volume',
+    example,
+  )
     .option('--block', 'the snapshot is of a raw volume: write it over a device or image')
     .option('--sparse', 'leave holes where there are only zeros')
     .addOption(
@@ -351,7 +392,9 @@ async function restore(
   const counters = newRestoreCounters();
   const meter = new RateMeter();
   const total = root.summary?.size ?? root.size;
-  const live = startLiveLine(() => `${counters.files} files, ${meter.describe(counters.bytes, total)}`);
+  const live = startLiveLine(
+    () => `${counters.files} files, ${meter.describe(counters.bytes, total)}`,
+  );
   const interrupt = interruptSignal();
   try {
     const run = options.block === true ? restoreBlocks : restoreTree;

@@ -7,7 +7,6 @@ let liveLine = '';
 
 /** Names come from volumes: control characters must not reach the terminal. */
 export function printable(text: string): string {
-  // eslint-disable-next-line no-control-regex
   return text.replaceAll(/[\u0000-\u001f\u007f-\u009f]/g, (char) => {
     return `\\x${char.charCodeAt(0).toString(16).padStart(2, '0')}`;
   });
@@ -20,7 +19,9 @@ export function createTerminalLogger(minimum: string): Logger {
     (level: Level) =>
     (fields: object, message: string): void => {
       if (LEVELS.indexOf(level) < threshold) return;
-      const rest = Object.entries(fields).map(([key, value]) => ` ${key}=${printable(String(value))}`);
+      const rest = Object.entries(fields).map(
+        ([key, value]) => ` ${key}=${printable(String(value))}`,
+      );
       const name = level === 'warn' ? 'warning' : level;
       eraseLive();
       process.stderr.write(`${name}: ${message}${rest.join('')}\n`);
@@ -101,6 +102,11 @@ export function printTable(header: string[], rows: string[][]): void {
   const all = [header, ...rows.map((row) => row.map(printable))];
   const widths = header.map((_, i) => Math.max(...all.map((row) => (row[i] ?? '').length)));
   for (const row of all) {
-    printLine(row.map((cell, i) => cell.padEnd(widths[i] ?? 0)).join('  ').trimEnd());
+    printLine(
+      row
+        .map((cell, i) => cell.padEnd(widths[i] ?? 0))
+        .join('  ')
+        .trimEnd(),
+    );
   }
 }

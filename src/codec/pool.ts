@@ -64,8 +64,7 @@ export interface OpenItem {
   readonly compressedObject: boolean;
   /** Where it goes: a place in an open file, or a new file made of it alone. */
   readonly target:
-    | { readonly descriptor: number; readonly offset: number; readonly sparse: boolean }
-    | NewFile;
+    { readonly descriptor: number; readonly offset: number; readonly sparse: boolean } | NewFile;
 }
 
 /** A small file: made, filled, given its attributes and closed in one go. Must not exist. */

@@ -51,12 +51,7 @@ export {
   type ManifestId,
   ManifestManager,
 } from './manifest/manifest-manager.ts';
-export {
-  entriesByPack,
-  type Problem,
-  verifyContents,
-  type VerifyCounters,
-} from './verify.ts';
+export { entriesByPack, type Problem, verifyContents, type VerifyCounters } from './verify.ts';
 export {
   defaultParameters,
   loadMaintenanceParameters,

@@ -89,7 +89,9 @@ export class Repository implements AsyncDisposable {
   readonly logger: Logger;
   readonly dataPath: DataPath | undefined;
 
-  constructor(parts: Omit<Repository, 'flush' | 'close' | 'splitter' | typeof Symbol.asyncDispose>) {
+  constructor(
+    parts: Omit<Repository, 'flush' | 'close' | 'splitter' | typeof Symbol.asyncDispose>,
+  ) {
     this.storage = parts.storage;
     this.format = parts.format;
     this.codec = parts.codec;
@@ -193,7 +195,9 @@ function openMemory(
   const page = 1 << 16;
   const arena = new Arena(packs * (packBytes + page) + slabs * (SLAB_BYTES + page));
   const zerosAddress = arena.allocate(SLAB_BYTES);
-  const slabAddresses = Array.from({ length: dataPath.slabCount }, () => arena.allocate(SLAB_BYTES));
+  const slabAddresses = Array.from({ length: dataPath.slabCount }, () =>
+    arena.allocate(SLAB_BYTES),
+  );
   const pool = dataPath.factory(parameters, arena);
   return {
     memory: arena.memory,

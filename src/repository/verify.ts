@@ -31,7 +31,10 @@ const ENTRIES_MAX = 1_000_000;
 const PACKS_AT_ONCE = 4;
 
 /** Checks that every content lies whole in its pack and, if asked, that its bytes hash to its id. */
-export async function verifyContents(repository: Repository, options: VerifyOptions): Promise<void> {
+export async function verifyContents(
+  repository: Repository,
+  options: VerifyOptions,
+): Promise<void> {
   const lengths = new Map<string, number>();
   for (const prefix of ['p', 'q']) {
     for await (const { id, lengthBytes } of repository.storage.listBlobs(prefix)) {
@@ -48,9 +51,7 @@ export async function verifyContents(repository: Repository, options: VerifyOpti
 }
 
 /** Entries grouped by pack, in bounded memory. */
-export function* entriesByPack(
-  repository: Repository,
-): Generator<Map<string, IndexEntry[]>> {
+export function* entriesByPack(repository: Repository): Generator<Map<string, IndexEntry[]>> {
   let total = 0;
   for (const entry of repository.contents.entries()) if (entry.packBlobId) total++;
   const shares = Math.max(1, Math.ceil(total / ENTRIES_MAX));

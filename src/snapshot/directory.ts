@@ -36,7 +36,8 @@ export interface EntryError {
 /** One name in a directory, or the root of a snapshot. */
 export interface DirectoryEntry {
   readonly name: string;
-  readonly type: EntryType | string;
+  /** An {@link EntryType}; others are kept as they are. */
+  readonly type: string;
   /** Permission bits, and setuid, setgid, sticky as in `stat`: 0o7777. */
   readonly mode: number;
   readonly size: number;
@@ -116,7 +117,9 @@ export function encodeDirectory(
   summary: DirectorySummary,
 ): Uint8Array {
   const list = entries.length === 0 ? 'null' : `[${entries.map(encodeEntry).join(',')}]`;
-  return Buffer.from(`{"stream":"${STREAM}","entries":${list},"summary":${encodeSummary(summary)}}\n`);
+  return Buffer.from(
+    `{"stream":"${STREAM}","entries":${list},"summary":${encodeSummary(summary)}}\n`,
+  );
 }
 
 const summarySchema = z.looseObject({

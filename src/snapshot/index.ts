@@ -27,7 +27,13 @@ export {
   type SnapshotStats,
   USER_TAG_PREFIX,
 } from './snapshot-manifest.ts';
-export { formatSource, isSameSource, parseSource, type SourceInfo, sourceLabels } from './source.ts';
+export {
+  formatSource,
+  isSameSource,
+  parseSource,
+  type SourceInfo,
+  sourceLabels,
+} from './source.ts';
 export {
   compressorForFile,
   DEFAULT_POLICY,
@@ -46,7 +52,11 @@ export {
   PolicyTree,
   putPolicy,
 } from './policy/policy-manager.ts';
-export { type IgnorePattern, parseIgnoreFile, parseIgnorePattern } from './policy/ignore-pattern.ts';
+export {
+  type IgnorePattern,
+  parseIgnoreFile,
+  parseIgnorePattern,
+} from './policy/ignore-pattern.ts';
 export { expiredSnapshots, retentionReasons } from './policy/retention.ts';
 export { forEachObject, readDirectory, resolveEntry, walkTree } from './tree-walk.ts';
 export { type SnapshotVerifyResult, verifyTrees } from './verify.ts';

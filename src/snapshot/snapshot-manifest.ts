@@ -158,4 +158,5 @@ export async function getSnapshot(repository: Repository, id: string): Promise<S
   throw new CodedError('SNAPSHOT_NOT_FOUND', `there is no snapshot ${id} in the repository`);
 }
 
-export const describeSnapshot = ({ source, id }: Snapshot): string => `${id} of ${formatSource(source)}`;
+export const describeSnapshot = ({ source, id }: Snapshot): string =>
+  `${id} of ${formatSource(source)}`;

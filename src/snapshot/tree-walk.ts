@@ -17,7 +17,10 @@ export interface WalkedEntry {
 }
 
 /** Entries of a directory object. Throws `BAD_DIRECTORY` and what reading throws. */
-export async function readDirectory(repository: Repository, id: ObjectId): Promise<DirectoryEntry[]> {
+export async function readDirectory(
+  repository: Repository,
+  id: ObjectId,
+): Promise<DirectoryEntry[]> {
   return decodeDirectory(await readObject(repository.contents, id)).entries;
 }
 

@@ -1,4 +1,4 @@
-import { type Logger, messageOf } from '../base/index.ts';
+import { asError, type Logger, messageOf } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 
 export interface CheckpointOptions {
@@ -63,6 +63,6 @@ export class CheckpointTimer {
 
   /** Throws the failure of a checkpoint: nothing that came after it may count. */
   assertHealthy(): void {
-    if (this.#failure !== undefined) throw this.#failure;
+    if (this.#failure !== undefined) throw asError(this.#failure);
   }
 }

@@ -46,7 +46,10 @@ export class IgnoreRules {
     const base = relativePath === '' ? '' : `/${relativePath}`;
     const files = defined?.files;
     const dotIgnoreFiles = files
-      ? union(files.noParentDotFiles === true ? [] : this.dotIgnoreFiles, files.ignoreDotFiles ?? [])
+      ? union(
+          files.noParentDotFiles === true ? [] : this.dotIgnoreFiles,
+          files.ignoreDotFiles ?? [],
+        )
       : this.dotIgnoreFiles;
     const present = dotIgnoreFiles.flatMap((name) => hasEntry(name) ?? []);
     if (!files && present.length === 0) return this;

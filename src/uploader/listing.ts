@@ -97,7 +97,8 @@ function sortEntries(entries: SourceEntry[]): void {
 function uniqueName(name: string, entries: readonly SourceEntry[]): string {
   const plain = (text: string): string => text.replaceAll(INVALID_BYTE, '\ufffd');
   const taken = (candidate: string): boolean =>
-    entries.filter((entry) => plain(entry.name) === plain(candidate)).length > (candidate === name ? 1 : 0);
+    entries.filter((entry) => plain(entry.name) === plain(candidate)).length >
+    (candidate === name ? 1 : 0);
   if (!taken(name)) return name;
   for (let i = 2; ; i++) {
     const candidate = `${name}~${i}`;

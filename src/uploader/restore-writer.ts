@@ -149,7 +149,9 @@ export class RestoreWriter {
 
   #failure({ packBlobId, contentId }: IndexEntry, code: string, message: string): Error {
     const isDamage = code === 'DECRYPT_FAILED' || code === 'BAD_COMPRESSION';
-    const text = isDamage ? `blob ${packBlobId} is damaged: content ${contentId}: ${message}` : message;
+    const text = isDamage
+      ? `blob ${packBlobId} is damaged: content ${contentId}: ${message}`
+      : message;
     return Object.assign(new Error(text), { code: isDamage ? 'DAMAGED_BLOB' : code });
   }
 }

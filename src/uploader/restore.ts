@@ -2,6 +2,7 @@ import { closeSync, constants, openSync } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import {
+  asError,
   CodedError,
   isCode,
   type Logger,
@@ -80,7 +81,9 @@ export async function restoreTree(
   options: RestoreOptions,
 ): Promise<RestoreCounters> {
   const restore = new TreeRestore(repository, options);
-  await (root.type === 'd' ? restore.restoreRoot(root, target) : restore.restoreSingle(root, target));
+  await (root.type === 'd'
+    ? restore.restoreRoot(root, target)
+    : restore.restoreSingle(root, target));
   restore.throwIfFailed();
   return restore.counters;
 }
@@ -102,7 +105,10 @@ export async function restoreBlocks(
   return restore.counters;
 }
 
-async function rawVolumeOf(contents: ContentManager, root: DirectoryEntry): Promise<DirectoryEntry> {
+async function rawVolumeOf(
+  contents: ContentManager,
+  root: DirectoryEntry,
+): Promise<DirectoryEntry> {
   if (root.type === 'f') return root;
   const { entries } = decodeDirectory(await readObject(contents, root.objectId));
   const [file] = entries;
@@ -228,8 +234,13 @@ class TreeRestore {
         // Beside the others while there is room, else in this very line of descent.
         const beside = this.#directories.tryAcquire();
         const done = this.#descend(directory, child);
-        if (beside) work.push(done.finally(() => void this.#directories.release()));
-        else await done;
+        if (!beside) await done;
+        else {
+          const released = done.finally(() => {
+            this.#directories.release();
+          });
+          work.push(released);
+        }
       }
       this.#writer.flush();
       await Promise.all(work);
@@ -275,7 +286,8 @@ class TreeRestore {
       const path = `${directory.path}/${entry.name}`;
       if (entry.type === 's') await this.#restoreSymlink(path, entry);
       else if (entry.type === 'f') await this.#restoreFile(path, entry);
-      else throw new CodedError('UNKNOWN_ENTRY_TYPE', `entries of type "${entry.type}" are not known`);
+      else
+        throw new CodedError('UNKNOWN_ENTRY_TYPE', `entries of type "${entry.type}" are not known`);
     } catch (error) {
       this.#fail(shown, inTheWay(error));
     }
@@ -403,7 +415,7 @@ class TreeRestore {
     }
     this.#writer.flush();
     await Promise.all(writes);
-    if (failure !== undefined) throw failure;
+    if (failure !== undefined) throw asError(failure);
   }
 
   /** Contents that occur often and are all zeros: a sparse file needs no reading of them. */
@@ -438,7 +450,10 @@ function openDirectory(path: string, shown: string): TargetDirectory {
 /** A name that would leave its directory is never restored, whatever the snapshot says. */
 function assertPlainName(name: string): void {
   if (name === '' || name === '.' || name === '..' || /[/\0]/.test(name)) {
-    throw new CodedError('UNSAFE_NAME', `the snapshot holds the unsafe name ${JSON.stringify(name)}`);
+    throw new CodedError(
+      'UNSAFE_NAME',
+      `the snapshot holds the unsafe name ${JSON.stringify(name)}`,
+    );
   }
 }
 

@@ -1,4 +1,4 @@
-import { assert, CodedError } from '../base/index.ts';
+import { asError, assert } from '../base/index.ts';
 import {
   type CodecPool,
   type Compressor,
@@ -252,6 +252,3 @@ export class StreamUpload {
     if (piece && --piece.users === 0) piece.release();
   }
 }
-
-const asError = (value: unknown): Error =>
-  value instanceof Error ? value : new CodedError('UPLOAD_FAILED', String(value));

@@ -10,7 +10,12 @@ import {
   Semaphore,
   systemCode,
 } from '../base/index.ts';
-import { compressorByName, type Compressor, splitterSpec, type SplitterSpec } from '../codec/index.ts';
+import {
+  compressorByName,
+  type Compressor,
+  splitterSpec,
+  type SplitterSpec,
+} from '../codec/index.ts';
 import {
   finishObject,
   type IndirectEntry,
@@ -217,8 +222,7 @@ export class TreeUpload {
     const tooLarge =
       entry.type === 'f' && rules.maxFileBytes > 0 && entry.sizeBytes > rules.maxFileBytes;
     const foreign = rules.oneFileSystem && entry.device !== visit.attributes.device;
-    const ignored =
-      !rules.isEmpty && rules.ignores(relativePath(visit, entry.name), isDirectory);
+    const ignored = !rules.isEmpty && rules.ignores(relativePath(visit, entry.name), isDirectory);
     if (!tooLarge && !foreign && !ignored) return false;
     counters.skipped++;
     if (isDirectory) counters.excludedDirectories++;
@@ -309,7 +313,8 @@ export class TreeUpload {
       this.#small.flush();
       await this.#outstanding.acquire();
     }
-    const work = entry.type === 's' ? this.#uploadSymlink(entry) : this.#uploadFile(visit, entry, policy);
+    const work =
+      entry.type === 's' ? this.#uploadSymlink(entry) : this.#uploadFile(visit, entry, policy);
     const outcome = work.finally(() => {
       this.#outstanding.release();
     });
@@ -374,7 +379,10 @@ export class TreeUpload {
   }
 
   #changed(path: string): void {
-    this.#options.logger.warn({ path }, 'a file changed while it was read; what was read is stored');
+    this.#options.logger.warn(
+      { path },
+      'a file changed while it was read; what was read is stored',
+    );
   }
 
   async #uploadStream(
@@ -488,7 +496,7 @@ export class TreeUpload {
     pending: readonly (Outcome | Promise<Outcome>)[],
     canceled: boolean,
   ): Promise<StoredDirectory> {
-    const outcomes = await Promise.all(pending);
+    const outcomes = await Promise.all(pending.map((each) => Promise.resolve(each)));
     const entries = outcomes.flatMap((outcome) => (outcome.kind === 'entry' ? outcome.entry : []));
     entries.sort((a, b) => Number(b.type === 'd') - Number(a.type === 'd'));
     const incomplete = canceled || outcomes.some(({ kind }) => kind === 'canceled');
@@ -512,7 +520,10 @@ export class TreeUpload {
         return decodeDirectory(await readObject(contents, id)).entries;
       } catch (error) {
         // An older snapshot only saves work; damage to it must not stop this one.
-        this.#options.logger.warn({ object: id, error: messageOf(error) }, 'previous directory unreadable');
+        this.#options.logger.warn(
+          { object: id, error: messageOf(error) },
+          'previous directory unreadable',
+        );
         return [];
       }
     });

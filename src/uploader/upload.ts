@@ -74,7 +74,8 @@ export async function createSnapshot(
   const counters = options.counters ?? newUploadCounters();
   const policies = await loadPolicyTree(repository, options.source);
   const previous = await previousSnapshots(repository, options.source);
-  const splitter = options.splitter ?? previous.find(({ tags }) => tags?.[SPLITTER_TAG])?.tags?.[SPLITTER_TAG];
+  const splitter =
+    options.splitter ?? previous.find(({ tags }) => tags?.[SPLITTER_TAG])?.tags?.[SPLITTER_TAG];
   const spec = splitter === undefined ? undefined : splitterSpec(splitter);
   const tree = new TreeUpload({
     repository,
@@ -93,8 +94,18 @@ export async function createSnapshot(
   let rootEntry: DirectoryEntry;
   try {
     const upload = options.block === true ? uploadDevice : uploadTree;
-    const roots = previous.flatMap(({ rootEntry: root }) => (root?.type === 'd' ? [root.objectId] : []));
-    rootEntry = await upload({ repository, tree, path, roots, counters, policy: policies.root, options });
+    const roots = previous.flatMap(({ rootEntry: root }) =>
+      root?.type === 'd' ? [root.objectId] : [],
+    );
+    rootEntry = await upload({
+      repository,
+      tree,
+      path,
+      roots,
+      counters,
+      policy: policies.root,
+      options,
+    });
   } finally {
     await checkpoints.stop();
   }

@@ -14,14 +14,17 @@ import type {
   Span,
   SplitterSpec,
 } from '../codec/index.ts';
-import type { Reply, Request, TaskName, ThreadData } from './protocol.ts';
-import { TaskRunner } from './tasks.ts';
+import type { Reply, Request, ThreadData } from './protocol.ts';
+import { type TaskName, TaskRunner } from './tasks.ts';
 
 /** Tasks that a thread has at hand: one running, one waiting, so that it never idles for a message. */
 const TASKS_PER_THREAD = 2;
 /** Threads that died are replaced this many times in all. Our choice: more means a bug, not bad luck. */
 const REPLACEMENTS_MAX = 3;
-const THREAD_ENTRY = new URL(import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js', import.meta.url);
+const THREAD_ENTRY = new URL(
+  import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js',
+  import.meta.url,
+);
 
 interface Task {
   readonly name: TaskName;
@@ -87,8 +90,7 @@ class InProcessPool extends TaskPool {
   protected async run(name: TaskName, parameters: unknown[]): Promise<unknown> {
     // As with threads, the answer never comes before the caller goes on.
     await Promise.resolve();
-    const method = this.#runner[name] as (...values: unknown[]) => unknown;
-    return method.apply(this.#runner, parameters);
+    return this.#runner.perform(name, parameters);
   }
 
   close(): Promise<void> {
@@ -232,7 +234,15 @@ class ThreadSlot {
 }
 
 /** A structured clone drops class and code, so errors travel as plain fields. */
-function rebuildError({ code, message, stack }: { code: string; message: string; stack: string }): Error {
+function rebuildError({
+  code,
+  message,
+  stack,
+}: {
+  code: string;
+  message: string;
+  stack: string;
+}): Error {
   const system = /^E[A-Z0-9]+$/.test(code);
   if (system) return Object.assign(new Error(message), { code, syscall: 'worker', stack });
   if (code !== '') return new CodedError(code, message);

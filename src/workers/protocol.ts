@@ -1,10 +1,5 @@
 import type { CodecKeys } from '../codec/index.ts';
-import type { TaskRunner } from './tasks.ts';
-
-/** The methods of {@link TaskRunner} that can be asked for. */
-export type TaskName = {
-  [K in keyof TaskRunner]: TaskRunner[K] extends (...parameters: never[]) => unknown ? K : never;
-}[keyof TaskRunner];
+import type { TaskName } from './tasks.ts';
 
 /** What a thread gets at start. Both sides hold the same memory; volume bytes never travel. */
 export interface ThreadData {
@@ -14,8 +9,7 @@ export interface ThreadData {
 }
 
 export type Request =
-  | { kind: 'task'; id: number; task: TaskName; parameters: unknown[] }
-  | { kind: 'stop' };
+  { kind: 'task'; id: number; task: TaskName; parameters: unknown[] } | { kind: 'stop' };
 
 export type Reply =
   | { kind: 'ready' }

@@ -42,12 +42,16 @@ const ZERO_BLOCK = Buffer.alloc(SPARSE_BLOCK_BYTES);
 /** An object of index version 1 decompresses to at most one chunk. */
 const CHUNK_BYTES_MAX = 16 << 20;
 
+/** What can be asked for. */
+export type TaskName = 'hash' | 'cut' | 'seal' | 'readFiles' | 'readDirectory' | 'open';
+
 type BytePath = string | Uint8Array;
 const fsPath = (path: BytePath): string | Buffer =>
   typeof path === 'string' ? path : Buffer.from(path);
 
 function codeOf(error: unknown): string {
-  if (error instanceof Error && 'code' in error && typeof error.code === 'string') return error.code;
+  if (error instanceof Error && 'code' in error && typeof error.code === 'string')
+    return error.code;
   return 'UNKNOWN';
 }
 
@@ -63,6 +67,12 @@ export class TaskRunner {
     this.#kernels = new Kernels(memory, threadIndex);
     this.#hasher = createHasher(keys.hash, keys.secret, this.#kernels);
     this.#encryptor = createEncryptor(keys.encryption, keys.masterKey, this.#kernels);
+  }
+
+  /** Runs a task by name. */
+  perform(task: TaskName, parameters: unknown[]): unknown {
+    const methods = this as unknown as Record<TaskName, (...values: unknown[]) => unknown>;
+    return methods[task](...parameters);
   }
 
   hash(messages: readonly (readonly Span[])[]): Uint8Array[] {
@@ -215,11 +225,13 @@ function listNames(path: BytePath): (string | Uint8Array)[] {
   const names = readdirSync(fsPath(path));
   if (!names.some((name) => name.includes('\ufffd'))) return names;
   const raw = readdirSync(fsPath(path), { encoding: 'buffer' });
-  return raw.map((name) => (isAscii(name) || isUtf8(name) ? name.toString() : Uint8Array.from(name)));
+  return raw.map((name) =>
+    isAscii(name) || isUtf8(name) ? name.toString() : Uint8Array.from(name),
+  );
 }
 
 function writeAll(descriptor: number, data: Uint8Array, offset: number): void {
-  for (let at = 0; at < data.length; ) {
+  for (let at = 0; at < data.length;) {
     at += writeSync(descriptor, data, at, data.length - at, offset + at);
   }
 }
@@ -231,7 +243,7 @@ function writeSparse(descriptor: number, data: Uint8Array, offset: number): void
     const block = bytes.subarray(at, at + SPARSE_BLOCK_BYTES);
     return block.equals(ZERO_BLOCK.subarray(0, block.length));
   };
-  for (let at = 0; at < bytes.length; ) {
+  for (let at = 0; at < bytes.length;) {
     let end = at;
     while (end < bytes.length && !isZero(end)) end += SPARSE_BLOCK_BYTES;
     end = Math.min(end, bytes.length);
@@ -240,4 +252,3 @@ function writeSparse(descriptor: number, data: Uint8Array, offset: number): void
     while (at < bytes.length && isZero(at)) at += SPARSE_BLOCK_BYTES;
   }
 }
-

@@ -14,8 +14,7 @@ const reply = (message: Reply): void => {
 function run(request: Extract<Request, { kind: 'task' }>): Reply {
   const { id, task, parameters } = request;
   try {
-    const method = runner[task] as (...values: unknown[]) => unknown;
-    return { kind: 'done', id, result: method.apply(runner, parameters) };
+    return { kind: 'done', id, result: runner.perform(task, parameters) };
   } catch (error) {
     const code =
       error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';

@@ -42,7 +42,11 @@ function vectorInput({ kind, seed, length }: SplitterVector): Buffer {
       return Buffer.concat(Array.from({ length: 200 }, () => once));
     }
     case 'mix':
-      return Buffer.concat([Buffer.alloc(3_145_739), prng(seed, 12_582_915), Buffer.alloc(5_242_881)]);
+      return Buffer.concat([
+        Buffer.alloc(3_145_739),
+        prng(seed, 12_582_915),
+        Buffer.alloc(5_242_881),
+      ]);
     default:
       return prng(seed, length);
   }
@@ -87,7 +91,9 @@ describe('splitters', () => {
       expect(createHash('sha256').update(input).digest('hex')).toBe(vector.sha256);
       for (const [name, expected] of Object.entries(vector.chunkLengths)) {
         const spec = splitterSpec(name);
-        expect(lengths(cutWhole(spec, input, input.length + 1), input.length), name).toEqual(expected);
+        expect(lengths(cutWhole(spec, input, input.length + 1), input.length), name).toEqual(
+          expected,
+        );
         if (spec.kind === 'buzhash') {
           const cuts = cutByKernel(spec, input, PIECE_BYTES_MAX);
           expect(lengths(cuts, input.length), `kernel, ${name}`).toEqual(expected);
@@ -97,10 +103,18 @@ describe('splitters', () => {
   }
 
   it('give the same cuts for any slicing of the input', () => {
-    const base = Buffer.concat([prng('slices', 500_000), Buffer.alloc(300_000), prng('b', 400_000)]);
+    const base = Buffer.concat([
+      prng('slices', 500_000),
+      Buffer.alloc(300_000),
+      prng('b', 400_000),
+    ]);
     const names = ['DYNAMIC-128K-BUZHASH', 'DYNAMIC-128K-RABINKARP', 'FIXED-128K'];
     const small: SplitterSpec = {
-      name: 'small', kind: 'fastcdc', minBytes: 8192, avgBytes: 16_384, maxBytes: 32_768,
+      name: 'small',
+      kind: 'fastcdc',
+      minBytes: 8192,
+      avgBytes: 16_384,
+      maxBytes: 32_768,
     };
     for (const spec of [...names.map(splitterSpec), small]) {
       const whole = cutWhole(spec, base, base.length);
@@ -170,7 +184,14 @@ describe('hashes', () => {
         const messages = [spansOf(a, aIn), spansOf(b, bIn)];
         expect(hasher.hashAll(messages).map(hex)).toEqual(messages.map(twin));
       }),
-      { numRuns: 12, seed: 3, examples: [[[128], [256], true, true], [[], [128, 128], true, false]] },
+      {
+        numRuns: 12,
+        seed: 3,
+        examples: [
+          [[128], [256], true, true],
+          [[], [128, 128], true, false],
+        ],
+      },
     );
   });
 });
@@ -184,8 +205,10 @@ describe('encryption', () => {
     plaintextLength: number;
     plaintextSeed: string;
   }
-  const { encryption } = goldenJson<{ encryption: EncryptionVector[] }>('vectors/crypto-vectors.json');
-  it("opens what Kopia sealed, and its own", () => {
+  const { encryption } = goldenJson<{ encryption: EncryptionVector[] }>(
+    'vectors/crypto-vectors.json',
+  );
+  it('opens what Kopia sealed, and its own', () => {
     for (const vector of encryption) {
       const key = Buffer.from(vector.masterKeyHex, 'hex');
       const encryptor = createEncryptor(vector.algorithm, key, kernels);
@@ -206,7 +229,7 @@ describe('encryption', () => {
     encryptor.seal([prng('plain', 100)], iv, out);
     const flipped = Uint8Array.from(out);
     flipped[50] = (flipped[50] as number) ^ 1;
-    const failed = expect.objectContaining({ code: 'DECRYPT_FAILED' });
+    const failed = expect.objectContaining({ code: 'DECRYPT_FAILED' }) as Error;
     expect(() => encryptor.open(flipped, iv)).toThrow(failed);
     expect(() => encryptor.open(out.subarray(0, 20), iv)).toThrow(failed);
     expect(() => encryptor.open(out, prng('other', 16))).toThrow(failed);
@@ -260,7 +283,10 @@ describe('compression', () => {
     const codes = ['BAD_COMPRESSION', 'UNKNOWN_COMPRESSION'];
     fc.assert(
       fc.property(
-        fc.nat(readable.length - 1), fc.nat(), fc.integer({ min: 1, max: 255 }), fc.nat(4000),
+        fc.nat(readable.length - 1),
+        fc.nat(),
+        fc.integer({ min: 1, max: 255 }),
+        fc.nat(4000),
         (which, position, flip, max) => {
           const vector = readable[which] as CompressionVector;
           const packed = Buffer.from(vector.compressedBase64, 'base64');

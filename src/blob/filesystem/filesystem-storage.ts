@@ -92,10 +92,14 @@ function mapError(error: unknown, what: string): unknown {
       });
     default: {
       const retry = ['EIO', 'EINTR', 'EAGAIN', 'ETIMEDOUT', 'EMFILE', 'ESTALE'].includes(code);
-      return new CodedError('STORAGE_FAILED', `the storage failed on ${what}: ${messageOf(error)}`, {
-        cause: error,
-        retry: retry ? 'backoff' : 'never',
-      });
+      return new CodedError(
+        'STORAGE_FAILED',
+        `the storage failed on ${what}: ${messageOf(error)}`,
+        {
+          cause: error,
+          retry: retry ? 'backoff' : 'never',
+        },
+      );
     }
   }
 }
@@ -139,7 +143,7 @@ async function openForWrite(path: string): Promise<fs.FileHandle> {
 }
 
 async function writeAll(file: fs.FileHandle, data: Uint8Array): Promise<void> {
-  for (let at = 0; at < data.length; ) {
+  for (let at = 0; at < data.length;) {
     at += (await file.write(data, at, data.length - at)).bytesWritten;
   }
 }
@@ -163,9 +167,10 @@ class FilesystemStorage implements BlobStorage {
         const offset = options.offset ?? 0;
         const size = (await file.stat()).size;
         const length = options.lengthBytes ?? size - offset;
-        if (offset < 0 || length < 0 || offset + length > size) throw invalidRange(id, offset, length);
+        if (offset < 0 || length < 0 || offset + length > size)
+          throw invalidRange(id, offset, length);
         const target = options.into?.subarray(0, length) ?? Buffer.allocUnsafeSlow(length);
-        for (let at = 0; at < length; ) {
+        for (let at = 0; at < length;) {
           const { bytesRead } = await file.read(target, at, length - at, offset + at);
           if (bytesRead === 0) throw invalidRange(id, offset, length);
           at += bytesRead;
@@ -177,11 +182,18 @@ class FilesystemStorage implements BlobStorage {
     });
   }
 
-  getMetadata(id: BlobId, options: { signal?: AbortSignal | undefined } = {}): Promise<BlobMetadata> {
+  getMetadata(
+    id: BlobId,
+    options: { signal?: AbortSignal | undefined } = {},
+  ): Promise<BlobMetadata> {
     return this.#request(id, options.signal, () => this.#stat(id));
   }
 
-  putBlob(id: BlobId, data: readonly Uint8Array[], options: PutOptions = {}): Promise<BlobMetadata> {
+  putBlob(
+    id: BlobId,
+    data: readonly Uint8Array[],
+    options: PutOptions = {},
+  ): Promise<BlobMetadata> {
     if (options.retention || options.doNotRecreate === true) {
       const what = options.retention ? 'object lock' : 'put-if-absent';
       const text = `a file system storage has no ${what}`;

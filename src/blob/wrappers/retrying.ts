@@ -6,10 +6,7 @@ import { ForwardingStorage } from './forwarding.ts';
 const DEFAULTS = { attemptsMax: 8, firstDelayMs: 100, delayMsMax: 10_000 };
 
 /** Tries again what the storage's own error mapping calls passing. Puts are atomic and overwrite, so repeating is safe. */
-export function withRetries(
-  inner: BlobStorage,
-  options: Partial<RetryOptions> = {},
-): BlobStorage {
+export function withRetries(inner: BlobStorage, options: Partial<RetryOptions> = {}): BlobStorage {
   return new RetryingStorage(inner, { ...DEFAULTS, ...options });
 }
 

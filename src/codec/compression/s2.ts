@@ -25,7 +25,7 @@ function bad(what: string): CodedError {
 export function decodeS2Stream(stream: Uint8Array, lengthMax: number): Uint8Array {
   const parts: Uint8Array[] = [];
   let total = 0;
-  for (let at = 0; at < stream.length; ) {
+  for (let at = 0; at < stream.length;) {
     if (at + 4 > stream.length) throw bad('chunk header cut short');
     const type = stream[at] as number;
     const length =

@@ -39,16 +39,18 @@ const SIZES: Record<string, number> = {
 
 /** Kopia's splitters by name (repo/splitter/splitter.go, v0.23.1), and our own FastCDC. */
 export const SPLITTERS: ReadonlyMap<string, SplitterSpec> = new Map(
-  Object.entries(SIZES).flatMap(([label, bytes]) => [
-    dynamic(`DYNAMIC-${label}-BUZHASH`, 'buzhash', bytes),
-    dynamic(`DYNAMIC-${label}-RABINKARP`, 'rabin-karp', bytes),
-    fixed(`FIXED-${label}`, bytes),
-  ]).concat([
-    dynamic('DYNAMIC', 'buzhash', 4096 * KIB),
-    fixed('FIXED', 4096 * KIB),
-    // Ours; it must never reach the format blob or a policy, where Kopia would not know it.
-    dynamic('fastcdc-4m', 'fastcdc', 4096 * KIB),
-  ]),
+  Object.entries(SIZES)
+    .flatMap(([label, bytes]) => [
+      dynamic(`DYNAMIC-${label}-BUZHASH`, 'buzhash', bytes),
+      dynamic(`DYNAMIC-${label}-RABINKARP`, 'rabin-karp', bytes),
+      fixed(`FIXED-${label}`, bytes),
+    ])
+    .concat([
+      dynamic('DYNAMIC', 'buzhash', 4096 * KIB),
+      fixed('FIXED', 4096 * KIB),
+      // Ours; it must never reach the format blob or a policy, where Kopia would not know it.
+      dynamic('fastcdc-4m', 'fastcdc', 4096 * KIB),
+    ]),
 );
 
 export const DEFAULT_SPLITTER = 'DYNAMIC-4M-BUZHASH';

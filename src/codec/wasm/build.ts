@@ -140,14 +140,15 @@ export async function buildKernels(): Promise<Uint8Array> {
     },
     listFiles: () => [],
   };
-  const flags = '--importMemory --sharedMemory --initialMemory 1 --maximumMemory 65536 --runtime stub';
-  const { error, stderr } = await asc.main(
+  const flags =
+    '--importMemory --sharedMemory --initialMemory 1 --maximumMemory 65536 --runtime stub';
+  const { error } = await asc.main(
     ['kernels.ts', '--outFile', 'kernels.wasm', '-O3', '--noAssert', '--enable', 'simd']
       .concat(['--enable', 'threads', '--enable', 'bulk-memory'])
       .concat(flags.split(' ')),
     options,
   );
-  if (error || !binary) throw new Error(`asc: ${error?.message ?? ''} ${stderr.toString()}`);
+  if (error || !binary) throw new Error('asc failed', { cause: error });
   return binary;
 }
 

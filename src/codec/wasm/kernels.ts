@@ -56,11 +56,24 @@ d192e819 d6990624 f40e3585 106aa070 19a4c116 1e376c08 2748774c 34b0bcb5 391c0cb3
     .map((word) => Number.parseInt(word, 16)),
 );
 const SHA256_INIT = Uint32Array.of(
-  0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
+  0x6a09e667,
+  0xbb67ae85,
+  0x3c6ef372,
+  0xa54ff53a,
+  0x510e527f,
+  0x9b05688c,
+  0x1f83d9ab,
+  0x5be0cd19,
 );
 const BLAKE2B_IV = BigUint64Array.of(
-  0x6a09e667f3bcc908n, 0xbb67ae8584caa73bn, 0x3c6ef372fe94f82bn, 0xa54ff53a5f1d36f1n,
-  0x510e527fade682d1n, 0x9b05688c2b3e6c1fn, 0x1f83d9abfb41bd6bn, 0x5be0cd19137e2179n,
+  0x6a09e667f3bcc908n,
+  0xbb67ae8584caa73bn,
+  0x3c6ef372fe94f82bn,
+  0xa54ff53a5f1d36f1n,
+  0x510e527fade682d1n,
+  0x9b05688c2b3e6c1fn,
+  0x1f83d9abfb41bd6bn,
+  0x5be0cd19137e2179n,
 );
 
 const wasmModule = new WebAssembly.Module(readFileSync(new URL('kernels.wasm', import.meta.url)));
@@ -116,7 +129,14 @@ export class Kernels {
     const out = this.#scratch + CUTS;
     const { minBytes, maxBytes, avgBytes } = spec;
     const found = this.#wasm.cutBuzhash(
-      BUZHASH_AT, address, length, count, minBytes, maxBytes, avgBytes - 1, out,
+      BUZHASH_AT,
+      address,
+      length,
+      count,
+      minBytes,
+      maxBytes,
+      avgBytes - 1,
+      out,
     );
     return Array.from({ length: found }, (_, i) => this.#view.getUint32(out + 4 * i, true));
   }

@@ -15,7 +15,8 @@ export function parseContentId(text: string): ContentId {
 }
 
 export function contentIdOf(prefix: string, hash: Uint8Array): ContentId {
-  return (prefix + Buffer.from(hash.buffer, hash.byteOffset, hash.length).toString('hex')) as ContentId;
+  return (prefix +
+    Buffer.from(hash.buffer, hash.byteOffset, hash.length).toString('hex')) as ContentId;
 }
 
 export const prefixOf = (id: ContentId): string => (id.length % 2 === 1 ? id.charAt(0) : '');

@@ -1,4 +1,5 @@
 import {
+  asError,
   type Clock,
   CodedError,
   isCode,
@@ -127,7 +128,10 @@ export class ContentManager {
   }
 
   /** Throws `CONTENT_NOT_FOUND`, `DAMAGED_BLOB`, `UNSUPPORTED_CONTENT`. */
-  async getContent(id: ContentId, options: { signal?: AbortSignal | undefined } = {}): Promise<Uint8Array> {
+  async getContent(
+    id: ContentId,
+    options: { signal?: AbortSignal | undefined } = {},
+  ): Promise<Uint8Array> {
     const entry = this.findOrThrow(id);
     return this.openPacked(entry, await this.getPacked(entry, options));
   }
@@ -160,8 +164,10 @@ export class ContentManager {
         signal: options.signal,
       });
     } catch (cause) {
-      if (isCode(cause, 'BLOB_NOT_FOUND')) throw damagedContent(entry, 'the blob is missing', cause);
-      if (isCode(cause, 'INVALID_RANGE')) throw damagedContent(entry, 'the blob is cut short', cause);
+      if (isCode(cause, 'BLOB_NOT_FOUND'))
+        throw damagedContent(entry, 'the blob is missing', cause);
+      if (isCode(cause, 'INVALID_RANGE'))
+        throw damagedContent(entry, 'the blob is cut short', cause);
       throw cause;
     }
   }
@@ -247,9 +253,6 @@ export class ContentManager {
     this.#committed.close();
   }
 }
-
-const asError = (value: unknown): Error =>
-  value instanceof Error ? value : new Error(String(value));
 
 function damagedContent(entry: IndexEntry, what: string, cause?: unknown): CodedError {
   const { packBlobId, contentId } = entry;

@@ -28,7 +28,9 @@ export const epochMarkerId = (epoch: number): string => `xe${epoch}`;
 export const epochPrefix = (epoch: number): string => `xn${epoch}_`;
 
 /** The first complete group of blobs named `<any>-s<set>-c<count>`; a name without that form is complete alone. */
-export function findCompleteSet(blobs: readonly BlobMetadata[]): readonly BlobMetadata[] | undefined {
+export function findCompleteSet(
+  blobs: readonly BlobMetadata[],
+): readonly BlobMetadata[] | undefined {
   const groups = new Map<string, BlobMetadata[]>();
   for (const blob of blobs) {
     const [, set, count] = blob.id.split('-');

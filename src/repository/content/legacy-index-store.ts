@@ -37,7 +37,9 @@ export class LegacyIndexStore implements IndexStore {
   async listActive(): Promise<ActiveIndexSet> {
     const { storage, codec } = this.#options;
     const all = await Array.fromAsync(storage.listBlobs('n'));
-    const present = new Map(all.filter(({ id }) => id !== POISON_BLOB).map((b) => [String(b.id), b]));
+    const present = new Map(
+      all.filter(({ id }) => id !== POISON_BLOB).map((b) => [String(b.id), b]),
+    );
     for (const log of await loadCompactionLogs(storage, codec)) {
       // A compaction counts once all of its outputs can be seen.
       if (log.outputs.every((id) => present.has(id))) {

@@ -1,4 +1,4 @@
-import { assert, type Nanoseconds, Semaphore, Signal } from '../../base/index.ts';
+import { asError, assert, type Nanoseconds, Semaphore, Signal } from '../../base/index.ts';
 import { type BlobId, blobId } from '../../blob/index.ts';
 import { type Compressor, compressContent, contentIv, type SealedItem } from '../../codec/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
@@ -64,7 +64,10 @@ export class WriteSession {
   /** Bytes of a content whose pack is still in memory. */
   packedBytes(entry: IndexEntry): Uint8Array | undefined {
     const pack = this.#inMemory.get(entry.packBlobId);
-    return pack && Uint8Array.from(pack.buffer.subarray(entry.packOffset, entry.packOffset + entry.packedLength));
+    return (
+      pack &&
+      Uint8Array.from(pack.buffer.subarray(entry.packOffset, entry.packOffset + entry.packedLength))
+    );
   }
 
   /** An entry about a content in another pack: a deletion, an undeletion. */
@@ -97,7 +100,7 @@ export class WriteSession {
   ): Promise<void> {
     await this.#lanes[kind].acquire();
     try {
-      if (this.#failure !== undefined) throw this.#failure;
+      if (this.#failure !== undefined) throw asError(this.#failure);
       const pack = await this.#takePack(kind, roomBytes);
       try {
         const sealed = await seal(pack.buffer.subarray(pack.length, pack.length + roomBytes));
@@ -193,7 +196,7 @@ export class WriteSession {
       for (const pack of this.#idle[kind].splice(0)) this.#close(pack);
     }
     await Promise.all(this.#puts);
-    if (this.#failure !== undefined) throw this.#failure;
+    if (this.#failure !== undefined) throw asError(this.#failure);
     return [...this.#entries.values()];
   }
 

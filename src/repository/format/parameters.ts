@@ -57,8 +57,16 @@ export const parametersSchema = z.looseObject({
   secret: base64,
   masterKey: base64,
   version: z.int(),
-  maxPackSize: z.int().optional().default(0).transform((value) => value || 20 * MIB),
-  indexVersion: z.int().optional().default(0).transform((value) => value || 1),
+  maxPackSize: z
+    .int()
+    .optional()
+    .default(0)
+    .transform((value) => value || 20 * MIB),
+  indexVersion: z
+    .int()
+    .optional()
+    .default(0)
+    .transform((value) => value || 1),
   epochParameters: epochSchema.optional().default(epochSchema.parse({})),
   enablePasswordChange: z.boolean().optional().default(false),
   splitter: z.string().optional().default(''),

@@ -145,7 +145,9 @@ export class IndexBody {
     const batch = 2048;
     for (let at = from; at < to; at += batch) {
       const length = Math.min(batch, to - at);
-      const bytes = Buffer.from(this.#source.read(this.#layout.entriesAt + at * stride, length * stride));
+      const bytes = Buffer.from(
+        this.#source.read(this.#layout.entriesAt + at * stride, length * stride),
+      );
       for (let i = 0; i < length; i++) yield this.#decode(bytes, i * stride);
     }
   }
@@ -227,7 +229,8 @@ export class IndexBody {
   #pack(index: number): string {
     const known = this.#packs.get(index);
     if (known !== undefined) return known;
-    if (index >= this.#layout.packCount) throw bad('an entry names a pack that is not in the table');
+    if (index >= this.#layout.packCount)
+      throw bad('an entry names a pack that is not in the table');
     const row = this.#source.read(this.#layout.packsAt + index * PACK_BYTES_V2, PACK_BYTES_V2);
     const length = row.readUInt8(0);
     const name = this.#name(row.readUInt32BE(1), length);

@@ -116,7 +116,10 @@ export class IndexV2Encoder {
 
   encode(entry: IndexEntry): Buffer {
     const key = contentKey(entry.contentId);
-    assert(this.#count === 0 || key.length === this.#keyBytes, 'keys of one index are equally long');
+    assert(
+      this.#count === 0 || key.length === this.#keyBytes,
+      'keys of one index are equally long',
+    );
     assert(entry.packOffset < OFFSET_MAX, 'pack offset too large for the index');
     assert(entry.originalLength < LENGTH_MAX, 'content too long for the index');
     assert(entry.packedLength < LENGTH_MAX, 'content too long for the index');

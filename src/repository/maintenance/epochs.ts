@@ -212,4 +212,3 @@ const maxOf = (times: readonly Nanoseconds[]): Nanoseconds =>
   times.reduce((a, b) => (a > b ? a : b), 0n);
 const minOf = (times: readonly Nanoseconds[]): Nanoseconds =>
   times.reduce((a, b) => (a < b ? a : b), maxOf(times));
-

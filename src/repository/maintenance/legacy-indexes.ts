@@ -39,7 +39,12 @@ export async function compactLegacyIndexes(
     const outputs: BlobMetadata[] = [];
     if (merged.length > 0) {
       const body = encodeIndex(format.parameters.indexVersion, merged);
-      const { id, bytes } = sealBlob(codec, 'n', '', Buffer.concat([body, repository.random(SUFFIX_BYTES)]));
+      const { id, bytes } = sealBlob(
+        codec,
+        'n',
+        '',
+        Buffer.concat([body, repository.random(SUFFIX_BYTES)]),
+      );
       outputs.push(await storage.putBlob(id, [bytes], putOptions));
     }
     await putLog(context, inputs, outputs);

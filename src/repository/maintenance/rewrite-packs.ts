@@ -32,7 +32,8 @@ export async function rewriteShortPacks(
     if (!apply || old.length === 0) continue;
     await rewritePack(repository, packBlobId, old);
     for (const { packedLength } of old) add(counts.rewritten, packedLength);
-    if (repository.contents.session.packedByteCount >= FLUSH_BYTES) await repository.contents.flush();
+    if (repository.contents.session.packedByteCount >= FLUSH_BYTES)
+      await repository.contents.flush();
   }
   await repository.contents.flush();
   return {
@@ -66,7 +67,10 @@ function findShortPacks({ contents }: Repository, letters: readonly string[]): S
 }
 
 /** All collected before any is rewritten: the index must not change under the iteration. */
-function entriesOf({ contents }: Repository, packs: ReadonlySet<string>): Map<string, IndexEntry[]> {
+function entriesOf(
+  { contents }: Repository,
+  packs: ReadonlySet<string>,
+): Map<string, IndexEntry[]> {
   const found = new Map<string, IndexEntry[]>();
   for (const entry of contents.entries()) {
     if (!packs.has(entry.packBlobId)) continue;
@@ -85,7 +89,7 @@ async function rewritePack(
 ): Promise<void> {
   const { contents, storage } = repository;
   entries.sort((a, b) => a.packOffset - b.packOffset);
-  const last = entries.at(-1) as IndexEntry;
+  const last = entries.at(-1);
   const start = (entries[0] as IndexEntry).packOffset;
   const bytes = await storage.getBlob(blobId(packBlobId), {
     offset: start,

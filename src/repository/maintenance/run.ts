@@ -282,4 +282,3 @@ class Cycle {
     await putSchedule(this.#context.repository, this.#schedule);
   }
 }
-

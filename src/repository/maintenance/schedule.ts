@@ -68,7 +68,9 @@ export async function loadSchedule(repository: Repository): Promise<Schedule> {
     return {
       nextFullNs: parseGoTime(raw.nextFullMaintenance),
       nextQuickNs: parseGoTime(raw.nextQuickMaintenance),
-      runs: new Map(Object.entries(raw.runs ?? {}).map(([task, runs]) => [task, (runs ?? []).map(parseRun)])),
+      runs: new Map(
+        Object.entries(raw.runs ?? {}).map(([task, runs]) => [task, (runs ?? []).map(parseRun)]),
+      ),
     };
   } catch (cause) {
     const text = `blob ${SCHEDULE_BLOB} is damaged: the maintenance schedule cannot be read`;

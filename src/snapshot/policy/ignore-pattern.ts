@@ -44,7 +44,11 @@ export function parseIgnorePattern(text: string, baseDirectory: string): IgnoreP
   if (directoryOnly) pattern = pattern.slice(0, -1);
   const rooted = pattern.startsWith('/');
   const anywhere = !rooted && !pattern.includes('/') && pattern !== '**';
-  const start = anywhere ? '(?:.*/|/)' : rooted || (pattern === '**' && baseDirectory === '') ? '' : '/';
+  const start = anywhere
+    ? '(?:.*/|/)'
+    : rooted || (pattern === '**' && baseDirectory === '')
+      ? ''
+      : '/';
   const base = baseDirectory === '/' ? '' : baseDirectory;
   const prefix = [...base].map(quote).join('');
   const matcher = new RegExp(`^${prefix}${start}${translate(pattern)}$`, 'su');

@@ -108,7 +108,7 @@ export async function loadPolicyTree(
 
 function inheritance({ host, userName, path }: SourceInfo): PolicyTarget[] {
   const paths: string[] = [];
-  for (let current = path; ; ) {
+  for (let current = path; ;) {
     paths.push(current);
     const slash = current.lastIndexOf('/');
     const parent = slash > 0 ? current.slice(0, slash) : slash === 0 ? '/' : '';

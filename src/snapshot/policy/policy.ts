@@ -8,7 +8,10 @@ export type PolicyTarget = SourceInfo;
 
 const flag = z.boolean().optional();
 const count = z.int().min(0).optional();
-const names = z.array(z.string()).nullish().transform((value) => value ?? undefined);
+const names = z
+  .array(z.string())
+  .nullish()
+  .transform((value) => value ?? undefined);
 const big = z.union([z.int(), z.bigint()]).optional();
 
 /** One level's settings; what is absent is inherited. Fields in Kopia's order, unknown ones kept. */

@@ -40,7 +40,9 @@ function back(ns: Nanoseconds, years: number, months: number, days: number): Nan
     date.getUTCSeconds(),
   );
   // Keeps 2^31 - 1, which means "for ever", from leaving the range of dates.
-  return Number.isFinite(shifted) ? BigInt(shifted) * 1_000_000n + (ns % 1_000_000_000n) : -(2n ** 62n);
+  return Number.isFinite(shifted)
+    ? BigInt(shifted) * 1_000_000n + (ns % 1_000_000_000n)
+    : -(2n ** 62n);
 }
 
 function periodsOf(retention: Policy['retention'], newestNs: Nanoseconds): Period[] {

@@ -1,0 +1,192 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { Secret } from '../../src/base/index.ts';
+import { openStorage } from '../../src/blob/index.ts';
+import {
+  COMPRESSORS,
+  ENCRYPTION_NAMES,
+  HASH_NAMES,
+  KOPIA_SPLITTER_NAMES,
+} from '../../src/codec/index.ts';
+import { changePassword, openRepository } from '../../src/repository/index.ts';
+import {
+  DEFAULT_POLICY,
+  listSnapshots,
+  policySchema,
+  putPolicy,
+} from '../../src/snapshot/index.ts';
+import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
+import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
+import { makeTree } from '../support/trees.ts';
+
+const work = tempDirectory('interop');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+const at = (name: string): string => join(work, name);
+const GLOBAL = { host: '', userName: '', path: '' };
+
+interface Row {
+  hash: string;
+  encryption: string;
+  splitter: string;
+  compression: string;
+  version: 1 | 2 | 3;
+}
+
+/** Every value, every pair of hash and encryption, of splitter and format, of compression and format. */
+function rows(): Row[] {
+  const base: Row = {
+    hash: 'BLAKE2B-256-128',
+    encryption: 'AES256-GCM-HMAC-SHA256',
+    splitter: 'DYNAMIC-4M-BUZHASH',
+    compression: 'none',
+    version: 3,
+  };
+  const written = COMPRESSORS.filter(({ compress }) => compress).map(({ name }) => name);
+  const versions = [1, 2, 3] as const;
+  const all = [
+    ...HASH_NAMES.flatMap((hash) =>
+      ENCRYPTION_NAMES.map((encryption) => ({ ...base, hash, encryption })),
+    ),
+    ...KOPIA_SPLITTER_NAMES.map((splitter, i) => ({
+      ...base,
+      splitter,
+      version: versions[i % 3] ?? 3,
+    })),
+    ...written.map((compression, i) => ({ ...base, compression, version: versions[i % 3] ?? 3 })),
+  ];
+  return process.env.SOAK === '1'
+    ? [
+        ...all,
+        ...KOPIA_SPLITTER_NAMES.flatMap((splitter) =>
+          versions.map((version) => ({ ...base, splitter, version })),
+        ),
+        ...written.flatMap((compression) =>
+          versions.map((version) => ({ ...base, compression, version })),
+        ),
+      ]
+    : all;
+}
+
+describe.skipIf(!hasKopia)('the real Kopia', () => {
+  const tree = at('tree');
+  makeTree(tree, 'interop');
+
+  it.for(rows().map((row, i) => ({ ...row, i })))(
+    'and we read each other: $hash $encryption $splitter $compression v$version',
+    async ({ i, compression, ...format }) => {
+      const repo = at(`ours-${i}`);
+      await createTest(repo, format);
+      {
+        await using repository = await openTest(repo);
+        const compressed = { ...DEFAULT_POLICY, compression: { compressorName: compression } };
+        await putPolicy(repository, GLOBAL, policySchema.parse(compressed));
+        const { rootEntry } = await backUp(repository, tree);
+        const kopia = new Kopia(PASSWORD).connect(repo);
+        kopia.verifyAll();
+        kopia.run('snapshot', 'restore', rootEntry.objectId, at(`theirs-out-${i}`));
+        assertSameTree(tree, at(`theirs-out-${i}`));
+        // The same tree by Kopia into the same repository: it finds all contents there.
+        fs.utimesSync(join(tree, 'README'), 1, 1);
+        const theirs = kopia.json<{ id: string; rootEntry: { obj: string } }>(
+          'snapshot',
+          'create',
+          tree,
+        );
+        await repository.contents.refresh();
+        repository.manifests.invalidate();
+        const ours = await backUp(repository, tree);
+        expect(ours.rootEntry.objectId).toBe(theirs.rootEntry.obj);
+        expect(ours.counters.contentsNew).toBe(0);
+        const snapshot = (await listSnapshots(repository)).find(({ id }) => id === theirs.id);
+        if (!snapshot?.rootEntry) throw new Error('their snapshot is not listed');
+        await restore(repository, snapshot.rootEntry, at(`ours-out-${i}`));
+        assertSameTree(tree, at(`ours-out-${i}`));
+        kopia.run('maintenance', 'run', '--full');
+      }
+      for (const name of ['ours', 'theirs-out', 'ours-out']) {
+        fs.rmSync(at(`${name}-${i}`), { recursive: true, force: true });
+      }
+    },
+  );
+
+  it('opens a repository whose password we changed, and we one whose password it changed', async () => {
+    const repo = at('password');
+    await createTest(repo);
+    {
+      await using storage = await openStorage(repo);
+      await using repository = await openTest(repo);
+      await changePassword(storage, repository.format, new Secret('second'));
+    }
+    const kopia = new Kopia('second').connect(repo);
+    kopia.run('repository', 'change-password', '--new-password=third');
+    await using storage = await openStorage(repo);
+    const client = { username: 'tester', hostname: 'testhost' };
+    await expect(openTest(repo)).rejects.toMatchObject({ code: 'WRONG_PASSWORD' });
+    await using repository = await openRepository({
+      storage,
+      password: new Secret('third'),
+      client,
+    });
+    expect(await listSnapshots(repository)).toEqual([]);
+  });
+
+  it('reads what it would not compress itself, and a policy that it wrote is ours', async () => {
+    const repo = at('s2');
+    const kopia = new Kopia(PASSWORD).create(repo);
+    kopia.run('policy', 'set', '--global', '--compression=s2-default', '--keep-latest=3');
+    const theirs = kopia.json<{ rootEntry: { obj: string } }>('snapshot', 'create', tree);
+    await using repository = await openTest(repo);
+    const { rootEntry, counters } = await backUp(repository, tree);
+    expect(rootEntry.objectId).toBe(theirs.rootEntry.obj);
+    expect(counters).toMatchObject({ contentsNew: 0, bytesRead: 0 });
+    for (let i = 0; i < 3; i++) await backUp(repository, tree);
+    expect(await listSnapshots(repository)).toHaveLength(3);
+    await restore(repository, rootEntry, at('s2-out'));
+    assertSameTree(tree, at('s2-out'));
+  });
+
+  it('and we write at once without losing anything', async () => {
+    const [repo, other] = [at('both'), at('other')];
+    makeTree(other, 'other');
+    await createTest(repo);
+    await using repository = await openTest(repo, { threads: true });
+    const kopia = new Kopia(PASSWORD).connect(repo);
+    const { execFile } = await import('node:child_process');
+    for (let round = 0; round < 3; round++) {
+      fs.writeFileSync(join(tree, 'round'), `ours ${round}`);
+      fs.writeFileSync(join(other, 'round'), `theirs ${round}`);
+      const theirs = new Promise((resolve, reject) => {
+        const [command, parameters, options] = kopia.command('snapshot', 'create', other);
+        execFile(command, parameters, options, (error) =>
+          error ? reject(error) : resolve(undefined),
+        );
+      });
+      await Promise.all([theirs, backUp(repository, tree)]);
+    }
+    kopia.verifyAll();
+    await repository.contents.refresh();
+    repository.manifests.invalidate();
+    const snapshots = await listSnapshots(repository);
+    expect(snapshots.filter(({ source }) => source.path === tree)).toHaveLength(3);
+    expect(snapshots.filter(({ source }) => source.path === other)).toHaveLength(3);
+  });
+
+  it('opens a large file that we cut in parts above 2 GiB at the same places', async () => {
+    const repo = at('parts');
+    const big = at('parts-tree');
+    fs.mkdirSync(big);
+    const kopia = new Kopia(PASSWORD).create(repo);
+    // Parts of 5 MB stand for those of 2 GiB.
+    kopia.run('policy', 'set', '--global', '--parallel-upload-above-size-mib=5');
+    fs.writeFileSync(join(big, 'file'), fs.readFileSync(process.execPath).subarray(0, 23_000_000));
+    const theirs = kopia.json<{ rootEntry: { obj: string } }>('snapshot', 'create', big);
+    await using repository = await openTest(repo);
+    fs.utimesSync(join(big, 'file'), 5, 5);
+    const touched = await backUp(repository, big);
+    expect(touched.counters).toMatchObject({ contentsNew: 0, files: 1 });
+    const again = kopia.json<{ rootEntry: { obj: string } }>('snapshot', 'create', big);
+    expect(again.rootEntry.obj).toBe(touched.rootEntry.objectId);
+    expect(again.rootEntry.obj).not.toBe(theirs.rootEntry.obj);
+  });
+});

@@ -1,0 +1,96 @@
+import { type Clock, type Logger, Secret, silentLogger } from '../../src/base/index.ts';
+import { type BlobStorage, openStorage } from '../../src/blob/index.ts';
+import {
+  createFormat,
+  defaultParameters,
+  type NewFormat,
+  openRepository,
+  putMaintenanceParameters,
+  type Repository,
+} from '../../src/repository/index.ts';
+import { DEFAULT_POLICY, putPolicy } from '../../src/snapshot/index.ts';
+import {
+  createSnapshot,
+  restoreTree,
+  type RestoreCounters,
+  type UploadOptions,
+  type UploadResult,
+} from '../../src/uploader/index.ts';
+import { createInProcessPool, createThreadPool } from '../../src/workers/index.ts';
+
+export const PASSWORD = 'test password';
+export const CLIENT = { username: 'tester', hostname: 'testhost' };
+const DEFAULT_FORMAT: NewFormat = {
+  hash: 'BLAKE2B-256-128',
+  encryption: 'AES256-GCM-HMAC-SHA256',
+  splitter: 'DYNAMIC-4M-BUZHASH',
+  version: 3,
+};
+
+export interface OpenTestOptions {
+  clock?: Clock;
+  threads?: boolean;
+  wrap?: (storage: BlobStorage) => BlobStorage;
+  indexMemoryBytes?: number;
+}
+
+/** Opens with a data path on this thread, or on worker threads where a test is about them. */
+export async function openTest(path: string, options: OpenTestOptions = {}): Promise<Repository> {
+  const storage = await openStorage(path);
+  return openRepository({
+    storage: options.wrap ? options.wrap(storage) : storage,
+    password: new Secret(PASSWORD),
+    client: CLIENT,
+    ...(options.clock && { clock: options.clock }),
+    ...(options.indexMemoryBytes !== undefined && { indexMemoryBytes: options.indexMemoryBytes }),
+    dataPath: {
+      threads: 2,
+      slabCount: 12,
+      factory: options.threads === true ? createThreadPool(2) : createInProcessPool,
+    },
+  });
+}
+
+export async function createTest(path: string, format: Partial<NewFormat> = {}): Promise<void> {
+  await using storage = await openStorage(path, { create: true });
+  await createFormat(storage, new Secret(PASSWORD), { ...DEFAULT_FORMAT, ...format });
+  await using repository = await openTest(path);
+  await putPolicy(repository, { host: '', userName: '', path: '' }, DEFAULT_POLICY);
+  await putMaintenanceParameters(repository, defaultParameters(CLIENT));
+  await repository.flush();
+}
+
+export function backUp(
+  repository: Repository,
+  path: string,
+  options: Partial<UploadOptions> = {},
+): Promise<UploadResult> {
+  return createSnapshot(repository, path, {
+    source: { host: CLIENT.hostname, userName: CLIENT.username, path },
+    logger: silentLogger,
+    signal: new AbortController().signal,
+    ...options,
+  });
+}
+
+export function restore(
+  repository: Repository,
+  root: Parameters<typeof restoreTree>[1],
+  target: string,
+  options: Partial<Parameters<typeof restoreTree>[3]> = {},
+): Promise<RestoreCounters> {
+  return restoreTree(repository, root, target, {
+    logger: silentLogger,
+    signal: new AbortController().signal,
+    ...options,
+  });
+}
+
+/** Keeps what was warned about. */
+export function recordingLogger(): Logger & { readonly messages: string[] } {
+  const messages: string[] = [];
+  const note = (_fields: object, message: string): void => {
+    messages.push(message);
+  };
+  return { debug: note, info: note, warn: note, error: note, messages };
+}

@@ -1,0 +1,167 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { CanceledError } from '../../src/base/index.ts';
+import { listSnapshots, readDirectory } from '../../src/snapshot/index.ts';
+import { newUploadCounters, restoreBlocks } from '../../src/uploader/index.ts';
+import { prng } from '../support/golden.ts';
+import { assertSameTree, tempDirectory } from '../support/kopia.ts';
+import { backUp, createTest, openTest, recordingLogger, restore } from '../support/repositories.ts';
+import { makeTree } from '../support/trees.ts';
+
+const work = tempDirectory('roundtrip');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+const at = (name: string): string => join(work, name);
+
+describe.each([false, true])('a tree, worker threads: %s', (threads) => {
+  const repo = at(`repo-${threads}`);
+  const tree = at(`tree-${threads}`);
+
+  it('comes back as it was, twice, and the second backup stores nothing', async () => {
+    makeTree(tree, 'round');
+    await createTest(repo);
+    await using repository = await openTest(repo, { threads });
+    const first = await backUp(repository, tree);
+    expect(first.counters).toMatchObject({ errors: 0, cachedFiles: 0 });
+    await restore(repository, first.rootEntry, at(`out-${threads}`));
+    assertSameTree(tree, at(`out-${threads}`));
+    const second = await backUp(repository, tree);
+    expect(second.rootEntry.objectId).toBe(first.rootEntry.objectId);
+    expect(second.counters).toMatchObject({ files: 0, bytesRead: 0, contentsNew: 0 });
+    const again = await restore(repository, first.rootEntry, at(`out-${threads}`));
+    expect(again.files).toBe(0);
+  });
+
+  it('is read whole when times changed, and still stores nothing', async () => {
+    await using repository = await openTest(repo, { threads });
+    const now = new Date();
+    fs.utimesSync(join(tree, 'data/big'), now, now);
+    const { counters } = await backUp(repository, tree);
+    expect(counters).toMatchObject({ files: 1, contentsNew: 0, bytesRead: 3_000_000 });
+  });
+
+  it('a file that changed is stored, the others are taken over', async () => {
+    await using repository = await openTest(repo, { threads });
+    fs.appendFileSync(join(tree, 'README'), 'more\n');
+    const { counters, rootEntry } = await backUp(repository, tree);
+    expect(counters).toMatchObject({ files: 1, contentsNew: 1 });
+    await restore(repository, rootEntry, at(`changed-${threads}`));
+    assertSameTree(tree, at(`changed-${threads}`));
+  });
+});
+
+it('an interrupted backup leaves an incomplete snapshot that the next one builds on', async () => {
+  const [repo, tree] = [at('repo-interrupted'), at('tree-interrupted')];
+  for (let i = 0; i < 60; i++) {
+    fs.mkdirSync(join(tree, `d${i}`), { recursive: true });
+    fs.writeFileSync(join(tree, `d${i}`, 'file'), prng(`interrupted-${i}`, 200_000));
+  }
+  await createTest(repo);
+  await using repository = await openTest(repo);
+  const controller = new AbortController();
+  const counters = newUploadCounters();
+  // Ctrl-C in the middle of the walk: when the 30th directory is counted.
+  let directories = 0;
+  Object.defineProperty(counters, 'directories', {
+    get: () => directories,
+    set: (count: number) => {
+      directories = count;
+      if (count === 30) controller.abort(new CanceledError('user'));
+    },
+  });
+  const partial = await backUp(repository, tree, { signal: controller.signal, counters });
+  expect(partial.snapshot.incomplete).toBe('canceled');
+  expect((await listSnapshots(repository)).map(({ incomplete }) => incomplete)).toEqual([
+    'canceled',
+  ]);
+  const whole = await backUp(repository, tree);
+  expect(whole.snapshot.incomplete).toBeUndefined();
+  expect(counters.files).toBeGreaterThan(20);
+  expect(whole.counters.cachedFiles).toBe(counters.files);
+  await restore(repository, whole.rootEntry, at('out-interrupted'));
+  assertSameTree(tree, at('out-interrupted'));
+});
+
+describe('a raw volume', () => {
+  const [repo, image] = [at('repo-block'), at('volume.img')];
+
+  it('is stored without reading its holes, in the layout of Velero, and comes back', async () => {
+    fs.writeFileSync(image, prng('block-start', 5_000_001));
+    const file = fs.openSync(image, 'r+');
+    fs.ftruncateSync(file, 300 << 20);
+    fs.writeSync(file, prng('block-far', 777_777), 0, 777_777, 200 << 20);
+    fs.closeSync(file);
+    await createTest(repo);
+    await using repository = await openTest(repo, { threads: true });
+    const { counters, rootEntry } = await backUp(repository, image, { block: true });
+    expect(counters.bytesRead).toBeLessThan(16 << 20);
+    expect(counters.bytesNew).toBeLessThan(20 << 20);
+    const [entry, ...others] = await readDirectory(repository, rootEntry.objectId);
+    expect(others).toEqual([]);
+    expect(entry).toMatchObject({ name: image, type: 'f', mode: 0o777, size: 300 << 20 });
+    const options = { logger: recordingLogger(), signal: new AbortController().signal };
+    await restoreBlocks(repository, rootEntry, at('plain.img'), options);
+    expect(fs.readFileSync(at('plain.img')).equals(fs.readFileSync(image))).toBe(true);
+    await restoreBlocks(repository, rootEntry, at('sparse.img'), { ...options, sparse: true });
+    expect(fs.readFileSync(at('sparse.img')).equals(fs.readFileSync(image))).toBe(true);
+    expect(fs.statSync(at('sparse.img')).blocks * 512).toBeLessThan(40 << 20);
+    const again = await backUp(repository, image, { block: true });
+    expect(again.counters.contentsNew).toBe(0);
+  });
+
+  it('is refused where the path is no volume, and for a target that is none', async () => {
+    await using repository = await openTest(repo);
+    await expect(backUp(repository, work, { block: true })).rejects.toMatchObject({
+      code: 'SOURCE_UNREADABLE',
+    });
+    const [snapshot] = await listSnapshots(repository);
+    if (!snapshot?.rootEntry) throw new Error('no snapshot');
+    const options = { logger: recordingLogger(), signal: new AbortController().signal };
+    await expect(
+      restoreBlocks(repository, snapshot.rootEntry, work, options),
+    ).rejects.toMatchObject({
+      code: 'TARGET_UNUSABLE',
+    });
+  });
+});
+
+describe('sources with trouble', () => {
+  it('odd types are skipped, names that are not UTF-8 are stored as Kopia does and warned of', async () => {
+    const [repo, tree] = [at('repo-odd'), at('tree-odd')];
+    fs.mkdirSync(tree);
+    fs.writeFileSync(Buffer.concat([Buffer.from(`${tree}/bad-`), Buffer.of(0xff)]), 'one');
+    fs.writeFileSync(Buffer.concat([Buffer.from(`${tree}/bad-`), Buffer.of(0xfe)]), 'two');
+    const { execFileSync } = await import('node:child_process');
+    execFileSync('mkfifo', [join(tree, 'fifo')]);
+    await createTest(repo);
+    await using repository = await openTest(repo);
+    const logger = recordingLogger();
+    const { counters, rootEntry } = await backUp(repository, tree, { logger });
+    expect(counters).toMatchObject({ files: 2, skipped: 1, errors: 0 });
+    expect(logger.messages.filter((message) => message.includes('UTF-8'))).toHaveLength(2);
+    const names = (await readDirectory(repository, rootEntry.objectId)).map(({ name }) => name);
+    expect(new Set(names)).toEqual(new Set(['bad-\ufffd', 'bad-\ufffd~2']));
+  });
+
+  it('a source that is not there is one clear sentence', async () => {
+    await using repository = await openTest(at('repo-odd'));
+    await expect(backUp(repository, at('nothing-here'))).rejects.toMatchObject({
+      code: 'SOURCE_UNREADABLE',
+      message: `cannot read ${at('nothing-here')}: it does not exist`,
+    });
+  });
+
+  it('rules leave out what they name, and files of a compressor are compressed', async () => {
+    const [repo, tree] = [at('repo-rules'), at('tree-rules')];
+    makeTree(tree, 'rules');
+    fs.writeFileSync(join(tree, '.kopiaignore'), '*.txt\n!repeated.txt\n/data/\n# nothing\n');
+    await createTest(repo);
+    await using repository = await openTest(repo);
+    const { rootEntry, counters } = await backUp(repository, tree);
+    const names = (await readDirectory(repository, rootEntry.objectId)).map(({ name }) => name);
+    expect(names).not.toContain('data');
+    expect(names).toContain('text');
+    expect(counters.excludedFiles).toBe(1);
+    expect(counters.excludedDirectories).toBe(1);
+  });
+});
