@@ -32,6 +32,7 @@ export interface OpenTestOptions {
   threads?: boolean;
   wrap?: (storage: BlobStorage) => BlobStorage;
   indexMemoryBytes?: number;
+  client?: { username: string; hostname: string };
 }
 
 /** Opens with a data path on this thread, or on worker threads where a test is about them. */
@@ -40,7 +41,7 @@ export async function openTest(path: string, options: OpenTestOptions = {}): Pro
   return openRepository({
     storage: options.wrap ? options.wrap(storage) : storage,
     password: new Secret(PASSWORD),
-    client: CLIENT,
+    client: options.client ?? CLIENT,
     ...(options.clock && { clock: options.clock }),
     ...(options.indexMemoryBytes !== undefined && { indexMemoryBytes: options.indexMemoryBytes }),
     dataPath: {

@@ -9,10 +9,14 @@ const SHORT_SHARE = 0.6;
 /** Bytes rewritten between two flushes. */
 const FLUSH_BYTES = 512 << 20;
 
-/** Writes the contents of short packs again, together; the old packs then belong to nobody. */
+/**
+ * Writes the contents of short packs again, together; the old packs then belong to nobody.
+ * `isDropped`: deleted entries that this run drops next; Kopia copies them once more before.
+ */
 export async function rewriteShortPacks(
   context: TaskContext,
   letters: readonly ('p' | 'q')[],
+  isDropped: (entry: IndexEntry) => boolean = () => false,
 ): Promise<TaskStats> {
   const { repository, safety, apply } = context;
   const short = findShortPacks(repository, letters);
@@ -24,7 +28,9 @@ export async function rewriteShortPacks(
   };
   for (const [packBlobId, entries] of entriesOf(repository, short)) {
     context.signal.throwIfAborted();
-    const old = entries.filter(({ timestampSeconds, packedLength }) => {
+    const old = entries.filter((entry) => {
+      if (isDropped(entry)) return false;
+      const { timestampSeconds, packedLength } = entry;
       const isOld = now - BigInt(timestampSeconds) * SECOND_NS >= safety.rewriteMinAgeNs;
       add(isOld ? counts.toRewrite : counts.retained, packedLength);
       return isOld;

@@ -4,7 +4,9 @@ import {
   messageOf,
   type Nanoseconds,
   MINUTE_NS,
+  unixSeconds,
 } from '../../base/index.ts';
+import type { IndexEntry } from '../index/entry.ts';
 import { clientName, type Repository } from '../repository.ts';
 import { cleanupLogs } from './cleanup-logs.ts';
 import { deleteUnreferencedPacks } from './delete-packs.ts';
@@ -173,12 +175,19 @@ class Cycle {
 
   async runFull(collectGarbage: (context: TaskContext) => Promise<TaskStats>): Promise<void> {
     await this.#run('snapshot-gc', collectGarbage);
+    const dropNs = this.#safeDropTime();
+    // A watermark hides up to its second; the legacy compaction drops what is older.
+    const limit = dropNs === undefined ? -1 : unixSeconds(dropNs) - (this.#hasEpochs ? 0 : 1);
+    const isDropped = ({ deleted, timestampSeconds }: IndexEntry): boolean =>
+      deleted && timestampSeconds <= limit;
     if (this.#mayRewrite('full-rewrite-contents')) {
-      await this.#run('full-rewrite-contents', (context) => rewriteShortPacks(context, ['p', 'q']));
+      await this.#run('full-rewrite-contents', (context) =>
+        rewriteShortPacks(context, ['p', 'q'], isDropped),
+      );
     } else {
       this.#skip('full-rewrite-contents', 'packs of the last rewrite have not been deleted yet');
     }
-    await this.#dropDeleted();
+    await this.#dropDeleted(dropNs);
     await this.#deletePacks('full-delete-blobs', ['p', 'q', 's']);
     if (this.#parameters.extendObjectLocks) {
       this.#skip('extend-blob-retention-time', 'this storage has no object lock');
@@ -193,9 +202,8 @@ class Cycle {
     await this.#run('cleanup-logs', (context) => cleanupLogs(context, this.#parameters));
   }
 
-  async #dropDeleted(): Promise<void> {
+  async #dropDeleted(untilNs: Nanoseconds | undefined): Promise<void> {
     const task = 'full-drop-deleted-content';
-    const untilNs = this.#safeDropTime();
     if (untilNs === undefined) {
       this.#skip(task, 'two garbage collections with enough time between them are needed first');
       return;

@@ -1,0 +1,141 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { CodedError } from '../../src/base/index.ts';
+import {
+  blobId,
+  type BlobStorage,
+  faulty,
+  metered,
+  openStorage,
+  readOnly,
+  withRetries,
+  withThrottle,
+} from '../../src/blob/index.ts';
+import { storageContract } from '../contract/storage.ts';
+import { tempDirectory } from '../support/kopia.ts';
+
+const work = tempDirectory('blob');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+let next = 0;
+const openNew = (): Promise<BlobStorage> =>
+  openStorage(join(work, String(next++)), { create: true });
+const ID = blobId('p0123456789abcdef0123456789abcdef-s0');
+
+storageContract('file system', openNew);
+storageContract('with every wrapper', async () => {
+  const plain = faulty(await openNew(), () => undefined);
+  const limits = { downloadBytesPerSecond: 2 ** 30, uploadBytesPerSecond: 2 ** 30 };
+  return metered(withThrottle(withRetries(plain), limits));
+});
+
+describe('the file system store', () => {
+  it("lies in Kopia's sharded layout, leaves no temporary file, keeps others out", async () => {
+    const path = join(work, 'layout');
+    await using storage = await openStorage(path, { create: true });
+    await storage.putBlob(ID, [Buffer.from('x')]);
+    await storage.putBlob(blobId('kopia.repository'), [Buffer.from('y')]);
+    const file = join(path, 'p/012/3456789abcdef0123456789abcdef-s0.f');
+    expect(fs.readFileSync(file, 'utf8')).toBe('x');
+    expect(fs.statSync(file).mode & 0o777).toBe(0o600);
+    expect(fs.readFileSync(join(path, 'kopia.repository.f'), 'utf8')).toBe('y');
+    expect(fs.readFileSync(join(path, '.shards'), 'utf8')).toBe(
+      '{"default":[1,3],"maxNonShardedLength":20}\n',
+    );
+    const names = fs.readdirSync(path, { recursive: true }).map(String);
+    expect(names.filter((name) => name.includes('.tmp.'))).toEqual([]);
+  });
+
+  it('follows the sharding that is there, with overrides, and ignores foreign files', async () => {
+    const path = join(work, 'sharded');
+    fs.mkdirSync(join(path, 'p'), { recursive: true });
+    const shards = {
+      default: [3, 3],
+      maxNonShardedLength: 5,
+      overrides: [{ prefix: 'q', shards: [] }],
+    };
+    fs.writeFileSync(join(path, '.shards'), JSON.stringify(shards));
+    fs.writeFileSync(join(path, 'p', 'leftover.f.tmp.0011223344556677'), 'junk');
+    await using storage = await openStorage(path);
+    await storage.putBlob(blobId('abcdefghij'), [Buffer.of(1)]);
+    await storage.putBlob(blobId('qbcdefghij'), [Buffer.of(2)]);
+    expect(fs.existsSync(join(path, 'abc/def/ghij.f'))).toBe(true);
+    expect(fs.existsSync(join(path, 'qbcdefghij.f'))).toBe(true);
+    expect((await Array.fromAsync(storage.listBlobs(''))).length).toBe(2);
+  });
+
+  it.each([
+    ['a path that is not there', 'missing', 'STORAGE_NOT_FOUND'],
+    ['an unknown scheme', 's9://bucket/', 'BAD_LOCATION'],
+    ['a file', 'a-file', 'STORAGE_FAILED'],
+    ['damaged sharding', 'bad-shards', 'BAD_SHARDS_FILE'],
+  ])('refuses %s', async (_what, location, code) => {
+    fs.writeFileSync(join(work, 'a-file'), '');
+    fs.mkdirSync(join(work, 'bad-shards'), { recursive: true });
+    fs.writeFileSync(join(work, 'bad-shards', '.shards'), '{"default":[0]');
+    const path = location.includes(':') ? location : join(work, location);
+    await expect(openStorage(path)).rejects.toMatchObject({ code });
+  });
+
+  it('takes file URLs, and paths with characters that mean something in URLs', async () => {
+    const path = join(work, 'odd #name? %41');
+    await using storage = await openStorage(path, { create: true });
+    await storage.putBlob(ID, [Buffer.of(1)]);
+    expect(fs.existsSync(join(path, '.shards'))).toBe(true);
+    await using again = await openStorage(
+      new URL(`file://${encodeURIComponent(path).replaceAll('%2F', '/')}`).href,
+    );
+    expect(await Array.fromAsync(again.listBlobs(''))).toHaveLength(1);
+  });
+});
+
+describe('wrappers', () => {
+  const failing = (times: number, retry: 'never' | 'backoff') => {
+    let left = times;
+    return (): void => {
+      if (left-- > 0) throw new CodedError('STORAGE_FAILED', 'injected', { retry });
+    };
+  };
+
+  it('retries pass over what passes, also when a put took effect and its answer was lost', async () => {
+    const storage = withRetries(faulty(await openNew(), failing(3, 'backoff')), {
+      firstDelayMs: 1,
+    });
+    await storage.putBlob(ID, [Buffer.from('data')]);
+    expect(Buffer.from(await storage.getBlob(ID)).toString()).toBe('data');
+  });
+
+  it('retries give up at their bound, and at once on what will not pass', async () => {
+    for (const [times, retry] of [
+      [100, 'backoff'],
+      [1, 'never'],
+    ] as const) {
+      const storage = withRetries(faulty(await openNew(), failing(times, retry)), {
+        firstDelayMs: 1,
+        attemptsMax: 3,
+      });
+      await expect(storage.putBlob(ID, [Buffer.of(1)])).rejects.toMatchObject({
+        code: 'STORAGE_FAILED',
+      });
+    }
+  });
+
+  it('a read-only storage changes nothing', async () => {
+    const inner = await openNew();
+    await inner.putBlob(ID, [Buffer.of(1)]);
+    const storage = readOnly(inner);
+    await expect(storage.putBlob(ID, [Buffer.of(2)])).rejects.toMatchObject({
+      code: 'STORAGE_READ_ONLY',
+    });
+    await expect(storage.deleteBlob(ID)).rejects.toMatchObject({ code: 'STORAGE_READ_ONLY' });
+    expect((await storage.getBlob(ID))[0]).toBe(1);
+  });
+
+  it('a throttle holds the rate, a meter counts', async () => {
+    const storage = metered(withThrottle(await openNew(), { uploadBytesPerSecond: 1_000_000 }));
+    const start = performance.now();
+    for (let i = 0; i < 4; i++) await storage.putBlob(ID, [Buffer.alloc(50_000)]);
+    expect(performance.now() - start).toBeGreaterThan(140);
+    expect(storage.counters).toMatchObject({ puts: 4, bytesUp: 200_000, errors: 0 });
+  });
+});

@@ -1,0 +1,125 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { blobId, type BlobStorage, listAll } from '../../src/blob/index.ts';
+import { prng } from '../support/golden.ts';
+
+/** What every storage promises; see `BlobStorage`. `open` gives an empty one each time. */
+export function storageContract(name: string, open: () => Promise<BlobStorage>): void {
+  const LONG = blobId('p527983d1c7a5bdfe0c0a8a6e3b1f5c2d-s0123456789abcdef147');
+  const SHORT = blobId('kopia.repository');
+
+  describe(`storage contract: ${name}`, () => {
+    it('returns what was put, whole and in ranges, also into given memory', async () => {
+      await using storage = await open();
+      const data = prng('blob', 100_000);
+      await storage.putBlob(LONG, [data.subarray(0, 10), data.subarray(10, 10), data.subarray(10)]);
+      expect(Buffer.compare(await storage.getBlob(LONG), data)).toBe(0);
+      const range = await storage.getBlob(LONG, { offset: 5, lengthBytes: 100 });
+      expect(Buffer.compare(range, data.subarray(5, 105))).toBe(0);
+      const shared = new Uint8Array(new SharedArrayBuffer(200));
+      const into = await storage.getBlob(LONG, { offset: 99_990, lengthBytes: 10, into: shared });
+      expect(Buffer.compare(into, data.subarray(99_990))).toBe(0);
+      expect(into.buffer).toBe(shared.buffer);
+      expect((await storage.getBlob(LONG, { offset: 3, lengthBytes: 0 })).length).toBe(0);
+    });
+
+    it('refuses ranges beyond the end, never with a short answer', async () => {
+      await using storage = await open();
+      await storage.putBlob(SHORT, [Buffer.from('0123456789')]);
+      for (const [offset, lengthBytes] of [
+        [0, 11],
+        [5, 6],
+        [11, 1],
+        [1000, 0],
+      ] as const) {
+        await expect(storage.getBlob(SHORT, { offset, lengthBytes })).rejects.toMatchObject({
+          code: 'INVALID_RANGE',
+        });
+      }
+    });
+
+    it('says BLOB_NOT_FOUND of what is missing, and deletes it without a word', async () => {
+      await using storage = await open();
+      const missing = { code: 'BLOB_NOT_FOUND', blobId: LONG };
+      await expect(storage.getBlob(LONG)).rejects.toMatchObject(missing);
+      await expect(storage.getMetadata(LONG)).rejects.toMatchObject(missing);
+      await storage.deleteBlob(LONG);
+    });
+
+    it('overwrites, and lists each blob once with length and time', async () => {
+      await using storage = await open();
+      await storage.putBlob(LONG, [Buffer.from('one')]);
+      const put = await storage.putBlob(LONG, [Buffer.from('longer')]);
+      await storage.putBlob(SHORT, []);
+      const blobs = await listAll(storage, '');
+      expect(blobs.map(({ id, lengthBytes }) => [id, lengthBytes])).toEqual([
+        [SHORT, 0],
+        [LONG, 6],
+      ]);
+      expect(blobs[1]).toEqual(put);
+      expect(await storage.getMetadata(LONG)).toEqual(put);
+      expect(Number(put.timestampNs / 1_000_000n)).toBeGreaterThan(Date.UTC(2024, 0));
+    });
+
+    it('lists by prefix, exactly', async () => {
+      await using storage = await open();
+      const ids = ['xn1_a0', 'xn10_b0', 'xn1_a1', 'p', 'pp', 'q'].map(
+        (start) => `${start}${'0'.repeat(30)}`,
+      );
+      for (const id of [...ids, 'xe1', 'kopia.blobcfg'])
+        await storage.putBlob(blobId(id), [Buffer.of(1)]);
+      for (const prefix of ['xn1_', 'xn1', 'x', 'p', 'pp', 'nothing', 'kopia.']) {
+        const wanted = [...ids, 'xe1', 'kopia.blobcfg']
+          .filter((id) => id.startsWith(prefix))
+          .sort();
+        expect(
+          (await listAll(storage, prefix)).map(({ id }) => String(id)),
+          prefix,
+        ).toEqual(wanted);
+      }
+    });
+
+    it('stays whole under many writers of one blob', async () => {
+      await using storage = await open();
+      const versions = Array.from({ length: 8 }, (_, i) => Buffer.alloc(50_000, i));
+      await Promise.all(versions.map((data) => storage.putBlob(LONG, [data])));
+      const found = await storage.getBlob(LONG);
+      expect(versions.some((data) => Buffer.compare(data, found) === 0)).toBe(true);
+      expect(await listAll(storage, '')).toHaveLength(1);
+    });
+
+    it('keeps any set of blobs through puts, overwrites and deletes', async () => {
+      const id = fc.stringMatching(/^[a-z][0-9a-z_.-]{0,40}$/).map(blobId);
+      const step = fc.record({ id, data: fc.option(fc.uint8Array({ maxLength: 64 })) });
+      await fc.assert(
+        fc.asyncProperty(fc.array(step, { maxLength: 12 }), async (steps) => {
+          await using storage = await open();
+          const model = new Map<string, string>();
+          for (const { id: blob, data } of steps) {
+            if (data) {
+              await storage.putBlob(blob, [data]);
+              model.set(blob, Buffer.from(data).toString('hex'));
+            } else {
+              await storage.deleteBlob(blob);
+              model.delete(blob);
+            }
+          }
+          const found = new Map<string, string>();
+          for (const blob of await listAll(storage, '')) {
+            found.set(blob.id, Buffer.from(await storage.getBlob(blob.id)).toString('hex'));
+          }
+          expect(found).toEqual(model);
+        }),
+        { numRuns: 25, seed: 5 },
+      );
+    });
+
+    it('stops when asked to', async () => {
+      await using storage = await open();
+      await storage.putBlob(SHORT, [Buffer.of(1)]);
+      const signal = AbortSignal.abort(new Error('enough'));
+      await expect(storage.getBlob(SHORT, { signal })).rejects.toThrow('enough');
+      await expect(storage.putBlob(LONG, [Buffer.of(1)], { signal })).rejects.toThrow('enough');
+    });
+  });
+}

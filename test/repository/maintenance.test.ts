@@ -1,0 +1,228 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { HOUR_NS, OffsetClock, silentLogger, systemClock, toDate } from '../../src/base/index.ts';
+import type { BlobStorage } from '../../src/blob/index.ts';
+import {
+  loadSchedule,
+  type MaintenanceOptions,
+  type MaintenanceReport,
+  type Repository,
+  runMaintenance,
+} from '../../src/repository/index.ts';
+import { collectGarbage, listSnapshots } from '../../src/snapshot/index.ts';
+import { prng } from '../support/golden.ts';
+import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
+import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
+import { atClock } from '../support/clocked-storage.ts';
+
+const work = tempDirectory('maintenance');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+const at = (name: string): string => join(work, name);
+const DAY_NS = 24n * HOUR_NS;
+
+function maintain(
+  repository: Repository,
+  options: Partial<MaintenanceOptions> = {},
+): Promise<MaintenanceReport> {
+  return runMaintenance(repository, {
+    mode: 'full',
+    safety: 'none',
+    force: false,
+    dryRun: false,
+    signal: new AbortController().signal,
+    logger: silentLogger,
+    collectGarbage,
+    ...options,
+  });
+}
+
+const statsOf = (report: MaintenanceReport, task: string): Record<string, unknown> => ({
+  ...report.tasks.find((each) => each.task === task)?.stats,
+});
+
+async function blobsOf(storage: BlobStorage, prefix: string): Promise<string[]> {
+  return (await Array.fromAsync(storage.listBlobs(prefix))).map(({ id }) => id);
+}
+
+function writeTree(name: string, seed: string, files = 3): string {
+  const tree = at(name);
+  fs.mkdirSync(tree, { recursive: true });
+  for (let i = 0; i < files; i++)
+    fs.writeFileSync(join(tree, `file-${i}`), prng(`${seed}-${i}`, 400_000));
+  return tree;
+}
+
+/** Two snapshots of different trees; the first is deleted, so that its contents belong to nobody. */
+async function withGarbage(name: string, repository: Repository): Promise<string> {
+  const first = await backUp(repository, writeTree(`${name}-old`, `${name}-old`));
+  const tree = writeTree(`${name}-new`, `${name}-new`);
+  await backUp(repository, tree);
+  repository.manifests.delete(first.id);
+  await repository.flush();
+  return tree;
+}
+
+describe.each([3, 1] as const)('full maintenance without safety, format %s', (version) => {
+  const repo = at(`repo-${version}`);
+
+  it('drops what no snapshot reaches and deletes its packs; the rest stays', async () => {
+    await createTest(repo, { version });
+    const clock = new OffsetClock(systemClock);
+    await using repository = await openTest(repo, { clock, wrap: atClock(repo, clock) });
+    const tree = await withGarbage(`v${version}`, repository);
+    clock.offsetNs += HOUR_NS;
+    const packs = await blobsOf(repository.storage, 'p');
+    const plan = await maintain(repository, { dryRun: true });
+    expect(statsOf(plan, 'snapshot-gc')).toMatchObject({ deletedContentCount: 4 });
+    expect(await blobsOf(repository.storage, 'p')).toEqual(packs);
+    const report = await maintain(repository);
+    expect(statsOf(report, 'snapshot-gc')).toMatchObject({ deletedContentCount: 4 });
+    if (version === 3) {
+      expect([...repository.contents.entries()].filter(({ deleted }) => deleted)).toEqual([]);
+    }
+    const deleted = statsOf(report, 'full-delete-blobs');
+    expect(deleted.deletedPackCount).toBeGreaterThan(0);
+    const bytes = fs.readdirSync(repo, { recursive: true }).reduce((sum, path) => {
+      const stat = fs.statSync(join(repo, String(path)));
+      return sum + (stat.isFile() ? stat.size : 0);
+    }, 0);
+    // Format 1 drops what was marked before this second, so it goes with the next run.
+    if (version === 3) expect(bytes).toBeLessThan(1_300_000);
+    const [snapshot] = await listSnapshots(repository);
+    if (!snapshot?.rootEntry) throw new Error('the snapshot is gone');
+    await restore(repository, snapshot.rootEntry, at(`out-${version}`));
+    assertSameTree(tree, at(`out-${version}`));
+    if (hasKopia) new Kopia(PASSWORD).connect(repo).verifyAll();
+  });
+
+  it.skipIf(!hasKopia)('and the real Kopia agree on what is garbage, in turn', async () => {
+    const kopia = new Kopia(PASSWORD).connect(repo);
+    const tree = writeTree(`turn-${version}`, `turn-${version}`);
+    const { id } = kopia.json<{ id: string }>('snapshot', 'create', tree);
+    kopia.run('snapshot', 'delete', id, '--delete');
+    await using repository = await openTest(repo);
+    const report = await maintain(repository, { force: true });
+    expect(statsOf(report, 'snapshot-gc').deletedContentCount).toBe(4);
+    kopia.run('maintenance', 'set', '--owner=me');
+    kopia.run('maintenance', 'run', '--full', '--safety=none');
+    kopia.verifyAll();
+    await repository.contents.refresh();
+    for (const { rootEntry } of await listSnapshots(repository)) {
+      if (rootEntry) await restore(repository, rootEntry, at(`turn-out-${version}`));
+    }
+  });
+});
+
+it('with full safety a fresh deletion is only marked; two collections a day apart free the space', async () => {
+  const repo = at('repo-safe');
+  await createTest(repo);
+  const clock = new OffsetClock(systemClock);
+  await using repository = await openTest(repo, { clock, wrap: atClock(repo, clock) });
+  await withGarbage('safe', repository);
+  const first = await maintain(repository, { safety: 'full' });
+  expect(statsOf(first, 'snapshot-gc')).toMatchObject({
+    deletedContentCount: 0,
+    unreferencedRecentContentCount: 4,
+  });
+  clock.offsetNs += 2n * DAY_NS;
+  const second = await maintain(repository, { safety: 'full' });
+  expect(statsOf(second, 'snapshot-gc').deletedContentCount).toBe(4);
+  expect(statsOf(second, 'full-delete-blobs').deletedPackCount ?? 0).toBe(0);
+  let freed = 0;
+  for (let day = 0; day < 4 && freed === 0; day++) {
+    clock.offsetNs += 2n * DAY_NS;
+    const report = await maintain(repository, { safety: 'full' });
+    freed = Number(statsOf(report, 'full-delete-blobs').deletedPackCount ?? 0);
+  }
+  expect(freed).toBeGreaterThan(0);
+  const [snapshot] = await listSnapshots(repository);
+  if (!snapshot?.rootEntry) throw new Error('the snapshot is gone');
+  await restore(repository, snapshot.rootEntry, at('safe-out'));
+  expect((await loadSchedule(repository)).runs.get('snapshot-gc')?.length).toBeGreaterThan(2);
+});
+
+it('epochs advance, are compacted singly and in ranges, and superseded indexes go', async () => {
+  const repo = at('repo-epochs');
+  await createTest(repo);
+  const clock = new OffsetClock(systemClock);
+  await using repository = await openTest(repo, { clock, wrap: atClock(repo, clock) });
+  const tree = at('epoch-tree');
+  fs.mkdirSync(tree);
+  for (let day = 0; day < 12; day++) {
+    for (let i = 0; i < 22; i++) {
+      clock.offsetNs += 2n * HOUR_NS;
+      fs.writeFileSync(join(tree, `file-${i}`), `${day}-${i}`);
+      await backUp(repository, tree);
+    }
+    await maintain(repository, { mode: 'full', safety: 'full' });
+  }
+  const { storage } = repository;
+  expect((await blobsOf(storage, 'xs')).length).toBeGreaterThan(3);
+  expect((await blobsOf(storage, 'xr')).length).toBeGreaterThan(0);
+  expect((await blobsOf(storage, 'xe')).length).toBeLessThan(4);
+  expect((await blobsOf(storage, 'xn')).length).toBeLessThan(150);
+  await repository.contents.refresh();
+  const newest = (await listSnapshots(repository)).at(-1);
+  if (!newest?.rootEntry) throw new Error('no snapshot');
+  await restore(repository, newest.rootEntry, at('epoch-out'));
+  assertSameTree(tree, at('epoch-out'));
+  if (hasKopia) new Kopia(PASSWORD).connect(repo).verifyAll();
+});
+
+it('a writer that stored before a collection and flushes after it loses nothing', async () => {
+  const repo = at('repo-concurrent');
+  await createTest(repo);
+  await using owner = await openTest(repo);
+  await using writer = await openTest(repo);
+  const tree = await withGarbage('concurrent', owner);
+  await writer.contents.refresh();
+  writer.manifests.invalidate();
+  // The writer dedups against contents that the owner is about to mark.
+  const old = at('concurrent-old');
+  const backup = await backUp(writer, old);
+  await maintain(owner, { safety: 'full' });
+  const report = await maintain(owner, { safety: 'full' });
+  expect(statsOf(report, 'full-delete-blobs').deletedPackCount ?? 0).toBe(0);
+  await using reader = await openTest(repo);
+  await restore(reader, backup.rootEntry, at('concurrent-out'));
+  assertSameTree(old, at('concurrent-out'));
+  expect(tree).toBeDefined();
+});
+
+it('only the owner maintains, unless forced; nothing that is not due is done', async () => {
+  const repo = at('repo-owner');
+  await createTest(repo);
+  await using repository = await openTest(repo);
+  expect((await maintain(repository, { mode: 'auto' })).mode).toBe('full');
+  expect((await maintain(repository, { mode: 'auto' })).mode).toBe('none');
+  await using stranger = await openTest(repo, { client: { username: 'some', hostname: 'body' } });
+  await expect(maintain(stranger)).rejects.toMatchObject({
+    code: 'NOT_MAINTENANCE_OWNER',
+    message: expect.stringContaining('--client tester@testhost') as string,
+  });
+  expect((await maintain(stranger, { force: true })).mode).toBe('full');
+});
+
+it('clocks that differ by more than five minutes stop it', async () => {
+  const repo = at('repo-skew');
+  await createTest(repo);
+  const clock = new OffsetClock(systemClock, HOUR_NS);
+  await using repository = await openTest(repo, { clock });
+  await expect(maintain(repository)).rejects.toMatchObject({ code: 'CLOCK_SKEW' });
+  expect(toDate(clock.nowNs()).getTime()).toBeGreaterThan(Date.now());
+});
+
+it('a snapshot that cannot be walked stops the collection before it changes anything', async () => {
+  const repo = at('repo-broken');
+  await createTest(repo);
+  await using repository = await openTest(repo);
+  await withGarbage('broken', repository);
+  const before = [...repository.contents.entries()].filter(({ deleted }) => deleted).length;
+  for (const id of await blobsOf(repository.storage, 'q'))
+    await repository.storage.deleteBlob(id as never);
+  await using again = await openTest(repo);
+  await expect(maintain(again)).rejects.toMatchObject({ code: 'DAMAGED_BLOB' });
+  await again.contents.refresh();
+  expect([...again.contents.entries()].filter(({ deleted }) => deleted).length).toBe(before);
+});
