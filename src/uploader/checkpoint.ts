@@ -8,7 +8,7 @@ export interface CheckpointOptions {
   readonly logger: Logger;
 }
 
-/** How often the two bounds are looked at; a flush takes longer than this differs. */
+/** How often the time is looked at; the bytes are looked at whenever some were stored. */
 const LOOK_EVERY_MS = 100;
 
 /** Makes what an upload has stored durable every so often, so that a killed one stores little again. */
@@ -19,19 +19,21 @@ export class CheckpointTimer {
   #lastNs: bigint;
   #running: Promise<void> | undefined;
   #failure: unknown;
+  #stopped = false;
 
   constructor(repository: Repository, options: CheckpointOptions) {
     this.#repository = repository;
     this.#options = options;
     this.#lastNs = repository.clock.nowNs();
     this.#timer = setInterval(() => {
-      this.#look();
+      this.look();
     }, LOOK_EVERY_MS);
     this.#timer.unref();
   }
 
-  #look(): void {
-    if (this.#running || this.#failure !== undefined) return;
+  /** Starts a checkpoint when one is due. */
+  look(): void {
+    if (this.#stopped || this.#running || this.#failure !== undefined) return;
     const { clock, contents } = this.#repository;
     const due =
       clock.nowNs() - this.#lastNs >= this.#options.intervalNs ||
@@ -57,6 +59,7 @@ export class CheckpointTimer {
 
   /** Waits for a checkpoint that is under way. */
   async stop(): Promise<void> {
+    this.#stopped = true;
     clearInterval(this.#timer);
     await this.#running;
   }

@@ -23,12 +23,19 @@ export class DataWriter {
   readonly #repository: Repository;
   readonly #pool: CodecPool;
   readonly #counters: UploadCounters;
+  readonly #onStored: () => void;
   readonly #inFlight = new Map<ContentId, Promise<void>>();
 
-  constructor(repository: Repository, pool: CodecPool, counters: UploadCounters) {
+  constructor(
+    repository: Repository,
+    pool: CodecPool,
+    counters: UploadCounters,
+    onStored: () => void,
+  ) {
     this.#repository = repository;
     this.#pool = pool;
     this.#counters = counters;
+    this.#onStored = onStored;
   }
 
   /** Resolves when every chunk is in a pack in memory or was there before; a flush makes it durable. */
@@ -90,6 +97,7 @@ export class DataWriter {
       for (const { contentId } of contents) this.#inFlight.delete(contentId);
     };
     sealed.then(done, done);
+    sealed.then(this.#onStored, () => undefined);
     return sealed;
   }
 

@@ -52,6 +52,8 @@ export interface TreeUploadOptions {
   readonly signal: AbortSignal;
   /** Files read at once beside the batches of small ones. */
   readonly parallel: number;
+  /** Called when contents were added to a pack. */
+  readonly onStored: () => void;
   /** Overrides policy and repository; for FastCDC. */
   readonly splitter?: SplitterSpec | undefined;
 }
@@ -108,7 +110,7 @@ export class TreeUpload {
     const { dataPath } = repository;
     if (!dataPath) throw new TypeError('an upload needs a repository opened with a data path');
     this.#slabs = new Slabs(dataPath);
-    this.#writer = new DataWriter(repository, dataPath.pool, counters);
+    this.#writer = new DataWriter(repository, dataPath.pool, counters, options.onStored);
     this.#hasher = new HashBatcher(dataPath.pool, () => this.#slabs.isShort);
     this.#small = new SmallFiles(dataPath.pool, this.#slabs, this.#writer);
     this.#slabs.onShortage = () => {

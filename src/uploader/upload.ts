@@ -77,6 +77,11 @@ export async function createSnapshot(
   const splitter =
     options.splitter ?? previous.find(({ tags }) => tags?.[SPLITTER_TAG])?.tags?.[SPLITTER_TAG];
   const spec = splitter === undefined ? undefined : splitterSpec(splitter);
+  const checkpoints = new CheckpointTimer(repository, {
+    intervalNs: options.checkpointIntervalNs ?? CHECKPOINT_INTERVAL_NS,
+    bytes: options.checkpointBytes ?? CHECKPOINT_BYTES,
+    logger: options.logger,
+  });
   const tree = new TreeUpload({
     repository,
     policies,
@@ -85,11 +90,9 @@ export async function createSnapshot(
     signal: options.signal,
     parallel: options.parallel ?? PARALLEL,
     splitter: spec,
-  });
-  const checkpoints = new CheckpointTimer(repository, {
-    intervalNs: options.checkpointIntervalNs ?? CHECKPOINT_INTERVAL_NS,
-    bytes: options.checkpointBytes ?? CHECKPOINT_BYTES,
-    logger: options.logger,
+    onStored: () => {
+      checkpoints.look();
+    },
   });
   let rootEntry: DirectoryEntry;
   try {

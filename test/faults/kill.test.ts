@@ -1,0 +1,103 @@
+import { spawnSync } from 'node:child_process';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, expect, it } from 'vitest';
+import { listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
+import { prng } from '../support/golden.ts';
+import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
+import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
+
+const work = tempDirectory('kill');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+const at = (name: string): string => join(work, name);
+const VICTIM = new URL('victim.ts', import.meta.url).pathname;
+/** 200 kills in the long run, a tenth here. */
+const KILLS = process.env.SOAK === '1' ? 200 : 20;
+
+function victim(mode: string, repo: string, tree: string, event: number, when: string): string {
+  const parameters = [VICTIM, mode, repo, tree, String(event), when];
+  const { stdout, stderr, signal } = spawnSync(process.execPath, parameters, { encoding: 'utf8' });
+  if (event >= 0) expect(signal, stderr).toBe('SIGKILL');
+  else expect(signal, stderr).toBeNull();
+  return stdout.trim();
+}
+
+/** A repository with two snapshots and the garbage of a third. */
+async function prepare(repo: string): Promise<void> {
+  await createTest(repo);
+  await using repository = await openTest(repo);
+  for (const name of ['earlier', 'garbage', 'later']) {
+    const tree = at(name);
+    fs.mkdirSync(tree, { recursive: true });
+    for (let i = 0; i < 12; i++)
+      fs.writeFileSync(join(tree, `f${i}`), prng(`${name}-${i}`, 150_000));
+    const { id } = await backUp(repository, tree);
+    if (name === 'garbage') repository.manifests.delete(id);
+  }
+  await repository.flush();
+}
+
+async function assertSound(repo: string): Promise<void> {
+  await using repository = await openTest(repo);
+  const snapshots = await listSnapshots(repository);
+  const roots = snapshots.flatMap(({ rootEntry }) => rootEntry ?? []);
+  const options = { readAll: true, signal: new AbortController().signal };
+  expect((await verifyTrees(repository, roots, options)).problems).toEqual([]);
+  for (const name of ['earlier', 'later']) {
+    const snapshot = snapshots.find(({ source }) => source.path === at(name));
+    if (!snapshot?.rootEntry) throw new Error(`the snapshot of ${name} is gone`);
+    await restore(repository, snapshot.rootEntry, at('out'), { overwrite: 'always' });
+    assertSameTree(at(name), at('out'));
+    fs.rmSync(at('out'), { recursive: true });
+  }
+  if (hasKopia) new Kopia(PASSWORD).connect(repo).verifyAll();
+}
+
+it('a process killed at any stage loses nothing that was there, and the next run succeeds', async () => {
+  const tree = at('tree');
+  fs.mkdirSync(tree);
+  for (let i = 0; i < 24; i++) {
+    fs.mkdirSync(join(tree, `d${i % 6}`), { recursive: true });
+    fs.writeFileSync(join(tree, `d${i % 6}`, `f${i}`), prng(`victim-${i}`, 900_000));
+  }
+  await prepare(at('base'));
+  const histogram = new Map<string, number>();
+  for (const mode of ['upload', 'maintain']) {
+    fs.cpSync(at('base'), at('count'), { recursive: true });
+    const events = JSON.parse(victim(mode, at('count'), tree, -1, 'before')) as string[];
+    fs.rmSync(at('count'), { recursive: true });
+    expect(events.length).toBeGreaterThan(10);
+    // Checkpoints come when they come: stay below what each run reaches.
+    const reach = events.length * (mode === 'upload' ? 0.75 : 0.95);
+    for (let i = 0; i < KILLS / 2; i++) {
+      // Spread over the whole run, the half of them after the request took effect.
+      const event = Math.floor(((i + 0.5) * reach) / (KILLS / 2));
+      const when = i % 2 === 0 ? 'before' : 'after';
+      fs.cpSync(at('base'), at('victim'), { recursive: true });
+      const stage = `${mode}: ${when} ${victim(mode, at('victim'), tree, event, when)}`;
+      histogram.set(stage, (histogram.get(stage) ?? 0) + 1);
+      await assertSound(at('victim'));
+      victim(mode, at('victim'), tree, -1, 'before');
+      await assertSound(at('victim'));
+      fs.rmSync(at('victim'), { recursive: true });
+    }
+  }
+  console.log(
+    ['kills by stage:', ...[...histogram].map(([stage, n]) => `  ${n} ${stage}`)].join('\n'),
+  );
+}, 1_800_000);
+
+it('after a kill late in an upload the next run stores little again', async () => {
+  const [repo, tree] = [at('late-repo'), at('late-tree')];
+  fs.mkdirSync(tree);
+  const bytes = 120_000_000;
+  fs.writeFileSync(join(tree, 'volume'), prng('late', bytes));
+  await createTest(repo);
+  fs.cpSync(repo, at('late-count'), { recursive: true });
+  const events = JSON.parse(victim('upload', at('late-count'), tree, -1, 'before')) as string[];
+  victim('upload', repo, tree, Math.floor(events.length * 0.9), 'before');
+  await using repository = await openTest(repo);
+  const { counters } = await backUp(repository, tree);
+  expect(counters.bytesRead).toBe(bytes);
+  expect(counters.bytesNew).toBeLessThan(bytes * 0.4);
+});
