@@ -1,4 +1,4 @@
-import { SECOND_NS } from '../../base/index.ts';
+import { isCode, SECOND_NS } from '../../base/index.ts';
 import { blobId } from '../../blob/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
@@ -97,10 +97,19 @@ async function rewritePack(
   entries.sort((a, b) => a.packOffset - b.packOffset);
   const last = entries.at(-1);
   const start = (entries[0] as IndexEntry).packOffset;
-  const bytes = await storage.getBlob(blobId(packBlobId), {
-    offset: start,
-    lengthBytes: last.packOffset + last.packedLength - start,
-  });
+  let bytes: Uint8Array;
+  try {
+    bytes = await storage.getBlob(blobId(packBlobId), {
+      offset: start,
+      lengthBytes: last.packOffset + last.packedLength - start,
+    });
+  } catch (error) {
+    // What is marked deleted and has gone already needs no copy.
+    if (isCode(error, 'BLOB_NOT_FOUND') && entries.every(({ deleted }) => deleted)) return;
+    // Asked for one content, the manager says which one is damaged and where.
+    for (const entry of entries) await contents.getPacked(entry);
+    throw error;
+  }
   for (const entry of entries) {
     const from = entry.packOffset - start;
     const packed = bytes.subarray(from, from + entry.packedLength);

@@ -1,0 +1,175 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { type ObjectId, type Repository, writeObject } from '../../src/repository/index.ts';
+import { type DirectoryEntry, encodeDirectory } from '../../src/snapshot/index.ts';
+import { prng } from '../support/golden.ts';
+import { tempDirectory } from '../support/kopia.ts';
+import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
+
+const work = tempDirectory('safety');
+const at = (name: string): string => join(work, name);
+let repository: Repository;
+beforeAll(async () => {
+  await createTest(at('repo'));
+  repository = await openTest(at('repo'));
+});
+afterAll(async () => {
+  await repository.close();
+  fs.rmSync(work, { recursive: true, force: true });
+});
+
+const MTIME_NS = 1_700_000_000_000_000_000n;
+const common = { mode: 0o755, size: 0, mtimeNs: MTIME_NS, uid: 0, gid: 0 };
+
+async function put(data: Uint8Array, prefix: '' | 'k'): Promise<ObjectId> {
+  const { splitter } = repository;
+  const none = { compressor: undefined, metadataCompressor: undefined };
+  return writeObject(repository.contents, data, {
+    prefix,
+    ...none,
+    splitter,
+    indexSplitter: splitter,
+  });
+}
+
+async function file(name: string, text: string): Promise<DirectoryEntry> {
+  return {
+    ...common,
+    name,
+    type: 'f',
+    size: text.length,
+    objectId: await put(Buffer.from(text), ''),
+  };
+}
+
+async function link(name: string, target: string): Promise<DirectoryEntry> {
+  return {
+    ...common,
+    name,
+    type: 's',
+    size: target.length,
+    objectId: await put(Buffer.from(target), ''),
+  };
+}
+
+async function directory(name: string, entries: DirectoryEntry[]): Promise<DirectoryEntry> {
+  const summary = { size: 0, files: 0, symlinks: 0, dirs: 1, maxTimeNs: MTIME_NS, numFailed: 0 };
+  const objectId = await put(encodeDirectory(entries, summary), 'k');
+  await repository.flush();
+  return { ...common, name, type: 'd', objectId, summary };
+}
+
+describe('whatever a snapshot holds, nothing outside of the target is touched', () => {
+  it.each(['../evil', '..', '.', '', 'a/b', '/etc/evil', 'nul\0byte'])(
+    'the name %j',
+    async (name) => {
+      const target = at(`names-${Buffer.from(name).toString('hex')}`);
+      const root = await directory('root', [await file(name, 'evil'), await file('good', 'good')]);
+      await expect(restore(repository, root, target)).rejects.toMatchObject({
+        code: 'RESTORE_INCOMPLETE',
+        message: expect.stringContaining('unsafe name') as string,
+      });
+      expect(fs.readdirSync(target)).toEqual(['good']);
+      expect(fs.existsSync(at('evil'))).toBe(false);
+    },
+  );
+
+  it('a link and a directory of the same name', async () => {
+    fs.mkdirSync(at('outside'));
+    const inner = await directory('x', [await file('stolen', 'evil')]);
+    const root = await directory('root', [await link('x', at('outside')), inner]);
+    await expect(restore(repository, root, at('twins'))).rejects.toMatchObject({
+      code: 'RESTORE_INCOMPLETE',
+    });
+    expect(fs.readdirSync(at('outside'))).toEqual([]);
+  });
+
+  it('links that are in the target already are replaced or refused, never followed', async () => {
+    fs.mkdirSync(at('elsewhere'));
+    fs.writeFileSync(at('elsewhere/file'), 'mine');
+    fs.mkdirSync(at('linked'));
+    fs.symlinkSync(at('elsewhere/file'), at('linked/file'));
+    fs.symlinkSync(at('elsewhere'), at('linked/dir'));
+    const root = await directory('root', [
+      await directory('dir', [await file('inner', 'evil')]),
+      await file('file', 'restored'),
+    ]);
+    await expect(restore(repository, root, at('linked'))).rejects.toMatchObject({
+      message: expect.stringContaining('in the way of a directory') as string,
+    });
+    expect(fs.readdirSync(at('elsewhere'))).toEqual(['file']);
+    expect(fs.readFileSync(at('elsewhere/file'), 'utf8')).toBe('mine');
+    expect(fs.lstatSync(at('linked/file')).isFile()).toBe(true);
+  });
+});
+
+describe('what is in the target', () => {
+  it('stays with "never", is replaced with "always", and is kept when it is the same', async () => {
+    const root = await directory('root', [await file('a', 'from the snapshot')]);
+    const target = at('overwrite');
+    fs.mkdirSync(target);
+    fs.writeFileSync(join(target, 'a'), 'mine');
+    expect(await restore(repository, root, target, { overwrite: 'never' })).toMatchObject({
+      skipped: 1,
+    });
+    expect(fs.readFileSync(join(target, 'a'), 'utf8')).toBe('mine');
+    expect(await restore(repository, root, target)).toMatchObject({ files: 1 });
+    expect(await restore(repository, root, target)).toMatchObject({ files: 0, skipped: 1 });
+    expect(await restore(repository, root, target, { overwrite: 'always' })).toMatchObject({
+      files: 1,
+    });
+    expect(fs.readFileSync(join(target, 'a'), 'utf8')).toBe('from the snapshot');
+  });
+
+  it('a directory where a file should be is an error of that file alone', async () => {
+    const root = await directory('root', [await file('a', 'x'), await file('b', 'y')]);
+    fs.mkdirSync(at('occupied/a'), { recursive: true });
+    await expect(restore(repository, root, at('occupied'))).rejects.toMatchObject({
+      message: expect.stringContaining('a directory is in the way') as string,
+    });
+    expect(fs.readFileSync(at('occupied/b'), 'utf8')).toBe('y');
+  });
+
+  it('a target that cannot be made is one clear sentence', async () => {
+    fs.writeFileSync(at('plain-file'), '');
+    const root = await directory('root', []);
+    await expect(restore(repository, root, at('plain-file/below'))).rejects.toMatchObject({
+      code: 'TARGET_UNUSABLE',
+      message: expect.stringContaining(`cannot restore to ${at('plain-file/below')}`) as string,
+    });
+  });
+});
+
+it.skipIf(process.getuid?.() !== 0)(
+  'a full disk ends a restore and a backup with its name, and leaves no half file',
+  async () => {
+    const { execFileSync } = await import('node:child_process');
+    fs.mkdirSync(at('small'));
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=8m', 'tmpfs', at('small')]);
+    try {
+      fs.mkdirSync(at('big-source'));
+      for (let i = 0; i < 6; i++)
+        fs.writeFileSync(at(`big-source/f${i}`), prng(`full-${i}`, 3_000_000));
+      const { rootEntry } = await backUp(repository, at('big-source'));
+      await expect(restore(repository, rootEntry, at('small/out'))).rejects.toMatchObject({
+        code: 'TARGET_FULL',
+      });
+      for (const name of fs.readdirSync(at('small/out'))) {
+        const restored = fs.readFileSync(at(`small/out/${name}`));
+        expect(restored.equals(fs.readFileSync(at(`big-source/${name}`)))).toBe(true);
+      }
+      fs.rmSync(at('small/out'), { recursive: true });
+      await createTest(at('small/repo'));
+      await using full = await openTest(at('small/repo'));
+      await expect(backUp(full, at('big-source'))).rejects.toMatchObject({
+        code: 'STORAGE_FULL',
+        message: expect.stringContaining('no space left in the storage for blob') as string,
+      });
+      await using again = await openTest(at('small/repo'));
+      expect([...again.contents.entries()].length).toBeGreaterThan(0);
+    } finally {
+      execFileSync('umount', [at('small')]);
+    }
+  },
+);
