@@ -85,7 +85,19 @@ export async function restoreTree(
     ? restore.restoreRoot(root, target)
     : restore.restoreSingle(root, target));
   restore.throwIfFailed();
+  syncTarget(target, options.logger);
   return restore.counters;
+}
+
+/** What was restored shall survive a power cut; Velero does the same. */
+function syncTarget(target: string, logger: Logger): void {
+  const descriptor = openSync(target, constants.O_RDONLY | constants.O_NONBLOCK);
+  try {
+    if (posix().syncFilesystem(descriptor)) return;
+    logger.warn({ target }, 'the target could not be flushed to disk: syncfs is not available');
+  } finally {
+    closeSync(descriptor);
+  }
 }
 
 /**

@@ -17,12 +17,14 @@ import {
   type SplitterSpec,
 } from '../codec/index.ts';
 import {
+  type DataPath,
   finishObject,
   type IndirectEntry,
   type ObjectId,
   parseObjectId,
   readObject,
   type Repository,
+  SLAB_BYTES,
   writeObject,
 } from '../repository/index.ts';
 import {
@@ -116,7 +118,7 @@ export class TreeUpload {
     this.#slabs.onShortage = () => {
       this.#hasher.flush();
     };
-    this.#streams = new Semaphore(options.parallel);
+    this.#streams = new Semaphore(Math.min(options.parallel, streamsMax(options, dataPath)));
   }
 
   /** Stores a directory and all below. Throws only when the root itself cannot be read. */
@@ -531,6 +533,18 @@ export class TreeUpload {
     });
     return new PreviousEntries(loaded);
   }
+}
+
+/** Streams whose open chunks leave slabs for reading: more of them could wait for each other. */
+function streamsMax(
+  { repository, policies, splitter }: TreeUploadOptions,
+  { slabAddresses }: DataPath,
+): number {
+  const names = policies.splitterNames();
+  const specs = [splitter ?? repository.splitter, ...names.map(splitterSpec)];
+  const chunkBytesMax = Math.max(...specs.map(({ maxBytes }) => maxBytes));
+  const slabsPerStream = Math.ceil(chunkBytesMax / SLAB_BYTES) + 1;
+  return Math.max(1, Math.floor((slabAddresses.length - 2) / slabsPerStream));
 }
 
 /** What previous snapshots hold of one directory, the newest complete one first. */

@@ -5,6 +5,7 @@ import {
   isCode,
   type Logger,
   messageOf,
+  posix,
   SECOND_NS,
   systemCode,
 } from '../base/index.ts';
@@ -71,6 +72,7 @@ export async function createSnapshot(
   options: UploadOptions,
 ): Promise<UploadResult> {
   const startTimeNs = repository.clock.nowNs();
+  warnOfFallbacks(options.logger);
   const counters = options.counters ?? newUploadCounters();
   const policies = await loadPolicyTree(repository, options.source);
   const previous = await previousSnapshots(repository, options.source);
@@ -128,6 +130,14 @@ export async function createSnapshot(
   await applyRetention(repository, options.source, policies.root);
   await repository.flush();
   return { id, snapshot, rootEntry, counters };
+}
+
+function warnOfFallbacks(logger: Logger): void {
+  if (posix().native) return;
+  logger.warn(
+    {},
+    'koffi cannot be loaded: holes of files are read, restored times end at microseconds',
+  );
 }
 
 const tagOf = (spec: SplitterSpec | undefined): Record<string, string> =>

@@ -17,7 +17,7 @@ import { encodeIndex, sortEntries } from '../index/index-writer.ts';
 import { type ContentId, type ContentPrefix, hashOf } from './content-id.ts';
 import type { IndexStore } from './index-store.ts';
 import type { PackBuffers } from './pack-buffers.ts';
-import { type BlobCodec, loadIndexBlobs } from './sealed-blob.ts';
+import { type BlobCodec, forEachIndexBlob } from './sealed-blob.ts';
 import { WriteSession } from './write-session.ts';
 
 /** Kopia refreshes loaded indexes at most this often while it runs (repo/content/committed_read_manager.go). */
@@ -50,7 +50,7 @@ export interface ContentManagerOptions {
 /** Contents by id: look-up, read, write. Packs are durable before the index that names them. */
 export class ContentManager {
   readonly options: ContentManagerOptions;
-  readonly #committed: CommittedIndex;
+  #committed: CommittedIndex;
   #loadedAtNs = 0n;
   /** The session that takes writes, and those whose flush is under way. */
   #session: WriteSession;
@@ -61,7 +61,7 @@ export class ContentManager {
 
   private constructor(options: ContentManagerOptions) {
     this.options = options;
-    this.#committed = new CommittedIndex(options.indexMemoryBytes);
+    this.#committed = new CommittedIndex(options.indexMemoryBytes, 0);
     this.#session = new WriteSession(options);
   }
 
@@ -77,10 +77,15 @@ export class ContentManager {
     const { storage, codec, indexStore, clock } = this.options;
     const load = async (): Promise<void> => {
       const { blobs, watermarkSeconds } = await indexStore.listActive();
+      const loaded = new CommittedIndex(this.options.indexMemoryBytes, watermarkSeconds);
       try {
-        const bodies = await loadIndexBlobs(storage, codec, blobs);
-        this.#committed.reset(bodies, watermarkSeconds);
+        await forEachIndexBlob(storage, codec, blobs, (body) => {
+          loaded.add(body);
+        });
+        this.#committed.close();
+        this.#committed = loaded;
       } catch (cause) {
+        loaded.close();
         if (!isCode(cause, 'BLOB_NOT_FOUND')) throw cause;
         const text = `index ${cause.message}`;
         throw new CodedError('INDEX_CHANGING', text, { cause, retry: 'backoff' });

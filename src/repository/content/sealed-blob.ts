@@ -59,7 +59,22 @@ export function openBlob(codec: BlobCodec, id: BlobId, sealed: Uint8Array): Uint
   }
 }
 
-/** Loads index blobs, some at a time. Throws `BLOB_NOT_FOUND` when one went away, `DAMAGED_BLOB`. */
+/**
+ * Loads index blobs, some at a time, and hands each on as it comes; the receiver owns it.
+ * Throws `BLOB_NOT_FOUND` when one went away, `DAMAGED_BLOB`.
+ */
+export async function forEachIndexBlob(
+  storage: BlobStorage,
+  codec: BlobCodec,
+  blobs: readonly BlobMetadata[],
+  receive: (body: IndexBody) => void,
+): Promise<void> {
+  await mapLimited(blobs, INDEX_READS_MAX, async (blob) => {
+    receive(await loadIndexBlob(storage, codec, blob));
+  });
+}
+
+/** The same, all at once: for compactions, whose inputs have a bound. */
 export async function loadIndexBlobs(
   storage: BlobStorage,
   codec: BlobCodec,
@@ -67,9 +82,7 @@ export async function loadIndexBlobs(
 ): Promise<IndexBody[]> {
   const loaded: IndexBody[] = [];
   try {
-    await mapLimited(blobs, INDEX_READS_MAX, async (blob) => {
-      loaded.push(await loadIndexBlob(storage, codec, blob));
-    });
+    await forEachIndexBlob(storage, codec, blobs, (body) => loaded.push(body));
     return loaded;
   } catch (error) {
     for (const body of loaded) body.close();

@@ -19,11 +19,15 @@ export class CommittedIndex {
   readonly #memoryBytesMax: number;
   /** In ascending order of size; bodies owned here. */
   #bodies: IndexBody[] = [];
-  #watermarkSeconds = 0;
+  readonly #watermarkSeconds: number;
 
-  /** @param memoryBytesMax a merged body above it goes to a scratch file */
-  constructor(memoryBytesMax: number) {
-    this.#memoryBytesMax = memoryBytesMax;
+  /**
+   * @param memoryBytes what the bodies may take together; sizes double from one to the next, so a
+   * merged one above half of it goes to a scratch file
+   */
+  constructor(memoryBytes: number, watermarkSeconds: number) {
+    this.#memoryBytesMax = memoryBytes / 2;
+    this.#watermarkSeconds = watermarkSeconds;
   }
 
   get watermarkSeconds(): number {
@@ -35,14 +39,7 @@ export class CommittedIndex {
     return this.#bodies.reduce((sum, body) => sum + body.count, 0);
   }
 
-  /** Replaces the whole; takes over the bodies. */
-  reset(bodies: Iterable<IndexBody>, watermarkSeconds: number): void {
-    this.close();
-    this.#watermarkSeconds = watermarkSeconds;
-    for (const body of bodies) this.add(body);
-  }
-
-  /** Adds one body; small ones are merged as they become many. */
+  /** Takes over one body; small ones are merged as they become many. */
   add(body: IndexBody): void {
     this.#bodies.push(body);
     this.#bodies.sort((a, b) => a.count - b.count);

@@ -69,6 +69,12 @@ export class PolicyTree {
     return relativePath === '' ? this.#root : this.#below.get(relativePath);
   }
 
+  /** Splitters that some directory asks for. */
+  splitterNames(): string[] {
+    const all = [this.#root, ...this.#below.values()];
+    return all.flatMap(({ splitter }) => splitter.algorithm ?? []).filter((name) => name !== '');
+  }
+
   /** Effective settings in a directory. */
   at(relativePath: string): Policy {
     if (this.#below.size === 0 || relativePath === '') return this.#root;

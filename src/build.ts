@@ -1,0 +1,21 @@
+/** `npm run build`: one file for the command line, one for the threads, the kernels beside them. */
+import { copyFileSync, mkdirSync } from 'node:fs';
+import { build } from 'esbuild';
+
+const root = new URL('../', import.meta.url).pathname;
+mkdirSync(`${root}dist`, { recursive: true });
+await build({
+  entryPoints: { cli: `${root}src/cli/main.ts`, thread: `${root}src/workers/thread.ts` },
+  outdir: `${root}dist`,
+  bundle: true,
+  platform: 'node',
+  target: 'node24',
+  format: 'esm',
+  sourcemap: true,
+  // Native or with files of their own: resolved where the package is installed.
+  external: ['koffi', 'zstd-napi', 'fastcdc-wasm'],
+  banner: {
+    js: "import { createRequire as bundleRequire } from 'node:module'; const require = bundleRequire(import.meta.url);",
+  },
+});
+copyFileSync(`${root}src/codec/wasm/kernels.wasm`, `${root}dist/kernels.wasm`);
