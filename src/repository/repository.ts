@@ -62,6 +62,8 @@ export interface DataPathOptions {
 
 /** One read of a large file, one batch of small ones. Our choice: larger ones leave the cache, smaller ones cost messages. */
 export const SLAB_BYTES = 4 << 20;
+/** The longest chunk of any splitter that a policy may name (8M, twice). */
+const CONTENT_BYTES_MAX = 16 << 20;
 /** Packs that may be put while the threads fill others. */
 const PACKS_IN_FLIGHT = 2;
 const INDEX_MEMORY_BYTES = 64 << 20;
@@ -185,8 +187,7 @@ function openMemory(
   { dataPath }: OpenRepositoryOptions,
   { parameters }: Format,
 ): { memory: WebAssembly.Memory; pack: PackBuffers; dataPath: DataPath | undefined } {
-  const splitterMax = Math.max(splitterSpec(parameters.splitter).maxBytes, SLAB_BYTES);
-  const packBytes = packBufferBytes(parameters.maxPackSize, splitterMax);
+  const packBytes = packBufferBytes(parameters.maxPackSize, CONTENT_BYTES_MAX);
   if (!dataPath) {
     return { memory: new Arena(1 << 20).memory, pack: heapPackBuffers(packBytes), dataPath };
   }

@@ -61,6 +61,8 @@ export interface RestoreOptions {
 
 /** Entries restored at once. Our choice: windows of the writer must fill. */
 const OUTSTANDING_MAX = 4096;
+/** Contents of large files on their way at once. */
+const PIECES_MAX = 2048;
 /** Files of several contents open at once. */
 const OPEN_FILES_MAX = 64;
 const DIRECTORIES_MAX = 8;
@@ -144,6 +146,8 @@ class TreeRestore {
   readonly #options: RestoreOptions;
   readonly #writer: RestoreWriter;
   readonly #outstanding = new Semaphore(OUTSTANDING_MAX);
+  /** Apart from the entries: a file holds one of those while it waits for its pieces. */
+  readonly #pieces = new Semaphore(PIECES_MAX);
   readonly #openFiles = new Semaphore(OPEN_FILES_MAX);
   readonly #directories = new Semaphore(DIRECTORIES_MAX);
 
@@ -409,7 +413,7 @@ class TreeRestore {
         this.counters.bytes += piece.length;
         continue;
       }
-      await this.#outstanding.acquire();
+      await this.#pieces.acquire();
       const target = { descriptor, offset: piece.start, sparse };
       const entry = contents.findOrThrow(piece.contentId);
       const write = this.#writer
@@ -421,7 +425,7 @@ class TreeRestore {
           failure ??= error;
         })
         .finally(() => {
-          this.#outstanding.release();
+          this.#pieces.release();
         });
       writes.push(write);
     }

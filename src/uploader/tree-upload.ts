@@ -1,75 +1,39 @@
 import * as fs from 'node:fs/promises';
 import {
-  CanceledError,
   CodedError,
   isCode,
   joinPath,
-  type Logger,
   mapLimited,
   messageOf,
   Semaphore,
   systemCode,
 } from '../base/index.ts';
+import type { CodecPool } from '../codec/index.ts';
+import { type ObjectId, parseObjectId, readObject, writeObject } from '../repository/index.ts';
 import {
-  compressorByName,
-  type Compressor,
-  splitterSpec,
-  type SplitterSpec,
-} from '../codec/index.ts';
-import {
-  type DataPath,
-  finishObject,
-  type IndirectEntry,
-  type ObjectId,
-  parseObjectId,
-  readObject,
-  type Repository,
-  SLAB_BYTES,
-  writeObject,
-} from '../repository/index.ts';
-import {
-  compressorForFile,
   decodeDirectory,
   type DirectoryEntry,
   type DirectorySummary,
   encodeDirectory,
-  type EntryError,
   type Policy,
-  type PolicyTree,
 } from '../snapshot/index.ts';
-import { DataWriter } from './data-writer.ts';
-import { HashBatcher } from './hash-batcher.ts';
+import {
+  entryFields,
+  type FileUpload,
+  type FileUploadOptions,
+  metadataCompressor,
+  type Outcome,
+} from './file-upload.ts';
 import { IgnoreRules } from './ignore-rules.ts';
 import { decodeListing, type SourceDirectory, type SourceEntry } from './listing.ts';
-import { readPieces, Slabs } from './pieces.ts';
-import type { UploadCounters } from './progress.ts';
-import { SmallFiles } from './small-files.ts';
-import { StreamUpload } from './stream-upload.ts';
-
-export interface TreeUploadOptions {
-  readonly repository: Repository;
-  readonly policies: PolicyTree;
-  readonly counters: UploadCounters;
-  readonly logger: Logger;
-  readonly signal: AbortSignal;
-  /** Files read at once beside the batches of small ones. */
-  readonly parallel: number;
-  /** Called when contents were added to a pack. */
-  readonly onStored: () => void;
-  /** Overrides policy and repository; for FastCDC. */
-  readonly splitter?: SplitterSpec | undefined;
-}
+import { PreviousEntries } from './previous-entries.ts';
+import { summarize } from './summary.ts';
 
 /** The stored form of a directory. */
 export interface StoredDirectory {
   readonly id: ObjectId;
   readonly summary: DirectorySummary;
 }
-
-type Outcome =
-  | { readonly kind: 'entry'; readonly entry: DirectoryEntry }
-  | { readonly kind: 'error'; readonly error: EntryError; readonly ignored: boolean }
-  | { readonly kind: 'canceled' };
 
 /** Wrapped, because an async function would wait for a bare promise that it returns. */
 interface Started {
@@ -90,35 +54,23 @@ interface Visit {
 const OUTSTANDING_MAX = 4096;
 /** Directories of previous snapshots that are read for one directory, at once. */
 const PREVIOUS_READS_MAX = 4;
-/** Files up to this are read in batches, when they are one chunk in any case. */
-const SMALL_FILE_BYTES_MAX = 1 << 20;
 const CACHE_TAG_NAME = 'CACHEDIR.TAG';
 /** bford.info/cachedir: a directory with this tag holds nothing worth keeping. */
 const CACHE_TAG = 'Signature: 8a477f597d28d172789f06886806bc55';
 
 /** Walks a tree in order and stores it, many entries at a time. One instance for one snapshot. */
 export class TreeUpload {
-  readonly #options: TreeUploadOptions;
-  readonly #writer: DataWriter;
-  readonly #slabs: Slabs;
-  readonly #hasher: HashBatcher;
-  readonly #small: SmallFiles;
+  readonly #options: FileUploadOptions;
+  readonly #pool: CodecPool;
+  readonly #files: FileUpload;
   readonly #outstanding = new Semaphore(OUTSTANDING_MAX);
-  readonly #streams: Semaphore;
 
-  constructor(options: TreeUploadOptions) {
-    this.#options = options;
-    const { repository, counters } = options;
-    const { dataPath } = repository;
+  constructor(options: FileUploadOptions, files: FileUpload) {
+    const { dataPath } = options.repository;
     if (!dataPath) throw new TypeError('an upload needs a repository opened with a data path');
-    this.#slabs = new Slabs(dataPath);
-    this.#writer = new DataWriter(repository, dataPath.pool, counters, options.onStored);
-    this.#hasher = new HashBatcher(dataPath.pool, () => this.#slabs.isShort);
-    this.#small = new SmallFiles(dataPath.pool, this.#slabs, this.#writer);
-    this.#slabs.onShortage = () => {
-      this.#hasher.flush();
-    };
-    this.#streams = new Semaphore(Math.min(options.parallel, streamsMax(options, dataPath)));
+    this.#options = options;
+    this.#pool = dataPath.pool;
+    this.#files = files;
   }
 
   /** Stores a directory and all below. Throws only when the root itself cannot be read. */
@@ -129,52 +81,20 @@ export class TreeUpload {
   ): Promise<StoredDirectory> {
     const visit = { path, relative: '', previous, rules: IgnoreRules.none, attributes: root };
     const { done } = await this.#visit(visit);
-    this.#small.flush();
+    this.#files.flush();
     return done;
-  }
-
-  /** Stores one file as the whole snapshot. */
-  async uploadFile(path: string, entry: SourceEntry): Promise<DirectoryEntry> {
-    const outcome = await this.#uploadStream(path, entry, this.#options.policies.root, entry.name);
-    if (outcome.kind === 'entry') return outcome.entry;
-    if (outcome.kind === 'canceled') throw this.#reason();
-    throw new CodedError('SOURCE_UNREADABLE', outcome.error.error);
-  }
-
-  /** One stream of unknown kind as an object: a raw device or image. */
-  async uploadBlocks(file: fs.FileHandle, sizeBytes: number, sparse: boolean): Promise<ObjectId> {
-    const { signal, counters } = this.#options;
-    const entries = await this.#stream(this.#options.policies.root, '', sizeBytes).run(
-      readPieces(file, this.#slabs, {
-        start: 0,
-        end: sizeBytes,
-        toEndOfFile: true,
-        sparse,
-        signal,
-        onRead: (bytes) => (counters.bytesRead += bytes),
-      }),
-    );
-    return this.#finishFile(entries);
-  }
-
-  #reason(): Error {
-    const { reason } = this.#options.signal as { reason: unknown };
-    return reason instanceof Error ? reason : new CanceledError('user');
   }
 
   /** Lists and schedules; `done` is for when all below is stored. Throws when it cannot be listed. */
   async #visit(visit: Visit): Promise<{ done: Promise<StoredDirectory> }> {
-    const { signal, counters, policies, repository } = this.#options;
+    const { signal, counters, policies } = this.#options;
     signal.throwIfAborted();
-    const pool = repository.dataPath?.pool;
     const [listing, previous] = await Promise.all([
-      pool?.readDirectory(visit.path),
+      this.#pool.readDirectory(visit.path),
       this.#loadPrevious(visit.previous),
     ]);
     const policy = policies.at(visit.relative);
-    let directory: SourceDirectory = listing
-      ? decodeListing(listing)
-      : { entries: [], failures: [], renamed: [] };
+    let directory = decodeListing(listing);
     if (await this.#isCache(visit, directory, policy)) {
       directory = { entries: [], failures: [], renamed: [] };
     }
@@ -184,7 +104,7 @@ export class TreeUpload {
     const outcomes: (Outcome | Promise<Outcome>)[] = directory.failures
       // What went away between the listing and the look at it is as if it had never been.
       .filter(({ code }) => code !== 'ENOENT')
-      .map(({ name, message }) => this.#fileError(visit, name, message, policy));
+      .map(({ name, message }) => this.#files.fail(relativePath(visit, name), message, policy));
     const children: SourceEntry[] = [];
     let canceled = false;
     for (const entry of directory.entries) {
@@ -314,11 +234,18 @@ export class TreeUpload {
       return { outcome: { kind: 'entry', entry: kept } };
     }
     if (!this.#outstanding.tryAcquire()) {
-      this.#small.flush();
+      this.#files.flush();
       await this.#outstanding.acquire();
     }
     const work =
-      entry.type === 's' ? this.#uploadSymlink(entry) : this.#uploadFile(visit, entry, policy);
+      entry.type === 's'
+        ? this.#files.uploadSymlink(entry)
+        : this.#files.uploadFile(
+            joinPath(visit.path, entry.rawName),
+            entry,
+            policy,
+            relativePath(visit, entry.name),
+          );
     const outcome = work.finally(() => {
       this.#outstanding.release();
     });
@@ -344,157 +271,6 @@ export class TreeUpload {
     return this.#options.repository.contents.has(parseObjectId(objectId).contentId);
   }
 
-  async #uploadSymlink(entry: SourceEntry): Promise<Outcome> {
-    const target = entry.target ?? new Uint8Array(0);
-    const { contents } = this.#options.repository;
-    const { contentId } = await contents.write(target, { prefix: '' });
-    const objectId = contentId as string as ObjectId;
-    return { kind: 'entry', entry: { ...entryFields(entry, 's'), size: target.length, objectId } };
-  }
-
-  async #uploadFile(visit: Visit, entry: SourceEntry, policy: Policy): Promise<Outcome> {
-    const path = joinPath(visit.path, entry.rawName);
-    const relative = relativePath(visit, entry.name);
-    const spec = this.#splitterFor(policy);
-    const smallMax = Math.min(SMALL_FILE_BYTES_MAX, spec.minBytes - 1);
-    if (entry.sizeBytes > smallMax) return this.#uploadStream(path, entry, policy, relative);
-    const compressor = compressorFor(policy, entry);
-    const result = await this.#small.add({ path, sizeBytes: entry.sizeBytes, compressor });
-    switch (result.kind) {
-      case 'grew':
-        return this.#uploadStream(path, entry, policy, relative);
-      case 'failed':
-        if (result.code === 'ENOENT') this.#vanished(relative);
-        return this.#fileError(visit, entry.name, result.message, policy);
-      case 'stored': {
-        const { counters } = this.#options;
-        counters.files++;
-        counters.bytesRead += result.length;
-        counters.totalBytes += result.length;
-        if (result.length !== entry.sizeBytes) this.#changed(relative);
-        const fields = entryFields(entry, 'f');
-        return { kind: 'entry', entry: { ...fields, size: result.length, objectId: result.id } };
-      }
-    }
-  }
-
-  #vanished(path: string): void {
-    this.#options.logger.warn({ path }, 'a file went away before it could be read');
-  }
-
-  #changed(path: string): void {
-    this.#options.logger.warn(
-      { path },
-      'a file changed while it was read; what was read is stored',
-    );
-  }
-
-  async #uploadStream(
-    path: string | Uint8Array,
-    entry: SourceEntry,
-    policy: Policy,
-    relative: string,
-  ): Promise<Outcome> {
-    await this.#streams.acquire();
-    try {
-      return await this.#uploadOpened(path, entry, policy, relative);
-    } catch (error) {
-      if (this.#options.signal.aborted) return { kind: 'canceled' };
-      const code = systemCode(error);
-      if (code === undefined) throw error;
-      if (code === 'ENOENT') this.#vanished(relative);
-      return this.#error(relative, messageOf(error), policy);
-    } finally {
-      this.#streams.release();
-    }
-  }
-
-  async #uploadOpened(
-    path: string | Uint8Array,
-    entry: SourceEntry,
-    policy: Policy,
-    relative: string,
-  ): Promise<Outcome> {
-    const { signal, counters } = this.#options;
-    signal.throwIfAborted();
-    const flags = fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW | fs.constants.O_NONBLOCK;
-    const file = await fs.open(typeof path === 'string' ? path : Buffer.from(path), flags);
-    try {
-      const before = await file.stat();
-      const sparse = before.blocks * 512 < before.size;
-      const size = before.size;
-      const partBytes = partBytesOf(policy);
-      const entries: IndirectEntry[] = [];
-      let start = 0;
-      // Parts of exactly this size are split each on its own, so cut points equal Kopia's.
-      for (;;) {
-        const end = size > partBytes ? Math.min(start + partBytes, size) : size;
-        const isLast = end >= size;
-        const pieces = readPieces(file, this.#slabs, {
-          start,
-          end,
-          toEndOfFile: isLast,
-          sparse,
-          signal,
-          onRead: (bytes) => (counters.bytesRead += bytes),
-        });
-        const part = await this.#stream(policy, entry.name, size).run(pieces);
-        const length = lengthOf(part);
-        if (length > 0 || start === 0) {
-          for (const each of part) entries.push({ ...each, start: start + each.start });
-        }
-        start += length;
-        if (isLast || start < end) break;
-      }
-      const after = await file.stat();
-      if (start !== entry.sizeBytes || after.mtimeMs !== before.mtimeMs) this.#changed(relative);
-      counters.files++;
-      counters.totalBytes += start;
-      const objectId = await this.#finishFile(entries);
-      return { kind: 'entry', entry: { ...entryFields(entry, 'f'), size: start, objectId } };
-    } finally {
-      await file.close();
-    }
-  }
-
-  #stream(policy: Policy, name: string, sizeBytes: number): StreamUpload {
-    const { repository, signal } = this.#options;
-    const pool = repository.dataPath?.pool;
-    if (!pool) throw new TypeError('no data path');
-    const compressor = compressorByNameForWriting(compressorForFile(policy, name, sizeBytes));
-    return new StreamUpload(
-      { pool, slabs: this.#slabs, writer: this.#writer, hasher: this.#hasher },
-      { splitter: this.#splitterFor(policy), compressor, signal },
-    );
-  }
-
-  #finishFile(entries: readonly IndirectEntry[]): Promise<ObjectId> {
-    const { repository, policies } = this.#options;
-    return finishObject(repository.contents, entries, {
-      prefix: '',
-      metadataCompressor: metadataCompressor(policies.root),
-      indexSplitter: repository.splitter,
-    });
-  }
-
-  #splitterFor(policy: Policy): SplitterSpec {
-    const { splitter, repository } = this.#options;
-    const { algorithm } = policy.splitter;
-    return splitter ?? (algorithm ? splitterSpec(algorithm) : repository.splitter);
-  }
-
-  #fileError(visit: Visit, name: string, message: string, policy: Policy): Outcome {
-    return this.#error(relativePath(visit, name), message, policy);
-  }
-
-  #error(path: string, message: string, policy: Policy): Outcome {
-    const { counters } = this.#options;
-    const ignored = policy.errorHandling.ignoreFileErrors === true;
-    if (ignored) counters.ignoredErrors++;
-    else counters.errors++;
-    return { kind: 'error', error: { path, error: message }, ignored };
-  }
-
   async #finishDirectory(
     visit: Visit,
     pending: readonly (Outcome | Promise<Outcome>)[],
@@ -504,7 +280,8 @@ export class TreeUpload {
     const entries = outcomes.flatMap((outcome) => (outcome.kind === 'entry' ? outcome.entry : []));
     entries.sort((a, b) => Number(b.type === 'd') - Number(a.type === 'd'));
     const incomplete = canceled || outcomes.some(({ kind }) => kind === 'canceled');
-    const summary = summarize(visit, entries, outcomes, incomplete);
+    const failures = outcomes.filter((outcome) => outcome.kind === 'error');
+    const summary = summarize(entries, failures, visit.attributes.mtimeNs, incomplete);
     const { repository, policies } = this.#options;
     const compressor = metadataCompressor(policies.at(visit.relative));
     const id = await writeObject(repository.contents, encodeDirectory(entries, summary), {
@@ -535,135 +312,6 @@ export class TreeUpload {
   }
 }
 
-/** Streams whose open chunks leave slabs for reading: more of them could wait for each other. */
-function streamsMax(
-  { repository, policies, splitter }: TreeUploadOptions,
-  { slabAddresses }: DataPath,
-): number {
-  const names = policies.splitterNames();
-  const specs = [splitter ?? repository.splitter, ...names.map(splitterSpec)];
-  const chunkBytesMax = Math.max(...specs.map(({ maxBytes }) => maxBytes));
-  const slabsPerStream = Math.ceil(chunkBytesMax / SLAB_BYTES) + 1;
-  return Math.max(1, Math.floor((slabAddresses.length - 2) / slabsPerStream));
-}
-
-/** What previous snapshots hold of one directory, the newest complete one first. */
-class PreviousEntries {
-  readonly #byName: readonly Map<string, DirectoryEntry>[];
-
-  constructor(lists: readonly (readonly DirectoryEntry[])[]) {
-    this.#byName = lists.map((entries) => new Map(entries.map((entry) => [entry.name, entry])));
-  }
-
-  directories(name: string): ObjectId[] {
-    const ids = this.#byName.flatMap((entries) => {
-      const entry = entries.get(name);
-      return entry?.type === 'd' ? [entry.objectId] : [];
-    });
-    return [...new Set(ids)];
-  }
-
-  /** The entry with the same metadata; its object is taken over without reading the file. */
-  unchanged(entry: SourceEntry): DirectoryEntry | undefined {
-    for (const entries of this.#byName) {
-      const before = entries.get(entry.name);
-      if (
-        before?.type === entry.type &&
-        before.mtimeNs === entry.mtimeNs &&
-        before.size === entry.sizeBytes &&
-        before.mode === entry.mode &&
-        before.uid === entry.uid &&
-        before.gid === entry.gid
-      ) {
-        return before;
-      }
-    }
-    return undefined;
-  }
-}
-
 function relativePath(visit: Visit, name: string): string {
   return visit.relative === '' ? name : `${visit.relative}/${name}`;
-}
-
-export function entryFields(
-  { name, mode, mtimeNs, uid, gid }: SourceEntry,
-  type: 'f' | 'd' | 's',
-): Omit<DirectoryEntry, 'size' | 'objectId'> {
-  return { name, type, mode, mtimeNs, uid, gid };
-}
-
-const lengthOf = (entries: readonly IndirectEntry[]): number => {
-  const last = entries.at(-1);
-  return last ? last.start + last.length : 0;
-};
-
-function partBytesOf(policy: Policy): number {
-  const bytes = policy.upload.parallelUploadAboveSize;
-  return bytes === undefined || bytes === 0 ? Number.POSITIVE_INFINITY : Number(bytes);
-}
-
-export function metadataCompressor(policy: Policy): Compressor | undefined {
-  return compressorByNameForWriting(policy.metadataCompression.compressorName ?? 'zstd-fastest');
-}
-
-/** What we only read is written with the nearest that we can: readers go by the number in front. */
-function compressorByNameForWriting(name: string): Compressor | undefined {
-  const compressor = compressorByName(name);
-  return compressor && !compressor.compress ? compressorByName('zstd-fastest') : compressor;
-}
-
-function compressorFor(policy: Policy, entry: SourceEntry): Compressor | undefined {
-  return compressorByNameForWriting(compressorForFile(policy, entry.name, entry.sizeBytes));
-}
-
-function summarize(
-  visit: Visit,
-  entries: readonly DirectoryEntry[],
-  outcomes: readonly Outcome[],
-  incomplete: boolean,
-): DirectorySummary {
-  let [size, files, symlinks, dirs, numFailed, numIgnoredErrors] = [0, 0, 0, 1, 0, 0];
-  let maxTimeNs = entries.length === 0 ? visit.attributes.mtimeNs : 0n;
-  let childIncomplete: string | undefined;
-  const errors: EntryError[] = [];
-  for (const entry of entries) {
-    if (entry.mtimeNs > maxTimeNs) maxTimeNs = entry.mtimeNs;
-    const { summary } = entry;
-    if (!summary) {
-      if (entry.type === 's') symlinks++;
-      else {
-        files++;
-        size += entry.size;
-      }
-      continue;
-    }
-    size += summary.size;
-    files += summary.files;
-    symlinks += summary.symlinks;
-    dirs += summary.dirs;
-    numFailed += summary.numFailed;
-    numIgnoredErrors += summary.numIgnoredErrors ?? 0;
-    errors.push(...(summary.errors ?? []));
-    childIncomplete ??= summary.incomplete;
-    if (summary.maxTimeNs > maxTimeNs) maxTimeNs = summary.maxTimeNs;
-  }
-  for (const outcome of outcomes) {
-    if (outcome.kind !== 'error' || outcome.error.error === '') continue;
-    errors.push(outcome.error);
-    if (outcome.ignored) numIgnoredErrors++;
-    else numFailed++;
-  }
-  errors.sort((a, b) => (a.path < b.path ? -1 : 1));
-  return {
-    size,
-    files,
-    symlinks,
-    dirs,
-    maxTimeNs,
-    incomplete: incomplete ? 'canceled' : childIncomplete,
-    numFailed,
-    numIgnoredErrors,
-    errors,
-  };
 }

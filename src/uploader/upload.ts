@@ -27,7 +27,13 @@ import { writeObject } from '../repository/index.ts';
 import { CheckpointTimer } from './checkpoint.ts';
 import { decodeListing, type SourceEntry } from './listing.ts';
 import { newUploadCounters, type UploadCounters } from './progress.ts';
-import { entryFields, metadataCompressor, TreeUpload } from './tree-upload.ts';
+import {
+  entryFields,
+  FileUpload,
+  type FileUploadOptions,
+  metadataCompressor,
+} from './file-upload.ts';
+import { TreeUpload } from './tree-upload.ts';
 
 export interface UploadOptions {
   readonly source: SourceInfo;
@@ -59,7 +65,7 @@ export interface UploadResult {
 const CHECKPOINT_INTERVAL_NS = 60n * SECOND_NS;
 const CHECKPOINT_BYTES = 2 * 2 ** 30;
 const PARALLEL = 2;
-/** Remembers a splitter that Kopia does not know; readers need none, and tags are all it touches. */
+/** Remembers the splitter of a source, also one that Kopia does not know: readers need none. */
 export const SPLITTER_TAG = 'tag:longshore-splitter';
 
 /**
@@ -84,7 +90,7 @@ export async function createSnapshot(
     bytes: options.checkpointBytes ?? CHECKPOINT_BYTES,
     logger: options.logger,
   });
-  const tree = new TreeUpload({
+  const uploadOptions: FileUploadOptions = {
     repository,
     policies,
     counters,
@@ -95,7 +101,9 @@ export async function createSnapshot(
     onStored: () => {
       checkpoints.look();
     },
-  });
+  };
+  const files = new FileUpload(uploadOptions);
+  const tree = new TreeUpload(uploadOptions, files);
   let rootEntry: DirectoryEntry;
   try {
     const upload = options.block === true ? uploadDevice : uploadTree;
@@ -105,15 +113,20 @@ export async function createSnapshot(
     rootEntry = await upload({
       repository,
       tree,
+      files,
       path,
       roots,
       counters,
       policy: policies.root,
       options,
     });
-  } finally {
+  } catch (error) {
     await checkpoints.stop();
+    // What was read so far need not be stored again; the first error is the one that matters.
+    await repository.contents.flush().catch(() => undefined);
+    throw error;
   }
+  await checkpoints.stop();
   checkpoints.assertHealthy();
   const snapshot: NewSnapshot = {
     source: options.source,
@@ -141,11 +154,12 @@ function warnOfFallbacks(logger: Logger): void {
 }
 
 const tagOf = (spec: SplitterSpec | undefined): Record<string, string> =>
-  spec?.kind === 'fastcdc' ? { [SPLITTER_TAG]: spec.name } : {};
+  spec ? { [SPLITTER_TAG]: spec.name } : {};
 
 interface UploadParts {
   repository: Repository;
   tree: TreeUpload;
+  files: FileUpload;
   path: string;
   roots: readonly ObjectId[];
   counters: UploadCounters;
@@ -168,7 +182,7 @@ function unreadable(path: string, cause: unknown): CodedError {
 }
 
 async function uploadTree(parts: UploadParts): Promise<DirectoryEntry> {
-  const { tree, path, roots } = parts;
+  const { tree, files, path, roots, policy, options } = parts;
   let root: SourceEntry;
   try {
     root = await lookAt(await fs.realpath(path));
@@ -176,7 +190,9 @@ async function uploadTree(parts: UploadParts): Promise<DirectoryEntry> {
     throw unreadable(path, cause);
   }
   root = { ...root, name: basename(path) || '/' };
-  if (root.type === 'f') return uploadSingleFile(tree, path, root);
+  if (root.type === 'f') {
+    return uploadSingleFile(files, path, root, policy, options.signal);
+  }
   if (root.type !== 'd') throw unreadable(path, new Error('it is neither a directory nor a file'));
   try {
     const { id, summary } = await tree.uploadDirectory(await fs.realpath(path), root, roots);
@@ -188,11 +204,18 @@ async function uploadTree(parts: UploadParts): Promise<DirectoryEntry> {
 }
 
 async function uploadSingleFile(
-  tree: TreeUpload,
+  files: FileUpload,
   path: string,
   root: SourceEntry,
+  policy: Policy,
+  signal: AbortSignal,
 ): Promise<DirectoryEntry> {
-  const entry = await tree.uploadFile(await fs.realpath(path), root);
+  const outcome = await files.uploadStream(await fs.realpath(path), root, policy, root.name);
+  if (outcome.kind !== 'entry') {
+    signal.throwIfAborted();
+    throw unreadable(path, new Error(outcome.kind === 'error' ? outcome.error.error : 'canceled'));
+  }
+  const { entry } = outcome;
   const { size, mtimeNs } = entry;
   const summary = { size, files: 1, symlinks: 0, dirs: 0, maxTimeNs: mtimeNs, numFailed: 0 };
   return { ...entry, summary };
@@ -212,8 +235,8 @@ async function lookAt(path: string): Promise<SourceEntry> {
 
 /** Velero's block mode: a directory of mode 0777 with one file, named by the path of the device. */
 async function uploadDevice(parts: UploadParts): Promise<DirectoryEntry> {
-  const { repository, tree, path, counters, policy } = parts;
-  const { size, objectId } = await uploadRaw(tree, path);
+  const { repository, files, path, counters, policy } = parts;
+  const { size, objectId } = await uploadRaw(files, path);
   counters.files++;
   counters.totalBytes += size;
   const mtimeNs = repository.clock.nowNs();
@@ -233,7 +256,7 @@ async function uploadDevice(parts: UploadParts): Promise<DirectoryEntry> {
 }
 
 async function uploadRaw(
-  tree: TreeUpload,
+  files: FileUpload,
   path: string,
 ): Promise<{ size: number; objectId: ObjectId }> {
   let file: fs.FileHandle;
@@ -248,7 +271,7 @@ async function uploadRaw(
       throw unreadable(path, new Error('--block wants a block device or an image file'));
     }
     const size = stat.isFile() ? stat.size : await deviceBytes(path);
-    const objectId = await tree.uploadBlocks(file, size, stat.isFile());
+    const objectId = await files.uploadBlocks(file, size, stat.isFile());
     return { size, objectId };
   } finally {
     await file.close();

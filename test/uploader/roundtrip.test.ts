@@ -5,8 +5,15 @@ import { CanceledError } from '../../src/base/index.ts';
 import { listSnapshots, readDirectory } from '../../src/snapshot/index.ts';
 import { newUploadCounters, restoreBlocks } from '../../src/uploader/index.ts';
 import { prng } from '../support/golden.ts';
-import { assertSameTree, tempDirectory } from '../support/kopia.ts';
-import { backUp, createTest, openTest, recordingLogger, restore } from '../support/repositories.ts';
+import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
+import {
+  backUp,
+  createTest,
+  openTest,
+  PASSWORD,
+  recordingLogger,
+  restore,
+} from '../support/repositories.ts';
 import { makeTree } from '../support/trees.ts';
 
 const work = tempDirectory('roundtrip');
@@ -124,6 +131,30 @@ describe('a raw volume', () => {
     });
   });
 });
+
+it.skipIf(!hasKopia)(
+  'FastCDC cuts are remembered by the source, and the real Kopia reads what they made',
+  async () => {
+    const [repo, tree] = [at('repo-fastcdc'), at('tree-fastcdc')];
+    fs.mkdirSync(tree);
+    fs.writeFileSync(join(tree, 'volume'), prng('fastcdc', 30_000_000));
+    await createTest(repo);
+    await using repository = await openTest(repo, { threads: true });
+    const first = await backUp(repository, tree, { splitter: 'fastcdc-4m' });
+    expect(first.counters.contentsNew).toBeGreaterThan(3);
+    // Shifted by some bytes: all but the first chunks are found again, without naming the splitter.
+    fs.writeFileSync(
+      join(tree, 'volume'),
+      Buffer.concat([Buffer.from('shift'), prng('fastcdc', 30_000_000)]),
+    );
+    const second = await backUp(repository, tree);
+    expect(second.counters.contentsNew).toBeLessThan(first.counters.contentsNew);
+    expect(second.snapshot.tags).toEqual({ 'tag:longshore-splitter': 'fastcdc-4m' });
+    await restore(repository, second.rootEntry, at('out-fastcdc'));
+    assertSameTree(tree, at('out-fastcdc'));
+    new Kopia(PASSWORD).connect(repo).verifyAll();
+  },
+);
 
 describe('sources with trouble', () => {
   it('odd types are skipped, names that are not UTF-8 are stored as Kopia does and warned of', async () => {

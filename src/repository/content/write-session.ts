@@ -10,6 +10,9 @@ import { newSessionId, type SessionId, sessionMarker } from './session.ts';
 
 type PackKind = 'p' | 'q';
 
+/** Maintenance rewrites packs that are filled less than this (maintenance/rewrite-packs.ts). */
+const LONG_ENOUGH_SHARE = 0.6;
+
 /** A content whose bytes are about to be sealed. */
 export interface NewContent {
   readonly contentId: ContentId;
@@ -142,7 +145,7 @@ export class WriteSession {
     assert(roomBytes + 4096 < packBuffers.bufferBytes, 'contents too long for a pack');
     for (;;) {
       const idle = this.#idle[kind].sort((a, b) => b.length - a.length);
-      const fitting = idle.findIndex((pack) => pack.room >= roomBytes);
+      const fitting = idle.findIndex((pack) => this.#fits(pack, roomBytes));
       if (fitting >= 0) return idle.splice(fitting, 1)[0] as Pack;
       for (const full of idle.splice(0)) this.#close(full);
       const buffer = packBuffers.tryAcquire();
@@ -154,6 +157,13 @@ export class WriteSession {
       }
       await Promise.race([packBuffers.nextRelease(), this.#becameIdle.next()]);
     }
+  }
+
+  /** Whether to append here: a pack that is long enough is rather closed than made too long. */
+  #fits(pack: Pack, roomBytes: number): boolean {
+    const { maxPackBytes } = this.#options;
+    const isLongEnough = pack.length >= maxPackBytes * LONG_ENOUGH_SHARE;
+    return pack.room >= roomBytes && !(isLongEnough && pack.length + roomBytes > maxPackBytes);
   }
 
   /** Starts the put; its buffer is free again when the blob is durable. */

@@ -1,0 +1,143 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { Arena, type CodecKeys, type CodecPool, type Span } from '../../src/codec/index.ts';
+import { prng } from '../support/golden.ts';
+import { tempDirectory } from '../support/kopia.ts';
+
+const KEYS: CodecKeys = {
+  hash: 'BLAKE2B-256-128',
+  encryption: 'AES256-GCM-HMAC-SHA256',
+  secret: prng('secret', 32),
+  masterKey: prng('master', 32),
+};
+
+/** What threads and the in-process form promise alike; see `CodecPool`. */
+export function poolContract(
+  name: string,
+  create: (keys: CodecKeys, arena: Arena) => CodecPool,
+): void {
+  const open = (): {
+    pool: CodecPool;
+    put: (data: Uint8Array) => Span;
+    room: (bytes: number) => number;
+  } => {
+    const arena = new Arena(64 << 20);
+    const put = (data: Uint8Array): Span => {
+      const address = arena.allocate(data.length + 1);
+      arena.bytes.set(data, address);
+      return { address, length: data.length };
+    };
+    return { pool: create(KEYS, arena), put, room: (bytes) => arena.allocate(bytes) };
+  };
+
+  describe(`pool contract: ${name}`, () => {
+    it('what is hashed and sealed is written to files as it was', async () => {
+      const { pool: created, put, room } = open();
+      await using pool = created;
+      const work = tempDirectory('pool');
+      const contents = [
+        prng('a', 100_000),
+        Buffer.alloc(50_000, 'text '),
+        Buffer.alloc(0),
+        prng('b', 7),
+      ];
+      const messages = contents.map((data) => [
+        put(data.subarray(0, 5000)),
+        put(data.subarray(5000)),
+      ]);
+      const hashes = await pool.hash(messages);
+      const items = messages.map((spans, i) => ({
+        spans,
+        hash: hashes[i] as Uint8Array,
+        compressionHeaderId: 0x1101,
+      }));
+      const address = room(400_000);
+      const sealed = await pool.seal(items, address);
+      expect(sealed.map(({ compressionHeaderId }) => compressionHeaderId)).toEqual([
+        0, 0x1101, 0, 0,
+      ]);
+      let at = address;
+      const opened = sealed.map(({ packedLength, compressionHeaderId }, i) => {
+        const span = { address: at, length: packedLength };
+        at += packedLength;
+        const attributes = { mode: 0o640, uid: 0, gid: 0, mtimeNs: 1_600_000_000_123_456_789n };
+        const target = { path: join(work, String(i)), attributes };
+        const originalLength = contents[i]?.length ?? 0;
+        const hash = hashes[i] as Uint8Array;
+        return { span, hash, compressionHeaderId, originalLength, compressedObject: false, target };
+      });
+      expect(await pool.open(opened)).toEqual([]);
+      contents.forEach((data, i) => {
+        expect(fs.readFileSync(join(work, String(i))).equals(data)).toBe(true);
+        expect(fs.statSync(join(work, String(i))).mode & 0o777).toBe(0o640);
+      });
+      // A second time the files are there: each item fails on its own, and says how.
+      const failures = await pool.open(opened);
+      expect(failures.map(({ index, code }) => [index, code])).toEqual(
+        contents.map((_data, i) => [i, 'EEXIST']),
+      );
+      fs.rmSync(work, { recursive: true });
+    });
+
+    it('files and directories are read; what cannot be is told apart', async () => {
+      const { pool: created, room } = open();
+      await using pool = created;
+      const work = tempDirectory('pool');
+      fs.writeFileSync(join(work, 'a'), 'hello');
+      fs.writeFileSync(join(work, 'b'), 'grown beyond');
+      fs.symlinkSync('a', join(work, 'l'));
+      const slab = { address: room(100_000), length: 100_000 };
+      const files = ['a', 'b', 'missing', 'l'].map((file) => ({
+        path: join(work, file),
+        sizeBytes: 5,
+      }));
+      const [a, b, missing, link] = await pool.readFiles(files, slab);
+      expect(a).toMatchObject({ length: 5, grew: false });
+      expect(b).toMatchObject({ grew: true });
+      expect(missing?.error?.code).toBe('ENOENT');
+      expect(link?.error?.code).toBe('ELOOP');
+      const listing = await pool.readDirectory(work);
+      expect(listing.names).toEqual(['a', 'b', 'l']);
+      expect(listing.targets.map(([i, target]) => [i, Buffer.from(target).toString()])).toEqual([
+        [2, 'a'],
+      ]);
+      await expect(pool.readDirectory(join(work, 'a'))).rejects.toMatchObject({ code: 'ENOTDIR' });
+      fs.rmSync(work, { recursive: true });
+    });
+
+    it('damage is an error of that content alone', async () => {
+      const { pool: created, put, room } = open();
+      await using pool = created;
+      const spans = [put(prng('x', 1000))];
+      const [hash = new Uint8Array(0)] = await pool.hash([spans]);
+      const address = room(2000);
+      await pool.seal([{ spans, hash, compressionHeaderId: 0 }], address);
+      pool.arena.bytes[address + 500] = (pool.arena.bytes[address + 500] ?? 0) ^ 1;
+      const target = {
+        path: '/nowhere/never',
+        attributes: { mode: 0, uid: 0, gid: 0, mtimeNs: 0n },
+      };
+      const item = {
+        hash,
+        compressionHeaderId: 0,
+        originalLength: 1000,
+        compressedObject: false,
+        target,
+      };
+      const failures = await pool.open([{ ...item, span: { address, length: 1028 } }]);
+      expect(failures).toMatchObject([{ index: 0, code: 'DECRYPT_FAILED' }]);
+    });
+
+    it('many tasks at once are all answered, and closing twice is fine', async () => {
+      const { pool, put } = open();
+      const span = put(prng('many', 10_000));
+      const answers = await Promise.all(Array.from({ length: 200 }, () => pool.hash([[span]])));
+      expect(new Set(answers.map(([hash]) => Buffer.from(hash ?? []).toString('hex'))).size).toBe(
+        1,
+      );
+      await pool.close();
+      await pool.close();
+    });
+  });
+}
