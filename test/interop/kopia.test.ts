@@ -1,5 +1,7 @@
+import { execFile } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
+import { promisify } from 'node:util';
 import { afterAll, describe, expect, it } from 'vitest';
 import { Secret } from '../../src/base/index.ts';
 import { openStorage } from '../../src/blob/index.ts';
@@ -152,16 +154,11 @@ describe.skipIf(!hasKopia)('the real Kopia', () => {
     await createTest(repo);
     await using repository = await openTest(repo, { threads: true });
     const kopia = new Kopia(PASSWORD).connect(repo);
-    const { execFile } = await import('node:child_process');
     for (let round = 0; round < 3; round++) {
       fs.writeFileSync(join(tree, 'round'), `ours ${round}`);
       fs.writeFileSync(join(other, 'round'), `theirs ${round}`);
-      const theirs = new Promise((resolve, reject) => {
-        const [command, parameters, options] = kopia.command('snapshot', 'create', other);
-        execFile(command, parameters, options, (error) =>
-          error ? reject(error) : resolve(undefined),
-        );
-      });
+      const [command, parameters, options] = kopia.command('snapshot', 'create', other);
+      const theirs = promisify(execFile)(command, parameters, options);
       await Promise.all([theirs, backUp(repository, tree)]);
     }
     kopia.verifyAll();
