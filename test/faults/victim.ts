@@ -1,10 +1,11 @@
 /**
  * A process that kills itself at a chosen storage event: `victim.ts MODE REPO TREE EVENT WHEN`.
- * MODE upload or maintain. EVENT counts puts and deletes from 0; -1 lives to the end and prints them.
+ * MODE upload (small checkpoints), volume (checkpoints as they are) or maintain. EVENT counts puts and deletes from 0; -1 lives to the end and prints them;
+ * `b1000` dies with the first event after 1000 bytes were put.
  */
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { faulty } from '../../src/blob/index.ts';
+import { faulty, metered, type MeteredStorage } from '../../src/blob/index.ts';
 import { silentLogger } from '../../src/base/index.ts';
 import { runMaintenance } from '../../src/repository/index.ts';
 import { collectGarbage } from '../../src/snapshot/index.ts';
@@ -12,7 +13,9 @@ import { backUp, openTest } from '../support/repositories.ts';
 
 const [mode = '', repo = '', tree = '', eventText = '-1', deathWhen = 'before'] =
   process.argv.slice(2);
-const event = Number(eventText);
+const bytesToDeath = eventText.startsWith('b') ? Number(eventText.slice(1)) : Infinity;
+const event = Number.isFinite(bytesToDeath) ? Infinity : Number(eventText);
+let meter: MeteredStorage | undefined;
 const seen: string[] = [];
 let count = 0;
 
@@ -23,21 +26,25 @@ function stageOf(operation: string, id: string): string {
 }
 
 await using repository = await openTest(repo, {
-  threads: mode === 'upload',
-  wrap: (storage) =>
-    faulty(storage, ({ operation, id, when }) => {
+  threads: mode !== 'maintain',
+  wrap: (storage) => {
+    meter = metered(storage);
+    return faulty(meter, ({ operation, id, when }) => {
       if (operation !== 'put' && operation !== 'delete') return;
       if (when === deathWhen) {
-        if (count === event) {
+        if (count === event || (meter?.counters.bytesUp ?? 0) >= bytesToDeath) {
           process.stdout.write(`${stageOf(operation, id)}\n`);
           process.kill(process.pid, 'SIGKILL');
         }
         seen.push(stageOf(operation, id));
         count++;
       }
-    }),
+    });
+  },
 });
-if (mode === 'upload') {
+if (mode === 'volume') {
+  await backUp(repository, tree);
+} else if (mode === 'upload') {
   // Small checkpoints, so that each stage occurs many times.
   for (const name of readdirSync(tree).sort()) {
     await backUp(repository, join(tree, name), {

@@ -237,19 +237,43 @@ export class ContentManager {
     // Packs are put at once; only the index blobs keep the order of the flushes.
     const finished = session.finish();
     finished.catch(() => undefined);
-    const flushed = this.#flushQueue.then(async () => this.#commit(session, await finished));
+    const flushed = this.#flushQueue.then(async () => {
+      await finished;
+      // What a checkpoint has named meanwhile is not named again.
+      await this.#commit(session, session.entries());
+    });
     this.#flushQueue = flushed;
     flushed.catch((error: unknown) => (this.#failure ??= error));
     return flushed;
   }
 
-  async #commit(session: WriteSession, entries: readonly IndexEntry[]): Promise<void> {
+  /**
+   * Makes the packs count that are put already, without closing those that are being filled: nothing
+   * gets shorter by it, and what lies in them is all that a kill can lose.
+   */
+  checkpoint(): Promise<void> {
+    if (this.#failure !== undefined) return Promise.reject(asError(this.#failure));
+    const session = this.#session;
+    const entries = session.takeDurable();
+    if (entries.length === 0) return this.#flushQueue;
+    const written = this.#flushQueue.then(async () => {
+      await this.#writeIndex(session, entries);
+      session.forget(entries);
+    });
+    this.#flushQueue = written;
+    written.catch((error: unknown) => (this.#failure ??= error));
+    return written;
+  }
+
+  async #writeIndex(session: WriteSession, entries: readonly IndexEntry[]): Promise<void> {
     const { indexStore, indexVersion } = this.options;
-    if (entries.length > 0) {
-      const body = encodeIndex(indexVersion, sortEntries(entries));
-      await indexStore.write([body], session.id);
-      this.#committed.add(new IndexBody(memorySource(body)));
-    }
+    const body = encodeIndex(indexVersion, sortEntries(entries));
+    await indexStore.write([body], session.id);
+    this.#committed.add(new IndexBody(memorySource(body)));
+  }
+
+  async #commit(session: WriteSession, entries: readonly IndexEntry[]): Promise<void> {
+    if (entries.length > 0) await this.#writeIndex(session, entries);
     this.#flushing.delete(session);
     await session.end();
   }

@@ -42,7 +42,9 @@ export class WriteSession {
   readonly #puts: Promise<void>[] = [];
   #marker: Promise<BlobId> | undefined;
   #failure: unknown;
-  #packedBytes = 0;
+  /** Entries of packs that are put and that no index names yet, and the bytes of those packs. */
+  #durable: IndexEntry[] = [];
+  #durableBytes = 0;
 
   constructor(options: ContentManagerOptions) {
     this.#options = options;
@@ -52,12 +54,27 @@ export class WriteSession {
   }
 
   get isEmpty(): boolean {
-    return this.#entries.size === 0 && this.#appends.size === 0;
+    return this.#entries.size === 0 && this.#appends.size === 0 && this.#marker === undefined;
   }
 
-  /** Bytes that a flush would make durable. */
-  get packedByteCount(): number {
-    return this.#packedBytes;
+  /** Bytes of packs that are put and wait for an index to name them. */
+  get durableBytes(): number {
+    return this.#durableBytes;
+  }
+
+  /** Hands over the entries of the packs that are put; `forget` them once an index names them. */
+  takeDurable(): IndexEntry[] {
+    const taken = this.#durable;
+    this.#durable = [];
+    this.#durableBytes = 0;
+    return taken;
+  }
+
+  forget(entries: readonly IndexEntry[]): void {
+    for (const entry of entries) {
+      // One that was marked deleted meanwhile is another entry.
+      if (this.#entries.get(entry.contentId) === entry) this.#entries.delete(entry.contentId);
+    }
   }
 
   find(id: ContentId): IndexEntry | undefined {
@@ -131,7 +148,6 @@ export class WriteSession {
       formatVersion: this.#options.formatVersion,
       encryptionKeyId: 0,
     };
-    this.#packedBytes += sealed.packedLength;
     pack.entries.push(entry);
     this.#entries.set(entry.contentId, entry);
   }
@@ -181,6 +197,8 @@ export class WriteSession {
       await this.#writeMarker();
       const pieces = pack.finish({ ...codec, indexVersion, random });
       await storage.putBlob(pack.blobId, pieces, putOptions);
+      this.#durable.push(...pack.entries);
+      this.#durableBytes += pack.length;
     } finally {
       this.#inMemory.delete(pack.blobId);
       packBuffers.release(pack.buffer);
@@ -199,15 +217,19 @@ export class WriteSession {
     return this.#marker;
   }
 
-  /** Puts all packs and returns the index entries. Throws the first failure of any put. */
-  async finish(): Promise<IndexEntry[]> {
+  /** Entries that no index names yet. */
+  entries(): IndexEntry[] {
+    return [...this.#entries.values()];
+  }
+
+  /** Puts all packs. Throws the first failure of any put. */
+  async finish(): Promise<void> {
     while (this.#appends.size > 0) await Promise.allSettled(this.#appends);
     for (const kind of ['p', 'q'] as const) {
       for (const pack of this.#idle[kind].splice(0)) this.#close(pack);
     }
     await Promise.all(this.#puts);
     if (this.#failure !== undefined) throw asError(this.#failure);
-    return [...this.#entries.values()];
   }
 
   /** Deletes the marker: the index names every pack now. */

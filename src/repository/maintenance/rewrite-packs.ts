@@ -38,8 +38,7 @@ export async function rewriteShortPacks(
     if (!apply || old.length === 0) continue;
     await rewritePack(repository, packBlobId, old);
     for (const { packedLength } of old) add(counts.rewritten, packedLength);
-    if (repository.contents.session.packedByteCount >= FLUSH_BYTES)
-      await repository.contents.flush();
+    if (repository.contents.session.durableBytes >= FLUSH_BYTES) await repository.contents.flush();
   }
   await repository.contents.flush();
   return {
