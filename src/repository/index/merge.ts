@@ -84,15 +84,17 @@ export function buildIndexBody(
 ): IndexBody | undefined {
   const encoder = new IndexV2Encoder();
   let parts: Buffer[] = [];
+  let joined: Buffer[] = [];
   let heldBytes = 0;
   let at = IndexV2Encoder.headerBytes;
   let file: number | undefined;
   const spill = (): void => {
     file ??= openScratchFile();
-    const bytes = Buffer.concat(parts);
+    const bytes = Buffer.concat([...joined, ...parts]);
     writeSync(file, bytes, 0, bytes.length, at);
     at += bytes.length;
     parts = [];
+    joined = [];
     heldBytes = 0;
   };
   try {
@@ -105,12 +107,15 @@ export function buildIndexBody(
       // A small Buffer costs some 100 bytes beside its own: join them before they add up.
       if (file === undefined && heldBytes > memoryBytesMax) spill();
       else if (file !== undefined && heldBytes > 1 << 20) spill();
-      else if (parts.length >= 8192) parts = [Buffer.concat(parts)];
+      else if (parts.length >= 8192) {
+        joined.push(Buffer.concat(parts));
+        parts = [];
+      }
     }
     if (count === 0) return undefined;
     if (file === undefined) {
       return new IndexBody(
-        memorySource(Buffer.concat([encoder.header(), ...parts, encoder.trailer()])),
+        memorySource(Buffer.concat([encoder.header(), ...joined, ...parts, encoder.trailer()])),
       );
     }
     spill();
