@@ -15,7 +15,6 @@ export {
   parseMode,
 } from './directory.ts';
 export {
-  describeSnapshot,
   encodeSnapshot,
   getSnapshot,
   listSnapshots,

@@ -10,7 +10,7 @@ import {
 } from '../base/index.ts';
 import type { Manifest, ManifestId, Repository } from '../repository/index.ts';
 import { type DirectoryEntry, encodeEntry, parseEntry } from './directory.ts';
-import { formatSource, type SourceInfo, sourceLabels } from './source.ts';
+import { type SourceInfo, sourceLabels } from './source.ts';
 
 /** Counters of one upload, as the manifest stores them. */
 export interface SnapshotStats {
@@ -157,6 +157,3 @@ export async function getSnapshot(repository: Repository, id: string): Promise<S
   if (manifest) return parseSnapshot(manifest);
   throw new CodedError('SNAPSHOT_NOT_FOUND', `there is no snapshot ${id} in the repository`);
 }
-
-export const describeSnapshot = ({ source, id }: Snapshot): string =>
-  `${id} of ${formatSource(source)}`;

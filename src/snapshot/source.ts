@@ -18,9 +18,6 @@ export function parseSource(text: string): SourceInfo {
   throw new CodedError('BAD_SOURCE', `"${text}" is not a source: write user@host:/path`);
 }
 
-export const isSameSource = (a: SourceInfo, b: SourceInfo): boolean =>
-  formatSource(a) === formatSource(b);
-
 export const sourceLabels = ({ host, userName, path }: SourceInfo): Record<string, string> => ({
   hostname: host,
   username: userName,
