@@ -26,13 +26,7 @@ export {
   type SnapshotStats,
   USER_TAG_PREFIX,
 } from './snapshot-manifest.ts';
-export {
-  formatSource,
-  isSameSource,
-  parseSource,
-  type SourceInfo,
-  sourceLabels,
-} from './source.ts';
+export { formatSource, parseSource, type SourceInfo, sourceLabels } from './source.ts';
 export {
   compressorForFile,
   DEFAULT_POLICY,
