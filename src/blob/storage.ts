@@ -16,7 +16,7 @@ export interface GetOptions {
   /** Exactly this many bytes, or an error: a short answer is never returned. */
   lengthBytes?: number;
   /** Where to put the bytes; at least as long as the answer, may be shared memory. */
-  into?: Uint8Array;
+  into?: Uint8Array | undefined;
   signal?: AbortSignal | undefined;
 }
 

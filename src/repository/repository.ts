@@ -66,7 +66,7 @@ export const SLAB_BYTES = 4 << 20;
 const CONTENT_BYTES_MAX = 16 << 20;
 /** Packs that may be put while the threads fill others. */
 const PACKS_IN_FLIGHT = 2;
-const INDEX_MEMORY_BYTES = 64 << 20;
+const INDEX_MEMORY_BYTES = 48 << 20;
 
 /** The threads and their memory, as far as they are up. */
 export interface DataPath {

@@ -169,7 +169,10 @@ class FilesystemStorage implements BlobStorage {
         const length = options.lengthBytes ?? size - offset;
         if (offset < 0 || length < 0 || offset + length > size)
           throw invalidRange(id, offset, length);
-        const target = options.into?.subarray(0, length) ?? Buffer.allocUnsafeSlow(length);
+        const hasRoom = (options.into?.length ?? 0) >= length;
+        const target =
+          (hasRoom ? options.into?.subarray(0, length) : undefined) ??
+          Buffer.allocUnsafeSlow(length);
         for (let at = 0; at < length;) {
           const { bytesRead } = await file.read(target, at, length - at, offset + at);
           if (bytesRead === 0) throw invalidRange(id, offset, length);

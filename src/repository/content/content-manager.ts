@@ -82,6 +82,7 @@ export class ContentManager {
         await forEachIndexBlob(storage, codec, blobs, (body) => {
           loaded.add(body);
         });
+        loaded.settle();
         this.#committed.close();
         this.#committed = loaded;
       } catch (cause) {
@@ -270,6 +271,7 @@ export class ContentManager {
     const body = encodeIndex(indexVersion, sortEntries(entries));
     await indexStore.write([body], session.id);
     this.#committed.add(new IndexBody(memorySource(body)));
+    this.#committed.settle();
   }
 
   async #commit(session: WriteSession, entries: readonly IndexEntry[]): Promise<void> {

@@ -69,8 +69,14 @@ export async function forEachIndexBlob(
   blobs: readonly BlobMetadata[],
   receive: (body: IndexBody) => void,
 ): Promise<void> {
+  // Reused: what reads leave behind is collected late.
+  const idle: Uint8Array[] = [];
   await mapLimited(blobs, INDEX_READS_MAX, async (blob) => {
-    receive(await loadIndexBlob(storage, codec, blob));
+    let buffer = idle.pop();
+    if (blob.lengthBytes <= IN_MEMORY_BYTES_MAX && (buffer?.length ?? 0) < blob.lengthBytes)
+      buffer = Buffer.allocUnsafeSlow(blob.lengthBytes);
+    receive(await loadIndexBlob(storage, codec, blob, buffer));
+    if (buffer) idle.push(buffer);
   });
 }
 
@@ -94,11 +100,12 @@ async function loadIndexBlob(
   storage: BlobStorage,
   codec: BlobCodec,
   blob: BlobMetadata,
+  into: Uint8Array | undefined,
 ): Promise<IndexBody> {
   const source =
     blob.lengthBytes > IN_MEMORY_BYTES_MAX
       ? fileSource(await decryptToFile(storage, codec, blob))
-      : memorySource(openBlob(codec, blob.id, await storage.getBlob(blob.id)));
+      : memorySource(openBlob(codec, blob.id, await storage.getBlob(blob.id, { into })));
   try {
     return new IndexBody(source);
   } catch (cause) {

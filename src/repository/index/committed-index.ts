@@ -1,10 +1,12 @@
 import { type ContentId, contentKey } from '../content/content-id.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from './entry.ts';
 import type { IndexBody } from './index-body.ts';
-import { buildIndexBody, mergeEntries } from './merge.ts';
+import { buildIndexBody, mergeEntries, mergeRows } from './merge.ts';
 
 /** Bodies that a look-up searches one after the other; more are merged. Our choice: bisection in memory takes 0.5 us. */
 const BODIES_MAX = 8;
+/** Bodies that loading may hold before it merges: each merge then takes many at a time. */
+const LOADING_BODIES_MAX = 64;
 
 export interface EntryRange {
   readonly prefix?: string;
@@ -17,16 +19,16 @@ const keyBehind = (id: ContentId): Uint8Array => Buffer.concat([contentKey(id), 
 /** Everything the index blobs say: many bodies seen as one. */
 export class CommittedIndex {
   readonly #memoryBytesMax: number;
-  /** In ascending order of size; bodies owned here. */
+  /** Owned here. */
   #bodies: IndexBody[] = [];
   readonly #watermarkSeconds: number;
 
   /**
-   * @param memoryBytes what the bodies may take together; sizes double from one to the next, so a
-   * merged one above half of it goes to a scratch file
+   * @param memoryBytes what the bodies may take together; a merged one above half of it goes to a
+   * scratch file
    */
   constructor(memoryBytes: number, watermarkSeconds: number) {
-    this.#memoryBytesMax = memoryBytes / 2;
+    this.#memoryBytesMax = memoryBytes;
     this.#watermarkSeconds = watermarkSeconds;
   }
 
@@ -39,26 +41,46 @@ export class CommittedIndex {
     return this.#bodies.reduce((sum, body) => sum + body.count, 0);
   }
 
-  /** Takes over one body; small ones are merged as they become many. */
+  /**
+   * Takes over one body. Those in memory are merged when they fill their share, so that an index of any
+   * size is merged about once while it loads; {@link settle} when the last has come.
+   */
   add(body: IndexBody): void {
     this.#bodies.push(body);
-    this.#bodies.sort((a, b) => a.count - b.count);
+    const held = this.#bodies.reduce((sum, { memoryBytes }) => sum + memoryBytes, 0);
+    if (held > this.#memoryBytesMax) this.#merge((part) => part.memoryBytes > 0);
+    if (this.#bodies.length > LOADING_BODIES_MAX) this.settle();
+  }
+
+  /** Merges small bodies until a look-up has few to search. */
+  settle(): void {
     if (this.#bodies.length <= BODIES_MAX) return;
-    // Merge the small ones up to where the next is larger than all before together.
+    this.#bodies.sort((a, b) => a.count - b.count);
+    // Up to where the next is larger than all before together.
     let count = 2;
     let total = (this.#bodies[0] as IndexBody).count + (this.#bodies[1] as IndexBody).count;
-    while (count < this.#bodies.length && (this.#bodies[count] as IndexBody).count <= 2 * total) {
+    while (
+      count < this.#bodies.length &&
+      (this.#bodies.length - count >= BODIES_MAX ||
+        (this.#bodies[count] as IndexBody).count <= 2 * total)
+    ) {
       total += (this.#bodies[count] as IndexBody).count;
       count++;
     }
-    const small = this.#bodies.splice(0, count);
-    const merged = buildIndexBody(
-      mergeEntries(small.map((part) => part.entries())),
-      this.#memoryBytesMax,
-    );
-    for (const part of small) part.close();
-    if (merged) this.#bodies.push(merged);
-    this.#bodies.sort((a, b) => a.count - b.count);
+    const small = new Set(this.#bodies.slice(0, count));
+    this.#merge((part) => small.has(part));
+  }
+
+  #merge(isPart: (body: IndexBody) => boolean): void {
+    const parts = this.#bodies.filter(isPart);
+    const rest = this.#bodies.filter((body) => !parts.includes(body));
+    // Twins among them are few: what will not fit is not begun in memory.
+    const bytes = parts.reduce((sum, part) => sum + part.lengthBytes, 0);
+    const isSmall = bytes < this.#memoryBytesMax / 2;
+    const rows = mergeRows(parts.map((part) => part.rows()));
+    const merged = buildIndexBody(rows, isSmall ? Infinity : 0);
+    for (const part of parts) part.close();
+    this.#bodies = merged ? [...rest, merged] : rest;
   }
 
   /** The entry that takes precedence, deleted ones included unless the watermark hides them. */
@@ -84,7 +106,7 @@ export class CommittedIndex {
         const first = prefix === undefined ? 0 : prefix === '' ? 0 : prefix.charCodeAt(0);
         const end = prefix === undefined ? 256 : first + 1;
         const from = after === undefined ? Uint8Array.of(first) : keyBehind(after);
-        return body.entries(
+        return body.rows(
           body.lowerBound(from),
           end > 255 ? body.count : body.lowerBound(Uint8Array.of(end)),
         );

@@ -6,17 +6,24 @@ import type { IndexEntry } from './entry.ts';
 /** Bytes of an index body, in memory or in a file that stays open. Reads are synchronous: look-ups are. */
 export interface ByteSource {
   readonly lengthBytes: number;
+  readonly inMemory: boolean;
   /** At most until the next call. */
   read(offset: number, length: number): Buffer;
   close(): void;
 }
 
+/** Takes over the bytes: `close` gives their memory back at once, since a collection may come late. */
 export function memorySource(bytes: Uint8Array): ByteSource {
   const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
   return {
     lengthBytes: buffer.length,
+    inMemory: true,
     read: (offset, length) => buffer.subarray(offset, offset + length),
-    close: () => undefined,
+    close: () => {
+      const owner = buffer.buffer;
+      const isWhole = owner.byteLength === buffer.length;
+      if (isWhole && owner instanceof ArrayBuffer && !owner.detached) owner.transfer(0);
+    },
   };
 }
 
@@ -26,6 +33,7 @@ export function fileSource(descriptor: number): ByteSource {
   let page = Buffer.alloc(0);
   return {
     lengthBytes,
+    inMemory: false,
     read: (offset, length) => {
       if (page.length < length) page = Buffer.allocUnsafeSlow(length);
       const got = readSync(descriptor, page, 0, length, offset);
@@ -96,6 +104,16 @@ export class IndexBody {
     return this.#source.lengthBytes;
   }
 
+  /** What it takes of the memory; 0 when it lies in a file. */
+  get memoryBytes(): number {
+    return this.#source.inMemory ? this.#source.lengthBytes : 0;
+  }
+
+  /** The version of the format. */
+  get version(): 1 | 2 {
+    return this.#layout.version;
+  }
+
   /** Position of the key, or -1. */
   find(key: Uint8Array): number {
     if (key.length !== this.keyBytes) return -1;
@@ -136,20 +154,16 @@ export class IndexBody {
   /** Throws `BAD_INDEX` for an entry that points outside of the tables. */
   entryAt(position: number): IndexEntry {
     const at = this.#layout.entriesAt + position * this.#stride;
-    return this.#decode(this.#source.read(at, this.#stride), 0);
+    return this.decode(this.#source.read(at, this.#stride), 0);
   }
 
-  /** All entries from a position on, in key order; the bytes are read in long stretches. */
-  *entries(from = 0, to = this.count): Generator<IndexEntry> {
+  /** Rows from a position on, in key order. */
+  rows(from = 0, to = this.count): RowCursor {
+    const { entriesAt } = this.#layout;
     const stride = this.#stride;
-    const batch = 2048;
-    for (let at = from; at < to; at += batch) {
-      const length = Math.min(batch, to - at);
-      const bytes = Buffer.from(
-        this.#source.read(this.#layout.entriesAt + at * stride, length * stride),
-      );
-      for (let i = 0; i < length; i++) yield this.#decode(bytes, i * stride);
-    }
+    const read = (position: number, count: number): Buffer =>
+      this.#source.read(entriesAt + position * stride, count * stride);
+    return new RowCursor(this, { from, to, stride, read, inMemory: this.memoryBytes > 0 });
   }
 
   get #stride(): number {
@@ -180,7 +194,8 @@ export class IndexBody {
     return samples;
   }
 
-  #decode(bytes: Buffer, at: number): IndexEntry {
+  /** The entry of a row; throws `BAD_INDEX` as {@link entryAt} does. */
+  decode(bytes: Buffer, at: number): IndexEntry {
     const contentId = contentIdOfKey(bytes.subarray(at, at + this.keyBytes));
     const entryAt = at + this.keyBytes;
     return this.#layout.version === 1
@@ -206,16 +221,13 @@ export class IndexBody {
   }
 
   #decodeV2(contentId: ContentId, bytes: Buffer, at: number): IndexEntry {
-    const { entryBytes, baseTimestamp } = this.#layout;
     const flags = bytes.readUInt32BE(at + 4);
-    const high = entryBytes > 18 ? bytes.readUInt8(at + 18) : 0;
-    const format = this.#formats[entryBytes > 16 ? bytes.readUInt8(at + 16) : 0];
-    const packHigh = entryBytes > 17 ? bytes.readUInt8(at + 17) : 0;
-    if (!format) throw bad('an entry names a format that is not in the table');
+    const { timestampSeconds, pack, formatNumber, high } = this.fieldsV2(bytes, at);
+    const format = this.formatAt(formatNumber);
     return {
       contentId,
-      timestampSeconds: bytes.readUInt32BE(at) + baseTimestamp,
-      packBlobId: this.#pack(bytes.readUInt16BE(at + 14) + packHigh * 65_536),
+      timestampSeconds,
+      packBlobId: this.packAt(pack),
       deleted: flags >= 0x80000000,
       packOffset: flags & 0x7fffffff,
       originalLength: bytes.readUIntBE(at + 8, 3) + (high >> 4) * 0x1000000,
@@ -226,7 +238,30 @@ export class IndexBody {
     };
   }
 
-  #pack(index: number): string {
+  /** The fields of a version 2 row that mean something in its own body only; `at` is behind the key. */
+  fieldsV2(
+    bytes: Buffer,
+    at: number,
+  ): { timestampSeconds: number; pack: number; formatNumber: number; high: number } {
+    const { entryBytes, baseTimestamp } = this.#layout;
+    const packHigh = entryBytes > 17 ? (bytes[at + 17] as number) : 0;
+    return {
+      timestampSeconds: bytes.readUInt32BE(at) + baseTimestamp,
+      pack: bytes.readUInt16BE(at + 14) + packHigh * 65_536,
+      formatNumber: entryBytes > 16 ? (bytes[at + 16] as number) : 0,
+      high: entryBytes > 18 ? (bytes[at + 18] as number) : 0,
+    };
+  }
+
+  /** Throws `BAD_INDEX`. */
+  formatAt(index: number): { headerId: number; version: number; keyId: number } {
+    const format = this.#formats[index];
+    if (!format) throw bad('an entry names a format that is not in the table');
+    return format;
+  }
+
+  /** The pack's blob ID; throws `BAD_INDEX`. */
+  packAt(index: number): string {
     const known = this.#packs.get(index);
     if (known !== undefined) return known;
     if (index >= this.#layout.packCount)
@@ -241,6 +276,83 @@ export class IndexBody {
   #name(at: number, length: number): string {
     if (at + length > this.#source.lengthBytes) throw bad('a pack name lies outside of the body');
     return this.#source.read(at, length).toString('latin1');
+  }
+}
+
+interface RowRange {
+  from: number;
+  to: number;
+  stride: number;
+  read: (position: number, count: number) => Buffer;
+  inMemory: boolean;
+}
+
+/** Rows read at once from a file: some 64 KiB. */
+const ROWS_AT_ONCE = 2048;
+
+/** One row of a body after the other; nothing is decoded before it is asked for. */
+export class RowCursor {
+  readonly body: IndexBody;
+  readonly keyBytes: number;
+  /** The stretch that holds the row, which begins at {@link at}. */
+  bytes: Buffer = Buffer.alloc(0);
+  at = 0;
+  /** The first six bytes of the key as a number: nearly every comparison ends there. */
+  #head = 0;
+  #position: number;
+  #left = 0;
+  readonly #range: RowRange;
+
+  constructor(body: IndexBody, range: RowRange) {
+    this.body = body;
+    this.keyBytes = body.keyBytes;
+    this.#range = range;
+    this.#position = range.from;
+    this.at = -range.stride;
+  }
+
+  /** Moves to the next row; false behind the last. */
+  next(): boolean {
+    const { stride, to } = this.#range;
+    if (this.#left === 0) {
+      const count = Math.min(ROWS_AT_ONCE, to - this.#position);
+      if (count <= 0) return false;
+      const bytes = this.#range.read(this.#position, count);
+      if (bytes.length < count * stride) throw bad('entries cut short');
+      if (this.#range.inMemory) this.bytes = bytes;
+      else {
+        if (this.bytes.length < bytes.length) this.bytes = Buffer.allocUnsafeSlow(bytes.length);
+        bytes.copy(this.bytes);
+      }
+      this.#position += count;
+      this.#left = count;
+      this.at = -stride;
+    }
+    this.#left--;
+    this.at += stride;
+    this.#head = this.keyBytes >= 6 ? this.bytes.readUIntBE(this.at, 6) : 0;
+    return true;
+  }
+
+  /** Order of the keys. */
+  compare(other: RowCursor): number {
+    if (this.#head !== other.#head) return this.#head - other.#head;
+    return this.bytes.compare(
+      other.bytes,
+      other.at,
+      other.at + other.keyBytes,
+      this.at,
+      this.at + this.keyBytes,
+    );
+  }
+
+  copyKey(target: Buffer, offset: number): void {
+    this.bytes.copy(target, offset, this.at, this.at + this.keyBytes);
+  }
+
+  /** Throws `BAD_INDEX`. */
+  get entry(): IndexEntry {
+    return this.body.decode(this.bytes, this.at);
   }
 }
 

@@ -1,6 +1,7 @@
 import { assert } from '../../base/index.ts';
 import { contentKey } from '../content/content-id.ts';
 import { type IndexEntry, sortKeyOf } from './entry.ts';
+import type { IndexBody, RowCursor } from './index-body.ts';
 
 /** Limits of version 2 (repo/content/index/index_v2.go). */
 const FORMATS_MAX = 255;
@@ -105,6 +106,11 @@ export class IndexV2Encoder {
   readonly entryBytes: number;
   readonly #packs = new Numbering();
   readonly #formats = new Numbering();
+  /** What the packs and formats of other bodies are called here. */
+  readonly #numbersOf = new Map<
+    IndexBody,
+    { packs: Map<number, number>; formats: Map<number, number> }
+  >();
   #keyBytes = 0;
   #count = 0;
 
@@ -142,6 +148,47 @@ export class IndexV2Encoder {
       out.writeUInt8(((entry.originalLength >>> 24) << 4) | (entry.packedLength >>> 24), at + 18);
     }
     return out;
+  }
+
+  /** Whether {@link copy} can take the row as it is. */
+  canCopy(row: RowCursor): boolean {
+    return (
+      this.entryBytes === 19 &&
+      row.body.version === 2 &&
+      (this.#count === 0 || row.keyBytes === this.#keyBytes)
+    );
+  }
+
+  /** {@link encode} of a row of another body, without decoding it. */
+  copy(row: RowCursor, out: Buffer, offset: number): void {
+    const { body, bytes, keyBytes } = row;
+    let numbers = this.#numbersOf.get(body);
+    if (!numbers) this.#numbersOf.set(body, (numbers = { packs: new Map(), formats: new Map() }));
+    const from = row.at + keyBytes;
+    const { timestampSeconds, pack, formatNumber, high } = body.fieldsV2(bytes, from);
+    let packNumber = numbers.packs.get(pack);
+    if (packNumber === undefined) {
+      packNumber = this.#packs.numberOf(body.packAt(pack));
+      numbers.packs.set(pack, packNumber);
+    }
+    let format = numbers.formats.get(formatNumber);
+    if (format === undefined) {
+      const { headerId, version, keyId } = body.formatAt(formatNumber);
+      format = this.#formats.numberOf(`${headerId},${version},${keyId}`);
+      numbers.formats.set(formatNumber, format);
+    }
+    assert(packNumber < PACKS_MAX && format < FORMATS_MAX, 'too many packs or formats');
+    this.#keyBytes = keyBytes;
+    this.#count++;
+    row.copyKey(out, offset);
+    const at = offset + keyBytes;
+    out.writeUInt32BE(timestampSeconds, at);
+    // Offset, deletion mark and the lower bytes of the lengths are the same everywhere.
+    bytes.copy(out, at + 4, from + 4, from + 14);
+    out.writeUInt16BE(packNumber & 0xffff, at + 14);
+    out[at + 16] = format;
+    out[at + 17] = packNumber >>> 16;
+    out[at + 18] = high;
   }
 
   header(): Buffer {

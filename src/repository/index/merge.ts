@@ -2,71 +2,79 @@ import { closeSync, openSync, unlinkSync, writeSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { randomHex } from '../../base/index.ts';
-import { comparePrecedence, type IndexEntry, sortKeyOf } from './entry.ts';
-import { fileSource, IndexBody, memorySource } from './index-body.ts';
+import { comparePrecedence, type IndexEntry } from './entry.ts';
+import { fileSource, IndexBody, memorySource, type RowCursor } from './index-body.ts';
 import { IndexV2Encoder } from './index-writer.ts';
 
-interface Head {
-  key: string;
-  entry: IndexEntry;
-  rest: Iterator<IndexEntry>;
+/** An entry that is decoded only when asked for; valid until the next one is taken. */
+export interface Row {
+  readonly entry: IndexEntry;
 }
 
-/** Entries of several sorted streams in key order, one per content: the one that takes precedence. */
-export function* mergeEntries(streams: Iterable<Iterable<IndexEntry>>): Generator<IndexEntry> {
-  const heads: Head[] = [];
-  for (const stream of streams) {
-    const rest = stream[Symbol.iterator]();
-    const first = rest.next();
-    if (first.done !== true) push(heads, { key: sortKeyOf(first.value), entry: first.value, rest });
-  }
-  let best: IndexEntry | undefined;
-  while (heads.length > 0) {
-    const head = heads[0] as Head;
-    const { entry } = head;
-    if (best?.contentId === entry.contentId) {
+/** Rows of several bodies in key order, one per content: the one that takes precedence. */
+export function* mergeRows(cursors: Iterable<RowCursor>): Generator<RowCursor | Row> {
+  const heap: RowCursor[] = [];
+  for (const cursor of cursors) if (cursor.next()) push(heap, cursor);
+  while (heap.length > 0) {
+    const top = heap[0] as RowCursor;
+    if (!hasTwin(heap)) {
+      yield top;
+      advance(heap);
+      continue;
+    }
+    let best = top.entry;
+    do {
+      advance(heap);
+      const { entry } = heap[0] as RowCursor;
       if (comparePrecedence(entry, best) > 0) best = entry;
-    } else {
-      if (best) yield best;
-      best = entry;
-    }
-    const next = head.rest.next();
-    if (next.done === true) {
-      const last = heads.pop() as Head;
-      if (heads.length > 0) heads[0] = last;
-    } else {
-      head.entry = next.value;
-      head.key = sortKeyOf(next.value);
-    }
-    if (heads.length > 0) sink(heads);
+    } while (hasTwin(heap));
+    advance(heap);
+    yield { entry: best };
   }
-  if (best) yield best;
 }
 
-function push(heads: Head[], head: Head): void {
-  let at = heads.push(head) - 1;
+/** {@link mergeRows}, decoded. */
+export function* mergeEntries(cursors: Iterable<RowCursor>): Generator<IndexEntry> {
+  for (const row of mergeRows(cursors)) yield row.entry;
+}
+
+/** Whether another cursor stands at the same key as the first: then one of its children does. */
+function hasTwin(heap: readonly RowCursor[]): boolean {
+  const top = heap[0] as RowCursor;
+  for (const child of [heap[1], heap[2]]) if (child && top.compare(child) === 0) return true;
+  return false;
+}
+
+function push(heap: RowCursor[], cursor: RowCursor): void {
+  let at = heap.push(cursor) - 1;
   while (at > 0) {
     const parent = (at - 1) >> 1;
-    if ((heads[parent] as Head).key <= head.key) break;
-    heads[at] = heads[parent] as Head;
+    if ((heap[parent] as RowCursor).compare(cursor) <= 0) break;
+    heap[at] = heap[parent] as RowCursor;
     at = parent;
   }
-  heads[at] = head;
+  heap[at] = cursor;
 }
 
-function sink(heads: Head[]): void {
-  const head = heads[0] as Head;
+/** Moves the first cursor on, and to its place. */
+function advance(heap: RowCursor[]): void {
+  if (!(heap[0] as RowCursor).next()) {
+    const last = heap.pop() as RowCursor;
+    if (heap.length === 0) return;
+    heap[0] = last;
+  }
+  const cursor = heap[0] as RowCursor;
   let at = 0;
   for (;;) {
     let child = 2 * at + 1;
-    if (child >= heads.length) break;
-    const right = heads[child + 1];
-    if (right && right.key < (heads[child] as Head).key) child++;
-    if ((heads[child] as Head).key >= head.key) break;
-    heads[at] = heads[child] as Head;
+    if (child >= heap.length) break;
+    const right = heap[child + 1];
+    if (right && right.compare(heap[child] as RowCursor) < 0) child++;
+    if ((heap[child] as RowCursor).compare(cursor) >= 0) break;
+    heap[at] = heap[child] as RowCursor;
     at = child;
   }
-  heads[at] = head;
+  heap[at] = cursor;
 }
 
 /** A file that has no name any more: it goes away with its descriptor, also after SIGKILL. */
@@ -77,54 +85,94 @@ export function openScratchFile(directory: string = tmpdir()): number {
   return descriptor;
 }
 
-/** Collects entries in key order into a body that is kept in memory, or in a scratch file above `memoryBytesMax`. */
+const CHUNK_BYTES = 1 << 20;
+
+/** Bytes one after the other: held in memory up to a limit, from there on in a scratch file. */
+class SpillingBytes {
+  readonly #memoryBytesMax: number;
+  readonly #full: Buffer[] = [];
+  #chunk = Buffer.allocUnsafeSlow(CHUNK_BYTES);
+  #filled = 0;
+  /** Where the chunk begins. */
+  #at: number;
+  #file: number | undefined;
+
+  /** Leaves room for a header, which comes last. */
+  constructor(headerBytes: number, memoryBytesMax: number) {
+    this.#at = headerBytes;
+    this.#memoryBytesMax = memoryBytesMax;
+  }
+
+  /** Room for so many bytes at `offset`; the caller fills it at once. */
+  claim(length: number): { bytes: Buffer; offset: number } {
+    if (this.#filled + length > CHUNK_BYTES) this.#turn();
+    const offset = this.#filled;
+    this.#filled += length;
+    return { bytes: this.#chunk, offset };
+  }
+
+  #turn(): void {
+    if (this.#file === undefined && this.#at + this.#filled > this.#memoryBytesMax) this.#spill();
+    if (this.#file === undefined) {
+      this.#full.push(this.#chunk.subarray(0, this.#filled));
+      this.#chunk = Buffer.allocUnsafeSlow(CHUNK_BYTES);
+    } else {
+      writeSync(this.#file, this.#chunk, 0, this.#filled, this.#at);
+    }
+    this.#at += this.#filled;
+    this.#filled = 0;
+  }
+
+  #spill(): void {
+    this.#file = openScratchFile();
+    let at = this.#at;
+    for (const bytes of this.#full.reverse()) {
+      at -= bytes.length;
+      writeSync(this.#file, bytes, 0, bytes.length, at);
+    }
+    this.#full.length = 0;
+  }
+
+  /** Everything, readable. */
+  finish(header: Buffer, trailer: Buffer): IndexBody {
+    this.#turn();
+    if (this.#file === undefined) {
+      return new IndexBody(memorySource(Buffer.concat([header, ...this.#full, trailer])));
+    }
+    writeSync(this.#file, trailer, 0, trailer.length, this.#at);
+    writeSync(this.#file, header, 0, header.length, 0);
+    return new IndexBody(fileSource(this.#file));
+  }
+
+  discard(): void {
+    if (this.#file !== undefined) closeSync(this.#file);
+  }
+}
+
+/** Collects rows in key order into a body that is kept in memory, or in a scratch file above `memoryBytesMax`. */
 export function buildIndexBody(
-  entries: Iterable<IndexEntry>,
+  rows: Iterable<RowCursor | Row>,
   memoryBytesMax: number,
 ): IndexBody | undefined {
   const encoder = new IndexV2Encoder();
-  let parts: Buffer[] = [];
-  let joined: Buffer[] = [];
-  let heldBytes = 0;
-  let at = IndexV2Encoder.headerBytes;
-  let file: number | undefined;
-  const spill = (): void => {
-    file ??= openScratchFile();
-    const bytes = Buffer.concat([...joined, ...parts]);
-    writeSync(file, bytes, 0, bytes.length, at);
-    at += bytes.length;
-    parts = [];
-    joined = [];
-    heldBytes = 0;
-  };
+  const out = new SpillingBytes(IndexV2Encoder.headerBytes, memoryBytesMax);
   try {
     let count = 0;
-    for (const entry of entries) {
-      const part = encoder.encode(entry);
-      parts.push(part);
-      heldBytes += part.length;
+    for (const row of rows) {
       count++;
-      // A small Buffer costs some 100 bytes beside its own: join them before they add up.
-      if (file === undefined && heldBytes > memoryBytesMax) spill();
-      else if (file !== undefined && heldBytes > 1 << 20) spill();
-      else if (parts.length >= 8192) {
-        joined.push(Buffer.concat(parts));
-        parts = [];
+      if ('copyKey' in row && encoder.canCopy(row)) {
+        const { bytes, offset } = out.claim(row.keyBytes + encoder.entryBytes);
+        encoder.copy(row, bytes, offset);
+      } else {
+        const part = encoder.encode(row.entry);
+        const { bytes, offset } = out.claim(part.length);
+        part.copy(bytes, offset);
       }
     }
     if (count === 0) return undefined;
-    if (file === undefined) {
-      return new IndexBody(
-        memorySource(Buffer.concat([encoder.header(), ...joined, ...parts, encoder.trailer()])),
-      );
-    }
-    spill();
-    const trailer = encoder.trailer();
-    writeSync(file, trailer, 0, trailer.length, at);
-    writeSync(file, encoder.header(), 0, IndexV2Encoder.headerBytes, 0);
-    return new IndexBody(fileSource(file));
+    return out.finish(encoder.header(), encoder.trailer());
   } catch (error) {
-    if (file !== undefined) closeSync(file);
+    out.discard();
     throw error;
   }
 }

@@ -174,11 +174,11 @@ async function writeCompaction(
   const { storage, codec, format } = repository;
   const bodies = await loadIndexBlobs(storage, codec, blobs);
   try {
-    const total = countOf(mergeEntries(bodies.map((body) => body.entries())));
+    const total = countOf(mergeEntries(bodies.map((body) => body.rows())));
     const shards = Math.max(1, Math.ceil(total / SHARD_ENTRIES));
     const suffix = `-s${randomHex(8, repository.random)}-c${shards}`;
     const written: BlobId[] = [];
-    for (const shard of inShards(mergeEntries(bodies.map((body) => body.entries())))) {
+    for (const shard of inShards(mergeEntries(bodies.map((body) => body.rows())))) {
       const body = encodeIndex(format.parameters.indexVersion, shard);
       const { id, bytes } = sealBlob(codec, prefix, suffix, body);
       await storage.putBlob(id, [bytes], protectedPut(format));

@@ -32,7 +32,7 @@ export async function compactLegacyIndexes(
   const dropBefore = options.dropDeletedBeforeNs;
   if (apply && inputs.length > 0) {
     const bodies = await loadIndexBlobs(storage, codec, inputs);
-    const merged = [...mergeEntries(bodies.map((body) => body.entries()))].filter(
+    const merged = [...mergeEntries(bodies.map((body) => body.rows()))].filter(
       ({ deleted, timestampSeconds }) =>
         !deleted || dropBefore === undefined || timestampSeconds >= unixSeconds(dropBefore),
     );
