@@ -1,0 +1,62 @@
+import { Command, CommanderError } from 'commander';
+import { isCode, messageOf } from '../base/index.ts';
+import { ExitCode } from './exit.ts';
+import { addPolicyCommands } from './policy.ts';
+import { addRepositoryCommands } from './repository.ts';
+import { addSnapshotCommands } from './snapshot.ts';
+import { printable } from './terminal.ts';
+
+/** Errors of a disk or a permission that reach the top unmapped still name no stack. */
+function exitCodeOf(error: unknown): number {
+  if (error instanceof CommanderError) return error.exitCode === 0 ? ExitCode.done : ExitCode.usage;
+  if (isCode(error, 'USAGE', 'BAD_SOURCE', 'BAD_POLICY_TARGET', 'BAD_LOCATION'))
+    return ExitCode.usage;
+  return isCode(error, 'CANCELED') ? ExitCode.interrupted : ExitCode.failed;
+}
+
+/** One sentence on stderr; the stack too when wanted. */
+function printError(error: unknown, verbose: boolean): void {
+  process.stderr.write(`longshore: ${printable(messageOf(error))}\n`);
+  if (verbose && error instanceof Error) process.stderr.write(`${chainOf(error)}\n`);
+}
+
+function chainOf(error: Error): string {
+  const stack = error.stack ?? error.message;
+  return error.cause instanceof Error ? `${stack}\ncaused by: ${chainOf(error.cause)}` : stack;
+}
+
+function createProgram(): Command {
+  const program = new Command('longshore')
+    .description('Moves volumes into a Kopia repository and back.')
+    .version('0.1.0', '--version')
+    .exitOverride()
+    .showHelpAfterError('(--help shows what is possible)')
+    .configureHelp({ showGlobalOptions: false });
+  addRepositoryCommands(program);
+  addSnapshotCommands(program);
+  addPolicyCommands(program);
+  const override = (command: Command): void => {
+    command.exitOverride();
+    for (const child of command.commands) override(child);
+  };
+  override(program);
+  return program;
+}
+
+/**
+ * Runs one command line, without the program's name. Resolves with the exit code: commands that did a
+ * part only have set it on the process.
+ */
+export async function runCommandLine(
+  parameters: readonly string[],
+  report: (error: unknown, verbose: boolean) => void = printError,
+): Promise<number> {
+  try {
+    await createProgram().parseAsync(parameters, { from: 'user' });
+    return Number(process.exitCode ?? ExitCode.done);
+  } catch (error) {
+    // Commander has said its own already.
+    if (!(error instanceof CommanderError)) report(error, parameters.includes('--verbose'));
+    return exitCodeOf(error);
+  }
+}
