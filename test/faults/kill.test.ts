@@ -2,7 +2,10 @@ import { execFileSync, spawnSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
-import { listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
+import { HOUR_NS, OffsetClock, silentLogger, systemClock } from '../../src/base/index.ts';
+import { type MaintenanceOptions, runMaintenance } from '../../src/repository/index.ts';
+import { collectGarbage, listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
+import { atClock } from '../support/clocked-storage.ts';
 import { prng } from '../support/golden.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
@@ -11,6 +14,16 @@ const work = tempDirectory('kill');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const at = (name: string): string => join(work, name);
 const VICTIM = new URL('victim.ts', import.meta.url).pathname;
+const DAY_NS = 24n * HOUR_NS;
+const MAINTENANCE: MaintenanceOptions = {
+  mode: 'full',
+  safety: 'full',
+  force: true,
+  dryRun: false,
+  signal: new AbortController().signal,
+  logger: silentLogger,
+  collectGarbage,
+};
 /** 200 kills in the long run, a tenth here. */
 const KILLS = process.env.SOAK === '1' ? 200 : 20;
 
@@ -28,10 +41,26 @@ function victim(
   return stdout.trim();
 }
 
-/** A repository with two snapshots and the garbage of a third. */
+/**
+ * A repository with two snapshots and the garbage of a third, whose epochs are due: the first for its
+ * compaction, the third for its end.
+ */
 async function prepare(repo: string): Promise<void> {
   await createTest(repo);
-  await using repository = await openTest(repo);
+  const clock = new OffsetClock(systemClock);
+  clock.offsetNs = -8n * DAY_NS;
+  await using repository = await openTest(repo, { clock, wrap: atClock(repo, clock) });
+  const small = at('small');
+  fs.mkdirSync(small);
+  for (let epoch = 0; epoch < 3; epoch++) {
+    for (let i = 0; i < 22; i++) {
+      clock.offsetNs += 2n * HOUR_NS;
+      fs.writeFileSync(join(small, 'file'), `${epoch}-${i}`);
+      await backUp(repository, small);
+    }
+    if (epoch < 2) await runMaintenance(repository, MAINTENANCE);
+  }
+  clock.offsetNs = 0n;
   for (const name of ['earlier', 'garbage', 'later']) {
     const tree = at(name);
     fs.mkdirSync(tree, { recursive: true });
@@ -41,6 +70,23 @@ async function prepare(repo: string): Promise<void> {
     if (name === 'garbage') repository.manifests.delete(id);
   }
   await repository.flush();
+}
+
+/** Events to die at: each stage in turn, spread over its occurrences, before or after it took effect. */
+function placeKills(
+  events: readonly string[],
+  count: number,
+): { event: number; when: 'before' | 'after' }[] {
+  const stages = new Map<string, number[]>();
+  events.forEach((stage, event) => stages.set(stage, [...(stages.get(stage) ?? []), event]));
+  const occurrences = [...stages.values()];
+  const rounds = Math.ceil(count / occurrences.length);
+  return Array.from({ length: count }, (_, i) => {
+    const own = occurrences[i % occurrences.length] ?? [];
+    const round = Math.floor(i / occurrences.length);
+    const event = own[Math.floor(((round + 0.5) * own.length) / rounds)] ?? 0;
+    return { event, when: (i + round) % 2 === 0 ? 'before' : 'after' };
+  });
 }
 
 async function assertSound(repo: string): Promise<void> {
@@ -74,13 +120,10 @@ it('a process killed at any stage loses nothing that was there, and the next run
     fs.rmSync(at('count'), { recursive: true });
     expect(events.length).toBeGreaterThan(10);
     // Checkpoints come when they come: stay below what each run reaches.
-    const reach = events.length * (mode === 'upload' ? 0.75 : 0.95);
-    for (let i = 0; i < KILLS / 2; i++) {
-      // Spread over the whole run, the half of them after the request took effect.
-      const event = Math.floor(((i + 0.5) * reach) / (KILLS / 2));
-      const when = i % 2 === 0 ? 'before' : 'after';
+    const reached = mode === 'upload' ? events.slice(0, Math.floor(events.length * 0.75)) : events;
+    for (const { event, when } of placeKills(reached, KILLS / 2)) {
       fs.cpSync(at('base'), at('victim'), { recursive: true });
-      const stage = `${mode}: ${when} ${victim(mode, at('victim'), tree, event, when)}`;
+      const stage = `${mode}: ${victim(mode, at('victim'), tree, event, when)}`;
       histogram.set(stage, (histogram.get(stage) ?? 0) + 1);
       await assertSound(at('victim'));
       victim(mode, at('victim'), tree, -1, 'before');
