@@ -82,9 +82,10 @@ export async function createSnapshot(
   const counters = options.counters ?? newUploadCounters();
   const policies = await loadPolicyTree(repository, options.source);
   const previous = await previousSnapshots(repository, options.source);
-  const splitter =
-    options.splitter ?? previous.find(({ tags }) => tags?.[SPLITTER_TAG])?.tags?.[SPLITTER_TAG];
-  const spec = splitter === undefined ? undefined : splitterSpec(splitter);
+  const spec =
+    options.splitter === undefined
+      ? rememberedSplitter(previous, options.logger)
+      : splitterSpec(options.splitter);
   const checkpoints = new CheckpointTimer(repository, {
     intervalNs: options.checkpointIntervalNs ?? CHECKPOINT_INTERVAL_NS,
     bytes: options.checkpointBytes ?? CHECKPOINT_BYTES,
@@ -143,6 +144,23 @@ export async function createSnapshot(
   await applyRetention(repository, options.source, policies.root);
   await repository.flush();
   return { id, snapshot, rootEntry, counters };
+}
+
+/** What earlier snapshots of the source were cut by; one that a later program wrote may be unknown here. */
+function rememberedSplitter(
+  previous: readonly Snapshot[],
+  logger: Logger,
+): SplitterSpec | undefined {
+  const name = previous.find(({ tags }) => tags?.[SPLITTER_TAG])?.tags?.[SPLITTER_TAG];
+  if (name === undefined) return undefined;
+  try {
+    return splitterSpec(name);
+  } catch (error) {
+    if (!isCode(error, 'UNKNOWN_SPLITTER')) throw error;
+    const text = 'earlier snapshots were cut by a splitter that is not known; using the default';
+    logger.warn({ splitter: name }, text);
+    return undefined;
+  }
 }
 
 function warnOfFallbacks(logger: Logger): void {
@@ -235,16 +253,31 @@ async function lookAt(path: string): Promise<SourceEntry> {
 
 /** Velero's block mode: a directory of mode 0777 with one file, named by the path of the device. */
 async function uploadDevice(parts: UploadParts): Promise<DirectoryEntry> {
-  const { repository, files, path, counters, policy } = parts;
-  const { size, objectId } = await uploadRaw(files, path);
-  counters.files++;
-  counters.totalBytes += size;
+  const { repository, files, path, counters, policy, options } = parts;
   const mtimeNs = repository.clock.nowNs();
   const common = { mode: 0o777, mtimeNs, uid: 0, gid: 0 };
-  const file: DirectoryEntry = { ...common, name: path, type: 'f', size, objectId };
-  const summary = { size, files: 1, symlinks: 0, dirs: 1, maxTimeNs: mtimeNs, numFailed: 0 };
+  const entries: DirectoryEntry[] = [];
+  try {
+    const { size, objectId } = await uploadRaw(files, path);
+    entries.push({ ...common, name: path, type: 'f', size, objectId });
+  } catch (error) {
+    // What was stored is found again by the next run; part of a volume is no file.
+    if (!options.signal.aborted) throw error;
+  }
+  const size = entries[0]?.size ?? 0;
+  counters.files += entries.length;
+  counters.totalBytes += size;
+  const summary = {
+    size,
+    files: entries.length,
+    symlinks: 0,
+    dirs: 1,
+    maxTimeNs: mtimeNs,
+    numFailed: 0,
+    ...(entries.length === 0 && { incomplete: 'canceled' }),
+  };
   const compressor = metadataCompressor(policy);
-  const id = await writeObject(repository.contents, encodeDirectory([file], summary), {
+  const id = await writeObject(repository.contents, encodeDirectory(entries, summary), {
     prefix: 'k',
     compressor,
     metadataCompressor: compressor,

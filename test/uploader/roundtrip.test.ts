@@ -2,6 +2,12 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { CanceledError } from '../../src/base/index.ts';
+import {
+  listPieces,
+  type ObjectId,
+  readRange,
+  type Repository,
+} from '../../src/repository/index.ts';
 import { listSnapshots, readDirectory } from '../../src/snapshot/index.ts';
 import { newUploadCounters, restoreBlocks } from '../../src/uploader/index.ts';
 import { prng } from '../support/golden.ts';
@@ -14,6 +20,7 @@ import {
   recordingLogger,
   restore,
 } from '../support/repositories.ts';
+import { hasLoopDevices, loopDevice } from '../support/loop-device.ts';
 import { makeTree } from '../support/trees.ts';
 
 const work = tempDirectory('roundtrip');
@@ -89,6 +96,18 @@ it('an interrupted backup leaves an incomplete snapshot that the next one builds
   assertSameTree(tree, at('out-interrupted'));
 });
 
+async function expectBlocks(
+  repository: Repository,
+  root: Parameters<typeof restoreBlocks>[1],
+  image: string,
+): Promise<void> {
+  const out = at('blocks-out.img');
+  const options = { logger: recordingLogger(), signal: new AbortController().signal };
+  await restoreBlocks(repository, root, out, options);
+  expect(fs.readFileSync(out).equals(fs.readFileSync(image))).toBe(true);
+  fs.rmSync(out);
+}
+
 describe('a raw volume', () => {
   const [repo, image] = [at('repo-block'), at('volume.img')];
 
@@ -114,6 +133,53 @@ describe('a raw volume', () => {
     expect(fs.statSync(at('sparse.img')).blocks * 512).toBeLessThan(40 << 20);
     const again = await backUp(repository, image, { block: true });
     expect(again.counters.contentsNew).toBe(0);
+  });
+
+  it('interrupted, leaves an incomplete snapshot and stores little again', async () => {
+    const image = at('cut.img');
+    fs.writeFileSync(image, prng('cut', 100_000_000));
+    await createTest(at('repo-cut'));
+    await using repository = await openTest(at('repo-cut'), { threads: true });
+    const controller = new AbortController();
+    const counters = new Proxy(newUploadCounters(), {
+      set: (target, key, value: number) => {
+        if (key === 'bytesNew' && value > 40_000_000) controller.abort(new CanceledError('user'));
+        return Reflect.set(target, key, value);
+      },
+    });
+    const first = await backUp(repository, image, {
+      block: true,
+      counters,
+      signal: controller.signal,
+    });
+    expect(first.snapshot.incomplete).toBe('canceled');
+    const second = await backUp(repository, image, { block: true });
+    expect(second.snapshot.incomplete).toBeUndefined();
+    expect(second.counters.bytesNew).toBeLessThan(100_000_000 - 40_000_000);
+    await expectBlocks(repository, second.rootEntry, image);
+  });
+
+  it.skipIf(!hasLoopDevices)('of a block device goes to a file and back to a device', async () => {
+    const image = at('device.img');
+    fs.writeFileSync(image, Buffer.concat([prng('device', 9_000_000), Buffer.alloc(15_576_000)]));
+    await using repository = await openTest(at('repo-cut'), { threads: true });
+    await using source = loopDevice(image);
+    const { rootEntry, counters } = await backUp(repository, source.path, { block: true });
+    expect(counters.bytesRead).toBe(24_576_000);
+    expect(rootEntry.summary).toMatchObject({ size: 24_576_000, files: 1 });
+    await expectBlocks(repository, rootEntry, image);
+    fs.writeFileSync(at('target.img'), Buffer.alloc(24_576_000, 1));
+    fs.writeFileSync(at('small.img'), Buffer.alloc(1 << 20));
+    const options = { logger: recordingLogger(), signal: new AbortController().signal };
+    {
+      await using target = loopDevice(at('target.img'));
+      await restoreBlocks(repository, rootEntry, target.path, options);
+      await using small = loopDevice(at('small.img'));
+      await expect(restoreBlocks(repository, rootEntry, small.path, options)).rejects.toMatchObject(
+        { code: 'TARGET_UNUSABLE' },
+      );
+    }
+    expect(fs.readFileSync(at('target.img')).equals(fs.readFileSync(image))).toBe(true);
   });
 
   it('is refused where the path is no volume, and for a target that is none', async () => {
@@ -155,6 +221,42 @@ it.skipIf(!hasKopia)(
     new Kopia(PASSWORD).connect(repo).verifyAll();
   },
 );
+
+it('a splitter that nobody knows any more is warned of, and the default cuts', async () => {
+  const [repo, tree] = [at('repo-unknown-splitter'), at('tree-unknown-splitter')];
+  makeTree(tree, 'unknown');
+  await createTest(repo);
+  await using repository = await openTest(repo);
+  await backUp(repository, tree, { tags: { 'tag:longshore-splitter': 'FUTURE-9M' } });
+  const logger = recordingLogger();
+  const { snapshot } = await backUp(repository, tree, { logger });
+  expect(logger.messages.some((message) => message.includes('splitter'))).toBe(true);
+  expect(snapshot.tags).toEqual({});
+});
+
+it('any range of a long object can be read', async () => {
+  const repo = at('repo-range');
+  await createTest(repo, { splitter: 'DYNAMIC-128K-BUZHASH' });
+  await using repository = await openTest(repo);
+  const data = prng('range', 1_500_000);
+  const tree = at('tree-range');
+  fs.mkdirSync(tree);
+  fs.writeFileSync(join(tree, 'file'), data);
+  const { rootEntry } = await backUp(repository, tree);
+  const [file] = await readDirectory(repository, rootEntry.objectId);
+  const pieces = await listPieces(repository.contents, file?.objectId as ObjectId);
+  expect(pieces.length).toBeGreaterThan(4);
+  for (const [offset, length] of [
+    [0, 10],
+    [0, data.length],
+    [700_001, 400_000],
+    [data.length - 5, 100],
+    [data.length, 1],
+  ] as const) {
+    const bytes = await readRange(repository.contents, pieces, offset, length);
+    expect(Buffer.from(bytes).equals(data.subarray(offset, offset + length))).toBe(true);
+  }
+});
 
 describe('sources with trouble', () => {
   it('odd types are skipped, names that are not UTF-8 are stored as Kopia does and warned of', async () => {

@@ -224,14 +224,17 @@ export class IndexBody {
     const flags = bytes.readUInt32BE(at + 4);
     const { timestampSeconds, pack, formatNumber, high } = this.fieldsV2(bytes, at);
     const format = this.formatAt(formatNumber);
+    const originalLength = bytes.readUIntBE(at + 8, 3) + (high >> 4) * 0x1000000;
+    const packedLength = bytes.readUIntBE(at + 11, 3) + (high & 15) * 0x1000000;
     return {
       contentId,
       timestampSeconds,
+      // Last: looking up the name may read over `bytes`.
       packBlobId: this.packAt(pack),
       deleted: flags >= 0x80000000,
       packOffset: flags & 0x7fffffff,
-      originalLength: bytes.readUIntBE(at + 8, 3) + (high >> 4) * 0x1000000,
-      packedLength: bytes.readUIntBE(at + 11, 3) + (high & 15) * 0x1000000,
+      originalLength,
+      packedLength,
       formatVersion: format.version,
       compressionHeaderId: format.headerId,
       encryptionKeyId: format.keyId,

@@ -14,15 +14,17 @@ import {
   lastRangeEpoch,
   loadEpochState,
 } from '../content/epoch-state.ts';
-import { loadIndexBlobs, sealBlob } from '../content/sealed-blob.ts';
+import { forEachIndexBlob, sealBlob } from '../content/sealed-blob.ts';
+import { CommittedIndex } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { encodeIndex } from '../index/index-writer.ts';
-import { mergeEntries } from '../index/merge.ts';
 import { protectedPut, type Repository } from '../repository.ts';
 import type { TaskContext, TaskStats } from './task.ts';
 
 /** Entries of one compacted blob. Kopia makes one of up to 16 million; ours are put from memory, so smaller. */
-const SHARD_ENTRIES = 500_000;
+const SHARD_ENTRIES = 250_000;
+/** What the blobs being merged may take; more goes to scratch files. */
+const INDEX_MEMORY_BYTES = 48 << 20;
 const DELETES_AT_ONCE = 4;
 
 /** Merges the blobs of the oldest settled epoch that is not compacted yet. */
@@ -172,13 +174,16 @@ async function writeCompaction(
   blobs: readonly BlobMetadata[],
 ): Promise<BlobId[]> {
   const { storage, codec, format } = repository;
-  const bodies = await loadIndexBlobs(storage, codec, blobs);
+  const index = new CommittedIndex(INDEX_MEMORY_BYTES, 0);
   try {
-    const total = countOf(mergeEntries(bodies.map((body) => body.rows())));
+    await forEachIndexBlob(storage, codec, blobs, (body) => {
+      index.add(body);
+    });
+    const total = countOf(index.entries());
     const shards = Math.max(1, Math.ceil(total / SHARD_ENTRIES));
     const suffix = `-s${randomHex(8, repository.random)}-c${shards}`;
     const written: BlobId[] = [];
-    for (const shard of inShards(mergeEntries(bodies.map((body) => body.rows())))) {
+    for (const shard of inShards(index.entries())) {
       const body = encodeIndex(format.parameters.indexVersion, shard);
       const { id, bytes } = sealBlob(codec, prefix, suffix, body);
       await storage.putBlob(id, [bytes], protectedPut(format));
@@ -186,7 +191,7 @@ async function writeCompaction(
     }
     return written;
   } finally {
-    for (const body of bodies) body.close();
+    index.close();
   }
 }
 

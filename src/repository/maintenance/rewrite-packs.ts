@@ -8,6 +8,8 @@ import type { TaskContext, TaskStats } from './task.ts';
 const SHORT_SHARE = 0.6;
 /** Bytes rewritten between two flushes. */
 const FLUSH_BYTES = 512 << 20;
+/** Entries of short packs in memory: some 250 bytes each. */
+const ENTRIES_AT_ONCE = 200_000;
 
 /**
  * Writes the contents of short packs again, together; the old packs then belong to nobody.
@@ -54,36 +56,49 @@ export async function rewriteShortPacks(
   };
 }
 
-/** One short pack of a letter alone stays: rewriting it would only make another. */
-function findShortPacks({ contents }: Repository, letters: readonly string[]): Set<string> {
-  const bytes = new Map<string, number>();
+/** Short packs and how many contents they hold. One of a letter alone stays: rewriting it would only make another. */
+function findShortPacks({ contents }: Repository, letters: readonly string[]): Map<string, number> {
+  const packs = new Map<string, { bytes: number; count: number }>();
   for (const { packBlobId, packedLength } of contents.entries()) {
     if (!letters.includes(packBlobId.charAt(0))) continue;
-    bytes.set(packBlobId, (bytes.get(packBlobId) ?? 0) + packedLength);
+    const pack = packs.get(packBlobId);
+    if (pack) {
+      pack.bytes += packedLength;
+      pack.count++;
+    } else {
+      packs.set(packBlobId, { bytes: packedLength, count: 1 });
+    }
   }
   const limit = contents.options.maxPackBytes * SHORT_SHARE;
-  const short = [...bytes].filter(([, length]) => length < limit).map(([id]) => id);
-  return new Set(
+  const short = [...packs].filter(([, { bytes }]) => bytes < limit);
+  return new Map(
     letters.flatMap((letter) => {
-      const ofLetter = short.filter((id) => id.startsWith(letter));
-      return ofLetter.length >= 2 ? ofLetter : [];
+      const ofLetter = short.filter(([id]) => id.startsWith(letter));
+      return ofLetter.length >= 2 ? ofLetter.map(([id, { count }]) => [id, count] as const) : [];
     }),
   );
 }
 
-/** All collected before any is rewritten: the index must not change under the iteration. */
-function entriesOf(
+/**
+ * The entries of each pack. Some packs at a time, since all entries of a large repository would not fit
+ * into memory; collected before any is rewritten, since the index must not change under the iteration.
+ */
+function* entriesOf(
   { contents }: Repository,
-  packs: ReadonlySet<string>,
-): Map<string, IndexEntry[]> {
-  const found = new Map<string, IndexEntry[]>();
-  for (const entry of contents.entries()) {
-    if (!packs.has(entry.packBlobId)) continue;
-    const list = found.get(entry.packBlobId);
-    if (list) list.push(entry);
-    else found.set(entry.packBlobId, [entry]);
+  packs: ReadonlyMap<string, number>,
+): Generator<[string, IndexEntry[]]> {
+  const left = [...packs];
+  while (left.length > 0) {
+    const group = new Map<string, IndexEntry[]>();
+    let count = 0;
+    for (let next = left.pop(); next; next = left.pop()) {
+      group.set(next[0], []);
+      count += next[1];
+      if (count >= ENTRIES_AT_ONCE) break;
+    }
+    for (const entry of contents.entries()) group.get(entry.packBlobId)?.push(entry);
+    yield* group;
   }
-  return found;
 }
 
 /** The sealed bytes are copied as they are: key and IV depend on the content's hash alone. Each is opened first, so that damage does not move on. */
