@@ -1,5 +1,5 @@
 import { createRequire } from 'node:module';
-import { utimesSync, lutimesSync } from 'node:fs';
+import { futimesSync, lutimesSync, utimesSync } from 'node:fs';
 import type { Nanoseconds } from './clock.ts';
 import { SECOND_NS } from './clock.ts';
 
@@ -7,6 +7,8 @@ import { SECOND_NS } from './clock.ts';
 export interface Posix {
   /** Sets the modification time to the nanosecond, of a symlink itself when it is one. Throws like `fs`. */
   setModificationTime(path: string | Uint8Array, mtimeNs: Nanoseconds): void;
+  /** The same for an open file. */
+  setDescriptorTime(descriptor: number, mtimeNs: Nanoseconds): void;
   /** Start of the next data at or after the offset; undefined at the end; the offset itself where unknown. */
   seekData(descriptor: number, offset: number): number | undefined;
   /** Start of the next hole at or after the offset; undefined where unknown. */
@@ -50,11 +52,22 @@ function systemError(syscall: string, errno: number): Error {
   return Object.assign(new Error(message), { syscall, errno, code: `E${errno}` });
 }
 
+const times = new BigInt64Array(4);
+
+/** Access and modification time as the kernel takes them; valid until the next call. */
+function timesOf(mtimeNs: Nanoseconds): BigInt64Array {
+  const seconds = mtimeNs / SECOND_NS - (mtimeNs % SECOND_NS < 0n ? 1n : 0n);
+  times[0] = times[2] = seconds;
+  times[1] = times[3] = mtimeNs - seconds * SECOND_NS;
+  return times;
+}
+
 function nativePosix(koffi: Koffi): Posix {
   const libc = koffi.load('libc.so.6');
   const utimensat = libc.func(
     'int utimensat(int directory, const void *path, const int64_t *times, int flags)',
   );
+  const futimens = libc.func('int futimens(int descriptor, const int64_t *times)');
   const lseek = libc.func('int64_t lseek(int descriptor, int64_t offset, int whence)');
   const syncfs = libc.func('int syncfs(int descriptor)');
   const seek = (descriptor: number, offset: number, whence: number): number | undefined => {
@@ -64,12 +77,14 @@ function nativePosix(koffi: Koffi): Posix {
   return {
     native: true,
     setModificationTime: (path, mtimeNs) => {
-      const seconds = mtimeNs / SECOND_NS - (mtimeNs % SECOND_NS < 0n ? 1n : 0n);
-      const nanos = mtimeNs - seconds * SECOND_NS;
-      const times = BigInt64Array.of(seconds, nanos, seconds, nanos);
       const text = Buffer.concat([Buffer.from(path as string), Buffer.of(0)]);
-      if (utimensat(AT_FDCWD, text, times, AT_SYMLINK_NOFOLLOW) !== 0) {
+      if (utimensat(AT_FDCWD, text, timesOf(mtimeNs), AT_SYMLINK_NOFOLLOW) !== 0) {
         throw systemError('utimensat', koffi.errno());
+      }
+    },
+    setDescriptorTime: (descriptor, mtimeNs) => {
+      if (futimens(descriptor, timesOf(mtimeNs)) !== 0) {
+        throw systemError('futimens', koffi.errno());
       }
     },
     seekData: (descriptor, offset) => {
@@ -92,6 +107,10 @@ const fallback: Posix = {
     } catch {
       utimesSync(name, seconds, seconds);
     }
+  },
+  setDescriptorTime: (descriptor, mtimeNs) => {
+    const seconds = Number(mtimeNs / 1000n) / 1e6;
+    futimesSync(descriptor, seconds, seconds);
   },
   seekData: (_descriptor, offset) => offset,
   seekHole: () => undefined,

@@ -1,4 +1,4 @@
-import { chmodSync, lchownSync } from 'node:fs';
+import { chmodSync, fchmodSync, fchownSync, lchownSync } from 'node:fs';
 import { posix, systemCode } from '../base/index.ts';
 import type { FileAttributes } from './pool.ts';
 
@@ -15,4 +15,16 @@ export function applyAttributes(path: string, attributes: FileAttributes): void 
   }
   chmodSync(path, mode);
   posix().setModificationTime(path, mtimeNs);
+}
+
+/** The same for a file that is open; after its last write. */
+export function applyAttributesToDescriptor(descriptor: number, attributes: FileAttributes): void {
+  const { uid, gid, mode, mtimeNs } = attributes;
+  try {
+    fchownSync(descriptor, uid, gid);
+  } catch (error) {
+    if (systemCode(error) !== 'EPERM') throw error;
+  }
+  fchmodSync(descriptor, mode);
+  posix().setDescriptorTime(descriptor, mtimeNs);
 }

@@ -42,6 +42,7 @@ export {
   type CodecKeys,
   type CodecPool,
   type CodecPoolFactory,
+  type DirectoryComparison,
   type DirectoryListing,
   type FileRead,
   type FileToRead,
@@ -49,8 +50,18 @@ export {
   type NewFile,
   type OpenFailure,
   type OpenItem,
+  type PackedStream,
   type SealedItem,
   type SealItem,
   STAT_FIELDS,
 } from './pool.ts';
-export { applyAttributes } from './file-attributes.ts';
+export {
+  compareWithStream,
+  DIRECTORY_STREAM,
+  entryHead,
+  type EntryHead,
+  formatMode,
+  GO_FLAGS,
+  type SameFiles,
+} from './directory-text.ts';
+export { applyAttributes, applyAttributesToDescriptor } from './file-attributes.ts';

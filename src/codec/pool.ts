@@ -1,4 +1,5 @@
 import type { Arena, Span } from './arena.ts';
+import type { SameFiles } from './directory-text.ts';
 import type { SplitterSpec } from './splitter/splitter.ts';
 
 /** Keys and algorithms of one repository, as the threads need them. */
@@ -53,6 +54,20 @@ export interface DirectoryListing {
 }
 export const STAT_FIELDS = 6;
 
+/** The stream of a directory as it lies in its pack. */
+export interface PackedStream {
+  readonly packed: Uint8Array;
+  readonly hash: Uint8Array;
+  readonly compressionHeaderId: number;
+  readonly originalLength: number;
+}
+
+/** A listing; with `same` only its directories, since the files are as the stream says. */
+export interface DirectoryComparison {
+  readonly listing: DirectoryListing;
+  readonly same?: SameFiles;
+}
+
 /** A content to decrypt and write. */
 export interface OpenItem {
   /** Packed bytes, in the shared memory. */
@@ -104,6 +119,15 @@ export interface CodecPool extends AsyncDisposable {
   /** Reads whole files one after the other into the slab and hashes each. */
   readFiles(files: readonly FileToRead[], slab: Span): Promise<FileRead[]>;
   readDirectory(path: string | Uint8Array): Promise<DirectoryListing>;
+  /**
+   * Reads a directory and compares it with an earlier stream; one that cannot be opened is as if it
+   * differed. With any of the `special` names in it, nothing is compared.
+   */
+  compareDirectory(
+    path: string | Uint8Array,
+    before: PackedStream,
+    special: readonly string[],
+  ): Promise<DirectoryComparison>;
   /** Decrypts, decompresses and writes to files; returns what failed, by code or system error. */
   open(items: readonly OpenItem[]): Promise<OpenFailure[]>;
   close(): Promise<void>;

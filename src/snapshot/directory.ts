@@ -9,6 +9,7 @@ import {
   parseGoTime,
   parseJsonLossless,
 } from '../base/index.ts';
+import { DIRECTORY_STREAM, entryHead, GO_FLAGS } from '../codec/index.ts';
 import { objectId, type ObjectId } from '../repository/index.ts';
 
 /** File types that a snapshot holds; anything else a reader meets is kept as it is and not restored. */
@@ -48,19 +49,6 @@ export interface DirectoryEntry {
   readonly summary?: DirectorySummary | undefined;
 }
 
-const STREAM = 'kopia:directory';
-/** Go's flags for setuid, setgid and sticky (io/fs.FileMode), and the Unix ones. */
-const GO_FLAGS: readonly [go: number, unix: number][] = [
-  [1 << 23, 0o4000],
-  [1 << 22, 0o2000],
-  [1 << 20, 0o1000],
-];
-
-export function formatMode(mode: number): string {
-  const flags = GO_FLAGS.reduce((sum, [go, unix]) => (mode & unix ? sum + go : sum), 0);
-  return `0${(flags + (mode & 0o777)).toString(8)}`;
-}
-
 /** Throws `BAD_DIRECTORY`. Kopia parses it as a C integer literal. */
 export function parseMode(text: string): number {
   if (!/^0[0-7]*$|^[1-9]\d*$|^0x[0-9a-f]+$/i.test(text)) throw badDirectory(`mode "${text}"`);
@@ -90,19 +78,8 @@ const encodeError = ({ path, error }: EntryError): string =>
 
 /** JSON of one entry in Kopia's field order; absent fields are zero. */
 export function encodeEntry(entry: DirectoryEntry): string {
-  const { name, type, mode, size, mtimeNs, uid, gid, summary } = entry;
-  const fields = [
-    name === '' ? '' : `"name":${goString(name)},`,
-    `"type":${goString(type)},`,
-    mode === 0 ? '' : `"mode":"${formatMode(mode)}",`,
-    size === 0 || type === 'd' ? '' : `"size":${size},`,
-    mtimeNs === 0n ? '' : `"mtime":"${formatGoTime(mtimeNs)}",`,
-    uid === 0 ? '' : `"uid":${uid},`,
-    gid === 0 ? '' : `"gid":${gid},`,
-    `"obj":"${entry.objectId}"`,
-    summary ? `,"summ":${encodeSummary(summary)}` : '',
-  ];
-  return `{${fields.join('')}}`;
+  const { summary } = entry;
+  return `${entryHead(entry)}${entry.objectId}"${summary ? `,"summ":${encodeSummary(summary)}` : ''}}`;
 }
 
 /** Directories first, then the rest, each group by the bytes of the name. */
@@ -118,7 +95,7 @@ export function encodeDirectory(
 ): Uint8Array {
   const list = entries.length === 0 ? 'null' : `[${entries.map(encodeEntry).join(',')}]`;
   return Buffer.from(
-    `{"stream":"${STREAM}","entries":${list},"summary":${encodeSummary(summary)}}\n`,
+    `{"stream":"${DIRECTORY_STREAM}","entries":${list},"summary":${encodeSummary(summary)}}\n`,
   );
 }
 
@@ -146,7 +123,8 @@ interface RawEntry {
   summ?: unknown;
 }
 
-function parseSummary(raw: unknown): DirectorySummary | undefined {
+/** Throws where it is not valid. */
+export function parseSummary(raw: unknown): DirectorySummary | undefined {
   if (raw === undefined || raw === null) return undefined;
   const { maxTime, errors, ...rest } = summarySchema.parse(raw);
   return { ...rest, maxTimeNs: parseGoTime(maxTime), errors: errors ?? undefined };
@@ -198,7 +176,7 @@ export function decodeDirectory(bytes: Uint8Array): {
   } catch (cause) {
     throw badDirectory('it is not JSON', cause);
   }
-  if (typeof raw !== 'object' || raw === null || raw.stream !== STREAM) {
+  if (typeof raw !== 'object' || raw === null || raw.stream !== DIRECTORY_STREAM) {
     throw badDirectory('it is not a directory stream');
   }
   const list = raw.entries ?? [];

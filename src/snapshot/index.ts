@@ -8,10 +8,11 @@ export {
   type DirectoryEntry,
   type DirectorySummary,
   encodeDirectory,
+  parseEntry,
+  parseSummary,
   encodeEntry,
   type EntryError,
   type EntryType,
-  formatMode,
   parseMode,
 } from './directory.ts';
 export {

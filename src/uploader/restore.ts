@@ -1,4 +1,4 @@
-import { closeSync, constants, openSync } from 'node:fs';
+import { closeSync, constants, mkdirSync, openSync } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import {
@@ -138,6 +138,8 @@ interface TargetDirectory {
   readonly path: string;
   /** For messages. */
   readonly shown: string;
+  /** Made by this restore, or found empty: nothing can be in the way. */
+  readonly isNew: boolean;
 }
 
 class TreeRestore {
@@ -213,7 +215,8 @@ class TreeRestore {
   async #openRoot(target: string): Promise<TargetDirectory> {
     try {
       await fs.mkdir(target, { recursive: true });
-      return openDirectory(await fs.realpath(target), target);
+      const path = await fs.realpath(target);
+      return openDirectory(path, target, (await fs.readdir(path)).length === 0);
     } catch (cause) {
       const text = `cannot restore to ${target}: ${messageOf(cause)}`;
       throw new CodedError('TARGET_UNUSABLE', text, { cause });
@@ -285,10 +288,8 @@ class TreeRestore {
       assertPlainName(entry.name);
       const path = `${parent.path}/${entry.name}`;
       const entries = await this.#readDirectory(entry.objectId);
-      await fs.mkdir(path, { mode: 0o700 }).catch((error: unknown) => {
-        if (systemCode(error) !== 'EEXIST') throw error;
-      });
-      await this.#fill(openDirectory(path, shown), entry, entries);
+      const isNew = makeDirectory(path);
+      await this.#fill(openDirectory(path, shown, isNew), entry, entries);
     } catch (error) {
       this.#fail(shown, inTheWay(error));
     }
@@ -301,7 +302,7 @@ class TreeRestore {
       assertPlainName(entry.name);
       const path = `${directory.path}/${entry.name}`;
       if (entry.type === 's') await this.#restoreSymlink(path, entry);
-      else if (entry.type === 'f') await this.#restoreFile(path, entry);
+      else if (entry.type === 'f') await this.#restoreFile(path, entry, directory.isNew);
       else
         throw new CodedError('UNKNOWN_ENTRY_TYPE', `entries of type "${entry.type}" are not known`);
     } catch (error) {
@@ -338,17 +339,17 @@ class TreeRestore {
     return true;
   }
 
-  async #restoreFile(path: string, entry: DirectoryEntry): Promise<void> {
+  async #restoreFile(path: string, entry: DirectoryEntry, isNew: boolean): Promise<void> {
     const { contents } = this.#repository;
     this.counters.filesFound++;
     this.counters.bytesFound += entry.size;
-    if (await this.#isSame(path, entry)) {
+    if (!isNew && (await this.#isSame(path, entry))) {
       this.counters.skipped++;
       this.counters.bytes += entry.size;
       return;
     }
     const pieces = await listPieces(contents, entry.objectId);
-    if (!(await this.#makeRoom(path))) return;
+    if (!isNew && !(await this.#makeRoom(path))) return;
     const [only] = pieces;
     if (only && pieces.length === 1 && only.length <= WHOLE_FILE_BYTES_MAX) {
       await this.#writer.add({
@@ -458,9 +459,20 @@ class TreeRestore {
   }
 }
 
-function openDirectory(path: string, shown: string): TargetDirectory {
+function openDirectory(path: string, shown: string, isNew: boolean): TargetDirectory {
   const descriptor = openSync(path, DIRECTORY);
-  return { descriptor, path: `/proc/self/fd/${descriptor}`, shown };
+  return { descriptor, path: `/proc/self/fd/${descriptor}`, shown, isNew };
+}
+
+/** Returns false when something of that name is there; opening tells what. */
+function makeDirectory(path: string): boolean {
+  try {
+    mkdirSync(path, { mode: 0o700 });
+    return true;
+  } catch (error) {
+    if (systemCode(error) === 'EEXIST') return false;
+    throw error;
+  }
 }
 
 /** A name that would leave its directory is never restored, whatever the snapshot says. */

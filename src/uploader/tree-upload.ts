@@ -8,13 +8,21 @@ import {
   Semaphore,
   systemCode,
 } from '../base/index.ts';
-import type { CodecPool } from '../codec/index.ts';
-import { type ObjectId, parseObjectId, readObject, writeObject } from '../repository/index.ts';
+import type { CodecPool, DirectoryComparison, PackedStream, SameFiles } from '../codec/index.ts';
+import {
+  hashOf,
+  type ObjectId,
+  parseObjectId,
+  readObject,
+  writeObject,
+} from '../repository/index.ts';
 import {
   decodeDirectory,
   type DirectoryEntry,
   type DirectorySummary,
   encodeDirectory,
+  parseEntry,
+  parseSummary,
   type Policy,
 } from '../snapshot/index.ts';
 import {
@@ -50,6 +58,17 @@ interface Visit {
   readonly attributes: Pick<SourceEntry, 'mtimeNs' | 'device'>;
 }
 
+/** A directory whose files are as in the previous snapshot, and what that one holds of it. */
+interface KeptDirectory {
+  readonly same: SameFiles;
+  readonly id: ObjectId;
+  readonly summary: DirectorySummary;
+  readonly directories: readonly DirectoryEntry[];
+}
+
+/** Directories that threads look at before their turn: of one parent, and in all. Our choice. */
+const LOOK_AHEAD = 12;
+const AHEAD_MAX = 32;
 /** Entries being worked on at once; more only take memory. Our choice. */
 const OUTSTANDING_MAX = 4096;
 /** Directories of previous snapshots that are read for one directory, at once. */
@@ -64,6 +83,9 @@ export class TreeUpload {
   readonly #pool: CodecPool;
   readonly #files: FileUpload;
   readonly #outstanding = new Semaphore(OUTSTANDING_MAX);
+  /** Looks that were started before their turn, by path. */
+  readonly #ahead = new Map<string | Uint8Array, Promise<DirectoryComparison>>();
+  readonly #seen = new WeakSet<Visit>();
 
   constructor(options: FileUploadOptions, files: FileUpload) {
     const { dataPath } = options.repository;
@@ -89,10 +111,10 @@ export class TreeUpload {
   async #visit(visit: Visit): Promise<{ done: Promise<StoredDirectory> }> {
     const { signal, counters, policies } = this.#options;
     signal.throwIfAborted();
-    const [listing, previous] = await Promise.all([
-      this.#pool.readDirectory(visit.path),
-      this.#loadPrevious(visit.previous),
-    ]);
+    const { listing, same } = await this.#look(visit);
+    const kept = same && this.#keep(visit, same);
+    if (kept) return this.#visitKept(visit, decodeListing(listing).entries, kept);
+    const previous = await this.#loadPrevious(visit.previous);
     const policy = policies.at(visit.relative);
     let directory = decodeListing(listing);
     if (await this.#isCache(visit, directory, policy)) {
@@ -116,13 +138,125 @@ export class TreeUpload {
       if (entry.type === 'd') children.push(entry);
       else outcomes.push((await this.#schedule(visit, entry, policy, previous)).outcome);
     }
-    for (const child of children) {
-      outcomes.push((await this.#descend(visit, child, policy, rules, previous)).outcome);
-    }
+    const below = (child: SourceEntry): Visit =>
+      visitBelow(visit, child, rules, previous.directories(child.name));
+    outcomes.push(...(await this.#descendAll(children, below, policy)));
     const done = this.#finishDirectory(visit, outcomes, canceled);
     // Whoever awaits it meets the failure; until then it must not count as unhandled.
     done.catch(() => undefined);
     return { done };
+  }
+
+  /** The listing, with a comparison where the directory may be taken over as it was. */
+  #look(visit: Visit): Promise<DirectoryComparison> {
+    const ahead = this.#ahead.get(visit.path);
+    if (ahead) {
+      this.#ahead.delete(visit.path);
+      return ahead;
+    }
+    return this.#startLook(visit);
+  }
+
+  async #startLook(visit: Visit): Promise<DirectoryComparison> {
+    const before = await this.#comparableStream(visit);
+    if (!before) return { listing: await this.#pool.readDirectory(visit.path) };
+    const special = [CACHE_TAG_NAME, ...visit.rules.dotIgnoreFiles];
+    return this.#pool.compareDirectory(visit.path, before, special);
+  }
+
+  /** The directory of the newest snapshot, where no rule or policy could make entries count differently. */
+  async #comparableStream(visit: Visit): Promise<PackedStream | undefined> {
+    const { policies, repository } = this.#options;
+    const [newest] = visit.previous;
+    const { rules } = visit;
+    const isPlain = rules.isEmpty && rules.maxFileBytes === 0 && !rules.oneFileSystem;
+    if (!newest || !isPlain || policies.definedAt(visit.relative)) return undefined;
+    const { indirections, compressed, contentId } = parseObjectId(newest);
+    const entry = repository.contents.find(contentId);
+    if (indirections > 0 || compressed || !entry) return undefined;
+    try {
+      const packed = new Uint8Array(await repository.contents.getPacked(entry));
+      const { compressionHeaderId, originalLength } = entry;
+      return { packed, hash: hashOf(contentId), compressionHeaderId, originalLength };
+    } catch {
+      // Loaded once more, it is warned of.
+      return undefined;
+    }
+  }
+
+  /** What is kept of a directory whose files did not change; undefined when its contents are no longer all there. */
+  #keep(visit: Visit, same: SameFiles): KeptDirectory | undefined {
+    const { contents } = this.#options.repository;
+    if (!contents.hasAllCommitted(same.keys, same.keys.length / Math.max(1, same.files))) {
+      return undefined;
+    }
+    const directories = (JSON.parse(same.directories) as unknown[]).map(parseEntry);
+    const summary = parseSummary(JSON.parse(same.summary));
+    const isClean =
+      summary &&
+      summary.incomplete === undefined &&
+      summary.numFailed === 0 &&
+      (summary.numIgnoredErrors ?? 0) === 0;
+    if (!isClean || directories.some(({ type }) => type !== 'd')) return undefined;
+    return { same, id: visit.previous[0] as ObjectId, summary, directories };
+  }
+
+  /** A directory of which only what lies below may have changed. */
+  async #visitKept(
+    visit: Visit,
+    children: readonly SourceEntry[],
+    { same, id, summary, directories }: KeptDirectory,
+  ): Promise<{ done: Promise<StoredDirectory> }> {
+    const { counters, policies } = this.#options;
+    counters.directories++;
+    counters.cachedFiles += same.files;
+    counters.cachedBytes += same.bytes;
+    counters.totalBytes += same.bytes;
+    const before = new PreviousEntries([directories]);
+    const below = (child: SourceEntry): Visit =>
+      visitBelow(visit, child, visit.rules, before.directories(child.name));
+    const outcomes = await this.#descendAll(children, below, policies.at(visit.relative));
+    const finish = async (): Promise<StoredDirectory> => {
+      const settled = await Promise.all(outcomes);
+      const found = settled.flatMap((outcome) => (outcome.kind === 'entry' ? outcome.entry : []));
+      const isSame =
+        settled.length === directories.length &&
+        found.length === directories.length &&
+        found.every((entry, i) => isSameEntry(entry, directories[i] as DirectoryEntry));
+      if (isSame) return { id, summary };
+      const stored = decodeDirectory(await readObject(this.#options.repository.contents, id));
+      const files = stored.entries.filter(({ type }) => type !== 'd');
+      const rest = files.map((entry): Outcome => ({ kind: 'entry', entry }));
+      return this.#finishDirectory(visit, [...settled, ...rest], false);
+    };
+    const done = finish();
+    done.catch(() => undefined);
+    return { done };
+  }
+
+  /** One after the other in order, while the threads look at the next ones already. */
+  async #descendAll(
+    children: readonly SourceEntry[],
+    below: (child: SourceEntry) => Visit,
+    policy: Policy,
+  ): Promise<(Outcome | Promise<Outcome>)[]> {
+    const outcomes: (Outcome | Promise<Outcome>)[] = [];
+    const visits = children.map((child) => ({ child, visit: below(child) }));
+    for (const [i, { child, visit }] of visits.entries()) {
+      for (const next of visits.slice(i, i + LOOK_AHEAD)) this.#lookAhead(next.visit);
+      outcomes.push((await this.#descend(visit, child, policy)).outcome);
+    }
+    return outcomes;
+  }
+
+  #lookAhead(visit: Visit): void {
+    if (this.#ahead.size >= AHEAD_MAX || this.#seen.has(visit) || this.#options.signal.aborted)
+      return;
+    this.#seen.add(visit);
+    const look = this.#startLook(visit);
+    // Met when its turn comes.
+    look.catch(() => undefined);
+    this.#ahead.set(visit.path, look);
   }
 
   #warnOfNames(visit: Visit, { renamed }: SourceDirectory): void {
@@ -174,22 +308,9 @@ export class TreeUpload {
     }
   }
 
-  async #descend(
-    visit: Visit,
-    child: SourceEntry,
-    policy: Policy,
-    rules: IgnoreRules,
-    previous: PreviousEntries,
-  ): Promise<Started> {
+  async #descend(below: Visit, child: SourceEntry, policy: Policy): Promise<Started> {
     const { signal, counters } = this.#options;
     if (signal.aborted) return { outcome: { kind: 'canceled' } };
-    const below: Visit = {
-      path: joinPath(visit.path, child.rawName),
-      relative: relativePath(visit, child.name),
-      previous: previous.directories(child.name),
-      rules,
-      attributes: child,
-    };
     try {
       const { done } = await this.#visit(below);
       const outcome = done.then(({ id, summary }): Outcome => {
@@ -310,6 +431,27 @@ export class TreeUpload {
     });
     return new PreviousEntries(loaded);
   }
+}
+
+function visitBelow(
+  visit: Visit,
+  child: SourceEntry,
+  rules: IgnoreRules,
+  previous: readonly ObjectId[],
+): Visit {
+  const path = joinPath(visit.path, child.rawName);
+  return { path, relative: relativePath(visit, child.name), previous, rules, attributes: child };
+}
+
+function isSameEntry(a: DirectoryEntry, b: DirectoryEntry): boolean {
+  return (
+    a.name === b.name &&
+    a.objectId === b.objectId &&
+    a.mode === b.mode &&
+    a.mtimeNs === b.mtimeNs &&
+    a.uid === b.uid &&
+    a.gid === b.gid
+  );
 }
 
 function relativePath(visit: Visit, name: string): string {

@@ -4,16 +4,26 @@ import type {
   Arena,
   CodecKeys,
   CodecPool,
+  DirectoryComparison,
   DirectoryListing,
   FileRead,
   FileToRead,
   OpenFailure,
   OpenItem,
+  PackedStream,
   SealedItem,
   SealItem,
   Span,
   SplitterSpec,
 } from '../codec/index.ts';
+import {
+  type FileReads,
+  packFilesToRead,
+  packOpenItems,
+  packSealItems,
+  unpackFileReads,
+  unpackSealed,
+} from './messages.ts';
 import type { Reply, Request, ThreadData } from './protocol.ts';
 import { type TaskName, TaskRunner } from './tasks.ts';
 
@@ -52,20 +62,30 @@ abstract class TaskPool implements CodecPool {
     return this.run('cut', [spec, piece, count]) as Promise<number[]>;
   }
 
-  seal(items: readonly SealItem[], address: number): Promise<SealedItem[]> {
-    return this.run('seal', [items, address]) as Promise<SealedItem[]>;
+  async seal(items: readonly SealItem[], address: number): Promise<SealedItem[]> {
+    return unpackSealed((await this.run('seal', [packSealItems(items), address])) as Uint32Array);
   }
 
-  readFiles(files: readonly FileToRead[], slab: Span): Promise<FileRead[]> {
-    return this.run('readFiles', [files, slab]) as Promise<FileRead[]>;
+  async readFiles(files: readonly FileToRead[], slab: Span): Promise<FileRead[]> {
+    const reads = await this.run('readFiles', [packFilesToRead(files), slab]);
+    return unpackFileReads(reads as FileReads);
   }
 
   readDirectory(path: string | Uint8Array): Promise<DirectoryListing> {
     return this.run('readDirectory', [path]) as Promise<DirectoryListing>;
   }
 
+  compareDirectory(
+    path: string | Uint8Array,
+    before: PackedStream,
+    special: readonly string[],
+  ): Promise<DirectoryComparison> {
+    const parameters = [path, before, special];
+    return this.run('compareDirectory', parameters) as Promise<DirectoryComparison>;
+  }
+
   open(items: readonly OpenItem[]): Promise<OpenFailure[]> {
-    return this.run('open', [items]) as Promise<OpenFailure[]>;
+    return this.run('open', [packOpenItems(items)]) as Promise<OpenFailure[]>;
   }
 
   [Symbol.asyncDispose](): Promise<void> {

@@ -12,8 +12,9 @@ import {
 } from 'node:fs';
 import { joinPath, messageOf } from '../base/index.ts';
 import {
-  applyAttributes,
+  applyAttributesToDescriptor,
   type CodecKeys,
+  compareWithStream,
   compressContent,
   compressorById,
   type ContentHasher,
@@ -21,6 +22,7 @@ import {
   createEncryptor,
   createHasher,
   decompressContent,
+  type DirectoryComparison,
   type DirectoryListing,
   type Encryptor,
   type FileRead,
@@ -28,12 +30,23 @@ import {
   Kernels,
   type OpenFailure,
   type OpenItem,
-  type SealedItem,
-  type SealItem,
+  type PackedStream,
+  type SameFiles,
   type Span,
   type SplitterSpec,
   STAT_FIELDS,
 } from '../codec/index.ts';
+import {
+  type FileReads,
+  type OpenRequest,
+  packFileReads,
+  packSealed,
+  type ReadFilesRequest,
+  type SealRequest,
+  unpackFilesToRead,
+  unpackOpenItems,
+  unpackSealItems,
+} from './messages.ts';
 
 const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK, O_WRONLY, O_CREAT, O_EXCL } = constants;
 /** Zeros are skipped in blocks of this size when a file is written sparse. */
@@ -43,7 +56,8 @@ const ZERO_BLOCK = Buffer.alloc(SPARSE_BLOCK_BYTES);
 const CHUNK_BYTES_MAX = 16 << 20;
 
 /** What can be asked for. */
-export type TaskName = 'hash' | 'cut' | 'seal' | 'readFiles' | 'readDirectory' | 'open';
+export type TaskName =
+  'hash' | 'cut' | 'seal' | 'readFiles' | 'readDirectory' | 'compareDirectory' | 'open';
 
 type BytePath = string | Uint8Array;
 const fsPath = (path: BytePath): string | Buffer =>
@@ -61,6 +75,7 @@ export class TaskRunner {
   readonly #kernels: Kernels;
   readonly #hasher: ContentHasher;
   readonly #encryptor: Encryptor;
+  #plain: Uint8Array = new Uint8Array(0);
 
   constructor(keys: CodecKeys, memory: WebAssembly.Memory, threadIndex: number) {
     this.#bytes = new Uint8Array(memory.buffer);
@@ -83,9 +98,9 @@ export class TaskRunner {
     return this.#kernels.cutBuzhash(spec, piece.address, piece.length, count);
   }
 
-  seal(items: readonly SealItem[], address: number): SealedItem[] {
+  seal(request: SealRequest, address: number): Uint32Array {
     let at = address;
-    return items.map(({ spans, hash, compressionHeaderId }) => {
+    const sealed = unpackSealItems(request).map(({ spans, hash, compressionHeaderId }) => {
       const views = spans.map((span) => this.#view(span));
       const compressed = this.#compress(views, compressionHeaderId);
       const length = spans.reduce((sum, span) => sum + span.length, 0);
@@ -99,6 +114,7 @@ export class TaskRunner {
       at += packedLength;
       return { packedLength, compressionHeaderId: compressed ? compressionHeaderId : 0 };
     });
+    return packSealed(sealed);
   }
 
   #compress(views: readonly Uint8Array[], headerId: number): Uint8Array | undefined {
@@ -107,9 +123,9 @@ export class TaskRunner {
     return compressContent(compressorById(headerId), whole);
   }
 
-  readFiles(files: readonly FileToRead[], slab: Span): FileRead[] {
+  readFiles(request: ReadFilesRequest, slab: Span): FileReads {
     let at = 0;
-    const reads = files.map((file) => {
+    const reads = unpackFilesToRead(request).map((file) => {
       const read = this.#readFile(file, slab.address + at, at);
       at += read.length;
       return read;
@@ -117,7 +133,7 @@ export class TaskRunner {
     const hashes = this.hash(
       reads.map(({ offset, length }) => [{ address: slab.address + offset, length }]),
     );
-    return reads.map((read, i) => ({ ...read, hash: hashes[i] as Uint8Array }));
+    return packFileReads(reads.map((read, i) => ({ ...read, hash: hashes[i] as Uint8Array })));
   }
 
   #readFile({ path, sizeBytes }: FileToRead, address: number, offset: number): FileRead {
@@ -167,9 +183,32 @@ export class TaskRunner {
     return { names, stats, targets, failures };
   }
 
-  open(items: readonly OpenItem[]): OpenFailure[] {
+  compareDirectory(
+    path: BytePath,
+    before: PackedStream,
+    special: readonly string[],
+  ): DirectoryComparison {
+    const listing = this.readDirectory(path);
+    if (listing.names.some((name) => special.includes(String(name)))) return { listing };
+    let same: SameFiles | undefined;
+    try {
+      const { packed, hash, compressionHeaderId, originalLength } = before;
+      const opened = this.#encryptor.open(packed, contentIv(hash));
+      const stream =
+        compressionHeaderId === 0
+          ? opened
+          : decompressContent(opened, compressionHeaderId, originalLength);
+      same = compareWithStream(listing, stream, hash.length);
+    } catch (error) {
+      // The caller reads it again, and says what is wrong with it.
+      if (codeOf(error) === 'UNKNOWN') throw error;
+    }
+    return same ? { listing: onlyDirectories(listing), same } : { listing };
+  }
+
+  open(request: OpenRequest): OpenFailure[] {
     const failures: OpenFailure[] = [];
-    items.forEach((item, index) => {
+    unpackOpenItems(request).forEach((item, index) => {
       try {
         this.#openOne(item);
       } catch (error) {
@@ -191,6 +230,7 @@ export class TaskRunner {
     const descriptor = openSync(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600);
     try {
       writeAll(descriptor, plaintext, 0);
+      applyAttributesToDescriptor(descriptor, attributes);
     } catch (error) {
       // Half a file must not pass for a whole one.
       rmSync(path, { force: true });
@@ -198,12 +238,15 @@ export class TaskRunner {
     } finally {
       closeSync(descriptor);
     }
-    applyAttributes(path, attributes);
   }
 
   #plaintext(item: OpenItem): Uint8Array {
     const { span, hash, compressionHeaderId, originalLength, compressedObject } = item;
-    const opened = this.#encryptor.open(this.#view(span), contentIv(hash));
+    const opened = this.#encryptor.open(
+      this.#view(span),
+      contentIv(hash),
+      this.#plainBuffer(span.length),
+    );
     const plaintext =
       compressionHeaderId === 0
         ? opened
@@ -215,9 +258,27 @@ export class TaskRunner {
     return compressedObject ? decompressContent(plaintext, undefined, CHUNK_BYTES_MAX) : plaintext;
   }
 
+  /** For the plaintext of one long content: reused, since new pages cost more than decrypting. */
+  #plainBuffer(length: number): Uint8Array {
+    if (this.#plain.length < length) this.#plain = Buffer.allocUnsafeSlow(length);
+    return this.#plain;
+  }
+
   #view({ address, length }: Span): Uint8Array {
     return this.#bytes.subarray(address, address + length);
   }
+}
+
+function onlyDirectories({ names, stats }: DirectoryListing): DirectoryListing {
+  const isDirectory = (_name: unknown, i: number): boolean =>
+    (Number(stats[i * STAT_FIELDS]) & constants.S_IFMT) === constants.S_IFDIR;
+  const positions = names.flatMap((name, i) => (isDirectory(name, i) ? [i] : []));
+  const kept = new BigInt64Array(positions.length * STAT_FIELDS);
+  positions.forEach((i, to) => {
+    kept.set(stats.subarray(i * STAT_FIELDS, (i + 1) * STAT_FIELDS), to * STAT_FIELDS);
+  });
+  const keptNames = positions.map((i) => names[i] as string);
+  return { names: keptNames, stats: kept, targets: [], failures: [] };
 }
 
 /** Names as strings, and as bytes where they are not UTF-8. */

@@ -1,4 +1,11 @@
-import { createCipheriv, createDecipheriv, hkdfSync, randomFillSync } from 'node:crypto';
+import {
+  createCipheriv,
+  createDecipheriv,
+  createSecretKey,
+  hkdfSync,
+  type KeyObject,
+  randomFillSync,
+} from 'node:crypto';
 import { asBuffer, assert, CodedError } from '../../base/index.ts';
 import type { Kernels, Spans } from '../wasm/kernels.ts';
 
@@ -12,8 +19,11 @@ export interface Encryptor {
    * @returns bytes written: plaintext + overhead
    */
   seal(plaintext: Spans, iv: Uint8Array, out: Uint8Array): number;
-  /** Returns the plaintext in new memory; throws `DECRYPT_FAILED`. */
-  open(packed: Uint8Array, iv: Uint8Array): Uint8Array;
+  /**
+   * Returns the plaintext, at the start of `into` where it has room, else in new memory. Throws
+   * `DECRYPT_FAILED`; what lies in `into` then counts for nothing.
+   */
+  open(packed: Uint8Array, iv: Uint8Array, into?: Uint8Array): Uint8Array;
   /** A stream form of `open`, for blobs too large for memory. The bytes count only after `final`. */
   openStream(nonce: Uint8Array, iv: Uint8Array): StreamOpener;
 }
@@ -78,9 +88,7 @@ class AeadEncryptor implements Encryptor {
     let at = NONCE_BYTES;
     for (const span of plaintext) {
       for (let from = 0; from < span.length; from += SLICE_BYTES) {
-        const sealed = cipher.update(span.subarray(from, from + SLICE_BYTES));
-        out.set(sealed, at);
-        at += sealed.length;
+        at += moveTo(out, at, cipher.update(span.subarray(from, from + SLICE_BYTES)));
       }
     }
     cipher.final();
@@ -88,11 +96,23 @@ class AeadEncryptor implements Encryptor {
     return at + TAG_BYTES;
   }
 
-  open(packed: Uint8Array, iv: Uint8Array): Uint8Array {
+  open(packed: Uint8Array, iv: Uint8Array, into?: Uint8Array): Uint8Array {
     if (packed.length < SEAL_OVERHEAD_BYTES) throw decryptFailed();
     const end = packed.length - TAG_BYTES;
     const opener = this.openStream(packed.subarray(0, NONCE_BYTES), iv);
-    const plaintext = opener.update(packed.subarray(NONCE_BYTES, end));
+    const length = end - NONCE_BYTES;
+    let plaintext: Uint8Array;
+    if (length <= SLICE_BYTES) {
+      plaintext = opener.update(packed.subarray(NONCE_BYTES, end));
+    } else {
+      plaintext =
+        into && into.length >= length ? into.subarray(0, length) : Buffer.allocUnsafeSlow(length);
+      for (let at = 0; at < length; at += SLICE_BYTES) {
+        const from = NONCE_BYTES + at;
+        const slice = packed.subarray(from, Math.min(from + SLICE_BYTES, end));
+        moveTo(plaintext, at, opener.update(slice));
+      }
+    }
     opener.final(packed.subarray(end));
     return plaintext;
   }
@@ -115,8 +135,9 @@ class AeadEncryptor implements Encryptor {
     };
   }
 
-  #key(iv: Uint8Array): Uint8Array {
-    return this.#kernels.hmacSha256Short(this.#derivation, iv);
+  /** As an object: given bytes, Node finds out by an exception that they are none, which takes 9 us. */
+  #key(iv: Uint8Array): KeyObject {
+    return createSecretKey(this.#kernels.hmacSha256Short(this.#derivation, iv));
   }
 
   #nonce(): Uint8Array {
@@ -127,6 +148,17 @@ class AeadEncryptor implements Encryptor {
     const at = this.#nextNonce++ * NONCE_BYTES;
     return this.#nonces.subarray(at, at + NONCE_BYTES);
   }
+}
+
+/**
+ * Copies what OpenSSL returned and gives its memory back at once: the next slice then comes in the same,
+ * still cached bytes, and nothing waits for a collection. 2.9 GB/s without, 5.0 with (bench/micro).
+ */
+function moveTo(target: Uint8Array, at: number, slice: Uint8Array): number {
+  const { length, buffer } = slice;
+  target.set(slice, at);
+  if (buffer.byteLength === length && buffer instanceof ArrayBuffer) buffer.transfer(0);
+  return length;
 }
 
 function decryptFailed(cause?: unknown): CodedError {

@@ -8,7 +8,7 @@ import {
   unixSeconds,
   withRetry,
 } from '../../base/index.ts';
-import { blobId, type BlobStorage, type PutOptions } from '../../blob/index.ts';
+import type { BlobStorage, PutOptions } from '../../blob/index.ts';
 import { type Compressor, contentIv, decompressContent } from '../../codec/index.ts';
 import { CommittedIndex, type EntryRange } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
@@ -16,6 +16,7 @@ import { memorySource, IndexBody } from '../index/index-body.ts';
 import { encodeIndex, sortEntries } from '../index/index-writer.ts';
 import { type ContentId, type ContentPrefix, hashOf } from './content-id.ts';
 import type { IndexStore } from './index-store.ts';
+import { MetadataBlocks } from './metadata-blocks.ts';
 import type { PackBuffers } from './pack-buffers.ts';
 import { type BlobCodec, forEachIndexBlob } from './sealed-blob.ts';
 import { WriteSession } from './write-session.ts';
@@ -55,6 +56,7 @@ export class ContentManager {
   /** The session that takes writes, and those whose flush is under way. */
   #session: WriteSession;
   readonly #flushing = new Set<WriteSession>();
+  readonly #blocks: MetadataBlocks;
   #flushQueue: Promise<void> = Promise.resolve();
   /** After a failed flush contents that others refer to may be missing: nothing may be written any more. */
   #failure: unknown;
@@ -63,6 +65,7 @@ export class ContentManager {
     this.options = options;
     this.#committed = new CommittedIndex(options.indexMemoryBytes, 0);
     this.#session = new WriteSession(options);
+    this.#blocks = new MetadataBlocks(options.storage);
   }
 
   /** Loads the index. Throws `DAMAGED_BLOB` and what the storage throws. */
@@ -124,6 +127,11 @@ export class ContentManager {
     return entry !== undefined && !entry.deleted;
   }
 
+  /** {@link has} for many, of what an index names already; `keys` as in {@link CommittedIndex.hasAll}. */
+  hasAllCommitted(keys: Uint8Array, keyBytes: number): boolean {
+    return this.#committed.hasAll(keys, keyBytes);
+  }
+
   /** Committed entries in key order, deleted ones included. Flush first to see what was written here. */
   entries(range: EntryRange = {}): Iterable<IndexEntry> {
     return this.#committed.entries(range);
@@ -164,11 +172,7 @@ export class ContentManager {
       if (bytes) return bytes;
     }
     try {
-      return await this.options.storage.getBlob(blobId(entry.packBlobId), {
-        offset: entry.packOffset,
-        lengthBytes: entry.packedLength,
-        signal: options.signal,
-      });
+      return await this.#blocks.read(entry, options.signal);
     } catch (cause) {
       if (isCode(cause, 'BLOB_NOT_FOUND'))
         throw damagedContent(entry, 'the blob is missing', cause);

@@ -1,4 +1,4 @@
-import { type ContentId, contentKey } from '../content/content-id.ts';
+import { type ContentId, contentIdOfKey, contentKey } from '../content/content-id.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from './entry.ts';
 import type { IndexBody } from './index-body.ts';
 import { buildIndexBody, mergeEntries, mergeRows } from './merge.ts';
@@ -94,6 +94,28 @@ export class CommittedIndex {
       if (!best || comparePrecedence(entry, best) > 0) best = entry;
     }
     return best && !isHidden(best, this.#watermarkSeconds) ? best : undefined;
+  }
+
+  /** Whether all contents are there and not deleted; `keys` one after the other, each `keyBytes` long. */
+  hasAll(keys: Uint8Array, keyBytes: number): boolean {
+    for (let at = 0; at < keys.length; at += keyBytes) {
+      if (!this.#has(keys.subarray(at, at + keyBytes))) return false;
+    }
+    return true;
+  }
+
+  #has(key: Uint8Array): boolean {
+    let found = 0;
+    let isDeleted = false;
+    for (const body of this.#bodies) {
+      const position = body.find(key);
+      if (position < 0) continue;
+      found++;
+      isDeleted ||= body.isDeletedAt(position);
+    }
+    if (!isDeleted) return found > 0;
+    const winner = this.find(contentIdOfKey(key));
+    return winner !== undefined && !winner.deleted;
   }
 
   /**

@@ -157,6 +157,13 @@ export class IndexBody {
     return this.decode(this.#source.read(at, this.#stride), 0);
   }
 
+  /** Whether the entry at a position is a deleted one. */
+  isDeletedAt(position: number): boolean {
+    const at = this.#layout.entriesAt + position * this.#stride + this.keyBytes;
+    // The first bit of the offset: the fourth number of version 1, the second of version 2.
+    return ((this.#source.read(at + (this.version === 1 ? 12 : 4), 1)[0] as number) & 0x80) !== 0;
+  }
+
   /** Rows from a position on, in key order. */
   rows(from = 0, to = this.count): RowCursor {
     const { entriesAt } = this.#layout;

@@ -1,0 +1,132 @@
+import { asBuffer, formatGoTime, goString, type Nanoseconds } from '../base/index.ts';
+import { type DirectoryListing, STAT_FIELDS } from './pool.ts';
+
+/** What a directory stream says of a name before it says what the object is. */
+export interface EntryHead {
+  readonly name: string;
+  readonly type: string;
+  /** 0o7777. */
+  readonly mode: number;
+  readonly size: number;
+  readonly mtimeNs: Nanoseconds;
+  readonly uid: number;
+  readonly gid: number;
+}
+
+export const DIRECTORY_STREAM = 'kopia:directory';
+/** Go's flags for setuid, setgid and sticky (io/fs.FileMode), and the Unix ones. */
+export const GO_FLAGS: readonly [go: number, unix: number][] = [
+  [1 << 23, 0o4000],
+  [1 << 22, 0o2000],
+  [1 << 20, 0o1000],
+];
+
+export function formatMode(mode: number): string {
+  const flags =
+    mode > 0o777 ? GO_FLAGS.reduce((sum, [go, unix]) => (mode & unix ? sum + go : sum), 0) : 0;
+  return `0${(flags + (mode & 0o777)).toString(8)}`;
+}
+
+/** JSON of one entry in Kopia's field order up to its object: `{"name":…,"obj":"`. Absent fields are zero. */
+export function entryHead({ name, type, mode, size, mtimeNs, uid, gid }: EntryHead): string {
+  const first = name === '' ? '' : `"name":${goString(name)},`;
+  const modeField = mode === 0 ? '' : `"mode":"${formatMode(mode)}",`;
+  const sizeField = size === 0 || type === 'd' ? '' : `"size":${size},`;
+  const time = mtimeNs === 0n ? '' : `"mtime":"${formatGoTime(mtimeNs)}",`;
+  const owner = uid === 0 ? '' : `"uid":${uid},`;
+  const group = gid === 0 ? '' : `"gid":${gid},`;
+  return `{${first}"type":"${type}",${modeField}${sizeField}${time}${owner}${group}"obj":"`;
+}
+
+/** A directory whose files are all as a stream says that they were. */
+export interface SameFiles {
+  readonly files: number;
+  /** Regular files among them, and their bytes. */
+  readonly bytes: number;
+  /** Keys of the contents that name their objects, one after the other, as indexes hold them. */
+  readonly keys: Uint8Array;
+  /** JSON of the stream's directories, and of its summary. */
+  readonly directories: string;
+  readonly summary: string;
+}
+
+const START = `{"stream":"${DIRECTORY_STREAM}","entries":[`;
+const END = '],"summary":';
+const ASCII = /^[\u0020-\u007e]*$/;
+const TYPE_MASK = 0o170000;
+const REGULAR = 0o100000;
+const DIRECTORY = 0o040000;
+const SYMLINK = 0o120000;
+
+/**
+ * Compares a listing with the stream of an earlier one, as text: what Kopia and we write has one form.
+ * Undefined when anything but directories differs, or when either has something out of the ordinary.
+ */
+export function compareWithStream(
+  listing: DirectoryListing,
+  stream: Uint8Array,
+  hashBytes: number,
+): SameFiles | undefined {
+  const { names, stats, failures } = listing;
+  const text = asBuffer(stream).toString('latin1');
+  const end = text.lastIndexOf(END);
+  if (failures.length > 0 || !text.startsWith(START) || !text.endsWith('}\n')) return undefined;
+  if (end < START.length || !names.every((name) => typeof name === 'string' && ASCII.test(name)))
+    return undefined;
+  const order = (names as string[]).flatMap((name, i) => {
+    const type = Number(stats[i * STAT_FIELDS]) & TYPE_MASK;
+    return type === DIRECTORY ? [] : [{ name, i, type }];
+  });
+  order.sort((a, b) => (a.name < b.name ? -1 : 1));
+  const keyBytes = hashBytes + 1;
+  const keys = Buffer.alloc(order.length * keyBytes);
+  let at = end;
+  let files = 0;
+  let bytes = 0;
+  let directoriesEnd = end;
+  for (const [position, { name, i, type }] of order.entries()) {
+    if (type !== REGULAR && type !== SYMLINK) return undefined;
+    const field = (k: number): bigint => stats[i * STAT_FIELDS + k] as bigint;
+    const size = Number(field(1));
+    const head = entryHead({
+      name,
+      type: type === REGULAR ? 'f' : 's',
+      mode: Number(field(0)) & 0o7777,
+      size,
+      mtimeNs: field(2),
+      uid: Number(field(3)),
+      gid: Number(field(4)),
+    });
+    if (position === 0) {
+      at = text.indexOf(head, START.length);
+      if (at < 0) return undefined;
+      directoriesEnd = at === START.length ? at : at - 1;
+    }
+    if (!text.startsWith(head, at)) return undefined;
+    const idEnd = text.indexOf('"', at + head.length);
+    if (!writeKey(text.slice(at + head.length, idEnd), keys, position * keyBytes, keyBytes))
+      return undefined;
+    const isLast = position === order.length - 1;
+    if (!text.startsWith(isLast ? `}${END}` : '},', idEnd + 1)) return undefined;
+    at = idEnd + 3;
+    files++;
+    if (type === REGULAR) bytes += size;
+  }
+  return {
+    files,
+    bytes,
+    keys,
+    directories: `[${text.slice(START.length, directoriesEnd)}]`,
+    summary: text.slice(end + END.length, -2),
+  };
+}
+
+/** The key of the content that names an object; false when it has another length. */
+function writeKey(objectId: string, keys: Buffer, at: number, keyBytes: number): boolean {
+  let start = 0;
+  while (objectId[start] === 'I' || objectId[start] === 'Z') start++;
+  const hasPrefix = (objectId.length - start) % 2 === 1;
+  if (hasPrefix) keys[at] = objectId.charCodeAt(start++);
+  const written = keys.write(objectId.slice(start), at + 1, 'hex');
+  return written === keyBytes - 1 && objectId.length - start === 2 * written;
+}

@@ -1,0 +1,190 @@
+/**
+ * Requests and replies with many small items, as a few arrays of numbers: a structured clone takes about
+ * 2 us for each object in it, which for a file of 4 KiB is as much as hashing it.
+ */
+import { assert } from '../base/index.ts';
+import type {
+  FileRead,
+  FileToRead,
+  NewFile,
+  OpenItem,
+  SealedItem,
+  SealItem,
+  Span,
+} from '../codec/index.ts';
+
+function joinHashes(hashes: readonly Uint8Array[]): Uint8Array {
+  const bytes = hashes[0]?.length ?? 0;
+  const joined = new Uint8Array(bytes * hashes.length);
+  hashes.forEach((hash, i) => {
+    assert(hash.length === bytes, 'hashes of one repository are equally long');
+    joined.set(hash, i * bytes);
+  });
+  return joined;
+}
+
+const hashAt = (hashes: Uint8Array, i: number, count: number): Uint8Array => {
+  const bytes = hashes.length / count;
+  return hashes.subarray(i * bytes, (i + 1) * bytes);
+};
+
+/** For each item: number of spans, compressor, then address and length of each span. */
+export interface SealRequest {
+  readonly numbers: Uint32Array;
+  readonly hashes: Uint8Array;
+}
+
+export function packSealItems(items: readonly SealItem[]): SealRequest {
+  const spans = items.reduce((sum, item) => sum + item.spans.length, 0);
+  const numbers = new Uint32Array(2 * items.length + 2 * spans);
+  let at = 0;
+  for (const item of items) {
+    numbers[at++] = item.spans.length;
+    numbers[at++] = item.compressionHeaderId;
+    for (const { address, length } of item.spans) {
+      numbers[at++] = address;
+      numbers[at++] = length;
+    }
+  }
+  return { numbers, hashes: joinHashes(items.map(({ hash }) => hash)) };
+}
+
+export function unpackSealItems({ numbers, hashes }: SealRequest): SealItem[] {
+  const items: Omit<SealItem, 'hash'>[] = [];
+  for (let at = 0; at < numbers.length;) {
+    const count = numbers[at++] as number;
+    const compressionHeaderId = numbers[at++] as number;
+    const spans: Span[] = [];
+    for (let i = 0; i < count; i++) {
+      spans.push({ address: numbers[at++] as number, length: numbers[at++] as number });
+    }
+    items.push({ spans, compressionHeaderId });
+  }
+  return items.map((item, i) => ({ ...item, hash: hashAt(hashes, i, items.length) }));
+}
+
+/** Packed length and compressor of each. */
+export const packSealed = (sealed: readonly SealedItem[]): Uint32Array =>
+  Uint32Array.from(
+    sealed.flatMap(({ packedLength, compressionHeaderId }) => [packedLength, compressionHeaderId]),
+  );
+
+export const unpackSealed = (numbers: Uint32Array): SealedItem[] =>
+  Array.from({ length: numbers.length / 2 }, (_, i) => ({
+    packedLength: numbers[2 * i] as number,
+    compressionHeaderId: numbers[2 * i + 1] as number,
+  }));
+
+export interface ReadFilesRequest {
+  readonly paths: readonly (string | Uint8Array)[];
+  readonly sizes: Float64Array;
+}
+
+export const packFilesToRead = (files: readonly FileToRead[]): ReadFilesRequest => ({
+  paths: files.map(({ path }) => path),
+  sizes: Float64Array.from(files, ({ sizeBytes }) => sizeBytes),
+});
+
+export const unpackFilesToRead = ({ paths, sizes }: ReadFilesRequest): FileToRead[] =>
+  paths.map((path, i) => ({ path, sizeBytes: sizes[i] as number }));
+
+/** Length of each file, or one of these. Files lie one after the other in the slab. */
+const GREW = -1;
+const FAILED = -2;
+
+export interface FileReads {
+  readonly lengths: Float64Array;
+  readonly hashes: Uint8Array;
+  readonly errors: readonly (readonly [index: number, code: string, message: string])[];
+}
+
+export function packFileReads(reads: readonly FileRead[]): FileReads {
+  return {
+    lengths: Float64Array.from(reads, ({ length, grew, error }) =>
+      error ? FAILED : grew ? GREW : length,
+    ),
+    hashes: joinHashes(reads.map(({ hash }) => hash)),
+    errors: reads.flatMap(({ error }, i) =>
+      error ? [[i, error.code, error.message] as const] : [],
+    ),
+  };
+}
+
+export function unpackFileReads({ lengths, hashes, errors }: FileReads): FileRead[] {
+  let offset = 0;
+  const reads = Array.from(lengths, (length, i): FileRead => {
+    const present = Math.max(0, length);
+    const read = { offset, length: present, hash: hashAt(hashes, i, lengths.length) };
+    offset += present;
+    return { ...read, grew: length === GREW };
+  });
+  for (const [i, code, message] of errors) {
+    reads[i] = { ...(reads[i] as FileRead), error: { code, message } };
+  }
+  return reads;
+}
+
+/** Numbers of each item: span, compressor, length, flags, then two or four that say where it goes. */
+const OPEN_NUMBERS = 8;
+const COMPRESSED_OBJECT = 1;
+const SPARSE = 2;
+const NEW_FILE = 4;
+
+export interface OpenRequest {
+  readonly numbers: Float64Array;
+  readonly hashes: Uint8Array;
+  /** Of new files: their paths and modification times, in the order of the items. */
+  readonly paths: readonly string[];
+  readonly times: BigInt64Array;
+}
+
+export function packOpenItems(items: readonly OpenItem[]): OpenRequest {
+  const numbers = new Float64Array(OPEN_NUMBERS * items.length);
+  const files: NewFile[] = [];
+  items.forEach((item, i) => {
+    const { span, compressionHeaderId, originalLength, compressedObject, target } = item;
+    const isNew = 'path' in target;
+    const flags =
+      (compressedObject ? COMPRESSED_OBJECT : 0) +
+      (isNew ? NEW_FILE : 0) +
+      (!isNew && target.sparse ? SPARSE : 0);
+    const at = OPEN_NUMBERS * i;
+    numbers.set([span.address, span.length, compressionHeaderId, originalLength, flags], at);
+    if (isNew) {
+      files.push(target);
+      const { mode, uid, gid } = target.attributes;
+      numbers.set([mode, uid, gid], at + 5);
+    } else {
+      numbers.set([target.descriptor, target.offset], at + 5);
+    }
+  });
+  return {
+    numbers,
+    hashes: joinHashes(items.map(({ hash }) => hash)),
+    paths: files.map(({ path }) => path),
+    times: BigInt64Array.from(files, ({ attributes }) => attributes.mtimeNs),
+  };
+}
+
+export function unpackOpenItems({ numbers, hashes, paths, times }: OpenRequest): OpenItem[] {
+  let file = 0;
+  const count = numbers.length / OPEN_NUMBERS;
+  return Array.from({ length: count }, (_, i): OpenItem => {
+    const number = (k: number): number => numbers[OPEN_NUMBERS * i + k] as number;
+    const flags = number(4);
+    const item = {
+      span: { address: number(0), length: number(1) },
+      hash: hashAt(hashes, i, count),
+      compressionHeaderId: number(2),
+      originalLength: number(3),
+      compressedObject: (flags & COMPRESSED_OBJECT) !== 0,
+    };
+    if ((flags & NEW_FILE) === 0) {
+      const sparse = (flags & SPARSE) !== 0;
+      return { ...item, target: { descriptor: number(5), offset: number(6), sparse } };
+    }
+    const mtimeNs = times[file] as bigint;
+    const attributes = { mode: number(5), uid: number(6), gid: number(7), mtimeNs };
+    return { ...item, target: { path: paths[file++] as string, attributes } };
+  });
+}
