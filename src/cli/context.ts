@@ -102,6 +102,8 @@ export async function openContext(
   options: CommonOptions,
   { dataPath = false, ...given }: { dataPath?: boolean; password?: Secret } = {},
 ): Promise<OpenedContext> {
+  const threads = availableParallelism();
+  const factory = dataPath ? createThreadPool(threads) : undefined;
   const logger = createLogger(options);
   const client = parseClient(options.client);
   const password = given.password ?? (await readPassword(options.passwordFile));
@@ -111,15 +113,12 @@ export async function openContext(
     },
   });
   try {
-    const threads = availableParallelism();
     const repository = await openRepository({
       storage,
       password,
       client,
       logger,
-      ...(dataPath && {
-        dataPath: { factory: createThreadPool(threads), threads, slabCount: slabCountFor(threads) },
-      }),
+      ...(factory && { dataPath: { factory, threads, slabCount: slabCountFor(threads) } }),
     });
     return {
       repository,

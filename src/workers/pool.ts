@@ -4,6 +4,7 @@ import type {
   Arena,
   CodecKeys,
   CodecPool,
+  CodecPoolFactory,
   DirectoryComparison,
   DirectoryListing,
   FileRead,
@@ -118,9 +119,21 @@ class InProcessPool extends TaskPool {
   }
 }
 
-/** A pool of `threads` worker threads. They end with `close`, and never keep the process alive. */
-export function createThreadPool(threads: number): (keys: CodecKeys, arena: Arena) => CodecPool {
-  return (keys, arena) => new ThreadPool(keys, arena, threads);
+/**
+ * Pools of `threads` worker threads. They end with `close`, and never keep the process alive. The threads
+ * of the first pool start at once, so that they are up when its keys are known.
+ */
+export function createThreadPool(threads: number): CodecPoolFactory {
+  const started = Array.from({ length: threads }, startWorker);
+  return (keys, arena) => new ThreadPool(keys, arena, threads, started.splice(0));
+}
+
+function startWorker(): Worker {
+  const worker = new Worker(THREAD_ENTRY);
+  worker.unref();
+  // Its exit tells as much, and is always told.
+  worker.on('error', () => undefined);
+  return worker;
 }
 
 class ThreadPool extends TaskPool {
@@ -131,17 +144,19 @@ class ThreadPool extends TaskPool {
   #replacementsLeft = REPLACEMENTS_MAX;
   #failure: CodedError | undefined;
 
-  constructor(keys: CodecKeys, arena: Arena, threads: number) {
+  constructor(keys: CodecKeys, arena: Arena, threads: number, started: Worker[]) {
     super(arena);
     this.threads = threads;
     const { hash, encryption, secret, masterKey } = keys;
     this.#keys = { hash, encryption, secret, masterKey };
-    this.#slots = Array.from({ length: threads }, (_, i) => this.#startThread(i + 1));
+    this.#slots = Array.from({ length: threads }, (_, i) =>
+      this.#startThread(i + 1, started.pop()),
+    );
   }
 
-  #startThread(threadIndex: number): ThreadSlot {
+  #startThread(threadIndex: number, worker = startWorker()): ThreadSlot {
     const data: ThreadData = { keys: this.#keys, memory: this.arena.memory, threadIndex };
-    return new ThreadSlot(data, {
+    return new ThreadSlot(worker, data, {
       onFree: () => {
         this.#dispatch();
       },
@@ -202,14 +217,12 @@ class ThreadSlot {
   #nextId = 0;
   #stopping = false;
 
-  constructor(data: ThreadData, events: SlotEvents) {
-    this.#worker = new Worker(THREAD_ENTRY, { workerData: data });
-    this.#worker.unref();
+  constructor(worker: Worker, data: ThreadData, events: SlotEvents) {
+    this.#worker = worker;
     this.#worker.on('message', (reply: Reply) => {
       this.#onReply(reply);
       events.onFree();
     });
-    this.#worker.on('error', () => undefined);
     this.#exited = new Promise((resolve) => {
       this.#worker.on('exit', () => {
         const lost = [...this.#tasks.values()];
@@ -219,6 +232,8 @@ class ThreadSlot {
         else for (const task of lost) task.reject(new CodedError('POOL_CLOSED', 'stopped'));
       });
     });
+    const request: Request = { kind: 'init', data };
+    this.#worker.postMessage(request);
   }
 
   get pending(): number {

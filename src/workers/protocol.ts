@@ -1,7 +1,7 @@
 import type { CodecKeys } from '../codec/index.ts';
 import type { TaskName } from './tasks.ts';
 
-/** What a thread gets at start. Both sides hold the same memory; volume bytes never travel. */
+/** What a thread gets before its first task. Both sides hold the same memory; volume bytes never travel. */
 export interface ThreadData {
   readonly keys: CodecKeys;
   readonly memory: WebAssembly.Memory;
@@ -9,7 +9,9 @@ export interface ThreadData {
 }
 
 export type Request =
-  { kind: 'task'; id: number; task: TaskName; parameters: unknown[] } | { kind: 'stop' };
+  | { kind: 'init'; data: ThreadData }
+  | { kind: 'task'; id: number; task: TaskName; parameters: unknown[] }
+  | { kind: 'stop' };
 
 export type Reply =
   | { kind: 'ready' }

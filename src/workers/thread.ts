@@ -1,18 +1,18 @@
-import { parentPort, workerData } from 'node:worker_threads';
+import { parentPort } from 'node:worker_threads';
 import { assert, messageOf } from '../base/index.ts';
-import type { Reply, Request, ThreadData } from './protocol.ts';
+import type { Reply, Request } from './protocol.ts';
 import { TaskRunner } from './tasks.ts';
 
 assert(parentPort, 'this file is the entry of a worker thread');
 const port = parentPort;
-const { keys, memory, threadIndex } = workerData as ThreadData;
-const runner = new TaskRunner(keys, memory, threadIndex);
+let runner: TaskRunner | undefined;
 const reply = (message: Reply): void => {
   port.postMessage(message);
 };
 
 function run(request: Extract<Request, { kind: 'task' }>): Reply {
   const { id, task, parameters } = request;
+  assert(runner, 'a thread was asked before it was told the keys');
   try {
     return { kind: 'done', id, result: runner.perform(task, parameters) };
   } catch (error) {
@@ -24,7 +24,17 @@ function run(request: Extract<Request, { kind: 'task' }>): Reply {
 }
 
 port.on('message', (request: Request) => {
-  if (request.kind === 'stop') port.close();
-  else reply(run(request));
+  switch (request.kind) {
+    case 'init': {
+      const { keys, memory, threadIndex } = request.data;
+      runner = new TaskRunner(keys, memory, threadIndex);
+      break;
+    }
+    case 'task':
+      reply(run(request));
+      break;
+    case 'stop':
+      port.close();
+  }
 });
 reply({ kind: 'ready' });

@@ -23,11 +23,17 @@ export const prefixOf = (id: ContentId): string => (id.length % 2 === 1 ? id.cha
 
 /** The form that indexes sort by: prefix byte (0 when there is none), then the hash. */
 export function contentKey(id: ContentId): Buffer {
-  const prefix = prefixOf(id);
-  const key = Buffer.alloc(1 + (id.length - prefix.length) / 2);
-  key[0] = prefix === '' ? 0 : prefix.charCodeAt(0);
-  key.write(id.slice(prefix.length), 1, 'hex');
+  const key = Buffer.allocUnsafe(keyBytesOf(id));
+  writeContentKey(id, key, 0);
   return key;
+}
+
+export const keyBytesOf = (id: ContentId): number => 1 + (id.length >> 1);
+
+export function writeContentKey(id: ContentId, out: Buffer, offset: number): void {
+  const hasPrefix = id.length % 2 === 1;
+  out[offset] = hasPrefix ? id.charCodeAt(0) : 0;
+  out.write(hasPrefix ? id.slice(1) : id, offset + 1, 'hex');
 }
 
 export function hashOf(id: ContentId): Buffer {

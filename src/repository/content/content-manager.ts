@@ -112,13 +112,17 @@ export class ContentManager {
 
   /** The entry of a content, written here or by others; deleted ones too. Synchronous. */
   find(id: ContentId): IndexEntry | undefined {
+    return this.#findPending(id) ?? this.#committed.find(id);
+  }
+
+  #findPending(id: ContentId): IndexEntry | undefined {
     const pending = this.#session.find(id);
     if (pending) return pending;
     for (const session of this.#flushing) {
       const entry = session.find(id);
       if (entry) return entry;
     }
-    return this.#committed.find(id);
+    return undefined;
   }
 
   /** Whether writing this content would store nothing. */

@@ -4,7 +4,7 @@ import type { IndexBody } from './index-body.ts';
 import { buildIndexBody, mergeEntries, mergeRows } from './merge.ts';
 
 /** Bodies that a look-up searches one after the other; more are merged. Our choice: bisection in memory takes 0.5 us. */
-const BODIES_MAX = 8;
+const BODIES_MAX = 4;
 /** Bodies that loading may hold before it merges: each merge then takes many at a time. */
 const LOADING_BODIES_MAX = 64;
 
@@ -99,22 +99,22 @@ export class CommittedIndex {
   /** Whether all contents are there and not deleted; `keys` one after the other, each `keyBytes` long. */
   hasAll(keys: Uint8Array, keyBytes: number): boolean {
     for (let at = 0; at < keys.length; at += keyBytes) {
-      if (!this.#has(keys.subarray(at, at + keyBytes))) return false;
+      if (!this.#has(keys, at, keyBytes)) return false;
     }
     return true;
   }
 
-  #has(key: Uint8Array): boolean {
+  #has(keys: Uint8Array, at: number, keyBytes: number): boolean {
     let found = 0;
     let isDeleted = false;
     for (const body of this.#bodies) {
-      const position = body.find(key);
+      const position = body.find(keys, at, keyBytes);
       if (position < 0) continue;
       found++;
       isDeleted ||= body.isDeletedAt(position);
     }
     if (!isDeleted) return found > 0;
-    const winner = this.find(contentIdOfKey(key));
+    const winner = this.find(contentIdOfKey(keys.subarray(at, at + keyBytes)));
     return winner !== undefined && !winner.deleted;
   }
 

@@ -28,7 +28,3 @@ export function comparePrecedence(a: IndexEntry, b: IndexEntry): number {
 /** Deleted entries up to the watermark count as gone. */
 export const isHidden = (entry: IndexEntry, watermarkSeconds: number): boolean =>
   entry.deleted && entry.timestampSeconds <= watermarkSeconds;
-
-/** String whose order is that of the binary keys: hex sorts as bytes do, and no prefix comes first. */
-export const sortKeyOf = (entry: IndexEntry): string =>
-  entry.contentId.length % 2 === 1 ? entry.contentId : ` ${entry.contentId}`;

@@ -6,7 +6,8 @@ import type { IndexEntry } from './entry.ts';
 /** Bytes of an index body, in memory or in a file that stays open. Reads are synchronous: look-ups are. */
 export interface ByteSource {
   readonly lengthBytes: number;
-  readonly inMemory: boolean;
+  /** All bytes, when they are in memory. */
+  readonly whole: Buffer | undefined;
   /** At most until the next call. */
   read(offset: number, length: number): Buffer;
   close(): void;
@@ -17,7 +18,7 @@ export function memorySource(bytes: Uint8Array): ByteSource {
   const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
   return {
     lengthBytes: buffer.length,
-    inMemory: true,
+    whole: buffer,
     read: (offset, length) => buffer.subarray(offset, offset + length),
     close: () => {
       const owner = buffer.buffer;
@@ -33,7 +34,7 @@ export function fileSource(descriptor: number): ByteSource {
   let page = Buffer.alloc(0);
   return {
     lengthBytes,
-    inMemory: false,
+    whole: undefined,
     read: (offset, length) => {
       if (page.length < length) page = Buffer.allocUnsafeSlow(length);
       const got = readSync(descriptor, page, 0, length, offset);
@@ -45,8 +46,8 @@ export function fileSource(descriptor: number): ByteSource {
   };
 }
 
-/** Keys between two samples held in memory, for bodies in files: one read of some KiB per look-up. */
-const SAMPLE_EVERY = 128;
+/** Bodies up to this are bisected whole. */
+const UNTABLED_MAX = 128;
 const ENTRY_BYTES_V1 = 20;
 const PACK_BYTES_V2 = 5;
 const FORMAT_BYTES_V2 = 6;
@@ -55,6 +56,12 @@ const OVERHEAD_V1 = 28;
 
 function bad(what: string): CodedError {
   return new CodedError('BAD_INDEX', `not a valid index: ${what}`);
+}
+
+/** `starts[d]`: first position of a prefix whose next bytes, shifted, are at least `d`. */
+interface KeyTable {
+  readonly shift: number;
+  readonly starts: Uint32Array;
 }
 
 interface Layout {
@@ -78,7 +85,8 @@ export class IndexBody {
   readonly #layout: Layout;
   readonly #packs = new Map<number, string>();
   readonly #formats: { headerId: number; version: number; keyId: number }[] = [];
-  #samples: Buffer | undefined;
+  /** By prefix byte, made on first use. */
+  readonly #tables = new Map<number, KeyTable>();
 
   /** Checks the layout against the length; throws `BAD_INDEX`. Owns the source. */
   constructor(source: ByteSource) {
@@ -106,7 +114,7 @@ export class IndexBody {
 
   /** What it takes of the memory; 0 when it lies in a file. */
   get memoryBytes(): number {
-    return this.#source.inMemory ? this.#source.lengthBytes : 0;
+    return this.#source.whole ? this.#source.lengthBytes : 0;
   }
 
   /** The version of the format. */
@@ -114,19 +122,20 @@ export class IndexBody {
     return this.#layout.version;
   }
 
-  /** Position of the key, or -1. */
-  find(key: Uint8Array): number {
-    if (key.length !== this.keyBytes) return -1;
+  /** Position of the key at `at`, or -1. */
+  find(key: Uint8Array, at = 0, keyBytes = key.length): number {
+    if (keyBytes !== this.keyBytes) return -1;
     const { entriesAt } = this.#layout;
     const stride = this.#stride;
-    let [low, high] = this.#narrow(key);
+    let [low, high] = this.#narrow(key, at);
     if (low >= high) return -1;
-    // In a file, the whole stretch between two samples is read at once.
-    const page = this.#source.read(entriesAt + low * stride, (high - low) * stride);
-    const first = low;
+    // In a file, all that the table leaves is read at once.
+    const whole = this.#source.whole;
+    const page = whole ?? this.#source.read(entriesAt + low * stride, (high - low) * stride);
+    const base = whole ? entriesAt : -low * stride;
     while (low < high) {
       const middle = (low + high) >>> 1;
-      const order = compareKey(page, (middle - first) * stride, key);
+      const order = compareKey(page, base + middle * stride, key, at, keyBytes);
       if (order === 0) return middle;
       if (order < 0) low = middle + 1;
       else high = middle;
@@ -177,28 +186,31 @@ export class IndexBody {
     return this.#layout.keyBytes + this.#layout.entryBytes;
   }
 
-  #narrow(key: Uint8Array): [number, number] {
-    if (this.count <= SAMPLE_EVERY) return [0, this.count];
-    const { keyBytes } = this;
-    this.#samples ??= this.#takeSamples();
-    let low = 0;
-    let high = Math.ceil(this.count / SAMPLE_EVERY);
-    while (low < high) {
-      const middle = (low + high) >>> 1;
-      if (compareKey(this.#samples, middle * keyBytes, key) <= 0) low = middle + 1;
-      else high = middle;
-    }
-    if (low === 0) return [0, 0];
-    return [(low - 1) * SAMPLE_EVERY, Math.min(this.count, low * SAMPLE_EVERY)];
+  /** Positions that the key can be at. */
+  #narrow(key: Uint8Array, at: number): [number, number] {
+    if (this.count <= UNTABLED_MAX || this.keyBytes < 3) return [0, this.count];
+    const prefix = key[at] as number;
+    let table = this.#tables.get(prefix);
+    if (!table) this.#tables.set(prefix, (table = this.#makeTable(prefix)));
+    const digit = (((key[at + 1] as number) << 8) | (key[at + 2] as number)) >>> table.shift;
+    return [table.starts[digit] as number, table.starts[digit + 1] as number];
   }
 
-  #takeSamples(): Buffer {
-    const { keyBytes } = this;
-    const samples = Buffer.alloc(Math.ceil(this.count / SAMPLE_EVERY) * keyBytes);
-    for (let i = 0; i * SAMPLE_EVERY < this.count; i++) {
-      this.keyAt(i * SAMPLE_EVERY).copy(samples, i * keyBytes);
+  /** Where the keys of a prefix start by their first one or two bytes, which are as good as random. */
+  #makeTable(prefix: number): KeyTable {
+    const from = this.lowerBound(Uint8Array.of(prefix));
+    const to = prefix === 255 ? this.count : this.lowerBound(Uint8Array.of(prefix + 1));
+    const shift = to - from > UNTABLED_MAX * 256 ? 0 : 8;
+    const starts = new Uint32Array((0x10000 >>> shift) + 1).fill(to);
+    let next = 0;
+    const rows = this.rows(from, to);
+    for (let position = from; position < to && rows.next(); position++) {
+      const { bytes, at } = rows;
+      const digit = (((bytes[at + 1] as number) << 8) | (bytes[at + 2] as number)) >>> shift;
+      // Out of order only where the body is damaged: such keys are not found.
+      while (next <= digit) starts[next++] = position;
     }
-    return samples;
+    return { shift, starts };
   }
 
   /** The entry of a row; throws `BAD_INDEX` as {@link entryAt} does. */
@@ -366,9 +378,15 @@ export class RowCursor {
   }
 }
 
-function compareKey(bytes: Buffer, at: number, key: Uint8Array): number {
-  for (let i = 0; i < key.length; i++) {
-    const difference = (bytes[at + i] as number) - (key[i] as number);
+function compareKey(
+  bytes: Uint8Array,
+  at: number,
+  key: Uint8Array,
+  keyAt: number,
+  keyBytes: number,
+): number {
+  for (let i = 0; i < keyBytes; i++) {
+    const difference = (bytes[at + i] as number) - (key[keyAt + i] as number);
     if (difference !== 0) return difference;
   }
   return 0;

@@ -1,6 +1,6 @@
 import { assert } from '../../base/index.ts';
-import { contentKey } from '../content/content-id.ts';
-import { type IndexEntry, sortKeyOf } from './entry.ts';
+import { contentKey, keyBytesOf, writeContentKey } from '../content/content-id.ts';
+import type { IndexEntry } from './entry.ts';
 import type { IndexBody, RowCursor } from './index-body.ts';
 
 /** Limits of version 2 (repo/content/index/index_v2.go). */
@@ -32,9 +32,8 @@ const formatKeyOf = (entry: IndexEntry): string =>
 
 /** Sorts by key; keys must be unique. */
 export function sortEntries(entries: Iterable<IndexEntry>): IndexEntry[] {
-  return Array.from(entries, (entry) => ({ key: sortKeyOf(entry), entry }))
-    .sort((a, b) => (a.key < b.key ? -1 : a.key > b.key ? 1 : 0))
-    .map(({ entry }) => entry);
+  // Digits sort before the letters of prefixes, and hex sorts as its bytes do.
+  return Array.from(entries).sort((a, b) => (a.contentId < b.contentId ? -1 : 1));
 }
 
 /** Body of the wanted version for entries sorted by {@link sortEntries}; not empty. */
@@ -82,8 +81,12 @@ function nameOffsets(names: readonly string[], start: number): number[] {
 
 function encodeV2(entries: readonly IndexEntry[]): Uint8Array {
   const encoder = new IndexV2Encoder(entryBytesFor(entries));
-  const parts = entries.map((entry) => encoder.encode(entry));
-  return Buffer.concat([encoder.header(), ...parts, encoder.trailer()]);
+  const keyBytes = contentKey((entries[0] as IndexEntry).contentId).length;
+  const rows = Buffer.allocUnsafeSlow(entries.length * (keyBytes + encoder.entryBytes));
+  entries.forEach((entry, i) => {
+    encoder.encode(entry, rows, i * (keyBytes + encoder.entryBytes));
+  });
+  return Buffer.concat([encoder.header(), rows, encoder.trailer()]);
 }
 
 /** The smallest entry that holds all values; bytes are positional, so a later one implies the earlier. */
@@ -120,23 +123,24 @@ export class IndexV2Encoder {
 
   static readonly headerBytes = HEADER_BYTES_V2;
 
-  encode(entry: IndexEntry): Buffer {
-    const key = contentKey(entry.contentId);
-    assert(
-      this.#count === 0 || key.length === this.#keyBytes,
-      'keys of one index are equally long',
-    );
+  /** Bytes of a row for the entry. */
+  rowBytes(entry: IndexEntry): number {
+    return keyBytesOf(entry.contentId) + this.entryBytes;
+  }
+
+  encode(entry: IndexEntry, out: Buffer, offset: number): void {
+    const keyBytes = keyBytesOf(entry.contentId);
+    assert(this.#count === 0 || keyBytes === this.#keyBytes, 'keys of one index are equally long');
     assert(entry.packOffset < OFFSET_MAX, 'pack offset too large for the index');
     assert(entry.originalLength < LENGTH_MAX, 'content too long for the index');
     assert(entry.packedLength < LENGTH_MAX, 'content too long for the index');
-    this.#keyBytes = key.length;
+    this.#keyBytes = keyBytes;
     this.#count++;
     const pack = this.#packs.numberOf(entry.packBlobId);
     const format = this.#formats.numberOf(formatKeyOf(entry));
     assert(pack < PACKS_MAX && format < FORMATS_MAX, 'too many packs or formats for one index');
-    const out = Buffer.alloc(key.length + this.entryBytes);
-    key.copy(out);
-    const at = key.length;
+    writeContentKey(entry.contentId, out, offset);
+    const at = offset + keyBytes;
     out.writeUInt32BE(entry.timestampSeconds, at);
     out.writeUInt32BE(entry.packOffset + (entry.deleted ? 0x80000000 : 0), at + 4);
     out.writeUIntBE(entry.originalLength & 0xffffff, at + 8, 3);
@@ -147,7 +151,6 @@ export class IndexV2Encoder {
     if (this.entryBytes > 18) {
       out.writeUInt8(((entry.originalLength >>> 24) << 4) | (entry.packedLength >>> 24), at + 18);
     }
-    return out;
   }
 
   /** Whether {@link copy} can take the row as it is. */

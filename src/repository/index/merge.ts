@@ -164,9 +164,9 @@ export function buildIndexBody(
         const { bytes, offset } = out.claim(row.keyBytes + encoder.entryBytes);
         encoder.copy(row, bytes, offset);
       } else {
-        const part = encoder.encode(row.entry);
-        const { bytes, offset } = out.claim(part.length);
-        part.copy(bytes, offset);
+        const { entry } = row;
+        const { bytes, offset } = out.claim(encoder.rowBytes(entry));
+        encoder.encode(entry, bytes, offset);
       }
     }
     if (count === 0) return undefined;
