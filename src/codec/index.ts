@@ -16,6 +16,8 @@ export {
   createHasher,
   DEFAULT_HASH,
   HASH_NAMES,
+  type HashProgress,
+  type HashResume,
   hashBytesOf,
 } from './hashing/hashing.ts';
 export {
@@ -51,6 +53,7 @@ export {
   type OpenFailure,
   type OpenItem,
   type PackedStream,
+  type PartialSpans,
   type SealedItem,
   type SealItem,
   STAT_FIELDS,

@@ -1,5 +1,6 @@
 import type { Arena, Span } from './arena.ts';
 import type { SameFiles } from './directory-text.ts';
+import type { HashProgress, HashResume } from './hashing/hashing.ts';
 import type { SplitterSpec } from './splitter/splitter.ts';
 
 /** Keys and algorithms of one repository, as the threads need them. */
@@ -8,6 +9,12 @@ export interface CodecKeys {
   readonly encryption: string;
   readonly secret: Uint8Array;
   readonly masterKey: Uint8Array;
+}
+
+/** A message in the shared memory that may have been hashed in part. */
+export interface PartialSpans {
+  readonly spans: readonly Span[];
+  readonly resume?: HashResume | undefined;
 }
 
 export interface SealItem {
@@ -112,6 +119,8 @@ export interface CodecPool extends AsyncDisposable {
   /** How many tasks can make progress at once. */
   readonly threads: number;
   hash(messages: readonly (readonly Span[])[]): Promise<Uint8Array[]>;
+  /** One or two messages, the longer only as far as the shorter goes; see `ContentHasher.hashPartly`. */
+  hashPartly(messages: readonly PartialSpans[]): Promise<HashProgress[]>;
   /** Cut points of buzhash in one piece, see `Kernels.cutBuzhash`. */
   cut(spec: SplitterSpec, piece: Span, count: number): Promise<number[]>;
   /** Compresses, encrypts and writes one after the other at `address`, where enough room must be. */

@@ -1,7 +1,7 @@
-import type { CodecPool, Span } from '../codec/index.ts';
+import type { CodecPool, PartialSpans } from '../codec/index.ts';
 
 interface Waiting {
-  readonly spans: readonly Span[];
+  readonly message: PartialSpans;
   readonly resolve: (hash: Uint8Array) => void;
   readonly reject: (error: unknown) => void;
 }
@@ -9,11 +9,16 @@ interface Waiting {
 /** BLAKE2b hashes two messages in the lanes of one vector in little more time than one. */
 const LANES = 2;
 
-/** Collects chunks for one request, so that they are hashed side by side. */
+/**
+ * Hashes chunks side by side. When the shorter of two has ended, the rest of the longer goes on beside
+ * the next chunk, so that both lanes are always in use.
+ */
 export class HashBatcher {
   readonly #pool: CodecPool;
   readonly #isMemoryShort: () => boolean;
   #waiting: Waiting[] = [];
+  /** Who may still bring chunks; without them nobody waits for company. */
+  #streams = 0;
 
   /** @param isMemoryShort whether somebody waits for the memory that waiting chunks sit on */
   constructor(pool: CodecPool, isMemoryShort: () => boolean) {
@@ -21,22 +26,39 @@ export class HashBatcher {
     this.#isMemoryShort = isMemoryShort;
   }
 
-  hash(spans: readonly Span[]): Promise<Uint8Array> {
+  /** Call when a stream begins, and {@link endStream} when its last chunk was handed in. */
+  beginStream(): void {
+    this.#streams++;
+  }
+
+  endStream(): void {
+    this.#streams--;
+    this.flush();
+  }
+
+  hash(spans: PartialSpans['spans']): Promise<Uint8Array> {
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ spans, resolve, reject });
-      if (this.#waiting.length >= LANES || this.#isMemoryShort()) this.flush();
+      this.#add({ message: { spans }, resolve, reject });
     });
   }
 
-  /** Sends what waits alone: when the stream has ended, or when its memory is needed. */
+  #add(waiting: Waiting): void {
+    this.#waiting.push(waiting);
+    if (this.#waiting.length >= LANES || this.#streams === 0 || this.#isMemoryShort()) this.flush();
+  }
+
+  /** Sends what waits alone: when its memory is needed. */
   flush(): void {
     const batch = this.#waiting;
     if (batch.length === 0) return;
     this.#waiting = [];
-    this.#pool.hash(batch.map(({ spans }) => spans)).then(
-      (hashes) => {
-        batch.forEach(({ resolve }, i) => {
-          resolve(hashes[i] as Uint8Array);
+    this.#pool.hashPartly(batch.map(({ message }) => message)).then(
+      (all) => {
+        batch.forEach((waiting, i) => {
+          const progress = all[i];
+          if (!progress) waiting.reject(new Error('a thread lost a hash'));
+          else if ('digest' in progress) waiting.resolve(progress.digest);
+          else this.#add({ ...waiting, message: { ...waiting.message, resume: progress.resume } });
         });
       },
       (error: unknown) => {

@@ -65,6 +65,8 @@ export class StreamUpload {
 
   /** Takes the whole stream; resolves with its pieces in order. An empty stream is one empty content. */
   async run(pieces: AsyncIterable<Piece>): Promise<IndirectEntry[]> {
+    const { hasher } = this.#parts;
+    hasher.beginStream();
     try {
       for await (const piece of pieces) {
         this.#options.signal?.throwIfAborted();
@@ -74,9 +76,9 @@ export class StreamUpload {
       }
       for (const cut of this.#splitter?.finish() ?? []) this.#cutAt(cut);
       if (this.#openBytes > 0 || this.#entries.length === 0) this.#cutAt(this.#position);
-      this.#parts.hasher.flush();
     } finally {
       this.#giveUpOpen();
+      hasher.endStream();
       while (this.#stores.size > 0) await Promise.allSettled(this.#stores);
     }
     if (this.#failure !== undefined) throw asError(this.#failure);
@@ -150,14 +152,14 @@ export class StreamUpload {
   }
 
   async #storeZeroChunk(length: number): Promise<ObjectId> {
-    const { hasher, writer, slabs } = this.#parts;
+    const { pool, writer, slabs } = this.#parts;
     const spans: Span[] = [];
     for (let left = length; left > 0; left -= SLAB_BYTES) {
       spans.push({ address: slabs.zerosAddress, length: Math.min(left, SLAB_BYTES) });
     }
-    const hashing = hasher.hash(spans);
-    hasher.flush();
-    const chunk = { spans, length, hash: await hashing, compressor: this.#options.compressor };
+    // Not in company: this stream brings no other chunk before it is done.
+    const [hash = new Uint8Array(0)] = await pool.hash([spans]);
+    const chunk = { spans, length, hash, compressor: this.#options.compressor };
     return (await writer.store([chunk]))[0] as ObjectId;
   }
 
@@ -245,7 +247,6 @@ export class StreamUpload {
   #giveUpOpen(): void {
     for (const { piece } of this.#open) this.#drop(piece);
     this.#open = [];
-    this.#parts.hasher.flush();
   }
 
   #drop(piece: SharedPiece | undefined): void {

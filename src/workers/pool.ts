@@ -9,9 +9,11 @@ import type {
   DirectoryListing,
   FileRead,
   FileToRead,
+  HashProgress,
   OpenFailure,
   OpenItem,
   PackedStream,
+  PartialSpans,
   SealedItem,
   SealItem,
   Span,
@@ -57,6 +59,10 @@ abstract class TaskPool implements CodecPool {
 
   hash(messages: readonly (readonly Span[])[]): Promise<Uint8Array[]> {
     return this.run('hash', [messages]) as Promise<Uint8Array[]>;
+  }
+
+  hashPartly(messages: readonly PartialSpans[]): Promise<HashProgress[]> {
+    return this.run('hashPartly', [messages]) as Promise<HashProgress[]>;
   }
 
   cut(spec: SplitterSpec, piece: Span, count: number): Promise<number[]> {

@@ -27,10 +27,12 @@ import {
   type Encryptor,
   type FileRead,
   type FileToRead,
+  type HashProgress,
   Kernels,
   type OpenFailure,
   type OpenItem,
   type PackedStream,
+  type PartialSpans,
   type SameFiles,
   type Span,
   type SplitterSpec,
@@ -57,7 +59,14 @@ const CHUNK_BYTES_MAX = 16 << 20;
 
 /** What can be asked for. */
 export type TaskName =
-  'hash' | 'cut' | 'seal' | 'readFiles' | 'readDirectory' | 'compareDirectory' | 'open';
+  | 'hash'
+  | 'hashPartly'
+  | 'cut'
+  | 'seal'
+  | 'readFiles'
+  | 'readDirectory'
+  | 'compareDirectory'
+  | 'open';
 
 type BytePath = string | Uint8Array;
 const fsPath = (path: BytePath): string | Buffer =>
@@ -92,6 +101,15 @@ export class TaskRunner {
 
   hash(messages: readonly (readonly Span[])[]): Uint8Array[] {
     return this.#hasher.hashAll(messages.map((spans) => spans.map((span) => this.#view(span))));
+  }
+
+  hashPartly(messages: readonly PartialSpans[]): HashProgress[] {
+    return this.#hasher.hashPartly(
+      messages.map(({ spans, resume }) => ({
+        spans: spans.map((span) => this.#view(span)),
+        resume,
+      })),
+    );
   }
 
   cut(spec: SplitterSpec, piece: Span, count: number): number[] {

@@ -183,6 +183,16 @@ describe('hashes', () => {
       fc.property(lengthsOf, lengthsOf, fc.boolean(), fc.boolean(), (a, b, aIn, bIn) => {
         const messages = [spansOf(a, aIn), spansOf(b, bIn)];
         expect(hasher.hashAll(messages).map(hex)).toEqual(messages.map(twin));
+        // In part beside another, the rest alone.
+        const parts = hasher.hashPartly(messages.map((spans) => ({ spans })));
+        const digests = parts.map((part, i) => {
+          if ('digest' in part) return part.digest;
+          const spans = messages[i] as Uint8Array[];
+          const [rest] = hasher.hashPartly([{ spans, resume: part.resume }]);
+          if (!rest || !('digest' in rest)) throw new Error('a message alone was left unfinished');
+          return rest.digest;
+        });
+        expect(digests.map(hex)).toEqual(messages.map(twin));
       }),
       {
         numRuns: 12,

@@ -10,7 +10,26 @@ export interface ContentHasher {
   hash(message: Spans): Uint8Array;
   /** The same for several messages; where the hash gains from it, two at a time. */
   hashAll(messages: readonly Spans[]): Uint8Array[];
+  /**
+   * One or two messages, from where they stand. Of two the longer is left where the shorter ended, where
+   * the hash gains from company: the rest then goes beside another.
+   */
+  hashPartly(messages: readonly PartialMessage[]): HashProgress[];
 }
+
+/** A message that may have been hashed in part. */
+export interface PartialMessage {
+  readonly spans: Spans;
+  readonly resume?: HashResume | undefined;
+}
+
+export interface HashResume {
+  readonly state: Uint8Array;
+  /** Bytes that are in the state. */
+  readonly offset: number;
+}
+
+export type HashProgress = { readonly digest: Uint8Array } | { readonly resume: HashResume };
 
 interface Incremental {
   update(data: Uint8Array): unknown;
@@ -87,6 +106,10 @@ class IncrementalHasher implements ContentHasher {
   hashAll(messages: readonly Spans[]): Uint8Array[] {
     return messages.map((message) => this.hash(message));
   }
+
+  hashPartly(messages: readonly PartialMessage[]): HashProgress[] {
+    return messages.map(({ spans }) => ({ digest: this.hash(spans) }));
+  }
 }
 
 class Blake2bHasher implements ContentHasher {
@@ -102,6 +125,14 @@ class Blake2bHasher implements ContentHasher {
 
   hash(message: Spans): Uint8Array {
     return this.#kernels.blake2b(this.#key, message).subarray(0, this.hashBytes);
+  }
+
+  hashPartly(messages: readonly PartialMessage[]): HashProgress[] {
+    return this.#kernels
+      .blake2bPartly(this.#key, messages)
+      .map((progress) =>
+        'digest' in progress ? { digest: progress.digest.subarray(0, this.hashBytes) } : progress,
+      );
   }
 
   hashAll(messages: readonly Spans[]): Uint8Array[] {

@@ -48,7 +48,29 @@ export function cutBuzhash(
     let found = false;
     p = ptr + at;
     const end = ptr + stop;
-    while (p < end) {
+    // Unrolled: the loop itself would be a third of the work. Within it `p` is 64 bytes behind.
+    p -= 64;
+    while (p + 72 <= end) {
+      sum = rotl<u32>(sum, 1) ^ (entry(table, load<u8>(p, 0)) ^ entry(table, load<u8>(p, 64)));
+      if ((sum & mask) == 0) { p += 1; found = true; break; }
+      sum = rotl<u32>(sum, 1) ^ (entry(table, load<u8>(p, 1)) ^ entry(table, load<u8>(p, 65)));
+      if ((sum & mask) == 0) { p += 2; found = true; break; }
+      sum = rotl<u32>(sum, 1) ^ (entry(table, load<u8>(p, 2)) ^ entry(table, load<u8>(p, 66)));
+      if ((sum & mask) == 0) { p += 3; found = true; break; }
+      sum = rotl<u32>(sum, 1) ^ (entry(table, load<u8>(p, 3)) ^ entry(table, load<u8>(p, 67)));
+      if ((sum & mask) == 0) { p += 4; found = true; break; }
+      sum = rotl<u32>(sum, 1) ^ (entry(table, load<u8>(p, 4)) ^ entry(table, load<u8>(p, 68)));
+      if ((sum & mask) == 0) { p += 5; found = true; break; }
+      sum = rotl<u32>(sum, 1) ^ (entry(table, load<u8>(p, 5)) ^ entry(table, load<u8>(p, 69)));
+      if ((sum & mask) == 0) { p += 6; found = true; break; }
+      sum = rotl<u32>(sum, 1) ^ (entry(table, load<u8>(p, 6)) ^ entry(table, load<u8>(p, 70)));
+      if ((sum & mask) == 0) { p += 7; found = true; break; }
+      sum = rotl<u32>(sum, 1) ^ (entry(table, load<u8>(p, 7)) ^ entry(table, load<u8>(p, 71)));
+      if ((sum & mask) == 0) { p += 8; found = true; break; }
+      p += 8;
+    }
+    p += 64;
+    while (!found && p < end) {
       sum = rotl<u32>(sum, 1) ^ entry(table, load<u8>(p - 64)) ^ entry(table, load<u8>(p));
       p++;
       if ((sum & mask) == 0) { found = true; break; }

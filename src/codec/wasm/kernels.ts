@@ -94,6 +94,13 @@ export interface Blake2bKey {
   readonly keyBlock: Uint8Array;
 }
 
+/** A message that was left in the middle. */
+export interface Blake2bResume {
+  readonly state: Uint8Array;
+  /** Bytes of the message that are in the state: whole blocks. */
+  readonly offset: number;
+}
+
 /** The WebAssembly kernels of one thread. Not for two threads at once: each has its scratch area. */
 export class Kernels {
   readonly memory: WebAssembly.Memory;
@@ -179,10 +186,44 @@ export class Kernels {
     return [first.finish(), second.finish()];
   }
 
-  #lane(key: Blake2bKey, message: Spans, state: number, block: number): Blake2bLane {
+  /** One message to its end; of two, both as far as the shorter goes. */
+  blake2bPartly(
+    key: Blake2bKey,
+    messages: readonly { spans: Spans; resume?: Blake2bResume | undefined }[],
+  ): ({ digest: Uint8Array } | { resume: Blake2bResume })[] {
+    const [first, second] = messages.map(({ spans, resume }, i) =>
+      i === 0
+        ? this.#lane(key, spans, STATE_A, BLOCK_A, resume)
+        : this.#lane(key, spans, STATE_B, BLOCK_B, resume),
+    );
+    assert(first && messages.length <= 2, 'one or two messages at a time');
+    if (!second) {
+      while (first.advance() > 0) first.run(first.available);
+      return [{ digest: first.finish() }];
+    }
+    for (;;) {
+      const blocks = Math.min(first.advance(), second.advance());
+      if (blocks === 0) break;
+      this.#wasm.blake2b2(first.state, second.state, first.address, second.address, blocks);
+      first.skip(blocks);
+      second.skip(blocks);
+    }
+    return [first, second].map((lane) =>
+      lane.advance() === 0 ? { digest: lane.finish() } : { resume: lane.pause() },
+    );
+  }
+
+  #lane(
+    key: Blake2bKey,
+    message: Spans,
+    state: number,
+    block: number,
+    resume?: Blake2bResume,
+  ): Blake2bLane {
     return new Blake2bLane({
       key,
       message,
+      resume,
       wasm: this.#wasm,
       bytes: this.#bytes,
       state: this.#scratch + state,
@@ -240,6 +281,7 @@ function abortKernel(): never {
 interface LaneOptions {
   key: Blake2bKey;
   message: Spans;
+  resume: Blake2bResume | undefined;
   wasm: Exports;
   bytes: Uint8Array;
   state: number;
@@ -267,7 +309,26 @@ class Blake2bLane {
     this.#options = options;
     this.state = options.state;
     this.#remaining = options.message.reduce((sum, span) => sum + span.length, 0);
-    options.bytes.set(options.key.state, this.state);
+    options.bytes.set(options.resume?.state ?? options.key.state, this.state);
+    if (options.resume) this.#seek(options.resume.offset);
+  }
+
+  #seek(bytes: number): void {
+    this.#remaining -= bytes;
+    this.#offset = bytes;
+    for (;;) {
+      const { length } = this.#options.message[this.#span] ?? { length: Infinity };
+      if (this.#offset < length) return;
+      this.#offset -= length;
+      this.#span++;
+    }
+  }
+
+  /** Where it stands; for the `resume` of another lane. */
+  pause(): Blake2bResume {
+    const { bytes, message } = this.#options;
+    const total = message.reduce((sum, span) => sum + span.length, 0);
+    return { state: bytes.slice(this.state, this.state + 72), offset: total - this.#remaining };
   }
 
   /** Makes whole blocks available and returns how many; 0 when only the last block is left. */
