@@ -18,6 +18,8 @@ export interface Chunk {
   readonly compressor: Compressor | undefined;
 }
 
+const RESOLVED = Promise.resolve();
+
 /** Stores chunks that the repository does not have: look-up first, compression and encryption after. */
 export class DataWriter {
   readonly #repository: Repository;
@@ -66,7 +68,7 @@ export class DataWriter {
       batch.push({ chunk, content: { contentId, originalLength: chunk.length, timestampSeconds } });
       batchBytes += chunk.length;
       // Two equal chunks of one batch: the second must find the first.
-      this.#inFlight.set(contentId, Promise.resolve());
+      this.#inFlight.set(contentId, RESOLVED);
       return contentId as string as ObjectId;
     });
     send();

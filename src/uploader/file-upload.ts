@@ -17,7 +17,6 @@ import {
 import {
   compressorForFile,
   type DirectoryEntry,
-  type EntryError,
   type Policy,
   type PolicyTree,
 } from '../snapshot/index.ts';
@@ -26,7 +25,8 @@ import { HashBatcher } from './hash-batcher.ts';
 import type { SourceEntry } from './listing.ts';
 import { readPieces, Slabs } from './pieces.ts';
 import type { UploadCounters } from './progress.ts';
-import { SmallFiles } from './small-files.ts';
+import { type SmallFileResult, SmallFiles } from './small-files.ts';
+import type { Outcome } from './outcomes.ts';
 import { StreamUpload } from './stream-upload.ts';
 
 export interface FileUploadOptions {
@@ -43,11 +43,16 @@ export interface FileUploadOptions {
   readonly splitter?: SplitterSpec | undefined;
 }
 
-/** What became of an entry. */
-export type Outcome =
-  | { readonly kind: 'entry'; readonly entry: DirectoryEntry }
-  | { readonly kind: 'error'; readonly error: EntryError; readonly ignored: boolean }
-  | { readonly kind: 'canceled' };
+/** A file, and what counts for it. */
+export interface FileToUpload {
+  readonly path: string | Uint8Array;
+  readonly entry: SourceEntry;
+  readonly policy: Policy;
+  /** Its path in the snapshot: seldom needed. */
+  readonly relative: () => string;
+}
+
+type Fail = (error: unknown) => void;
 
 /** Files up to this are read in batches, when they are one chunk in any case. */
 const SMALL_FILE_BYTES_MAX = 1 << 20;
@@ -107,34 +112,53 @@ export class FileUpload {
     return { kind: 'entry', entry: { ...entryFields(entry, 's'), size: target.length, objectId } };
   }
 
-  /** A file of any size; `relative` is its path in the snapshot. Never throws for the file's own fault. */
-  async uploadFile(
-    path: string | Uint8Array,
-    entry: SourceEntry,
-    policy: Policy,
-    relative: string,
-  ): Promise<Outcome> {
-    const spec = this.#splitterFor(policy);
-    const smallMax = Math.min(SMALL_FILE_BYTES_MAX, spec.minBytes - 1);
-    if (entry.sizeBytes > smallMax) return this.uploadStream(path, entry, policy, relative);
-    const compressor = compressorFor(policy, entry);
-    const result = await this.#small.add({ path, sizeBytes: entry.sizeBytes, compressor });
-    switch (result.kind) {
-      case 'grew':
-        return this.uploadStream(path, entry, policy, relative);
-      case 'failed':
-        if (result.code === 'ENOENT') this.#vanished(relative);
-        return this.fail(relative, result.message, policy);
-      case 'stored': {
-        const { counters } = this.#options;
-        counters.files++;
-        counters.bytesRead += result.length;
-        counters.totalBytes += result.length;
-        if (result.length !== entry.sizeBytes) this.#changed(relative);
-        const fields = entryFields(entry, 'f');
-        return { kind: 'entry', entry: { ...fields, size: result.length, objectId: result.id } };
-      }
+  /**
+   * A file of any size; `settle` is called once with what became of it, `fail` where the repository
+   * failed and not the file.
+   */
+  uploadFile(file: FileToUpload, settle: (outcome: Outcome) => void, fail: Fail): void {
+    const { path, entry, policy } = file;
+    const smallMax = Math.min(SMALL_FILE_BYTES_MAX, this.#splitterFor(policy).minBytes - 1);
+    if (entry.sizeBytes > smallMax) {
+      this.#uploadStream(file).then(settle, fail);
+      return;
     }
+    const compressor = compressorFor(policy, entry);
+    this.#small.add(
+      { path, sizeBytes: entry.sizeBytes, compressor },
+      {
+        onError: fail,
+        onResult: (result) => {
+          if (result.kind === 'grew') this.#uploadStream(file).then(settle, fail);
+          else settle(this.#smallOutcome(file, result));
+        },
+      },
+    );
+  }
+
+  #smallOutcome(
+    { entry, policy, relative }: FileToUpload,
+    result: Exclude<SmallFileResult, { kind: 'grew' }>,
+  ): Outcome {
+    if (result.kind === 'failed') {
+      if (result.code === 'ENOENT') this.#vanished(relative());
+      return this.fail(relative(), result.message, policy);
+    }
+    const { counters } = this.#options;
+    const { id, length } = result;
+    counters.files++;
+    counters.bytesRead += length;
+    counters.totalBytes += length;
+    if (length !== entry.sizeBytes) this.#changed(relative());
+    const { name, mode, mtimeNs, uid, gid } = entry;
+    return {
+      kind: 'entry',
+      entry: { name, type: 'f', mode, mtimeNs, uid, gid, size: length, objectId: id },
+    };
+  }
+
+  #uploadStream({ path, entry, policy, relative }: FileToUpload): Promise<Outcome> {
+    return this.uploadStream(path, entry, policy, relative());
   }
 
   #vanished(path: string): void {

@@ -1,6 +1,6 @@
 import type { CodecPool, Compressor, FileRead } from '../codec/index.ts';
 import { type ObjectId, SLAB_BYTES } from '../repository/index.ts';
-import type { DataWriter } from './data-writer.ts';
+import type { Chunk, DataWriter } from './data-writer.ts';
 import type { Slabs } from './pieces.ts';
 
 /** Files of one request to a thread. Our choice: enough to be worth the trip, few enough to share the work. */
@@ -19,10 +19,15 @@ export type SmallFileResult =
   | { readonly kind: 'grew' }
   | { readonly kind: 'failed'; readonly code: string; readonly message: string };
 
+export interface SmallFileEvents {
+  onResult(result: SmallFileResult): void;
+  /** The repository failed, not the file. */
+  onError(error: unknown): void;
+}
+
 interface Waiting {
   readonly file: SmallFile;
-  readonly resolve: (result: SmallFileResult) => void;
-  readonly reject: (error: unknown) => void;
+  readonly events: SmallFileEvents;
 }
 
 /** Reads, hashes and stores files that are one chunk each, many to a slab. */
@@ -39,16 +44,14 @@ export class SmallFiles {
     this.#writer = writer;
   }
 
-  /** Resolves when the file is stored; call `flush` when no more will come for a while. */
-  add(file: SmallFile): Promise<SmallFileResult> {
+  /** One event follows when the file is stored; call `flush` when no more will come for a while. */
+  add(file: SmallFile, events: SmallFileEvents): void {
     // One byte of room beyond each file shows that it grew.
     const room = file.sizeBytes + 1;
     if (this.#batchBytes + room > BATCH_BYTES_MAX) this.flush();
-    return new Promise((resolve, reject) => {
-      this.#batch.push({ file, resolve, reject });
-      this.#batchBytes += room;
-      if (this.#batch.length >= FILES_MAX) this.flush();
-    });
+    this.#batch.push({ file, events });
+    this.#batchBytes += room;
+    if (this.#batch.length >= FILES_MAX) this.flush();
   }
 
   flush(): void {
@@ -57,31 +60,35 @@ export class SmallFiles {
     this.#batch = [];
     this.#batchBytes = 0;
     this.#run(batch).catch((error: unknown) => {
-      for (const { reject } of batch) reject(error);
+      for (const { events } of batch) events.onError(error);
     });
   }
 
   async #run(batch: readonly Waiting[]): Promise<void> {
+    const results = await this.#store(batch);
+    batch.forEach(({ events }, i) => {
+      events.onResult(results[i] as SmallFileResult);
+    });
+  }
+
+  async #store(batch: readonly Waiting[]): Promise<SmallFileResult[]> {
     const address = await this.#slabs.acquire();
     try {
       const files = batch.map(({ file: { path, sizeBytes } }) => ({ path, sizeBytes }));
       const reads = await this.#pool.readFiles(files, { address, length: SLAB_BYTES });
-      const stored = reads.map((read, i) => ({ read, waiting: batch[i] as Waiting }));
-      const good = stored.filter(({ read }) => !read.error && !read.grew);
-      const ids = await this.#writer.store(
-        good.map(({ read: { offset, length, hash }, waiting }) => ({
-          spans: [{ address: address + offset, length }],
-          length,
-          hash,
-          compressor: waiting.file.compressor,
-        })),
-      );
-      good.forEach(({ read, waiting }, i) => {
-        waiting.resolve({ kind: 'stored', id: ids[i] as ObjectId, length: read.length });
+      const chunks: Chunk[] = [];
+      reads.forEach(({ offset, length, hash, error, grew }, i) => {
+        if (error || grew) return;
+        const compressor = batch[i]?.file.compressor;
+        chunks.push({ spans: [{ address: address + offset, length }], length, hash, compressor });
       });
-      for (const { read, waiting } of stored) {
-        if (read.error || read.grew) waiting.resolve(failure(read));
-      }
+      const ids = await this.#writer.store(chunks);
+      let next = 0;
+      return reads.map((read) =>
+        read.error || read.grew
+          ? failure(read)
+          : { kind: 'stored', id: ids[next++] as ObjectId, length: read.length },
+      );
     } finally {
       this.#slabs.release(address);
     }

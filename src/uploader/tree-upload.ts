@@ -30,10 +30,10 @@ import {
   type FileUpload,
   type FileUploadOptions,
   metadataCompressor,
-  type Outcome,
 } from './file-upload.ts';
 import { IgnoreRules } from './ignore-rules.ts';
 import { decodeListing, type SourceDirectory, type SourceEntry } from './listing.ts';
+import { type Outcome, Outcomes } from './outcomes.ts';
 import { PreviousEntries } from './previous-entries.ts';
 import { summarize } from './summary.ts';
 
@@ -41,11 +41,6 @@ import { summarize } from './summary.ts';
 export interface StoredDirectory {
   readonly id: ObjectId;
   readonly summary: DirectorySummary;
-}
-
-/** Wrapped, because an async function would wait for a bare promise that it returns. */
-interface Started {
-  readonly outcome: Outcome | Promise<Outcome>;
 }
 
 /** A directory on its way: what was in it last time, and where it lies. */
@@ -123,10 +118,12 @@ export class TreeUpload {
     this.#warnOfNames(visit, directory);
     const rules = await this.#enterRules(visit, directory);
     counters.directories++;
-    const outcomes: (Outcome | Promise<Outcome>)[] = directory.failures
+    const outcomes = new Outcomes();
+    for (const { name, code, message } of directory.failures) {
       // What went away between the listing and the look at it is as if it had never been.
-      .filter(({ code }) => code !== 'ENOENT')
-      .map(({ name, message }) => this.#files.fail(relativePath(visit, name), message, policy));
+      if (code === 'ENOENT') continue;
+      outcomes.add(this.#files.fail(relativePath(visit, name), message, policy));
+    }
     const children: SourceEntry[] = [];
     let canceled = false;
     for (const entry of directory.entries) {
@@ -136,12 +133,18 @@ export class TreeUpload {
       }
       if (this.#isExcluded(visit, entry, rules)) continue;
       if (entry.type === 'd') children.push(entry);
-      else outcomes.push((await this.#schedule(visit, entry, policy, previous)).outcome);
+      else if (!this.#take(visit, entry, policy, previous, outcomes)) {
+        if (!this.#outstanding.tryAcquire()) {
+          this.#files.flush();
+          await this.#outstanding.acquire();
+        }
+        this.#start(visit, entry, policy, outcomes);
+      }
     }
     const below = (child: SourceEntry): Visit =>
       visitBelow(visit, child, rules, previous.directories(child.name));
-    outcomes.push(...(await this.#descendAll(children, below, policy)));
-    const done = this.#finishDirectory(visit, outcomes, canceled);
+    await this.#descendAll(children, below, policy, outcomes);
+    const done = this.#finishDirectory(visit, outcomes.all(), canceled);
     // Whoever awaits it meets the failure; until then it must not count as unhandled.
     done.catch(() => undefined);
     return { done };
@@ -215,9 +218,10 @@ export class TreeUpload {
     const before = new PreviousEntries([directories]);
     const below = (child: SourceEntry): Visit =>
       visitBelow(visit, child, visit.rules, before.directories(child.name));
-    const outcomes = await this.#descendAll(children, below, policies.at(visit.relative));
+    const outcomes = new Outcomes();
+    await this.#descendAll(children, below, policies.at(visit.relative), outcomes);
     const finish = async (): Promise<StoredDirectory> => {
-      const settled = await Promise.all(outcomes);
+      const settled = await outcomes.all();
       const found = settled.flatMap((outcome) => (outcome.kind === 'entry' ? outcome.entry : []));
       const isSame =
         settled.length === directories.length &&
@@ -227,7 +231,7 @@ export class TreeUpload {
       const stored = decodeDirectory(await readObject(this.#options.repository.contents, id));
       const files = stored.entries.filter(({ type }) => type !== 'd');
       const rest = files.map((entry): Outcome => ({ kind: 'entry', entry }));
-      return this.#finishDirectory(visit, [...settled, ...rest], false);
+      return this.#finishDirectory(visit, Promise.resolve([...settled, ...rest]), false);
     };
     const done = finish();
     done.catch(() => undefined);
@@ -239,14 +243,13 @@ export class TreeUpload {
     children: readonly SourceEntry[],
     below: (child: SourceEntry) => Visit,
     policy: Policy,
-  ): Promise<(Outcome | Promise<Outcome>)[]> {
-    const outcomes: (Outcome | Promise<Outcome>)[] = [];
+    outcomes: Outcomes,
+  ): Promise<void> {
     const visits = children.map((child) => ({ child, visit: below(child) }));
     for (const [i, { child, visit }] of visits.entries()) {
       for (const next of visits.slice(i, i + LOOK_AHEAD)) this.#lookAhead(next.visit);
-      outcomes.push((await this.#descend(visit, child, policy)).outcome);
+      await this.#descend(visit, child, policy, outcomes);
     }
-    return outcomes;
   }
 
   #lookAhead(visit: Visit): void {
@@ -308,70 +311,83 @@ export class TreeUpload {
     }
   }
 
-  async #descend(below: Visit, child: SourceEntry, policy: Policy): Promise<Started> {
+  async #descend(
+    below: Visit,
+    child: SourceEntry,
+    policy: Policy,
+    outcomes: Outcomes,
+  ): Promise<void> {
     const { signal, counters } = this.#options;
-    if (signal.aborted) return { outcome: { kind: 'canceled' } };
+    if (signal.aborted) {
+      outcomes.add({ kind: 'canceled' });
+      return;
+    }
     try {
       const { done } = await this.#visit(below);
       const outcome = done.then(({ id, summary }): Outcome => {
         const fields = entryFields(child, 'd');
         return { kind: 'entry', entry: { ...fields, size: 0, objectId: id, summary } };
       });
-      // Met where the parent is finished; until then it must not count as unhandled.
-      outcome.catch(() => undefined);
-      return { outcome };
+      outcomes.track(outcome);
     } catch (error) {
-      if (signal.aborted) return { outcome: { kind: 'canceled' } };
+      if (signal.aborted) {
+        outcomes.add({ kind: 'canceled' });
+        return;
+      }
       const readable = systemCode(error) ?? (error instanceof CodedError ? error.code : undefined);
       if (readable === undefined || isCode(error, 'DAMAGED_BLOB')) throw error;
       const ignored = policy.errorHandling.ignoreDirectoryErrors === true;
       if (ignored) counters.ignoredErrors++;
       else counters.errors++;
       const failure = { path: below.relative, error: messageOf(error) };
-      return { outcome: { kind: 'error', error: failure, ignored } };
+      outcomes.add({ kind: 'error', error: failure, ignored });
     }
   }
 
-  /** Takes a place among the outstanding entries and starts the work. */
-  async #schedule(
+  /** What needs no reading: entries that did not change, and those of no type that is stored. */
+  #take(
     visit: Visit,
     entry: SourceEntry,
     policy: Policy,
     previous: PreviousEntries,
-  ): Promise<Started> {
+    outcomes: Outcomes,
+  ): boolean {
     const { counters } = this.#options;
-    if (entry.type === 'other') return { outcome: this.#unknownType(visit, entry, policy) };
+    if (entry.type === 'other') {
+      outcomes.add(this.#unknownType(visit, entry, policy));
+      return true;
+    }
     const known = previous.unchanged(entry);
-    if (known && this.#isStored(known)) {
-      if (entry.type === 'f') {
-        counters.cachedFiles++;
-        counters.cachedBytes += entry.sizeBytes;
-        counters.totalBytes += entry.sizeBytes;
-      }
-      const size = known.size;
-      const type = entry.type === 's' ? 's' : 'f';
-      const fields = entryFields(entry, type);
-      const kept: DirectoryEntry = { ...fields, size, objectId: known.objectId };
-      return { outcome: { kind: 'entry', entry: kept } };
+    if (!known || !this.#isStored(known)) return false;
+    if (entry.type === 'f') {
+      counters.cachedFiles++;
+      counters.cachedBytes += entry.sizeBytes;
+      counters.totalBytes += entry.sizeBytes;
     }
-    if (!this.#outstanding.tryAcquire()) {
-      this.#files.flush();
-      await this.#outstanding.acquire();
-    }
-    const work =
-      entry.type === 's'
-        ? this.#files.uploadSymlink(entry)
-        : this.#files.uploadFile(
-            joinPath(visit.path, entry.rawName),
-            entry,
-            policy,
-            relativePath(visit, entry.name),
-          );
-    const outcome = work.finally(() => {
+    const fields = entryFields(entry, entry.type === 's' ? 's' : 'f');
+    const kept: DirectoryEntry = { ...fields, size: known.size, objectId: known.objectId };
+    outcomes.add({ kind: 'entry', entry: kept });
+    return true;
+  }
+
+  /** Starts the work; the caller took a place among the outstanding entries. */
+  #start(visit: Visit, entry: SourceEntry, policy: Policy, outcomes: Outcomes): void {
+    const place = outcomes.reserve();
+    const settle = (outcome: Outcome): void => {
       this.#outstanding.release();
-    });
-    outcome.catch(() => undefined);
-    return { outcome };
+      outcomes.settle(place, outcome);
+    };
+    const fail = (error: unknown): void => {
+      this.#outstanding.release();
+      outcomes.fail(error);
+    };
+    if (entry.type === 's') {
+      this.#files.uploadSymlink(entry).then(settle, fail);
+      return;
+    }
+    const path = joinPath(visit.path, entry.rawName);
+    const relative = (): string => relativePath(visit, entry.name);
+    this.#files.uploadFile({ path, entry, policy, relative }, settle, fail);
   }
 
   #unknownType(visit: Visit, entry: SourceEntry, policy: Policy): Outcome {
@@ -394,10 +410,10 @@ export class TreeUpload {
 
   async #finishDirectory(
     visit: Visit,
-    pending: readonly (Outcome | Promise<Outcome>)[],
+    pending: Promise<Outcome[]>,
     canceled: boolean,
   ): Promise<StoredDirectory> {
-    const outcomes = await Promise.all(pending.map((each) => Promise.resolve(each)));
+    const outcomes = await pending;
     const entries = outcomes.flatMap((outcome) => (outcome.kind === 'entry' ? outcome.entry : []));
     entries.sort((a, b) => Number(b.type === 'd') - Number(a.type === 'd'));
     const incomplete = canceled || outcomes.some(({ kind }) => kind === 'canceled');

@@ -139,7 +139,9 @@ export class WriteSession {
 
   #book(pack: Pack, content: NewContent, sealed: SealedItem): void {
     const entry: IndexEntry = {
-      ...content,
+      contentId: content.contentId,
+      originalLength: content.originalLength,
+      timestampSeconds: content.timestampSeconds,
       packBlobId: pack.blobId,
       packOffset: pack.advance(sealed.packedLength),
       packedLength: sealed.packedLength,

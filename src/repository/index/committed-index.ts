@@ -1,4 +1,10 @@
-import { type ContentId, contentIdOfKey, contentKey } from '../content/content-id.ts';
+import {
+  type ContentId,
+  contentIdOfKey,
+  contentKey,
+  keyBytesOf,
+  writeContentKey,
+} from '../content/content-id.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from './entry.ts';
 import type { IndexBody } from './index-body.ts';
 import { buildIndexBody, mergeEntries, mergeRows } from './merge.ts';
@@ -22,6 +28,8 @@ export class CommittedIndex {
   /** Owned here. */
   #bodies: IndexBody[] = [];
   readonly #watermarkSeconds: number;
+  /** The key being looked for: made anew for each it would be garbage. */
+  readonly #key = Buffer.alloc(65);
 
   /**
    * @param memoryBytes what the bodies may take together; a merged one above half of it goes to a
@@ -85,10 +93,11 @@ export class CommittedIndex {
 
   /** The entry that takes precedence, deleted ones included unless the watermark hides them. */
   find(id: ContentId): IndexEntry | undefined {
-    const key = contentKey(id);
+    const keyBytes = keyBytesOf(id);
+    writeContentKey(id, this.#key, 0);
     let best: IndexEntry | undefined;
     for (const body of this.#bodies) {
-      const position = body.find(key);
+      const position = body.find(this.#key, 0, keyBytes);
       if (position < 0) continue;
       const entry = body.entryAt(position);
       if (!best || comparePrecedence(entry, best) > 0) best = entry;
