@@ -4,9 +4,17 @@ import { Writable } from 'node:stream';
 import { availableParallelism } from 'node:os';
 import { CanceledError, CodedError, type Logger, messageOf, Secret } from '../base/index.ts';
 import { type BlobStorage, openStorage, withRetries } from '../blob/index.ts';
-import { defaultClient, environment } from '../config/index.ts';
+import { cgroupMemoryBytes, defaultClient, environment } from '../config/index.ts';
 import { createJsonLogger } from '../observability/index.ts';
-import { type Client, openRepository, type Repository } from '../repository/index.ts';
+import {
+  type Client,
+  DEFAULT_MEMORY_BYTES,
+  MEMORY_BYTES_MIN,
+  openRepository,
+  planMemory,
+  type Repository,
+} from '../repository/index.ts';
+import { parseBytes } from './program.ts';
 import { createThreadPool } from '../workers/index.ts';
 import { createTerminalLogger } from './terminal.ts';
 
@@ -18,6 +26,22 @@ export interface CommonOptions {
   json?: boolean;
   verbose?: boolean;
   logJson?: boolean;
+  memoryLimit?: string;
+}
+
+/** Of a container's memory the rest is for page cache and for what nobody foresaw. */
+const CGROUP_SHARE = 0.8;
+
+/** What the process may take: as told, else the default, less where the container has less. */
+function memoryLimitOf({ memoryLimit }: CommonOptions): number {
+  if (memoryLimit !== undefined) {
+    const bytes = parseBytes(memoryLimit);
+    if (bytes !== undefined) return bytes;
+    throw new UsageError(`--memory-limit "${memoryLimit}" is not a size such as 256MiB`);
+  }
+  const container = cgroupMemoryBytes();
+  if (container === undefined) return DEFAULT_MEMORY_BYTES;
+  return Math.max(MEMORY_BYTES_MIN, Math.min(DEFAULT_MEMORY_BYTES, CGROUP_SHARE * container));
 }
 
 export class UsageError extends CodedError {
@@ -94,15 +118,13 @@ export interface OpenedContext extends AsyncDisposable {
   readonly logger: Logger;
 }
 
-/** Slabs for reading: enough for every thread to have one in hand and one on its way. */
-const slabCountFor = (threads: number): number => 8 + 2 * threads;
-
 /** Opens what `--repo` names. With `dataPath` the threads are up; the caller disposes. */
 export async function openContext(
   options: CommonOptions,
   { dataPath = false, ...given }: { dataPath?: boolean; password?: Secret } = {},
 ): Promise<OpenedContext> {
   const threads = availableParallelism();
+  const { indexMemoryBytes, ...memory } = planMemory(memoryLimitOf(options), threads);
   const factory = dataPath ? createThreadPool(threads) : undefined;
   const logger = createLogger(options);
   const client = parseClient(options.client);
@@ -118,7 +140,8 @@ export async function openContext(
       password,
       client,
       logger,
-      ...(factory && { dataPath: { factory, threads, slabCount: slabCountFor(threads) } }),
+      indexMemoryBytes,
+      ...(factory && { dataPath: { factory, threads, memory } }),
     });
     return {
       repository,

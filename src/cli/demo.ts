@@ -13,6 +13,8 @@ import {
   openRepository,
   putMaintenanceParameters,
   type Repository,
+  DEFAULT_MEMORY_BYTES,
+  planMemory,
 } from '../repository/index.ts';
 import { createSnapshot, restoreTree, type UploadResult } from '../uploader/index.ts';
 import { createThreadPool } from '../workers/index.ts';
@@ -45,11 +47,13 @@ async function changeSample(root: string): Promise<void> {
 
 async function open(path: string): Promise<Repository> {
   const threads = availableParallelism();
+  const { indexMemoryBytes, ...memory } = planMemory(DEFAULT_MEMORY_BYTES, threads);
   return openRepository({
     storage: await openStorage(path),
     password: new Secret(PASSWORD),
     client: defaultClient(),
-    dataPath: { factory: createThreadPool(threads), threads, slabCount: 8 + 2 * threads },
+    indexMemoryBytes,
+    dataPath: { factory: createThreadPool(threads), threads, memory },
   });
 }
 

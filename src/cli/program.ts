@@ -13,6 +13,10 @@ export function withCommonOptions(command: Command): Command {
       '--client <user@host>',
       'who this is: default source and owner of maintenance (default: OS user and host)',
     )
+    .option(
+      '--memory-limit <size>',
+      'what the process may take, such as 192MiB (default: 256MiB, less where a container has less)',
+    )
     .option('--verbose', 'more messages, and stacks with errors')
     .addOption(new Option('--log-json', 'messages as JSON, one object a line').hideHelp());
 }
@@ -40,6 +44,15 @@ export function parseDuration(text: string): bigint | undefined {
   const units: Record<string, number> = { ms: 1e6, s: 1e9, m: 60e9, h: 3600e9, d: 86400e9 };
   if (!match) return undefined;
   return BigInt(Math.round(Number(match[1]) * (units[match[2] ?? ''] ?? 0)));
+}
+
+/** A size such as `256MiB`, `1GiB`, `500MB` or a number of bytes; undefined when it is none. */
+export function parseBytes(text: string): number | undefined {
+  const match = /^(\d+(?:\.\d+)?) ?(?:([KMGT])(i?)B?|B)?$/i.exec(text);
+  if (!match) return undefined;
+  const [, number, unit = '', binary = ''] = match;
+  const power = unit === '' ? 0 : 'KMGT'.indexOf(unit.toUpperCase()) + 1;
+  return Math.round(Number(number) * (binary === '' ? 1000 : 1024) ** power);
 }
 
 export type VerbOptions<T = object> = CommonOptions & T;

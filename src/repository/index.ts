@@ -3,6 +3,12 @@
  * must not know snapshots, policies or where volumes come from.
  */
 export {
+  DEFAULT_MEMORY_BYTES,
+  MEMORY_BYTES_MIN,
+  type MemoryPlan,
+  planMemory,
+} from './memory-plan.ts';
+export {
   type Client,
   clientName,
   type DataPath,

@@ -32,6 +32,7 @@ import {
 import type { BlobCodec } from './content/sealed-blob.ts';
 import { type Format, loadFormat } from './format/format-blob.ts';
 import { ManifestManager } from './manifest/manifest-manager.ts';
+import type { MemoryPlan } from './memory-plan.ts';
 
 /** Who writes: decides the default source of snapshots and who owns maintenance. */
 export interface Client {
@@ -49,23 +50,20 @@ export interface OpenRepositoryOptions {
   logger?: Logger;
   /** Threads for the data path; without it the repository serves metadata and small reads. */
   dataPath?: DataPathOptions;
-  /** Merged indexes above this go to scratch files. */
+  /** Merged indexes above this go to scratch files; default: the share of the default budget. */
   indexMemoryBytes?: number;
 }
 
 export interface DataPathOptions {
   factory: CodecPoolFactory;
   threads: number;
-  /** Slabs that volume bytes are read into. */
-  slabCount: number;
+  memory: Omit<MemoryPlan, 'indexMemoryBytes'>;
 }
 
 /** One read of a large file, one batch of small ones. Our choice: larger ones leave the cache, smaller ones cost messages. */
 export const SLAB_BYTES = 4 << 20;
 /** The longest chunk of any splitter that a policy may name (8M, twice). */
 const CONTENT_BYTES_MAX = 16 << 20;
-/** Packs that may be put while the threads fill others. */
-const PACKS_IN_FLIGHT = 2;
 const INDEX_MEMORY_BYTES = 48 << 20;
 
 /** The threads and their memory, as far as they are up. */
@@ -171,7 +169,7 @@ export async function openRepository(options: OpenRepositoryOptions): Promise<Re
         ? new Uint8Array(0)
         : formatReplica(format.formatBlobBytes),
       packBuffers: pack,
-      dataLanes: options.dataPath?.threads ?? 1,
+      dataLanes: options.dataPath?.memory.dataLanes ?? 1,
       indexMemoryBytes: options.indexMemoryBytes ?? INDEX_MEMORY_BYTES,
     });
     const manifests = new ManifestManager(contents, clock, random);
@@ -191,14 +189,14 @@ function openMemory(
   if (!dataPath) {
     return { memory: new Arena(1 << 20).memory, pack: heapPackBuffers(packBytes), dataPath };
   }
-  const packs = dataPath.threads + 1 + PACKS_IN_FLIGHT;
-  const slabs = dataPath.slabCount + 1;
+  const { slabCount, dataLanes, packsInFlight } = dataPath.memory;
+  // One more is for metadata.
+  const packs = dataLanes + 1 + packsInFlight;
+  const slabs = slabCount + 1;
   const page = 1 << 16;
   const arena = new Arena(packs * (packBytes + page) + slabs * (SLAB_BYTES + page));
   const zerosAddress = arena.allocate(SLAB_BYTES);
-  const slabAddresses = Array.from({ length: dataPath.slabCount }, () =>
-    arena.allocate(SLAB_BYTES),
-  );
+  const slabAddresses = Array.from({ length: slabCount }, () => arena.allocate(SLAB_BYTES));
   const pool = dataPath.factory(parameters, arena);
   return {
     memory: arena.memory,

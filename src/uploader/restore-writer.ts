@@ -23,6 +23,8 @@ interface Range {
   readonly items: Waiting[];
 }
 
+/** Bytes of a pack that are read and held at once. Our choice: its half costs nothing more, and less memory. */
+const RANGE_BYTES_MAX = 16 << 20;
 /** Writes that are planned together: enough to find neighbours in the packs. Our choice. */
 const WINDOW_WRITES = 2048;
 const WINDOW_BYTES = 48 << 20;
@@ -70,7 +72,7 @@ export class RestoreWriter {
     this.#window = [];
     this.#windowBytes = 0;
     const { bufferBytes } = this.#repository.contents.options.packBuffers;
-    for (const range of planRanges(window, bufferBytes)) {
+    for (const range of planRanges(window, Math.min(bufferBytes, RANGE_BYTES_MAX))) {
       this.#ranges
         .run(() => this.#restore(range))
         .catch((error: unknown) => {

@@ -65,7 +65,7 @@ interface KeptDirectory {
 const LOOK_AHEAD = 12;
 const AHEAD_MAX = 32;
 /** Entries being worked on at once; more only take memory. Our choice. */
-const OUTSTANDING_MAX = 4096;
+const OUTSTANDING_MAX = 1024;
 /** Directories of previous snapshots that are read for one directory, at once. */
 const PREVIOUS_READS_MAX = 4;
 const CACHE_TAG_NAME = 'CACHEDIR.TAG';

@@ -46,7 +46,7 @@ export async function openTest(path: string, options: OpenTestOptions = {}): Pro
     ...(options.indexMemoryBytes !== undefined && { indexMemoryBytes: options.indexMemoryBytes }),
     dataPath: {
       threads: 2,
-      slabCount: 12,
+      memory: { slabCount: 12, dataLanes: 2, packsInFlight: 2 },
       factory: options.threads === true ? createThreadPool(2) : createInProcessPool,
     },
   });

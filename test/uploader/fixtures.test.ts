@@ -51,7 +51,11 @@ describe.each(FIXTURES.filter((name) => name !== 'ecc'))('fixture %s', (name) =>
       storage,
       password: new Secret(password),
       client: { username, hostname },
-      dataPath: { factory: createInProcessPool, threads: 2, slabCount: 12 },
+      dataPath: {
+        factory: createInProcessPool,
+        threads: 2,
+        memory: { slabCount: 12, dataLanes: 2, packsInFlight: 2 },
+      },
     });
     const made = snapshotsMade.filter(({ snapshotID }) =>
       snapshotList.some(({ id }) => id === snapshotID),
