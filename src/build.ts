@@ -1,12 +1,13 @@
-/** `npm run build`: one file for the command line, one for the threads, the kernels beside them. */
+/** `npm run build [-- DIRECTORY]`: one file for the command line, one for the threads, the kernels beside them. */
 import { copyFileSync, mkdirSync } from 'node:fs';
 import { build } from 'esbuild';
 
 const root = new URL('../', import.meta.url).pathname;
-mkdirSync(`${root}dist`, { recursive: true });
+const out = process.argv[2] ?? `${root}dist`;
+mkdirSync(out, { recursive: true });
 await build({
   entryPoints: { cli: `${root}src/cli/main.ts`, thread: `${root}src/workers/thread.ts` },
-  outdir: `${root}dist`,
+  outdir: out,
   bundle: true,
   platform: 'node',
   target: 'node24',
@@ -18,4 +19,4 @@ await build({
     js: "import { createRequire as bundleRequire } from 'node:module'; const require = bundleRequire(import.meta.url);",
   },
 });
-copyFileSync(`${root}src/codec/wasm/kernels.wasm`, `${root}dist/kernels.wasm`);
+copyFileSync(`${root}src/codec/wasm/kernels.wasm`, `${out}/kernels.wasm`);

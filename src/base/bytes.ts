@@ -3,6 +3,16 @@ export function asBuffer(bytes: Uint8Array): Buffer {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
+/**
+ * Gives the memory of bytes back at once that nobody uses any more; a collection may come late, and the
+ * next allocation then finds it still in the cache. Bytes that share their memory are left alone.
+ */
+export function giveBack(bytes: Uint8Array): void {
+  const { buffer } = bytes;
+  if (buffer.byteLength !== bytes.length || !(buffer instanceof ArrayBuffer)) return;
+  if (!buffer.detached) buffer.transfer(0);
+}
+
 /** Unsigned LEB128, as Go's binary.PutUvarint writes it. */
 export function encodeUvarint(value: number): Uint8Array {
   const out: number[] = [];

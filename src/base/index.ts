@@ -41,6 +41,6 @@ export { createLimiter, type Limiter, mapLimited, Semaphore, Signal } from './li
 export { type RetryOptions, retryOf, withRetry } from './retry.ts';
 export { type Logger, silentLogger } from './log.ts';
 export { Secret } from './secret.ts';
-export { asBuffer, decodeUvarint, encodeUvarint, formatBytes } from './bytes.ts';
+export { asBuffer, decodeUvarint, encodeUvarint, formatBytes, giveBack } from './bytes.ts';
 export { type Posix, posix } from './posix.ts';
 export { joinPath } from './paths.ts';

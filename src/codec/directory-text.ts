@@ -40,8 +40,10 @@ export function entryHead({ name, type, mode, size, mtimeNs, uid, gid }: EntryHe
 
 /** A directory whose files are all as a stream says that they were. */
 export interface SameFiles {
-  readonly files: number;
+  /** Files and symbolic links. */
+  readonly entries: number;
   /** Regular files among them, and their bytes. */
+  readonly files: number;
   readonly bytes: number;
   /** Keys of the contents that name their objects, one after the other, as indexes hold them. */
   readonly keys: Uint8Array;
@@ -109,10 +111,12 @@ export function compareWithStream(
     const isLast = position === order.length - 1;
     if (!text.startsWith(isLast ? `}${END}` : '},', idEnd + 1)) return undefined;
     at = idEnd + 3;
+    if (type !== REGULAR) continue;
     files++;
-    if (type === REGULAR) bytes += size;
+    bytes += size;
   }
   return {
+    entries: order.length,
     files,
     bytes,
     keys,

@@ -65,7 +65,7 @@ interface KeptDirectory {
 const LOOK_AHEAD = 12;
 const AHEAD_MAX = 32;
 /** Entries being worked on at once; more only take memory. Our choice. */
-const OUTSTANDING_MAX = 1024;
+const OUTSTANDING_MAX = 640;
 /** Directories of previous snapshots that are read for one directory, at once. */
 const PREVIOUS_READS_MAX = 4;
 const CACHE_TAG_NAME = 'CACHEDIR.TAG';
@@ -106,9 +106,10 @@ export class TreeUpload {
   async #visit(visit: Visit): Promise<{ done: Promise<StoredDirectory> }> {
     const { signal, counters, policies } = this.#options;
     signal.throwIfAborted();
-    const { listing, same } = await this.#look(visit);
-    const kept = same && this.#keep(visit, same);
-    if (kept) return this.#visitKept(visit, decodeListing(listing).entries, kept);
+    const look = await this.#look(visit);
+    const kept = look.same && this.#keep(visit, look.same);
+    if (kept) return this.#visitKept(visit, decodeListing(look.listing).entries, kept);
+    const listing = look.same ? await this.#pool.readDirectory(visit.path) : look.listing;
     const previous = await this.#loadPrevious(visit.previous);
     const policy = policies.at(visit.relative);
     let directory = decodeListing(listing);
@@ -190,7 +191,7 @@ export class TreeUpload {
   /** What is kept of a directory whose files did not change; undefined when its contents are no longer all there. */
   #keep(visit: Visit, same: SameFiles): KeptDirectory | undefined {
     const { contents } = this.#options.repository;
-    if (!contents.hasAllCommitted(same.keys, same.keys.length / Math.max(1, same.files))) {
+    if (!contents.hasAllCommitted(same.keys, same.keys.length / Math.max(1, same.entries))) {
       return undefined;
     }
     const directories = (JSON.parse(same.directories) as unknown[]).map(parseEntry);

@@ -10,7 +10,7 @@ import {
   rmSync,
   writeSync,
 } from 'node:fs';
-import { joinPath, messageOf } from '../base/index.ts';
+import { giveBack, joinPath, messageOf } from '../base/index.ts';
 import {
   applyAttributesToDescriptor,
   type CodecKeys,
@@ -130,6 +130,7 @@ export class TaskRunner {
         out,
       );
       at += packedLength;
+      if (compressed) giveBack(compressed);
       return { packedLength, compressionHeaderId: compressed ? compressionHeaderId : 0 };
     });
     return packSealed(sealed);
@@ -138,7 +139,9 @@ export class TaskRunner {
   #compress(views: readonly Uint8Array[], headerId: number): Uint8Array | undefined {
     if (headerId === 0) return undefined;
     const whole = views.length === 1 ? (views[0] as Uint8Array) : Buffer.concat(views);
-    return compressContent(compressorById(headerId), whole);
+    const compressed = compressContent(compressorById(headerId), whole);
+    if (views.length > 1) giveBack(whole);
+    return compressed;
   }
 
   readFiles(request: ReadFilesRequest, slab: Span): FileReads {

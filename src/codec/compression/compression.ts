@@ -1,6 +1,6 @@
 import { createRequire } from 'node:module';
 import * as zlib from 'node:zlib';
-import { CodedError } from '../../base/index.ts';
+import { CodedError, giveBack } from '../../base/index.ts';
 import { decodeS2Stream } from './s2.ts';
 
 /** One of Kopia's compressors: its name in policies, its number in front of compressed bytes. */
@@ -149,10 +149,13 @@ export function compressContent(compressor: Compressor, data: Uint8Array): Uint8
   if (!compressor.compress || data.length <= COMPRESSION_HEADER_BYTES) return undefined;
   const stream = compressor.compress(data);
   const length = COMPRESSION_HEADER_BYTES + stream.length;
-  if (length >= data.length) return undefined;
-  const out = Buffer.allocUnsafe(length);
-  out.writeUInt32BE(compressor.headerId, 0);
-  out.set(stream, COMPRESSION_HEADER_BYTES);
+  let out: Buffer | undefined;
+  if (length < data.length) {
+    out = Buffer.allocUnsafe(length);
+    out.writeUInt32BE(compressor.headerId, 0);
+    out.set(stream, COMPRESSION_HEADER_BYTES);
+  }
+  giveBack(stream);
   return out;
 }
 

@@ -1,5 +1,5 @@
 import { closeSync, fstatSync, readSync } from 'node:fs';
-import { CodedError } from '../../base/index.ts';
+import { CodedError, giveBack } from '../../base/index.ts';
 import { type ContentId, contentIdOfKey } from '../content/content-id.ts';
 import type { IndexEntry } from './entry.ts';
 
@@ -21,9 +21,7 @@ export function memorySource(bytes: Uint8Array): ByteSource {
     whole: buffer,
     read: (offset, length) => buffer.subarray(offset, offset + length),
     close: () => {
-      const owner = buffer.buffer;
-      const isWhole = owner.byteLength === buffer.length;
-      if (isWhole && owner instanceof ArrayBuffer && !owner.detached) owner.transfer(0);
+      giveBack(buffer);
     },
   };
 }

@@ -1,0 +1,83 @@
+import { type Measurement, median } from './measure.ts';
+import type { Scenario, Side } from './scenarios/types.ts';
+
+export interface Result {
+  readonly scenario: Scenario;
+  readonly runs: Readonly<Record<Side, readonly Measurement[]>>;
+  readonly storedBytes: Readonly<Record<Side, number>>;
+}
+
+const of = (result: Result, side: Side, field: keyof Measurement): number =>
+  median(result.runs[side].map((run) => run[field]));
+
+/** Half of the distance between the fastest and the slowest run, in per cent of the median. */
+function spread(result: Result, side: Side): number {
+  const seconds = result.runs[side].map((run) => run.seconds);
+  const middle = median(seconds);
+  return (50 * (Math.max(...seconds) - Math.min(...seconds))) / middle;
+}
+
+export const ratioOf = (result: Result): number =>
+  of(result, 'kopia', 'seconds') / of(result, 'ours', 'seconds');
+
+const HEADER = [
+  '| scenario | ours s | ± % | cpu s | MiB | kopia s | ± % | cpu s | MiB | kopia / ours | bar | stored, ours / kopia |',
+  '|---|---|---|---|---|---|---|---|---|---|---|---|',
+];
+
+function row(result: Result): string {
+  const { name, title, bar } = result.scenario;
+  const cells = (side: Side): string[] => [
+    of(result, side, 'seconds').toFixed(2),
+    spread(result, side).toFixed(0),
+    of(result, side, 'cpuSeconds').toFixed(2),
+    of(result, side, 'peakMiB').toFixed(0),
+  ];
+  const stored = (result.storedBytes.ours / result.storedBytes.kopia).toFixed(3);
+  const verdict = `${ratioOf(result).toFixed(2)}${ratioOf(result) >= bar ? '' : ' (missed)'}`;
+  const all = [`${name}: ${title}`, ...cells('ours'), ...cells('kopia'), verdict, bar, stored];
+  return `| ${all.join(' | ')} |`;
+}
+
+/** The table of the report, one line for each scenario. */
+export const markdownTable = (results: readonly Result[]): string =>
+  [...HEADER, ...results.map(row)].join('\n');
+
+const BAR_HEIGHT = 14;
+const ROW_HEIGHT = 44;
+const LABEL_WIDTH = 330;
+const CHART_WIDTH = 420;
+
+/** Bars of wall seconds, each pair to its own longer one. */
+export function svgChart(results: readonly Result[], caption: string): string {
+  const escape = (text: string): string =>
+    text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;');
+  const rows = results.map((result, i) => {
+    const y = 34 + i * ROW_HEIGHT;
+    const longest = Math.max(of(result, 'ours', 'seconds'), of(result, 'kopia', 'seconds'));
+    const bar = (side: Side, offset: number, colour: string): string => {
+      const seconds = of(result, side, 'seconds');
+      const width = (CHART_WIDTH * seconds) / longest;
+      const label = `${side === 'ours' ? 'Longshore' : 'Kopia'} ${seconds.toFixed(2)} s`;
+      return [
+        `<rect x="${LABEL_WIDTH}" y="${y + offset}" width="${width.toFixed(1)}" height="${BAR_HEIGHT}" fill="${colour}"/>`,
+        `<text x="${LABEL_WIDTH + 6}" y="${y + offset + 11}" fill="#fff">${label}</text>`,
+      ].join('');
+    };
+    const title = escape(`${result.scenario.name}: ${result.scenario.title}`);
+    return [
+      `<text x="8" y="${y + 19}">${title}</text>`,
+      bar('ours', 0, '#0b7285'),
+      bar('kopia', BAR_HEIGHT + 2, '#868e96'),
+      `<text x="${LABEL_WIDTH + CHART_WIDTH + 10}" y="${y + 19}" font-weight="bold">${ratioOf(result).toFixed(2)} x</text>`,
+    ].join('\n');
+  });
+  const height = 40 + results.length * ROW_HEIGHT;
+  const width = LABEL_WIDTH + CHART_WIDTH + 80;
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" font-family="sans-serif" font-size="11">
+<rect width="100%" height="100%" fill="#fff"/>
+<text x="8" y="18" font-weight="bold">${escape(caption)}</text>
+${rows.join('\n')}
+</svg>
+`;
+}

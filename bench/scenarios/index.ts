@@ -1,0 +1,89 @@
+import { utimesSync } from 'node:fs';
+import type { Measurement } from '../measure.ts';
+import type { Workplace } from '../workplace.ts';
+import type { Scenario, Side } from './types.ts';
+
+/** A first backup into a new repository, which the real Kopia then reads back. */
+const firstBackup =
+  (source: 'large' | 'small' | 'text', compression?: string) =>
+  async (work: Workplace, side: Side): Promise<Measurement> => {
+    work.need(source);
+    work.newRepository(side, compression);
+    const result = await work.upload(side, source);
+    work.verify();
+    return result;
+  };
+
+const restore =
+  (source: 'large' | 'small') =>
+  async (work: Workplace, side: Side): Promise<Measurement> => {
+    work.need(source);
+    work.newRepository(side);
+    await work.upload(side, source);
+    return work.restore(side, source);
+  };
+
+export const SCENARIOS: readonly Scenario[] = [
+  {
+    name: 'A',
+    title: '3 GiB of random bytes in one file, first backup',
+    bar: 2.0,
+    run: firstBackup('large'),
+  },
+  {
+    name: 'B',
+    title: 'A again after touch: read again, nothing new',
+    bar: 1.8,
+    run: async (work, side) => {
+      work.need('large');
+      work.newRepository(side);
+      await work.upload(side, 'large');
+      utimesSync(work.at('large', 'volume'), new Date(), new Date());
+      const result = await work.upload(side, 'large');
+      work.verify();
+      return result;
+    },
+  },
+  { name: 'C', title: 'restore of A', bar: 3.5, run: restore('large') },
+  {
+    name: 'D',
+    title: '100,000 files, 1 GiB, first backup',
+    bar: 1.3,
+    run: firstBackup('small'),
+  },
+  {
+    name: 'E',
+    title: 'D unchanged',
+    bar: 1.0,
+    isShort: true,
+    run: async (work, side) => {
+      work.need('small');
+      work.newRepository(side);
+      await work.upload(side, 'small');
+      return work.upload(side, 'small');
+    },
+  },
+  { name: 'F', title: 'restore of D', bar: 1.6, run: restore('small') },
+  {
+    name: 'G',
+    title: '16 GiB sparse image holding 3 GiB, --block',
+    bar: 4,
+    run: async (work, side) => {
+      work.need('sparse');
+      work.newRepository(side);
+      // Kopia has no raw mode of its own: it gets the folder that holds the image.
+      const result =
+        side === 'ours'
+          ? await work.upload(side, 'sparse/image', '--block')
+          : await work.upload(side, 'sparse');
+      work.verify();
+      return result;
+    },
+  },
+  {
+    name: 'H',
+    title: '3 GiB of programs and text with zstd-fastest',
+    bar: 1.3,
+    run: firstBackup('text', 'zstd-fastest'),
+  },
+];

@@ -1,0 +1,17 @@
+import type { Measurement } from '../measure.ts';
+import type { Workplace } from '../workplace.ts';
+
+/** Who does the work: Longshore, or a peer by name. */
+export type Side = 'ours' | 'kopia';
+
+/** One row of the report: what is measured on each side under the same conditions. */
+export interface Scenario {
+  readonly name: string;
+  readonly title: string;
+  /** What the project holds itself to: peer's time / ours. */
+  readonly bar: number;
+  /** Shorter than 2 s: nine pairs instead of three. */
+  readonly isShort?: boolean;
+  /** Measures one run; may prepare and check outside of the measurement. */
+  run(work: Workplace, side: Side): Promise<Measurement>;
+}

@@ -1,0 +1,220 @@
+import { execFileSync } from 'node:child_process';
+import * as fs from 'node:fs';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
+import { measure, type Measurement } from './measure.ts';
+import type { Side } from './scenarios/types.ts';
+
+const ROOT = new URL('..', import.meta.url).pathname;
+export const KOPIA = join(
+  process.env.PEERS_DIR ?? join(homedir(), '.cache', '.peers'),
+  'bin',
+  'kopia',
+);
+
+export interface Sizes {
+  readonly largeBytes: number;
+  readonly smallFiles: number;
+  readonly sparseBytes: number;
+  readonly sparseDataBytes: number;
+}
+export const FULL: Sizes = {
+  largeBytes: 3 * 2 ** 30,
+  smallFiles: 100_000,
+  sparseBytes: 16 * 2 ** 30,
+  sparseDataBytes: 3 * 2 ** 30,
+};
+export const QUICK: Sizes = {
+  largeBytes: 64 << 20,
+  smallFiles: 2000,
+  sparseBytes: 512 << 20,
+  sparseDataBytes: 96 << 20,
+};
+const SPARSE_PIECES = 24;
+
+/** Sources, repository and commands of both sides in one folder. Kopia makes its repositories, we make ours. */
+export class Workplace {
+  readonly directory: string;
+  readonly sizes: Sizes;
+  readonly #env: NodeJS.ProcessEnv;
+  readonly #longshore: string;
+
+  constructor(directory: string, sizes: Sizes) {
+    this.directory = directory;
+    this.sizes = sizes;
+    this.#env = {
+      ...process.env,
+      LONGSHORE_PASSWORD: 'bench',
+      KOPIA_PASSWORD: 'bench',
+      KOPIA_CONFIG_PATH: this.at('kopia-config'),
+      KOPIA_CACHE_DIRECTORY: this.at('kopia-cache'),
+      KOPIA_LOG_DIR: this.at('kopia-log'),
+      KOPIA_CHECK_FOR_UPDATES: 'false',
+    };
+    fs.rmSync(directory, { recursive: true, force: true });
+    fs.mkdirSync(directory, { recursive: true });
+    this.#longshore = this.#install();
+  }
+
+  at(...names: string[]): string {
+    return join(this.directory, ...names);
+  }
+
+  /** The package as npm would install it: bundles and launcher, no sources. */
+  #install(): string {
+    const target = this.at('package');
+    execFileSync(process.execPath, [join(ROOT, 'src/build.ts'), join(target, 'dist')]);
+    fs.cpSync(join(ROOT, 'bin'), join(target, 'bin'), { recursive: true });
+    fs.symlinkSync(join(ROOT, 'node_modules'), join(target, 'node_modules'));
+    return join(target, 'bin', 'longshore');
+  }
+
+  kopia(...parameters: string[]): string {
+    return execFileSync(KOPIA, parameters, {
+      env: this.#env,
+      encoding: 'utf8',
+      stdio: ['ignore', 'pipe', 'ignore'],
+      maxBuffer: 1 << 28,
+    });
+  }
+
+  longshore(...parameters: string[]): string {
+    const options = { env: this.#env, encoding: 'utf8', maxBuffer: 1 << 28 } as const;
+    return execFileSync(this.#longshore, parameters, options);
+  }
+
+  measure(side: Side, ours: string[], theirs: string[]): Promise<Measurement> {
+    return side === 'ours'
+      ? measure(this.#longshore, ours, this.#env)
+      : measure(KOPIA, theirs, this.#env);
+  }
+
+  /** A new repository of the side's own making; Kopia is connected to it in any case, to verify. */
+  newRepository(side: Side, compression?: string): void {
+    // Kopia keeps formats and indexes of what lay at this path before.
+    for (const name of ['repo', 'kopia-config', 'kopia-cache']) {
+      fs.rmSync(this.at(name), { recursive: true, force: true });
+    }
+    if (side === 'ours') {
+      this.longshore('repository', 'create', '--repo', this.at('repo'));
+      this.kopia('repository', 'connect', 'filesystem', '--path', this.at('repo'));
+    } else {
+      this.kopia('repository', 'create', 'filesystem', '--path', this.at('repo'));
+    }
+    if (compression) this.kopia('policy', 'set', '--global', `--compression=${compression}`);
+  }
+
+  upload(side: Side, source: string, ...flags: string[]): Promise<Measurement> {
+    return this.measure(
+      side,
+      ['snapshot', 'create', this.at(source), '--repo', this.at('repo'), ...flags],
+      ['snapshot', 'create', this.at(source), '--no-progress'],
+    );
+  }
+
+  /** Restores the newest snapshot, checks that it equals the source, and removes it. */
+  async restore(side: Side, source: string): Promise<Measurement> {
+    type Listed = { rootEntry: { obj: string } }[];
+    const newest = (JSON.parse(this.kopia('snapshot', 'list', '--json')) as Listed).at(-1);
+    const root = newest?.rootEntry.obj ?? '';
+    const out = this.at('out');
+    const result = await this.measure(
+      side,
+      ['snapshot', 'restore', root, out, '--repo', this.at('repo')],
+      ['snapshot', 'restore', root, out, '--no-progress'],
+    );
+    execFileSync('diff', ['-rq', '--no-dereference', this.at(source), out]);
+    fs.rmSync(out, { recursive: true });
+    return result;
+  }
+
+  /** The real Kopia reads everything back, whoever wrote it. */
+  verify(): void {
+    this.kopia('snapshot', 'verify', '--verify-files-percent=100');
+  }
+
+  bytesStored(): number {
+    return fs
+      .readdirSync(this.at('repo'), { recursive: true, withFileTypes: true })
+      .filter((entry) => entry.isFile())
+      .reduce((sum, entry) => sum + fs.statSync(join(entry.parentPath, entry.name)).size, 0);
+  }
+
+  /** Makes a source once. */
+  need(name: 'large' | 'small' | 'sparse' | 'text'): void {
+    if (fs.existsSync(this.at(name))) return;
+    fs.mkdirSync(this.at(name), { recursive: true });
+    if (name === 'large') this.#makeRandom(this.at('large', 'volume'), this.sizes.largeBytes);
+    else if (name === 'small') this.#makeSmall();
+    else if (name === 'sparse') this.#makeSparse();
+    else this.#makeText();
+  }
+
+  drop(name: string): void {
+    fs.rmSync(this.at(name), { recursive: true, force: true });
+  }
+
+  #makeRandom(path: string, bytes: number): void {
+    execFileSync('bash', ['-c', `head -c ${bytes} /dev/urandom > '${path}'`]);
+  }
+
+  /** Log-normal sizes with a median of 4 KiB, from a fixed seed; about 1 GiB in 100,000 files. */
+  #makeSmall(): void {
+    const pool = Buffer.alloc(32 << 20);
+    execFileSync('bash', ['-c', `head -c ${pool.length} /dev/urandom > '${this.at('pool')}'`]);
+    fs.readFileSync(this.at('pool')).copy(pool);
+    fs.rmSync(this.at('pool'));
+    let state = 1;
+    const random = (): number => {
+      state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+      return (state + 0.5) / 2 ** 32;
+    };
+    for (let i = 0; i < this.sizes.smallFiles; i++) {
+      const folder = this.at('small', `d${Math.floor(i / 1000)}`, `e${Math.floor(i / 100) % 10}`);
+      if (i % 100 === 0) fs.mkdirSync(folder, { recursive: true });
+      const normal = Math.sqrt(-2 * Math.log(random())) * Math.cos(2 * Math.PI * random());
+      const bytes = Math.min(4 << 20, Math.round(4096 * Math.exp(1.36 * normal)));
+      const start = Math.floor(random() * (pool.length - bytes));
+      fs.writeFileSync(join(folder, `f${i}`), pool.subarray(start, start + bytes));
+    }
+  }
+
+  /** Data in 24 pieces, spread over an image of holes. */
+  #makeSparse(): void {
+    const { sparseBytes, sparseDataBytes } = this.sizes;
+    const image = this.at('sparse', 'image');
+    fs.writeFileSync(image, '');
+    fs.truncateSync(image, sparseBytes);
+    const piece = Math.floor(sparseDataBytes / SPARSE_PIECES / (1 << 20));
+    const step = Math.floor(sparseBytes / SPARSE_PIECES / (1 << 20));
+    for (let i = 0; i < SPARSE_PIECES; i++) {
+      const dd = `of='${image}' bs=1M count=${piece} seek=${i * step} conv=notrunc`;
+      execFileSync('bash', ['-c', `dd if=/dev/urandom ${dd} status=none`]);
+    }
+  }
+
+  /** Programs and text of this machine, over and over, each time with another first line. */
+  #makeText(): void {
+    const out = fs.openSync(this.at('text', 'volume'), 'w');
+    const programs = fs.readFileSync(process.execPath).subarray(0, 48 << 20);
+    const words = Buffer.from(this.#words());
+    let written = 0;
+    for (let round = 0; written < this.sizes.largeBytes; round++) {
+      const salted = Buffer.from(programs);
+      // Different in every 64 KiB, so that nothing of it is found again.
+      for (let at = 0; at < salted.length; at += 65_536) salted.writeUInt32LE(round, at);
+      for (const part of [salted, words, Buffer.from(`round ${round}\n`.repeat(3))]) {
+        written += fs.writeSync(out, part.subarray(0, this.sizes.largeBytes - written));
+      }
+    }
+    fs.closeSync(out);
+  }
+
+  #words(): string {
+    const lines: string[] = [];
+    for (const name of ['README.md', 'ARCHITECTURE.md', 'package-lock.json']) {
+      lines.push(fs.readFileSync(join(ROOT, name), 'utf8'));
+    }
+    return lines.join('\n');
+  }
+}

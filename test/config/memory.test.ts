@@ -1,0 +1,128 @@
+import { execFileSync, spawnSync } from 'node:child_process';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { cgroupMemoryBytes } from '../../src/config/index.ts';
+import { parseBytes } from '../../src/cli/program.ts';
+import { MEMORY_BYTES_MIN, planMemory } from '../../src/repository/index.ts';
+import { assertSameTree, tempDirectory } from '../support/kopia.ts';
+import { installPackage } from '../support/package.ts';
+import { makeTree } from '../support/trees.ts';
+
+const MIB = 2 ** 20;
+const GROUPS = '/sys/fs/cgroup';
+
+const reading =
+  (files: Record<string, string>) =>
+  (path: string): string | undefined =>
+    files[path];
+
+describe('the limit of the container', () => {
+  it('version 2: the least on the way up counts', () => {
+    const files = {
+      '/proc/self/cgroup': '0::/kubepods/pod1/c1\n',
+      [`${GROUPS}/kubepods/pod1/c1/memory.max`]: 'max\n',
+      [`${GROUPS}/kubepods/pod1/memory.max`]: '536870912\n',
+      [`${GROUPS}/kubepods/memory.max`]: '1073741824\n',
+    };
+    expect(cgroupMemoryBytes(reading(files))).toBe(512 * MIB);
+  });
+
+  it('version 1: the mount is the container where the path is not in it', () => {
+    const files = {
+      '/proc/self/cgroup': '3:cpu:/x\n4:memory:/docker/abc\n',
+      [`${GROUPS}/memory/memory.limit_in_bytes`]: '268435456\n',
+    };
+    expect(cgroupMemoryBytes(reading(files))).toBe(256 * MIB);
+  });
+
+  it('none at all, and what says "unlimited", are no limit', () => {
+    expect(cgroupMemoryBytes(reading({}))).toBeUndefined();
+    const files = {
+      '/proc/self/cgroup': '4:memory:/\n',
+      [`${GROUPS}/memory/memory.limit_in_bytes`]: '9223372036854771712\n',
+    };
+    expect(cgroupMemoryBytes(reading(files))).toBeUndefined();
+  });
+});
+
+it.each([
+  ['256MiB', 256 * MIB],
+  ['1GiB', 1024 * MIB],
+  ['500MB', 500_000_000],
+  ['64k', 64_000],
+  ['1048576', MIB],
+  ['a lot', undefined],
+  ['-5MiB', undefined],
+])('%s is %s bytes', (text, bytes) => {
+  expect(parseBytes(text)).toBe(bytes);
+});
+
+it('a budget is shared out within its bounds, and one too small is refused', () => {
+  for (const threads of [1, 2, 8]) {
+    let before = planMemory(MEMORY_BYTES_MIN, threads);
+    for (let mib = MEMORY_BYTES_MIN / MIB; mib <= 4096; mib += 32) {
+      const plan = planMemory(mib * MIB, threads);
+      expect(plan.slabCount).toBeGreaterThanOrEqual(7);
+      expect(plan.dataLanes).toBeGreaterThanOrEqual(1);
+      expect(plan.dataLanes).toBeLessThanOrEqual(threads);
+      expect(plan.dataLanes + plan.packsInFlight).toBeGreaterThanOrEqual(
+        before.dataLanes + before.packsInFlight,
+      );
+      before = plan;
+    }
+  }
+  expect(() => planMemory(100 * MIB, 2)).toThrow(/too low; at least 160/);
+});
+
+const canGroup = ((): boolean => {
+  if (process.getuid?.() !== 0) return false;
+  const group = `${GROUPS}/memory/longshore-probe`;
+  try {
+    fs.mkdirSync(group);
+    fs.rmdirSync(group);
+    return fs.existsSync(`${GROUPS}/memory/memory.limit_in_bytes`);
+  } catch {
+    return false;
+  }
+})();
+
+describe.skipIf(!canGroup)('in a control group of 192 MiB', () => {
+  const work = tempDirectory('memory');
+  const group = `${GROUPS}/memory/longshore-${process.pid}`;
+  const at = (name: string): string => join(work, name);
+  afterAll(() => {
+    fs.rmSync(work, { recursive: true, force: true });
+    fs.rmdirSync(group);
+  });
+  const longshore = (...parameters: string[]): string => {
+    const script = 'echo $$ > "$0/cgroup.procs"; exec "$@"';
+    const { status, signal, stdout, stderr } = spawnSync(
+      'bash',
+      ['-c', script, group, at('package/bin/longshore'), ...parameters],
+      { env: { ...process.env, LONGSHORE_PASSWORD: 'secret' }, encoding: 'utf8' },
+    );
+    expect({ status, signal, stderr }).toEqual({ status: 0, signal: null, stderr: '' });
+    return stdout;
+  };
+
+  it('large and small files go in and come back', () => {
+    installPackage(at('package'));
+    fs.mkdirSync(group);
+    fs.writeFileSync(`${group}/memory.limit_in_bytes`, String(192 * MIB));
+    makeTree(at('tree'), 'memory');
+    execFileSync('bash', ['-c', `head -c 500000000 /dev/urandom > '${at('tree')}/large'`]);
+    for (let i = 0; i < 5000; i++) {
+      fs.mkdirSync(at(`tree/files/${i % 50}`), { recursive: true });
+      fs.writeFileSync(at(`tree/files/${i % 50}/${i}`), String(i).repeat(1000));
+    }
+    const flags = ['--repo', at('repo'), '--memory-limit', '192MiB'];
+    longshore('repository', 'create', ...flags);
+    const created = longshore('snapshot', 'create', at('tree'), ...flags, '--json');
+    const { id } = JSON.parse(created) as { id: string };
+    longshore('snapshot', 'create', at('tree'), ...flags);
+    longshore('snapshot', 'restore', id, at('out'), ...flags);
+    longshore('repository', 'verify', '--read-all', ...flags);
+    assertSameTree(at('tree'), at('out'));
+  });
+});
