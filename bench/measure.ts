@@ -45,7 +45,8 @@ function childrenOf(pid: number): number[] {
   }
 }
 
-function peakOf(pid: number): number {
+/** Highest resident set of a process so far, KiB; 0 when it is gone. */
+export function peakOf(pid: number): number {
   try {
     return Number(/VmHWM:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0);
   } catch {

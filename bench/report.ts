@@ -34,8 +34,15 @@ function row(result: Result): string {
     of(result, side, 'peakMiB').toFixed(0),
   ];
   const stored = (result.storedBytes.ours / result.storedBytes.kopia).toFixed(3);
-  const verdict = `${ratioOf(result).toFixed(2)}${ratioOf(result) >= bar ? '' : ' (missed)'}`;
-  const all = [`${name}: ${title}`, ...cells('ours'), ...cells('kopia'), verdict, bar, stored];
+  const verdict = `${ratioOf(result).toFixed(2)}${bar === undefined || ratioOf(result) >= bar ? '' : ' (missed)'}`;
+  const all = [
+    `${name}: ${title}`,
+    ...cells('ours'),
+    ...cells('kopia'),
+    verdict,
+    bar ?? '',
+    stored,
+  ];
   return `| ${all.join(' | ')} |`;
 }
 

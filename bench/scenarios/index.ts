@@ -10,7 +10,7 @@ const firstBackup =
     work.need(source);
     work.newRepository(side, compression);
     const result = await work.upload(side, source);
-    work.verify();
+    work.verify(side);
     return result;
   };
 
@@ -40,7 +40,7 @@ export const SCENARIOS: readonly Scenario[] = [
       await work.upload(side, 'large');
       utimesSync(work.at('large', 'volume'), new Date(), new Date());
       const result = await work.upload(side, 'large');
-      work.verify();
+      work.verify(side);
       return result;
     },
   },
@@ -76,7 +76,7 @@ export const SCENARIOS: readonly Scenario[] = [
         side === 'ours'
           ? await work.upload(side, 'sparse/image', '--block')
           : await work.upload(side, 'sparse');
-      work.verify();
+      work.verify(side);
       return result;
     },
   },

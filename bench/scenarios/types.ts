@@ -9,7 +9,7 @@ export interface Scenario {
   readonly name: string;
   readonly title: string;
   /** What the project holds itself to: peer's time / ours. */
-  readonly bar: number;
+  readonly bar?: number | undefined;
   /** Shorter than 2 s: nine pairs instead of three. */
   readonly isShort?: boolean;
   /** Measures one run; may prepare and check outside of the measurement. */
