@@ -5,12 +5,14 @@ export function asBuffer(bytes: Uint8Array): Buffer {
 
 /**
  * Gives the memory of bytes back at once that nobody uses any more; a collection may come late, and the
- * next allocation then finds it still in the cache. Bytes that share their memory are left alone.
+ * next allocation then finds it still in the cache. Bytes that share their memory are left alone, unless
+ * the caller knows that what lies beside them is `slack` and no longer in use either.
  */
-export function giveBack(bytes: Uint8Array): void {
+export function giveBack(bytes: Uint8Array, { slack = false } = {}): void {
   const { buffer } = bytes;
-  if (buffer.byteLength !== bytes.length || !(buffer instanceof ArrayBuffer)) return;
-  if (!buffer.detached) buffer.transfer(0);
+  const isOwn =
+    buffer.byteLength === bytes.length || (slack && buffer.byteLength > Buffer.poolSize);
+  if (isOwn && buffer instanceof ArrayBuffer && !buffer.detached) buffer.transfer(0);
 }
 
 /** Unsigned LEB128, as Go's binary.PutUvarint writes it. */

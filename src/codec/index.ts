@@ -31,6 +31,7 @@ export {
 } from './encryption/encryption.ts';
 export {
   compressContent,
+  compressInParts,
   type Compressor,
   compressorById,
   compressorByName,

@@ -16,7 +16,7 @@ const MIB = 2 ** 20;
 export const DEFAULT_MEMORY_BYTES = 256 * MIB;
 export const MEMORY_BYTES_MIN = 160 * MIB;
 /** Node, its code, the heap of the main thread; and each worker thread. Measured, see docs/performance.md. */
-const PROCESS_BYTES = 96 * MIB;
+const PROCESS_BYTES = 104 * MIB;
 const THREAD_BYTES = 14 * MIB;
 const SLAB_MIB = 4;
 /** A pack of the default size, full. */

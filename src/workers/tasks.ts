@@ -15,7 +15,7 @@ import {
   applyAttributesToDescriptor,
   type CodecKeys,
   compareWithStream,
-  compressContent,
+  compressInParts,
   compressorById,
   type ContentHasher,
   contentIv,
@@ -124,22 +124,19 @@ export class TaskRunner {
       const length = spans.reduce((sum, span) => sum + span.length, 0);
       const room = length + this.#encryptor.overheadBytes;
       const out = this.#bytes.subarray(at, at + room);
-      const packedLength = this.#encryptor.seal(
-        compressed ? [compressed] : views,
-        contentIv(hash),
-        out,
-      );
+      const packedLength = this.#encryptor.seal(compressed ?? views, contentIv(hash), out);
       at += packedLength;
-      if (compressed) giveBack(compressed);
+      // zstd-napi returns the start of a buffer that would hold the worst case.
+      if (compressed) giveBack(compressed[1], { slack: true });
       return { packedLength, compressionHeaderId: compressed ? compressionHeaderId : 0 };
     });
     return packSealed(sealed);
   }
 
-  #compress(views: readonly Uint8Array[], headerId: number): Uint8Array | undefined {
+  #compress(views: readonly Uint8Array[], headerId: number): [Uint8Array, Uint8Array] | undefined {
     if (headerId === 0) return undefined;
     const whole = views.length === 1 ? (views[0] as Uint8Array) : Buffer.concat(views);
-    const compressed = compressContent(compressorById(headerId), whole);
+    const compressed = compressInParts(compressorById(headerId), whole);
     if (views.length > 1) giveBack(whole);
     return compressed;
   }

@@ -142,21 +142,26 @@ export function compressorById(headerId: number): Compressor {
   return compressor;
 }
 
-/**
- * Header and stream when that is shorter than the data, else undefined: store it raw.
- */
+/** Header and stream, one after the other, when they are shorter than the data; else undefined: store it raw. */
 export function compressContent(compressor: Compressor, data: Uint8Array): Uint8Array | undefined {
+  const parts = compressInParts(compressor, data);
+  return parts && Buffer.concat(parts);
+}
+
+/** The same without joining them. */
+export function compressInParts(
+  compressor: Compressor,
+  data: Uint8Array,
+): [header: Uint8Array, stream: Uint8Array] | undefined {
   if (!compressor.compress || data.length <= COMPRESSION_HEADER_BYTES) return undefined;
   const stream = compressor.compress(data);
-  const length = COMPRESSION_HEADER_BYTES + stream.length;
-  let out: Buffer | undefined;
-  if (length < data.length) {
-    out = Buffer.allocUnsafe(length);
-    out.writeUInt32BE(compressor.headerId, 0);
-    out.set(stream, COMPRESSION_HEADER_BYTES);
+  if (COMPRESSION_HEADER_BYTES + stream.length >= data.length) {
+    giveBack(stream, { slack: true });
+    return undefined;
   }
-  giveBack(stream);
-  return out;
+  const header = Buffer.alloc(COMPRESSION_HEADER_BYTES);
+  header.writeUInt32BE(compressor.headerId, 0);
+  return [header, stream];
 }
 
 /**
