@@ -4,8 +4,9 @@ import { type DirectoryListing, STAT_FIELDS } from './pool.ts';
 /** What a directory stream says of a name before it says what the object is. */
 export interface EntryHead {
   readonly name: string;
+  /** `f`, `d` or `s`; others are kept as they are. */
   readonly type: string;
-  /** 0o7777. */
+  /** Permission bits, and setuid, setgid, sticky as in `stat`: 0o7777. */
   readonly mode: number;
   readonly size: number;
   readonly mtimeNs: Nanoseconds;

@@ -9,7 +9,7 @@ import {
   parseGoTime,
   parseJsonLossless,
 } from '../base/index.ts';
-import { DIRECTORY_STREAM, entryHead, GO_FLAGS } from '../codec/index.ts';
+import { DIRECTORY_STREAM, entryHead, type EntryHead, GO_FLAGS } from '../codec/index.ts';
 import { objectId, type ObjectId } from '../repository/index.ts';
 
 /** File types that a snapshot holds; anything else a reader meets is kept as it is and not restored. */
@@ -35,16 +35,7 @@ export interface EntryError {
 }
 
 /** One name in a directory, or the root of a snapshot. */
-export interface DirectoryEntry {
-  readonly name: string;
-  /** An {@link EntryType}; others are kept as they are. */
-  readonly type: string;
-  /** Permission bits, and setuid, setgid, sticky as in `stat`: 0o7777. */
-  readonly mode: number;
-  readonly size: number;
-  readonly mtimeNs: Nanoseconds;
-  readonly uid: number;
-  readonly gid: number;
+export interface DirectoryEntry extends EntryHead {
   readonly objectId: ObjectId;
   readonly summary?: DirectorySummary | undefined;
 }

@@ -16,10 +16,6 @@ export class Outcomes {
   #failure: { error: unknown } | undefined;
   #onSettled: (() => void) | undefined;
 
-  get length(): number {
-    return this.#list.length;
-  }
-
   add(outcome: Outcome): void {
     this.#list.push(outcome);
   }

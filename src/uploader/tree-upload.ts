@@ -194,14 +194,20 @@ export class TreeUpload {
     if (!contents.hasAllCommitted(same.keys, same.keys.length / Math.max(1, same.entries))) {
       return undefined;
     }
-    const directories = (JSON.parse(same.directories) as unknown[]).map(parseEntry);
-    const summary = parseSummary(JSON.parse(same.summary));
+    let directories: DirectoryEntry[];
+    let summary: DirectorySummary | undefined;
+    try {
+      directories = (JSON.parse(same.directories) as unknown[]).map(parseEntry);
+      summary = parseSummary(JSON.parse(same.summary));
+    } catch {
+      // Loaded once more, it is warned of.
+      return undefined;
+    }
     const isClean =
-      summary &&
-      summary.incomplete === undefined &&
-      summary.numFailed === 0 &&
+      summary?.incomplete === undefined &&
+      summary?.numFailed === 0 &&
       (summary.numIgnoredErrors ?? 0) === 0;
-    if (!isClean || directories.some(({ type }) => type !== 'd')) return undefined;
+    if (!summary || !isClean || directories.some(({ type }) => type !== 'd')) return undefined;
     return { same, id: visit.previous[0] as ObjectId, summary, directories };
   }
 

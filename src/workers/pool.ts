@@ -134,12 +134,23 @@ export function createThreadPool(threads: number): CodecPoolFactory {
   return (keys, arena) => new ThreadPool(keys, arena, threads, started.splice(0));
 }
 
-function startWorker(): Worker {
+interface StartedWorker {
+  readonly worker: Worker;
+  /** Also for one that ended before anybody asked. */
+  readonly exited: Promise<void>;
+}
+
+function startWorker(): StartedWorker {
   const worker = new Worker(THREAD_ENTRY);
   worker.unref();
   // Its exit tells as much, and is always told.
   worker.on('error', () => undefined);
-  return worker;
+  const exited = new Promise<void>((resolve) => {
+    worker.on('exit', () => {
+      resolve();
+    });
+  });
+  return { worker, exited };
 }
 
 class ThreadPool extends TaskPool {
@@ -150,7 +161,7 @@ class ThreadPool extends TaskPool {
   #replacementsLeft = REPLACEMENTS_MAX;
   #failure: CodedError | undefined;
 
-  constructor(keys: CodecKeys, arena: Arena, threads: number, started: Worker[]) {
+  constructor(keys: CodecKeys, arena: Arena, threads: number, started: StartedWorker[]) {
     super(arena);
     this.threads = threads;
     const { hash, encryption, secret, masterKey } = keys;
@@ -160,9 +171,9 @@ class ThreadPool extends TaskPool {
     );
   }
 
-  #startThread(threadIndex: number, worker = startWorker()): ThreadSlot {
+  #startThread(threadIndex: number, started = startWorker()): ThreadSlot {
     const data: ThreadData = { keys: this.#keys, memory: this.arena.memory, threadIndex };
-    return new ThreadSlot(worker, data, {
+    return new ThreadSlot(started, data, {
       onFree: () => {
         this.#dispatch();
       },
@@ -223,20 +234,17 @@ class ThreadSlot {
   #nextId = 0;
   #stopping = false;
 
-  constructor(worker: Worker, data: ThreadData, events: SlotEvents) {
+  constructor({ worker, exited }: StartedWorker, data: ThreadData, events: SlotEvents) {
     this.#worker = worker;
     this.#worker.on('message', (reply: Reply) => {
       this.#onReply(reply);
       events.onFree();
     });
-    this.#exited = new Promise((resolve) => {
-      this.#worker.on('exit', () => {
-        const lost = [...this.#tasks.values()];
-        this.#tasks.clear();
-        resolve();
-        if (!this.#stopping) events.onExit(lost, this);
-        else for (const task of lost) task.reject(new CodedError('POOL_CLOSED', 'stopped'));
-      });
+    this.#exited = exited.then(() => {
+      const lost = [...this.#tasks.values()];
+      this.#tasks.clear();
+      if (!this.#stopping) events.onExit(lost, this);
+      else for (const task of lost) task.reject(new CodedError('POOL_CLOSED', 'stopped'));
     });
     const request: Request = { kind: 'init', data };
     this.#worker.postMessage(request);

@@ -174,13 +174,7 @@ export class Kernels {
   blake2bPair(key: Blake2bKey, a: Spans, b: Spans): [Uint8Array, Uint8Array] {
     const first = this.#lane(key, a, STATE_A, BLOCK_A);
     const second = this.#lane(key, b, STATE_B, BLOCK_B);
-    for (;;) {
-      const blocks = Math.min(first.advance(), second.advance());
-      if (blocks === 0) break;
-      this.#wasm.blake2b2(first.state, second.state, first.address, second.address, blocks);
-      first.skip(blocks);
-      second.skip(blocks);
-    }
+    this.#runPair(first, second);
     while (first.advance() > 0) first.run(first.available);
     while (second.advance() > 0) second.run(second.available);
     return [first.finish(), second.finish()];
@@ -201,16 +195,21 @@ export class Kernels {
       while (first.advance() > 0) first.run(first.available);
       return [{ digest: first.finish() }];
     }
+    this.#runPair(first, second);
+    return [first, second].map((lane) =>
+      lane.advance() === 0 ? { digest: lane.finish() } : { resume: lane.pause() },
+    );
+  }
+
+  /** Both lanes as far as the shorter goes. */
+  #runPair(first: Blake2bLane, second: Blake2bLane): void {
     for (;;) {
       const blocks = Math.min(first.advance(), second.advance());
-      if (blocks === 0) break;
+      if (blocks === 0) return;
       this.#wasm.blake2b2(first.state, second.state, first.address, second.address, blocks);
       first.skip(blocks);
       second.skip(blocks);
     }
-    return [first, second].map((lane) =>
-      lane.advance() === 0 ? { digest: lane.finish() } : { resume: lane.pause() },
-    );
   }
 
   #lane(

@@ -44,11 +44,6 @@ export class CommittedIndex {
     return this.#watermarkSeconds;
   }
 
-  /** Entries over all bodies; a content that several name counts several times. */
-  get entryCount(): number {
-    return this.#bodies.reduce((sum, body) => sum + body.count, 0);
-  }
-
   /**
    * Takes over one body. Those in memory are merged when they fill their share, so that an index of any
    * size is merged about once while it loads; {@link settle} when the last has come.
