@@ -8,21 +8,13 @@ import {
   Semaphore,
   systemCode,
 } from '../base/index.ts';
-import type { CodecPool, DirectoryComparison, PackedStream, SameFiles } from '../codec/index.ts';
-import {
-  hashOf,
-  type ObjectId,
-  parseObjectId,
-  readObject,
-  writeObject,
-} from '../repository/index.ts';
+import type { CodecPool } from '../codec/index.ts';
+import { type ObjectId, parseObjectId, readObject, writeObject } from '../repository/index.ts';
 import {
   decodeDirectory,
   type DirectoryEntry,
   type DirectorySummary,
   encodeDirectory,
-  parseEntry,
-  parseSummary,
   type Policy,
 } from '../snapshot/index.ts';
 import {
@@ -31,11 +23,13 @@ import {
   type FileUploadOptions,
   metadataCompressor,
 } from './file-upload.ts';
+import { CACHE_TAG_NAME, DirectoryLooks, type KeptDirectory } from './directory-looks.ts';
 import { IgnoreRules } from './ignore-rules.ts';
 import { decodeListing, type SourceDirectory, type SourceEntry } from './listing.ts';
 import { type Outcome, Outcomes } from './outcomes.ts';
 import { PreviousEntries } from './previous-entries.ts';
 import { summarize } from './summary.ts';
+import { relativePath, type Visit, visitBelow } from './visit.ts';
 
 /** The stored form of a directory. */
 export interface StoredDirectory {
@@ -43,32 +37,12 @@ export interface StoredDirectory {
   readonly summary: DirectorySummary;
 }
 
-/** A directory on its way: what was in it last time, and where it lies. */
-interface Visit {
-  readonly path: string | Uint8Array;
-  /** Relative to the root of the snapshot, '' for the root. */
-  readonly relative: string;
-  readonly previous: readonly ObjectId[];
-  readonly rules: IgnoreRules;
-  readonly attributes: Pick<SourceEntry, 'mtimeNs' | 'device'>;
-}
-
-/** A directory whose files are as in the previous snapshot, and what that one holds of it. */
-interface KeptDirectory {
-  readonly same: SameFiles;
-  readonly id: ObjectId;
-  readonly summary: DirectorySummary;
-  readonly directories: readonly DirectoryEntry[];
-}
-
-/** Directories that threads look at before their turn: of one parent, and in all. Our choice. */
+/** Children of one directory that threads look at before their turn. Our choice. */
 const LOOK_AHEAD = 12;
-const AHEAD_MAX = 32;
 /** Entries being worked on at once; more only take memory. Our choice. */
 const OUTSTANDING_MAX = 640;
 /** Directories of previous snapshots that are read for one directory, at once. */
 const PREVIOUS_READS_MAX = 4;
-const CACHE_TAG_NAME = 'CACHEDIR.TAG';
 /** bford.info/cachedir: a directory with this tag holds nothing worth keeping. */
 const CACHE_TAG = 'Signature: 8a477f597d28d172789f06886806bc55';
 
@@ -77,10 +51,8 @@ export class TreeUpload {
   readonly #options: FileUploadOptions;
   readonly #pool: CodecPool;
   readonly #files: FileUpload;
+  readonly #looks: DirectoryLooks;
   readonly #outstanding = new Semaphore(OUTSTANDING_MAX);
-  /** Looks that were started before their turn, by path. */
-  readonly #ahead = new Map<string | Uint8Array, Promise<DirectoryComparison>>();
-  readonly #seen = new WeakSet<Visit>();
 
   constructor(options: FileUploadOptions, files: FileUpload) {
     const { dataPath } = options.repository;
@@ -88,6 +60,7 @@ export class TreeUpload {
     this.#options = options;
     this.#pool = dataPath.pool;
     this.#files = files;
+    this.#looks = new DirectoryLooks(options, dataPath.pool);
   }
 
   /** Stores a directory and all below. Throws only when the root itself cannot be read. */
@@ -106,8 +79,8 @@ export class TreeUpload {
   async #visit(visit: Visit): Promise<{ done: Promise<StoredDirectory> }> {
     const { signal, counters, policies } = this.#options;
     signal.throwIfAborted();
-    const look = await this.#look(visit);
-    const kept = look.same && this.#keep(visit, look.same);
+    const look = await this.#looks.look(visit);
+    const kept = look.same && this.#looks.keep(visit, look.same);
     if (kept) return this.#visitKept(visit, decodeListing(look.listing).entries, kept);
     const listing = look.same ? await this.#pool.readDirectory(visit.path) : look.listing;
     const previous = await this.#loadPrevious(visit.previous);
@@ -149,66 +122,6 @@ export class TreeUpload {
     // Whoever awaits it meets the failure; until then it must not count as unhandled.
     done.catch(() => undefined);
     return { done };
-  }
-
-  /** The listing, with a comparison where the directory may be taken over as it was. */
-  #look(visit: Visit): Promise<DirectoryComparison> {
-    const ahead = this.#ahead.get(visit.path);
-    if (ahead) {
-      this.#ahead.delete(visit.path);
-      return ahead;
-    }
-    return this.#startLook(visit);
-  }
-
-  async #startLook(visit: Visit): Promise<DirectoryComparison> {
-    const before = await this.#comparableStream(visit);
-    if (!before) return { listing: await this.#pool.readDirectory(visit.path) };
-    const special = [CACHE_TAG_NAME, ...visit.rules.dotIgnoreFiles];
-    return this.#pool.compareDirectory(visit.path, before, special);
-  }
-
-  /** The directory of the newest snapshot, where no rule or policy could make entries count differently. */
-  async #comparableStream(visit: Visit): Promise<PackedStream | undefined> {
-    const { policies, repository } = this.#options;
-    const [newest] = visit.previous;
-    const { rules } = visit;
-    const isPlain = rules.isEmpty && rules.maxFileBytes === 0 && !rules.oneFileSystem;
-    if (!newest || !isPlain || policies.definedAt(visit.relative)) return undefined;
-    const { indirections, compressed, contentId } = parseObjectId(newest);
-    const entry = repository.contents.find(contentId);
-    if (indirections > 0 || compressed || !entry) return undefined;
-    try {
-      const packed = new Uint8Array(await repository.contents.getPacked(entry));
-      const { compressionHeaderId, originalLength } = entry;
-      return { packed, hash: hashOf(contentId), compressionHeaderId, originalLength };
-    } catch {
-      // Loaded once more, it is warned of.
-      return undefined;
-    }
-  }
-
-  /** What is kept of a directory whose files did not change; undefined when its contents are no longer all there. */
-  #keep(visit: Visit, same: SameFiles): KeptDirectory | undefined {
-    const { contents } = this.#options.repository;
-    if (!contents.hasAllCommitted(same.keys, same.keys.length / Math.max(1, same.entries))) {
-      return undefined;
-    }
-    let directories: DirectoryEntry[];
-    let summary: DirectorySummary | undefined;
-    try {
-      directories = (JSON.parse(same.directories) as unknown[]).map(parseEntry);
-      summary = parseSummary(JSON.parse(same.summary));
-    } catch {
-      // Loaded once more, it is warned of.
-      return undefined;
-    }
-    const isClean =
-      summary?.incomplete === undefined &&
-      summary?.numFailed === 0 &&
-      (summary.numIgnoredErrors ?? 0) === 0;
-    if (!summary || !isClean || directories.some(({ type }) => type !== 'd')) return undefined;
-    return { same, id: visit.previous[0] as ObjectId, summary, directories };
   }
 
   /** A directory of which only what lies below may have changed. */
@@ -254,19 +167,9 @@ export class TreeUpload {
   ): Promise<void> {
     const visits = children.map((child) => ({ child, visit: below(child) }));
     for (const [i, { child, visit }] of visits.entries()) {
-      for (const next of visits.slice(i, i + LOOK_AHEAD)) this.#lookAhead(next.visit);
+      for (const next of visits.slice(i, i + LOOK_AHEAD)) this.#looks.lookAhead(next.visit);
       await this.#descend(visit, child, policy, outcomes);
     }
-  }
-
-  #lookAhead(visit: Visit): void {
-    if (this.#ahead.size >= AHEAD_MAX || this.#seen.has(visit) || this.#options.signal.aborted)
-      return;
-    this.#seen.add(visit);
-    const look = this.#startLook(visit);
-    // Met when its turn comes.
-    look.catch(() => undefined);
-    this.#ahead.set(visit.path, look);
   }
 
   #warnOfNames(visit: Visit, { renamed }: SourceDirectory): void {
@@ -456,16 +359,6 @@ export class TreeUpload {
   }
 }
 
-function visitBelow(
-  visit: Visit,
-  child: SourceEntry,
-  rules: IgnoreRules,
-  previous: readonly ObjectId[],
-): Visit {
-  const path = joinPath(visit.path, child.rawName);
-  return { path, relative: relativePath(visit, child.name), previous, rules, attributes: child };
-}
-
 function isSameEntry(a: DirectoryEntry, b: DirectoryEntry): boolean {
   return (
     a.name === b.name &&
@@ -475,8 +368,4 @@ function isSameEntry(a: DirectoryEntry, b: DirectoryEntry): boolean {
     a.uid === b.uid &&
     a.gid === b.gid
   );
-}
-
-function relativePath(visit: Visit, name: string): string {
-  return visit.relative === '' ? name : `${visit.relative}/${name}`;
 }

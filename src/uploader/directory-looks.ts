@@ -1,0 +1,113 @@
+import type { CodecPool, DirectoryComparison, PackedStream, SameFiles } from '../codec/index.ts';
+import { hashOf, type ObjectId, parseObjectId, type Repository } from '../repository/index.ts';
+import {
+  type DirectoryEntry,
+  type DirectorySummary,
+  parseEntry,
+  parseSummary,
+  type PolicyTree,
+} from '../snapshot/index.ts';
+import type { Visit } from './visit.ts';
+
+/** A directory whose files are as in the previous snapshot, and what that one holds of it. */
+export interface KeptDirectory {
+  readonly same: SameFiles;
+  readonly id: ObjectId;
+  readonly summary: DirectorySummary;
+  readonly directories: readonly DirectoryEntry[];
+}
+
+/** Directories of a tree that threads look at before their turn. Our choice. */
+const AHEAD_MAX = 32;
+export const CACHE_TAG_NAME = 'CACHEDIR.TAG';
+
+export interface DirectoryLooksOptions {
+  readonly repository: Repository;
+  readonly policies: PolicyTree;
+  readonly signal: AbortSignal;
+}
+
+/** What directories of the source hold, and which of them are as the previous snapshot has them. */
+export class DirectoryLooks {
+  readonly #options: DirectoryLooksOptions;
+  readonly #pool: CodecPool;
+  /** Looks that were started before their turn, by path. */
+  readonly #ahead = new Map<string | Uint8Array, Promise<DirectoryComparison>>();
+  readonly #seen = new WeakSet<Visit>();
+
+  constructor(options: DirectoryLooksOptions, pool: CodecPool) {
+    this.#options = options;
+    this.#pool = pool;
+  }
+
+  /** Starts a look that will be asked for soon, while few are under way. */
+  lookAhead(visit: Visit): void {
+    if (this.#ahead.size >= AHEAD_MAX || this.#seen.has(visit) || this.#options.signal.aborted)
+      return;
+    this.#seen.add(visit);
+    const look = this.#start(visit);
+    // Met when its turn comes.
+    look.catch(() => undefined);
+    this.#ahead.set(visit.path, look);
+  }
+
+  /** The listing, with a comparison where the directory may be taken over as it was. */
+  look(visit: Visit): Promise<DirectoryComparison> {
+    const ahead = this.#ahead.get(visit.path);
+    if (ahead) {
+      this.#ahead.delete(visit.path);
+      return ahead;
+    }
+    return this.#start(visit);
+  }
+
+  async #start(visit: Visit): Promise<DirectoryComparison> {
+    const before = await this.#streamBefore(visit);
+    if (!before) return { listing: await this.#pool.readDirectory(visit.path) };
+    const special = [CACHE_TAG_NAME, ...visit.rules.dotIgnoreFiles];
+    return this.#pool.compareDirectory(visit.path, before, special);
+  }
+
+  /** The directory of the newest snapshot, where no rule or policy could make entries count differently. */
+  async #streamBefore(visit: Visit): Promise<PackedStream | undefined> {
+    const { policies, repository } = this.#options;
+    const [newest] = visit.previous;
+    const { rules } = visit;
+    const isPlain = rules.isEmpty && rules.maxFileBytes === 0 && !rules.oneFileSystem;
+    if (!newest || !isPlain || policies.definedAt(visit.relative)) return undefined;
+    const { indirections, compressed, contentId } = parseObjectId(newest);
+    const entry = repository.contents.find(contentId);
+    if (indirections > 0 || compressed || !entry) return undefined;
+    try {
+      const packed = new Uint8Array(await repository.contents.getPacked(entry));
+      const { compressionHeaderId, originalLength } = entry;
+      return { packed, hash: hashOf(contentId), compressionHeaderId, originalLength };
+    } catch {
+      // Loaded once more, it is warned of.
+      return undefined;
+    }
+  }
+
+  /** What is kept of a directory whose files did not change; undefined when its contents are no longer all there. */
+  keep(visit: Visit, same: SameFiles): KeptDirectory | undefined {
+    const { contents } = this.#options.repository;
+    if (!contents.hasAllCommitted(same.keys, same.keys.length / Math.max(1, same.entries))) {
+      return undefined;
+    }
+    let directories: DirectoryEntry[];
+    let summary: DirectorySummary | undefined;
+    try {
+      directories = (JSON.parse(same.directories) as unknown[]).map(parseEntry);
+      summary = parseSummary(JSON.parse(same.summary));
+    } catch {
+      // Loaded once more, it is warned of.
+      return undefined;
+    }
+    const isClean =
+      summary?.incomplete === undefined &&
+      summary?.numFailed === 0 &&
+      (summary.numIgnoredErrors ?? 0) === 0;
+    if (!summary || !isClean || directories.some(({ type }) => type !== 'd')) return undefined;
+    return { same, id: visit.previous[0] as ObjectId, summary, directories };
+  }
+}

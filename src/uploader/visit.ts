@@ -1,0 +1,28 @@
+import { joinPath } from '../base/index.ts';
+import type { ObjectId } from '../repository/index.ts';
+import type { IgnoreRules } from './ignore-rules.ts';
+import type { SourceEntry } from './listing.ts';
+
+/** A directory on its way: what was in it last time, and where it lies. */
+export interface Visit {
+  readonly path: string | Uint8Array;
+  /** Relative to the root of the snapshot, '' for the root. */
+  readonly relative: string;
+  readonly previous: readonly ObjectId[];
+  readonly rules: IgnoreRules;
+  readonly attributes: Pick<SourceEntry, 'mtimeNs' | 'device'>;
+}
+
+export function visitBelow(
+  visit: Visit,
+  child: SourceEntry,
+  rules: IgnoreRules,
+  previous: readonly ObjectId[],
+): Visit {
+  const path = joinPath(visit.path, child.rawName);
+  return { path, relative: relativePath(visit, child.name), previous, rules, attributes: child };
+}
+
+export function relativePath(visit: Visit, name: string): string {
+  return visit.relative === '' ? name : `${visit.relative}/${name}`;
+}
