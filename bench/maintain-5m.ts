@@ -66,7 +66,7 @@ const summary = {
 };
 
 function writeDirectory(repository: Repository, entries: DirectoryEntry[]): Promise<ObjectId> {
-  return writeObject(repository.contents, encodeDirectory(entries, summary), {
+  return writeObject(repository.contents, [encodeDirectory(entries, summary)], {
     prefix: 'k',
     compressor: undefined,
     metadataCompressor: undefined,

@@ -31,7 +31,7 @@ export {
 } from './encryption/encryption.ts';
 export {
   compressContent,
-  compressInParts,
+  compressInto,
   type Compressor,
   compressorById,
   compressorByName,

@@ -38,15 +38,17 @@ export {
 } from './content/content-id.ts';
 export type { ContentManager } from './content/content-manager.ts';
 export type { NewContent, WriteSession } from './content/write-session.ts';
-export { encodeIndirect, type IndirectEntry } from './object/indirect.ts';
+export { encodeIndirect, endOf, type IndirectEntry } from './object/indirect.ts';
 export { isDirectoryObject, objectId, type ObjectId, parseObjectId } from './object/object-id.ts';
 export {
   listIndexContents,
+  lengthOf,
   listPieces,
   type ObjectPiece,
   readObject,
   readPiece,
   readRange,
+  singly,
   streamObject,
 } from './object/object-reader.ts';
 export { finishObject, writeObject, type WriteObjectOptions } from './object/object-writer.ts';

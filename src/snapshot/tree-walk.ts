@@ -1,6 +1,7 @@
 import { CodedError, mapLimited } from '../base/index.ts';
 import {
   isDirectoryObject,
+  lengthOf,
   listPieces,
   objectId,
   type ObjectId,
@@ -100,6 +101,6 @@ async function objectEntry(repository: Repository, id: string): Promise<Director
   const object = objectId(id);
   const plain = { name: id, mtimeNs: 0n, uid: 0, gid: 0, objectId: object };
   if (isDirectoryObject(object)) return { ...plain, type: 'd', mode: 0o755, size: 0 };
-  const last = (await listPieces(repository.contents, object)).at(-1);
-  return { ...plain, type: 'f', mode: 0o644, size: last ? last.start + last.length : 0 };
+  const size = lengthOf(await listPieces(repository.contents, object));
+  return { ...plain, type: 'f', mode: 0o644, size };
 }

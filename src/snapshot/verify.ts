@@ -1,5 +1,5 @@
 import { messageOf } from '../base/index.ts';
-import { listPieces, readPiece, type Repository } from '../repository/index.ts';
+import { lengthOf, listPieces, readPiece, type Repository } from '../repository/index.ts';
 import type { DirectoryEntry } from './directory.ts';
 import { forEachObject } from './tree-walk.ts';
 
@@ -46,8 +46,7 @@ async function verifyObject(
   result: SnapshotVerifyResult,
 ): Promise<void> {
   const pieces = await listPieces(contents, objectId);
-  const last = pieces.at(-1);
-  const length = last ? last.start + last.length : 0;
+  const length = lengthOf(pieces);
   if (type === 'f' && length !== size) {
     throw new Error(`object ${objectId} has ${length} bytes, not ${size}`);
   }

@@ -8,6 +8,7 @@ import {
 } from '../codec/index.ts';
 import {
   type DataPath,
+  endOf,
   finishObject,
   type IndirectEntry,
   type ObjectId,
@@ -208,7 +209,7 @@ export class FileUpload {
       const sparse = before.blocks * 512 < before.size;
       const size = before.size;
       const partBytes = partBytesOf(policy);
-      const entries: IndirectEntry[] = [];
+      let entries: IndirectEntry[] = [];
       let start = 0;
       // Parts of exactly this size are split each on its own, so cut points equal Kopia's.
       for (;;) {
@@ -224,7 +225,8 @@ export class FileUpload {
         });
         const part = await this.#stream(policy, entry.name, size).run(pieces);
         const length = lengthOf(part);
-        if (length > 0 || start === 0) {
+        if (start === 0) entries = part;
+        else if (length > 0) {
           for (const each of part) entries.push({ ...each, start: start + each.start });
         }
         start += length;
@@ -296,7 +298,7 @@ export function entryFields(
 
 const lengthOf = (entries: readonly IndirectEntry[]): number => {
   const last = entries.at(-1);
-  return last ? last.start + last.length : 0;
+  return last ? endOf(last) : 0;
 };
 
 function partBytesOf(policy: Policy): number {

@@ -2,7 +2,6 @@ import { closeSync, constants, mkdirSync, openSync } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import {
-  asError,
   CodedError,
   isCode,
   type Logger,
@@ -14,7 +13,6 @@ import {
 import { applyAttributes } from '../codec/index.ts';
 import {
   type ContentManager,
-  contentIdOf,
   listPieces,
   type ObjectId,
   type ObjectPiece,
@@ -22,6 +20,7 @@ import {
   type Repository,
 } from '../repository/index.ts';
 import { decodeDirectory, type DirectoryEntry } from '../snapshot/index.ts';
+import { PieceWriter } from './piece-writer.ts';
 import { RestoreWriter } from './restore-writer.ts';
 import { deviceBytes } from './upload.ts';
 
@@ -61,8 +60,6 @@ export interface RestoreOptions {
 
 /** Entries restored at once. Our choice: windows of the writer must fill. */
 const OUTSTANDING_MAX = 4096;
-/** Contents of large files on their way at once. */
-const PIECES_MAX = 2048;
 /** Files of several contents open at once. */
 const OPEN_FILES_MAX = 64;
 const DIRECTORIES_MAX = 8;
@@ -148,8 +145,7 @@ class TreeRestore {
   readonly #options: RestoreOptions;
   readonly #writer: RestoreWriter;
   readonly #outstanding = new Semaphore(OUTSTANDING_MAX);
-  /** Apart from the entries: a file holds one of those while it waits for its pieces. */
-  readonly #pieces = new Semaphore(PIECES_MAX);
+  readonly #pieces: PieceWriter;
   readonly #openFiles = new Semaphore(OPEN_FILES_MAX);
   readonly #directories = new Semaphore(DIRECTORIES_MAX);
 
@@ -160,6 +156,9 @@ class TreeRestore {
     this.#options = options;
     this.counters = options.counters ?? newRestoreCounters();
     this.#writer = new RestoreWriter(repository, options.signal);
+    this.#pieces = new PieceWriter(repository, this.#writer, options.signal, (bytes) => {
+      this.counters.bytes += bytes;
+    });
   }
 
   throwIfFailed(): void {
@@ -202,7 +201,8 @@ class TreeRestore {
     this.counters.bytesFound += entry.size;
     this.counters.filesFound++;
     try {
-      await this.#writePieces(pieces, file.fd, this.#options.sparse === true && file.isNew);
+      const sparse = this.#options.sparse === true && file.isNew;
+      await this.#pieces.write(pieces, file.fd, sparse);
       await file.handle.sync();
       this.counters.files++;
     } catch (error) {
@@ -351,7 +351,7 @@ class TreeRestore {
     const pieces = await listPieces(contents, entry.objectId);
     if (!isNew && !(await this.#makeRoom(path))) return;
     const [only] = pieces;
-    if (only && pieces.length === 1 && only.length <= WHOLE_FILE_BYTES_MAX) {
+    if (only && pieces.length === 1 && only.count === 1 && only.length <= WHOLE_FILE_BYTES_MAX) {
       await this.#writer.add({
         entry: contents.findOrThrow(only.contentId),
         compressedObject: only.compressed,
@@ -385,7 +385,7 @@ class TreeRestore {
       const file = await fs.open(path, CREATE, 0o600);
       try {
         await file.truncate(entry.size);
-        await this.#writePieces(pieces, file.fd, this.#options.sparse === true);
+        await this.#pieces.write(pieces, file.fd, this.#options.sparse === true);
       } catch (error) {
         await fs.rm(path, { force: true });
         throw error;
@@ -396,59 +396,6 @@ class TreeRestore {
     } finally {
       this.#openFiles.release();
     }
-  }
-
-  async #writePieces(
-    pieces: readonly ObjectPiece[],
-    descriptor: number,
-    sparse: boolean,
-  ): Promise<void> {
-    const { contents } = this.#repository;
-    const zeros = sparse ? this.#zeroContents(pieces) : new Set<string>();
-    let failure: unknown;
-    const writes: Promise<void>[] = [];
-    for (const piece of pieces) {
-      this.#options.signal.throwIfAborted();
-      if (failure !== undefined) break;
-      if (zeros.has(piece.contentId)) {
-        this.counters.bytes += piece.length;
-        continue;
-      }
-      await this.#pieces.acquire();
-      const target = { descriptor, offset: piece.start, sparse };
-      const entry = contents.findOrThrow(piece.contentId);
-      const write = this.#writer
-        .add({ entry, compressedObject: piece.compressed, target })
-        .then(() => {
-          this.counters.bytes += piece.length;
-        })
-        .catch((error: unknown) => {
-          failure ??= error;
-        })
-        .finally(() => {
-          this.#pieces.release();
-        });
-      writes.push(write);
-    }
-    this.#writer.flush();
-    await Promise.all(writes);
-    if (failure !== undefined) throw asError(failure);
-  }
-
-  /** Contents that occur often and are all zeros: a sparse file needs no reading of them. */
-  #zeroContents(pieces: readonly ObjectPiece[]): Set<string> {
-    const repeated = new Map<string, ObjectPiece>();
-    const seen = new Set<string>();
-    for (const piece of pieces) {
-      if (seen.has(piece.contentId)) repeated.set(piece.contentId, piece);
-      seen.add(piece.contentId);
-    }
-    const zeros = new Set<string>();
-    for (const [id, { length }] of repeated) {
-      const hash = this.#repository.codec.hasher.hash([new Uint8Array(length)]);
-      if (contentIdOf('', hash) === id) zeros.add(id);
-    }
-    return zeros;
   }
 
   #fail(path: string, error: unknown): void {

@@ -32,10 +32,20 @@ interface SharedPiece {
   readonly release: () => void;
 }
 
+/** As {@link IndirectEntry}, with an id once it is stored. */
+interface OpenEntry {
+  readonly start: number;
+  readonly length: number;
+  readonly count: number;
+  id: ObjectId | undefined;
+}
+
 interface OpenSpan {
   readonly span: Span;
   readonly piece: SharedPiece | undefined;
 }
+
+const isStored = (entry: OpenEntry): entry is OpenEntry & IndirectEntry => entry.id !== undefined;
 
 /**
  * Turns one stream into chunks, and these into entries of an object. Cuts are found in order, as each
@@ -46,7 +56,7 @@ export class StreamUpload {
   readonly #options: StreamUploadOptions;
   /** For splitters that have no kernel. */
   readonly #splitter: Splitter | undefined;
-  readonly #entries: { start: number; length: number; id: ObjectId | undefined }[] = [];
+  readonly #entries: OpenEntry[] = [];
   readonly #stores = new Set<Promise<void>>();
   readonly #tail = new Uint8Array(LOOK_BACK_BYTES);
   #open: OpenSpan[] = [];
@@ -82,10 +92,8 @@ export class StreamUpload {
       while (this.#stores.size > 0) await Promise.allSettled(this.#stores);
     }
     if (this.#failure !== undefined) throw asError(this.#failure);
-    return this.#entries.map(({ start, length, id }) => {
-      assert(id, 'a chunk was not stored');
-      return { start, length, id };
-    });
+    assert(this.#entries.every(isStored), 'a chunk was not stored');
+    return this.#entries;
   }
 
   async #addData(span: Span, release: () => void): Promise<void> {
@@ -131,9 +139,7 @@ export class StreamUpload {
     const { minBytes } = this.#options.splitter;
     this.#zeroChunk ??= this.#storeZeroChunk(minBytes);
     const id = await this.#zeroChunk;
-    for (let i = 0; i < count; i++) {
-      this.#entries.push({ start: this.#position + i * minBytes, length: minBytes, id });
-    }
+    this.#entries.push({ start: this.#position, length: minBytes, count, id });
     const bytes = count * minBytes;
     this.#position += bytes;
     this.#chunkStart = this.#position;
@@ -214,15 +220,12 @@ export class StreamUpload {
     this.#openBytes -= length;
     const start = this.#chunkStart;
     this.#chunkStart = position;
-    const entry = { start, length, id: undefined };
+    const entry = { start, length, count: 1, id: undefined };
     this.#entries.push(entry);
     this.#track(this.#store(entry, spans));
   }
 
-  async #store(
-    entry: { length: number; id: ObjectId | undefined },
-    open: readonly OpenSpan[],
-  ): Promise<void> {
+  async #store(entry: OpenEntry, open: readonly OpenSpan[]): Promise<void> {
     const { hasher, writer } = this.#parts;
     const spans = open.map(({ span }) => span);
     try {

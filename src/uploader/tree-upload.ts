@@ -331,7 +331,7 @@ export class TreeUpload {
     const summary = summarize(entries, failures, visit.attributes.mtimeNs, incomplete);
     const { repository, policies } = this.#options;
     const compressor = metadataCompressor(policies.at(visit.relative));
-    const id = await writeObject(repository.contents, encodeDirectory(entries, summary), {
+    const id = await writeObject(repository.contents, [encodeDirectory(entries, summary)], {
       prefix: 'k',
       compressor,
       metadataCompressor: compressor,

@@ -277,7 +277,7 @@ async function uploadDevice(parts: UploadParts): Promise<DirectoryEntry> {
     ...(entries.length === 0 && { incomplete: 'canceled' }),
   };
   const compressor = metadataCompressor(policy);
-  const id = await writeObject(repository.contents, encodeDirectory(entries, summary), {
+  const id = await writeObject(repository.contents, [encodeDirectory(entries, summary)], {
     prefix: 'k',
     compressor,
     metadataCompressor: compressor,

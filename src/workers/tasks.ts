@@ -15,7 +15,7 @@ import {
   applyAttributesToDescriptor,
   type CodecKeys,
   compareWithStream,
-  compressInParts,
+  compressInto,
   compressorById,
   type ContentHasher,
   contentIv,
@@ -120,25 +120,24 @@ export class TaskRunner {
     let at = address;
     const sealed = unpackSealItems(request).map(({ spans, hash, compressionHeaderId }) => {
       const views = spans.map((span) => this.#view(span));
-      const compressed = this.#compress(views, compressionHeaderId);
       const length = spans.reduce((sum, span) => sum + span.length, 0);
       const room = length + this.#encryptor.overheadBytes;
       const out = this.#bytes.subarray(at, at + room);
-      const packedLength = this.#encryptor.seal(compressed ?? views, contentIv(hash), out);
+      // Compressed where the sealed bytes will lie, a little behind, and sealed over itself: no other buffer.
+      const compressed =
+        compressionHeaderId === 0
+          ? undefined
+          : compressInto(
+              compressorById(compressionHeaderId),
+              views,
+              out.subarray(this.#encryptor.overheadBytes),
+            );
+      const plaintext = compressed ? [compressed] : views;
+      const packedLength = this.#encryptor.seal(plaintext, contentIv(hash), out);
       at += packedLength;
-      // zstd-napi returns the start of a buffer that would hold the worst case.
-      if (compressed) giveBack(compressed[1], { slack: true });
       return { packedLength, compressionHeaderId: compressed ? compressionHeaderId : 0 };
     });
     return packSealed(sealed);
-  }
-
-  #compress(views: readonly Uint8Array[], headerId: number): [Uint8Array, Uint8Array] | undefined {
-    if (headerId === 0) return undefined;
-    const whole = views.length === 1 ? (views[0] as Uint8Array) : Buffer.concat(views);
-    const compressed = compressInParts(compressorById(headerId), whole);
-    if (views.length > 1) giveBack(whole);
-    return compressed;
   }
 
   readFiles(request: ReadFilesRequest, slab: Span): FileReads {
@@ -238,6 +237,12 @@ export class TaskRunner {
 
   #openOne(item: OpenItem): void {
     const plaintext = this.#plaintext(item);
+    this.#write(item, plaintext);
+    // What was decompressed has memory of its own.
+    if (plaintext.buffer !== this.#plain.buffer) giveBack(plaintext, { slack: true });
+  }
+
+  #write(item: OpenItem, plaintext: Uint8Array): void {
     if ('descriptor' in item.target) {
       const { descriptor, offset, sparse } = item.target;
       if (sparse) writeSparse(descriptor, plaintext, offset);

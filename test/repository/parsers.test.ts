@@ -8,7 +8,11 @@ import { buildIndexBody, mergeEntries, mergeRows } from '../../src/repository/in
 import { comparePrecedence, type IndexEntry } from '../../src/repository/index/entry.ts';
 import { decodePostamble } from '../../src/repository/content/pack.ts';
 import { contentIdOf } from '../../src/repository/index.ts';
-import { decodeIndirect, encodeIndirect } from '../../src/repository/object/indirect.ts';
+import {
+  encodeIndirect,
+  type IndirectEntry,
+  IndirectDecoder,
+} from '../../src/repository/object/indirect.ts';
 import { decodeManifests } from '../../src/repository/manifest/manifest-manager.ts';
 import { decodeDirectory, parseIgnorePattern, policySchema } from '../../src/snapshot/index.ts';
 import { parseShards } from '../../src/blob/filesystem/sharding.ts';
@@ -36,6 +40,12 @@ const entries = fc.uniqueArray(entry, {
 const entriesOf = (body: IndexBody | undefined): IndexEntry[] =>
   body ? [...mergeEntries([body.rows()])] : [];
 const open = (bytes: Uint8Array): IndexBody => new IndexBody(memorySource(bytes));
+
+function decodeIndirect(bytes: Uint8Array): IndirectEntry[] {
+  const decoder = new IndirectDecoder();
+  decoder.push(bytes);
+  return decoder.finish();
+}
 
 describe('indexes', () => {
   it('version 2: decode undoes encode, and every key is found', () => {
@@ -155,9 +165,11 @@ describe('no parser crashes', () => {
     ],
     postamble: [Buffer.alloc(60, 9), decodePostamble],
     'indirect object': [
-      encodeIndirect([
-        { start: 0, length: 5, id },
-        { start: 5, length: 6, id },
+      Buffer.concat([
+        ...encodeIndirect([
+          { start: 0, length: 5, id, count: 2 },
+          { start: 10, length: 6, id, count: 1 },
+        ]),
       ]),
       decodeIndirect,
     ],

@@ -25,7 +25,7 @@ const common = { mode: 0o755, size: 0, mtimeNs: MTIME_NS, uid: 0, gid: 0 };
 async function put(data: Uint8Array, prefix: '' | 'k'): Promise<ObjectId> {
   const { splitter } = repository;
   const none = { compressor: undefined, metadataCompressor: undefined };
-  return writeObject(repository.contents, data, {
+  return writeObject(repository.contents, [data], {
     prefix,
     ...none,
     splitter,

@@ -1,14 +1,18 @@
 import { createRequire } from 'node:module';
 import * as zlib from 'node:zlib';
 import { CodedError, giveBack } from '../../base/index.ts';
+import type { Spans } from '../wasm/kernels.ts';
 import { decodeS2Stream } from './s2.ts';
 
 /** One of Kopia's compressors: its name in policies, its number in front of compressed bytes. */
 export interface Compressor {
   readonly name: string;
   readonly headerId: number;
-  /** The codec's stream without the 4-byte header; absent where we only read. */
-  readonly compress?: (data: Uint8Array) => Uint8Array;
+  /**
+   * Writes the codec's stream of all parts, without the 4-byte header, and returns its length; undefined when
+   * it does not fit. Absent where we only read.
+   */
+  readonly compress?: (parts: Spans, out: Uint8Array) => number | undefined;
   /** Throws when the output would exceed `lengthMax`. */
   readonly decompress: (stream: Uint8Array, lengthMax: number) => Uint8Array;
 }
@@ -16,43 +20,94 @@ export interface Compressor {
 /** Bytes of the header (u32be) that precedes each compressed stream. */
 export const COMPRESSION_HEADER_BYTES = 4;
 
-interface ZstdNapi {
-  Compressor: new () => {
-    setParameters(parameters: { compressionLevel: number }): void;
-    compress(data: Uint8Array): Buffer;
-  };
+interface ZstdContext {
+  setParameter(parameter: number, value: number): void;
+  setPledgedSrcSize(bytes: number): void;
+  reset(directive: number): void;
+  compressStream2(
+    out: Uint8Array,
+    data: Uint8Array,
+    end: number,
+  ): [left: number, produced: number, consumed: number];
+}
+
+/** The library's own face allocates the worst case for every content; what lies below it writes where it is told. */
+interface ZstdBinding {
+  CCtx: new () => ZstdContext;
+  CParameter: { compressionLevel: number };
+  EndDirective: { continue: number; end: number };
+  ResetDirective: { sessionOnly: number };
 }
 
 /** zstd-napi keeps its context between contents (1.25 times node:zlib at level 1); it is optional, being native. */
-const zstdNapi = loadZstdNapi();
+const zstdBinding = loadZstdBinding();
 
-function loadZstdNapi(): ZstdNapi | undefined {
+function loadZstdBinding(): ZstdBinding | undefined {
   try {
-    return createRequire(import.meta.url)('zstd-napi') as ZstdNapi;
+    return createRequire(import.meta.url)('zstd-napi/binding') as ZstdBinding;
   } catch {
     return undefined;
   }
 }
 
-function zstdCompress(level: number): (data: Uint8Array) => Uint8Array {
-  if (zstdNapi) {
-    const { Compressor: Zstd } = zstdNapi;
-    let compressor: InstanceType<ZstdNapi['Compressor']> | undefined;
-    return (data) => {
-      if (!compressor) {
-        compressor = new Zstd();
-        compressor.setParameters({ compressionLevel: level });
-      }
-      return compressor.compress(data);
-    };
+type Compress = NonNullable<Compressor['compress']>;
+
+function zstdCompress(level: number): Compress {
+  if (!zstdBinding) {
+    const params = { [zlib.constants.ZSTD_c_compressionLevel]: level };
+    return whole((data) => zlib.zstdCompressSync(data, { params }));
   }
-  const params = { [zlib.constants.ZSTD_c_compressionLevel]: level };
-  return (data) => zlib.zstdCompressSync(data, { params });
+  const { CCtx, CParameter, EndDirective, ResetDirective } = zstdBinding;
+  let context: ZstdContext | undefined;
+  return (parts, out) => {
+    if (!context) {
+      context = new CCtx();
+      context.setParameter(CParameter.compressionLevel, level);
+    }
+    context.reset(ResetDirective.sessionOnly);
+    context.setPledgedSrcSize(lengthOf(parts));
+    let at = 0;
+    for (const [i, part] of parts.entries()) {
+      const end = i === parts.length - 1 ? EndDirective.end : EndDirective.continue;
+      for (let from = 0, left = 1; from < part.length || (end === EndDirective.end && left > 0);) {
+        if (at === out.length) return undefined;
+        const [more, produced, consumed] = context.compressStream2(
+          out.subarray(at),
+          part.subarray(from),
+          end,
+        );
+        left = more;
+        at += produced;
+        from += consumed;
+      }
+    }
+    return at;
+  };
 }
 
-/** Output bound for node:zlib, which refuses 0. */
-const bound = (lengthMax: number): { maxOutputLength: number } => ({
+/** For codecs that take their input in one piece. */
+const whole =
+  (compress: (data: Uint8Array) => Uint8Array): Compress =>
+  (parts, out) => {
+    const [only] = parts;
+    const stream = compress(only && parts.length === 1 ? only : Buffer.concat(parts));
+    const fits = stream.length <= out.length;
+    if (fits) out.set(stream);
+    giveBack(stream, { slack: true });
+    return fits ? stream.length : undefined;
+  };
+
+const lengthOf = (parts: Spans): number => parts.reduce((sum, part) => sum + part.length, 0);
+
+/** Contents are at most one chunk; longer metadata comes in pieces of this. */
+const OUTPUT_PIECE_MAX = 8 << 20;
+/** What node:zlib refuses to go below. */
+const OUTPUT_PIECE_MIN = 64;
+
+/** Output bound for node:zlib, which refuses 0; and one buffer for all of it, where the default takes 16 KiB each. */
+const bound = (lengthMax: number): { maxOutputLength: number; chunkSize: number } => ({
   maxOutputLength: Math.max(1, lengthMax),
+  chunkSize: Math.min(OUTPUT_PIECE_MAX, Math.max(OUTPUT_PIECE_MIN, lengthMax)),
 });
 const unzstd = (data: Uint8Array, max: number): Uint8Array =>
   zlib.zstdDecompressSync(data, bound(max));
@@ -69,13 +124,13 @@ const zstd = (name: string, headerId: number, level: number): Compressor => ({
 const gzip = (name: string, headerId: number, level: number): Compressor => ({
   name,
   headerId,
-  compress: (data) => zlib.gzipSync(data, { level }),
+  compress: whole((data) => zlib.gzipSync(data, { level })),
   decompress: gunzip,
 });
 const deflate = (name: string, headerId: number, level: number): Compressor => ({
   name,
   headerId,
-  compress: (data) => zlib.deflateRawSync(data, { level }),
+  compress: whole((data) => zlib.deflateRawSync(data, { level })),
   decompress: inflate,
 });
 const s2 = (name: string, headerId: number): Compressor => ({
@@ -142,27 +197,27 @@ export function compressorById(headerId: number): Compressor {
   return compressor;
 }
 
-/** Header and stream, one after the other, when they are shorter than the data; else undefined: store it raw. */
-export function compressContent(compressor: Compressor, data: Uint8Array): Uint8Array | undefined {
-  const parts = compressInParts(compressor, data);
-  return parts && Buffer.concat(parts);
+/**
+ * Header and stream of the parts, written into `out`; undefined where that is not shorter than the parts, or
+ * does not fit: the content then stays as it is.
+ */
+export function compressInto(
+  compressor: Compressor,
+  parts: Spans,
+  out: Uint8Array,
+): Uint8Array | undefined {
+  const room = Math.min(lengthOf(parts) - 1, out.length) - COMPRESSION_HEADER_BYTES;
+  if (!compressor.compress || room <= 0) return undefined;
+  const end = COMPRESSION_HEADER_BYTES + room;
+  const length = compressor.compress(parts, out.subarray(COMPRESSION_HEADER_BYTES, end));
+  if (length === undefined) return undefined;
+  new DataView(out.buffer, out.byteOffset).setUint32(0, compressor.headerId);
+  return out.subarray(0, COMPRESSION_HEADER_BYTES + length);
 }
 
-/** The same without joining them. */
-export function compressInParts(
-  compressor: Compressor,
-  data: Uint8Array,
-): [header: Uint8Array, stream: Uint8Array] | undefined {
-  if (!compressor.compress || data.length <= COMPRESSION_HEADER_BYTES) return undefined;
-  const stream = compressor.compress(data);
-  if (COMPRESSION_HEADER_BYTES + stream.length >= data.length) {
-    giveBack(stream, { slack: true });
-    return undefined;
-  }
-  const header = Buffer.alloc(COMPRESSION_HEADER_BYTES);
-  header.writeUInt32BE(compressor.headerId, 0);
-  return [header, stream];
-}
+/** The same in memory of its own. */
+export const compressContent = (compressor: Compressor, data: Uint8Array): Uint8Array | undefined =>
+  compressInto(compressor, [data], Buffer.allocUnsafeSlow(data.length));
 
 /**
  * Undoes {@link compressContent}. `headerId` undefined: take the one that precedes the stream

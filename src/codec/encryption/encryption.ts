@@ -14,7 +14,8 @@ export interface Encryptor {
   /** Bytes that sealing adds: nonce and tag. */
   readonly overheadBytes: number;
   /**
-   * Writes nonce, ciphertext and tag to `out`, which may be shared memory.
+   * Writes nonce, ciphertext and tag to `out`, which may be shared memory. The plaintext may lie in `out`
+   * itself, at {@link overheadBytes} or further behind.
    * @param iv the last 16 bytes of the content's hash; for a pack's local index its whole hash.
    * @returns bytes written: plaintext + overhead
    */

@@ -2,7 +2,7 @@ import { CodedError } from '../../base/index.ts';
 import { decompressContent } from '../../codec/index.ts';
 import type { ContentId } from '../content/content-id.ts';
 import type { ContentManager } from '../content/content-manager.ts';
-import { decodeIndirect } from './indirect.ts';
+import { endOf, type IndirectEntry, IndirectDecoder } from './indirect.ts';
 import { indexObjectOf, type ObjectId, parseObjectId } from './object-id.ts';
 
 interface ReadOptions {
@@ -14,10 +14,11 @@ const WHOLE_BYTES_MAX = 2 ** 31;
 /** A decompressed object of index version 1 is at most one chunk: the largest splitter's maximum. */
 const CHUNK_BYTES_MAX = 16 << 20;
 
-/** One content of an object, in the order of the stream. */
+/** One content of an object, in the order of the stream; `count` times, one after the other. */
 export interface ObjectPiece {
   readonly start: number;
   readonly length: number;
+  readonly count: number;
   readonly contentId: ContentId;
   /** The content holds its own compression header (`Z` objects). */
   readonly compressed: boolean;
@@ -34,24 +35,50 @@ export async function listPieces(
     const length = parsed.compressed
       ? (await readObject(contents, id, options)).length
       : contents.findOrThrow(parsed.contentId).originalLength;
-    return [{ start: 0, length, contentId: parsed.contentId, compressed: parsed.compressed }];
+    const { contentId, compressed } = parsed;
+    return [{ start: 0, length, count: 1, contentId, compressed }];
   }
-  const index = decodeIndirect(await readObject(contents, indexObjectOf(id), options));
   const pieces: ObjectPiece[] = [];
-  for (const entry of index) {
+  for (const entry of await readIndirect(contents, id, options)) {
     const child = parseObjectId(entry.id);
     const below: ObjectPiece[] =
       child.indirections > 0 || !child.compressed
         ? await listPieces(contents, entry.id, options)
-        : [{ start: 0, length: entry.length, contentId: child.contentId, compressed: true }];
-    const length = below.reduce((sum, piece) => sum + piece.length, 0);
+        : [{ ...entry, start: 0, count: 1, contentId: child.contentId, compressed: true }];
+    const length = lengthOf(below);
     if (length !== entry.length) {
       const text = `object ${id} is damaged: its piece at ${entry.start} has ${length} bytes, not ${entry.length}`;
       throw new CodedError('BAD_OBJECT', text);
     }
-    for (const piece of below) pieces.push({ ...piece, start: entry.start + piece.start });
+    const [only] = below;
+    if (only && below.length === 1 && only.count === 1) {
+      pieces.push({ ...only, start: entry.start, count: entry.count });
+      continue;
+    }
+    for (let i = 0; i < entry.count; i++) {
+      const start = entry.start + i * entry.length;
+      for (const piece of below) pieces.push({ ...piece, start: start + piece.start });
+    }
   }
   return pieces;
+}
+
+/** Bytes of an object. */
+export function lengthOf(pieces: readonly ObjectPiece[]): number {
+  const last = pieces.at(-1);
+  return last ? endOf(last) : 0;
+}
+
+async function readIndirect(
+  contents: ContentManager,
+  id: ObjectId,
+  options: ReadOptions = {},
+): Promise<IndirectEntry[]> {
+  const decoder = new IndirectDecoder();
+  for await (const bytes of streamObject(contents, indexObjectOf(id), options)) {
+    decoder.push(bytes);
+  }
+  return decoder.finish();
 }
 
 /** Every content that an object needs: its data, and the indexes above them. The first one names the object. */
@@ -63,7 +90,7 @@ export async function listIndexContents(
   if (indirections === 0) return [contentId];
   const index = indexObjectOf(id);
   const own = await listIndexContents(contents, index);
-  const entries = decodeIndirect(await readObject(contents, index));
+  const entries = await readIndirect(contents, id);
   const below = await Promise.all(entries.map((entry) => listIndexContents(contents, entry.id)));
   return [...own, ...below.flat()];
 }
@@ -94,13 +121,14 @@ export async function readObject(
   const { indirections, contentId, compressed } = parseObjectId(id);
   if (indirections === 0) return readPiece(contents, { contentId, compressed }, options);
   const pieces = await listPieces(contents, id, options);
-  const last = pieces.at(-1);
-  const length = last ? last.start + last.length : 0;
+  const length = lengthOf(pieces);
   if (length > WHOLE_BYTES_MAX) {
     throw new CodedError('BAD_OBJECT', `object ${id} is too long to be metadata`);
   }
   const out = Buffer.allocUnsafe(length);
-  for (const piece of pieces) out.set(await readPiece(contents, piece, options), piece.start);
+  for (const piece of singly(pieces)) {
+    out.set(await readPiece(contents, piece, options), piece.start);
+  }
   return out;
 }
 
@@ -110,14 +138,26 @@ export async function* streamObject(
   id: ObjectId,
   options: ReadOptions = {},
 ): AsyncGenerator<Uint8Array> {
-  const pieces = await listPieces(contents, id, options);
-  let next = pieces[0] && readPiece(contents, pieces[0], options);
-  for (let i = 0; next; i++) {
+  const pieces = singly(await listPieces(contents, id, options));
+  const readNext = (): Promise<Uint8Array> | undefined => {
+    const { value: piece } = pieces.next();
+    return piece && readPiece(contents, piece, options);
+  };
+  for (let next = readNext(); next;) {
     const bytes = await next;
-    const following = pieces[i + 1];
-    next = following && readPiece(contents, following, options);
+    next = readNext();
     next?.catch(() => undefined);
     yield bytes;
+  }
+}
+
+/** Each repetition by itself. */
+export function* singly(pieces: Iterable<ObjectPiece>): Generator<ObjectPiece, undefined> {
+  for (const piece of pieces) {
+    if (piece.count === 1) yield piece;
+    for (let i = 0; piece.count > 1 && i < piece.count; i++) {
+      yield { ...piece, start: piece.start + i * piece.length, count: 1 };
+    }
   }
 }
 
@@ -130,8 +170,9 @@ export async function readRange(
 ): Promise<Uint8Array> {
   const end = offset + length;
   const parts: Uint8Array[] = [];
-  for (const piece of pieces) {
-    if (piece.start + piece.length <= offset || piece.start >= end) continue;
+  const reached = pieces.filter((piece) => endOf(piece) > offset && piece.start < end);
+  for (const piece of singly(reached)) {
+    if (endOf(piece) <= offset || piece.start >= end) continue;
     const bytes = await readPiece(contents, piece);
     parts.push(bytes.subarray(Math.max(0, offset - piece.start), end - piece.start));
   }

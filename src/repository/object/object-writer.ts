@@ -2,6 +2,7 @@ import {
   compressContent,
   type Compressor,
   createSplitter,
+  type Splitter,
   type SplitterSpec,
 } from '../../codec/index.ts';
 import type { ContentPrefix } from '../content/content-id.ts';
@@ -19,16 +20,18 @@ export interface WriteObjectOptions {
   indexSplitter: SplitterSpec;
 }
 
-/** Writes bytes that are in memory as one object: directories, indexes, symlink targets. */
+/** Writes parts that follow one another as one object: directories, indexes, symlink targets. */
 export async function writeObject(
   contents: ContentManager,
-  data: Uint8Array,
+  parts: Iterable<Uint8Array>,
   options: WriteObjectOptions,
 ): Promise<ObjectId> {
   const entries: IndirectEntry[] = [];
-  for (const chunk of chunksOf(data, options.splitter)) {
+  let start = 0;
+  for (const chunk of chunksOf(parts, options.splitter)) {
     const id = await writeChunk(contents, chunk, options);
-    entries.push({ start: chunk.byteOffset - data.byteOffset, length: chunk.length, id });
+    entries.push({ start, length: chunk.length, id, count: 1 });
+    start += chunk.length;
   }
   return finishObject(contents, entries, options);
 }
@@ -40,7 +43,7 @@ export async function finishObject(
   options: Pick<WriteObjectOptions, 'prefix' | 'metadataCompressor' | 'indexSplitter'>,
 ): Promise<ObjectId> {
   const [only] = entries;
-  if (only && entries.length === 1) return only.id;
+  if (only && entries.length === 1 && only.count === 1) return only.id;
   const { metadataCompressor, indexSplitter } = options;
   const index = await writeObject(contents, encodeIndirect(entries), {
     prefix: options.prefix === '' ? 'x' : options.prefix,
@@ -52,12 +55,32 @@ export async function finishObject(
   return `I${index}` as ObjectId;
 }
 
-function chunksOf(data: Uint8Array, spec: SplitterSpec): Uint8Array[] {
-  if (data.length < spec.minBytes) return [data];
-  const splitter = createSplitter(spec);
-  const cuts = [...splitter.push(data), ...splitter.finish()].filter((cut) => cut < data.length);
-  const ends = [...cuts, data.length];
-  return ends.map((end, i) => data.subarray(ends[i - 1] ?? 0, end));
+/** Chunks of a stream, which is never empty of them: no bytes are one empty chunk. */
+function* chunksOf(parts: Iterable<Uint8Array>, spec: SplitterSpec): Generator<Uint8Array> {
+  let splitter: Splitter | undefined;
+  let open: Uint8Array[] = [];
+  let openStart = 0;
+  let end = 0;
+  const cutAt = (cut: number): Uint8Array => {
+    const bytes = open.length === 1 ? (open[0] as Uint8Array) : Buffer.concat(open);
+    open = [bytes.subarray(cut - openStart)];
+    const chunk = bytes.subarray(0, cut - openStart);
+    openStart = cut;
+    return chunk;
+  };
+  for (const part of parts) {
+    open.push(part);
+    end += part.length;
+    // Most objects end before they could be cut.
+    if (!splitter && end < spec.minBytes) continue;
+    const unseen = splitter ? [part] : open;
+    splitter ??= createSplitter(spec);
+    const cuts: number[] = [];
+    for (const bytes of unseen) cuts.push(...splitter.push(bytes));
+    for (const cut of cuts) yield cutAt(cut);
+  }
+  for (const cut of splitter?.finish() ?? []) yield cutAt(cut);
+  if (end > openStart || end === 0) yield cutAt(end);
 }
 
 async function writeChunk(

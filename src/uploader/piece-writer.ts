@@ -1,0 +1,86 @@
+import { asError, Semaphore } from '../base/index.ts';
+import { contentIdOf, type ObjectPiece, type Repository, singly } from '../repository/index.ts';
+import type { RestoreWriter } from './restore-writer.ts';
+
+/** Contents of large files on their way at once. */
+const PIECES_MAX = 2048;
+
+/** Writes the pieces of large files at their offsets, many at a time. */
+export class PieceWriter {
+  readonly #repository: Repository;
+  readonly #writer: RestoreWriter;
+  readonly #signal: AbortSignal;
+  readonly #onWritten: (bytes: number) => void;
+  /** Apart from the entries of the tree: a file holds one of those while it waits for its pieces. */
+  readonly #slots = new Semaphore(PIECES_MAX);
+
+  constructor(
+    repository: Repository,
+    writer: RestoreWriter,
+    signal: AbortSignal,
+    onWritten: (bytes: number) => void,
+  ) {
+    this.#repository = repository;
+    this.#writer = writer;
+    this.#signal = signal;
+    this.#onWritten = onWritten;
+  }
+
+  /** `sparse`: the file holds zeros already where nothing is written. */
+  async write(pieces: readonly ObjectPiece[], descriptor: number, sparse: boolean): Promise<void> {
+    const zeros = sparse ? this.#zeroContents(pieces) : new Set<string>();
+    const writes = new Set<Promise<void>>();
+    let failure: unknown;
+    for (const piece of pieces) {
+      if (zeros.has(piece.contentId)) {
+        this.#onWritten(piece.length * piece.count);
+        continue;
+      }
+      for (const single of singly([piece])) {
+        await this.#slots.acquire();
+        if (failure !== undefined || this.#signal.aborted) {
+          this.#slots.release();
+          break;
+        }
+        const write = this.#writeOne(single, { descriptor, offset: single.start, sparse })
+          .catch((error: unknown) => {
+            failure ??= error;
+          })
+          .finally(() => {
+            this.#slots.release();
+            writes.delete(write);
+          });
+        writes.add(write);
+      }
+    }
+    this.#writer.flush();
+    await Promise.all(writes);
+    this.#signal.throwIfAborted();
+    if (failure !== undefined) throw asError(failure);
+  }
+
+  async #writeOne(
+    piece: ObjectPiece,
+    target: { descriptor: number; offset: number; sparse: boolean },
+  ): Promise<void> {
+    const entry = this.#repository.contents.findOrThrow(piece.contentId);
+    await this.#writer.add({ entry, compressedObject: piece.compressed, target });
+    this.#onWritten(piece.length);
+  }
+
+  /** Contents that occur often and are all zeros: a sparse file needs no reading of them. */
+  #zeroContents(pieces: readonly ObjectPiece[]): Set<string> {
+    const repeated = new Map<string, ObjectPiece>();
+    const seen = new Set<string>();
+    for (const piece of pieces) {
+      if (piece.count > 1 || seen.has(piece.contentId)) repeated.set(piece.contentId, piece);
+      seen.add(piece.contentId);
+    }
+    const zeros = new Set<string>();
+    for (const [id, { length }] of repeated) {
+      const hash = this.#repository.codec.hasher.hash([new Uint8Array(length)]);
+      if (contentIdOf('', hash) === id) zeros.add(id);
+    }
+    return zeros;
+  }
+}
