@@ -84,7 +84,9 @@ export class TaskRunner {
   readonly #kernels: Kernels;
   readonly #hasher: ContentHasher;
   readonly #encryptor: Encryptor;
-  #plain: Uint8Array = new Uint8Array(0);
+  /** For one long content each, opened and decompressed: reused, since new pages cost more than decrypting. */
+  readonly #opened = new ScratchBuffer();
+  readonly #plain = new ScratchBuffer();
 
   constructor(keys: CodecKeys, memory: WebAssembly.Memory, threadIndex: number) {
     this.#bytes = new Uint8Array(memory.buffer);
@@ -239,7 +241,9 @@ export class TaskRunner {
     const plaintext = this.#plaintext(item);
     this.#write(item, plaintext);
     // What was decompressed has memory of its own.
-    if (plaintext.buffer !== this.#plain.buffer) giveBack(plaintext, { slack: true });
+    if (!this.#opened.holds(plaintext) && !this.#plain.holds(plaintext)) {
+      giveBack(plaintext, { slack: true });
+    }
   }
 
   #write(item: OpenItem, plaintext: Uint8Array): void {
@@ -268,12 +272,17 @@ export class TaskRunner {
     const opened = this.#encryptor.open(
       this.#view(span),
       contentIv(hash),
-      this.#plainBuffer(span.length),
+      this.#opened.of(span.length),
     );
     const plaintext =
       compressionHeaderId === 0
         ? opened
-        : decompressContent(opened, compressionHeaderId, originalLength);
+        : decompressContent(
+            opened,
+            compressionHeaderId,
+            originalLength,
+            this.#plain.of(originalLength),
+          );
     if (plaintext.length !== originalLength) {
       const text = `content has ${plaintext.length} bytes, not ${originalLength}`;
       throw Object.assign(new Error(text), { code: 'DECRYPT_FAILED' });
@@ -281,14 +290,25 @@ export class TaskRunner {
     return compressedObject ? decompressContent(plaintext, undefined, CHUNK_BYTES_MAX) : plaintext;
   }
 
-  /** For the plaintext of one long content: reused, since new pages cost more than decrypting. */
-  #plainBuffer(length: number): Uint8Array {
-    if (this.#plain.length < length) this.#plain = Buffer.allocUnsafeSlow(length);
-    return this.#plain;
-  }
-
   #view({ address, length }: Span): Uint8Array {
     return this.#bytes.subarray(address, address + length);
+  }
+}
+
+/** Memory that grows to what was asked for, and stays; nothing above what a chunk can be. */
+class ScratchBuffer {
+  #bytes: Uint8Array = new Uint8Array(0);
+
+  of(length: number): Uint8Array | undefined {
+    if (length > CHUNK_BYTES_MAX) return undefined;
+    if (this.#bytes.length < length) {
+      this.#bytes = Buffer.allocUnsafeSlow(2 ** Math.ceil(Math.log2(length)));
+    }
+    return this.#bytes;
+  }
+
+  holds(bytes: Uint8Array): boolean {
+    return bytes.buffer === this.#bytes.buffer;
   }
 }
 

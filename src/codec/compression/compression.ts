@@ -13,8 +13,8 @@ export interface Compressor {
    * it does not fit. Absent where we only read.
    */
   readonly compress?: (parts: Spans, out: Uint8Array) => number | undefined;
-  /** Throws when the output would exceed `lengthMax`. */
-  readonly decompress: (stream: Uint8Array, lengthMax: number) => Uint8Array;
+  /** At the start of `into` or in new memory. Throws when the output would exceed `lengthMax`. */
+  readonly decompress: (stream: Uint8Array, lengthMax: number, into?: Uint8Array) => Uint8Array;
 }
 
 /** Bytes of the header (u32be) that precedes each compressed stream. */
@@ -33,6 +33,7 @@ interface ZstdContext {
 
 /** The library's own face allocates the worst case for every content; what lies below it writes where it is told. */
 interface ZstdBinding {
+  DCtx: new () => { decompress(out: Uint8Array, stream: Uint8Array): number };
   CCtx: new () => ZstdContext;
   CParameter: { compressionLevel: number };
   EndDirective: { continue: number; end: number };
@@ -49,6 +50,8 @@ function loadZstdBinding(): ZstdBinding | undefined {
     return undefined;
   }
 }
+
+let zstdDecompressor: InstanceType<ZstdBinding['DCtx']> | undefined;
 
 type Compress = NonNullable<Compressor['compress']>;
 
@@ -109,8 +112,11 @@ const bound = (lengthMax: number): { maxOutputLength: number; chunkSize: number 
   maxOutputLength: Math.max(1, lengthMax),
   chunkSize: Math.min(OUTPUT_PIECE_MAX, Math.max(OUTPUT_PIECE_MIN, lengthMax)),
 });
-const unzstd = (data: Uint8Array, max: number): Uint8Array =>
-  zlib.zstdDecompressSync(data, bound(max));
+const unzstd = (data: Uint8Array, max: number, into?: Uint8Array): Uint8Array => {
+  if (!zstdBinding || !into || into.length < max) return zlib.zstdDecompressSync(data, bound(max));
+  zstdDecompressor ??= new zstdBinding.DCtx();
+  return into.subarray(0, zstdDecompressor.decompress(into.subarray(0, max), data));
+};
 const gunzip = (data: Uint8Array, max: number): Uint8Array => zlib.gunzipSync(data, bound(max));
 const inflate = (data: Uint8Array, max: number): Uint8Array =>
   zlib.inflateRawSync(data, bound(max));
@@ -221,12 +227,13 @@ export const compressContent = (compressor: Compressor, data: Uint8Array): Uint8
 
 /**
  * Undoes {@link compressContent}. `headerId` undefined: take the one that precedes the stream
- * (object-level compression of index version 1). Throws `BAD_COMPRESSION`, `UNKNOWN_COMPRESSION`.
+ * (object-level compression of index version 1). The result may lie in `into`, if that has room. Throws `BAD_COMPRESSION`, `UNKNOWN_COMPRESSION`.
  */
 export function decompressContent(
   packed: Uint8Array,
   headerId: number | undefined,
   lengthMax: number,
+  into?: Uint8Array,
 ): Uint8Array {
   if (packed.length < COMPRESSION_HEADER_BYTES) throw bad('no header');
   const found = new DataView(packed.buffer, packed.byteOffset, 4).getUint32(0);
@@ -236,7 +243,7 @@ export function decompressContent(
   // klauspost's S2 writes nothing at all for empty input.
   if (stream.length === 0) return new Uint8Array(0);
   try {
-    return compressor.decompress(stream, lengthMax);
+    return compressor.decompress(stream, lengthMax, into);
   } catch (cause) {
     throw bad(`${compressor.name} stream`, cause);
   }
