@@ -11,6 +11,8 @@ export interface CheckpointOptions {
 /** A checkpoint for every 5 % stored, at least of 128 MiB: after a kill at 90 % of 4 GiB under 15 % are stored again. */
 const SHARE = 0.05;
 const BYTES_MIN = 128 << 20;
+/** Index entries that wait in memory, some 300 bytes each: millions of small files fill no pack for long. */
+const ENTRIES_MAX = 1 << 17;
 /** How often the time is looked at; the bytes are looked at whenever some were stored. */
 const LOOK_EVERY_MS = 100;
 
@@ -40,8 +42,9 @@ export class CheckpointTimer {
     if (this.#stopped || this.#running || this.#failure !== undefined) return;
     const { clock, contents } = this.#repository;
     const isLate = clock.nowNs() - this.#lastNs >= this.#options.intervalNs;
-    const { durableBytes } = contents.session;
-    if (!isLate && durableBytes < this.#bytesToCheckpoint()) return;
+    const { durableBytes, durableEntries } = contents.session;
+    const isDue = durableBytes >= this.#bytesToCheckpoint() || durableEntries >= ENTRIES_MAX;
+    if (!isLate && !isDue) return;
     this.#checkpointedBytes += durableBytes;
     this.#running = this.#checkpoint(isLate).finally(() => {
       this.#running = undefined;

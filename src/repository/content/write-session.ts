@@ -62,6 +62,11 @@ export class WriteSession {
     return this.#durableBytes;
   }
 
+  /** Their index entries. */
+  get durableEntries(): number {
+    return this.#durable.length;
+  }
+
   /** Hands over the entries of the packs that are put; `forget` them once an index names them. */
   takeDurable(): IndexEntry[] {
     const taken = this.#durable;
