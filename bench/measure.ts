@@ -18,11 +18,12 @@ export async function measure(
   command: string,
   parameters: readonly string[],
   env: NodeJS.ProcessEnv,
+  cwd?: string,
 ): Promise<Measurement> {
   // The shell's own `times` tells what its child used; the child is found below it.
   const script = '"$0" "$@" >&2; code=$?; times; exit $code';
   const start = performance.now();
-  const shell = spawn('bash', ['-c', script, command, ...parameters], { env });
+  const shell = spawn('bash', ['-c', script, command, ...parameters], { env, cwd });
   let [times, output, peakKib] = ['', '', 0];
   shell.stdout.on('data', (data: Buffer) => (times += data.toString()));
   shell.stderr.on('data', (data: Buffer) => (output = (output + data.toString()).slice(-4000)));

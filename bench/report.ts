@@ -1,18 +1,18 @@
 import { type Measurement, median } from './measure.ts';
-import type { Scenario, Side } from './scenarios/types.ts';
+import { PEERS, type Peer, type Scenario, type Side } from './scenarios/types.ts';
 
 export interface Result {
   readonly scenario: Scenario;
-  readonly runs: Readonly<Record<Side, readonly Measurement[]>>;
-  readonly storedBytes: Readonly<Record<Side, number>>;
+  readonly runs: Readonly<Partial<Record<Side, readonly Measurement[]>>>;
+  readonly storedBytes: Readonly<Partial<Record<Side, number>>>;
 }
 
 const of = (result: Result, side: Side, field: keyof Measurement): number =>
-  median(result.runs[side].map((run) => run[field]));
+  median((result.runs[side] ?? []).map((run) => run[field]));
 
 /** Half of the distance between the fastest and the slowest run, in per cent of the median. */
 function spread(result: Result, side: Side): number {
-  const seconds = result.runs[side].map((run) => run.seconds);
+  const seconds = (result.runs[side] ?? []).map((run) => run.seconds);
   const middle = median(seconds);
   return (50 * (Math.max(...seconds) - Math.min(...seconds))) / middle;
 }
@@ -33,7 +33,7 @@ function row(result: Result): string {
     of(result, side, 'cpuSeconds').toFixed(2),
     of(result, side, 'peakMiB').toFixed(0),
   ];
-  const stored = (result.storedBytes.ours / result.storedBytes.kopia).toFixed(3);
+  const stored = ((result.storedBytes.ours ?? 0) / (result.storedBytes.kopia ?? 0)).toFixed(3);
   const verdict = `${ratioOf(result).toFixed(2)}${bar === undefined || ratioOf(result) >= bar ? '' : ' (missed)'}`;
   const all = [
     `${name}: ${title}`,
@@ -49,6 +49,33 @@ function row(result: Result): string {
 /** The table of the report, one line for each scenario. */
 export const markdownTable = (results: readonly Result[]): string =>
   [...HEADER, ...results.map(row)].join('\n');
+
+/** Wall seconds and peak MiB of everybody who took part; empty when it was Kopia alone. */
+export function peersTable(results: readonly Result[]): string {
+  const others = PEERS.filter((peer) => peer !== 'kopia');
+  const present = others.filter((peer) => results.some(({ runs }) => runs[peer]));
+  if (present.length === 0) return '';
+  const cell = (result: Result, side: Side): string =>
+    result.runs[side]
+      ? `${of(result, side, 'seconds').toFixed(2)} / ${of(result, side, 'peakMiB').toFixed(0)}`
+      : '';
+  const sides: Side[] = ['ours', 'kopia', ...present];
+  const rows = results
+    .filter(({ runs }) => present.some((peer) => runs[peer]))
+    .map((result) => {
+      const { name, title } = result.scenario;
+      return `| ${[`${name}: ${title}`, ...sides.map((side) => cell(result, side))].join(' | ')} |`;
+    });
+  const runs = (side: Peer): number => results[0]?.runs[side]?.length ?? 0;
+  const heads = present.map((peer) => `${peer} (runs: ${runs(peer)})`);
+  return [
+    'Wall seconds / peak MiB:',
+    '',
+    `| scenario | ours | kopia | ${heads.join(' | ')} |`,
+    `|${'---|'.repeat(sides.length + 1)}`,
+    ...rows,
+  ].join('\n');
+}
 
 const BAR_HEIGHT = 14;
 const ROW_HEIGHT = 44;

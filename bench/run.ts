@@ -1,9 +1,10 @@
 /**
- * `npm run bench [-- A C E] [-- --quick] [-- --dir D] [-- --pairs N] [-- --save]`: the engine against the real Kopia, in
- * turn on the same machine: source in the page cache, repository in the same file system (default
- * /dev/shm), no compression where none is named, default hash, encryption and splitter, fsync as each side
- * does it. The real Kopia reads back what each first backup wrote. Prints a table; `--save` puts it, a chart
- * and all runs into bench/results/.
+ * `npm run bench [-- A C E] [-- --quick] [-- --dir D] [-- --pairs N] [-- --others N] [-- --save]`: the engine against
+ * the real Kopia, in turn on the same machine: source in the page cache, repository in the same file system
+ * (default /dev/shm), no compression where none is named, default hash, encryption and splitter, fsync as each
+ * side does it. The real Kopia reads back what each first backup wrote. rustic, restic and borg, where they are
+ * installed, take part in the first N pairs (`--others`, default 1; 0 leaves them out). Prints a table; `--save`
+ * puts it, a chart and all runs into bench/results/.
  */
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
@@ -11,9 +12,10 @@ import { cpus, loadavg, release, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import type { Measurement } from './measure.ts';
-import { markdownTable, type Result, svgChart } from './report.ts';
+import { markdownTable, peersTable, type Result, svgChart } from './report.ts';
 import { SCENARIOS } from './scenarios/index.ts';
-import type { Scenario, Side } from './scenarios/types.ts';
+import { PEERS, type Scenario, type Side } from './scenarios/types.ts';
+import { findTool } from './tools.ts';
 import { FULL, KOPIA, QUICK, Workplace } from './workplace.ts';
 
 const { values, positionals } = parseArgs({
@@ -23,19 +25,21 @@ const { values, positionals } = parseArgs({
     save: { type: 'boolean', default: false },
     dir: { type: 'string', default: '/dev/shm/longshore-bench' },
     pairs: { type: 'string', default: '3' },
+    others: { type: 'string', default: '1' },
   },
 });
 
 const RESULTS = new URL('results/', import.meta.url).pathname;
-const SIDES = ['ours', 'kopia'] as const;
+const OTHERS = PEERS.filter((peer) => peer !== 'kopia' && findTool(peer));
 
 async function runScenario(work: Workplace, scenario: Scenario): Promise<Result> {
   const pairs = values.quick ? 1 : Number(values.pairs) * (scenario.isShort ? 3 : 1);
-  const runs: Record<Side, Measurement[]> = { ours: [], kopia: [] };
-  const storedBytes: Record<Side, number> = { ours: 0, kopia: 0 };
+  const runs: Partial<Record<Side, Measurement[]>> = {};
+  const storedBytes: Partial<Record<Side, number>> = {};
   for (let pair = 0; pair < pairs; pair++) {
-    for (const side of SIDES) {
-      runs[side].push(await scenario.run(work, side));
+    const others = pair < Number(values.others) && scenario.kopiaOnly !== true ? OTHERS : [];
+    for (const side of ['ours', 'kopia', ...others] as const) {
+      (runs[side] ??= []).push(await scenario.run(work, side));
       storedBytes[side] = work.bytesStored();
     }
   }
@@ -95,11 +99,13 @@ try {
   fs.rmSync(values.dir, { recursive: true, force: true });
 }
 const facts = about();
+const others = peersTable(results);
+if (others) console.log(`\n${others}`);
 const text = Object.entries(facts).map(([key, value]) => `${key} ${String(value)}`);
 console.log(`\n${text.join(', ')}`);
 if (values.save) {
   const missed = load > 0.5 ? `\nThe host had other load (${load.toFixed(1)}).\n` : '';
-  const table = `# Longshore and Kopia in turn\n\n${text.join(', ')}\n${missed}\n${markdownTable(results)}\n`;
+  const table = `# Longshore and Kopia in turn\n\n${text.join(', ')}\n${missed}\n${markdownTable(results)}\n${others && `\n${others}\n`}`;
   fs.writeFileSync(join(RESULTS, 'report.md'), table);
   fs.writeFileSync(join(RESULTS, 'report.json'), JSON.stringify({ ...facts, results }, null, 1));
   fs.writeFileSync(

@@ -1,16 +1,12 @@
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
-import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { measure, type Measurement } from './measure.ts';
 import type { Side } from './scenarios/types.ts';
+import { findTool, TOOLS } from './tools.ts';
 
 const ROOT = new URL('..', import.meta.url).pathname;
-export const KOPIA = join(
-  process.env.PEERS_DIR ?? join(homedir(), '.cache', '.peers'),
-  'bin',
-  'kopia',
-);
+export const KOPIA = findTool('kopia') ?? 'kopia';
 
 export interface Sizes {
   readonly largeBytes: number;
@@ -31,6 +27,7 @@ export const QUICK: Sizes = {
   sparseDataBytes: 96 << 20,
 };
 const SPARSE_PIECES = 24;
+const CACHES = ['kopia-cache', 'rustic-cache', 'restic-cache', 'borg'];
 
 /** Sources, repository and commands of both sides in one folder. Kopia makes its repositories, we make ours. */
 export class Workplace {
@@ -51,6 +48,7 @@ export class Workplace {
       KOPIA_LOG_DIR: this.at('kopia-log'),
       KOPIA_CHECK_FOR_UPDATES: 'false',
     };
+    for (const tool of Object.values(TOOLS)) Object.assign(this.#env, tool.env(directory));
     fs.rmSync(directory, { recursive: true, force: true });
     fs.mkdirSync(directory, { recursive: true });
     this.#longshore = this.#install();
@@ -83,17 +81,19 @@ export class Workplace {
     return execFileSync(this.#longshore, parameters, options);
   }
 
-  measure(side: Side, ours: string[], theirs: string[]): Promise<Measurement> {
-    return side === 'ours'
-      ? measure(this.#longshore, ours, this.#env)
-      : measure(KOPIA, theirs, this.#env);
+  #measure(side: Side, parameters: string[], cwd = this.directory): Promise<Measurement> {
+    const command = side === 'ours' ? this.#longshore : (findTool(side) ?? side);
+    return measure(command, parameters, this.#env, cwd);
   }
 
-  /** A new repository of the side's own making; Kopia is connected to it in any case, to verify. */
+  /** A new repository of the side's own making; Kopia is connected to ours as well, to verify. */
   newRepository(side: Side, compression?: string): void {
-    // Kopia keeps formats and indexes of what lay at this path before.
-    for (const name of ['repo', 'kopia-config', 'kopia-cache']) {
-      fs.rmSync(this.at(name), { recursive: true, force: true });
+    // Some keep formats and indexes of what lay at this path before.
+    for (const name of ['repo', 'kopia-config', ...CACHES]) this.drop(name);
+    if (side !== 'ours' && side !== 'kopia') {
+      const parameters = TOOLS[side].create(this.at('repo'));
+      execFileSync(findTool(side) ?? side, parameters, { env: this.#env, stdio: 'ignore' });
+      return;
     }
     if (side === 'ours') {
       this.longshore('repository', 'create', '--repo', this.at('repo'));
@@ -105,26 +105,34 @@ export class Workplace {
   }
 
   upload(side: Side, source: string, ...flags: string[]): Promise<Measurement> {
-    return this.measure(
-      side,
-      ['snapshot', 'create', this.at(source), '--repo', this.at('repo'), ...flags],
-      ['snapshot', 'create', this.at(source), '--no-progress'],
-    );
+    const [path, repo] = [this.at(source), this.at('repo')];
+    if (side === 'ours') {
+      return this.#measure(side, ['snapshot', 'create', path, '--repo', repo, ...flags]);
+    }
+    if (side === 'kopia') return this.#measure(side, ['snapshot', 'create', path, '--no-progress']);
+    return this.#measure(side, TOOLS[side].backup(repo, path));
   }
 
   /** Restores the newest snapshot, checks that it equals the source, and removes it. */
   async restore(side: Side, source: string): Promise<Measurement> {
+    const [path, repo, out] = [this.at(source), this.at('repo'), this.at('out')];
+    if (side !== 'ours' && side !== 'kopia') {
+      const tool = TOOLS[side];
+      fs.mkdirSync(out);
+      const result = await this.#measure(side, tool.restore(repo, path, out), out);
+      return this.#checkRestored(path, tool.restoredAt(path, out), result);
+    }
     type Listed = { rootEntry: { obj: string } }[];
     const newest = (JSON.parse(this.kopia('snapshot', 'list', '--json')) as Listed).at(-1);
     const root = newest?.rootEntry.obj ?? '';
-    const out = this.at('out');
-    const result = await this.measure(
-      side,
-      ['snapshot', 'restore', root, out, '--repo', this.at('repo')],
-      ['snapshot', 'restore', root, out, '--no-progress'],
-    );
-    execFileSync('diff', ['-rq', '--no-dereference', this.at(source), out]);
-    fs.rmSync(out, { recursive: true });
+    const flags = side === 'ours' ? ['--repo', repo] : ['--no-progress'];
+    const result = await this.#measure(side, ['snapshot', 'restore', root, out, ...flags]);
+    return this.#checkRestored(path, out, result);
+  }
+
+  #checkRestored(source: string, restored: string, result: Measurement): Measurement {
+    execFileSync('diff', ['-rq', '--no-dereference', source, restored]);
+    this.drop('out');
     return result;
   }
 

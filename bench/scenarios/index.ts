@@ -68,6 +68,7 @@ export const SCENARIOS: readonly Scenario[] = [
     name: 'G',
     title: '16 GiB sparse image holding 3 GiB, --block',
     bar: 4,
+    kopiaOnly: true,
     run: async (work, side) => {
       work.need('sparse');
       work.newRepository(side);
@@ -84,6 +85,7 @@ export const SCENARIOS: readonly Scenario[] = [
     name: 'H',
     title: '3 GiB of programs and text with zstd-fastest',
     bar: 1.3,
+    kopiaOnly: true,
     run: firstBackup('text', 'zstd-fastest'),
   },
 ];

@@ -1,8 +1,10 @@
 import type { Measurement } from '../measure.ts';
 import type { Workplace } from '../workplace.ts';
 
+export const PEERS = ['kopia', 'rustic', 'restic', 'borg'] as const;
+export type Peer = (typeof PEERS)[number];
 /** Who does the work: Longshore, or a peer by name. */
-export type Side = 'ours' | 'kopia';
+export type Side = 'ours' | Peer;
 
 /** One row of the report: what is measured on each side under the same conditions. */
 export interface Scenario {
@@ -12,6 +14,8 @@ export interface Scenario {
   readonly bar?: number | undefined;
   /** Shorter than 2 s: nine pairs instead of three. */
   readonly isShort?: boolean;
+  /** Only Kopia is asked for it beside us: the others have no such way, or take minutes. */
+  readonly kopiaOnly?: boolean;
   /** Measures one run; may prepare and check outside of the measurement. */
   run(work: Workplace, side: Side): Promise<Measurement>;
 }
