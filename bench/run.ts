@@ -67,14 +67,6 @@ function about(): Record<string, unknown> {
   };
 }
 
-/** Pages that a virtual machine has not used yet cost seconds: touch them before anything is measured. */
-function warmMemory(bytes: number): void {
-  for (let left = bytes; left > 0; left -= 1 << 30) {
-    const block = Buffer.allocUnsafeSlow(1 << 30);
-    for (let at = 0; at < block.length; at += 4096) block[at] = 1;
-  }
-}
-
 if (!fs.existsSync(KOPIA)) throw new Error(`no kopia at ${KOPIA}: run test/peers/install.sh kopia`);
 fs.mkdirSync(RESULTS, { recursive: true });
 const wanted = SCENARIOS.filter(
@@ -84,7 +76,6 @@ const load = loadavg()[0] ?? 0;
 if (load > 0.5) console.log(`note: the host has other load (${load.toFixed(1)})`);
 if (values.quick) console.log('note: --quick is a small fraction of each size; no bar applies');
 const work = new Workplace(values.dir, values.quick ? QUICK : FULL);
-if (!values.quick) warmMemory(6 * 2 ** 30);
 const results: Result[] = [];
 try {
   for (const [i, scenario] of wanted.entries()) {

@@ -9,6 +9,7 @@ const firstBackup =
   async (work: Workplace, side: Side): Promise<Measurement> => {
     work.need(source);
     work.newRepository(side, compression);
+    work.warm();
     const result = await work.upload(side, source);
     work.verify(side);
     return result;
@@ -20,6 +21,7 @@ const restore =
     work.need(source);
     work.newRepository(side);
     await work.upload(side, source);
+    work.warm();
     return work.restore(side, source);
   };
 
@@ -39,6 +41,7 @@ export const SCENARIOS: readonly Scenario[] = [
       work.newRepository(side);
       await work.upload(side, 'large');
       utimesSync(work.at('large', 'volume'), new Date(), new Date());
+      work.warm();
       const result = await work.upload(side, 'large');
       work.verify(side);
       return result;
@@ -60,6 +63,7 @@ export const SCENARIOS: readonly Scenario[] = [
       work.need('small');
       work.newRepository(side);
       await work.upload(side, 'small');
+      work.warm();
       return work.upload(side, 'small');
     },
   },
@@ -72,6 +76,7 @@ export const SCENARIOS: readonly Scenario[] = [
     run: async (work, side) => {
       work.need('sparse');
       work.newRepository(side);
+      work.warm();
       // Kopia has no raw mode of its own: it gets the folder that holds the image.
       const result =
         side === 'ours'
