@@ -38,7 +38,7 @@ export {
 } from './go-json.ts';
 export { type RandomBytes, randomBytes, randomHex } from './random.ts';
 export { createLimiter, type Limiter, mapLimited, Semaphore, Signal } from './limiter.ts';
-export { type RetryOptions, retryOf, withRetry } from './retry.ts';
+export { type RetryBudget, type RetryOptions, retryOf, withRetry } from './retry.ts';
 export { type Logger, silentLogger } from './log.ts';
 export { Secret } from './secret.ts';
 export { asBuffer, decodeUvarint, encodeUvarint, formatBytes, giveBack } from './bytes.ts';

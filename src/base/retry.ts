@@ -1,10 +1,15 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { isCode, type Retry } from './errors.ts';
+import { CodedError, isCode, type Retry } from './errors.ts';
+
+export interface RetryBudget {
+  attemptsMax: number;
+  delayMsMax: number;
+}
 
 export interface RetryOptions {
-  attemptsMax: number;
+  /** May depend on what went wrong last. */
+  budgetOf: (error: unknown) => RetryBudget;
   firstDelayMs: number;
-  delayMsMax: number;
   signal?: AbortSignal | undefined;
   onRetry?: (error: unknown, attempt: number) => void;
 }
@@ -20,19 +25,40 @@ export function retryOf(error: unknown): Retry {
   return error instanceof TypeError || error instanceof RangeError ? 'never' : 'backoff';
 }
 
-/** Runs the task again while its error says so; doubling delays with jitter. */
+/**
+ * Runs the task again while its error says so; doubling delays with jitter, never shorter than what the
+ * error's fact `retryAfterMs` asks for. When the budget is spent the error tells how often it was tried.
+ */
 export async function withRetry<T>(task: () => Promise<T>, options: RetryOptions): Promise<T> {
+  const startMs = performance.now();
   for (let attempt = 1; ; attempt++) {
     options.signal?.throwIfAborted();
     try {
       return await task();
     } catch (error) {
-      if (retryOf(error) === 'never' || attempt >= options.attemptsMax) throw error;
+      if (retryOf(error) === 'never') throw error;
+      const { attemptsMax, delayMsMax } = options.budgetOf(error);
+      if (attempt >= attemptsMax) throw spent(error, attempt, performance.now() - startMs);
       options.onRetry?.(error, attempt);
-      const delay = Math.min(options.delayMsMax, options.firstDelayMs * 2 ** (attempt - 1));
-      await sleep(delay * (0.5 + Math.random() / 2), undefined, {
-        ...(options.signal && { signal: options.signal }),
-      });
+      const backoffMs = Math.min(delayMsMax, options.firstDelayMs * 2 ** (attempt - 1));
+      const delayMs = Math.max(
+        backoffMs * (0.5 + Math.random() / 2),
+        askedDelayMs(error, delayMsMax),
+      );
+      await sleep(delayMs, undefined, { ...(options.signal && { signal: options.signal }) });
     }
   }
+}
+
+/** What a busy service asked for, within what we wait for at most. */
+function askedDelayMs(error: unknown, delayMsMax: number): number {
+  const asked = error instanceof CodedError ? error.facts.retryAfterMs : undefined;
+  return typeof asked === 'number' ? Math.min(asked, delayMsMax) : 0;
+}
+
+function spent(error: unknown, attempts: number, ms: number): unknown {
+  if (!(error instanceof CodedError) || attempts === 1) return error;
+  const text = `${error.message} (tried ${attempts} times in ${Math.ceil(ms / 1000)} s)`;
+  const { cause, retry, facts } = error;
+  return new CodedError(error.code, text, { cause, retry, facts });
 }

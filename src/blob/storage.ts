@@ -22,9 +22,27 @@ export interface GetOptions {
 
 export type RetentionMode = 'GOVERNANCE' | 'COMPLIANCE';
 
+/** Object lock: until then the storage itself refuses to delete or overwrite. */
+export interface Retention {
+  mode: RetentionMode;
+  periodNs: Nanoseconds;
+}
+
+export interface SignalOptions {
+  signal?: AbortSignal | undefined;
+}
+
+/** What storages over a network are told about their requests. */
+export interface TransferSettings {
+  /** A request that moves no byte for this long is cut and may be tried again. */
+  readonly stallMs: number;
+  /** Where credentials, proxies and regions are looked for besides the location. */
+  readonly environment: NodeJS.ProcessEnv;
+}
+
 export interface PutOptions {
   /** Object lock; storages without it refuse with `UNSUPPORTED_PUT`. */
-  retention?: { mode: RetentionMode; periodNs: Nanoseconds };
+  retention?: Retention;
   /** Refuse with `BLOB_EXISTS` when the blob is there; storages without it say `UNSUPPORTED_PUT`. */
   doNotRecreate?: boolean;
   signal?: AbortSignal | undefined;
@@ -43,15 +61,16 @@ export interface PutOptions {
 export interface BlobStorage extends AsyncDisposable {
   /** For messages: where this is, without credentials. */
   readonly displayName: string;
+  /** Whether `retention` and {@link extendRetention} are of use here. */
+  readonly hasObjectLock: boolean;
   getBlob(id: BlobId, options?: GetOptions): Promise<Uint8Array>;
-  getMetadata(id: BlobId, options?: { signal?: AbortSignal | undefined }): Promise<BlobMetadata>;
-  /** `data` in pieces that follow one another; not kept after the promise settles. Returns the storage's timestamp. */
-  putBlob(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<BlobMetadata>;
-  deleteBlob(id: BlobId, options?: { signal?: AbortSignal | undefined }): Promise<void>;
-  listBlobs(
-    prefix: string,
-    options?: { signal?: AbortSignal | undefined },
-  ): AsyncIterable<BlobMetadata>;
+  getMetadata(id: BlobId, options?: SignalOptions): Promise<BlobMetadata>;
+  /** `data` in pieces that follow one another; not kept after the promise settles. */
+  putBlob(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<void>;
+  deleteBlob(id: BlobId, options?: SignalOptions): Promise<void>;
+  listBlobs(prefix: string, options?: SignalOptions): AsyncIterable<BlobMetadata>;
+  /** Puts the end of a blob's retention off. Storages without object lock throw `UNSUPPORTED_PUT`. */
+  extendRetention(id: BlobId, retention: Retention, options?: SignalOptions): Promise<void>;
   close(): Promise<void>;
 }
 

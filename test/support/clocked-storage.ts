@@ -1,7 +1,7 @@
 import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Clock, toDate } from '../../src/base/index.ts';
-import type { BlobMetadata, BlobStorage } from '../../src/blob/index.ts';
+import type { BlobStorage } from '../../src/blob/index.ts';
 import { ForwardingStorage } from '../../src/blob/wrappers/forwarding.ts';
 
 /** Gives blobs the time of a test's clock, so that a repository can grow old in a moment. */
@@ -19,7 +19,7 @@ class ClockedStorage extends ForwardingStorage {
     this.#clock = clock;
   }
 
-  override async putBlob(...parameters: Parameters<BlobStorage['putBlob']>): Promise<BlobMetadata> {
+  override async putBlob(...parameters: Parameters<BlobStorage['putBlob']>): Promise<void> {
     const [id] = parameters;
     await super.putBlob(...parameters);
     const path =
@@ -28,6 +28,5 @@ class ClockedStorage extends ForwardingStorage {
         : join(this.#root, id.slice(0, 1), id.slice(1, 4), `${id.slice(4)}.f`);
     const now = toDate(this.#clock.nowNs());
     await fs.utimes(path, now, now);
-    return this.getMetadata(id);
   }
 }

@@ -3,7 +3,7 @@ import { existsSync, mkdtempSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-const PEERS = process.env.PEERS_DIR ?? join(homedir(), '.cache', '.peers');
+export const PEERS = process.env.PEERS_DIR ?? join(homedir(), '.cache', '.peers');
 export const KOPIA = join(PEERS, 'bin', 'kopia');
 export const hasKopia = existsSync(KOPIA);
 if (!hasKopia && process.env.REQUIRE_PEERS === '1') throw new Error(`no kopia at ${KOPIA}`);

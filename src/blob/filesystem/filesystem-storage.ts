@@ -150,6 +150,7 @@ async function writeAll(file: fs.FileHandle, data: Uint8Array): Promise<void> {
 
 class FilesystemStorage implements BlobStorage {
   readonly displayName: string;
+  readonly hasObjectLock = false;
   readonly #root: string;
   readonly #shards: ShardParameters;
   readonly #requests: Limiter = createLimiter(REQUESTS_MAX);
@@ -192,24 +193,23 @@ class FilesystemStorage implements BlobStorage {
     return this.#request(id, options.signal, () => this.#stat(id));
   }
 
-  putBlob(
-    id: BlobId,
-    data: readonly Uint8Array[],
-    options: PutOptions = {},
-  ): Promise<BlobMetadata> {
+  putBlob(id: BlobId, data: readonly Uint8Array[], options: PutOptions = {}): Promise<void> {
     if (options.retention || options.doNotRecreate === true) {
       const what = options.retention ? 'object lock' : 'put-if-absent';
       const text = `a file system storage has no ${what}`;
       return Promise.reject(new CodedError('UNSUPPORTED_PUT', text));
     }
-    return this.#request(id, options.signal, async () => {
-      await writeAtomic(this.#path(id), data);
-      return this.#stat(id);
-    });
+    return this.#request(id, options.signal, () => writeAtomic(this.#path(id), data));
   }
 
   deleteBlob(id: BlobId, options: { signal?: AbortSignal | undefined } = {}): Promise<void> {
     return this.#request(id, options.signal, () => fs.rm(this.#path(id), { force: true }));
+  }
+
+  extendRetention(): Promise<never> {
+    return Promise.reject(
+      new CodedError('UNSUPPORTED_PUT', 'a file system storage has no object lock'),
+    );
   }
 
   async *listBlobs(

@@ -1,4 +1,11 @@
-import type { BlobId, BlobMetadata, BlobStorage, GetOptions, PutOptions } from '../storage.ts';
+import type {
+  BlobId,
+  BlobMetadata,
+  BlobStorage,
+  GetOptions,
+  PutOptions,
+  SignalOptions,
+} from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
 export type StorageOperation = 'get' | 'metadata' | 'put' | 'delete' | 'list';
@@ -27,18 +34,11 @@ class FaultyStorage extends ForwardingStorage {
     return this.#around('get', id, () => super.getBlob(id, options));
   }
 
-  override getMetadata(
-    id: BlobId,
-    options?: { signal?: AbortSignal | undefined },
-  ): Promise<BlobMetadata> {
+  override getMetadata(id: BlobId, options?: SignalOptions): Promise<BlobMetadata> {
     return this.#around('metadata', id, () => super.getMetadata(id, options));
   }
 
-  override putBlob(
-    id: BlobId,
-    data: readonly Uint8Array[],
-    options?: PutOptions,
-  ): Promise<BlobMetadata> {
+  override putBlob(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<void> {
     return this.#around('put', id, () => super.putBlob(id, data, options));
   }
 

@@ -1,4 +1,12 @@
-import type { BlobId, BlobMetadata, BlobStorage, GetOptions, PutOptions } from '../storage.ts';
+import type {
+  BlobId,
+  BlobMetadata,
+  BlobStorage,
+  GetOptions,
+  PutOptions,
+  Retention,
+  SignalOptions,
+} from '../storage.ts';
 
 /** Passes every call on. Wrappers extend it and change what they are about. */
 export abstract class ForwardingStorage implements BlobStorage {
@@ -12,27 +20,32 @@ export abstract class ForwardingStorage implements BlobStorage {
     return this.inner.displayName;
   }
 
+  get hasObjectLock(): boolean {
+    return this.inner.hasObjectLock;
+  }
+
   getBlob(id: BlobId, options?: GetOptions): Promise<Uint8Array> {
     return this.inner.getBlob(id, options);
   }
 
-  getMetadata(id: BlobId, options?: { signal?: AbortSignal | undefined }): Promise<BlobMetadata> {
+  getMetadata(id: BlobId, options?: SignalOptions): Promise<BlobMetadata> {
     return this.inner.getMetadata(id, options);
   }
 
-  putBlob(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<BlobMetadata> {
+  putBlob(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<void> {
     return this.inner.putBlob(id, data, options);
   }
 
-  deleteBlob(id: BlobId, options?: { signal?: AbortSignal | undefined }): Promise<void> {
+  deleteBlob(id: BlobId, options?: SignalOptions): Promise<void> {
     return this.inner.deleteBlob(id, options);
   }
 
-  listBlobs(
-    prefix: string,
-    options?: { signal?: AbortSignal | undefined },
-  ): AsyncIterable<BlobMetadata> {
+  listBlobs(prefix: string, options?: SignalOptions): AsyncIterable<BlobMetadata> {
     return this.inner.listBlobs(prefix, options);
+  }
+
+  extendRetention(id: BlobId, retention: Retention, options?: SignalOptions): Promise<void> {
+    return this.inner.extendRetention(id, retention, options);
   }
 
   close(): Promise<void> {

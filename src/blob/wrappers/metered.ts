@@ -1,4 +1,11 @@
-import type { BlobId, BlobMetadata, BlobStorage, GetOptions, PutOptions } from '../storage.ts';
+import type {
+  BlobId,
+  BlobMetadata,
+  BlobStorage,
+  GetOptions,
+  PutOptions,
+  SignalOptions,
+} from '../storage.ts';
 import { ForwardingStorage, totalLength } from './forwarding.ts';
 
 /** What a storage has done since it was wrapped. */
@@ -42,11 +49,10 @@ class CountingStorage extends ForwardingStorage implements MeteredStorage {
     id: BlobId,
     data: readonly Uint8Array[],
     options?: PutOptions,
-  ): Promise<BlobMetadata> {
+  ): Promise<void> {
     this.counters.puts++;
-    const metadata = await this.#counted(super.putBlob(id, data, options));
+    await this.#counted(super.putBlob(id, data, options));
     this.counters.bytesUp += totalLength(data);
-    return metadata;
   }
 
   override deleteBlob(id: BlobId): Promise<void> {
@@ -54,10 +60,7 @@ class CountingStorage extends ForwardingStorage implements MeteredStorage {
     return this.#counted(super.deleteBlob(id));
   }
 
-  override listBlobs(
-    prefix: string,
-    options?: { signal?: AbortSignal | undefined },
-  ): AsyncIterable<BlobMetadata> {
+  override listBlobs(prefix: string, options?: SignalOptions): AsyncIterable<BlobMetadata> {
     this.counters.lists++;
     return super.listBlobs(prefix, options);
   }

@@ -1,19 +1,45 @@
-import { type RetryOptions, withRetry } from '../../base/index.ts';
-import type { BlobId, BlobMetadata, BlobStorage, GetOptions, PutOptions } from '../storage.ts';
+import { isCode, type RetryOptions, withRetry } from '../../base/index.ts';
+import type {
+  BlobId,
+  BlobMetadata,
+  BlobStorage,
+  GetOptions,
+  PutOptions,
+  Retention,
+  SignalOptions,
+} from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
-/** Kopia retries for about 10 minutes (internal/retry); ours: 8 tries within some 30 s, then the caller's turn. */
-const DEFAULTS = { attemptsMax: 8, firstDelayMs: 100, delayMsMax: 10_000 };
+/**
+ * Tries by what went wrong; Kopia retries everything for about 10 minutes (internal/retry). Busy services are
+ * waited for, some 5 minutes. Nobody there: half a minute, so that a wrong name is told soon and a restart of
+ * the service is waited for. The rest: some 30 s, then it is the caller's turn.
+ */
+const BUDGETS = {
+  busy: { attemptsMax: 16, delayMsMax: 30_000 },
+  unreachable: { attemptsMax: 8, delayMsMax: 8_000 },
+  other: { attemptsMax: 8, delayMsMax: 10_000 },
+} as const;
+const FIRST_DELAY_MS = 100;
+
+export interface StorageRetryOptions {
+  /** For every kind of failure; default: by kind. */
+  attemptsMax?: number;
+  firstDelayMs?: number;
+  delayMsMax?: number;
+  signal?: AbortSignal | undefined;
+  onRetry?: (error: unknown, attempt: number) => void;
+}
 
 /** Tries again what the storage's own error mapping calls passing. Puts are atomic and overwrite, so repeating is safe. */
-export function withRetries(inner: BlobStorage, options: Partial<RetryOptions> = {}): BlobStorage {
-  return new RetryingStorage(inner, { ...DEFAULTS, ...options });
+export function withRetries(inner: BlobStorage, options: StorageRetryOptions = {}): BlobStorage {
+  return new RetryingStorage(inner, options);
 }
 
 class RetryingStorage extends ForwardingStorage {
-  readonly #options: RetryOptions;
+  readonly #options: StorageRetryOptions;
 
-  constructor(inner: BlobStorage, options: RetryOptions) {
+  constructor(inner: BlobStorage, options: StorageRetryOptions) {
     super(inner);
     this.#options = options;
   }
@@ -22,32 +48,51 @@ class RetryingStorage extends ForwardingStorage {
     return this.#retry(options.signal, () => super.getBlob(id, options));
   }
 
-  override getMetadata(
-    id: BlobId,
-    options: { signal?: AbortSignal | undefined } = {},
-  ): Promise<BlobMetadata> {
+  override getMetadata(id: BlobId, options: SignalOptions = {}): Promise<BlobMetadata> {
     return this.#retry(options.signal, () => super.getMetadata(id, options));
   }
 
-  override putBlob(
+  override async putBlob(
     id: BlobId,
     data: readonly Uint8Array[],
     options: PutOptions = {},
-  ): Promise<BlobMetadata> {
-    return this.#retry(options.signal, () => super.putBlob(id, data, options));
+  ): Promise<void> {
+    let isLost = false;
+    try {
+      await this.#retry(options.signal, () =>
+        super.putBlob(id, data, options).catch((error: unknown) => {
+          isLost ||= !isCode(error, 'BLOB_EXISTS');
+          throw error;
+        }),
+      );
+    } catch (error) {
+      // The answer of an earlier try was lost, and it was ours that is there now: compare.
+      const isOurs = isLost && isCode(error, 'BLOB_EXISTS') && (await this.#holds(id, data));
+      if (!isOurs) throw error;
+    }
   }
 
-  override deleteBlob(
-    id: BlobId,
-    options: { signal?: AbortSignal | undefined } = {},
-  ): Promise<void> {
+  async #holds(id: BlobId, data: readonly Uint8Array[]): Promise<boolean> {
+    const there = await this.getBlob(id);
+    return Buffer.concat(data).equals(there);
+  }
+
+  override deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
     return this.#retry(options.signal, () => super.deleteBlob(id, options));
+  }
+
+  override extendRetention(
+    id: BlobId,
+    retention: Retention,
+    options: SignalOptions = {},
+  ): Promise<void> {
+    return this.#retry(options.signal, () => super.extendRetention(id, retention, options));
   }
 
   /** A listing is read whole before it is passed on: a failure in the middle starts it again. */
   override async *listBlobs(
     prefix: string,
-    options: { signal?: AbortSignal | undefined } = {},
+    options: SignalOptions = {},
   ): AsyncIterable<BlobMetadata> {
     yield* await this.#retry(options.signal, () =>
       Array.fromAsync(super.listBlobs(prefix, options)),
@@ -55,6 +100,17 @@ class RetryingStorage extends ForwardingStorage {
   }
 
   #retry<T>(signal: AbortSignal | undefined, task: () => Promise<T>): Promise<T> {
-    return withRetry(task, { ...this.#options, signal: signal ?? this.#options.signal });
+    const { firstDelayMs = FIRST_DELAY_MS, onRetry } = this.#options;
+    return withRetry(task, {
+      budgetOf: (error) => ({ ...BUDGETS[kindOf(error)], ...this.#options }),
+      firstDelayMs,
+      signal: signal ?? this.#options.signal,
+      ...(onRetry && { onRetry }),
+    } satisfies RetryOptions);
   }
+}
+
+function kindOf(error: unknown): keyof typeof BUDGETS {
+  if (isCode(error, 'STORAGE_THROTTLED')) return 'busy';
+  return isCode(error, 'STORAGE_UNREACHABLE') ? 'unreachable' : 'other';
 }

@@ -1,30 +1,42 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { BlobId, BlobMetadata, BlobStorage, GetOptions, PutOptions } from '../storage.ts';
+import type {
+  BlobId,
+  BlobMetadata,
+  BlobStorage,
+  GetOptions,
+  PutOptions,
+  Retention,
+  SignalOptions,
+} from '../storage.ts';
 import { ForwardingStorage, totalLength } from './forwarding.ts';
 
 export interface ThrottleLimits {
-  downloadBytesPerSecond?: number;
-  uploadBytesPerSecond?: number;
+  downloadBytesPerSecond?: number | undefined;
+  uploadBytesPerSecond?: number | undefined;
+  /** Of every kind together; a page of a listing counts as one with the listing. */
+  requestsPerSecond?: number | undefined;
 }
 
 /** Holds the average rates below the limits, each direction on its own. */
 export function withThrottle(inner: BlobStorage, limits: ThrottleLimits): BlobStorage {
-  return new ThrottledStorage(inner, limits);
+  return Object.values(limits).some((limit) => limit !== undefined)
+    ? new ThrottledStorage(inner, limits)
+    : inner;
 }
 
-/** Each transfer books its share of time; a transfer starts when the earlier ones' time is used up. */
+/** Each request books its share of time; it starts when the earlier ones' time is used up. */
 class RateGate {
-  readonly #bytesPerSecond: number;
+  readonly #unitsPerSecond: number;
   #freeAtMs = 0;
 
-  constructor(bytesPerSecond: number) {
-    this.#bytesPerSecond = bytesPerSecond;
+  constructor(unitsPerSecond: number) {
+    this.#unitsPerSecond = unitsPerSecond;
   }
 
-  async pass(bytes: number, signal: AbortSignal | undefined): Promise<void> {
+  async pass(units: number, signal: AbortSignal | undefined): Promise<void> {
     const now = performance.now();
     const start = Math.max(now, this.#freeAtMs);
-    this.#freeAtMs = start + (bytes / this.#bytesPerSecond) * 1000;
+    this.#freeAtMs = start + (units / this.#unitsPerSecond) * 1000;
     if (start > now) await sleep(start - now, undefined, { ...(signal && { signal }) });
   }
 }
@@ -32,6 +44,7 @@ class RateGate {
 class ThrottledStorage extends ForwardingStorage {
   readonly #down: RateGate | undefined;
   readonly #up: RateGate | undefined;
+  readonly #requests: RateGate | undefined;
 
   constructor(inner: BlobStorage, limits: ThrottleLimits) {
     super(inner);
@@ -39,20 +52,53 @@ class ThrottledStorage extends ForwardingStorage {
       rate === undefined ? undefined : new RateGate(rate);
     this.#down = gate(limits.downloadBytesPerSecond);
     this.#up = gate(limits.uploadBytesPerSecond);
+    this.#requests = gate(limits.requestsPerSecond);
   }
 
   override async getBlob(id: BlobId, options: GetOptions = {}): Promise<Uint8Array> {
+    await this.#requests?.pass(1, options.signal);
+    // Known beforehand for ranges; a whole blob is paid for by whoever comes next.
+    if (options.lengthBytes !== undefined)
+      await this.#down?.pass(options.lengthBytes, options.signal);
     const bytes = await super.getBlob(id, options);
-    await this.#down?.pass(bytes.length, options.signal);
+    if (options.lengthBytes === undefined) await this.#down?.pass(bytes.length, options.signal);
     return bytes;
+  }
+
+  override async getMetadata(id: BlobId, options: SignalOptions = {}): Promise<BlobMetadata> {
+    await this.#requests?.pass(1, options.signal);
+    return super.getMetadata(id, options);
   }
 
   override async putBlob(
     id: BlobId,
     data: readonly Uint8Array[],
     options: PutOptions = {},
-  ): Promise<BlobMetadata> {
+  ): Promise<void> {
+    await this.#requests?.pass(1, options.signal);
     await this.#up?.pass(totalLength(data), options.signal);
     return super.putBlob(id, data, options);
+  }
+
+  override async deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
+    await this.#requests?.pass(1, options.signal);
+    return super.deleteBlob(id, options);
+  }
+
+  override async extendRetention(
+    id: BlobId,
+    retention: Retention,
+    options: SignalOptions = {},
+  ): Promise<void> {
+    await this.#requests?.pass(1, options.signal);
+    return super.extendRetention(id, retention, options);
+  }
+
+  override async *listBlobs(
+    prefix: string,
+    options: SignalOptions = {},
+  ): AsyncIterable<BlobMetadata> {
+    await this.#requests?.pass(1, options.signal);
+    yield* super.listBlobs(prefix, options);
   }
 }

@@ -96,9 +96,8 @@ export class ContentManager {
       }
     };
     await withRetry(load, {
-      attemptsMax: LOAD_ATTEMPTS_MAX,
+      budgetOf: () => ({ attemptsMax: LOAD_ATTEMPTS_MAX, delayMsMax: 5000 }),
       firstDelayMs: 100,
-      delayMsMax: 5000,
       onRetry: (error) => {
         if (!isCode(error, 'INDEX_CHANGING')) throw error;
       },

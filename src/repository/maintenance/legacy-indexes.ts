@@ -45,7 +45,8 @@ export async function compactLegacyIndexes(
         '',
         Buffer.concat([body, repository.random(SUFFIX_BYTES)]),
       );
-      outputs.push(await storage.putBlob(id, [bytes], putOptions));
+      await storage.putBlob(id, [bytes], putOptions);
+      outputs.push(await storage.getMetadata(id));
     }
     await putLog(context, inputs, outputs);
   }

@@ -26,7 +26,13 @@ import {
 } from './parameters.ts';
 import { rewriteShortPacks } from './rewrite-packs.ts';
 import { SAFETY, type SafetyLevel } from './safety.ts';
-import { loadSchedule, putSchedule, type Schedule, type TaskRun } from './schedule.ts';
+import {
+  loadSchedule,
+  putSchedule,
+  SCHEDULE_BLOB,
+  type Schedule,
+  type TaskRun,
+} from './schedule.ts';
 import type { TaskContext, TaskStats } from './task.ts';
 
 export type MaintenanceMode = 'auto' | 'quick' | 'full';
@@ -127,7 +133,9 @@ async function announce(
   const now = repository.clock.nowNs();
   schedule.nextQuickNs = now + BigInt(quick.interval);
   if (mode === 'full') schedule.nextFullNs = now + BigInt(full.interval);
-  const { timestampNs } = await putSchedule(repository, schedule);
+  await putSchedule(repository, schedule);
+  // By the storage's clock: that is what maintenance calls its start.
+  const { timestampNs } = await repository.storage.getMetadata(SCHEDULE_BLOB);
   const skew = timestampNs > now ? timestampNs - now : now - timestampNs;
   if (skew <= CLOCK_SKEW_NS_MAX) return timestampNs;
   const minutes = Number(skew / MINUTE_NS);

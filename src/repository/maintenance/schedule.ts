@@ -9,7 +9,7 @@ import {
   type Nanoseconds,
   parseGoTime,
 } from '../../base/index.ts';
-import { blobId, type BlobMetadata } from '../../blob/index.ts';
+import { blobId } from '../../blob/index.ts';
 import { derivePurposeKey, openAesGcm, sealAesGcm } from '../format/keys.ts';
 import type { Repository } from '../repository.ts';
 
@@ -83,8 +83,7 @@ function parseRun(run: z.infer<typeof runSchema>): TaskRun {
   return { startNs: parseGoTime(start), endNs: parseGoTime(end), success, error, extra };
 }
 
-/** Returns the storage's metadata: its timestamp is what maintenance calls its start. */
-export function putSchedule(repository: Repository, schedule: Schedule): Promise<BlobMetadata> {
+export async function putSchedule(repository: Repository, schedule: Schedule): Promise<void> {
   const runs = new Map(
     [...schedule.runs].map(([task, list]) => [task, list.slice(0, RUNS_MAX).map(encodeRun)]),
   );
@@ -94,7 +93,7 @@ export function putSchedule(repository: Repository, schedule: Schedule): Promise
     runs,
   });
   const sealed = sealAesGcm(scheduleKey(repository), AAD, Buffer.from(json));
-  return repository.storage.putBlob(SCHEDULE_BLOB, [sealed]);
+  await repository.storage.putBlob(SCHEDULE_BLOB, [sealed]);
 }
 
 function encodeRun({ startNs, endNs, success, error, extra }: TaskRun): object {

@@ -1,0 +1,106 @@
+import { CodedError, messageOf, systemClock } from '../../base/index.ts';
+import { type BlobId, BlobNotFoundError } from '../storage.ts';
+
+/** What a provider's adapter found out about a failed request. */
+export interface Failure {
+  /** Where: `s3://bucket/prefix/`. */
+  readonly storage: string;
+  readonly id?: BlobId | undefined;
+  readonly operation: string;
+  readonly status: number | undefined;
+  /** The service's own code: `SlowDown`. */
+  readonly code: string;
+  readonly retryAfterMs?: number | undefined;
+  readonly cause: unknown;
+}
+
+/** Codes of connections that could not be made or broke; all may pass. */
+const UNREACHABLE: Record<string, string> = {
+  ECONNREFUSED: 'nothing listens there: check the endpoint and whether the service runs',
+  ENOTFOUND: 'the name is not known: check the endpoint and DNS',
+  EAI_AGAIN: 'the name server did not answer: check DNS',
+  EHOSTUNREACH: 'there is no route: check the network',
+  ENETUNREACH: 'there is no route: check the network',
+  ETIMEDOUT: 'no connection in time: check the network and firewalls',
+  TimeoutError: 'no connection in time: check the network and firewalls',
+  ENETDOWN: 'the network is down',
+};
+const BAD_CERTIFICATE =
+  /^(CERT_|ERR_TLS_|DEPTH_ZERO|SELF_SIGNED|UNABLE_TO_(GET|VERIFY)|ERR_SSL|EPROTO|HOSTNAME_MISMATCH)/;
+
+/** Statuses that say "later". */
+const THROTTLED = new Set([429, 503]);
+const PASSING = new Set([408, 500, 502, 504]);
+
+/** Says what a failed request means to a caller, and whether trying again may help. */
+export function describeFailure(failure: Failure): CodedError {
+  const { storage, id, operation, status, code, cause, retryAfterMs } = failure;
+  const blob = id === undefined ? '' : ` of ${id}`;
+  const where = `${operation}${blob} at ${storage} failed`;
+  const told = [status, code, messageOf(cause)].filter((part) => part !== undefined && part !== '');
+  const facts = {
+    ...(status !== undefined && { status }),
+    ...(id !== undefined && { blobId: id }),
+    ...(retryAfterMs !== undefined && { retryAfterMs }),
+    serviceCode: code,
+  };
+  const make = (name: string, hint: string, retry: 'never' | 'backoff'): CodedError =>
+    new CodedError(name, `${where}: ${told.join(' ')}${hint === '' ? '' : `; ${hint}`}`, {
+      cause,
+      retry,
+      facts,
+    });
+  const system = systemCodeOf(cause) ?? code;
+  if (BAD_CERTIFICATE.test(system)) {
+    const hint =
+      'the certificate is not trusted or is for another name: check the endpoint and caFile';
+    return make('STORAGE_TLS', hint, 'never');
+  }
+  const unreachable = UNREACHABLE[system];
+  if (unreachable !== undefined) return make('STORAGE_UNREACHABLE', unreachable, 'backoff');
+  if (status === undefined) return make('STORAGE_FAILED', '', 'backoff');
+  if (status === 404 && id !== undefined) return new BlobNotFoundError(id, { cause });
+  if (status === 401 || status === 403) {
+    const hint =
+      'check the credentials and what they may do (docs/storage.md lists the permissions)';
+    return make('STORAGE_DENIED', hint, 'never');
+  }
+  if (status === 404) return make('STORAGE_NOT_FOUND', 'check the name of the bucket', 'never');
+  if (status === 412 || status === 409) return make('BLOB_EXISTS', '', 'never');
+  if (THROTTLED.has(status)) {
+    return make(
+      'STORAGE_THROTTLED',
+      'the service is busy: lower the rates or the number of agents',
+      'backoff',
+    );
+  }
+  if (status === 507) return make('STORAGE_FULL', 'there is no space left in the storage', 'never');
+  if (PASSING.has(status) || status > 500) return make('STORAGE_FAILED', '', 'backoff');
+  // An answer of 2xx that could not be understood was damaged on its way.
+  if (status < 300) return make('STORAGE_FAILED', '', 'backoff');
+  return make('STORAGE_FAILED', '', 'never');
+}
+
+/** The first system error among causes: `ECONNRESET`. */
+function systemCodeOf(error: unknown): string | undefined {
+  for (let at = error, depth = 0; at instanceof Error && depth < 6; at = at.cause, depth++) {
+    if (at.name === 'TimeoutError') return 'TimeoutError';
+    if (!('code' in at) || typeof at.code !== 'string') continue;
+    if (at.code in UNREACHABLE || BAD_CERTIFICATE.test(at.code)) {
+      return at.code;
+    }
+  }
+  if (error instanceof AggregateError) return systemCodeOf(error.errors[0]);
+  return undefined;
+}
+
+/** `Retry-After` in milliseconds: seconds, or a date. */
+export function parseRetryAfter(
+  header: string | undefined,
+  nowMs = systemClock.nowNs() / 1_000_000n,
+): number | undefined {
+  if (header === undefined || header === '') return undefined;
+  const seconds = Number(header);
+  const ms = Number.isFinite(seconds) ? seconds * 1000 : Date.parse(header) - Number(nowMs);
+  return Number.isFinite(ms) ? Math.max(0, ms) : undefined;
+}

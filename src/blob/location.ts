@@ -1,0 +1,147 @@
+import { resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { z } from 'zod';
+import { CodedError } from '../base/index.ts';
+
+/** Query parameters are text; what they may be is told here, once, and `--help` and docs/storage.md follow it. */
+const flag = z.enum(['true', 'false']).transform((text) => text === 'true');
+const text = z.string().min(1);
+const endpoint = z.url({ protocol: /^https?$/ });
+
+const tls = {
+  /** PEM file with the authorities to trust besides the system's. */
+  caFile: text.optional(),
+  /** Trust any certificate: for tests only. */
+  insecureTls: flag.optional(),
+};
+
+const s3Schema = z.strictObject({
+  region: text.optional(),
+  endpoint: endpoint.optional(),
+  /** `http://host/bucket/key` instead of `http://bucket.host/key`; default: where an endpoint is given. */
+  pathStyle: flag.optional(),
+  profile: text.optional(),
+  /** A file in the format of ~/.aws/credentials. */
+  credentialsFile: text.optional(),
+  ...tls,
+  storageClass: text.optional(),
+  sse: z.enum(['AES256', 'aws:kms']).optional(),
+  kmsKeyId: text.optional(),
+  /** File with the 32 bytes of an SSE-C key, raw or in base64. */
+  sseCustomerKeyFile: text.optional(),
+  /** Sent with each put and checked by the service. `auto`: CRC-32, and MD5 for services that know no other. */
+  checksum: z.enum(['auto', 'crc32', 'sha256', 'md5', 'none']).optional(),
+});
+
+const azureSchema = z.strictObject({
+  account: text.optional(),
+  endpoint: endpoint.optional(),
+  /** A dotenv file as Velero's plugin for Azure takes it. */
+  credentialsFile: text.optional(),
+  /** Name of the environment variable, or line of the file, that holds the account's key. */
+  keyVariable: text.optional(),
+  useAad: flag.optional(),
+  subscriptionId: text.optional(),
+  resourceGroup: text.optional(),
+  ...tls,
+});
+
+const gcsSchema = z.strictObject({
+  endpoint: endpoint.optional(),
+  /** JSON of a service account or of workload identity federation. */
+  credentialsFile: text.optional(),
+  ...tls,
+});
+
+interface Bucket {
+  readonly bucket: string;
+  /** Ends with `/`, or is empty. */
+  readonly prefix: string;
+  /** Where this is, without anything that is secret or detail. */
+  readonly displayName: string;
+}
+
+export type S3Location = Bucket & { readonly kind: 's3' } & z.infer<typeof s3Schema>;
+export type AzureLocation = Bucket & { readonly kind: 'azblob' } & z.infer<typeof azureSchema>;
+export type GcsLocation = Bucket & { readonly kind: 'gs' } & z.infer<typeof gcsSchema>;
+export interface FileLocation {
+  readonly kind: 'file';
+  readonly path: string;
+  readonly displayName: string;
+}
+export type Location = FileLocation | S3Location | AzureLocation | GcsLocation;
+
+export const SCHEMES = ['file', 's3', 'azblob', 'gs'] as const;
+
+/** Parameters that would put a secret where `ps` and logs show it. */
+const SECRETS = /^(access.?key|secret|password|token|sas|account.?key|key)/i;
+
+/**
+ * Reads a path or a URL: `s3://bucket/prefix/?region=…`, `azblob://container/prefix/?account=…`,
+ * `gs://bucket/prefix/`, `file:///path`. Throws `BAD_LOCATION`.
+ */
+export function parseLocation(location: string): Location {
+  if (!/^[a-z][a-z0-9+.-]+:/.test(location)) return fileLocation(resolve(location));
+  let url: URL;
+  try {
+    url = new URL(location);
+  } catch {
+    throw bad(`"${location}" is not a path or a storage URL`);
+  }
+  switch (url.protocol) {
+    case 'file:':
+      if (url.host !== '') throw bad(`"${location}" is not a path or a storage URL`);
+      return fileLocation(fileURLToPath(url));
+    case 's3:':
+      return { kind: 's3', ...bucketOf(url), ...parametersOf(url, s3Schema) };
+    case 'azblob:':
+      return { kind: 'azblob', ...bucketOf(url), ...parametersOf(url, azureSchema) };
+    case 'gs:':
+      return { kind: 'gs', ...bucketOf(url), ...parametersOf(url, gcsSchema) };
+    default: {
+      const known = SCHEMES.map((scheme) => `${scheme}://`).join(', ');
+      throw bad(`storage scheme "${url.protocol}//" is not known; use a path or ${known}`);
+    }
+  }
+}
+
+const fileLocation = (path: string): FileLocation => ({
+  kind: 'file',
+  path,
+  displayName: `file://${path}`,
+});
+
+function bucketOf(url: URL): Bucket {
+  if (url.username !== '' || url.password !== '' || url.port !== '') {
+    throw bad(
+      `"${url.protocol}//…" takes no user, password or port; see credentialsFile and endpoint`,
+    );
+  }
+  if (url.host === '') throw bad(`"${url.href}" names no bucket`);
+  const path = decodeURIComponent(url.pathname).replaceAll(/^\/+|\/+$/g, '');
+  const prefix = path === '' ? '' : `${path}/`;
+  return { bucket: url.host, prefix, displayName: `${url.protocol}//${url.host}/${prefix}` };
+}
+
+function parametersOf<S extends z.ZodType>(url: URL, schema: S): z.infer<S> {
+  const given = Object.fromEntries(url.searchParams);
+  const secret = Object.keys(given).find((name) => SECRETS.test(name) && name !== 'keyVariable');
+  if (secret !== undefined) {
+    throw bad(
+      `"${secret}" must not be part of a location, where others see it; use credentialsFile`,
+    );
+  }
+  const parsed = schema.safeParse(given);
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  if (issue?.code === 'unrecognized_keys') {
+    const known = Object.keys((schema as unknown as z.ZodObject).shape).join(', ');
+    throw bad(
+      `"${issue.keys.join(', ')}" is not a setting of ${url.protocol}// locations; there are ${known}`,
+    );
+  }
+  const name = issue?.path.join('.') ?? '';
+  throw bad(`"${given[name] ?? ''}" cannot be the ${name} of a location: ${issue?.message ?? ''}`);
+}
+
+const bad = (message: string): CodedError => new CodedError('BAD_LOCATION', message);

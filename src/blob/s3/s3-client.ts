@@ -1,0 +1,70 @@
+import { readFileSync } from 'node:fs';
+import { S3Client, type S3ClientConfig } from '@aws-sdk/client-s3';
+import { defaultProvider } from '@aws-sdk/credential-provider-node';
+import { NodeHttpHandler } from '@smithy/node-http-handler';
+import { CodedError, messageOf } from '../../base/index.ts';
+import { createAgents } from '../http/agents.ts';
+import type { S3Location } from '../location.ts';
+import { findRegion } from './region.ts';
+
+/** Requests at once, each on a connection that is kept. Our choice: packs in flight are bounded before that. */
+export const CONNECTIONS = 32;
+const CONNECT_TIMEOUT_MS = 10_000;
+/** Services that are not Amazon's take any; Amazon's redirect to the right one. */
+const REGION_DEFAULT = 'us-east-1';
+
+/** A client for the location; makes no request. Throws `BAD_LOCATION`. */
+export function createS3Client(
+  location: S3Location,
+  environment: NodeJS.ProcessEnv,
+  region: string | undefined = location.region,
+): S3Client {
+  const { profile, credentialsFile: file, endpoint } = location;
+  if (file !== undefined) assertReadable(file);
+  const options: S3ClientConfig = {
+    region: region ?? findRegion(environment, profile, file) ?? REGION_DEFAULT,
+    // Keys that a workload identity or an instance hands out are fetched again before they end.
+    credentials: credentialsFor(location, environment),
+    forcePathStyle: location.pathStyle ?? endpoint !== undefined,
+    followRegionRedirects: true,
+    // Tries, checksums and time-outs are ours: with budgets, in headers, by progress.
+    maxAttempts: 1,
+    requestChecksumCalculation: 'WHEN_REQUIRED',
+    responseChecksumValidation: 'WHEN_REQUIRED',
+    requestHandler: new NodeHttpHandler({
+      ...createAgents(location, CONNECTIONS, environment),
+      connectionTimeout: CONNECT_TIMEOUT_MS,
+      socketAcquisitionWarningTimeout: 3_600_000,
+    }),
+    ...(endpoint !== undefined && { endpoint }),
+  };
+  return new S3Client(options);
+}
+
+/** What the location names before the environment, then the chain that all AWS tools have. */
+function credentialsFor(
+  { profile, credentialsFile: file }: S3Location,
+  environment: NodeJS.ProcessEnv,
+): NonNullable<S3ClientConfig['credentials']> {
+  if (file !== undefined) {
+    const chosen = profile ?? 'default';
+    return defaultProvider({ profile: chosen, filepath: file, configFilepath: file });
+  }
+  if (profile !== undefined) return defaultProvider({ profile });
+  const {
+    AWS_ACCESS_KEY_ID: accessKeyId,
+    AWS_SECRET_ACCESS_KEY: secretAccessKey,
+    AWS_SESSION_TOKEN: sessionToken,
+  } = environment;
+  if (!accessKeyId || !secretAccessKey) return defaultProvider();
+  return { accessKeyId, secretAccessKey, ...(sessionToken && { sessionToken }) };
+}
+
+function assertReadable(file: string): void {
+  try {
+    readFileSync(file);
+  } catch (cause) {
+    const text = `cannot read credentialsFile: ${messageOf(cause)}`;
+    throw new CodedError('BAD_LOCATION', text, { cause });
+  }
+}

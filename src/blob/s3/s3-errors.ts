@@ -1,0 +1,125 @@
+import { CodedError } from '../../base/index.ts';
+import { describeFailure, type Failure, parseRetryAfter } from '../http/failures.ts';
+import { invalidRange } from '../storage.ts';
+
+export type S3Failure = Pick<Failure, 'storage' | 'operation' | 'id'>;
+
+/** What the library's errors carry, as far as it is looked at. */
+interface ServiceError extends Error {
+  readonly Code?: string;
+  readonly Region?: string;
+  readonly $metadata?: { readonly httpStatusCode?: number };
+  readonly $response?: {
+    readonly statusCode?: number;
+    readonly headers?: Readonly<Record<string, string>>;
+  };
+}
+
+/** Codes that come with a status which would be read otherwise. */
+const KINDS: Record<string, { name: string; hint: string; retry: 'never' | 'backoff' }> = {
+  NoSuchBucket: {
+    name: 'STORAGE_NOT_FOUND',
+    hint: 'there is no such bucket: check its name, the endpoint, and whether it has been made',
+    retry: 'never',
+  },
+  InvalidAccessKeyId: {
+    name: 'STORAGE_DENIED',
+    hint: 'the service does not know this access key: check credentialsFile, profile or AWS_ACCESS_KEY_ID',
+    retry: 'never',
+  },
+  SignatureDoesNotMatch: {
+    name: 'STORAGE_DENIED',
+    hint: 'the secret key does not belong to the access key: check the credentials',
+    retry: 'never',
+  },
+  ExpiredToken: {
+    name: 'STORAGE_DENIED',
+    hint: 'the session token has ended: get new credentials',
+    retry: 'never',
+  },
+  CredentialsProviderError: {
+    name: 'STORAGE_DENIED',
+    hint: 'no credentials were found: give credentialsFile or profile, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role',
+    retry: 'never',
+  },
+  // The client sets its clock by the answer, so the next try is in time.
+  RequestTimeTooSkewed: {
+    name: 'STORAGE_CLOCK',
+    hint: 'the clock of this machine is wrong: check its time',
+    retry: 'backoff',
+  },
+  SlowDown: {
+    name: 'STORAGE_THROTTLED',
+    hint: 'the service is busy: lower the rates or the number of agents',
+    retry: 'backoff',
+  },
+  RequestTimeout: { name: 'STORAGE_FAILED', hint: '', retry: 'backoff' },
+  BadDigest: { name: 'STORAGE_FAILED', hint: 'the bytes changed on their way', retry: 'backoff' },
+  XAmzContentChecksumMismatch: {
+    name: 'STORAGE_FAILED',
+    hint: 'the bytes changed on their way',
+    retry: 'backoff',
+  },
+  IncompleteBody: { name: 'STORAGE_FAILED', hint: '', retry: 'backoff' },
+  XMinioStorageFull: {
+    name: 'STORAGE_FULL',
+    hint: 'there is no space left in the storage',
+    retry: 'never',
+  },
+  QuotaExceeded: { name: 'STORAGE_FULL', hint: "the bucket's quota is used up", retry: 'never' },
+};
+
+/** Services that know no CRC-32, or not the header, say so in one of these ways. */
+const UNKNOWN_CHECKSUM = /checksum|x-amz-sdk|A header you provided implies functionality/i;
+const UNKNOWN_CHECKSUM_CODES = ['NotImplemented', 'InvalidArgument', 'InvalidRequest'];
+
+export function s3Error(error: unknown, { storage, operation, id }: S3Failure): CodedError {
+  const service = error as ServiceError;
+  const code = codeOf(service);
+  const status = service.$metadata?.httpStatusCode ?? service.$response?.statusCode;
+  if (status === 416 && id !== undefined) return invalidRange(id, 0, 0);
+  if (UNKNOWN_CHECKSUM_CODES.includes(code) && UNKNOWN_CHECKSUM.test(service.message)) {
+    const text = `${storage} does not know this checksum: ${service.message}`;
+    return new CodedError('UNSUPPORTED_CHECKSUM', text, { cause: error });
+  }
+  const isBucket = code === 'NoSuchBucket';
+  const described = describeFailure({
+    storage,
+    operation,
+    id: isBucket ? undefined : id,
+    status,
+    code,
+    retryAfterMs: parseRetryAfter(service.$response?.headers?.['retry-after']),
+    cause: error,
+  });
+  const kind = KINDS[code];
+  if (!kind) return described;
+  const { name, hint, retry } = kind;
+  const [told = ''] = described.message.split('; ');
+  return new CodedError(name, `${told}${hint === '' ? '' : `; ${hint}`}`, {
+    cause: error,
+    retry,
+    facts: described.facts,
+  });
+}
+
+/** HEAD answers have no body, so the library names them by their status. */
+function codeOf({ name, Code }: ServiceError): string {
+  const code = Code ?? name;
+  return ['Error', 'Unknown', 'UnknownError', 'NotFound', 'Forbidden', '403', '404'].includes(code)
+    ? ''
+    : code;
+}
+
+/** The region that the service says the bucket is in. */
+export function wantsOtherRegion(error: unknown): string | undefined {
+  const { Region, $response } = error as ServiceError;
+  const code = codeOf(error as ServiceError);
+  const isWrong = [
+    'AuthorizationHeaderMalformed',
+    'PermanentRedirect',
+    'IllegalLocationConstraintException',
+  ];
+  if (!isWrong.includes(code) && $response?.statusCode !== 301) return undefined;
+  return Region ?? $response?.headers?.['x-amz-bucket-region'];
+}
