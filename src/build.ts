@@ -1,4 +1,4 @@
-/** `npm run build [-- DIRECTORY]`: one file for the command line, one for the threads, the kernels beside them. */
+/** `npm run build [-- DIRECTORY]`: files for the command line, for the threads and for what both share, the kernels beside them. */
 import { copyFileSync, mkdirSync } from 'node:fs';
 import { build } from 'esbuild';
 
@@ -9,6 +9,8 @@ await build({
   entryPoints: { cli: `${root}src/cli/main.ts`, thread: `${root}src/workers/thread.ts` },
   outdir: out,
   bundle: true,
+  // Libraries of cloud storages become files of their own, loaded when a location asks for them.
+  splitting: true,
   platform: 'node',
   target: 'node24',
   format: 'esm',

@@ -11,12 +11,16 @@ export {
   type GetOptions,
   listAll,
   type PutOptions,
+  type Retention,
   type RetentionMode,
+  type SignalOptions,
 } from './storage.ts';
+export { type Location, parseLocation, SCHEMES } from './location.ts';
 export { openStorage, type OpenStorageOptions } from './registry.ts';
 export { openFilesystemStorage } from './filesystem/filesystem-storage.ts';
 export { type FaultPlan, faulty, type StorageOperation } from './wrappers/faulty.ts';
 export { metered, type MeteredStorage, type StorageCounters } from './wrappers/metered.ts';
 export { readOnly } from './wrappers/read-only.ts';
-export { withRetries } from './wrappers/retrying.ts';
+export { type CacheOptions, withCache } from './wrappers/cached.ts';
+export { type StorageRetryOptions, withRetries } from './wrappers/retrying.ts';
 export { type ThrottleLimits, withThrottle } from './wrappers/throttled.ts';

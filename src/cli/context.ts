@@ -3,7 +3,7 @@ import { createInterface } from 'node:readline';
 import { Writable } from 'node:stream';
 import { availableParallelism } from 'node:os';
 import { CanceledError, CodedError, type Logger, messageOf, Secret } from '../base/index.ts';
-import { type BlobStorage, openStorage, withRetries } from '../blob/index.ts';
+import type { BlobStorage } from '../blob/index.ts';
 import { cgroupMemoryBytes, defaultClient, environment } from '../config/index.ts';
 import { createJsonLogger } from '../observability/index.ts';
 import {
@@ -15,12 +15,13 @@ import {
   type Repository,
 } from '../repository/index.ts';
 import { parseBytes } from './program.ts';
-import { createThreadPool } from '../workers/index.ts';
+import { openRepositoryStorage, type StorageFlags } from './storage-options.ts';
 import { createTerminalLogger } from './terminal.ts';
+import { UsageError } from './usage-error.ts';
+import { createThreadPool } from '../workers/index.ts';
 
 /** Options that every verb takes. */
-export interface CommonOptions {
-  repo: string;
+export interface CommonOptions extends StorageFlags {
   passwordFile?: string;
   client?: string;
   json?: boolean;
@@ -42,12 +43,6 @@ function memoryLimitOf({ memoryLimit }: CommonOptions): number {
   const container = cgroupMemoryBytes();
   if (container === undefined) return DEFAULT_MEMORY_BYTES;
   return Math.max(MEMORY_BYTES_MIN, Math.min(DEFAULT_MEMORY_BYTES, CGROUP_SHARE * container));
-}
-
-export class UsageError extends CodedError {
-  constructor(message: string) {
-    super('USAGE', message);
-  }
 }
 
 export function parseClient(text: string | undefined): Client {
@@ -118,10 +113,17 @@ export interface OpenedContext extends AsyncDisposable {
   readonly logger: Logger;
 }
 
+interface OpenContextOptions {
+  dataPath?: boolean;
+  /** False: everything is read from the storage itself. */
+  cache?: boolean;
+  password?: Secret;
+}
+
 /** Opens what `--repo` names. With `dataPath` the threads are up; the caller disposes. */
 export async function openContext(
   options: CommonOptions,
-  { dataPath = false, ...given }: { dataPath?: boolean; password?: Secret } = {},
+  { dataPath = false, cache = true, ...given }: OpenContextOptions = {},
 ): Promise<OpenedContext> {
   const threads = availableParallelism();
   const { indexMemoryBytes, ...memory } = planMemory(memoryLimitOf(options), threads);
@@ -129,11 +131,7 @@ export async function openContext(
   const logger = createLogger(options);
   const client = parseClient(options.client);
   const password = given.password ?? (await readPassword(options.passwordFile));
-  const storage = withRetries(await openStorage(options.repo), {
-    onRetry: (error, attempt) => {
-      logger.warn({ attempt, error: messageOf(error) }, 'the storage failed; trying again');
-    },
-  });
+  const storage = await openRepositoryStorage(options, logger, { cache });
   try {
     const repository = await openRepository({
       storage,

@@ -13,7 +13,8 @@ import {
   policySchema,
   putPolicy,
 } from '../snapshot/index.ts';
-import { openContext, UsageError } from './context.ts';
+import { openContext } from './context.ts';
+import { UsageError } from './usage-error.ts';
 import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
 import { printJson, printLine } from './terminal.ts';
 

@@ -4,7 +4,10 @@ import type { CommonOptions } from './context.ts';
 /** Adds what every verb takes. */
 export function withCommonOptions(command: Command): Command {
   return command
-    .requiredOption('--repo <location>', 'where the repository is: a path or file:///path')
+    .requiredOption(
+      '--repo <location>',
+      'where the repository is: a path, s3://bucket/prefix/, azblob://container/prefix/ or gs://bucket/prefix/ (docs/storage.md)',
+    )
     .option(
       '--password-file <file>',
       'file that holds the password (else LONGSHORE_PASSWORD, else a prompt)',
@@ -17,6 +20,18 @@ export function withCommonOptions(command: Command): Command {
       '--memory-limit <size>',
       'what the process may take, such as 192MiB (default: 256MiB, less where a container has less)',
     )
+    .option('--upload-limit <rate>', 'bytes per second to the storage, such as 50MiB')
+    .option('--download-limit <rate>', 'bytes per second from the storage')
+    .option('--requests-limit <n>', 'requests per second to the storage')
+    .option(
+      '--stall-timeout <duration>',
+      'a request that moves no byte for this long is cut and tried again (default: 60s)',
+    )
+    .option(
+      '--cache-dir <directory>',
+      'where metadata of remote storages is kept (default: ~/.cache/longshore)',
+    )
+    .option('--cache-size <size>', 'what the cache may take; 0 for none (default: 1GiB)')
     .option('--verbose', 'more messages, and stacks with errors')
     .addOption(new Option('--log-json', 'messages as JSON, one object a line').hideHelp());
 }

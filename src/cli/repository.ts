@@ -1,7 +1,6 @@
 import type { Command } from 'commander';
 import { Option } from 'commander';
 import { CodedError, formatBytes, formatGoTime } from '../base/index.ts';
-import { openStorage } from '../blob/index.ts';
 import {
   DEFAULT_ENCRYPTION,
   DEFAULT_HASH,
@@ -32,7 +31,8 @@ import {
   putPolicy,
   verifyTrees,
 } from '../snapshot/index.ts';
-import { interruptSignal, openContext, readPassword } from './context.ts';
+import { createLogger, interruptSignal, openContext, readPassword } from './context.ts';
+import { openRepositoryStorage } from './storage-options.ts';
 import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
 import { printJson, printLine, startLiveLine } from './terminal.ts';
 
@@ -82,7 +82,11 @@ interface CreateOptions {
 async function create(options: VerbOptions<CreateOptions>): Promise<void> {
   const password = await readPassword(options.passwordFile, 'New password: ');
   {
-    await using storage = await openStorage(options.repo, { create: true });
+    const logger = createLogger(options);
+    await using storage = await openRepositoryStorage(options, logger, {
+      create: true,
+      cache: false,
+    });
     const { hash, encryption, splitter } = options;
     const version = options.formatVersion === '2' ? 2 : 3;
     await createFormat(storage, password, { hash, encryption, splitter, version });
@@ -191,7 +195,8 @@ function addVerify(group: Command): void {
 }
 
 async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void> {
-  await using context = await openContext(options);
+  // What is checked is the storage, not a copy of it.
+  await using context = await openContext(options, { cache: false });
   const { repository } = context;
   const interrupt = interruptSignal();
   const counters = { contents: 0, packs: 0, bytesRead: 0 };

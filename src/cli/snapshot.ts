@@ -25,7 +25,8 @@ import {
   restoreBlocks,
   restoreTree,
 } from '../uploader/index.ts';
-import { interruptSignal, openContext, UsageError } from './context.ts';
+import { interruptSignal, openContext } from './context.ts';
+import { UsageError } from './usage-error.ts';
 import { snapshotDocument } from './documents.ts';
 import { ExitCode } from './exit.ts';
 import { collectPairs, JSON_OPTION, parseDuration, verb, type VerbOptions } from './program.ts';
@@ -316,7 +317,7 @@ function addVerify(group: Command): void {
     .option('--read-all', 'read every file')
     .option(...JSON_OPTION)
     .action(async (id: string, options: VerbOptions<{ readAll?: boolean }>) => {
-      await using context = await openContext(options);
+      await using context = await openContext(options, { cache: false });
       const interrupt = interruptSignal();
       try {
         const root = await resolveEntry(context.repository, id);

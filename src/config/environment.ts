@@ -1,4 +1,5 @@
-import { hostname, userInfo } from 'node:os';
+import { homedir, hostname, userInfo } from 'node:os';
+import { join } from 'node:path';
 
 /** What the environment says; the only place that reads it. */
 export const environment = {
@@ -11,6 +12,10 @@ export const environment = {
   /** `debug`, `info`, `warn`, `error`. */
   get logLevel(): string | undefined {
     return process.env.LONGSHORE_LOG_LEVEL;
+  },
+  /** Where caches go: https://specifications.freedesktop.org/basedir-spec */
+  get cacheDirectory(): string {
+    return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'longshore');
   },
   /** Shown colours and live lines are for people: https://no-color.org */
   get noColor(): boolean {

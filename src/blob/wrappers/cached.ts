@@ -1,0 +1,197 @@
+import { createHash } from 'node:crypto';
+import * as fs from 'node:fs/promises';
+import { join } from 'node:path';
+import {
+  CodedError,
+  createLimiter,
+  type Limiter,
+  type Logger,
+  messageOf,
+  randomHex,
+  systemClock,
+  systemCode,
+  toDate,
+} from '../../base/index.ts';
+import type { BlobId, BlobStorage, GetOptions } from '../storage.ts';
+import { ForwardingStorage } from './forwarding.ts';
+
+export interface CacheOptions {
+  /** Of this storage alone; made when it is missing. */
+  readonly directory: string;
+  /** All files of the cache together never exceed this, whoever shares it. */
+  readonly bytesMax: number;
+  readonly logger: Logger;
+}
+
+/** Blobs that never change under their name and hold no file data: indexes of all kinds, packs of metadata. */
+const CACHEABLE = /^(n|q|x[nrs])/;
+const DIGEST_BYTES = 32;
+/** When the cache is full, this share of it is left: otherwise every read would make room for itself. */
+const LEFT_AFTER_EVICTION = 0.8;
+/** A range or blob above this share would push everything else out. */
+const ENTRY_SHARE_MAX = 0.1;
+const LOCK = 'lock';
+const TOTAL = 'total';
+/** A process that died holding the lock holds it no longer than this. */
+const LOCK_STALE_MS = 10_000;
+const MODE = 0o600;
+/** Entries that wait to be written; above it they are not kept, so that a slow disk slows nothing down. */
+const WAITING_MAX = 8;
+
+/**
+ * Keeps what was read of metadata and indexes on disk. Entries carry a digest, so that what a crash or a disk
+ * left behind is read again from the storage instead of being believed. A cache that cannot be written is
+ * no failure: reads then go to the storage. Throws `CACHE_UNUSABLE` when the directory cannot be made.
+ */
+export async function withCache(inner: BlobStorage, options: CacheOptions): Promise<BlobStorage> {
+  try {
+    await fs.mkdir(options.directory, { recursive: true, mode: 0o700 });
+  } catch (cause) {
+    const text = `the cache directory ${options.directory} cannot be used: ${messageOf(cause)}`;
+    throw new CodedError('CACHE_UNUSABLE', text, { cause });
+  }
+  return new CachedStorage(inner, options);
+}
+
+class CachedStorage extends ForwardingStorage {
+  readonly #options: CacheOptions;
+  /** One at a time: the lock is between processes. */
+  readonly #writes: Limiter = createLimiter(1);
+  #hasWarned = false;
+
+  constructor(inner: BlobStorage, options: CacheOptions) {
+    super(inner);
+    this.#options = options;
+  }
+
+  override async getBlob(id: BlobId, options: GetOptions = {}): Promise<Uint8Array> {
+    if (!CACHEABLE.test(id)) return super.getBlob(id, options);
+    const { offset = 0, lengthBytes, into } = options;
+    const path = join(this.#options.directory, `${id}.${offset}.${lengthBytes ?? 'all'}`);
+    const found = await this.#read(path);
+    if (found) {
+      if (!into || into.length < found.length) return found;
+      into.set(found);
+      return into.subarray(0, found.length);
+    }
+    const bytes = await super.getBlob(id, options);
+    this.#keep(path, bytes);
+    return bytes;
+  }
+
+  override async deleteBlob(...parameters: Parameters<BlobStorage['deleteBlob']>): Promise<void> {
+    await super.deleteBlob(...parameters);
+    const [id] = parameters;
+    if (!CACHEABLE.test(id)) return;
+    for (const name of await this.#names()) {
+      if (name.startsWith(`${id}.`)) await this.#remove(name);
+    }
+  }
+
+  async #read(path: string): Promise<Uint8Array | undefined> {
+    let file: Buffer;
+    try {
+      file = await fs.readFile(path);
+    } catch {
+      return undefined;
+    }
+    const bytes = file.subarray(DIGEST_BYTES);
+    if (digestOf(bytes).equals(file.subarray(0, DIGEST_BYTES))) {
+      // What was used last goes last.
+      const now = toDate(systemClock.nowNs());
+      await fs.utimes(path, now, now).catch(() => undefined);
+      return bytes;
+    }
+    await fs.rm(path, { force: true }).catch(() => undefined);
+    return undefined;
+  }
+
+  #keep(path: string, bytes: Uint8Array): void {
+    const isTooLong = bytes.length + DIGEST_BYTES > this.#options.bytesMax * ENTRY_SHARE_MAX;
+    if (isTooLong || this.#writes.pending >= WAITING_MAX) return;
+    // The caller may use the memory again.
+    const copy = Uint8Array.from(bytes);
+    void this.#writes.run(() => this.#write(path, copy));
+  }
+
+  async #write(path: string, bytes: Uint8Array): Promise<void> {
+    const { bytesMax, logger } = this.#options;
+    const entryBytes = bytes.length + DIGEST_BYTES;
+    // Whoever finds the lock taken goes without: it is only a cache.
+    if (!(await this.#lock())) return;
+    const temporary = `${path}.tmp.${randomHex(8)}`;
+    try {
+      let total = await this.#total();
+      if (total === undefined || total + entryBytes > bytesMax) {
+        total = await this.#evict(bytesMax, entryBytes);
+      }
+      // Booked before it is there: after a crash the total is too high at most, and the next eviction counts.
+      await fs.writeFile(join(this.#options.directory, TOTAL), String(total + entryBytes));
+      await fs.writeFile(temporary, [digestOf(bytes), bytes], { mode: MODE });
+      await fs.rename(temporary, path);
+    } catch (error) {
+      await fs.rm(temporary, { force: true }).catch(() => undefined);
+      if (!this.#hasWarned) logger.warn({ error: messageOf(error) }, 'the cache cannot be written');
+      this.#hasWarned = true;
+    } finally {
+      await fs.rmdir(join(this.#options.directory, LOCK)).catch(() => undefined);
+    }
+  }
+
+  async #lock(): Promise<boolean> {
+    const path = join(this.#options.directory, LOCK);
+    try {
+      await fs.mkdir(path);
+      return true;
+    } catch (error) {
+      if (systemCode(error) !== 'EEXIST') return false;
+    }
+    const age = await fs.stat(path).then(
+      ({ mtimeMs }) => Number(systemClock.nowNs() / 1_000_000n) - mtimeMs,
+      () => 0,
+    );
+    if (age > LOCK_STALE_MS) await fs.rmdir(path).catch(() => undefined);
+    return false;
+  }
+
+  /** As booked; undefined where nobody has counted yet. */
+  async #total(): Promise<number | undefined> {
+    const text = await fs.readFile(join(this.#options.directory, TOTAL), 'utf8').catch(() => '');
+    return /^\d+$/.test(text) ? Number(text) : undefined;
+  }
+
+  /** Counts what is there and removes the longest unused until there is room. Returns what is left, in bytes. */
+  async #evict(bytesMax: number, entryBytes: number): Promise<number> {
+    const { directory } = this.#options;
+    const entries = await Promise.all(
+      (await this.#names()).map(async (name) => {
+        const stat = await fs.stat(join(directory, name)).catch(() => undefined);
+        return { name, bytes: stat?.size ?? 0, usedMs: stat?.mtimeMs ?? 0 };
+      }),
+    );
+    let total = entries.reduce((sum, { bytes }) => sum + bytes, 0);
+    if (total + entryBytes <= bytesMax) return total;
+    for (const { name, bytes } of entries.toSorted((a, b) => a.usedMs - b.usedMs)) {
+      if (total + entryBytes <= bytesMax * LEFT_AFTER_EVICTION) break;
+      await this.#remove(name);
+      total -= bytes;
+    }
+    return total;
+  }
+
+  async #names(): Promise<string[]> {
+    const names = await fs.readdir(this.#options.directory);
+    return names.filter((name) => name !== LOCK && name !== TOTAL);
+  }
+
+  override async close(): Promise<void> {
+    await this.#writes.onIdle();
+    await super.close();
+  }
+
+  #remove(name: string): Promise<void> {
+    return fs.rm(join(this.#options.directory, name), { force: true });
+  }
+}
+
+const digestOf = (bytes: Uint8Array): Buffer => createHash('sha256').update(bytes).digest();

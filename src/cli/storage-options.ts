@@ -1,0 +1,84 @@
+import { createHash } from 'node:crypto';
+import { join } from 'node:path';
+import { type Logger, messageOf } from '../base/index.ts';
+import {
+  type BlobStorage,
+  openStorage,
+  parseLocation,
+  withCache,
+  withRetries,
+  withThrottle,
+} from '../blob/index.ts';
+import { environment } from '../config/index.ts';
+import { parseBytes, parseDuration } from './program.ts';
+import { UsageError } from './usage-error.ts';
+
+/** What every verb takes about the storage. */
+export interface StorageFlags {
+  repo: string;
+  uploadLimit?: string;
+  downloadLimit?: string;
+  requestsLimit?: string;
+  stallTimeout?: string;
+  cacheDir?: string;
+  cacheSize?: string;
+}
+
+const CACHE_BYTES = 2 ** 30;
+
+/** The storage as the flags want it: rates held, what passes tried again, metadata of remote ones kept on disk. */
+export async function openRepositoryStorage(
+  flags: StorageFlags,
+  logger: Logger,
+  { cache = true, create = false }: { cache?: boolean; create?: boolean } = {},
+): Promise<BlobStorage> {
+  const stallMs = stallMsOf(flags);
+  const limits = {
+    uploadBytesPerSecond: rateOf('--upload-limit', flags.uploadLimit),
+    downloadBytesPerSecond: rateOf('--download-limit', flags.downloadLimit),
+    requestsPerSecond: requestsOf(flags.requestsLimit),
+  };
+  const bytesMax = cacheBytesOf(flags.cacheSize);
+  const opened = await openStorage(flags.repo, {
+    create,
+    ...(stallMs !== undefined && { stallMs }),
+  });
+  const storage = withRetries(withThrottle(opened, limits), {
+    onRetry: (error, attempt) => {
+      logger.warn({ attempt, error: messageOf(error) }, 'the storage failed; trying again');
+    },
+  });
+  const isRemote = parseLocation(flags.repo).kind !== 'file';
+  if (!cache || !isRemote || bytesMax === 0) return storage;
+  const name = createHash('sha256').update(storage.displayName).digest('hex').slice(0, 16);
+  const directory = join(flags.cacheDir ?? environment.cacheDirectory, name);
+  return withCache(storage, { directory, bytesMax, logger });
+}
+
+function stallMsOf({ stallTimeout: text }: StorageFlags): number | undefined {
+  if (text === undefined) return undefined;
+  const ns = parseDuration(text);
+  if (ns !== undefined && ns > 0n) return Number(ns / 1_000_000n);
+  throw new UsageError(`--stall-timeout "${text}" is not a duration such as 60s`);
+}
+
+function rateOf(flag: string, text: string | undefined): number | undefined {
+  if (text === undefined) return undefined;
+  const bytes = parseBytes(text.replace(/\/s$/, ''));
+  if (bytes !== undefined && bytes > 0) return bytes;
+  throw new UsageError(`${flag} "${text}" is not a rate such as 50MiB`);
+}
+
+function requestsOf(text: string | undefined): number | undefined {
+  if (text === undefined) return undefined;
+  const rate = Number(text);
+  if (rate > 0) return rate;
+  throw new UsageError(`--requests-limit "${text}" is not a number above 0`);
+}
+
+function cacheBytesOf(text: string | undefined): number {
+  if (text === undefined) return CACHE_BYTES;
+  const bytes = parseBytes(text);
+  if (bytes !== undefined) return bytes;
+  throw new UsageError(`--cache-size "${text}" is not a size such as 1GiB`);
+}
