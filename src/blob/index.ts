@@ -15,6 +15,7 @@ export {
   type RetentionMode,
   type SignalOptions,
 } from './storage.ts';
+export { checkStorage, type CheckOptions, type CheckResult } from './check.ts';
 export { type Location, parseLocation, SCHEMES } from './location.ts';
 export { openStorage, type OpenStorageOptions } from './registry.ts';
 export { openFilesystemStorage } from './filesystem/filesystem-storage.ts';

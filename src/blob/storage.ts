@@ -17,6 +17,8 @@ export interface GetOptions {
   lengthBytes?: number;
   /** Where to put the bytes; at least as long as the answer, may be shared memory. */
   into?: Uint8Array | undefined;
+  /** From the storage itself, past every cache: what was read before is not what it should be. */
+  fresh?: boolean;
   signal?: AbortSignal | undefined;
 }
 

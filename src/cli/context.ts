@@ -3,7 +3,7 @@ import { createInterface } from 'node:readline';
 import { Writable } from 'node:stream';
 import { availableParallelism } from 'node:os';
 import { CanceledError, CodedError, type Logger, messageOf, Secret } from '../base/index.ts';
-import type { BlobStorage } from '../blob/index.ts';
+import { type BlobStorage, parseLocation } from '../blob/index.ts';
 import { cgroupMemoryBytes, defaultClient, environment } from '../config/index.ts';
 import { createJsonLogger } from '../observability/index.ts';
 import {
@@ -126,7 +126,8 @@ export async function openContext(
   { dataPath = false, cache = true, ...given }: OpenContextOptions = {},
 ): Promise<OpenedContext> {
   const threads = availableParallelism();
-  const { indexMemoryBytes, ...memory } = planMemory(memoryLimitOf(options), threads);
+  const isRemote = parseLocation(options.repo).kind !== 'file';
+  const { indexMemoryBytes, ...memory } = planMemory(memoryLimitOf(options), threads, isRemote);
   const factory = dataPath ? createThreadPool(threads) : undefined;
   const logger = createLogger(options);
   const client = parseClient(options.client);

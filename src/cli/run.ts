@@ -4,6 +4,7 @@ import { ExitCode } from './exit.ts';
 import { addPolicyCommands } from './policy.ts';
 import { addRepositoryCommands } from './repository.ts';
 import { addSnapshotCommands } from './snapshot.ts';
+import { addStoreCommands } from './store.ts';
 import { printable } from './terminal.ts';
 
 /** Errors of a disk or a permission that reach the top unmapped still name no stack. */
@@ -35,6 +36,7 @@ function createProgram(): Command {
   addRepositoryCommands(program);
   addSnapshotCommands(program);
   addPolicyCommands(program);
+  addStoreCommands(program);
   const override = (command: Command): void => {
     command.exitOverride();
     for (const child of command.commands) override(child);

@@ -24,14 +24,18 @@ const PACK_MIB = 21;
 /** What one stream of chunks of up to 16 MiB needs to get on, and a slab for small files beside it. */
 const SLABS_MIN = 7;
 
+/** The library of a cloud storage and its connections. Measured with S3, the largest. */
+const REMOTE_BYTES = 32 * MIB;
+
 /** Shares a budget out. Throws `MEMORY_LIMIT_TOO_LOW`. */
-export function planMemory(limitBytes: number, threads: number): MemoryPlan {
+export function planMemory(limitBytes: number, threads: number, isRemote = false): MemoryPlan {
   if (limitBytes < MEMORY_BYTES_MIN) {
     const least = formatBytes(MEMORY_BYTES_MIN);
     const text = `a memory limit of ${formatBytes(limitBytes)} is too low; at least ${least} are needed`;
     throw new CodedError('MEMORY_LIMIT_TOO_LOW', text);
   }
-  const free = (limitBytes - PROCESS_BYTES - threads * THREAD_BYTES) / MIB;
+  const free =
+    (limitBytes - PROCESS_BYTES - (isRemote ? REMOTE_BYTES : 0) - threads * THREAD_BYTES) / MIB;
   const indexMib = clamp(free / 8, 8, 512);
   // The metadata pack is seldom full, so that it counts half.
   const forPacks = free - indexMib - SLABS_MIN * SLAB_MIB - PACK_MIB / 2;

@@ -1,6 +1,6 @@
 import { createLimiter, isCode, type Limiter } from '../base/index.ts';
 import { blobId } from '../blob/index.ts';
-import type { CodecPool, OpenItem } from '../codec/index.ts';
+import type { CodecPool, OpenFailure, OpenItem } from '../codec/index.ts';
 import { hashOf, type IndexEntry, type Repository } from '../repository/index.ts';
 
 /** A content that goes to a file. */
@@ -129,7 +129,31 @@ export class RestoreWriter {
   }
 
   async #open(range: Range, items: readonly Waiting[], buffer: Uint8Array): Promise<void> {
-    const failures = await this.#pool.open(
+    const damaged: Waiting[] = [];
+    for (const failure of await this.#tryOpen(range, items, buffer)) {
+      const item = items[failure.index] as Waiting;
+      if (isDamage(failure)) damaged.push(item);
+      else item.reject(this.#failure(item.write.entry, failure));
+    }
+    // Bytes may have changed on their way: the storage is asked once more, content by content.
+    for (const item of damaged) await this.#openAgain(range, item, buffer);
+    for (const { resolve } of items) resolve();
+  }
+
+  async #openAgain(range: Range, item: Waiting, buffer: Uint8Array): Promise<void> {
+    const { entry } = item.write;
+    try {
+      const packed = await this.#repository.contents.getPacked(entry, { fresh: true });
+      buffer.set(packed, entry.packOffset - range.start);
+      const [failure] = await this.#tryOpen(range, [item], buffer);
+      if (failure) item.reject(this.#failure(entry, failure));
+    } catch (error) {
+      item.reject(error);
+    }
+  }
+
+  #tryOpen(range: Range, items: readonly Waiting[], buffer: Uint8Array): Promise<OpenFailure[]> {
+    return this.#pool.open(
       items.map(({ write: { entry, target, compressedObject } }) => ({
         span: {
           address: buffer.byteOffset + entry.packOffset - range.start,
@@ -142,21 +166,19 @@ export class RestoreWriter {
         target,
       })),
     );
-    for (const { index, code, message } of failures) {
-      const { write, reject } = items[index] as Waiting;
-      reject(this.#failure(write.entry, code, message));
-    }
-    for (const { resolve } of items) resolve();
   }
 
-  #failure({ packBlobId, contentId }: IndexEntry, code: string, message: string): Error {
-    const isDamage = code === 'DECRYPT_FAILED' || code === 'BAD_COMPRESSION';
-    const text = isDamage
+  #failure({ packBlobId, contentId }: IndexEntry, failure: OpenFailure): Error {
+    const { code, message } = failure;
+    const text = isDamage(failure)
       ? `blob ${packBlobId} is damaged: content ${contentId}: ${message}`
       : message;
-    return Object.assign(new Error(text), { code: isDamage ? 'DAMAGED_BLOB' : code });
+    return Object.assign(new Error(text), { code: isDamage(failure) ? 'DAMAGED_BLOB' : code });
   }
 }
+
+const isDamage = ({ code }: OpenFailure): boolean =>
+  code === 'DECRYPT_FAILED' || code === 'BAD_COMPRESSION';
 
 function planRanges(window: readonly Waiting[], bytesMax: number): Range[] {
   const sorted = window.toSorted(({ write: { entry: a } }, { write: { entry: b } }) => {

@@ -1,5 +1,5 @@
 import { type Clock, type Logger, Secret, silentLogger } from '../../src/base/index.ts';
-import { type BlobStorage, openStorage } from '../../src/blob/index.ts';
+import { type BlobStorage, openStorage, type OpenStorageOptions } from '../../src/blob/index.ts';
 import {
   createFormat,
   defaultParameters,
@@ -33,11 +33,12 @@ export interface OpenTestOptions {
   wrap?: (storage: BlobStorage) => BlobStorage;
   indexMemoryBytes?: number;
   client?: { username: string; hostname: string };
+  storage?: OpenStorageOptions;
 }
 
 /** Opens with a data path on this thread, or on worker threads where a test is about them. */
 export async function openTest(path: string, options: OpenTestOptions = {}): Promise<Repository> {
-  const storage = await openStorage(path);
+  const storage = await openStorage(path, options.storage);
   return openRepository({
     storage: options.wrap ? options.wrap(storage) : storage,
     password: new Secret(PASSWORD),
@@ -52,10 +53,14 @@ export async function openTest(path: string, options: OpenTestOptions = {}): Pro
   });
 }
 
-export async function createTest(path: string, format: Partial<NewFormat> = {}): Promise<void> {
-  await using storage = await openStorage(path, { create: true });
+export async function createTest(
+  path: string,
+  format: Partial<NewFormat> = {},
+  options: OpenTestOptions = {},
+): Promise<void> {
+  await using storage = await openStorage(path, { create: true, ...options.storage });
   await createFormat(storage, new Secret(PASSWORD), { ...DEFAULT_FORMAT, ...format });
-  await using repository = await openTest(path);
+  await using repository = await openTest(path, options);
   await putPolicy(repository, { host: '', userName: '', path: '' }, DEFAULT_POLICY);
   await putMaintenanceParameters(repository, defaultParameters(CLIENT));
   await repository.flush();

@@ -51,6 +51,9 @@ export function describeFailure(failure: Failure): CodedError {
       facts,
     });
   const system = systemCodeOf(cause) ?? code;
+  if (/wrong version number|plain HTTP request/i.test(messageOf(cause))) {
+    return make('STORAGE_TLS', 'the server does not speak TLS: check http and https', 'never');
+  }
   if (BAD_CERTIFICATE.test(system)) {
     const hint =
       'the certificate is not trusted or is for another name: check the endpoint and caFile';

@@ -13,6 +13,9 @@ const CONNECT_TIMEOUT_MS = 10_000;
 /** Services that are not Amazon's take any; Amazon's redirect to the right one. */
 const REGION_DEFAULT = 'us-east-1';
 
+const nothing = (): void => undefined;
+const SILENT = { trace: nothing, debug: nothing, info: nothing, warn: nothing, error: nothing };
+
 /** A client for the location; makes no request. Throws `BAD_LOCATION`. */
 export function createS3Client(
   location: S3Location,
@@ -27,6 +30,8 @@ export function createS3Client(
     credentials: credentialsFor(location, environment),
     forcePathStyle: location.pathStyle ?? endpoint !== undefined,
     followRegionRedirects: true,
+    // It warns on the console otherwise.
+    logger: SILENT,
     // Tries, checksums and time-outs are ours: with budgets, in headers, by progress.
     maxAttempts: 1,
     requestChecksumCalculation: 'WHEN_REQUIRED',

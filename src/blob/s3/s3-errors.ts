@@ -23,22 +23,22 @@ const KINDS: Record<string, { name: string; hint: string; retry: 'never' | 'back
     retry: 'never',
   },
   InvalidAccessKeyId: {
-    name: 'STORAGE_DENIED',
+    name: 'STORAGE_CREDENTIALS',
     hint: 'the service does not know this access key: check credentialsFile, profile or AWS_ACCESS_KEY_ID',
     retry: 'never',
   },
   SignatureDoesNotMatch: {
-    name: 'STORAGE_DENIED',
+    name: 'STORAGE_CREDENTIALS',
     hint: 'the secret key does not belong to the access key: check the credentials',
     retry: 'never',
   },
   ExpiredToken: {
-    name: 'STORAGE_DENIED',
+    name: 'STORAGE_CREDENTIALS',
     hint: 'the session token has ended: get new credentials',
     retry: 'never',
   },
   CredentialsProviderError: {
-    name: 'STORAGE_DENIED',
+    name: 'STORAGE_CREDENTIALS',
     hint: 'no credentials were found: give credentialsFile or profile, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role',
     retry: 'never',
   },

@@ -66,9 +66,9 @@ class CachedStorage extends ForwardingStorage {
 
   override async getBlob(id: BlobId, options: GetOptions = {}): Promise<Uint8Array> {
     if (!CACHEABLE.test(id)) return super.getBlob(id, options);
-    const { offset = 0, lengthBytes, into } = options;
+    const { offset = 0, lengthBytes, into, fresh = false } = options;
     const path = join(this.#options.directory, `${id}.${offset}.${lengthBytes ?? 'all'}`);
-    const found = await this.#read(path);
+    const found = fresh ? undefined : await this.#read(path);
     if (found) {
       if (!into || into.length < found.length) return found;
       into.set(found);

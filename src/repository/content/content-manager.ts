@@ -150,7 +150,13 @@ export class ContentManager {
     options: { signal?: AbortSignal | undefined } = {},
   ): Promise<Uint8Array> {
     const entry = this.findOrThrow(id);
-    return this.openPacked(entry, await this.getPacked(entry, options));
+    try {
+      return this.openPacked(entry, await this.getPacked(entry, options));
+    } catch (error) {
+      if (!isCode(error, 'DAMAGED_BLOB')) throw error;
+      // Bytes may have changed on their way, or in a cache: the storage has the last word.
+      return this.openPacked(entry, await this.getPacked(entry, { ...options, fresh: true }));
+    }
   }
 
   findOrThrow(id: ContentId): IndexEntry {
@@ -164,7 +170,7 @@ export class ContentManager {
   /** The bytes of a content as they lie in its pack. */
   async getPacked(
     entry: IndexEntry,
-    options: { signal?: AbortSignal | undefined } = {},
+    options: { signal?: AbortSignal | undefined; fresh?: boolean } = {},
   ): Promise<Uint8Array> {
     if (entry.encryptionKeyId !== 0) {
       const text = `content ${entry.contentId} is encrypted with an unknown key`;
@@ -175,7 +181,7 @@ export class ContentManager {
       if (bytes) return bytes;
     }
     try {
-      return await this.#blocks.read(entry, options.signal);
+      return await this.#blocks.read(entry, options);
     } catch (cause) {
       if (isCode(cause, 'BLOB_NOT_FOUND'))
         throw damagedContent(entry, 'the blob is missing', cause);

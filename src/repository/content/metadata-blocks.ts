@@ -20,13 +20,15 @@ export class MetadataBlocks {
   /** Throws what `getBlob` throws. */
   async read(
     { packBlobId, packOffset, packedLength }: IndexEntry,
-    signal: AbortSignal | undefined,
+    { signal, fresh = false }: { signal?: AbortSignal | undefined; fresh?: boolean },
   ): Promise<Uint8Array> {
     const id = blobId(packBlobId);
     const first = Math.floor(packOffset / BLOCK_BYTES);
     const last = Math.floor((packOffset + packedLength - 1) / BLOCK_BYTES);
-    if (!packBlobId.startsWith('q') || first !== last) {
-      return this.#storage.getBlob(id, { offset: packOffset, lengthBytes: packedLength, signal });
+    if (fresh) this.#blocks.delete(`${id} ${first * BLOCK_BYTES}`);
+    if (!packBlobId.startsWith('q') || first !== last || fresh) {
+      const range = { offset: packOffset, lengthBytes: packedLength };
+      return this.#storage.getBlob(id, { ...range, signal, fresh });
     }
     const block = await this.#block(id, first * BLOCK_BYTES, packOffset + packedLength);
     const at = packOffset - first * BLOCK_BYTES;

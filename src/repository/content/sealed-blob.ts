@@ -102,10 +102,25 @@ async function loadIndexBlob(
   blob: BlobMetadata,
   into: Uint8Array | undefined,
 ): Promise<IndexBody> {
+  try {
+    return await readIndexBlob(storage, codec, blob, { into });
+  } catch (error) {
+    if (!isCode(error, 'DAMAGED_BLOB')) throw error;
+    // Bytes may have changed on their way, or in a cache: the storage has the last word.
+    return readIndexBlob(storage, codec, blob, { into, fresh: true });
+  }
+}
+
+async function readIndexBlob(
+  storage: BlobStorage,
+  codec: BlobCodec,
+  blob: BlobMetadata,
+  options: { into: Uint8Array | undefined; fresh?: boolean },
+): Promise<IndexBody> {
   const source =
     blob.lengthBytes > IN_MEMORY_BYTES_MAX
       ? fileSource(await decryptToFile(storage, codec, blob))
-      : memorySource(openBlob(codec, blob.id, await storage.getBlob(blob.id, { into })));
+      : memorySource(openBlob(codec, blob.id, await storage.getBlob(blob.id, options)));
   try {
     return new IndexBody(source);
   } catch (cause) {

@@ -1,0 +1,229 @@
+import {
+  type Clock,
+  isCode,
+  messageOf,
+  type Nanoseconds,
+  type RandomBytes,
+  SECOND_NS,
+} from '../base/index.ts';
+import type { Location } from './location.ts';
+import { type BlobId, blobId, type BlobStorage } from './storage.ts';
+
+/** One line of a check. */
+export interface CheckResult {
+  readonly name: string;
+  readonly ok: boolean;
+  /** What was found, or what went wrong. */
+  readonly detail: string;
+  /** What to do about it. */
+  readonly fix?: string;
+  readonly seconds: number;
+  /** Nothing else can succeed. */
+  readonly isHopeless?: boolean;
+}
+
+export interface CheckOptions {
+  readonly kind: Location['kind'];
+  readonly clock: Clock;
+  readonly random: RandomBytes;
+  readonly signal?: AbortSignal;
+}
+
+type Operation = 'list' | 'get' | 'put' | 'delete';
+
+/** What a user must be allowed to do, in the words of each provider. */
+const PERMISSIONS: Record<Location['kind'], Record<Operation, string>> = {
+  file: {
+    list: 'read and search permission on the directory',
+    get: 'read permission on the files',
+    put: 'write permission on the directory, and free space',
+    delete: 'write permission on the directory',
+  },
+  s3: {
+    list: 's3:ListBucket on the bucket',
+    get: 's3:GetObject on the bucket/prefix/*',
+    put: 's3:PutObject on the bucket/prefix/* (and kms:GenerateDataKey with SSE-KMS)',
+    delete: 's3:DeleteObject on the bucket/prefix/*',
+  },
+  azblob: {
+    list: 'the role Storage Blob Data Contributor, or a SAS token with l',
+    get: 'the role Storage Blob Data Contributor, or a SAS token with r',
+    put: 'the role Storage Blob Data Contributor, or a SAS token with c and w',
+    delete: 'the role Storage Blob Data Contributor, or a SAS token with d',
+  },
+  gs: {
+    list: 'storage.objects.list (role Storage Object User)',
+    get: 'storage.objects.get (role Storage Object User)',
+    put: 'storage.objects.create and .delete, to overwrite (role Storage Object User)',
+    delete: 'storage.objects.delete (role Storage Object User)',
+  },
+};
+
+/** Above it, signatures are refused and maintenance, which reckons with hours, is not safe (Kopia: 5 minutes). */
+const CLOCK_DIFFERENCE_MAX: Nanoseconds = 300n * SECOND_NS;
+const DATA_BYTES = 4096;
+/** What goes wrong before any permission is looked at. */
+const HOPELESS = ['STORAGE_NOT_FOUND', 'STORAGE_CREDENTIALS', 'STORAGE_UNREACHABLE', 'STORAGE_TLS'];
+/** Blobs that are counted before the check stops counting. */
+const COUNTED_MAX = 10_000;
+
+/**
+ * Tries what a repository needs of its storage, one result after the other, and goes on after a failure as far
+ * as that makes sense. The one blob that it puts is deleted in any case.
+ */
+export async function* checkStorage(
+  storage: BlobStorage,
+  options: CheckOptions,
+): AsyncGenerator<CheckResult> {
+  const check = new StorageCheck(storage, options);
+  const list = await check.step('list', 'list', () => check.list());
+  yield list;
+  if (list.isHopeless === true) return;
+  const put = await check.step('put', 'put', () => check.put());
+  yield put;
+  if (!put.ok) return;
+  try {
+    yield await check.step('get', 'get', () => check.get());
+    yield await check.step('range', 'get', () => check.range());
+    yield await check.step('metadata', 'get', () => check.metadata());
+    yield await check.step('clock', 'get', () => check.clock());
+    yield await check.step('list what was put', 'list', () => check.listed());
+    yield await check.step('overwrite', 'put', () => check.overwrite());
+  } finally {
+    yield await check.step('delete', 'delete', () => check.delete());
+  }
+}
+
+/** A finding that is no error of the storage's. */
+class Finding extends Error {
+  readonly fix: string;
+
+  constructor(message: string, fix: string) {
+    super(message);
+    this.fix = fix;
+  }
+}
+
+const NOT_CONSISTENT =
+  'a repository needs a storage that shows at once what was put: check for caches and gateways in between';
+
+class StorageCheck {
+  readonly #storage: BlobStorage;
+  readonly #options: CheckOptions;
+  readonly #id: BlobId;
+  #data: Uint8Array;
+
+  constructor(storage: BlobStorage, options: CheckOptions) {
+    this.#storage = storage;
+    this.#options = options;
+    this.#id = blobId(`longshore-check-${Buffer.from(options.random(8)).toString('hex')}`);
+    this.#data = options.random(DATA_BYTES);
+  }
+
+  async step(
+    name: string,
+    operation: Operation,
+    task: () => Promise<string>,
+  ): Promise<CheckResult> {
+    const start = performance.now();
+    const seconds = (): number => (performance.now() - start) / 1000;
+    try {
+      return { name, ok: true, detail: await task(), seconds: seconds() };
+    } catch (error) {
+      const needed = `needed: ${PERMISSIONS[this.#options.kind][operation]}`;
+      const fix =
+        error instanceof Finding ? error.fix : isCode(error, 'STORAGE_DENIED') ? needed : '';
+      return {
+        name,
+        ok: false,
+        detail: messageOf(error),
+        ...(fix !== '' && { fix }),
+        isHopeless: isCode(error, ...HOPELESS),
+        seconds: seconds(),
+      };
+    }
+  }
+
+  async list(): Promise<string> {
+    let count = 0;
+    for await (const blob of this.#storage.listBlobs('', this.#options)) {
+      if (blob.id !== '' && ++count === COUNTED_MAX) break;
+    }
+    return count === COUNTED_MAX ? `${count} blobs or more` : `${count} blobs`;
+  }
+
+  async put(): Promise<string> {
+    await this.#storage.putBlob(this.#id, [this.#data], this.#options);
+    return `${this.#data.length} bytes`;
+  }
+
+  async get(): Promise<string> {
+    const found = await this.#storage.getBlob(this.#id, this.#options);
+    if (Buffer.compare(found, this.#data) !== 0) {
+      throw new Finding('what was put is read back with other bytes', NOT_CONSISTENT);
+    }
+    return 'what was put is read back at once';
+  }
+
+  async range(): Promise<string> {
+    const wanted = { offset: 1000, lengthBytes: 100, ...this.#options };
+    const found = await this.#storage.getBlob(this.#id, wanted);
+    if (Buffer.compare(found, this.#data.subarray(1000, 1100)) !== 0) {
+      throw new Finding(
+        'a range is answered with other bytes',
+        'the service, or a proxy before it, does not heed the Range header',
+      );
+    }
+    return '100 bytes from the middle';
+  }
+
+  async metadata(): Promise<string> {
+    const { lengthBytes } = await this.#storage.getMetadata(this.#id, this.#options);
+    if (lengthBytes !== this.#data.length) {
+      throw new Finding(
+        `a length of ${lengthBytes} bytes, not ${this.#data.length}`,
+        NOT_CONSISTENT,
+      );
+    }
+    return `${lengthBytes} bytes`;
+  }
+
+  async clock(): Promise<string> {
+    const { timestampNs } = await this.#storage.getMetadata(this.#id, this.#options);
+    const differenceNs = timestampNs - this.#options.clock.nowNs();
+    const seconds = Math.round(Number(differenceNs) / 1e9) || 0;
+    const isFar = differenceNs > CLOCK_DIFFERENCE_MAX || differenceNs < -CLOCK_DIFFERENCE_MAX;
+    if (isFar) {
+      throw new Finding(
+        `the storage's clock differs from this machine's by ${seconds} s`,
+        'set the time of both (NTP): signatures and maintenance depend on it',
+      );
+    }
+    return `the storage's clock differs by ${seconds} s`;
+  }
+
+  async listed(): Promise<string> {
+    const found = await Array.fromAsync(this.#storage.listBlobs(this.#id, this.#options));
+    if (found.length !== 1) throw new Finding('what was put is not listed', NOT_CONSISTENT);
+    return 'what was put is listed at once';
+  }
+
+  async overwrite(): Promise<string> {
+    this.#data = this.#options.random(DATA_BYTES / 2);
+    await this.put();
+    await this.get();
+    return 'the new bytes are read back at once';
+  }
+
+  async delete(): Promise<string> {
+    await this.#storage.deleteBlob(this.#id);
+    const found = await Array.fromAsync(this.#storage.listBlobs(this.#id));
+    if (found.length > 0) {
+      throw new Finding(
+        'what was deleted is still listed',
+        `delete ${this.#id} by hand; ${NOT_CONSISTENT}`,
+      );
+    }
+    return 'nothing is left behind';
+  }
+}

@@ -1,0 +1,98 @@
+import { readFile } from 'node:fs/promises';
+import type { Command } from 'commander';
+import { parse as parseYaml } from 'yaml';
+import { CodedError, messageOf, randomBytes, systemClock } from '../base/index.ts';
+import { checkStorage, type CheckResult, openStorage, parseLocation } from '../blob/index.ts';
+import { parseBackupStorageLocation, repositoryLocation } from '../config/index.ts';
+import { interruptSignal } from './context.ts';
+import { ExitCode } from './exit.ts';
+import { JSON_OPTION } from './program.ts';
+import { printable, printJson, printLine } from './terminal.ts';
+
+/** Somebody waits for the answer: what does not move for this long does not work. */
+const STALL_MS = 15_000;
+const NAME_WIDTH = 18;
+
+export function addStoreCommands(program: Command): void {
+  const group = program.command('store').description('try a storage, find where a repository is');
+  group
+    .command('check <location>')
+    .description('try what a repository needs of its storage, and say what to mend')
+    .option(...JSON_OPTION)
+    .addHelpText(
+      'after',
+      `
+It lists, puts, reads, overwrites and deletes one small blob, which it removes again.
+Exit code 1 when anything fails.
+
+Example:
+  $ longshore store check 's3://backups/cluster-1/?region=eu-central-1'`,
+    )
+    .action(check);
+  group
+    .command('location <file>')
+    .description("print where the repository of a namespace is, by Velero's BackupStorageLocation")
+    .requiredOption('--volume-namespace <namespace>', 'namespace of the volumes')
+    .option('--credentials-file <file>', 'what the secret of spec.credential holds')
+    .option('--ca-file <file>', 'what caCert or caCertRef holds')
+    .addHelpText(
+      'after',
+      `
+Example:
+  $ kubectl -n velero get backupstoragelocation default -o yaml > bsl.yaml
+  $ longshore store location bsl.yaml --volume-namespace app --credentials-file ./cloud`,
+    )
+    .action(location);
+}
+
+async function check(text: string, options: { json?: boolean }): Promise<void> {
+  const { kind } = parseLocation(text);
+  const interrupt = interruptSignal();
+  const results: CheckResult[] = [];
+  const add = (result: CheckResult): void => {
+    results.push(result);
+    if (options.json !== true) printResult(result);
+  };
+  try {
+    await using storage = await openStorage(text, { stallMs: STALL_MS });
+    const parts = { kind, clock: systemClock, random: randomBytes, signal: interrupt.signal };
+    for await (const result of checkStorage(storage, parts)) add(result);
+  } catch (error) {
+    if (interrupt.signal.aborted) throw error;
+    add({ name: 'open', ok: false, detail: messageOf(error), seconds: 0 });
+  } finally {
+    interrupt.dispose();
+  }
+  const failed = results.filter(({ ok }) => !ok).length;
+  if (options.json === true) printJson({ location: text, ok: failed === 0, results });
+  else printLine(failed === 0 ? 'all is well' : `${failed} of ${results.length} failed`);
+  if (failed > 0) process.exitCode = ExitCode.failed;
+}
+
+function printResult({ name, ok, detail, fix, seconds }: CheckResult): void {
+  const time = `${Math.round(seconds * 1000)} ms`;
+  printLine(
+    `${ok ? 'ok    ' : 'FAILED'} ${name.padEnd(NAME_WIDTH)} ${printable(detail)} (${time})`,
+  );
+  if (fix !== undefined) printLine(`       ${' '.repeat(NAME_WIDTH)} ${fix}`);
+}
+
+interface LocationOptions {
+  volumeNamespace: string;
+  credentialsFile?: string;
+  caFile?: string;
+}
+
+async function location(file: string, options: LocationOptions): Promise<void> {
+  let object: unknown;
+  try {
+    object = parseYaml(await readFile(file, 'utf8'));
+  } catch (cause) {
+    throw new CodedError('BAD_STORAGE_LOCATION', `cannot read ${file}: ${messageOf(cause)}`, {
+      cause,
+    });
+  }
+  const { volumeNamespace, credentialsFile, caFile } = options;
+  const found = parseBackupStorageLocation(object);
+  printLine(repositoryLocation(found, volumeNamespace, { credentialsFile, caFile }));
+}

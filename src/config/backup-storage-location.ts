@@ -1,0 +1,140 @@
+import { z } from 'zod';
+import { CodedError } from '../base/index.ts';
+
+/** What is looked at of a BackupStorageLocation (velero.io/v1). */
+const specSchema = z.object({
+  provider: z.string(),
+  config: z.record(z.string(), z.string()).optional().default({}),
+  objectStorage: z
+    .object({
+      bucket: z.string().optional().default(''),
+      prefix: z.string().optional().default(''),
+      caCert: z.string().optional(),
+      caCertRef: z.object({ name: z.string(), key: z.string() }).optional(),
+    })
+    .optional(),
+  credential: z.object({ name: z.string(), key: z.string() }).optional(),
+});
+const schema = z.object({
+  kind: z.literal('BackupStorageLocation'),
+  metadata: z.object({ name: z.string(), namespace: z.string().optional() }),
+  spec: specSchema,
+});
+
+export type BackupStorageLocation = z.infer<typeof schema>;
+
+/** Throws `BAD_STORAGE_LOCATION`, naming what is wrong. */
+export function parseBackupStorageLocation(object: unknown): BackupStorageLocation {
+  const parsed = schema.safeParse(object);
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  throw bad(`not a BackupStorageLocation: ${issue?.path.join('.') ?? ''}: ${issue?.message ?? ''}`);
+}
+
+/** Files that the caller has made of the location's secrets. */
+export interface LocationFiles {
+  readonly credentialsFile?: string | undefined;
+  readonly caFile?: string | undefined;
+}
+
+const BACKENDS: Record<string, 's3' | 'azblob' | 'gs' | 'file'> = {
+  'velero.io/aws': 's3',
+  'velero.io/azure': 'azblob',
+  'velero.io/gcp': 'gs',
+  'velero.io/fs': 'file',
+};
+/** Where Velero puts the repository of a namespace, below the location's own prefix. */
+const REPOSITORY_FOLDER = 'kopia';
+
+/**
+ * Where the repository of a namespace's volumes is, as a location that `openStorage` takes: the same place
+ * that Velero 1.18 uses (pkg/repository/config, pkg/repository/provider/unified_repo.go).
+ * Throws `BAD_STORAGE_LOCATION`.
+ */
+export function repositoryLocation(
+  { spec, metadata }: BackupStorageLocation,
+  volumeNamespace: string,
+  files: LocationFiles = {},
+): string {
+  const { config, objectStorage } = spec;
+  const provider = spec.provider.includes('/') ? spec.provider : `velero.io/${spec.provider}`;
+  const backend = BACKENDS[provider] ?? (config.s3Url ? 's3' : undefined);
+  if (backend === undefined) {
+    const known = Object.keys(BACKENDS).join(', ');
+    throw bad(`invalid storage provider "${spec.provider}"; there are ${known}, or any with s3Url`);
+  }
+  if (!/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(volumeNamespace)) {
+    throw bad(`"${volumeNamespace}" is not the name of a namespace`);
+  }
+  const bucket = trimSlashes(objectStorage ? objectStorage.bucket : (config.bucket ?? ''));
+  const prefix = trimSlashes(objectStorage ? objectStorage.prefix : (config.prefix ?? ''));
+  const path = [prefix, REPOSITORY_FOLDER, volumeNamespace].filter((part) => part !== '').join('/');
+  if (backend === 'file') {
+    const root = config.fspath ?? '';
+    if (!root.startsWith('/')) throw bad(`fspath "${root}" of ${metadata.name} is not absolute`);
+    return `file://${encodeURI(`${root.replace(/\/+$/, '')}/${path}/`)}`;
+  }
+  if (bucket === '') throw bad(`${metadata.name} names no bucket`);
+  const parameters = { s3: s3Parameters, azblob: azureParameters, gs: gcsParameters }[backend](
+    config,
+    files,
+  );
+  const query = new URLSearchParams(
+    Object.entries(parameters).filter((pair): pair is [string, string] => !!pair[1]),
+  ).toString();
+  return `${backend}://${bucket}/${encodeURI(path)}/${query === '' ? '' : `?${query}`}`;
+}
+
+type Parameters = Record<string, string | undefined>;
+type Config = BackupStorageLocation['spec']['config'];
+
+function s3Parameters(config: Config, files: LocationFiles): Parameters {
+  return {
+    region: config.region === undefined ? undefined : trimSlashes(config.region),
+    endpoint:
+      config.s3Url === undefined || config.s3Url === '' ? undefined : endpointOf(config.s3Url),
+    profile: config.profile,
+    credentialsFile: files.credentialsFile,
+    caFile: files.caFile,
+    insecureTls: parseGoBool(config.insecureSkipTLSVerify) ? 'true' : undefined,
+  };
+}
+
+/** Velero takes an endpoint with or without a scheme; without one it is TLS. */
+function endpointOf(s3Url: string): string {
+  let url: URL;
+  try {
+    url = new URL(/^https?:\/\//.test(s3Url) ? s3Url : `https://${s3Url}`);
+  } catch {
+    throw bad(`s3Url "${s3Url}" is not a URL`);
+  }
+  if (url.pathname !== '/' && url.pathname !== '') {
+    throw bad(`path is not expected in s3Url ${s3Url}`);
+  }
+  return url.origin;
+}
+
+function azureParameters(config: Config, files: LocationFiles): Parameters {
+  return {
+    account: config.storageAccount,
+    endpoint: config.storageAccountURI,
+    credentialsFile: files.credentialsFile,
+    keyVariable: config.storageAccountKeyEnvVar,
+    useAad: parseGoBool(config.useAAD) ? 'true' : undefined,
+    subscriptionId: config.subscriptionId,
+    resourceGroup: config.resourceGroup,
+    caFile: files.caFile,
+  };
+}
+
+const gcsParameters = (_config: Config, files: LocationFiles): Parameters => ({
+  credentialsFile: files.credentialsFile,
+});
+
+const trimSlashes = (text: string): string => text.replaceAll(/^\/+|\/+$/g, '');
+
+/** Go's strconv.ParseBool; anything else is false, as Velero reads it. */
+const parseGoBool = (text: string | undefined): boolean =>
+  ['1', 't', 'T', 'TRUE', 'true', 'True'].includes(text ?? '');
+
+const bad = (message: string): CodedError => new CodedError('BAD_STORAGE_LOCATION', message);
