@@ -50,6 +50,18 @@ export class Kopia {
     return this;
   }
 
+  /** Any storage: `['s3', '--bucket', …]`. */
+  connectTo(storage: string[], client = { username: 'tester', hostname: 'testhost' }): this {
+    this.run('repository', 'connect', ...storage, ...clientFlags(client));
+    return this;
+  }
+
+  createAt(storage: string[], ...flags: string[]): this {
+    const client = clientFlags({ username: 'tester', hostname: 'testhost' });
+    this.run('repository', 'create', ...storage, ...client, ...flags);
+    return this;
+  }
+
   create(path: string, ...flags: string[]): this {
     const client = clientFlags({ username: 'tester', hostname: 'testhost' });
     this.run('repository', 'create', 'filesystem', '--path', path, ...client, ...flags);

@@ -150,12 +150,28 @@ export class ContentManager {
     options: { signal?: AbortSignal | undefined } = {},
   ): Promise<Uint8Array> {
     const entry = this.findOrThrow(id);
+    const packed = await this.getPacked(entry, options);
     try {
-      return this.openPacked(entry, await this.getPacked(entry, options));
+      return this.openPacked(entry, packed);
     } catch (error) {
       if (!isCode(error, 'DAMAGED_BLOB')) throw error;
-      // Bytes may have changed on their way, or in a cache: the storage has the last word.
       return this.openPacked(entry, await this.getPacked(entry, { ...options, fresh: true }));
+    }
+  }
+
+  /**
+   * The bytes themselves when they can be opened, else what the storage says when asked once more: they may
+   * have changed on their way, or in a cache. Throws `DAMAGED_BLOB`.
+   */
+  async soundPacked(entry: IndexEntry, packed: Uint8Array): Promise<Uint8Array> {
+    try {
+      this.openPacked(entry, packed);
+      return packed;
+    } catch (error) {
+      if (!isCode(error, 'DAMAGED_BLOB')) throw error;
+      const again = await this.getPacked(entry, { fresh: true });
+      this.openPacked(entry, again);
+      return again;
     }
   }
 

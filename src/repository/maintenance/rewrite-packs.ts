@@ -126,8 +126,10 @@ async function rewritePack(
   }
   for (const entry of entries) {
     const from = entry.packOffset - start;
-    const packed = bytes.subarray(from, from + entry.packedLength);
-    contents.openPacked(entry, packed);
+    const packed = await contents.soundPacked(
+      entry,
+      bytes.subarray(from, from + entry.packedLength),
+    );
     // Somebody may have rewritten or undeleted it meanwhile.
     if (contents.find(entry.contentId)?.packBlobId !== packBlobId) continue;
     const { packedLength, compressionHeaderId } = entry;
