@@ -13,7 +13,8 @@ export const FAULTS = [
   'stalled',
   'stale',
 ] as const;
-export type Fault = (typeof FAULTS)[number];
+/** The last is no accident: a policy that forbids. */
+export type Fault = (typeof FAULTS)[number] | 'denied';
 export const REQUESTS = ['put', 'get', 'head', 'list', 'delete'] as const;
 export type RequestKind = (typeof REQUESTS)[number];
 
@@ -90,6 +91,7 @@ class Proxy implements FaultProxy {
     if (fault === 'refused') answer.destroy();
     else if (fault === 'stalled') return;
     else if (fault === 'slow-down') refuse(answer, 503, 'SlowDown');
+    else if (fault === 'denied') refuse(answer, 403, 'AccessDenied');
     else if (fault === 'internal-error') refuse(answer, 500, 'InternalError');
     else if (fault === 'corrupt' && kind === 'put') {
       await this.#answer(answer, await this.#forward(incoming, flipped(body)), undefined);

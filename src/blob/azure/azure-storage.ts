@@ -245,10 +245,10 @@ function expectedLength(
 }
 
 const policyOf = ({
-  mode,
   periodNs,
 }: Retention): { policyMode: BlobImmutabilityPolicyMode; expiriesOn: Date } => ({
-  policyMode: mode === 'COMPLIANCE' ? 'Locked' : 'Unlocked',
+  // Kopia too: on Azure both modes are the one that nobody can undo.
+  policyMode: 'Locked',
   expiriesOn: toDate(systemClock.nowNs() + periodNs),
 });
 

@@ -9,6 +9,7 @@ import {
 import type { IndexEntry } from '../index/entry.ts';
 import { clientName, type Repository } from '../repository.ts';
 import { cleanupLogs } from './cleanup-logs.ts';
+import { extendObjectLocks } from './extend-locks.ts';
 import { deleteUnreferencedPacks } from './delete-packs.ts';
 import {
   advanceEpoch,
@@ -198,7 +199,11 @@ class Cycle {
     await this.#dropDeleted(dropNs);
     await this.#deletePacks('full-delete-blobs', ['p', 'q', 's']);
     if (this.#parameters.extendObjectLocks) {
-      this.#skip('extend-blob-retention-time', 'this storage has no object lock');
+      const { storage, format } = this.#context.repository;
+      const task = 'extend-blob-retention-time';
+      if (!storage.hasObjectLock) this.#skip(task, 'this storage has no object lock');
+      else if (!format.retention) this.#skip(task, 'the repository names no retention');
+      else await this.#run(task, extendObjectLocks);
     }
     if (this.#hasEpochs) {
       await this.#run('compact-single-epoch', compactSingleEpoch);

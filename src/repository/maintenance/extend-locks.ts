@@ -1,0 +1,34 @@
+import { mapLimited } from '../../base/index.ts';
+import type { BlobMetadata } from '../../blob/index.ts';
+import { FORMAT_BLOB, BLOBCFG_BLOB } from '../format/format-blob.ts';
+import type { TaskContext, TaskStats } from './task.ts';
+
+/** What a repository under object lock cannot do without (Kopia: repo.GetLockingStoragePrefixes). */
+const PREFIXES = ['p', 'q', 'n', 'x', FORMAT_BLOB, BLOBCFG_BLOB];
+const REQUESTS_AT_ONCE = 16;
+
+/** Puts the end of every blob's retention off by the repository's period from now. */
+export async function extendObjectLocks(context: TaskContext): Promise<TaskStats> {
+  const { repository, signal, apply } = context;
+  const { retention } = repository.format;
+  const blobs: BlobMetadata[] = [];
+  for (const prefix of PREFIXES) {
+    blobs.push(...(await Array.fromAsync(repository.storage.listBlobs(prefix, { signal }))));
+  }
+  if (apply && retention) {
+    await mapLimited(blobs, REQUESTS_AT_ONCE, ({ id }) =>
+      repository.storage.extendRetention(id, retention, { signal }),
+    );
+  }
+  return {
+    kind: 'extendBlobRetentionStats',
+    data: {
+      toExtendBlobCount: blobs.length,
+      extendedBlobCount: apply && retention ? blobs.length : 0,
+      retentionPeriod: retention ? formatPeriod(retention.periodNs) : '',
+    },
+  };
+}
+
+/** As Go prints a duration of whole hours, which is what periods are. */
+const formatPeriod = (ns: bigint): string => `${ns / 3_600_000_000_000n}h0m0s`;

@@ -1,0 +1,191 @@
+import { execFileSync, spawn } from 'node:child_process';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeEach, describe, expect, it } from 'vitest';
+import { silentLogger } from '../../src/base/index.ts';
+import {
+  blobId,
+  metered,
+  type MeteredStorage,
+  openStorage,
+  withCache,
+} from '../../src/blob/index.ts';
+import { storageContract } from '../contract/storage.ts';
+import { prng } from '../support/golden.ts';
+import { tempDirectory } from '../support/kopia.ts';
+
+const work = tempDirectory('cache');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+let next = 0;
+const METADATA = blobId('q0123456789abcdef0123456789abcdef-s0');
+const INDEX = blobId('xn0_0123456789abcdef0123456789abcdef-s0-c1');
+const DATA = blobId('p0123456789abcdef0123456789abcdef-s0');
+
+storageContract('with a cache', async () =>
+  withCache(await openStorage(join(work, String(next++)), { create: true }), {
+    directory: join(work, `cache-${next++}`),
+    bytesMax: 1 << 20,
+    logger: silentLogger,
+  }),
+);
+
+const sizeOf = (directory: string): number =>
+  fs
+    .readdirSync(directory, { withFileTypes: true })
+    .filter((entry) => entry.isFile() && entry.name !== 'total')
+    .reduce((sum, { name }) => sum + fs.statSync(join(directory, name)).size, 0);
+
+describe('the cache on disk', () => {
+  let inner: MeteredStorage;
+  let directory: string;
+  beforeEach(async () => {
+    inner = metered(await openStorage(join(work, String(next++)), { create: true }));
+    directory = join(work, `cache-${next++}`);
+  });
+  const open = (bytesMax = 1 << 20) =>
+    withCache(inner, { directory, bytesMax, logger: silentLogger });
+  const bytes = prng('cached', 5000);
+
+  it('serves metadata and indexes again, also to the next process; file data passes it by', async () => {
+    for (const id of [METADATA, INDEX, DATA]) await inner.putBlob(id, [bytes]);
+    for (let process = 0; process < 2; process++) {
+      const storage = await open();
+      for (let i = 0; i < 2; i++) {
+        for (const id of [METADATA, DATA]) {
+          const range = await storage.getBlob(id, { offset: 10, lengthBytes: 100 });
+          expect(bytes.subarray(10, 110).equals(range)).toBe(true);
+        }
+        expect(bytes.equals(await storage.getBlob(INDEX))).toBe(true);
+        // Entries are written beside the caller.
+        await storage.close();
+      }
+    }
+    // Two of the cacheable, once each; the data four times.
+    expect(inner.counters.gets).toBe(6);
+  });
+
+  it('never grows above its size, whatever is read, and keeps what was used last', async () => {
+    const bytesMax = 64 << 10;
+    const storage = await open(bytesMax);
+    for (let i = 0; i < 40; i++) {
+      const id = blobId(`q${String(i).padStart(32, '0')}-s0`);
+      await inner.putBlob(id, [bytes]);
+      await storage.getBlob(id);
+      await storage.getBlob(blobId(`q${'0'.repeat(32)}-s0`));
+      await storage.close();
+      expect(sizeOf(directory)).toBeLessThanOrEqual(bytesMax);
+    }
+    const kept = fs.readdirSync(directory).filter((name) => name.startsWith('q'));
+    expect(kept.some((name) => name.startsWith(`q${'0'.repeat(32)}`))).toBe(true);
+    expect(kept.length).toBeGreaterThan(5);
+  });
+
+  it('a blob too long for it passes it by', async () => {
+    await inner.putBlob(METADATA, [prng('long', 20_000)]);
+    const storage = await open(100_000);
+    await storage.getBlob(METADATA);
+    await storage.close();
+    expect(fs.readdirSync(directory)).toEqual([]);
+  });
+
+  it.each([
+    ['flipped', (file: Buffer) => Buffer.concat([file.subarray(0, -1), Buffer.of(1)])],
+    ['cut short', (file: Buffer) => file.subarray(0, 1000)],
+    ['emptied', () => Buffer.alloc(0)],
+  ])('an entry that was %s by a crash is read again', async (_, damage) => {
+    await inner.putBlob(METADATA, [bytes]);
+    const storage = await open();
+    await storage.getBlob(METADATA);
+    await storage.close();
+    const [name = ''] = fs.readdirSync(directory).filter((file) => file.startsWith('q'));
+    const path = join(directory, name);
+    fs.writeFileSync(path, damage(fs.readFileSync(path)));
+    expect(bytes.equals(await storage.getBlob(METADATA))).toBe(true);
+    await storage.close();
+    expect(inner.counters.gets).toBe(2);
+    await storage.getBlob(METADATA);
+    expect(inner.counters.gets).toBe(2);
+  });
+
+  it('a lock that a dead process left is taken away, and a wrong total is counted anew', async () => {
+    await inner.putBlob(METADATA, [bytes]);
+    const storage = await open();
+    const lock = join(directory, 'lock');
+    fs.mkdirSync(lock);
+    fs.utimesSync(lock, 1, 1);
+    fs.writeFileSync(join(directory, 'total'), 'nonsense');
+    for (let i = 0; i < 2; i++) {
+      await storage.getBlob(METADATA);
+      await storage.close();
+    }
+    expect(fs.readdirSync(directory).some((name) => name.startsWith('q'))).toBe(true);
+    expect(Number(fs.readFileSync(join(directory, 'total'), 'utf8'))).toBe(sizeOf(directory));
+  });
+
+  it('what is deleted is forgotten, and a disk that refuses is no failure', async () => {
+    await inner.putBlob(METADATA, [bytes]);
+    const storage = await open();
+    await storage.getBlob(METADATA);
+    await storage.close();
+    await storage.deleteBlob(METADATA);
+    await expect(storage.getBlob(METADATA)).rejects.toMatchObject({ code: 'BLOB_NOT_FOUND' });
+    await inner.putBlob(METADATA, [bytes]);
+    fs.rmSync(directory, { recursive: true });
+    expect(bytes.equals(await storage.getBlob(METADATA))).toBe(true);
+    await storage.close();
+    fs.writeFileSync(join(work, 'a-file'), '');
+    await expect(
+      withCache(inner, { directory: join(work, 'a-file/x'), bytesMax: 1, logger: silentLogger }),
+    ).rejects.toMatchObject({ code: 'CACHE_UNUSABLE' });
+  });
+
+  it('many processes share it and keep its size', async () => {
+    const bytesMax = 200_000;
+    const root = join(work, `shared-${next++}`);
+    const script = `
+      import { openStorage, withCache, blobId } from '${new URL('../../src/blob/index.ts', import.meta.url).pathname}';
+      import { silentLogger } from '${new URL('../../src/base/index.ts', import.meta.url).pathname}';
+      const inner = await openStorage('${root}', { create: true });
+      const storage = await withCache(inner, { directory: '${directory}', bytesMax: ${bytesMax}, logger: silentLogger });
+      const mine = Number(process.argv[1]);
+      for (let i = 0; i < 60; i++) {
+        const id = blobId('q' + String((i * 7 + mine) % 90).padStart(32, '0') + '-s0');
+        const data = Buffer.alloc(4000 + mine, i);
+        if (mine === 0) await inner.putBlob(id, [data]);
+        await storage.getBlob(id).catch(() => undefined);
+        if (i % 10 === 0) await storage.close();
+      }
+      await storage.close();`;
+    const run = (i: number) =>
+      new Promise<number | null>((resolve) => {
+        const child = spawn(
+          process.execPath,
+          ['--input-type=module', '-e', script, '--', String(i)],
+          {
+            stdio: 'inherit',
+          },
+        );
+        child.once('exit', resolve);
+      });
+    const watching = setInterval(() => {
+      if (fs.existsSync(directory)) largest = Math.max(largest, tolerantSize(directory));
+    }, 2);
+    let largest = 0;
+    const codes = await Promise.all([0, 1, 2, 3].map(run));
+    clearInterval(watching);
+    expect(codes).toEqual([0, 0, 0, 0]);
+    expect(largest).toBeLessThanOrEqual(bytesMax);
+    expect(sizeOf(directory)).toBeGreaterThan(bytesMax / 4);
+    expect(execFileSync('ls', [directory]).toString()).not.toContain('.tmp.');
+  });
+});
+
+/** Files come and go while they are counted. */
+function tolerantSize(directory: string): number {
+  let sum = 0;
+  for (const name of fs.readdirSync(directory)) {
+    if (name === 'total' || name === 'lock') continue;
+    sum += fs.statSync(join(directory, name), { throwIfNoEntry: false })?.size ?? 0;
+  }
+  return sum;
+}

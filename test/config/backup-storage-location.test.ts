@@ -1,0 +1,147 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { Secret } from '../../src/base/index.ts';
+import { blobId, openStorage } from '../../src/blob/index.ts';
+import { parseBackupStorageLocation, repositoryLocation } from '../../src/config/index.ts';
+import { openRepository } from '../../src/repository/index.ts';
+import { listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
+import { tempDirectory } from '../support/kopia.ts';
+import { BUCKET, hasStore, startStore } from '../support/object-stores.ts';
+
+const work = tempDirectory('bsl');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+
+const bsl = (spec: object) =>
+  parseBackupStorageLocation({
+    apiVersion: 'velero.io/v1',
+    kind: 'BackupStorageLocation',
+    metadata: { name: 'default', namespace: 'velero' },
+    spec,
+  });
+const objectStorage = { bucket: 'b', prefix: '/backups/' };
+
+describe("the repository of Velero's BackupStorageLocation", () => {
+  it.each([
+    [{ provider: 'aws', objectStorage }, 's3://b/backups/kopia/app/'],
+    [{ provider: 'velero.io/aws', objectStorage: { bucket: 'b' } }, 's3://b/kopia/app/'],
+    [
+      {
+        provider: 'aws',
+        objectStorage,
+        config: { region: '/eu-west-1/', s3Url: 'http://minio:9000', s3ForcePathStyle: 'true' },
+      },
+      's3://b/backups/kopia/app/?region=eu-west-1&endpoint=http%3A%2F%2Fminio%3A9000',
+    ],
+    [
+      {
+        provider: 'aws',
+        objectStorage,
+        config: { s3Url: 'minio:9000', insecureSkipTLSVerify: 'T', profile: 'p' },
+      },
+      's3://b/backups/kopia/app/?endpoint=https%3A%2F%2Fminio%3A9000&profile=p&insecureTls=true',
+    ],
+    [
+      { provider: 'aws', objectStorage, config: { insecureSkipTLSVerify: 'yes' } },
+      's3://b/backups/kopia/app/',
+    ],
+    [
+      { provider: 'acme.io/s3-like', objectStorage, config: { s3Url: 'https://acme/' } },
+      's3://b/backups/kopia/app/?endpoint=https%3A%2F%2Facme',
+    ],
+    [
+      {
+        provider: 'azure',
+        objectStorage,
+        config: {
+          storageAccount: 'acc',
+          storageAccountKeyEnvVar: 'KEY',
+          resourceGroup: 'rg',
+          subscriptionId: 'sub',
+          useAAD: 'true',
+        },
+      },
+      'azblob://b/backups/kopia/app/?account=acc&keyVariable=KEY&useAad=true&subscriptionId=sub&resourceGroup=rg',
+    ],
+    [{ provider: 'gcp', objectStorage }, 'gs://b/backups/kopia/app/'],
+    [
+      { provider: 'velero.io/fs', config: { fspath: '/mnt/store/', bucket: 'x', prefix: 'pre' } },
+      'file:///mnt/store/pre/kopia/app/',
+    ],
+    [{ provider: 'aws', config: { bucket: 'c', prefix: 'd' } }, 's3://c/d/kopia/app/'],
+  ])('%j', (spec, location) => {
+    expect(repositoryLocation(bsl(spec), 'app')).toBe(location);
+  });
+
+  it('credentials and authorities come as files', () => {
+    const files = { credentialsFile: '/run/cloud', caFile: '/run/ca.pem' };
+    expect(repositoryLocation(bsl({ provider: 'aws', objectStorage }), 'app', files)).toBe(
+      's3://b/backups/kopia/app/?credentialsFile=%2Frun%2Fcloud&caFile=%2Frun%2Fca.pem',
+    );
+  });
+
+  it.each([
+    [{ provider: 'acme' }, /invalid storage provider "acme"/],
+    [{ provider: 'aws', objectStorage: { bucket: '' } }, /names no bucket/],
+    [
+      { provider: 'aws', objectStorage, config: { s3Url: 'https://x/path' } },
+      /path is not expected in s3Url/,
+    ],
+    [{ provider: 'velero.io/fs', config: { fspath: 'rel' } }, /not absolute/],
+  ])('%j is refused', (spec, message) => {
+    expect(() => repositoryLocation(bsl(spec), 'app')).toThrow(message);
+  });
+
+  it('what is no BackupStorageLocation, and a namespace that cannot be one, are refused', () => {
+    expect(() => parseBackupStorageLocation({ kind: 'Pod' })).toThrow(
+      /not a BackupStorageLocation/,
+    );
+    expect(() => repositoryLocation(bsl({ provider: 'aws', objectStorage }), '../x')).toThrow(
+      /not the name of a namespace/,
+    );
+  });
+
+  it.skipIf(!hasStore('minio'))(
+    'a repository that the real Velero wrote to a bucket is found and read',
+    async () => {
+      await using store = await startStore('minio');
+      const { environment } = store;
+      const raw = new URL('../golden/velero/kopia-repo-tiny/', import.meta.url).pathname;
+      {
+        await using bucket = await openStorage(store.location('cluster/kopia/tiny'), {
+          environment,
+        });
+        for (const name of fs.readdirSync(raw)) {
+          await bucket.putBlob(blobId(name), [fs.readFileSync(join(raw, name))]);
+        }
+      }
+      const location = repositoryLocation(
+        bsl({
+          provider: 'aws',
+          objectStorage: { bucket: BUCKET, prefix: 'cluster' },
+          config: { region: 'us-east-1', s3ForcePathStyle: 'true', s3Url: store.endpoint },
+        }),
+        'tiny',
+      );
+      await using storage = await openStorage(location, { environment });
+      await using repository = await openRepository({
+        storage,
+        password: new Secret('static-passw0rd'),
+        client: { username: 'default', hostname: 'default' },
+      });
+      const snapshots = await listSnapshots(repository);
+      expect(snapshots.map(({ id }) => String(id)).sort()).toEqual([
+        '287263d544dd56909e8c550e0645d5e7',
+        '2a12198926b9f95da8f1df6565b3e4ea',
+      ]);
+      expect(snapshots[0]?.tags).toMatchObject({
+        'snapshot-requester': 'snapshot-data-upload-download',
+      });
+      const roots = snapshots.flatMap(({ rootEntry }) => rootEntry ?? []);
+      const { signal } = new AbortController();
+      const { problems, objects } = await verifyTrees(repository, roots, { readAll: true, signal });
+      expect(problems).toEqual([]);
+      expect(objects).toBeGreaterThan(10);
+    },
+  );
+});
