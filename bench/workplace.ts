@@ -33,6 +33,18 @@ export const QUICK: Sizes = {
 const SPARSE_PIECES = 24;
 const CACHES = ['kopia-cache', 'rustic-cache', 'restic-cache', 'borg'];
 
+/** Where repositories lie: a directory of the workplace, or a bucket. */
+export interface Place {
+  readonly location: string;
+  /** What follows `kopia repository create|connect`. */
+  readonly kopia: readonly string[];
+  readonly env: NodeJS.ProcessEnv;
+  /** Directory whose files are the repository. */
+  readonly directory: string;
+  /** Makes it empty. */
+  clear(): void;
+}
+
 /** Sources, repository and commands of both sides in one folder. Kopia makes its repositories, we make ours. */
 export class Workplace {
   readonly directory: string;
@@ -40,9 +52,19 @@ export class Workplace {
   readonly #env: NodeJS.ProcessEnv;
   readonly #longshore: string;
 
-  constructor(directory: string, sizes: Sizes) {
+  readonly #place: Place;
+
+  constructor(directory: string, sizes: Sizes, place?: Place) {
     this.directory = directory;
     this.sizes = sizes;
+    const repo = this.at('repo');
+    this.#place = place ?? {
+      location: repo,
+      kopia: ['filesystem', '--path', repo],
+      env: {},
+      directory: repo,
+      clear: () => fs.rmSync(repo, { recursive: true, force: true }),
+    };
     this.#env = {
       ...process.env,
       LONGSHORE_PASSWORD: 'bench',
@@ -51,6 +73,8 @@ export class Workplace {
       KOPIA_CACHE_DIRECTORY: this.at('kopia-cache'),
       KOPIA_LOG_DIR: this.at('kopia-log'),
       KOPIA_CHECK_FOR_UPDATES: 'false',
+      XDG_CACHE_HOME: this.at('our-cache'),
+      ...this.#place.env,
     };
     for (const tool of Object.values(TOOLS)) Object.assign(this.#env, tool.env(directory));
     fs.rmSync(directory, { recursive: true, force: true });
@@ -92,24 +116,26 @@ export class Workplace {
 
   /** A new repository of the side's own making; Kopia is connected to ours as well, to verify. */
   newRepository(side: Side, compression?: string): void {
+    this.#place.clear();
     // Some keep formats and indexes of what lay at this path before.
-    for (const name of ['repo', 'kopia-config', ...CACHES]) this.drop(name);
+    this.drop('kopia-config');
+    this.dropCaches();
     if (side !== 'ours' && side !== 'kopia') {
-      const parameters = TOOLS[side].create(this.at('repo'));
+      const parameters = TOOLS[side].create(this.#place.location);
       execFileSync(findTool(side) ?? side, parameters, { env: this.#env, stdio: 'ignore' });
       return;
     }
     if (side === 'ours') {
-      this.longshore('repository', 'create', '--repo', this.at('repo'));
-      this.kopia('repository', 'connect', 'filesystem', '--path', this.at('repo'));
+      this.longshore('repository', 'create', '--repo', this.#place.location);
+      this.kopia('repository', 'connect', ...this.#place.kopia);
     } else {
-      this.kopia('repository', 'create', 'filesystem', '--path', this.at('repo'));
+      this.kopia('repository', 'create', ...this.#place.kopia);
     }
     if (compression) this.kopia('policy', 'set', '--global', `--compression=${compression}`);
   }
 
   upload(side: Side, source: string, ...flags: string[]): Promise<Measurement> {
-    const [path, repo] = [this.at(source), this.at('repo')];
+    const [path, repo] = [this.at(source), this.#place.location];
     if (side === 'ours') {
       return this.#measure(side, ['snapshot', 'create', path, '--repo', repo, ...flags]);
     }
@@ -118,8 +144,12 @@ export class Workplace {
   }
 
   /** Restores the newest snapshot, checks that it equals the source, and removes it. */
-  async restore(side: Side, source: string): Promise<Measurement> {
-    const [path, repo, out] = [this.at(source), this.at('repo'), this.at('out')];
+  async restore(
+    side: Side,
+    source: string,
+    before: () => Promise<unknown> = () => Promise.resolve(),
+  ): Promise<Measurement> {
+    const [path, repo, out] = [this.at(source), this.#place.location, this.at('out')];
     if (side !== 'ours' && side !== 'kopia') {
       const tool = TOOLS[side];
       fs.mkdirSync(out);
@@ -129,6 +159,8 @@ export class Workplace {
     type Listed = { rootEntry: { obj: string } }[];
     const newest = (JSON.parse(this.kopia('snapshot', 'list', '--json')) as Listed).at(-1);
     const root = newest?.rootEntry.obj ?? '';
+    this.dropCaches();
+    await before();
     const flags = side === 'ours' ? ['--repo', repo] : ['--no-progress'];
     const result = await this.#measure(side, ['snapshot', 'restore', root, out, ...flags]);
     return this.#checkRestored(path, out, result);
@@ -140,6 +172,15 @@ export class Workplace {
     return result;
   }
 
+  /** What either side keeps of a repository; the node's compiled code stays. */
+  dropCaches(): void {
+    for (const name of CACHES) this.drop(name);
+    const ours = this.at('our-cache', 'longshore');
+    for (const name of fs.existsSync(ours) ? fs.readdirSync(ours) : []) {
+      if (name !== 'node') this.drop(join('our-cache', 'longshore', name));
+    }
+  }
+
   /** The real Kopia reads back everything that we wrote. */
   verify(side: Side): void {
     if (side === 'ours') this.kopia('snapshot', 'verify', '--verify-files-percent=100');
@@ -147,7 +188,7 @@ export class Workplace {
 
   bytesStored(): number {
     return fs
-      .readdirSync(this.at('repo'), { recursive: true, withFileTypes: true })
+      .readdirSync(this.#place.directory, { recursive: true, withFileTypes: true })
       .filter((entry) => entry.isFile())
       .reduce((sum, entry) => sum + fs.statSync(join(entry.parentPath, entry.name)).size, 0);
   }

@@ -16,11 +16,11 @@ const MIB = 2 ** 20;
 export const DEFAULT_MEMORY_BYTES = 256 * MIB;
 export const MEMORY_BYTES_MIN = 160 * MIB;
 /** Node, its code, the heap of the main thread; and each worker thread. Measured, see docs/performance.md. */
-const PROCESS_BYTES = 104 * MIB;
+const PROCESS_BYTES = 106 * MIB;
 const THREAD_BYTES = 14 * MIB;
 const SLAB_MIB = 4;
-/** A pack of the default size, full. */
-const PACK_MIB = 21;
+/** A pack of the default size, as long as it may get (write-session.ts). */
+const PACK_MIB = 24;
 /** What one stream of chunks of up to 16 MiB needs to get on, and a slab for small files beside it. */
 const SLABS_MIN = 7;
 
@@ -36,13 +36,13 @@ export function planMemory(limitBytes: number, threads: number, isRemote = false
   }
   const free =
     (limitBytes - PROCESS_BYTES - (isRemote ? REMOTE_BYTES : 0) - threads * THREAD_BYTES) / MIB;
-  const indexMib = clamp(free / 8, 8, 512);
-  // The metadata pack is seldom full, so that it counts half.
-  const forPacks = free - indexMib - SLABS_MIN * SLAB_MIB - PACK_MIB / 2;
-  const packs = Math.max(2, Math.floor(forPacks / PACK_MIB));
-  const dataLanes = clamp(packs - 1, 1, threads);
-  const packsInFlight = clamp(packs - dataLanes, 1, 8);
-  const left = forPacks - (dataLanes + packsInFlight) * PACK_MIB;
+  const indexMib = clamp(free / 10, 8, 512);
+  const forPacks = free - indexMib - SLABS_MIN * SLAB_MIB;
+  // One is for metadata; packs of data use it too, while nobody else does.
+  const dataPacks = Math.max(1, Math.floor(forPacks / PACK_MIB) - 1);
+  const dataLanes = clamp(dataPacks, 1, threads);
+  const packsInFlight = clamp(dataPacks - dataLanes, 0, 8);
+  const left = forPacks - (dataLanes + packsInFlight + 1) * PACK_MIB;
   const slabsMax = 8 + 4 * threads;
   const slabCount = clamp(SLABS_MIN + Math.floor(left / SLAB_MIB), SLABS_MIN, slabsMax);
   return { slabCount, dataLanes, packsInFlight, indexMemoryBytes: Math.floor(indexMib) * MIB };

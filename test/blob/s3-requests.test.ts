@@ -89,7 +89,7 @@ function open(
     endpoint: `${tls ? 'https' : 'http'}://127.0.0.1:${port}`,
     ...parameters,
   });
-  return openStorage(`s3://bucket/prefix/?${query}`, { environment, stallMs: 2000 });
+  return openStorage(`s3://bucket/prefix/?${query.toString()}`, { environment, stallMs: 2000 });
 }
 
 describe('requests to S3', () => {
@@ -246,7 +246,7 @@ describe('requests to S3', () => {
     await using careless = await open(port, { insecureTls: 'true' }, true);
     await careless.deleteBlob(ID);
     await using otherName = await openStorage(
-      `s3://bucket/?${new URLSearchParams({ endpoint: `https://localhost:${port}`, caFile })}`,
+      `s3://bucket/?${new URLSearchParams({ endpoint: `https://localhost:${port}`, caFile }).toString()}`,
       { environment },
     );
     await expect(otherName.deleteBlob(ID)).rejects.toThrow(/for another name: check the endpoint/);

@@ -29,7 +29,7 @@ export class EpochIndexStore implements IndexStore {
   async listActive(): Promise<ActiveIndexSet> {
     for (;;) {
       const state = await this.#refresh();
-      const blobs = await completeIndexSet(this.#options.storage, state);
+      const blobs = completeIndexSet(state);
       // A set that took longer than a state is valid may miss what happened meanwhile.
       if (this.#isValid(1)) return { blobs, watermarkSeconds: state.watermarkSeconds };
     }

@@ -11,6 +11,8 @@ export interface EpochState {
   readonly ranges: readonly RangeSet[];
   /** Complete single-epoch compactions by epoch. */
   readonly compacted: ReadonlyMap<number, readonly BlobMetadata[]>;
+  /** What writers put, by epoch. */
+  readonly written: ReadonlyMap<number, readonly BlobMetadata[]>;
 }
 
 export interface RangeSet {
@@ -23,6 +25,7 @@ const MARKER = /^xe(\d+)$/;
 const WATERMARK = /^xw(\d+)$/;
 const SINGLE = /^xs(\d+)_/;
 const RANGE = /^xr(\d+)_(\d+)_/;
+const WRITTEN = /^xn(\d+)_/;
 
 export const epochMarkerId = (epoch: number): string => `xe${epoch}`;
 export const epochPrefix = (epoch: number): string => `xn${epoch}_`;
@@ -49,20 +52,24 @@ function numbersOf(id: BlobId, pattern: RegExp): number[] | undefined {
   return match ? match.slice(1).map(Number) : undefined;
 }
 
-/** Lists everything but the `xn` blobs. */
+/**
+ * Lists all of it at once, where Kopia lists each kind: buckets are paid by the request, and what is seen is of
+ * one moment. What takes several pages loses nothing: compactions delete their inputs hours later.
+ */
 export async function loadEpochState(storage: BlobStorage): Promise<EpochState> {
-  const [markers, watermarks, singles, rangeBlobs] = await Promise.all(
-    ['xe', 'xw', 'xs', 'xr'].map((prefix) => Array.fromAsync(storage.listBlobs(prefix))),
-  );
-  const max = (blobs: readonly BlobMetadata[] = [], pattern: RegExp): number =>
+  const kinds: Record<string, BlobMetadata[]> = { xe: [], xw: [], xs: [], xr: [], xn: [] };
+  for await (const blob of storage.listBlobs('x')) kinds[blob.id.slice(0, 2)]?.push(blob);
+  const { xe: markers = [], xw: watermarks = [], xs = [], xr = [], xn = [] } = kinds;
+  const max = (blobs: readonly BlobMetadata[], pattern: RegExp): number =>
     blobs.reduce((highest, { id }) => Math.max(highest, numbersOf(id, pattern)?.[0] ?? 0), 0);
   return {
     writeEpoch: max(markers, MARKER),
     watermarkSeconds: max(watermarks, WATERMARK),
-    markers: markers ?? [],
-    watermarks: watermarks ?? [],
-    ranges: longestChain(groupRanges(rangeBlobs ?? [])),
-    compacted: groupSingles(singles ?? []),
+    markers,
+    watermarks,
+    ranges: longestChain(groupRanges(xr)),
+    compacted: groupSingles(xs),
+    written: Map.groupBy(xn, ({ id }) => numbersOf(id, WRITTEN)?.[0] ?? -1),
   };
 }
 
@@ -105,10 +112,7 @@ export const lastRangeEpoch = (state: EpochState): number => state.ranges.at(-1)
  * The index blobs that together hold every entry of epochs 0 to `writeEpoch` + 1; another writer may
  * have advanced already, so one epoch beyond is read.
  */
-export async function completeIndexSet(
-  storage: BlobStorage,
-  state: EpochState,
-): Promise<BlobMetadata[]> {
+export function completeIndexSet(state: EpochState): BlobMetadata[] {
   const blobs: BlobMetadata[] = [];
   let start = 0;
   for (const range of state.ranges) {
@@ -118,18 +122,14 @@ export async function completeIndexSet(
     start = range.max + 1;
   }
   for (let epoch = start; epoch <= state.writeEpoch + 1; epoch++) {
-    blobs.push(...(await epochBlobs(storage, state, epoch)));
+    blobs.push(...epochBlobs(state, epoch));
   }
   return blobs;
 }
 
 /** The blobs of one epoch: its compaction once it is settled, else all that writers put. */
-export async function epochBlobs(
-  storage: BlobStorage,
-  state: EpochState,
-  epoch: number,
-): Promise<readonly BlobMetadata[]> {
+export function epochBlobs(state: EpochState, epoch: number): readonly BlobMetadata[] {
   const compacted = state.compacted.get(epoch);
   if (epoch <= state.writeEpoch - 2 && compacted) return compacted;
-  return Array.fromAsync(storage.listBlobs(epochPrefix(epoch)));
+  return state.written.get(epoch) ?? [];
 }

@@ -12,6 +12,8 @@ type PackKind = 'p' | 'q';
 
 /** Maintenance rewrites packs that are filled less than this (maintenance/rewrite-packs.ts). */
 const LONG_ENOUGH_SHARE = 0.6;
+/** Kopia lets a pack grow by the chunk that fills it; fewer and longer packs are fewer requests, and more memory. */
+const LENGTH_SHARE_MAX = 1.2;
 
 /** A content whose bytes are about to be sealed. */
 export interface NewContent {
@@ -182,11 +184,12 @@ export class WriteSession {
     }
   }
 
-  /** Whether to append here: a pack that is long enough is rather closed than made too long. */
+  /** Whether to append here: a pack that is long enough is rather closed than made much too long. */
   #fits(pack: Pack, roomBytes: number): boolean {
     const { maxPackBytes } = this.#options;
     const isLongEnough = pack.length >= maxPackBytes * LONG_ENOUGH_SHARE;
-    return pack.room >= roomBytes && !(isLongEnough && pack.length + roomBytes > maxPackBytes);
+    const isTooLong = pack.length + roomBytes > maxPackBytes * LENGTH_SHARE_MAX;
+    return pack.room >= roomBytes && !(isLongEnough && isTooLong);
   }
 
   /** Starts the put; its buffer is free again when the blob is durable. */

@@ -36,7 +36,7 @@ export async function compactSingleEpoch(context: TaskContext): Promise<TaskStat
   let count = 0;
   let bytes = 0;
   if (epoch <= state.writeEpoch - 2) {
-    const blobs = await epochBlobs(repository.storage, state, epoch);
+    const blobs = epochBlobs(state, epoch);
     count = blobs.length;
     bytes = blobs.reduce((sum, { lengthBytes }) => sum + lengthBytes, 0);
     if (context.apply) await writeCompaction(repository, `xs${epoch}_`, blobs);
@@ -51,8 +51,8 @@ export async function compactSingleEpoch(context: TaskContext): Promise<TaskStat
 export async function advanceEpoch(context: TaskContext): Promise<TaskStats> {
   const { storage, format } = context.repository;
   const parameters = format.parameters.epochParameters;
-  const { writeEpoch } = await loadEpochState(storage);
-  const blobs = await Array.fromAsync(storage.listBlobs(epochPrefix(writeEpoch)));
+  const { writeEpoch, written } = await loadEpochState(storage);
+  const blobs = written.get(writeEpoch) ?? [];
   const times = blobs.map(({ timestampNs }) => timestampNs);
   const spanNs = times.length === 0 ? 0n : maxOf(times) - minOf(times);
   const bytes = blobs.reduce((sum, { lengthBytes }) => sum + lengthBytes, 0);
@@ -80,7 +80,7 @@ export async function compactRange(context: TaskContext): Promise<TaskStats | un
   if (context.apply) {
     const blobs: BlobMetadata[] = [];
     for (let epoch = first; epoch <= last; epoch++) {
-      blobs.push(...(await epochBlobs(repository.storage, state, epoch)));
+      blobs.push(...epochBlobs(state, epoch));
     }
     await writeCompaction(repository, `xr${first}_${last}_`, blobs);
   }

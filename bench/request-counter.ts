@@ -1,0 +1,38 @@
+/**
+ * `node bench/request-counter.ts TARGET`: an HTTP proxy that counts requests by method and kind of blob. It
+ * prints its port; GET /counts answers with what was counted and begins anew.
+ */
+import { createServer, request } from 'node:http';
+import type { AddressInfo } from 'node:net';
+
+const target = new URL(process.argv[2] ?? '');
+let counts: Record<string, number> = {};
+
+/** `PUT p`: packs of data; `q` of metadata, `x` index blobs, `s` markers, `_log` logs, `kopia` the rest. */
+function kindOf(method: string, url: URL): string {
+  if (url.searchParams.has('list-type')) return 'LIST';
+  const name = url.pathname.split('/').at(-1) ?? '';
+  const kind = /^(_log|kopia|p|q|s|x|n)/.exec(name)?.[1] ?? 'other';
+  return `${method} ${kind}`;
+}
+
+const server = createServer((incoming, outgoing) => {
+  const { method = '', url = '', headers } = incoming;
+  if (url === '/counts') {
+    outgoing.end(JSON.stringify(counts));
+    counts = {};
+    return;
+  }
+  const kind = kindOf(method, new URL(url, target));
+  counts[kind] = (counts[kind] ?? 0) + 1;
+  const { hostname, port } = target;
+  const out = request({ hostname, port, method, path: url, headers }, (answer) => {
+    outgoing.writeHead(answer.statusCode ?? 500, answer.headers);
+    answer.pipe(outgoing);
+  });
+  out.once('error', () => outgoing.destroy());
+  incoming.pipe(out);
+});
+server.listen(0, '127.0.0.1', () => {
+  console.log((server.address() as AddressInfo).port);
+});

@@ -1,0 +1,181 @@
+/**
+ * `node bench/s3.ts [--pairs N] [--small] [--save]`: A, C and D of the scenarios on a local S3 server (MinIO),
+ * in turn with the real Kopia, both with cold caches; then the requests of each, counted by a proxy in runs
+ * that are not timed. `--small` is a tenth of the size.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { parseArgs } from 'node:util';
+import type { Measurement } from './measure.ts';
+import { markdownTable, type Result } from './report.ts';
+import { SCENARIOS } from './scenarios/index.ts';
+import type { Side } from './scenarios/types.ts';
+import { findTool } from './tools.ts';
+import { FULL, KOPIA, type Place, QUICK, type Sizes, Workplace } from './workplace.ts';
+
+const { values } = parseArgs({
+  options: {
+    pairs: { type: 'string', default: '3' },
+    small: { type: 'boolean', default: false },
+    save: { type: 'boolean', default: false },
+    dir: { type: 'string', default: '/dev/shm/longshore-bench-s3' },
+  },
+});
+const MINIO = findTool('minio');
+if (!MINIO || !fs.existsSync(KOPIA)) throw new Error('run test/peers/install.sh kopia minio');
+
+const BARS: Record<string, number> = { A: 1.5, C: 2, D: 1.2 };
+const BUCKET = 'bench';
+const KEYS = { access: 'peersaccess', secret: 'peerssecret' };
+const MINIO_PORT = 19_500;
+const scenarios = SCENARIOS.filter(({ name }) => name in BARS).map((scenario) => ({
+  ...scenario,
+  bar: values.small ? undefined : BARS[scenario.name],
+}));
+const small: Sizes = { ...QUICK, largeBytes: 300 << 20, smallFiles: 10_000 };
+const sizes = values.small ? small : FULL;
+
+const data = join(values.dir, 'minio');
+fs.rmSync(values.dir, { recursive: true, force: true });
+fs.mkdirSync(join(data, BUCKET), { recursive: true });
+const processes: ChildProcess[] = [];
+
+function start(command: string, parameters: string[], env: NodeJS.ProcessEnv = {}): ChildProcess {
+  const child = spawn(command, parameters, {
+    env: { ...process.env, ...env },
+    stdio: ['ignore', 'pipe', 'ignore'],
+  });
+  processes.push(child);
+  return child;
+}
+
+const address = `127.0.0.1:${MINIO_PORT}`;
+start(MINIO, ['server', '--address', address, '--quiet', data], {
+  MINIO_ROOT_USER: KEYS.access,
+  MINIO_ROOT_PASSWORD: KEYS.secret,
+  MINIO_BROWSER: 'off',
+  MINIO_UPDATE: 'off',
+}).stdout?.resume();
+const counter = start(process.execPath, [
+  new URL('request-counter.ts', import.meta.url).pathname,
+  `http://${address}`,
+]);
+const counterPort = await new Promise<number>((resolve) => {
+  counter.stdout?.once('data', (text: Buffer) => resolve(Number(text.toString())));
+});
+for (let i = 0; i < 100; i++) {
+  const isUp = await fetch(`http://${address}/minio/health/ready`).then(
+    ({ ok }) => ok,
+    () => false,
+  );
+  if (isUp) break;
+  await sleep(100);
+}
+
+/** A new prefix each time: the server remembers what lay at one that was removed below its feet. */
+function bucketAt(endpoint: string): Place {
+  let round = 0;
+  const prefix = (): string => `${endpoint.replaceAll(/\W/g, '-')}-${round}`;
+  return {
+    get location() {
+      return `s3://${BUCKET}/${prefix()}/?endpoint=http://${endpoint}`;
+    },
+    get kopia() {
+      return [
+        ...['s3', '--bucket', BUCKET, '--prefix', `${prefix()}/`, '--disable-tls'],
+        ...['--endpoint', endpoint, '--region', 'us-east-1'],
+        ...['--access-key', KEYS.access, '--secret-access-key', KEYS.secret],
+      ];
+    },
+    env: { AWS_ACCESS_KEY_ID: KEYS.access, AWS_SECRET_ACCESS_KEY: KEYS.secret },
+    get directory() {
+      return join(data, BUCKET, prefix());
+    },
+    clear() {
+      fs.rmSync(join(data, BUCKET, prefix()), { recursive: true, force: true });
+      round++;
+      fs.mkdirSync(join(data, BUCKET, prefix()), { recursive: true });
+    },
+  };
+}
+
+async function timed(): Promise<Result[]> {
+  const work = new Workplace(join(values.dir, 'work'), sizes, bucketAt(address));
+  const results: Result[] = [];
+  for (const scenario of scenarios) {
+    const runs: Partial<Record<Side, Measurement[]>> = {};
+    const storedBytes: Partial<Record<Side, number>> = {};
+    for (let pair = 0; pair < Number(values.pairs); pair++) {
+      for (const side of ['ours', 'kopia'] as const) {
+        (runs[side] ??= []).push(await scenario.run(work, side));
+        storedBytes[side] = work.bytesStored();
+      }
+    }
+    results.push({ scenario, runs, storedBytes });
+    console.log(
+      markdownTable(results)
+        .split('\n')
+        .slice(results.length === 1 ? 0 : -1)
+        .join('\n'),
+    );
+  }
+  return results;
+}
+
+type Counts = Record<string, number>;
+
+async function counted(): Promise<string> {
+  const work = new Workplace(
+    join(values.dir, 'count'),
+    small,
+    bucketAt(`127.0.0.1:${counterPort}`),
+  );
+  const take = async (): Promise<Counts> =>
+    (await (await fetch(`http://127.0.0.1:${counterPort}/counts`)).json()) as Counts;
+  const lines = ['| scenario | request | ours | kopia |', '|---|---|---|---|'];
+  for (const [name, source] of [
+    ['A', 'large'],
+    ['C', 'large'],
+    ['D', 'small'],
+  ] as const) {
+    const counts: Partial<Record<Side, Counts>> = {};
+    for (const side of ['ours', 'kopia'] as const) {
+      work.need(source);
+      work.newRepository(side);
+      if (name === 'C') {
+        await work.upload(side, source);
+        work.dropCaches();
+      }
+      // Which snapshot is restored is asked before the counting begins.
+      if (name === 'C') counts[side] = await work.restore(side, source, take).then(take);
+      else {
+        await take();
+        await work.upload(side, source);
+        counts[side] = await take();
+      }
+    }
+    for (const kind of new Set(
+      [...Object.keys(counts.ours ?? {}), ...Object.keys(counts.kopia ?? {})].sort(),
+    )) {
+      lines.push(
+        `| ${name} | ${kind} | ${counts.ours?.[kind] ?? 0} | ${counts.kopia?.[kind] ?? 0} |`,
+      );
+    }
+  }
+  return lines.join('\n');
+}
+
+try {
+  const requests = await counted();
+  const results = await timed();
+  console.log(`\nRequests, 300 MiB and 10,000 files, cold caches:\n\n${requests}`);
+  if (values.save) {
+    const text = `# Longshore and Kopia in turn on MinIO\n\n${markdownTable(results)}\n\nRequests, 300 MiB and 10,000 files, cold caches. \`p\` packs of data, \`q\` of metadata, \`x\` indexes, \`s\` session markers:\n\n${requests}\n`;
+    fs.writeFileSync(new URL('results/s3.md', import.meta.url), text);
+  }
+} finally {
+  for (const child of processes) child.kill('SIGKILL');
+  fs.rmSync(values.dir, { recursive: true, force: true });
+}
