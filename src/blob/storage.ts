@@ -104,3 +104,7 @@ export async function listAll(storage: BlobStorage, prefix: string): Promise<Blo
   const blobs = await Array.fromAsync(storage.listBlobs(prefix));
   return blobs.sort((a, b) => (a.id < b.id ? -1 : 1));
 }
+
+/** Bytes of pieces that follow one another. */
+export const totalLength = (data: readonly Uint8Array[]): number =>
+  data.reduce((sum, piece) => sum + piece.length, 0);

@@ -48,9 +48,10 @@ export async function openRepositoryStorage(
       logger.warn({ attempt, error: messageOf(error) }, 'the storage failed; trying again');
     },
   });
-  const isRemote = parseLocation(flags.repo).kind !== 'file';
-  if (!cache || !isRemote || bytesMax === 0) return storage;
-  const name = createHash('sha256').update(storage.displayName).digest('hex').slice(0, 16);
+  const location = parseLocation(flags.repo);
+  if (!cache || location.kind === 'file' || bytesMax === 0) return storage;
+  const place = `${location.displayName} ${location.endpoint ?? ''}`;
+  const name = createHash('sha256').update(place).digest('hex').slice(0, 16);
   const directory = join(flags.cacheDir ?? environment.cacheDirectory, name);
   return withCache(storage, { directory, bytesMax, logger });
 }

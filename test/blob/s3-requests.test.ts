@@ -233,6 +233,23 @@ describe('requests to S3', () => {
     });
   });
 
+  it('proxies of the environment are heeded, and so are their exceptions', async () => {
+    const { port, requests } = await serve(() => ({}));
+    const proxied = {
+      ...environment,
+      HTTP_PROXY: `http://127.0.0.1:${port}`,
+      NO_PROXY: '127.0.0.1',
+    };
+    const openAt = (endpoint: string): Promise<BlobStorage> =>
+      openStorage(`s3://bucket/?endpoint=${endpoint}`, { environment: proxied });
+    await using far = await openAt('http://store.example');
+    await far.deleteBlob(ID);
+    expect(requests[0]?.url).toMatch(/^http:\/\/store\.example\/bucket\//);
+    await using near = await openAt(`http://127.0.0.1:${port}`);
+    await near.deleteBlob(ID);
+    expect(requests[1]?.url).toMatch(/^\/bucket\//);
+  });
+
   it('TLS: an authority of its own, none, or none wanted', async () => {
     const { port } = await serve(() => ({}), true);
     const caFile = TLS_CERTIFICATE;

@@ -131,6 +131,39 @@ describe('wrappers', () => {
     expect((await storage.getBlob(ID))[0]).toBe(1);
   });
 
+  it('a throttle holds requests per second, of all kinds together', async () => {
+    const storage = withThrottle(await openNew(), { requestsPerSecond: 50 });
+    const start = performance.now();
+    for (let i = 0; i < 3; i++) {
+      await storage.putBlob(ID, [Buffer.of(1)]);
+      await storage.getBlob(ID);
+      await storage.getMetadata(ID);
+      await Array.fromAsync(storage.listBlobs(''));
+      await storage.deleteBlob(ID);
+    }
+    expect(performance.now() - start).toBeGreaterThan(270);
+  });
+
+  it('retries: by what went wrong, a busy service is waited for longer', async () => {
+    const triesOf = async (code: string): Promise<number> => {
+      let tries = 0;
+      const plan = (): void => {
+        tries++;
+        throw new CodedError(code, 'injected', { retry: 'backoff', facts: { retryAfterMs: 0 } });
+      };
+      const storage = withRetries(faulty(await openNew(), plan), {
+        firstDelayMs: 0.01,
+        delayMsMax: 1,
+      });
+      const failure: unknown = await storage.getBlob(ID).catch((error: unknown) => error);
+      expect(String(failure)).toContain(`(tried ${tries} times`);
+      return tries;
+    };
+    expect(await triesOf('STORAGE_THROTTLED')).toBe(16);
+    expect(await triesOf('STORAGE_UNREACHABLE')).toBe(8);
+    expect(await triesOf('STORAGE_FAILED')).toBe(8);
+  });
+
   it('a throttle holds the rate, a meter counts', async () => {
     const storage = metered(withThrottle(await openNew(), { uploadBytesPerSecond: 1_000_000 }));
     const start = performance.now();

@@ -1,19 +1,19 @@
 import { pipeline } from 'node:stream/promises';
-import { type Bucket, type File, Storage } from '@google-cloud/storage';
-import {
-  CodedError,
-  createLimiter,
-  isCode,
-  type Limiter,
-  type Nanoseconds,
-  withRetry,
-} from '../../base/index.ts';
+import { type Bucket, type File, type FileMetadata, Storage } from '@google-cloud/storage';
+import { CodedError, isCode } from '../../base/index.ts';
 import { describeFailure, parseRetryAfter } from '../http/failures.ts';
-import { bodyOf, corruptBody, digestOf, readBody, watched } from '../http/transfer.ts';
+import {
+  CONTENT_TYPE,
+  type ListedPage,
+  nanosecondsOf,
+  RemoteStorage,
+  type RequestInfo,
+  type Transfer,
+} from '../http/remote-storage.ts';
+import { bodyOf, corruptBody, digestOf, readBody } from '../http/transfer.ts';
 import type { GcsLocation } from '../location.ts';
 import {
   type BlobId,
-  blobId,
   type BlobMetadata,
   type BlobStorage,
   type GetOptions,
@@ -23,22 +23,12 @@ import {
   type TransferSettings,
 } from '../storage.ts';
 
-const CONNECTIONS = 32;
-const CONTENT_TYPE = 'application/x-kopia';
-const PAGE_RETRIES = {
-  budgetOf: () => ({ attemptsMax: 4, delayMsMax: 5_000 }),
-  firstDelayMs: 100,
-};
-
 /** Opens a bucket; no request is made. Credentials: the location's file, else Google's default chain. */
-export function openGcsStorage(
-  location: GcsLocation,
-  settings: TransferSettings,
-): Promise<BlobStorage> {
+export function openGcsStorage(location: GcsLocation, settings: TransferSettings): BlobStorage {
   const { endpoint, credentialsFile } = location;
   if (location.caFile !== undefined || location.insecureTls === true) {
     const text = 'gs:// locations take their authorities from NODE_EXTRA_CA_CERTS, not from caFile';
-    return Promise.reject(new CodedError('BAD_LOCATION', text));
+    throw new CodedError('BAD_LOCATION', text);
   }
   const storage = new Storage({
     // Tries are ours, with budgets.
@@ -51,85 +41,70 @@ export function openGcsStorage(
       projectId: 'unused',
     }),
   });
-  return Promise.resolve(new GcsStorage(location, settings, storage.bucket(location.bucket)));
+  return new GcsStorage(location, settings, storage.bucket(location.bucket));
 }
 
-class GcsStorage implements BlobStorage {
-  readonly displayName: string;
+class GcsStorage extends RemoteStorage {
   readonly hasObjectLock = false;
-  readonly #prefix: string;
-  readonly #settings: TransferSettings;
   readonly #bucket: Bucket;
-  readonly #requests: Limiter = createLimiter(CONNECTIONS);
 
   constructor(location: GcsLocation, settings: TransferSettings, bucket: Bucket) {
-    this.displayName = location.displayName;
-    this.#prefix = location.prefix;
-    this.#settings = settings;
+    super(location, settings);
     this.#bucket = bucket;
   }
 
-  async getBlob(id: BlobId, options: GetOptions = {}): Promise<Uint8Array> {
-    const { offset = 0, lengthBytes, into } = options;
-    const isRange = offset > 0 || lengthBytes !== undefined;
-    // The length of the whole is in no answer to a range, so it is asked for where it matters.
-    if (lengthBytes === 0 || !isRange) return this.#getWhole(id, options);
-    try {
-      return await this.#request('get', id, options.signal, (signal, progress) => {
-        const end = lengthBytes === undefined ? undefined : offset + lengthBytes - 1;
-        return this.#read(id, { start: offset, end, lengthBytes, into, signal, progress });
+  /** The library takes no signal: whoever waits is let go, and the request ends by itself. */
+  protected override request<T>(
+    info: RequestInfo,
+    signal: AbortSignal | undefined,
+    task: (transfer: Transfer) => Promise<T>,
+  ): Promise<T> {
+    return super.request(info, signal, (transfer) => {
+      const aborted = new Promise<never>((_, reject) => {
+        const stop = (): void => reject(transfer.signal.reason as Error);
+        transfer.signal.addEventListener('abort', stop, { once: true });
       });
-    } catch (error) {
-      // A range beyond the end is answered with less.
-      if (!isCode(error, 'STORAGE_FAILED') || lengthBytes === undefined) throw error;
-      const metadata = await this.getMetadata(id, options);
-      if (offset + lengthBytes <= metadata.lengthBytes) throw error;
-      throw invalidRange(id, offset, lengthBytes);
-    }
-  }
-
-  async #getWhole(id: BlobId, options: GetOptions): Promise<Uint8Array> {
-    const { offset = 0, lengthBytes, into } = options;
-    return this.#request('get', id, options.signal, async (signal, progress) => {
-      const [metadata] = await this.#file(id).getMetadata();
-      const size = Number(metadata.size ?? 0);
-      if (offset > size) throw invalidRange(id, offset, lengthBytes ?? 0);
-      if (lengthBytes === 0 || size === 0) return new Uint8Array(0);
-      const bytes = await this.#read(id, {
-        start: 0,
-        end: undefined,
-        lengthBytes: size,
-        into,
-        signal,
-        progress,
-      });
-      const { md5Hash } = metadata;
-      const isDamaged =
-        md5Hash !== undefined && digestOf('md5', [bytes]).toString('base64') !== md5Hash;
-      if (isDamaged) throw corruptBody(id);
-      return bytes;
+      const done = task(transfer);
+      done.catch(() => undefined);
+      return Promise.race([done, aborted]);
     });
   }
 
-  async #read(
+  protected async read(
     id: BlobId,
-    wanted: {
-      start: number;
-      end: number | undefined;
-      lengthBytes: number | undefined;
-      into: Uint8Array | undefined;
-      signal: AbortSignal;
-      progress: () => void;
-    },
+    { offset = 0, lengthBytes, into }: GetOptions,
+    transfer: Transfer,
   ): Promise<Uint8Array> {
-    const { start, end, into, signal, progress } = wanted;
-    let { lengthBytes } = wanted;
-    if (lengthBytes === undefined) {
-      const [metadata] = await this.#file(id).getMetadata();
-      lengthBytes = Number(metadata.size ?? 0) - start;
-      if (lengthBytes < 0) throw invalidRange(id, start, 0);
-      if (lengthBytes === 0) return new Uint8Array(0);
+    const range = { start: offset, into };
+    if (lengthBytes !== undefined) {
+      try {
+        const end = offset + lengthBytes - 1;
+        return await this.#download(id, { ...range, end, lengthBytes }, transfer);
+      } catch (error) {
+        // A range beyond the end is answered with less, and no answer tells the length of the whole.
+        if (!isCode(error, 'STORAGE_FAILED')) throw error;
+        if (offset + lengthBytes <= Number((await this.#metadata(id)).size)) throw error;
+        throw invalidRange(id, offset, lengthBytes);
+      }
     }
+    const { size = 0, md5Hash } = await this.#metadata(id);
+    const length = Number(size) - offset;
+    if (length < 0) throw invalidRange(id, offset, 0);
+    if (length === 0) return new Uint8Array(0);
+    const bytes = await this.#download(id, { ...range, lengthBytes: length }, transfer);
+    const isComparable = offset === 0 && md5Hash !== undefined;
+    if (isComparable && digestOf('md5', [bytes]).toString('base64') !== md5Hash) {
+      throw corruptBody(id);
+    }
+    return bytes;
+  }
+
+  async #download(
+    id: BlobId,
+    range: { start: number; end?: number; lengthBytes: number; into: Uint8Array | undefined },
+    { signal, progress }: Transfer,
+  ): Promise<Uint8Array> {
+    const { start, end, lengthBytes, into } = range;
     const stream = this.#file(id).createReadStream({
       start,
       ...(end !== undefined && { end }),
@@ -147,21 +122,22 @@ class GcsStorage implements BlobStorage {
     }
   }
 
+  async #metadata(id: BlobId): Promise<FileMetadata> {
+    const [metadata] = await this.#file(id).getMetadata();
+    return metadata;
+  }
+
   getMetadata(id: BlobId, options: SignalOptions = {}): Promise<BlobMetadata> {
-    return this.#request('metadata', id, options.signal, async () => {
-      const [metadata] = await this.#file(id).getMetadata();
-      return {
-        id,
-        lengthBytes: Number(metadata.size ?? 0),
-        timestampNs: nanosecondsOf(metadata.updated),
-      };
+    return this.request({ operation: 'metadata', id }, options.signal, async () => {
+      const { size = 0, updated } = await this.#metadata(id);
+      return { id, lengthBytes: Number(size), timestampNs: nanosecondsOf(dateOf(updated)) };
     });
   }
 
   async putBlob(id: BlobId, data: readonly Uint8Array[], options: PutOptions = {}): Promise<void> {
     if (options.retention) throw noObjectLock();
     const md5Hash = digestOf('md5', data).toString('base64');
-    await this.#request('put', id, options.signal, async (signal, progress) => {
+    await this.request({ operation: 'put', id }, options.signal, async ({ signal, progress }) => {
       const target = this.#file(id).createWriteStream({
         resumable: false,
         // The service compares what came with this, and refuses what differs.
@@ -174,7 +150,7 @@ class GcsStorage implements BlobStorage {
   }
 
   async deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
-    await this.#request('delete', id, options.signal, () =>
+    await this.request({ operation: 'delete', id }, options.signal, () =>
       this.#file(id).delete({ ignoreNotFound: true }),
     );
   }
@@ -183,116 +159,57 @@ class GcsStorage implements BlobStorage {
     return Promise.reject(noObjectLock());
   }
 
-  async *listBlobs(prefix: string, options: SignalOptions = {}): AsyncIterable<BlobMetadata> {
-    let pageToken: string | undefined;
-    do {
-      const { files, next } = await withRetry(() => this.#listPage(prefix, pageToken, options), {
-        ...PAGE_RETRIES,
-        signal: options.signal,
-      });
-      for (const { name: path, metadata } of files) {
-        const name = path.slice(this.#prefix.length);
-        if (name === '' || name.includes('/')) continue;
-        yield {
-          id: blobId(name),
-          lengthBytes: Number(metadata.size ?? 0),
-          timestampNs: nanosecondsOf(metadata.updated),
-        };
-      }
-      pageToken = next;
-    } while (pageToken !== undefined && pageToken !== '');
-  }
-
-  #listPage(
-    prefix: string,
-    pageToken: string | undefined,
-    { signal }: SignalOptions,
-  ): Promise<{ files: File[]; next: string | undefined }> {
-    return this.#request('list', undefined, signal, async () => {
-      const [files, query] = await this.#bucket.getFiles({
-        prefix: this.#prefix + prefix,
-        autoPaginate: false,
-        ...(pageToken !== undefined && { pageToken }),
-      });
-      return { files, next: (query as { pageToken?: string } | null | undefined)?.pageToken };
+  protected async listPage(prefix: string, token: string | undefined): Promise<ListedPage> {
+    const [files, query] = await this.#bucket.getFiles({
+      prefix,
+      autoPaginate: false,
+      ...(token !== undefined && { pageToken: token }),
     });
+    return {
+      objects: files.map(({ name, metadata }) => ({
+        key: name,
+        lengthBytes: Number(metadata.size ?? 0),
+        modified: dateOf(metadata.updated),
+      })),
+      next: (query as { pageToken?: string } | null | undefined)?.pageToken,
+    };
   }
 
   #file(id: BlobId): File {
-    return this.#bucket.file(this.#prefix + id);
+    return this.#bucket.file(this.prefix + id);
   }
 
-  #request<T>(
-    operation: string,
-    id: BlobId | undefined,
-    signal: AbortSignal | undefined,
-    task: (signal: AbortSignal, progress: () => void) => Promise<T>,
-  ): Promise<T> {
-    const what = `${operation}${id === undefined ? '' : ` of ${id}`} at ${this.displayName}`;
-    return this.#requests.run(async () => {
-      try {
-        return await watched(what, { signal, stallMs: this.#settings.stallMs }, orAborted(task));
-      } catch (error) {
-        if (signal?.aborted === true || error instanceof CodedError) throw error;
-        throw gcsError(error, this.displayName, operation, id);
-      }
+  protected describe(error: unknown, { operation, id }: RequestInfo): CodedError {
+    const { code, status, errors, response, message } = error as GoogleError;
+    const numeric = [code, status, response?.status].map(Number).find((value) => value >= 100);
+    const reason = errors?.[0]?.reason ?? '';
+    if (numeric === 416 && id !== undefined) return invalidRange(id, 0, 0);
+    const isBucket = numeric === 404 && /bucket/i.test(`${reason} ${message}`);
+    const headers = response?.headers;
+    const retryAfter =
+      headers instanceof Headers ? headers.get('retry-after') : headers?.['retry-after'];
+    return describeFailure({
+      storage: this.displayName,
+      operation,
+      id: isBucket ? undefined : id,
+      status: numeric,
+      code: reason,
+      retryAfterMs: parseRetryAfter(retryAfter ?? undefined),
+      cause: error,
     });
-  }
-
-  close(): Promise<void> {
-    return this.#requests.onIdle();
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close();
   }
 }
 
-/** The library takes no signal: whoever waits is let go, the request ends by itself. */
-const orAborted =
-  <T>(task: (signal: AbortSignal, progress: () => void) => Promise<T>) =>
-  (signal: AbortSignal, progress: () => void): Promise<T> => {
-    const aborted = new Promise<never>((_, reject) => {
-      signal.addEventListener('abort', () => reject(signal.reason as Error), { once: true });
-    });
-    const done = task(signal, progress);
-    done.catch(() => undefined);
-    return Promise.race([done, aborted]);
-  };
-
-function gcsError(
-  error: unknown,
-  storage: string,
-  operation: string,
-  id: BlobId | undefined,
-): CodedError {
-  const { code, status, errors, response } = error as {
-    code?: number | string;
-    status?: number;
-    errors?: { reason?: string; message?: string }[];
-    response?: { headers?: Headers | Record<string, string>; status?: number };
-  };
-  const numeric = [code, status, response?.status].map(Number).find((value) => value >= 100);
-  const reason = errors?.[0]?.reason ?? '';
-  const text = (error as Error).message;
-  if (numeric === 416 && id !== undefined) return invalidRange(id, 0, 0);
-  const isBucket = numeric === 404 && /bucket/i.test(`${reason} ${text}`);
-  const headers = response?.headers;
-  const retryAfter =
-    headers instanceof Headers ? headers.get('retry-after') : headers?.['retry-after'];
-  return describeFailure({
-    storage,
-    operation,
-    id: isBucket ? undefined : id,
-    status: numeric,
-    code: reason,
-    retryAfterMs: parseRetryAfter(retryAfter ?? undefined),
-    cause: error,
-  });
+/** What the library throws, as far as it is looked at. */
+interface GoogleError extends Error {
+  readonly code?: number | string;
+  readonly status?: number;
+  readonly errors?: readonly { reason?: string }[];
+  readonly response?: { headers?: Headers | Record<string, string>; status?: number };
 }
 
 const noObjectLock = (): CodedError =>
   new CodedError('UNSUPPORTED_PUT', 'object lock is not supported on gs:// locations');
 
-const nanosecondsOf = (time: string | undefined): Nanoseconds =>
-  BigInt(time === undefined ? 0 : Date.parse(time)) * 1_000_000n;
+const dateOf = (time: string | undefined): Date | undefined =>
+  time === undefined ? undefined : new Date(time);

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { Readable } from 'node:stream';
 import { crc32 } from 'node:zlib';
 import { asBuffer, CodedError, giveBack } from '../../base/index.ts';
-import type { BlobId } from '../storage.ts';
+import { type BlobId, invalidRange } from '../storage.ts';
 
 /** A request that moves no byte for this long is cut and tried again. */
 export const STALL_MS = 60_000;
@@ -16,7 +16,7 @@ const PIECE_BYTES = 256 << 10;
 export async function watched<T>(
   what: string,
   { signal, stallMs }: { signal: AbortSignal | undefined; stallMs: number },
-  request: (signal: AbortSignal, progress: () => void) => Promise<T>,
+  request: (transfer: { signal: AbortSignal; progress: () => void }) => Promise<T>,
 ): Promise<T> {
   signal?.throwIfAborted();
   const controller = new AbortController();
@@ -27,7 +27,7 @@ export async function watched<T>(
   }, stallMs);
   const both = signal ? AbortSignal.any([signal, controller.signal]) : controller.signal;
   try {
-    return await request(both, () => timer.refresh());
+    return await request({ signal: both, progress: () => timer.refresh() });
   } catch (error) {
     // The client libraries throw errors of their own when they are aborted.
     signal?.throwIfAborted();
@@ -54,7 +54,7 @@ export function bodyOf(data: readonly Uint8Array[], progress: () => void): Reada
 /** Reads a body of known length, into given memory where it fits. Throws `STORAGE_FAILED` when it is longer or shorter. */
 export async function readBody(
   id: BlobId,
-  body: AsyncIterable<Uint8Array>,
+  body: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
   lengthBytes: number,
   { into, progress }: { into: Uint8Array | undefined; progress: () => void },
 ): Promise<Uint8Array> {
@@ -109,8 +109,18 @@ export function rangeHeader(offset: number, lengthBytes: number | undefined): st
   return `bytes=${offset}-${lengthBytes === undefined ? '' : offset + lengthBytes - 1}`;
 }
 
-/** Whole length of a blob out of `Content-Range: bytes 0-9/100`. */
-export function lengthInContentRange(header: string | undefined): number | undefined {
-  const match = /^bytes \d+-\d+\/(\d+)$/.exec(header ?? '');
-  return match ? Number(match[1]) : undefined;
+/**
+ * How many bytes an answer must have, by its headers. Throws `INVALID_RANGE` when the blob ends before the
+ * range does, which services answer with what there is.
+ */
+export function expectedLength(
+  id: BlobId,
+  { offset = 0, lengthBytes }: { offset?: number; lengthBytes?: number },
+  headers: { contentLength?: number | undefined; contentRange?: string | undefined },
+): number {
+  const announced = headers.contentLength ?? 0;
+  if (lengthBytes === undefined) return announced;
+  const [, whole = announced] = /^bytes \d+-\d+\/(\d+)$/.exec(headers.contentRange ?? '') ?? [];
+  if (offset + lengthBytes > Number(whole)) throw invalidRange(id, offset, lengthBytes);
+  return lengthBytes;
 }

@@ -4,11 +4,10 @@ import { defaultProvider } from '@aws-sdk/credential-provider-node';
 import { NodeHttpHandler } from '@smithy/node-http-handler';
 import { CodedError, messageOf } from '../../base/index.ts';
 import { createAgents } from '../http/agents.ts';
+import { CONNECTIONS } from '../http/remote-storage.ts';
 import type { S3Location } from '../location.ts';
 import { findRegion } from './region.ts';
 
-/** Requests at once, each on a connection that is kept. Our choice: packs in flight are bounded before that. */
-export const CONNECTIONS = 32;
 const CONNECT_TIMEOUT_MS = 10_000;
 /** Services that are not Amazon's take any; Amazon's redirect to the right one. */
 const REGION_DEFAULT = 'us-east-1';

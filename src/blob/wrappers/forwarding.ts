@@ -56,6 +56,3 @@ export abstract class ForwardingStorage implements BlobStorage {
     return this.close();
   }
 }
-
-export const totalLength = (data: readonly Uint8Array[]): number =>
-  data.reduce((sum, piece) => sum + piece.length, 0);

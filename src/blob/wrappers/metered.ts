@@ -1,12 +1,13 @@
-import type {
-  BlobId,
-  BlobMetadata,
-  BlobStorage,
-  GetOptions,
-  PutOptions,
-  SignalOptions,
+import {
+  type BlobId,
+  type BlobMetadata,
+  type BlobStorage,
+  type GetOptions,
+  type PutOptions,
+  type SignalOptions,
+  totalLength,
 } from '../storage.ts';
-import { ForwardingStorage, totalLength } from './forwarding.ts';
+import { ForwardingStorage } from './forwarding.ts';
 
 /** What a storage has done since it was wrapped. */
 export interface StorageCounters {

@@ -1,14 +1,15 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type {
-  BlobId,
-  BlobMetadata,
-  BlobStorage,
-  GetOptions,
-  PutOptions,
-  Retention,
-  SignalOptions,
+import {
+  type BlobId,
+  type BlobMetadata,
+  type BlobStorage,
+  type GetOptions,
+  type PutOptions,
+  type Retention,
+  type SignalOptions,
+  totalLength,
 } from '../storage.ts';
-import { ForwardingStorage, totalLength } from './forwarding.ts';
+import { ForwardingStorage } from './forwarding.ts';
 
 export interface ThrottleLimits {
   downloadBytesPerSecond?: number | undefined;

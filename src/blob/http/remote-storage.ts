@@ -1,0 +1,173 @@
+import {
+  CodedError,
+  createLimiter,
+  isCode,
+  type Limiter,
+  type Nanoseconds,
+  withRetry,
+} from '../../base/index.ts';
+import {
+  type BlobId,
+  blobId,
+  type BlobMetadata,
+  type BlobStorage,
+  type GetOptions,
+  invalidRange,
+  type PutOptions,
+  type Retention,
+  type SignalOptions,
+  type TransferSettings,
+} from '../storage.ts';
+import { watched } from './transfer.ts';
+
+/** Requests at once, each on a connection that is kept. Our choice: packs in flight are bounded before that. */
+export const CONNECTIONS = 32;
+/** As Kopia marks its blobs. */
+export const CONTENT_TYPE = 'application/x-kopia';
+/** A page of a listing is tried again by itself, so that a long listing need not begin anew. */
+const PAGE_RETRIES = {
+  budgetOf: () => ({ attemptsMax: 4, delayMsMax: 5_000 }),
+  firstDelayMs: 100,
+};
+
+/** What a request is, for its error. */
+export interface RequestInfo {
+  readonly operation: 'get' | 'metadata' | 'put' | 'delete' | 'list' | 'extend';
+  readonly id?: BlobId;
+}
+
+/** A blob as a provider lists it. */
+export interface ListedObject {
+  /** With the location's prefix. */
+  readonly key: string;
+  readonly lengthBytes: number;
+  readonly modified: Date | undefined;
+}
+
+export interface ListedPage {
+  readonly objects: readonly ListedObject[];
+  /** Undefined or empty after the last page. */
+  readonly next: string | undefined;
+}
+
+export interface Transfer {
+  /** Aborts when the caller does, and when nothing moves. */
+  readonly signal: AbortSignal;
+  /** To be called whenever bytes move. */
+  readonly progress: () => void;
+}
+
+/**
+ * What the stores of all cloud providers have in common: requests are bounded in number and under a watchdog, failures
+ * get one meaning, listings come in pages. A provider's folder says how each request is made.
+ */
+export abstract class RemoteStorage implements BlobStorage {
+  abstract readonly hasObjectLock: boolean;
+  readonly displayName: string;
+  protected readonly prefix: string;
+  readonly #stallMs: number;
+  readonly #requests: Limiter = createLimiter(CONNECTIONS);
+
+  constructor(
+    location: { readonly displayName: string; readonly prefix: string },
+    { stallMs }: TransferSettings,
+  ) {
+    this.displayName = location.displayName;
+    this.prefix = location.prefix;
+    this.#stallMs = stallMs;
+  }
+
+  abstract getMetadata(id: BlobId, options?: SignalOptions): Promise<BlobMetadata>;
+  abstract putBlob(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<void>;
+  abstract deleteBlob(id: BlobId, options?: SignalOptions): Promise<void>;
+  abstract extendRetention(
+    id: BlobId,
+    retention: Retention,
+    options?: SignalOptions,
+  ): Promise<void>;
+
+  /** Some bytes at least are wanted. Throws `INVALID_RANGE` where it notices. */
+  protected abstract read(id: BlobId, options: GetOptions, transfer: Transfer): Promise<Uint8Array>;
+  protected abstract listPage(
+    prefix: string,
+    token: string | undefined,
+    transfer: Transfer,
+  ): Promise<ListedPage>;
+  /** What a failure of the provider's library means. */
+  protected abstract describe(error: unknown, request: RequestInfo): CodedError;
+
+  /** Whether something was mended by which the same request will succeed. */
+  protected recover?(error: unknown): Promise<boolean>;
+
+  async getBlob(id: BlobId, options: GetOptions = {}): Promise<Uint8Array> {
+    const { offset = 0, lengthBytes } = options;
+    // HTTP has no empty ranges.
+    if (lengthBytes === 0) {
+      const metadata = await this.getMetadata(id, options);
+      if (offset > metadata.lengthBytes) throw invalidRange(id, offset, 0);
+      return new Uint8Array(0);
+    }
+    try {
+      return await this.request({ operation: 'get', id }, options.signal, (transfer) =>
+        this.read(id, options, transfer),
+      );
+    } catch (error) {
+      // Errors of the services do not say which range it was.
+      if (isCode(error, 'INVALID_RANGE')) throw invalidRange(id, offset, lengthBytes ?? 0);
+      throw error;
+    }
+  }
+
+  async *listBlobs(prefix: string, { signal }: SignalOptions = {}): AsyncIterable<BlobMetadata> {
+    let token: string | undefined;
+    do {
+      const page = await withRetry(
+        () =>
+          this.request({ operation: 'list' }, signal, (transfer) =>
+            this.listPage(this.prefix + prefix, token, transfer),
+          ),
+        { ...PAGE_RETRIES, signal },
+      );
+      for (const { key, lengthBytes, modified } of page.objects) {
+        const name = key.slice(this.prefix.length);
+        // Other things may live below the prefix: what Kopia would not write is not ours.
+        if (name === '' || name.includes('/')) continue;
+        yield { id: blobId(name), lengthBytes, timestampNs: nanosecondsOf(modified) };
+      }
+      token = page.next === '' ? undefined : page.next;
+    } while (token !== undefined);
+  }
+
+  /** Runs one request; every error that leaves it is a `CodedError`, or the caller's own abort. */
+  protected request<T>(
+    info: RequestInfo,
+    signal: AbortSignal | undefined,
+    task: (transfer: Transfer) => Promise<T>,
+  ): Promise<T> {
+    const what = `${info.operation}${info.id === undefined ? '' : ` of ${info.id}`} at ${this.displayName}`;
+    const attempt = (): Promise<T> => watched(what, { signal, stallMs: this.#stallMs }, task);
+    const fail = (error: unknown): never => {
+      if (signal?.aborted === true || error instanceof CodedError) throw error;
+      throw this.describe(error, info);
+    };
+    return this.#requests.run(async () => {
+      try {
+        return await attempt();
+      } catch (error) {
+        const isMended = !(error instanceof CodedError) && (await this.recover?.(error)) === true;
+        return isMended ? await attempt().catch(fail) : fail(error);
+      }
+    });
+  }
+
+  close(): Promise<void> {
+    return this.#requests.onIdle();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}
+
+export const nanosecondsOf = (date: Date | undefined): Nanoseconds =>
+  BigInt(date?.getTime() ?? 0) * 1_000_000n;
