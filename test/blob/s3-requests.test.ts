@@ -1,3 +1,4 @@
+import { spawn } from 'node:child_process';
 import * as fs from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { createServer as createTlsServer } from 'node:https';
@@ -76,6 +77,13 @@ async function serve(
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   return { port: (server.address() as AddressInfo).port, requests };
 }
+
+const WEB_IDENTITY_ANSWER = `<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
+<AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>ASIAEXCHANGED</AccessKeyId>
+<SecretAccessKey>secret</SecretAccessKey><SessionToken>session</SessionToken>
+<Expiration>2099-01-01T00:00:00Z</Expiration></Credentials>
+<AssumedRoleUser><Arn>arn:aws:sts::1:assumed-role/backup/x</Arn><AssumedRoleId>A:x</AssumedRoleId></AssumedRoleUser>
+</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>`;
 
 const errorBody = (code: string, more = ''): string =>
   `<?xml version="1.0"?><Error><Code>${code}</Code><Message>${code} said</Message>${more}</Error>`;
@@ -231,6 +239,36 @@ describe('requests to S3', () => {
     await expect(open(port, { credentialsFile: join(work, 'missing') })).rejects.toMatchObject({
       code: 'BAD_LOCATION',
     });
+  });
+
+  it('a web identity is exchanged for keys, which sign what follows', async () => {
+    const { port, requests } = await serve(({ method, body }) =>
+      method === 'POST' && body.includes('AssumeRoleWithWebIdentity')
+        ? { body: WEB_IDENTITY_ANSWER, headers: { 'content-type': 'text/xml' } }
+        : { body: '<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>' },
+    );
+    const tokenFile = join(work, 'token');
+    fs.writeFileSync(tokenFile, 'the-token-of-the-service-account');
+    const bin = new URL('../../bin/longshore', import.meta.url).pathname;
+    const location = `s3://bucket/?endpoint=http://127.0.0.1:${port}`;
+    // The library reads the environment of its process, so this is one of its own.
+    const child = spawn(bin, ['store', 'check', location], {
+      env: {
+        PATH: process.env.PATH,
+        HOME: work,
+        AWS_REGION: 'us-east-1',
+        AWS_ROLE_ARN: 'arn:aws:iam::1:role/backup',
+        AWS_WEB_IDENTITY_TOKEN_FILE: tokenFile,
+        AWS_ENDPOINT_URL_STS: `http://127.0.0.1:${port}`,
+        AWS_EC2_METADATA_DISABLED: 'true',
+      },
+      stdio: 'ignore',
+    });
+    await new Promise((resolve) => child.once('close', resolve));
+    const [exchange = expect.fail(), list = expect.fail()] = requests;
+    expect(exchange.body.toString()).toContain('WebIdentityToken=the-token-of-the-service-account');
+    expect(list.headers.authorization).toContain('Credential=ASIAEXCHANGED/');
+    expect(list.headers['x-amz-security-token']).toBe('session');
   });
 
   it('proxies of the environment are heeded, and so are their exceptions', async () => {
