@@ -75,6 +75,8 @@ const wanted = SCENARIOS.filter(
 const load = loadavg()[0] ?? 0;
 if (load > 0.5) console.log(`note: the host has other load (${load.toFixed(1)})`);
 if (values.quick) console.log('note: --quick is a small fraction of each size; no bar applies');
+// Before, since what is measured is built now.
+const facts = about();
 const work = new Workplace(values.dir, values.quick ? QUICK : FULL);
 const results: Result[] = [];
 try {
@@ -89,7 +91,6 @@ try {
 } finally {
   fs.rmSync(values.dir, { recursive: true, force: true });
 }
-const facts = about();
 const others = peersTable(results);
 if (others) console.log(`\n${others}`);
 const text = Object.entries(facts).map(([key, value]) => `${key} ${String(value)}`);
