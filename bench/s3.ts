@@ -1,5 +1,5 @@
 /**
- * `node bench/s3.ts [--pairs N] [--small] [--save]`: A, C and D of the scenarios on a local S3 server (MinIO),
+ * `node bench/s3.ts [A C D] [--pairs N] [--small] [--save]`: A, C and D of the scenarios on a local S3 server (MinIO),
  * in turn with the real Kopia, both with cold caches; then the requests of each, counted by a proxy in runs
  * that are not timed. `--small` is a tenth of the size.
  */
@@ -15,7 +15,8 @@ import type { Side } from './scenarios/types.ts';
 import { findTool } from './tools.ts';
 import { FULL, KOPIA, type Place, QUICK, type Sizes, Workplace } from './workplace.ts';
 
-const { values } = parseArgs({
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
   options: {
     pairs: { type: 'string', default: '3' },
     small: { type: 'boolean', default: false },
@@ -30,7 +31,8 @@ const BARS: Record<string, number> = { A: 1.5, C: 2, D: 1.2 };
 const BUCKET = 'bench';
 const KEYS = { access: 'peersaccess', secret: 'peerssecret' };
 const MINIO_PORT = 19_500;
-const scenarios = SCENARIOS.filter(({ name }) => name in BARS).map((scenario) => ({
+const wanted = positionals.length === 0 ? Object.keys(BARS) : positionals;
+const scenarios = SCENARIOS.filter(({ name }) => wanted.includes(name)).map((scenario) => ({
   ...scenario,
   bar: values.small ? undefined : BARS[scenario.name],
 }));

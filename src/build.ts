@@ -8,8 +8,8 @@ mkdirSync(out, { recursive: true });
 /** Error texts of zod in 50 languages, a fifth of the bundle, which nobody asks for. */
 const withoutLocales: Plugin = {
   name: 'without-locales',
-  setup: ({ onLoad }) => {
-    onLoad({ filter: /zod[/\\]v4[/\\]locales[/\\]index\.js$/ }, () => ({
+  setup: (bundler) => {
+    bundler.onLoad({ filter: /zod[/\\]v4[/\\]locales[/\\]index\.js$/ }, () => ({
       contents: '',
       loader: 'js',
     }));

@@ -6,6 +6,7 @@ import { describe, expect, it } from 'vitest';
 import {
   ARENA_START,
   compressContent,
+  compressInto,
   COMPRESSORS,
   createEncryptor,
   createHasher,
@@ -286,6 +287,31 @@ describe('compression', () => {
         hex(inputs.text),
       );
       expect(compressContent(compressor, inputs.random), 'random data stays raw').toBeUndefined();
+    }
+  });
+
+  it('writes long contents in parts too, into given memory, and says when they do not fit', () => {
+    const long = Buffer.alloc(400_000, inputs.text);
+    const parts = [
+      long.subarray(0, 150_001),
+      long.subarray(150_001, 150_001),
+      long.subarray(150_001),
+    ];
+    for (const compressor of COMPRESSORS.filter((c) => c.compress)) {
+      const out = Buffer.alloc(long.length);
+      const packed = compressInto(compressor, parts, out);
+      expect(packed?.buffer, compressor.name).toBe(out.buffer);
+      const into = Buffer.alloc(long.length);
+      for (const target of [undefined, into]) {
+        const read = decompressContent(
+          packed ?? expect.fail(),
+          compressor.headerId,
+          long.length,
+          target,
+        );
+        expect(long.equals(read), compressor.name).toBe(true);
+      }
+      expect(compressInto(compressor, parts, Buffer.alloc(100)), compressor.name).toBeUndefined();
     }
   });
 

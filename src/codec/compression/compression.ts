@@ -94,10 +94,12 @@ const whole =
   (parts, out) => {
     const [only] = parts;
     const stream = compress(only && parts.length === 1 ? only : Buffer.concat(parts));
-    const fits = stream.length <= out.length;
+    // Taken first: what is given back has no length any more.
+    const { length } = stream;
+    const fits = length <= out.length;
     if (fits) out.set(stream);
     giveBack(stream, { slack: true });
-    return fits ? stream.length : undefined;
+    return fits ? length : undefined;
   };
 
 const lengthOf = (parts: Spans): number => parts.reduce((sum, part) => sum + part.length, 0);
