@@ -81,7 +81,11 @@ export async function* checkStorage(
   if (list.isHopeless === true) return;
   const put = await check.step('put', 'put', () => check.put());
   yield put;
-  if (!put.ok) return;
+  if (!put.ok) {
+    // It may be there all the same, when only the answer was lost.
+    await check.delete().catch(() => undefined);
+    return;
+  }
   try {
     yield await check.step('get', 'get', () => check.get());
     yield await check.step('range', 'get', () => check.range());

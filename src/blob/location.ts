@@ -43,7 +43,7 @@ const azureSchema = z.strictObject({
   useAad: flag.optional(),
   subscriptionId: text.optional(),
   resourceGroup: text.optional(),
-  ...tls,
+  caFile: tls.caFile,
 });
 
 const gcsSchema = z.strictObject({

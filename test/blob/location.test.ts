@@ -38,6 +38,7 @@ describe('locations', () => {
     ['s3://bucket/?secretAccessKey=abc', /must not be part of a location/],
     ['s3://user:pw@bucket/', /takes no user, password or port/],
     ['azblob://c/?sasToken=abc', /must not be part of a location/],
+    ['azblob://c/?insecureTls=true', /"insecureTls" is not a setting of azblob:\/\//],
     ['gs://bucket/?region=eu', /"region" is not a setting of gs:\/\//],
     ['file://host/path', /not a path or a storage URL/],
   ])('%s is refused', (location, message) => {

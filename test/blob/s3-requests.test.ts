@@ -320,6 +320,7 @@ describe('answers of S3', () => {
     [404, 'NoSuchKey', 'BLOB_NOT_FOUND', 'never', /is not in the storage/],
     [403, 'RequestTimeTooSkewed', 'STORAGE_CLOCK', 'backoff', /clock of this machine/],
     [412, 'PreconditionFailed', 'BLOB_EXISTS', 'never', /412/],
+    [409, 'OperationAborted', 'STORAGE_FAILED', 'backoff', /409 OperationAborted/],
     [503, 'SlowDown', 'STORAGE_THROTTLED', 'backoff', /lower the rates/],
     [429, 'TooManyRequests', 'STORAGE_THROTTLED', 'backoff', /lower the rates/],
     [500, 'InternalError', 'STORAGE_FAILED', 'backoff', /500 InternalError/],

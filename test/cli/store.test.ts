@@ -159,6 +159,20 @@ describe.skipIf(!hasStore('minio'))('on a real S3 server', () => {
     expect(code).toBe(1);
   });
 
+  it('a put whose answer is lost leaves nothing behind', async () => {
+    const plan = (kind: RequestKind): Fault | undefined =>
+      kind === 'put' ? 'lost-answer' : undefined;
+    await using proxy = await startFaultProxy(store.endpoint, plan);
+    const prefix = nextPrefix();
+    const location = store.location(prefix, { endpoint: proxy.endpoint });
+    const { code, out } = await run(['store', 'check', location], store.environment);
+    expect(out).toMatch(/FAILED put/);
+    expect(code).toBe(1);
+    const { environment } = store;
+    await using storage = await openStorage(store.location(prefix), { environment });
+    expect(await Array.fromAsync(storage.listBlobs(''))).toEqual([]);
+  });
+
   it('every command takes the location; rates, cache and memory are kept', async () => {
     const location = store.location(nextPrefix());
     const repo = ['--repo', location];

@@ -53,6 +53,9 @@ const KINDS: Record<string, { name: string; hint: string; retry: 'never' | 'back
     hint: 'the service is busy: lower the rates or the number of agents',
     retry: 'backoff',
   },
+  // Somebody else was at the same key at the same time; these come with 409.
+  OperationAborted: { name: 'STORAGE_FAILED', hint: '', retry: 'backoff' },
+  ConditionalRequestConflict: { name: 'STORAGE_FAILED', hint: '', retry: 'backoff' },
   RequestTimeout: { name: 'STORAGE_FAILED', hint: '', retry: 'backoff' },
   BadDigest: { name: 'STORAGE_FAILED', hint: 'the bytes changed on their way', retry: 'backoff' },
   XAmzContentChecksumMismatch: {
