@@ -44,3 +44,4 @@ export { Secret } from './secret.ts';
 export { asBuffer, decodeUvarint, encodeUvarint, formatBytes, giveBack } from './bytes.ts';
 export { type Posix, posix } from './posix.ts';
 export { joinPath } from './paths.ts';
+export { parseBytes, parseDuration } from './units.ts';

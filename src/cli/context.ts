@@ -2,7 +2,14 @@ import { readFile } from 'node:fs/promises';
 import { createInterface } from 'node:readline';
 import { Writable } from 'node:stream';
 import { availableParallelism } from 'node:os';
-import { CanceledError, CodedError, type Logger, messageOf, Secret } from '../base/index.ts';
+import {
+  CanceledError,
+  CodedError,
+  type Logger,
+  messageOf,
+  parseBytes,
+  Secret,
+} from '../base/index.ts';
 import { type BlobStorage, parseLocation } from '../blob/index.ts';
 import { cgroupMemoryBytes, defaultClient, environment } from '../config/index.ts';
 import { createJsonLogger } from '../observability/index.ts';
@@ -14,7 +21,6 @@ import {
   planMemory,
   type Repository,
 } from '../repository/index.ts';
-import { parseBytes } from './program.ts';
 import { openRepositoryStorage, type StorageFlags } from './storage-options.ts';
 import { createTerminalLogger } from './terminal.ts';
 import { UsageError } from './usage-error.ts';

@@ -53,21 +53,4 @@ export function collectPairs(
   return { ...before, [text.slice(0, at)]: text.slice(at + 1) };
 }
 
-/** A duration such as `60s`, `5m`, `2h`, `1d`, in nanoseconds; undefined when it is none. */
-export function parseDuration(text: string): bigint | undefined {
-  const match = /^(\d+(?:\.\d+)?)(ms|s|m|h|d)$/.exec(text);
-  const units: Record<string, number> = { ms: 1e6, s: 1e9, m: 60e9, h: 3600e9, d: 86400e9 };
-  if (!match) return undefined;
-  return BigInt(Math.round(Number(match[1]) * (units[match[2] ?? ''] ?? 0)));
-}
-
-/** A size such as `256MiB`, `1GiB`, `500MB` or a number of bytes; undefined when it is none. */
-export function parseBytes(text: string): number | undefined {
-  const match = /^(\d+(?:\.\d+)?) ?(?:([KMGT])(i?)B?|B)?$/i.exec(text);
-  if (!match) return undefined;
-  const [, number, unit = '', binary = ''] = match;
-  const power = unit === '' ? 0 : 'KMGT'.indexOf(unit.toUpperCase()) + 1;
-  return Math.round(Number(number) * (binary === '' ? 1000 : 1024) ** power);
-}
-
 export type VerbOptions<T = object> = CommonOptions & T;

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import { Option } from 'commander';
 import { resolve } from 'node:path';
-import { CodedError, formatBytes, formatGoTime } from '../base/index.ts';
+import { CodedError, formatBytes, formatGoTime, parseDuration } from '../base/index.ts';
 import { SPLITTERS } from '../codec/index.ts';
 import { streamObject } from '../repository/index.ts';
 import {
@@ -29,7 +29,7 @@ import { interruptSignal, openContext } from './context.ts';
 import { UsageError } from './usage-error.ts';
 import { snapshotDocument } from './documents.ts';
 import { ExitCode } from './exit.ts';
-import { collectPairs, JSON_OPTION, parseDuration, verb, type VerbOptions } from './program.ts';
+import { collectPairs, JSON_OPTION, verb, type VerbOptions } from './program.ts';
 import {
   printable,
   printJson,
@@ -102,9 +102,9 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
   if (parallel !== undefined && !(Number.isInteger(parallel) && parallel >= 1 && parallel <= 64)) {
     throw new UsageError(`--parallel "${options.parallel}" is not a number from 1 to 64`);
   }
+  const absolute = resolve(path);
   await using context = await openContext(options, { dataPath: true });
   const { repository, logger } = context;
-  const absolute = resolve(path);
   const source = options.source
     ? parseSource(options.source)
     : { host: repository.client.hostname, userName: repository.client.username, path: absolute };

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
-import { type Logger, messageOf } from '../base/index.ts';
+import { type Logger, messageOf, parseBytes, parseDuration } from '../base/index.ts';
 import {
   type BlobStorage,
   openStorage,
@@ -10,7 +10,6 @@ import {
   withThrottle,
 } from '../blob/index.ts';
 import { environment } from '../config/index.ts';
-import { parseBytes, parseDuration } from './program.ts';
 import { UsageError } from './usage-error.ts';
 
 /** What every verb takes about the storage. */

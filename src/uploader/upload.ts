@@ -138,7 +138,8 @@ export async function createSnapshot(
     incomplete: rootEntry.summary?.incomplete,
     rootEntry,
     tags: { ...options.tags, ...tagOf(spec) },
-    pins: options.pins,
+    // A pin keeps a whole backup; part of one goes as soon as a whole one is there.
+    pins: rootEntry.summary?.incomplete ? undefined : options.pins,
   };
   const id = saveSnapshot(repository, snapshot);
   await applyRetention(repository, options.source, policies.root);

@@ -3,7 +3,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { cgroupMemoryBytes } from '../../src/config/index.ts';
-import { parseBytes } from '../../src/cli/program.ts';
+import { parseBytes } from '../../src/base/index.ts';
 import { MEMORY_BYTES_MIN, planMemory } from '../../src/repository/index.ts';
 import { assertSameTree, tempDirectory } from '../support/kopia.ts';
 import { installPackage } from '../support/package.ts';

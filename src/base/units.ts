@@ -1,0 +1,30 @@
+const NANOSECONDS: Record<string, number> = {
+  ns: 1,
+  us: 1e3,
+  µs: 1e3,
+  ms: 1e6,
+  s: 1e9,
+  m: 60e9,
+  h: 3600e9,
+  d: 86400e9,
+};
+
+/** A duration such as `60s`, `1.5h`, `10m0s`, or `1d`, in nanoseconds; undefined when it is none. Go's, and days. */
+export function parseDuration(text: string): bigint | undefined {
+  if (text === '0') return 0n;
+  if (!/^(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h|d))+$/.test(text)) return undefined;
+  let total = 0;
+  for (const [, number, unit] of text.matchAll(/(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d)/g)) {
+    total += Number(number) * (NANOSECONDS[unit ?? ''] ?? 0);
+  }
+  return BigInt(Math.round(total));
+}
+
+/** A size such as `256MiB`, `1GiB`, `500MB` or a number of bytes; undefined when it is none. */
+export function parseBytes(text: string): number | undefined {
+  const match = /^(\d+(?:\.\d+)?) ?(?:([KMGT])(i?)B?|B)?$/i.exec(text);
+  if (!match) return undefined;
+  const [, number, unit = '', binary = ''] = match;
+  const power = unit === '' ? 0 : 'KMGT'.indexOf(unit.toUpperCase()) + 1;
+  return Math.round(Number(number) * (binary === '' ? 1000 : 1024) ** power);
+}
