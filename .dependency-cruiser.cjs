@@ -7,6 +7,11 @@ const mayImport = {
   repository: ['blob', 'codec', 'base'],
   snapshot: ['repository', 'blob', 'codec', 'base'],
   uploader: ['snapshot', 'repository', 'blob', 'codec', 'base'],
+  mover: ['uploader', 'snapshot', 'repository', 'blob', 'codec', 'base'],
+  kube: ['base'],
+  exposer: ['kube', 'base'],
+  agent: ['mover', 'exposer', 'kube', 'config', 'repository', 'base'],
+  dev: ['kube', 'base'],
   config: ['base'],
   observability: ['base'],
   // cli may import everything

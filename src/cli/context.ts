@@ -124,6 +124,7 @@ interface OpenContextOptions {
   /** False: everything is read from the storage itself. */
   cache?: boolean;
   password?: Secret;
+  logger?: Logger;
 }
 
 /** Opens what `--repo` names. With `dataPath` the threads are up; the caller disposes. */
@@ -135,7 +136,7 @@ export async function openContext(
   const isRemote = parseLocation(options.repo).kind !== 'file';
   const { indexMemoryBytes, ...memory } = planMemory(memoryLimitOf(options), threads, isRemote);
   const factory = dataPath ? createThreadPool(threads) : undefined;
-  const logger = createLogger(options);
+  const logger = given.logger ?? createLogger(options);
   const client = parseClient(options.client);
   const password = given.password ?? (await readPassword(options.passwordFile));
   const storage = await openRepositoryStorage(options, logger, { cache });

@@ -1,6 +1,8 @@
 import { Command, CommanderError } from 'commander';
 import { isCode, messageOf } from '../base/index.ts';
 import { ExitCode } from './exit.ts';
+import { addDataMoverCommands } from './data-mover.ts';
+import { addNodeAgentCommands } from './node-agent.ts';
 import { addPolicyCommands } from './policy.ts';
 import { addRepositoryCommands } from './repository.ts';
 import { addSnapshotCommands } from './snapshot.ts';
@@ -37,6 +39,8 @@ function createProgram(): Command {
   addSnapshotCommands(program);
   addPolicyCommands(program);
   addStoreCommands(program);
+  addNodeAgentCommands(program);
+  addDataMoverCommands(program);
   const override = (command: Command): void => {
     command.exitOverride();
     for (const child of command.commands) override(child);

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
-import { type Logger, messageOf, parseBytes, parseDuration } from '../base/index.ts';
+import { type Logger, messageOf, parseBytes } from '../base/index.ts';
 import {
   type BlobStorage,
   openStorage,
@@ -10,7 +10,7 @@ import {
   withThrottle,
 } from '../blob/index.ts';
 import { environment } from '../config/index.ts';
-import { UsageError } from './usage-error.ts';
+import { durationFlagMs, UsageError } from './usage-error.ts';
 
 /** What every verb takes about the storage. */
 export interface StorageFlags {
@@ -57,9 +57,7 @@ export async function openRepositoryStorage(
 
 function stallMsOf({ stallTimeout: text }: StorageFlags): number | undefined {
   if (text === undefined) return undefined;
-  const ns = parseDuration(text);
-  if (ns !== undefined && ns > 0n) return Number(ns / 1_000_000n);
-  throw new UsageError(`--stall-timeout "${text}" is not a duration such as 60s`);
+  return durationFlagMs('--stall-timeout', text, '60s');
 }
 
 function rateOf(flag: string, text: string | undefined): number | undefined {

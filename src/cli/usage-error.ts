@@ -1,3 +1,4 @@
+import { parseDuration } from '../base/index.ts';
 import { CodedError } from '../base/index.ts';
 
 /** What was typed makes no sense: exit code 2, and a pointer to `--help`. */
@@ -5,4 +6,11 @@ export class UsageError extends CodedError {
   constructor(message: string) {
     super('USAGE', message);
   }
+}
+
+/** The value of a flag as milliseconds, at least one. Throws {@link UsageError}. */
+export function durationFlagMs(flag: string, text: string, example: string): number {
+  const ns = parseDuration(text);
+  if (ns !== undefined && ns >= 1_000_000n) return Number(ns / 1_000_000n);
+  throw new UsageError(`${flag} "${text}" is not a duration such as ${example}`);
 }

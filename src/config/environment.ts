@@ -13,6 +13,36 @@ export const environment = {
   get logLevel(): string | undefined {
     return process.env.LONGSHORE_LOG_LEVEL;
   },
+  /** Of a pod: the node that it is on. */
+  get nodeName(): string | undefined {
+    return process.env.NODE_NAME || undefined;
+  },
+  /** The namespace that Velero is in; its own default otherwise. */
+  get veleroNamespace(): string {
+    return process.env.VELERO_NAMESPACE || 'velero';
+  },
+  /** Where the outcome of a pod's only container goes. */
+  get terminationLog(): string {
+    return process.env.LONGSHORE_TERMINATION_LOG || '/dev/termination-log';
+  },
+  /** What the agent tells its data movers beside their flags: a duration. */
+  get stallTimeout(): string | undefined {
+    return process.env.LONGSHORE_STALL_TIMEOUT || undefined;
+  },
+  get progressInterval(): string | undefined {
+    return process.env.LONGSHORE_PROGRESS_INTERVAL || undefined;
+  },
+  /** Credentials that hold for every location without its own, by Velero's provider names. */
+  credentialsFile(kind: 's3' | 'azblob' | 'gs'): string | undefined {
+    const { AWS_SHARED_CREDENTIALS_FILE, AZURE_CREDENTIALS_FILE, GOOGLE_APPLICATION_CREDENTIALS } =
+      process.env;
+    const files = {
+      s3: AWS_SHARED_CREDENTIALS_FILE,
+      azblob: AZURE_CREDENTIALS_FILE,
+      gs: GOOGLE_APPLICATION_CREDENTIALS,
+    };
+    return files[kind] || undefined;
+  },
   /** Where caches go: https://specifications.freedesktop.org/basedir-spec */
   get cacheDirectory(): string {
     return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'longshore');

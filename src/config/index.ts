@@ -7,3 +7,11 @@ export {
   repositoryLocation,
 } from './backup-storage-location.ts';
 export { cgroupMemoryBytes, type ReadText } from './cgroup.ts';
+export {
+  cacheLimitBytes,
+  concurrencyOf,
+  type NodeAgentConfig,
+  type NodeSelector,
+  parseNodeAgentConfig,
+  podResourcesOf,
+} from './node-agent-config.ts';

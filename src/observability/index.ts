@@ -1,2 +1,3 @@
-/** Logs; later metrics and health. */
-export { createJsonLogger } from './logger.ts';
+/** Logs, metrics' and health's endpoints. */
+export { createJsonLogger, createServerLogger } from './logger.ts';
+export { serveStatus, type StatusSources } from './status-server.ts';

@@ -5,3 +5,38 @@ import type { Logger } from '../base/index.ts';
 export function createJsonLogger(level: string): Logger {
   return pino({ level, base: null, timestamp: pino.stdTimeFunctions.isoTime }, pino.destination(2));
 }
+
+const LEVELS = ['debug', 'info', 'warn', 'error'] as const;
+type Level = (typeof LEVELS)[number];
+
+/**
+ * The log of a long-running process on stdout: JSON, or text as Velero's node-agent writes it
+ * (`time="..." level=info msg="..." key=value`).
+ */
+export function createServerLogger(level: string, format: string): Logger {
+  const name = level === 'warning' ? 'warn' : level;
+  if (format === 'json') {
+    const formatters = { level: (label: string): object => ({ level: label }) };
+    const timestamp = (): string => `,"time":"${new Date().toISOString()}"`;
+    return pino({ level: name, base: null, timestamp, formatters }, pino.destination(1));
+  }
+  const least = Math.max(0, LEVELS.indexOf(name as Level));
+  const write =
+    (at: Level) =>
+    (fields: object, message: string): void => {
+      if (LEVELS.indexOf(at) < least) return;
+      const time = `${new Date().toISOString().slice(0, 19)}Z`;
+      const shown = at === 'warn' ? 'warning' : at;
+      const rest = Object.entries(fields).map(([key, value]) => ` ${key}=${quoted(value)}`);
+      process.stdout.write(
+        `time="${time}" level=${shown} msg=${quoted(message)}${rest.join('')}\n`,
+      );
+    };
+  return { debug: write('debug'), info: write('info'), warn: write('warn'), error: write('error') };
+}
+
+/** As logfmt has it: quoted where it must be. */
+function quoted(value: unknown): string {
+  const text = typeof value === 'string' ? value : JSON.stringify(value);
+  return /^[\w./:@+-]+$/.test(text) ? text : JSON.stringify(text);
+}

@@ -1,0 +1,143 @@
+import { mkdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { CodedError, Secret } from '../base/index.ts';
+import { parseBackupStorageLocation, repositoryLocation } from '../config/index.ts';
+import {
+  BACKUP_REPOSITORIES,
+  BACKUP_STORAGE_LOCATIONS,
+  type BackupRepository,
+  type KubeClient,
+  SECRETS,
+  validLabel,
+} from '../kube/index.ts';
+import { isCode } from '../base/index.ts';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+const PASSWORD_SECRET = 'velero-repo-credentials';
+const PASSWORD_KEY = 'repository-password';
+const POLL_MS = 500;
+
+export interface RepositoryQuery {
+  readonly client: KubeClient;
+  readonly namespace: string;
+  readonly volumeNamespace: string;
+  readonly storageLocation: string;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Waits until the BackupRepository of a namespace's volumes is ready, and makes it when there is none, as Velero does
+ * (pkg/repository/ensurer.go); making it ready is the server's work.
+ * Throws `REPOSITORY_NOT_READY` with the reason that the server gives.
+ */
+export async function ensureBackupRepository(
+  query: RepositoryQuery,
+  timeoutMs: number,
+): Promise<BackupRepository> {
+  const { client, namespace, signal } = query;
+  const labels = {
+    'velero.io/volume-namespace': validLabel(query.volumeNamespace),
+    'velero.io/storage-location': validLabel(query.storageLocation),
+    'velero.io/repository-type': 'kopia',
+  };
+  const labelSelector = Object.entries(labels)
+    .map(([key, value]) => `${key}=${value}`)
+    .join(',');
+  const deadline = performance.now() + timeoutMs;
+  for (;;) {
+    const [found, ...others] = await client.list(BACKUP_REPOSITORIES, {
+      namespace,
+      labelSelector,
+      signal,
+    });
+    if (others.length > 0) {
+      throw notReady(`more than one BackupRepository found for ${labelSelector}`);
+    }
+    if (!found) await createRepository(query, labels);
+    if (found?.status?.phase === 'Ready') return found;
+    if (found?.status?.phase === 'NotReady') {
+      const text = `failed to wait BackupRepository, errored early: backup repository is not ready: ${found.status.message ?? ''}`;
+      throw notReady(text);
+    }
+    if (performance.now() > deadline) {
+      const state = found ? 'backup repository not provisioned' : 'backup repository not found';
+      throw notReady(`failed to wait BackupRepository, timeout exceeded: ${state}`);
+    }
+    await sleep(POLL_MS, undefined, { signal });
+  }
+}
+
+async function createRepository(
+  { client, namespace, volumeNamespace, storageLocation }: RepositoryQuery,
+  labels: Record<string, string>,
+): Promise<void> {
+  try {
+    await client.create(BACKUP_REPOSITORIES, {
+      metadata: { name: `${volumeNamespace}-${storageLocation}-kopia`, namespace, labels },
+      spec: {
+        volumeNamespace,
+        backupStorageLocation: storageLocation,
+        repositoryType: 'kopia',
+        maintenanceFrequency: '0s',
+      },
+    });
+  } catch (error) {
+    if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+  }
+}
+
+export interface RepositoryAccess {
+  /** As `openStorage` takes it. */
+  readonly location: string;
+  readonly password: Secret;
+}
+
+export interface AccessOptions extends RepositoryQuery {
+  /** Where credentials and certificates are put for the storage's libraries to read. */
+  readonly directory: string;
+  readonly defaultCredentials: (kind: 's3' | 'azblob' | 'gs') => string | undefined;
+}
+
+/**
+ * Where the repository is and its password: from the BackupStorageLocation, its secrets, and the one password of all
+ * repositories. Throws `BAD_STORAGE_LOCATION`, `NO_PASSWORD`, and what the API server refuses.
+ */
+export async function loadRepositoryAccess(options: AccessOptions): Promise<RepositoryAccess> {
+  const { client, namespace, storageLocation, volumeNamespace, directory, signal } = options;
+  const object = await client.get(
+    BACKUP_STORAGE_LOCATIONS,
+    { namespace, name: storageLocation },
+    { signal },
+  );
+  const bsl = parseBackupStorageLocation(object);
+  const { credential, objectStorage, provider } = bsl.spec;
+  const toFile = async (name: string, text: Buffer): Promise<string> => {
+    await mkdir(directory, { recursive: true, mode: 0o700 });
+    const file = join(directory, name);
+    await writeFile(file, text, { mode: 0o600 });
+    return file;
+  };
+  const kind = /azure$/.test(provider) ? 'azblob' : /gcp$/.test(provider) ? 'gs' : 's3';
+  const credentialsFile = credential
+    ? await toFile(`${credential.name}-${credential.key}`, await secretValue(options, credential))
+    : options.defaultCredentials(kind);
+  const ca = objectStorage?.caCertRef
+    ? await secretValue(options, objectStorage.caCertRef)
+    : Buffer.from(objectStorage?.caCert ?? '', 'base64');
+  const caFile = ca.length > 0 ? await toFile(`${storageLocation}-ca.pem`, ca) : undefined;
+  const location = repositoryLocation(bsl, volumeNamespace, { credentialsFile, caFile });
+  const password = await secretValue(options, { name: PASSWORD_SECRET, key: PASSWORD_KEY });
+  return { location, password: new Secret(password.toString('utf8').trim()) };
+}
+
+async function secretValue(
+  { client, namespace, signal }: RepositoryQuery,
+  { name, key }: { name: string; key: string },
+): Promise<Buffer> {
+  const secret = await client.get(SECRETS, { namespace, name }, { signal });
+  const value = secret.data?.[key];
+  if (value !== undefined) return Buffer.from(value, 'base64');
+  throw new CodedError('NO_PASSWORD', `Secret ${namespace}/${name} has no key "${key}"`);
+}
+
+const notReady = (text: string): CodedError => new CodedError('REPOSITORY_NOT_READY', text);

@@ -1,0 +1,273 @@
+import { writeFileSync } from 'node:fs';
+import { type Clock, CanceledError, CodedError, type Logger, messageOf } from '../base/index.ts';
+import {
+  DATA_DOWNLOADS,
+  DATA_UPLOADS,
+  EventRecorder,
+  type KubeClient,
+  type Resource,
+  waitFor,
+} from '../kube/index.ts';
+import {
+  backupVolume,
+  describeMove,
+  isCanceled,
+  type Progress,
+  restoreVolume,
+} from '../mover/index.ts';
+import type { Repository } from '../repository/index.ts';
+import {
+  ensureBackupRepository,
+  loadRepositoryAccess,
+  type RepositoryAccess,
+} from './backup-repository.ts';
+import { isCancelWanted, isFinal, type Movement, OPERATION_LABEL, phaseOf } from './movement.ts';
+
+export interface DataMoverOptions {
+  readonly direction: 'backup' | 'restore';
+  readonly client: KubeClient;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly node: string;
+  /** Name of the DataUpload or DataDownload. */
+  readonly name: string;
+  readonly volumePath: string;
+  readonly isBlock: boolean;
+  /** How long the repository may take to be made ready. */
+  readonly resourceTimeoutMs: number;
+  readonly progressIntervalMs: number;
+  readonly stallMs: number;
+  readonly terminationLog: string;
+  /** For credentials. */
+  readonly directory: string;
+  readonly defaultCredentials: (kind: 's3' | 'azblob' | 'gs') => string | undefined;
+  readonly openRepository: (
+    access: RepositoryAccess,
+  ) => Promise<{ repository: Repository } & AsyncDisposable>;
+  /** Aborted when the process is told to end. */
+  readonly signal: AbortSignal;
+}
+
+const WORDS = {
+  backup: { kind: 'DataUpload', noun: 'data upload', short: 'du' },
+  restore: { kind: 'DataDownload', noun: 'data download', short: 'dd' },
+} as const;
+/** Kubernetes keeps no more of a termination message. */
+const TERMINATION_BYTES_MAX = 4096;
+const CANCELED = 'data path is canceled';
+const FOREVER_MS = 2 ** 31 - 1;
+
+/**
+ * What runs in a hosting pod: waits until its CR is in progress, moves the volume, and tells how it went by Events and
+ * the termination message, in the words that Velero's node-agent reads (pkg/datamover, pkg/cmd/cli/datamover).
+ * Resolves with the exit code.
+ */
+export async function runDataMover(options: DataMoverOptions): Promise<number> {
+  const { direction, name, logger, clock, client, node } = options;
+  const { kind } = WORDS[direction];
+  const recorder = new EventRecorder({ client, clock, logger, component: name, host: node });
+  let message: string;
+  let exitCode = 0;
+  try {
+    message = JSON.stringify(await move(options, recorder));
+  } catch (error) {
+    exitCode = 1;
+    message = `Failed to run data path service for ${kind} ${name}: ${messageOf(error)}`;
+    logger.error({ error: messageOf(error) }, 'the data mover failed');
+  }
+  await recorder.flush();
+  try {
+    writeFileSync(options.terminationLog, clipped(message));
+  } catch (error) {
+    logger.error({ error: messageOf(error) }, 'the termination message could not be written');
+    return 1;
+  }
+  return exitCode;
+}
+
+/** The end is what is matched on: `data path is canceled`. */
+function clipped(message: string): string {
+  const bytes = Buffer.from(message);
+  if (bytes.length <= TERMINATION_BYTES_MAX) return message;
+  const kept = bytes
+    .subarray(0, TERMINATION_BYTES_MAX - 3)
+    .toString('utf8')
+    .replace(/\uFFFD+$/, '');
+  return `${kept}...`;
+}
+
+async function move(options: DataMoverOptions, recorder: EventRecorder): Promise<object> {
+  const { direction, name, client, namespace, logger, signal } = options;
+  const { noun, short } = WORDS[direction];
+  const resource = (direction === 'backup' ? DATA_UPLOADS : DATA_DOWNLOADS) as Resource<Movement>;
+  const ref = { namespace, name };
+  const movement = await waitFor(client, resource, ref, started, {
+    timeoutMs: FOREVER_MS,
+    signal,
+  }).catch((error: unknown) => {
+    if (isCanceled(error)) throw canceled();
+    throw new Error(`error waiting for ${short}: ${messageOf(error)}`, { cause: error });
+  });
+  logger.info({ name, phase: phaseOf(movement) }, `${noun} is in progress`);
+  const cancel = new AbortController();
+  const done = new AbortController();
+  void watchForCancel(options, resource, done.signal).then((isWanted) => {
+    if (!isWanted) return;
+    recorder.record(movement, 'Data-Path-Canceling', `Canceling for ${noun} ${name}`);
+    cancel.abort(new CanceledError('user'));
+  });
+  const either = AbortSignal.any([signal, cancel.signal]);
+  try {
+    return await moveVolume(options, movement, recorder, either);
+  } finally {
+    done.abort();
+  }
+}
+
+/** The CR as soon as its data shall move; a final one has no use for a mover. */
+function started(movement: Movement | undefined): Movement | undefined {
+  if (!movement) return undefined;
+  if (isFinal(movement)) {
+    throw new CodedError('NOT_IN_PROGRESS', `it is ${phaseOf(movement)} already`);
+  }
+  return ['InProgress', 'Canceling'].includes(phaseOf(movement)) ? movement : undefined;
+}
+
+/** True when the user wants it canceled; Velero's mover misses a wish from before it started. */
+async function watchForCancel(
+  { client, namespace, name }: DataMoverOptions,
+  resource: Resource<Movement>,
+  signal: AbortSignal,
+): Promise<boolean> {
+  const look = (movement: Movement | undefined): true | undefined =>
+    !movement || isCancelWanted(movement) || isFinal(movement) ? true : undefined;
+  try {
+    await waitFor(client, resource, { namespace, name }, look, { timeoutMs: FOREVER_MS, signal });
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+async function moveVolume(
+  options: DataMoverOptions,
+  movement: Movement,
+  recorder: EventRecorder,
+  signal: AbortSignal,
+): Promise<object> {
+  const { direction, name, logger } = options;
+  const { noun } = WORDS[direction];
+  const startMs = performance.now();
+  await using opened = await openFor(options, movement, signal);
+  recorder.record(movement, 'Data-Path-Started', `Data path for ${name} started`);
+  try {
+    const result = await moveBytes(options, movement, opened.repository, {
+      signal,
+      onProgress: ({ totalBytes, doneBytes }) => {
+        const progress = {
+          ...(totalBytes > 0 && { totalBytes }),
+          ...(doneBytes > 0 && { doneBytes }),
+        };
+        recorder.record(movement, 'Data-Path-Progress', JSON.stringify(progress));
+      },
+    });
+    recorder.record(movement, 'Data-Path-Completed', JSON.stringify(result));
+    const { totalBytes = 0 } = result;
+    const seconds = (performance.now() - startMs) / 1000;
+    logger.info({ moved: describeMove(totalBytes, seconds) }, `${noun} completed`);
+    return result;
+  } catch (error) {
+    if (signal.aborted || isCanceled(error)) {
+      recorder.record(movement, 'Data-Path-Canceled', `Data path for ${noun} ${name} canceled`);
+      throw canceled();
+    }
+    const reason = messageOf(error);
+    recorder.record(
+      movement,
+      'Data-Path-Failed',
+      `Data path for ${noun} ${name} failed, error ${reason}`,
+    );
+    throw new Error(`Data path for ${noun} ${name} failed: ${reason}`, { cause: error });
+  } finally {
+    recorder.record(movement, 'Data-Path-Stopped', `Data path for ${name} stopped`);
+  }
+}
+
+async function openFor(
+  options: DataMoverOptions,
+  movement: Movement,
+  signal: AbortSignal,
+): Promise<{ repository: Repository } & AsyncDisposable> {
+  const { client, namespace, name, direction } = options;
+  const { sourceNamespace, backupStorageLocation } = movement.spec;
+  const query = {
+    client,
+    namespace,
+    volumeNamespace: sourceNamespace,
+    storageLocation: backupStorageLocation,
+    signal,
+  };
+  const repositoryName = `${sourceNamespace}-${backupStorageLocation}-kopia`;
+  let step = `error to ensure backup repository ${repositoryName}`;
+  try {
+    const { directory, defaultCredentials } = options;
+    const [access] = await Promise.all([
+      loadRepositoryAccess({ ...query, directory, defaultCredentials }),
+      ensureBackupRepository(query, options.resourceTimeoutMs),
+    ]);
+    step = `error to open backup repository ${repositoryName}`;
+    return await options.openRepository(access);
+  } catch (error) {
+    if (signal.aborted) throw canceled();
+    const text = `error to initialize data path: ${step}: ${messageOf(error)}`;
+    throw new Error(`Data path for ${WORDS[direction].noun} ${name} failed: ${text}`, {
+      cause: error,
+    });
+  }
+}
+
+interface Reporting {
+  readonly signal: AbortSignal;
+  readonly onProgress: (progress: Progress) => void;
+}
+
+async function moveBytes(
+  options: DataMoverOptions,
+  movement: Movement,
+  repository: Repository,
+  reporting: Reporting,
+): Promise<{ totalBytes?: number }> {
+  const { volumePath: path, isBlock, logger, progressIntervalMs, stallMs } = options;
+  const volumeMode = isBlock ? 'Block' : 'Filesystem';
+  const common = {
+    repository,
+    path,
+    isBlock,
+    logger,
+    progressIntervalMs,
+    stallMs,
+    config: movement.spec.dataMoverConfig ?? {},
+    ...reporting,
+  };
+  if ('sourcePVC' in movement.spec) {
+    const { snapshotId, totalBytes, incrementalBytes } = await backupVolume({
+      ...common,
+      sourceNamespace: movement.spec.sourceNamespace,
+      sourcePvc: movement.spec.sourcePVC as string,
+      operationId: movement.metadata.labels?.[OPERATION_LABEL] ?? '',
+    });
+    return {
+      ...{ snapshotID: snapshotId, emptySnapshot: false, source: { byPath: path, volumeMode } },
+      ...(totalBytes > 0 && { totalBytes }),
+      ...(incrementalBytes > 0 && { incrementalBytes }),
+    };
+  }
+  const { totalBytes } = await restoreVolume({
+    ...common,
+    snapshotId: movement.spec.snapshotID,
+  });
+  return { ...{ target: { byPath: path, volumeMode } }, ...(totalBytes > 0 && { totalBytes }) };
+}
+
+const canceled = (): Error => new Error(CANCELED);

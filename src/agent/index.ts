@@ -1,0 +1,12 @@
+/**
+ * What the DaemonSet runs: the agent that drives DataUploads and DataDownloads, and the data mover that its hosting
+ * pods run.
+ */
+export { Agent, type AgentOptions } from './agent.ts';
+export { type DataMoverOptions, runDataMover } from './data-mover.ts';
+export {
+  ensureBackupRepository,
+  loadRepositoryAccess,
+  type RepositoryAccess,
+} from './backup-repository.ts';
+export { describeMovements } from './status.ts';

@@ -1,0 +1,124 @@
+import { type Clock, isCode } from '../base/index.ts';
+import { type Cache, type KubeClient, keyOf } from '../kube/index.ts';
+import { EXPOSING_LABEL, FINALIZER, isFinal, type Movement, now } from './movement.ts';
+
+const ATTEMPTS_MAX = 10;
+
+/**
+ * Reads and writes CRs of one kind. What was written here is known here at once, though the watch may be behind:
+ * without that, an agent would run into conflicts with itself.
+ */
+export class MovementWriter<M extends Movement> {
+  readonly #client: KubeClient;
+  readonly #cache: Cache<M>;
+  readonly #clock: Clock;
+  readonly #written = new Map<string, M>();
+
+  constructor(client: KubeClient, cache: Cache<M>, clock: Clock) {
+    this.#client = client;
+    this.#cache = cache;
+    this.#clock = clock;
+    cache.onChange((after, before) => {
+      const seen = after ?? before;
+      if (!seen) return;
+      const key = keyOf(seen.metadata);
+      const own = this.#written.get(key);
+      if (own && (!after || !isNewer(own, after))) this.#written.delete(key);
+    });
+  }
+
+  current(ref: { namespace?: string; name: string }): M | undefined {
+    const seen = this.#cache.get(ref);
+    const own = this.#written.get(keyOf(ref));
+    // An object of the same name made since has another UID.
+    if (!seen || !own || own.metadata.uid !== seen.metadata.uid) return seen;
+    return isNewer(own, seen) ? own : seen;
+  }
+
+  /**
+   * Writes on top of exactly the version given: undefined when somebody else wrote in between. The claim of a CR
+   * depends on it.
+   */
+  async exclusive(movement: M, mutate: (copy: M) => void): Promise<M | undefined> {
+    const copy = structuredClone(movement);
+    mutate(copy);
+    try {
+      return this.#remember(await this.#client.replace(this.#cache.resource, copy));
+    } catch (error) {
+      if (isCode(error, 'KUBE_CONFLICT', 'KUBE_NOT_FOUND')) return undefined;
+      throw error;
+    }
+  }
+
+  /** Writes on top of whatever is there now, again after a conflict; undefined when `mutate` says false, or it is gone. */
+  async update({ metadata }: M, mutate: (copy: M) => boolean | undefined): Promise<M | undefined> {
+    const { namespace, name, uid } = metadata;
+    for (let attempt = 1; ; attempt++) {
+      const found = await this.#client.find(this.#cache.resource, { namespace, name });
+      if (!found || found.metadata.uid !== uid) return undefined;
+      delete found.metadata.managedFields;
+      if (mutate(found) === false) return undefined;
+      try {
+        return this.#remember(await this.#client.replace(this.#cache.resource, found));
+      } catch (error) {
+        if (isCode(error, 'KUBE_NOT_FOUND')) return undefined;
+        if (!isCode(error, 'KUBE_CONFLICT') || attempt >= ATTEMPTS_MAX) throw error;
+      }
+    }
+  }
+
+  /** The final phase, unless there is one: never overwritten. Undefined when it was final already. */
+  finish(
+    movement: M,
+    phase: 'Completed' | 'Failed' | 'Canceled',
+    status: object,
+  ): Promise<M | undefined> {
+    return this.update(movement, (copy) => {
+      if (isFinal(copy)) return false;
+      const time = now(this.#clock);
+      copy.status = {
+        ...copy.status,
+        phase,
+        startTimestamp: copy.status?.startTimestamp ?? time,
+        completionTimestamp: time,
+        ...status,
+      };
+      removeLabel(copy);
+      return undefined;
+    });
+  }
+
+  addFinalizer(movement: M): Promise<M | undefined> {
+    return this.exclusive(movement, ({ metadata }) => {
+      metadata.finalizers = [...(metadata.finalizers ?? []), FINALIZER];
+    });
+  }
+
+  removeFinalizer(movement: M): Promise<M | undefined> {
+    return this.update(movement, ({ metadata }) => {
+      if (metadata.finalizers?.includes(FINALIZER) !== true) return false;
+      metadata.finalizers = metadata.finalizers.filter((name) => name !== FINALIZER);
+      return undefined;
+    });
+  }
+
+  #remember(movement: M): M {
+    delete movement.metadata.managedFields;
+    const seen = this.#cache.get(movement.metadata);
+    if (!seen || isNewer(movement, seen)) this.#written.set(keyOf(movement.metadata), movement);
+    return movement;
+  }
+}
+
+export function removeLabel({ metadata }: Movement): void {
+  if (metadata.labels) delete metadata.labels[EXPOSING_LABEL];
+}
+
+/** Resource versions of one kind can be compared as numbers (Kubernetes 1.35, KEP-5504; etcd's always could). */
+function isNewer(a: Movement, b: Movement): boolean {
+  try {
+    return BigInt(a.metadata.resourceVersion) > BigInt(b.metadata.resourceVersion);
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,148 @@
+import { parseDuration, toDate, type Clock } from '../base/index.ts';
+import {
+  CsiSnapshotExposer,
+  type ExposeContext,
+  type ExposerOptions,
+  GenericRestoreExposer,
+  hostingLabel,
+} from '../exposer/index.ts';
+import {
+  DATA_DOWNLOADS,
+  DATA_UPLOADS,
+  type DataDownload,
+  type DataUpload,
+  type KubeClient,
+  type Phase,
+  PVCS,
+  type Resource,
+} from '../kube/index.ts';
+
+/** A DataUpload or a DataDownload: their phases are the same. */
+export type Movement = DataUpload | DataDownload;
+export type MovementStatus = NonNullable<Movement['status']>;
+
+export const FINALIZER = 'velero.io/data-upload-download-finalizer';
+export const EXPOSING_LABEL = 'velero.io/expose-on-going';
+export const OPERATION_LABEL = 'velero.io/async-operation-id';
+/** How often the data mover was started again; kept on the CR, since agents come and go. */
+export const RESTARTS = 'longshore.io/data-mover-restarts';
+
+const FINAL: readonly Phase[] = ['Completed', 'Failed', 'Canceled'];
+export const phaseOf = ({ status }: Movement): Phase => status?.phase ?? 'New';
+export const isFinal = (movement: Movement): boolean => FINAL.includes(phaseOf(movement));
+export const isCancelWanted = ({ spec }: Movement): boolean => spec.cancel === true;
+/** The node whose agent looks after it; undefined while it is nobody's. */
+export const ownerOf = ({ status }: Movement): string | undefined =>
+  status?.node || status?.acceptedByNode || undefined;
+
+export const now = (clock: Clock): string => `${toDate(clock.nowNs()).toISOString().slice(0, 19)}Z`;
+export const millisecondsSince = (clock: Clock, time: string | null | undefined): number =>
+  time ? Number(clock.nowNs() / 1_000_000n) - Date.parse(time) : 0;
+
+const OPERATION_MS = 600_000;
+export function operationTimeoutMs({ spec }: Movement): number {
+  const ns = parseDuration(spec.operationTimeout);
+  return ns === undefined || ns === 0n ? OPERATION_MS : Number(ns / 1_000_000n);
+}
+
+/** What the data mover said when it ended well. */
+export interface MoverResult {
+  readonly snapshotID?: string | undefined;
+  readonly totalBytes?: number | undefined;
+  readonly incrementalBytes?: number | undefined;
+  readonly emptySnapshot?: boolean | undefined;
+  readonly source?: { readonly byPath?: string | undefined } | undefined;
+}
+
+/** What uploads and downloads do differently; the phases are one. */
+export interface Direction<M extends Movement> {
+  readonly name: 'upload' | 'download';
+  readonly resource: Resource<M>;
+  /** As Velero's messages name it. */
+  readonly noun: string;
+  readonly podLabel: string;
+  /** Undefined when it may be accepted; else what it waits for. */
+  waitsFor(movement: M): Promise<string | undefined>;
+  /** What is wrong with its spec, in words. */
+  problemOf(movement: M): string | undefined;
+  expose(movement: M, context: ExposeContext): Promise<void>;
+  waitUsable(movement: M, context: ExposeContext): Promise<void>;
+  startAgain(movement: M, context: ExposeContext): Promise<void>;
+  diagnose(movement: M): Promise<string>;
+  cleanUp(movement: M): Promise<boolean>;
+  /** After a crash in the midst of {@link complete}: the data is moved, only that is left to do. */
+  isCompleting(movement: M): boolean;
+  /** The last step before `Completed`; what it returns goes into the status. */
+  complete(movement: M, result: MoverResult, context: ExposeContext): Promise<object>;
+}
+
+export function uploads(options: ExposerOptions): Direction<DataUpload> {
+  const exposer = new CsiSnapshotExposer(options);
+  return {
+    name: 'upload',
+    resource: DATA_UPLOADS,
+    noun: 'data upload',
+    podLabel: hostingLabel('backup'),
+    waitsFor: () => Promise.resolve(undefined),
+    problemOf: ({ spec }) => {
+      if (spec.snapshotType !== 'CSI') {
+        return `not exist type of exposer: "${spec.snapshotType}" type of snapshot exposer is not exist; CSI is`;
+      }
+      if (!spec.csiSnapshot) return 'spec.csiSnapshot is missing: it names the VolumeSnapshot';
+      return durationProblem(spec.operationTimeout);
+    },
+    expose: (upload, context) => exposer.expose(upload, context),
+    waitUsable: (upload, context) => exposer.waitUsable(upload, context),
+    startAgain: (upload, context) => exposer.startAgain(upload, context),
+    diagnose: (upload) => exposer.diagnose(upload),
+    cleanUp: (upload) => exposer.cleanUp(upload),
+    isCompleting: () => false,
+    complete: (upload, result) =>
+      Promise.resolve({
+        path: result.source?.byPath ?? `/${upload.metadata.uid}`,
+        snapshotID: result.snapshotID ?? '',
+        ...(result.incrementalBytes && { incrementalBytes: result.incrementalBytes }),
+        ...(result.emptySnapshot === true && {
+          message: 'volume was empty so no data was upload',
+        }),
+      }),
+  };
+}
+
+export function downloads(
+  options: ExposerOptions & { client: KubeClient },
+): Direction<DataDownload> {
+  const exposer = new GenericRestoreExposer(options);
+  const { client } = options;
+  return {
+    name: 'download',
+    resource: DATA_DOWNLOADS,
+    noun: 'data download',
+    podLabel: hostingLabel('restore'),
+    waitsFor: async ({ spec: { targetVolume } }) => {
+      const { namespace, pvc: name } = targetVolume;
+      const found = await client.find(PVCS, { namespace, name });
+      return found ? undefined : `PVC ${namespace}/${name} is not there yet`;
+    },
+    problemOf: ({ spec }) => {
+      if (spec.snapshotID === '') return 'spec.snapshotID is empty: it names the snapshot';
+      if (spec.targetVolume.pvc === '') return 'spec.targetVolume.pvc is empty';
+      return durationProblem(spec.operationTimeout);
+    },
+    expose: (download, context) => exposer.expose(download, context),
+    waitUsable: (download, context) => exposer.waitUsable(download, context),
+    startAgain: (download, context) => exposer.startAgain(download, context),
+    diagnose: (download) => exposer.diagnose(download),
+    cleanUp: (download) => exposer.cleanUp(download),
+    isCompleting: (download) => exposer.isRebinding(download),
+    complete: async (download, _result, context) => {
+      await exposer.rebind(download, context);
+      return {};
+    },
+  };
+}
+
+const durationProblem = (text: string): string | undefined =>
+  parseDuration(text) === undefined
+    ? `spec.operationTimeout "${text}" is not a duration such as 10m0s`
+    : undefined;

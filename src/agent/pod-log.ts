@@ -1,0 +1,28 @@
+import { messageOf } from '../base/index.ts';
+import type { KubeClient, Pod } from '../kube/index.ts';
+
+const STARS = '*'.repeat(27);
+const LOG_BYTES_MAX = 1 << 20;
+
+/**
+ * Puts the data mover's log into the agent's, framed as Velero frames it, so that one place tells the whole story
+ * (pkg/util/kube/pod.go, CollectPodLogs). The pod is deleted afterwards.
+ */
+export async function copyPodLog(
+  { client }: { client: KubeClient },
+  pod: Pod,
+  container: string,
+): Promise<void> {
+  const { name } = pod.metadata;
+  let text: string;
+  try {
+    text = await client.podLog(pod.metadata, container);
+    if (text.length > LOG_BYTES_MAX) text = `...${text.slice(-LOG_BYTES_MAX)}`;
+  } catch (error) {
+    text = `No present log retrieved, err: ${messageOf(error)}\n`;
+  }
+  const where = `pod logs[${name}/${container}]`;
+  process.stdout.write(
+    `${STARS}begin ${where}${STARS}\n${text}${text.endsWith('\n') ? '' : '\n'}${STARS}end ${where}${STARS}\n`,
+  );
+}

@@ -1,0 +1,229 @@
+import { z } from 'zod';
+import { CodedError } from '../base/index.ts';
+
+const selector = z.strictObject({
+  matchLabels: z.record(z.string(), z.string()).optional(),
+  matchExpressions: z
+    .array(
+      z.strictObject({
+        key: z.string(),
+        operator: z.enum(['In', 'NotIn', 'Exists', 'DoesNotExist']),
+        values: z
+          .array(z.string())
+          .nullish()
+          .transform((values) => values ?? undefined),
+      }),
+    )
+    .nullish()
+    .transform((list) => list ?? undefined),
+});
+
+const texts = z.record(z.string(), z.string());
+
+/** Velero's node-agent ConfigMap (pkg/types/node_agent.go), every key of it. */
+const schema = z.strictObject({
+  loadConcurrency: z
+    .strictObject({
+      /** Data paths at once on a node; 1 where nothing is said. */
+      globalConfig: z.int().optional(),
+      perNodeConfig: z
+        .array(z.strictObject({ nodeSelector: selector, number: z.int() }))
+        .nullish()
+        .transform((list) => list ?? []),
+      /** CRs of the whole cluster that may be between Accepted and InProgress; 0 for no limit. */
+      prepareQueueLength: z.int().min(0).optional(),
+    })
+    .nullish(),
+  loadAffinity: z
+    .array(z.strictObject({ nodeSelector: selector, storageClass: z.string().optional() }))
+    .nullish(),
+  backupPVC: z
+    .record(
+      z.string(),
+      z.strictObject({
+        storageClass: z.string().optional(),
+        readOnly: z.boolean().optional(),
+        spcNoRelabeling: z.boolean().optional(),
+        annotations: texts.optional(),
+      }),
+    )
+    .nullish(),
+  restorePVC: z.strictObject({ ignoreDelayBinding: z.boolean().optional() }).nullish(),
+  podResources: z
+    .strictObject({
+      cpuRequest: z.string().optional(),
+      cpuLimit: z.string().optional(),
+      memoryRequest: z.string().optional(),
+      memoryLimit: z.string().optional(),
+      ephemeralStorageRequest: z.string().optional(),
+      ephemeralStorageLimit: z.string().optional(),
+    })
+    .nullish(),
+  priorityClassName: z.string().optional(),
+  privilegedFsBackup: z.boolean().optional(),
+  cachePVC: z
+    .strictObject({
+      storageClass: z.string().optional(),
+      residentThresholdInMB: z.int().min(0).optional(),
+    })
+    .nullish(),
+  podAnnotations: texts.nullish(),
+  podLabels: texts.nullish(),
+});
+
+export type NodeAgentConfig = z.infer<typeof schema>;
+export type NodeSelector = z.infer<typeof selector>;
+
+/**
+ * The one JSON object of a node-agent ConfigMap's data. Keys that nobody knows are warned about and left out, since a
+ * later Velero may know them; what is wrong is refused, all of it at once. Throws `BAD_CONFIG`.
+ */
+export function parseNodeAgentConfig(
+  name: string,
+  data: Readonly<Record<string, string>> | undefined,
+): { config: NodeAgentConfig; warnings: string[] } {
+  const values = Object.values(data ?? {});
+  const [text] = values;
+  if (text === undefined) throw bad(name, 'it has no data; one key with a JSON object is expected');
+  if (values.length > 1) {
+    throw bad(name, 'more than one keys are found in its data. only expect one');
+  }
+  let json: unknown;
+  try {
+    json = JSON.parse(text);
+  } catch (cause) {
+    throw bad(name, `its value is not JSON: ${cause instanceof Error ? cause.message : ''}`);
+  }
+  const warnings: string[] = [];
+  for (;;) {
+    const parsed = schema.safeParse(json);
+    if (parsed.success) return { config: parsed.data, warnings };
+    const unknown = parsed.error.issues.filter((issue) => issue.code === 'unrecognized_keys');
+    if (unknown.length < parsed.error.issues.length) {
+      const wrong = parsed.error.issues.filter((issue) => issue.code !== 'unrecognized_keys');
+      const problems = wrong.map(
+        ({ path, message }) => `${path.join('.') || 'the value'}: ${message}`,
+      );
+      throw bad(name, problems.join('; '));
+    }
+    for (const issue of unknown) {
+      for (const key of issue.keys) {
+        const path = [...issue.path, key].join('.');
+        warnings.push(`${path} is not known${nearest(key)}`);
+        drop(json, issue.path, key);
+      }
+    }
+  }
+}
+
+function drop(json: unknown, path: readonly PropertyKey[], key: string): void {
+  let at = json as Record<PropertyKey, unknown>;
+  for (const step of path) at = at[step] as Record<PropertyKey, unknown>;
+  delete at[key];
+}
+
+const KNOWN = [
+  ...Object.keys(schema.shape),
+  'globalConfig',
+  'perNodeConfig',
+  'prepareQueueLength',
+  'nodeSelector',
+  'storageClass',
+  'readOnly',
+  'spcNoRelabeling',
+  'annotations',
+  'ignoreDelayBinding',
+  'residentThresholdInMB',
+];
+
+/** The known key that looks most like it. */
+function nearest(key: string): string {
+  const same = KNOWN.find((known) => known.toLowerCase() === key.toLowerCase());
+  const close =
+    same ?? KNOWN.find((known) => distance(known.toLowerCase(), key.toLowerCase()) <= 2);
+  return close === undefined ? '' : `; is ${close} meant?`;
+}
+
+function distance(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, i) => i);
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= b.length; j++) {
+      const cost = a[i - 1] === b[j - 1] ? 0 : 1;
+      next[j] = Math.min((next[j - 1] ?? 0) + 1, (row[j] ?? 0) + 1, (row[j - 1] ?? 0) + cost);
+    }
+    row = next;
+  }
+  return row[b.length] ?? 0;
+}
+
+/** Data paths at once on a node with these labels: the least of the rules that fit, else the one for all, else 1. */
+export function concurrencyOf(
+  { loadConcurrency }: NodeAgentConfig,
+  fits: (selector: NodeSelector) => boolean,
+): number {
+  const rules = (loadConcurrency?.perNodeConfig ?? []).filter(
+    ({ number, nodeSelector }) => number > 0 && fits(nodeSelector),
+  );
+  if (rules.length > 0) return Math.min(...rules.map(({ number }) => number));
+  const all = loadConcurrency?.globalConfig ?? 0;
+  return all > 0 ? all : 1;
+}
+
+const QUANTITY = /^\d+(?:\.\d+)?(?:[numkKMGTPE]|[KMGTPE]i|e\d+)?$/;
+
+/**
+ * Requests and limits of hosting pods. Values that are absent or 0 are not set (Velero drops all of them when one of
+ * the four of CPU and memory is absent). Throws `BAD_CONFIG` for what is no quantity.
+ */
+export function podResourcesOf({ podResources }: NodeAgentConfig): {
+  requests?: Record<string, string>;
+  limits?: Record<string, string>;
+} {
+  const wanted = podResources ?? {};
+  const take = (pairs: Readonly<Record<string, keyof typeof wanted>>): Record<string, string> => {
+    const found: Record<string, string> = {};
+    for (const [resource, key] of Object.entries(pairs)) {
+      const value = wanted[key];
+      if (value === undefined || value === '' || value === '0') continue;
+      if (!QUANTITY.test(value)) {
+        throw new CodedError(
+          'BAD_CONFIG',
+          `podResources.${key}: "${value}" is not a quantity such as 500m or 1Gi`,
+        );
+      }
+      found[resource] = value;
+    }
+    return found;
+  };
+  const requests = take({
+    cpu: 'cpuRequest',
+    memory: 'memoryRequest',
+    'ephemeral-storage': 'ephemeralStorageRequest',
+  });
+  const limits = take({
+    cpu: 'cpuLimit',
+    memory: 'memoryLimit',
+    'ephemeral-storage': 'ephemeralStorageLimit',
+  });
+  return {
+    ...(Object.keys(requests).length > 0 && { requests }),
+    ...(Object.keys(limits).length > 0 && { limits }),
+  };
+}
+
+const CACHE_LIMIT_MB = 5000;
+
+/** What the cache of a repository may take, of the backup-repository ConfigMap; Velero's default where none is said. */
+export function cacheLimitBytes(data: Readonly<Record<string, string>> | undefined): number {
+  try {
+    const { cacheLimitMB } = JSON.parse(data?.kopia ?? '{}') as { cacheLimitMB?: unknown };
+    const megabytes = Number(cacheLimitMB ?? CACHE_LIMIT_MB);
+    return (megabytes > 0 ? megabytes : CACHE_LIMIT_MB) * 2 ** 20;
+  } catch {
+    return CACHE_LIMIT_MB * 2 ** 20;
+  }
+}
+
+const bad = (name: string, problem: string): CodedError =>
+  new CodedError('BAD_CONFIG', `ConfigMap ${name}: ${problem}`);

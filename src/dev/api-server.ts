@@ -1,0 +1,360 @@
+import { randomBytes } from 'node:crypto';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { type Clock, messageOf, systemClock } from '../base/index.ts';
+import type { KubeObject, Resource } from '../kube/index.ts';
+import { apiVersionOf, ApiError, type Selection, Store, type Stored } from './store.ts';
+import { isTableWanted, tableOf } from './table.ts';
+import { DEV_RESOURCES, resourceAt } from './resources.ts';
+
+export interface ApiServerOptions {
+  readonly clock?: Clock;
+  /** 0 for any. */
+  readonly port?: number;
+  /** What a container has written. */
+  readonly podLog?: (namespace: string, name: string) => string | undefined;
+}
+
+const BODY_BYTES_MAX = 8 << 20;
+const BOOKMARK_MS = 30_000;
+
+/**
+ * A Kubernetes API over HTTP in this process, as far as a node-agent and kubectl ask for it: for the demo and for
+ * tests that shall run with npm alone. It passes the same contract suite as the real one.
+ */
+export class ApiServer implements AsyncDisposable {
+  readonly store: Store;
+  readonly #server: Server;
+  readonly #options: ApiServerOptions;
+  readonly #streams = new Set<ServerResponse>();
+
+  private constructor(options: ApiServerOptions) {
+    this.#options = options;
+    this.store = new Store(options.clock ?? systemClock);
+    this.#server = createServer((request, response) => {
+      void this.#answer(request, response);
+    });
+  }
+
+  static async start(options: ApiServerOptions = {}): Promise<ApiServer> {
+    const server = new ApiServer(options);
+    await new Promise<void>((resolve, reject) => {
+      server.#server.once('error', reject);
+      server.#server.listen(options.port ?? 0, '127.0.0.1', resolve);
+    });
+    return server;
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
+  }
+
+  /** What kubectl and the agents are given. */
+  get kubeconfig(): string {
+    return JSON.stringify(
+      {
+        apiVersion: 'v1',
+        kind: 'Config',
+        'current-context': 'longshore-dev',
+        clusters: [
+          {
+            name: 'longshore-dev', // client-node wants that said before it speaks HTTP.
+            cluster: { server: this.url, 'insecure-skip-tls-verify': true },
+          },
+        ],
+        users: [{ name: 'dev', user: { token: 'dev' } }],
+        contexts: [
+          {
+            name: 'longshore-dev',
+            context: { cluster: 'longshore-dev', user: 'dev', namespace: 'default' },
+          },
+        ],
+      },
+      null,
+      1,
+    );
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const stream of this.#streams) stream.destroy();
+    this.#server.closeAllConnections();
+    await new Promise((resolve) => this.#server.close(resolve));
+  }
+
+  async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    try {
+      const url = new URL(request.url ?? '/', 'http://localhost');
+      const body = await readBody(request);
+      this.#route({ request, response, url, body });
+    } catch (error) {
+      const known = error instanceof ApiError;
+      const code = known ? error.code : 500;
+      const reason = known ? error.reason : 'InternalError';
+      if (!response.headersSent) send(response, code, statusOf(code, reason, messageOf(error)));
+      else response.destroy();
+    }
+  }
+
+  #route(call: Call): void {
+    const { url, response, request } = call;
+    const discovered = discovery(url.pathname);
+    if (discovered !== undefined) {
+      send(response, 200, discovered);
+      return;
+    }
+    const place = resourceAt(url.pathname);
+    if (!place)
+      throw new ApiError(404, 'NotFound', 'the server could not find the requested resource');
+    const { name, namespace, resource, subresource } = place;
+    if (name === undefined) {
+      if (request.method === 'POST') {
+        send(response, 201, this.store.create(resource, namespace, call.body as Stored));
+      } else if (url.searchParams.get('watch')) this.#watch(call, resource, namespace);
+      else if (request.method === 'DELETE') {
+        for (const object of this.store.list(resource, selectionOf(url, namespace))) {
+          this.store.delete(resource, object.metadata.namespace, object.metadata.name);
+        }
+        send(response, 200, statusOf(200, '', 'deleted'));
+      } else this.#list(call, resource, namespace);
+      return;
+    }
+    if (subresource === 'log') {
+      const text = this.#options.podLog?.(namespace ?? '', name);
+      if (text === undefined) throw new ApiError(404, 'NotFound', 'there is no log');
+      response.writeHead(200, { 'content-type': 'text/plain' });
+      response.end(text);
+      return;
+    }
+    send(response, subresource === 'binding' ? 201 : 200, this.#object(call, place));
+  }
+
+  #object({ request, body }: Call, place: Place): object {
+    const { resource, namespace, subresource } = place;
+    const name = place.name ?? '';
+    const { store } = this;
+    const part = subresource === 'status' ? 'status' : undefined;
+    if (part && resource.group === 'velero.io') {
+      throw new ApiError(404, 'NotFound', 'the server could not find the requested resource');
+    }
+    switch (request.method) {
+      case 'GET': {
+        const found = store.get(resource, namespace, name);
+        return isTableWanted(request) ? tableOf(resource, [found], store.version) : found;
+      }
+      case 'PUT': {
+        const object = body as Stored;
+        return store.update(
+          resource,
+          {
+            ...object,
+            metadata: { ...object.metadata, name, ...(namespace !== undefined && { namespace }) },
+          },
+          part,
+        );
+      }
+      case 'PATCH': {
+        const before = store.get(resource, namespace, name);
+        const after = mergePatch(before, body) as Stored;
+        return store.update(resource, after, part);
+      }
+      case 'POST': {
+        if (subresource !== 'binding') break;
+        const { target } = body as { target?: { name?: string } };
+        const pod = structuredClone(store.get(resource, namespace, name));
+        pod.spec = { ...(pod.spec as object), nodeName: target?.name };
+        store.update(resource, pod);
+        return statusOf(201, '', 'bound');
+      }
+      case 'DELETE': {
+        const options = (body ?? {}) as { preconditions?: { uid?: string } };
+        return store.delete(resource, namespace, name, options.preconditions?.uid);
+      }
+      case undefined:
+        break;
+    }
+    throw new ApiError(405, 'MethodNotAllowed', 'the server does not allow this method here');
+  }
+
+  #list(
+    { url, request, response }: Call,
+    resource: Resource<KubeObject>,
+    namespace?: string,
+  ): void {
+    const items = this.store.list(resource, selectionOf(url, namespace));
+    const { version } = this.store;
+    if (isTableWanted(request)) {
+      send(response, 200, tableOf(resource, items, version));
+      return;
+    }
+    send(response, 200, {
+      kind: `${resource.kind}List`,
+      apiVersion: apiVersionOf(resource),
+      metadata: { resourceVersion: String(version) },
+      items,
+    });
+  }
+
+  #watch(
+    { url, response, request }: Call,
+    resource: Resource<KubeObject>,
+    namespace?: string,
+  ): void {
+    const since = url.searchParams.get('resourceVersion');
+    const table = isTableWanted(request);
+    const write = (type: string, object: object): void => {
+      response.write(`${JSON.stringify({ type, object })}\n`);
+    };
+    const bookmark = (): void => {
+      const metadata = { resourceVersion: String(this.store.version) };
+      write('BOOKMARK', { kind: resource.kind, apiVersion: apiVersionOf(resource), metadata });
+    };
+    let stop: () => void;
+    try {
+      stop = this.store.watch(
+        resource,
+        selectionOf(url, namespace),
+        since === null || since === '' ? undefined : Number(since),
+        (type, object) => {
+          write(type, table ? tableOf(resource, [object], this.store.version) : object);
+        },
+      );
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.code !== 410) throw error;
+      response.writeHead(200, { 'content-type': 'application/json' });
+      write('ERROR', statusOf(410, error.reason, error.message));
+      response.end();
+      return;
+    }
+    if (!response.headersSent) response.writeHead(200, { 'content-type': 'application/json' });
+    response.flushHeaders();
+    this.#streams.add(response);
+    const timer = setInterval(bookmark, BOOKMARK_MS);
+    const seconds = Number(url.searchParams.get('timeoutSeconds') ?? 0);
+    const end = seconds > 0 ? setTimeout(() => response.end(), seconds * 1000) : undefined;
+    response.on('close', () => {
+      clearInterval(timer);
+      clearTimeout(end);
+      stop();
+      this.#streams.delete(response);
+    });
+  }
+}
+
+interface Call {
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  readonly url: URL;
+  readonly body: unknown;
+}
+
+type Place = NonNullable<ReturnType<typeof resourceAt>>;
+
+const selectionOf = (url: URL, namespace: string | undefined): Selection => ({
+  namespace,
+  labelSelector: url.searchParams.get('labelSelector') ?? undefined,
+  fieldSelector: url.searchParams.get('fieldSelector') ?? undefined,
+});
+
+async function readBody(request: IncomingMessage): Promise<unknown> {
+  const parts: Buffer[] = [];
+  let length = 0;
+  for await (const part of request) {
+    length += (part as Buffer).length;
+    if (length > BODY_BYTES_MAX) throw new ApiError(413, 'RequestEntityTooLarge', 'too large');
+    parts.push(part as Buffer);
+  }
+  if (length === 0) return undefined;
+  const text = Buffer.concat(parts).toString('utf8');
+  try {
+    return JSON.parse(text);
+  } catch {
+    // Server-side apply sends YAML, of which JSON is a part that kubectl does not use.
+    throw new ApiError(415, 'UnsupportedMediaType', 'only JSON is understood here');
+  }
+}
+
+function send(response: ServerResponse, code: number, value: object): void {
+  const text = JSON.stringify(value);
+  response.writeHead(code, {
+    'content-type': 'application/json',
+    'content-length': Buffer.byteLength(text),
+  });
+  response.end(text);
+}
+
+const statusOf = (code: number, reason: string, message: string): object => ({
+  kind: 'Status',
+  apiVersion: 'v1',
+  metadata: {},
+  status: code < 300 ? 'Success' : 'Failure',
+  message,
+  reason,
+  code,
+});
+
+/** RFC 7386; kubectl's strategic merge patches are taken for the same, which they are for what is used here. */
+export function mergePatch(target: unknown, patch: unknown): unknown {
+  if (typeof patch !== 'object' || patch === null || Array.isArray(patch)) return patch;
+  const isObject = typeof target === 'object' && target !== null && !Array.isArray(target);
+  const result: Record<string, unknown> = isObject ? { ...target } : {};
+  for (const [key, value] of Object.entries(patch)) {
+    if (value === null) delete result[key];
+    else result[key] = mergePatch(result[key], value);
+  }
+  return result;
+}
+
+/** What kubectl asks before anything else. */
+function discovery(path: string): object | undefined {
+  const groups = new Map<string, string>();
+  for (const { group, version } of DEV_RESOURCES)
+    if (group !== '') groups.set(`${group}/${version}`, group);
+  if (path === '/version') return { major: '1', minor: '36', gitVersion: 'v1.36.0-longshore-dev' };
+  if (path === '/healthz' || path === '/readyz' || path === '/livez') return { status: 'ok' };
+  if (path === '/api') return { kind: 'APIVersions', versions: ['v1'] };
+  if (path === '/apis') {
+    const names = [...new Set(groups.values())];
+    return {
+      kind: 'APIGroupList',
+      apiVersion: 'v1',
+      groups: names.map((name) => {
+        const versions = [...groups.entries()]
+          .filter(([, group]) => group === name)
+          .map(([groupVersion]) => ({ groupVersion, version: groupVersion.split('/')[1] }));
+        return { name, versions, preferredVersion: versions[0] };
+      }),
+    };
+  }
+  const match = /^\/(?:api\/(v1)|apis\/([^/]+\/[^/]+))$/.exec(path);
+  if (!match) return undefined;
+  const groupVersion = match[1] ?? match[2] ?? '';
+  const resources = DEV_RESOURCES.filter((resource) => apiVersionOf(resource) === groupVersion);
+  if (resources.length === 0) return undefined;
+  return {
+    kind: 'APIResourceList',
+    apiVersion: 'v1',
+    groupVersion,
+    resources: resources.map(({ plural, kind, namespaced }) => ({
+      name: plural,
+      singularName: kind.toLowerCase(),
+      namespaced,
+      kind,
+      verbs: ['create', 'delete', 'get', 'list', 'patch', 'update', 'watch'],
+      shortNames: SHORT_NAMES[plural] ?? [],
+    })),
+  };
+}
+
+const SHORT_NAMES: Record<string, string[]> = {
+  pods: ['po'],
+  persistentvolumeclaims: ['pvc'],
+  persistentvolumes: ['pv'],
+  namespaces: ['ns'],
+  nodes: ['no'],
+  events: ['ev'],
+  volumesnapshots: ['vs'],
+  volumesnapshotcontents: ['vsc'],
+};
+
+/** For tests that want an own name. */
+export const randomName = (prefix: string): string => `${prefix}-${randomBytes(3).toString('hex')}`;

@@ -1,0 +1,256 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { createWriteStream } from 'node:fs';
+import * as fs from 'node:fs/promises';
+import { join } from 'node:path';
+import { isCode, type Logger, messageOf } from '../base/index.ts';
+import {
+  Cache,
+  type Container,
+  Controller,
+  type KubeClient,
+  keyOf,
+  type Pod,
+  PODS,
+  PVCS,
+  PVS,
+  refOf,
+  type Result,
+} from '../kube/index.ts';
+
+export interface PodRunnerOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly node: string;
+  readonly directory: string;
+  /** Where the volume with this handle lies. */
+  readonly volumePath: (handle: string) => string;
+  /** What a command of a container is run as: `/velero` and the like are not on this machine. */
+  readonly commandOf: (command: readonly string[]) => readonly string[];
+  /** For containers beside what their pod says. */
+  readonly environment: Readonly<Record<string, string>>;
+  /** Milliseconds between a pod's arrival and its start. */
+  readonly startMs?: number;
+}
+
+interface Running {
+  readonly child: ChildProcess;
+  readonly uid: string;
+}
+
+/**
+ * What a kubelet does for hosting pods, without containers: starts the pod's command with its arguments and
+ * environment as a process of this machine, paths of volumes replaced, and reports phases and termination messages.
+ */
+export class PodRunner {
+  readonly #options: PodRunnerOptions;
+  readonly #running = new Map<string, Running>();
+  readonly #done = new Set<string>();
+
+  constructor(options: PodRunnerOptions) {
+    this.#options = options;
+  }
+
+  /** Process of a pod, to be killed by tests. */
+  processOf(name: string): ChildProcess | undefined {
+    for (const [key, { child }] of this.#running) if (refOf(key).name === name) return child;
+    return undefined;
+  }
+
+  logPath(name: string): string {
+    return join(this.#options.directory, `${name}.log`);
+  }
+
+  async run(signal: AbortSignal): Promise<void> {
+    const { client, logger, node, directory } = this.#options;
+    await fs.mkdir(directory, { recursive: true });
+    const pods = new Cache({
+      client,
+      logger,
+      resource: PODS,
+      scope: { fieldSelector: `spec.nodeName=${node}` },
+    });
+    const controller = new Controller({
+      name: `pods of ${node}`,
+      workers: 4,
+      logger,
+      reconcile: (key) => this.#reconcile(pods.get(refOf(key))),
+    });
+    pods.onChange((pod, before) => {
+      const seen = pod ?? before;
+      if (!seen) return;
+      const key = keyOf(seen.metadata);
+      // Gone, or another one of its name: the process has no pod any more.
+      if (!pod || (before && before.metadata.uid !== pod.metadata.uid))
+        this.#kill(key, before?.metadata.uid);
+      if (pod) controller.queue.add(key);
+    });
+    await Promise.all([pods.run(signal), controller.run(signal)]);
+    for (const key of this.#running.keys()) this.#kill(key);
+  }
+
+  #kill(key: string, uid?: string): void {
+    const running = this.#running.get(key);
+    if (!running || (uid !== undefined && running.uid !== uid)) return;
+    this.#running.delete(key);
+    running.child.kill('SIGKILL');
+  }
+
+  async #reconcile(pod: Pod | undefined): Promise<Result | undefined> {
+    if (!pod) return undefined;
+    const { client } = this.#options;
+    const key = keyOf(pod.metadata);
+    if (pod.metadata.deletionTimestamp !== undefined) {
+      this.#kill(key, pod.metadata.uid);
+      await client.delete(PODS, pod.metadata, { uid: pod.metadata.uid, gracePeriodSeconds: 0 });
+      return undefined;
+    }
+    const { uid } = pod.metadata;
+    if (this.#running.get(key)?.uid === uid || this.#done.has(uid)) return undefined;
+    if (pod.status?.phase === 'Succeeded' || pod.status?.phase === 'Failed') return undefined;
+    const paths = await this.#mounts(pod);
+    if (!paths) return { requeueAfterMs: 100 };
+    if (this.#options.startMs)
+      await new Promise((resume) => setTimeout(resume, this.#options.startMs));
+    await this.#start(pod, paths);
+    return undefined;
+  }
+
+  /** Where its volumes lie; undefined while a claim is not bound. */
+  async #mounts(pod: Pod): Promise<Map<string, string> | undefined> {
+    const { client, directory, volumePath } = this.#options;
+    const found = new Map<string, string>();
+    for (const volume of pod.spec.volumes ?? []) {
+      const claimName = volume.persistentVolumeClaim?.claimName;
+      if (claimName === undefined) {
+        const scratch = join(directory, `${pod.metadata.uid}-${volume.name}`);
+        await fs.mkdir(scratch, { recursive: true });
+        found.set(volume.name, scratch);
+        continue;
+      }
+      const claim = await client.find(PVCS, { namespace: pod.metadata.namespace, name: claimName });
+      if (claim?.status?.phase !== 'Bound') return undefined;
+      const persistent = await client.find(PVS, { name: claim.spec.volumeName ?? '' });
+      const handle = persistent?.spec.csi?.volumeHandle;
+      if (handle === undefined) return undefined;
+      found.set(volume.name, volumePath(handle));
+    }
+    return found;
+  }
+
+  async #start(pod: Pod, paths: ReadonlyMap<string, string>): Promise<void> {
+    const { directory, environment, commandOf, node } = this.#options;
+    const [container] = pod.spec.containers;
+    if (!container) return;
+    const { uid, name, namespace = '' } = pod.metadata;
+    const replace = replacer(container, paths);
+    const [command = 'true', ...args] = [
+      ...commandOf(container.command ?? []),
+      ...(container.args ?? []).map(replace),
+    ];
+    const terminationLog = join(directory, `${uid}.termination`);
+    await fs.writeFile(terminationLog, '');
+    const own = Object.fromEntries(
+      (container.env ?? []).map(({ name: key, value, valueFrom }) => {
+        const field = valueFrom?.fieldRef?.fieldPath;
+        if (field === 'spec.nodeName') return [key, node];
+        if (field === 'metadata.namespace') return [key, namespace];
+        return [key, replace(value ?? '')];
+      }),
+    );
+    const child = spawn(command, args, {
+      env: { ...own, ...environment, LONGSHORE_TERMINATION_LOG: terminationLog },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    const key = keyOf(pod.metadata);
+    this.#running.set(key, { child, uid });
+    const log = createWriteStream(this.logPath(name), { flags: 'a' });
+    child.stdout.pipe(log);
+    child.stderr.pipe(log);
+    child.on('close', (code, signalName) => {
+      void this.#ended(pod, code, signalName, terminationLog);
+    });
+    child.on('error', (error) => {
+      this.#options.logger.warn(
+        { pod: name, error: messageOf(error) },
+        'a pod could not be started',
+      );
+    });
+    await this.#setStatus(pod, {
+      phase: 'Running',
+      conditions: [{ type: 'Ready', status: 'True' }],
+      containerStatuses: [statusOf(container, { running: { startedAt: timeNow() } }, true)],
+    });
+  }
+
+  async #ended(
+    pod: Pod,
+    code: number | null,
+    signalName: NodeJS.Signals | null,
+    terminationLog: string,
+  ): Promise<void> {
+    const { uid } = pod.metadata;
+    const key = keyOf(pod.metadata);
+    this.#done.add(uid);
+    if (this.#running.get(key)?.uid === uid) this.#running.delete(key);
+    const [container] = pod.spec.containers;
+    if (!container) return;
+    const message = await fs.readFile(terminationLog, 'utf8').catch(() => '');
+    const exitCode = code ?? 137;
+    const reason = exitCode === 0 ? 'Completed' : signalName === 'SIGKILL' ? 'OOMKilled' : 'Error';
+    const terminated = {
+      exitCode,
+      reason,
+      finishedAt: timeNow(),
+      ...(message !== '' && { message }),
+    };
+    await this.#setStatus(pod, {
+      phase: exitCode === 0 ? 'Succeeded' : 'Failed',
+      conditions: [{ type: 'Ready', status: 'False' }],
+      containerStatuses: [statusOf(container, { terminated }, false)],
+    });
+  }
+
+  async #setStatus(pod: Pod, status: object): Promise<void> {
+    const { client, logger } = this.#options;
+    for (let attempt = 0; attempt < 20; attempt++) {
+      try {
+        const now = await client.find(PODS, pod.metadata);
+        if (now?.metadata.uid !== pod.metadata.uid) return;
+        await client.patch(PODS, pod.metadata, { status }, { subresource: 'status' });
+        return;
+      } catch (error) {
+        if (isCode(error, 'KUBE_NOT_FOUND')) return;
+        logger.debug({ error: messageOf(error) }, 'the status of a pod could not be written');
+        await new Promise((resume) => setTimeout(resume, 250));
+      }
+    }
+  }
+}
+
+const timeNow = (): string => `${new Date().toISOString().slice(0, 19)}Z`;
+
+const statusOf = (container: Container, state: object, ready: boolean): object => ({
+  name: container.name,
+  image: container.image ?? '',
+  imageID: '',
+  ready,
+  restartCount: 0,
+  state,
+});
+
+/** Paths inside the container become those of this machine; longer ones first. */
+function replacer(
+  { volumeMounts = [], volumeDevices = [] }: Container,
+  paths: ReadonlyMap<string, string>,
+): (text: string) => string {
+  const pairs = [
+    ...volumeMounts.map(({ name, mountPath }) => [mountPath, paths.get(name)] as const),
+    ...volumeDevices.map(({ name, devicePath }) => [devicePath, paths.get(name)] as const),
+  ].sort(([a], [b]) => b.length - a.length);
+  return (text) => {
+    for (const [inside, outside] of pairs) {
+      if (outside !== undefined && text.includes(inside)) return text.replace(inside, outside);
+    }
+    return text;
+  };
+}

@@ -1,0 +1,64 @@
+import { type Clock, type Logger, messageOf, toDate } from '../base/index.ts';
+import {
+  BACKUP_REPOSITORIES,
+  type BackupRepository,
+  Cache,
+  Controller,
+  type KubeClient,
+  keyOf,
+  refOf,
+} from '../kube/index.ts';
+
+export interface RepositoryKeeperOptions {
+  readonly client: KubeClient;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly namespace: string;
+  /** Creates the repository where it is to be, unless it is there. */
+  readonly prepare: (repository: BackupRepository) => Promise<void>;
+}
+
+/** What a backup server does for BackupRepositories: makes them ready when somebody needs one. */
+export class RepositoryKeeper {
+  readonly #options: RepositoryKeeperOptions;
+
+  constructor(options: RepositoryKeeperOptions) {
+    this.#options = options;
+  }
+
+  async run(signal: AbortSignal): Promise<void> {
+    const { client, logger, namespace } = this.#options;
+    const cache = new Cache({
+      client,
+      logger,
+      resource: BACKUP_REPOSITORIES,
+      scope: { namespace },
+    });
+    const controller = new Controller({
+      name: 'backup-repositories',
+      workers: 1,
+      logger,
+      reconcile: async (key) => {
+        const repository = cache.get(refOf(key));
+        if (!repository || repository.status?.phase === 'Ready') return undefined;
+        const status = await this.#prepare(repository);
+        await client.patch(BACKUP_REPOSITORIES, repository.metadata, { status });
+        return status.phase === 'Ready' ? undefined : { requeueAfterMs: 5000 };
+      },
+    });
+    cache.onChange((repository) => {
+      if (repository) controller.queue.add(keyOf(repository.metadata));
+    });
+    await Promise.all([cache.run(signal), controller.run(signal)]);
+  }
+
+  async #prepare(repository: BackupRepository): Promise<{ phase: string; message: string }> {
+    try {
+      await this.#options.prepare(repository);
+      const lastMaintenanceTime = `${toDate(this.#options.clock.nowNs()).toISOString().slice(0, 19)}Z`;
+      return { phase: 'Ready', message: '', ...{ lastMaintenanceTime } };
+    } catch (error) {
+      return { phase: 'NotReady', message: messageOf(error) };
+    }
+  }
+}

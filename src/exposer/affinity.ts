@@ -1,0 +1,58 @@
+import type { LabelSelectorRequirement, NodeSelectorTerm, PodSpec } from '../kube/index.ts';
+import type { LoadAffinity } from './settings.ts';
+
+const NOT_WINDOWS: LabelSelectorRequirement = {
+  key: 'kubernetes.io/os',
+  operator: 'NotIn',
+  values: ['windows'],
+};
+
+/** The entry for a storage class, else the one for all. */
+export function affinityFor(
+  list: readonly LoadAffinity[],
+  storageClass: string,
+): LoadAffinity | undefined {
+  return (
+    list.find((entry) => entry.storageClass === storageClass) ??
+    list.find((entry) => (entry.storageClass ?? '') === '')
+  );
+}
+
+/**
+ * Where a hosting pod may run: as configured, on no Windows node, and within the topology of the volume, whose terms
+ * each get the conditions (Velero: pkg/util/kube/pod.go, ToSystemAffinity).
+ */
+export function hostingAffinity(
+  configured: LoadAffinity | undefined,
+  topology: readonly NodeSelectorTerm[] = [],
+  excludedNodes: readonly string[] = [],
+): PodSpec['affinity'] {
+  const { matchLabels = {}, matchExpressions = [] } = configured?.nodeSelector ?? {};
+  const conditions: LabelSelectorRequirement[] = [
+    ...Object.entries(matchLabels).map(([key, value]) => ({
+      key,
+      operator: 'In',
+      values: [value],
+    })),
+    ...matchExpressions,
+    NOT_WINDOWS,
+  ];
+  if (excludedNodes.length > 0) {
+    conditions.push({
+      key: 'kubernetes.io/hostname',
+      operator: 'NotIn',
+      values: [...excludedNodes],
+    });
+  }
+  const terms = topology.length > 0 ? topology : [{}];
+  return {
+    nodeAffinity: {
+      requiredDuringSchedulingIgnoredDuringExecution: {
+        nodeSelectorTerms: terms.map((term) => ({
+          ...term,
+          matchExpressions: [...(term.matchExpressions ?? []), ...conditions],
+        })),
+      },
+    },
+  };
+}

@@ -1,0 +1,397 @@
+import { CodedError, isCode } from '../base/index.ts';
+import {
+  DATA_DOWNLOADS,
+  type DataDownload,
+  type Metadata,
+  type NewObject,
+  type PersistentVolume,
+  type PersistentVolumeClaim,
+  PODS,
+  PVCS,
+  PVS,
+  STORAGE_CLASSES,
+  waitFor,
+  waitGone,
+} from '../kube/index.ts';
+import { affinityFor, hostingAffinity } from './affinity.ts';
+import type { ExposeContext } from './csi-snapshot.ts';
+import { diagnose } from './diagnosis.ts';
+import { hostingPod, loadTemplate, ownerReference } from './hosting-pod.ts';
+import type { ExposerOptions } from './settings.ts';
+import { isBlockClaim, orExisting, step } from './steps.ts';
+import {
+  deleteClaimAndVolume,
+  deletePod,
+  setReclaimPolicy,
+  settleAll,
+  waitBound,
+} from './volumes.ts';
+
+const SELECTED_NODE = 'volume.kubernetes.io/selected-node';
+const BIND_COMPLETED = 'pv.kubernetes.io/bind-completed';
+const BOUND_BY_CONTROLLER = 'pv.kubernetes.io/bound-by-controller';
+/** On the DataDownload while its volume changes hands, so that an agent that comes back can go on. */
+const RESTORED_VOLUME = 'longshore.io/restored-volume';
+const RECLAIM_POLICY = 'longshore.io/reclaim-policy';
+const GIB = 2n ** 30n;
+
+/**
+ * Makes a volume like the one that a PVC waits for, and a pod that has it; afterwards the volume is given to that
+ * PVC. Each step looks at what is there, so that it may be run again after a crash at any point.
+ * Velero: pkg/exposer/generic_restore.go.
+ */
+export class GenericRestoreExposer {
+  readonly #options: ExposerOptions;
+
+  constructor(options: ExposerOptions) {
+    this.#options = options;
+  }
+
+  /** Returns once the pod and its claims are made. */
+  async expose(download: DataDownload, context: ExposeContext): Promise<void> {
+    const { client, namespace } = this.#options;
+    const { signal } = context;
+    const { name } = download.metadata;
+    const ref = { namespace, name };
+    const [pod, claim] = await Promise.all([
+      client.find(PODS, ref, { signal }),
+      client.find(PVCS, ref, { signal }),
+    ]);
+    if (pod && claim) return;
+    if (download.spec.nodeOS === 'windows') {
+      const text =
+        "volumes of Windows are not supported, let Velero's own data mover restore this one";
+      throw new CodedError('WINDOWS_UNSUPPORTED', text);
+    }
+    const target = await this.#waitConsumed(download, signal);
+    const { namespace: where = '', name: targetName } = target.claim.metadata;
+    if (target.claim.spec.volumeName) {
+      const text = `Target PVC ${where}/${targetName} has already been bound, abort`;
+      throw new CodedError('EXPOSE_FAILED', text);
+    }
+    const cacheClaim = await step('error to create cache pvc', () =>
+      this.#createCache(download, target.node),
+    );
+    if (!pod) {
+      await step('error to create restore pod', () =>
+        this.#createPod(download, target.claim, target.node, cacheClaim),
+      );
+    }
+    if (!claim) {
+      await step('error to create restore pvc', () =>
+        this.#createClaim(download, target.claim, target.node),
+      );
+    }
+  }
+
+  /** The target PVC once it may be given a volume: late-binding classes first choose a node. */
+  async #waitConsumed(
+    { spec: { targetVolume } }: DataDownload,
+    signal: AbortSignal,
+  ): Promise<{ claim: PersistentVolumeClaim; node: string | undefined }> {
+    const { client, config, prepareTimeoutMs } = this.#options;
+    const ref = { namespace: targetVolume.namespace, name: targetVolume.pvc };
+    return step(`error to wait target PVC consumed, ${ref.namespace}/${ref.name}`, async () => {
+      const claim = await client.get(PVCS, ref, { signal });
+      const className = claim.spec.storageClassName ?? '';
+      if (config.ignoreDelayBinding || className === '') return { claim, node: undefined };
+      const storageClass = await client.get(STORAGE_CLASSES, { name: className }, { signal });
+      if (storageClass.volumeBindingMode !== 'WaitForFirstConsumer') {
+        return { claim, node: undefined };
+      }
+      const look = (
+        now: PersistentVolumeClaim | undefined,
+      ): { claim: PersistentVolumeClaim; node: string } | undefined => {
+        if (!now) throw new CodedError('EXPOSE_FAILED', 'the PVC is gone');
+        const node = now.metadata.annotations?.[SELECTED_NODE];
+        return node === undefined ? undefined : { claim: now, node };
+      };
+      return waitFor(client, PVCS, ref, look, { signal, timeoutMs: prepareTimeoutMs });
+    });
+  }
+
+  /** A volume for the mover's cache, where one is configured and the restore is large enough for it. */
+  async #createCache(
+    download: DataDownload,
+    node: string | undefined,
+  ): Promise<string | undefined> {
+    const { client, namespace, config } = this.#options;
+    const { cacheVolume } = config;
+    const size = download.spec.snapshotSize ?? 0;
+    if (!cacheVolume || (size !== 0 && size < cacheVolume.residentThresholdBytes)) return undefined;
+    const name = `${download.metadata.name}-cache`;
+    const needed = (BigInt(cacheVolume.limitBytes) * 12n) / 10n;
+    const gib = (needed + GIB - 1n) / GIB;
+    await orExisting(
+      () =>
+        client.create(PVCS, {
+          metadata: {
+            name,
+            namespace,
+            ownerReferences: [ownerReference(DATA_DOWNLOADS, download)],
+            ...(node !== undefined && { annotations: { [SELECTED_NODE]: node } }),
+          },
+          spec: {
+            accessModes: ['ReadWriteOnce'],
+            storageClassName: cacheVolume.storageClass,
+            volumeMode: 'Filesystem',
+            resources: { requests: { storage: `${gib}Gi` } },
+          },
+        }),
+      () => client.get(PVCS, { namespace, name }),
+    );
+    return name;
+  }
+
+  async #createPod(
+    download: DataDownload,
+    target: PersistentVolumeClaim,
+    node: string | undefined,
+    cacheClaim: string | undefined,
+  ): Promise<void> {
+    const { client, namespace, daemonSet, config } = this.#options;
+    const { name } = download.metadata;
+    const template = await loadTemplate(client, namespace, daemonSet);
+    const entry =
+      node === undefined
+        ? affinityFor(config.loadAffinity, target.spec.storageClassName ?? '')
+        : undefined;
+    const pod = hostingPod(
+      {
+        direction: 'restore',
+        owner: download,
+        resource: DATA_DOWNLOADS,
+        claimName: name,
+        isBlock: isBlockClaim(target),
+        operationTimeout: download.spec.operationTimeout,
+        affinity: hostingAffinity(entry),
+        selectedNode: node,
+        cacheClaim,
+      },
+      template,
+      this.#options,
+    );
+    await orExisting(
+      () => client.create(PODS, pod),
+      () => client.get(PODS, { namespace, name }),
+    );
+  }
+
+  /** Like the target, but for what would keep a provisioner from making its volume. */
+  async #createClaim(
+    download: DataDownload,
+    target: PersistentVolumeClaim,
+    node: string | undefined,
+  ): Promise<void> {
+    const { client, namespace } = this.#options;
+    const { name } = download.metadata;
+    const { labels, annotations } = target.metadata;
+    const { accessModes, storageClassName, volumeMode, resources } = target.spec;
+    const metadata: Partial<Metadata> = {
+      name,
+      namespace,
+      ownerReferences: [ownerReference(DATA_DOWNLOADS, download)],
+      ...(labels && { labels }),
+      ...(node === undefined
+        ? annotations && { annotations: ownAnnotations(annotations) }
+        : { annotations: { [SELECTED_NODE]: node } }),
+    };
+    const claim: NewObject<PersistentVolumeClaim> = {
+      metadata,
+      spec: {
+        ...(accessModes && { accessModes }),
+        ...(storageClassName !== undefined && { storageClassName }),
+        ...(volumeMode !== undefined && { volumeMode }),
+        ...(resources && { resources }),
+      },
+    };
+    await orExisting(
+      () => client.create(PVCS, claim),
+      () => client.get(PVCS, { namespace, name }),
+    );
+  }
+
+  async waitUsable(
+    download: DataDownload,
+    { operationTimeoutMs, signal }: ExposeContext,
+  ): Promise<void> {
+    const { client, namespace } = this.#options;
+    const { name } = download.metadata;
+    await step(`error to wait restore PVC bound, ${name}`, () =>
+      waitBound(client, { namespace, name }, { signal, timeoutMs: operationTimeoutMs }),
+    );
+  }
+
+  /** Makes the pod anew after one that died; what it restored so far is still in the volume. */
+  async startAgain(download: DataDownload, context: ExposeContext): Promise<void> {
+    const { client, namespace } = this.#options;
+    const ref = { namespace, name: download.metadata.name };
+    if (!(await client.find(PVCS, ref))) {
+      const text = `the volume of the restore is gone: there is no PVC ${namespace}/${ref.name}`;
+      throw new CodedError('EXPOSE_FAILED', text);
+    }
+    await deletePod(client, ref, { signal: context.signal });
+    await this.expose(download, context);
+  }
+
+  /** Set once the volume has begun to change hands. */
+  isRebinding(download: DataDownload): boolean {
+    return download.metadata.annotations?.[RESTORED_VOLUME] !== undefined;
+  }
+
+  /**
+   * Gives the restored volume to the target PVC. Throws with the step that failed; the volume is then the restore
+   * PVC's still, or is nobody's and goes with the clean-up.
+   */
+  async rebind(download: DataDownload, context: ExposeContext): Promise<void> {
+    const { client, namespace } = this.#options;
+    const { operationTimeoutMs, signal } = context;
+    const ref = { namespace, name: download.metadata.name };
+    const { targetVolume } = download.spec;
+    const targetRef = { namespace: targetVolume.namespace, name: targetVolume.pvc };
+    const wait = { signal, timeoutMs: operationTimeoutMs };
+    const target = await step('error to get target PVC', () => client.get(PVCS, targetRef));
+    const { volume, policy } = await this.#markVolume(download, context);
+    await step('error to retain the restored volume', () =>
+      setReclaimPolicy(client, volume, 'Retain'),
+    );
+    await step('error to delete restore pod', () => deletePod(client, ref, wait));
+    await step('error to delete restore PVC', async () => {
+      await client.delete(PVCS, ref, { signal });
+      await waitGone(client, PVCS, ref, wait);
+    });
+    await step('error to rebind target PVC', () => this.#bindClaim(target, volume));
+    await step('error to rebind the restored volume', () => this.#bindVolume(target, volume));
+    await step(`error to wait for PV ${volume} to be bound`, () =>
+      waitFor(client, PVS, { name: volume }, (now) => boundTo(now, targetRef), wait),
+    );
+    await setReclaimPolicy(client, volume, policy);
+  }
+
+  /** Which volume it is and what its policy was, kept on the CR: the claim that tells is deleted on the way. */
+  async #markVolume(
+    download: DataDownload,
+    { operationTimeoutMs, signal }: ExposeContext,
+  ): Promise<{ volume: string; policy: string }> {
+    const { client, namespace } = this.#options;
+    const ref = { namespace, name: download.metadata.name };
+    const { annotations = {} } = (await client.get(DATA_DOWNLOADS, ref)).metadata;
+    const known = annotations[RESTORED_VOLUME];
+    if (known !== undefined)
+      return { volume: known, policy: annotations[RECLAIM_POLICY] ?? 'Delete' };
+    const volume = await step('error to wait restore PVC bound', () =>
+      waitBound(client, ref, { signal, timeoutMs: operationTimeoutMs }),
+    );
+    const { spec } = await client.get(PVS, { name: volume });
+    const policy = spec.persistentVolumeReclaimPolicy ?? 'Delete';
+    await client.patch(DATA_DOWNLOADS, ref, {
+      metadata: { annotations: { [RESTORED_VOLUME]: volume, [RECLAIM_POLICY]: policy } },
+    });
+    return { volume, policy };
+  }
+
+  async #bindClaim(target: PersistentVolumeClaim, volume: string): Promise<void> {
+    if (target.spec.volumeName === volume) return;
+    const annotations = { [BIND_COMPLETED]: null, [BOUND_BY_CONTROLLER]: null };
+    await this.#options.client.patch(PVCS, target.metadata, {
+      metadata: { annotations },
+      spec: { volumeName: volume },
+    });
+  }
+
+  /** The labels are what the target's selector asks for. */
+  async #bindVolume(target: PersistentVolumeClaim, name: string): Promise<void> {
+    const { client } = this.#options;
+    const now = await client.get(PVS, { name });
+    const { namespace = '', name: targetName } = target.metadata;
+    if (boundTo(now, { namespace, name: targetName }) === true) return;
+    const wanted = target.spec.selector?.matchLabels ?? {};
+    const labels = Object.fromEntries(
+      Object.entries(wanted).filter(([key]) => now.metadata.labels?.[key] === undefined),
+    );
+    const noClaim = { apiVersion: null, kind: null, uid: null, resourceVersion: null };
+    await client.patch(
+      PVS,
+      { name },
+      {
+        metadata: { labels, annotations: { [BOUND_BY_CONTROLLER]: null } },
+        spec: { claimRef: { ...noClaim, namespace, name: targetName } },
+      },
+    );
+  }
+
+  diagnose(download: DataDownload): Promise<string> {
+    const { client, namespace } = this.#options;
+    const { name } = download.metadata;
+    return diagnose(client, { namespace, name }, [name, `${name}-cache`]);
+  }
+
+  /** As of uploads; a volume that was on its way to the target when it failed goes too, the target stays. */
+  async cleanUp(download: DataDownload): Promise<boolean> {
+    const { client, namespace, logger } = this.#options;
+    const { name } = download.metadata;
+    const ref = { namespace, name };
+    const volumes = async (): Promise<void> => {
+      await deletePod(client, ref);
+      await Promise.all([
+        deleteClaimAndVolume(client, ref),
+        deleteClaimAndVolume(client, { namespace, name: `${name}-cache` }),
+      ]);
+    };
+    const isClean = await settleAll(logger, { 'restore pod and volumes': volumes() });
+    const stray = download.metadata.annotations?.[RESTORED_VOLUME];
+    if (stray === undefined) return isClean;
+    return (
+      (await settleAll(logger, { 'restored volume': this.#dropStray(download, stray) })) && isClean
+    );
+  }
+
+  /** A restored volume that no claim got: nobody knows it any more, and it would cost money for ever. */
+  async #dropStray(download: DataDownload, name: string): Promise<void> {
+    const { client } = this.#options;
+    const volume = await client.find(PVS, { name });
+    if (!volume) return;
+    const { targetVolume } = download.spec;
+    const targetRef = { namespace: targetVolume.namespace, name: targetVolume.pvc };
+    if (isClaimOf(volume, targetRef)) {
+      // It is the target's: only the policy may be left to put back.
+      const policy = download.metadata.annotations?.[RECLAIM_POLICY];
+      if (policy !== undefined) await setReclaimPolicy(client, name, policy);
+      return;
+    }
+    if (volume.status?.phase === 'Bound') return;
+    await setReclaimPolicy(client, name, 'Delete');
+    try {
+      await client.delete(PVS, { name }, { uid: volume.metadata.uid });
+    } catch (error) {
+      if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+    }
+  }
+}
+
+const isClaimOf = (
+  { spec }: PersistentVolume,
+  { namespace, name }: { namespace: string; name: string },
+): boolean => spec.claimRef?.namespace === namespace && spec.claimRef.name === name;
+
+/** True once it is; an error when it became another claim's. */
+function boundTo(
+  volume: PersistentVolume | undefined,
+  ref: { namespace: string; name: string },
+): true | undefined {
+  if (!volume) throw new CodedError('REBIND_FAILED', 'the restored volume is gone');
+  if (volume.status?.phase !== 'Bound') return undefined;
+  if (isClaimOf(volume, ref)) return true;
+  const { claimRef } = volume.spec;
+  if (volume.spec.claimRef?.uid === undefined) return undefined;
+  const by = `${claimRef?.namespace ?? ''}/${claimRef?.name ?? ''}`;
+  throw new CodedError('REBIND_FAILED', `pv has been bound by unexpected pvc ${by}`);
+}
+
+/** What binding leaves on a claim says nothing true of the copy. */
+function ownAnnotations(annotations: Record<string, string>): Record<string, string> {
+  const own = { ...annotations };
+  delete own[BIND_COMPLETED];
+  delete own[BOUND_BY_CONTROLLER];
+  return own;
+}

@@ -1,0 +1,249 @@
+import { CodedError, isCode } from '../base/index.ts';
+import {
+  apiVersionOf,
+  type Container,
+  DAEMON_SETS,
+  type EnvVar,
+  type KubeClient,
+  type KubeObject,
+  type NewObject,
+  type OwnerReference,
+  type Pod,
+  type PodSpec,
+  type Resource,
+  type Toleration,
+  type VolumeMount,
+  type Volume,
+} from '../kube/index.ts';
+import type { ExposerOptions } from './settings.ts';
+
+/** What hosting pods take over from the node-agent's own pods. */
+export interface Template {
+  readonly container: Container;
+  readonly spec: PodSpec;
+  readonly labels: Readonly<Record<string, string>>;
+  readonly annotations: Readonly<Record<string, string>>;
+}
+
+/** Labels, annotations and tolerations that cloud add-ons want (Velero: pkg/util/third_party.go). */
+const INHERITED_LABEL = 'azure.workload.identity/use';
+const INHERITED_ANNOTATION = 'iam.amazonaws.com/role';
+const INHERITED_TOLERATIONS = ['kubernetes.azure.com/scalesetpriority', 'CriticalAddonsOnly'];
+const POD_GROUP = 'velero.io/exposer-pod-group';
+
+/** Throws `TEMPLATE_UNUSABLE`. */
+export async function loadTemplate(
+  client: KubeClient,
+  namespace: string,
+  daemonSet: string,
+): Promise<Template> {
+  const prefix = 'error to get inherited pod info from node-agent';
+  try {
+    const { spec } = await client.get(DAEMON_SETS, { namespace, name: daemonSet });
+    const { metadata, spec: pod } = spec.template;
+    const [container, ...others] = pod.containers;
+    if (!container || others.length > 0) {
+      const text = `${prefix}: DaemonSet ${namespace}/${daemonSet} must have exactly one container`;
+      throw new CodedError('TEMPLATE_UNUSABLE', text);
+    }
+    return {
+      container,
+      spec: pod,
+      labels: metadata?.labels ?? {},
+      annotations: metadata?.annotations ?? {},
+    };
+  } catch (cause) {
+    if (!isCode(cause, 'KUBE_NOT_FOUND')) throw cause;
+    const text = `${prefix}: there is no DaemonSet ${namespace}/${daemonSet}`;
+    throw new CodedError('TEMPLATE_UNUSABLE', text, { cause });
+  }
+}
+
+export interface HostingPodRequest {
+  readonly direction: 'backup' | 'restore';
+  readonly owner: KubeObject;
+  readonly resource: Resource<KubeObject>;
+  readonly claimName: string;
+  readonly isBlock: boolean;
+  readonly readOnly?: boolean;
+  /** SELinux relabelling of a read-only volume is left out. */
+  readonly spcNoRelabeling?: boolean;
+  readonly operationTimeout: string;
+  readonly affinity: PodSpec['affinity'];
+  readonly selectedNode?: string | undefined;
+  readonly cacheClaim?: string | undefined;
+}
+
+const CACHE_PATH = '/cachedir';
+const DIRECTIONS = {
+  backup: { label: 'velero.io/data-upload', flag: '--data-upload', group: 'snapshot-exposer' },
+  restore: {
+    label: 'velero.io/data-download',
+    flag: '--data-download',
+    group: 'generic-restore-exposer',
+  },
+} as const;
+
+/** The label that names the CR on its hosting pod. */
+export const hostingLabel = (direction: 'backup' | 'restore'): string =>
+  DIRECTIONS[direction].label;
+
+/**
+ * Root reads what no other user may, and gives files back to their owners; nothing else of root's powers is needed:
+ * backups read whatever the mode (DAC_READ_SEARCH); restores write into directories of others (DAC_OVERRIDE), give
+ * owners (CHOWN), modes and times (FOWNER), and keep set-id bits (FSETID).
+ */
+const CAPABILITIES = {
+  backup: ['DAC_READ_SEARCH'],
+  restore: ['CHOWN', 'DAC_OVERRIDE', 'FOWNER', 'FSETID'],
+} as const;
+
+/** The pod that runs the data mover beside the volume (Velero: pkg/exposer/csi_snapshot.go, generic_restore.go). */
+export function hostingPod(
+  request: HostingPodRequest,
+  template: Template,
+  options: ExposerOptions,
+): NewObject<Pod> {
+  const { direction, owner, operationTimeout } = request;
+  const { label, flag, group } = DIRECTIONS[direction];
+  const { config } = options;
+  const { name, uid } = owner.metadata;
+  const { container, spec } = template;
+  const path = `/${uid}`;
+  const args = [
+    `--volume-path=${path}`,
+    `--volume-mode=${request.isBlock ? 'Block' : 'Filesystem'}`,
+    `${flag}=${name}`,
+    `--resource-timeout=${operationTimeout}`,
+    ...(direction === 'restore'
+      ? [`--cache-volume-path=${request.cacheClaim === undefined ? '' : CACHE_PATH}`]
+      : []),
+    ...logFlags(container.args ?? []),
+  ];
+  const mounts: VolumeMount[] = [];
+  if (!request.isBlock) {
+    mounts.push({
+      name: uid,
+      mountPath: path,
+      ...(request.readOnly === true && { readOnly: true }),
+    });
+  }
+  if (request.cacheClaim !== undefined) mounts.push({ name: 'cachedir', mountPath: CACHE_PATH });
+  const command = options.moverCommand ?? ['/velero'];
+  return {
+    metadata: {
+      name,
+      namespace: options.namespace,
+      ownerReferences: [ownerReference(request.resource, owner)],
+      labels: {
+        ...(config.podLabels ?? inherited(template.labels, INHERITED_LABEL)),
+        [label]: name,
+        [POD_GROUP]: group,
+      },
+      annotations: {
+        ...(config.podAnnotations ?? inherited(template.annotations, INHERITED_ANNOTATION)),
+      },
+    },
+    spec: {
+      restartPolicy: 'Never',
+      terminationGracePeriodSeconds: 0,
+      os: { name: 'linux' },
+      ...(request.selectedNode !== undefined && {
+        nodeSelector: { 'kubernetes.io/hostname': request.selectedNode },
+      }),
+      topologySpreadConstraints: [
+        {
+          maxSkew: 1,
+          topologyKey: 'kubernetes.io/hostname',
+          whenUnsatisfiable: 'ScheduleAnyway',
+          labelSelector: { matchLabels: { [POD_GROUP]: group } },
+        },
+      ],
+      affinity: request.affinity ?? {},
+      ...pick(spec, ['serviceAccountName', 'dnsPolicy', 'dnsConfig', 'imagePullSecrets']),
+      ...(config.priorityClassName !== undefined && {
+        priorityClassName: config.priorityClassName,
+      }),
+      tolerations: inheritedTolerations(spec.tolerations ?? []),
+      securityContext: {
+        runAsUser: 0,
+        ...(request.spcNoRelabeling === true && { seLinuxOptions: { type: 'spc_t' } }),
+      },
+      volumes: volumesOf(request, spec.volumes ?? []),
+      containers: [
+        {
+          name: uid,
+          ...imageOf(container, options),
+          command: [...command, 'data-mover', direction],
+          args,
+          env: environmentOf(container.env ?? [], options.moverEnvironment ?? {}),
+          ...pick(container, ['envFrom']),
+          volumeMounts: [...mounts, ...(container.volumeMounts ?? [])],
+          ...(request.isBlock && { volumeDevices: [{ name: uid, devicePath: path }] }),
+          resources: config.podResources,
+          securityContext: {
+            allowPrivilegeEscalation: false,
+            capabilities: { drop: ['ALL'], add: [...CAPABILITIES[direction]] },
+          },
+        },
+      ],
+    },
+  };
+}
+
+/** The image is on the node already, since the agent runs there; another one has to be pulled where it is not. */
+function imageOf(
+  container: Container,
+  { moverImage }: ExposerOptions,
+): Pick<Container, 'image' | 'imagePullPolicy'> {
+  if (moverImage !== undefined) return { image: moverImage, imagePullPolicy: 'IfNotPresent' };
+  return { ...pick(container, ['image']), imagePullPolicy: 'Never' };
+}
+
+function volumesOf(request: HostingPodRequest, inheritedVolumes: readonly Volume[]): Volume[] {
+  const { claimName, readOnly, cacheClaim, owner } = request;
+  const volumes: Volume[] = [
+    {
+      name: owner.metadata.uid,
+      persistentVolumeClaim: { claimName, ...(readOnly === true && { readOnly: true }) },
+    },
+  ];
+  if (cacheClaim !== undefined) {
+    volumes.push({ name: 'cachedir', persistentVolumeClaim: { claimName: cacheClaim } });
+  }
+  return [...volumes, ...inheritedVolumes];
+}
+
+function environmentOf(env: readonly EnvVar[], more: Readonly<Record<string, string>>): EnvVar[] {
+  const added = Object.entries(more).map(([name, value]) => ({ name, value }));
+  return [...env.filter(({ name }) => more[name] === undefined), ...added];
+}
+
+/** The agent's `--log-level` and `--log-format`, in both spellings. */
+function logFlags(args: readonly string[]): string[] {
+  const found = (flag: string): string[] =>
+    args.flatMap((text, i) => {
+      if (text === flag) return [text, args[i + 1] ?? ''];
+      return text.startsWith(`${flag}=`) ? [text] : [];
+    });
+  return [...found('--log-format'), ...found('--log-level')];
+}
+
+const inherited = (from: Readonly<Record<string, string>>, key: string): Record<string, string> =>
+  from[key] === undefined ? {} : { [key]: from[key] };
+
+const inheritedTolerations = (all: readonly Toleration[]): Toleration[] =>
+  INHERITED_TOLERATIONS.flatMap((key) => all.find((toleration) => toleration.key === key) ?? []);
+
+function pick<T extends object, K extends keyof T>(from: T, keys: readonly K[]): Pick<T, K> {
+  return Object.fromEntries(
+    keys.filter((key) => from[key] !== undefined).map((key) => [key, from[key]]),
+  ) as Pick<T, K>;
+}
+
+export function ownerReference(
+  resource: Resource<KubeObject>,
+  { metadata: { name, uid } }: KubeObject,
+): OwnerReference {
+  return { apiVersion: apiVersionOf(resource), kind: resource.kind, name, uid, controller: true };
+}

@@ -1,0 +1,16 @@
+/**
+ * Turns a snapshot, or a PVC that waits for its data, into a volume that a hosting pod has mounted, and cleans up
+ * afterwards. Knows nothing of the phases of the CRs.
+ */
+export type {
+  BackupPvcConfig,
+  CacheVolumeConfig,
+  ExposeConfig,
+  ExposerOptions,
+  LoadAffinity,
+  PodResources,
+} from './settings.ts';
+export { CsiSnapshotExposer, type ExposeContext } from './csi-snapshot.ts';
+export { GenericRestoreExposer } from './generic-restore.ts';
+export { deathOf, terminationOf, unrecoverable } from './pod-health.ts';
+export { hostingLabel } from './hosting-pod.ts';

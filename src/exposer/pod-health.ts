@@ -1,0 +1,40 @@
+import type { Pod } from '../kube/index.ts';
+
+const IMAGE_REASONS = ['ImagePullBackOff', 'ErrImageNeverPull', 'InvalidImageName'];
+
+/**
+ * Why a hosting pod that has not run its data mover never will; undefined while there is hope. Unschedulable pods may
+ * still find a node (Velero: pkg/util/kube/pod.go, IsPodUnrecoverable).
+ */
+export function unrecoverable(pod: Pod): string | undefined {
+  const { phase, message, reason } = pod.status ?? {};
+  if (phase === 'Failed' || phase === 'Unknown') {
+    const texts = [reason, message, terminationOf(pod)].filter((text) => text);
+    return `Pod is in abnormal state [${phase}], message [${texts.join('/')}]`;
+  }
+  for (const { name, state } of pod.status?.containerStatuses ?? []) {
+    const waiting = state?.waiting?.reason ?? '';
+    if (!IMAGE_REASONS.includes(waiting)) continue;
+    const { namespace = '', name: podName } = pod.metadata;
+    return `Container ${name} in Pod ${namespace}/${podName} is in pull image failed with reason ${waiting}: ${state?.waiting?.message ?? ''}`;
+  }
+  return undefined;
+}
+
+/** The termination message of the mover's container. */
+export function terminationOf(pod: Pod): string | undefined {
+  for (const { state } of pod.status?.containerStatuses ?? []) {
+    if (state?.terminated?.message) return state.terminated.message;
+  }
+  return undefined;
+}
+
+/** How the container ended, where the mover itself could not say it: out of memory, evicted, killed. */
+export function deathOf(pod: Pod): string {
+  const { reason, message } = pod.status ?? {};
+  const terminated = pod.status?.containerStatuses?.[0]?.state?.terminated;
+  if (terminated?.reason === 'OOMKilled') return 'its pod ran out of memory (OOMKilled)';
+  if (reason !== undefined) return `its pod was ended: ${reason}${message ? `: ${message}` : ''}`;
+  if (terminated) return `it ended with exit code ${terminated.exitCode} and no message`;
+  return 'its pod failed without a reason';
+}

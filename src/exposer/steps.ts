@@ -1,0 +1,36 @@
+import { CodedError, isCode, messageOf } from '../base/index.ts';
+import type { PersistentVolumeClaim } from '../kube/index.ts';
+
+export const isBlockClaim = ({ spec }: PersistentVolumeClaim): boolean =>
+  spec.volumeMode === 'Block';
+
+/** Errors tell which step they are of, as Velero's do. A cancel stays a cancel. */
+export async function step<T>(prefix: string, task: () => Promise<T>): Promise<T> {
+  try {
+    return await task();
+  } catch (cause) {
+    if (isCode(cause, 'CANCELED') || (cause instanceof Error && cause.name === 'AbortError')) {
+      throw cause;
+    }
+    const text = messageOf(cause);
+    const message = text.startsWith(prefix) ? text : `${prefix}: ${text}`;
+    const retry = cause instanceof CodedError ? cause.retry : 'never';
+    throw new CodedError(cause instanceof CodedError ? cause.code : 'EXPOSE_FAILED', message, {
+      cause,
+      retry,
+    });
+  }
+}
+
+/** What was made before a crash is what would be made now: names come from the CR. */
+export async function orExisting<T>(
+  create: () => Promise<T>,
+  existing: () => Promise<T>,
+): Promise<T> {
+  try {
+    return await create();
+  } catch (error) {
+    if (isCode(error, 'KUBE_ALREADY_EXISTS')) return existing();
+    throw error;
+  }
+}

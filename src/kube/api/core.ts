@@ -1,0 +1,256 @@
+/** The parts of Kubernetes' own objects that are looked at here; all else passes through untouched. */
+
+export interface OwnerReference {
+  apiVersion: string;
+  kind: string;
+  name: string;
+  uid: string;
+  controller?: boolean;
+}
+
+export interface Metadata {
+  name: string;
+  namespace?: string;
+  generateName?: string;
+  uid: string;
+  resourceVersion: string;
+  generation?: number;
+  creationTimestamp: string;
+  deletionTimestamp?: string;
+  labels?: Record<string, string>;
+  annotations?: Record<string, string>;
+  finalizers?: string[];
+  ownerReferences?: OwnerReference[];
+  managedFields?: unknown;
+}
+
+/** What every object of the API has. */
+export interface KubeObject {
+  apiVersion?: string;
+  kind?: string;
+  metadata: Metadata;
+}
+
+/** An object before the API server has seen it. */
+export type NewObject<T extends KubeObject> = Omit<T, 'metadata'> & {
+  metadata: Partial<Metadata>;
+};
+
+export interface LabelSelectorRequirement {
+  key: string;
+  operator: string;
+  values?: string[];
+}
+
+export interface LabelSelector {
+  matchLabels?: Record<string, string>;
+  matchExpressions?: LabelSelectorRequirement[];
+}
+
+export interface EnvVar {
+  name: string;
+  value?: string;
+  valueFrom?: { fieldRef?: { fieldPath: string } } & Record<string, unknown>;
+}
+
+export interface VolumeMount {
+  name: string;
+  mountPath: string;
+  readOnly?: boolean;
+  mountPropagation?: string;
+}
+
+export interface Container {
+  name: string;
+  image?: string;
+  imagePullPolicy?: string;
+  command?: string[];
+  args?: string[];
+  env?: EnvVar[];
+  envFrom?: unknown[];
+  volumeMounts?: VolumeMount[];
+  volumeDevices?: { name: string; devicePath: string }[];
+  resources?: object;
+  securityContext?: object;
+  terminationMessagePath?: string;
+  terminationMessagePolicy?: string;
+}
+
+export interface Volume {
+  name: string;
+  persistentVolumeClaim?: { claimName: string; readOnly?: boolean };
+  [source: string]: unknown;
+}
+
+export interface Toleration {
+  key?: string;
+  operator?: string;
+  value?: string;
+  effect?: string;
+}
+
+export interface NodeSelectorTerm {
+  matchExpressions?: LabelSelectorRequirement[];
+  matchFields?: LabelSelectorRequirement[];
+}
+
+export interface PodSpec {
+  containers: Container[];
+  volumes?: Volume[];
+  nodeName?: string;
+  nodeSelector?: Record<string, string>;
+  os?: { name: string };
+  serviceAccountName?: string;
+  dnsPolicy?: string;
+  dnsConfig?: object;
+  imagePullSecrets?: { name: string }[];
+  restartPolicy?: string;
+  terminationGracePeriodSeconds?: number;
+  tolerations?: Toleration[];
+  topologySpreadConstraints?: object[];
+  affinity?: {
+    nodeAffinity?: {
+      requiredDuringSchedulingIgnoredDuringExecution?: { nodeSelectorTerms: NodeSelectorTerm[] };
+    };
+  };
+  priorityClassName?: string;
+  securityContext?: object;
+}
+
+export interface ContainerStatus {
+  name: string;
+  state?: {
+    waiting?: { reason?: string; message?: string };
+    running?: { startedAt?: string };
+    terminated?: { exitCode: number; reason?: string; message?: string; finishedAt?: string };
+  };
+}
+
+export interface Condition {
+  type: string;
+  status: string;
+  reason?: string;
+  message?: string;
+  lastTransitionTime?: string;
+}
+
+export interface Pod extends KubeObject {
+  spec: PodSpec;
+  status?: {
+    phase?: 'Pending' | 'Running' | 'Succeeded' | 'Failed' | 'Unknown';
+    message?: string;
+    reason?: string;
+    conditions?: Condition[];
+    containerStatuses?: ContainerStatus[];
+    startTime?: string;
+  };
+}
+
+export interface PersistentVolumeClaim extends KubeObject {
+  spec: {
+    accessModes?: string[];
+    storageClassName?: string;
+    volumeMode?: string;
+    volumeName?: string;
+    selector?: LabelSelector;
+    dataSource?: { apiGroup?: string; kind: string; name: string };
+    resources?: { requests?: Record<string, string>; limits?: Record<string, string> };
+  };
+  status?: { phase?: string };
+}
+
+export interface PersistentVolume extends KubeObject {
+  spec: {
+    persistentVolumeReclaimPolicy?: string;
+    storageClassName?: string;
+    claimRef?: ObjectReference;
+    nodeAffinity?: { required?: { nodeSelectorTerms: NodeSelectorTerm[] } };
+    csi?: { driver: string; volumeHandle: string };
+    [source: string]: unknown;
+  };
+  status?: { phase?: string; reason?: string; message?: string };
+}
+
+export interface VolumeSnapshot extends KubeObject {
+  spec: {
+    source: { persistentVolumeClaimName?: string; volumeSnapshotContentName?: string };
+    volumeSnapshotClassName?: string;
+  };
+  status?: {
+    boundVolumeSnapshotContentName?: string;
+    readyToUse?: boolean;
+    restoreSize?: string;
+    error?: { message?: string; time?: string };
+  };
+}
+
+export interface VolumeSnapshotContent extends KubeObject {
+  spec: {
+    deletionPolicy: string;
+    driver: string;
+    source: { volumeHandle?: string; snapshotHandle?: string };
+    sourceVolumeMode?: string;
+    volumeSnapshotClassName?: string;
+    volumeSnapshotRef: {
+      apiVersion?: string;
+      kind?: string;
+      namespace?: string;
+      name?: string;
+      uid?: string;
+      resourceVersion?: string;
+    };
+  };
+  status?: { readyToUse?: boolean; snapshotHandle?: string; error?: { message?: string } };
+}
+
+export interface StorageClass extends KubeObject {
+  provisioner: string;
+  volumeBindingMode?: string;
+  reclaimPolicy?: string;
+  parameters?: Record<string, string>;
+}
+
+export interface VolumeAttachment extends KubeObject {
+  spec: { nodeName: string; source: { persistentVolumeName?: string } };
+}
+
+export interface DaemonSet extends KubeObject {
+  spec: { template: { metadata?: Partial<Metadata>; spec: PodSpec } };
+}
+
+export interface Node extends KubeObject {
+  status?: { conditions?: Condition[] };
+}
+
+export interface Secret extends KubeObject {
+  /** Values in base64. */
+  data?: Record<string, string>;
+}
+
+export interface ConfigMap extends KubeObject {
+  data?: Record<string, string>;
+}
+
+export interface ObjectReference {
+  apiVersion?: string;
+  kind?: string;
+  namespace?: string;
+  name?: string;
+  uid?: string;
+  resourceVersion?: string;
+}
+
+export interface Event extends KubeObject {
+  involvedObject: ObjectReference;
+  type?: string;
+  reason?: string;
+  message?: string;
+  count?: number;
+  firstTimestamp?: string | null;
+  lastTimestamp?: string | null;
+  source?: { component?: string; host?: string };
+  reportingComponent?: string;
+  reportingInstance?: string;
+}
+
+export type PriorityClass = KubeObject;

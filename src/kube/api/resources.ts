@@ -1,0 +1,143 @@
+import type {
+  ConfigMap,
+  DaemonSet,
+  Event,
+  KubeObject,
+  Node,
+  PersistentVolume,
+  PersistentVolumeClaim,
+  Pod,
+  PriorityClass,
+  Secret,
+  StorageClass,
+  VolumeAttachment,
+  VolumeSnapshot,
+  VolumeSnapshotContent,
+} from './core.ts';
+import { VELERO_GROUP } from './crd.ts';
+import type {
+  BackupRepositorySpec,
+  BackupRepositoryStatus,
+  DataDownloadSpec,
+  DataDownloadStatus,
+  DataUploadSpec,
+  DataUploadStatus,
+} from './schema.ts';
+
+export interface DataUpload extends KubeObject {
+  spec: DataUploadSpec;
+  status?: DataUploadStatus;
+}
+
+export interface DataDownload extends KubeObject {
+  spec: DataDownloadSpec;
+  status?: DataDownloadStatus;
+}
+
+export interface BackupRepository extends KubeObject {
+  spec: BackupRepositorySpec;
+  status?: BackupRepositoryStatus;
+}
+
+/** A kind of object and where the API server has it. */
+export interface Resource<T extends KubeObject> {
+  /** `''` for the core group. */
+  readonly group: string;
+  readonly version: string;
+  readonly kind: string;
+  readonly plural: string;
+  readonly namespaced: boolean;
+  /** Never there; ties the type of the objects to the resource. */
+  readonly object?: T;
+}
+
+const resource = <T extends KubeObject>(
+  group: string,
+  version: string,
+  kind: string,
+  plural: string,
+  namespaced = true,
+): Resource<T> => ({ group, version, kind, plural, namespaced });
+
+export const DATA_UPLOADS = resource<DataUpload>(
+  VELERO_GROUP,
+  'v2alpha1',
+  'DataUpload',
+  'datauploads',
+);
+export const DATA_DOWNLOADS = resource<DataDownload>(
+  VELERO_GROUP,
+  'v2alpha1',
+  'DataDownload',
+  'datadownloads',
+);
+export const BACKUP_REPOSITORIES = resource<BackupRepository>(
+  VELERO_GROUP,
+  'v1',
+  'BackupRepository',
+  'backuprepositories',
+);
+export const BACKUP_STORAGE_LOCATIONS = resource<KubeObject>(
+  VELERO_GROUP,
+  'v1',
+  'BackupStorageLocation',
+  'backupstoragelocations',
+);
+export const PODS = resource<Pod>('', 'v1', 'Pod', 'pods');
+export const PVCS = resource<PersistentVolumeClaim>(
+  '',
+  'v1',
+  'PersistentVolumeClaim',
+  'persistentvolumeclaims',
+);
+export const PVS = resource<PersistentVolume>(
+  '',
+  'v1',
+  'PersistentVolume',
+  'persistentvolumes',
+  false,
+);
+export const NODES = resource<Node>('', 'v1', 'Node', 'nodes', false);
+export const SECRETS = resource<Secret>('', 'v1', 'Secret', 'secrets');
+export const CONFIG_MAPS = resource<ConfigMap>('', 'v1', 'ConfigMap', 'configmaps');
+export const EVENTS = resource<Event>('', 'v1', 'Event', 'events');
+export const NAMESPACES = resource<KubeObject>('', 'v1', 'Namespace', 'namespaces', false);
+export const DAEMON_SETS = resource<DaemonSet>('apps', 'v1', 'DaemonSet', 'daemonsets');
+export const STORAGE_CLASSES = resource<StorageClass>(
+  'storage.k8s.io',
+  'v1',
+  'StorageClass',
+  'storageclasses',
+  false,
+);
+export const VOLUME_ATTACHMENTS = resource<VolumeAttachment>(
+  'storage.k8s.io',
+  'v1',
+  'VolumeAttachment',
+  'volumeattachments',
+  false,
+);
+export const PRIORITY_CLASSES = resource<PriorityClass>(
+  'scheduling.k8s.io',
+  'v1',
+  'PriorityClass',
+  'priorityclasses',
+  false,
+);
+const SNAPSHOT_GROUP = 'snapshot.storage.k8s.io';
+export const VOLUME_SNAPSHOTS = resource<VolumeSnapshot>(
+  SNAPSHOT_GROUP,
+  'v1',
+  'VolumeSnapshot',
+  'volumesnapshots',
+);
+export const VOLUME_SNAPSHOT_CONTENTS = resource<VolumeSnapshotContent>(
+  SNAPSHOT_GROUP,
+  'v1',
+  'VolumeSnapshotContent',
+  'volumesnapshotcontents',
+  false,
+);
+
+export const apiVersionOf = ({ group, version }: Resource<KubeObject>): string =>
+  group === '' ? version : `${group}/${version}`;

@@ -1,0 +1,208 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { isCode, type Logger, messageOf } from '../../base/index.ts';
+import type { KubeObject } from '../api/core.ts';
+import type { Resource } from '../api/resources.ts';
+import type { KubeClient, ListOptions, ObjectRef } from '../client/client.ts';
+
+export interface CacheOptions<T extends KubeObject> {
+  readonly client: KubeClient;
+  readonly resource: Resource<T>;
+  readonly scope?: Omit<ListOptions, 'signal'>;
+  readonly logger: Logger;
+}
+
+/** `before` is undefined for what is new, `after` for what is gone. */
+export type Listener<T> = (after: T | undefined, before: T | undefined) => void;
+
+/** The server ends a watch after this long, at random within a factor of two, so that not all come back at once. */
+const WATCH_SECONDS = 300;
+/** Bookmarks come about every minute; a watch as silent as this hangs. */
+const SILENCE_MS = 150_000;
+const BACKOFF_FIRST_MS = 250;
+const BACKOFF_MAX_MS = 15_000;
+/** A watch that lived for this long was no failure, even if it broke. */
+const LIVED_MS = 5000;
+
+export const keyOf = ({ namespace, name }: ObjectRef): string =>
+  namespace === undefined ? name : `${namespace}/${name}`;
+
+export function refOf(key: string): { namespace?: string; name: string } {
+  const slash = key.indexOf('/');
+  if (slash < 0) return { name: key };
+  return { namespace: key.slice(0, slash), name: key.slice(slash + 1) };
+}
+
+/**
+ * The objects of one kind as the API server last told: a list, then a watch from there, listed again when the watch
+ * can't go on. Keeps no managedFields. What is read may be old by the time of a request; writes are checked by their
+ * resourceVersion.
+ */
+export class Cache<T extends KubeObject> {
+  readonly resource: Resource<T>;
+  readonly #options: CacheOptions<T>;
+  readonly #objects = new Map<string, T>();
+  readonly #listeners: Listener<T>[] = [];
+  #resourceVersion: string | undefined;
+  #synced = Promise.withResolvers<undefined>();
+  #isSynced = false;
+  #lastContactMs = -Infinity;
+  #failure: string | undefined;
+  #attempts = 0;
+
+  constructor(options: CacheOptions<T>) {
+    this.resource = options.resource;
+    this.#options = options;
+  }
+
+  /** Called for every change from now on; objects that are there already are told at once. */
+  onChange(listener: Listener<T>): void {
+    this.#listeners.push(listener);
+    for (const object of this.#objects.values()) listener(object, undefined);
+  }
+
+  get(ref: ObjectRef): T | undefined {
+    return this.#objects.get(keyOf(ref));
+  }
+
+  list(): T[] {
+    return [...this.#objects.values()];
+  }
+
+  /** Resolves after the first list. */
+  get synced(): Promise<undefined> {
+    return this.#synced.promise;
+  }
+
+  get isSynced(): boolean {
+    return this.#isSynced;
+  }
+
+  /** Why nothing is heard from the server at present; undefined while all is well. */
+  get failure(): string | undefined {
+    return this.#failure;
+  }
+
+  /** Milliseconds since the server was last heard. */
+  get silentMs(): number {
+    return performance.now() - this.#lastContactMs;
+  }
+
+  /** Runs until it is aborted; failures are logged, waited out, and shown by {@link failure}. */
+  async run(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      const startMs = performance.now();
+      try {
+        if (this.#resourceVersion === undefined) await this.#list(signal);
+        this.#failure = undefined;
+        await this.#watch(signal);
+        this.#attempts = 0;
+      } catch (error) {
+        if (signal.aborted) return;
+        if (isCode(error, 'KUBE_GONE')) {
+          // Too old to go on from; no failure, but no reason to hurry either.
+          this.#resourceVersion = undefined;
+        } else {
+          this.#failure = messageOf(error);
+        }
+        if (performance.now() - startMs > LIVED_MS) this.#attempts = 0;
+        await this.#pause(error, signal);
+      }
+    }
+  }
+
+  async #pause(error: unknown, signal: AbortSignal): Promise<void> {
+    const { logger, resource } = this.#options;
+    const most = Math.min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS * 2 ** this.#attempts++);
+    const delayMs = most * (0.5 + Math.random() / 2);
+    const log = this.#attempts > 3 ? logger.warn.bind(logger) : logger.debug.bind(logger);
+    log({ resource: resource.plural, error: messageOf(error) }, 'watch ended; starting again');
+    await sleep(delayMs, undefined, { signal }).catch(() => undefined);
+  }
+
+  async #list(signal: AbortSignal): Promise<void> {
+    const { client, resource, scope } = this.#options;
+    const found = new Map<string, T>();
+    let version = '';
+    let next: string | undefined;
+    do {
+      const page = await client.listPage(resource, {
+        ...scope,
+        signal,
+        limit: 500,
+        continue: next,
+      });
+      for (const object of page.items) found.set(keyOf(object.metadata), stripped(object));
+      version = page.resourceVersion;
+      next = page.continue;
+    } while (next !== undefined);
+    this.#heard();
+    for (const [key, before] of this.#objects) {
+      if (found.has(key)) continue;
+      this.#objects.delete(key);
+      this.#tell(undefined, before);
+    }
+    for (const object of found.values()) this.#set(object);
+    this.#resourceVersion = version;
+    this.#isSynced = true;
+    this.#synced.resolve(undefined);
+  }
+
+  async #watch(signal: AbortSignal): Promise<void> {
+    const { client, resource, scope } = this.#options;
+    const silence = new AbortController();
+    let lastMs = performance.now();
+    const timer = setInterval(() => {
+      if (performance.now() - lastMs > SILENCE_MS) silence.abort(new Error('the watch was silent'));
+    }, SILENCE_MS / 10);
+    timer.unref();
+    try {
+      const events = client.watch(resource, {
+        ...scope,
+        signal: AbortSignal.any([signal, silence.signal]),
+        resourceVersion: this.#resourceVersion,
+        timeoutSeconds: Math.round(WATCH_SECONDS * (1 + Math.random())),
+        onActivity: () => {
+          lastMs = performance.now();
+          this.#heard();
+        },
+      });
+      for await (const event of events) {
+        this.#resourceVersion = event.object.metadata.resourceVersion;
+        if (event.type === 'BOOKMARK') continue;
+        if (event.type === 'DELETED') this.#remove(event.object);
+        else this.#set(stripped(event.object));
+      }
+    } finally {
+      clearInterval(timer);
+    }
+  }
+
+  #heard(): void {
+    this.#lastContactMs = performance.now();
+  }
+
+  #set(object: T): void {
+    const key = keyOf(object.metadata);
+    const before = this.#objects.get(key);
+    if (before?.metadata.resourceVersion === object.metadata.resourceVersion) return;
+    this.#objects.set(key, object);
+    this.#tell(object, before);
+  }
+
+  #remove(object: T): void {
+    const key = keyOf(object.metadata);
+    const before = this.#objects.get(key) ?? object;
+    this.#objects.delete(key);
+    this.#tell(undefined, before);
+  }
+
+  #tell(after: T | undefined, before: T | undefined): void {
+    for (const listener of this.#listeners) listener(after, before);
+  }
+}
+
+/** Who set which field is a third of an object, and nothing here asks for it. */
+function stripped<T extends KubeObject>(object: T): T {
+  delete object.metadata.managedFields;
+  return object;
+}

@@ -1,0 +1,77 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { CodedError, isCode, retryOf } from '../../base/index.ts';
+import type { KubeObject } from '../api/core.ts';
+import type { Resource } from '../api/resources.ts';
+import type { KubeClient, ObjectRef } from '../client/client.ts';
+
+export interface WaitOptions {
+  readonly timeoutMs: number;
+  readonly signal?: AbortSignal | undefined;
+}
+
+const PAUSE_MS = 500;
+
+/**
+ * Waits until the object is as `look` wants it: what it returns, once that is not undefined. It is called with the
+ * object as it is now and at every change, with undefined while there is none; what it throws ends the wait.
+ * Throws `WAIT_TIMEOUT`, and what the API server refuses for good.
+ */
+export async function waitFor<T extends KubeObject, R>(
+  client: KubeClient,
+  resource: Resource<T>,
+  ref: ObjectRef,
+  look: (object: T | undefined) => R | undefined,
+  { timeoutMs, signal }: WaitOptions,
+): Promise<R> {
+  const timeout = AbortSignal.timeout(timeoutMs);
+  const either = signal ? AbortSignal.any([signal, timeout]) : timeout;
+  const scope = { namespace: ref.namespace, fieldSelector: `metadata.name=${ref.name}` };
+  for (;;) {
+    try {
+      const page = await client.listPage(resource, { ...scope, signal: either });
+      const found = look(page.items[0]);
+      if (found !== undefined) return found;
+      const { resourceVersion } = page;
+      for await (const event of client.watch(resource, {
+        ...scope,
+        signal: either,
+        resourceVersion,
+      })) {
+        if (event.type === 'BOOKMARK') continue;
+        const result = look(event.type === 'DELETED' ? undefined : event.object);
+        if (result !== undefined) return result;
+      }
+    } catch (error) {
+      signal?.throwIfAborted();
+      if (timeout.aborted) throw timedOut(resource, ref, timeoutMs);
+      const isServers = error instanceof CodedError && error.code.startsWith('KUBE_');
+      if (!isServers || (retryOf(error) === 'never' && !isCode(error, 'KUBE_GONE'))) throw error;
+      await sleep(PAUSE_MS, undefined, { ...(signal && { signal }) });
+    }
+    if (timeout.aborted) throw timedOut(resource, ref, timeoutMs);
+  }
+}
+
+/** Waits until there is no such object, or another one of the same name. */
+export async function waitGone<T extends KubeObject>(
+  client: KubeClient,
+  resource: Resource<T>,
+  ref: ObjectRef & { uid?: string | undefined },
+  options: WaitOptions,
+): Promise<void> {
+  const look = (object: T | undefined): true | undefined =>
+    object === undefined || (ref.uid !== undefined && object.metadata.uid !== ref.uid)
+      ? true
+      : undefined;
+  await waitFor(client, resource, ref, look, options);
+}
+
+function timedOut(
+  resource: Resource<KubeObject>,
+  { name, namespace }: ObjectRef,
+  timeoutMs: number,
+): CodedError {
+  const where = namespace === undefined ? name : `${namespace}/${name}`;
+  const text = `${resource.kind} ${where} was not ready within ${timeoutMs / 1000} s`;
+  return new CodedError('WAIT_TIMEOUT', text);
+}

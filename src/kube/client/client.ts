@@ -1,0 +1,313 @@
+import { createInterface } from 'node:readline';
+import { isCode } from '../../base/index.ts';
+import type { KubeObject, NewObject } from '../api/core.ts';
+import { apiVersionOf, type Resource } from '../api/resources.ts';
+import { kubeError, type Status, unreachable } from './errors.ts';
+import type { Request, Transport } from './transport.ts';
+
+export interface ObjectRef {
+  readonly name: string;
+  readonly namespace?: string | undefined;
+}
+
+export interface CallOptions {
+  readonly signal?: AbortSignal | undefined;
+}
+
+export interface ListOptions extends CallOptions {
+  readonly namespace?: string | undefined;
+  readonly labelSelector?: string | undefined;
+  readonly fieldSelector?: string | undefined;
+}
+
+export interface PageOptions extends ListOptions {
+  readonly limit?: number;
+  readonly continue?: string | undefined;
+  readonly resourceVersion?: string | undefined;
+}
+
+export interface Page<T> {
+  readonly items: T[];
+  readonly resourceVersion: string;
+  readonly continue: string | undefined;
+}
+
+export interface WatchOptions extends ListOptions {
+  readonly resourceVersion?: string | undefined;
+  readonly timeoutSeconds?: number;
+  /** Called for whatever comes, so that silence is noticed. */
+  readonly onActivity?: () => void;
+}
+
+export type WatchEvent<T> =
+  { type: 'ADDED' | 'MODIFIED' | 'DELETED'; object: T } | { type: 'BOOKMARK'; object: KubeObject };
+
+export interface DeleteOptions extends CallOptions {
+  /** Only this very object, not one of the same name made since. */
+  readonly uid?: string | undefined;
+  readonly gracePeriodSeconds?: number;
+}
+
+const LIST_PAGE = 500;
+
+/** Objects of a Kubernetes API server as they are on the wire: fields that nobody here knows stay what they were. */
+export class KubeClient {
+  readonly #transport: Transport;
+
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  get server(): string {
+    return this.#transport.server;
+  }
+
+  /** Throws `KUBE_NOT_FOUND` and the other `KUBE_*` errors, as all below. */
+  get<T extends KubeObject>(
+    resource: Resource<T>,
+    ref: ObjectRef,
+    options: CallOptions = {},
+  ): Promise<T> {
+    return this.#call('GET', resource, ref, options);
+  }
+
+  /** Undefined where there is none. */
+  async find<T extends KubeObject>(
+    resource: Resource<T>,
+    ref: ObjectRef,
+    options: CallOptions = {},
+  ): Promise<T | undefined> {
+    try {
+      return await this.get(resource, ref, options);
+    } catch (error) {
+      if (isCode(error, 'KUBE_NOT_FOUND')) return undefined;
+      throw error;
+    }
+  }
+
+  async list<T extends KubeObject>(resource: Resource<T>, options: ListOptions = {}): Promise<T[]> {
+    const items: T[] = [];
+    let next: string | undefined;
+    do {
+      const page: Page<T> = await this.listPage(resource, {
+        ...options,
+        limit: LIST_PAGE,
+        continue: next,
+      });
+      items.push(...page.items);
+      next = page.continue;
+    } while (next !== undefined);
+    return items;
+  }
+
+  async listPage<T extends KubeObject>(
+    resource: Resource<T>,
+    options: PageOptions,
+  ): Promise<Page<T>> {
+    const { namespace, signal, labelSelector, fieldSelector, limit, resourceVersion } = options;
+    const query = {
+      labelSelector,
+      fieldSelector,
+      limit,
+      resourceVersion,
+      continue: options.continue,
+    };
+    const answer = (await this.#transport.json({
+      method: 'GET',
+      path: pathOf(resource, { namespace }) + queryOf(query),
+      what: `list ${resource.plural}`,
+      signal,
+    })) as { metadata?: { resourceVersion?: string; continue?: string }; items?: T[] | null };
+    const items = answer.items ?? [];
+    // Items of a list come without their kind.
+    for (const item of items) {
+      item.apiVersion ??= apiVersionOf(resource);
+      item.kind ??= resource.kind;
+    }
+    const more = answer.metadata?.continue;
+    return {
+      items,
+      resourceVersion: answer.metadata?.resourceVersion ?? '',
+      continue: more === '' ? undefined : more,
+    };
+  }
+
+  create<T extends KubeObject>(
+    resource: Resource<T>,
+    object: NewObject<T>,
+    options: CallOptions = {},
+  ): Promise<T> {
+    const { namespace, name, generateName } = object.metadata;
+    const body = { ...object, apiVersion: apiVersionOf(resource), kind: resource.kind };
+    return this.#transport.json({
+      method: 'POST',
+      path: pathOf(resource, { namespace }),
+      body,
+      what: `create ${described(resource, { name: name ?? `${generateName ?? ''}*`, namespace })}`,
+      signal: options.signal,
+    }) as Promise<T>;
+  }
+
+  /** A PUT with the `resourceVersion` that the object carries: throws `KUBE_CONFLICT` when somebody was first. */
+  replace<T extends KubeObject>(
+    resource: Resource<T>,
+    object: T,
+    options: CallOptions = {},
+  ): Promise<T> {
+    const body = { ...object, apiVersion: apiVersionOf(resource), kind: resource.kind };
+    return this.#call('PUT', resource, object.metadata, { ...options, body });
+  }
+
+  /** JSON merge patch (RFC 7386). */
+  patch<T extends KubeObject>(
+    resource: Resource<T>,
+    ref: ObjectRef,
+    patch: object,
+    options: CallOptions & { subresource?: string } = {},
+  ): Promise<T> {
+    const contentType = 'application/merge-patch+json';
+    return this.#call('PATCH', resource, ref, { ...options, body: patch, contentType });
+  }
+
+  /** True when there was something to delete. */
+  async delete<T extends KubeObject>(
+    resource: Resource<T>,
+    ref: ObjectRef,
+    options: DeleteOptions = {},
+  ): Promise<boolean> {
+    const { uid, gracePeriodSeconds, signal } = options;
+    const body = {
+      ...(gracePeriodSeconds !== undefined && { gracePeriodSeconds }),
+      ...(uid !== undefined && { preconditions: { uid } }),
+    };
+    try {
+      await this.#call('DELETE', resource, ref, { signal, body });
+      return true;
+    } catch (error) {
+      if (isCode(error, 'KUBE_NOT_FOUND')) return false;
+      // The precondition: one of the same name, but not this one.
+      if (uid !== undefined && isCode(error, 'KUBE_CONFLICT')) return false;
+      throw error;
+    }
+  }
+
+  /**
+   * What happens from a version on, until the server ends it, which it does every few minutes.
+   * Throws `KUBE_GONE` when the version is too old: list again.
+   */
+  async *watch<T extends KubeObject>(
+    resource: Resource<T>,
+    options: WatchOptions = {},
+  ): AsyncGenerator<WatchEvent<T>> {
+    const { namespace, signal, labelSelector, fieldSelector, resourceVersion } = options;
+    const what = `watch ${resource.plural}`;
+    const query = {
+      watch: 1,
+      allowWatchBookmarks: 1,
+      labelSelector,
+      fieldSelector,
+      resourceVersion,
+      timeoutSeconds: options.timeoutSeconds,
+    };
+    const body = await this.#transport.open({
+      method: 'GET',
+      path: pathOf(resource, { namespace }) + queryOf(query),
+      what,
+      signal,
+      timeoutMs: 0,
+    });
+    if (options.onActivity) body.on('data', options.onActivity);
+    // An error of the stream ends the lines; it is looked at afterwards.
+    let failure: unknown;
+    body.on('error', (error) => (failure = error));
+    const lines = createInterface({ input: body, crlfDelay: Infinity });
+    try {
+      for await (const line of lines) {
+        if (line === '') continue;
+        const event = JSON.parse(line) as { type: string; object: unknown };
+        if (event.type === 'ERROR') {
+          const status = event.object as Status;
+          throw kubeError(what, status.code ?? 500, status);
+        }
+        yield event as WatchEvent<T>;
+      }
+    } catch (error) {
+      if (error instanceof SyntaxError) throw unreachable(what, error);
+      throw error;
+    } finally {
+      lines.close();
+      body.destroy();
+    }
+    signal?.throwIfAborted();
+    if (failure !== undefined) throw unreachable(what, failure);
+  }
+
+  /** The log of a container, as far as it is kept. */
+  podLog(ref: ObjectRef, container: string, options: CallOptions = {}): Promise<string> {
+    const path = `/api/v1/namespaces/${ref.namespace ?? ''}/pods/${ref.name}/log${queryOf({ container })}`;
+    return this.#transport.text({
+      method: 'GET',
+      path,
+      what: `read the log of pod ${ref.name}`,
+      signal: options.signal,
+    });
+  }
+
+  /** Anything else, by its path. */
+  raw(request: Omit<Request, 'what'> & { what?: string }): Promise<unknown> {
+    return this.#transport.json({ what: `${request.method} ${request.path}`, ...request });
+  }
+
+  close(): void {
+    this.#transport.close();
+  }
+
+  #call<T extends KubeObject>(
+    method: string,
+    resource: Resource<T>,
+    ref: ObjectRef,
+    options: Pick<Request, 'body' | 'contentType' | 'signal'> & { subresource?: string },
+  ): Promise<T> {
+    const { subresource, ...rest } = options;
+    const tail = subresource === undefined ? '' : `/${subresource}`;
+    return this.#transport.json({
+      method,
+      path: pathOf(resource, ref) + tail,
+      what: `${VERBS[method] ?? method} ${described(resource, ref)}`,
+      ...rest,
+    }) as Promise<T>;
+  }
+}
+
+const VERBS: Record<string, string> = {
+  GET: 'get',
+  PUT: 'update',
+  PATCH: 'patch',
+  DELETE: 'delete',
+};
+
+function described(resource: Resource<KubeObject>, { namespace, name }: ObjectRef): string {
+  const kind = resource.kind.charAt(0).toLowerCase() + resource.kind.slice(1);
+  return namespace === undefined ? `${kind} ${name}` : `${kind} ${namespace}/${name}`;
+}
+
+/** Where a resource, or with a name one object, is on the server. */
+export function pathOf(
+  resource: Resource<KubeObject>,
+  { namespace, name }: { namespace?: string | undefined; name?: string },
+): string {
+  const root = resource.group === '' ? '/api' : `/apis/${resource.group}`;
+  const scope =
+    resource.namespaced && namespace !== undefined
+      ? `/namespaces/${encodeURIComponent(namespace)}`
+      : '';
+  const tail = name === undefined ? '' : `/${encodeURIComponent(name)}`;
+  return `${root}/${resource.version}${scope}/${resource.plural}${tail}`;
+}
+
+function queryOf(parameters: Record<string, string | number | undefined>): string {
+  const pairs = Object.entries(parameters).filter(([, value]) => value !== undefined);
+  if (pairs.length === 0) return '';
+  const texts = Object.fromEntries(pairs.map(([key, value]) => [key, String(value)]));
+  return `?${new URLSearchParams(texts).toString()}`;
+}

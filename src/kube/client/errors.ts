@@ -1,0 +1,56 @@
+import { CodedError } from '../../base/index.ts';
+
+/** What the API server answers beside success (metav1.Status). */
+export interface Status {
+  kind?: string;
+  reason?: string;
+  message?: string;
+  code?: number;
+  details?: { retryAfterSeconds?: number };
+}
+
+/** Codes of what the API server refuses; the reason tells conflicts from things that are there already (both 409). */
+function codeOf(httpStatus: number, reason: string | undefined): string {
+  switch (httpStatus) {
+    case 401:
+      return 'KUBE_UNAUTHORIZED';
+    case 403:
+      return 'KUBE_FORBIDDEN';
+    case 404:
+      return 'KUBE_NOT_FOUND';
+    case 409:
+      return reason === 'AlreadyExists' ? 'KUBE_ALREADY_EXISTS' : 'KUBE_CONFLICT';
+    case 410:
+      return 'KUBE_GONE';
+    case 422:
+      return 'KUBE_INVALID';
+    case 429:
+      return 'KUBE_THROTTLED';
+    default:
+      return httpStatus >= 500 ? 'KUBE_UNAVAILABLE' : 'KUBE_REFUSED';
+  }
+}
+
+const PASSING = new Set(['KUBE_THROTTLED', 'KUBE_UNAVAILABLE', 'KUBE_CONFLICT', 'KUBE_GONE']);
+
+/** An answer of the API server as an error. `retryAfterMs` is a fact where the server asked for a pause. */
+export function kubeError(
+  what: string,
+  httpStatus: number,
+  status: Status | undefined,
+  retryAfterSeconds?: number,
+): CodedError {
+  const code = codeOf(httpStatus, status?.reason);
+  const seconds = status?.details?.retryAfterSeconds ?? retryAfterSeconds;
+  return new CodedError(code, `${what}: ${status?.message ?? `HTTP status ${httpStatus}`}`, {
+    retry: PASSING.has(code) ? 'backoff' : 'never',
+    facts: { httpStatus, ...(seconds && { retryAfterMs: seconds * 1000 }) },
+  });
+}
+
+/** The API server was not reached, or the connection broke. */
+export function unreachable(what: string, cause: unknown): CodedError {
+  const text = cause instanceof Error ? cause.message : String(cause);
+  const message = `${what}: cannot reach the API server: ${text}`;
+  return new CodedError('KUBE_UNAVAILABLE', message, { cause, retry: 'backoff' });
+}

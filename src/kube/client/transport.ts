@@ -1,0 +1,192 @@
+import * as http from 'node:http';
+import * as https from 'node:https';
+import type { KubeConfig } from '@kubernetes/client-node';
+import { type Clock, CodedError, SECOND_NS, systemClock } from '../../base/index.ts';
+import { kubeError, type Status, unreachable } from './errors.ts';
+
+export interface Request {
+  readonly method: string;
+  /** Path and query. */
+  readonly path: string;
+  readonly body?: unknown;
+  readonly contentType?: string;
+  readonly signal?: AbortSignal | undefined;
+  /** For messages: what was being done to which object. */
+  readonly what: string;
+  /** Without it {@link REQUEST_MS}; 0 for streams, which have their own watch over silence. */
+  readonly timeoutMs?: number;
+}
+
+/** A request that takes longer has lost its server. client-go has no limit here; a hang would be silent. */
+const REQUEST_MS = 32_000;
+/** How long credentials are used before they are asked for again: tokens in files are replaced every hour or so. */
+const CREDENTIALS_NS = 10n * SECOND_NS;
+const SOCKETS_MAX = 32;
+const ERROR_BYTES_MAX = 64 << 10;
+
+interface Connection {
+  readonly options: https.RequestOptions;
+  readonly agent: http.Agent;
+}
+
+/**
+ * Requests to one API server over kept-alive connections. Addresses, certificates and credentials (also by exec
+ * plugins and token files) are those of client-node's KubeConfig; its generated clients are not used, since they drop
+ * the fields that their models do not know, and cost 87 MiB.
+ */
+export class Transport {
+  readonly #config: KubeConfig;
+  readonly #base: URL;
+  readonly #userAgent: string;
+  readonly #clock: Clock;
+  #connection: Promise<Connection> | undefined;
+  #connectionUntilNs = 0n;
+  #identity = '';
+  #agent: http.Agent | undefined;
+
+  constructor(config: KubeConfig, userAgent: string, clock: Clock = systemClock) {
+    const cluster = config.getCurrentCluster();
+    if (!cluster) {
+      const text = 'no Kubernetes cluster is configured: set KUBECONFIG, or run in a pod';
+      throw new CodedError('NO_CLUSTER', text);
+    }
+    this.#config = config;
+    this.#base = new URL(cluster.server);
+    this.#userAgent = userAgent;
+    this.#clock = clock;
+  }
+
+  get server(): string {
+    return this.#base.origin;
+  }
+
+  /** The answer's JSON. Throws the `KUBE_*` errors. */
+  async json(request: Request): Promise<unknown> {
+    const text = await this.text(request);
+    try {
+      return JSON.parse(text);
+    } catch (cause) {
+      throw unreachable(request.what, cause);
+    }
+  }
+
+  async text(request: Request): Promise<string> {
+    const response = await this.open(request);
+    const parts: Buffer[] = [];
+    try {
+      for await (const part of response) parts.push(part as Buffer);
+    } catch (cause) {
+      request.signal?.throwIfAborted();
+      throw unreachable(request.what, cause);
+    }
+    return Buffer.concat(parts).toString('utf8');
+  }
+
+  /** The open body of a successful answer; whoever gets it reads it to its end or destroys it. */
+  async open(request: Request): Promise<http.IncomingMessage> {
+    const { signal, what } = request;
+    signal?.throwIfAborted();
+    let response: http.IncomingMessage;
+    try {
+      response = await this.#send(request);
+    } catch (cause) {
+      signal?.throwIfAborted();
+      if (cause instanceof CodedError) throw cause;
+      throw unreachable(what, cause);
+    }
+    const code = response.statusCode ?? 0;
+    if (code >= 200 && code < 300) return response;
+    if (code === 401) this.#connectionUntilNs = 0n;
+    const status = await readStatus(response);
+    const after = Number(response.headers['retry-after']);
+    throw kubeError(what, code, status, Number.isFinite(after) ? after : undefined);
+  }
+
+  async #send(request: Request): Promise<http.IncomingMessage> {
+    const { options, agent } = await this.#connect();
+    const body = request.body === undefined ? undefined : JSON.stringify(request.body);
+    const isTls = this.#base.protocol === 'https:';
+    const timeoutMs = request.timeoutMs ?? REQUEST_MS;
+    return new Promise((resolve, reject) => {
+      const sent = (isTls ? https : http).request({
+        ...options,
+        agent,
+        protocol: this.#base.protocol,
+        hostname: this.#base.hostname.replace(/^\[|\]$/g, ''),
+        port: this.#base.port || (isTls ? 443 : 80),
+        method: request.method,
+        path: this.#base.pathname.replace(/\/$/, '') + request.path,
+        headers: {
+          ...options.headers,
+          accept: 'application/json',
+          'user-agent': this.#userAgent,
+          ...(body !== undefined && {
+            'content-type': request.contentType ?? 'application/json',
+            'content-length': Buffer.byteLength(body),
+          }),
+        },
+        ...(request.signal && { signal: request.signal }),
+      });
+      const late = (): void => {
+        sent.destroy(new Error(`no answer within ${timeoutMs / 1000} s`));
+      };
+      if (timeoutMs > 0) sent.setTimeout(timeoutMs, late);
+      sent.on('response', resolve);
+      sent.on('error', reject);
+      sent.end(body);
+    });
+  }
+
+  #connect(): Promise<Connection> {
+    const now = this.#clock.nowNs();
+    if (!this.#connection || now >= this.#connectionUntilNs) {
+      this.#connectionUntilNs = now + CREDENTIALS_NS;
+      this.#connection = this.#authenticate();
+      // What failed is tried again by the next request.
+      this.#connection.catch(() => (this.#connectionUntilNs = 0n));
+    }
+    return this.#connection;
+  }
+
+  async #authenticate(): Promise<Connection> {
+    const options: https.RequestOptions = {};
+    await this.#config.applyToHTTPSOptions(options);
+    const { ca, cert, key, passphrase, pfx, rejectUnauthorized, servername, headers, auth } =
+      options;
+    const tls = { ca, cert, key, passphrase, pfx, rejectUnauthorized, servername };
+    const known = Object.fromEntries(
+      Object.entries(tls).filter(([, value]) => value !== undefined),
+    ) as https.AgentOptions;
+    const identity = JSON.stringify(known);
+    if (!this.#agent || identity !== this.#identity) {
+      this.#agent?.destroy();
+      const shared = { keepAlive: true, maxSockets: SOCKETS_MAX, scheduling: 'lifo' as const };
+      this.#agent =
+        this.#base.protocol === 'https:'
+          ? new https.Agent({ ...shared, ...known })
+          : new http.Agent(shared);
+      this.#identity = identity;
+    }
+    return {
+      options: { ...known, headers: headers ?? {}, ...(auth && { auth }) },
+      agent: this.#agent,
+    };
+  }
+
+  close(): void {
+    this.#agent?.destroy();
+  }
+}
+
+async function readStatus(response: http.IncomingMessage): Promise<Status | undefined> {
+  let text = '';
+  try {
+    for await (const part of response) {
+      text += String(part);
+      if (text.length > ERROR_BYTES_MAX) break;
+    }
+    return JSON.parse(text) as Status;
+  } catch {
+    return text === '' ? undefined : { message: text.slice(0, 200).trim() };
+  }
+}

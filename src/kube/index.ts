@@ -1,0 +1,70 @@
+/**
+ * Kubernetes as this project sees it: objects and resources, a client that keeps what it does not know, caches, work
+ * queues, controllers. Knows nothing of volumes or repositories.
+ */
+export type {
+  Condition,
+  ConfigMap,
+  Container,
+  ContainerStatus,
+  DaemonSet,
+  EnvVar,
+  Event,
+  KubeObject,
+  LabelSelector,
+  LabelSelectorRequirement,
+  Metadata,
+  NewObject,
+  Node,
+  NodeSelectorTerm,
+  ObjectReference,
+  OwnerReference,
+  PersistentVolume,
+  PersistentVolumeClaim,
+  Pod,
+  PodSpec,
+  Secret,
+  StorageClass,
+  Toleration,
+  Volume,
+  VolumeAttachment,
+  VolumeMount,
+  VolumeSnapshot,
+  VolumeSnapshotContent,
+} from './api/core.ts';
+export {
+  apiVersionOf,
+  BACKUP_REPOSITORIES,
+  BACKUP_STORAGE_LOCATIONS,
+  type BackupRepository,
+  CONFIG_MAPS,
+  DAEMON_SETS,
+  DATA_DOWNLOADS,
+  DATA_UPLOADS,
+  type DataDownload,
+  type DataUpload,
+  EVENTS,
+  NAMESPACES,
+  NODES,
+  PODS,
+  PRIORITY_CLASSES,
+  PVCS,
+  PVS,
+  type Resource,
+  SECRETS,
+  STORAGE_CLASSES,
+  VOLUME_ATTACHMENTS,
+  VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOTS,
+} from './api/resources.ts';
+export { type Phase, PHASES } from './api/schema.ts';
+export { matchesSelector, validLabel } from './api/labels.ts';
+export { Cache, keyOf, type Listener, refOf } from './cache/cache.ts';
+export { waitFor, waitGone, type WaitOptions } from './cache/wait.ts';
+export { type CallOptions, KubeClient, type ObjectRef, type WatchEvent } from './client/client.ts';
+export { connectToCluster } from './client/connect.ts';
+export { Controller, type Result } from './controller/controller.ts';
+export { WorkQueue } from './queue/work-queue.ts';
+export { EventRecorder } from './controller/event-recorder.ts';
+export { CRDS } from './api/schema.ts';
+export { customResourceDefinition } from './api/crd.ts';

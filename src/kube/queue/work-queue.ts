@@ -1,0 +1,112 @@
+export interface WorkQueueOptions {
+  /** First delay of a key that failed; doubles up to the last. */
+  readonly backoffFirstMs: number;
+  readonly backoffMaxMs: number;
+  readonly random?: () => number;
+}
+
+/**
+ * Keys to look at, each once however often it was added; a key that is being looked at comes back afterwards. Keys
+ * that failed wait longer each time (client-go's workqueue does the same).
+ */
+export class WorkQueue {
+  readonly #options: WorkQueueOptions;
+  readonly #ready: string[] = [];
+  readonly #queued = new Set<string>();
+  readonly #running = new Set<string>();
+  /** Added while it ran. */
+  readonly #again = new Set<string>();
+  readonly #timers = new Map<string, { timer: NodeJS.Timeout; dueMs: number }>();
+  readonly #failures = new Map<string, number>();
+  readonly #waiting: ((key: string | undefined) => void)[] = [];
+  #isClosed = false;
+
+  constructor(options: WorkQueueOptions) {
+    this.#options = options;
+  }
+
+  get length(): number {
+    return this.#ready.length;
+  }
+
+  add(key: string): void {
+    if (this.#isClosed || this.#queued.has(key)) return;
+    this.#cancelTimer(key);
+    if (this.#running.has(key)) {
+      this.#again.add(key);
+      return;
+    }
+    const taker = this.#waiting.shift();
+    if (taker) {
+      this.#running.add(key);
+      taker(key);
+      return;
+    }
+    this.#queued.add(key);
+    this.#ready.push(key);
+  }
+
+  /** Adds it later; of several times the first counts. */
+  addAfter(key: string, delayMs: number): void {
+    if (this.#isClosed) return;
+    if (delayMs <= 0) {
+      this.add(key);
+      return;
+    }
+    const dueMs = performance.now() + delayMs;
+    const known = this.#timers.get(key);
+    if (known && known.dueMs <= dueMs) return;
+    this.#cancelTimer(key);
+    const timer = setTimeout(() => {
+      this.#timers.delete(key);
+      this.add(key);
+    }, delayMs);
+    this.#timers.set(key, { timer, dueMs });
+  }
+
+  /** Adds it after a delay that grows with every call until {@link forget}. */
+  addFailed(key: string): void {
+    const failures = this.#failures.get(key) ?? 0;
+    this.#failures.set(key, failures + 1);
+    const { backoffFirstMs, backoffMaxMs, random = Math.random } = this.#options;
+    const delayMs = Math.min(backoffMaxMs, backoffFirstMs * 2 ** Math.min(failures, 30));
+    this.addAfter(key, delayMs * (0.75 + random() / 4));
+  }
+
+  forget(key: string): void {
+    this.#failures.delete(key);
+  }
+
+  /** The next key, which {@link done} must follow; undefined when the queue is closed. */
+  take(): Promise<string | undefined> {
+    const key = this.#ready.shift();
+    if (key !== undefined) {
+      this.#queued.delete(key);
+      this.#running.add(key);
+      return Promise.resolve(key);
+    }
+    if (this.#isClosed) return Promise.resolve(undefined);
+    return new Promise((resolve) => this.#waiting.push(resolve));
+  }
+
+  done(key: string): void {
+    this.#running.delete(key);
+    if (this.#again.delete(key)) this.add(key);
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    for (const { timer } of this.#timers.values()) clearTimeout(timer);
+    this.#timers.clear();
+    this.#ready.length = 0;
+    this.#queued.clear();
+    for (const taker of this.#waiting.splice(0)) taker(undefined);
+  }
+
+  #cancelTimer(key: string): void {
+    const known = this.#timers.get(key);
+    if (!known) return;
+    clearTimeout(known.timer);
+    this.#timers.delete(key);
+  }
+}

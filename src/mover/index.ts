@@ -1,0 +1,13 @@
+/** The data path: one volume into a repository, or back, as Velero records it. Knows nothing of Kubernetes. */
+export type { Progress } from './progress.ts';
+export {
+  backupVolume,
+  type BackupVolumeOptions,
+  type BackupVolumeResult,
+  describeMove,
+  isCanceled,
+  REPOSITORY_CLIENT,
+  REQUESTOR,
+  restoreVolume,
+  volumeSource,
+} from './volume.ts';

@@ -1,0 +1,261 @@
+import { statSync } from 'node:fs';
+import * as fs from 'node:fs/promises';
+import { dirname } from 'node:path';
+import { CanceledError, CodedError, formatBytes, isCode, type Logger } from '../base/index.ts';
+import type { Repository } from '../repository/index.ts';
+import {
+  getSnapshot,
+  listSnapshots,
+  type Policy,
+  policySchema,
+  putPolicy,
+  type SourceInfo,
+} from '../snapshot/index.ts';
+import {
+  createSnapshot,
+  deviceBytes,
+  newRestoreCounters,
+  newUploadCounters,
+  restoreBlocks,
+  restoreTree,
+} from '../uploader/index.ts';
+import { type Progress, watchProgress } from './progress.ts';
+
+/** Who asks: part of the path that snapshots are recorded under, and a tag (Velero: pkg/uploader/types.go). */
+export const REQUESTOR = 'snapshot-data-upload-download';
+const UPLOADER = 'kopia';
+const PIN = 'velero-pin';
+/** Velero keeps all snapshots until their backup is deleted: the largest number that its policy can hold. */
+const KEEP_ALL = 2 ** 31 - 1;
+const ERRORS_SHOWN_MAX = 11;
+
+/** Velero's client of every repository. */
+export const REPOSITORY_CLIENT = { username: 'default', hostname: 'default' };
+
+export interface VolumeMoveOptions {
+  readonly repository: Repository;
+  /** Where the volume is mounted, or its device. */
+  readonly path: string;
+  readonly isBlock: boolean;
+  readonly logger: Logger;
+  readonly signal: AbortSignal;
+  /** `spec.dataMoverConfig`. */
+  readonly config: Readonly<Record<string, string>>;
+  /** Called at a bounded rate, never going back; a last time with all done. */
+  readonly onProgress: (progress: Progress) => void;
+  readonly progressIntervalMs: number;
+  /** Without a byte read, restored or stored for this long, the move fails. */
+  readonly stallMs: number;
+}
+
+export interface BackupVolumeOptions extends VolumeMoveOptions {
+  readonly sourceNamespace: string;
+  readonly sourcePvc: string;
+  readonly operationId: string;
+}
+
+export interface BackupVolumeResult {
+  readonly snapshotId: string;
+  readonly totalBytes: number;
+  readonly incrementalBytes: number;
+}
+
+/** Under which source the volume of a PVC is recorded, in any repository of Velero. */
+export const volumeSource = (namespace: string, pvc: string): SourceInfo => ({
+  host: REPOSITORY_CLIENT.hostname,
+  userName: REPOSITORY_CLIENT.username,
+  path: `${REQUESTOR}/${UPLOADER}/${namespace}/${pvc}`,
+});
+
+/**
+ * Stores a volume as Velero's data mover does: policy, tags, pin and source are its own. Whatever of the volume can't
+ * be read fails the backup, and no snapshot is left that looks whole.
+ * Throws `VOLUME_INCOMPLETE`, `BAD_MOVER_CONFIG`, `STALLED`, `CANCELED`, and what the upload throws.
+ */
+export async function backupVolume(options: BackupVolumeOptions): Promise<BackupVolumeResult> {
+  const { repository, path, isBlock, logger, config } = options;
+  const source = volumeSource(options.sourceNamespace, options.sourcePvc);
+  const parallel = countOf(config, 'ParallelFilesUpload');
+  await assertVolume(path, isBlock);
+  await putPolicy(repository, source, volumePolicy(parallel));
+  await repository.flush();
+  const counters = newUploadCounters();
+  const estimate = await estimatedBytes(options, source);
+  const progress = watchProgress(options, () => {
+    const done = counters.bytesRead + counters.cachedBytes;
+    return {
+      doneBytes: done,
+      totalBytes: Math.max(estimate, done),
+      movedBytes: counters.bytesPacked,
+    };
+  });
+  try {
+    const result = await progress.run((signal) =>
+      createSnapshot(repository, path, {
+        source,
+        logger,
+        signal,
+        counters,
+        block: isBlock,
+        description: 'Kopia Uploader',
+        pins: [PIN],
+        tags: {
+          'snapshot-requester': REQUESTOR,
+          'snapshot-uploader': UPLOADER,
+          'velero.io/async-operation-id': options.operationId,
+        },
+        ...(parallel !== undefined && { parallel }),
+      }),
+    );
+    const { id, snapshot, rootEntry } = result;
+    if (snapshot.incomplete !== undefined) throw new CanceledError('user');
+    if (counters.errors > 0) {
+      repository.manifests.delete(id);
+      await repository.flush();
+      throw incomplete(counters.errors, rootEntry.summary?.errors ?? []);
+    }
+    const totalBytes = snapshot.stats.totalSize;
+    progress.finish(totalBytes);
+    const incrementalBytes = isBlock ? counters.bytesNew : totalBytes - counters.cachedBytes;
+    return { snapshotId: id, totalBytes, incrementalBytes: Math.max(0, incrementalBytes) };
+  } finally {
+    progress.stop();
+  }
+}
+
+function incomplete(
+  count: number,
+  errors: readonly { readonly path: string; readonly error: string }[],
+): CodedError {
+  const shown = errors
+    .slice(0, ERRORS_SHOWN_MAX)
+    .map(({ path, error }) => `Error when processing ${path}: ${error}`);
+  if (count > shown.length) shown.push('too many errors, ignored...');
+  const text = `Failed to run kopia backup: ${shown.join('\n')}`;
+  return new CodedError('VOLUME_INCOMPLETE', text);
+}
+
+export interface RestoreVolumeOptions extends VolumeMoveOptions {
+  readonly snapshotId: string;
+}
+
+/**
+ * Writes a snapshot over a volume. Throws `SNAPSHOT_NOT_FOUND`, `BAD_MOVER_CONFIG`, `STALLED`, `CANCELED`, and what the
+ * restore throws.
+ */
+export async function restoreVolume(
+  options: RestoreVolumeOptions,
+): Promise<{ totalBytes: number }> {
+  const { repository, path, isBlock, logger, config, snapshotId } = options;
+  countOf(config, 'ParallelFilesDownload');
+  const sparse = flagOf(config, 'WriteSparseFiles');
+  await assertVolume(path, isBlock);
+  const { rootEntry, stats } = await getSnapshot(repository, snapshotId);
+  if (!rootEntry) throw new CodedError('DAMAGED_SNAPSHOT', `snapshot ${snapshotId} has no root`);
+  const counters = newRestoreCounters();
+  const total = rootEntry.summary?.size ?? stats.totalSize;
+  const progress = watchProgress(options, () => ({
+    doneBytes: Math.min(counters.bytes, total),
+    totalBytes: total,
+    movedBytes: counters.bytes + counters.files,
+  }));
+  try {
+    const restore = isBlock ? restoreBlocks : restoreTree;
+    await progress.run((signal) =>
+      restore(repository, rootEntry, path, {
+        logger,
+        signal,
+        counters,
+        overwrite: 'always',
+        sparse,
+      }),
+    );
+    progress.finish(total);
+    return { totalBytes: total };
+  } finally {
+    progress.stop();
+  }
+}
+
+async function assertVolume(path: string, isBlock: boolean): Promise<void> {
+  let stat: Awaited<ReturnType<typeof fs.stat>>;
+  try {
+    stat = await fs.stat(path);
+  } catch (cause) {
+    throw new CodedError('NO_VOLUME', `the volume is not there: ${path}`, { cause });
+  }
+  if (isBlock && !stat.isBlockDevice() && !stat.isFile()) {
+    throw new CodedError('NO_VOLUME', `source path ${path} is not a block device`);
+  }
+  if (!isBlock && !stat.isDirectory()) {
+    throw new CodedError('NO_VOLUME', `source path ${path} is not a directory`);
+  }
+}
+
+/** Velero's policy of a volume's source; made anew before each upload (pkg/uploader/kopia/snapshot.go). */
+const volumePolicy = (parallel: number | undefined): Policy =>
+  policySchema.parse({
+    retention: {
+      keepLatest: KEEP_ALL,
+      keepHourly: KEEP_ALL,
+      keepDaily: KEEP_ALL,
+      keepWeekly: KEEP_ALL,
+      keepMonthly: KEEP_ALL,
+      keepAnnual: KEEP_ALL,
+    },
+    errorHandling: { ignoreUnknownTypes: true },
+    scheduling: { manual: true },
+    compression: { compressorName: 'none' },
+    upload: {
+      parallelUploadAboveSize: 2 ** 31,
+      ...(parallel !== undefined && { maxParallelFileReads: parallel }),
+    },
+  });
+
+/**
+ * How much there will be to do, before it is known: the size of a device; of a mounted volume what its file system
+ * says is in use; else what the last snapshot had.
+ */
+async function estimatedBytes(
+  { repository, path, isBlock }: VolumeMoveOptions,
+  source: SourceInfo,
+): Promise<number> {
+  if (isBlock) {
+    const stat = await fs.stat(path);
+    return stat.isBlockDevice() ? deviceBytes(path) : stat.size;
+  }
+  if (statSync(path).dev !== statSync(dirname(path)).dev) {
+    const { blocks, bfree, bsize } = await fs.statfs(path);
+    return (blocks - bfree) * bsize;
+  }
+  const last = (await listSnapshots(repository, { source })).findLast(({ incomplete: i }) => !i);
+  return last?.stats.totalSize ?? 0;
+}
+
+function countOf(config: Readonly<Record<string, string>>, key: string): number | undefined {
+  const text = config[key];
+  if (text === undefined) return undefined;
+  const count = Number(text);
+  if (!Number.isInteger(count)) throw badConfig(key, text, 'a whole number');
+  return count > 0 ? Math.min(count, 64) : undefined;
+}
+
+function flagOf(config: Readonly<Record<string, string>>, key: string): boolean {
+  const text = config[key] ?? 'false';
+  if (/^(1|t|T|TRUE|true|True)$/.test(text)) return true;
+  if (/^(0|f|F|FALSE|false|False)$/.test(text)) return false;
+  throw badConfig(key, text, 'true or false');
+}
+
+const badConfig = (key: string, text: string, wanted: string): CodedError =>
+  new CodedError(
+    'BAD_MOVER_CONFIG',
+    `failed to get uploader config: ${key} is "${text}", not ${wanted}`,
+  );
+
+/** One line for the log: what was moved and how fast. */
+export const describeMove = (bytes: number, seconds: number): string =>
+  `${formatBytes(bytes)} in ${seconds.toFixed(1)} s`;
+
+export const isCanceled = (error: unknown): boolean =>
+  isCode(error, 'CANCELED') || (error instanceof Error && error.name === 'AbortError');

@@ -1,0 +1,58 @@
+import { execFileSync } from 'node:child_process';
+import * as fs from 'node:fs';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { DATA_DOWNLOADS, DATA_UPLOADS, PVCS, PVS } from '../../src/kube/index.ts';
+import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
+import { makeTree } from '../support/trees.ts';
+
+describe('a DataUpload and a DataDownload', () => {
+  let cluster: TestCluster;
+  beforeAll(async () => {
+    cluster = await TestCluster.start();
+    cluster.startAgent('node-1');
+    cluster.startAgent('node-2');
+    await cluster.makeNamespace('app');
+    await cluster.makeNamespace('app2');
+  });
+  afterAll(async () => {
+    await cluster[Symbol.asyncDispose]();
+  });
+
+  it('move a volume into the repository and back, byte for byte, and leave nothing behind', async () => {
+    const source = await cluster.makeVolume('app', 'data');
+    makeTree(`${source}/tree`, 'lifecycle');
+    const snapshot = await cluster.makeSnapshot('app', 'data');
+    await cluster.createUpload('up1', { namespace: 'app', pvc: 'data', snapshot });
+    const upload = await cluster.waitUpload('up1');
+    expect(upload.status?.message ?? '').toBe('');
+    expect(upload.status).toMatchObject({ phase: 'Completed', nodeOS: 'linux' });
+    const { progress, snapshotID = '' } = upload.status ?? {};
+    expect(snapshotID).toMatch(/^[0-9a-f]{32}$/);
+    expect(progress?.bytesDone).toBe(progress?.totalBytes);
+    expect(await cluster.leftovers()).toEqual([]);
+
+    await cluster.makeTarget('app2', 'data');
+    await cluster.createDownload('down1', {
+      namespace: 'app2',
+      pvc: 'data',
+      snapshotID,
+      sourceNamespace: 'app',
+    });
+    const download = await cluster.waitDownload('down1');
+    expect(download.status?.message ?? '').toBe('');
+    expect(download.status?.phase).toBe('Completed');
+    const target = await cluster.volumeOf('app2', 'data');
+    execFileSync('diff', ['-r', '--no-dereference', source, target]);
+    const claim = await cluster.client.get(PVCS, { namespace: 'app2', name: 'data' });
+    const volume = await cluster.client.get(PVS, { name: claim.spec.volumeName ?? '' });
+    expect(volume.spec.persistentVolumeReclaimPolicy).toBe('Delete');
+    expect(await cluster.leftovers()).toEqual([]);
+    const namespace = NAMESPACE;
+    const ended = [
+      await cluster.client.get(DATA_UPLOADS, { namespace, name: 'up1' }),
+      await cluster.client.get(DATA_DOWNLOADS, { namespace, name: 'down1' }),
+    ];
+    for (const { metadata } of ended) expect(metadata.finalizers ?? []).toEqual([]);
+    fs.accessSync(target);
+  });
+});
