@@ -38,6 +38,12 @@ export interface DevClusterOptions {
 
 export const STORAGE_CLASS = 'dir';
 export const LATE_STORAGE_CLASS = 'dir-wait';
+const ROOM = { cpu: '64', memory: '256Gi', pods: '1000' };
+const NODE_STATUS = {
+  capacity: ROOM,
+  allocatable: ROOM,
+  conditions: [{ type: 'Ready', status: 'True', reason: 'Simulated' }],
+};
 
 /** What a cluster has beside its API server, simulated: nodes that run pods, a CSI driver, Velero's objects. */
 export class DevCluster {
@@ -92,6 +98,9 @@ export class DevCluster {
       await add(NODES, {
         metadata: { name, labels: { 'kubernetes.io/os': 'linux', 'kubernetes.io/hostname': name } },
       });
+      // For a real scheduler: it has room, and is not tainted as a node is that never reported.
+      await client.patch(NODES, { name }, { spec: { taints: null } });
+      await client.patch(NODES, { name }, { status: NODE_STATUS }, { subresource: 'status' });
     }
     for (const [name, volumeBindingMode] of [
       [STORAGE_CLASS, 'Immediate'],

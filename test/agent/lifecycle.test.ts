@@ -3,12 +3,24 @@ import * as fs from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { DATA_DOWNLOADS, DATA_UPLOADS, PVCS, PVS } from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
+import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
 import { makeTree } from '../support/trees.ts';
 
-describe('a DataUpload and a DataDownload', () => {
+const CLUSTERS = [
+  ['the embedded API server', false],
+  ['a real API server', true],
+] as const;
+
+describe.each(CLUSTERS)('on %s', (_name, isReal) => {
+  if (isReal && !hasRealApi()) {
+    it.skip('a DataUpload and a DataDownload', () => undefined);
+    return;
+  }
   let cluster: TestCluster;
+  let api: RealApi | undefined;
   beforeAll(async () => {
-    cluster = await TestCluster.start();
+    api = isReal ? await startRealApi(21_000) : undefined;
+    cluster = await TestCluster.start(api && { kubeconfig: api.kubeconfig });
     cluster.startAgent('node-1');
     cluster.startAgent('node-2');
     await cluster.makeNamespace('app');
@@ -16,6 +28,7 @@ describe('a DataUpload and a DataDownload', () => {
   });
   afterAll(async () => {
     await cluster[Symbol.asyncDispose]();
+    await api?.[Symbol.asyncDispose]();
   });
 
   it('move a volume into the repository and back, byte for byte, and leave nothing behind', async () => {

@@ -1,0 +1,158 @@
+import { execFile } from 'node:child_process';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import * as fs from 'node:fs/promises';
+import { homedir, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { parseAllDocuments } from 'yaml';
+import { isCode } from '../../src/base/index.ts';
+import {
+  connectToCluster,
+  CRDS,
+  customResourceDefinition,
+  type KubeClient,
+} from '../../src/kube/index.ts';
+
+const run = promisify(execFile);
+const PEERS_DIR =
+  process.env.PEERS_DIR ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), '.peers');
+const SCRIPTS = new URL('../peers/', import.meta.url).pathname;
+const NEEDED = ['etcd', 'kube-apiserver', 'kube-controller-manager', 'kube-scheduler', 'kubectl'];
+
+/** True where the binaries are; with REQUIRE_PEERS=1 their absence is an error. */
+export function hasRealApi(): boolean {
+  const missing = NEEDED.filter((name) => !existsSync(join(PEERS_DIR, 'bin', name)));
+  if (missing.length === 0) return true;
+  if (process.env.REQUIRE_PEERS === '1') {
+    throw new Error(
+      `peers are missing: ${missing.join(', ')}; run test/peers/install.sh etcd kubernetes`,
+    );
+  }
+  return false;
+}
+
+export interface RealApi extends AsyncDisposable {
+  readonly kubeconfig: string;
+  readonly client: KubeClient;
+  readonly directory: string;
+  readonly portBase: number;
+  /** kubectl with this cluster. */
+  kubectl(...parameters: string[]): Promise<string>;
+  stack(command: 'up' | 'down', ...parts: string[]): Promise<void>;
+}
+
+/** etcd and kube-apiserver, with controller-manager and scheduler, and the CRDs that agents need. */
+export async function startRealApi(portBase: number): Promise<RealApi> {
+  const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-api-'));
+  const env = {
+    ...process.env,
+    PEERS_DIR,
+    PORT_BASE: String(portBase),
+    KUBECONFIG: join(directory, 'kubeconfig'),
+    // Nodes here have no kubelet whose absence could be noticed, and agents are started by the tests.
+    KCM_CONTROLLERS: '*,-node-lifecycle-controller,-daemonset-controller',
+  };
+  const stack = async (command: string, ...parts: string[]): Promise<void> => {
+    await run(join(SCRIPTS, 'stack.sh'), [command, directory, ...parts], { env });
+  };
+  try {
+    await stack('up', 'etcd', 'api', 'kcm', 'sched');
+    const kubeconfig = join(directory, 'kubeconfig');
+    const client = connectToCluster({ kubeconfig, userAgent: 'longshore-test/1' });
+    await installCrds(client);
+    await client.raw({
+      method: 'POST',
+      path: '/apis/storage.k8s.io/v1/csidrivers',
+      body: {
+        apiVersion: 'storage.k8s.io/v1',
+        kind: 'CSIDriver',
+        metadata: { name: 'dir.csi.longshore.dev' },
+        spec: { attachRequired: false },
+      },
+    });
+    return {
+      kubeconfig,
+      client,
+      directory,
+      portBase,
+      kubectl: async (...parameters) => {
+        const { stdout } = await run(join(PEERS_DIR, 'bin/kubectl'), parameters, { env });
+        return stdout;
+      },
+      stack: (command, ...parts) => stack(command, ...parts),
+      async [Symbol.asyncDispose]() {
+        client.close();
+        await stack('down');
+        await fs.rm(directory, { recursive: true, force: true });
+      },
+    };
+  } catch (error) {
+    await stack('down').catch(() => undefined);
+    throw error;
+  }
+}
+
+/** Snapshots' are the real ones; of Velero's kinds that are not ours only the location is needed. */
+async function installCrds(client: KubeClient): Promise<void> {
+  const folder = join(PEERS_DIR, 'crds', 'snapshot');
+  const snapshots = readdirSync(folder).flatMap((name) =>
+    parseAllDocuments(readFileSync(join(folder, name), 'utf8')).map(
+      (document) => document.toJS() as object,
+    ),
+  );
+  for (const body of [...snapshots, ...CRDS.map(customResourceDefinition), LOCATION_CRD]) {
+    await createCrd(client, body);
+  }
+}
+
+const CRD_PATH = '/apis/apiextensions.k8s.io/v1/customresourcedefinitions';
+
+/** Creates a CustomResourceDefinition and waits until it is served. */
+export async function createCrd(client: KubeClient, body: object): Promise<void> {
+  try {
+    await client.raw({ method: 'POST', path: CRD_PATH, body });
+  } catch (error) {
+    if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+  }
+  const { metadata } = body as { metadata: { name: string } };
+  for (let attempt = 0; attempt < 100; attempt++) {
+    const now = (await client.raw({ method: 'GET', path: `${CRD_PATH}/${metadata.name}` })) as {
+      status?: { conditions?: { type: string; status: string }[] };
+    };
+    const isServed = now.status?.conditions?.some(
+      ({ type, status }) => type === 'Established' && status === 'True',
+    );
+    if (isServed === true) return;
+    await new Promise((resume) => setTimeout(resume, 100));
+  }
+  throw new Error(`${metadata.name} was not established`);
+}
+
+const LOCATION_CRD = {
+  apiVersion: 'apiextensions.k8s.io/v1',
+  kind: 'CustomResourceDefinition',
+  metadata: { name: 'backupstoragelocations.velero.io' },
+  spec: {
+    group: 'velero.io',
+    names: {
+      kind: 'BackupStorageLocation',
+      listKind: 'BackupStorageLocationList',
+      plural: 'backupstoragelocations',
+      singular: 'backupstoragelocation',
+    },
+    scope: 'Namespaced',
+    versions: [
+      {
+        name: 'v1',
+        served: true,
+        storage: true,
+        schema: {
+          openAPIV3Schema: {
+            type: 'object',
+            properties: { spec: { type: 'object', 'x-kubernetes-preserve-unknown-fields': true } },
+          },
+        },
+      },
+    ],
+  },
+};
