@@ -1,5 +1,12 @@
 import { writeFileSync } from 'node:fs';
-import { type Clock, CanceledError, CodedError, type Logger, messageOf } from '../base/index.ts';
+import {
+  type Clock,
+  CanceledError,
+  CodedError,
+  type Logger,
+  messageOf,
+  withRetry,
+} from '../base/index.ts';
 import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,
@@ -56,6 +63,7 @@ const WORDS = {
 /** Kubernetes keeps no more of a termination message. */
 const TERMINATION_BYTES_MAX = 4096;
 const CANCELED = 'data path is canceled';
+const AWAY_PAUSE_MS = 5000;
 const FOREVER_MS = 2 ** 31 - 1;
 
 /**
@@ -212,10 +220,18 @@ async function openFor(
   let step = `error to ensure backup repository ${repositoryName}`;
   try {
     const { directory, defaultCredentials } = options;
-    const [access] = await Promise.all([
-      loadRepositoryAccess({ ...query, directory, defaultCredentials }),
-      ensureBackupRepository(query, options.resourceTimeoutMs),
-    ]);
+    const load = (): Promise<[RepositoryAccess, unknown]> =>
+      Promise.all([
+        loadRepositoryAccess({ ...query, directory, defaultCredentials }),
+        ensureBackupRepository(query, options.resourceTimeoutMs),
+      ]);
+    // An API server that is away for a while is no reason to give a backup up.
+    const attemptsMax = Math.ceil(options.resourceTimeoutMs / AWAY_PAUSE_MS);
+    const [access] = await withRetry(load, {
+      budgetOf: () => ({ attemptsMax, delayMsMax: AWAY_PAUSE_MS }),
+      firstDelayMs: 200,
+      signal,
+    });
     step = `error to open backup repository ${repositoryName}`;
     return await options.openRepository(access);
   } catch (error) {

@@ -33,8 +33,11 @@ export async function openRepositoryStorage(
 ): Promise<BlobStorage> {
   const stallMs = stallMsOf(flags);
   const limits = {
-    uploadBytesPerSecond: rateOf('--upload-limit', flags.uploadLimit),
-    downloadBytesPerSecond: rateOf('--download-limit', flags.downloadLimit),
+    uploadBytesPerSecond: rateOf('--upload-limit', flags.uploadLimit ?? environment.uploadLimit),
+    downloadBytesPerSecond: rateOf(
+      '--download-limit',
+      flags.downloadLimit ?? environment.downloadLimit,
+    ),
     requestsPerSecond: requestsOf(flags.requestsLimit),
   };
   const bytesMax = cacheBytesOf(flags.cacheSize);

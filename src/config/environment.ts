@@ -29,6 +29,13 @@ export const environment = {
   get stallTimeout(): string | undefined {
     return process.env.LONGSHORE_STALL_TIMEOUT || undefined;
   },
+  /** Rates for commands that name none; the way to slow data movers down. */
+  get uploadLimit(): string | undefined {
+    return process.env.LONGSHORE_UPLOAD_LIMIT || undefined;
+  },
+  get downloadLimit(): string | undefined {
+    return process.env.LONGSHORE_DOWNLOAD_LIMIT || undefined;
+  },
   get progressInterval(): string | undefined {
     return process.env.LONGSHORE_PROGRESS_INTERVAL || undefined;
   },

@@ -260,8 +260,9 @@ export class GenericRestoreExposer {
       await client.delete(PVCS, ref, { signal });
       await waitGone(client, PVCS, ref, wait);
     });
-    await step('error to rebind target PVC', () => this.#bindClaim(target, volume));
+    // The volume first: a claim that names a volume of another claim is looked at again only seconds later.
     await step('error to rebind the restored volume', () => this.#bindVolume(target, volume));
+    await step('error to rebind target PVC', () => this.#bindClaim(target, volume));
     await step(`error to wait for PV ${volume} to be bound`, () =>
       waitFor(client, PVS, { name: volume }, (now) => boundTo(now, targetRef), wait),
     );
@@ -304,7 +305,7 @@ export class GenericRestoreExposer {
     const { client } = this.#options;
     const now = await client.get(PVS, { name });
     const { namespace = '', name: targetName } = target.metadata;
-    if (boundTo(now, { namespace, name: targetName }) === true) return;
+    if (isClaimOf(now, { namespace, name: targetName })) return;
     const wanted = target.spec.selector?.matchLabels ?? {};
     const labels = Object.fromEntries(
       Object.entries(wanted).filter(([key]) => now.metadata.labels?.[key] === undefined),

@@ -19,7 +19,7 @@ const WATCH_SECONDS = 300;
 /** Bookmarks come about every minute; a watch as silent as this hangs. */
 const SILENCE_MS = 150_000;
 const BACKOFF_FIRST_MS = 250;
-const BACKOFF_MAX_MS = 15_000;
+const BACKOFF_MAX_MS = 8000;
 /** A watch that lived for this long was no failure, even if it broke. */
 const LIVED_MS = 5000;
 
