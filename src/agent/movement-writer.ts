@@ -83,6 +83,8 @@ export class MovementWriter<M extends Movement> {
         completionTimestamp: time,
         ...status,
       };
+      // What was said of a mover that died is history once the data is moved.
+      if (copy.status.message === '') delete copy.status.message;
       removeLabel(copy);
       return undefined;
     });

@@ -140,6 +140,7 @@ func (d *driver) DeleteVolume(_ context.Context, q *csi.DeleteVolumeRequest) (*c
 	if err := clean(q.VolumeId); err != nil {
 		return nil, err
 	}
+	d.detach(q.VolumeId)
 	return &csi.DeleteVolumeResponse{}, os.RemoveAll(d.vol(q.VolumeId))
 }
 func (d *driver) ValidateVolumeCapabilities(_ context.Context, q *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {

@@ -1,0 +1,213 @@
+import { execFile, spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import * as fs from 'node:fs/promises';
+import { homedir, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { connectToCluster, type KubeClient } from '../../src/kube/index.ts';
+
+const run = promisify(execFile);
+const PEERS_DIR =
+  process.env.PEERS_DIR ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), '.peers');
+const ROOT = new URL('../../', import.meta.url).pathname;
+const SCRIPT = join(ROOT, 'test/peers/cluster.sh');
+const NEEDED = [
+  ...['etcd', 'kube-apiserver', 'kube-controller-manager', 'kube-scheduler', 'kubectl', 'kubelet'],
+  ...['containerd', 'csidir', 'csi-provisioner', 'csi-snapshotter', 'snapshot-controller'],
+  ...['minio', 'velero', 'velero-plugin-for-aws', 'kopia', 'pause', 'fwd'],
+];
+const BUFFER_BYTES = 64 << 20;
+/** In the image that stands for ours. */
+const IMAGE = 'localhost/longshore:1';
+
+/** True where the binaries are and this is root; with REQUIRE_PEERS=1 their absence is an error. */
+export function hasRealNode(): boolean {
+  const missing = NEEDED.filter((name) => !existsSync(join(PEERS_DIR, 'bin', name)));
+  if (process.getuid?.() !== 0) missing.push('root');
+  if (!existsSync('/usr/sbin/runc')) missing.push('runc (install.sh apt)');
+  if (missing.length === 0) return true;
+  if (process.env.REQUIRE_PEERS === '1') {
+    throw new Error(`peers are missing: ${missing.join(', ')}; run test/peers/install.sh`);
+  }
+  return false;
+}
+
+export type Overlay = 'beside-velero' | 'instead-of-velero';
+
+/** A whole node: kubelet, containerd, the CSI stack, S3, the real Velero; our image is there, our manifests are not. */
+export class RealNode implements AsyncDisposable {
+  readonly directory: string;
+  readonly client: KubeClient;
+  readonly #env: NodeJS.ProcessEnv;
+
+  private constructor(directory: string, env: NodeJS.ProcessEnv) {
+    this.directory = directory;
+    this.#env = env;
+    const kubeconfig = join(directory, 'kubeconfig');
+    this.client = connectToCluster({ kubeconfig, userAgent: 'longshore-test/1' });
+  }
+
+  static async start(portBase: number): Promise<RealNode> {
+    const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-node-'));
+    const env = {
+      ...process.env,
+      PEERS_DIR,
+      PORT_BASE: String(portBase),
+      KUBECONFIG: join(directory, 'kubeconfig'),
+      PATH: `${join(PEERS_DIR, 'bin')}:${process.env.PATH ?? ''}`,
+      HOME: directory,
+    };
+    try {
+      await run(SCRIPT, ['up', directory, 'csi', 'velero', 'longshore'], { env });
+    } catch (error) {
+      await run(SCRIPT, ['down', directory], { env }).catch(() => undefined);
+      throw error;
+    }
+    return new RealNode(directory, env);
+  }
+
+  async kubectl(...parameters: string[]): Promise<string> {
+    const options = { env: this.#env, maxBuffer: BUFFER_BYTES };
+    return (await run('kubectl', parameters, options)).stdout;
+  }
+
+  async velero(...parameters: string[]): Promise<string> {
+    const options = { env: this.#env, maxBuffer: BUFFER_BYTES };
+    return (await run(join(PEERS_DIR, 'bin/velero'), parameters, options)).stdout;
+  }
+
+  async apply(yaml: string): Promise<void> {
+    const child = spawn('kubectl', ['apply', '-f', '-'], {
+      env: this.#env,
+      stdio: ['pipe', 'ignore', 'pipe'],
+    });
+    let errors = '';
+    child.stderr.on('data', (part: Buffer) => (errors += part.toString()));
+    child.stdin.end(yaml);
+    const code = await new Promise((resolve) => child.on('close', resolve));
+    if (code !== 0) throw new Error(`kubectl apply: ${errors}`);
+  }
+
+  /** A fresh namespace has no ServiceAccount for a moment: pods are refused until then. */
+  async applyPatiently(yaml: string): Promise<void> {
+    for (let attempt = 0; ; attempt++) {
+      try {
+        await this.apply(yaml);
+        return;
+      } catch (error) {
+        if (attempt === 20) throw error;
+        await new Promise((resume) => setTimeout(resume, 300));
+      }
+    }
+  }
+
+  /** Our manifests as a user applies them, but for the name of the image, and with flags of the test's own. */
+  async applyOverlay(overlay: Overlay, flags: readonly string[] = []): Promise<void> {
+    const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests', overlay));
+    const more = flags.map((flag) => `\n        - ${flag}`).join('');
+    await this.apply(
+      yaml
+        .replace(/image: longshore$/m, `image: ${IMAGE}`)
+        .replace(/(args:\n\s+- node-agent\n\s+- server)/, `$1${more}`),
+    );
+    const name = overlay === 'beside-velero' ? 'longshore-node-agent' : 'node-agent';
+    await this.kubectl('-n', 'velero', 'rollout', 'status', `ds/${name}`, '--timeout=60s');
+  }
+
+  /** What a volume of csidir holds, on this machine. */
+  async volumePath(namespace: string, pvc: string): Promise<string> {
+    const name = await this.kubectl(
+      '-n',
+      namespace,
+      'get',
+      'pvc',
+      pvc,
+      '-o',
+      'jsonpath={.spec.volumeName}',
+    );
+    return join(this.directory, 'csidir/volumes', name);
+  }
+
+  /** Kopia with the repository of a namespace. */
+  async kopia(namespace: string, ...parameters: string[]): Promise<string> {
+    const folder = join(this.directory, `kopia-${namespace}`);
+    const env = {
+      ...this.#env,
+      KOPIA_PASSWORD: 'static-passw0rd',
+      KOPIA_CHECK_FOR_UPDATES: 'false',
+      KOPIA_CONFIG_PATH: join(folder, 'config'),
+      KOPIA_CACHE_DIRECTORY: join(folder, 'cache'),
+      KOPIA_LOG_DIR: join(folder, 'log'),
+    };
+    const options = { env, maxBuffer: BUFFER_BYTES };
+    const kopia = join(PEERS_DIR, 'bin/kopia');
+    if (!existsSync(join(folder, 'config'))) {
+      await fs.mkdir(folder, { recursive: true });
+      const location = JSON.parse(
+        await this.kubectl('-n', 'velero', 'get', 'bsl', 'default', '-o', 'json'),
+      ) as { spec: { config: { s3Url: string } } };
+      const flags = [
+        ...['--bucket', 'velero', '--prefix', `kopia/${namespace}/`, '--disable-tls'],
+        ...['--endpoint', location.spec.config.s3Url.replace('http://', '')],
+        ...['--access-key', 'peersaccess', '--secret-access-key', 'peerssecret'],
+        ...['--override-username', 'default', '--override-hostname', 'default'],
+      ];
+      await run(kopia, ['repository', 'connect', 's3', ...flags], options);
+    }
+    return (await run(kopia, parameters, options)).stdout;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.client.close();
+    await run(SCRIPT, ['down', this.directory], { env: this.#env });
+    if (process.env.KEEP_NODE !== '1') {
+      await fs.rm(this.directory, { recursive: true, force: true });
+    }
+  }
+}
+
+/** An application: its namespace, claims, and a pod that holds them. */
+export function application(
+  namespace: string,
+  claims: readonly { name: string; block?: boolean; storage?: string }[],
+): string {
+  const documents: object[] = [
+    { apiVersion: 'v1', kind: 'Namespace', metadata: { name: namespace } },
+    ...claims.map(({ name, block, storage = '64Mi' }) => ({
+      apiVersion: 'v1',
+      kind: 'PersistentVolumeClaim',
+      metadata: { name, namespace },
+      spec: {
+        accessModes: ['ReadWriteOnce'],
+        storageClassName: 'dir',
+        ...(block === true && { volumeMode: 'Block' }),
+        resources: { requests: { storage } },
+      },
+    })),
+    {
+      apiVersion: 'v1',
+      kind: 'Pod',
+      metadata: { name: 'writer', namespace },
+      spec: {
+        restartPolicy: 'Never',
+        terminationGracePeriodSeconds: 0,
+        containers: [
+          {
+            name: 'c',
+            image: 'localhost/busybox:1',
+            imagePullPolicy: 'Never',
+            command: ['sleep', '36000'],
+            volumeMounts: claims
+              .filter(({ block }) => block !== true)
+              .map(({ name }) => ({ name, mountPath: `/${name}` })),
+            volumeDevices: claims
+              .filter(({ block }) => block === true)
+              .map(({ name }) => ({ name, devicePath: `/dev/${name}` })),
+          },
+        ],
+        volumes: claims.map(({ name }) => ({ name, persistentVolumeClaim: { claimName: name } })),
+      },
+    },
+  ];
+  return documents.map((document) => JSON.stringify(document)).join('\n---\n');
+}
