@@ -23,7 +23,9 @@ const inside = Object.entries(packages).filter(
 );
 const documents = inside.map(([path, locked]) => {
   const packageName = path.slice(path.lastIndexOf('node_modules/') + 'node_modules/'.length);
-  const hex = Buffer.from((locked.integrity ?? '').replace('sha512-', ''), 'base64').toString('hex');
+  const hex = Buffer.from((locked.integrity ?? '').replace('sha512-', ''), 'base64').toString(
+    'hex',
+  );
   return {
     SPDXID: idOf(`${packageName}-${locked.version ?? ''}`),
     name: packageName,
@@ -68,7 +70,11 @@ process.stdout.write(
         ...unique,
       ],
       relationships: [
-        { spdxElementId: 'SPDXRef-DOCUMENT', relationshipType: 'DESCRIBES', relatedSpdxElement: self },
+        {
+          spdxElementId: 'SPDXRef-DOCUMENT',
+          relationshipType: 'DESCRIBES',
+          relatedSpdxElement: self,
+        },
         ...unique.map(({ SPDXID }) => ({
           spdxElementId: self,
           relationshipType: 'DEPENDS_ON',

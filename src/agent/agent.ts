@@ -30,6 +30,8 @@ export interface AgentOptions extends ReconcilerSettings {
   readonly concurrency: number;
   /** Label selector of the node-agents' own pods. */
   readonly agentSelector: string;
+  /** Where the logs of data movers go when they have ended. */
+  readonly writeLog?: (text: string) => void;
 }
 
 /** Looks at so many CRs of a kind at once; each waits for the API server most of the time. */
@@ -166,6 +168,7 @@ export class Agent {
       exposures: this.#exposures,
       metrics: this.metrics,
       settings: this.#options,
+      writeLog: this.#options.writeLog,
       enqueue: (key) => {
         controller.queue.add(key);
       },

@@ -9,10 +9,11 @@ const LOG_BYTES_MAX = 1 << 20;
  * (pkg/util/kube/pod.go, CollectPodLogs). The pod is deleted afterwards.
  */
 export async function copyPodLog(
-  { client }: { client: KubeClient },
+  { client, writeLog }: { client: KubeClient; writeLog?: ((text: string) => void) | undefined },
   pod: Pod,
   container: string,
 ): Promise<void> {
+  if (!writeLog) return;
   const { name } = pod.metadata;
   let text: string;
   try {
@@ -22,7 +23,7 @@ export async function copyPodLog(
     text = `No present log retrieved, err: ${messageOf(error)}\n`;
   }
   const where = `pod logs[${name}/${container}]`;
-  process.stdout.write(
+  writeLog(
     `${STARS}begin ${where}${STARS}\n${text}${text.endsWith('\n') ? '' : '\n'}${STARS}end ${where}${STARS}\n`,
   );
 }

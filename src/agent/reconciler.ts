@@ -65,6 +65,8 @@ export interface ReconcilerOptions<M extends Movement> {
   readonly recorder: EventRecorder;
   readonly metrics: AgentMetrics;
   readonly settings: ReconcilerSettings;
+  /** Where the logs of data movers go when they have ended; nowhere without it. */
+  readonly writeLog?: ((text: string) => void) | undefined;
   /** Looks at the key again, soon. */
   readonly enqueue: (key: string) => void;
 }

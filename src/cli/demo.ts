@@ -2,110 +2,190 @@ import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { availableParallelism } from 'node:os';
-import { formatBytes, randomBytes, Secret, silentLogger } from '../base/index.ts';
-import { openStorage } from '../blob/index.ts';
-import { DEFAULT_ENCRYPTION, DEFAULT_HASH, DEFAULT_SPLITTER } from '../codec/index.ts';
-import { defaultClient } from '../config/index.ts';
+import { formatBytes, randomBytes, silentLogger } from '../base/index.ts';
+import { STORAGE_CLASS } from '../dev/index.ts';
 import {
-  createFormat,
-  defaultParameters,
-  openRepository,
-  putMaintenanceParameters,
-  type Repository,
-  DEFAULT_MEMORY_BYTES,
-  planMemory,
-} from '../repository/index.ts';
-import { createSnapshot, restoreTree, type UploadResult } from '../uploader/index.ts';
-import { createThreadPool } from '../workers/index.ts';
+  DATA_DOWNLOADS,
+  DATA_UPLOADS,
+  type DataDownload,
+  type DataUpload,
+  type KubeClient,
+  NAMESPACES,
+  PVCS,
+  PVS,
+  type Resource,
+  VOLUME_SNAPSHOTS,
+  waitFor,
+} from '../kube/index.ts';
+import { DEV_NAMESPACE, DEV_PASSWORD, DevEnvironment } from './dev-environment.ts';
 import { printLine } from './terminal.ts';
 
-/** `npm run demo`: the engine on a sample of its own making, in well under a minute. */
-const PASSWORD = 'demo';
-const LARGE_FILE_BYTES = 192 << 20;
-const SMALL_FILES = 2000;
+/** `npm run demo`: a volume of a cluster into a repository and back, with npm alone and in well under a minute. */
+const LARGE_FILE_BYTES = 256 << 20;
+const SMALL_FILES = 1000;
+const NODES = ['node-1', 'node-2'];
+const WAIT_MS = 60_000;
+const root = new URL('../..', import.meta.url).pathname;
 
-async function makeSample(root: string): Promise<void> {
-  await fs.mkdir(join(root, 'documents'), { recursive: true });
-  await fs.mkdir(join(root, 'database'));
+async function makeSample(path: string): Promise<void> {
+  await fs.mkdir(join(path, 'documents'), { recursive: true });
+  await fs.mkdir(join(path, 'database'));
   for (let i = 0; i < SMALL_FILES; i++) {
-    await fs.writeFile(join(root, 'documents', `note-${i}.txt`), randomBytes(200 + (i % 50) * 100));
+    await fs.writeFile(join(path, 'documents', `note-${i}.txt`), randomBytes(200 + (i % 50) * 100));
   }
-  await fs.writeFile(join(root, 'database', 'table.bin'), randomBytes(LARGE_FILE_BYTES));
-  await fs.symlink('../documents/note-0.txt', join(root, 'database', 'first-note'));
-}
-
-/** What a day of use might change: one page of a database, some documents. */
-async function changeSample(root: string): Promise<void> {
-  const table = await fs.open(join(root, 'database', 'table.bin'), 'r+');
-  await table.write(randomBytes(8192), 0, 8192, LARGE_FILE_BYTES / 2);
+  const table = await fs.open(join(path, 'database', 'table.bin'), 'w');
+  for (let done = 0; done < LARGE_FILE_BYTES; done += 8 << 20)
+    await table.write(randomBytes(8 << 20));
   await table.close();
-  for (let i = 0; i < 20; i++) {
-    await fs.writeFile(join(root, 'documents', `note-${i}.txt`), randomBytes(3000));
-  }
+  await fs.symlink('../documents/note-0.txt', join(path, 'database', 'first-note'));
 }
 
-async function open(path: string): Promise<Repository> {
-  const threads = availableParallelism();
-  const { indexMemoryBytes, ...memory } = planMemory(DEFAULT_MEMORY_BYTES, threads);
-  return openRepository({
-    storage: await openStorage(path),
-    password: new Secret(PASSWORD),
-    client: defaultClient(),
-    indexMemoryBytes,
-    dataPath: { factory: createThreadPool(threads), threads, memory },
+async function createClaim(
+  client: KubeClient,
+  namespace: string,
+  isTarget: boolean,
+): Promise<void> {
+  // As Velero's plugin leaves a PVC that is to be restored: no provisioner makes a volume for it.
+  const label = { 'velero.io/dynamic-pv-restore': `${namespace}.data.x` };
+  await client.create(PVCS, {
+    metadata: { name: 'data', namespace },
+    spec: {
+      accessModes: ['ReadWriteOnce'],
+      storageClassName: STORAGE_CLASS,
+      resources: { requests: { storage: '1Gi' } },
+      ...(isTarget && { selector: { matchLabels: label } }),
+    },
   });
 }
 
-async function backUp(repository: Repository, path: string): Promise<UploadResult> {
-  const start = performance.now();
-  const { client } = repository;
-  const result = await createSnapshot(repository, path, {
-    source: { host: client.hostname, userName: client.username, path },
-    logger: silentLogger,
-    signal: new AbortController().signal,
-  });
-  const { counters } = result;
-  const seconds = ((performance.now() - start) / 1000).toFixed(1);
-  printLine(
-    `  ${counters.files + counters.cachedFiles} files, ${formatBytes(counters.totalBytes)}: read ${formatBytes(counters.bytesRead)}, stored ${formatBytes(counters.bytesPacked)}, ${counters.contentsDeduplicated} chunks and ${counters.cachedFiles} files were there already (${seconds} s)`,
+/** Where the bytes of a claim lie, once it is bound. */
+async function volumePath(environment: DevEnvironment, namespace: string): Promise<string> {
+  const { client, cluster } = environment;
+  const ref = { namespace, name: 'data' };
+  const name = await waitFor(
+    client,
+    PVCS,
+    ref,
+    (now) => (now?.status?.phase === 'Bound' ? now.spec.volumeName : undefined),
+    { timeoutMs: WAIT_MS },
   );
-  return result;
+  const { spec } = await client.get(PVS, { name });
+  return cluster.csi.volumePath(spec.csi?.volumeHandle ?? '');
 }
 
-const work = await fs.mkdtemp(join(tmpdir(), 'longshore-demo-'));
-const [sample, repo, restored] = ['sample', 'repository', 'restored'].map((name) =>
-  join(work, name),
-) as [string, string, string];
-printLine('1. making a sample: a database file, many small documents');
-await makeSample(sample);
-printLine('2. creating an encrypted repository');
-{
-  await using storage = await openStorage(repo, { create: true });
-  await createFormat(storage, new Secret(PASSWORD), {
-    hash: DEFAULT_HASH,
-    encryption: DEFAULT_ENCRYPTION,
-    splitter: DEFAULT_SPLITTER,
-    version: 3,
-  });
+const COLUMNS = [14, 12, 12, 12, 8];
+const row = (cells: readonly string[]): string =>
+  cells
+    .map((cell, i) => cell.padEnd(COLUMNS[i] ?? 0))
+    .join(' ')
+    .trimEnd();
+
+/** One line for each change that `kubectl get -w` would show; resolves with the CR when its phase is final. */
+async function follow<T extends DataUpload | DataDownload>(
+  client: KubeClient,
+  resource: Resource<T>,
+  name: string,
+): Promise<T> {
+  printLine(row(['NAME', 'STATUS', 'BYTES DONE', 'TOTAL BYTES', 'NODE']));
+  let shown = '';
+  return waitFor(
+    client,
+    resource,
+    { namespace: DEV_NAMESPACE, name },
+    (now) => {
+      const { phase = '', progress, node = '' } = now?.status ?? {};
+      const { bytesDone, totalBytes } = progress ?? {};
+      const text = row([name, phase, String(bytesDone ?? ''), String(totalBytes ?? ''), node]);
+      if (text !== shown) printLine(text);
+      shown = text;
+      return ['Completed', 'Failed', 'Canceled'].includes(phase) ? now : undefined;
+    },
+    { timeoutMs: WAIT_MS },
+  );
 }
-await using repository = await open(repo);
-await putMaintenanceParameters(repository, defaultParameters(repository.client));
-printLine('3. first backup');
-await backUp(repository, sample);
-printLine('4. changing one page of the database and 20 documents, second backup');
-await changeSample(sample);
-const { id, rootEntry } = await backUp(repository, sample);
-printLine('5. restoring the second backup and comparing');
-const signal = new AbortController().signal;
-await restoreTree(repository, rootEntry, restored, { logger: silentLogger, signal });
-execFileSync('diff', ['-r', '--no-dereference', sample, restored]);
-printLine('  every byte is the same');
+
+function assertCompleted({ status, kind }: DataUpload | DataDownload): void {
+  if (status?.phase === 'Completed') return;
+  throw new Error(
+    `the ${kind ?? 'operation'} ended ${status?.phase ?? ''}: ${status?.message ?? ''}`,
+  );
+}
+
+async function demo(environment: DevEnvironment): Promise<void> {
+  const { client } = environment;
+  printLine(`2. two node-agents start: ${NODES.join(', ')}`);
+  for (const node of NODES) environment.startAgent(node);
+  for (const name of ['app', 'app-restored'])
+    await client.create(NAMESPACES, { metadata: { name } });
+
+  printLine('3. an application has a volume; a CSI snapshot of it is made');
+  await createClaim(client, 'app', false);
+  const source = await volumePath(environment, 'app');
+  await makeSample(source);
+  const ref = { namespace: 'app', name: 'snapshot-1' };
+  await client.create(VOLUME_SNAPSHOTS, {
+    metadata: ref,
+    spec: { source: { persistentVolumeClaimName: 'data' } },
+  });
+
+  printLine(
+    '4. a DataUpload, as Velero creates it: one agent claims it, a data mover runs beside the volume',
+  );
+  const upload = { namespace: DEV_NAMESPACE, name: 'backup-1' };
+  await client.create(DATA_UPLOADS, {
+    metadata: upload,
+    spec: {
+      snapshotType: 'CSI',
+      csiSnapshot: { volumeSnapshot: ref.name, storageClass: STORAGE_CLASS, snapshotClass: '' },
+      sourcePVC: 'data',
+      sourceNamespace: 'app',
+      backupStorageLocation: 'default',
+      operationTimeout: '10m0s',
+    },
+  });
+  const uploaded = await follow(client, DATA_UPLOADS, upload.name);
+  assertCompleted(uploaded);
+
+  printLine('5. a DataDownload: its volume becomes the one of a PVC that waits for it');
+  await createClaim(client, 'app-restored', true);
+  const download = { namespace: DEV_NAMESPACE, name: 'restore-1' };
+  await client.create(DATA_DOWNLOADS, {
+    metadata: download,
+    spec: {
+      targetVolume: { namespace: 'app-restored', pvc: 'data', pv: '' },
+      snapshotID: uploaded.status?.snapshotID ?? '',
+      sourceNamespace: 'app',
+      backupStorageLocation: 'default',
+      operationTimeout: '10m0s',
+    },
+  });
+  assertCompleted(await follow(client, DATA_DOWNLOADS, download.name));
+
+  printLine('6. comparing the two volumes');
+  const target = await volumePath(environment, 'app-restored');
+  execFileSync('diff', ['-r', '--no-dereference', source, target]);
+  const bytes = formatBytes(uploaded.status?.progress?.bytesDone ?? 0);
+  printLine(`   ${bytes} in ${SMALL_FILES + 1} files: every byte is the same`);
+}
+
+const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-demo-'));
+printLine(
+  '1. a Kubernetes API server in this process, and a CSI driver whose volumes are directories',
+);
+const repository = join(directory, 'bucket', 'default', 'kopia', 'app');
+{
+  await using environment = await DevEnvironment.start({
+    directory,
+    nodes: NODES,
+    command: [join(root, 'bin/longshore')],
+    environment: { HOME: join(directory, 'home'), PATH: '/usr/bin:/bin' },
+    logger: silentLogger,
+  });
+  await demo(environment);
+}
 printLine('');
-printLine(`sample:     ${sample}`);
-printLine(`repository: ${repo}   (password: ${PASSWORD})`);
-printLine(`restored:   ${restored}`);
-printLine('');
-printLine('Look around, or remove it all:');
-printLine(`  LONGSHORE_PASSWORD=${PASSWORD} bin/longshore snapshot ls ${id} --repo ${repo}`);
-printLine(`  rm -r ${work}`);
+printLine(
+  'Look into the repository, start such a cluster to stay (bin/longshore dev up), or remove it all:',
+);
+printLine(`  LONGSHORE_PASSWORD=${DEV_PASSWORD} bin/longshore snapshot list --repo ${repository}`);
+printLine(`  rm -r ${directory}`);

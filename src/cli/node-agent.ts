@@ -157,6 +157,7 @@ async function serve(flags: ServerFlags): Promise<void> {
     namespace,
     dataMovers: dataMoversOf(flags),
     agentSelector: flags.agentSelector,
+    writeLog: (text) => void process.stdout.write(text),
     concurrency: concurrencyOf(
       config,
       (selector) => labels !== undefined && matchesSelector(asLabelSelector(selector), labels),

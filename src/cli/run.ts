@@ -1,6 +1,7 @@
 import { Command, CommanderError } from 'commander';
 import { isCode, messageOf } from '../base/index.ts';
 import { ExitCode } from './exit.ts';
+import { addDevCommands } from './dev.ts';
 import { addDataMoverCommands } from './data-mover.ts';
 import { addNodeAgentCommands } from './node-agent.ts';
 import { addPolicyCommands } from './policy.ts';
@@ -41,6 +42,7 @@ function createProgram(): Command {
   addStoreCommands(program);
   addNodeAgentCommands(program);
   addDataMoverCommands(program);
+  addDevCommands(program);
   const override = (command: Command): void => {
     command.exitOverride();
     for (const child of command.commands) override(child);

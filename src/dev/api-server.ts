@@ -1,11 +1,11 @@
-import { randomBytes } from 'node:crypto';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { type Clock, messageOf, systemClock } from '../base/index.ts';
 import type { KubeObject, Resource } from '../kube/index.ts';
 import { apiVersionOf, ApiError, type Selection, Store, type Stored } from './store.ts';
 import { isTableWanted, tableOf } from './table.ts';
-import { DEV_RESOURCES, resourceAt } from './resources.ts';
+import { discovery } from './discovery.ts';
+import { resourceAt } from './resources.ts';
 
 export interface ApiServerOptions {
   readonly clock?: Clock;
@@ -17,6 +17,8 @@ export interface ApiServerOptions {
 
 const BODY_BYTES_MAX = 8 << 20;
 const BOOKMARK_MS = 30_000;
+/** Ends the first part of a watch that begins with what is there (KEP-3157). */
+const INITIAL_EVENTS_END = { 'k8s.io/initial-events-end': 'true' };
 
 /**
  * A Kubernetes API over HTTP in this process, as far as a node-agent and kubectl ask for it: for the demo and for
@@ -204,8 +206,8 @@ export class ApiServer implements AsyncDisposable {
     const write = (type: string, object: object): void => {
       response.write(`${JSON.stringify({ type, object })}\n`);
     };
-    const bookmark = (): void => {
-      const metadata = { resourceVersion: String(this.store.version) };
+    const bookmark = (annotations?: object): void => {
+      const metadata = { resourceVersion: String(this.store.version), annotations };
       write('BOOKMARK', { kind: resource.kind, apiVersion: apiVersionOf(resource), metadata });
     };
     let stop: () => void;
@@ -227,8 +229,11 @@ export class ApiServer implements AsyncDisposable {
     }
     if (!response.headersSent) response.writeHead(200, { 'content-type': 'application/json' });
     response.flushHeaders();
+    if (url.searchParams.get('sendInitialEvents') === 'true') bookmark(INITIAL_EVENTS_END);
     this.#streams.add(response);
-    const timer = setInterval(bookmark, BOOKMARK_MS);
+    const timer = setInterval(() => {
+      bookmark();
+    }, BOOKMARK_MS);
     const seconds = Number(url.searchParams.get('timeoutSeconds') ?? 0);
     const end = seconds > 0 ? setTimeout(() => response.end(), seconds * 1000) : undefined;
     response.on('close', () => {
@@ -303,58 +308,3 @@ export function mergePatch(target: unknown, patch: unknown): unknown {
   }
   return result;
 }
-
-/** What kubectl asks before anything else. */
-function discovery(path: string): object | undefined {
-  const groups = new Map<string, string>();
-  for (const { group, version } of DEV_RESOURCES)
-    if (group !== '') groups.set(`${group}/${version}`, group);
-  if (path === '/version') return { major: '1', minor: '36', gitVersion: 'v1.36.0-longshore-dev' };
-  if (path === '/healthz' || path === '/readyz' || path === '/livez') return { status: 'ok' };
-  if (path === '/api') return { kind: 'APIVersions', versions: ['v1'] };
-  if (path === '/apis') {
-    const names = [...new Set(groups.values())];
-    return {
-      kind: 'APIGroupList',
-      apiVersion: 'v1',
-      groups: names.map((name) => {
-        const versions = [...groups.entries()]
-          .filter(([, group]) => group === name)
-          .map(([groupVersion]) => ({ groupVersion, version: groupVersion.split('/')[1] }));
-        return { name, versions, preferredVersion: versions[0] };
-      }),
-    };
-  }
-  const match = /^\/(?:api\/(v1)|apis\/([^/]+\/[^/]+))$/.exec(path);
-  if (!match) return undefined;
-  const groupVersion = match[1] ?? match[2] ?? '';
-  const resources = DEV_RESOURCES.filter((resource) => apiVersionOf(resource) === groupVersion);
-  if (resources.length === 0) return undefined;
-  return {
-    kind: 'APIResourceList',
-    apiVersion: 'v1',
-    groupVersion,
-    resources: resources.map(({ plural, kind, namespaced }) => ({
-      name: plural,
-      singularName: kind.toLowerCase(),
-      namespaced,
-      kind,
-      verbs: ['create', 'delete', 'get', 'list', 'patch', 'update', 'watch'],
-      shortNames: SHORT_NAMES[plural] ?? [],
-    })),
-  };
-}
-
-const SHORT_NAMES: Record<string, string[]> = {
-  pods: ['po'],
-  persistentvolumeclaims: ['pvc'],
-  persistentvolumes: ['pv'],
-  namespaces: ['ns'],
-  nodes: ['no'],
-  events: ['ev'],
-  volumesnapshots: ['vs'],
-  volumesnapshotcontents: ['vsc'],
-};
-
-/** For tests that want an own name. */
-export const randomName = (prefix: string): string => `${prefix}-${randomBytes(3).toString('hex')}`;

@@ -1,3 +1,4 @@
+import { existsSync, readFileSync } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Clock, type Logger, systemClock } from '../base/index.ts';
@@ -79,6 +80,15 @@ export class DevCluster {
   /** Where the repositories of the location `default` lie. */
   get storageDirectory(): string {
     return join(this.#options.directory, 'bucket');
+  }
+
+  /** What a pod has written so far. */
+  podLog(name: string): string | undefined {
+    for (const runner of this.runners.values()) {
+      const path = runner.logPath(name);
+      if (existsSync(path)) return readFileSync(path, 'utf8');
+    }
+    return undefined;
   }
 
   /** Namespaces, nodes, classes, and what an installed Velero has; what is there already stays. */

@@ -199,7 +199,9 @@ export class SimulatedCsi {
     if (!content) {
       if (claimName === undefined) return undefined;
       const claim = await client.find(PVCS, { namespace, name: claimName });
-      const volume = await client.find(PVS, { name: claim?.spec.volumeName ?? '' });
+      // A snapshot of what is not there yet waits for it.
+      if (!claim?.spec.volumeName) return { requeueAfterMs: 500 };
+      const volume = await client.find(PVS, { name: claim.spec.volumeName });
       if (volume?.spec.csi?.driver !== SIMULATED_DRIVER) return undefined;
       await client.create(VOLUME_SNAPSHOT_CONTENTS, {
         metadata: { name: contentName },

@@ -11,7 +11,8 @@ import {
   PVCS,
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
-import { NAMESPACE, type TestAgent, TestCluster } from '../support/dev-cluster.ts';
+import type { RunningAgent } from '../../src/cli/dev-environment.ts';
+import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
 
 const SIZE = 160 << 20;
@@ -19,7 +20,7 @@ const SIZE = 160 << 20;
 describe.skipIf(!hasRealApi())('what dies comes back, on a real API server', () => {
   let api: RealApi;
   let cluster: TestCluster;
-  let agent: TestAgent;
+  let agent: RunningAgent;
   beforeAll(async () => {
     api = await startRealApi(21_100);
     cluster = await TestCluster.start({

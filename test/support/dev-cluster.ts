@@ -1,16 +1,11 @@
-import { existsSync } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Agent, type AgentOptions } from '../../src/agent/index.ts';
-import { isCode, type Logger, Secret, silentLogger } from '../../src/base/index.ts';
-import { openStorage } from '../../src/blob/index.ts';
-import { parseBackupStorageLocation, repositoryLocation } from '../../src/config/index.ts';
-import { ApiServer, DevCluster, STORAGE_CLASS } from '../../src/dev/index.ts';
+import type { AgentOptions } from '../../src/agent/index.ts';
+import { isCode, type Logger, silentLogger } from '../../src/base/index.ts';
+import { DEV_NAMESPACE, DevEnvironment, type RunningAgent } from '../../src/cli/dev-environment.ts';
+import { type DevCluster, STORAGE_CLASS } from '../../src/dev/index.ts';
 import {
-  BACKUP_STORAGE_LOCATIONS,
-  type BackupRepository,
-  connectToCluster,
   DATA_DOWNLOADS,
   DATA_UPLOADS,
   type DataDownload,
@@ -25,16 +20,9 @@ import {
   VOLUME_SNAPSHOTS,
   waitFor,
 } from '../../src/kube/index.ts';
-import {
-  createFormat,
-  defaultParameters,
-  openRepository,
-  putMaintenanceParameters,
-} from '../../src/repository/index.ts';
 import { sharedPackage } from './package.ts';
 
-export const NAMESPACE = 'velero';
-export const REPOSITORY_PASSWORD = 'static-passw0rd';
+export const NAMESPACE = DEV_NAMESPACE;
 const FINAL = ['Completed', 'Failed', 'Canceled'];
 
 export interface TestClusterOptions {
@@ -43,8 +31,6 @@ export interface TestClusterOptions {
   readonly kubeconfig?: string;
   readonly logger?: Logger;
   readonly snapshotMs?: number;
-  /** Whether claims are bound and pods scheduled by us. */
-  readonly withControllers?: boolean;
   readonly moverEnvironment?: Readonly<Record<string, string>>;
 }
 
@@ -52,98 +38,38 @@ export interface TestClusterOptions {
 export class TestCluster implements AsyncDisposable {
   readonly client: KubeClient;
   readonly cluster: DevCluster;
-  readonly directory: string;
   readonly kubeconfig: string;
-  readonly logger: Logger;
-  readonly #abort = new AbortController();
-  readonly #work: Promise<unknown>[] = [];
-  readonly #agents: TestAgent[] = [];
-  readonly #server: ApiServer | undefined;
+  readonly directory: string;
+  readonly #environment: DevEnvironment;
 
-  private constructor(parts: {
-    client: KubeClient;
-    cluster: DevCluster;
-    directory: string;
-    kubeconfig: string;
-    logger: Logger;
-    server: ApiServer | undefined;
-  }) {
-    this.client = parts.client;
-    this.cluster = parts.cluster;
-    this.directory = parts.directory;
-    this.kubeconfig = parts.kubeconfig;
-    this.logger = parts.logger;
-    this.#server = parts.server;
+  private constructor(environment: DevEnvironment, directory: string) {
+    this.#environment = environment;
+    this.directory = directory;
+    this.client = environment.client;
+    this.cluster = environment.cluster;
+    this.kubeconfig = environment.kubeconfig;
   }
 
   static async start(options: TestClusterOptions = {}): Promise<TestCluster> {
     const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-cluster-'));
-    const server = options.kubeconfig === undefined ? await ApiServer.start() : undefined;
-    const kubeconfig = options.kubeconfig ?? join(directory, 'kubeconfig');
-    if (server) await fs.writeFile(kubeconfig, server.kubeconfig);
-    const client = connectToCluster({ kubeconfig, userAgent: 'longshore-test/1' });
-    const logger = options.logger ?? silentLogger;
-    const cluster = new DevCluster({
-      client,
-      logger,
+    const environment = await DevEnvironment.start({
       directory,
-      namespace: NAMESPACE,
+      logger: options.logger ?? silentLogger,
       nodes: options.nodes ?? ['node-1', 'node-2'],
       command: [join(sharedPackage(), 'bin/longshore')],
       environment: {
-        KUBECONFIG: kubeconfig,
         HOME: join(directory, 'home'),
         PATH: process.env.PATH ?? '',
         ...options.moverEnvironment,
       },
-      repositoryPassword: REPOSITORY_PASSWORD,
-      prepareRepository: (repository) => prepareRepository(client, repository),
-      withControllers: options.withControllers ?? server !== undefined,
-      ...(options.snapshotMs !== undefined && { snapshotMs: options.snapshotMs }),
+      kubeconfig: options.kubeconfig,
+      snapshotMs: options.snapshotMs,
     });
-    await cluster.seed();
-    const test = new TestCluster({ client, cluster, directory, kubeconfig, logger, server });
-    test.#work.push(cluster.run(test.#abort.signal));
-    return test;
+    return new TestCluster(environment, directory);
   }
 
-  startAgent(node: string, overrides: Partial<AgentOptions> = {}): TestAgent {
-    const client = connectToCluster({ kubeconfig: this.kubeconfig, userAgent: `agent-${node}/1` });
-    const agent = new Agent({
-      client,
-      logger: this.logger,
-      node,
-      namespace: NAMESPACE,
-      dataMovers: new Set(['', 'velero']),
-      agentSelector: 'role=node-agent',
-      concurrency: 2,
-      prepareTimeoutMs: 60_000,
-      restartsMax: 3,
-      stallTimeoutMs: 900_000,
-      takeoverMs: 300_000,
-      prepareQueueLength: 0,
-      ...overrides,
-      exposer: {
-        daemonSet: 'node-agent',
-        moverCommand: ['/velero'],
-        moverEnvironment: { LONGSHORE_PROGRESS_INTERVAL: '200ms' },
-        config: { loadAffinity: [], backupPvc: {}, ignoreDelayBinding: false, podResources: {} },
-        ...overrides.exposer,
-      },
-    });
-    const abort = new AbortController();
-    const started: TestAgent = {
-      agent,
-      node,
-      stop: async () => {
-        abort.abort();
-        await work;
-        client.close();
-      },
-    };
-    const work = agent.run(abort.signal);
-    this.#agents.push(started);
-    return started;
+  startAgent(node: string, overrides: Partial<AgentOptions> = {}): RunningAgent {
+    return this.#environment.startAgent(node, { prepareTimeoutMs: 60_000, ...overrides });
   }
 
   async makeNamespace(name: string): Promise<void> {
@@ -291,49 +217,11 @@ export class TestCluster implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    for (const agent of this.#agents) await agent.stop();
-    this.#abort.abort();
-    await Promise.all(this.#work);
-    this.client.close();
-    await this.#server?.[Symbol.asyncDispose]();
-    if (existsSync(this.directory)) await fs.rm(this.directory, { recursive: true, force: true });
+    await this.#environment[Symbol.asyncDispose]();
+    await fs.rm(this.directory, { recursive: true, force: true });
   }
-}
-
-export interface TestAgent {
-  readonly agent: Agent;
-  readonly node: string;
-  /** As SIGTERM would. */
-  stop(): Promise<void>;
 }
 
 /** The phase wanted, or any final one where none is named. */
 const isThere = (phase: string | undefined, wanted: Phase | undefined): boolean =>
   wanted === undefined ? FINAL.includes(phase ?? '') : phase === wanted;
-
-/** As Velero's server creates a repository, but for its marker blob. */
-async function prepareRepository(client: KubeClient, repository: BackupRepository): Promise<void> {
-  const { backupStorageLocation, volumeNamespace } = repository.spec;
-  const object = await client.get(BACKUP_STORAGE_LOCATIONS, {
-    namespace: NAMESPACE,
-    name: backupStorageLocation,
-  });
-  const location = repositoryLocation(parseBackupStorageLocation(object), volumeNamespace);
-  await using storage = await openStorage(location, { create: true });
-  const password = new Secret(REPOSITORY_PASSWORD);
-  try {
-    await createFormat(storage, password, {
-      hash: 'BLAKE2B-256-128',
-      encryption: 'AES256-GCM-HMAC-SHA256',
-      splitter: 'DYNAMIC-4M-BUZHASH',
-      version: 3,
-    });
-  } catch (error) {
-    if (!isCode(error, 'REPOSITORY_EXISTS')) throw error;
-    return;
-  }
-  const user = { username: 'default', hostname: 'default' };
-  await using opened = await openRepository({ storage, password, client: user });
-  await putMaintenanceParameters(opened, defaultParameters(user));
-  await opened.flush();
-}

@@ -1,0 +1,176 @@
+import * as fs from 'node:fs/promises';
+import { join } from 'node:path';
+import { Agent, type AgentOptions } from '../agent/index.ts';
+import { isCode, type Logger, Secret } from '../base/index.ts';
+import { openStorage } from '../blob/index.ts';
+import { DEFAULT_ENCRYPTION, DEFAULT_HASH, DEFAULT_SPLITTER } from '../codec/index.ts';
+import { parseBackupStorageLocation, repositoryLocation } from '../config/index.ts';
+import { ApiServer, DevCluster } from '../dev/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  type BackupRepository,
+  connectToCluster,
+  type KubeClient,
+} from '../kube/index.ts';
+import {
+  createFormat,
+  defaultParameters,
+  openRepository,
+  putMaintenanceParameters,
+} from '../repository/index.ts';
+
+export const DEV_NAMESPACE = 'velero';
+/** Velero's own, which it gives to every repository. */
+export const DEV_PASSWORD = 'static-passw0rd';
+const CLIENT = { username: 'default', hostname: 'default' };
+const PREPARE_MS = 300_000;
+
+export interface DevEnvironmentOptions {
+  readonly directory: string;
+  readonly nodes: readonly string[];
+  /** What stands for `/velero` in hosting pods. */
+  readonly command: readonly string[];
+  readonly environment: Readonly<Record<string, string>>;
+  readonly logger: Logger;
+  /** A real API server with its own controllers; without it one in this process. */
+  readonly kubeconfig?: string | undefined;
+  readonly port?: number | undefined;
+  readonly snapshotMs?: number | undefined;
+}
+
+/** A cluster to try things on: API server, simulated CSI driver, nodes whose pods are processes, agents on demand. */
+export class DevEnvironment implements AsyncDisposable {
+  readonly client: KubeClient;
+  readonly cluster: DevCluster;
+  readonly kubeconfig: string;
+  readonly #options: DevEnvironmentOptions;
+  readonly #server: ApiServer | undefined;
+  readonly #abort = new AbortController();
+  readonly #work: Promise<unknown>[] = [];
+  readonly #agents: RunningAgent[] = [];
+
+  private constructor(
+    options: DevEnvironmentOptions,
+    kubeconfig: string,
+    server: ApiServer | undefined,
+  ) {
+    this.#options = options;
+    this.#server = server;
+    this.kubeconfig = kubeconfig;
+    const { directory, nodes, command, logger, environment, snapshotMs } = options;
+    this.client = connectToCluster({ kubeconfig, userAgent: 'longshore-dev/0.1.0' });
+    this.cluster = new DevCluster({
+      client: this.client,
+      logger,
+      directory,
+      namespace: DEV_NAMESPACE,
+      nodes,
+      command,
+      environment: { KUBECONFIG: kubeconfig, ...environment },
+      repositoryPassword: DEV_PASSWORD,
+      prepareRepository: (repository) => prepareRepository(this.client, repository),
+      withControllers: server !== undefined,
+      ...(snapshotMs !== undefined && { snapshotMs }),
+    });
+  }
+
+  static async start(options: DevEnvironmentOptions): Promise<DevEnvironment> {
+    await fs.mkdir(options.directory, { recursive: true });
+    const server =
+      options.kubeconfig === undefined
+        ? await ApiServer.start({
+            ...(options.port !== undefined && { port: options.port }),
+            podLog: (_namespace, name) => environment.cluster.podLog(name),
+          })
+        : undefined;
+    const kubeconfig = options.kubeconfig ?? join(options.directory, 'kubeconfig');
+    if (server) await fs.writeFile(kubeconfig, server.kubeconfig, { mode: 0o600 });
+    const environment: DevEnvironment = new DevEnvironment(options, kubeconfig, server);
+    await environment.cluster.seed();
+    environment.#work.push(environment.cluster.run(environment.#abort.signal));
+    return environment;
+  }
+
+  startAgent(node: string, overrides: Partial<AgentOptions> = {}): RunningAgent {
+    const userAgent = `longshore-node-agent/0.1.0 (${node})`;
+    const client = connectToCluster({ kubeconfig: this.kubeconfig, userAgent });
+    const agent = new Agent({
+      client,
+      logger: this.#options.logger,
+      node,
+      namespace: DEV_NAMESPACE,
+      dataMovers: new Set(['', 'velero']),
+      agentSelector: 'role=node-agent',
+      concurrency: 2,
+      prepareTimeoutMs: PREPARE_MS,
+      restartsMax: 3,
+      stallTimeoutMs: 900_000,
+      takeoverMs: 300_000,
+      prepareQueueLength: 0,
+      ...overrides,
+      exposer: {
+        daemonSet: 'node-agent',
+        moverCommand: ['/velero'],
+        moverEnvironment: { LONGSHORE_PROGRESS_INTERVAL: '200ms' },
+        config: { loadAffinity: [], backupPvc: {}, ignoreDelayBinding: false, podResources: {} },
+        ...overrides.exposer,
+      },
+    });
+    const abort = new AbortController();
+    const work = agent.run(abort.signal);
+    const started: RunningAgent = {
+      agent,
+      node,
+      stop: async () => {
+        abort.abort();
+        await work;
+        client.close();
+      },
+    };
+    this.#agents.push(started);
+    return started;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const agent of this.#agents) await agent.stop();
+    this.#abort.abort();
+    await Promise.all(this.#work);
+    this.client.close();
+    await this.#server?.[Symbol.asyncDispose]();
+  }
+}
+
+export interface RunningAgent {
+  readonly agent: Agent;
+  readonly node: string;
+  /** As SIGTERM would: what it looks after stays as it is. */
+  stop(): Promise<void>;
+}
+
+/** Creates the repository of a BackupRepository in Velero's format, unless it is there. */
+export async function prepareRepository(
+  client: KubeClient,
+  { spec, metadata }: BackupRepository,
+): Promise<void> {
+  const object = await client.get(BACKUP_STORAGE_LOCATIONS, {
+    namespace: metadata.namespace,
+    name: spec.backupStorageLocation,
+  });
+  const location = repositoryLocation(parseBackupStorageLocation(object), spec.volumeNamespace);
+  await using storage = await openStorage(location, { create: true });
+  const password = new Secret(DEV_PASSWORD);
+  try {
+    await createFormat(storage, password, {
+      hash: DEFAULT_HASH,
+      encryption: DEFAULT_ENCRYPTION,
+      splitter: DEFAULT_SPLITTER,
+      version: 3,
+    });
+  } catch (error) {
+    if (isCode(error, 'REPOSITORY_EXISTS')) return;
+    throw error;
+  }
+  await using repository = await openRepository({ storage, password, client: CLIENT });
+  await putMaintenanceParameters(repository, defaultParameters(CLIENT));
+  await repository.flush();
+}
