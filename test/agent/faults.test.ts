@@ -1,0 +1,386 @@
+import { randomBytes } from 'node:crypto';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import type { AgentOptions } from '../../src/agent/index.ts';
+import type { RunningAgent } from '../../src/cli/dev-environment.ts';
+import {
+  BACKUP_REPOSITORIES,
+  DATA_DOWNLOADS,
+  DATA_UPLOADS,
+  type DataUpload,
+  PODS,
+  PVCS,
+  PVS,
+  VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOTS,
+} from '../../src/kube/index.ts';
+import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
+import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
+
+const SIZE = 100 << 20;
+let count = 0;
+
+describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server', () => {
+  let api: RealApi;
+  let cluster: TestCluster;
+  let agents: RunningAgent[] = [];
+  beforeAll(async () => {
+    api = await startRealApi(21_200);
+    cluster = await TestCluster.start({
+      kubeconfig: api.kubeconfig,
+      nodes: ['node-1'],
+      moverEnvironment: { LONGSHORE_UPLOAD_LIMIT: '25MiB' },
+    });
+    await cluster.makeNamespace('app');
+  });
+  afterAll(async () => {
+    await cluster[Symbol.asyncDispose]();
+    await api[Symbol.asyncDispose]();
+  });
+  let name = '';
+  beforeEach(() => {
+    name = `case-${++count}`;
+  });
+  afterEach(async () => {
+    for (const agent of agents.splice(0)) await agent.stop();
+    agents = [];
+    // Nothing of ours is left after a final phase, whatever happened.
+    expect(await cluster.leftovers()).toEqual([]);
+  });
+
+  const startAgent = (overrides: Partial<AgentOptions> = {}): void => {
+    agents.push(cluster.startAgent('node-1', overrides));
+  };
+
+  async function newUpload(bytes = 1000, spec: Record<string, unknown> = {}): Promise<string> {
+    const source = await cluster.makeVolume('app', name);
+    fs.writeFileSync(join(source, 'data.bin'), randomBytes(bytes));
+    const snapshot = await cluster.makeSnapshot('app', name);
+    await cluster.createUpload(name, { namespace: 'app', pvc: name, snapshot, ...spec });
+    return source;
+  }
+
+  const setCancel = (): Promise<unknown> =>
+    cluster.client.patch(DATA_UPLOADS, { namespace: NAMESPACE, name }, { spec: { cancel: true } });
+
+  const dropSnapshots = async (): Promise<void> => {
+    for (const { metadata } of await cluster.client.list(VOLUME_SNAPSHOTS, {})) {
+      await cluster.client.delete(VOLUME_SNAPSHOTS, metadata);
+    }
+    while ((await cluster.client.list(VOLUME_SNAPSHOT_CONTENTS, {})).length > 0) await sleep(100);
+  };
+
+  async function assertFailed(message: RegExp): Promise<DataUpload> {
+    const upload = await cluster.waitUpload(name);
+    expect(upload.status?.message ?? '').toMatch(message);
+    expect(upload.status?.phase).toBe('Failed');
+    // Velero leaves one or both out in some of these cases.
+    expect(upload.status?.startTimestamp).toBeTruthy();
+    expect(upload.status?.completionTimestamp).toBeTruthy();
+    expect(upload.metadata.labels?.['velero.io/expose-on-going']).toBeUndefined();
+    return upload;
+  }
+
+  describe('cancels', () => {
+    it('a new one is canceled before anything is made', async () => {
+      await newUpload(1000, { cancel: true });
+      startAgent();
+      const upload = await cluster.waitUpload(name);
+      expect(upload.status?.phase).toBe('Canceled');
+    });
+
+    it('one whose snapshot never gets ready is canceled at once, not after five minutes', async () => {
+      await cluster.makeVolume('app', name);
+      const metadata = { name: `${name}-never`, namespace: 'app' };
+      await cluster.client.create(VOLUME_SNAPSHOTS, {
+        metadata,
+        spec: { source: { volumeSnapshotContentName: 'nowhere' } },
+      });
+      await cluster.createUpload(name, { namespace: 'app', pvc: name, snapshot: metadata.name });
+      startAgent();
+      await cluster.waitUpload(name, 'Accepted');
+      await sleep(500);
+      const start = performance.now();
+      await setCancel();
+      const upload = await cluster.waitUpload(name);
+      expect(upload.status?.phase).toBe('Canceled');
+      expect(performance.now() - start).toBeLessThan(5000);
+    });
+
+    it('one in progress stops within 5 seconds, and what it stored is not stored again', async () => {
+      const bytes = 2 * SIZE;
+      await newUpload(bytes);
+      startAgent();
+      for (;;) {
+        const upload = await cluster.waitUpload(name, 'InProgress');
+        if ((upload.status?.progress?.bytesDone ?? 0) > bytes * 0.6) break;
+        await sleep(50);
+      }
+      const start = performance.now();
+      await setCancel();
+      const upload = await cluster.waitUpload(name);
+      expect(upload.status?.phase).toBe('Canceled');
+      expect(performance.now() - start).toBeLessThan(5000 + 2000);
+      expect(upload.status?.snapshotID ?? '').toBe('');
+      // At 25 MiB/s the whole takes 8 s: the second run has little more than half to store.
+      const again = `${name}-again`;
+      const snapshot = await cluster.makeSnapshot('app', name);
+      await cluster.createUpload(again, { namespace: 'app', pvc: name, snapshot });
+      const second = await cluster.waitUpload(again);
+      expect(second.status?.phase).toBe('Completed');
+      const { startTimestamp, completionTimestamp } = second.status ?? {};
+      const ms = Date.parse(completionTimestamp ?? '') - Date.parse(startTimestamp ?? '');
+      expect(ms).toBeLessThanOrEqual(6000);
+    });
+
+    it('one that is deleted while it is in progress goes away, and nothing stays', async () => {
+      await newUpload(SIZE);
+      startAgent();
+      await cluster.waitUpload(name, 'InProgress');
+      const ref = { namespace: NAMESPACE, name };
+      await cluster.client.delete(DATA_UPLOADS, ref);
+      while (await cluster.client.find(DATA_UPLOADS, ref)) await sleep(100);
+    });
+  });
+
+  describe('specs', () => {
+    it('an unknown snapshot type is failed with what is possible', async () => {
+      await newUpload(1000, { snapshotType: 'tape' });
+      startAgent();
+      await assertFailed(/"tape" type of snapshot exposer is not exist; CSI is/);
+      await dropSnapshots();
+    });
+
+    it('a time-out that is none is named', async () => {
+      await newUpload(1000, { operationTimeout: 'soon' });
+      startAgent();
+      await assertFailed(/spec.operationTimeout "soon" is not a duration such as 10m0s/);
+    });
+
+    it('another data mover is left alone: no finalizer, no status', async () => {
+      await newUpload(1000, { datamover: 'somebody-else' });
+      startAgent();
+      await sleep(6000);
+      const upload = await cluster.client.get(DATA_UPLOADS, { namespace: NAMESPACE, name });
+      expect(upload.metadata.finalizers).toBeUndefined();
+      expect(upload.status).toBeUndefined();
+      await cluster.client.delete(DATA_UPLOADS, upload.metadata);
+      await dropSnapshots();
+    });
+
+    it('a setting for the data mover that makes no sense is failed by it', async () => {
+      await newUpload(1000, { dataMoverConfig: { ParallelFilesUpload: 'many' } });
+      startAgent();
+      await assertFailed(/ParallelFilesUpload is "many", not a whole number/);
+    });
+  });
+
+  describe('exposing', () => {
+    it('a VolumeSnapshot that is missing is named', async () => {
+      await cluster.makeVolume('app', name);
+      await cluster.createUpload(name, { namespace: 'app', pvc: name, snapshot: 'missing' });
+      startAgent();
+      await assertFailed(/there is no VolumeSnapshot app\/missing/);
+    });
+
+    it('one with an error is failed when the time to prepare is over, with that error', async () => {
+      await cluster.makeVolume('app', name);
+      const metadata = { name: `${name}-bad`, namespace: 'app' };
+      await cluster.client.create(VOLUME_SNAPSHOTS, {
+        metadata,
+        spec: { source: { volumeSnapshotContentName: 'nowhere' } },
+      });
+      await cluster.client.patch(
+        VOLUME_SNAPSHOTS,
+        metadata,
+        { status: { readyToUse: false, error: { message: 'the array is on fire' } } },
+        { subresource: 'status' },
+      );
+      await cluster.createUpload(name, { namespace: 'app', pvc: name, snapshot: metadata.name });
+      startAgent({ prepareTimeoutMs: 2000 });
+      await assertFailed(/not ready until timeout, errors: \[the array is on fire\]/);
+    });
+
+    it('a pod that no node can take is diagnosed', async () => {
+      await newUpload();
+      startAgent({
+        prepareTimeoutMs: 4000,
+        exposer: {
+          daemonSet: 'node-agent',
+          config: {
+            loadAffinity: [{ nodeSelector: { matchLabels: { disk: 'none' } } }],
+            backupPvc: {},
+            ignoreDelayBinding: false,
+            podResources: {},
+          },
+        },
+      });
+      await assertFailed(
+        /timeout on preparing data upload: pod velero\/case-\d+ cannot be scheduled: 0\/1 nodes are available/,
+      );
+    });
+
+    it('an image that is not there is failed at once', async () => {
+      await newUpload();
+      const ref = { namespace: NAMESPACE, name };
+      // The runner that plays kubelet has no images: it is told by the status.
+      startAgent({
+        exposer: {
+          daemonSet: 'node-agent',
+          config: {
+            loadAffinity: [{ nodeSelector: { matchLabels: { disk: 'none' } } }],
+            backupPvc: {},
+            ignoreDelayBinding: false,
+            podResources: {},
+          },
+        },
+      });
+      let pod = await cluster.client.find(PODS, ref);
+      while (!pod) {
+        await sleep(50);
+        pod = await cluster.client.find(PODS, ref);
+      }
+      const [container] = pod.spec.containers;
+      const waiting = { reason: 'ErrImageNeverPull', message: 'it is not on this node' };
+      const status = {
+        name: container?.name,
+        image: '',
+        imageID: '',
+        ready: false,
+        restartCount: 0,
+        state: { waiting },
+      };
+      await cluster.client.patch(
+        PODS,
+        ref,
+        { status: { containerStatuses: [status] } },
+        { subresource: 'status' },
+      );
+      await assertFailed(
+        /is in pull image failed with reason ErrImageNeverPull: it is not on this node/,
+      );
+    });
+
+    it('a DaemonSet to follow that is missing is named', async () => {
+      await newUpload();
+      startAgent({
+        exposer: {
+          daemonSet: 'no-such',
+          config: { loadAffinity: [], backupPvc: {}, ignoreDelayBinding: false, podResources: {} },
+        },
+      });
+      await assertFailed(/error to create backup pod: .*there is no DaemonSet velero\/no-such/);
+    });
+
+    it('a source PVC of Windows is refused', async () => {
+      await newUpload();
+      await cluster.client.patch(
+        PVCS,
+        { namespace: 'app', name },
+        { metadata: { annotations: { 'volume.kubernetes.io/selected-node': 'win-1' } } },
+      );
+      await cluster.client.raw({
+        method: 'POST',
+        path: '/api/v1/nodes',
+        body: { metadata: { name: 'win-1', labels: { 'kubernetes.io/os': 'windows' } } },
+      });
+      startAgent();
+      await assertFailed(/Windows volumes are not supported/);
+    });
+  });
+
+  describe('repositories', () => {
+    it('a storage location that is missing is failed by the data mover', async () => {
+      await newUpload(1000, { backupStorageLocation: 'nowhere' });
+      startAgent();
+      await assertFailed(/get backupStorageLocation velero\/nowhere: .*not found/);
+    });
+
+    it('a repository that is not ready is failed with what the server says', async () => {
+      await cluster.makeNamespace('broken');
+      await cluster.client.create(BACKUP_REPOSITORIES, {
+        metadata: {
+          name: 'broken-other-kopia',
+          namespace: NAMESPACE,
+          labels: {
+            'velero.io/volume-namespace': 'broken',
+            'velero.io/storage-location': 'default',
+            'velero.io/repository-type': 'kopia',
+          },
+        },
+        // Its location does not exist, so that it is never made ready.
+        spec: {
+          volumeNamespace: 'broken',
+          backupStorageLocation: 'nowhere',
+          maintenanceFrequency: '0s',
+        },
+      });
+      await cluster.makeVolume('broken', name);
+      const snapshot = await cluster.makeSnapshot('broken', name);
+      await cluster.createUpload(name, { namespace: 'broken', pvc: name, snapshot });
+      startAgent();
+      await assertFailed(/backup repository is not ready: .*nowhere/);
+    });
+
+    it('a snapshot that is missing is failed, and the target stays as it was', async () => {
+      await cluster.makeTarget('app', name);
+      const before = await cluster.client.get(PVCS, { namespace: 'app', name });
+      await cluster.createDownload(name, {
+        namespace: 'app',
+        pvc: name,
+        snapshotID: '0123456789abcdef0123456789abcdef',
+        sourceNamespace: 'app',
+      });
+      startAgent();
+      const download = await cluster.waitDownload(name);
+      expect(download.status?.message).toMatch(/there is no snapshot 0123456789abcdef/);
+      expect(download.status?.phase).toBe('Failed');
+      const after = await cluster.client.get(PVCS, { namespace: 'app', name });
+      expect(after.spec).toEqual(before.spec);
+      const volumes = await cluster.client.list(PVS);
+      expect(volumes.some(({ spec }) => spec.claimRef?.name === name)).toBe(false);
+    });
+
+    it('a target PVC that has a volume already is left alone', async () => {
+      await cluster.makeVolume('app', name);
+      await cluster.createDownload(name, {
+        namespace: 'app',
+        pvc: name,
+        snapshotID: '0123456789abcdef0123456789abcdef',
+        sourceNamespace: 'app',
+      });
+      startAgent();
+      const download = await cluster.waitDownload(name);
+      expect(download.status?.message).toMatch(
+        new RegExp(`Target PVC app/${name} has already been bound, abort`),
+      );
+      const { status } = await cluster.client.get(PVCS, { namespace: 'app', name });
+      expect(status?.phase).toBe('Bound');
+      expect(
+        await cluster.client.find(DATA_DOWNLOADS, { namespace: NAMESPACE, name }),
+      ).toBeDefined();
+    });
+  });
+
+  it('two agents that say that they are the same node do no harm', async () => {
+    await newUpload(SIZE / 4);
+    startAgent();
+    startAgent();
+    const upload = await cluster.waitUpload(name);
+    expect(upload.status?.message ?? '').toBe('');
+    expect(upload.status?.phase).toBe('Completed');
+  });
+
+  it('a data mover that hangs is failed with the reason', async () => {
+    await newUpload(SIZE);
+    startAgent({ stallTimeoutMs: 2000 });
+    await cluster.waitUpload(name, 'InProgress');
+    await sleep(800);
+    cluster.cluster.runners.get('node-1')?.processOf(name)?.kill('SIGSTOP');
+    await assertFailed(
+      /no progress for \d+ (s|min): the data mover, the volume or the storage hangs/,
+    );
+  });
+});
