@@ -97,6 +97,10 @@ export class Store {
   update(resource: Resource<KubeObject>, object: Stored, part?: 'status'): Stored {
     const { namespace, name, resourceVersion, uid } = object.metadata;
     const before = this.get(resource, namespace, name);
+    if (!resourceVersion && !part && !hasStatusSubresource(resource)) {
+      const text = 'metadata.resourceVersion: must be specified for an update';
+      throw new ApiError(422, 'Invalid', `${resource.plural} "${name}" is invalid: ${text}`);
+    }
     if (resourceVersion && resourceVersion !== before.metadata.resourceVersion) {
       throw new ApiError(409, 'Conflict', conflictText(resource, name));
     }

@@ -171,7 +171,7 @@ const podVolumeRestoreSpec = z.looseObject({
   snapshotSize: int64.optional(),
   sourceNamespace: z.string(),
   uploaderSettings: strings.nullable().optional(),
-  uploaderType,
+  uploaderType: uploaderType.optional(),
   volume: z.string(),
 });
 
