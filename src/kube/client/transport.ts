@@ -1,5 +1,6 @@
 import * as http from 'node:http';
 import * as https from 'node:https';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { KubeConfig } from '@kubernetes/client-node';
 import { type Clock, CodedError, SECOND_NS, systemClock } from '../../base/index.ts';
 import { kubeError, type Status, unreachable } from './errors.ts';
@@ -22,6 +23,9 @@ const REQUEST_MS = 32_000;
 /** How long credentials are used before they are asked for again: tokens in files are replaced every hour or so. */
 const CREDENTIALS_NS = 10n * SECOND_NS;
 const SOCKETS_MAX = 32;
+/** client-go: rest/request.go, maxRetries. */
+const BUSY_ATTEMPTS_MAX = 10;
+const BUSY_MS_MAX = 10_000;
 const ERROR_BYTES_MAX = 64 << 10;
 
 interface Connection {
@@ -82,8 +86,24 @@ export class Transport {
     return Buffer.concat(parts).toString('utf8');
   }
 
-  /** The open body of a successful answer; whoever gets it reads it to its end or destroys it. */
+  /**
+   * The open body of a successful answer; whoever gets it reads it to its end or destroys it. A server that is busy
+   * and says for how long is asked again, as client-go does.
+   */
   async open(request: Request): Promise<http.IncomingMessage> {
+    for (let attempt = 1; ; attempt++) {
+      try {
+        return await this.#openOnce(request);
+      } catch (error) {
+        const asked = error instanceof CodedError ? error.facts.retryAfterMs : undefined;
+        if (typeof asked !== 'number' || attempt >= BUSY_ATTEMPTS_MAX) throw error;
+        const delayMs = Math.min(asked, BUSY_MS_MAX) * (0.75 + Math.random() / 2);
+        await sleep(delayMs, undefined, { ...(request.signal && { signal: request.signal }) });
+      }
+    }
+  }
+
+  async #openOnce(request: Request): Promise<http.IncomingMessage> {
     const { signal, what } = request;
     signal?.throwIfAborted();
     let response: http.IncomingMessage;
