@@ -185,7 +185,7 @@ export class Agent {
     });
     parts.pods.onChange((after, before) => {
       const pod = after ?? before;
-      const name = pod?.metadata.labels?.[direction.podLabel];
+      const name = pod && direction.hostedName(pod);
       if (name === undefined) return;
       controller.queue.add(keyOf({ namespace: pod?.metadata.namespace, name }));
     });

@@ -4,7 +4,7 @@ import {
   type ExposeContext,
   type ExposerOptions,
   GenericRestoreExposer,
-  hostingLabel,
+  hostedName,
 } from '../exposer/index.ts';
 import {
   DATA_DOWNLOADS,
@@ -13,6 +13,7 @@ import {
   type DataUpload,
   type KubeClient,
   type Phase,
+  type Pod,
   PVCS,
   type Resource,
 } from '../kube/index.ts';
@@ -60,7 +61,8 @@ export interface Direction<M extends Movement> {
   readonly resource: Resource<M>;
   /** As Velero's messages name it. */
   readonly noun: string;
-  readonly podLabel: string;
+  /** The CR that a hosting pod is for. */
+  hostedName(pod: Pod): string | undefined;
   /** Undefined when it may be accepted; else what it waits for. */
   waitsFor(movement: M): Promise<string | undefined>;
   /** What is wrong with its spec, in words. */
@@ -82,7 +84,7 @@ export function uploads(options: ExposerOptions): Direction<DataUpload> {
     name: 'upload',
     resource: DATA_UPLOADS,
     noun: 'data upload',
-    podLabel: hostingLabel('backup'),
+    hostedName: (pod) => hostedName(pod, 'backup'),
     waitsFor: () => Promise.resolve(undefined),
     problemOf: ({ spec }) => {
       if (spec.snapshotType !== 'CSI') {
@@ -118,7 +120,7 @@ export function downloads(
     name: 'download',
     resource: DATA_DOWNLOADS,
     noun: 'data download',
-    podLabel: hostingLabel('restore'),
+    hostedName: (pod) => hostedName(pod, 'restore'),
     waitsFor: async ({ spec: { targetVolume } }) => {
       const { namespace, pvc: name } = targetVolume;
       const found = await client.find(PVCS, { namespace, name });

@@ -303,6 +303,7 @@ export class CsiSnapshotExposer {
         direction: 'backup',
         owner: upload,
         resource: DATA_UPLOADS,
+        dataMover: upload.spec.datamover,
         claimName: claim.metadata.name,
         isBlock: isBlockClaim(claim),
         readOnly,

@@ -161,6 +161,7 @@ export class GenericRestoreExposer {
         direction: 'restore',
         owner: download,
         resource: DATA_DOWNLOADS,
+        dataMover: download.spec.datamover,
         claimName: name,
         isBlock: isBlockClaim(target),
         operationTimeout: download.spec.operationTimeout,

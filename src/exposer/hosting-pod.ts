@@ -63,6 +63,8 @@ export interface HostingPodRequest {
   readonly direction: 'backup' | 'restore';
   readonly owner: KubeObject;
   readonly resource: Resource<KubeObject>;
+  /** `spec.datamover`. */
+  readonly dataMover: string | undefined;
   readonly claimName: string;
   readonly isBlock: boolean;
   readonly readOnly?: boolean;
@@ -76,17 +78,26 @@ export interface HostingPodRequest {
 
 const CACHE_PATH = '/cachedir';
 const DIRECTIONS = {
-  backup: { label: 'velero.io/data-upload', flag: '--data-upload', group: 'snapshot-exposer' },
+  backup: { label: 'data-upload', flag: '--data-upload', group: 'snapshot-exposer' },
   restore: {
-    label: 'velero.io/data-download',
+    label: 'data-download',
     flag: '--data-download',
     group: 'generic-restore-exposer',
   },
 } as const;
 
-/** The label that names the CR on its hosting pod. */
-export const hostingLabel = (direction: 'backup' | 'restore'): string =>
-  DIRECTIONS[direction].label;
+/**
+ * The CR that a hosting pod is for, by its label: Velero's, where Velero's data mover was asked for. Velero's agent
+ * writes phases onto whatever CR its own label names, whoever the CR is meant for, so that others get a label of ours.
+ */
+export function hostedName(pod: Pod, direction: 'backup' | 'restore'): string | undefined {
+  const { label } = DIRECTIONS[direction];
+  const { labels = {} } = pod.metadata;
+  return labels[`velero.io/${label}`] ?? labels[`longshore.io/${label}`];
+}
+
+const isVeleros = (dataMover: string | undefined): boolean =>
+  dataMover === undefined || dataMover === '' || dataMover === 'velero';
 
 /**
  * Root reads what no other user may, and gives files back to their owners; nothing else of root's powers is needed:
@@ -137,7 +148,7 @@ export function hostingPod(
       ownerReferences: [ownerReference(request.resource, owner)],
       labels: {
         ...(config.podLabels ?? inherited(template.labels, INHERITED_LABEL)),
-        [label]: name,
+        [`${isVeleros(request.dataMover) ? 'velero.io' : 'longshore.io'}/${label}`]: name,
         [POD_GROUP]: group,
       },
       annotations: {

@@ -13,4 +13,4 @@ export type {
 export { CsiSnapshotExposer, type ExposeContext } from './csi-snapshot.ts';
 export { GenericRestoreExposer } from './generic-restore.ts';
 export { deathOf, terminationOf, unrecoverable } from './pod-health.ts';
-export { hostingLabel } from './hosting-pod.ts';
+export { hostedName } from './hosting-pod.ts';

@@ -2,7 +2,16 @@ import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { DATA_DOWNLOADS, DATA_UPLOADS, type DataUpload } from '../../src/kube/index.ts';
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  DATA_DOWNLOADS,
+  DATA_UPLOADS,
+  type DataDownload,
+  type DataUpload,
+  keyOf,
+  type Resource,
+} from '../../src/kube/index.ts';
+import { storyOf } from './stories.ts';
 import { application, hasRealNode, RealNode } from '../support/real-node.ts';
 import { makeTree } from '../support/trees.ts';
 import { prng } from '../support/golden.ts';
@@ -68,7 +77,37 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     expect(text).toMatch(/completed with status: Completed/);
   }
 
+  /** Every version of every object of a kind, as a watcher sees them, until it is stopped. */
+  function record<T extends DataUpload | DataDownload>(
+    resource: Resource<T>,
+  ): { versions: Map<string, T[]>; stop: () => void } {
+    const versions = new Map<string, T[]>();
+    const abort = new AbortController();
+    void (async () => {
+      const events = node.client.watch(resource, { namespace: 'velero', signal: abort.signal });
+      for await (const event of events) {
+        if (event.type === 'BOOKMARK') continue;
+        const key = keyOf(event.object.metadata);
+        versions.set(key, [...(versions.get(key) ?? []), event.object]);
+      }
+    })().catch(() => undefined);
+    return {
+      versions,
+      stop: () => {
+        abort.abort();
+      },
+    };
+  }
+
+  const recordedStory = (name: string): string[] => {
+    const path = new URL(`../golden/velero/recorded/${name}.json`, import.meta.url);
+    const versions = JSON.parse(fs.readFileSync(path, 'utf8')) as { object: DataUpload }[];
+    return storyOf(versions.map(({ object }) => object));
+  };
+
   it('volumes of files and blocks go to S3 and come back as they were', async () => {
+    const uploads = record(DATA_UPLOADS);
+    const downloads = record(DATA_DOWNLOADS);
     await runApplication('app', [{ name: 'data' }, { name: 'raw', block: true }]);
     const data = await node.volumePath('app', 'data');
     const raw = await node.volumePath('app', 'raw');
@@ -83,6 +122,16 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     assertSame(data, await node.volumePath('app-back', 'data'));
     execFileSync('cmp', [raw, await node.volumePath('app-back', 'raw')]);
     await node.kopia('app', 'snapshot', 'verify', '--verify-files-percent=100');
+    uploads.stop();
+    downloads.stop();
+    // The same story as of the real node-agent, version by version: nothing that a watcher could stumble over.
+    const names = ['datauploads__velero__full1-87m7n', 'datadownloads__velero__rfull1-z92jv'];
+    const [upStory = [], downStory = []] = names.map(recordedStory);
+    expect(uploads.versions.size).toBe(2);
+    for (const versions of uploads.versions.values()) expect(storyOf(versions)).toEqual(upStory);
+    expect(downloads.versions.size).toBe(2);
+    for (const versions of downloads.versions.values())
+      expect(storyOf(versions)).toEqual(downStory);
     const left = await node.kubectl(
       '-n',
       'velero',
@@ -123,7 +172,141 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     expect(logs).toMatch(/data upload completed/);
     expect(logs).toMatch(/data download completed/);
     expect(logs).not.toMatch(/forbidden/i);
-    const downloads = await node.client.list(DATA_DOWNLOADS, { namespace: 'velero' });
-    expect(downloads.length).toBeGreaterThan(0);
   });
+
+  it('20 volumes go and come back while agents and data movers are killed at random', async () => {
+    const claims = Array.from({ length: 20 }, (_, i) => ({
+      name: `v${i}`,
+      block: i % 5 === 4,
+      storage: i % 5 === 4 ? '24Mi' : '64Mi',
+    }));
+    await node.apply(
+      JSON.stringify({
+        apiVersion: 'v1',
+        kind: 'ConfigMap',
+        metadata: { name: 'node-agent-config', namespace: 'velero' },
+        data: { json: JSON.stringify({ loadConcurrency: { globalConfig: 3 } }) },
+      }),
+    );
+    await node.applyOverlay('beside-velero', ['--node-agent-configmap=node-agent-config']);
+    await runApplication('many', claims);
+    const sources = new Map<string, string>();
+    for (const [i, { name, block }] of claims.entries()) {
+      const path = await node.volumePath('many', name);
+      if (block) fs.writeFileSync(path, prng(`block-${i}`, 24 << 20));
+      else {
+        fs.writeFileSync(join(path, 'large'), prng(`large-${i}`, 12 << 20));
+        for (let k = 0; k < 20; k++)
+          fs.writeFileSync(join(path, `small-${k}`), prng(`${i}-${k}`, 100 * k));
+      }
+      sources.set(name, path);
+    }
+    let isOver = false;
+    let kills = 0;
+    let seed = 7;
+    const random = (below: number): number =>
+      (seed = (seed * 1_103_515_245 + 12_345) % 2 ** 31) % below;
+    const killer = (async () => {
+      while (!isOver) {
+        await sleep(2500 + random(3500));
+        const selector =
+          random(3) === 0 ? 'role=longshore-node-agent' : 'velero.io/exposer-pod-group';
+        const pods = (
+          await node.kubectl(
+            '-n',
+            'velero',
+            'get',
+            'pods',
+            '-l',
+            selector,
+            '-o',
+            'jsonpath={.items[*].metadata.name}',
+          )
+        ).split(' ');
+        const victim = pods[random(pods.length)];
+        if (!victim) continue;
+        // As the kernel does it: no grace, no goodbye.
+        await node
+          .kubectl(
+            '-n',
+            'velero',
+            'delete',
+            'pod',
+            victim,
+            '--force',
+            '--grace-period=0',
+            '--wait=false',
+          )
+          .catch(() => '');
+        kills++;
+      }
+    })();
+    try {
+      await backUp('many', 'many', 'longshore');
+      await restore('r-many', 'many', 'many', 'many-back');
+    } finally {
+      isOver = true;
+      await killer;
+    }
+    expect(kills).toBeGreaterThan(5);
+    for (const [name, path] of sources) {
+      const target = await node.volumePath('many-back', name);
+      if (fs.statSync(path).isFile()) execFileSync('cmp', [path, target]);
+      else execFileSync('diff', ['-r', path, target]);
+    }
+    await node.kopia('many', 'snapshot', 'verify', '--verify-files-percent=100');
+  }, 500_000);
+
+  it("our agent runs Velero's data mover, and Velero's agent runs ours", async () => {
+    const before = await node.volumePath('app', 'data');
+    const theirs = await node.kubectl('-n', 'velero', 'get', 'ds', 'node-agent', '-o', 'json');
+    // Theirs by ours, in place of their agent: their mover knows no other name than its own.
+    await node.kubectl('-n', 'velero', 'delete', 'ds', 'node-agent');
+    await node.applyOverlay('instead-of-velero', ['--data-mover-image=localhost/velero:1']);
+    await backUp('their-mover', 'app', 'velero');
+    await restore('r-their-mover', 'their-mover', 'app', 'their-mover');
+    assertSame(before, await node.volumePath('their-mover', 'data'));
+    const logs = await node.kubectl('-n', 'velero', 'logs', '-l', 'name=node-agent', '--tail=-1');
+    expect(logs).toMatch(/Starting Velero data-mover backup/);
+    expect(logs).toMatch(/data upload completed/);
+    // Ours by theirs: hosting pods take the image of the DaemonSet, and run /velero in it.
+    await node.kubectl('-n', 'velero', 'delete', 'ds', 'node-agent');
+    const daemonSet = JSON.parse(theirs) as {
+      metadata: Record<string, unknown>;
+      spec: { updateStrategy: object };
+    };
+    const { name, namespace, labels } = daemonSet.metadata;
+    daemonSet.metadata = { name, namespace, labels };
+    daemonSet.spec.updateStrategy = { type: 'OnDelete' };
+    await node.apply(JSON.stringify(daemonSet));
+    // The old pod goes, the new one comes: one that is ready is left.
+    const ready = 'jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {end}';
+    while (
+      (
+        await node.kubectl('-n', 'velero', 'get', 'pods', '-l', 'name=node-agent', '-o', ready)
+      ).trim() !== 'True'
+    ) {
+      await sleep(500);
+    }
+    const image = {
+      op: 'replace',
+      path: '/spec/template/spec/containers/0/image',
+      value: 'localhost/longshore:1',
+    };
+    await node.kubectl(
+      '-n',
+      'velero',
+      'patch',
+      'ds',
+      'node-agent',
+      '--type=json',
+      '-p',
+      JSON.stringify([image]),
+    );
+    await backUp('our-mover', 'app', 'velero');
+    await restore('r-our-mover', 'our-mover', 'app', 'our-mover');
+    assertSame(before, await node.volumePath('our-mover', 'data'));
+    const agent = await node.kubectl('-n', 'velero', 'logs', '-l', 'name=node-agent', '--tail=-1');
+    expect(agent).toMatch(/msg="data upload is in progress"/);
+  }, 300_000);
 });
