@@ -1,6 +1,14 @@
 import { type Clock, isCode } from '../base/index.ts';
 import { type Cache, type KubeClient, keyOf } from '../kube/index.ts';
-import { EXPOSING_LABEL, FINALIZER, isFinal, type Movement, now } from './movement.ts';
+import {
+  EXPOSING_LABEL,
+  FINALIZER,
+  isFinal,
+  type Movement,
+  now,
+  type Outcome,
+  setOutcome,
+} from './movement.ts';
 
 const ATTEMPTS_MAX = 10;
 
@@ -68,11 +76,7 @@ export class MovementWriter<M extends Movement> {
   }
 
   /** The final phase, unless there is one: never overwritten. Undefined when it was final already. */
-  finish(
-    movement: M,
-    phase: 'Completed' | 'Failed' | 'Canceled',
-    status: object,
-  ): Promise<M | undefined> {
+  finish(movement: M, { phase, status }: Outcome): Promise<M | undefined> {
     return this.update(movement, (copy) => {
       if (isFinal(copy)) return false;
       const time = now(this.#clock);
@@ -86,6 +90,7 @@ export class MovementWriter<M extends Movement> {
       // What was said of a mover that died is history once the data is moved.
       if (copy.status.message === '') delete copy.status.message;
       removeLabel(copy);
+      setOutcome(copy, undefined);
       return undefined;
     });
   }

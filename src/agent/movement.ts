@@ -27,6 +27,26 @@ export const EXPOSING_LABEL = 'velero.io/expose-on-going';
 export const OPERATION_LABEL = 'velero.io/async-operation-id';
 /** How often the data mover was started again; kept on the CR, since agents come and go. */
 export const RESTARTS = 'longshore.io/data-mover-restarts';
+/** How it ended, while the clean-up before the final phase goes on: an agent that dies then must not start all over. */
+const OUTCOME = 'longshore.io/outcome';
+
+export interface Outcome {
+  readonly phase: 'Completed' | 'Failed' | 'Canceled';
+  readonly status: object;
+}
+
+export function outcomeOf({ metadata }: Movement): Outcome | undefined {
+  const text = metadata.annotations?.[OUTCOME];
+  return text === undefined ? undefined : (JSON.parse(text) as Outcome);
+}
+
+export function setOutcome({ metadata }: Movement, outcome: Outcome | undefined): void {
+  const annotations = { ...metadata.annotations };
+  if (outcome) annotations[OUTCOME] = JSON.stringify(outcome);
+  else delete annotations[OUTCOME];
+  if (Object.keys(annotations).length > 0) metadata.annotations = annotations;
+  else delete metadata.annotations;
+}
 
 const FINAL: readonly Phase[] = ['Completed', 'Failed', 'Canceled'];
 export const phaseOf = ({ status }: Movement): Phase => status?.phase ?? 'New';

@@ -23,9 +23,12 @@ import {
   type MoverResult,
   now,
   operationTimeoutMs,
+  type Outcome,
+  outcomeOf,
   ownerOf,
   phaseOf,
   RESTARTS,
+  setOutcome,
 } from './movement.ts';
 import { MovementWriter, removeLabel } from './movement-writer.ts';
 import { copyPodLog } from './pod-log.ts';
@@ -126,6 +129,8 @@ export class MovementReconciler<M extends Movement> {
     if (movement.metadata.deletionTimestamp !== undefined && !isCancelWanted(movement)) {
       return this.#cancelDeleted(movement);
     }
+    const outcome = outcomeOf(movement);
+    if (outcome) return this.#goOnEnding(movement, outcome);
     switch (phaseOf(movement)) {
       case 'New':
         return this.#accept(movement, signal);
@@ -595,19 +600,35 @@ export class MovementReconciler<M extends Movement> {
     const { uid } = movement.metadata;
     this.#exposures.get(uid)?.abort.abort();
     this.#dropDataPath(uid);
-    // Exposers keep notes on the CR, which the watch may not have brought yet.
-    const { namespace, name } = movement.metadata;
-    const fresh = await this.#options.client.find(direction.resource, { namespace, name });
-    if (await direction.cleanUp(fresh?.metadata.uid === uid ? fresh : movement))
-      this.#clean.add(uid);
-    const ended = await this.#writer.finish(movement, phase, status);
+    let outcome: Outcome = { phase, status };
+    // Also brings the notes that exposers keep on the CR, which the watch may not have told of yet.
+    const noted = await this.#writer.update(movement, (copy) => {
+      if (isFinal(copy)) return false;
+      // Whoever said first how it ended is right: what was moved is moved.
+      outcome = outcomeOf(copy) ?? outcome;
+      setOutcome(copy, outcome);
+      return undefined;
+    });
+    if (noted && (await direction.cleanUp(noted))) this.#clean.add(uid);
+    const ended = noted && (await this.#writer.finish(noted, outcome));
     this.#dropExposure(uid);
     this.#options.slots.release(uid);
     if (!ended) return undefined;
-    metrics.ended(direction.name, phase);
-    if (phase === 'Canceled') logger.info(this.#fields(ended), `${direction.noun} canceled`);
+    metrics.ended(direction.name, outcome.phase);
+    if (outcome.phase === 'Canceled') {
+      logger.info(this.#fields(ended), `${direction.noun} canceled`);
+    }
     await this.#finalize(ended);
     return ended;
+  }
+
+  /** An agent died while it cleaned up: the end is known, and only that is left to do. */
+  async #goOnEnding(movement: M, { phase, status }: Outcome): Promise<Result | undefined> {
+    const owner = ownerOf(movement);
+    if (owner !== undefined && owner !== this.#options.settings.node)
+      return this.#watchOver(movement);
+    await this.#end(movement, phase, status);
+    return undefined;
   }
 
   /** Final: what may be left of it goes, then the finalizer. */
