@@ -137,6 +137,26 @@ describe.skipIf(!hasRealApi())('what dies comes back, on a real API server', () 
     },
   );
 
+  it('an agent that died while it cleaned up ends the upload as it was to end', async () => {
+    const name = 'half-ended';
+    await newUpload(name, 1000);
+    await cluster.waitUpload(name, 'InProgress');
+    await agent.stop();
+    // As another agent left it: the outcome is known, pod and volume are gone.
+    const ref = { namespace: NAMESPACE, name };
+    const outcome = { phase: 'Completed', status: { snapshotID: 'feed', message: '' } };
+    await cluster.client.patch(DATA_UPLOADS, ref, {
+      metadata: { annotations: { 'longshore.io/outcome': JSON.stringify(outcome) } },
+    });
+    await cluster.client.delete(PODS, ref, { gracePeriodSeconds: 0 });
+    await cluster.client.delete(PVCS, ref);
+    agent = cluster.startAgent('node-1');
+    const upload = await cluster.waitUpload(name);
+    expect(upload.status).toMatchObject({ phase: 'Completed', snapshotID: 'feed' });
+    expect(upload.metadata.annotations?.['longshore.io/outcome']).toBeUndefined();
+    expect(await cluster.leftovers()).toEqual([]);
+  });
+
   it('a hosting pod that is deleted under our hands is made again', async () => {
     const source = await newUpload('pod-deleted');
     await cluster.waitUpload('pod-deleted', 'InProgress');
