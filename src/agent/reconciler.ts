@@ -155,6 +155,13 @@ export class MovementReconciler<M extends Movement> {
     if (waitMs > 0) return { requeueAfterMs: waitMs };
     const key = keyOf(movement.metadata);
     let current: M | undefined = movement;
+    if (
+      this.#options.roster.turnMs(movement.metadata.uid) > 0 &&
+      !(await this.#isLatest(movement))
+    ) {
+      // Another agent has it, and the watch is behind.
+      return undefined;
+    }
     if (!hasFinalizer(movement)) {
       current = await this.#writer.addFinalizer(movement);
       if (!current) {
@@ -207,6 +214,13 @@ export class MovementReconciler<M extends Movement> {
     recorder.record(claimed, 'Accepted', `node ${settings.node} makes the volume available`);
     this.#expose(claimed);
     return this.#prepare(claimed, signal);
+  }
+
+  /** Whether nobody wrote since: asked by those who are not first, whose watch may be slower than the others' writes. */
+  async #isLatest({ metadata }: M): Promise<boolean> {
+    const { client, direction } = this.#options;
+    const found = await client.find(direction.resource, metadata);
+    return found?.metadata.resourceVersion === metadata.resourceVersion;
   }
 
   /** Another agent wrote first: what it wrote comes by the watch. */

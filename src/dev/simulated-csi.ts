@@ -248,17 +248,16 @@ export class SimulatedCsi {
     const { client, snapshotMs = 0 } = this.#options;
     if (!content || content.spec.driver !== SIMULATED_DRIVER) return undefined;
     const { namespace, name = '' } = content.spec.volumeSnapshotRef;
-    if (content.status?.readyToUse === true) {
-      // The snapshot that it was made for is gone: what its policy says happens to it.
-      const isOrphan = !snapshots.get({ namespace, name });
-      if (isOrphan && content.spec.deletionPolicy === 'Delete') {
-        if (await client.find(VOLUME_SNAPSHOTS, { namespace, name })) return undefined;
-        await client.delete(VOLUME_SNAPSHOT_CONTENTS, content.metadata, {
-          uid: content.metadata.uid,
-        });
+    // The snapshot that it was made for is gone: what its policy says happens to it.
+    if (!snapshots.get({ namespace, name })) {
+      if (await client.find(VOLUME_SNAPSHOTS, { namespace, name })) return { requeueAfterMs: 100 };
+      if (content.spec.deletionPolicy === 'Delete') {
+        const { uid } = content.metadata;
+        await client.delete(VOLUME_SNAPSHOT_CONTENTS, content.metadata, { uid });
       }
       return undefined;
     }
+    if (content.status?.readyToUse === true) return undefined;
     const { snapshotHandle, volumeHandle } = content.spec.source;
     const handle = snapshotHandle ?? `snap-${content.metadata.uid}`;
     if (volumeHandle !== undefined) {

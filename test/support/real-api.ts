@@ -76,7 +76,8 @@ export async function startRealApi(portBase: number): Promise<RealApi> {
       directory,
       portBase,
       kubectl: async (...parameters) => {
-        const { stdout } = await run(join(PEERS_DIR, 'bin/kubectl'), parameters, { env });
+        const options = { env, maxBuffer: 64 << 20 };
+        const { stdout } = await run(join(PEERS_DIR, 'bin/kubectl'), parameters, options);
         return stdout;
       },
       stack: (command, ...parts) => stack(command, ...parts),
