@@ -16,13 +16,30 @@ const withoutLocales: Plugin = {
   },
 };
 
+/** What client-node's reader of kubeconfigs loads and never calls here: its own HTTP client and the generated models. */
+const withoutGeneratedClients: Plugin = {
+  name: 'without-generated-clients',
+  setup: (bundler) => {
+    const isClientNode = (importer: string): boolean =>
+      /@kubernetes[/\\]client-node[/\\]dist[/\\][^/\\]+\.js$/.test(importer);
+    bundler.onResolve({ filter: /^(undici|\.\/gen\/index\.js)$/ }, ({ path, importer }) =>
+      isClientNode(importer) ? { path, namespace: 'unused' } : undefined,
+    );
+    bundler.onLoad({ filter: /.*/, namespace: 'unused' }, () => ({
+      contents:
+        'export class Agent {} export { Agent as ProxyAgent, Agent as createConfiguration, Agent as ServerConfiguration };',
+      loader: 'js',
+    }));
+  },
+};
+
 await build({
   entryPoints: { cli: `${root}src/cli/main.ts`, thread: `${root}src/workers/thread.ts` },
   outdir: out,
   bundle: true,
   // Libraries of cloud storages become files of their own, loaded when a location asks for them.
   splitting: true,
-  plugins: [withoutLocales],
+  plugins: [withoutLocales, withoutGeneratedClients],
   platform: 'node',
   target: 'node24',
   format: 'esm',

@@ -9,4 +9,12 @@ export {
   loadRepositoryAccess,
   type RepositoryAccess,
 } from './backup-repository.ts';
+export {
+  cacheLimitBytes,
+  concurrencyOf,
+  type NodeAgentConfig,
+  type NodeSelector,
+  parseNodeAgentConfig,
+  podResourcesOf,
+} from './node-agent-config.ts';
 export { describeMovements } from './status.ts';

@@ -1,16 +1,6 @@
 import { type Command, Option } from 'commander';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { runDataMover } from '../agent/index.ts';
-import { systemClock } from '../base/index.ts';
-import { environment } from '../config/index.ts';
-import { connectToCluster } from '../kube/index.ts';
-import { createServerLogger } from '../observability/index.ts';
-import { interruptSignal, openContext } from './context.ts';
-import { durationFlagMs } from './usage-error.ts';
 
-interface Flags {
+export interface DataMoverFlags {
   volumePath: string;
   volumeMode: string;
   dataUpload?: string;
@@ -50,57 +40,11 @@ export function addDataMoverCommands(program: Command): void {
       )
       .addOption(new Option('--features <names>', 'accepted and not used').hideHelp())
       .addOption(new Option('--kubeconfig <file>', 'outside a pod').hideHelp())
-      .action((flags: Flags) => move(direction, flags));
+      .action(async (flags: DataMoverFlags) => {
+        const { moveVolume } = await import('./move-volume.ts');
+        await moveVolume(direction, flags);
+      });
   };
   add('backup', '--data-upload');
   add('restore', '--data-download');
-}
-
-const durationMs = (flag: string, text: string): number => durationFlagMs(flag, text, '10m0s');
-
-async function move(direction: 'backup' | 'restore', flags: Flags): Promise<void> {
-  const logger = createServerLogger(flags.logLevel, flags.logFormat);
-  const directory = mkdtempSync(join(tmpdir(), 'longshore-mover-'));
-  const interrupt = interruptSignal();
-  const client = connectToCluster({
-    kubeconfig: flags.kubeconfig,
-    userAgent: `longshore-data-mover-${direction}/0.1.0`,
-  });
-  const isBlock = flags.volumeMode === 'Block';
-  try {
-    process.exitCode = await runDataMover({
-      direction,
-      client,
-      logger,
-      clock: systemClock,
-      namespace: environment.veleroNamespace,
-      node: environment.nodeName ?? '',
-      name: flags.dataUpload ?? flags.dataDownload ?? '',
-      volumePath: flags.volumePath,
-      isBlock,
-      resourceTimeoutMs: durationMs('--resource-timeout', flags.resourceTimeout),
-      stallMs: durationMs('LONGSHORE_STALL_TIMEOUT', environment.stallTimeout ?? '15m'),
-      progressIntervalMs: durationMs(
-        'LONGSHORE_PROGRESS_INTERVAL',
-        environment.progressInterval ?? '5s',
-      ),
-      terminationLog: environment.terminationLog,
-      directory,
-      defaultCredentials: (kind) => environment.credentialsFile(kind),
-      openRepository: ({ location, password }) =>
-        openContext(
-          {
-            repo: location,
-            client: 'default@default',
-            ...(flags.cacheVolumePath ? { cacheDir: flags.cacheVolumePath } : {}),
-          },
-          { dataPath: true, password, logger },
-        ),
-      signal: interrupt.signal,
-    });
-  } finally {
-    interrupt.dispose();
-    client.close();
-    rmSync(directory, { recursive: true, force: true });
-  }
 }

@@ -18,6 +18,7 @@ import {
   openRepository,
   putMaintenanceParameters,
 } from '../repository/index.ts';
+import { VERSION } from './version.ts';
 
 export const DEV_NAMESPACE = 'velero';
 /** Velero's own, which it gives to every repository. */
@@ -58,7 +59,7 @@ export class DevEnvironment implements AsyncDisposable {
     this.#server = server;
     this.kubeconfig = kubeconfig;
     const { directory, nodes, command, logger, environment, snapshotMs } = options;
-    this.client = connectToCluster({ kubeconfig, userAgent: 'longshore-dev/0.1.0' });
+    this.client = connectToCluster({ kubeconfig, userAgent: `longshore-dev/${VERSION}` });
     this.cluster = new DevCluster({
       client: this.client,
       logger,
@@ -92,7 +93,7 @@ export class DevEnvironment implements AsyncDisposable {
   }
 
   startAgent(node: string, overrides: Partial<AgentOptions> = {}): RunningAgent {
-    const userAgent = `longshore-node-agent/0.1.0 (${node})`;
+    const userAgent = `longshore-node-agent/${VERSION} (${node})`;
     const client = connectToCluster({ kubeconfig: this.kubeconfig, userAgent });
     const agent = new Agent({
       client,

@@ -9,6 +9,7 @@ import { addRepositoryCommands } from './repository.ts';
 import { addSnapshotCommands } from './snapshot.ts';
 import { addStoreCommands } from './store.ts';
 import { printable } from './terminal.ts';
+import { VERSION } from './version.ts';
 
 /** Errors of a disk or a permission that reach the top unmapped still name no stack. */
 function exitCodeOf(error: unknown): number {
@@ -32,7 +33,7 @@ function chainOf(error: Error): string {
 function createProgram(): Command {
   const program = new Command('longshore')
     .description('Moves volumes into a Kopia repository and back.')
-    .version('0.1.0', '--version')
+    .version(VERSION, '--version')
     .exitOverride()
     .showHelpAfterError('(--help shows what is possible)')
     .configureHelp({ showGlobalOptions: false });

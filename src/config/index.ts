@@ -7,11 +7,3 @@ export {
   repositoryLocation,
 } from './backup-storage-location.ts';
 export { cgroupMemoryBytes, type ReadText } from './cgroup.ts';
-export {
-  cacheLimitBytes,
-  concurrencyOf,
-  type NodeAgentConfig,
-  type NodeSelector,
-  parseNodeAgentConfig,
-  podResourcesOf,
-} from './node-agent-config.ts';

@@ -1,4 +1,3 @@
-import { createServer } from 'node:http';
 import { CodedError } from '../base/index.ts';
 
 export interface StatusSources {
@@ -19,6 +18,8 @@ export async function serveStatus(
   const match = /^(.*):(\d+)$/.exec(address);
   const [, host = '', port = ''] = match ?? [];
   if (!match) throw unusable(address, 'it is not of the form host:port');
+  // Loaded here: commands that only log must not pay for it.
+  const { createServer } = await import('node:http');
   const server = createServer((request, response) => {
     const answer = (code: number, text: string, type = 'text/plain; charset=utf-8'): void => {
       response.writeHead(code, { 'content-type': type });

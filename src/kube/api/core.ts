@@ -39,12 +39,12 @@ export type NewObject<T extends KubeObject> = Omit<T, 'metadata'> & {
 export interface LabelSelectorRequirement {
   key: string;
   operator: string;
-  values?: string[];
+  values?: string[] | undefined;
 }
 
 export interface LabelSelector {
-  matchLabels?: Record<string, string>;
-  matchExpressions?: LabelSelectorRequirement[];
+  matchLabels?: Record<string, string> | undefined;
+  matchExpressions?: LabelSelectorRequirement[] | undefined;
 }
 
 export interface EnvVar {

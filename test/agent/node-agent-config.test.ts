@@ -4,7 +4,7 @@ import {
   concurrencyOf,
   parseNodeAgentConfig,
   podResourcesOf,
-} from '../../src/config/index.ts';
+} from '../../src/agent/index.ts';
 import { matchesSelector } from '../../src/kube/index.ts';
 
 const parse = (value: object): ReturnType<typeof parseNodeAgentConfig> =>

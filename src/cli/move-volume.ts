@@ -1,0 +1,65 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { runDataMover } from '../agent/index.ts';
+import { systemClock } from '../base/index.ts';
+import { environment } from '../config/index.ts';
+import { connectToCluster } from '../kube/index.ts';
+import { createServerLogger } from '../observability/index.ts';
+import { interruptSignal, openContext } from './context.ts';
+import type { DataMoverFlags } from './data-mover.ts';
+import { durationFlagMs } from './usage-error.ts';
+import { VERSION } from './version.ts';
+
+const durationMs = (flag: string, text: string): number => durationFlagMs(flag, text, '10m0s');
+
+/** What a hosting pod runs; the exit code is set on the process. */
+export async function moveVolume(
+  direction: 'backup' | 'restore',
+  flags: DataMoverFlags,
+): Promise<void> {
+  const logger = createServerLogger(flags.logLevel, flags.logFormat);
+  const directory = mkdtempSync(join(tmpdir(), 'longshore-mover-'));
+  const interrupt = interruptSignal();
+  const client = connectToCluster({
+    kubeconfig: flags.kubeconfig,
+    userAgent: `longshore-data-mover-${direction}/${VERSION}`,
+  });
+  const isBlock = flags.volumeMode === 'Block';
+  try {
+    process.exitCode = await runDataMover({
+      direction,
+      client,
+      logger,
+      clock: systemClock,
+      namespace: environment.veleroNamespace,
+      node: environment.nodeName ?? '',
+      name: flags.dataUpload ?? flags.dataDownload ?? '',
+      volumePath: flags.volumePath,
+      isBlock,
+      resourceTimeoutMs: durationMs('--resource-timeout', flags.resourceTimeout),
+      stallMs: durationMs('LONGSHORE_STALL_TIMEOUT', environment.stallTimeout ?? '15m'),
+      progressIntervalMs: durationMs(
+        'LONGSHORE_PROGRESS_INTERVAL',
+        environment.progressInterval ?? '5s',
+      ),
+      terminationLog: environment.terminationLog,
+      directory,
+      defaultCredentials: (kind) => environment.credentialsFile(kind),
+      openRepository: ({ location, password }) =>
+        openContext(
+          {
+            repo: location,
+            client: 'default@default',
+            ...(flags.cacheVolumePath ? { cacheDir: flags.cacheVolumePath } : {}),
+          },
+          { dataPath: true, password, logger },
+        ),
+      signal: interrupt.signal,
+    });
+  } finally {
+    interrupt.dispose();
+    client.close();
+    rmSync(directory, { recursive: true, force: true });
+  }
+}

@@ -1,0 +1,146 @@
+import {
+  Agent,
+  cacheLimitBytes,
+  concurrencyOf,
+  type NodeAgentConfig,
+  parseNodeAgentConfig,
+  podResourcesOf,
+} from '../agent/index.ts';
+import { CodedError, isCode, type Logger } from '../base/index.ts';
+import { environment } from '../config/index.ts';
+import type { ExposeConfig } from '../exposer/index.ts';
+import {
+  CONFIG_MAPS,
+  type KubeClient,
+  matchesSelector,
+  NODES,
+  PRIORITY_CLASSES,
+  STORAGE_CLASSES,
+} from '../kube/index.ts';
+import { createServerLogger, serveStatus } from '../observability/index.ts';
+import { clusterOf, dataMoversOf } from './cluster.ts';
+import { interruptSignal } from './context.ts';
+import type { ServerFlags } from './node-agent.ts';
+import { durationFlagMs, UsageError } from './usage-error.ts';
+
+const MIB = 2 ** 20;
+const durationMs = (flag: string, text: string): number => durationFlagMs(flag, text, '30m');
+
+/** Runs the node-agent until it is told to end. */
+export async function serve(flags: ServerFlags): Promise<void> {
+  const node = flags.node ?? environment.nodeName;
+  if (node === undefined) throw new UsageError('no node is named: set NODE_NAME or --node');
+  const retries = Number(flags.dataMoverRetries);
+  if (!Number.isInteger(retries) || retries < 0) {
+    throw new UsageError(`--data-mover-retries "${flags.dataMoverRetries}" is not a number from 0`);
+  }
+  const logger = createServerLogger(flags.logLevel, flags.logFormat);
+  const { client, namespace } = clusterOf(flags);
+  durationMs('--resource-timeout', flags.resourceTimeout);
+  const stallTimeoutMs = durationMs('--stall-timeout', flags.stallTimeout);
+  durationMs('--progress-interval', flags.progressInterval);
+  const { config, expose } = await loadConfig(client, namespace, flags, logger);
+  const labels = (await client.find(NODES, { name: node }))?.metadata.labels;
+  const agent = new Agent({
+    client,
+    logger,
+    node,
+    namespace,
+    dataMovers: dataMoversOf(flags),
+    agentSelector: flags.agentSelector,
+    writeLog: (text) => void process.stdout.write(text),
+    concurrency: concurrencyOf(
+      config,
+      (selector) => labels !== undefined && matchesSelector(selector, labels),
+    ),
+    prepareTimeoutMs: durationMs('--data-mover-prepare-timeout', flags.dataMoverPrepareTimeout),
+    restartsMax: retries,
+    stallTimeoutMs,
+    takeoverMs: durationMs('--takeover-timeout', flags.takeoverTimeout),
+    prepareQueueLength: config.loadConcurrency?.prepareQueueLength ?? 0,
+    exposer: {
+      daemonSet: flags.daemonset,
+      moverImage: flags.dataMoverImage,
+      moverCommand: (flags.dataMoverCommand ?? '/velero').split(' ').filter((word) => word !== ''),
+      moverEnvironment: {
+        LONGSHORE_STALL_TIMEOUT: flags.stallTimeout,
+        LONGSHORE_PROGRESS_INTERVAL: flags.progressInterval,
+      },
+      config: expose,
+    },
+  });
+  const interrupt = interruptSignal();
+  await using server = await serveStatus(flags.metricsAddress, {
+    metrics: () => agent.metrics.registry.metrics(),
+    unhealthy: () => agent.unhealthy(),
+    notReady: () => agent.notReady(),
+  });
+  logger.info({ address: server.address }, 'metrics and health are served');
+  try {
+    await agent.run(interrupt.signal);
+  } finally {
+    interrupt.dispose();
+    client.close();
+  }
+}
+
+async function loadConfig(
+  client: KubeClient,
+  namespace: string,
+  flags: ServerFlags,
+  logger: Logger,
+): Promise<{ config: NodeAgentConfig; expose: ExposeConfig }> {
+  const load = async (name: string): Promise<Record<string, string> | undefined> => {
+    try {
+      return (await client.get(CONFIG_MAPS, { namespace, name })).data;
+    } catch (cause) {
+      if (!isCode(cause, 'KUBE_NOT_FOUND')) throw cause;
+      throw new CodedError('BAD_CONFIG', `there is no ConfigMap ${namespace}/${name}`, { cause });
+    }
+  };
+  const { nodeAgentConfigmap: name, backupRepositoryConfigmap } = flags;
+  const { config, warnings } = name
+    ? parseNodeAgentConfig(name, await load(name))
+    : parseNodeAgentConfig('', { none: '{}' });
+  for (const warning of warnings) logger.warn({ configMap: name, warning }, 'unknown setting');
+  const repository = backupRepositoryConfigmap ? await load(backupRepositoryConfigmap) : undefined;
+  const { cachePVC, priorityClassName, podAnnotations, podLabels } = config;
+  const cacheClass = cachePVC?.storageClass;
+  const isCacheUsable =
+    cacheClass !== undefined && (await isUsableCache(client, cacheClass, logger));
+  const isPriorityKnown =
+    priorityClassName !== undefined &&
+    (await client.find(PRIORITY_CLASSES, { name: priorityClassName })) !== undefined;
+  if (priorityClassName !== undefined && !isPriorityKnown) {
+    logger.warn({ priorityClassName }, 'there is no such priority class; none is used');
+  }
+  return {
+    config,
+    expose: {
+      loadAffinity: config.loadAffinity ?? [],
+      backupPvc: config.backupPVC ?? {},
+      ignoreDelayBinding: config.restorePVC?.ignoreDelayBinding === true,
+      podResources: podResourcesOf(config),
+      priorityClassName: isPriorityKnown ? priorityClassName : undefined,
+      podAnnotations: podAnnotations ?? undefined,
+      podLabels: podLabels ?? undefined,
+      ...(isCacheUsable && {
+        cacheVolume: {
+          storageClass: cacheClass,
+          residentThresholdBytes: (cachePVC?.residentThresholdInMB ?? 0) * MIB,
+          limitBytes: cacheLimitBytes(repository),
+        },
+      }),
+    },
+  };
+}
+
+/** Cache volumes go with their claims; a class that keeps them would fill the storage. */
+async function isUsableCache(client: KubeClient, name: string, logger: Logger): Promise<boolean> {
+  const found = await client.find(STORAGE_CLASSES, { name });
+  const policy = found?.reclaimPolicy ?? 'Delete';
+  if (found && policy === 'Delete') return true;
+  const reason = found ? `its reclaim policy is ${policy}, not Delete` : 'it does not exist';
+  logger.warn({ storageClass: name, reason }, 'cachePVC is ignored');
+  return false;
+}
