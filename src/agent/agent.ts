@@ -1,4 +1,4 @@
-import { type Clock, type Logger, systemClock } from '../base/index.ts';
+import type { Clock, Logger } from '../base/index.ts';
 import type { ExposerOptions } from '../exposer/index.ts';
 import {
   Cache,
@@ -21,7 +21,6 @@ import { Slots } from './slots.ts';
 export interface AgentOptions extends ReconcilerSettings {
   readonly client: KubeClient;
   readonly logger: Logger;
-  readonly clock?: Clock;
   readonly exposer: Omit<
     ExposerOptions,
     'client' | 'clock' | 'logger' | 'namespace' | 'prepareTimeoutMs'
@@ -104,7 +103,7 @@ export class Agent {
         scope: { namespace, labelSelector: agentSelector },
       }),
     );
-    const { clock = systemClock } = this.#options;
+    const { clock } = client;
     const recorder = new EventRecorder({
       client,
       clock,

@@ -1,7 +1,13 @@
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { CodedError, Secret } from '../base/index.ts';
-import { parseBackupStorageLocation, repositoryLocation } from '../config/index.ts';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { CodedError, isCode, Secret } from '../base/index.ts';
+import {
+  parseBackupStorageLocation,
+  repositoryLocation,
+  type StorageKind,
+  storageKindOf,
+} from '../config/index.ts';
 import {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
@@ -10,8 +16,6 @@ import {
   SECRETS,
   validLabel,
 } from '../kube/index.ts';
-import { isCode } from '../base/index.ts';
-import { setTimeout as sleep } from 'node:timers/promises';
 
 const PASSWORD_SECRET = 'velero-repo-credentials';
 const PASSWORD_KEY = 'repository-password';
@@ -93,14 +97,16 @@ export interface RepositoryAccess {
 }
 
 export interface AccessOptions extends RepositoryQuery {
+  /** A backup writes, for which a location that is marked read-only is no place. */
+  readonly isWriting: boolean;
   /** Where credentials and certificates are put for the storage's libraries to read. */
   readonly directory: string;
-  readonly defaultCredentials: (kind: 's3' | 'azblob' | 'gs') => string | undefined;
+  readonly defaultCredentials: (kind: StorageKind) => string | undefined;
 }
 
 /**
  * Where the repository is and its password: from the BackupStorageLocation, its secrets, and the one password of all
- * repositories. Throws `BAD_STORAGE_LOCATION`, `NO_PASSWORD`, and what the API server refuses.
+ * repositories. Throws `BAD_STORAGE_LOCATION`, `STORAGE_READ_ONLY`, `NO_PASSWORD`, and what the API server refuses.
  */
 export async function loadRepositoryAccess(options: AccessOptions): Promise<RepositoryAccess> {
   const { client, namespace, storageLocation, volumeNamespace, directory, signal } = options;
@@ -110,17 +116,20 @@ export async function loadRepositoryAccess(options: AccessOptions): Promise<Repo
     { signal },
   );
   const bsl = parseBackupStorageLocation(object);
-  const { credential, objectStorage, provider } = bsl.spec;
+  const { credential, objectStorage } = bsl.spec;
+  if (options.isWriting && bsl.spec.accessMode === 'ReadOnly') {
+    const text = `backup storage location ${namespace}/${storageLocation} is read-only (spec.accessMode)`;
+    throw new CodedError('STORAGE_READ_ONLY', text);
+  }
   const toFile = async (name: string, text: Buffer): Promise<string> => {
     await mkdir(directory, { recursive: true, mode: 0o700 });
     const file = join(directory, name);
     await writeFile(file, text, { mode: 0o600 });
     return file;
   };
-  const kind = /azure$/.test(provider) ? 'azblob' : /gcp$/.test(provider) ? 'gs' : 's3';
   const credentialsFile = credential
     ? await toFile(`${credential.name}-${credential.key}`, await secretValue(options, credential))
-    : options.defaultCredentials(kind);
+    : options.defaultCredentials(storageKindOf(bsl));
   const ca = objectStorage?.caCertRef
     ? await secretValue(options, objectStorage.caCertRef)
     : Buffer.from(objectStorage?.caCert ?? '', 'base64');

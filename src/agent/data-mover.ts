@@ -1,12 +1,13 @@
 import { writeFileSync } from 'node:fs';
 import {
-  type Clock,
   CanceledError,
   CodedError,
+  isCanceled,
   type Logger,
   messageOf,
   withRetry,
 } from '../base/index.ts';
+import type { StorageKind } from '../config/index.ts';
 import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,
@@ -15,13 +16,7 @@ import {
   type Resource,
   waitFor,
 } from '../kube/index.ts';
-import {
-  backupVolume,
-  describeMove,
-  isCanceled,
-  type Progress,
-  restoreVolume,
-} from '../mover/index.ts';
+import { backupVolume, describeMove, type Progress, restoreVolume } from '../mover/index.ts';
 import type { Repository } from '../repository/index.ts';
 import {
   ensureBackupRepository,
@@ -33,7 +28,6 @@ import { isCancelWanted, isFinal, type Movement, OPERATION_LABEL, phaseOf } from
 export interface DataMoverOptions {
   readonly direction: 'backup' | 'restore';
   readonly client: KubeClient;
-  readonly clock: Clock;
   readonly logger: Logger;
   readonly namespace: string;
   readonly node: string;
@@ -48,7 +42,7 @@ export interface DataMoverOptions {
   readonly terminationLog: string;
   /** For credentials. */
   readonly directory: string;
-  readonly defaultCredentials: (kind: 's3' | 'azblob' | 'gs') => string | undefined;
+  readonly defaultCredentials: (kind: StorageKind) => string | undefined;
   readonly openRepository: (
     access: RepositoryAccess,
   ) => Promise<{ repository: Repository } & AsyncDisposable>;
@@ -72,9 +66,15 @@ const FOREVER_MS = 2 ** 31 - 1;
  * Resolves with the exit code.
  */
 export async function runDataMover(options: DataMoverOptions): Promise<number> {
-  const { direction, name, logger, clock, client, node } = options;
+  const { direction, name, logger, client, node } = options;
   const { kind } = WORDS[direction];
-  const recorder = new EventRecorder({ client, clock, logger, component: name, host: node });
+  const recorder = new EventRecorder({
+    client,
+    clock: client.clock,
+    logger,
+    component: name,
+    host: node,
+  });
   let message: string;
   let exitCode = 0;
   try {
@@ -222,7 +222,12 @@ async function openFor(
     const { directory, defaultCredentials } = options;
     const load = (): Promise<[RepositoryAccess, unknown]> =>
       Promise.all([
-        loadRepositoryAccess({ ...query, directory, defaultCredentials }),
+        loadRepositoryAccess({
+          ...query,
+          isWriting: direction === 'backup',
+          directory,
+          defaultCredentials,
+        }),
         ensureBackupRepository(query, options.resourceTimeoutMs),
       ]);
     // An API server that is away for a while is no reason to give a backup up.

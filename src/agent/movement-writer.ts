@@ -1,11 +1,10 @@
-import { type Clock, isCode } from '../base/index.ts';
+import { type Clock, isCode, rfc3339Seconds } from '../base/index.ts';
 import { type Cache, type KubeClient, keyOf } from '../kube/index.ts';
 import {
   EXPOSING_LABEL,
   FINALIZER,
   isFinal,
   type Movement,
-  now,
   type Outcome,
   setOutcome,
 } from './movement.ts';
@@ -79,7 +78,7 @@ export class MovementWriter<M extends Movement> {
   finish(movement: M, { phase, status }: Outcome): Promise<M | undefined> {
     return this.update(movement, (copy) => {
       if (isFinal(copy)) return false;
-      const time = now(this.#clock);
+      const time = rfc3339Seconds(this.#clock.nowNs());
       copy.status = {
         ...copy.status,
         phase,

@@ -1,4 +1,5 @@
-import { parseDuration, toDate, type Clock } from '../base/index.ts';
+import { z } from 'zod';
+import { type Clock, parseDuration } from '../base/index.ts';
 import {
   CsiSnapshotExposer,
   type ExposeContext,
@@ -30,14 +31,24 @@ export const RESTARTS = 'longshore.io/data-mover-restarts';
 /** How it ended, while the clean-up before the final phase goes on: an agent that dies then must not start all over. */
 const OUTCOME = 'longshore.io/outcome';
 
+const outcomeSchema = z.strictObject({
+  phase: z.enum(['Completed', 'Failed', 'Canceled']),
+  status: z.record(z.string(), z.unknown()),
+});
 export interface Outcome {
   readonly phase: 'Completed' | 'Failed' | 'Canceled';
   readonly status: object;
 }
 
+/** Undefined too where the annotation is not one of ours: then what the pod says counts. */
 export function outcomeOf({ metadata }: Movement): Outcome | undefined {
   const text = metadata.annotations?.[OUTCOME];
-  return text === undefined ? undefined : (JSON.parse(text) as Outcome);
+  if (text === undefined) return undefined;
+  try {
+    return outcomeSchema.parse(JSON.parse(text));
+  } catch {
+    return undefined;
+  }
 }
 
 export function setOutcome({ metadata }: Movement, outcome: Outcome | undefined): void {
@@ -52,11 +63,17 @@ const FINAL: readonly Phase[] = ['Completed', 'Failed', 'Canceled'];
 export const phaseOf = ({ status }: Movement): Phase => status?.phase ?? 'New';
 export const isFinal = (movement: Movement): boolean => FINAL.includes(phaseOf(movement));
 export const isCancelWanted = ({ spec }: Movement): boolean => spec.cancel === true;
+export const hasFinalizer = ({ metadata }: Movement): boolean =>
+  metadata.finalizers?.includes(FINALIZER) === true;
+/** What a log line says of it. */
+export const fieldsOf = ({ metadata: { name, uid }, spec }: Movement): object => ({
+  ['sourcePVC' in spec ? 'dataUpload' : 'dataDownload']: name,
+  uid,
+});
 /** The node whose agent looks after it; undefined while it is nobody's. */
 export const ownerOf = ({ status }: Movement): string | undefined =>
   status?.node || status?.acceptedByNode || undefined;
 
-export const now = (clock: Clock): string => `${toDate(clock.nowNs()).toISOString().slice(0, 19)}Z`;
 export const millisecondsSince = (clock: Clock, time: string | null | undefined): number =>
   time ? Number(clock.nowNs() / 1_000_000n) - Date.parse(time) : 0;
 
@@ -94,6 +111,8 @@ export interface Direction<M extends Movement> {
   cleanUp(movement: M): Promise<boolean>;
   /** After a crash in the midst of {@link complete}: the data is moved, only that is left to do. */
   isCompleting(movement: M): boolean;
+  /** What is missing in what the mover said at its end; undefined when nothing is. */
+  lacks(result: MoverResult): string | undefined;
   /** The last step before `Completed`; what it returns goes into the status. */
   complete(movement: M, result: MoverResult, context: ExposeContext): Promise<object>;
 }
@@ -119,6 +138,8 @@ export function uploads(options: ExposerOptions): Direction<DataUpload> {
     diagnose: (upload) => exposer.diagnose(upload),
     cleanUp: (upload) => exposer.cleanUp(upload),
     isCompleting: () => false,
+    lacks: ({ snapshotID, emptySnapshot }) =>
+      snapshotID || emptySnapshot === true ? undefined : 'it named no snapshot when it ended',
     complete: (upload, result) =>
       Promise.resolve({
         path: result.source?.byPath ?? `/${upload.metadata.uid}`,
@@ -157,6 +178,7 @@ export function downloads(
     diagnose: (download) => exposer.diagnose(download),
     cleanUp: (download) => exposer.cleanUp(download),
     isCompleting: (download) => exposer.isRebinding(download),
+    lacks: () => undefined,
     complete: async (download, _result, context) => {
       await exposer.rebind(download, context);
       return {};

@@ -2,6 +2,7 @@ import { messageOf } from '../base/index.ts';
 import type { KubeClient, Pod } from '../kube/index.ts';
 
 const STARS = '*'.repeat(27);
+const LOG_LINES_MAX = 4000;
 const LOG_BYTES_MAX = 1 << 20;
 
 /**
@@ -17,8 +18,8 @@ export async function copyPodLog(
   const { name } = pod.metadata;
   let text: string;
   try {
-    text = await client.podLog(pod.metadata, container);
-    if (text.length > LOG_BYTES_MAX) text = `...${text.slice(-LOG_BYTES_MAX)}`;
+    const limits = { tailLines: LOG_LINES_MAX, limitBytes: LOG_BYTES_MAX };
+    text = await client.podLog(pod.metadata, container, limits);
   } catch (error) {
     text = `No present log retrieved, err: ${messageOf(error)}\n`;
   }

@@ -1,4 +1,3 @@
-import type { Clock } from '../base/index.ts';
 import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,
@@ -29,7 +28,6 @@ export interface MovementDescription {
 
 export interface StatusQuery {
   readonly client: KubeClient;
-  readonly clock: Clock;
   readonly namespace: string;
   readonly dataMovers: ReadonlySet<string>;
   /** Label selector of the agents' pods. */
@@ -38,7 +36,7 @@ export interface StatusQuery {
 
 /** All DataUploads and DataDownloads, oldest first, and what each waits for. */
 export async function describeMovements(query: StatusQuery): Promise<MovementDescription[]> {
-  const { client, namespace, clock, agentSelector } = query;
+  const { client, namespace, agentSelector } = query;
   const [ups, downs, pods, agents, nodes] = await Promise.all([
     client.list(DATA_UPLOADS, { namespace }),
     client.list(DATA_DOWNLOADS, { namespace }),
@@ -63,7 +61,7 @@ export async function describeMovements(query: StatusQuery): Promise<MovementDes
       name: movement.metadata.name,
       phase: phaseOf(movement),
       node: ownerOf(movement) ?? '',
-      ageSeconds: millisecondsSince(clock, movement.metadata.creationTimestamp) / 1000,
+      ageSeconds: millisecondsSince(client.clock, movement.metadata.creationTimestamp) / 1000,
       waitsFor: waitsFor(movement, world),
     }));
 }

@@ -56,4 +56,7 @@ export class OffsetClock implements Clock {
 }
 
 export const unixSeconds = (ns: Nanoseconds): number => Number(ns / SECOND_NS);
+/** RFC 3339 in whole seconds, as Kubernetes writes it. */
+export const rfc3339Seconds = (ns: Nanoseconds): string =>
+  `${toDate(ns).toISOString().slice(0, 19)}Z`;
 export const toDate = (ns: Nanoseconds): Date => new Date(Number(ns / 1_000_000n));

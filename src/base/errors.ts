@@ -47,6 +47,10 @@ export class CanceledError extends CodedError {
   }
 }
 
+/** Whether it is a cancel, by whatever means: an abort is not a failure. */
+export const isCanceled = (error: unknown): boolean =>
+  isCode(error, 'CANCELED') || (error instanceof Error && error.name === 'AbortError');
+
 /** A Node system error (`ENOENT` and the like), or undefined. */
 export function systemCode(error: unknown): string | undefined {
   if (error instanceof Error && 'syscall' in error && 'code' in error) {

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { CodedError, isCode, type Retry } from './errors.ts';
+import { CodedError, isCanceled, type Retry } from './errors.ts';
 
 export interface RetryBudget {
   attemptsMax: number;
@@ -16,9 +16,7 @@ export interface RetryOptions {
 
 /** Errors that nobody mapped are tried again: losing a backup to a hiccup is the worse mistake. */
 export function retryOf(error: unknown): Retry {
-  if (isCode(error, 'CANCELED') || (error instanceof Error && error.name === 'AbortError')) {
-    return 'never';
-  }
+  if (isCanceled(error)) return 'never';
   if (typeof error === 'object' && error !== null && 'retry' in error) {
     return error.retry === 'backoff' ? 'backoff' : 'never';
   }

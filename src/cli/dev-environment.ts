@@ -1,7 +1,7 @@
 import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
 import { Agent, type AgentOptions } from '../agent/index.ts';
-import { isCode, type Logger, Secret } from '../base/index.ts';
+import { type Clock, isCode, type Logger, Secret } from '../base/index.ts';
 import { openStorage } from '../blob/index.ts';
 import { DEFAULT_ENCRYPTION, DEFAULT_HASH, DEFAULT_SPLITTER } from '../codec/index.ts';
 import { parseBackupStorageLocation, repositoryLocation } from '../config/index.ts';
@@ -92,9 +92,10 @@ export class DevEnvironment implements AsyncDisposable {
     return environment;
   }
 
-  startAgent(node: string, overrides: Partial<AgentOptions> = {}): RunningAgent {
+  /** `clock`: the node's own, which may be wrong. */
+  startAgent(node: string, overrides: Partial<AgentOptions> = {}, clock?: Clock): RunningAgent {
     const userAgent = `longshore-node-agent/${VERSION} (${node})`;
-    const client = connectToCluster({ kubeconfig: this.kubeconfig, userAgent });
+    const client = connectToCluster({ kubeconfig: this.kubeconfig, userAgent, clock });
     const agent = new Agent({
       client,
       logger: this.#options.logger,

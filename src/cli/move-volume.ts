@@ -2,7 +2,6 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { runDataMover } from '../agent/index.ts';
-import { systemClock } from '../base/index.ts';
 import { environment } from '../config/index.ts';
 import { connectToCluster } from '../kube/index.ts';
 import { createServerLogger } from '../observability/index.ts';
@@ -31,7 +30,6 @@ export async function moveVolume(
       direction,
       client,
       logger,
-      clock: systemClock,
       namespace: environment.veleroNamespace,
       node: environment.nodeName ?? '',
       name: flags.dataUpload ?? flags.dataDownload ?? '',

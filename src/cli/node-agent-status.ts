@@ -1,5 +1,4 @@
 import { describeMovements } from '../agent/index.ts';
-import { systemClock } from '../base/index.ts';
 import { clusterOf, dataMoversOf } from './cluster.ts';
 import type { StatusFlags } from './node-agent.ts';
 import { printJson, printTable } from './terminal.ts';
@@ -10,7 +9,6 @@ export async function showStatus(flags: StatusFlags): Promise<void> {
   const rows = await describeMovements({
     client,
     namespace,
-    clock: systemClock,
     dataMovers: dataMoversOf(flags),
     agentSelector: flags.agentSelector,
   });

@@ -4,6 +4,7 @@ import { CodedError } from '../base/index.ts';
 /** What is looked at of a BackupStorageLocation (velero.io/v1). */
 const specSchema = z.object({
   provider: z.string(),
+  accessMode: z.string().optional(),
   config: z.record(z.string(), z.string()).optional().default({}),
   objectStorage: z
     .object({
@@ -37,7 +38,8 @@ export interface LocationFiles {
   readonly caFile?: string | undefined;
 }
 
-const BACKENDS: Record<string, 's3' | 'azblob' | 'gs' | 'file'> = {
+export type StorageKind = 's3' | 'azblob' | 'gs' | 'file';
+const BACKENDS: Record<string, StorageKind> = {
   'velero.io/aws': 's3',
   'velero.io/azure': 'azblob',
   'velero.io/gcp': 'gs',
@@ -45,6 +47,16 @@ const BACKENDS: Record<string, 's3' | 'azblob' | 'gs' | 'file'> = {
 };
 /** Where Velero puts the repository of a namespace, below the location's own prefix. */
 const REPOSITORY_FOLDER = 'kopia';
+
+/** What serves a location, by its provider. Throws `BAD_STORAGE_LOCATION`. */
+export function storageKindOf({ spec }: Pick<BackupStorageLocation, 'spec'>): StorageKind {
+  const { provider, config } = spec;
+  const name = provider.includes('/') ? provider : `velero.io/${provider}`;
+  const kind = BACKENDS[name] ?? (config.s3Url ? 's3' : undefined);
+  if (kind !== undefined) return kind;
+  const known = Object.keys(BACKENDS).join(', ');
+  throw bad(`invalid storage provider "${provider}"; there are ${known}, or any with s3Url`);
+}
 
 /**
  * Where the repository of a namespace's volumes is, as a location that `openStorage` takes: the same place
@@ -57,12 +69,7 @@ export function repositoryLocation(
   files: LocationFiles = {},
 ): string {
   const { config, objectStorage } = spec;
-  const provider = spec.provider.includes('/') ? spec.provider : `velero.io/${spec.provider}`;
-  const backend = BACKENDS[provider] ?? (config.s3Url ? 's3' : undefined);
-  if (backend === undefined) {
-    const known = Object.keys(BACKENDS).join(', ');
-    throw bad(`invalid storage provider "${spec.provider}"; there are ${known}, or any with s3Url`);
-  }
+  const backend = storageKindOf({ spec });
   if (!/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(volumeNamespace)) {
     throw bad(`"${volumeNamespace}" is not the name of a namespace`);
   }

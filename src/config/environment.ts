@@ -1,5 +1,6 @@
 import { homedir, hostname, userInfo } from 'node:os';
 import { join } from 'node:path';
+import type { StorageKind } from './backup-storage-location.ts';
 
 /** What the environment says; the only place that reads it. */
 export const environment = {
@@ -40,13 +41,14 @@ export const environment = {
     return process.env.LONGSHORE_PROGRESS_INTERVAL || undefined;
   },
   /** Credentials that hold for every location without its own, by Velero's provider names. */
-  credentialsFile(kind: 's3' | 'azblob' | 'gs'): string | undefined {
+  credentialsFile(kind: StorageKind): string | undefined {
     const { AWS_SHARED_CREDENTIALS_FILE, AZURE_CREDENTIALS_FILE, GOOGLE_APPLICATION_CREDENTIALS } =
       process.env;
     const files = {
       s3: AWS_SHARED_CREDENTIALS_FILE,
       azblob: AZURE_CREDENTIALS_FILE,
       gs: GOOGLE_APPLICATION_CREDENTIALS,
+      file: undefined,
     };
     return files[kind] || undefined;
   },

@@ -5,5 +5,7 @@ export {
   type LocationFiles,
   parseBackupStorageLocation,
   repositoryLocation,
+  type StorageKind,
+  storageKindOf,
 } from './backup-storage-location.ts';
 export { cgroupMemoryBytes, type ReadText } from './cgroup.ts';

@@ -1,8 +1,8 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { type Clock, messageOf, systemClock } from '../base/index.ts';
-import type { KubeObject, Resource } from '../kube/index.ts';
-import { apiVersionOf, ApiError, type Selection, Store, type Stored } from './store.ts';
+import { apiVersionOf, type KubeObject, type Resource } from '../kube/index.ts';
+import { ApiError, type Selection, Store, type Stored } from './store.ts';
 import { isTableWanted, tableOf } from './table.ts';
 import { discovery } from './discovery.ts';
 import { resourceAt } from './resources.ts';

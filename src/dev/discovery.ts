@@ -1,4 +1,4 @@
-import { apiVersionOf } from './store.ts';
+import { apiVersionOf } from '../kube/index.ts';
 import { DEV_RESOURCES } from './resources.ts';
 
 /** What clients ask before anything else: groups, kinds, and as much of OpenAPI as kubectl wants; undefined for all other paths. */

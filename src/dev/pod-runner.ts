@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { createWriteStream } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
-import { isCode, type Logger, messageOf } from '../base/index.ts';
+import { isCode, type Logger, messageOf, rfc3339Seconds, systemClock } from '../base/index.ts';
 import {
   Cache,
   type Container,
@@ -227,7 +227,7 @@ export class PodRunner {
   }
 }
 
-const timeNow = (): string => `${new Date().toISOString().slice(0, 19)}Z`;
+const timeNow = (): string => rfc3339Seconds(systemClock.nowNs());
 
 const statusOf = (container: Container, state: object, ready: boolean): object => ({
   name: container.name,

@@ -1,4 +1,4 @@
-import { type Clock, type Logger, messageOf, toDate } from '../base/index.ts';
+import { type Clock, type Logger, messageOf, rfc3339Seconds } from '../base/index.ts';
 import {
   BACKUP_REPOSITORIES,
   type BackupRepository,
@@ -55,7 +55,7 @@ export class RepositoryKeeper {
   async #prepare(repository: BackupRepository): Promise<{ phase: string; message: string }> {
     try {
       await this.#options.prepare(repository);
-      const lastMaintenanceTime = `${toDate(this.#options.clock.nowNs()).toISOString().slice(0, 19)}Z`;
+      const lastMaintenanceTime = rfc3339Seconds(this.#options.clock.nowNs());
       return { phase: 'Ready', message: '', ...{ lastMaintenanceTime } };
     } catch (error) {
       return { phase: 'NotReady', message: messageOf(error) };

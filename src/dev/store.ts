@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
-import { type Clock, toDate } from '../base/index.ts';
-import { CRDS, type KubeObject, type Resource } from '../kube/index.ts';
+import { type Clock, rfc3339Seconds } from '../base/index.ts';
+import { apiVersionOf, CRDS, type KubeObject, type Resource } from '../kube/index.ts';
 import { parseFieldSelector, parseLabelSelector } from './selectors.ts';
 
 /** An answer of the API that is no success, as metav1.Status has it. */
@@ -238,7 +238,7 @@ export class Store {
   }
 
   #now(): string {
-    return `${toDate(this.#clock.nowNs()).toISOString().slice(0, 19)}Z`;
+    return rfc3339Seconds(this.#clock.nowNs());
   }
 }
 
@@ -246,9 +246,6 @@ const splitOnce = (text: string): string[] => {
   const at = text.indexOf('/');
   return [text.slice(0, at), text.slice(at + 1)];
 };
-
-export const apiVersionOf = ({ group, version }: Resource<KubeObject>): string =>
-  group === '' ? version : `${group}/${version}`;
 
 const keyOf = (namespace: string | undefined, name: string): string => `${namespace ?? ''}/${name}`;
 const orderOf = ({ metadata }: Stored): string => keyOf(metadata.namespace, metadata.name);

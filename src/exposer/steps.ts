@@ -1,4 +1,4 @@
-import { CodedError, isCode, messageOf } from '../base/index.ts';
+import { CodedError, isCanceled, isCode, messageOf } from '../base/index.ts';
 import type { PersistentVolumeClaim } from '../kube/index.ts';
 
 export const isBlockClaim = ({ spec }: PersistentVolumeClaim): boolean =>
@@ -9,9 +9,7 @@ export async function step<T>(prefix: string, task: () => Promise<T>): Promise<T
   try {
     return await task();
   } catch (cause) {
-    if (isCode(cause, 'CANCELED') || (cause instanceof Error && cause.name === 'AbortError')) {
-      throw cause;
-    }
+    if (isCanceled(cause)) throw cause;
     const text = messageOf(cause);
     const message = text.startsWith(prefix) ? text : `${prefix}: ${text}`;
     const retry = cause instanceof CodedError ? cause.retry : 'never';

@@ -5,7 +5,6 @@ export {
   type BackupVolumeOptions,
   type BackupVolumeResult,
   describeMove,
-  isCanceled,
   REPOSITORY_CLIENT,
   REQUESTOR,
   restoreVolume,

@@ -1,7 +1,7 @@
 import { statSync } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { CanceledError, CodedError, formatBytes, isCode, type Logger } from '../base/index.ts';
+import { CanceledError, CodedError, formatBytes, type Logger } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 import {
   getSnapshot,
@@ -256,6 +256,3 @@ const badConfig = (key: string, text: string, wanted: string): CodedError =>
 /** One line for the log: what was moved and how fast. */
 export const describeMove = (bytes: number, seconds: number): string =>
   `${formatBytes(bytes)} in ${seconds.toFixed(1)} s`;
-
-export const isCanceled = (error: unknown): boolean =>
-  isCode(error, 'CANCELED') || (error instanceof Error && error.name === 'AbortError');

@@ -1,5 +1,5 @@
 import { pino } from 'pino';
-import type { Logger } from '../base/index.ts';
+import { type Logger, rfc3339Seconds, systemClock } from '../base/index.ts';
 
 /** Structured logs on stderr, one JSON object a line. */
 export function createJsonLogger(level: string): Logger {
@@ -25,7 +25,7 @@ export function createServerLogger(level: string, format: string): Logger {
     (at: Level) =>
     (fields: object, message: string): void => {
       if (LEVELS.indexOf(at) < least) return;
-      const time = `${new Date().toISOString().slice(0, 19)}Z`;
+      const time = rfc3339Seconds(systemClock.nowNs());
       const shown = at === 'warn' ? 'warning' : at;
       const rest = Object.entries(fields).map(([key, value]) => ` ${key}=${quoted(value)}`);
       process.stdout.write(

@@ -4,15 +4,19 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import type { AgentOptions } from '../../src/agent/index.ts';
+import { OffsetClock, SECOND_NS, systemClock } from '../../src/base/index.ts';
 import type { RunningAgent } from '../../src/cli/dev-environment.ts';
 import {
   BACKUP_REPOSITORIES,
+  BACKUP_STORAGE_LOCATIONS,
   DATA_DOWNLOADS,
   DATA_UPLOADS,
   type DataUpload,
+  type KubeObject,
   PODS,
   PVCS,
   PVS,
+  type Resource,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
@@ -299,6 +303,21 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
       await assertFailed(/get backupStorageLocation velero\/nowhere: .*not found/);
     });
 
+    it('a storage location that is read-only takes no backup', async () => {
+      const locations = BACKUP_STORAGE_LOCATIONS as Resource<KubeObject & { spec: object }>;
+      const { spec } = await cluster.client.get(locations, {
+        namespace: NAMESPACE,
+        name: 'default',
+      });
+      await cluster.client.create(locations, {
+        metadata: { name: 'archive', namespace: NAMESPACE },
+        spec: { ...spec, default: false, accessMode: 'ReadOnly' },
+      });
+      await newUpload(1000, { backupStorageLocation: 'archive' });
+      startAgent();
+      await assertFailed(/backup storage location velero\/archive is read-only/);
+    });
+
     it('a repository that is not ready is failed with what the server says', async () => {
       await cluster.makeNamespace('broken');
       await cluster.client.create(BACKUP_REPOSITORIES, {
@@ -363,6 +382,103 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
         await cluster.client.find(DATA_DOWNLOADS, { namespace: NAMESPACE, name }),
       ).toBeDefined();
     });
+  });
+
+  describe('data movers', () => {
+    const ref = (): { namespace: string; name: string } => ({ namespace: NAMESPACE, name });
+
+    /** Says for the kubelet how the pod ended; its process hangs from here on. */
+    async function endPod(status: object, terminated: object): Promise<void> {
+      const { spec } = await cluster.client.get(PODS, ref());
+      const container = { image: '', imageID: '', ready: false, restartCount: 0 };
+      const state = { name: spec.containers[0]?.name, ...container, state: { terminated } };
+      cluster.cluster.runners.get('node-1')?.processOf(name)?.kill('SIGSTOP');
+      await cluster.client.patch(
+        PODS,
+        ref(),
+        { status: { ...status, containerStatuses: [state] } },
+        { subresource: 'status' },
+      );
+    }
+
+    it('one that ended well without a word of its snapshot is started again', async () => {
+      await newUpload(SIZE / 4);
+      startAgent();
+      await cluster.waitUpload(name, 'InProgress');
+      await endPod({ phase: 'Succeeded' }, { exitCode: 0, reason: 'Completed' });
+      const upload = await cluster.waitUpload(name);
+      expect(upload.status).toMatchObject({ phase: 'Completed' });
+      expect(upload.status?.snapshotID).toMatch(/^[0-9a-f]{32}$/);
+      expect(upload.metadata.annotations?.['longshore.io/data-mover-restarts']).toBe('1');
+    });
+
+    it('one that the node evicted is started again, and the CR says why', async () => {
+      await newUpload(SIZE / 4);
+      startAgent();
+      await cluster.waitUpload(name, 'InProgress');
+      const messages: string[] = [];
+      const watching = new AbortController();
+      const scope = { namespace: NAMESPACE, fieldSelector: `metadata.name=${name}` };
+      const watch = (async () => {
+        const events = cluster.client.watch(DATA_UPLOADS, { ...scope, signal: watching.signal });
+        for await (const { object } of events) {
+          messages.push((object as DataUpload).status?.message ?? '');
+        }
+      })().catch(() => undefined);
+      const reason = { reason: 'Evicted', message: 'The node was low on resource: memory.' };
+      await endPod({ phase: 'Failed', ...reason }, { exitCode: 137, reason: 'Error' });
+      const upload = await cluster.waitUpload(name);
+      watching.abort();
+      await watch;
+      expect(upload.status).toMatchObject({ phase: 'Completed' });
+      expect(upload.status?.message).toBeUndefined();
+      expect(messages).toContain(
+        'the data mover died: its pod was ended: Evicted: The node was low on resource: memory.; started again (1 of 3)',
+      );
+    });
+
+    it('an outcome on the CR that nobody can read does not count', async () => {
+      await newUpload();
+      const metadata = { annotations: { 'longshore.io/outcome': '{"phase":"Comp' } };
+      await cluster.client.patch(DATA_UPLOADS, ref(), { metadata });
+      startAgent();
+      const upload = await cluster.waitUpload(name);
+      expect(upload.status).toMatchObject({ phase: 'Completed' });
+      expect(upload.metadata.annotations?.['longshore.io/outcome']).toBeUndefined();
+    });
+
+    it('a CR whose finalizer somebody took off leaves nothing, and its place to others', async () => {
+      await newUpload(SIZE);
+      startAgent({ concurrency: 1 });
+      await cluster.waitUpload(name, 'InProgress');
+      await cluster.client.patch(DATA_UPLOADS, ref(), { metadata: { finalizers: [] } });
+      await cluster.client.delete(DATA_UPLOADS, ref());
+      expect(await cluster.client.find(DATA_UPLOADS, ref())).toBeUndefined();
+      name += '-next';
+      await newUpload();
+      const upload = await cluster.waitUpload(name);
+      expect(upload.status).toMatchObject({ phase: 'Completed' });
+    });
+
+    it.each([
+      ['ahead', 7200n],
+      ['behind', -7200n],
+    ])(
+      'a node whose clock is two hours %s neither gives up early nor waits',
+      async (_, seconds) => {
+        await newUpload();
+        const clock = new OffsetClock(systemClock, seconds * SECOND_NS);
+        agents.push(cluster.startAgent('node-1', {}, clock));
+        const upload = await cluster.waitUpload(name);
+        expect(upload.status).toMatchObject({ phase: 'Completed' });
+        const { creationTimestamp } = upload.metadata;
+        const { acceptedTimestamp, startTimestamp, completionTimestamp } = upload.status ?? {};
+        const times = [creationTimestamp, acceptedTimestamp, startTimestamp, completionTimestamp];
+        expect(times).toEqual(times.toSorted());
+        const tookMs = Date.parse(completionTimestamp ?? '') - Date.parse(creationTimestamp);
+        expect(tookMs).toBeLessThan(60_000);
+      },
+    );
   });
 
   it('two agents that say that they are the same node do no harm', async () => {

@@ -7,6 +7,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import {
   DATA_UPLOADS,
   type DataUpload,
+  NODES,
   PODS,
   PVCS,
   VOLUME_SNAPSHOTS,
@@ -25,9 +26,11 @@ describe.skipIf(!hasRealApi())('what dies comes back, on a real API server', () 
     api = await startRealApi(21_100);
     cluster = await TestCluster.start({
       kubeconfig: api.kubeconfig,
-      nodes: ['node-1'],
+      nodes: ['node-1', 'node-2'],
       moverEnvironment: { LONGSHORE_UPLOAD_LIMIT: '60MiB' },
     });
+    // A node for agents that take over, not for pods.
+    await cluster.client.patch(NODES, { name: 'node-2' }, { spec: { unschedulable: true } });
     agent = cluster.startAgent('node-1');
     await cluster.makeNamespace('app');
   });
@@ -132,6 +135,39 @@ describe.skipIf(!hasRealApi())('what dies comes back, on a real API server', () 
       const upload = await cluster.waitUpload(name);
       expect(upload.status?.message ?? '').toBe('');
       expect(upload.status?.phase).toBe('Completed');
+      execFileSync('diff', ['-r', source, await restored(name, upload)]);
+      expect(await cluster.leftovers()).toEqual([]);
+    },
+  );
+
+  it('a cancel that an agent left half done is gone on with', async () => {
+    const name = 'half-canceled';
+    await newUpload(name);
+    await cluster.waitUpload(name, 'InProgress');
+    await agent.stop();
+    await cluster.client.patch(
+      DATA_UPLOADS,
+      { namespace: NAMESPACE, name },
+      { spec: { cancel: true }, status: { phase: 'Canceling' } },
+    );
+    agent = cluster.startAgent('node-1');
+    const upload = await cluster.waitUpload(name, undefined, 20_000);
+    expect(upload.status?.phase).toBe('Canceled');
+    expect(await cluster.leftovers()).toEqual([]);
+  });
+
+  it.each(['Accepted', 'InProgress'] as const)(
+    'what an agent leaves for good in phase %s is taken over by one of another node',
+    async (phase) => {
+      const name = `left-${phase.toLowerCase()}`;
+      const source = await newUpload(name);
+      await cluster.waitUpload(name, phase);
+      await agent.stop();
+      const other = cluster.startAgent('node-2', { takeoverMs: 1500 });
+      const upload = await cluster.waitUpload(name);
+      expect(upload.status).toMatchObject({ phase: 'Completed', node: 'node-2' });
+      await other.stop();
+      agent = cluster.startAgent('node-1');
       execFileSync('diff', ['-r', source, await restored(name, upload)]);
       expect(await cluster.leftovers()).toEqual([]);
     },

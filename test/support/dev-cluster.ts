@@ -2,7 +2,7 @@ import * as fs from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { AgentOptions } from '../../src/agent/index.ts';
-import { isCode, type Logger, silentLogger } from '../../src/base/index.ts';
+import { type Clock, isCode, type Logger, silentLogger } from '../../src/base/index.ts';
 import { DEV_NAMESPACE, DevEnvironment, type RunningAgent } from '../../src/cli/dev-environment.ts';
 import { type DevCluster, STORAGE_CLASS } from '../../src/dev/index.ts';
 import {
@@ -68,8 +68,8 @@ export class TestCluster implements AsyncDisposable {
     return new TestCluster(environment, directory);
   }
 
-  startAgent(node: string, overrides: Partial<AgentOptions> = {}): RunningAgent {
-    return this.#environment.startAgent(node, { prepareTimeoutMs: 60_000, ...overrides });
+  startAgent(node: string, overrides: Partial<AgentOptions> = {}, clock?: Clock): RunningAgent {
+    return this.#environment.startAgent(node, { prepareTimeoutMs: 60_000, ...overrides }, clock);
   }
 
   async makeNamespace(name: string): Promise<void> {

@@ -1,5 +1,5 @@
 import { createInterface } from 'node:readline';
-import { isCode } from '../../base/index.ts';
+import { type Clock, isCode } from '../../base/index.ts';
 import type { KubeObject, NewObject } from '../api/core.ts';
 import { apiVersionOf, type Resource } from '../api/resources.ts';
 import { kubeError, type Status, unreachable } from './errors.ts';
@@ -56,6 +56,11 @@ export class KubeClient {
 
   constructor(transport: Transport) {
     this.#transport = transport;
+  }
+
+  /** The API server's time: what is compared with the times of objects, and written into them. */
+  get clock(): Clock {
+    return this.#transport.clock;
   }
 
   get server(): string {
@@ -242,9 +247,14 @@ export class KubeClient {
     if (failure !== undefined) throw unreachable(what, failure);
   }
 
-  /** The log of a container, as far as it is kept. */
-  podLog(ref: ObjectRef, container: string, options: CallOptions = {}): Promise<string> {
-    const path = `/api/v1/namespaces/${ref.namespace ?? ''}/pods/${ref.name}/log${queryOf({ container })}`;
+  /** The last lines of a container's log, and of these no more than the first bytes: what is read is bounded. */
+  podLog(
+    ref: ObjectRef,
+    container: string,
+    { tailLines, limitBytes, ...options }: CallOptions & { tailLines: number; limitBytes: number },
+  ): Promise<string> {
+    const query = queryOf({ container, tailLines, limitBytes });
+    const path = `/api/v1/namespaces/${ref.namespace ?? ''}/pods/${ref.name}/log${query}`;
     return this.#transport.text({
       method: 'GET',
       path,

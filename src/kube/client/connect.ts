@@ -1,6 +1,6 @@
 // The part that reads kubeconfigs; the package's index would load every generated client.
 import { KubeConfig } from '@kubernetes/client-node/dist/config.js';
-import { CodedError, messageOf } from '../../base/index.ts';
+import { type Clock, CodedError, messageOf } from '../../base/index.ts';
 import { KubeClient } from './client.ts';
 import { Transport } from './transport.ts';
 
@@ -9,10 +9,13 @@ export interface ConnectOptions {
   readonly kubeconfig?: string | undefined;
   readonly context?: string | undefined;
   readonly userAgent: string;
+  /** The node's own, where it is not the system's. */
+  readonly clock?: Clock | undefined;
 }
 
 /** A client of the cluster that the kubeconfig or the pod names. Throws `NO_CLUSTER`. */
-export function connectToCluster({ kubeconfig, context, userAgent }: ConnectOptions): KubeClient {
+export function connectToCluster(options: ConnectOptions): KubeClient {
+  const { kubeconfig, context, userAgent, clock } = options;
   const config = new KubeConfig();
   try {
     if (kubeconfig === undefined) config.loadFromDefault();
@@ -22,5 +25,5 @@ export function connectToCluster({ kubeconfig, context, userAgent }: ConnectOpti
     const message = `cannot read the kubeconfig: ${messageOf(cause)}`;
     throw new CodedError('NO_CLUSTER', message, { cause });
   }
-  return new KubeClient(new Transport(config, userAgent));
+  return new KubeClient(new Transport(config, userAgent, clock));
 }

@@ -3,6 +3,7 @@ import * as https from 'node:https';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { KubeConfig } from '@kubernetes/client-node';
 import { type Clock, CodedError, SECOND_NS, systemClock } from '../../base/index.ts';
+import { ServerClock } from './server-clock.ts';
 import { kubeError, type Status, unreachable } from './errors.ts';
 
 export interface Request {
@@ -42,7 +43,7 @@ export class Transport {
   readonly #config: KubeConfig;
   readonly #base: URL;
   readonly #userAgent: string;
-  readonly #clock: Clock;
+  readonly #clock: ServerClock;
   #connection: Promise<Connection> | undefined;
   #connectionUntilNs = 0n;
   #identity = '';
@@ -57,7 +58,12 @@ export class Transport {
     this.#config = config;
     this.#base = new URL(cluster.server);
     this.#userAgent = userAgent;
-    this.#clock = clock;
+    this.#clock = new ServerClock(clock);
+  }
+
+  /** What the API server's clock says. */
+  get clock(): Clock {
+    return this.#clock;
   }
 
   get server(): string {
@@ -127,6 +133,7 @@ export class Transport {
     const body = request.body === undefined ? undefined : JSON.stringify(request.body);
     const isTls = this.#base.protocol === 'https:';
     const timeoutMs = request.timeoutMs ?? REQUEST_MS;
+    const sentMs = this.#clock.ownMs();
     return new Promise((resolve, reject) => {
       const sent = (isTls ? https : http).request({
         ...options,
@@ -151,7 +158,10 @@ export class Transport {
         sent.destroy(new Error(`no answer within ${timeoutMs / 1000} s`));
       };
       if (timeoutMs > 0) sent.setTimeout(timeoutMs, late);
-      sent.on('response', resolve);
+      sent.on('response', (response) => {
+        this.#clock.note(response.headers.date, sentMs);
+        resolve(response);
+      });
       sent.on('error', reject);
       sent.end(body);
     });

@@ -1,4 +1,4 @@
-import { type Clock, isCode, type Logger, messageOf, toDate } from '../../base/index.ts';
+import { type Clock, isCode, type Logger, messageOf, rfc3339Seconds } from '../../base/index.ts';
 import type { Event, KubeObject, NewObject } from '../api/core.ts';
 import { EVENTS } from '../api/resources.ts';
 import type { KubeClient } from '../client/client.ts';
@@ -15,10 +15,6 @@ export interface EventRecorderOptions {
 const MESSAGE_BYTES_MAX = 1024;
 const KEPT_MAX = 256;
 const ATTEMPTS_MAX = 5;
-
-/** Kubernetes time: RFC 3339, whole seconds. */
-export const kubeTime = (clock: Clock): string =>
-  `${toDate(clock.nowNs()).toISOString().slice(0, 19)}Z`;
 
 /**
  * Events about objects, one per object and reason: the first is created, later ones raise its count and replace the
@@ -79,7 +75,7 @@ export class EventRecorder {
     const { client, clock, component, host } = this.#options;
     const { namespace, uid } = object.metadata;
     const key = `${uid} ${reason}`;
-    const now = kubeTime(clock);
+    const now = rfc3339Seconds(clock.nowNs());
     const text = message.length > MESSAGE_BYTES_MAX ? `${message.slice(0, 1020)}...` : message;
     const known = this.#known.get(key);
     if (known) {

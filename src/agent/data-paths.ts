@@ -1,0 +1,85 @@
+import { type Logger, messageOf } from '../base/index.ts';
+import type { KubeClient } from '../kube/index.ts';
+import { DataPath, type MoverProgress } from './data-path.ts';
+import { isFinal, type Movement } from './movement.ts';
+import type { MovementWriter } from './movement-writer.ts';
+
+export interface DataPathsOptions<M extends Movement> {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly writer: MovementWriter<M>;
+}
+
+interface Entry {
+  readonly path: DataPath;
+  latest: MoverProgress | undefined;
+  isWriting: boolean;
+}
+
+const WRITE_MS = 1000;
+
+/** The data paths that this agent watches; their progress goes onto the CRs, at a bounded rate. */
+export class DataPaths<M extends Movement> {
+  readonly #options: DataPathsOptions<M>;
+  readonly #entries = new Map<string, Entry>();
+
+  constructor(options: DataPathsOptions<M>) {
+    this.#options = options;
+  }
+
+  /** Watches it from the first call on. */
+  of(movement: M): DataPath {
+    const { uid } = movement.metadata;
+    const known = this.#entries.get(uid);
+    if (known) return known.path;
+    const { client, logger, namespace } = this.#options;
+    const onProgress = (progress: MoverProgress): void => {
+      entry.latest = progress;
+      if (!entry.isWriting) void this.#write(movement, entry);
+    };
+    const path = new DataPath(movement, { client, logger, namespace, onProgress });
+    const entry: Entry = { path, latest: undefined, isWriting: false };
+    this.#entries.set(uid, entry);
+    return path;
+  }
+
+  drop(uid: string): void {
+    this.#entries.get(uid)?.path.close();
+    this.#entries.delete(uid);
+  }
+
+  /** Movers go on by themselves. */
+  stop(): void {
+    for (const { path } of this.#entries.values()) path.close();
+  }
+
+  /** The latest only, never going back. */
+  async #write(movement: M, entry: Entry): Promise<void> {
+    const { latest } = entry;
+    if (!latest) return;
+    entry.isWriting = true;
+    try {
+      await this.#options.writer.update(movement, (copy) => {
+        if (isFinal(copy)) return false;
+        const before = copy.status?.progress ?? {};
+        const bytesDone = Math.max(before.bytesDone ?? 0, latest.bytesDone);
+        const totalBytes = Math.max(latest.totalBytes, bytesDone);
+        if (before.bytesDone === bytesDone && before.totalBytes === totalBytes) return false;
+        copy.status = { ...copy.status, progress: { ...before, bytesDone, totalBytes } };
+        return undefined;
+      });
+    } catch (error) {
+      const { name, uid } = movement.metadata;
+      this.#options.logger.warn(
+        { name, uid, error: messageOf(error) },
+        'progress could not be written',
+      );
+    }
+    setTimeout(() => {
+      entry.isWriting = false;
+      const isWatched = this.#entries.get(movement.metadata.uid) === entry;
+      if (isWatched && entry.latest !== latest) void this.#write(movement, entry);
+    }, WRITE_MS).unref();
+  }
+}

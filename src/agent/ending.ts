@@ -1,0 +1,133 @@
+import { type Logger } from '../base/index.ts';
+import type { EventRecorder, Result } from '../kube/index.ts';
+import type { DataPaths } from './data-paths.ts';
+import type { Exposures } from './exposures.ts';
+import type { AgentMetrics } from './metrics.ts';
+import {
+  type Direction,
+  fieldsOf,
+  hasFinalizer,
+  isFinal,
+  type Movement,
+  type Outcome,
+  outcomeOf,
+  ownerOf,
+  setOutcome,
+} from './movement.ts';
+import type { MovementWriter } from './movement-writer.ts';
+import type { Roster } from './roster.ts';
+import type { Slots } from './slots.ts';
+import type { Turns } from './turns.ts';
+
+export interface EndingOptions<M extends Movement> {
+  readonly direction: Direction<M>;
+  readonly node: string;
+  readonly writer: MovementWriter<M>;
+  readonly exposures: Exposures<M>;
+  readonly dataPaths: DataPaths<M>;
+  readonly slots: Slots;
+  readonly roster: Roster;
+  readonly turns: Turns;
+  readonly metrics: AgentMetrics;
+  readonly recorder: EventRecorder;
+  readonly logger: Logger;
+}
+
+const MESSAGE_MAX = 4096;
+/** Clean-up that failed is tried again. */
+const AGAIN_MS = 30_000;
+
+/** How DataUploads and DataDownloads end: what was made for them goes, and the final phase is written, once. */
+export class Ending<M extends Movement> {
+  readonly #options: EndingOptions<M>;
+  /** UIDs of CRs of which nothing is left. */
+  readonly #clean = new Set<string>();
+
+  constructor(options: EndingOptions<M>) {
+    this.#options = options;
+  }
+
+  async fail(movement: M, message: string): Promise<void> {
+    const { direction, logger, recorder } = this.#options;
+    const text = message.length > MESSAGE_MAX ? `${message.slice(0, MESSAGE_MAX - 3)}...` : message;
+    const failed = await this.end(movement, 'Failed', { message: text });
+    if (!failed) return;
+    logger.error({ ...fieldsOf(failed), error: text }, `${direction.noun} failed`);
+    recorder.record(failed, 'Failed', text, 'Warning');
+  }
+
+  /**
+   * Clean-up first, so that nothing of ours is left once the phase is final; the finalizer stays until it is certain.
+   * Undefined when it was final already, or is gone.
+   */
+  async end(movement: M, phase: Outcome['phase'], status: object): Promise<M | undefined> {
+    const { direction, writer, metrics, logger } = this.#options;
+    const { uid } = movement.metadata;
+    this.#options.exposures.abort(uid);
+    this.#options.dataPaths.drop(uid);
+    let outcome: Outcome = { phase, status };
+    // Also brings the notes that exposers keep on the CR, which the watch may not have told of yet.
+    const noted = await writer.update(movement, (copy) => {
+      if (isFinal(copy)) return false;
+      // Whoever said first how it ended is right: what was moved is moved.
+      outcome = outcomeOf(copy) ?? outcome;
+      setOutcome(copy, outcome);
+      return undefined;
+    });
+    if (noted && (await direction.cleanUp(noted))) this.#clean.add(uid);
+    const ended = noted && (await writer.finish(noted, outcome));
+    this.#release(uid);
+    if (!ended) return undefined;
+    metrics.ended(direction.name, outcome.phase);
+    if (outcome.phase === 'Canceled') logger.info(fieldsOf(ended), `${direction.noun} canceled`);
+    await this.finalize(ended);
+    return ended;
+  }
+
+  /** Of a final CR: what may be left of it goes, then the finalizer. */
+  async finalize(movement: M): Promise<Result | undefined> {
+    const { node, roster, direction, turns, writer } = this.#options;
+    const { uid } = movement.metadata;
+    this.#release(uid);
+    if (!hasFinalizer(movement)) {
+      this.#forget(uid);
+      return undefined;
+    }
+    const owner = ownerOf(movement);
+    if (owner !== node) {
+      const isOrphan = owner === undefined || !roster.isAlive(owner);
+      const waitMs = isOrphan ? turns.inMs(uid, 'final') : AGAIN_MS;
+      if (waitMs > 0) return { requeueAfterMs: waitMs };
+    }
+    if (!this.#clean.has(uid)) {
+      if (!(await direction.cleanUp(movement))) return { requeueAfterMs: AGAIN_MS };
+      this.#clean.add(uid);
+    }
+    await writer.removeFinalizer(movement);
+    this.#forget(uid);
+    return undefined;
+  }
+
+  /** Somebody took its finalizer off: places are free again, and what was made for it has nobody else to remove it. */
+  async vanished(movement: M): Promise<void> {
+    const { node, direction, logger } = this.#options;
+    const { uid } = movement.metadata;
+    const isOurs = ownerOf(movement) === node && !isFinal(movement);
+    this.#release(uid);
+    this.#forget(uid);
+    if (!isOurs) return;
+    logger.warn(fieldsOf(movement), `${direction.noun} was deleted while it was served`);
+    await direction.cleanUp(movement);
+  }
+
+  #release(uid: string): void {
+    this.#options.dataPaths.drop(uid);
+    this.#options.slots.release(uid);
+    this.#options.exposures.drop(uid);
+  }
+
+  #forget(uid: string): void {
+    this.#clean.delete(uid);
+    this.#options.turns.forget(uid);
+  }
+}
