@@ -12,7 +12,6 @@ import {
   type KubeClient,
   NAMESPACES,
   PVCS,
-  PVS,
   type Resource,
   VOLUME_SNAPSHOTS,
   waitFor,
@@ -56,21 +55,6 @@ async function createClaim(
       ...(isTarget && { selector: { matchLabels: label } }),
     },
   });
-}
-
-/** Where the bytes of a claim lie, once it is bound. */
-async function volumePath(environment: DevEnvironment, namespace: string): Promise<string> {
-  const { client, cluster } = environment;
-  const ref = { namespace, name: 'data' };
-  const name = await waitFor(
-    client,
-    PVCS,
-    ref,
-    (now) => (now?.status?.phase === 'Bound' ? now.spec.volumeName : undefined),
-    { timeoutMs: WAIT_MS },
-  );
-  const { spec } = await client.get(PVS, { name });
-  return cluster.csi.volumePath(spec.csi?.volumeHandle ?? '');
 }
 
 const COLUMNS = [14, 12, 12, 12, 8];
@@ -120,7 +104,7 @@ async function demo(environment: DevEnvironment): Promise<void> {
 
   printLine('3. an application has a volume; a CSI snapshot of it is made');
   await createClaim(client, 'app', false);
-  const source = await volumePath(environment, 'app');
+  const source = await environment.volumeOf('app', 'data');
   await makeSample(source);
   const ref = { namespace: 'app', name: 'snapshot-1' };
   await client.create(VOLUME_SNAPSHOTS, {
@@ -162,7 +146,7 @@ async function demo(environment: DevEnvironment): Promise<void> {
   assertCompleted(await follow(client, DATA_DOWNLOADS, download.name));
 
   printLine('6. comparing the two volumes');
-  const target = await volumePath(environment, 'app-restored');
+  const target = await environment.volumeOf('app-restored', 'data');
   execFileSync('diff', ['-r', '--no-dereference', source, target]);
   const bytes = formatBytes(uploaded.status?.progress?.bytesDone ?? 0);
   printLine(`   ${bytes} in ${SMALL_FILES + 1} files: every byte is the same`);

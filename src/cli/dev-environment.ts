@@ -11,6 +11,9 @@ import {
   type BackupRepository,
   connectToCluster,
   type KubeClient,
+  PVCS,
+  PVS,
+  waitFor,
 } from '../kube/index.ts';
 import {
   createFormat,
@@ -25,6 +28,7 @@ export const DEV_NAMESPACE = 'velero';
 export const DEV_PASSWORD = 'static-passw0rd';
 const CLIENT = { username: 'default', hostname: 'default' };
 const PREPARE_MS = 300_000;
+const BOUND_MS = 30_000;
 
 export interface DevEnvironmentOptions {
   readonly directory: string;
@@ -131,6 +135,19 @@ export class DevEnvironment implements AsyncDisposable {
     };
     this.#agents.push(started);
     return started;
+  }
+
+  /** Where the bytes of a PVC lie, once it is bound. */
+  async volumeOf(namespace: string, name: string): Promise<string> {
+    const volume = await waitFor(
+      this.client,
+      PVCS,
+      { namespace, name },
+      (claim) => (claim?.status?.phase === 'Bound' ? claim.spec.volumeName : undefined),
+      { timeoutMs: BOUND_MS },
+    );
+    const { spec } = await this.client.get(PVS, { name: volume });
+    return this.cluster.csi.volumePath(spec.csi?.volumeHandle ?? '');
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

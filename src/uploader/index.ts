@@ -14,8 +14,8 @@ export {
 export {
   newRestoreCounters,
   type Overwrite,
-  restoreBlocks,
   type RestoreCounters,
   type RestoreOptions,
-  restoreTree,
-} from './restore.ts';
+} from './restore-report.ts';
+export { restoreTree } from './restore.ts';
+export { restoreBlocks } from './restore-volume.ts';

@@ -1,18 +1,9 @@
 import { closeSync, constants, mkdirSync, openSync } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-import {
-  CodedError,
-  isCode,
-  type Logger,
-  messageOf,
-  posix,
-  Semaphore,
-  systemCode,
-} from '../base/index.ts';
+import { CodedError, type Logger, messageOf, posix, Semaphore, systemCode } from '../base/index.ts';
 import { applyAttributes } from '../codec/index.ts';
 import {
-  type ContentManager,
   listPieces,
   type ObjectId,
   type ObjectPiece,
@@ -21,42 +12,8 @@ import {
 } from '../repository/index.ts';
 import { decodeDirectory, type DirectoryEntry } from '../snapshot/index.ts';
 import { PieceWriter } from './piece-writer.ts';
+import { type RestoreCounters, type RestoreOptions, RestoreReport } from './restore-report.ts';
 import { RestoreWriter } from './restore-writer.ts';
-import { deviceBytes } from './upload.ts';
-
-export type Overwrite = 'if-different' | 'always' | 'never';
-
-export interface RestoreCounters {
-  files: number;
-  directories: number;
-  symlinks: number;
-  /** Left as they were: same size and time, or not to be overwritten. */
-  skipped: number;
-  bytes: number;
-  errors: number;
-  /** Files and bytes known so far; grows while directories are read. */
-  filesFound: number;
-  bytesFound: number;
-}
-
-export const newRestoreCounters = (): RestoreCounters => ({
-  files: 0,
-  directories: 0,
-  symlinks: 0,
-  skipped: 0,
-  bytes: 0,
-  errors: 0,
-  filesFound: 0,
-  bytesFound: 0,
-});
-
-export interface RestoreOptions {
-  readonly logger: Logger;
-  readonly signal: AbortSignal;
-  readonly counters?: RestoreCounters;
-  readonly overwrite?: Overwrite;
-  readonly sparse?: boolean;
-}
 
 /** Entries restored at once. Our choice: windows of the writer must fill. */
 const OUTSTANDING_MAX = 4096;
@@ -79,13 +36,14 @@ export async function restoreTree(
   target: string,
   options: RestoreOptions,
 ): Promise<RestoreCounters> {
-  const restore = new TreeRestore(repository, options);
+  const report = new RestoreReport(options);
+  const restore = new TreeRestore(repository, options, report);
   await (root.type === 'd'
     ? restore.restoreRoot(root, target)
     : restore.restoreSingle(root, target));
-  restore.throwIfFailed();
+  report.throwIfFailed();
   syncTarget(target, options.logger);
-  return restore.counters;
+  return report.counters;
 }
 
 /** What was restored shall survive a power cut; Velero does the same. */
@@ -97,35 +55,6 @@ function syncTarget(target: string, logger: Logger): void {
   } finally {
     closeSync(descriptor);
   }
-}
-
-/**
- * Restores the one file of a raw-volume snapshot over a device or an image.
- * Throws `TARGET_UNUSABLE`, `NOT_A_RAW_VOLUME`, `RESTORE_INCOMPLETE`.
- */
-export async function restoreBlocks(
-  repository: Repository,
-  root: DirectoryEntry,
-  target: string,
-  options: RestoreOptions,
-): Promise<RestoreCounters> {
-  const file = await rawVolumeOf(repository.contents, root);
-  const restore = new TreeRestore(repository, options);
-  await restore.restoreVolume(file, target);
-  restore.throwIfFailed();
-  return restore.counters;
-}
-
-async function rawVolumeOf(
-  contents: ContentManager,
-  root: DirectoryEntry,
-): Promise<DirectoryEntry> {
-  if (root.type === 'f') return root;
-  const { entries } = decodeDirectory(await readObject(contents, root.objectId));
-  const [file] = entries;
-  if (file?.type === 'f' && entries.length === 1) return file;
-  const text = 'this snapshot is not of a raw volume: it does not hold exactly one file';
-  throw new CodedError('NOT_A_RAW_VOLUME', text);
 }
 
 /** An open directory of the target; paths below go through the descriptor, so that no link can lead them astray. */
@@ -140,7 +69,7 @@ interface TargetDirectory {
 }
 
 class TreeRestore {
-  readonly counters: RestoreCounters;
+  readonly #report: RestoreReport;
   readonly #repository: Repository;
   readonly #options: RestoreOptions;
   readonly #writer: RestoreWriter;
@@ -149,26 +78,13 @@ class TreeRestore {
   readonly #openFiles = new Semaphore(OPEN_FILES_MAX);
   readonly #directories = new Semaphore(DIRECTORIES_MAX);
 
-  #firstError: { error: unknown; path: string } | undefined;
-
-  constructor(repository: Repository, options: RestoreOptions) {
+  constructor(repository: Repository, options: RestoreOptions, report: RestoreReport) {
     this.#repository = repository;
     this.#options = options;
-    this.counters = options.counters ?? newRestoreCounters();
+    this.#report = report;
     this.#writer = new RestoreWriter(repository, options.signal);
     this.#pieces = new PieceWriter(repository, this.#writer, options.signal, (bytes) => {
-      this.counters.bytes += bytes;
-    });
-  }
-
-  throwIfFailed(): void {
-    this.#options.signal.throwIfAborted();
-    if (!this.#firstError) return;
-    const { error, path } = this.#firstError;
-    const more = this.counters.errors > 1 ? ` (and ${this.counters.errors - 1} more failed)` : '';
-    const code = isCode(error, 'DAMAGED_BLOB', 'STORAGE_FULL') ? error.code : codeFor(error);
-    throw new CodedError(code, `cannot restore ${path}: ${describe(error)}${more}`, {
-      cause: error,
+      this.#report.counters.bytes += bytes;
     });
   }
 
@@ -192,23 +108,6 @@ class TreeRestore {
       await work;
     } finally {
       closeSync(directory.descriptor);
-    }
-  }
-
-  async restoreVolume(entry: DirectoryEntry, target: string): Promise<void> {
-    const pieces = await listPieces(this.#repository.contents, entry.objectId);
-    const file = await openVolume(target, entry.size, this.#options);
-    this.counters.bytesFound += entry.size;
-    this.counters.filesFound++;
-    try {
-      const sparse = this.#options.sparse === true && file.isNew;
-      await this.#pieces.write(pieces, file.fd, sparse);
-      await file.handle.sync();
-      this.counters.files++;
-    } catch (error) {
-      this.#fail(target, error);
-    } finally {
-      await file.handle.close();
     }
   }
 
@@ -275,9 +174,9 @@ class TreeRestore {
     try {
       // With "/." the directory is meant, not the link in /proc.
       applyAttributes(`${directory.path}/.`, self);
-      this.counters.directories++;
+      this.#report.counters.directories++;
     } catch (error) {
-      this.#fail(directory.shown, error);
+      this.#report.fail(directory.shown, error);
     }
   }
 
@@ -291,7 +190,7 @@ class TreeRestore {
       const isNew = makeDirectory(path);
       await this.#fill(openDirectory(path, shown, isNew), entry, entries);
     } catch (error) {
-      this.#fail(shown, inTheWay(error));
+      this.#report.fail(shown, inTheWay(error));
     }
   }
 
@@ -306,7 +205,7 @@ class TreeRestore {
       else
         throw new CodedError('UNKNOWN_ENTRY_TYPE', `entries of type "${entry.type}" are not known`);
     } catch (error) {
-      this.#fail(shown, inTheWay(error));
+      this.#report.fail(shown, inTheWay(error));
     }
   }
 
@@ -314,11 +213,11 @@ class TreeRestore {
     const target = Buffer.from(await readObject(this.#repository.contents, entry.objectId));
     const existing = await fs.readlink(path, { encoding: 'buffer' }).catch(() => undefined);
     if (existing && this.#options.overwrite !== 'always' && existing.equals(target)) {
-      this.counters.skipped++;
+      this.#report.counters.skipped++;
     } else {
       if (!(await this.#makeRoom(path))) return;
       await fs.symlink(target, path);
-      this.counters.symlinks++;
+      this.#report.counters.symlinks++;
     }
     await fs.lchown(path, entry.uid, entry.gid).catch((error: unknown) => {
       if (systemCode(error) !== 'EPERM') throw error;
@@ -331,7 +230,7 @@ class TreeRestore {
     const stat = await fs.lstat(path).catch(() => undefined);
     if (!stat) return true;
     if (this.#options.overwrite === 'never') {
-      this.counters.skipped++;
+      this.#report.counters.skipped++;
       return false;
     }
     if (stat.isDirectory()) throw new CodedError('TARGET_IN_THE_WAY', 'a directory is in the way');
@@ -341,11 +240,11 @@ class TreeRestore {
 
   async #restoreFile(path: string, entry: DirectoryEntry, isNew: boolean): Promise<void> {
     const { contents } = this.#repository;
-    this.counters.filesFound++;
-    this.counters.bytesFound += entry.size;
+    this.#report.counters.filesFound++;
+    this.#report.counters.bytesFound += entry.size;
     if (!isNew && (await this.#isSame(path, entry))) {
-      this.counters.skipped++;
-      this.counters.bytes += entry.size;
+      this.#report.counters.skipped++;
+      this.#report.counters.bytes += entry.size;
       return;
     }
     const pieces = await listPieces(contents, entry.objectId);
@@ -357,11 +256,11 @@ class TreeRestore {
         compressedObject: only.compressed,
         target: { path, attributes: entry },
       });
-      this.counters.bytes += only.length;
+      this.#report.counters.bytes += only.length;
     } else {
       await this.#restoreLarge(path, entry, pieces);
     }
-    this.counters.files++;
+    this.#report.counters.files++;
   }
 
   async #isSame(path: string, entry: DirectoryEntry): Promise<boolean> {
@@ -396,13 +295,6 @@ class TreeRestore {
     } finally {
       this.#openFiles.release();
     }
-  }
-
-  #fail(path: string, error: unknown): void {
-    if (this.#options.signal.aborted) return;
-    this.counters.errors++;
-    this.#firstError ??= { error, path };
-    this.#options.logger.warn({ path, error: messageOf(error) }, 'an entry could not be restored');
   }
 }
 
@@ -439,50 +331,4 @@ function inTheWay(error: unknown): unknown {
     return new CodedError('TARGET_IN_THE_WAY', text, { cause: error });
   }
   return error;
-}
-
-const systemCodes: Record<string, string> = {
-  ENOSPC: 'TARGET_FULL',
-  EDQUOT: 'TARGET_FULL',
-  EACCES: 'TARGET_UNUSABLE',
-  EPERM: 'TARGET_UNUSABLE',
-  EROFS: 'TARGET_UNUSABLE',
-};
-
-function codeFor(error: unknown): string {
-  const code = error instanceof Error && 'code' in error ? String(error.code) : '';
-  return systemCodes[code] ?? 'RESTORE_INCOMPLETE';
-}
-
-/** Messages of system errors hold the path through /proc, which means nothing to a person. */
-const describe = (error: unknown): string =>
-  messageOf(error).replace(/, \w+ '\/proc\/self\/fd\/.*$/, '');
-
-async function openVolume(
-  target: string,
-  sizeBytes: number,
-  { sparse }: RestoreOptions,
-): Promise<{ handle: fs.FileHandle; fd: number; isNew: boolean }> {
-  const stat = await fs.stat(target).catch(() => undefined);
-  const unusable = (what: string, cause?: unknown): CodedError =>
-    new CodedError('TARGET_UNUSABLE', `cannot restore to ${target}: ${what}`, { cause });
-  if (stat && !stat.isFile() && !stat.isBlockDevice()) {
-    throw unusable('it is neither a block device nor an image file');
-  }
-  try {
-    if (stat?.isBlockDevice()) {
-      const available = await deviceBytes(target);
-      if (available < sizeBytes) {
-        throw unusable(`the device has ${available} bytes and the volume needs ${sizeBytes}`);
-      }
-      const handle = await fs.open(target, 'r+');
-      return { handle, fd: handle.fd, isNew: false };
-    }
-    const handle = await fs.open(target, 'w', 0o600);
-    if (sparse === true) await handle.truncate(sizeBytes);
-    return { handle, fd: handle.fd, isNew: true };
-  } catch (cause) {
-    if (isCode(cause, 'TARGET_UNUSABLE')) throw cause;
-    throw unusable(messageOf(cause), cause);
-  }
 }

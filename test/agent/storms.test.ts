@@ -4,8 +4,6 @@ import * as http from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { silentLogger } from '../../src/base/index.ts';
-import { Agent } from '../../src/agent/index.ts';
 import { connectToCluster, DATA_UPLOADS } from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
@@ -113,26 +111,7 @@ describe.skipIf(!hasRealApi())('an API server that misbehaves', () => {
     const name = `storm-${text.length}`;
     const proxy = await startProxy(api, fault);
     const client = connectToCluster({ kubeconfig: proxy.kubeconfig, userAgent: 'storm/1' });
-    const abort = new AbortController();
-    const agent = new Agent({
-      client,
-      logger: silentLogger,
-      node: 'node-1',
-      namespace: NAMESPACE,
-      dataMovers: new Set(['', 'velero']),
-      agentSelector: 'role=node-agent',
-      concurrency: 2,
-      prepareTimeoutMs: 60_000,
-      restartsMax: 3,
-      stallTimeoutMs: 900_000,
-      takeoverMs: 300_000,
-      prepareQueueLength: 0,
-      exposer: {
-        daemonSet: 'node-agent',
-        config: { loadAffinity: [], backupPvc: {}, ignoreDelayBinding: false, podResources: {} },
-      },
-    });
-    const running = agent.run(abort.signal);
+    const agent = cluster.startAgent('node-1', { client });
     const source = await cluster.makeVolume('app', name);
     fs.writeFileSync(join(source, 'data.bin'), randomBytes(60 << 20));
     const snapshot = await cluster.makeSnapshot('app', name);
@@ -148,8 +127,7 @@ describe.skipIf(!hasRealApi())('an API server that misbehaves', () => {
     }
     expect(await cluster.leftovers()).toEqual([]);
     expect(proxy.faults()).toBeGreaterThan(2);
-    abort.abort();
-    await running;
+    await agent.stop();
     client.close();
     proxy.close();
   });

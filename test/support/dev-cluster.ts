@@ -15,7 +15,6 @@ import {
   type Phase,
   PODS,
   PVCS,
-  PVS,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
   waitFor,
@@ -99,16 +98,8 @@ export class TestCluster implements AsyncDisposable {
   }
 
   /** Where the bytes of a bound PVC lie, once it is bound. */
-  async volumeOf(namespace: string, name: string): Promise<string> {
-    const volume = await waitFor(
-      this.client,
-      PVCS,
-      { namespace, name },
-      (claim) => (claim?.status?.phase === 'Bound' ? claim.spec.volumeName : undefined),
-      { timeoutMs: 30_000 },
-    );
-    const { spec } = await this.client.get(PVS, { name: volume });
-    return this.cluster.csi.volumePath(spec.csi?.volumeHandle ?? '');
+  volumeOf(namespace: string, name: string): Promise<string> {
+    return this.#environment.volumeOf(namespace, name);
   }
 
   /** A VolumeSnapshot as Velero's plugin makes it; resolves with its name. */
