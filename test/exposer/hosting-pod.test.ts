@@ -1,0 +1,235 @@
+import { describe, expect, it } from 'vitest';
+import { silentLogger, systemClock } from '../../src/base/index.ts';
+import { affinityFor, hostingAffinity } from '../../src/exposer/affinity.ts';
+import {
+  hostedName,
+  hostingPod,
+  type HostingPodRequest,
+  type Template,
+} from '../../src/exposer/hosting-pod.ts';
+import type { ExposeConfig, ExposerOptions } from '../../src/exposer/index.ts';
+import { DATA_UPLOADS, type KubeClient, type NewObject, type Pod } from '../../src/kube/index.ts';
+
+const owner = {
+  apiVersion: 'velero.io/v2alpha1',
+  kind: 'DataUpload',
+  metadata: { name: 'up', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
+} as never;
+const request: HostingPodRequest = {
+  direction: 'backup',
+  owner,
+  resource: DATA_UPLOADS,
+  dataMover: 'velero',
+  claimName: 'up',
+  isBlock: false,
+  operationTimeout: '10m0s',
+  affinity: undefined,
+};
+const template: Template = {
+  container: {
+    name: 'node-agent',
+    image: 'longshore:1',
+    args: ['node-agent', 'server', '--log-level=debug', '--log-format', 'json', '--node=x'],
+    env: [{ name: 'A', value: '1' }],
+    volumeMounts: [{ name: 'cloud', mountPath: '/credentials' }],
+  },
+  spec: {
+    containers: [],
+    serviceAccountName: 'velero',
+    imagePullSecrets: [{ name: 'pull' }],
+    volumes: [{ name: 'cloud', secret: { secretName: 'cloud' } }],
+    tolerations: [
+      { key: 'CriticalAddonsOnly', operator: 'Exists' },
+      { key: 'own', operator: 'Exists' },
+    ],
+  },
+  labels: { 'azure.workload.identity/use': 'true', role: 'node-agent' },
+  annotations: { 'iam.amazonaws.com/role': 'backup', other: 'x' },
+};
+const config: ExposeConfig = {
+  loadAffinity: [],
+  backupPvc: {},
+  ignoreDelayBinding: false,
+  podResources: {},
+};
+const options: ExposerOptions = {
+  client: undefined as unknown as KubeClient,
+  clock: systemClock,
+  logger: silentLogger,
+  namespace: 'velero',
+  daemonSet: 'node-agent',
+  prepareTimeoutMs: 1000,
+  config,
+};
+const made = (
+  more: Partial<HostingPodRequest> = {},
+  settings: Partial<ExposerOptions> = {},
+): NewObject<Pod> => hostingPod({ ...request, ...more }, template, { ...options, ...settings });
+
+describe('a hosting pod', () => {
+  it("runs the mover as Velero's agent would, on the image of the node", () => {
+    const { spec, metadata } = made();
+    expect(metadata).toMatchObject({
+      name: 'up',
+      namespace: 'velero',
+      ownerReferences: [{ kind: 'DataUpload', name: 'up', uid: 'u-1', controller: true }],
+    });
+    expect(spec).toMatchObject({
+      restartPolicy: 'Never',
+      serviceAccountName: 'velero',
+      imagePullSecrets: [{ name: 'pull' }],
+      containers: [
+        {
+          name: 'u-1',
+          image: 'longshore:1',
+          imagePullPolicy: 'Never',
+          command: ['/velero', 'data-mover', 'backup'],
+          args: [
+            '--volume-path=/u-1',
+            '--volume-mode=Filesystem',
+            '--data-upload=up',
+            '--resource-timeout=10m0s',
+            '--log-format',
+            'json',
+            '--log-level=debug',
+          ],
+          volumeMounts: [
+            { name: 'u-1', mountPath: '/u-1' },
+            { name: 'cloud', mountPath: '/credentials' },
+          ],
+        },
+      ],
+      volumes: [
+        { name: 'u-1', persistentVolumeClaim: { claimName: 'up' } },
+        { name: 'cloud', secret: { secretName: 'cloud' } },
+      ],
+    });
+  });
+
+  it('may read or write what others own, and nothing else that root may', () => {
+    const context = (direction: 'backup' | 'restore'): object | undefined =>
+      made({ direction }).spec.containers[0]?.securityContext;
+    expect(context('backup')).toEqual({
+      allowPrivilegeEscalation: false,
+      capabilities: { drop: ['ALL'], add: ['DAC_READ_SEARCH'] },
+    });
+    expect(context('restore')).toEqual({
+      allowPrivilegeEscalation: false,
+      capabilities: { drop: ['ALL'], add: ['CHOWN', 'DAC_OVERRIDE', 'FOWNER', 'FSETID'] },
+    });
+  });
+
+  it('takes over the labels, annotations and tolerations of cloud add-ons, and no others', () => {
+    const { metadata, spec } = made();
+    expect(metadata.labels).toEqual({
+      'azure.workload.identity/use': 'true',
+      'velero.io/data-upload': 'up',
+      'velero.io/exposer-pod-group': 'snapshot-exposer',
+    });
+    expect(metadata.annotations).toEqual({ 'iam.amazonaws.com/role': 'backup' });
+    expect(spec.tolerations).toEqual([{ key: 'CriticalAddonsOnly', operator: 'Exists' }]);
+  });
+
+  it('has what the ConfigMap says', () => {
+    const podResources = { requests: { cpu: '1' }, limits: { memory: '1Gi' } };
+    const { metadata, spec } = made(
+      {},
+      {
+        moverImage: 'other:2',
+        moverCommand: ['/bin/longshore'],
+        moverEnvironment: { A: '2', B: '3' },
+        config: {
+          ...config,
+          podResources,
+          priorityClassName: 'backup',
+          podLabels: { team: 'a' },
+          podAnnotations: { note: 'b' },
+        },
+      },
+    );
+    expect(metadata.labels).toMatchObject({ team: 'a', 'velero.io/data-upload': 'up' });
+    expect(metadata.labels).not.toHaveProperty('azure.workload.identity/use');
+    expect(metadata.annotations).toEqual({ note: 'b' });
+    expect(spec).toMatchObject({
+      priorityClassName: 'backup',
+      containers: [
+        {
+          image: 'other:2',
+          imagePullPolicy: 'IfNotPresent',
+          command: ['/bin/longshore', 'data-mover', 'backup'],
+          resources: podResources,
+          env: [
+            { name: 'A', value: '2' },
+            { name: 'B', value: '3' },
+          ],
+        },
+      ],
+    });
+  });
+
+  it('has a device in block mode, and a read-only claim where that is wanted', () => {
+    const block = made({ isBlock: true, direction: 'restore' }).spec.containers[0];
+    expect(block?.volumeDevices).toEqual([{ name: 'u-1', devicePath: '/u-1' }]);
+    expect(block?.volumeMounts).toEqual([{ name: 'cloud', mountPath: '/credentials' }]);
+    expect(block?.args).toContain('--volume-mode=Block');
+    const { spec } = made({ readOnly: true, spcNoRelabeling: true });
+    expect(spec.volumes?.[0]?.persistentVolumeClaim).toEqual({ claimName: 'up', readOnly: true });
+    expect(spec.containers[0]?.volumeMounts?.[0]).toMatchObject({ readOnly: true });
+    expect(spec.securityContext).toEqual({ runAsUser: 0, seLinuxOptions: { type: 'spc_t' } });
+  });
+
+  it('carries the label that its owner looks for', () => {
+    for (const [dataMover, label] of [
+      [undefined, 'velero.io/data-upload'],
+      ['', 'velero.io/data-upload'],
+      ['velero', 'velero.io/data-upload'],
+      ['longshore', 'longshore.io/data-upload'],
+    ] as const) {
+      const pod = made({ dataMover });
+      expect(pod.metadata.labels?.[label]).toBe('up');
+      expect(hostedName(pod as Pod, 'backup')).toBe('up');
+      expect(hostedName(pod as Pod, 'restore')).toBeUndefined();
+    }
+  });
+});
+
+describe('affinity', () => {
+  const term = (matchExpressions: object[]): object => ({
+    nodeAffinity: {
+      requiredDuringSchedulingIgnoredDuringExecution: { nodeSelectorTerms: [{ matchExpressions }] },
+    },
+  });
+  const notWindows = { key: 'kubernetes.io/os', operator: 'NotIn', values: ['windows'] };
+
+  it('keeps off Windows nodes and those that are excluded', () => {
+    expect(hostingAffinity(undefined)).toEqual(term([notWindows]));
+    expect(hostingAffinity(undefined, [], ['n1'])).toEqual(
+      term([notWindows, { key: 'kubernetes.io/hostname', operator: 'NotIn', values: ['n1'] }]),
+    );
+  });
+
+  it('joins what is configured with each term of the topology', () => {
+    const zone = (name: string): object => ({ key: 'zone', operator: 'In', values: [name] });
+    const disk = { key: 'disk', operator: 'In', values: ['ssd'] };
+    const topology = [{ matchExpressions: [zone('a')] }, { matchExpressions: [zone('b')] }];
+    const entry = { nodeSelector: { matchLabels: { disk: 'ssd' } } };
+    expect(hostingAffinity(entry, topology as never)).toEqual({
+      nodeAffinity: {
+        requiredDuringSchedulingIgnoredDuringExecution: {
+          nodeSelectorTerms: [
+            { matchExpressions: [zone('a'), disk, notWindows] },
+            { matchExpressions: [zone('b'), disk, notWindows] },
+          ],
+        },
+      },
+    });
+  });
+
+  it('is that of the storage class, else that for all', () => {
+    const all = { nodeSelector: { matchLabels: { for: 'all' } } };
+    const fast = { nodeSelector: { matchLabels: { for: 'fast' } }, storageClass: 'fast' };
+    expect(affinityFor([all, fast], 'fast')).toBe(fast);
+    expect(affinityFor([all, fast], 'slow')).toBe(all);
+    expect(affinityFor([fast], 'slow')).toBeUndefined();
+  });
+});
