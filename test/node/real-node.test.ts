@@ -65,10 +65,15 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
       namespace,
       ...flags,
     );
-    expect(text).toMatch(/completed with status: Completed/);
     const labelSelector = `velero.io/backup-name=${name}`;
-    const [upload] = await node.client.list(DATA_UPLOADS, { namespace: 'velero', labelSelector });
-    return upload as DataUpload;
+    const uploads = await node.client.list(DATA_UPLOADS, { namespace: 'velero', labelSelector });
+    const ends = uploads.map(({ spec, status }) => [
+      spec.sourcePVC,
+      status?.phase,
+      status?.message,
+    ]);
+    expect(text, JSON.stringify(ends)).toMatch(/completed with status: Completed/);
+    return uploads[0] as DataUpload;
   }
 
   async function restore(name: string, backup: string, from: string, to: string): Promise<void> {
@@ -188,7 +193,11 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
         data: { json: JSON.stringify({ loadConcurrency: { globalConfig: 3 } }) },
       }),
     );
-    await node.applyOverlay('beside-velero', ['--node-agent-configmap=node-agent-config']);
+    // One volume may be hit more often than movers are started again for by default.
+    await node.applyOverlay('beside-velero', [
+      '--node-agent-configmap=node-agent-config',
+      '--data-mover-retries=20',
+    ]);
     await runApplication('many', claims);
     const sources = new Map<string, string>();
     for (const [i, { name, block }] of claims.entries()) {
