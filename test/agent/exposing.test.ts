@@ -8,13 +8,11 @@ import type { RunningAgent } from '../../src/cli/dev-environment.ts';
 import { LATE_STORAGE_CLASS, STORAGE_CLASS } from '../../src/dev/index.ts';
 import type { ExposeConfig } from '../../src/exposer/index.ts';
 import {
-  type KubeObject,
   PODS,
   PVCS,
   PVS,
   type PersistentVolumeClaim,
   type Pod,
-  type Resource,
   STORAGE_CLASSES,
 } from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
