@@ -250,8 +250,8 @@ export class MovementReconciler<M extends Movement> {
     }
     const { namespace, name } = movement.metadata;
     const pod = await client.find(PODS, { namespace, name }, { signal });
-    if (!pod) {
-      // Made by an agent that died on the way, or deleted since: each step of it finds what is there.
+    if (!pod || exposure === undefined) {
+      // Half made by an agent that died on the way, or deleted since: each step of it finds what is there.
       if (!this.#exposures.tryAcquire(movement)) return { requeueAfterMs: LOOK_MS };
       const since = millisecondsSince(this.#options.clock, movement.status.acceptedTimestamp);
       if (exposure === 'done' && since > settings.prepareTimeoutMs) {
@@ -264,6 +264,9 @@ export class MovementReconciler<M extends Movement> {
       }
       this.#exposures.start(movement);
       return { requeueAfterMs: LOOK_MS };
+    }
+    if (pod.status?.phase === 'Failed' && terminationOf(pod) === undefined) {
+      return this.#startAgain(movement, deathOf(pod), signal);
     }
     const broken = unrecoverable(pod);
     if (broken !== undefined) {
@@ -483,7 +486,7 @@ export class MovementReconciler<M extends Movement> {
     }
     const message = `the data mover died: ${reason}; started again (${restarts + 1} of ${settings.restartsMax})`;
     const counted = await this.#writer.update(movement, (copy) => {
-      if (isFinal(copy) || copy.status?.node !== settings.node) return false;
+      if (isFinal(copy) || ownerOf(copy) !== settings.node) return false;
       copy.metadata.annotations = {
         ...copy.metadata.annotations,
         [RESTARTS]: String(restarts + 1),
@@ -499,7 +502,8 @@ export class MovementReconciler<M extends Movement> {
     recorder.record(counted, 'DataMoverRestarted', message, 'Warning');
     metrics.restarted(direction.name);
     try {
-      await direction.startAgain(counted, contextOf(counted, signal));
+      if (phaseOf(counted) === 'Accepted') await this.#exposeAgain(counted);
+      else await direction.startAgain(counted, contextOf(counted, signal));
     } catch (error) {
       if (isPassing(error)) throw error;
       await this.#ending.fail(
@@ -509,6 +513,12 @@ export class MovementReconciler<M extends Movement> {
       return undefined;
     }
     return { requeueAfterMs: LOOK_MS };
+  }
+
+  /** Without its pod it is made available from the start, as far as that is not done. */
+  async #exposeAgain({ metadata: { namespace, name, uid } }: M): Promise<void> {
+    this.#exposures.drop(uid);
+    await this.#options.client.delete(PODS, { namespace, name }, { gracePeriodSeconds: 0 });
   }
 
   /** A CR of another agent: left alone, unless that agent has been away for long. */
