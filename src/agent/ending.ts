@@ -8,6 +8,7 @@ import {
   fieldsOf,
   hasFinalizer,
   isFinal,
+  isSameStage,
   type Movement,
   type Outcome,
   outcomeOf,
@@ -58,7 +59,7 @@ export class Ending<M extends Movement> {
 
   /**
    * Clean-up first, so that nothing of ours is left once the phase is final; the finalizer stays until it is certain.
-   * Undefined when it was final already, or is gone.
+   * Undefined when it is not as it was seen any more: it has moved on, or is gone.
    */
   async end(movement: M, phase: Outcome['phase'], status: object): Promise<M | undefined> {
     const { direction, writer, metrics, logger } = this.#options;
@@ -68,7 +69,8 @@ export class Ending<M extends Movement> {
     let outcome: Outcome = { phase, status };
     // Also brings the notes that exposers keep on the CR, which the watch may not have told of yet.
     const noted = await writer.update(movement, (copy) => {
-      if (isFinal(copy)) return false;
+      // What was seen is old when it has moved on, and somebody else's when it has another owner.
+      if (isFinal(copy) || !isSameStage(copy, movement)) return false;
       // Whoever said first how it ended is right: what was moved is moved.
       outcome = outcomeOf(copy) ?? outcome;
       setOutcome(copy, outcome);

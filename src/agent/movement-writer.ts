@@ -6,6 +6,7 @@ import {
   isFinal,
   type Movement,
   type Outcome,
+  RESTARTING,
   setOutcome,
 } from './movement.ts';
 
@@ -40,6 +41,13 @@ export class MovementWriter<M extends Movement> {
     // An object of the same name made since has another UID.
     if (!seen || !own || own.metadata.uid !== seen.metadata.uid) return seen;
     return isNewer(own, seen) ? own : seen;
+  }
+
+  /** As the API server has it now; undefined when it is gone. */
+  async latest({ metadata }: M): Promise<M | undefined> {
+    const { namespace, name, uid } = metadata;
+    const found = await this.#client.find(this.#cache.resource, { namespace, name });
+    return found?.metadata.uid === uid ? this.#remember(found) : undefined;
   }
 
   /**
@@ -90,6 +98,7 @@ export class MovementWriter<M extends Movement> {
       if (copy.status.message === '') delete copy.status.message;
       removeLabel(copy);
       setOutcome(copy, undefined);
+      delete copy.metadata.annotations?.[RESTARTING];
       return undefined;
     });
   }

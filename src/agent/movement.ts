@@ -28,6 +28,8 @@ export const EXPOSING_LABEL = 'velero.io/expose-on-going';
 export const OPERATION_LABEL = 'velero.io/async-operation-id';
 /** How often the data mover was started again; kept on the CR, since agents come and go. */
 export const RESTARTS = 'longshore.io/data-mover-restarts';
+/** The UID of the pod that is being replaced, while that goes on: each death counts once, however often it is tried. */
+export const RESTARTING = 'longshore.io/data-mover-restarting';
 /** How it ended, while the clean-up before the final phase goes on: an agent that dies then must not start all over. */
 const OUTCOME = 'longshore.io/outcome';
 
@@ -65,6 +67,9 @@ export const isFinal = (movement: Movement): boolean => FINAL.includes(phaseOf(m
 export const isCancelWanted = ({ spec }: Movement): boolean => spec.cancel === true;
 export const hasFinalizer = ({ metadata }: Movement): boolean =>
   metadata.finalizers?.includes(FINALIZER) === true;
+/** Whether what was decided upon one version of it still holds for another. */
+export const isSameStage = (a: Movement, b: Movement): boolean =>
+  phaseOf(a) === phaseOf(b) && ownerOf(a) === ownerOf(b);
 /** What a log line says of it. */
 export const fieldsOf = ({ metadata: { name, uid }, spec }: Movement): object => ({
   ['sourcePVC' in spec ? 'dataUpload' : 'dataDownload']: name,

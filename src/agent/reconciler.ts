@@ -26,6 +26,7 @@ import {
   EXPOSING_LABEL,
   fieldsOf,
   hasFinalizer,
+  isSameStage,
   isCancelWanted,
   isFinal,
   millisecondsSince,
@@ -35,6 +36,7 @@ import {
   outcomeOf,
   ownerOf,
   phaseOf,
+  RESTARTING,
   RESTARTS,
 } from './movement.ts';
 import { MovementWriter, removeLabel } from './movement-writer.ts';
@@ -252,6 +254,9 @@ export class MovementReconciler<M extends Movement> {
     const pod = await client.find(PODS, { namespace, name }, { signal });
     if (!pod || exposure === undefined) {
       // Half made by an agent that died on the way, or deleted since: each step of it finds what is there.
+      // Or gone because it is over, and the watch is behind.
+      const current = await this.#writer.latest(movement);
+      if (!current || !isSameStage(current, movement)) return undefined;
       if (!this.#exposures.tryAcquire(movement)) return { requeueAfterMs: LOOK_MS };
       const since = millisecondsSince(this.#options.clock, movement.status.acceptedTimestamp);
       if (exposure === 'done' && since > settings.prepareTimeoutMs) {
@@ -266,7 +271,7 @@ export class MovementReconciler<M extends Movement> {
       return { requeueAfterMs: LOOK_MS };
     }
     if (pod.status?.phase === 'Failed' && terminationOf(pod) === undefined) {
-      return this.#startAgain(movement, deathOf(pod), signal);
+      return this.#startAgain(movement, pod, signal);
     }
     const broken = unrecoverable(pod);
     if (broken !== undefined) {
@@ -317,7 +322,7 @@ export class MovementReconciler<M extends Movement> {
     const { uid } = movement.metadata;
     const pod = await this.#pod(movement, signal);
     if (!pod || isOver(pod)) {
-      return this.#startAgain(movement, pod ? deathOf(pod) : 'its pod is gone', signal);
+      return this.#startAgain(movement, pod, signal);
     }
     const key = keyOf(movement.metadata);
     const wake = (): void => {
@@ -373,7 +378,7 @@ export class MovementReconciler<M extends Movement> {
     path.podIsRunning(pod?.status?.phase === 'Running');
     if (pod && isOver(pod)) return this.#ended(movement, pod, signal);
     if (isCancelWanted(movement)) return this.#cancel(movement, pod);
-    if (!pod) return this.#startAgain(movement, 'its pod is gone', signal);
+    if (!pod) return this.#startAgain(movement, undefined, signal);
     if (path.stalledMs > settings.stallTimeoutMs) {
       const minutes = Math.round(settings.stallTimeoutMs / 60_000);
       await this.#ending.fail(
@@ -426,13 +431,13 @@ export class MovementReconciler<M extends Movement> {
       const result = parseResult(message);
       // Whatever it did, nobody could find it again: it is done once more, and finds what is stored.
       const missing = direction.lacks(result);
-      if (missing !== undefined) return this.#startAgain(movement, missing, signal);
+      if (missing !== undefined) return this.#startAgain(movement, pod, signal, missing);
       await this.#complete(movement, result, signal);
       return undefined;
     }
     if (message.endsWith(CANCELED_SUFFIX)) {
       // Stopped by a signal, not by us: a node that shuts down, an eviction.
-      if (!isCancelWanted(movement)) return this.#startAgain(movement, deathOf(pod), signal);
+      if (!isCancelWanted(movement)) return this.#startAgain(movement, pod, signal);
       await this.#ending.end(movement, 'Canceled', {});
       return undefined;
     }
@@ -440,7 +445,7 @@ export class MovementReconciler<M extends Movement> {
       await this.#ending.end(movement, 'Canceled', {});
       return undefined;
     }
-    if (message === '') return this.#startAgain(movement, deathOf(pod), signal);
+    if (message === '') return this.#startAgain(movement, pod, signal);
     await this.#ending.fail(
       movement,
       `data path ${direction.name === 'upload' ? 'backup' : 'restore'} failed: ${message}`,
@@ -450,6 +455,9 @@ export class MovementReconciler<M extends Movement> {
 
   async #complete(movement: M, result: MoverResult, signal: AbortSignal): Promise<void> {
     const { direction, recorder, metrics, clock, logger } = this.#options;
+    // Another agent may have it by now, and would be disturbed.
+    const current = await this.#writer.latest(movement);
+    if (!current || !isSameStage(current, movement)) return;
     let fields: object;
     try {
       fields = await direction.complete(movement, result, contextOf(movement, signal));
@@ -476,31 +484,25 @@ export class MovementReconciler<M extends Movement> {
   }
 
   /** Starts a mover that died again, from what it had stored; the CR stays as it is, with a message. */
-  async #startAgain(movement: M, reason: string, signal: AbortSignal): Promise<Result | undefined> {
-    const { direction, settings, recorder, logger, metrics } = this.#options;
-    if (isCancelWanted(movement)) return this.#cancel(movement, undefined);
-    const restarts = Number(movement.metadata.annotations?.[RESTARTS] ?? 0);
-    if (restarts >= settings.restartsMax) {
-      await this.#ending.fail(movement, `the data mover died ${restarts + 1} times: ${reason}`);
+  async #startAgain(
+    movement: M,
+    pod: Pod | undefined,
+    signal: AbortSignal,
+    reason = pod ? deathOf(pod) : 'its pod is gone',
+  ): Promise<Result | undefined> {
+    const { direction } = this.#options;
+    // The watch may be behind: what looks dead may have been moved, and its pod removed for that.
+    const current = await this.#writer.latest(movement);
+    if (!current || isFinal(current)) return undefined;
+    if (direction.isCompleting(current)) {
+      await this.#complete(current, {}, signal);
       return undefined;
     }
-    const message = `the data mover died: ${reason}; started again (${restarts + 1} of ${settings.restartsMax})`;
-    const counted = await this.#writer.update(movement, (copy) => {
-      if (isFinal(copy) || ownerOf(copy) !== settings.node) return false;
-      copy.metadata.annotations = {
-        ...copy.metadata.annotations,
-        [RESTARTS]: String(restarts + 1),
-      };
-      copy.status = { ...copy.status, message };
-      return undefined;
-    });
+    if (isCancelWanted(current)) return this.#cancel(current, undefined);
+    const pending = current.metadata.annotations?.[RESTARTING];
+    const isCounted = pending !== undefined && (!pod || pod.metadata.uid === pending);
+    const counted = isCounted ? current : await this.#countRestart(current, pod, reason);
     if (!counted) return undefined;
-    logger.warn(
-      { ...fieldsOf(movement), reason, restarts: restarts + 1 },
-      'data mover died; starting it again',
-    );
-    recorder.record(counted, 'DataMoverRestarted', message, 'Warning');
-    metrics.restarted(direction.name);
     try {
       if (phaseOf(counted) === 'Accepted') await this.#exposeAgain(counted);
       else await direction.startAgain(counted, contextOf(counted, signal));
@@ -512,7 +514,41 @@ export class MovementReconciler<M extends Movement> {
       );
       return undefined;
     }
+    await this.#writer.update(counted, ({ metadata: { annotations } }) => {
+      if (annotations?.[RESTARTING] === undefined) return false;
+      delete annotations[RESTARTING];
+      return undefined;
+    });
     return { requeueAfterMs: LOOK_MS };
+  }
+
+  /** Undefined when it is over: it died too often, or is another agent's by now. */
+  async #countRestart(movement: M, pod: Pod | undefined, reason: string): Promise<M | undefined> {
+    const { direction, settings, recorder, logger, metrics } = this.#options;
+    const restarts = Number(movement.metadata.annotations?.[RESTARTS] ?? 0);
+    if (restarts >= settings.restartsMax) {
+      await this.#ending.fail(movement, `the data mover died ${restarts + 1} times: ${reason}`);
+      return undefined;
+    }
+    const message = `the data mover died: ${reason}; started again (${restarts + 1} of ${settings.restartsMax})`;
+    const counted = await this.#writer.update(movement, (copy) => {
+      if (isFinal(copy) || ownerOf(copy) !== settings.node) return false;
+      copy.metadata.annotations = {
+        ...copy.metadata.annotations,
+        [RESTARTS]: String(restarts + 1),
+        [RESTARTING]: pod?.metadata.uid ?? 'gone',
+      };
+      copy.status = { ...copy.status, message };
+      return undefined;
+    });
+    if (!counted) return undefined;
+    logger.warn(
+      { ...fieldsOf(movement), reason, restarts: restarts + 1 },
+      'data mover died; starting it again',
+    );
+    recorder.record(counted, 'DataMoverRestarted', message, 'Warning');
+    metrics.restarted(direction.name);
+    return counted;
   }
 
   /** Without its pod it is made available from the start, as far as that is not done. */
@@ -597,10 +633,13 @@ export class MovementReconciler<M extends Movement> {
     return undefined;
   }
 
-  /** The hosting pod as this node sees it, else as the API has it: it may be on another node. */
+  /**
+   * The hosting pod as this node sees it, else as the API has it: it may be on another node, and one that has ended may
+   * have been replaced long before the watch tells.
+   */
   async #pod(movement: M, signal: AbortSignal): Promise<Pod | undefined> {
     const local = this.#localPod(movement);
-    if (local) return local;
+    if (local && !isOver(local)) return local;
     const { namespace, name } = movement.metadata;
     const pod = await this.#options.client.find(PODS, { namespace, name }, { signal });
     return pod && isOf(pod, movement) ? pod : undefined;

@@ -372,6 +372,9 @@ export class CsiSnapshotExposer {
     };
     const snapshots = async (): Promise<void> => {
       const content = await client.find(VOLUME_SNAPSHOT_CONTENTS, { name });
+      // While it changed hands: nobody else removes a content that is to be retained.
+      const left = content?.metadata.annotations?.[SOURCE_CONTENT];
+      if (left !== undefined) await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: left });
       await client.delete(VOLUME_SNAPSHOTS, ref);
       // Bound to ours it goes with it; one that was never bound has to be asked.
       if (content && !content.metadata.deletionTimestamp) {

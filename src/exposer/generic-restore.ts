@@ -265,7 +265,7 @@ export class GenericRestoreExposer {
     await step('error to rebind the restored volume', () => this.#bindVolume(target, volume));
     await step('error to rebind target PVC', () => this.#bindClaim(target, volume));
     await step(`error to wait for PV ${volume} to be bound`, () =>
-      waitFor(client, PVS, { name: volume }, (now) => boundTo(now, targetRef), wait),
+      waitFor(client, PVS, { name: volume }, (now) => boundTo(now, target), wait),
     );
     await setReclaimPolicy(client, volume, policy);
   }
@@ -316,7 +316,12 @@ export class GenericRestoreExposer {
       PVS,
       { name },
       {
-        metadata: { labels, annotations: { [BOUND_BY_CONTROLLER]: null } },
+        // Only as it was seen: taking a binding off again would lose the claim.
+        metadata: {
+          resourceVersion: now.metadata.resourceVersion,
+          labels,
+          annotations: { [BOUND_BY_CONTROLLER]: null },
+        },
         spec: { claimRef: { ...noClaim, namespace, name: targetName } },
       },
     );
@@ -376,16 +381,15 @@ const isClaimOf = (
   { namespace, name }: { namespace: string; name: string },
 ): boolean => spec.claimRef?.namespace === namespace && spec.claimRef.name === name;
 
-/** True once it is; an error when it became another claim's. */
+/** True once it is, which its phase alone does not tell: that may be from before. An error when it is another's. */
 function boundTo(
   volume: PersistentVolume | undefined,
-  ref: { namespace: string; name: string },
+  { metadata }: PersistentVolumeClaim,
 ): true | undefined {
   if (!volume) throw new CodedError('REBIND_FAILED', 'the restored volume is gone');
-  if (volume.status?.phase !== 'Bound') return undefined;
-  if (isClaimOf(volume, ref)) return true;
   const { claimRef } = volume.spec;
-  if (volume.spec.claimRef?.uid === undefined) return undefined;
+  if (volume.status?.phase !== 'Bound' || claimRef?.uid === undefined) return undefined;
+  if (claimRef.uid === metadata.uid) return true;
   const by = `${claimRef?.namespace ?? ''}/${claimRef?.name ?? ''}`;
   throw new CodedError('REBIND_FAILED', `pv has been bound by unexpected pvc ${by}`);
 }

@@ -1,0 +1,267 @@
+import type { Clock } from '../../src/base/index.ts';
+import { mergePatch } from '../../src/dev/api-server.ts';
+import { ApiError, type Store, type Stored } from '../../src/dev/store.ts';
+import { kubeError, unreachable } from '../../src/kube/client/errors.ts';
+import type {
+  CallOptions,
+  DeleteOptions,
+  KubeClient,
+  ListOptions,
+  ObjectRef,
+  Page,
+  PageOptions,
+  WatchEvent,
+  WatchOptions,
+} from '../../src/kube/client/client.ts';
+import type { KubeObject, NewObject, Resource } from '../../src/kube/index.ts';
+import type { Random, VirtualTime } from './virtual-time.ts';
+
+/** How an API server treats its clients at present; probabilities per request or event. */
+export interface Weather {
+  /** Refused before anything is done. */
+  refused: number;
+  /** Done, and the answer lost. */
+  lost: number;
+  /** A watch ends at an event. */
+  cut: number;
+  latencyMs: number;
+  watchLagMs: number;
+}
+
+/** What one agent sees of the API server: the embedded one's store, through weather. */
+export class SimulatedClient {
+  readonly clock: Clock;
+  readonly server = 'simulation';
+  readonly #store: Store;
+  readonly #time: VirtualTime;
+  readonly #random: Random;
+  readonly #weather: () => Weather;
+  #isDead = false;
+
+  constructor(
+    store: Store,
+    time: VirtualTime,
+    clock: Clock,
+    random: Random,
+    weather: () => Weather,
+  ) {
+    this.#store = store;
+    this.#time = time;
+    this.clock = clock;
+    this.#random = random;
+    this.#weather = weather;
+  }
+
+  get asClient(): KubeClient {
+    return this as unknown as KubeClient;
+  }
+
+  /** Its process is gone: whatever it was about to do is never done, and nobody waits for it. */
+  kill(): void {
+    this.#isDead = true;
+  }
+
+  get<T extends KubeObject>(
+    resource: Resource<T>,
+    ref: ObjectRef,
+    o: CallOptions = {},
+  ): Promise<T> {
+    const read = (): Stored => structuredClone(this.#store.get(resource, ref.namespace, ref.name));
+    return this.#call(`get ${resource.plural}`, read, o.signal) as Promise<unknown> as Promise<T>;
+  }
+
+  async find<T extends KubeObject>(
+    resource: Resource<T>,
+    ref: ObjectRef,
+    options: CallOptions = {},
+  ): Promise<T | undefined> {
+    try {
+      return await this.get(resource, ref, options);
+    } catch (error) {
+      if ((error as { code?: string }).code === 'KUBE_NOT_FOUND') return undefined;
+      throw error;
+    }
+  }
+
+  async list<T extends KubeObject>(resource: Resource<T>, options: ListOptions = {}): Promise<T[]> {
+    return (await this.listPage(resource, options)).items;
+  }
+
+  listPage<T extends KubeObject>(resource: Resource<T>, options: PageOptions): Promise<Page<T>> {
+    const read = (): Page<T> => ({
+      items: this.#store.list(resource, options) as unknown as T[],
+      resourceVersion: String(this.#store.version),
+      continue: undefined,
+    });
+    return this.#call(`list ${resource.plural}`, read, options.signal);
+  }
+
+  create<T extends KubeObject>(
+    resource: Resource<T>,
+    object: NewObject<T>,
+    options: CallOptions = {},
+  ): Promise<T> {
+    const { namespace } = object.metadata;
+    const write = (): Stored =>
+      structuredClone(this.#store.create(resource, namespace, object as unknown as Stored));
+    const done = this.#call(`create ${resource.plural}`, write, options.signal);
+    return done as Promise<unknown> as Promise<T>;
+  }
+
+  replace<T extends KubeObject>(
+    resource: Resource<T>,
+    object: T,
+    options: CallOptions = {},
+  ): Promise<T> {
+    const sent = structuredClone(object) as unknown as Stored;
+    const write = (): Stored => structuredClone(this.#store.update(resource, sent));
+    const done = this.#call(`update ${resource.plural}`, write, options.signal);
+    return done as Promise<unknown> as Promise<T>;
+  }
+
+  patch<T extends KubeObject>(
+    resource: Resource<T>,
+    ref: ObjectRef,
+    patch: object,
+    options: CallOptions & { subresource?: string } = {},
+  ): Promise<T> {
+    const write = (): Stored => {
+      const before = this.#store.get(resource, ref.namespace, ref.name);
+      const after = mergePatch(structuredClone(before), patch) as Stored;
+      const part = options.subresource === 'status' ? 'status' : undefined;
+      return structuredClone(this.#store.update(resource, after, part));
+    };
+    const done = this.#call(`patch ${resource.plural}`, write, options.signal);
+    return done as Promise<unknown> as Promise<T>;
+  }
+
+  async delete<T extends KubeObject>(
+    resource: Resource<T>,
+    ref: ObjectRef,
+    options: DeleteOptions = {},
+  ): Promise<boolean> {
+    const { namespace, name } = ref;
+    try {
+      await this.#call(
+        `delete ${resource.plural}`,
+        () => this.#store.delete(resource, namespace, name, options.uid),
+        options.signal,
+      );
+      return true;
+    } catch (error) {
+      const { code } = error as { code?: string };
+      if (code === 'KUBE_NOT_FOUND') return false;
+      if (options.uid !== undefined && code === 'KUBE_CONFLICT') return false;
+      throw error;
+    }
+  }
+
+  async *watch<T extends KubeObject>(
+    resource: Resource<T>,
+    options: WatchOptions = {},
+  ): AsyncGenerator<WatchEvent<T>> {
+    const { signal, resourceVersion, timeoutSeconds = 300 } = options;
+    const what = `watch ${resource.plural}`;
+    await this.#call(what, () => undefined, signal);
+    const events: WatchEvent<T>[] = [];
+    let wake = Promise.withResolvers<undefined>();
+    let end: 'open' | 'cut' | 'over' = 'open';
+    let lastMs = 0;
+    const finish = (how: 'cut' | 'over'): void => {
+      if (end === 'open') end = how;
+      wake.resolve(undefined);
+    };
+    const stop = this.#store.watch(
+      resource,
+      options,
+      resourceVersion === undefined ? undefined : Number(resourceVersion),
+      (type, object) => {
+        const { watchLagMs, cut } = this.#weather();
+        const isCut = this.#random.chance(cut);
+        // Late, but in their order.
+        lastMs = Math.max(lastMs, this.#time.nowMs + this.#random.between(0, watchLagMs));
+        this.#time.after(lastMs - this.#time.nowMs, () => {
+          if (end !== 'open') return;
+          if (isCut) {
+            finish('cut');
+            return;
+          }
+          events.push({ type, object: object as unknown as T });
+          wake.resolve(undefined);
+        });
+      },
+    );
+    const over = this.#time.after(timeoutSeconds * 1000, () => {
+      finish('over');
+    });
+    const aborted = (): void => {
+      finish('over');
+    };
+    signal?.addEventListener('abort', aborted, { once: true });
+    try {
+      for (;;) {
+        signal?.throwIfAborted();
+        const event = events.shift();
+        if (event && !this.#isDead) {
+          options.onActivity?.();
+          yield event;
+          continue;
+        }
+        if (end !== 'open') break;
+        wake = Promise.withResolvers<undefined>();
+        await wake.promise;
+      }
+    } finally {
+      stop();
+      this.#time.clear(over);
+      signal?.removeEventListener('abort', aborted);
+    }
+    signal?.throwIfAborted();
+    if (end === 'cut') throw unreachable(what, new Error('cut'));
+  }
+
+  podLog(): Promise<string> {
+    return Promise.resolve('');
+  }
+
+  raw(): Promise<unknown> {
+    return Promise.reject(new Error('not in the simulation'));
+  }
+
+  close(): void {
+    this.kill();
+  }
+
+  async #call<R>(what: string, effect: () => R, signal: AbortSignal | undefined): Promise<R> {
+    signal?.throwIfAborted();
+    const { latencyMs, refused, lost } = this.#weather();
+    await this.#pass(latencyMs, signal);
+    if (this.#random.chance(refused)) throw unreachable(what, new Error('refused'));
+    let result: R;
+    try {
+      result = effect();
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      await this.#pass(latencyMs, signal);
+      throw kubeError(what, error.code, { reason: error.reason, message: error.message });
+    }
+    await this.#pass(latencyMs, signal);
+    if (this.#random.chance(lost)) throw unreachable(what, new Error('lost'));
+    return result;
+  }
+
+  /** Dead processes hear of nothing any more: their promises stay open. */
+  #pass(latencyMs: number, signal: AbortSignal | undefined): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const aborted = (): void => {
+        this.#time.clear(timer);
+        if (!this.#isDead) reject(signal?.reason as Error);
+      };
+      const timer = this.#time.after(this.#random.between(0, latencyMs), () => {
+        signal?.removeEventListener('abort', aborted);
+        if (!this.#isDead) resolve();
+      });
+      signal?.addEventListener('abort', aborted, { once: true });
+    });
+  }
+}

@@ -1,0 +1,463 @@
+import type { Clock } from '../../src/base/index.ts';
+import { mergePatch } from '../../src/dev/api-server.ts';
+import { ApiError, type Change, Store, type Stored } from '../../src/dev/store.ts';
+import {
+  DAEMON_SETS,
+  DATA_DOWNLOADS,
+  DATA_UPLOADS,
+  EVENTS,
+  type KubeObject,
+  PODS,
+  PVCS,
+  PVS,
+  type Resource,
+  STORAGE_CLASSES,
+  VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOTS,
+} from '../../src/kube/index.ts';
+import type { Random, VirtualTime } from './virtual-time.ts';
+
+export const NAMESPACE = 'velero';
+const CLASS = 'simulated';
+const DRIVER = 'csi.simulated';
+/** Of a volume that a data mover has begun to restore into. */
+const HALF = 'half of something';
+
+interface Loose {
+  metadata: KubeObject['metadata'];
+  spec: Record<string, unknown>;
+  status?: Record<string, unknown>;
+}
+
+export interface WorldOptions {
+  readonly nodes: readonly string[];
+  /** Chance that a data mover dies before its end; each CR has so many deaths at most. */
+  readonly moverDeath: () => number;
+  readonly moverDeathsMax: number;
+}
+
+/**
+ * All of a cluster but the agents: storage, snapshot and volume controllers, scheduler, kubelets with data movers, each
+ * at its own pace. Volumes and snapshots are a word each, and the repository is what movers brought into it.
+ */
+export class World {
+  readonly store: Store;
+  /** Contents by handle. */
+  readonly volumes = new Map<string, string>();
+  readonly snapshots = new Map<string, string>();
+  /** Contents by snapshot ID. */
+  readonly repository = new Map<string, string>();
+  /** What must never have happened. */
+  readonly violations: string[] = [];
+  readonly deadNodes = new Set<string>();
+  readonly #time: VirtualTime;
+  readonly #random: Random;
+  readonly #options: WorldOptions;
+  readonly #deaths = new Map<string, number>();
+  #count = 0;
+
+  constructor(time: VirtualTime, random: Random, clock: Clock, options: WorldOptions) {
+    this.#time = time;
+    this.#random = random;
+    this.#options = options;
+    this.store = new Store(clock);
+    this.store.create(STORAGE_CLASSES, undefined, {
+      metadata: { name: CLASS },
+      provisioner: DRIVER,
+      reclaimPolicy: 'Delete',
+      volumeBindingMode: 'Immediate',
+    } as never);
+    this.store.create(DAEMON_SETS, NAMESPACE, {
+      metadata: { name: 'node-agent' },
+      spec: {
+        selector: {},
+        template: {
+          metadata: { labels: { role: 'node-agent' } },
+          spec: { containers: [{ name: 'node-agent', image: 'longshore' }] },
+        },
+      },
+    } as never);
+    this.#on(VOLUME_SNAPSHOTS, (snapshot, type) => {
+      if (type !== 'DELETED') this.#cutSnapshot(snapshot);
+      else this.#dropContent(snapshot);
+    });
+    this.#on(VOLUME_SNAPSHOT_CONTENTS, (content, type) => {
+      if (type === 'DELETED') {
+        const handle = handleOf(content);
+        // Also when another content names it: the driver knows nothing of that, which is the danger.
+        if (content.spec.deletionPolicy === 'Delete') this.snapshots.delete(handle);
+        return;
+      }
+      const { namespace, name } = content.spec.volumeSnapshotRef as Record<string, string>;
+      const snapshot = this.#find(VOLUME_SNAPSHOTS, name ?? '', namespace);
+      if (snapshot) this.#cutSnapshot(snapshot);
+    });
+    this.#on(PVCS, (claim, type) => {
+      if (type === 'DELETED') this.#releaseVolume(claim);
+      else this.#provision(claim);
+    });
+    this.#on(PVS, (volume, type) => {
+      if (type === 'DELETED') {
+        if (volume.spec.persistentVolumeReclaimPolicy === 'Delete') {
+          this.volumes.delete(volumeHandle(volume));
+        }
+        return;
+      }
+      const { namespace, name } = (volume.spec.claimRef ?? {}) as Record<string, string>;
+      const claim = name === undefined ? undefined : this.#find(PVCS, name, namespace);
+      if (claim) this.#provision(claim);
+    });
+    this.#on(PODS, (pod, type) => {
+      if (type === 'ADDED' && pod.metadata.labels?.role === undefined) this.#schedule(pod);
+    });
+  }
+
+  /** A claim with its volume, and a word in it. */
+  addVolume(namespace: string, name: string, content: string): void {
+    const handle = `volume-${++this.#count}`;
+    this.volumes.set(handle, content);
+    const claim = this.store.create(PVCS, namespace, {
+      metadata: { name },
+      spec: { storageClassName: CLASS, volumeName: `pv-${handle}`, resources: sized },
+    } as never);
+    this.#addVolumeObject(handle, claim as never);
+    this.#bind(claim as never, `pv-${handle}`);
+  }
+
+  /** A claim that waits for its volume, as Velero's plugin leaves it. */
+  addTarget(namespace: string, name: string): void {
+    this.store.create(PVCS, namespace, {
+      metadata: { name },
+      spec: {
+        storageClassName: CLASS,
+        accessModes: ['ReadWriteOnce'],
+        selector: { matchLabels: { 'velero.io/dynamic-pv-restore': name } },
+        resources: sized,
+      },
+    } as never);
+  }
+
+  addSnapshot(namespace: string, name: string, claim: string): void {
+    this.store.create(VOLUME_SNAPSHOTS, namespace, {
+      metadata: { name },
+      spec: { source: { persistentVolumeClaimName: claim }, volumeSnapshotClassName: 'any' },
+    } as never);
+  }
+
+  /** Writes that never fail: what people and other controllers do. */
+  patch(resource: Resource<KubeObject>, namespace: string, name: string, patch: object): void {
+    const found = this.#find(resource, name, namespace);
+    if (!found) return;
+    const after = mergePatch(structuredClone(found), patch) as Stored;
+    this.store.update(
+      resource,
+      after,
+      'status' in patch && isCore(resource) ? 'status' : undefined,
+    );
+  }
+
+  delete(resource: Resource<KubeObject>, namespace: string, name: string): void {
+    if (this.#find(resource, name, namespace)) this.store.delete(resource, namespace, name);
+  }
+
+  /** The content of the volume that a claim has; undefined while it has none. */
+  contentOf(namespace: string, name: string): string | undefined {
+    const claim = this.#find(PVCS, name, namespace);
+    if (claim?.status?.phase !== 'Bound') return undefined;
+    const volume = this.#find(PVS, String(claim.spec.volumeName));
+    return volume && this.volumes.get(volumeHandle(volume));
+  }
+
+  /** The VolumeSnapshotContent that a VolumeSnapshot is bound to. */
+  contentNameOf(namespace: string, snapshot: string): string | undefined {
+    const { status } = this.#find(VOLUME_SNAPSHOTS, snapshot, namespace) ?? {};
+    return status?.boundVolumeSnapshotContentName as string | undefined;
+  }
+
+  /** Nobody runs there any more; its pods are gone once the cluster has noticed. */
+  loseNode(node: string): void {
+    this.deadNodes.add(node);
+    this.#after(20_000, 40_000, () => {
+      for (const pod of this.store.list(PODS)) {
+        if ((pod as unknown as Loose).spec.nodeName !== node) continue;
+        this.delete(PODS, pod.metadata.namespace ?? '', pod.metadata.name);
+      }
+    });
+  }
+
+  #after(lowMs: number, highMs: number, run: () => void): void {
+    this.#time.after(this.#random.between(lowMs, highMs), run);
+  }
+
+  #on(resource: Resource<KubeObject>, see: (object: Loose, type: Change['type']) => void): void {
+    this.store.watch(resource, {}, this.store.version, (type, object) => {
+      this.#after(1, 300, () => {
+        see(object as unknown as Loose, type);
+      });
+    });
+  }
+
+  #find(resource: Resource<KubeObject>, name: string, namespace?: string): Loose | undefined {
+    try {
+      return this.store.get(resource, namespace, name) as unknown as Loose;
+    } catch (error) {
+      if (error instanceof ApiError) return undefined;
+      throw error;
+    }
+  }
+
+  /** The snapshot controller: cuts what names a claim, and readies what names a content. */
+  #cutSnapshot({ metadata }: Loose): void {
+    const now = this.#find(VOLUME_SNAPSHOTS, metadata.name, metadata.namespace);
+    if (!now || now.metadata.uid !== metadata.uid || now.status?.readyToUse === true) return;
+    const source = now.spec.source as Record<string, string>;
+    const { namespace = '', name, uid } = now.metadata;
+    let contentName = source.volumeSnapshotContentName;
+    if (contentName === undefined) {
+      contentName = `snapcontent-${uid}`;
+      if (!this.#find(VOLUME_SNAPSHOT_CONTENTS, contentName)) {
+        const content = this.contentOf(namespace, source.persistentVolumeClaimName ?? '');
+        const handle = `snapshot-${++this.#count}`;
+        this.snapshots.set(handle, content ?? '');
+        this.store.create(VOLUME_SNAPSHOT_CONTENTS, undefined, {
+          metadata: { name: contentName },
+          spec: {
+            deletionPolicy: 'Delete',
+            driver: DRIVER,
+            source: { volumeHandle: 'any' },
+            volumeSnapshotRef: { namespace, name, uid },
+          },
+        } as never);
+        this.patch(VOLUME_SNAPSHOT_CONTENTS, '', contentName, {
+          status: { snapshotHandle: handle, readyToUse: true },
+        });
+      }
+    } else {
+      const content = this.#find(VOLUME_SNAPSHOT_CONTENTS, contentName);
+      if (!content) return;
+      const ref = content.spec.volumeSnapshotRef as Record<string, string>;
+      if (ref.uid !== undefined && ref.uid !== uid) return;
+      const handle = (content.spec.source as Record<string, string>).snapshotHandle ?? '';
+      this.patch(VOLUME_SNAPSHOT_CONTENTS, '', contentName, {
+        status: { snapshotHandle: handle, readyToUse: this.snapshots.has(handle) },
+      });
+      if (!this.snapshots.has(handle)) {
+        this.violations.push(`the storage's snapshot of ${namespace}/${name} is gone`);
+        return;
+      }
+    }
+    this.patch(VOLUME_SNAPSHOTS, namespace, name, {
+      status: {
+        boundVolumeSnapshotContentName: contentName,
+        readyToUse: true,
+        restoreSize: '1Gi',
+      },
+    });
+    for (const claim of this.store.list(PVCS, { namespace })) this.#provision(claim as never);
+  }
+
+  #dropContent({ metadata, status }: Loose): void {
+    const name = status?.boundVolumeSnapshotContentName;
+    if (typeof name !== 'string') return;
+    const content = this.#find(VOLUME_SNAPSHOT_CONTENTS, name);
+    const ref = content?.spec.volumeSnapshotRef as Record<string, string> | undefined;
+    if (content?.spec.deletionPolicy !== 'Delete' || ref?.name !== metadata.name) return;
+    this.delete(VOLUME_SNAPSHOT_CONTENTS, '', name);
+  }
+
+  /** Provisioner and volume controller: makes a volume of a snapshot or an empty one, or binds what is given. */
+  #provision({ metadata }: Loose): void {
+    const claim = this.#find(PVCS, metadata.name, metadata.namespace);
+    if (!claim || claim.metadata.uid !== metadata.uid || claim.status?.phase === 'Bound') return;
+    const { namespace = '', name, uid } = claim.metadata;
+    const given = this.store
+      .list(PVS)
+      .map((volume) => volume as unknown as Loose)
+      .find(({ spec }) => {
+        const ref = (spec.claimRef ?? {}) as Record<string, string>;
+        return (
+          ref.namespace === namespace &&
+          ref.name === name &&
+          (ref.uid === undefined || ref.uid === uid)
+        );
+      });
+    if (given) {
+      this.#bind(claim, given.metadata.name);
+      return;
+    }
+    if (claim.spec.selector !== undefined || claim.spec.volumeName !== undefined) return;
+    const source = claim.spec.dataSource as Record<string, string> | undefined;
+    let content = '';
+    if (source) {
+      const snapshot = this.#find(VOLUME_SNAPSHOTS, source.name ?? '', namespace);
+      if (snapshot?.status?.readyToUse !== true) return;
+      const name = String(snapshot.status.boundVolumeSnapshotContentName);
+      const of = this.#find(VOLUME_SNAPSHOT_CONTENTS, name);
+      const found = of && this.snapshots.get(handleOf(of));
+      if (found === undefined) return;
+      content = found;
+    }
+    const handle = `volume-${++this.#count}`;
+    this.volumes.set(handle, content);
+    this.#addVolumeObject(handle, claim);
+    this.#bind(claim, `pv-${handle}`);
+  }
+
+  #addVolumeObject(handle: string, { metadata }: Loose): void {
+    const { namespace, name, uid } = metadata;
+    this.store.create(PVS, undefined, {
+      metadata: { name: `pv-${handle}` },
+      spec: {
+        csi: { driver: DRIVER, volumeHandle: handle },
+        storageClassName: CLASS,
+        persistentVolumeReclaimPolicy: 'Delete',
+        claimRef: { namespace, name, uid },
+      },
+    } as never);
+  }
+
+  #bind({ metadata }: Loose, volume: string): void {
+    const { namespace = '', name, uid } = metadata;
+    this.patch(PVS, '', volume, { spec: { claimRef: { namespace, name, uid } } });
+    this.patch(PVS, '', volume, { status: { phase: 'Bound' } });
+    this.patch(PVCS, namespace, name, { spec: { volumeName: volume } });
+    this.patch(PVCS, namespace, name, { status: { phase: 'Bound' } });
+  }
+
+  #releaseVolume(claim: Loose): void {
+    const name = claim.spec.volumeName;
+    const volume = typeof name === 'string' ? this.#find(PVS, name) : undefined;
+    const ref = volume?.spec.claimRef as Record<string, string> | undefined;
+    if (!volume || ref?.uid !== claim.metadata.uid) return;
+    if (volume.spec.persistentVolumeReclaimPolicy === 'Delete') {
+      this.delete(PVS, '', volume.metadata.name);
+    } else this.patch(PVS, '', volume.metadata.name, { status: { phase: 'Released' } });
+  }
+
+  /** Scheduler and kubelet: a pod starts on a living node once its claims are bound. */
+  #schedule(pod: Loose): void {
+    const now = this.#find(PODS, pod.metadata.name, pod.metadata.namespace);
+    if (now?.metadata.uid !== pod.metadata.uid) return;
+    const again = (): void => {
+      this.#after(200, 1000, () => {
+        this.#schedule(pod);
+      });
+    };
+    const nodes = this.#options.nodes.filter((node) => !this.deadNodes.has(node));
+    const node = nodes[this.#random.below(nodes.length)];
+    const claims = ((now.spec.volumes ?? []) as Record<string, { claimName?: string }>[]).flatMap(
+      ({ persistentVolumeClaim }) => persistentVolumeClaim?.claimName ?? [],
+    );
+    const isBound = claims.every(
+      (name) => this.#find(PVCS, name, pod.metadata.namespace)?.status?.phase === 'Bound',
+    );
+    if (!isBound || node === undefined) {
+      again();
+      return;
+    }
+    this.patch(PODS, NAMESPACE, pod.metadata.name, { spec: { nodeName: node } });
+    this.#after(300, 3000, () => {
+      if (!this.#isPod(pod) || this.deadNodes.has(node)) return;
+      this.patch(PODS, NAMESPACE, pod.metadata.name, { status: { phase: 'Running' } });
+      this.#move(pod, node, claims[0] ?? '');
+    });
+  }
+
+  #isPod({ metadata }: Loose): boolean {
+    return this.#find(PODS, metadata.name, NAMESPACE)?.metadata.uid === metadata.uid;
+  }
+
+  /** The data mover in a pod, by the words it has with the agent: Events, and the termination message. */
+  #move(pod: Loose, node: string, claim: string): void {
+    const { name, labels = {} } = pod.metadata;
+    const isUpload = labels['velero.io/data-upload'] !== undefined;
+    const resource = (isUpload ? DATA_UPLOADS : DATA_DOWNLOADS) as Resource<KubeObject>;
+    const total = 1000;
+    let done = 0;
+    let step = 0;
+    const end = (phase: string, message: string): void => {
+      const state = { terminated: { exitCode: phase === 'Succeeded' ? 0 : 1, message } };
+      this.patch(PODS, NAMESPACE, name, {
+        status: { phase, containerStatuses: [{ name: 'mover', state }] },
+      });
+    };
+    const isDying =
+      (this.#deaths.get(name) ?? 0) < this.#options.moverDeathsMax &&
+      this.#random.chance(this.#options.moverDeath());
+    const diesAt = this.#random.below(8);
+    const stepMs = this.#random.between(200, 4000);
+    const volumeOf = (): string | undefined => {
+      const volume = this.#find(PVCS, claim, NAMESPACE)?.spec.volumeName;
+      const found = typeof volume === 'string' ? this.#find(PVS, volume) : undefined;
+      return found && volumeHandle(found);
+    };
+    const tick = (): void => {
+      if (!this.#isPod(pod) || this.deadNodes.has(node)) return;
+      const cr = this.#find(resource, name, NAMESPACE);
+      const phase = cr?.status?.phase;
+      if (isDying && step >= diesAt) {
+        this.#deaths.set(name, (this.#deaths.get(name) ?? 0) + 1);
+        end('Failed', '');
+        return;
+      }
+      if (!cr || ['Completed', 'Failed', 'Canceled'].includes(String(phase))) {
+        end('Failed', 'it is over already');
+        return;
+      }
+      if (phase !== 'InProgress' && phase !== 'Canceling') {
+        this.#time.after(200, tick);
+        return;
+      }
+      if (cr.spec.cancel === true) {
+        end('Failed', 'data path is canceled');
+        return;
+      }
+      const handle = volumeOf();
+      if (handle === undefined || !this.volumes.has(handle)) {
+        this.violations.push(`the volume of ${name} went while its data mover ran`);
+        end('Failed', 'the volume is gone');
+        return;
+      }
+      step++;
+      done = Math.min(total, done + 250);
+      if (!isUpload) this.volumes.set(handle, HALF);
+      this.#tell(cr, { totalBytes: total, doneBytes: done });
+      if (done < total) {
+        this.#time.after(stepMs, tick);
+        return;
+      }
+      if (isUpload) {
+        const id = `snapshot-id-${++this.#count}`;
+        this.repository.set(id, this.volumes.get(handle) ?? '');
+        end('Succeeded', JSON.stringify({ snapshotID: id, totalBytes: total }));
+      } else {
+        this.volumes.set(handle, this.repository.get(String(cr.spec.snapshotID)) ?? '');
+        end('Succeeded', JSON.stringify({ totalBytes: total }));
+      }
+    };
+    tick();
+  }
+
+  #tell({ metadata }: Loose, progress: object): void {
+    const { name, uid } = metadata;
+    const event = `${name}.${++this.#count}`;
+    this.store.create(EVENTS, NAMESPACE, {
+      metadata: { name: event },
+      involvedObject: { name, uid, namespace: NAMESPACE },
+      reason: 'Data-Path-Progress',
+      message: JSON.stringify(progress),
+    } as never);
+  }
+}
+
+const sized = { requests: { storage: '1Gi' } };
+
+const volumeHandle = ({ spec }: Loose): string =>
+  (spec.csi as Record<string, string>).volumeHandle ?? '';
+
+const handleOf = ({ spec, status }: Loose): string =>
+  (status as Record<string, string> | undefined)?.snapshotHandle ??
+  (spec.source as Record<string, string>).snapshotHandle ??
+  '';
+
+const isCore = ({ group }: Resource<KubeObject>): boolean => group !== 'velero.io';
