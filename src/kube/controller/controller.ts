@@ -16,6 +16,7 @@ export interface ControllerOptions {
 
 const BACKOFF_FIRST_MS = 100;
 const BACKOFF_MAX_MS = 30_000;
+const REFUSED_MS = 60_000;
 
 /** Reconciles one kind: a bounded number at once, one key never twice at once, failures with backoff. */
 export class Controller {
@@ -62,7 +63,9 @@ export class Controller {
       // Somebody else wrote: the change comes through the watch.
       logger.debug(fields, 'conflict; looking again');
     } else if (retryOf(error) === 'never') {
-      logger.error(fields, 'reconcile failed for good');
+      // A right that is missing may be given, and nothing shall wait for ever.
+      logger.error(fields, 'reconcile failed; trying again in a minute');
+      this.queue.addAfter(key, REFUSED_MS);
       return;
     } else {
       logger.warn(fields, 'reconcile failed; trying again');
