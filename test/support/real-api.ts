@@ -19,9 +19,12 @@ const PEERS_DIR =
 const SCRIPTS = new URL('../peers/', import.meta.url).pathname;
 const NEEDED = ['etcd', 'kube-apiserver', 'kube-controller-manager', 'kube-scheduler', 'kubectl'];
 
+/** Path of a peer's program, there or not. */
+export const peer = (name: string): string => join(PEERS_DIR, 'bin', name);
+
 /** True where the binaries are; with REQUIRE_PEERS=1 their absence is an error. */
 export function hasRealApi(): boolean {
-  const missing = NEEDED.filter((name) => !existsSync(join(PEERS_DIR, 'bin', name)));
+  const missing = NEEDED.filter((name) => !existsSync(peer(name)));
   if (missing.length === 0) return true;
   if (process.env.REQUIRE_PEERS === '1') {
     throw new Error(
