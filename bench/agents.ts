@@ -1,72 +1,155 @@
 /**
- * `node bench/agents.ts [--uploads N] [--agents N] [--dead N]`: so many DataUploads and agents on one real API server
- * (etcd, kube-apiserver; no nodes: whatever is claimed is failed by its missing snapshot). Some agents die on the way.
- * Prints conflicts and requests per CR, and the time until all have ended. Agents know of each other by their pods only.
+ * `node bench/agents.ts [--uploads N] [--agents N] [--dead N] [--rate N] [--processes N]`: so many DataUploads and agents
+ * on one real API server (etcd, kube-apiserver; no nodes: whatever is claimed is failed by its missing snapshot). Some
+ * agents die on the way. Prints conflicts and requests per CR, and the time until all have ended. Agents know of each
+ * other by their pods only. `--rate`: uploads made in a second; without it all at once, which is more than two cores
+ * can do for a hundred agents, and so measures agents that hear everything late.
  */
+import { fork, type ChildProcess } from 'node:child_process';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { Agent } from '../src/agent/index.ts';
 import { silentLogger } from '../src/base/index.ts';
-import {
-  connectToCluster,
-  DATA_UPLOADS,
-  type KubeClient,
-  NAMESPACES,
-  PODS,
-} from '../src/kube/index.ts';
-import { startRealApi } from '../test/support/real-api.ts';
+import { connectToCluster, DATA_UPLOADS, NAMESPACES, NODES, PODS } from '../src/kube/index.ts';
+import { type RealApi, startRealApi } from '../test/support/real-api.ts';
 
 const { values } = parseArgs({
   options: {
     uploads: { type: 'string', default: '1000' },
     agents: { type: 'string', default: '100' },
     dead: { type: 'string', default: '10' },
+    rate: { type: 'string', default: '0' },
+    processes: { type: 'string', default: '4' },
+    /** In a process of agents: their nodes. */
+    nodes: { type: 'string' },
+    kubeconfig: { type: 'string' },
   },
 });
 const namespace = 'velero';
-const LIMIT_MS = 400_000;
-await using api = await startRealApi(23_600);
-await api.client.create(NAMESPACES, { metadata: { name: namespace } });
-const nodes = Array.from({ length: Number(values.agents) }, (_, i) => `node-${i}`);
+const LIMIT_MS = 580_000;
+/** So long a kubelet needs to see that a pod is not ready any more. */
+const NOTICED_MS = 15_000;
+if (values.nodes !== undefined) await runAgents(values.nodes.split(','), values.kubeconfig ?? '');
+else await measure();
 
-interface Running {
-  readonly agent: Agent;
-  readonly client: KubeClient;
-  readonly abort: AbortController;
+/** Runs agents of these nodes until the parent goes; those that it names die. */
+async function runAgents(nodes: readonly string[], kubeconfig: string): Promise<void> {
+  const aborts = new Map<string, AbortController>();
+  for (const node of nodes) {
+    const abort = new AbortController();
+    aborts.set(node, abort);
+    const agent = new Agent({
+      client: connectToCluster({ kubeconfig, userAgent: `agent-${node}/1` }),
+      logger: silentLogger,
+      node,
+      namespace,
+      dataMovers: new Set(['']),
+      agentSelector: 'role=node-agent',
+      concurrency: 1,
+      prepareTimeoutMs: 60_000,
+      restartsMax: 3,
+      stallTimeoutMs: 900_000,
+      takeoverMs: 20_000,
+      prepareQueueLength: 0,
+      exposer: {
+        daemonSet: 'node-agent',
+        config: { loadAffinity: [], backupPvc: {}, ignoreDelayBinding: false, podResources: {} },
+      },
+    });
+    void agent.run(abort.signal);
+  }
+  process.on('message', (node: string) => aborts.get(node)?.abort());
+  await new Promise((resolve) => process.on('disconnect', resolve));
+  process.exit();
 }
 
-async function startAgent(node: string): Promise<Running> {
-  const metadata = { name: `agent-${node}`, namespace, labels: { role: 'node-agent' } };
-  const containers = [{ name: 'c', image: 'x' }];
-  await api.client.create(PODS, { metadata, spec: { nodeName: node, containers } });
-  const status = { phase: 'Running', conditions: [{ type: 'Ready', status: 'True' }] };
-  await api.client.patch(PODS, metadata, { status }, { subresource: 'status' });
-  const client = connectToCluster({ kubeconfig: api.kubeconfig, userAgent: `agent-${node}/1` });
-  const agent = new Agent({
-    client,
-    logger: silentLogger,
-    node,
-    namespace,
-    dataMovers: new Set(['']),
-    agentSelector: 'role=node-agent',
-    concurrency: 1,
-    prepareTimeoutMs: 60_000,
-    restartsMax: 3,
-    stallTimeoutMs: 900_000,
-    takeoverMs: 20_000,
-    prepareQueueLength: 0,
-    exposer: {
-      daemonSet: 'node-agent',
-      config: { loadAffinity: [], backupPvc: {}, ignoreDelayBinding: false, podResources: {} },
-    },
-  });
-  const abort = new AbortController();
-  void agent.run(abort.signal);
-  return { agent, client, abort };
+async function measure(): Promise<void> {
+  await using api = await startRealApi(23_600);
+  await api.client.create(NAMESPACES, { metadata: { name: namespace } });
+  const nodes = Array.from({ length: Number(values.agents) }, (_, i) => `node-${i}`);
+  for (const node of nodes) {
+    // Pods of nodes that do not exist would be collected.
+    await api.client.create(NODES, { metadata: { name: node } });
+    const metadata = { name: `agent-${node}`, namespace, labels: { role: 'node-agent' } };
+    const containers = [{ name: 'c', image: 'x' }];
+    await api.client.create(PODS, { metadata, spec: { nodeName: node, containers } });
+    await setReady(api, node, true);
+  }
+  const processes: ChildProcess[] = [];
+  for (let i = 0; i < Number(values.processes); i++) {
+    const own = nodes.filter((_, k) => k % Number(values.processes) === i);
+    const parameters = ['--nodes', own.join(','), '--kubeconfig', api.kubeconfig];
+    processes.push(fork(import.meta.filename, parameters));
+  }
+  await sleep(10_000);
+  const before = await requests(api);
+  const start = performance.now();
+  const count = Number(values.uploads);
+  const create = async (i: number): Promise<void> => {
+    await api.client.create(DATA_UPLOADS, {
+      metadata: { name: `upload-${i}`, namespace },
+      spec: {
+        snapshotType: 'CSI',
+        csiSnapshot: { volumeSnapshot: 'none', storageClass: 'none' },
+        sourcePVC: `pvc-${i}`,
+        sourceNamespace: 'app',
+        backupStorageLocation: 'default',
+        operationTimeout: '1m0s',
+      },
+    });
+  };
+  const rate = Number(values.rate);
+  for (let i = 0; i < count; i += 10) {
+    if (rate > 0) await sleep(Math.max(0, start + (i / rate) * 1000 - performance.now()));
+    await Promise.all(Array.from({ length: Math.min(10, count - i) }, (_, k) => create(i + k)));
+    // Some die with what they have; their pods stay, and are seen not to be ready later.
+    if (i === Math.floor(count / 20) * 10)
+      for (const [k, node] of nodes.slice(0, Number(values.dead)).entries()) {
+        processes[k % processes.length]?.send(node);
+        void sleep(NOTICED_MS).then(() => setReady(api, node, false));
+      }
+  }
+  const created = (performance.now() - start) / 1000;
+  for (;;) {
+    // The API server may be too busy to answer.
+    const all = await api.client.list(DATA_UPLOADS, { namespace }).catch(() => []);
+    const ended = all.filter(({ status }) => status?.phase === 'Failed').length;
+    if (ended === count || performance.now() - start > LIMIT_MS) {
+      const after = await requests(api);
+      const seconds = (performance.now() - start) / 1000;
+      console.log(
+        JSON.stringify({
+          uploads: count,
+          agents: nodes.length,
+          dead: Number(values.dead),
+          ended,
+          rate,
+          processes: processes.length,
+          createdSeconds: Math.round(created),
+          seconds: Math.round(seconds),
+          conflictsPerUpload: (after.conflicts - before.conflicts) / count,
+          requestsPerUpload: (after.all - before.all) / count,
+        }),
+      );
+      break;
+    }
+    await sleep(2000);
+  }
+  for (const child of processes) child.disconnect();
+}
+
+async function setReady(api: RealApi, node: string, isReady: boolean): Promise<void> {
+  const conditions = [{ type: 'Ready', status: isReady ? 'True' : 'False' }];
+  await api.client.patch(
+    PODS,
+    { namespace, name: `agent-${node}` },
+    { status: { phase: 'Running', conditions } },
+    { subresource: 'status' },
+  );
 }
 
 /** Requests that the API server has answered so far, by verb, and how many of them were conflicts. */
-async function requests(): Promise<{ all: number; conflicts: number }> {
+async function requests(api: RealApi): Promise<{ all: number; conflicts: number }> {
   const text = await api.kubectl('get', '--raw', '/metrics');
   let all = 0;
   let conflicts = 0;
@@ -79,56 +162,3 @@ async function requests(): Promise<{ all: number; conflicts: number }> {
   }
   return { all, conflicts };
 }
-
-const running: Running[] = [];
-for (const node of nodes) running.push(await startAgent(node));
-await sleep(10_000);
-const before = await requests();
-const start = performance.now();
-const count = Number(values.uploads);
-const create = async (i: number): Promise<void> => {
-  await api.client.create(DATA_UPLOADS, {
-    metadata: { name: `upload-${i}`, namespace },
-    spec: {
-      snapshotType: 'CSI',
-      csiSnapshot: { volumeSnapshot: 'none', storageClass: 'none' },
-      sourcePVC: `pvc-${i}`,
-      sourceNamespace: 'app',
-      backupStorageLocation: 'default',
-      operationTimeout: '1m0s',
-    },
-  });
-};
-for (let i = 0; i < count; i += 10) {
-  await Promise.all(Array.from({ length: Math.min(10, count - i) }, (_, k) => create(i + k)));
-  // Some die with what they have; nobody is told, their pods stay.
-  if (i === Math.floor(count / 20) * 10)
-    for (const { abort } of running.splice(0, Number(values.dead))) abort.abort();
-}
-const created = (performance.now() - start) / 1000;
-for (;;) {
-  const all = await api.client.list(DATA_UPLOADS, { namespace });
-  const ended = all.filter(({ status }) => status?.phase === 'Failed').length;
-  if (ended === count || performance.now() - start > LIMIT_MS) {
-    const after = await requests();
-    const seconds = (performance.now() - start) / 1000;
-    console.log(
-      JSON.stringify({
-        uploads: count,
-        agents: nodes.length,
-        dead: Number(values.dead),
-        ended,
-        createdSeconds: Math.round(created),
-        seconds: Math.round(seconds),
-        conflictsPerUpload: (after.conflicts - before.conflicts) / count,
-        requestsPerUpload: (after.all - before.all) / count,
-        rssMiBOfAllAgents: Math.round(process.memoryUsage.rss() / 2 ** 20),
-      }),
-    );
-    break;
-  }
-  await sleep(2000);
-}
-for (const { abort } of running) abort.abort();
-await sleep(1000);
-for (const { client } of running) client.close();

@@ -27,6 +27,8 @@ export interface AgentOptions extends ReconcilerSettings {
   >;
   /** Data paths that may run on this node at once. */
   readonly concurrency: number;
+  /** Of the agent's container, to be shown. */
+  readonly memoryLimitBytes?: number | undefined;
   /** Label selector of the node-agents' own pods. */
   readonly agentSelector: string;
   /** Where the logs of data movers go when they have ended. */
@@ -206,6 +208,7 @@ export class Agent {
     this.metrics.observe({
       phases: () => [...count('upload', uploadCache), ...count('download', downloadCache)],
       dataPaths: () => ({ used: this.#slots.used, limit: this.#slots.limit }),
+      memoryLimitBytes: this.#options.memoryLimitBytes,
       exposing: () => this.#exposures.used,
       silentSeconds: () => Math.max(...this.#caches.map(({ silentMs }) => silentMs)) / 1000,
     });

@@ -13,6 +13,8 @@ export interface AgentGauges {
   /** CRs by phase, as this agent sees them. */
   readonly phases: () => Iterable<{ direction: DirectionName; phase: string; count: number }>;
   readonly dataPaths: () => { used: number; limit: number };
+  /** What the container may use; undefined without a limit. */
+  readonly memoryLimitBytes: number | undefined;
   readonly exposing: () => number;
   /** Seconds since the API server was last heard. */
   readonly silentSeconds: () => number;
@@ -28,6 +30,8 @@ export class AgentMetrics {
   readonly #bytes: Counter<'direction'>;
   readonly #phases: Histogram<'direction' | 'phase'>;
   readonly #rate: Gauge<'direction'>;
+  readonly #newBytes: Counter;
+  readonly #queue: Histogram<'direction' | 'queue'>;
 
   constructor(node: string) {
     this.#node = node;
@@ -61,6 +65,18 @@ export class AgentMetrics {
       name: 'longshore_moved_bytes_total',
       help: 'Bytes of volumes that were moved',
       labelNames: ['direction'],
+      registers,
+    });
+    this.#newBytes = new Counter({
+      name: 'longshore_new_bytes_total',
+      help: 'Bytes of backed up volumes that the backups before did not have',
+      registers,
+    });
+    this.#queue = new Histogram({
+      name: 'longshore_queue_seconds',
+      help: 'How long it was kept waiting for others: until accepted, and for a place to move data on the node',
+      labelNames: ['direction', 'queue'],
+      buckets: PHASE_SECONDS,
       registers,
     });
     this.#rate = new Gauge({
@@ -126,6 +142,19 @@ export class AgentMetrics {
       },
     });
     new Gauge({
+      name: 'process_resident_memory_bytes',
+      help: 'Resident memory size in bytes.',
+      registers,
+      collect() {
+        this.set(process.memoryUsage.rss());
+      },
+    });
+    new Gauge({
+      name: 'longshore_memory_limit_bytes',
+      help: 'What the container of the agent may use; 0 without a limit',
+      registers,
+    }).set(gauges.memoryLimitBytes ?? 0);
+    new Gauge({
       name: 'longshore_exposing',
       help: 'Volumes that this agent is making available',
       registers,
@@ -156,6 +185,7 @@ export class AgentMetrics {
   }
 
   accepted(direction: DirectionName, ms: number): void {
+    this.#queue.observe({ direction, queue: 'accept' }, ms / 1000);
     this.#phases.observe({ direction, phase: 'Accepted' }, ms / 1000);
   }
 
@@ -163,11 +193,15 @@ export class AgentMetrics {
     this.#phases.observe({ direction, phase: 'Prepared' }, ms / 1000);
   }
 
-  started(direction: DirectionName, ms: number): void {
+  /** `queuedMs`: since it was prepared. */
+  started(direction: DirectionName, ms: number, queuedMs: number): void {
+    this.#queue.observe({ direction, queue: 'data-path' }, queuedMs / 1000);
     this.#phases.observe({ direction, phase: 'InProgress' }, ms / 1000);
   }
 
-  moved(direction: DirectionName, bytes: number, ms: number): void {
+  /** `newBytes`: of a backup, what was not there before. */
+  moved(direction: DirectionName, bytes: number, ms: number, newBytes: number): void {
+    if (direction === 'upload') this.#newBytes.inc(newBytes);
     this.#phases.observe({ direction, phase: 'Completed' }, ms / 1000);
     this.#bytes.inc({ direction }, bytes);
     if (ms > 0) this.#rate.set({ direction }, (bytes * 1000) / ms);

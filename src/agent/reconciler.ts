@@ -320,6 +320,7 @@ export class MovementReconciler<M extends Movement> {
       return undefined;
     }
     const { uid } = movement.metadata;
+    this.#turns.sinceMs(uid, 'prepared');
     const pod = await this.#pod(movement, signal);
     if (!pod || isOver(pod)) {
       return this.#startAgain(movement, pod, signal);
@@ -352,7 +353,11 @@ export class MovementReconciler<M extends Movement> {
       this.#lost();
       return undefined;
     }
-    metrics.started(direction.name, millisecondsSince(clock, movement.metadata.creationTimestamp));
+    metrics.started(
+      direction.name,
+      millisecondsSince(clock, movement.metadata.creationTimestamp),
+      this.#turns.sinceMs(uid, 'prepared'),
+    );
     logger.info(fieldsOf(started), `${direction.noun} started`);
     recorder.record(started, 'Started', `node ${settings.node} moves the data`);
     return this.#watch(started, signal);
@@ -475,7 +480,7 @@ export class MovementReconciler<M extends Movement> {
     });
     if (!done) return;
     const ms = millisecondsSince(clock, done.status?.startTimestamp);
-    metrics.moved(direction.name, total, ms);
+    metrics.moved(direction.name, total, ms, result.incrementalBytes ?? 0);
     logger.info(
       { ...fieldsOf(done), bytes: total, seconds: ms / 1000 },
       `${direction.noun} completed`,

@@ -1,7 +1,7 @@
 import type { Roster } from './roster.ts';
 
 /** What agents wait for, each by its own watch: since when, by the CR's UID. */
-type Wait = 'new' | 'away' | 'deleted' | 'final' | 'canceling';
+type Wait = 'new' | 'prepared' | 'away' | 'deleted' | 'final' | 'canceling';
 
 /** When this agent first saw something about a CR, and so when it is its turn to do what any agent may do. */
 export class Turns {

@@ -7,7 +7,7 @@ import {
   podResourcesOf,
 } from '../agent/index.ts';
 import { CodedError, isCode, type Logger } from '../base/index.ts';
-import { environment } from '../config/index.ts';
+import { cgroupMemoryBytes, environment } from '../config/index.ts';
 import type { ExposeConfig } from '../exposer/index.ts';
 import {
   CONFIG_MAPS,
@@ -53,6 +53,7 @@ export async function serve(flags: ServerFlags): Promise<void> {
       config,
       (selector) => labels !== undefined && matchesSelector(selector, labels),
     ),
+    memoryLimitBytes: cgroupMemoryBytes(),
     prepareTimeoutMs: durationMs('--data-mover-prepare-timeout', flags.dataMoverPrepareTimeout),
     restartsMax: retries,
     stallTimeoutMs,

@@ -2,6 +2,7 @@ import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { DATA_DOWNLOADS, DATA_UPLOADS, PVCS, PVS } from '../../src/kube/index.ts';
+import type { RunningAgent } from '../../src/cli/dev-environment.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
 import { makeTree } from '../support/trees.ts';
@@ -13,13 +14,13 @@ const CLUSTERS = [
 
 for (const [name, isReal, isThere] of CLUSTERS)
   describe.skipIf(!isThere)(`on ${name}`, () => {
+    const agents: RunningAgent[] = [];
     let cluster: TestCluster;
     let api: RealApi | undefined;
     beforeAll(async () => {
       api = isReal ? await startRealApi(21_000) : undefined;
       cluster = await TestCluster.start(api && { kubeconfig: api.kubeconfig });
-      cluster.startAgent('node-1');
-      cluster.startAgent('node-2');
+      agents.push(cluster.startAgent('node-1'), cluster.startAgent('node-2'));
       await cluster.makeNamespace('app');
       await cluster.makeNamespace('app2');
     });
@@ -64,5 +65,23 @@ for (const [name, isReal, isThere] of CLUSTERS)
       ];
       for (const { metadata } of ended) expect(metadata.finalizers ?? []).toEqual([]);
       fs.accessSync(target);
+      const texts = await Promise.all(agents.map(({ agent }) => agent.metrics.registry.metrics()));
+      const metric = (name: string): number =>
+        texts
+          .flatMap((text) => text.split('\n'))
+          .filter((line) => line.startsWith(`${name} `))
+          .reduce((sum, line) => sum + Number(line.split(' ')[1]), 0);
+      expect(metric('longshore_moved_bytes_total{direction="upload"}')).toBe(progress?.totalBytes);
+      expect(metric('longshore_moved_bytes_total{direction="download"}')).toBe(
+        progress?.totalBytes,
+      );
+      expect(metric('longshore_new_bytes_total')).toBe(progress?.totalBytes);
+      for (const direction of ['upload', 'download']) {
+        for (const queue of ['accept', 'data-path']) {
+          const labels = `direction="${direction}",queue="${queue}"`;
+          expect(metric(`longshore_queue_seconds_count{${labels}}`)).toBe(1);
+        }
+      }
+      expect(metric('process_resident_memory_bytes')).toBeGreaterThan(2 ** 20);
     });
   });

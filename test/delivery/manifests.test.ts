@@ -127,6 +127,7 @@ describe('monitoring', () => {
       phases: () => [],
       dataPaths: () => ({ used: 0, limit: 0 }),
       exposing: () => 0,
+      memoryLimitBytes: undefined,
       silentSeconds: () => 0,
     });
     const known = new Set(
@@ -136,7 +137,7 @@ describe('monitoring', () => {
     );
     for (const file of ['alerts.yaml', 'dashboard.json']) {
       const text = readFileSync(join(ROOT, 'manifests/monitoring', file), 'utf8');
-      const used = new Set(text.match(/\b(longshore|podVolume)_[A-Za-z_]+/g));
+      const used = new Set(text.match(/\b(longshore|podVolume|process)_[A-Za-z_]+/g));
       expect(used.size).toBeGreaterThan(2);
       for (const name of used) expect(known, `${file} asks for ${name}`).toContain(name);
     }
