@@ -1,18 +1,23 @@
 /**
  * `node bench/node-agent.ts [--pairs N] [--large MiB]`: volumes of one real node to S3 and back, by our node-agent and by
  * Velero's in turn: a small one (30 MB) and a large one (1 GiB), each pair with data of its own. Prints one row for
- * each: seconds from creation to the end, of it until InProgress, and the bytes per second of the move. Needs root and
- * the peers of test/peers.
+ * each: seconds from creation to the end, of it until InProgress, seconds from the pod's start to InProgress, the bytes
+ * per second of the move, and the peak of the data mover's process. At the end both agents idle beside 1,000 ended CRs.
+ * Needs root and the peers of test/peers.
  */
 import { randomBytes } from 'node:crypto';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,
   type DataDownload,
   type DataUpload,
+  type KubeObject,
+  PODS,
+  type Resource,
 } from '../src/kube/index.ts';
 import { application, RealNode } from '../test/support/real-node.ts';
 
@@ -25,15 +30,76 @@ const SIZES = [
   [`${values.large} MiB`, Number(values.large)],
 ] as const;
 const PORT_BASE = 23_400;
+const CRS = 1000;
 
 interface Row {
   readonly total: number;
   readonly until: number;
   readonly rate: number;
+  /** Seconds from the pod's start, as a watcher sees both. */
+  readonly beyond: number;
+  readonly peakMiB: number;
 }
 
 const seconds = (from: string | null | undefined, to: string | null | undefined): number =>
   (Date.parse(to ?? '') - Date.parse(from ?? '')) / 1000;
+
+/** Peaks of the data movers' processes, by the names of their CRs; what runs in pods are processes of this machine. */
+const peaks = new Map<string, number>();
+function samplePeaks(): void {
+  for (const pid of fs.readdirSync('/proc')) {
+    if (!/^\d+$/.test(pid)) continue;
+    try {
+      const command = fs.readFileSync(`/proc/${pid}/cmdline`, 'utf8');
+      const name = /--data-(?:upload|download)=([^\0]+)/.exec(command)?.[1];
+      if (name === undefined) continue;
+      const kib = /VmHWM:\s+(\d+)/.exec(fs.readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
+      peaks.set(name, Math.max(peaks.get(name) ?? 0, Number(kib ?? 0) / 1024));
+    } catch {
+      // It has just ended.
+    }
+  }
+}
+
+/** When pods began to run and CRs to be in progress, by name, as seen here. */
+const seenMs = new Map<string, number>();
+function note(what: string, name: string): void {
+  const key = `${what} ${name}`;
+  if (!seenMs.has(key)) seenMs.set(key, performance.now());
+}
+
+function watchFor<T extends KubeObject & { status?: { phase?: string | undefined } | undefined }>(
+  resource: Resource<T>,
+  phase: string,
+): void {
+  void (async () => {
+    for (;;) {
+      try {
+        for await (const { object } of node.client.watch(resource, { namespace: 'velero' })) {
+          if ((object as T).status?.phase === phase) note(phase, object.metadata.name);
+        }
+      } catch {
+        await sleep(200);
+      }
+    }
+  })();
+}
+
+/** Resident MiB of the processes whose command matches. */
+function residentMiB(command: RegExp): number {
+  let sum = 0;
+  for (const pid of fs.readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
+    try {
+      const text = fs.readFileSync(`/proc/${pid}/cmdline`, 'utf8').replaceAll('\0', ' ');
+      if (!command.test(text)) continue;
+      const status = fs.readFileSync(`/proc/${pid}/status`, 'utf8');
+      sum += Number(/VmRSS:\s+(\d+)/.exec(status)?.[1] ?? 0) / 1024;
+    } catch {
+      // It has just ended.
+    }
+  }
+  return Math.round(sum);
+}
 
 function rowOf({ metadata, status }: DataUpload | DataDownload): Row {
   if (status?.phase !== 'Completed')
@@ -44,6 +110,11 @@ function rowOf({ metadata, status }: DataUpload | DataDownload): Row {
     total: seconds(metadata.creationTimestamp, completionTimestamp),
     until: seconds(metadata.creationTimestamp, startTimestamp),
     rate: (progress?.totalBytes ?? 0) / moving / 1e6,
+    beyond:
+      ((seenMs.get(`InProgress ${metadata.name}`) ?? NaN) -
+        (seenMs.get(`Running ${metadata.name}`) ?? NaN)) /
+      1000,
+    peakMiB: peaks.get(metadata.name) ?? NaN,
   };
 }
 
@@ -52,6 +123,10 @@ const median = (numbers: readonly number[]): number =>
 
 await using node = await RealNode.start(PORT_BASE);
 await node.applyOverlay('beside-velero');
+setInterval(samplePeaks, 50).unref();
+watchFor(PODS, 'Running');
+watchFor(DATA_UPLOADS, 'InProgress');
+watchFor(DATA_DOWNLOADS, 'InProgress');
 const rows = new Map<string, Row[]>();
 const add = (name: string, row: Row): void => void rows.set(name, [...(rows.get(name) ?? []), row]);
 let run = 0;
@@ -100,7 +175,7 @@ for (const [label, mebibytes] of SIZES) {
   }
 }
 console.log(
-  '\n| volume | side | s in all | s until InProgress | MB/s of the move |\n|---|---|---|---|---|',
+  '\n| volume | side | s in all | s until InProgress | of it after the pod ran | MB/s of the move | mover MiB |\n|---|---|---|---|---|---|---|',
 );
 for (const [name, all] of rows) {
   const [what, side] = [
@@ -108,5 +183,38 @@ for (const [name, all] of rows) {
     name.slice(name.lastIndexOf(' ') + 1),
   ];
   const of = (key: keyof Row): string => median(all.map((row) => row[key])).toFixed(1);
-  console.log(`| ${what} | ${side} | ${of('total')} | ${of('until')} | ${of('rate')} |`);
+  console.log(
+    `| ${what} | ${side} | ${of('total')} | ${of('until')} | ${of('beyond')} | ${of('rate')} | ${of('peakMiB')} |`,
+  );
 }
+const AGENTS = {
+  longshore: /node.*node-agent server.*--data-movers=longshore/,
+  velero: /^\S*velero node-agent server/,
+};
+const idle = (): string =>
+  Object.entries(AGENTS)
+    .map(([side, command]) => `${side} ${residentMiB(command)} MiB`)
+    .join(', ');
+console.log(`idle agents: ${idle()}`);
+for (let i = 0; i < CRS; i++) {
+  await node.client.create(DATA_UPLOADS, {
+    metadata: { name: `ended-${i}`, namespace: 'velero' },
+    spec: {
+      snapshotType: 'CSI',
+      csiSnapshot: { volumeSnapshot: `snapshot-${i}`, storageClass: 'dir', snapshotClass: '' },
+      sourcePVC: `claim-${i}`,
+      sourceNamespace: 'app',
+      backupStorageLocation: 'default',
+      operationTimeout: '10m0s',
+    },
+    status: {
+      phase: 'Completed',
+      snapshotID: '0123456789abcdef0123456789abcdef',
+      node: 'node-1',
+      progress: { totalBytes: 1 << 30, bytesDone: 1 << 30 },
+    },
+  });
+}
+await sleep(30_000);
+console.log(`beside ${CRS} ended CRs: ${idle()}`);
+process.exitCode = 0;

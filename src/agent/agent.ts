@@ -13,7 +13,7 @@ import {
   PODS,
 } from '../kube/index.ts';
 import { AgentMetrics } from './metrics.ts';
-import { downloads, EXPOSING_LABEL, type Movement, phaseOf, uploads } from './movement.ts';
+import { downloads, EXPOSING_LABEL, type Movement, phaseOf, trimmed, uploads } from './movement.ts';
 import { MovementReconciler, type ReconcilerSettings } from './reconciler.ts';
 import { Roster } from './roster.ts';
 import { Slots } from './slots.ts';
@@ -84,10 +84,10 @@ export class Agent {
     const { client, logger, namespace, node, agentSelector } = this.#options;
     const scope = { namespace };
     const uploadCache = this.#addCache(
-      new Cache({ client, logger, scope, resource: DATA_UPLOADS }),
+      new Cache({ client, logger, scope, resource: DATA_UPLOADS, trim: trimmed }),
     );
     const downloadCache = this.#addCache(
-      new Cache({ client, logger, scope, resource: DATA_DOWNLOADS }),
+      new Cache({ client, logger, scope, resource: DATA_DOWNLOADS, trim: trimmed }),
     );
     const pods = this.#addCache(
       new Cache({

@@ -70,6 +70,19 @@ export const hasFinalizer = ({ metadata }: Movement): boolean =>
 /** Whether what was decided upon one version of it still holds for another. */
 export const isSameStage = (a: Movement, b: Movement): boolean =>
   phaseOf(a) === phaseOf(b) && ownerOf(a) === ownerOf(b);
+/** As much as agents ask of one that is over: clusters keep thousands of them. */
+export function trimmed<M extends Movement>(movement: M): M {
+  if (!isFinal(movement) || hasFinalizer(movement)) return movement;
+  const { apiVersion, kind, metadata, spec, status } = movement;
+  const { name, namespace, uid, resourceVersion, creationTimestamp } = metadata;
+  return {
+    apiVersion,
+    kind,
+    metadata: { name, namespace, uid, resourceVersion, creationTimestamp },
+    spec: { datamover: spec.datamover },
+    status: { phase: status?.phase },
+  } as M;
+}
 /** What a log line says of it. */
 export const fieldsOf = ({ metadata: { name, uid }, spec }: Movement): object => ({
   ['sourcePVC' in spec ? 'dataUpload' : 'dataDownload']: name,

@@ -9,6 +9,8 @@ export interface CacheOptions<T extends KubeObject> {
   readonly resource: Resource<T>;
   readonly scope?: Omit<ListOptions, 'signal'>;
   readonly logger: Logger;
+  /** What is kept of an object, where that is less than all of it. */
+  readonly trim?: (object: T) => T;
 }
 
 /** `before` is undefined for what is new, `after` for what is gone. */
@@ -131,7 +133,7 @@ export class Cache<T extends KubeObject> {
         limit: 500,
         continue: next,
       });
-      for (const object of page.items) found.set(keyOf(object.metadata), stripped(object));
+      for (const object of page.items) found.set(keyOf(object.metadata), this.#kept(object));
       version = page.resourceVersion;
       next = page.continue;
     } while (next !== undefined);
@@ -170,11 +172,17 @@ export class Cache<T extends KubeObject> {
         this.#resourceVersion = event.object.metadata.resourceVersion;
         if (event.type === 'BOOKMARK') continue;
         if (event.type === 'DELETED') this.#remove(event.object);
-        else this.#set(stripped(event.object));
+        else this.#set(this.#kept(event.object));
       }
     } finally {
       clearInterval(timer);
     }
+  }
+
+  #kept(object: T): T {
+    // Who set which field is a third of an object, and nothing here asks for it.
+    delete object.metadata.managedFields;
+    return this.#options.trim?.(object) ?? object;
   }
 
   #heard(): void {
@@ -199,10 +207,4 @@ export class Cache<T extends KubeObject> {
   #tell(after: T | undefined, before: T | undefined): void {
     for (const listener of this.#listeners) listener(after, before);
   }
-}
-
-/** Who set which field is a third of an object, and nothing here asks for it. */
-function stripped<T extends KubeObject>(object: T): T {
-  delete object.metadata.managedFields;
-  return object;
 }
