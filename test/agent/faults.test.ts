@@ -23,6 +23,38 @@ import {
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
 
+interface OperationProgress {
+  completed: boolean;
+  err: string;
+  nCompleted: number;
+  nTotal: number;
+  operationUnits: string;
+  description: string;
+  started: string | undefined;
+  updated: string | undefined;
+}
+
+/** As Velero's plugin reads a DataUpload (pkg/backup/actions/csi/pvc_action.go, Progress). */
+function operationProgress({ status }: DataUpload): OperationProgress {
+  const phase = status?.phase ?? '';
+  const isNew = phase === '' || phase === 'New';
+  return {
+    completed: ['Completed', 'Failed', 'Canceled'].includes(phase),
+    err:
+      phase === 'Failed'
+        ? (status?.message ?? '')
+        : phase === 'Canceled'
+          ? 'DataUpload is canceled'
+          : '',
+    nCompleted: isNew ? 0 : (status?.progress?.bytesDone ?? 0),
+    nTotal: isNew ? 0 : (status?.progress?.totalBytes ?? 0),
+    operationUnits: isNew ? '' : 'Bytes',
+    description: isNew ? '' : phase,
+    started: status?.startTimestamp ?? undefined,
+    updated: status?.completionTimestamp ?? undefined,
+  };
+}
+
 const SIZE = 100 << 20;
 let count = 0;
 
@@ -479,6 +511,82 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
         expect(tookMs).toBeLessThan(60_000);
       },
     );
+  });
+
+  describe("what the Progress call of Velero's plugin says", () => {
+    const SIZE_MIB = 100;
+    /** Of every version of an upload, without repetitions, until it is over. */
+    async function story(task: () => Promise<unknown>): Promise<OperationProgress[]> {
+      const scope = { namespace: NAMESPACE, fieldSelector: `metadata.name=${name}` };
+      const { resourceVersion } = await cluster.client.listPage(DATA_UPLOADS, scope);
+      const told: OperationProgress[] = [];
+      const done = task();
+      for await (const event of cluster.client.watch(DATA_UPLOADS, { ...scope, resourceVersion })) {
+        if (event.type === 'BOOKMARK') continue;
+        const now = operationProgress(event.object);
+        if (JSON.stringify(now) !== JSON.stringify(told.at(-1))) told.push(now);
+        if (now.completed) break;
+      }
+      await done;
+      return told;
+    }
+
+    const assertStory = (told: OperationProgress[], phases: string[]): OperationProgress => {
+      const seen = told.map(({ description }) => description);
+      expect(seen.filter((phase, i) => phase !== seen[i - 1])).toEqual(phases);
+      const bytes = told.map(({ nCompleted }) => nCompleted);
+      expect(bytes).toEqual(bytes.toSorted((a, b) => a - b));
+      for (const { nCompleted, nTotal } of told) expect(nCompleted).toBeLessThanOrEqual(nTotal);
+      for (const { completed, err } of told.slice(0, -1)) {
+        expect({ completed, err }).toEqual({ completed: false, err: '' });
+      }
+      for (const { description, started, updated } of told) {
+        expect(Boolean(started)).toBe(
+          ['InProgress', 'Canceling', 'Completed', 'Failed', 'Canceled'].includes(description),
+        );
+        expect(Boolean(updated)).toBe(['Completed', 'Failed', 'Canceled'].includes(description));
+      }
+      return told.at(-1);
+    };
+    const WAY = ['', 'Accepted', 'Prepared', 'InProgress'];
+
+    it('of one that completes: bytes up to the total, then completed without an error', async () => {
+      startAgent();
+      const told = await story(async () => {
+        await newUpload(SIZE_MIB << 20);
+        await cluster.waitUpload(name);
+      });
+      const last = assertStory(told, [...WAY, 'Completed']);
+      expect(last).toMatchObject({ completed: true, err: '', operationUnits: 'Bytes' });
+      expect(last.nTotal).toBe(SIZE_MIB << 20);
+      expect(last.nCompleted).toBe(last.nTotal);
+      expect(told.filter(({ description }) => description === 'InProgress').length).toBeGreaterThan(
+        2,
+      );
+    });
+
+    it('of one that fails: completed, with the message as its error', async () => {
+      startAgent();
+      const told = await story(async () => {
+        await newUpload(1000, { dataMoverConfig: { ParallelFilesUpload: 'many' } });
+        await cluster.waitUpload(name);
+      });
+      const last = assertStory(told, [...WAY, 'Failed']);
+      expect(last.completed).toBe(true);
+      expect(last.err).toMatch(/ParallelFilesUpload is "many"/);
+    });
+
+    it('of one that is canceled: completed, as canceled', async () => {
+      startAgent();
+      const told = await story(async () => {
+        await newUpload(SIZE);
+        await cluster.waitUpload(name, 'InProgress');
+        await setCancel();
+        await cluster.waitUpload(name);
+      });
+      const last = assertStory(told, [...WAY, 'Canceling', 'Canceled']);
+      expect(last).toMatchObject({ completed: true, err: 'DataUpload is canceled' });
+    });
   });
 
   it('two agents that say that they are the same node do no harm', async () => {

@@ -66,6 +66,15 @@ export class RealNode implements AsyncDisposable {
     return new RealNode(directory, env);
   }
 
+  /** Kills a part of the node as a kernel short of memory would, and starts it again two seconds later. */
+  async crash(part: 'kubelet' | 'containerd'): Promise<void> {
+    const file = join(this.directory, `${part}.pid`);
+    process.kill(Number(await fs.readFile(file, 'utf8')), 'SIGKILL');
+    await fs.rm(file);
+    await new Promise((resume) => setTimeout(resume, 2000));
+    await run(SCRIPT, ['up', this.directory], { env: this.#env });
+  }
+
   async kubectl(...parameters: string[]): Promise<string> {
     const options = { env: this.#env, maxBuffer: BUFFER_BYTES };
     return (await run('kubectl', parameters, options)).stdout;
