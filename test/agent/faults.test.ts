@@ -514,7 +514,8 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
   });
 
   describe("what the Progress call of Velero's plugin says", () => {
-    const SIZE_MIB = 100;
+    // More than what is read ahead of the storage.
+    const SIZE_MIB = 200;
     /** Of every version of an upload, without repetitions, until it is over. */
     async function story(task: () => Promise<unknown>): Promise<OperationProgress[]> {
       const scope = { namespace: NAMESPACE, fieldSelector: `metadata.name=${name}` };
