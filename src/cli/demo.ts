@@ -156,7 +156,7 @@ const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-demo-'));
 printLine(
   '1. a Kubernetes API server in this process, and a CSI driver whose volumes are directories',
 );
-const repository = join(directory, 'bucket', 'default', 'kopia', 'app');
+let repository = '';
 {
   await using environment = await DevEnvironment.start({
     directory,
@@ -166,6 +166,8 @@ const repository = join(directory, 'bucket', 'default', 'kopia', 'app');
     logger: silentLogger,
   });
   await demo(environment);
+  repository = join(environment.cluster.storageDirectory, 'kopia', 'app');
+  await fs.access(repository);
 }
 printLine('');
 printLine(

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import type { AgentOptions } from '../../src/agent/index.ts';
 import { OffsetClock, SECOND_NS, systemClock } from '../../src/base/index.ts';
-import type { RunningAgent } from '../../src/cli/dev-environment.ts';
+import { DEV_PASSWORD, type RunningAgent } from '../../src/cli/dev-environment.ts';
 import {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
@@ -21,6 +21,7 @@ import {
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
+import { hasKopia, Kopia } from '../support/kopia.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
 
 interface OperationProgress {
@@ -375,6 +376,38 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
       startAgent();
       await assertFailed(/backup repository is not ready: .*nowhere/);
     });
+
+    it.skipIf(!hasKopia)(
+      'one that the real Kopia locked is failed, and works again later',
+      async () => {
+        await cluster.makeNamespace('locked');
+        await cluster.makeVolume('locked', 'data');
+        const backUp = async (id: string): Promise<DataUpload> => {
+          const snapshot = await cluster.makeSnapshot('locked', 'data');
+          await cluster.createUpload(name + id, { namespace: 'locked', pvc: 'data', snapshot });
+          return cluster.waitUpload(name + id);
+        };
+        startAgent();
+        const repository = join(cluster.cluster.storageDirectory, 'kopia/locked');
+        fs.mkdirSync(repository, { recursive: true });
+        // One that can be upgraded.
+        const kopia = new Kopia(DEV_PASSWORD).create(repository, '--format-version=2');
+        const owner = ['--upgrade-owner-id', 'tester'];
+        const times = ['--io-drain-timeout=1s', '--status-poll-interval=1s'];
+        const lock = [
+          ...owner,
+          ...times,
+          '--max-permitted-clock-drift=1s',
+          '--allow-unsafe-upgrade',
+        ];
+        kopia.run('repository', 'upgrade', 'begin', '--lock-only', ...lock);
+        const { status } = await backUp('1');
+        expect(status?.message).toMatch(/locked for a format upgrade by "tester"/);
+        expect(status?.phase).toBe('Failed');
+        kopia.run('repository', 'upgrade', 'rollback', '--force', ...owner);
+        expect((await backUp('2')).status).toMatchObject({ phase: 'Completed' });
+      },
+    );
 
     it('a snapshot that is missing is failed, and the target stays as it was', async () => {
       await cluster.makeTarget('app', name);

@@ -25,6 +25,8 @@ export class Kopia {
       KOPIA_LOG_DIR: join(this.#home, 'log'),
       KOPIA_PASSWORD: this.#password,
       KOPIA_CHECK_FOR_UPDATES: 'false',
+      // Without it the command to upgrade a repository is hidden.
+      KOPIA_UPGRADE_LOCK_ENABLED: 'true',
     };
   }
 

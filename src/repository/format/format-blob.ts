@@ -229,11 +229,12 @@ export async function createFormat(
 }
 
 async function assertEmpty(storage: BlobStorage): Promise<void> {
+  for await (const { id } of storage.listBlobs('kopia.')) {
+    if (id !== FORMAT_BLOB && id !== BLOBCFG_BLOB) continue;
+    const text = `there is a repository in ${storage.displayName} already`;
+    throw new CodedError('REPOSITORY_EXISTS', text);
+  }
   for await (const { id } of storage.listBlobs('')) {
-    if (id === FORMAT_BLOB || id === BLOBCFG_BLOB) {
-      const text = `there is a repository in ${storage.displayName} already`;
-      throw new CodedError('REPOSITORY_EXISTS', text);
-    }
     const text = `${storage.displayName} is not empty (it holds ${id}): choose another place`;
     throw new CodedError('STORAGE_NOT_EMPTY', text);
   }
