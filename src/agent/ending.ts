@@ -1,7 +1,7 @@
-import { type Logger } from '../base/index.ts';
-import type { EventRecorder, Result } from '../kube/index.ts';
+import { type Clock, type Logger, messageOf } from '../base/index.ts';
+import { type EventRecorder, isPassing, type Result } from '../kube/index.ts';
 import type { DataPaths } from './data-paths.ts';
-import type { Exposures } from './exposures.ts';
+import { contextOf, type Exposures } from './exposures.ts';
 import type { AgentMetrics } from './metrics.ts';
 import {
   type Direction,
@@ -9,7 +9,9 @@ import {
   hasFinalizer,
   isFinal,
   isSameStage,
+  millisecondsSince,
   type Movement,
+  type MoverResult,
   type Outcome,
   outcomeOf,
   ownerOf,
@@ -31,6 +33,7 @@ export interface EndingOptions<M extends Movement> {
   readonly turns: Turns;
   readonly metrics: AgentMetrics;
   readonly recorder: EventRecorder;
+  readonly clock: Clock;
   readonly logger: Logger;
 }
 
@@ -46,6 +49,37 @@ export class Ending<M extends Movement> {
 
   constructor(options: EndingOptions<M>) {
     this.#options = options;
+  }
+
+  /** The mover is done: the last step, then `Completed`. */
+  async complete(movement: M, result: MoverResult, signal: AbortSignal): Promise<void> {
+    const { direction, writer, recorder, metrics, clock, logger } = this.#options;
+    // Another agent may have it by now, and would be disturbed.
+    const current = await writer.latest(movement);
+    if (!current || !isSameStage(current, movement)) return;
+    let fields: object;
+    try {
+      fields = await direction.complete(movement, result, contextOf(movement, signal));
+    } catch (error) {
+      if (isPassing(error)) throw error;
+      await this.fail(movement, messageOf(error));
+      return;
+    }
+    const before = writer.current(movement.metadata)?.status?.progress;
+    const total = Math.max(result.totalBytes ?? before?.totalBytes ?? 0, before?.bytesDone ?? 0);
+    const done = await this.end(movement, 'Completed', {
+      message: '',
+      ...fields,
+      progress: total > 0 ? { totalBytes: total, bytesDone: total } : {},
+    });
+    if (!done) return;
+    const ms = millisecondsSince(clock, done.status?.startTimestamp);
+    metrics.moved(direction.name, total, ms, result.incrementalBytes ?? 0);
+    logger.info(
+      { ...fieldsOf(done), bytes: total, seconds: ms / 1000 },
+      `${direction.noun} completed`,
+    );
+    recorder.record(done, 'Completed', `${total} bytes moved in ${Math.round(ms / 1000)} s`);
   }
 
   async fail(movement: M, message: string): Promise<void> {

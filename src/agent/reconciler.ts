@@ -1,15 +1,9 @@
-import {
-  type Clock,
-  isCanceled,
-  isCode,
-  type Logger,
-  messageOf,
-  rfc3339Seconds,
-} from '../base/index.ts';
+import { type Clock, type Logger, messageOf, rfc3339Seconds } from '../base/index.ts';
 import { deathOf, terminationOf, unrecoverable } from '../exposer/index.ts';
 import {
   type Cache,
   type EventRecorder,
+  isPassing,
   type KubeClient,
   keyOf,
   type Pod,
@@ -36,13 +30,13 @@ import {
   outcomeOf,
   ownerOf,
   phaseOf,
-  RESTARTING,
-  RESTARTS,
 } from './movement.ts';
 import { MovementWriter, removeLabel } from './movement-writer.ts';
 import { copyPodLog } from './pod-log.ts';
+import { Restarts } from './restarts.ts';
 import type { Roster } from './roster.ts';
 import type { Slots } from './slots.ts';
+import { Takeover } from './takeover.ts';
 import { Turns } from './turns.ts';
 
 export interface ReconcilerSettings {
@@ -86,7 +80,6 @@ export interface ReconcilerOptions<M extends Movement> {
 
 /** Looks at what an agent may have missed; everything else comes by watch. */
 const LOOK_MS = 5000;
-const WATCH_OVER_MS = 30_000;
 const CONSTRAINED_MS = 5000;
 const WAITING_MS = 1000;
 /** A mover that was asked to stop has this long to leave a checkpoint. */
@@ -104,23 +97,28 @@ export class MovementReconciler<M extends Movement> {
   readonly #exposures: Exposures<M>;
   readonly #dataPaths: DataPaths<M>;
   readonly #ending: Ending<M>;
+  readonly #restarts: Restarts<M>;
+  readonly #takeover: Takeover<M>;
 
   constructor(options: ReconcilerOptions<M>) {
     this.#options = options;
     const { client, clock, cache, direction, logger, settings } = options;
-    const { namespace, node } = settings;
+    const { namespace } = settings;
     this.#writer = new MovementWriter(client, cache, clock);
     this.#turns = new Turns(options.roster);
     this.#exposures = new Exposures(direction, options.exposures, options.enqueue);
     this.#dataPaths = new DataPaths({ client, logger, namespace, writer: this.#writer });
-    this.#ending = new Ending({
+    const parts = {
       ...options,
-      node,
+      ...settings,
       writer: this.#writer,
       turns: this.#turns,
       exposures: this.#exposures,
       dataPaths: this.#dataPaths,
-    });
+    };
+    this.#ending = new Ending(parts);
+    this.#restarts = new Restarts({ ...parts, ending: this.#ending });
+    this.#takeover = new Takeover(parts);
     cache.onChange((after, before) => {
       if (!after && before) void this.#ending.vanished(before);
     });
@@ -227,7 +225,8 @@ export class MovementReconciler<M extends Movement> {
     if (local?.status?.phase === 'Running' && !isCancelWanted(movement)) {
       return this.#setPrepared(movement, signal);
     }
-    if (movement.status?.acceptedByNode !== settings.node) return this.#watchOver(movement);
+    if (movement.status?.acceptedByNode !== settings.node)
+      return this.#takeover.watchOver(movement);
     const { uid } = movement.metadata;
     const exposure = this.#exposures.stateOf(uid);
     if (isCancelWanted(movement)) {
@@ -280,7 +279,7 @@ export class MovementReconciler<M extends Movement> {
     }
     if (pod.status?.phase === 'Running') {
       // On the node of another agent, which is to go on; unless there is none, for long.
-      if (this.#awayInMs(movement, pod.spec.nodeName ?? '') <= 0) {
+      if (this.#takeover.awayInMs(movement, pod.spec.nodeName ?? '') <= 0) {
         return this.#setPrepared(movement, signal);
       }
     }
@@ -313,7 +312,7 @@ export class MovementReconciler<M extends Movement> {
     const { settings, direction, slots, clock, recorder, logger, metrics } = this.#options;
     if (movement.status?.node !== settings.node) {
       this.#exposures.drop(movement.metadata.uid);
-      return this.#watchOver(movement);
+      return this.#takeover.watchOver(movement);
     }
     if (isCancelWanted(movement)) {
       await this.#ending.end(movement, 'Canceled', {});
@@ -371,11 +370,11 @@ export class MovementReconciler<M extends Movement> {
       const local = this.#localPod(movement);
       if (local?.status?.phase === 'Running') return this.#takeOver(movement, signal);
       this.#dataPaths.drop(uid);
-      return this.#watchOver(movement);
+      return this.#takeover.watchOver(movement);
     }
     slots.acquireAnyway(uid);
     if (direction.isCompleting(movement)) {
-      await this.#complete(movement, {}, signal);
+      await this.#ending.complete(movement, {}, signal);
       return undefined;
     }
     const pod = await this.#pod(movement, signal);
@@ -437,7 +436,7 @@ export class MovementReconciler<M extends Movement> {
       // Whatever it did, nobody could find it again: it is done once more, and finds what is stored.
       const missing = direction.lacks(result);
       if (missing !== undefined) return this.#startAgain(movement, pod, signal, missing);
-      await this.#complete(movement, result, signal);
+      await this.#ending.complete(movement, result, signal);
       return undefined;
     }
     if (message.endsWith(CANCELED_SUFFIX)) {
@@ -458,140 +457,21 @@ export class MovementReconciler<M extends Movement> {
     return undefined;
   }
 
-  async #complete(movement: M, result: MoverResult, signal: AbortSignal): Promise<void> {
-    const { direction, recorder, metrics, clock, logger } = this.#options;
-    // Another agent may have it by now, and would be disturbed.
-    const current = await this.#writer.latest(movement);
-    if (!current || !isSameStage(current, movement)) return;
-    let fields: object;
-    try {
-      fields = await direction.complete(movement, result, contextOf(movement, signal));
-    } catch (error) {
-      if (isPassing(error)) throw error;
-      await this.#ending.fail(movement, messageOf(error));
-      return;
-    }
-    const before = this.#writer.current(movement.metadata)?.status?.progress;
-    const total = Math.max(result.totalBytes ?? before?.totalBytes ?? 0, before?.bytesDone ?? 0);
-    const done = await this.#ending.end(movement, 'Completed', {
-      message: '',
-      ...fields,
-      progress: total > 0 ? { totalBytes: total, bytesDone: total } : {},
-    });
-    if (!done) return;
-    const ms = millisecondsSince(clock, done.status?.startTimestamp);
-    metrics.moved(direction.name, total, ms, result.incrementalBytes ?? 0);
-    logger.info(
-      { ...fieldsOf(done), bytes: total, seconds: ms / 1000 },
-      `${direction.noun} completed`,
-    );
-    recorder.record(done, 'Completed', `${total} bytes moved in ${Math.round(ms / 1000)} s`);
-  }
-
-  /** Starts a mover that died again, from what it had stored; the CR stays as it is, with a message. */
+  /** A mover that died; unless its end was another one, and the watch is behind. */
   async #startAgain(
     movement: M,
     pod: Pod | undefined,
     signal: AbortSignal,
     reason = pod ? deathOf(pod) : 'its pod is gone',
   ): Promise<Result | undefined> {
-    const { direction } = this.#options;
-    // The watch may be behind: what looks dead may have been moved, and its pod removed for that.
     const current = await this.#writer.latest(movement);
     if (!current || isFinal(current)) return undefined;
-    if (direction.isCompleting(current)) {
-      await this.#complete(current, {}, signal);
+    if (this.#options.direction.isCompleting(current)) {
+      await this.#ending.complete(current, {}, signal);
       return undefined;
     }
     if (isCancelWanted(current)) return this.#cancel(current, undefined);
-    const pending = current.metadata.annotations?.[RESTARTING];
-    const isCounted = pending !== undefined && (!pod || pod.metadata.uid === pending);
-    const counted = isCounted ? current : await this.#countRestart(current, pod, reason);
-    if (!counted) return undefined;
-    try {
-      if (phaseOf(counted) === 'Accepted') await this.#exposeAgain(counted);
-      else await direction.startAgain(counted, contextOf(counted, signal));
-    } catch (error) {
-      if (isPassing(error)) throw error;
-      await this.#ending.fail(
-        counted,
-        `the data mover died: ${reason}, and could not be started again: ${messageOf(error)}`,
-      );
-      return undefined;
-    }
-    await this.#writer.update(counted, ({ metadata: { annotations } }) => {
-      if (annotations?.[RESTARTING] === undefined) return false;
-      delete annotations[RESTARTING];
-      return undefined;
-    });
-    return { requeueAfterMs: LOOK_MS };
-  }
-
-  /** Undefined when it is over: it died too often, or is another agent's by now. */
-  async #countRestart(movement: M, pod: Pod | undefined, reason: string): Promise<M | undefined> {
-    const { direction, settings, recorder, logger, metrics } = this.#options;
-    const restarts = Number(movement.metadata.annotations?.[RESTARTS] ?? 0);
-    if (restarts >= settings.restartsMax) {
-      await this.#ending.fail(movement, `the data mover died ${restarts + 1} times: ${reason}`);
-      return undefined;
-    }
-    const message = `the data mover died: ${reason}; started again (${restarts + 1} of ${settings.restartsMax})`;
-    const counted = await this.#writer.update(movement, (copy) => {
-      if (isFinal(copy) || ownerOf(copy) !== settings.node) return false;
-      copy.metadata.annotations = {
-        ...copy.metadata.annotations,
-        [RESTARTS]: String(restarts + 1),
-        [RESTARTING]: pod?.metadata.uid ?? 'gone',
-      };
-      copy.status = { ...copy.status, message };
-      return undefined;
-    });
-    if (!counted) return undefined;
-    logger.warn(
-      { ...fieldsOf(movement), reason, restarts: restarts + 1 },
-      'data mover died; starting it again',
-    );
-    recorder.record(counted, 'DataMoverRestarted', message, 'Warning');
-    metrics.restarted(direction.name);
-    return counted;
-  }
-
-  /** Without its pod it is made available from the start, as far as that is not done. */
-  async #exposeAgain({ metadata: { namespace, name, uid } }: M): Promise<void> {
-    this.#exposures.drop(uid);
-    await this.#options.client.delete(PODS, { namespace, name }, { gracePeriodSeconds: 0 });
-  }
-
-  /** A CR of another agent: left alone, unless that agent has been away for long. */
-  async #watchOver(movement: M): Promise<Result | undefined> {
-    const { settings, logger, direction } = this.#options;
-    const owner = ownerOf(movement);
-    if (owner === undefined) return undefined;
-    const waitMs = this.#awayInMs(movement, owner);
-    if (waitMs > 0) return { requeueAfterMs: Math.min(waitMs, WATCH_OVER_MS) };
-    const taken = await this.#writer.exclusive(movement, (copy) => {
-      const field = phaseOf(copy) === 'Accepted' ? 'acceptedByNode' : 'node';
-      copy.status = { ...copy.status, [field]: settings.node };
-    });
-    if (!taken) {
-      this.#lost();
-      return undefined;
-    }
-    logger.warn(
-      { ...fieldsOf(taken), owner },
-      `${direction.noun} taken over from an agent that is away`,
-    );
-    return { requeueAfterMs: 0 };
-  }
-
-  /** Milliseconds until the agent of a node counts as away for good, and it is this one's turn to replace it. */
-  #awayInMs({ metadata: { uid } }: M, node: string): number {
-    const { roster, settings } = this.#options;
-    if (roster.isAlive(node)) {
-      this.#turns.reset(uid, 'away');
-      return WATCH_OVER_MS;
-    }
-    return settings.takeoverMs + this.#turns.inMs(uid, 'away');
+    return this.#restarts.startAgain(current, pod, signal, reason);
   }
 
   /** The mover runs on this node, but another agent has the CR: its pod was made anew and came here. */
@@ -608,7 +488,7 @@ export class MovementReconciler<M extends Movement> {
     const { direction, settings } = this.#options;
     const owner = ownerOf(movement);
     if (owner !== undefined && owner !== settings.node) {
-      const watched = await this.#watchOver(movement);
+      const watched = await this.#takeover.watchOver(movement);
       if (ownerOf(this.#writer.current(movement.metadata) ?? movement) !== settings.node)
         return watched;
     } else {
@@ -633,7 +513,7 @@ export class MovementReconciler<M extends Movement> {
   async #goOnEnding(movement: M, { phase, status }: Outcome): Promise<Result | undefined> {
     const owner = ownerOf(movement);
     if (owner !== undefined && owner !== this.#options.settings.node)
-      return this.#watchOver(movement);
+      return this.#takeover.watchOver(movement);
     await this.#ending.end(movement, phase, status);
     return undefined;
   }
@@ -662,11 +542,6 @@ const isOver = ({ status }: Pod): boolean =>
 
 const isOf = ({ metadata }: Pod, movement: Movement): boolean =>
   metadata.ownerReferences?.some(({ uid }) => uid === movement.metadata.uid) === true;
-
-/** The API server was away or busy: nothing is wrong with the CR. */
-const isPassing = (error: unknown): boolean =>
-  isCanceled(error) ||
-  isCode(error, 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED', 'KUBE_CONFLICT', 'KUBE_GONE');
 
 function parseResult(message: string): MoverResult {
   try {

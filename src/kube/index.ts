@@ -65,6 +65,7 @@ export { type CallOptions, KubeClient, type ObjectRef, type WatchEvent } from '.
 export { connectToCluster } from './client/connect.ts';
 export { Controller, type Result } from './controller/controller.ts';
 export { WorkQueue } from './queue/work-queue.ts';
+export { isPassing } from './client/errors.ts';
 export { EventRecorder } from './controller/event-recorder.ts';
 export { CRDS } from './api/schema.ts';
 export { customResourceDefinition } from './api/crd.ts';

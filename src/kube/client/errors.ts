@@ -1,4 +1,4 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, isCanceled, isCode } from '../../base/index.ts';
 
 /** What the API server answers beside success (metav1.Status). */
 export interface Status {
@@ -32,6 +32,10 @@ function codeOf(httpStatus: number, reason: string | undefined): string {
 }
 
 const PASSING = new Set(['KUBE_THROTTLED', 'KUBE_UNAVAILABLE', 'KUBE_CONFLICT', 'KUBE_GONE']);
+
+/** The API server was away or busy, somebody else was first, or it was canceled: nothing is wrong with the object. */
+export const isPassing = (error: unknown): boolean =>
+  isCanceled(error) || isCode(error, ...PASSING);
 
 /** An answer of the API server as an error. `retryAfterMs` is a fact where the server asked for a pause. */
 export function kubeError(

@@ -1,0 +1,119 @@
+import { type Logger, messageOf } from '../base/index.ts';
+import {
+  type EventRecorder,
+  isPassing,
+  type KubeClient,
+  type Pod,
+  PODS,
+  type Result,
+} from '../kube/index.ts';
+import type { Ending } from './ending.ts';
+import { contextOf, type Exposures } from './exposures.ts';
+import type { AgentMetrics } from './metrics.ts';
+import {
+  type Direction,
+  fieldsOf,
+  isFinal,
+  type Movement,
+  ownerOf,
+  phaseOf,
+  RESTARTING,
+  RESTARTS,
+} from './movement.ts';
+import type { MovementWriter } from './movement-writer.ts';
+
+export interface RestartsOptions<M extends Movement> {
+  readonly direction: Direction<M>;
+  readonly node: string;
+  /** How often a data mover that died is started again. */
+  readonly restartsMax: number;
+  readonly client: KubeClient;
+  readonly writer: MovementWriter<M>;
+  readonly exposures: Exposures<M>;
+  readonly ending: Ending<M>;
+  readonly recorder: EventRecorder;
+  readonly metrics: AgentMetrics;
+  readonly logger: Logger;
+}
+
+/** The new pod is looked at soon. */
+const LOOK_MS = 5000;
+
+/** Data movers that died, started again from what they had stored. */
+export class Restarts<M extends Movement> {
+  readonly #options: RestartsOptions<M>;
+
+  constructor(options: RestartsOptions<M>) {
+    this.#options = options;
+  }
+
+  /**
+   * Makes the pod anew; the CR stays as it is, with a message. `movement`: as the API server has it now; `pod`: the one
+   * that died, undefined where it is gone. Each death counts once, however often this is tried.
+   */
+  async startAgain(
+    movement: M,
+    pod: Pod | undefined,
+    signal: AbortSignal,
+    reason: string,
+  ): Promise<Result | undefined> {
+    const { direction, writer, ending } = this.#options;
+    const pending = movement.metadata.annotations?.[RESTARTING];
+    const isCounted = pending !== undefined && (!pod || pod.metadata.uid === pending);
+    const counted = isCounted ? movement : await this.#count(movement, pod, reason);
+    if (!counted) return undefined;
+    try {
+      if (phaseOf(counted) === 'Accepted') await this.#exposeAgain(counted);
+      else await direction.startAgain(counted, contextOf(counted, signal));
+    } catch (error) {
+      if (isPassing(error)) throw error;
+      await ending.fail(
+        counted,
+        `the data mover died: ${reason}, and could not be started again: ${messageOf(error)}`,
+      );
+      return undefined;
+    }
+    await writer.update(counted, ({ metadata: { annotations } }) => {
+      if (annotations?.[RESTARTING] === undefined) return false;
+      delete annotations[RESTARTING];
+      return undefined;
+    });
+    return { requeueAfterMs: LOOK_MS };
+  }
+
+  /** Undefined when it is over: it died too often, or is another agent's by now. */
+  async #count(movement: M, pod: Pod | undefined, reason: string): Promise<M | undefined> {
+    const { direction, node, restartsMax, writer, recorder, logger, metrics } = this.#options;
+    const restarts = Number(movement.metadata.annotations?.[RESTARTS] ?? 0);
+    if (restarts >= restartsMax) {
+      const text = `the data mover died ${restarts + 1} times: ${reason}`;
+      await this.#options.ending.fail(movement, text);
+      return undefined;
+    }
+    const message = `the data mover died: ${reason}; started again (${restarts + 1} of ${restartsMax})`;
+    const counted = await writer.update(movement, (copy) => {
+      if (isFinal(copy) || ownerOf(copy) !== node) return false;
+      copy.metadata.annotations = {
+        ...copy.metadata.annotations,
+        [RESTARTS]: String(restarts + 1),
+        [RESTARTING]: pod?.metadata.uid ?? 'gone',
+      };
+      copy.status = { ...copy.status, message };
+      return undefined;
+    });
+    if (!counted) return undefined;
+    logger.warn(
+      { ...fieldsOf(movement), reason, restarts: restarts + 1 },
+      'data mover died; starting it again',
+    );
+    recorder.record(counted, 'DataMoverRestarted', message, 'Warning');
+    metrics.restarted(direction.name);
+    return counted;
+  }
+
+  /** Without its pod it is made available from the start, as far as that is not done. */
+  async #exposeAgain({ metadata: { namespace, name, uid } }: M): Promise<void> {
+    this.#options.exposures.drop(uid);
+    await this.#options.client.delete(PODS, { namespace, name }, { gracePeriodSeconds: 0 });
+  }
+}

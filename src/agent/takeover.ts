@@ -1,0 +1,59 @@
+import type { Logger } from '../base/index.ts';
+import type { Result } from '../kube/index.ts';
+import type { AgentMetrics } from './metrics.ts';
+import { type Direction, fieldsOf, type Movement, ownerOf, phaseOf } from './movement.ts';
+import type { MovementWriter } from './movement-writer.ts';
+import type { Roster } from './roster.ts';
+import type { Turns } from './turns.ts';
+
+export interface TakeoverOptions<M extends Movement> {
+  readonly direction: Direction<M>;
+  readonly node: string;
+  /** An agent away for longer than this loses what it looks after to another. */
+  readonly takeoverMs: number;
+  readonly writer: MovementWriter<M>;
+  readonly roster: Roster;
+  readonly turns: Turns;
+  readonly metrics: AgentMetrics;
+  readonly logger: Logger;
+}
+
+const WATCH_OVER_MS = 30_000;
+
+/** CRs of other agents: left alone, unless their agent has been away for long. */
+export class Takeover<M extends Movement> {
+  readonly #options: TakeoverOptions<M>;
+
+  constructor(options: TakeoverOptions<M>) {
+    this.#options = options;
+  }
+
+  async watchOver(movement: M): Promise<Result | undefined> {
+    const { node, writer, metrics, logger, direction } = this.#options;
+    const owner = ownerOf(movement);
+    if (owner === undefined) return undefined;
+    const waitMs = this.awayInMs(movement, owner);
+    if (waitMs > 0) return { requeueAfterMs: Math.min(waitMs, WATCH_OVER_MS) };
+    const taken = await writer.exclusive(movement, (copy) => {
+      const field = phaseOf(copy) === 'Accepted' ? 'acceptedByNode' : 'node';
+      copy.status = { ...copy.status, [field]: node };
+    });
+    if (!taken) {
+      metrics.conflict(direction.name);
+      return undefined;
+    }
+    const text = `${direction.noun} taken over from an agent that is away`;
+    logger.warn({ ...fieldsOf(taken), owner }, text);
+    return { requeueAfterMs: 0 };
+  }
+
+  /** Milliseconds until the agent of a node counts as away for good, and it is this one's turn to replace it. */
+  awayInMs({ metadata: { uid } }: M, node: string): number {
+    const { roster, turns, takeoverMs } = this.#options;
+    if (roster.isAlive(node)) {
+      turns.reset(uid, 'away');
+      return WATCH_OVER_MS;
+    }
+    return takeoverMs + turns.inMs(uid, 'away');
+  }
+}
