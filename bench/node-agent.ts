@@ -19,7 +19,7 @@ import {
   PODS,
   type Resource,
 } from '../src/kube/index.ts';
-import { application, RealNode } from '../test/support/real-node.ts';
+import { application, processesOf, RealNode } from '../test/support/real-node.ts';
 
 const { values } = parseArgs({
   options: { pairs: { type: 'string', default: '3' }, large: { type: 'string', default: '1024' } },
@@ -44,20 +44,22 @@ interface Row {
 const seconds = (from: string | null | undefined, to: string | null | undefined): number =>
   (Date.parse(to ?? '') - Date.parse(from ?? '')) / 1000;
 
-/** Peaks of the data movers' processes, by the names of their CRs; what runs in pods are processes of this machine. */
+/** Peaks of the data movers' processes, by the names of their CRs.*/
 const peaks = new Map<string, number>();
 function samplePeaks(): void {
-  for (const pid of fs.readdirSync('/proc')) {
-    if (!/^\d+$/.test(pid)) continue;
-    try {
-      const command = fs.readFileSync(`/proc/${pid}/cmdline`, 'utf8');
-      const name = /--data-(?:upload|download)=([^\0]+)/.exec(command)?.[1];
-      if (name === undefined) continue;
-      const kib = /VmHWM:\s+(\d+)/.exec(fs.readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
-      peaks.set(name, Math.max(peaks.get(name) ?? 0, Number(kib ?? 0) / 1024));
-    } catch {
-      // It has just ended.
-    }
+  for (const { pid, command } of processesOf(/--data-(?:upload|download)=/)) {
+    const name = /--data-(?:upload|download)=(\S+)/.exec(command)?.[1] ?? '';
+    peaks.set(name, Math.max(peaks.get(name) ?? 0, memoryMiB(pid, 'VmHWM')));
+  }
+}
+
+function memoryMiB(pid: number, key: 'VmHWM' | 'VmRSS'): number {
+  try {
+    const status = fs.readFileSync(`/proc/${pid}/status`, 'utf8');
+    return Number(new RegExp(`${key}:\\s+(\\d+)`).exec(status)?.[1] ?? 0) / 1024;
+  } catch {
+    // It has just ended.
+    return 0;
   }
 }
 
@@ -88,20 +90,8 @@ function watchFor<T extends KubeObject & { status?: { phase?: string | undefined
 }
 
 /** Resident MiB of the processes whose command matches. */
-function residentMiB(command: RegExp): number {
-  let sum = 0;
-  for (const pid of fs.readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
-    try {
-      const text = fs.readFileSync(`/proc/${pid}/cmdline`, 'utf8').replaceAll('\0', ' ');
-      if (!command.test(text)) continue;
-      const status = fs.readFileSync(`/proc/${pid}/status`, 'utf8');
-      sum += Number(/VmRSS:\s+(\d+)/.exec(status)?.[1] ?? 0) / 1024;
-    } catch {
-      // It has just ended.
-    }
-  }
-  return Math.round(sum);
-}
+const residentMiB = (command: RegExp): number =>
+  Math.round(processesOf(command).reduce((sum, { pid }) => sum + memoryMiB(pid, 'VmRSS'), 0));
 
 function rowOf({ metadata, status }: DataUpload | DataDownload): Row {
   if (status?.phase !== 'Completed')

@@ -94,9 +94,12 @@ export class SimulatedCsi {
       const now = snapshot ?? before;
       if (!now) return;
       if (snapshot) queue.add(`vs ${keyOf(now.metadata)}`);
+      // Also one that was cut and not bound yet when its snapshot was deleted.
       const content =
-        now.status?.boundVolumeSnapshotContentName ?? now.spec.source.volumeSnapshotContentName;
-      if (content !== undefined) queue.addAfter(`vsc ${content}`, snapshot ? 0 : 10);
+        now.status?.boundVolumeSnapshotContentName ??
+        now.spec.source.volumeSnapshotContentName ??
+        contentNameOf(now);
+      queue.addAfter(`vsc ${content}`, snapshot ? 0 : 10);
     });
     contents.onChange((content, before) => {
       if (content) {
@@ -194,7 +197,7 @@ export class SimulatedCsi {
     const { namespace, name, uid } = snapshot.metadata;
     const { persistentVolumeClaimName: claimName, volumeSnapshotContentName: given } =
       snapshot.spec.source;
-    const contentName = given ?? `snapcontent-${uid}`;
+    const contentName = given ?? contentNameOf(snapshot);
     const content = contents.get({ name: contentName });
     if (!content) {
       if (claimName === undefined) return undefined;
@@ -284,6 +287,8 @@ export class SimulatedCsi {
     }
   }
 }
+
+const contentNameOf = ({ metadata }: VolumeSnapshot): string => `snapcontent-${metadata.uid}`;
 
 /** In one step: what is there is complete. */
 async function copy(from: string, to: string): Promise<void> {

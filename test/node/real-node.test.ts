@@ -1,4 +1,5 @@
 import { execFileSync } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -12,7 +13,7 @@ import {
   type Resource,
 } from '../../src/kube/index.ts';
 import { storyOf } from './stories.ts';
-import { application, hasRealNode, RealNode } from '../support/real-node.ts';
+import { application, hasRealNode, processesOf, RealNode } from '../support/real-node.ts';
 import { makeTree } from '../support/trees.ts';
 import { prng } from '../support/golden.ts';
 
@@ -178,6 +179,54 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     expect(logs).toMatch(/data download completed/);
     expect(logs).not.toMatch(/forbidden/i);
   });
+
+  it('a data mover killed at 30, 60 and 90 % goes on each time, and every byte is there', async () => {
+    const mebibytes = 600;
+    const daemonSet = 'ds/longshore-node-agent';
+    const setLimit = async (limit: string): Promise<void> => {
+      await node.kubectl('-n', 'velero', 'set', 'env', daemonSet, limit);
+      await node.kubectl('-n', 'velero', 'rollout', 'status', daemonSet, '--timeout=60s');
+    };
+    await node.applyOverlay('beside-velero', ['--progress-interval=200ms']);
+    await setLimit('LONGSHORE_UPLOAD_LIMIT=50MiB');
+    await runApplication('killed', [{ name: 'data', storage: '1Gi' }]);
+    const source = await node.volumePath('killed', 'data');
+    fs.writeFileSync(join(source, 'data.bin'), randomBytes(mebibytes << 20));
+    const labelSelector = 'velero.io/backup-name=killed';
+    const killedAt: number[] = [];
+    const done: number[] = [];
+    let isOver = false;
+    const killer = (async () => {
+      for (const share of [0.3, 0.6, 0.9]) {
+        for (let now = 0; now < share && !isOver;) {
+          const scope = { namespace: 'velero', labelSelector };
+          const [upload] = await node.client.list(DATA_UPLOADS, scope);
+          now = (upload?.status?.progress?.bytesDone ?? 0) / (mebibytes << 20);
+          done.push(now);
+          await sleep(50);
+        }
+        let killed = processesOf(/--data-upload=killed-/);
+        while (killed.length === 0 && !isOver) {
+          await sleep(50);
+          killed = processesOf(/--data-upload=killed-/);
+        }
+        for (const { pid } of killed) process.kill(pid, 'SIGKILL');
+        if (killed.length > 0) killedAt.push(share);
+        await sleep(1500);
+      }
+    })();
+    const upload = await backUp('killed', 'killed', 'longshore').finally(() => {
+      isOver = true;
+    });
+    await killer;
+    expect(killedAt).toEqual([0.3, 0.6, 0.9]);
+    expect(upload.metadata.annotations?.['longshore.io/data-mover-restarts']).toBe('3');
+    expect(upload.status?.message).toBeUndefined();
+    expect(done).toEqual(done.toSorted((a, b) => a - b));
+    await setLimit('LONGSHORE_UPLOAD_LIMIT-');
+    await restore('r-killed', 'killed', 'killed', 'killed-back');
+    assertSame(source, await node.volumePath('killed-back', 'data'));
+  }, 200_000);
 
   it('20 volumes go and come back while agents, data movers, kubelet and containerd are killed', async () => {
     const claims = Array.from({ length: 20 }, (_, i) => ({

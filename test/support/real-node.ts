@@ -1,5 +1,5 @@
 import { execFile, spawn } from 'node:child_process';
-import { existsSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -30,6 +30,20 @@ export function hasRealNode(): boolean {
     throw new Error(`peers are missing: ${missing.join(', ')}; run test/peers/install.sh`);
   }
   return false;
+}
+
+/** What runs in pods are processes of this machine: those whose command, words by spaces, matches. */
+export function processesOf(command: RegExp): { pid: number; command: string }[] {
+  return readdirSync('/proc').flatMap((name) => {
+    if (!/^\d+$/.test(name)) return [];
+    try {
+      const text = readFileSync(`/proc/${name}/cmdline`, 'utf8').replaceAll('\0', ' ');
+      return command.test(text) ? [{ pid: Number(name), command: text }] : [];
+    } catch {
+      // It has just ended.
+      return [];
+    }
+  });
 }
 
 export type Overlay = 'beside-velero' | 'instead-of-velero';
