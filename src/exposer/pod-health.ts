@@ -21,10 +21,14 @@ export function unrecoverable(pod: Pod): string | undefined {
   return undefined;
 }
 
-/** The termination message of the mover's container. */
+/** Ends that the container brought about itself; others, such as `ContainerStatusUnknown` and `StartError`, befell it. */
+const OWN_REASONS = ['', 'Completed', 'Error'];
+
+/** What the mover said when it ended; what the kubelet says of a container that it lost is no word of its own. */
 export function terminationOf(pod: Pod): string | undefined {
   for (const { state } of pod.status?.containerStatuses ?? []) {
-    if (state?.terminated?.message) return state.terminated.message;
+    const { message, reason = '' } = state?.terminated ?? {};
+    if (message && OWN_REASONS.includes(reason)) return message;
   }
   return undefined;
 }
@@ -35,6 +39,10 @@ export function deathOf(pod: Pod): string {
   const terminated = pod.status?.containerStatuses?.[0]?.state?.terminated;
   if (terminated?.reason === 'OOMKilled') return 'its pod ran out of memory (OOMKilled)';
   if (reason !== undefined) return `its pod was ended: ${reason}${message ? `: ${message}` : ''}`;
+  if (terminated && !OWN_REASONS.includes(terminated.reason ?? '')) {
+    const { message: text } = terminated;
+    return `its container was ended: ${terminated.reason ?? ''}${text ? `: ${text}` : ''}`;
+  }
   if (terminated) return `it ended with exit code ${terminated.exitCode} and no message`;
   return 'its pod failed without a reason';
 }

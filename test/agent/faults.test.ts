@@ -502,6 +502,18 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
       );
     });
 
+    it('one whose container the kubelet lost is started again: those are not its own words', async () => {
+      await newUpload(SIZE / 4);
+      startAgent();
+      await cluster.waitUpload(name, 'InProgress');
+      const message = 'The container could not be located when the pod was terminated';
+      const terminated = { exitCode: 137, reason: 'ContainerStatusUnknown', message };
+      await endPod({ phase: 'Failed' }, terminated);
+      const upload = await cluster.waitUpload(name);
+      expect(upload.status).toMatchObject({ phase: 'Completed' });
+      expect(upload.metadata.annotations?.['longshore.io/data-mover-restarts']).toBe('1');
+    });
+
     it('an outcome on the CR that nobody can read does not count', async () => {
       await newUpload();
       const metadata = { annotations: { 'longshore.io/outcome': '{"phase":"Comp' } };
