@@ -431,8 +431,10 @@ export class MovementReconciler<M extends Movement> {
     const { direction } = this.#options;
     const message = terminationOf(pod) ?? '';
     await copyPodLog(this.#options, pod, movement.metadata.uid);
-    if (pod.status?.phase === 'Succeeded') {
-      const result = parseResult(message);
+    // A mover that said its result was done, also when it was killed before it could end well.
+    const said = parseResult(message);
+    if (pod.status?.phase === 'Succeeded' || said) {
+      const result = said ?? {};
       // Whatever it did, nobody could find it again: it is done once more, and finds what is stored.
       const missing = direction.lacks(result);
       if (missing !== undefined) return this.#startAgain(movement, pod, signal, missing);
@@ -543,10 +545,12 @@ const isOver = ({ status }: Pod): boolean =>
 const isOf = ({ metadata }: Pod, movement: Movement): boolean =>
   metadata.ownerReferences?.some(({ uid }) => uid === movement.metadata.uid) === true;
 
-function parseResult(message: string): MoverResult {
+/** Undefined for what is no result: failures are sentences. */
+function parseResult(message: string): MoverResult | undefined {
+  if (!message.startsWith('{')) return undefined;
   try {
     return JSON.parse(message) as MoverResult;
   } catch {
-    return {};
+    return undefined;
   }
 }

@@ -514,6 +514,16 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
       expect(upload.metadata.annotations?.['longshore.io/data-mover-restarts']).toBe('1');
     });
 
+    it('one that was killed after it had said its result is done', async () => {
+      await newUpload(SIZE / 4);
+      startAgent();
+      await cluster.waitUpload(name, 'InProgress');
+      const message = JSON.stringify({ snapshotID: 'feed', totalBytes: 5 });
+      await endPod({ phase: 'Failed' }, { exitCode: 137, reason: 'Error', message });
+      const { status } = await cluster.waitUpload(name);
+      expect(status).toMatchObject({ phase: 'Completed', snapshotID: 'feed' });
+    });
+
     it('an outcome on the CR that nobody can read does not count', async () => {
       await newUpload();
       const metadata = { annotations: { 'longshore.io/outcome': '{"phase":"Comp' } };
