@@ -20,9 +20,9 @@ import {
   EXPOSING_LABEL,
   fieldsOf,
   hasFinalizer,
-  isSameStage,
   isCancelWanted,
   isFinal,
+  isSameStage,
   millisecondsSince,
   type Movement,
   type MoverResult,
@@ -120,7 +120,7 @@ export class MovementReconciler<M extends Movement> {
     this.#restarts = new Restarts({ ...parts, ending: this.#ending });
     this.#takeover = new Takeover(parts);
     cache.onChange((after, before) => {
-      if (!after && before) void this.#ending.vanished(before);
+      if (!after && before && this.#isServed(before)) void this.#ending.vanished(before);
     });
   }
 
@@ -133,8 +133,7 @@ export class MovementReconciler<M extends Movement> {
   async reconcile(key: string, signal: AbortSignal): Promise<Result | undefined> {
     const movement = this.#writer.current(refOf(key));
     if (!movement) return undefined;
-    const { settings } = this.#options;
-    if (!settings.dataMovers.has(movement.spec.datamover ?? '')) return undefined;
+    if (!this.#isServed(movement)) return undefined;
     if (isFinal(movement)) return this.#ending.finalize(movement);
     if (movement.metadata.deletionTimestamp !== undefined && !isCancelWanted(movement)) {
       return this.#cancelDeleted(movement);
@@ -156,6 +155,10 @@ export class MovementReconciler<M extends Movement> {
       case 'Canceled':
         return undefined;
     }
+  }
+
+  #isServed({ spec }: M): boolean {
+    return this.#options.settings.dataMovers.has(spec.datamover ?? '');
   }
 
   /** A new CR: the agent whose turn it is writes the finalizer, then claims. */
@@ -256,17 +259,15 @@ export class MovementReconciler<M extends Movement> {
       // Or gone because it is over, and the watch is behind.
       const current = await this.#writer.latest(movement);
       if (!current || !isSameStage(current, movement)) return undefined;
-      if (!this.#exposures.tryAcquire(movement)) return { requeueAfterMs: LOOK_MS };
       const since = millisecondsSince(this.#options.clock, movement.status.acceptedTimestamp);
       if (exposure === 'done' && since > settings.prepareTimeoutMs) {
-        this.#exposures.release(uid);
         await this.#ending.fail(
           movement,
           `timeout on preparing ${direction.noun}: its pod was deleted`,
         );
         return undefined;
       }
-      this.#exposures.start(movement);
+      if (this.#exposures.tryAcquire(movement)) this.#exposures.start(movement);
       return { requeueAfterMs: LOOK_MS };
     }
     if (pod.status?.phase === 'Failed' && terminationOf(pod) === undefined) {
