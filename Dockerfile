@@ -1,7 +1,7 @@
 # The image of the node-agent and its data movers. `docker build -t longshore .`
 FROM debian:12-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends \
-      busybox-static tini ca-certificates nodejs npm python3 make g++ && rm -rf /var/lib/apt/lists/*
+      tini ca-certificates nodejs npm libnode-dev python3 make g++ && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY package.json package-lock.json .npmrc ./
 RUN npm ci --no-audit --no-fund

@@ -19,7 +19,6 @@ import { createSnapshot } from '../src/uploader/index.ts';
 import { createThreadPool } from '../src/workers/index.ts';
 
 const bytes = Number(process.argv[2] ?? 2) * 2 ** 30;
-const threads = Number(process.argv[3] ?? availableParallelism());
 const work = fs.mkdtempSync('/dev/shm/longshore-latency-');
 const password = new Secret('bench');
 const client = { username: 'bench', hostname: 'bench' };
@@ -36,7 +35,8 @@ async function backUp(latencyMs: number): Promise<number> {
     splitter: 'DYNAMIC-4M-BUZHASH',
     version: 3,
   });
-  const { indexMemoryBytes, ...memory } = planMemory(DEFAULT_MEMORY_BYTES, threads);
+  const plan = planMemory(DEFAULT_MEMORY_BYTES, availableParallelism());
+  const { threads, indexMemoryBytes, ...memory } = plan;
   await using repository = await openRepository({
     storage,
     password,

@@ -1,5 +1,5 @@
-/** `npm run build [-- DIRECTORY]`: files for the command line, for the threads and for what both share, the kernels beside them. */
-import { copyFileSync, mkdirSync } from 'node:fs';
+/** `npm run build [-- DIRECTORY [INPUTS]]`: files for the command line, for the threads and for what both share, the kernels beside them. */
+import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs';
 import { build, type Plugin } from 'esbuild';
 
 const root = new URL('../', import.meta.url).pathname;
@@ -33,7 +33,7 @@ const withoutGeneratedClients: Plugin = {
   },
 };
 
-await build({
+const { metafile } = await build({
   entryPoints: { cli: `${root}src/cli/main.ts`, thread: `${root}src/workers/thread.ts` },
   outdir: out,
   bundle: true,
@@ -44,6 +44,7 @@ await build({
   target: 'node24',
   format: 'esm',
   sourcemap: true,
+  metafile: true,
   // Native or with files of their own: resolved where the package is installed.
   external: ['koffi', 'zstd-napi', 'fastcdc-wasm'],
   banner: {
@@ -51,3 +52,5 @@ await build({
   },
 });
 copyFileSync(`${root}src/codec/wasm/kernels.wasm`, `${out}/kernels.wasm`);
+// What went into the bundle: image/spdx.ts tells packages by it.
+if (process.argv[3]) writeFileSync(process.argv[3], JSON.stringify(Object.keys(metafile.inputs)));

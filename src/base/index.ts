@@ -25,10 +25,13 @@ export {
   OffsetClock,
   rfc3339Seconds,
   SECOND_NS,
+  SystemClock,
   systemClock,
+  type SystemTime,
   toDate,
   unixSeconds,
 } from './clock.ts';
+export { Stopwatch } from './stopwatch.ts';
 export { formatGoTime, GO_ZERO_TIME_NS, parseGoTime } from './go-time.ts';
 export {
   compareUtf8,
@@ -39,11 +42,15 @@ export {
   RawNumber,
 } from './go-json.ts';
 export { type RandomBytes, randomBytes, randomHex } from './random.ts';
-export { createLimiter, type Limiter, mapLimited, Semaphore, Signal } from './limiter.ts';
+export { createLimiter, type Limiter, mapLimited, Semaphore } from './limiter.ts';
 export { type RetryBudget, type RetryOptions, retryOf, withRetry } from './retry.ts';
 export { type Logger, silentLogger } from './log.ts';
 export { Secret } from './secret.ts';
 export { asBuffer, decodeUvarint, encodeUvarint, formatBytes, giveBack } from './bytes.ts';
-export { type Posix, posix } from './posix.ts';
+export { pinnedPath, type Posix, posix } from './posix.ts';
+export { makeDirectories, refusalOf } from './make-directories.ts';
+export { endProcess } from './end-process.ts';
 export { joinPath } from './paths.ts';
+export { printable } from './printable.ts';
+export { nothingWritten, writeAllSync, type WriteSome } from './write-all.ts';
 export { parseBytes, parseDuration } from './units.ts';

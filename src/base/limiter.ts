@@ -78,18 +78,3 @@ export class Semaphore {
     }
   }
 }
-
-/** Something that happens again and again; whoever waits is told of the next time. */
-export class Signal {
-  #waiting: (() => void)[] = [];
-
-  next(): Promise<void> {
-    return new Promise((resolve) => this.#waiting.push(resolve));
-  }
-
-  fire(): void {
-    const waiting = this.#waiting;
-    this.#waiting = [];
-    for (const resolve of waiting) resolve();
-  }
-}

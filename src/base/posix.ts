@@ -1,20 +1,23 @@
 import { createRequire } from 'node:module';
-import { futimesSync, lutimesSync, utimesSync } from 'node:fs';
+import { futimesSync, utimesSync } from 'node:fs';
+import { getSystemErrorName } from 'node:util';
 import type { Nanoseconds } from './clock.ts';
 import { SECOND_NS } from './clock.ts';
 
 /** The libc calls that Node lacks, through koffi (prebuilt). Each has a fallback, except for holes and syncfs. */
 export interface Posix {
-  /** Sets the modification time to the nanosecond, of a symlink itself when it is one. Throws like `fs`. */
-  setModificationTime(path: string | Uint8Array, mtimeNs: Nanoseconds): void;
-  /** The same for an open file. */
+  /** Sets the modification time of an open file to the nanosecond. Throws like `fs`. */
   setDescriptorTime(descriptor: number, mtimeNs: Nanoseconds): void;
+  /** The same for a descriptor of any kind, also one that `O_PATH` opened: of a symlink itself, of a directory. */
+  setPinnedTime(descriptor: number, mtimeNs: Nanoseconds): void;
   /** Start of the next data at or after the offset; undefined at the end; the offset itself where unknown. */
   seekData(descriptor: number, offset: number): number | undefined;
   /** Start of the next hole at or after the offset; undefined where unknown. */
   seekHole(descriptor: number, offset: number): number | undefined;
   /** Flushes the file system that the descriptor is on; false where it cannot be done. */
   syncFilesystem(descriptor: number): boolean;
+  /** Ends the process whatever its threads do; returns where it cannot be done. */
+  exitNow(code: number): void;
   /** False: times are kept to the microsecond only and holes are not seen. */
   readonly native: boolean;
 }
@@ -22,13 +25,18 @@ export interface Posix {
 const SEEK_DATA = 3;
 const SEEK_HOLE = 4;
 const AT_FDCWD = -100;
-const AT_SYMLINK_NOFOLLOW = 0x100;
 const ENXIO = 6;
 
 interface Koffi {
   load(path: string | null): { func(declaration: string): (...values: unknown[]) => number };
   errno(): number;
 }
+
+/**
+ * Leads to exactly what the descriptor is of, wherever it lies by now; when that is a symlink, to the link and no
+ * further. Calls that take no descriptor of `O_PATH` take this.
+ */
+export const pinnedPath = (descriptor: number): string => `/proc/self/fd/${descriptor}`;
 
 let loaded: Posix | undefined;
 
@@ -48,8 +56,8 @@ function loadPosix(): Posix {
 }
 
 function systemError(syscall: string, errno: number): Error {
-  const message = `${syscall} failed with errno ${errno}`;
-  return Object.assign(new Error(message), { syscall, errno, code: `E${errno}` });
+  const code = getSystemErrorName(-errno);
+  return Object.assign(new Error(`${code}: ${syscall} failed`), { syscall, errno, code });
 }
 
 const times = new BigInt64Array(4);
@@ -70,15 +78,16 @@ function nativePosix(koffi: Koffi): Posix {
   const futimens = libc.func('int futimens(int descriptor, const int64_t *times)');
   const lseek = libc.func('int64_t lseek(int descriptor, int64_t offset, int whence)');
   const syncfs = libc.func('int syncfs(int descriptor)');
+  const exit = libc.func('void _exit(int code)');
   const seek = (descriptor: number, offset: number, whence: number): number | undefined => {
     const found = lseek(descriptor, offset, whence);
     return found >= 0 ? found : undefined;
   };
   return {
     native: true,
-    setModificationTime: (path, mtimeNs) => {
-      const text = Buffer.concat([Buffer.from(path as string), Buffer.of(0)]);
-      if (utimensat(AT_FDCWD, text, timesOf(mtimeNs), AT_SYMLINK_NOFOLLOW) !== 0) {
+    setPinnedTime: (descriptor, mtimeNs) => {
+      const path = Buffer.from(`${pinnedPath(descriptor)}\0`);
+      if (utimensat(AT_FDCWD, path, timesOf(mtimeNs), 0) !== 0) {
         throw systemError('utimensat', koffi.errno());
       }
     },
@@ -94,25 +103,22 @@ function nativePosix(koffi: Koffi): Posix {
     },
     seekHole: (descriptor, offset) => seek(descriptor, offset, SEEK_HOLE),
     syncFilesystem: (descriptor) => syncfs(descriptor) === 0,
+    exitNow: (code) => void exit(code),
   };
 }
 
 const fallback: Posix = {
   native: false,
-  setModificationTime: (path, mtimeNs) => {
-    const seconds = Number(mtimeNs / 1000n) / 1e6;
-    const name = typeof path === 'string' ? path : Buffer.from(path);
-    try {
-      lutimesSync(name, seconds, seconds);
-    } catch {
-      utimesSync(name, seconds, seconds);
-    }
-  },
   setDescriptorTime: (descriptor, mtimeNs) => {
     const seconds = Number(mtimeNs / 1000n) / 1e6;
     futimesSync(descriptor, seconds, seconds);
   },
+  setPinnedTime: (descriptor, mtimeNs) => {
+    const seconds = Number(mtimeNs / 1000n) / 1e6;
+    utimesSync(pinnedPath(descriptor), seconds, seconds);
+  },
   seekData: (_descriptor, offset) => offset,
   seekHole: () => undefined,
   syncFilesystem: () => false,
+  exitNow: () => undefined,
 };

@@ -39,24 +39,25 @@ export async function withRetry<T>(task: () => Promise<T>, options: RetryOptions
       if (attempt >= attemptsMax) throw spent(error, attempt, performance.now() - startMs);
       options.onRetry?.(error, attempt);
       const backoffMs = Math.min(delayMsMax, options.firstDelayMs * 2 ** (attempt - 1));
-      const delayMs = Math.max(
-        backoffMs * (0.5 + Math.random() / 2),
-        askedDelayMs(error, delayMsMax),
-      );
+      const delayMs = Math.max(backoffMs * (0.5 + Math.random() / 2), askedDelayMs(error));
       await sleep(delayMs, undefined, { ...(options.signal && { signal: options.signal }) });
     }
   }
 }
 
-/** What a busy service asked for, within what we wait for at most. */
-function askedDelayMs(error: unknown, delayMsMax: number): number {
+/** A service that asks for more is not waited for longer at once. Our choice. */
+const ASKED_DELAY_MS_MAX = 300_000;
+
+/** What a busy service asked for: earlier tries would only be refused, and count as abuse. */
+function askedDelayMs(error: unknown): number {
   const asked = error instanceof CodedError ? error.facts.retryAfterMs : undefined;
-  return typeof asked === 'number' ? Math.min(asked, delayMsMax) : 0;
+  return typeof asked === 'number' ? Math.min(asked, ASKED_DELAY_MS_MAX) : 0;
 }
 
 function spent(error: unknown, attempts: number, ms: number): unknown {
   if (!(error instanceof CodedError) || attempts === 1) return error;
   const text = `${error.message} (tried ${attempts} times in ${Math.ceil(ms / 1000)} s)`;
-  const { cause, retry, facts } = error;
+  const { cause, retry } = error;
+  const facts = { ...error.facts, tries: attempts };
   return new CodedError(error.code, text, { cause, retry, facts });
 }

@@ -3,6 +3,7 @@
  * retries, limits, counting and faults. Knows nothing of what the bytes mean.
  */
 export {
+  assertLength,
   type BlobId,
   blobId,
   type BlobMetadata,
@@ -24,4 +25,5 @@ export { metered, type MeteredStorage, type StorageCounters } from './wrappers/m
 export { readOnly } from './wrappers/read-only.ts';
 export { type CacheOptions, withCache } from './wrappers/cached.ts';
 export { type StorageRetryOptions, withRetries } from './wrappers/retrying.ts';
+export { type StorageActivity, watched, type WatchedStorage } from './wrappers/watched.ts';
 export { type ThrottleLimits, withThrottle } from './wrappers/throttled.ts';

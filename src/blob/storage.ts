@@ -1,4 +1,9 @@
-import { CodedError, type CodedErrorOptions, type Nanoseconds } from '../base/index.ts';
+import {
+  CodedError,
+  type CodedErrorOptions,
+  type Nanoseconds,
+  type RetryOptions,
+} from '../base/index.ts';
 
 export type BlobId = string & { readonly brand: 'BlobId' };
 export const blobId = (text: string): BlobId => text as BlobId;
@@ -15,6 +20,8 @@ export interface GetOptions {
   offset?: number;
   /** Exactly this many bytes, or an error: a short answer is never returned. */
   lengthBytes?: number;
+  /** A blob that is longer is refused with `DAMAGED_BLOB` before its bytes are read. For reads of the whole. */
+  lengthMax?: number;
   /** Where to put the bytes; at least as long as the answer, may be shared memory. */
   into?: Uint8Array | undefined;
   /** From the storage itself, past every cache: what was read before is not what it should be. */
@@ -32,6 +39,14 @@ export interface Retention {
 
 export interface SignalOptions {
   signal?: AbortSignal | undefined;
+}
+
+export interface ListOptions extends SignalOptions {
+  /**
+   * How a page that failed is asked for again, so that a long listing need not begin anew. What fails for good then
+   * carries the fact `tries`. Storages without pages do not look at it.
+   */
+  pageRetries?: Omit<RetryOptions, 'signal'> | undefined;
 }
 
 /** What storages over a network are told about their requests. */
@@ -70,7 +85,7 @@ export interface BlobStorage extends AsyncDisposable {
   /** `data` in pieces that follow one another; not kept after the promise settles. */
   putBlob(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<void>;
   deleteBlob(id: BlobId, options?: SignalOptions): Promise<void>;
-  listBlobs(prefix: string, options?: SignalOptions): AsyncIterable<BlobMetadata>;
+  listBlobs(prefix: string, options?: ListOptions): AsyncIterable<BlobMetadata>;
   /** Puts the end of a blob's retention off. Storages without object lock throw `UNSUPPORTED_PUT`. */
   extendRetention(id: BlobId, retention: Retention, options?: SignalOptions): Promise<void>;
   close(): Promise<void>;
@@ -97,6 +112,13 @@ export function invalidRange(id: BlobId, offset: number, lengthBytes: number): C
       facts: { blobId: id, offset, lengthBytes },
     },
   );
+}
+
+/** Throws `DAMAGED_BLOB` for a blob that is longer than its kind ever is. */
+export function assertLength(id: BlobId, lengthBytes: number, lengthMax = Infinity): void {
+  if (lengthBytes <= lengthMax) return;
+  const text = `blob ${id} is damaged: it has ${lengthBytes} bytes, and no blob of its kind has more than ${lengthMax}`;
+  throw new CodedError('DAMAGED_BLOB', text, { facts: { blobId: id, lengthBytes } });
 }
 
 /** All blobs with a prefix, sorted by id. For short lists only. */

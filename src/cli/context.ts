@@ -1,15 +1,5 @@
-import { readFile } from 'node:fs/promises';
-import { createInterface } from 'node:readline';
-import { Writable } from 'node:stream';
 import { availableParallelism } from 'node:os';
-import {
-  CanceledError,
-  CodedError,
-  type Logger,
-  messageOf,
-  parseBytes,
-  Secret,
-} from '../base/index.ts';
+import { CanceledError, endProcess, type Logger, parseBytes, type Secret } from '../base/index.ts';
 import { type BlobStorage, parseLocation } from '../blob/index.ts';
 import { cgroupMemoryBytes, defaultClient, environment } from '../config/index.ts';
 import { createJsonLogger } from '../observability/index.ts';
@@ -21,6 +11,8 @@ import {
   planMemory,
   type Repository,
 } from '../repository/index.ts';
+import { ExitCode } from './exit.ts';
+import { PasswordPrompt, readPassword } from './password.ts';
 import { openRepositoryStorage, type StorageFlags } from './storage-options.ts';
 import { createTerminalLogger } from './terminal.ts';
 import { UsageError } from './usage-error.ts';
@@ -59,55 +51,6 @@ export function parseClient(text: string | undefined): Client {
   throw new UsageError(`--client "${text}" is not of the form user@host`);
 }
 
-/** The password from a file, the environment, or a prompt on a terminal. */
-export async function readPassword(
-  file: string | undefined,
-  question = 'Password: ',
-  fromEnvironment: string | undefined = environment.password,
-): Promise<Secret> {
-  if (file !== undefined) {
-    try {
-      return nonEmpty((await readFile(file, 'utf8')).replace(/\r?\n$/, ''));
-    } catch (cause) {
-      if (cause instanceof CodedError) throw cause;
-      throw new CodedError('NO_PASSWORD', `cannot read the password file: ${messageOf(cause)}`, {
-        cause,
-      });
-    }
-  }
-  if (fromEnvironment !== undefined) return nonEmpty(fromEnvironment);
-  if (process.stdin.isTTY) return nonEmpty(await prompt(question));
-  const text = 'no password: use --password-file, LONGSHORE_PASSWORD or a terminal';
-  throw new CodedError('NO_PASSWORD', text);
-}
-
-function nonEmpty(text: string): Secret {
-  if (text !== '') return new Secret(text);
-  throw new CodedError('NO_PASSWORD', 'the password is empty');
-}
-
-/** Asks on stderr, so that stdout stays clean; what is typed is not shown. */
-function prompt(question: string): Promise<string> {
-  process.stderr.write(question);
-  const silent = new Writable({
-    write: (_chunk, _encoding, callback) => {
-      callback();
-    },
-  });
-  const lines = createInterface({ input: process.stdin, output: silent, terminal: true });
-  return new Promise((resolve, reject) => {
-    lines.once('SIGINT', () => {
-      lines.close();
-      reject(new CanceledError('user'));
-    });
-    lines.question('', (answer) => {
-      process.stderr.write('\n');
-      lines.close();
-      resolve(answer);
-    });
-  });
-}
-
 export function createLogger(options: CommonOptions): Logger {
   const level = options.verbose === true ? 'debug' : (environment.logLevel ?? 'warn');
   return options.logJson === true ? createJsonLogger(level) : createTerminalLogger(level);
@@ -132,13 +75,13 @@ export async function openContext(
   options: CommonOptions,
   { dataPath = false, cache = true, ...given }: OpenContextOptions = {},
 ): Promise<OpenedContext> {
-  const threads = availableParallelism();
   const isRemote = parseLocation(options.repo).kind !== 'file';
-  const { indexMemoryBytes, ...memory } = planMemory(memoryLimitOf(options), threads, isRemote);
+  const plan = planMemory(memoryLimitOf(options), availableParallelism(), isRemote);
+  const { threads, indexMemoryBytes, ...memory } = plan;
   const factory = dataPath ? createThreadPool(threads) : undefined;
   const logger = given.logger ?? createLogger(options);
   const client = parseClient(options.client);
-  const password = given.password ?? (await readPassword(options.passwordFile));
+  const password = given.password ?? (await askPassword(options));
   const storage = await openRepositoryStorage(options, logger, { cache });
   try {
     const repository = await openRepository({
@@ -164,11 +107,44 @@ export async function openContext(
   }
 }
 
-/** Aborts on Ctrl-C and SIGTERM; a second Ctrl-C ends at once. */
-export function interruptSignal(): { signal: AbortSignal; dispose: () => void } {
+async function askPassword({ passwordFile }: CommonOptions): Promise<Secret> {
+  using prompt = new PasswordPrompt();
+  return await readPassword(passwordFile, prompt);
+}
+
+/** After an interrupt, without any sign of life for this long, the process ends as it is. */
+const STOPPING_MS_MAX = 30_000;
+const LOOK_EVERY_MS = 500;
+
+/**
+ * Aborts on Ctrl-C and SIGTERM; a second Ctrl-C ends at once. With `moved`, which grows while there is life, an end
+ * that hangs is cut short.
+ */
+export function interruptSignal(moved?: () => number): {
+  signal: AbortSignal;
+  dispose: () => void;
+} {
   const controller = new AbortController();
+  let timer: NodeJS.Timeout | undefined;
+  const watchEnd = (life: () => number): void => {
+    let last = life();
+    let idleMs = 0;
+    timer = setInterval(() => {
+      const now = life();
+      idleMs = now === last ? idleMs + LOOK_EVERY_MS : 0;
+      last = now;
+      if (idleMs < STOPPING_MS_MAX) return;
+      const seconds = STOPPING_MS_MAX / 1000;
+      process.stderr.write(
+        `longshore: interrupted, and nothing has moved for ${seconds} s since: a disk or the storage hangs; ended as it is\n`,
+      );
+      endProcess(ExitCode.interrupted);
+    }, LOOK_EVERY_MS);
+    timer.unref();
+  };
   const onSignal = (name: NodeJS.Signals): void => {
-    if (controller.signal.aborted) process.exit(130);
+    if (controller.signal.aborted) endProcess(ExitCode.interrupted);
+    if (moved) watchEnd(moved);
     controller.abort(new CanceledError(name === 'SIGTERM' ? 'shutdown' : 'user'));
     if (process.stderr.isTTY)
       process.stderr.write('\nstopping; press Ctrl-C again to end at once\n');
@@ -178,6 +154,7 @@ export function interruptSignal(): { signal: AbortSignal; dispose: () => void } 
   return {
     signal: controller.signal,
     dispose: () => {
+      clearInterval(timer);
       process.off('SIGINT', onSignal);
       process.off('SIGTERM', onSignal);
     },

@@ -1,7 +1,16 @@
+import { randomUUID } from 'node:crypto';
 import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
 import { Agent, type AgentOptions } from '../agent/index.ts';
-import { type Clock, isCode, type Logger, Secret } from '../base/index.ts';
+import {
+  type Clock,
+  CodedError,
+  isCode,
+  type Logger,
+  makeDirectories,
+  refusalOf,
+  Secret,
+} from '../base/index.ts';
 import { openStorage } from '../blob/index.ts';
 import { DEFAULT_ENCRYPTION, DEFAULT_HASH, DEFAULT_SPLITTER } from '../codec/index.ts';
 import { parseBackupStorageLocation, repositoryLocation } from '../config/index.ts';
@@ -80,7 +89,10 @@ export class DevEnvironment implements AsyncDisposable {
   }
 
   static async start(options: DevEnvironmentOptions): Promise<DevEnvironment> {
-    await fs.mkdir(options.directory, { recursive: true });
+    await makeDirectories(options.directory, 0o700).catch((cause: unknown) => {
+      const text = `cannot use the directory ${options.directory}: ${refusalOf(cause)}`;
+      throw new CodedError('UNUSABLE_DIRECTORY', text, { cause });
+    });
     const server =
       options.kubeconfig === undefined
         ? await ApiServer.start({
@@ -89,7 +101,7 @@ export class DevEnvironment implements AsyncDisposable {
           })
         : undefined;
     const kubeconfig = options.kubeconfig ?? join(options.directory, 'kubeconfig');
-    if (server) await fs.writeFile(kubeconfig, server.kubeconfig, { mode: 0o600 });
+    if (server) await writePrivate(kubeconfig, server.kubeconfig);
     const environment: DevEnvironment = new DevEnvironment(options, kubeconfig, server);
     await environment.cluster.seed();
     environment.#work.push(environment.cluster.run(environment.#abort.signal));
@@ -157,6 +169,13 @@ export class DevEnvironment implements AsyncDisposable {
     this.client.close();
     await this.#server?.[Symbol.asyncDispose]();
   }
+}
+
+/** A new file that only this user can read: one that is there may be readable by others, or a link. */
+async function writePrivate(path: string, text: string): Promise<void> {
+  const partial = `${path}.${randomUUID()}`;
+  await fs.writeFile(partial, text, { mode: 0o600, flag: 'wx' });
+  await fs.rename(partial, path);
 }
 
 export interface RunningAgent {

@@ -4,7 +4,11 @@ import { formatSource } from '../snapshot/index.ts';
 import type { UploadCounters } from '../uploader/index.ts';
 
 /** The contract of `snapshot create --json` and of each element of `snapshot list --json`. */
-export function snapshotDocument(snapshot: Snapshot, counters?: UploadCounters): object {
+export function snapshotDocument(
+  snapshot: Snapshot,
+  counters?: UploadCounters,
+  more: object = {},
+): object {
   const { id, source, rootEntry, incomplete, description, tags, pins, stats } = snapshot;
   return {
     id,
@@ -32,5 +36,6 @@ export function snapshotDocument(snapshot: Snapshot, counters?: UploadCounters):
         contentsDeduplicated: counters.contentsDeduplicated,
       }),
     },
+    ...more,
   };
 }

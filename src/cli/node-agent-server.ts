@@ -19,6 +19,7 @@ import {
 } from '../kube/index.ts';
 import { createServerLogger, serveStatus } from '../observability/index.ts';
 import { clusterOf, dataMoversOf } from './cluster.ts';
+import { printText } from './output.ts';
 import { interruptSignal } from './context.ts';
 import type { ServerFlags } from './node-agent.ts';
 import { durationFlagMs, UsageError } from './usage-error.ts';
@@ -48,7 +49,7 @@ export async function serve(flags: ServerFlags): Promise<void> {
     namespace,
     dataMovers: dataMoversOf(flags),
     agentSelector: flags.agentSelector,
-    writeLog: (text) => void process.stdout.write(text),
+    writeLog: (text) => printText(text),
     concurrency: concurrencyOf(
       config,
       (selector) => labels !== undefined && matchesSelector(selector, labels),

@@ -10,7 +10,7 @@ export function withCommonOptions(command: Command): Command {
     )
     .option(
       '--password-file <file>',
-      'file that holds the password (else LONGSHORE_PASSWORD, else a prompt)',
+      'file that holds the password, one line end aside (else LONGSHORE_PASSWORD, else a prompt)',
     )
     .option(
       '--client <user@host>',
@@ -18,7 +18,7 @@ export function withCommonOptions(command: Command): Command {
     )
     .option(
       '--memory-limit <size>',
-      'what the process may take, such as 192MiB (default: 256MiB, less where a container has less)',
+      'what the process may take, such as 512MiB; more carries more threads (default: 256MiB, less where a container has less)',
     )
     .option('--upload-limit <rate>', 'bytes per second to the storage, such as 50MiB')
     .option('--download-limit <rate>', 'bytes per second from the storage')

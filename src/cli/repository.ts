@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { Option } from 'commander';
-import { CodedError, formatBytes, formatGoTime } from '../base/index.ts';
+import { CodedError, formatBytes, formatGoTime, type Secret, systemClock } from '../base/index.ts';
 import {
   DEFAULT_ENCRYPTION,
   DEFAULT_HASH,
@@ -15,6 +15,7 @@ import {
   clientName,
   createFormat,
   defaultParameters,
+  loadFormatToChange,
   loadMaintenanceParameters,
   loadSchedule,
   type MaintenanceMode,
@@ -31,10 +32,12 @@ import {
   putPolicy,
   verifyTrees,
 } from '../snapshot/index.ts';
-import { createLogger, interruptSignal, openContext, readPassword } from './context.ts';
+import { createLogger, interruptSignal, openContext } from './context.ts';
+import { NewPassword, PasswordPrompt, readPassword } from './password.ts';
 import { openRepositoryStorage } from './storage-options.ts';
 import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
 import { printJson, printLine, startLiveLine } from './terminal.ts';
+import { UsageError } from './usage-error.ts';
 
 export function addRepositoryCommands(program: Command): void {
   const group = program
@@ -80,7 +83,7 @@ interface CreateOptions {
 }
 
 async function create(options: VerbOptions<CreateOptions>): Promise<void> {
-  const password = await readPassword(options.passwordFile, 'New password: ');
+  const password = await passwordToCreate(options);
   {
     const logger = createLogger(options);
     await using storage = await openRepositoryStorage(options, logger, {
@@ -107,6 +110,12 @@ async function create(options: VerbOptions<CreateOptions>): Promise<void> {
   printLine(`  hash ${parameters.hash}, encryption ${parameters.encryption}`);
   printLine(`  splitter ${parameters.splitter}, format version ${parameters.version}`);
   printLine('Keep the password: without it nothing can be restored.');
+}
+
+async function passwordToCreate({ passwordFile: file }: VerbOptions): Promise<Secret> {
+  using prompt = new PasswordPrompt();
+  const [flag, variable] = ['--password-file', 'LONGSHORE_PASSWORD'];
+  return await new NewPassword({ flag, variable, file, value: environment.password }).read(prompt);
 }
 
 function statusDocument(
@@ -198,7 +207,7 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
   // What is checked is the storage, not a copy of it.
   await using context = await openContext(options, { cache: false });
   const { repository } = context;
-  const interrupt = interruptSignal();
+  const interrupt = interruptSignal(() => repository.moved);
   const counters = { contents: 0, packs: 0, bytesRead: 0 };
   const live = startLiveLine(
     () => `${counters.contents} contents, ${formatBytes(counters.bytesRead)} read`,
@@ -283,7 +292,7 @@ interface MaintainOptions {
 
 async function maintain(options: VerbOptions<MaintainOptions>): Promise<void> {
   await using context = await openContext(options);
-  const interrupt = interruptSignal();
+  const interrupt = interruptSignal(() => context.repository.moved);
   try {
     const report = await runMaintenance(context.repository, {
       mode: options.mode,
@@ -317,17 +326,31 @@ function addChangePassword(group: Command): void {
   verb(group, 'change-password', 'change the password; contents stay as they are', example)
     .option(
       '--new-password-file <file>',
-      'file with the new password (else LONGSHORE_NEW_PASSWORD, else a prompt)',
+      'file with the new password (else LONGSHORE_NEW_PASSWORD, else asked for twice)',
     )
-    .action(async (options: VerbOptions<{ newPasswordFile?: string }>) => {
-      await using context = await openContext(options);
-      const { repository, storage } = context;
-      const newPassword = await readPassword(
-        options.newPasswordFile,
-        'New password: ',
-        environment.newPassword,
-      );
-      await changePassword(storage, repository.format, newPassword);
-      printLine('the password has been changed');
-    });
+    .action(replacePassword);
+}
+
+async function replacePassword(options: VerbOptions<{ newPasswordFile?: string }>): Promise<void> {
+  const wanted = new NewPassword({
+    flag: '--new-password-file',
+    variable: 'LONGSHORE_NEW_PASSWORD',
+    file: options.newPasswordFile,
+    value: environment.newPassword,
+  });
+  using prompt = new PasswordPrompt();
+  const password = await readPassword(options.passwordFile, prompt);
+  const newPassword = await wanted.read(prompt);
+  if (newPassword.reveal() === password.reveal()) {
+    throw new UsageError('the new password is the same as the old one: nothing was changed');
+  }
+  const logger = createLogger(options);
+  await using storage = await openRepositoryStorage(options, logger, { cache: false });
+  const warn = (message: string): void => {
+    logger.warn({ storage: storage.displayName }, message);
+  };
+  const passwords = [password, newPassword] as const;
+  const format = await loadFormatToChange({ storage, clock: systemClock, warn }, passwords);
+  await changePassword(storage, format, newPassword);
+  printLine('the password has been changed');
 }

@@ -10,9 +10,9 @@ import {
   getSnapshot,
   listSnapshots,
   parseSource,
-  readDirectory,
   resolveEntry,
   type Snapshot,
+  streamDirectory,
   USER_TAG_PREFIX,
   verifyTrees,
   walkTree,
@@ -26,11 +26,20 @@ import {
   restoreTree,
 } from '../uploader/index.ts';
 import { interruptSignal, openContext } from './context.ts';
+import { UnreadEntries } from './unread-entries.ts';
 import { UsageError } from './usage-error.ts';
 import { snapshotDocument } from './documents.ts';
 import { ExitCode } from './exit.ts';
+import { isOutputOpen, writeOutput } from './output.ts';
 import { collectPairs, JSON_OPTION, verb, type VerbOptions } from './program.ts';
 import {
+  describeReasons,
+  loadRetentionReasons,
+  removedDocuments,
+  removedLines,
+} from './retention.ts';
+import {
+  JsonList,
   printable,
   printJson,
   printLine,
@@ -108,10 +117,11 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
   const source = options.source
     ? parseSource(options.source)
     : { host: repository.client.hostname, userName: repository.client.username, path: absolute };
-  const interrupt = interruptSignal();
   const counters = newUploadCounters();
+  const interrupt = interruptSignal(() => repository.moved + counters.bytesRead);
   const meter = new RateMeter();
   const before = await lastSizeOf(context.repository, source);
+  const unread = new UnreadEntries();
   const live = startLiveLine(() => {
     const done = counters.bytesRead + counters.cachedBytes;
     const unique = done > 0 ? `, ${Math.round((100 * counters.bytesNew) / done)} % new` : '';
@@ -129,18 +139,25 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
       description: options.description ?? '',
       splitter: options.splitter,
       checkpointIntervalNs,
+      onFailure: (failure) => {
+        unread.add(failure);
+      },
       ...(parallel !== undefined && { parallel }),
     });
     live.stop();
     const snapshot: Snapshot = { ...result.snapshot, id: result.id };
-    if (options.json === true) printJson(snapshotDocument(snapshot, counters));
-    else describeUpload(snapshot, counters);
+    const { removed } = result;
+    if (options.json === true) {
+      const more = { ...unread.document(), removedByPolicy: removedDocuments(removed) };
+      printJson(snapshotDocument(snapshot, counters, more));
+    } else {
+      describeUpload(snapshot, counters);
+      for (const line of removedLines(removed)) printLine(printable(line));
+    }
     if (interrupt.signal.aborted) {
       process.exitCode = ExitCode.interrupted;
     } else if (counters.errors > 0) {
-      const first = result.rootEntry.summary?.errors?.[0];
-      const what = first ? `: ${printable(first.path)}: ${first.error}` : '';
-      process.stderr.write(`longshore: ${counters.errors} entries could not be read${what}\n`);
+      process.stderr.write(`${unread.describe().join('\n')}\n`);
       process.exitCode = ExitCode.partly;
     }
   } finally {
@@ -206,22 +223,42 @@ async function list(options: VerbOptions<ListOptions>): Promise<void> {
         ([key, value]) => tags?.[key] === value || tags?.[USER_TAG_PREFIX + key] === value,
       ),
     );
+  const reasons = await loadRetentionReasons(context.repository, found, context.logger);
   if (options.json === true) {
-    printJson(snapshots.map((snapshot) => snapshotDocument(snapshot)));
+    printJson(
+      snapshots.map((snapshot) => {
+        const retentionReasons = reasons.get(snapshot.id) ?? null;
+        return snapshotDocument(snapshot, undefined, { retentionReasons });
+      }),
+    );
     return;
   }
   printTable(
-    ['ID', 'SOURCE', 'TIME', 'SIZE', 'FILES', 'ROOT', 'NOTE'],
-    snapshots.map(({ id, source, startTimeNs, stats, rootEntry, incomplete }) => [
-      id,
-      formatSource(source),
-      formatGoTime(startTimeNs).slice(0, 19),
-      formatBytes(stats.totalSize),
-      String(rootEntry?.summary?.files ?? 1),
-      rootEntry?.objectId ?? '-',
-      incomplete ?? '',
-    ]),
+    ['ID', 'SOURCE', 'TIME', 'SIZE', 'FILES', 'ROOT', 'KEPT BY', 'NOTE'],
+    snapshots.map((snapshot) => {
+      const { id, source, startTimeNs, stats, rootEntry, incomplete } = snapshot;
+      return [
+        id,
+        formatSource(source),
+        formatGoTime(startTimeNs).slice(0, 19),
+        formatBytes(stats.totalSize),
+        String(rootEntry?.summary?.files ?? 1),
+        rootEntry?.objectId ?? '-',
+        describeReasons(snapshot, reasons.get(id)),
+        noteOf(incomplete, stats),
+      ];
+    }),
   );
+}
+
+function noteOf(incomplete: string | undefined, stats: Snapshot['stats']): string {
+  const { errorCount, ignoredErrorCount } = stats;
+  const notes = [
+    incomplete ?? '',
+    errorCount > 0 ? `${errorCount} not read` : '',
+    ignoredErrorCount > 0 ? `${ignoredErrorCount} not read, ignored` : '',
+  ];
+  return notes.filter((note) => note !== '').join(', ');
 }
 
 function addShow(group: Command): void {
@@ -266,19 +303,23 @@ async function ls(id: string, options: VerbOptions<{ recursive?: boolean }>): Pr
   await using context = await openContext(options);
   const { repository } = context;
   const root = await resolveEntry(repository, id);
-  const documents: object[] = [];
-  const show = (entry: DirectoryEntry, path: string): void => {
-    if (options.json === true) documents.push(entryDocument(entry, path));
-    else printLine(formatEntry(entry, path));
-  };
-  if (root.type !== 'd') show(root, root.name);
+  const json = new JsonList();
+  const show = (entry: DirectoryEntry, path: string): Promise<void> =>
+    options.json === true
+      ? json.add(entryDocument(entry, path))
+      : writeOutput(`${formatEntry(entry, path)}\n`);
+  if (root.type !== 'd') await show(root, root.name);
   else if (options.recursive === true) {
-    for await (const { entry, path } of walkTree(repository, root))
-      if (path !== '') show(entry, path);
+    for await (const { entry, path } of walkTree(repository, root)) {
+      if (!isOutputOpen()) return;
+      if (path !== '') await show(entry, path);
+    }
   } else {
-    for (const entry of await readDirectory(repository, root.objectId)) show(entry, entry.name);
+    for await (const entries of streamDirectory(repository.contents, root.objectId)) {
+      for (const entry of entries) await show(entry, entry.name);
+    }
   }
-  if (options.json === true) printJson(documents);
+  if (options.json === true) await json.end();
 }
 
 function formatEntry(entry: DirectoryEntry, path: string): string {
@@ -302,9 +343,8 @@ function addCat(group: Command): void {
       if (entry.type === 'd')
         throw new CodedError('IS_A_DIRECTORY', `${id} is a directory: use snapshot ls`);
       for await (const bytes of streamObject(context.repository.contents, entry.objectId)) {
-        if (!process.stdout.write(bytes)) {
-          await new Promise((resume) => process.stdout.once('drain', resume));
-        }
+        if (!isOutputOpen()) return;
+        await writeOutput(bytes);
       }
     },
   );
@@ -318,7 +358,7 @@ function addVerify(group: Command): void {
     .option(...JSON_OPTION)
     .action(async (id: string, options: VerbOptions<{ readAll?: boolean }>) => {
       await using context = await openContext(options, { cache: false });
-      const interrupt = interruptSignal();
+      const interrupt = interruptSignal(() => context.repository.moved);
       try {
         const root = await resolveEntry(context.repository, id);
         const result = await verifyTrees(context.repository, [root], {
@@ -396,7 +436,7 @@ async function restore(
   const live = startLiveLine(
     () => `${counters.files} files, ${meter.describe(counters.bytes, total)}`,
   );
-  const interrupt = interruptSignal();
+  const interrupt = interruptSignal(() => repository.moved);
   try {
     const run = options.block === true ? restoreBlocks : restoreTree;
     await run(repository, root, resolve(target), {

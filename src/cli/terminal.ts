@@ -1,16 +1,12 @@
-import { formatBytes, type Logger } from '../base/index.ts';
+import { formatBytes, type Logger, printable } from '../base/index.ts';
+import { printText, writeOutput } from './output.ts';
+
+export { printable };
 
 const LEVELS = ['debug', 'info', 'warn', 'error'] as const;
 type Level = (typeof LEVELS)[number];
 
 let liveLine = '';
-
-/** Names come from volumes: control characters must not reach the terminal. */
-export function printable(text: string): string {
-  return text.replaceAll(/[\u0000-\u001f\u007f-\u009f]/g, (char) => {
-    return `\\x${char.charCodeAt(0).toString(16).padStart(2, '0')}`;
-  });
-}
 
 /** One line for people: `warning: message key=value`. */
 export function createTerminalLogger(minimum: string): Logger {
@@ -85,16 +81,31 @@ export function formatDuration(seconds: number): string {
 
 /** The one document of `--json`; bigints as integers. */
 export function printJson(value: unknown): void {
-  const text = JSON.stringify(
+  printText(`${jsonText(value)}\n`);
+}
+
+const jsonText = (value: unknown): string =>
+  JSON.stringify(
     value,
     (_key, field: unknown) => (typeof field === 'bigint' ? Number(field) : field),
     2,
   );
-  process.stdout.write(`${text}\n`);
+
+/** The same for a list that may be too long for one string: elements are written as they come. */
+export class JsonList {
+  #count = 0;
+
+  async add(value: unknown): Promise<void> {
+    await writeOutput(`${this.#count++ === 0 ? '[' : ','}\n${jsonText(value)}`);
+  }
+
+  async end(): Promise<void> {
+    await writeOutput(this.#count === 0 ? '[]\n' : '\n]\n');
+  }
 }
 
 export function printLine(text: string): void {
-  process.stdout.write(`${text}\n`);
+  printText(`${text}\n`);
 }
 
 /** Columns aligned by their longest cell. */

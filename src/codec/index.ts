@@ -39,7 +39,13 @@ export {
   decompressContent,
   NO_COMPRESSION,
 } from './compression/compression.ts';
-export { ARENA_START, createKernelMemory, Kernels, type Spans } from './wasm/kernels.ts';
+export {
+  ARENA_START,
+  createKernelMemory,
+  Kernels,
+  type Spans,
+  THREADS_MAX,
+} from './wasm/kernels.ts';
 export { Arena, BufferPool, LOOK_BACK_BYTES, type Span } from './arena.ts';
 export {
   type CodecKeys,
@@ -48,9 +54,11 @@ export {
   type DirectoryComparison,
   type DirectoryListing,
   type FileRead,
+  LISTING_ENTRIES_MAX,
   type FileToRead,
   type FileAttributes,
   type NewFile,
+  NO_LONGER_REGULAR,
   type OpenFailure,
   type OpenItem,
   type PackedStream,
@@ -68,4 +76,4 @@ export {
   GO_FLAGS,
   type SameFiles,
 } from './directory-text.ts';
-export { applyAttributes, applyAttributesToDescriptor } from './file-attributes.ts';
+export { applyAttributesToDescriptor, applyAttributesToPinned } from './file-attributes.ts';

@@ -37,6 +37,9 @@ export interface FileToRead {
   readonly sizeBytes: number;
 }
 
+/** What is said of a path where something else has taken a file's place: a pipe, a device, a socket. */
+export const NO_LONGER_REGULAR = 'it is no longer a regular file';
+
 export interface FileRead {
   /** Offset of the file's bytes in the slab. */
   readonly offset: number;
@@ -58,7 +61,11 @@ export interface DirectoryListing {
   readonly targets: readonly (readonly [number, Uint8Array])[];
   /** Entries that went away or could not be looked at. */
   readonly failures: readonly (readonly [number, string, string])[];
+  /** There are more names than were asked for at most, and none is given. */
+  readonly isTooLong?: boolean;
 }
+/** Names of one directory that are held in memory at once, some 1 KB each until they are stored. Our choice. */
+export const LISTING_ENTRIES_MAX = 1 << 15;
 export const STAT_FIELDS = 6;
 
 /** The stream of a directory as it lies in its pack. */
@@ -118,6 +125,8 @@ export interface CodecPool extends AsyncDisposable {
   readonly arena: Arena;
   /** How many tasks can make progress at once. */
   readonly threads: number;
+  /** Grows with every task that is done: life, for those who must tell slow from stuck. */
+  readonly tasksDone: number;
   hash(messages: readonly (readonly Span[])[]): Promise<Uint8Array[]>;
   /** One or two messages, the longer only as far as the shorter goes; see `ContentHasher.hashPartly`. */
   hashPartly(messages: readonly PartialSpans[]): Promise<HashProgress[]>;
@@ -127,7 +136,10 @@ export interface CodecPool extends AsyncDisposable {
   seal(items: readonly SealItem[], address: number): Promise<SealedItem[]>;
   /** Reads whole files one after the other into the slab and hashes each. */
   readFiles(files: readonly FileToRead[], slab: Span): Promise<FileRead[]>;
-  readDirectory(path: string | Uint8Array): Promise<DirectoryListing>;
+  /** With more than `entriesMax` names, it only says so. */
+  readDirectory(path: string | Uint8Array, entriesMax: number): Promise<DirectoryListing>;
+  /** What `lstat` says of these names of a directory: bytes, with a zero behind each. */
+  lookAt(path: string | Uint8Array, names: Uint8Array): Promise<DirectoryListing>;
   /**
    * Reads a directory and compares it with an earlier stream; one that cannot be opened is as if it
    * differed. With any of the `special` names in it, nothing is compared.
@@ -136,9 +148,15 @@ export interface CodecPool extends AsyncDisposable {
     path: string | Uint8Array,
     before: PackedStream,
     special: readonly string[],
+    entriesMax: number,
   ): Promise<DirectoryComparison>;
   /** Decrypts, decompresses and writes to files; returns what failed, by code or system error. */
   open(items: readonly OpenItem[]): Promise<OpenFailure[]>;
+  /** Gives what a descriptor is of its attributes; it may be one that `O_PATH` opened, of a symlink itself. */
+  setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): Promise<void>;
+  /** Flushes the file system that a descriptor is on; false where that cannot be done. */
+  syncFilesystem(descriptor: number): Promise<boolean>;
+  /** Ends the threads; one that the kernel does not let go is left behind after a while. */
   close(): Promise<void>;
 }
 

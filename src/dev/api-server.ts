@@ -1,7 +1,10 @@
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { createServer, type Server } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import { type Clock, messageOf, systemClock } from '../base/index.ts';
 import { apiVersionOf, type KubeObject, type Resource } from '../kube/index.ts';
+import { type Certificate, makeCertificate } from './certificate.ts';
+import { Guard } from './guard.ts';
 import { ApiError, type Selection, Store, type Stored } from './store.ts';
 import { isTableWanted, tableOf } from './table.ts';
 import { discovery } from './discovery.ts';
@@ -21,19 +24,23 @@ const BOOKMARK_MS = 30_000;
 const INITIAL_EVENTS_END = { 'k8s.io/initial-events-end': 'true' };
 
 /**
- * A Kubernetes API over HTTP in this process, as far as a node-agent and kubectl ask for it: for the demo and for
- * tests that shall run with npm alone. It passes the same contract suite as the real one.
+ * A Kubernetes API in this process, as far as a node-agent and kubectl ask for it: for the demo and for
+ * tests that shall run with npm alone. It passes the same contract suite as the real one. It listens on the loopback
+ * device, and answers only whom its kubeconfig was given to.
  */
 export class ApiServer implements AsyncDisposable {
   readonly store: Store;
   readonly #server: Server;
   readonly #options: ApiServerOptions;
   readonly #streams = new Set<ServerResponse>();
+  readonly #guard = new Guard();
+  readonly #certificate: Certificate = makeCertificate(Number(systemClock.nowNs() / 1_000_000n));
 
   private constructor(options: ApiServerOptions) {
     this.#options = options;
     this.store = new Store(options.clock ?? systemClock);
-    this.#server = createServer((request, response) => {
+    const { key, certificate: cert } = this.#certificate;
+    this.#server = createServer({ key, cert }, (request, response) => {
       void this.#answer(request, response);
     });
   }
@@ -48,10 +55,10 @@ export class ApiServer implements AsyncDisposable {
   }
 
   get url(): string {
-    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
+    return `https://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
   }
 
-  /** What kubectl and the agents are given. */
+  /** What kubectl and the agents are given. It holds the token: for files that only the user can read. */
   get kubeconfig(): string {
     return JSON.stringify(
       {
@@ -60,11 +67,16 @@ export class ApiServer implements AsyncDisposable {
         'current-context': 'longshore-dev',
         clusters: [
           {
-            name: 'longshore-dev', // client-node wants that said before it speaks HTTP.
-            cluster: { server: this.url, 'insecure-skip-tls-verify': true },
+            name: 'longshore-dev',
+            cluster: {
+              server: this.url,
+              'certificate-authority-data': Buffer.from(this.#certificate.certificate).toString(
+                'base64',
+              ),
+            },
           },
         ],
-        users: [{ name: 'dev', user: { token: 'dev' } }],
+        users: [{ name: 'dev', user: { token: this.#guard.token } }],
         contexts: [
           {
             name: 'longshore-dev',
@@ -86,12 +98,15 @@ export class ApiServer implements AsyncDisposable {
   async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
     try {
       const url = new URL(request.url ?? '/', 'http://localhost');
-      const body = await readBody(request);
+      this.#guard.admit(request, url.pathname);
+      const body = await readBody(request, this.#guard);
       this.#route({ request, response, url, body });
     } catch (error) {
       const known = error instanceof ApiError;
       const code = known ? error.code : 500;
       const reason = known ? error.reason : 'InternalError';
+      // What is left of a body that was not read must not be taken for the next request.
+      response.shouldKeepAlive = request.complete;
       if (!response.headersSent) send(response, code, statusOf(code, reason, messageOf(error)));
       else response.destroy();
     }
@@ -260,10 +275,11 @@ const selectionOf = (url: URL, namespace: string | undefined): Selection => ({
   fieldSelector: url.searchParams.get('fieldSelector') ?? undefined,
 });
 
-async function readBody(request: IncomingMessage): Promise<unknown> {
+async function readBody(request: IncomingMessage, guard: Guard): Promise<unknown> {
   const parts: Buffer[] = [];
   let length = 0;
   for await (const part of request) {
+    if (length === 0) guard.admitBody(request);
     length += (part as Buffer).length;
     if (length > BODY_BYTES_MAX) throw new ApiError(413, 'RequestEntityTooLarge', 'too large');
     parts.push(part as Buffer);
@@ -273,7 +289,7 @@ async function readBody(request: IncomingMessage): Promise<unknown> {
   try {
     return JSON.parse(text);
   } catch {
-    // Server-side apply sends YAML, of which JSON is a part that kubectl does not use.
+    // Server-side apply may send YAML beside its part that is JSON.
     throw new ApiError(415, 'UnsupportedMediaType', 'only JSON is understood here');
   }
 }

@@ -32,6 +32,12 @@ export interface PodRunnerOptions {
   readonly startMs?: number;
 }
 
+/**
+ * What a pod may set for its process: the variables of data movers. A container keeps the rest to itself, but here
+ * NODE_OPTIONS, LD_PRELOAD, PATH, cache folders and settings of cloud libraries would run other code on this machine.
+ */
+const ALLOWED_VARIABLES = /^(NODE_NAME|VELERO_NAMESPACE|LONGSHORE_[A-Z0-9_]+)$/;
+
 interface Running {
   readonly child: ChildProcess;
   readonly uid: string;
@@ -122,7 +128,7 @@ export class PodRunner {
     for (const volume of pod.spec.volumes ?? []) {
       const claimName = volume.persistentVolumeClaim?.claimName;
       if (claimName === undefined) {
-        const scratch = join(directory, `${pod.metadata.uid}-${volume.name}`);
+        const scratch = join(directory, `${pod.metadata.uid}-${volume.name.replaceAll('/', '_')}`);
         await fs.mkdir(scratch, { recursive: true });
         found.set(volume.name, scratch);
         continue;
@@ -149,13 +155,17 @@ export class PodRunner {
     ];
     const terminationLog = join(directory, `${uid}.termination`);
     await fs.writeFile(terminationLog, '');
+    const wanted = container.env ?? [];
+    const leftOut = wanted.filter(({ name: key }) => !ALLOWED_VARIABLES.test(key));
     const own = Object.fromEntries(
-      (container.env ?? []).map(({ name: key, value, valueFrom }) => {
-        const field = valueFrom?.fieldRef?.fieldPath;
-        if (field === 'spec.nodeName') return [key, node];
-        if (field === 'metadata.namespace') return [key, namespace];
-        return [key, replace(value ?? '')];
-      }),
+      wanted
+        .filter((variable) => !leftOut.includes(variable))
+        .map(({ name: key, value, valueFrom }) => {
+          const field = valueFrom?.fieldRef?.fieldPath;
+          if (field === 'spec.nodeName') return [key, node];
+          if (field === 'metadata.namespace') return [key, namespace];
+          return [key, replace(value ?? '')];
+        }),
     );
     const child = spawn(command, args, {
       env: { ...own, ...environment, LONGSHORE_TERMINATION_LOG: terminationLog },
@@ -164,6 +174,10 @@ export class PodRunner {
     const key = keyOf(pod.metadata);
     this.#running.set(key, { child, uid });
     const log = createWriteStream(this.logPath(name), { flags: 'a' });
+    if (leftOut.length > 0) {
+      const names = leftOut.map(({ name: key }) => key).join(', ');
+      log.write(`left out of the environment: ${names}\n`);
+    }
     child.stdout.pipe(log);
     child.stderr.pipe(log);
     child.on('close', (code, signalName) => {

@@ -56,6 +56,8 @@ export function resourceAt(path: string): ResourcePlace | undefined {
     .split('/')
     .filter((part) => part !== '')
     .map(decodeURIComponent);
+  // No object has such a name, and the logs of pods are files that are named after them.
+  if (parts.some((part) => /^\.{1,2}$|\//.test(part))) return undefined;
   const group = parts[0] === 'api' ? '' : parts[1];
   const rest = parts.slice(parts[0] === 'api' ? 2 : 3);
   let namespace: string | undefined;

@@ -68,6 +68,11 @@ export class Store {
     const metadata = { ...object.metadata };
     if (!metadata.name && metadata.generateName) metadata.name = metadata.generateName + suffix();
     if (!metadata.name) throw new ApiError(422, 'Invalid', 'name or generateName is required');
+    // As for every kind (apimachinery: IsValidPathSegmentName); files are named after objects here too.
+    if (/^\.{1,2}$|[/%]/.test(metadata.name)) {
+      const text = `metadata.name: Invalid value: "${metadata.name}": not a part of a path`;
+      throw new ApiError(422, 'Invalid', `${resource.plural} is invalid: ${text}`);
+    }
     if (resource.namespaced) metadata.namespace = namespace ?? 'default';
     const key = keyOf(metadata.namespace, metadata.name);
     if (this.#of(resource).has(key)) {

@@ -1,13 +1,20 @@
-import { CodedError } from '../base/index.ts';
+import { asError, CodedError } from '../base/index.ts';
 
 export interface Progress {
   readonly totalBytes: number;
   readonly doneBytes: number;
 }
 
-interface Sample extends Progress {
-  /** Anything that moves while there is life: bytes stored, files made. */
-  readonly movedBytes: number;
+/** What a move depends on right now, as far as it is known: the volume, the storage, or the volume's last flush. */
+export type WaitsFor = 'volume' | 'storage' | 'disk';
+
+interface Sample {
+  readonly doneBytes: number;
+  /** Undefined before it is known: nothing is reported then. */
+  readonly totalBytes: number | undefined;
+  /** Anything that changes while there is life: bytes, entries, answers of the storage, tasks of threads. */
+  readonly moved: number;
+  readonly waitsFor: WaitsFor;
 }
 
 export interface ProgressOptions {
@@ -15,42 +22,89 @@ export interface ProgressOptions {
   readonly onProgress: (progress: Progress) => void;
   readonly progressIntervalMs: number;
   readonly stallMs: number;
+  readonly graceMs?: number;
+  /** For the message. */
+  readonly path: string;
 }
 
 export interface ProgressWatch {
-  /** Runs the move with a signal that also ends it when it stalls. */
+  /**
+   * Runs the move with a signal that also ends it when it stalls. One that does not end then, since a thread of it is
+   * blocked in the kernel, is left behind: the caller goes on with the error, and has to end the process.
+   */
   run<T>(task: (signal: AbortSignal) => Promise<T>): Promise<T>;
+  /** Why the move was ended, when it stalled. */
+  readonly stalled: Error | undefined;
   /** The last report: done is the total. */
   finish(totalBytes: number): void;
   stop(): void;
 }
 
+/** Our choice: a flush of what was stored so far takes seconds, and each answer of the storage starts it anew. */
+const GRACE_MS = 30_000;
+/** A request has time limits and tries of its own, 24 minutes at most: it always ends, and says what was wrong. */
+const STORAGE_MS = 30 * 60_000;
+/** A disk writes back what it was given, and tells nothing until it is done: at 10 MB/s 36 GB in an hour. */
+const FLUSH_MS = 60 * 60_000;
+
 /** Reports progress at a bounded rate, the first at once, never going back, and notices when nothing moves any more. */
 export function watchProgress(options: ProgressOptions, sample: () => Sample): ProgressWatch {
-  const { onProgress, progressIntervalMs, stallMs } = options;
-  const stall = new AbortController();
-  let done = 0;
-  let seen = '';
-  let movedMs = performance.now();
-  const look = (): void => {
-    const { doneBytes, totalBytes, movedBytes } = sample();
-    done = Math.max(done, doneBytes);
-    const now = `${doneBytes} ${movedBytes}`;
-    if (now !== seen) movedMs = performance.now();
-    seen = now;
-    if (performance.now() - movedMs > stallMs) stall.abort(stalled(stallMs));
-    else onProgress({ totalBytes: Math.max(totalBytes, done), doneBytes: done });
+  const { onProgress, progressIntervalMs, stallMs, graceMs = GRACE_MS, signal } = options;
+  const limits = {
+    volume: stallMs,
+    storage: Math.max(stallMs, STORAGE_MS),
+    disk: Math.max(stallMs, FLUSH_MS),
   };
-  const timer = setInterval(look, Math.min(progressIntervalMs, stallMs));
+  const stall = new AbortController();
+  const either = AbortSignal.any([signal, stall.signal]);
+  const leave = Promise.withResolvers<never>();
+  leave.promise.catch(() => undefined);
+  let done = 0;
+  let seen = Number.NaN;
+  let idleMs = 0;
+  let isEnding = false;
+  const intervalMs = Math.min(progressIntervalMs, stallMs, graceMs);
+  let lookedMs = performance.now();
+  const look = (): void => {
+    const { doneBytes, totalBytes, moved, waitsFor } = sample();
+    const nowMs = performance.now();
+    // While the process itself was stopped nothing could move: a long pause counts as a short one.
+    idleMs = moved === seen ? idleMs + Math.min(nowMs - lookedMs, 2 * intervalMs) : 0;
+    lookedMs = nowMs;
+    seen = moved;
+    if (!isEnding && either.aborted) {
+      isEnding = true;
+      idleMs = 0;
+    }
+    if (isEnding) {
+      if (idleMs >= graceMs) leave.reject(asError(either.reason));
+      return;
+    }
+    if (idleMs > limits[waitsFor]) {
+      stall.abort(stalledError(idleMs, waitsFor, options.path));
+      return;
+    }
+    done = Math.max(done, doneBytes);
+    if (totalBytes !== undefined) {
+      onProgress({ totalBytes: Math.max(totalBytes, done), doneBytes: done });
+    }
+  };
+  const timer = setInterval(look, intervalMs);
   look();
+  const stalled = (): Error | undefined =>
+    stall.signal.aborted && !signal.aborted ? asError(stall.signal.reason) : undefined;
   return {
     async run(task) {
+      const running = task(either);
+      running.catch(() => undefined);
       try {
-        return await task(AbortSignal.any([options.signal, stall.signal]));
-      } finally {
-        // A stalled upload ends as one that was cut short, without an error of its own.
-        if (stall.signal.aborted && !options.signal.aborted) stall.signal.throwIfAborted();
+        return await Promise.race([running, leave.promise]);
+      } catch (error) {
+        throw stalled() ?? error;
       }
+    },
+    get stalled() {
+      return stalled();
     },
     finish(totalBytes) {
       onProgress({ totalBytes, doneBytes: totalBytes });
@@ -61,8 +115,13 @@ export function watchProgress(options: ProgressOptions, sample: () => Sample): P
   };
 }
 
-const stalled = (stallMs: number): CodedError =>
-  new CodedError(
-    'STALLED',
-    `no byte was read or stored for ${Math.round(stallMs / 1000)} s: the volume or the storage hangs`,
-  );
+function stalledError(idleMs: number, waitsFor: WaitsFor, path: string): CodedError {
+  const causes = {
+    volume: `the volume at ${path} hangs; see that its storage answers`,
+    storage: "the repository's storage does not answer; see that it can be reached",
+    disk: `all is written, but the volume at ${path} does not flush it to disk; see that its storage answers`,
+  };
+  const seconds = Math.round(idleMs / 1000);
+  const text = `nothing has moved for ${seconds} s: ${causes[waitsFor]}, then try again`;
+  return new CodedError('STALLED', text, { facts: { waitsFor } });
+}

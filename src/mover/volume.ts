@@ -1,7 +1,6 @@
-import { statSync } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { CanceledError, CodedError, formatBytes, type Logger } from '../base/index.ts';
+import { CanceledError, CodedError, formatBytes, type Logger, printable } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 import {
   getSnapshot,
@@ -19,7 +18,7 @@ import {
   restoreBlocks,
   restoreTree,
 } from '../uploader/index.ts';
-import { type Progress, watchProgress } from './progress.ts';
+import { type Progress, type ProgressWatch, watchProgress } from './progress.ts';
 
 /** Who asks: part of the path that snapshots are recorded under, and a tag (Velero: pkg/uploader/types.go). */
 export const REQUESTOR = 'snapshot-data-upload-download';
@@ -44,8 +43,10 @@ export interface VolumeMoveOptions {
   /** Called at a bounded rate, never going back; a last time with all done. */
   readonly onProgress: (progress: Progress) => void;
   readonly progressIntervalMs: number;
-  /** Without a byte read, restored or stored for this long, the move fails. */
+  /** When nothing moves for this long, no byte, no entry, no answer of the storage, the move fails. */
   readonly stallMs: number;
+  /** What an ended move may take to stop without any sign of life, before it is left behind; default 30 s. */
+  readonly graceMs?: number;
 }
 
 export interface BackupVolumeOptions extends VolumeMoveOptions {
@@ -76,27 +77,35 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
   const { repository, path, isBlock, logger, config } = options;
   const source = volumeSource(options.sourceNamespace, options.sourcePvc);
   const parallel = countOf(config, 'ParallelFilesUpload');
-  await assertVolume(path, isBlock);
-  await putPolicy(repository, source, volumePolicy(parallel));
-  await repository.flush();
   const counters = newUploadCounters();
-  const estimate = await estimatedBytes(options, source);
+  let estimate: number | undefined;
+  const unread: UnreadEntry[] = [];
   const progress = watchProgress(options, () => {
-    const done = counters.bytesRead + counters.cachedBytes;
+    const doneBytes = counters.bytesRead + counters.cachedBytes;
+    const entries = counters.files + counters.cachedFiles + counters.directories + counters.skipped;
+    const checked = entries + counters.errors + counters.objectsChecked;
     return {
-      doneBytes: done,
-      totalBytes: Math.max(estimate, done),
-      movedBytes: counters.bytesPacked,
+      doneBytes,
+      totalBytes: estimate === undefined ? undefined : Math.max(estimate, doneBytes),
+      moved: doneBytes + counters.bytesPacked + checked + repository.moved,
+      waitsFor: repository.isWaitingForStorage ? 'storage' : 'volume',
     };
   });
   try {
-    const result = await progress.run((signal) =>
-      createSnapshot(repository, path, {
+    const { id, snapshot } = await progress.run(async (signal) => {
+      await assertVolume(path, isBlock);
+      await putPolicy(repository, source, volumePolicy(parallel));
+      await repository.flush();
+      estimate = await estimatedBytes(options, source);
+      return createSnapshot(repository, path, {
         source,
         logger,
         signal,
         counters,
         block: isBlock,
+        onFailure: ({ error, ignored }) => {
+          if (!ignored && unread.length < ERRORS_SHOWN_MAX) unread.push(error);
+        },
         description: 'Kopia Uploader',
         pins: [PIN],
         tags: {
@@ -104,16 +113,13 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
           'snapshot-uploader': UPLOADER,
           'velero.io/async-operation-id': options.operationId,
         },
+        accept: (_root, { errors }) => {
+          if (errors > 0) throw incomplete(errors, unread);
+        },
         ...(parallel !== undefined && { parallel }),
-      }),
-    );
-    const { id, snapshot, rootEntry } = result;
-    if (snapshot.incomplete !== undefined) throw new CanceledError('user');
-    if (counters.errors > 0) {
-      repository.manifests.delete(id);
-      await repository.flush();
-      throw incomplete(counters.errors, rootEntry.summary?.errors ?? []);
-    }
+      });
+    });
+    if (snapshot.incomplete !== undefined) throw endOf(progress);
     const totalBytes = snapshot.stats.totalSize;
     progress.finish(totalBytes);
     const incrementalBytes = isBlock ? counters.bytesNew : totalBytes - counters.cachedBytes;
@@ -123,13 +129,26 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
   }
 }
 
-function incomplete(
-  count: number,
-  errors: readonly { readonly path: string; readonly error: string }[],
-): CodedError {
-  const shown = errors
-    .slice(0, ERRORS_SHOWN_MAX)
-    .map(({ path, error }) => `Error when processing ${path}: ${error}`);
+/** A stalled upload ends as one that was cut short, without an error of its own. */
+const endOf = (progress: ProgressWatch): Error => progress.stalled ?? new CanceledError('user');
+
+interface UnreadEntry {
+  readonly path: string;
+  readonly error: string;
+}
+
+/** A message ends up in the CR and in Events: it is short, whatever the volume holds. */
+const SHOWN_CHARS_MAX = 120;
+
+function shorten(text: string): string {
+  const shown = printable(text);
+  return shown.length > SHOWN_CHARS_MAX ? `${shown.slice(0, SHOWN_CHARS_MAX)}...` : shown;
+}
+
+function incomplete(count: number, errors: readonly UnreadEntry[]): CodedError {
+  const shown = errors.map(
+    ({ path, error }) => `Error when processing ${shorten(path)}: ${shorten(error)}`,
+  );
   if (count > shown.length) shown.push('too many errors, ignored...');
   const text = `Failed to run kopia backup: ${shown.join('\n')}`;
   return new CodedError('VOLUME_INCOMPLETE', text);
@@ -149,29 +168,37 @@ export async function restoreVolume(
   const { repository, path, isBlock, logger, config, snapshotId } = options;
   countOf(config, 'ParallelFilesDownload');
   const sparse = flagOf(config, 'WriteSparseFiles');
-  await assertVolume(path, isBlock);
-  const { rootEntry, stats } = await getSnapshot(repository, snapshotId);
-  if (!rootEntry) throw new CodedError('DAMAGED_SNAPSHOT', `snapshot ${snapshotId} has no root`);
   const counters = newRestoreCounters();
-  const total = rootEntry.summary?.size ?? stats.totalSize;
-  const progress = watchProgress(options, () => ({
-    doneBytes: Math.min(counters.bytes, total),
-    totalBytes: total,
-    movedBytes: counters.bytes + counters.files,
-  }));
+  let total: number | undefined;
+  const progress = watchProgress(options, () => {
+    const { bytes, files, directories, symlinks, skipped, errors, isFlushing } = counters;
+    return {
+      doneBytes: Math.min(bytes, total ?? 0),
+      totalBytes: total,
+      moved: bytes + files + directories + symlinks + skipped + errors + repository.moved,
+      waitsFor: isFlushing ? 'disk' : repository.isWaitingForStorage ? 'storage' : 'volume',
+    };
+  });
   try {
-    const restore = isBlock ? restoreBlocks : restoreTree;
-    await progress.run((signal) =>
-      restore(repository, rootEntry, path, {
+    await progress.run(async (signal) => {
+      await assertVolume(path, isBlock);
+      const { rootEntry, stats } = await getSnapshot(repository, snapshotId);
+      if (!rootEntry) {
+        throw new CodedError('DAMAGED_SNAPSHOT', `snapshot ${snapshotId} has no root`);
+      }
+      total = rootEntry.summary?.size ?? stats.totalSize;
+      const restore = isBlock ? restoreBlocks : restoreTree;
+      await restore(repository, rootEntry, path, {
         logger,
         signal,
         counters,
         overwrite: 'always',
         sparse,
-      }),
-    );
-    progress.finish(total);
-    return { totalBytes: total };
+      });
+    });
+    const totalBytes = total ?? 0;
+    progress.finish(totalBytes);
+    return { totalBytes };
   } finally {
     progress.stop();
   }
@@ -224,7 +251,8 @@ async function estimatedBytes(
     const stat = await fs.stat(path);
     return stat.isBlockDevice() ? deviceBytes(path) : stat.size;
   }
-  if (statSync(path).dev !== statSync(dirname(path)).dev) {
+  const [volume, above] = await Promise.all([fs.stat(path), fs.stat(dirname(path))]);
+  if (volume.dev !== above.dev) {
     const { blocks, bfree, bsize } = await fs.statfs(path);
     return (blocks - bfree) * bsize;
   }

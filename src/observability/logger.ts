@@ -3,7 +3,14 @@ import { type Logger, rfc3339Seconds, systemClock } from '../base/index.ts';
 
 /** Structured logs on stderr, one JSON object a line. */
 export function createJsonLogger(level: string): Logger {
-  return pino({ level, base: null, timestamp: pino.stdTimeFunctions.isoTime }, pino.destination(2));
+  return pino({ level, base: null, timestamp: pino.stdTimeFunctions.isoTime }, destination(2));
+}
+
+/** A log that cannot be written, as on a full disk, is no reason to end a backup. */
+function destination(descriptor: 1 | 2): ReturnType<typeof pino.destination> {
+  const stream = pino.destination(descriptor);
+  stream.on('error', () => undefined);
+  return stream;
 }
 
 const LEVELS = ['debug', 'info', 'warn', 'error'] as const;
@@ -18,7 +25,7 @@ export function createServerLogger(level: string, format: string): Logger {
   if (format === 'json') {
     const formatters = { level: (label: string): object => ({ level: label }) };
     const timestamp = (): string => `,"time":"${new Date().toISOString()}"`;
-    return pino({ level: name, base: null, timestamp, formatters }, pino.destination(1));
+    return pino({ level: name, base: null, timestamp, formatters }, destination(1));
   }
   const least = Math.max(0, LEVELS.indexOf(name as Level));
   const write =

@@ -6,6 +6,7 @@ export {
   DEFAULT_MEMORY_BYTES,
   MEMORY_BYTES_MIN,
   type MemoryPlan,
+  planBytes,
   planMemory,
 } from './memory-plan.ts';
 export {
@@ -18,16 +19,18 @@ export {
   Repository,
   SLAB_BYTES,
 } from './repository.ts';
+export { changePassword, loadFormatToChange } from './format/change-password.ts';
+export { createFormat, type NewFormat } from './format/create-format.ts';
 export {
   BLOBCFG_BLOB,
-  changePassword,
-  createFormat,
   type Format,
   FORMAT_BLOB,
-  type NewFormat,
+  loadFormat,
+  type OpenFormatOptions,
 } from './format/format-blob.ts';
 export type { EpochParameters, RepositoryParameters } from './format/parameters.ts';
 export type { IndexEntry } from './index/entry.ts';
+export { ScratchFile } from './index/scratch-file.ts';
 export {
   type ContentId,
   contentIdOf,
@@ -41,7 +44,6 @@ export type { NewContent, WriteSession } from './content/write-session.ts';
 export { encodeIndirect, endOf, type IndirectEntry } from './object/indirect.ts';
 export { isDirectoryObject, objectId, type ObjectId, parseObjectId } from './object/object-id.ts';
 export {
-  listIndexContents,
   lengthOf,
   listPieces,
   type ObjectPiece,
@@ -50,8 +52,16 @@ export {
   readRange,
   singly,
   streamObject,
+  visitContents,
 } from './object/object-reader.ts';
-export { finishObject, writeObject, type WriteObjectOptions } from './object/object-writer.ts';
+export {
+  finishObject,
+  type ObjectMark,
+  ObjectWriter,
+  writeMarked,
+  writeObject,
+  type WriteObjectOptions,
+} from './object/object-writer.ts';
 export {
   type Labels,
   latestManifest,

@@ -1,7 +1,10 @@
 import { CodedError, formatBytes } from '../base/index.ts';
+import { THREADS_MAX } from '../codec/index.ts';
 
 /** What a process takes of a memory budget for its data path; the rest of the budget is the process itself. */
 export interface MemoryPlan {
+  /** Worker threads: at most one for each CPU, fewer where the budget does not carry them. */
+  readonly threads: number;
   /** Slabs that volume bytes are read into. */
   readonly slabCount: number;
   /** Packs of file data that are filled at once. */
@@ -27,25 +30,59 @@ const SLABS_MIN = 7;
 /** The library of a cloud storage and its connections. Measured with S3, the largest. */
 const REMOTE_BYTES = 32 * MIB;
 
-/** Shares a budget out. Throws `MEMORY_LIMIT_TOO_LOW`. */
-export function planMemory(limitBytes: number, threads: number, isRemote = false): MemoryPlan {
+/** The least for indexes in memory; beyond it they take a tenth of what the process leaves. */
+const INDEX_MIB_MIN = 8;
+/** Packs of data for so many threads. Our choice: sealing is the smaller part of their work, and puts hold packs too. */
+const dataPacksOf = (threads: number): number => Math.max(1, Math.ceil(threads / 2) - 1);
+
+/**
+ * Shares a budget out. Threads come first, each with its part of the slabs and lanes that it needs to be
+ * of use; the rest becomes further packs and slabs. A budget that does not even carry one thread gets the
+ * least that works ({@link planBytes} tells how much). Throws `MEMORY_LIMIT_TOO_LOW`.
+ */
+export function planMemory(limitBytes: number, cpus: number, isRemote = false): MemoryPlan {
   if (limitBytes < MEMORY_BYTES_MIN) {
     const least = formatBytes(MEMORY_BYTES_MIN);
     const text = `a memory limit of ${formatBytes(limitBytes)} is too low; at least ${least} are needed`;
     throw new CodedError('MEMORY_LIMIT_TOO_LOW', text);
   }
-  const free =
-    (limitBytes - PROCESS_BYTES - (isRemote ? REMOTE_BYTES : 0) - threads * THREAD_BYTES) / MIB;
-  const indexMib = clamp(free / 10, 8, 512);
-  const forPacks = free - indexMib - SLABS_MIN * SLAB_MIB;
+  const available = (limitBytes - processBytes(isRemote)) / MIB;
+  let threads = clamp(cpus, 1, THREADS_MAX);
+  while (threads > 1 && leastMib(threads) > available) threads--;
+  const free = available - threads * (THREAD_BYTES / MIB);
+  const rest = available - leastMib(threads);
+  const indexMib = clamp(INDEX_MIB_MIN + rest / 10, INDEX_MIB_MIN, 512);
+  const leastSlabs = slabsOf(threads);
+  const forPacks = free - indexMib - leastSlabs * SLAB_MIB;
   // One is for metadata; packs of data use it too, while nobody else does.
   const dataPacks = Math.max(1, Math.floor(forPacks / PACK_MIB) - 1);
   const dataLanes = clamp(dataPacks, 1, threads);
   const packsInFlight = clamp(dataPacks - dataLanes, 0, 8);
   const left = forPacks - (dataLanes + packsInFlight + 1) * PACK_MIB;
   const slabsMax = 8 + 4 * threads;
-  const slabCount = clamp(SLABS_MIN + Math.floor(left / SLAB_MIB), SLABS_MIN, slabsMax);
-  return { slabCount, dataLanes, packsInFlight, indexMemoryBytes: Math.floor(indexMib) * MIB };
+  const slabCount = clamp(leastSlabs + Math.floor(left / SLAB_MIB), leastSlabs, slabsMax);
+  const indexMemoryBytes = Math.floor(indexMib) * MIB;
+  return { threads, slabCount, dataLanes, packsInFlight, indexMemoryBytes };
+}
+
+/** What a plan takes when all of it is in use, the process itself included. */
+export function planBytes(plan: MemoryPlan, isRemote = false): number {
+  const { threads, slabCount, dataLanes, packsInFlight, indexMemoryBytes } = plan;
+  const packs = dataLanes + packsInFlight + 1;
+  const buffers = (slabCount * SLAB_MIB + packs * PACK_MIB) * MIB;
+  return processBytes(isRemote) + threads * THREAD_BYTES + indexMemoryBytes + buffers;
+}
+
+const processBytes = (isRemote: boolean): number => PROCESS_BYTES + (isRemote ? REMOTE_BYTES : 0);
+
+/** A slab for each thread and some being read, so that threads do not wait for the disk. */
+const slabsOf = (threads: number): number => Math.max(SLABS_MIN, threads + 3);
+
+/** What so many threads take at least, with all that they need. */
+function leastMib(threads: number): number {
+  const packs = 1 + dataPacksOf(threads);
+  const slabs = slabsOf(threads);
+  return threads * (THREAD_BYTES / MIB) + slabs * SLAB_MIB + packs * PACK_MIB + INDEX_MIB_MIN;
 }
 
 const clamp = (value: number, low: number, high: number): number =>

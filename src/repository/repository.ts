@@ -1,13 +1,14 @@
 import {
   type Clock,
   type Logger,
+  messageOf,
   type RandomBytes,
   randomBytes,
   type Secret,
   silentLogger,
   systemClock,
 } from '../base/index.ts';
-import type { BlobStorage, PutOptions } from '../blob/index.ts';
+import { type BlobStorage, type PutOptions, type StorageActivity, watched } from '../blob/index.ts';
 import {
   Arena,
   type CodecPool,
@@ -57,7 +58,7 @@ export interface OpenRepositoryOptions {
 export interface DataPathOptions {
   factory: CodecPoolFactory;
   threads: number;
-  memory: Omit<MemoryPlan, 'indexMemoryBytes'>;
+  memory: Omit<MemoryPlan, 'indexMemoryBytes' | 'threads'>;
 }
 
 /** One read of a large file, one batch of small ones. Our choice: larger ones leave the cache, smaller ones cost messages. */
@@ -65,6 +66,8 @@ export const SLAB_BYTES = 4 << 20;
 /** The longest chunk of any splitter that a policy may name (8M, twice). */
 const CONTENT_BYTES_MAX = 16 << 20;
 const INDEX_MEMORY_BYTES = 48 << 20;
+/** Without a data path: one pack of data, one of metadata, and two being put. */
+const HEAP_PACKS = 4;
 
 /** The threads and their memory, as far as they are up. */
 export interface DataPath {
@@ -88,10 +91,17 @@ export class Repository implements AsyncDisposable {
   readonly random: RandomBytes;
   readonly logger: Logger;
   readonly dataPath: DataPath | undefined;
+  readonly #activity: StorageActivity;
 
   constructor(
-    parts: Omit<Repository, 'flush' | 'close' | 'splitter' | typeof Symbol.asyncDispose>,
+    parts: Omit<
+      Repository,
+      'isWaitingForStorage' | 'moved' | 'flush' | 'close' | 'splitter' | typeof Symbol.asyncDispose
+    > & {
+      activity: StorageActivity;
+    },
   ) {
+    this.#activity = parts.activity;
     this.storage = parts.storage;
     this.format = parts.format;
     this.codec = parts.codec;
@@ -109,10 +119,25 @@ export class Repository implements AsyncDisposable {
     return splitterSpec(this.format.parameters.splitter);
   }
 
-  /** Makes all that was written before the call durable. */
+  /** Grows while there is life: with every answer of the storage, every task of a thread. */
+  get moved(): number {
+    return this.#activity.answers + (this.dataPath?.pool.tasksDone ?? 0);
+  }
+
+  get isWaitingForStorage(): boolean {
+    return this.#activity.pending > 0;
+  }
+
+  /** Makes all that was written before the call durable. Merges the contents of manifests when they are many. */
   async flush(): Promise<void> {
     await this.manifests.writePending();
     await this.contents.flush();
+    try {
+      if (await this.manifests.compact()) await this.contents.flush();
+    } catch (error) {
+      // What the caller wanted is durable; the next writer tries again.
+      this.logger.warn({ error: messageOf(error) }, 'merging the contents of manifests failed');
+    }
   }
 
   /** Ends the threads; what was not flushed is given up. */
@@ -135,7 +160,8 @@ export const protectedPut = (format: Format): PutOptions =>
  * Throws what `loadFormat` throws, and `DAMAGED_BLOB` for a broken index.
  */
 export async function openRepository(options: OpenRepositoryOptions): Promise<Repository> {
-  const { storage, password, client } = options;
+  const { password, client } = options;
+  const storage = watched(options.storage);
   const clock = options.clock ?? systemClock;
   const random = options.random ?? randomBytes;
   const logger = options.logger ?? silentLogger;
@@ -174,7 +200,7 @@ export async function openRepository(options: OpenRepositoryOptions): Promise<Re
     });
     const manifests = new ManifestManager(contents, clock, random);
     const parts = { storage, format, codec, contents, manifests, client, clock, random, logger };
-    return new Repository({ ...parts, dataPath });
+    return new Repository({ ...parts, dataPath, activity: storage.activity });
   } catch (error) {
     await dataPath?.pool.close();
     throw error;
@@ -187,7 +213,11 @@ function openMemory(
 ): { memory: WebAssembly.Memory; pack: PackBuffers; dataPath: DataPath | undefined } {
   const packBytes = packBufferBytes(parameters.maxPackSize, CONTENT_BYTES_MAX);
   if (!dataPath) {
-    return { memory: new Arena(1 << 20).memory, pack: heapPackBuffers(packBytes), dataPath };
+    return {
+      memory: new Arena(1 << 20).memory,
+      pack: heapPackBuffers(HEAP_PACKS, packBytes),
+      dataPath,
+    };
   }
   const { slabCount, dataLanes, packsInFlight } = dataPath.memory;
   // One more is for metadata.

@@ -79,15 +79,40 @@ export function compareEntries(a: DirectoryEntry, b: DirectoryEntry): number {
   return compareUtf8(a.name, b.name);
 }
 
+const STREAM_START = `{"stream":"${DIRECTORY_STREAM}","entries":`;
+
 /** The stream of a directory object, byte for byte as Kopia writes it. Entries must be sorted. */
 export function encodeDirectory(
   entries: readonly DirectoryEntry[],
   summary: DirectorySummary,
 ): Uint8Array {
-  const list = entries.length === 0 ? 'null' : `[${entries.map(encodeEntry).join(',')}]`;
-  return Buffer.from(
-    `{"stream":"${DIRECTORY_STREAM}","entries":${list},"summary":${encodeSummary(summary)}}\n`,
-  );
+  const encoder = new DirectoryEncoder();
+  return Buffer.from(encoder.entries(entries) + encoder.end(summary));
+}
+
+/** The same in parts, for directories whose stream is longer than a string may be. */
+export class DirectoryEncoder {
+  #isEmpty = true;
+
+  /** The text of the next entries, with what begins the stream. */
+  entries(entries: readonly DirectoryEntry[]): string {
+    if (entries.length === 0) return '';
+    const start = this.#isEmpty ? `${STREAM_START}[` : ',';
+    this.#isEmpty = false;
+    return start + entries.map(encodeEntry).join(',');
+  }
+
+  /** The same state, which goes on by itself. */
+  copy(): DirectoryEncoder {
+    const copy = new DirectoryEncoder();
+    copy.#isEmpty = this.#isEmpty;
+    return copy;
+  }
+
+  end(summary: DirectorySummary): string {
+    const start = this.#isEmpty ? `${STREAM_START}null` : ']';
+    return `${start},"summary":${encodeSummary(summary)}}\n`;
+  }
 }
 
 const summarySchema = z.looseObject({

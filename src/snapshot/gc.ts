@@ -1,23 +1,22 @@
-import { mapLimited, SECOND_NS } from '../base/index.ts';
+import { SECOND_NS } from '../base/index.ts';
 import {
   type ContentId,
   type IndexEntry,
-  listIndexContents,
   type ObjectId,
   parseObjectId,
   prefixOf,
   type Repository,
   type TaskContext,
   type TaskStats,
+  visitContents,
 } from '../repository/index.ts';
 import type { DirectoryEntry } from './directory.ts';
-import { ContentIdSet } from './key-set.ts';
+import { ContentIdSet, ObjectIdSet } from './key-set.ts';
 import { listSnapshots } from './snapshot-manifest.ts';
-import { readDirectory } from './tree-walk.ts';
+import { walkDirectories } from './tree-walk.ts';
 
 /** Entries looked at between two flushes of what changes. */
 const BATCH_ENTRIES = 50_000;
-const DIRECTORIES_AT_ONCE = 8;
 
 /**
  * Marks every content deleted that no snapshot reaches, incomplete ones included, and brings back
@@ -100,27 +99,19 @@ async function forEachBatch(
 async function findUsedContents({ repository, signal }: TaskContext): Promise<ContentIdSet> {
   const { contents } = repository;
   const used = new ContentIdSet();
-  const mark = async (id: ObjectId): Promise<void> => {
-    for (const contentId of await listIndexContents(contents, id)) used.add(contentId);
-  };
+  const mark = (id: ObjectId): Promise<void> =>
+    visitContents(contents, id, (contentId) => void used.add(contentId));
   const roots = (await listSnapshots(repository)).flatMap(({ rootEntry }) => rootEntry ?? []);
   for (const root of roots) await mark(root.objectId);
-  const walked = new Set<ObjectId>();
+  const walked = new ObjectIdSet();
   const isNew = ({ type, objectId }: DirectoryEntry): boolean =>
-    type === 'd' && !walked.has(objectId) && Boolean(walked.add(objectId));
-  let level = roots.filter(isNew).map(({ objectId }) => objectId);
-  while (level.length > 0) {
-    const below: ObjectId[] = [];
-    await mapLimited(level, DIRECTORIES_AT_ONCE, async (id) => {
-      signal.throwIfAborted();
-      for (const child of await readDirectory(repository, id)) {
-        // Most objects are one content; only the others need a read.
-        if (child.objectId.startsWith('I')) await mark(child.objectId);
-        else used.add(parseObjectId(child.objectId).contentId);
-        if (isNew(child)) below.push(child.objectId);
-      }
-    });
-    level = below;
-  }
+    type === 'd' && walked.add(objectId);
+  const visit = ({ objectId }: DirectoryEntry): Promise<void> | void => {
+    // Most objects are one content; only the others need a read.
+    if (objectId.startsWith('I')) return mark(objectId);
+    used.add(parseObjectId(objectId).contentId);
+  };
+  const ids = roots.filter(isNew).map(({ objectId }) => objectId);
+  await walkDirectories(repository, ids, { signal, isNew, visit });
   return used;
 }

@@ -5,6 +5,7 @@
 export {
   compareEntries,
   decodeDirectory,
+  DirectoryEncoder,
   type DirectoryEntry,
   type DirectorySummary,
   encodeDirectory,
@@ -42,6 +43,7 @@ export {
 export {
   getDefinedPolicy,
   listPolicies,
+  effectivePolicies,
   loadPolicyTree,
   PolicyTree,
   putPolicy,
@@ -51,7 +53,8 @@ export {
   parseIgnoreFile,
   parseIgnorePattern,
 } from './policy/ignore-pattern.ts';
-export { expiredSnapshots, retentionReasons } from './policy/retention.ts';
+export { expiredSnapshots, type RetentionMoment, retentionReasons } from './policy/retention.ts';
+export { DirectoryDecoder, streamDirectory } from './directory-stream.ts';
 export { forEachObject, readDirectory, resolveEntry, walkTree } from './tree-walk.ts';
 export { type SnapshotVerifyResult, verifyTrees } from './verify.ts';
 export { collectGarbage } from './gc.ts';

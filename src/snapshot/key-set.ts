@@ -1,4 +1,10 @@
-import { hashOf, type ContentId, prefixOf } from '../repository/index.ts';
+import {
+  type ContentId,
+  hashOf,
+  type ObjectId,
+  parseObjectId,
+  prefixOf,
+} from '../repository/index.ts';
 
 const WORDS = 4;
 const LOAD_MAX = 0.7;
@@ -38,6 +44,17 @@ export class ContentIdSet {
       const key = old.subarray(at, at + WORDS);
       this.#slots.set(key, find(this.#slots, key));
     }
+  }
+}
+
+/** The same for objects: an index and the content that it begins with are different objects. */
+export class ObjectIdSet {
+  readonly #levels: ContentIdSet[] = [];
+
+  /** Returns whether it was new. */
+  add(id: ObjectId): boolean {
+    const { indirections, contentId } = parseObjectId(id);
+    return (this.#levels[indirections] ??= new ContentIdSet()).add(contentId);
   }
 }
 

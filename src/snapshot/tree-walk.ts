@@ -1,14 +1,15 @@
-import { CodedError, mapLimited } from '../base/index.ts';
+import { CodedError, Semaphore } from '../base/index.ts';
 import {
   isDirectoryObject,
   lengthOf,
   listPieces,
   objectId,
   type ObjectId,
-  readObject,
   type Repository,
 } from '../repository/index.ts';
-import { decodeDirectory, type DirectoryEntry } from './directory.ts';
+import type { DirectoryEntry } from './directory.ts';
+import { streamDirectory } from './directory-stream.ts';
+import { ObjectIdSet } from './key-set.ts';
 import { getSnapshot } from './snapshot-manifest.ts';
 
 export interface WalkedEntry {
@@ -17,12 +18,16 @@ export interface WalkedEntry {
   readonly path: string;
 }
 
-/** Entries of a directory object. Throws `BAD_DIRECTORY` and what reading throws. */
+/** All entries of a directory object: only where their number does not matter. Throws `BAD_DIRECTORY` and what reading throws. */
 export async function readDirectory(
   repository: Repository,
   id: ObjectId,
 ): Promise<DirectoryEntry[]> {
-  return decodeDirectory(await readObject(repository.contents, id)).entries;
+  const entries: DirectoryEntry[] = [];
+  for await (const batch of streamDirectory(repository.contents, id)) {
+    for (const entry of batch) entries.push(entry);
+  }
+  return entries;
 }
 
 /** The root and everything below, parents first, in stored order. */
@@ -33,13 +38,81 @@ export async function* walkTree(
 ): AsyncGenerator<WalkedEntry> {
   yield { entry: root, path };
   if (root.type !== 'd') return;
-  for (const child of await readDirectory(repository, root.objectId)) {
-    yield* walkTree(repository, child, path === '' ? child.name : `${path}/${child.name}`);
+  for await (const children of streamDirectory(repository.contents, root.objectId)) {
+    for (const child of children) {
+      yield* walkTree(repository, child, path === '' ? child.name : `${path}/${child.name}`);
+    }
   }
 }
 
-/** Directories read at once by {@link forEachObject}. */
+/** Objects visited at once, and directories read at once, by {@link forEachObject} and {@link walkDirectories}. */
 const DIRECTORIES_AT_ONCE = 8;
+
+/**
+ * Calls back for each entry below the roots: with entries as their directory is read, with what is below a
+ * directory after that. `isNew` says once for each directory whether it is entered. What is held at a time is
+ * part of each directory on the way down, however many entries there are.
+ */
+export async function walkDirectories(
+  { contents }: Repository,
+  roots: readonly ObjectId[],
+  options: {
+    signal?: AbortSignal | undefined;
+    isNew: (entry: DirectoryEntry) => boolean;
+    visit: (entry: DirectoryEntry) => Promise<void> | void;
+  },
+): Promise<void> {
+  const places = new Semaphore(DIRECTORIES_AT_ONCE - 1);
+  const failures: unknown[] = [];
+  const visits = new Set<Promise<void>>();
+  const track = async (visit: Promise<void>): Promise<void> => {
+    const done = visit
+      .catch((error: unknown) => {
+        failures.push(error);
+      })
+      .finally(() => visits.delete(done));
+    visits.add(done);
+    if (visits.size >= DIRECTORIES_AT_ONCE) await Promise.race(visits);
+  };
+  const enter = async (id: ObjectId): Promise<void> => {
+    for await (const entries of streamDirectory(contents, id, { signal: options.signal })) {
+      const below: ObjectId[] = [];
+      for (const entry of entries) {
+        if (failures.length > 0) return;
+        options.signal?.throwIfAborted();
+        const visited = options.visit(entry);
+        if (visited) await track(visited);
+        if (entry.type === 'd' && options.isNew(entry)) below.push(entry.objectId);
+      }
+      await descend(below);
+    }
+  };
+  /** Beside each other while there is room, else in this very line of descent. */
+  const descend = async (ids: readonly ObjectId[]): Promise<void> => {
+    const beside: Promise<void>[] = [];
+    const run = async (id: ObjectId): Promise<void> => {
+      try {
+        await enter(id);
+      } catch (error) {
+        failures.push(error);
+      }
+    };
+    for (const id of ids) {
+      if (failures.length > 0) break;
+      if (!places.tryAcquire()) await run(id);
+      else {
+        const released = run(id).finally(() => {
+          places.release();
+        });
+        beside.push(released);
+      }
+    }
+    await Promise.all(beside);
+  };
+  await descend(roots);
+  await Promise.all(visits);
+  if (failures.length > 0) throw failures[0];
+}
 
 /** Calls back once for each different object below the roots; directories before what is in them. */
 export async function forEachObject(
@@ -47,21 +120,19 @@ export async function forEachObject(
   roots: readonly DirectoryEntry[],
   callback: (entry: DirectoryEntry) => Promise<void>,
 ): Promise<void> {
-  const seen = new Set<string>();
-  let level = roots.filter(({ objectId }) => !seen.has(objectId) && seen.add(objectId));
-  while (level.length > 0) {
-    const below: DirectoryEntry[] = [];
-    await mapLimited(level, DIRECTORIES_AT_ONCE, async (entry) => {
-      await callback(entry);
-      if (entry.type !== 'd') return;
-      for (const child of await readDirectory(repository, entry.objectId)) {
-        if (seen.has(child.objectId)) continue;
-        seen.add(child.objectId);
-        below.push(child);
-      }
-    });
-    level = below;
-  }
+  const seen = new ObjectIdSet();
+  const entered = new ObjectIdSet();
+  const visit = (entry: DirectoryEntry): Promise<void> | void => {
+    if (seen.add(entry.objectId)) return callback(entry);
+  };
+  for (const root of roots) await visit(root);
+  const isNew = ({ type, objectId: id }: DirectoryEntry): boolean =>
+    type === 'd' && entered.add(id);
+  await walkDirectories(
+    repository,
+    roots.filter(isNew).map((entry) => entry.objectId),
+    { isNew, visit },
+  );
 }
 
 /**
@@ -73,8 +144,8 @@ export async function resolveEntry(repository: Repository, text: string): Promis
   let entry = await resolveRoot(repository, id);
   for (const [depth, name] of path.entries()) {
     if (name === '') continue;
-    const children = entry.type === 'd' ? await readDirectory(repository, entry.objectId) : [];
-    const child = children.find((candidate) => candidate.name === name);
+    const child =
+      entry.type === 'd' ? await findChild(repository, entry.objectId, name) : undefined;
     if (!child) {
       const shown = path.slice(0, depth + 1).join('/');
       throw new CodedError('PATH_NOT_FOUND', `there is no ${shown} in ${id}`);
@@ -82,6 +153,18 @@ export async function resolveEntry(repository: Repository, text: string): Promis
     entry = child;
   }
   return entry;
+}
+
+async function findChild(
+  { contents }: Repository,
+  id: ObjectId,
+  name: string,
+): Promise<DirectoryEntry | undefined> {
+  for await (const entries of streamDirectory(contents, id)) {
+    const child = entries.find((candidate) => candidate.name === name);
+    if (child) return child;
+  }
+  return undefined;
 }
 
 async function resolveRoot(repository: Repository, id: string): Promise<DirectoryEntry> {

@@ -1,4 +1,4 @@
-import { asError, type Logger, messageOf } from '../base/index.ts';
+import { asError, type Logger, messageOf, Stopwatch } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 
 export interface CheckpointOptions {
@@ -11,6 +11,11 @@ export interface CheckpointOptions {
 /** A checkpoint for every 5 % stored, at least of 128 MiB: after a kill at 90 % of 4 GiB under 15 % are stored again. */
 const SHARE = 0.05;
 const BYTES_MIN = 128 << 20;
+/**
+ * Packs being filled are closed after this part of the time so far, at least the interval apart: a slow source would
+ * leave a short pack for each minute of its days, and so little is read again after a kill.
+ */
+const CLOSE_AFTER_PARTS = 20n;
 /** Index entries that wait in memory, some 300 bytes each: millions of small files fill no pack for long. */
 const ENTRIES_MAX = 1 << 17;
 /** How often the time is looked at; the bytes are looked at whenever some were stored. */
@@ -21,7 +26,9 @@ export class CheckpointTimer {
   readonly #repository: Repository;
   readonly #options: CheckpointOptions;
   readonly #timer: NodeJS.Timeout;
-  #lastNs: bigint;
+  readonly #sinceStart: Stopwatch;
+  readonly #sinceNamed: Stopwatch;
+  readonly #sinceClosed: Stopwatch;
   #running: Promise<void> | undefined;
   #failure: unknown;
   #stopped = false;
@@ -30,7 +37,9 @@ export class CheckpointTimer {
   constructor(repository: Repository, options: CheckpointOptions) {
     this.#repository = repository;
     this.#options = options;
-    this.#lastNs = repository.clock.nowNs();
+    this.#sinceStart = new Stopwatch(repository.clock);
+    this.#sinceNamed = new Stopwatch(repository.clock);
+    this.#sinceClosed = new Stopwatch(repository.clock);
     this.#timer = setInterval(() => {
       this.look();
     }, LOOK_EVERY_MS);
@@ -40,8 +49,8 @@ export class CheckpointTimer {
   /** Starts a checkpoint when one is due. */
   look(): void {
     if (this.#stopped || this.#running || this.#failure !== undefined) return;
-    const { clock, contents } = this.#repository;
-    const isLate = clock.nowNs() - this.#lastNs >= this.#options.intervalNs;
+    const { contents } = this.#repository;
+    const isLate = this.#sinceNamed.elapsedNs >= this.#options.intervalNs;
     const { durableBytes, durableEntries } = contents.session;
     const isDue = durableBytes >= this.#bytesToCheckpoint() || durableEntries >= ENTRIES_MAX;
     if (!isLate && !isDue) return;
@@ -57,13 +66,22 @@ export class CheckpointTimer {
     return Math.min(this.#options.bytes, share);
   }
 
-  /** After the interval the packs being filled are closed too: slow sources fill none for long. */
   async #checkpoint(isLate: boolean): Promise<void> {
-    const { contents, clock } = this.#repository;
-    if (isLate) this.#lastNs = clock.nowNs();
+    const { contents } = this.#repository;
+    const closes =
+      isLate && this.#sinceClosed.elapsedNs >= this.#sinceStart.elapsedNs / CLOSE_AFTER_PARTS;
+    if (isLate) this.#sinceNamed.restart();
+    if (closes) this.#sinceClosed.restart();
     try {
-      await (isLate ? contents.flush() : contents.checkpoint());
-      if (isLate) await contents.refreshIfOld();
+      await (closes ? contents.flush() : contents.checkpoint());
+      // A look at what others wrote. The next one tries again, and nothing that is stored is in doubt.
+      if (isLate)
+        await contents.refreshIfOld().catch((error: unknown) => {
+          this.#options.logger.warn(
+            { error: messageOf(error) },
+            'the index could not be read anew',
+          );
+        });
       this.#options.logger.debug({}, 'checkpoint: what is stored so far is durable');
     } catch (error) {
       this.#failure = error;

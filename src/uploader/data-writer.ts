@@ -1,3 +1,4 @@
+import { asError } from '../base/index.ts';
 import type { CodecPool, Compressor, Span } from '../codec/index.ts';
 import { compressContent } from '../codec/index.ts';
 import {
@@ -72,7 +73,9 @@ export class DataWriter {
       return contentId as string as ObjectId;
     });
     send();
-    await Promise.all(waits);
+    // Also after a failure the threads go on reading what is under way: the caller's slab stays until they are done.
+    const failed = (await Promise.allSettled(waits)).find(({ status }) => status === 'rejected');
+    if (failed) throw asError((failed as PromiseRejectedResult).reason);
     return ids;
   }
 

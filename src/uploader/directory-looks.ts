@@ -1,4 +1,12 @@
-import type { CodecPool, DirectoryComparison, PackedStream, SameFiles } from '../codec/index.ts';
+import { CodedError, messageOf, systemCode } from '../base/index.ts';
+import {
+  type CodecPool,
+  type DirectoryComparison,
+  type DirectoryListing,
+  LISTING_ENTRIES_MAX,
+  type PackedStream,
+  type SameFiles,
+} from '../codec/index.ts';
 import { hashOf, type ObjectId, parseObjectId, type Repository } from '../repository/index.ts';
 import {
   type DirectoryEntry,
@@ -7,6 +15,7 @@ import {
   parseSummary,
   type PolicyTree,
 } from '../snapshot/index.ts';
+import { hasMoreNames } from './long-listing.ts';
 import type { Visit } from './visit.ts';
 
 /** A directory whose files are as in the previous snapshot, and what that one holds of it. */
@@ -25,7 +34,22 @@ export interface DirectoryLooksOptions {
   readonly repository: Repository;
   readonly policies: PolicyTree;
   readonly signal: AbortSignal;
+  /** Names of one directory held in memory at once; by default {@link LISTING_ENTRIES_MAX}. */
+  readonly listingEntriesMax?: number | undefined;
 }
+
+/**
+ * A directory that takes more is counted before it is listed: reading millions of names at once takes hundreds of
+ * MB. Below it, no usual file system holds many more than {@link LISTING_ENTRIES_MAX}.
+ */
+const COUNTED_ABOVE_BYTES = 1 << 20;
+const TOO_LONG: DirectoryListing = {
+  names: [],
+  stats: new BigInt64Array(0),
+  targets: [],
+  failures: [],
+  isTooLong: true,
+};
 
 /** What directories of the source hold, and which of them are as the previous snapshot has them. */
 export class DirectoryLooks {
@@ -35,7 +59,10 @@ export class DirectoryLooks {
   readonly #ahead = new Map<string | Uint8Array, Promise<DirectoryComparison>>();
   readonly #seen = new WeakSet<Visit>();
 
+  readonly #entriesMax: number;
+
   constructor(options: DirectoryLooksOptions, pool: CodecPool) {
+    this.#entriesMax = options.listingEntriesMax ?? LISTING_ENTRIES_MAX;
     this.#options = options;
     this.#pool = pool;
   }
@@ -51,7 +78,7 @@ export class DirectoryLooks {
     this.#ahead.set(visit.path, look);
   }
 
-  /** The listing, with a comparison where the directory may be taken over as it was. */
+  /** The listing, with a comparison where the directory may be taken over as it was. Throws `UNREADABLE_DIRECTORY`. */
   look(visit: Visit): Promise<DirectoryComparison> {
     const ahead = this.#ahead.get(visit.path);
     if (ahead) {
@@ -61,11 +88,34 @@ export class DirectoryLooks {
     return this.#start(visit);
   }
 
+  /** The listing alone. Throws `UNREADABLE_DIRECTORY`. */
+  async list({ path }: Visit): Promise<DirectoryListing> {
+    try {
+      return await this.#pool.readDirectory(path, this.#entriesMax);
+    } catch (error) {
+      throw asUnreadable(error);
+    }
+  }
+
+  async #isTooLong({ path, attributes }: Visit): Promise<boolean> {
+    if (attributes.sizeBytes <= COUNTED_ABOVE_BYTES) return false;
+    try {
+      return await hasMoreNames(path, this.#entriesMax);
+    } catch (error) {
+      throw asUnreadable(error);
+    }
+  }
+
   async #start(visit: Visit): Promise<DirectoryComparison> {
+    if (await this.#isTooLong(visit)) return { listing: TOO_LONG };
     const before = await this.#streamBefore(visit);
-    if (!before) return { listing: await this.#pool.readDirectory(visit.path) };
+    if (!before) return { listing: await this.list(visit) };
     const special = [CACHE_TAG_NAME, ...visit.rules.dotIgnoreFiles];
-    return this.#pool.compareDirectory(visit.path, before, special);
+    try {
+      return await this.#pool.compareDirectory(visit.path, before, special, this.#entriesMax);
+    } catch (error) {
+      throw asUnreadable(error);
+    }
   }
 
   /** The directory of the newest snapshot, where no rule or policy could make entries count differently. */
@@ -91,6 +141,9 @@ export class DirectoryLooks {
   /** What is kept of a directory whose files did not change; undefined when its contents are no longer all there. */
   keep(visit: Visit, same: SameFiles): KeptDirectory | undefined {
     const { contents } = this.#options.repository;
+    const id = visit.previous[0] as ObjectId;
+    // Its own content may be marked deleted, as those of its files: writing it anew brings it back.
+    if (!contents.has(parseObjectId(id).contentId)) return undefined;
     if (!contents.hasAllCommitted(same.keys, same.keys.length / Math.max(1, same.entries))) {
       return undefined;
     }
@@ -108,6 +161,16 @@ export class DirectoryLooks {
       summary?.numFailed === 0 &&
       (summary.numIgnoredErrors ?? 0) === 0;
     if (!summary || !isClean || directories.some(({ type }) => type !== 'd')) return undefined;
-    return { same, id: visit.previous[0] as ObjectId, summary, directories };
+    return { same, id, summary, directories };
   }
+}
+
+/** System errors that say something of this process or machine, and nothing of the directory. */
+const OWN_TROUBLE = ['EMFILE', 'ENFILE', 'ENOMEM', 'ENOBUFS'];
+
+/** Only what the system says of the directory makes it unreadable; a thread that died or a bug does not. */
+export function asUnreadable(error: unknown): unknown {
+  const code = systemCode(error);
+  if (code === undefined || OWN_TROUBLE.includes(code)) return error;
+  return new CodedError('UNREADABLE_DIRECTORY', messageOf(error), { cause: error });
 }

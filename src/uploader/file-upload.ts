@@ -1,8 +1,9 @@
-import * as fs from 'node:fs/promises';
+import type * as fs from 'node:fs/promises';
 import { messageOf, type Logger, Semaphore, systemCode } from '../base/index.ts';
 import {
   compressorByName,
   type Compressor,
+  NO_LONGER_REGULAR,
   splitterSpec,
   type SplitterSpec,
 } from '../codec/index.ts';
@@ -25,8 +26,11 @@ import { DataWriter } from './data-writer.ts';
 import { HashBatcher } from './hash-batcher.ts';
 import type { SourceEntry } from './listing.ts';
 import { readPieces, Slabs } from './pieces.ts';
+import type { EntryFailure } from './summary.ts';
 import type { UploadCounters } from './progress.ts';
+import { openRegular } from './regular-file.ts';
 import { type SmallFileResult, SmallFiles } from './small-files.ts';
+import type { OpenDirectory, OpenFile, OpenTree } from './open-tree.ts';
 import type { Outcome } from './outcomes.ts';
 import { StreamUpload } from './stream-upload.ts';
 
@@ -40,8 +44,16 @@ export interface FileUploadOptions {
   readonly parallel: number;
   /** Called when contents were added to a pack. */
   readonly onStored: () => void;
+  /** Filled as the upload goes on, for those who want to know what is stored so far. */
+  readonly open: OpenTree;
+  /** Whether contents of an object are known to be gone, so that its file has to be read again. */
+  readonly isLost?: ((id: ObjectId) => boolean) | undefined;
   /** Overrides policy and repository; for FastCDC. */
   readonly splitter?: SplitterSpec | undefined;
+  /** Called for each entry that cannot be stored, as it happens. */
+  readonly onFailure: (failure: EntryFailure) => void;
+  /** Names of one directory held in memory at once; tests lower it. */
+  readonly listingEntriesMax?: number | undefined;
 }
 
 /** A file, and what counts for it. */
@@ -49,11 +61,40 @@ export interface FileToUpload {
   readonly path: string | Uint8Array;
   readonly entry: SourceEntry;
   readonly policy: Policy;
+  readonly directory: OpenDirectory;
   /** Its path in the snapshot: seldom needed. */
   readonly relative: () => string;
 }
 
 type Fail = (error: unknown) => void;
+
+/**
+ * What all uploads of one data path share. A failed upload may still read and store when the next one begins:
+ * two that hand out the same slabs would write over each other's bytes.
+ */
+interface SharedMemory {
+  readonly slabs: Slabs;
+  readonly hasher: HashBatcher;
+  /** Slabs that streams may sit on; two are left for what needs one only for a while. */
+  readonly streamSlabs: Semaphore;
+}
+
+const SLABS_LEFT = 2;
+const shared = new WeakMap<DataPath, SharedMemory>();
+
+function sharedMemory(dataPath: DataPath): SharedMemory {
+  const known = shared.get(dataPath);
+  if (known) return known;
+  const slabs = new Slabs(dataPath);
+  const hasher = new HashBatcher(dataPath.pool, () => slabs.isShort);
+  slabs.onShortage = () => {
+    hasher.flush();
+  };
+  const streamSlabs = new Semaphore(slabs.count - SLABS_LEFT);
+  const memory = { slabs, hasher, streamSlabs };
+  shared.set(dataPath, memory);
+  return memory;
+}
 
 /** Files up to this are read in batches, when they are one chunk in any case. */
 const SMALL_FILE_BYTES_MAX = 1 << 20;
@@ -67,6 +108,9 @@ export class FileUpload {
   readonly #hasher: HashBatcher;
   readonly #small: SmallFiles;
   readonly #streams: Semaphore;
+  readonly #streamSlabs: Semaphore;
+  /** Slabs of one stream: those of an open chunk. */
+  readonly #slabsPerStream: number;
 
   constructor(options: FileUploadOptions) {
     this.#options = options;
@@ -74,14 +118,14 @@ export class FileUpload {
     const { dataPath } = repository;
     if (!dataPath) throw new TypeError('an upload needs a repository opened with a data path');
     this.#dataPath = dataPath;
-    this.#slabs = new Slabs(dataPath);
+    const { slabs, hasher, streamSlabs } = sharedMemory(dataPath);
+    this.#slabs = slabs;
+    this.#hasher = hasher;
+    this.#streamSlabs = streamSlabs;
     this.#writer = new DataWriter(repository, dataPath.pool, counters, options.onStored);
-    this.#hasher = new HashBatcher(dataPath.pool, () => this.#slabs.isShort);
-    this.#small = new SmallFiles(dataPath.pool, this.#slabs, this.#writer);
-    this.#slabs.onShortage = () => {
-      this.#hasher.flush();
-    };
-    this.#streams = new Semaphore(Math.min(options.parallel, streamsMax(options, dataPath)));
+    this.#small = new SmallFiles(dataPath.pool, slabs, this.#writer);
+    this.#slabsPerStream = Math.min(slabs.count - SLABS_LEFT, slabsPerStream(options));
+    this.#streams = new Semaphore(options.parallel);
   }
 
   /** Sends small files that wait for company. */
@@ -90,19 +134,31 @@ export class FileUpload {
   }
 
   /** One stream of unknown kind as an object: a raw device or image. */
-  async uploadBlocks(file: fs.FileHandle, sizeBytes: number, sparse: boolean): Promise<ObjectId> {
+  async uploadBlocks(
+    file: fs.FileHandle,
+    sizeBytes: number,
+    sparse: boolean,
+    open: OpenFile,
+  ): Promise<ObjectId> {
     const { signal, counters } = this.#options;
-    const entries = await this.#stream(this.#options.policies.root, '', sizeBytes).run(
-      readPieces(file, this.#slabs, {
-        start: 0,
-        end: sizeBytes,
-        toEndOfFile: true,
-        sparse,
-        signal,
-        onRead: (bytes) => (counters.bytesRead += bytes),
-      }),
-    );
-    return this.#finishFile(entries);
+    await this.#streamSlabs.acquire(this.#slabsPerStream);
+    try {
+      const stream = this.#stream(this.#options.policies.root, '', sizeBytes);
+      open.stream = stream;
+      const entries = await stream.run(
+        readPieces(file, this.#slabs, {
+          start: 0,
+          end: sizeBytes,
+          toEndOfFile: true,
+          sparse,
+          signal,
+          onRead: (bytes) => (counters.bytesRead += bytes),
+        }),
+      );
+      return await this.#finishFile(entries);
+    } finally {
+      this.#streamSlabs.release(this.#slabsPerStream);
+    }
   }
 
   async uploadSymlink(entry: SourceEntry): Promise<Outcome> {
@@ -121,7 +177,7 @@ export class FileUpload {
     const { path, entry, policy } = file;
     const smallMax = Math.min(SMALL_FILE_BYTES_MAX, this.#splitterFor(policy).minBytes - 1);
     if (entry.sizeBytes > smallMax) {
-      this.#uploadStream(file).then(settle, fail);
+      this.#startStream(file, settle, fail);
       return;
     }
     const compressor = compressorFor(policy, entry);
@@ -130,7 +186,7 @@ export class FileUpload {
       {
         onError: fail,
         onResult: (result) => {
-          if (result.kind === 'grew') this.#uploadStream(file).then(settle, fail);
+          if (result.kind === 'grew') this.#startStream(file, settle, fail);
           else settle(this.#smallOutcome(file, result));
         },
       },
@@ -158,8 +214,20 @@ export class FileUpload {
     };
   }
 
-  #uploadStream({ path, entry, policy, relative }: FileToUpload): Promise<Outcome> {
-    return this.uploadStream(path, entry, policy, relative());
+  #startStream(file: FileToUpload, settle: (outcome: Outcome) => void, fail: Fail): void {
+    const { path, entry, policy, directory, relative } = file;
+    const open = directory.openFile(entry);
+    const leave = (): void => void directory.files.delete(open);
+    this.uploadStream(path, entry, policy, relative(), open).then(
+      (outcome) => {
+        settle(outcome);
+        leave();
+      },
+      (error: unknown) => {
+        fail(error);
+        leave();
+      },
+    );
   }
 
   #vanished(path: string): void {
@@ -179,10 +247,12 @@ export class FileUpload {
     entry: SourceEntry,
     policy: Policy,
     relative: string,
+    open: OpenFile,
   ): Promise<Outcome> {
     await this.#streams.acquire();
+    await this.#streamSlabs.acquire(this.#slabsPerStream);
     try {
-      return await this.#uploadOpened(path, entry, policy, relative);
+      return await this.#uploadOpened(path, entry, policy, relative, open);
     } catch (error) {
       if (this.#options.signal.aborted) return { kind: 'canceled' };
       const code = systemCode(error);
@@ -190,6 +260,7 @@ export class FileUpload {
       if (code === 'ENOENT') this.#vanished(relative);
       return this.fail(relative, messageOf(error), policy);
     } finally {
+      this.#streamSlabs.release(this.#slabsPerStream);
       this.#streams.release();
     }
   }
@@ -199,11 +270,13 @@ export class FileUpload {
     entry: SourceEntry,
     policy: Policy,
     relative: string,
+    open: OpenFile,
   ): Promise<Outcome> {
     const { signal, counters } = this.#options;
     signal.throwIfAborted();
-    const flags = fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW | fs.constants.O_NONBLOCK;
-    const file = await fs.open(typeof path === 'string' ? path : Buffer.from(path), flags);
+    const file = await openRegular(path);
+    // It was one when the directory was listed. What took its place may be a device without an end.
+    if (!file) return this.fail(relative, NO_LONGER_REGULAR, policy);
     try {
       const before = await file.stat();
       const sparse = before.blocks * 512 < before.size;
@@ -223,12 +296,16 @@ export class FileUpload {
           signal,
           onRead: (bytes) => (counters.bytesRead += bytes),
         });
-        const part = await this.#stream(policy, entry.name, size).run(pieces);
+        const stream = this.#stream(policy, entry.name, size);
+        open.stream = stream;
+        const part = await stream.run(pieces);
         const length = lengthOf(part);
         if (start === 0) entries = part;
         else if (length > 0) {
           for (const each of part) entries.push({ ...each, start: start + each.start });
         }
+        open.parts = entries;
+        open.stream = undefined;
         start += length;
         if (isLast || start < end) break;
       }
@@ -273,20 +350,18 @@ export class FileUpload {
     const ignored = policy.errorHandling.ignoreFileErrors === true;
     if (ignored) counters.ignoredErrors++;
     else counters.errors++;
-    return { kind: 'error', error: { path, error: message }, ignored };
+    const error = { path, error: message };
+    this.#options.onFailure({ error, ignored });
+    return { kind: 'error', error, ignored };
   }
 }
 
-/** Streams whose open chunks leave slabs for reading: more of them could wait for each other. */
-function streamsMax(
-  { repository, policies, splitter }: FileUploadOptions,
-  { slabAddresses }: DataPath,
-): number {
+/** What an open chunk may sit on: streams that could need more at once could wait for each other. */
+function slabsPerStream({ repository, policies, splitter }: FileUploadOptions): number {
   const names = policies.splitterNames();
   const specs = [splitter ?? repository.splitter, ...names.map(splitterSpec)];
   const chunkBytesMax = Math.max(...specs.map(({ maxBytes }) => maxBytes));
-  const slabsPerStream = Math.ceil(chunkBytesMax / SLAB_BYTES) + 1;
-  return Math.max(1, Math.floor((slabAddresses.length - 2) / slabsPerStream));
+  return Math.ceil(chunkBytesMax / SLAB_BYTES) + 1;
 }
 
 export function entryFields(

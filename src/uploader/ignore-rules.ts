@@ -1,16 +1,23 @@
-import { readFile } from 'node:fs/promises';
-import { CodedError, isCode, messageOf } from '../base/index.ts';
-import {
-  type IgnorePattern,
-  parseIgnoreFile,
-  parseIgnorePattern,
-  type Policy,
-} from '../snapshot/index.ts';
+import type { Logger } from '../base/index.ts';
+import { type IgnorePattern, parseIgnorePattern, type Policy } from '../snapshot/index.ts';
+import { IGNORE_BYTES_MAX, IGNORE_RULES_MAX, loadIgnoreFile } from './ignore-file.ts';
+
+/** An ignore file that the listing of a directory has. */
+export interface IgnoreFileEntry {
+  readonly path: string | Uint8Array;
+  /** Relative to the root of the snapshot. */
+  readonly shown: string;
+  /** By the listing; it may be something else by now. */
+  readonly isRegular: boolean;
+}
 
 /** Which entries of a directory count, by the rules of it and of all above (Kopia: fs/ignorefs). */
 export class IgnoreRules {
   readonly #parent: IgnoreRules | undefined;
   readonly #patterns: readonly IgnorePattern[];
+  /** Of the ignore files of the volume that are in force here, those of parents included. */
+  readonly #fileBytes: number;
+  readonly #fileRules: number;
   readonly dotIgnoreFiles: readonly string[];
   readonly maxFileBytes: number;
   readonly oneFileSystem: boolean;
@@ -18,10 +25,12 @@ export class IgnoreRules {
   private constructor(
     parent: IgnoreRules | undefined,
     patterns: readonly IgnorePattern[],
-    settings: { dotIgnoreFiles: readonly string[]; maxFileBytes: number; oneFileSystem: boolean },
+    settings: Settings,
   ) {
     this.#parent = parent;
     this.#patterns = patterns;
+    this.#fileBytes = settings.fileBytes;
+    this.#fileRules = settings.fileRules;
     this.dotIgnoreFiles = settings.dotIgnoreFiles;
     this.maxFileBytes = settings.maxFileBytes;
     this.oneFileSystem = settings.oneFileSystem;
@@ -31,17 +40,20 @@ export class IgnoreRules {
     dotIgnoreFiles: [],
     maxFileBytes: 0,
     oneFileSystem: false,
+    fileBytes: 0,
+    fileRules: 0,
   });
 
   /**
    * Rules inside a directory. `defined`: the policy made for this very directory (at the root: the
-   * effective one). `ignoreFiles`: paths of the dot-ignore files that are in it.
-   * Throws `BAD_IGNORE_PATTERN`, or `BAD_IGNORE_FILE` when one cannot be read.
+   * effective one). `find` says whether a name is in it. A name that is no regular file has no rules.
+   * Throws `BAD_IGNORE_PATTERN` for rules of the policy, `BAD_IGNORE_FILE` for files of the volume.
    */
   async enter(
     relativePath: string,
     defined: Policy | undefined,
-    hasEntry: (name: string) => string | undefined,
+    find: (name: string) => IgnoreFileEntry | undefined,
+    logger: Logger,
   ): Promise<IgnoreRules> {
     const base = relativePath === '' ? '' : `/${relativePath}`;
     const files = defined?.files;
@@ -51,15 +63,29 @@ export class IgnoreRules {
           files.ignoreDotFiles ?? [],
         )
       : this.dotIgnoreFiles;
-    const present = dotIgnoreFiles.flatMap((name) => hasEntry(name) ?? []);
+    const present = dotIgnoreFiles.flatMap((name) => find(name) ?? []);
     if (!files && present.length === 0) return this;
-    const patterns = (files?.ignore ?? []).map((rule) => parseIgnorePattern(rule, base));
-    for (const path of present) patterns.push(...(await loadIgnoreFile(path, base)));
     const parent = files?.noParentIgnore === true ? undefined : this;
+    const patterns = (files?.ignore ?? []).map((rule) => parseIgnorePattern(rule, base));
+    let fileBytes = parent ? parent.#fileBytes : 0;
+    let fileRules = parent ? parent.#fileRules : 0;
+    for (const { path, shown, isRegular } of present) {
+      const room = { bytes: IGNORE_BYTES_MAX - fileBytes, rules: IGNORE_RULES_MAX - fileRules };
+      const loaded = isRegular ? await loadIgnoreFile(path, shown, base, room) : undefined;
+      if (!loaded) {
+        logger.warn({ path: shown }, 'an ignore file is not a regular file; it has no effect');
+        continue;
+      }
+      for (const pattern of loaded.patterns) patterns.push(pattern);
+      fileBytes += loaded.bytes;
+      fileRules += loaded.rules;
+    }
     return new IgnoreRules(parent, patterns, {
       dotIgnoreFiles,
       maxFileBytes: files?.maxFileSize ? Number(files.maxFileSize) : this.maxFileBytes,
       oneFileSystem: files?.oneFileSystem ?? this.oneFileSystem,
+      fileBytes,
+      fileRules,
     });
   }
 
@@ -74,21 +100,23 @@ export class IgnoreRules {
     return ignored;
   }
 
+  /** Rules that each path is matched against. */
+  get size(): number {
+    return this.#patterns.length + (this.#parent?.size ?? 0);
+  }
+
   /** No rule at all: paths need not be built. */
   get isEmpty(): boolean {
     return this.#patterns.length === 0 && (this.#parent?.isEmpty ?? true);
   }
 }
 
-const union = (a: readonly string[], b: readonly string[]): string[] => [...new Set([...a, ...b])];
-
-async function loadIgnoreFile(path: string, base: string): Promise<IgnorePattern[]> {
-  try {
-    return parseIgnoreFile(await readFile(path, 'utf8'), base);
-  } catch (cause) {
-    if (isCode(cause, 'BAD_IGNORE_PATTERN')) throw cause;
-    // Without its rules the wrong files would be stored.
-    const text = `the ignore file ${path} cannot be read: ${messageOf(cause)}`;
-    throw new CodedError('BAD_IGNORE_FILE', text, { cause });
-  }
+interface Settings {
+  readonly dotIgnoreFiles: readonly string[];
+  readonly maxFileBytes: number;
+  readonly oneFileSystem: boolean;
+  readonly fileBytes: number;
+  readonly fileRules: number;
 }
+
+const union = (a: readonly string[], b: readonly string[]): string[] => [...new Set([...a, ...b])];

@@ -17,5 +17,6 @@ export {
   type RestoreCounters,
   type RestoreOptions,
 } from './restore-report.ts';
+export type { EntryFailure } from './summary.ts';
 export { restoreTree } from './restore.ts';
 export { restoreBlocks } from './restore-volume.ts';

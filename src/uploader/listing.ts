@@ -34,6 +34,27 @@ export interface SourceDirectory {
 /** Marks a byte that is not UTF-8, so that JSON gets the escape that Kopia writes and not the character. */
 const INVALID_BYTE = '\ud800';
 
+/** One entry, from its {@link STAT_FIELDS}. */
+export function entryAt(
+  rawName: string | Uint8Array,
+  field: (k: number) => bigint,
+  target: Uint8Array | undefined,
+): SourceEntry {
+  const mode = Number(field(0));
+  return {
+    name: storedName(rawName),
+    rawName,
+    type: TYPES[mode & TYPE_MASK] ?? 'other',
+    mode: mode & 0o7777,
+    sizeBytes: Number(field(1)),
+    mtimeNs: field(2),
+    uid: Number(field(3)),
+    gid: Number(field(4)),
+    device: field(5),
+    target,
+  };
+}
+
 /** Decodes what a thread listed. Two names that become one after replacement: the second gets a suffix. */
 export function decodeListing(listing: DirectoryListing): SourceDirectory {
   const { names, stats, targets, failures } = listing;
@@ -43,27 +64,12 @@ export function decodeListing(listing: DirectoryListing): SourceDirectory {
   names.forEach((rawName, i) => {
     if (failed.has(i)) return;
     const field = (k: number): bigint => stats[i * STAT_FIELDS + k] as bigint;
-    const mode = Number(field(0));
-    entries.push({
-      name: storedName(rawName),
-      rawName,
-      type: TYPES[mode & TYPE_MASK] ?? 'other',
-      mode: mode & 0o7777,
-      sizeBytes: Number(field(1)),
-      mtimeNs: field(2),
-      uid: Number(field(3)),
-      gid: Number(field(4)),
-      device: field(5),
-      target: targetOf.get(i),
-    });
+    entries.push(entryAt(rawName, field, targetOf.get(i)));
   });
   sortEntries(entries);
-  const renamed = entries.flatMap((entry, i) => {
-    if (typeof entry.rawName === 'string') return [];
-    const name = uniqueName(entry.name, entries);
-    entries[i] = { ...entry, name };
-    return [name.replaceAll(INVALID_BYTE, '\ufffd')];
-  });
+  const renamed = entries.every(({ rawName }) => typeof rawName === 'string')
+    ? []
+    : makeUnique(entries);
   return {
     entries,
     failures: failures.map(([position, code, message]) => ({
@@ -75,7 +81,7 @@ export function decodeListing(listing: DirectoryListing): SourceDirectory {
   };
 }
 
-function storedName(raw: string | Uint8Array): string {
+export function storedName(raw: string | Uint8Array): string {
   return typeof raw === 'string' ? raw : decodeGoUtf8(raw, INVALID_BYTE);
 }
 
@@ -94,14 +100,47 @@ function sortEntries(entries: SourceEntry[]): void {
   });
 }
 
-function uniqueName(name: string, entries: readonly SourceEntry[]): string {
-  const plain = (text: string): string => text.replaceAll(INVALID_BYTE, '\ufffd');
-  const taken = (candidate: string): boolean =>
-    entries.filter((entry) => plain(entry.name) === plain(candidate)).length >
-    (candidate === name ? 1 : 0);
-  if (!taken(name)) return name;
-  for (let i = 2; ; i++) {
-    const candidate = `${name}~${i}`;
-    if (!taken(candidate)) return candidate;
+/** A name as readers of the snapshot see it. */
+export const plainName = (name: string): string => name.replaceAll(INVALID_BYTE, '\ufffd');
+
+/** Gives suffixes where names are the same once replaced, and returns the replaced names. */
+function makeUnique(entries: SourceEntry[]): string[] {
+  const counts = new Map<string, number>();
+  const count = (name: string, by: number): number => {
+    const sum = (counts.get(name) ?? 0) + by;
+    counts.set(name, sum);
+    return sum;
+  };
+  for (const { name } of entries) count(plainName(name), 1);
+  const suffixes = new Suffixes((name) => (counts.get(name) ?? 0) > 0);
+  return entries.flatMap((entry, i) => {
+    if (typeof entry.rawName === 'string') return [];
+    const before = plainName(entry.name);
+    if ((counts.get(before) ?? 0) <= 1) return [before];
+    const name = suffixes.next(entry.name);
+    count(before, -1);
+    count(plainName(name), 1);
+    entries[i] = { ...entry, name };
+    return [plainName(name)];
+  });
+}
+
+/** The first free of `name~2`, `name~3`, ...; each is tried once, however many names are the same. */
+export class Suffixes {
+  readonly #isTaken: (plain: string) => boolean;
+  readonly #last = new Map<string, number>();
+
+  constructor(isTaken: (plain: string) => boolean) {
+    this.#isTaken = isTaken;
+  }
+
+  next(name: string): string {
+    const plain = plainName(name);
+    for (let i = (this.#last.get(plain) ?? 1) + 1; ; i++) {
+      const candidate = `${name}~${i}`;
+      if (this.#isTaken(plainName(candidate))) continue;
+      this.#last.set(plain, i);
+      return candidate;
+    }
   }
 }

@@ -39,16 +39,9 @@ export class Outcomes {
     if (this.#pending === 0) this.#onSettled?.();
   }
 
-  track(outcome: Promise<Outcome>): void {
-    const place = this.reserve();
-    outcome.then(
-      (settled) => {
-        this.settle(place, settled);
-      },
-      (error: unknown) => {
-        this.fail(error);
-      },
-    );
+  /** The entries that are there so far. */
+  entries(): DirectoryEntry[] {
+    return this.#list.flatMap((outcome) => (outcome?.kind === 'entry' ? outcome.entry : []));
   }
 
   /** All of them, once no more are added. Throws the first failure. */

@@ -1,10 +1,14 @@
 import type { FileHandle } from 'node:fs/promises';
 import { posix } from '../base/index.ts';
-import { BufferPool, type Span } from '../codec/index.ts';
+import { BufferPool, LOOK_BACK_BYTES, type Span } from '../codec/index.ts';
 import type { DataPath } from '../repository/index.ts';
 import { SLAB_BYTES } from '../repository/index.ts';
 
-/** A stretch of a stream: bytes in a slab that goes back when released, or zeros that nobody reads. */
+/**
+ * A stretch of a stream: bytes in a slab that goes back when released, or zeros that nobody reads.
+ * The {@link LOOK_BACK_BYTES} before zeros are zeros too, or the start of the stream, so that whoever
+ * looks for cuts needs no more slabs than the stream has.
+ */
 export type Piece =
   | { readonly kind: 'data'; readonly span: Span; readonly release: () => void }
   | { readonly kind: 'zeros'; readonly length: number };
@@ -17,11 +21,13 @@ export class Slabs {
   readonly #pool: BufferPool;
   readonly bytes: Uint8Array;
   readonly zerosAddress: number;
+  readonly count: number;
   /** Called when somebody has to wait for a slab: whoever sits on some should let go. */
   onShortage: () => void = () => undefined;
 
   constructor({ arena, slabAddresses, zerosAddress }: DataPath) {
     this.#pool = BufferPool.of(slabAddresses, SLAB_BYTES);
+    this.count = slabAddresses.length;
     this.bytes = arena.bytes;
     this.zerosAddress = zerosAddress;
   }
@@ -53,18 +59,39 @@ interface Extent {
   readonly kind: 'data' | 'hole';
   readonly start: number;
   readonly end: number;
+  /** Bytes at the end of the data that lie in a hole and need no reading. */
+  readonly zeroBytes?: number;
 }
 
-/** Data and holes of a file in order, as far as the file system tells. */
+/**
+ * Holes, and reads of at most one slab each, in order, as far as the file system tells. Holes within
+ * the length of a slab are read along: reads begin at least a slab apart, so a chunk of a file with many
+ * short extents sits on no more slabs than any other. A read that ends before a hole takes its first
+ * bytes along, as {@link Piece} promises.
+ */
 function* extentsOf(descriptor: number, start: number, end: number): Generator<Extent> {
+  const dataFrom = (at: number): number => Math.min(posix().seekData(descriptor, at) ?? end, end);
   let at = start;
+  let followsData = false;
   while (at < end) {
-    const data = Math.min(posix().seekData(descriptor, at) ?? end, end);
-    if (data > at) yield { kind: 'hole', start: at, end: data };
-    if (data >= end) return;
-    const hole = Math.min(posix().seekHole(descriptor, data) ?? end, end);
-    yield { kind: 'data', start: data, end: hole };
-    at = hole;
+    const first = followsData ? at : dataFrom(at);
+    if (first > at) yield { kind: 'hole', start: at, end: first };
+    if (first >= end) return;
+    const limit = Math.min(first + SLAB_BYTES, end);
+    let zeroBytes = 0;
+    for (at = first; at < limit;) {
+      const hole = Math.min(posix().seekHole(descriptor, at) ?? end, limit);
+      const next = hole < limit ? dataFrom(hole) : hole;
+      if (next >= limit) {
+        zeroBytes = Math.min(LOOK_BACK_BYTES, limit - hole);
+        at = hole + zeroBytes;
+        break;
+      }
+      // In steps, also when a file system calls the same place data and hole.
+      at = Math.max(next, at + 512);
+    }
+    yield { kind: 'data', start: first, end: at, zeroBytes };
+    followsData = zeroBytes < LOOK_BACK_BYTES;
   }
 }
 
@@ -90,17 +117,21 @@ export async function* readPieces(
 ): AsyncGenerator<Piece> {
   const ahead: Promise<{ span: Span; wanted: number } | number>[] = [];
   const plan = planReads(file.fd, options);
-  const read = async (offset: number, wanted: number): Promise<{ span: Span; wanted: number }> => {
+  const read = async (extent: Extent): Promise<{ span: Span; wanted: number }> => {
+    const { start: offset, zeroBytes = 0 } = extent;
+    const wanted = extent.end - offset;
+    const toRead = wanted - zeroBytes;
     const address = await slabs.acquire();
     try {
       options.signal?.throwIfAborted();
       const view = slabs.bytes.subarray(address, address + wanted);
       let length = 0;
-      while (length < wanted) {
-        const { bytesRead } = await file.read(view, length, wanted - length, offset + length);
+      while (length < toRead) {
+        const { bytesRead } = await file.read(view, length, toRead - length, offset + length);
         if (bytesRead === 0) break;
         length += bytesRead;
       }
+      if (length === toRead) length += view.subarray(toRead).fill(0).length;
       options.onRead(length);
       return { span: { address, length }, wanted };
     } catch (error) {
@@ -115,18 +146,20 @@ export async function* readPieces(
       const next =
         step.value.kind === 'hole'
           ? Promise.resolve(step.value.end - step.value.start)
-          : read(step.value.start, step.value.end - step.value.start);
+          : read(step.value);
       // A failure is met where it is awaited; until then it must not count as unhandled.
       next.catch(() => undefined);
       ahead.push(next);
     }
   };
+  let followsZeros = true;
   try {
     fill();
     while (ahead.length > 0) {
       const next = await (ahead.shift() as (typeof ahead)[0]);
       if (typeof next === 'number') {
         fill();
+        followsZeros = true;
         yield { kind: 'zeros', length: next };
         continue;
       }
@@ -136,15 +169,19 @@ export async function* readPieces(
         return;
       }
       if (span.length === wanted) fill();
-      if (slabs.isZero(span)) {
-        slabs.release(span.address);
-        yield { kind: 'zeros', length: span.length };
-      } else {
+      const isZero = slabs.isZero(span);
+      const zeros: number = isZero ? span.length - (followsZeros ? 0 : LOOK_BACK_BYTES) : 0;
+      if (zeros === span.length) slabs.release(span.address);
+      else {
         const release = (): void => {
           slabs.release(span.address);
         };
-        yield { kind: 'data', span, release };
+        const { address, length } = span;
+        const data = zeros > 0 ? { address, length: length - zeros } : span;
+        yield { kind: 'data', span: data, release };
       }
+      followsZeros = isZero && (followsZeros || span.length >= LOOK_BACK_BYTES);
+      if (zeros > 0) yield { kind: 'zeros', length: zeros };
       if (span.length < wanted) return;
     }
   } finally {
@@ -166,7 +203,7 @@ function* planReads(descriptor: number, options: ReadRangeOptions): Generator<Ex
     ? extentsOf(descriptor, start, end)
     : [{ kind: 'data', start, end }];
   for (const extent of extents) {
-    if (extent.kind === 'hole') {
+    if (extent.kind === 'hole' || sparse) {
       yield extent;
       continue;
     }

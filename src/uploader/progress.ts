@@ -22,6 +22,8 @@ export interface UploadCounters {
   bytesPacked: number;
   contentsNew: number;
   contentsDeduplicated: number;
+  /** Objects that were looked over before a long upload counts. */
+  objectsChecked: number;
 }
 
 export const newUploadCounters = (): UploadCounters => ({
@@ -41,4 +43,5 @@ export const newUploadCounters = (): UploadCounters => ({
   bytesPacked: 0,
   contentsNew: 0,
   contentsDeduplicated: 0,
+  objectsChecked: 0,
 });

@@ -13,6 +13,8 @@ export interface RestoreCounters {
   /** Files and bytes known so far; grows while directories are read. */
   filesFound: number;
   bytesFound: number;
+  /** All is written, and the disk is being waited for. */
+  isFlushing: boolean;
 }
 
 export const newRestoreCounters = (): RestoreCounters => ({
@@ -24,6 +26,7 @@ export const newRestoreCounters = (): RestoreCounters => ({
   errors: 0,
   filesFound: 0,
   bytesFound: 0,
+  isFlushing: false,
 });
 
 export interface RestoreOptions {

@@ -1,5 +1,6 @@
+import { constants } from 'node:fs';
 import * as fs from 'node:fs/promises';
-import { CodedError, isCode, messageOf } from '../base/index.ts';
+import { CodedError, isCode, messageOf, pinnedPath, systemCode } from '../base/index.ts';
 import {
   type ContentManager,
   listPieces,
@@ -11,6 +12,9 @@ import { PieceWriter } from './piece-writer.ts';
 import { type RestoreCounters, type RestoreOptions, RestoreReport } from './restore-report.ts';
 import { RestoreWriter } from './restore-writer.ts';
 import { deviceBytes } from './upload.ts';
+
+const { O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK } = constants;
+const NO_VOLUME = 'it is neither a block device nor an image file';
 
 /**
  * Restores the one file of a raw-volume snapshot over a device or an image.
@@ -35,6 +39,7 @@ export async function restoreBlocks(
   counters.filesFound++;
   try {
     await volume.write(pieces, file.fd, options.sparse === true && file.isNew);
+    counters.isFlushing = true;
     await file.handle.sync();
     counters.files++;
   } catch (error) {
@@ -63,25 +68,34 @@ async function openVolume(
   sizeBytes: number,
   { sparse }: RestoreOptions,
 ): Promise<{ handle: fs.FileHandle; fd: number; isNew: boolean }> {
-  const stat = await fs.stat(target).catch(() => undefined);
   const unusable = (what: string, cause?: unknown): CodedError =>
     new CodedError('TARGET_UNUSABLE', `cannot restore to ${target}: ${what}`, { cause });
-  if (stat && !stat.isFile() && !stat.isBlockDevice()) {
-    throw unusable('it is neither a block device nor an image file');
-  }
+  // What was opened is looked at, not what the name leads to: that may change in between.
+  const handle = await fs
+    .open(target, O_WRONLY | O_NONBLOCK)
+    .catch((error: unknown) => {
+      if (systemCode(error) !== 'ENOENT') throw error;
+      return fs.open(target, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600);
+    })
+    .catch((cause: unknown) => {
+      const isOther = ['EISDIR', 'ENXIO'].includes(systemCode(cause) ?? '');
+      throw unusable(isOther ? NO_VOLUME : messageOf(cause), cause);
+    });
   try {
-    if (stat?.isBlockDevice()) {
-      const available = await deviceBytes(target);
+    const stat = await handle.stat();
+    if (stat.isBlockDevice()) {
+      const available = await deviceBytes(pinnedPath(handle.fd));
       if (available < sizeBytes) {
         throw unusable(`the device has ${available} bytes and the volume needs ${sizeBytes}`);
       }
-      const handle = await fs.open(target, 'r+');
       return { handle, fd: handle.fd, isNew: false };
     }
-    const handle = await fs.open(target, 'w', 0o600);
+    if (!stat.isFile()) throw unusable(NO_VOLUME);
+    await handle.truncate(0);
     if (sparse === true) await handle.truncate(sizeBytes);
     return { handle, fd: handle.fd, isNew: true };
   } catch (cause) {
+    await handle.close();
     if (isCode(cause, 'TARGET_UNUSABLE')) throw cause;
     throw unusable(messageOf(cause), cause);
   }

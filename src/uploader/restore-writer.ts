@@ -86,8 +86,8 @@ export class RestoreWriter {
     const buffer = await packBuffers.acquire();
     try {
       this.#signal.throwIfAborted();
-      await this.#load(range, buffer);
-      const tasks = splitByBytes(range.items).map((items) => this.#open(range, items, buffer));
+      const loaded = await this.#load(range, buffer);
+      const tasks = splitByBytes(loaded).map((items) => this.#open(range, items, buffer));
       const results = await Promise.allSettled(tasks);
       const failed = results.find((result) => result.status === 'rejected');
       if (failed) throw failed.reason;
@@ -96,7 +96,7 @@ export class RestoreWriter {
     }
   }
 
-  async #load({ packBlobId, start, end, items }: Range, buffer: Uint8Array): Promise<void> {
+  async #load({ packBlobId, start, end, items }: Range, buffer: Uint8Array): Promise<Waiting[]> {
     const first = (items[0] as Waiting).write.entry;
     try {
       await this.#repository.storage.getBlob(blobId(packBlobId), {
@@ -108,24 +108,32 @@ export class RestoreWriter {
     } catch (error) {
       // A range may fail for one of its contents only; asked one by one they say which.
       if (items.length > 1 && isCode(error, 'INVALID_RANGE')) {
-        await this.#loadOneByOne(items, start, buffer);
-        return;
+        return this.#loadOneByOne(items, start, buffer);
       }
       if (!isCode(error, 'BLOB_NOT_FOUND', 'INVALID_RANGE')) throw error;
       await this.#repository.contents.getPacked(first);
       throw error;
     }
+    return items;
   }
 
-  async #loadOneByOne(items: readonly Waiting[], start: number, buffer: Uint8Array): Promise<void> {
+  /** Only what could be loaded: whoever was told of a failure has closed the file. */
+  async #loadOneByOne(
+    items: readonly Waiting[],
+    start: number,
+    buffer: Uint8Array,
+  ): Promise<Waiting[]> {
+    const loaded: Waiting[] = [];
     for (const item of items) {
       const { entry } = item.write;
       try {
         buffer.set(await this.#repository.contents.getPacked(entry), entry.packOffset - start);
+        loaded.push(item);
       } catch (error) {
         item.reject(error);
       }
     }
+    return loaded;
   }
 
   async #open(range: Range, items: readonly Waiting[], buffer: Uint8Array): Promise<void> {

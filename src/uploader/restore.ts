@@ -1,8 +1,7 @@
-import { closeSync, constants, mkdirSync, openSync } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-import { CodedError, type Logger, messageOf, posix, Semaphore, systemCode } from '../base/index.ts';
-import { applyAttributes } from '../codec/index.ts';
+import { CodedError, Semaphore, systemCode } from '../base/index.ts';
+import type { CodecPool } from '../codec/index.ts';
 import {
   listPieces,
   type ObjectId,
@@ -10,18 +9,17 @@ import {
   readObject,
   type Repository,
 } from '../repository/index.ts';
-import { decodeDirectory, type DirectoryEntry } from '../snapshot/index.ts';
+import { type DirectoryEntry, streamDirectory } from '../snapshot/index.ts';
 import { PieceWriter } from './piece-writer.ts';
 import { type RestoreCounters, type RestoreOptions, RestoreReport } from './restore-report.ts';
 import { RestoreWriter } from './restore-writer.ts';
+import { type Pinned, TargetDirectory } from './target-directory.ts';
 
 /** Entries restored at once. Our choice: windows of the writer must fill. */
 const OUTSTANDING_MAX = 4096;
 /** Files of several contents open at once. */
 const OPEN_FILES_MAX = 64;
 const DIRECTORIES_MAX = 8;
-const CREATE = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
-const DIRECTORY = constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW;
 /** Files of one content up to this are made by a thread in one go. */
 const WHOLE_FILE_BYTES_MAX = 8 << 20;
 
@@ -41,37 +39,14 @@ export async function restoreTree(
   await (root.type === 'd'
     ? restore.restoreRoot(root, target)
     : restore.restoreSingle(root, target));
-  report.throwIfFailed();
-  syncTarget(target, options.logger);
   return report.counters;
-}
-
-/** What was restored shall survive a power cut; Velero does the same. */
-function syncTarget(target: string, logger: Logger): void {
-  const descriptor = openSync(target, constants.O_RDONLY | constants.O_NONBLOCK);
-  try {
-    if (posix().syncFilesystem(descriptor)) return;
-    logger.warn({ target }, 'the target could not be flushed to disk: syncfs is not available');
-  } finally {
-    closeSync(descriptor);
-  }
-}
-
-/** An open directory of the target; paths below go through the descriptor, so that no link can lead them astray. */
-interface TargetDirectory {
-  readonly descriptor: number;
-  /** `/proc/self/fd/N` */
-  readonly path: string;
-  /** For messages. */
-  readonly shown: string;
-  /** Made by this restore, or found empty: nothing can be in the way. */
-  readonly isNew: boolean;
 }
 
 class TreeRestore {
   readonly #report: RestoreReport;
   readonly #repository: Repository;
   readonly #options: RestoreOptions;
+  readonly #pool: CodecPool;
   readonly #writer: RestoreWriter;
   readonly #outstanding = new Semaphore(OUTSTANDING_MAX);
   readonly #pieces: PieceWriter;
@@ -79,8 +54,11 @@ class TreeRestore {
   readonly #directories = new Semaphore(DIRECTORIES_MAX);
 
   constructor(repository: Repository, options: RestoreOptions, report: RestoreReport) {
+    const { dataPath } = repository;
+    if (!dataPath) throw new TypeError('a restore needs a repository opened with a data path');
     this.#repository = repository;
     this.#options = options;
+    this.#pool = dataPath.pool;
     this.#report = report;
     this.#writer = new RestoreWriter(repository, options.signal);
     this.#pieces = new PieceWriter(repository, this.#writer, options.signal, (bytes) => {
@@ -91,8 +69,13 @@ class TreeRestore {
   async restoreRoot(root: DirectoryEntry, target: string): Promise<void> {
     // Before anything is made: a snapshot that cannot be read leaves no trace.
     const entries = await this.#readDirectory(root.objectId);
-    const directory = await this.#openRoot(target);
-    await this.#fill(directory, root, entries);
+    const directory = await TargetDirectory.openRoot(target);
+    try {
+      await this.#fill(directory, root, entries);
+      await this.#finish(directory);
+    } finally {
+      directory.close();
+    }
   }
 
   async restoreSingle(entry: DirectoryEntry, target: string): Promise<void> {
@@ -101,79 +84,98 @@ class TreeRestore {
       () => false,
     );
     const path = isDirectory ? join(target, entry.name) : target;
-    const directory = await this.#openRoot(dirname(path));
+    const directory = await TargetDirectory.openRoot(dirname(path));
     try {
       const work = this.#restoreEntry(directory, { ...entry, name: basename(path) });
       this.#writer.flush();
       await work;
+      await this.#finish(directory);
     } finally {
-      closeSync(directory.descriptor);
+      directory.close();
     }
   }
 
-  async #openRoot(target: string): Promise<TargetDirectory> {
-    try {
-      await fs.mkdir(target, { recursive: true });
-      const path = await fs.realpath(target);
-      return openDirectory(path, target, (await fs.readdir(path)).length === 0);
-    } catch (cause) {
-      const text = `cannot restore to ${target}: ${messageOf(cause)}`;
-      throw new CodedError('TARGET_UNUSABLE', text, { cause });
-    }
+  /** What was restored shall survive a power cut; Velero does the same. */
+  async #finish(target: TargetDirectory): Promise<void> {
+    this.#report.throwIfFailed();
+    this.#report.counters.isFlushing = true;
+    if (await this.#pool.syncFilesystem(target.descriptor)) return;
+    this.#options.logger.warn(
+      { target: target.shown },
+      'the target could not be flushed to disk: syncfs is not available',
+    );
   }
 
-  async #readDirectory(id: ObjectId): Promise<DirectoryEntry[]> {
-    const bytes = await readObject(this.#repository.contents, id, { signal: this.#options.signal });
-    return decodeDirectory(bytes).entries;
+  /** Entries in stored order, of which the first part has been read. */
+  async #readDirectory(id: ObjectId): Promise<AsyncIterable<readonly DirectoryEntry[]>> {
+    const { signal } = this.#options;
+    const batches = streamDirectory(this.#repository.contents, id, { signal });
+    const first = await batches.next();
+    return (async function* () {
+      if (first.done !== true) yield first.value;
+      yield* batches;
+    })();
   }
 
-  /** Restores what is in a directory, then its attributes, then closes it. */
+  /** Restores what is in a directory, then its attributes. */
   async #fill(
     directory: TargetDirectory,
     self: DirectoryEntry,
+    batches: AsyncIterable<readonly DirectoryEntry[]>,
+  ): Promise<void> {
+    // None of it rejects: failures are reported. Only what is not done yet is held.
+    const work = new Set<Promise<void>>();
+    try {
+      for await (const entries of batches) await this.#fillPart(directory, entries, work);
+    } catch (error) {
+      this.#report.fail(directory.shown, error);
+    }
+    this.#writer.flush();
+    await Promise.all(work);
+    if (!this.#options.signal.aborted) await this.#finishDirectory(directory, self);
+  }
+
+  async #fillPart(
+    directory: TargetDirectory,
     entries: readonly DirectoryEntry[],
+    work: Set<Promise<void>>,
   ): Promise<void> {
     const { signal } = this.#options;
-    const work: Promise<void>[] = [];
-    try {
-      for (const entry of entries.filter(({ type }) => type !== 'd')) {
-        if (signal.aborted) break;
-        if (!this.#outstanding.tryAcquire()) {
-          this.#writer.flush();
-          await this.#outstanding.acquire();
-        }
-        const done = this.#restoreEntry(directory, entry).finally(() => {
-          this.#outstanding.release();
+    const track = (task: Promise<void>, release: () => void): void => {
+      const done = task.finally(() => {
+        release();
+        work.delete(done);
+      });
+      work.add(done);
+    };
+    for (const entry of entries) {
+      if (entry.type === 'd') continue;
+      if (signal.aborted) return;
+      if (!this.#outstanding.tryAcquire()) {
+        this.#writer.flush();
+        await this.#outstanding.acquire();
+      }
+      track(this.#restoreEntry(directory, entry), () => {
+        this.#outstanding.release();
+      });
+    }
+    for (const child of entries) {
+      if (child.type !== 'd') continue;
+      // Beside the others while there is room, else in this very line of descent.
+      const beside = this.#directories.tryAcquire();
+      const done = this.#descend(directory, child);
+      if (!beside) await done;
+      else {
+        track(done, () => {
+          this.#directories.release();
         });
-        work.push(done);
       }
-      const children = entries.filter(({ type }) => type === 'd');
-      for (const child of children) {
-        // Beside the others while there is room, else in this very line of descent.
-        const beside = this.#directories.tryAcquire();
-        const done = this.#descend(directory, child);
-        if (!beside) await done;
-        else {
-          const released = done.finally(() => {
-            this.#directories.release();
-          });
-          work.push(released);
-        }
-      }
-      this.#writer.flush();
-      await Promise.all(work);
-      if (!signal.aborted) this.#finishDirectory(directory, self);
-    } finally {
-      this.#writer.flush();
-      await Promise.allSettled(work);
-      closeSync(directory.descriptor);
     }
   }
 
-  #finishDirectory(directory: TargetDirectory, self: DirectoryEntry): void {
+  async #finishDirectory(directory: TargetDirectory, self: DirectoryEntry): Promise<void> {
     try {
-      // With "/." the directory is meant, not the link in /proc.
-      applyAttributes(`${directory.path}/.`, self);
+      await this.#pool.setAttributes(directory.descriptor, self, false);
       this.#report.counters.directories++;
     } catch (error) {
       this.#report.fail(directory.shown, error);
@@ -185,10 +187,13 @@ class TreeRestore {
     if (this.#options.signal.aborted) return;
     try {
       assertPlainName(entry.name);
-      const path = `${parent.path}/${entry.name}`;
       const entries = await this.#readDirectory(entry.objectId);
-      const isNew = makeDirectory(path);
-      await this.#fill(openDirectory(path, shown, isNew), entry, entries);
+      const directory = await parent.enter(entry.name);
+      try {
+        await this.#fill(directory, entry, entries);
+      } finally {
+        directory.close();
+      }
     } catch (error) {
       this.#report.fail(shown, inTheWay(error));
     }
@@ -199,9 +204,8 @@ class TreeRestore {
     const shown = join(directory.shown, entry.name);
     try {
       assertPlainName(entry.name);
-      const path = `${directory.path}/${entry.name}`;
-      if (entry.type === 's') await this.#restoreSymlink(path, entry);
-      else if (entry.type === 'f') await this.#restoreFile(path, entry, directory.isNew);
+      if (entry.type === 's') await this.#restoreSymlink(directory, entry);
+      else if (entry.type === 'f') await this.#restoreFile(directory, entry);
       else
         throw new CodedError('UNKNOWN_ENTRY_TYPE', `entries of type "${entry.type}" are not known`);
     } catch (error) {
@@ -209,109 +213,127 @@ class TreeRestore {
     }
   }
 
-  async #restoreSymlink(path: string, entry: DirectoryEntry): Promise<void> {
+  async #restoreSymlink(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
+    const { name } = entry;
     const target = Buffer.from(await readObject(this.#repository.contents, entry.objectId));
-    const existing = await fs.readlink(path, { encoding: 'buffer' }).catch(() => undefined);
-    if (existing && this.#options.overwrite !== 'always' && existing.equals(target)) {
+    if (!directory.isNew && (await this.#isSameLink(directory, entry, target))) {
       this.#report.counters.skipped++;
-    } else {
-      if (!(await this.#makeRoom(path))) return;
-      await fs.symlink(target, path);
-      this.#report.counters.symlinks++;
+      return;
     }
-    await fs.lchown(path, entry.uid, entry.gid).catch((error: unknown) => {
-      if (systemCode(error) !== 'EPERM') throw error;
-    });
-    posix().setModificationTime(path, entry.mtimeNs);
+    if (!(await this.#makeRoom(directory, name))) return;
+    await directory.symlink(name, target);
+    this.#report.counters.symlinks++;
+    if (await this.#adopt(directory, entry, (pinned) => pinned.type === 's')) return;
+    const text = 'another process replaced it while it was restored';
+    throw new CodedError('TARGET_CHANGED', text);
   }
 
-  /** Removes what is at the path, unless it is to stay; a directory there is an error. */
-  async #makeRoom(path: string): Promise<boolean> {
-    const stat = await fs.lstat(path).catch(() => undefined);
-    if (!stat) return true;
+  async #isSameLink(
+    directory: TargetDirectory,
+    entry: DirectoryEntry,
+    target: Buffer,
+  ): Promise<boolean> {
+    if (this.#options.overwrite === 'always') return false;
+    const existing = await directory.readlink(entry.name);
+    if (!existing?.equals(target)) return false;
+    return this.#adopt(directory, entry, (pinned) => pinned.type === 's');
+  }
+
+  /** Removes what has the name, unless it is to stay; a directory there is an error. */
+  async #makeRoom(directory: TargetDirectory, name: string): Promise<boolean> {
+    const found = directory.isNew ? undefined : await directory.look(name);
+    if (!found) return true;
     if (this.#options.overwrite === 'never') {
       this.#report.counters.skipped++;
       return false;
     }
-    if (stat.isDirectory()) throw new CodedError('TARGET_IN_THE_WAY', 'a directory is in the way');
-    await fs.rm(path);
+    if (found.isDirectory) throw new CodedError('TARGET_IN_THE_WAY', 'a directory is in the way');
+    await directory.remove(name);
     return true;
   }
 
-  async #restoreFile(path: string, entry: DirectoryEntry, isNew: boolean): Promise<void> {
+  async #restoreFile(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
     const { contents } = this.#repository;
     this.#report.counters.filesFound++;
     this.#report.counters.bytesFound += entry.size;
-    if (!isNew && (await this.#isSame(path, entry))) {
+    if (!directory.isNew && (await this.#isSame(directory, entry))) {
       this.#report.counters.skipped++;
       this.#report.counters.bytes += entry.size;
       return;
     }
     const pieces = await listPieces(contents, entry.objectId);
-    if (!isNew && !(await this.#makeRoom(path))) return;
+    if (!(await this.#makeRoom(directory, entry.name))) return;
     const [only] = pieces;
     if (only && pieces.length === 1 && only.count === 1 && only.length <= WHOLE_FILE_BYTES_MAX) {
       await this.#writer.add({
         entry: contents.findOrThrow(only.contentId),
         compressedObject: only.compressed,
-        target: { path, attributes: entry },
+        target: { path: directory.pathOf(entry.name), attributes: entry },
       });
       this.#report.counters.bytes += only.length;
     } else {
-      await this.#restoreLarge(path, entry, pieces);
+      await this.#restoreLarge(directory, entry, pieces);
     }
     this.#report.counters.files++;
   }
 
-  async #isSame(path: string, entry: DirectoryEntry): Promise<boolean> {
+  /** Whether the file is there already; its attributes are mended if need be. */
+  async #isSame(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
     const { overwrite = 'if-different' } = this.#options;
     if (overwrite !== 'if-different') return false;
-    const stat = await fs.lstat(path, { bigint: true }).catch(() => undefined);
-    if (!stat?.isFile() || Number(stat.size) !== entry.size || stat.mtimeNs !== entry.mtimeNs) {
-      return false;
-    }
-    applyAttributes(path, entry);
-    return true;
+    return this.#adopt(
+      directory,
+      entry,
+      ({ type, size, attributes }) =>
+        type === 'f' && size === entry.size && attributes.mtimeNs === entry.mtimeNs,
+    );
+  }
+
+  /** Gives what is there the entry's attributes; false when it is not what was expected. */
+  async #adopt(
+    directory: TargetDirectory,
+    entry: DirectoryEntry,
+    isExpected: (pinned: Pinned) => boolean,
+  ): Promise<boolean> {
+    return directory.pin(entry.name, async (pinned) => {
+      if (!pinned || !isExpected(pinned)) return false;
+      if (hasAttributes(pinned, entry)) return true;
+      // A second name may be anywhere: such a file is replaced rather than changed.
+      if (!pinned.isSingle) return false;
+      await this.#pool.setAttributes(pinned.descriptor, entry, pinned.type === 's');
+      return true;
+    });
   }
 
   async #restoreLarge(
-    path: string,
+    directory: TargetDirectory,
     entry: DirectoryEntry,
     pieces: readonly ObjectPiece[],
   ): Promise<void> {
     await this.#openFiles.acquire();
     try {
-      const file = await fs.open(path, CREATE, 0o600);
+      const file = await directory.create(entry.name);
       try {
         await file.truncate(entry.size);
         await this.#pieces.write(pieces, file.fd, this.#options.sparse === true);
+        await this.#pool.setAttributes(file.fd, entry, false);
       } catch (error) {
-        await fs.rm(path, { force: true });
+        // The error that came first matters.
+        await directory.remove(entry.name).catch(() => undefined);
         throw error;
       } finally {
         await file.close();
       }
-      applyAttributes(path, entry);
     } finally {
       this.#openFiles.release();
     }
   }
 }
 
-function openDirectory(path: string, shown: string, isNew: boolean): TargetDirectory {
-  const descriptor = openSync(path, DIRECTORY);
-  return { descriptor, path: `/proc/self/fd/${descriptor}`, shown, isNew };
-}
-
-/** Returns false when something of that name is there; opening tells what. */
-function makeDirectory(path: string): boolean {
-  try {
-    mkdirSync(path, { mode: 0o700 });
-    return true;
-  } catch (error) {
-    if (systemCode(error) === 'EEXIST') return false;
-    throw error;
-  }
+function hasAttributes({ attributes, type }: Pinned, entry: DirectoryEntry): boolean {
+  const { uid, gid, mode, mtimeNs } = attributes;
+  const isOwned = uid === entry.uid && gid === entry.gid;
+  return isOwned && mtimeNs === entry.mtimeNs && (type === 's' || mode === entry.mode);
 }
 
 /** A name that would leave its directory is never restored, whatever the snapshot says. */

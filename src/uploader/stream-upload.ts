@@ -79,6 +79,7 @@ export class StreamUpload {
     hasher.beginStream();
     try {
       for await (const piece of pieces) {
+        if (this.#mustEnd() && piece.kind === 'data') piece.release();
         this.#options.signal?.throwIfAborted();
         if (this.#failure !== undefined) throw asError(this.#failure);
         if (piece.kind === 'data') await this.#addData(piece.span, piece.release);
@@ -96,6 +97,15 @@ export class StreamUpload {
     return this.#entries;
   }
 
+  #mustEnd(): boolean {
+    return this.#options.signal?.aborted === true || this.#failure !== undefined;
+  }
+
+  /** The pieces that are stored so far, which need not follow one another; more may come while this is iterated. */
+  *stored(): Generator<IndirectEntry> {
+    for (const entry of this.#entries) if (isStored(entry)) yield entry;
+  }
+
   async #addData(span: Span, release: () => void): Promise<void> {
     const piece: SharedPiece = { users: 1, release };
     try {
@@ -110,16 +120,7 @@ export class StreamUpload {
   async #addZeros(length: number): Promise<void> {
     const { slabs } = this.#parts;
     let left = length;
-    if (this.#tail.some((byte) => byte !== 0)) {
-      // The rolling window still holds data: these few zeros need a slab with that data before them.
-      const lead = Math.min(left, LOOK_BACK_BYTES);
-      const address = await slabs.acquire();
-      slabs.bytes.fill(0, address, address + lead);
-      await this.#addData({ address, length: lead }, () => {
-        slabs.release(address);
-      });
-      left -= lead;
-    }
+    assert(!this.#tail.some((byte) => byte !== 0), 'zeros follow other bytes without a lead');
     const { minBytes, kind } = this.#options.splitter;
     while (left > 0) {
       this.#options.signal?.throwIfAborted();

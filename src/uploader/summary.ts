@@ -1,5 +1,10 @@
-import type { Nanoseconds } from '../base/index.ts';
+import { compareUtf8, type Nanoseconds } from '../base/index.ts';
 import type { DirectoryEntry, DirectorySummary, EntryError } from '../snapshot/index.ts';
+
+/** Failures that a summary names, the first by path (Kopia: fs/entry.go, MaxFailedEntriesPerDirectorySummary). */
+const ERRORS_MAX = 10;
+/** Failures that are held before all but the first are dropped. */
+const ERRORS_HELD_MAX = 1000;
 
 /** An entry that could not be stored; `ignored` by policy. An empty error is not reported. */
 export interface EntryFailure {
@@ -7,54 +12,84 @@ export interface EntryFailure {
   readonly ignored: boolean;
 }
 
-/** The summary of a directory: its entries, what is below them, and what failed. `ownMtimeNs` counts when it is empty. */
-export function summarize(
-  entries: readonly DirectoryEntry[],
-  failures: readonly EntryFailure[],
-  ownMtimeNs: Nanoseconds,
-  isIncomplete: boolean,
-): DirectorySummary {
-  let [size, files, symlinks, dirs, numFailed, numIgnoredErrors] = [0, 0, 0, 1, 0, 0];
-  let maxTimeNs = entries.length === 0 ? ownMtimeNs : 0n;
-  let childIncomplete: string | undefined;
-  const errors: EntryError[] = [];
-  for (const entry of entries) {
-    if (entry.mtimeNs > maxTimeNs) maxTimeNs = entry.mtimeNs;
-    const { summary } = entry;
+/** Adds up the summary of a directory: its entries, what is below them, and what failed. */
+export class Summarizer {
+  #size = 0;
+  #files = 0;
+  #symlinks = 0;
+  #dirs = 1;
+  #numFailed = 0;
+  #numIgnoredErrors = 0;
+  #isEmpty = true;
+  #maxTimeNs = 0n;
+  #childIncomplete: string | undefined;
+  #errors: EntryError[] = [];
+
+  add({ type, size, mtimeNs, summary }: DirectoryEntry): void {
+    this.#isEmpty = false;
+    if (mtimeNs > this.#maxTimeNs) this.#maxTimeNs = mtimeNs;
     if (!summary) {
-      if (entry.type === 's') symlinks++;
+      if (type === 's') this.#symlinks++;
       else {
-        files++;
-        size += entry.size;
+        this.#files++;
+        this.#size += size;
       }
-      continue;
+      return;
     }
-    size += summary.size;
-    files += summary.files;
-    symlinks += summary.symlinks;
-    dirs += summary.dirs;
-    numFailed += summary.numFailed;
-    numIgnoredErrors += summary.numIgnoredErrors ?? 0;
-    errors.push(...(summary.errors ?? []));
-    childIncomplete ??= summary.incomplete;
-    if (summary.maxTimeNs > maxTimeNs) maxTimeNs = summary.maxTimeNs;
+    this.#size += summary.size;
+    this.#files += summary.files;
+    this.#symlinks += summary.symlinks;
+    this.#dirs += summary.dirs;
+    this.#numFailed += summary.numFailed;
+    this.#numIgnoredErrors += summary.numIgnoredErrors ?? 0;
+    for (const error of summary.errors ?? []) this.#name(error);
+    this.#childIncomplete ??= summary.incomplete;
+    if (summary.maxTimeNs > this.#maxTimeNs) this.#maxTimeNs = summary.maxTimeNs;
   }
-  for (const { error, ignored } of failures) {
-    if (error.error === '') continue;
-    errors.push(error);
-    if (ignored) numIgnoredErrors++;
-    else numFailed++;
+
+  fail({ error, ignored }: EntryFailure): void {
+    if (error.error === '') return;
+    this.#name(error);
+    if (ignored) this.#numIgnoredErrors++;
+    else this.#numFailed++;
   }
-  errors.sort((a, b) => (a.path < b.path ? -1 : 1));
-  return {
-    size,
-    files,
-    symlinks,
-    dirs,
-    maxTimeNs,
-    incomplete: isIncomplete ? 'canceled' : childIncomplete,
-    numFailed,
-    numIgnoredErrors,
-    errors,
-  };
+
+  #name(error: EntryError): void {
+    this.#errors.push(error);
+    if (this.#errors.length > ERRORS_HELD_MAX) this.#errors = firstByPath(this.#errors);
+  }
+
+  /** The same sums, to which other entries can be added. */
+  copy(): Summarizer {
+    const copy = new Summarizer();
+    copy.#size = this.#size;
+    copy.#files = this.#files;
+    copy.#symlinks = this.#symlinks;
+    copy.#dirs = this.#dirs;
+    copy.#numFailed = this.#numFailed;
+    copy.#numIgnoredErrors = this.#numIgnoredErrors;
+    copy.#isEmpty = this.#isEmpty;
+    copy.#maxTimeNs = this.#maxTimeNs;
+    copy.#childIncomplete = this.#childIncomplete;
+    copy.#errors = [...this.#errors];
+    return copy;
+  }
+
+  /** `ownMtimeNs` counts when the directory is empty. */
+  finish(ownMtimeNs: Nanoseconds, isIncomplete: boolean): DirectorySummary {
+    return {
+      size: this.#size,
+      files: this.#files,
+      symlinks: this.#symlinks,
+      dirs: this.#dirs,
+      maxTimeNs: this.#isEmpty ? ownMtimeNs : this.#maxTimeNs,
+      incomplete: isIncomplete ? 'canceled' : this.#childIncomplete,
+      numFailed: this.#numFailed,
+      numIgnoredErrors: this.#numIgnoredErrors,
+      errors: firstByPath(this.#errors),
+    };
+  }
 }
+
+const firstByPath = (errors: EntryError[]): EntryError[] =>
+  errors.sort((a, b) => compareUtf8(a.path, b.path)).slice(0, ERRORS_MAX);

@@ -1,21 +1,12 @@
-import * as fs from 'node:fs/promises';
-import {
-  CodedError,
-  isCode,
-  joinPath,
-  mapLimited,
-  messageOf,
-  Semaphore,
-  systemCode,
-} from '../base/index.ts';
+import { setImmediate } from 'node:timers/promises';
+import { isCode, joinPath, mapLimited, messageOf, Semaphore } from '../base/index.ts';
 import type { CodecPool } from '../codec/index.ts';
-import { type ObjectId, parseObjectId, readObject, writeObject } from '../repository/index.ts';
+import { type ObjectId, parseObjectId, readObject } from '../repository/index.ts';
 import {
   decodeDirectory,
   type DirectoryEntry,
-  type DirectorySummary,
-  encodeDirectory,
   type Policy,
+  readDirectory,
 } from '../snapshot/index.ts';
 import {
   entryFields,
@@ -23,19 +14,23 @@ import {
   type FileUploadOptions,
   metadataCompressor,
 } from './file-upload.ts';
-import { CACHE_TAG_NAME, DirectoryLooks, type KeptDirectory } from './directory-looks.ts';
-import { IgnoreRules } from './ignore-rules.ts';
-import { decodeListing, type SourceDirectory, type SourceEntry } from './listing.ts';
+import {
+  asUnreadable,
+  CACHE_TAG_NAME,
+  DirectoryLooks,
+  type KeptDirectory,
+} from './directory-looks.ts';
+import { DirectoryWriter, type StoredDirectory } from './directory-writer.ts';
+import { type IgnoreFileEntry, IgnoreRules } from './ignore-rules.ts';
+import { decodeListing, type SourceDirectory, type SourceEntry, storedName } from './listing.ts';
+import { listLong } from './long-listing.ts';
+import { LongNames } from './long-names.ts';
+import { OpenDirectory } from './open-tree.ts';
 import { type Outcome, Outcomes } from './outcomes.ts';
 import { PreviousEntries } from './previous-entries.ts';
-import { summarize } from './summary.ts';
+import { PreviousStream } from './previous-stream.ts';
+import { openRegular, readStart } from './regular-file.ts';
 import { relativePath, type Visit, visitBelow } from './visit.ts';
-
-/** The stored form of a directory. */
-export interface StoredDirectory {
-  readonly id: ObjectId;
-  readonly summary: DirectorySummary;
-}
 
 /** Children of one directory that threads look at before their turn. Our choice. */
 const LOOK_AHEAD = 12;
@@ -43,6 +38,8 @@ const LOOK_AHEAD = 12;
 const OUTSTANDING_MAX = 640;
 /** Directories of previous snapshots that are read for one directory, at once. */
 const PREVIOUS_READS_MAX = 4;
+/** Rules times characters matched before others get their turn: some 0.1 s at worst. */
+const MATCHED_MAX = 20_000_000;
 /** bford.info/cachedir: a directory with this tag holds nothing worth keeping. */
 const CACHE_TAG = 'Signature: 8a477f597d28d172789f06886806bc55';
 
@@ -70,19 +67,27 @@ export class TreeUpload {
     previous: readonly ObjectId[],
   ): Promise<StoredDirectory> {
     const visit = { path, relative: '', previous, rules: IgnoreRules.none, attributes: root };
-    const { done } = await this.#visit(visit);
+    const open = new OpenDirectory(root);
+    this.#options.open.root = open;
+    const { done } = await this.#visit(visit, open).catch((error: unknown) => {
+      throw isCode(error, 'UNREADABLE_DIRECTORY') ? error.cause : error;
+    });
     this.#files.flush();
     return done;
   }
 
   /** Lists and schedules; `done` is for when all below is stored. Throws when it cannot be listed. */
-  async #visit(visit: Visit): Promise<{ done: Promise<StoredDirectory> }> {
+  async #visit(visit: Visit, open: OpenDirectory): Promise<{ done: Promise<StoredDirectory> }> {
     const { signal, counters, policies } = this.#options;
     signal.throwIfAborted();
     const look = await this.#looks.look(visit);
-    const kept = look.same && this.#looks.keep(visit, look.same);
-    if (kept) return this.#visitKept(visit, decodeListing(look.listing).entries, kept);
-    const listing = look.same ? await this.#pool.readDirectory(visit.path) : look.listing;
+    if (look.listing.isTooLong) return this.#visitLong(visit, open);
+    // With contents gone every entry is looked at by itself.
+    const mayKeep = look.same && this.#options.isLost === undefined;
+    const kept = mayKeep && look.same && this.#looks.keep(visit, look.same);
+    if (kept) return this.#visitKept(visit, decodeListing(look.listing).entries, kept, open);
+    const listing = look.same ? await this.#looks.list(visit) : look.listing;
+    if (listing.isTooLong) return this.#visitLong(visit, open);
     const previous = await this.#loadPrevious(visit.previous);
     const policy = policies.at(visit.relative);
     let directory = decodeListing(listing);
@@ -93,17 +98,34 @@ export class TreeUpload {
     const rules = await this.#enterRules(visit, directory);
     counters.directories++;
     const outcomes = new Outcomes();
+    open.outcomes.add(outcomes);
     for (const { name, code, message } of directory.failures) {
       // What went away between the listing and the look at it is as if it had never been.
       if (code === 'ENOENT') continue;
       outcomes.add(this.#files.fail(relativePath(visit, name), message, policy));
     }
+    const started = { visit, policy, previous, rules, outcomes, open };
+    const canceled = !(await this.#startEntries(directory.entries, started));
+    return withDone(this.#finishDirectory(visit, outcomes.all(), canceled));
+  }
+
+  /** Schedules entries in order, files before what is below. False when canceled. */
+  async #startEntries(
+    entries: readonly SourceEntry[],
+    { visit, policy, previous, rules, outcomes, open }: Started,
+  ): Promise<boolean> {
     const children: SourceEntry[] = [];
-    let canceled = false;
-    for (const entry of directory.entries) {
-      if (signal.aborted) {
-        canceled = true;
+    let isWhole = true;
+    let matched = 0;
+    for (const entry of entries) {
+      if (this.#options.signal.aborted) {
+        isWhole = false;
         break;
+      }
+      matched += rules.size * (visit.relative.length + entry.name.length);
+      if (matched > MATCHED_MAX) {
+        matched = 0;
+        await setImmediate();
       }
       if (this.#isExcluded(visit, entry, rules)) continue;
       if (entry.type === 'd') children.push(entry);
@@ -112,16 +134,85 @@ export class TreeUpload {
           this.#files.flush();
           await this.#outstanding.acquire();
         }
-        this.#start(visit, entry, policy, outcomes);
+        this.#start(visit, entry, policy, outcomes, open);
       }
     }
     const below = (child: SourceEntry): Visit =>
       visitBelow(visit, child, rules, previous.directories(child.name));
-    await this.#descendAll(children, below, policy, outcomes);
-    const done = this.#finishDirectory(visit, outcomes.all(), canceled);
-    // Whoever awaits it meets the failure; until then it must not count as unhandled.
-    done.catch(() => undefined);
-    return { done };
+    await this.#descendAll(children, below, policy, outcomes, open);
+    return isWhole;
+  }
+
+  /**
+   * A directory with more entries than fit in memory: listed, stored and written part by part, each while the
+   * next is worked on.
+   */
+  async #visitLong(visit: Visit, open: OpenDirectory): Promise<{ done: Promise<StoredDirectory> }> {
+    const { signal, counters, policies, repository, logger } = this.#options;
+    const policy = policies.at(visit.relative);
+    const compressor = metadataCompressor(policy);
+    const writer = new DirectoryWriter(repository, compressor);
+    const special = await this.#lookAtNames(visit, [
+      CACHE_TAG_NAME,
+      ...(policies.definedAt(visit.relative)?.files.ignoreDotFiles ?? []),
+      ...visit.rules.dotIgnoreFiles,
+    ]);
+    const isCache = await this.#isCache(visit, special, policy);
+    const rules = await this.#enterRules(visit, special);
+    counters.directories++;
+    const before = visit.previous.map((id) => new PreviousStream(repository.contents, id, logger));
+    const names = new LongNames((path) => {
+      this.#warnOfName(visit, path);
+    });
+    let canceled = false;
+    let waiting: Outcomes | undefined;
+    open.writer = writer;
+    const writeOut = async (): Promise<void> => {
+      if (!waiting) return;
+      const settled = await waiting.all();
+      // In one moment with the call: a checkpoint finds these entries either here or there.
+      open.outcomes.delete(waiting);
+      await writer.write(settled);
+    };
+    const pages = listLong(visit.path, {
+      pool: this.#pool,
+      signal,
+      onFailure: ({ rawName, code, message }) => {
+        if (code === 'ENOENT') return;
+        const failed = this.#files.fail(relativePath(visit, storedName(rawName)), message, policy);
+        writer.add([failed]);
+      },
+    });
+    try {
+      for await (const listed of isCache ? [] : marked(pages)) {
+        const page = names.unique(listed);
+        const held = await Promise.all(before.map((stream) => stream.take(page)));
+        const outcomes = new Outcomes();
+        open.outcomes.add(outcomes);
+        const previous = new PreviousEntries(held);
+        const started = { visit, policy, previous, rules, outcomes, open };
+        canceled = !(await this.#startEntries(page, started));
+        this.#files.flush();
+        await writeOut();
+        waiting = outcomes;
+        if (canceled) break;
+      }
+      await writeOut();
+    } catch (error) {
+      if (!signal.aborted) throw error;
+      canceled = true;
+    } finally {
+      for (const stream of before) await stream.close();
+    }
+    return withDone(writer.finish(visit.attributes.mtimeNs, canceled));
+  }
+
+  /** Of a long directory, these names alone. */
+  async #lookAtNames(visit: Visit, wanted: readonly string[]): Promise<SourceDirectory> {
+    const names = [...new Set(wanted)];
+    const packed = Buffer.from(names.map((name) => `${name}\0`).join(''));
+    const listing = await this.#pool.lookAt(visit.path, packed);
+    return { ...decodeListing({ ...listing, names }), failures: [] };
   }
 
   /** A directory of which only what lies below may have changed. */
@@ -129,6 +220,7 @@ export class TreeUpload {
     visit: Visit,
     children: readonly SourceEntry[],
     { same, id, summary, directories }: KeptDirectory,
+    open: OpenDirectory,
   ): Promise<{ done: Promise<StoredDirectory> }> {
     const { counters, policies } = this.#options;
     counters.directories++;
@@ -139,7 +231,9 @@ export class TreeUpload {
     const below = (child: SourceEntry): Visit =>
       visitBelow(visit, child, visit.rules, before.directories(child.name));
     const outcomes = new Outcomes();
-    await this.#descendAll(children, below, policies.at(visit.relative), outcomes);
+    open.outcomes.add(outcomes);
+    open.keptId = id;
+    await this.#descendAll(children, below, policies.at(visit.relative), outcomes, open);
     const finish = async (): Promise<StoredDirectory> => {
       const settled = await outcomes.all();
       const found = settled.flatMap((outcome) => (outcome.kind === 'entry' ? outcome.entry : []));
@@ -153,9 +247,7 @@ export class TreeUpload {
       const rest = files.map((entry): Outcome => ({ kind: 'entry', entry }));
       return this.#finishDirectory(visit, Promise.resolve([...settled, ...rest]), false);
     };
-    const done = finish();
-    done.catch(() => undefined);
-    return { done };
+    return withDone(finish());
   }
 
   /** One after the other in order, while the threads look at the next ones already. */
@@ -164,27 +256,33 @@ export class TreeUpload {
     below: (child: SourceEntry) => Visit,
     policy: Policy,
     outcomes: Outcomes,
+    open: OpenDirectory,
   ): Promise<void> {
     const visits = children.map((child) => ({ child, visit: below(child) }));
     for (const [i, { child, visit }] of visits.entries()) {
       for (const next of visits.slice(i, i + LOOK_AHEAD)) this.#looks.lookAhead(next.visit);
-      await this.#descend(visit, child, policy, outcomes);
+      await this.#descend(visit, child, policy, outcomes, open);
     }
   }
 
   #warnOfNames(visit: Visit, { renamed }: SourceDirectory): void {
-    for (const name of renamed) {
-      const path = relativePath(visit, name);
-      this.#options.logger.warn({ path }, 'a name is not valid UTF-8 and is stored changed');
-    }
+    for (const name of renamed) this.#warnOfName(visit, name);
+  }
+
+  #warnOfName(visit: Visit, name: string): void {
+    const path = relativePath(visit, name);
+    this.#options.logger.warn({ path }, 'a name is not valid UTF-8 and is stored changed');
   }
 
   async #enterRules(visit: Visit, directory: SourceDirectory): Promise<IgnoreRules> {
     const defined = this.#options.policies.definedAt(visit.relative);
-    return visit.rules.enter(visit.relative, defined, (name) => {
-      const present = directory.entries.some((entry) => entry.name === name && entry.type !== 'd');
-      return present ? String(joinPath(visit.path, name)) : undefined;
-    });
+    const find = (name: string): IgnoreFileEntry | undefined => {
+      const entry = directory.entries.find((each) => each.name === name && each.type !== 'd');
+      if (!entry) return undefined;
+      const path = joinPath(visit.path, entry.rawName);
+      return { path, shown: relativePath(visit, name), isRegular: entry.type === 'f' };
+    };
+    return visit.rules.enter(visit.relative, defined, find, this.#options.logger);
   }
 
   #isExcluded(visit: Visit, entry: SourceEntry, rules: IgnoreRules): boolean {
@@ -209,10 +307,10 @@ export class TreeUpload {
     const tag = entries.find(({ name, type }) => name === CACHE_TAG_NAME && type === 'f');
     if (!tag || tag.sizeBytes < CACHE_TAG.length) return false;
     try {
-      const file = await fs.open(String(joinPath(visit.path, CACHE_TAG_NAME)), 'r');
+      const file = await openRegular(joinPath(visit.path, CACHE_TAG_NAME));
+      if (!file) return false;
       try {
-        const { buffer } = await file.read(Buffer.alloc(CACHE_TAG.length), 0);
-        return buffer.toString() === CACHE_TAG;
+        return (await readStart(file, CACHE_TAG.length)).toString() === CACHE_TAG;
       } finally {
         await file.close();
       }
@@ -226,30 +324,43 @@ export class TreeUpload {
     child: SourceEntry,
     policy: Policy,
     outcomes: Outcomes,
+    parent: OpenDirectory,
   ): Promise<void> {
     const { signal, counters } = this.#options;
     if (signal.aborted) {
       outcomes.add({ kind: 'canceled' });
       return;
     }
+    const open = parent.openDirectory(child);
+    const leave = (): void => void parent.directories.delete(open);
     try {
-      const { done } = await this.#visit(below);
-      const outcome = done.then(({ id, summary }): Outcome => {
-        const fields = entryFields(child, 'd');
-        return { kind: 'entry', entry: { ...fields, size: 0, objectId: id, summary } };
-      });
-      outcomes.track(outcome);
+      const { done } = await this.#visit(below, open);
+      const place = outcomes.reserve();
+      done.then(
+        ({ id, summary }) => {
+          const entry = { ...entryFields(child, 'd'), size: 0, objectId: id, summary };
+          outcomes.settle(place, { kind: 'entry', entry });
+          leave();
+        },
+        (error: unknown) => {
+          outcomes.fail(error);
+          leave();
+        },
+      );
     } catch (error) {
+      leave();
       if (signal.aborted) {
         outcomes.add({ kind: 'canceled' });
         return;
       }
-      const readable = systemCode(error) ?? (error instanceof CodedError ? error.code : undefined);
-      if (readable === undefined || isCode(error, 'DAMAGED_BLOB')) throw error;
-      const ignored = policy.errorHandling.ignoreDirectoryErrors === true;
+      // Anything else is no matter of this directory: going on would leave a part out without a word.
+      const isUnreadable = isCode(error, 'UNREADABLE_DIRECTORY');
+      if (!isUnreadable && !isCode(error, 'BAD_IGNORE_FILE')) throw error;
+      const ignored = isUnreadable && policy.errorHandling.ignoreDirectoryErrors === true;
       if (ignored) counters.ignoredErrors++;
       else counters.errors++;
       const failure = { path: below.relative, error: messageOf(error) };
+      this.#options.onFailure({ error: failure, ignored });
       outcomes.add({ kind: 'error', error: failure, ignored });
     }
   }
@@ -281,7 +392,13 @@ export class TreeUpload {
   }
 
   /** Starts the work; the caller took a place among the outstanding entries. */
-  #start(visit: Visit, entry: SourceEntry, policy: Policy, outcomes: Outcomes): void {
+  #start(
+    visit: Visit,
+    entry: SourceEntry,
+    policy: Policy,
+    outcomes: Outcomes,
+    directory: OpenDirectory,
+  ): void {
     const place = outcomes.reserve();
     const settle = (outcome: Outcome): void => {
       this.#outstanding.release();
@@ -297,7 +414,7 @@ export class TreeUpload {
     }
     const path = joinPath(visit.path, entry.rawName);
     const relative = (): string => relativePath(visit, entry.name);
-    this.#files.uploadFile({ path, entry, policy, relative }, settle, fail);
+    this.#files.uploadFile({ path, entry, policy, directory, relative }, settle, fail);
   }
 
   #unknownType(visit: Visit, entry: SourceEntry, policy: Policy): Outcome {
@@ -310,12 +427,16 @@ export class TreeUpload {
     counters.skipped++;
     if (ignored) return { kind: 'error', error: { ...error, error: '' }, ignored };
     counters.errors++;
+    this.#options.onFailure({ error, ignored });
     return { kind: 'error', error, ignored };
   }
 
   /** Contents that were collected or lost since make an unchanged file worth reading again. */
   #isStored({ objectId }: DirectoryEntry): boolean {
-    return this.#options.repository.contents.has(parseObjectId(objectId).contentId);
+    const { repository, isLost } = this.#options;
+    return (
+      repository.contents.has(parseObjectId(objectId).contentId) && isLost?.(objectId) !== true
+    );
   }
 
   async #finishDirectory(
@@ -323,29 +444,17 @@ export class TreeUpload {
     pending: Promise<Outcome[]>,
     canceled: boolean,
   ): Promise<StoredDirectory> {
-    const outcomes = await pending;
-    const entries = outcomes.flatMap((outcome) => (outcome.kind === 'entry' ? outcome.entry : []));
-    entries.sort((a, b) => Number(b.type === 'd') - Number(a.type === 'd'));
-    const incomplete = canceled || outcomes.some(({ kind }) => kind === 'canceled');
-    const failures = outcomes.filter((outcome) => outcome.kind === 'error');
-    const summary = summarize(entries, failures, visit.attributes.mtimeNs, incomplete);
     const { repository, policies } = this.#options;
     const compressor = metadataCompressor(policies.at(visit.relative));
-    const id = await writeObject(repository.contents, [encodeDirectory(entries, summary)], {
-      prefix: 'k',
-      compressor,
-      metadataCompressor: compressor,
-      splitter: repository.splitter,
-      indexSplitter: repository.splitter,
-    });
-    return { id, summary };
+    const writer = new DirectoryWriter(repository, compressor);
+    await writer.write(await pending);
+    return writer.finish(visit.attributes.mtimeNs, canceled);
   }
 
   async #loadPrevious(ids: readonly ObjectId[]): Promise<PreviousEntries> {
-    const { contents } = this.#options.repository;
     const loaded = await mapLimited(ids, PREVIOUS_READS_MAX, async (id) => {
       try {
-        return decodeDirectory(await readObject(contents, id)).entries;
+        return await readDirectory(this.#options.repository, id);
       } catch (error) {
         // An older snapshot only saves work; damage to it must not stop this one.
         this.#options.logger.warn(
@@ -356,6 +465,31 @@ export class TreeUpload {
       }
     });
     return new PreviousEntries(loaded);
+  }
+}
+
+/** What the entries of a directory have in common while they are scheduled. */
+interface Started {
+  readonly visit: Visit;
+  readonly policy: Policy;
+  readonly previous: PreviousEntries;
+  readonly rules: IgnoreRules;
+  readonly outcomes: Outcomes;
+  readonly open: OpenDirectory;
+}
+
+/** Whoever awaits it meets the failure; until then it must not count as unhandled. */
+function withDone<T>(done: Promise<T>): { done: Promise<T> } {
+  done.catch(() => undefined);
+  return { done };
+}
+
+/** Failures of the listing itself are the directory's. */
+async function* marked(pages: AsyncIterable<SourceEntry[]>): AsyncGenerator<SourceEntry[]> {
+  try {
+    yield* pages;
+  } catch (error) {
+    throw asUnreadable(error);
   }
 }
 

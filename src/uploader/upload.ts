@@ -25,6 +25,7 @@ import {
 } from '../snapshot/index.ts';
 import { writeObject } from '../repository/index.ts';
 import { CheckpointTimer } from './checkpoint.ts';
+import { LongUpload, type UploadAgain } from './long-upload.ts';
 import { decodeListing, type SourceEntry } from './listing.ts';
 import { newUploadCounters, type UploadCounters } from './progress.ts';
 import {
@@ -33,6 +34,8 @@ import {
   type FileUploadOptions,
   metadataCompressor,
 } from './file-upload.ts';
+import { OpenDirectory, OpenFile, type OpenTree } from './open-tree.ts';
+import type { EntryFailure } from './summary.ts';
 import { TreeUpload } from './tree-upload.ts';
 
 export interface UploadOptions {
@@ -52,6 +55,12 @@ export interface UploadOptions {
   /** What was read is made durable at least this often. */
   readonly checkpointIntervalNs?: bigint;
   readonly checkpointBytes?: number;
+  /** Called for each entry that cannot be stored, as it happens. There may be millions. */
+  readonly onFailure?: (failure: EntryFailure) => void;
+  /** Names of one directory held in memory at once; tests lower it. */
+  readonly listingEntriesMax?: number;
+  /** Called with a whole tree before its snapshot is saved. What it throws ends the upload, and no snapshot is left. */
+  readonly accept?: (root: DirectoryEntry, counters: UploadCounters) => void;
 }
 
 export interface UploadResult {
@@ -59,6 +68,8 @@ export interface UploadResult {
   readonly snapshot: NewSnapshot;
   readonly rootEntry: DirectoryEntry;
   readonly counters: UploadCounters;
+  /** Snapshots of the source that its policy no longer keeps. */
+  readonly removed: readonly Snapshot[];
 }
 
 /** Velero's own checkpoints are 45 minutes apart; a killed mover then starts over. Ours: the issue's bound. */
@@ -99,37 +110,18 @@ export async function createSnapshot(
     signal: options.signal,
     parallel: options.parallel ?? PARALLEL,
     splitter: spec,
+    onFailure: (failure) => {
+      const { path, error } = failure.error;
+      options.logger.info({ path, error }, 'an entry could not be read');
+      options.onFailure?.(failure);
+    },
+    listingEntriesMax: options.listingEntriesMax,
+    open: { root: undefined },
     onStored: () => {
       checkpoints.look();
     },
   };
-  const files = new FileUpload(uploadOptions);
-  const tree = new TreeUpload(uploadOptions, files);
-  let rootEntry: DirectoryEntry;
-  try {
-    const upload = options.block === true ? uploadDevice : uploadTree;
-    const roots = previous.flatMap(({ rootEntry: root }) =>
-      root?.type === 'd' ? [root.objectId] : [],
-    );
-    rootEntry = await upload({
-      repository,
-      tree,
-      files,
-      path,
-      roots,
-      counters,
-      policy: policies.root,
-      options,
-    });
-  } catch (error) {
-    await checkpoints.stop();
-    // What was read so far need not be stored again; the first error is the one that matters.
-    await repository.contents.flush().catch(() => undefined);
-    throw error;
-  }
-  await checkpoints.stop();
-  checkpoints.assertHealthy();
-  const snapshot: NewSnapshot = {
+  const snapshotOf = (rootEntry: DirectoryEntry): NewSnapshot => ({
     source: options.source,
     description: options.description ?? '',
     startTimeNs,
@@ -140,11 +132,95 @@ export async function createSnapshot(
     tags: { ...options.tags, ...tagOf(spec) },
     // A pin keeps a whole backup; part of one goes as soon as a whole one is there.
     pins: rootEntry.summary?.incomplete ? undefined : options.pins,
+  });
+  const long = new LongUpload({
+    repository,
+    logger: options.logger,
+    signal: options.signal,
+    open: uploadOptions.open,
+    compressor: metadataCompressor(policies.root),
+    retention: policies.root.retention,
+    snapshotOf,
+    onChecked: () => counters.objectsChecked++,
+  });
+  const upload: ConfirmParts['upload'] = (roots, isLost) => {
+    const files = new FileUpload({ ...uploadOptions, isLost });
+    const tree = new TreeUpload({ ...uploadOptions, isLost }, files);
+    const { open } = uploadOptions;
+    const policy = policies.root;
+    const parts = { repository, tree, files, path, roots, counters, policy, options, open };
+    return options.block === true ? uploadDevice(parts) : uploadTree(parts);
   };
+  let snapshot: NewSnapshot;
+  try {
+    const rootEntry = await upload(
+      previous.flatMap(({ rootEntry: root }) => (root?.type === 'd' ? [root.objectId] : [])),
+    );
+    await long.stop();
+    await checkpoints.stop();
+    checkpoints.assertHealthy();
+    snapshot = snapshotOf(rootEntry);
+    if (snapshot.incomplete === undefined) {
+      const { signal } = options;
+      snapshot = await confirmed(snapshot, { long, upload, counters, snapshotOf, signal });
+      if (snapshot.incomplete === undefined) {
+        options.accept?.(snapshot.rootEntry as DirectoryEntry, counters);
+      }
+    }
+  } catch (error) {
+    await long.stop();
+    await checkpoints.stop();
+    // What was read so far need not be stored again; the first error is the one that matters.
+    await repository.contents.flush().catch(() => undefined);
+    throw error;
+  }
   const id = saveSnapshot(repository, snapshot);
-  await applyRetention(repository, options.source, policies.root);
+  // One that was cut short does not hold what was stored of its open files.
+  if (snapshot.incomplete === undefined) long.remove();
+  const removed = await applyRetention(repository, options.source, id);
   await repository.flush();
-  return { id, snapshot, rootEntry, counters };
+  if (removed.length > 0) {
+    const snapshots = removed.map((each) => each.id).join(' ');
+    options.logger.info({ count: removed.length, snapshots }, 'removed snapshots by policy');
+  }
+  return { id, snapshot, rootEntry: snapshot.rootEntry as DirectoryEntry, counters, removed };
+}
+
+/** The snapshot with every content in place, after an upload that was long enough for garbage collection to harm it. */
+async function confirmed(
+  snapshot: NewSnapshot,
+  { long, upload, counters, snapshotOf, signal }: ConfirmParts,
+): Promise<NewSnapshot> {
+  const { rootEntry } = snapshot;
+  if (!rootEntry) return snapshot;
+  const uploadAgain: UploadAgain = async (root, isLost) => {
+    const before = { ...counters };
+    const again = await upload(root.type === 'd' ? [root.objectId] : [], isLost);
+    const { bytesRead, bytesNew, bytesPacked, contentsNew, contentsDeduplicated } = counters;
+    const moved = { bytesRead, bytesNew, bytesPacked, contentsNew, contentsDeduplicated };
+    // Entries were counted once already; what cannot be read counts as it is now.
+    const errors = counters.errors - before.errors;
+    const ignoredErrors = counters.ignoredErrors - before.ignoredErrors;
+    Object.assign(counters, before, moved, { errors, ignoredErrors });
+    return again;
+  };
+  try {
+    return snapshotOf(await long.confirm(rootEntry, uploadAgain));
+  } catch (error) {
+    if (!signal.aborted) throw error;
+    return { ...snapshot, incomplete: 'canceled', pins: undefined };
+  }
+}
+
+interface ConfirmParts {
+  long: LongUpload;
+  upload: (
+    roots: readonly ObjectId[],
+    isLost?: FileUploadOptions['isLost'],
+  ) => Promise<DirectoryEntry>;
+  counters: UploadCounters;
+  snapshotOf: (root: DirectoryEntry) => NewSnapshot;
+  signal: AbortSignal;
 }
 
 /** What earlier snapshots of the source were cut by; one that a later program wrote may be unknown here. */
@@ -184,6 +260,7 @@ interface UploadParts {
   counters: UploadCounters;
   policy: Policy;
   options: UploadOptions;
+  open: OpenTree;
 }
 
 /** The latest complete snapshot of the source, and the incomplete ones made since (Kopia: snapshot/upload). */
@@ -201,7 +278,7 @@ function unreadable(path: string, cause: unknown): CodedError {
 }
 
 async function uploadTree(parts: UploadParts): Promise<DirectoryEntry> {
-  const { tree, files, path, roots, policy, options } = parts;
+  const { tree, path, roots } = parts;
   let root: SourceEntry;
   try {
     root = await lookAt(await fs.realpath(path));
@@ -210,7 +287,7 @@ async function uploadTree(parts: UploadParts): Promise<DirectoryEntry> {
   }
   root = { ...root, name: basename(path) || '/' };
   if (root.type === 'f') {
-    return uploadSingleFile(files, path, root, policy, options.signal);
+    return uploadSingleFile(parts, root);
   }
   if (root.type !== 'd') throw unreadable(path, new Error('it is neither a directory nor a file'));
   try {
@@ -223,15 +300,14 @@ async function uploadTree(parts: UploadParts): Promise<DirectoryEntry> {
 }
 
 async function uploadSingleFile(
-  files: FileUpload,
-  path: string,
+  { files, path, policy, open, options }: UploadParts,
   root: SourceEntry,
-  policy: Policy,
-  signal: AbortSignal,
 ): Promise<DirectoryEntry> {
-  const outcome = await files.uploadStream(await fs.realpath(path), root, policy, root.name);
+  const file = new OpenFile(root);
+  open.root = file;
+  const outcome = await files.uploadStream(await fs.realpath(path), root, policy, root.name, file);
   if (outcome.kind !== 'entry') {
-    signal.throwIfAborted();
+    options.signal.throwIfAborted();
     throw unreadable(path, new Error(outcome.kind === 'error' ? outcome.error.error : 'canceled'));
   }
   const { entry } = outcome;
@@ -254,12 +330,15 @@ async function lookAt(path: string): Promise<SourceEntry> {
 
 /** Velero's block mode: a directory of mode 0777 with one file, named by the path of the device. */
 async function uploadDevice(parts: UploadParts): Promise<DirectoryEntry> {
-  const { repository, files, path, counters, policy, options } = parts;
+  const { repository, files, path, counters, policy, options, open } = parts;
   const mtimeNs = repository.clock.nowNs();
   const common = { mode: 0o777, mtimeNs, uid: 0, gid: 0 };
   const entries: DirectoryEntry[] = [];
+  const directory = new OpenDirectory({ ...common, name: basename(path) });
+  open.root = directory;
   try {
-    const { size, objectId } = await uploadRaw(files, path);
+    const file = directory.openFile({ ...common, name: path });
+    const { size, objectId } = await uploadRaw(files, path, file);
     entries.push({ ...common, name: path, type: 'f', size, objectId });
   } catch (error) {
     // What was stored is found again by the next run; part of a volume is no file.
@@ -292,6 +371,7 @@ async function uploadDevice(parts: UploadParts): Promise<DirectoryEntry> {
 async function uploadRaw(
   files: FileUpload,
   path: string,
+  open: OpenFile,
 ): Promise<{ size: number; objectId: ObjectId }> {
   let file: fs.FileHandle;
   try {
@@ -305,7 +385,7 @@ async function uploadRaw(
       throw unreadable(path, new Error('--block wants a block device or an image file'));
     }
     const size = stat.isFile() ? stat.size : await deviceBytes(path);
-    const objectId = await files.uploadBlocks(file, size, stat.isFile());
+    const objectId = await files.uploadBlocks(file, size, stat.isFile(), open);
     return { size, objectId };
   } finally {
     await file.close();
@@ -335,14 +415,19 @@ function statsOf(counters: UploadCounters, root: DirectoryEntry): NewSnapshot['s
   };
 }
 
-/** Deletes the snapshots of the source that its policy no longer keeps. */
+/**
+ * Deletes the snapshots of the source that its policy no longer keeps; durable after a flush. The policy is the one of
+ * now: it may have changed since a long backup began.
+ */
 export async function applyRetention(
   repository: Repository,
   source: SourceInfo,
-  policy: Policy,
-): Promise<ManifestId[]> {
+  justMade: ManifestId,
+): Promise<Snapshot[]> {
+  const { root } = await loadPolicyTree(repository, source);
   const snapshots = await listSnapshots(repository, { source });
-  const expired = expiredSnapshots(snapshots, policy.retention);
+  const moment = { nowNs: repository.clock.nowNs(), justMade };
+  const expired = expiredSnapshots(snapshots, root.retention, moment);
   for (const { id } of expired) repository.manifests.delete(id);
-  return expired.map(({ id }) => id);
+  return expired;
 }

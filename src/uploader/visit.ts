@@ -10,7 +10,7 @@ export interface Visit {
   readonly relative: string;
   readonly previous: readonly ObjectId[];
   readonly rules: IgnoreRules;
-  readonly attributes: Pick<SourceEntry, 'mtimeNs' | 'device'>;
+  readonly attributes: Pick<SourceEntry, 'mtimeNs' | 'device' | 'sizeBytes'>;
 }
 
 export function visitBelow(

@@ -1,23 +1,25 @@
 import { Worker } from 'node:worker_threads';
-import { assert, CodedError } from '../base/index.ts';
-import type {
-  Arena,
-  CodecKeys,
-  CodecPool,
-  CodecPoolFactory,
-  DirectoryComparison,
-  DirectoryListing,
-  FileRead,
-  FileToRead,
-  HashProgress,
-  OpenFailure,
-  OpenItem,
-  PackedStream,
-  PartialSpans,
-  SealedItem,
-  SealItem,
-  Span,
-  SplitterSpec,
+import { assert, CodedError, messageOf } from '../base/index.ts';
+import {
+  type Arena,
+  type CodecKeys,
+  type CodecPool,
+  type CodecPoolFactory,
+  type DirectoryComparison,
+  type DirectoryListing,
+  type FileAttributes,
+  type FileRead,
+  type FileToRead,
+  type HashProgress,
+  type OpenFailure,
+  type OpenItem,
+  type PackedStream,
+  type PartialSpans,
+  type SealedItem,
+  type SealItem,
+  type Span,
+  type SplitterSpec,
+  THREADS_MAX,
 } from '../codec/index.ts';
 import {
   type FileReads,
@@ -34,6 +36,10 @@ import { type TaskName, TaskRunner } from './tasks.ts';
 const TASKS_PER_THREAD = 2;
 /** Threads that died are replaced this many times in all. Our choice: more means a bug, not bad luck. */
 const REPLACEMENTS_MAX = 3;
+/** A thread that is asked to stop ends its task first; the longest take seconds. */
+const STOP_MS_MAX = 10_000;
+/** What a thread may take to end once it is told to end at once. One that is blocked in the kernel never does. */
+const TERMINATE_MS_MAX = 1000;
 const THREAD_ENTRY = new URL(
   import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js',
   import.meta.url,
@@ -50,6 +56,7 @@ interface Task {
 abstract class TaskPool implements CodecPool {
   readonly arena: Arena;
   abstract readonly threads: number;
+  abstract readonly tasksDone: number;
   protected abstract run(name: TaskName, parameters: unknown[]): Promise<unknown>;
   abstract close(): Promise<void>;
 
@@ -78,21 +85,38 @@ abstract class TaskPool implements CodecPool {
     return unpackFileReads(reads as FileReads);
   }
 
-  readDirectory(path: string | Uint8Array): Promise<DirectoryListing> {
-    return this.run('readDirectory', [path]) as Promise<DirectoryListing>;
+  readDirectory(path: string | Uint8Array, entriesMax: number): Promise<DirectoryListing> {
+    return this.run('readDirectory', [path, entriesMax]) as Promise<DirectoryListing>;
+  }
+
+  lookAt(path: string | Uint8Array, names: Uint8Array): Promise<DirectoryListing> {
+    return this.run('lookAt', [path, names]) as Promise<DirectoryListing>;
   }
 
   compareDirectory(
     path: string | Uint8Array,
     before: PackedStream,
     special: readonly string[],
+    entriesMax: number,
   ): Promise<DirectoryComparison> {
-    const parameters = [path, before, special];
+    const parameters = [path, before, special, entriesMax];
     return this.run('compareDirectory', parameters) as Promise<DirectoryComparison>;
   }
 
   open(items: readonly OpenItem[]): Promise<OpenFailure[]> {
     return this.run('open', [packOpenItems(items)]) as Promise<OpenFailure[]>;
+  }
+
+  async setAttributes(
+    descriptor: number,
+    { mode, uid, gid, mtimeNs }: FileAttributes,
+    isLink: boolean,
+  ): Promise<void> {
+    await this.run('setAttributes', [descriptor, { mode, uid, gid, mtimeNs }, isLink]);
+  }
+
+  syncFilesystem(descriptor: number): Promise<boolean> {
+    return this.run('syncFilesystem', [descriptor]) as Promise<boolean>;
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -107,6 +131,7 @@ export function createInProcessPool(keys: CodecKeys, arena: Arena): CodecPool {
 
 class InProcessPool extends TaskPool {
   readonly threads = 1;
+  tasksDone = 0;
   readonly #runner: TaskRunner;
 
   constructor(keys: CodecKeys, arena: Arena) {
@@ -117,7 +142,11 @@ class InProcessPool extends TaskPool {
   protected async run(name: TaskName, parameters: unknown[]): Promise<unknown> {
     // As with threads, the answer never comes before the caller goes on.
     await Promise.resolve();
-    return this.#runner.perform(name, parameters);
+    try {
+      return this.#runner.perform(name, parameters);
+    } finally {
+      this.tasksDone++;
+    }
   }
 
   close(): Promise<void> {
@@ -126,44 +155,70 @@ class InProcessPool extends TaskPool {
 }
 
 /**
- * Pools of `threads` worker threads. They end with `close`, and never keep the process alive. The threads
+ * Pools of so many worker threads, at most {@link THREADS_MAX}. They end with `close`, and never keep the process alive. The threads
  * of the first pool start at once, so that they are up when its keys are known.
  */
-export function createThreadPool(threads: number): CodecPoolFactory {
-  const started = Array.from({ length: threads }, startWorker);
-  return (keys, arena) => new ThreadPool(keys, arena, threads, started.splice(0));
+export function createThreadPool(wanted: number, entry: URL = THREAD_ENTRY): CodecPoolFactory {
+  const threads = Math.min(wanted, THREADS_MAX);
+  const start = (): StartedWorker => startWorker(entry);
+  const started = Array.from({ length: threads }, start);
+  return (keys, arena) =>
+    new ThreadPool(keys, arena, { threads, started: started.splice(0), start });
 }
 
 interface StartedWorker {
   readonly worker: Worker;
-  /** Also for one that ended before anybody asked. */
-  readonly exited: Promise<void>;
+  /** Resolves with the reason; also for one that ended before anybody asked. */
+  readonly exited: Promise<ThreadEnd>;
 }
 
-function startWorker(): StartedWorker {
-  const worker = new Worker(THREAD_ENTRY);
+interface ThreadEnd {
+  readonly exitCode: number;
+  /** What it did not catch, also that it ran out of memory. */
+  readonly error: unknown;
+}
+
+function startWorker(entry: URL): StartedWorker {
+  const worker = new Worker(entry);
   worker.unref();
-  // Its exit tells as much, and is always told.
-  worker.on('error', () => undefined);
-  const exited = new Promise<void>((resolve) => {
-    worker.on('exit', () => {
-      resolve();
+  let failure: unknown;
+  worker.on('error', (error: unknown) => {
+    failure = error;
+  });
+  const exited = new Promise<ThreadEnd>((resolve) => {
+    worker.on('exit', (exitCode) => {
+      resolve({ exitCode, error: failure });
     });
   });
   return { worker, exited };
 }
 
+/** An error for the callers of a thread that ended: the only place where its reason is told. */
+function threadDied({ exitCode, error }: ThreadEnd): CodedError {
+  const reason = error === undefined ? `it exited with code ${exitCode}` : messageOf(error);
+  return new CodedError('THREAD_DIED', `a worker thread died: ${reason}`, { cause: error });
+}
+
+interface Threads {
+  readonly threads: number;
+  readonly started: StartedWorker[];
+  readonly start: () => StartedWorker;
+}
+
 class ThreadPool extends TaskPool {
   readonly threads: number;
+  tasksDone = 0;
   readonly #keys: CodecKeys;
+  readonly #start: () => StartedWorker;
   readonly #slots: ThreadSlot[];
   readonly #queue: Task[] = [];
   #replacementsLeft = REPLACEMENTS_MAX;
   #failure: CodedError | undefined;
 
-  constructor(keys: CodecKeys, arena: Arena, threads: number, started: StartedWorker[]) {
+  constructor(keys: CodecKeys, arena: Arena, { threads, started, start }: Threads) {
     super(arena);
     this.threads = threads;
+    this.#start = start;
     const { hash, encryption, secret, masterKey } = keys;
     this.#keys = { hash, encryption, secret, masterKey };
     this.#slots = Array.from({ length: threads }, (_, i) =>
@@ -171,14 +226,15 @@ class ThreadPool extends TaskPool {
     );
   }
 
-  #startThread(threadIndex: number, started = startWorker()): ThreadSlot {
+  #startThread(threadIndex: number, started = this.#start()): ThreadSlot {
     const data: ThreadData = { keys: this.#keys, memory: this.arena.memory, threadIndex };
     return new ThreadSlot(started, data, {
       onFree: () => {
+        this.tasksDone++;
         this.#dispatch();
       },
-      onExit: (lost, slot) => {
-        this.#onExit(lost, slot, threadIndex);
+      onExit: (exit) => {
+        this.#onExit(exit, threadIndex);
       },
     });
   }
@@ -200,8 +256,8 @@ class ThreadPool extends TaskPool {
     }
   }
 
-  #onExit(lost: Task[], slot: ThreadSlot, threadIndex: number): void {
-    const error = new CodedError('THREAD_DIED', 'a worker thread died; see the log for the reason');
+  #onExit({ lost, slot, end }: SlotExit, threadIndex: number): void {
+    const error = threadDied(end);
     for (const task of lost) task.reject(error);
     if (this.#failure) return;
     if (this.#replacementsLeft === 0) {
@@ -221,9 +277,15 @@ class ThreadPool extends TaskPool {
   }
 }
 
+interface SlotExit {
+  readonly lost: readonly Task[];
+  readonly slot: ThreadSlot;
+  readonly end: ThreadEnd;
+}
+
 interface SlotEvents {
   onFree: () => void;
-  onExit: (lost: Task[], slot: ThreadSlot) => void;
+  onExit: (exit: SlotExit) => void;
 }
 
 /** One thread and the tasks that it has not answered. */
@@ -240,11 +302,9 @@ class ThreadSlot {
       this.#onReply(reply);
       events.onFree();
     });
-    this.#exited = exited.then(() => {
-      const lost = [...this.#tasks.values()];
-      this.#tasks.clear();
-      if (!this.#stopping) events.onExit(lost, this);
-      else for (const task of lost) task.reject(new CodedError('POOL_CLOSED', 'stopped'));
+    this.#exited = exited.then((end) => {
+      if (this.#stopping) this.#giveUpTasks();
+      else events.onExit({ lost: this.#takeTasks(), slot: this, end });
     });
     const request: Request = { kind: 'init', data };
     this.#worker.postMessage(request);
@@ -266,6 +326,8 @@ class ThreadSlot {
   #onReply(reply: Reply): void {
     if (reply.kind === 'ready') return;
     const task = this.#tasks.get(reply.id);
+    // It was given up, and came back after all.
+    if (!task && this.#stopping) return;
     assert(task, 'a thread answered a task that it was not given');
     this.#tasks.delete(reply.id);
     if (this.#tasks.size === 0) this.#worker.unref();
@@ -278,8 +340,31 @@ class ThreadSlot {
     const request: Request = { kind: 'stop' };
     this.#worker.postMessage(request);
     this.#worker.ref();
-    await this.#exited;
+    if (await endsWithin(this.#exited, STOP_MS_MAX)) return;
+    void this.#worker.terminate();
+    if (await endsWithin(this.#exited, TERMINATE_MS_MAX)) return;
+    this.#giveUpTasks();
   }
+
+  #takeTasks(): Task[] {
+    const tasks = [...this.#tasks.values()];
+    this.#tasks.clear();
+    return tasks;
+  }
+
+  #giveUpTasks(): void {
+    for (const task of this.#takeTasks()) task.reject(new CodedError('POOL_CLOSED', 'stopped'));
+  }
+}
+
+async function endsWithin(ended: Promise<void>, timeoutMs: number): Promise<boolean> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<false>((resolve) => {
+    timer = setTimeout(() => resolve(false), timeoutMs);
+  });
+  const isOver = await Promise.race([ended.then(() => true), late]);
+  clearTimeout(timer);
+  return isOver;
 }
 
 /** A structured clone drops class and code, so errors travel as plain fields. */

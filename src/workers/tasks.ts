@@ -2,17 +2,18 @@ import { isAscii, isUtf8 } from 'node:buffer';
 import {
   closeSync,
   constants,
+  fstatSync,
   lstatSync,
   openSync,
   readdirSync,
   readlinkSync,
   readSync,
-  rmSync,
-  writeSync,
+  unlinkSync,
 } from 'node:fs';
-import { giveBack, joinPath, messageOf } from '../base/index.ts';
+import { giveBack, joinPath, messageOf, posix, writeAllSync } from '../base/index.ts';
 import {
   applyAttributesToDescriptor,
+  applyAttributesToPinned,
   type CodecKeys,
   compareWithStream,
   compressInto,
@@ -25,10 +26,12 @@ import {
   type DirectoryComparison,
   type DirectoryListing,
   type Encryptor,
+  type FileAttributes,
   type FileRead,
   type FileToRead,
   type HashProgress,
   Kernels,
+  NO_LONGER_REGULAR,
   type OpenFailure,
   type OpenItem,
   type PackedStream,
@@ -65,8 +68,11 @@ export type TaskName =
   | 'seal'
   | 'readFiles'
   | 'readDirectory'
+  | 'lookAt'
   | 'compareDirectory'
-  | 'open';
+  | 'open'
+  | 'setAttributes'
+  | 'syncFilesystem';
 
 type BytePath = string | Uint8Array;
 const fsPath = (path: BytePath): string | Buffer =>
@@ -160,6 +166,8 @@ export class TaskRunner {
     try {
       const descriptor = openSync(fsPath(path), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
       try {
+        // Whatever took the file's place since the listing is not read: a pipe, a device.
+        if (!fstatSync(descriptor).isFile()) throw new Error(NO_LONGER_REGULAR);
         // One byte more than expected tells a file that grew.
         let length = 0;
         while (length <= sizeBytes) {
@@ -181,33 +189,34 @@ export class TaskRunner {
     }
   }
 
-  readDirectory(path: BytePath): DirectoryListing {
+  readDirectory(path: BytePath, entriesMax: number): DirectoryListing {
     const names = listNames(path);
-    const stats = new BigInt64Array(names.length * STAT_FIELDS);
-    const targets: [number, Uint8Array][] = [];
-    const failures: [number, string, string][] = [];
-    names.forEach((name, i) => {
-      const full = joinPath(path, name);
-      try {
-        const stat = lstatSync(fsPath(full), { bigint: true });
-        const fields = [stat.mode, stat.size, stat.mtimeNs, stat.uid, stat.gid, stat.dev];
-        stats.set(fields, i * STAT_FIELDS);
-        if (stat.isSymbolicLink()) {
-          targets.push([i, readlinkSync(fsPath(full), { encoding: 'buffer' })]);
-        }
-      } catch (error) {
-        failures.push([i, codeOf(error), messageOf(error)]);
-      }
-    });
-    return { names, stats, targets, failures };
+    if (names.length > entriesMax) {
+      const none = { names: [], stats: new BigInt64Array(0), targets: [], failures: [] };
+      return { ...none, isTooLong: true };
+    }
+    return lookAtAll(path, names);
+  }
+
+  lookAt(path: BytePath, names: Uint8Array): DirectoryListing {
+    const list: Uint8Array[] = [];
+    for (let at = 0; at < names.length;) {
+      const end = names.indexOf(0, at);
+      list.push(names.subarray(at, end));
+      at = end + 1;
+    }
+    // The caller knows the names.
+    return { ...lookAtAll(path, list), names: [] };
   }
 
   compareDirectory(
     path: BytePath,
     before: PackedStream,
     special: readonly string[],
+    entriesMax: number,
   ): DirectoryComparison {
-    const listing = this.readDirectory(path);
+    const listing = this.readDirectory(path, entriesMax);
+    if (listing.isTooLong) return { listing };
     if (listing.names.some((name) => special.includes(String(name)))) return { listing };
     let same: SameFiles | undefined;
     try {
@@ -250,21 +259,29 @@ export class TaskRunner {
     if ('descriptor' in item.target) {
       const { descriptor, offset, sparse } = item.target;
       if (sparse) writeSparse(descriptor, plaintext, offset);
-      else writeAll(descriptor, plaintext, offset);
+      else writeAllSync(descriptor, plaintext, offset);
       return;
     }
     const { path, attributes } = item.target;
     const descriptor = openSync(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600);
     try {
-      writeAll(descriptor, plaintext, 0);
+      writeAllSync(descriptor, plaintext, 0);
       applyAttributesToDescriptor(descriptor, attributes);
     } catch (error) {
       // Half a file must not pass for a whole one.
-      rmSync(path, { force: true });
+      removeQuietly(path);
       throw error;
     } finally {
       closeSync(descriptor);
     }
+  }
+
+  setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): void {
+    applyAttributesToPinned(descriptor, attributes, isLink);
+  }
+
+  syncFilesystem(descriptor: number): boolean {
+    return posix().syncFilesystem(descriptor);
   }
 
   #plaintext(item: OpenItem): Uint8Array {
@@ -324,6 +341,26 @@ function onlyDirectories({ names, stats }: DirectoryListing): DirectoryListing {
   return { names: keptNames, stats: kept, targets: [], failures: [] };
 }
 
+function lookAtAll(path: BytePath, names: readonly (string | Uint8Array)[]): DirectoryListing {
+  const stats = new BigInt64Array(names.length * STAT_FIELDS);
+  const targets: [number, Uint8Array][] = [];
+  const failures: [number, string, string][] = [];
+  names.forEach((name, i) => {
+    const full = joinPath(path, name);
+    try {
+      const stat = lstatSync(fsPath(full), { bigint: true });
+      const fields = [stat.mode, stat.size, stat.mtimeNs, stat.uid, stat.gid, stat.dev];
+      stats.set(fields, i * STAT_FIELDS);
+      if (stat.isSymbolicLink()) {
+        targets.push([i, readlinkSync(fsPath(full), { encoding: 'buffer' })]);
+      }
+    } catch (error) {
+      failures.push([i, codeOf(error), messageOf(error)]);
+    }
+  });
+  return { names, stats, targets, failures };
+}
+
 /** Names as strings, and as bytes where they are not UTF-8. */
 function listNames(path: BytePath): (string | Uint8Array)[] {
   const names = readdirSync(fsPath(path));
@@ -334,9 +371,12 @@ function listNames(path: BytePath): (string | Uint8Array)[] {
   );
 }
 
-function writeAll(descriptor: number, data: Uint8Array, offset: number): void {
-  for (let at = 0; at < data.length;) {
-    at += writeSync(descriptor, data, at, data.length - at, offset + at);
+/** The error that came before matters, not this one. */
+function removeQuietly(path: string): void {
+  try {
+    unlinkSync(path);
+  } catch {
+    // Somebody else was faster, or the disk is gone.
   }
 }
 
@@ -351,7 +391,7 @@ function writeSparse(descriptor: number, data: Uint8Array, offset: number): void
     let end = at;
     while (end < bytes.length && !isZero(end)) end += SPARSE_BLOCK_BYTES;
     end = Math.min(end, bytes.length);
-    if (end > at) writeAll(descriptor, bytes.subarray(at, end), offset + at);
+    if (end > at) writeAllSync(descriptor, bytes.subarray(at, end), offset + at);
     at = end;
     while (at < bytes.length && isZero(at)) at += SPARSE_BLOCK_BYTES;
   }

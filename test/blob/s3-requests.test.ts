@@ -1,4 +1,4 @@
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { createServer as createTlsServer } from 'node:https';
@@ -63,7 +63,9 @@ async function serve(
       };
       requests.push(request);
       const { status = 200, headers: more = {}, body = '' } = answers(request, requests.length - 1);
-      outgoing.writeHead(status, more);
+      // What every service sends with an object.
+      const always = { etag: '"0"', 'last-modified': 'Fri, 02 Jan 2026 03:04:05 GMT' };
+      outgoing.writeHead(status, status < 300 ? { ...always, ...more } : more);
       outgoing.end(body);
     });
   };
@@ -271,6 +273,57 @@ describe('requests to S3', () => {
     expect(list.headers['x-amz-security-token']).toBe('session');
   });
 
+  it('keys are not asked for over a connection that trusts anybody', async () => {
+    const { port, requests } = await serve(
+      ({ method }) =>
+        method === 'POST'
+          ? { body: WEB_IDENTITY_ANSWER, headers: { 'content-type': 'text/xml' } }
+          : { body: '' },
+      true,
+    );
+    const tokenFile = join(work, 'token-tls');
+    fs.writeFileSync(tokenFile, 'the-token-of-the-service-account');
+    const bin = new URL('../../bin/longshore', import.meta.url).pathname;
+    const location = `s3://bucket/?endpoint=https://127.0.0.1:${port}&insecureTls=true`;
+    const child = spawn(bin, ['store', 'check', location], {
+      env: {
+        PATH: process.env.PATH,
+        HOME: work,
+        AWS_REGION: 'us-east-1',
+        AWS_ROLE_ARN: 'arn:aws:iam::1:role/backup',
+        AWS_WEB_IDENTITY_TOKEN_FILE: tokenFile,
+        AWS_ENDPOINT_URL_STS: `https://127.0.0.1:${port}`,
+        AWS_EC2_METADATA_DISABLED: 'true',
+      },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    const said = Array.fromAsync(child.stdout as AsyncIterable<Buffer>);
+    await new Promise((resolve) => child.once('close', resolve));
+    expect(requests.filter(({ method }) => method === 'POST')).toEqual([]);
+    expect(Buffer.concat(await said).toString()).toMatch(/certificate/);
+  });
+
+  it('caFile adds to NODE_EXTRA_CA_CERTS', () => {
+    const agents = new URL('../../src/blob/http/agents.ts', import.meta.url).href;
+    const other = join(work, 'other-ca.pem');
+    fs.writeFileSync(other, '-----BEGIN CERTIFICATE-----\nother\n-----END CERTIFICATE-----\n');
+    const script = `
+      const { trustedAuthorities } = await import(${JSON.stringify(agents)});
+      console.log(JSON.stringify(trustedAuthorities({ caFile: ${JSON.stringify(other)} })));`;
+    const { stdout } = spawnSync(process.execPath, ['--input-type=module', '-e', script], {
+      env: { ...process.env, NODE_EXTRA_CA_CERTS: TLS_CERTIFICATE },
+      encoding: 'utf8',
+      maxBuffer: 1 << 26,
+    });
+    const trusted = (JSON.parse(stdout) as string[]).map((pem) => pem.replaceAll(/\s/g, ''));
+    const extra = /-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/.exec(
+      fs.readFileSync(TLS_CERTIFICATE, 'utf8'),
+    );
+    expect(trusted).toContain(extra?.[0].replaceAll(/\s/g, ''));
+    expect(trusted.at(-1)).toContain('other');
+    expect(trusted.length).toBeGreaterThan(50);
+  });
+
   it('proxies of the environment are heeded, and so are their exceptions', async () => {
     const { port, requests } = await serve(() => ({}));
     const proxied = {
@@ -355,6 +408,36 @@ describe('answers of S3', () => {
     await storage.close();
   });
 
+  it('Retry-After is waited for in full, also when it is longer than the pauses of our own', async () => {
+    const { port, requests } = await serve(() => ({
+      status: 503,
+      headers: { 'retry-after': '0.4' },
+      body: errorBody('SlowDown'),
+    }));
+    const storage = withRetries(await open(port), {
+      attemptsMax: 2,
+      firstDelayMs: 1,
+      delayMsMax: 10,
+    });
+    const start = performance.now();
+    await expect(storage.getMetadata(ID)).rejects.toThrow(/tried 2 times/);
+    expect(performance.now() - start).toBeGreaterThan(390);
+    expect(requests).toHaveLength(2);
+    await storage.close();
+  });
+
+  it('a listing is tried as often as any other request, not as often as its pages and itself', async () => {
+    const { port, requests } = await serve(() => ({ status: 503, body: errorBody('SlowDown') }));
+    const storage = withRetries(await open(port), {
+      attemptsMax: 6,
+      firstDelayMs: 1,
+      delayMsMax: 2,
+    });
+    await expect(Array.fromAsync(storage.listBlobs('x'))).rejects.toThrow(/tried 6 times in/);
+    expect(requests).toHaveLength(6);
+    await storage.close();
+  });
+
   it('a request that nothing answers is cut, and says so', async () => {
     const silent = createServer(() => undefined);
     servers.push(silent);
@@ -391,6 +474,15 @@ describe('answers of S3', () => {
     await expect(
       storage.putBlob(ID, [Buffer.from('other')], { doNotRecreate: true }),
     ).rejects.toMatchObject({ code: 'BLOB_EXISTS' });
+    await storage.close();
+  });
+
+  it('a service that knows no condition on puts is said to have no put-if-absent', async () => {
+    const { port } = await serve(() => ({ status: 501, body: errorBody('NotImplemented') }));
+    const storage = await open(port);
+    await expect(
+      storage.putBlob(ID, [Buffer.from('new')], { doNotRecreate: true }),
+    ).rejects.toMatchObject({ code: 'UNSUPPORTED_PUT' });
     await storage.close();
   });
 });

@@ -202,6 +202,42 @@ describe('exit codes and sentences', () => {
     expect(status).toBe(3);
   });
 
+  it('3: every entry that could not be read is named, with its control characters escaped', () => {
+    const tree = at('unread');
+    fs.mkdirSync(tree);
+    fs.writeFileSync(join(tree, 'good'), 'good');
+    // Ignore files that cannot be used make their directories unreadable, for root too.
+    for (let i = 10; i < 22; i++) {
+      fs.mkdirSync(join(tree, `dir-${i}\u001b[31m\n`));
+      fs.writeFileSync(join(tree, `dir-${i}\u001b[31m\n`, '.kopiaignore'), '[\n');
+    }
+    const parameters = ['snapshot', 'create', tree, ...repo];
+    const { code, err } = run(parameters);
+    expect(code).toBe(3);
+    const lines = err.split('\n');
+    const start = lines.findIndex((line) =>
+      line.startsWith('longshore: 12 entries could not be read: dir-10'),
+    );
+    expect(start).toBeGreaterThanOrEqual(0);
+    expect(lines.slice(start + 1, start + 11).map((line) => line.slice(0, 8))).toEqual([
+      ...Array.from({ length: 9 }, (_, i) => `  dir-${11 + i}`),
+      '  and 2 ',
+    ]);
+    expect(err).toContain('\\x1b[31m\\x0a');
+    expect(err).not.toContain('\u001b[31m');
+    const verbose = run([...parameters, '--verbose']).err;
+    for (let i = 10; i < 22; i++)
+      expect(verbose).toMatch(new RegExp(`could not be read path=dir-${i}`));
+    const document = JSON.parse(run([...parameters, '--json']).out) as {
+      unread: { path: string; ignored: boolean }[];
+      unreadNotListed: number;
+    };
+    expect(document.unread.length).toBe(12);
+    expect(document.unread[0]).toMatchObject({ path: 'dir-10\u001b[31m\n', ignored: false });
+    expect(document.unreadNotListed).toBe(0);
+    expect(run(['snapshot', 'list', ...repo]).out).toMatch(/12 not read$/m);
+  });
+
   it('130: Ctrl-C leaves an incomplete snapshot', async () => {
     fs.mkdirSync(at('interrupted'));
     for (let i = 0; i < 12; i++)
@@ -219,7 +255,11 @@ describe('exit codes and sentences', () => {
     const code = await new Promise((resolve) => child.once('exit', resolve));
     expect(code).toBe(130);
     expect(JSON.parse(out)).toMatchObject({ incomplete: 'canceled' });
-    const all = json('snapshot', 'list', '--all', ...repo) as { incomplete: string | null }[];
+    const list = json('snapshot', 'list', '--all', ...repo) as {
+      incomplete: string | null;
+      source: { path: string };
+    }[];
+    const all = list.filter(({ source }) => source.path === at('interrupted'));
     expect(all.map(({ incomplete }) => incomplete)).toEqual(['canceled']);
     const next = json('snapshot', 'create', at('interrupted'), ...repo) as { incomplete: null };
     expect(next.incomplete).toBeNull();

@@ -4,9 +4,10 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { cgroupMemoryBytes } from '../../src/config/index.ts';
 import { parseBytes } from '../../src/base/index.ts';
-import { MEMORY_BYTES_MIN, planMemory } from '../../src/repository/index.ts';
+import { MEMORY_BYTES_MIN, planBytes, planMemory } from '../../src/repository/index.ts';
 import { assertSameTree, tempDirectory } from '../support/kopia.ts';
 import { installPackage } from '../support/package.ts';
+import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
 import { makeTree } from '../support/trees.ts';
 
 const MIB = 2 ** 20;
@@ -73,6 +74,63 @@ it('a budget is shared out within its bounds, and one too small is refused', () 
     }
   }
   expect(() => planMemory(100 * MIB, 2)).toThrow(/too low; at least 160/);
+});
+
+/** What the least plan takes, by whether the storage is remote: less works, and is exceeded where all is in use. */
+const LEAST_BYTES = { local: 204 * MIB, remote: 236 * MIB };
+
+it.each(['local', 'remote'] as const)(
+  'the plan fits into its budget for 1 to 256 CPUs, %s storage',
+  (kind) => {
+    const isRemote = kind === 'remote';
+    for (let mib = MEMORY_BYTES_MIN / MIB; mib <= 4096; mib += mib < 300 ? 4 : 64) {
+      let before = 0;
+      for (let cpus = 1; cpus <= 256; cpus++) {
+        const plan = planMemory(mib * MIB, cpus, isRemote);
+        const text = `${mib} MiB, ${cpus} CPUs: ${JSON.stringify(plan)}`;
+        const bytes = planBytes(plan, isRemote);
+        expect(bytes, text).toBeLessThanOrEqual(Math.max(mib * MIB, LEAST_BYTES[kind]));
+        expect(plan.threads, text).toBeGreaterThanOrEqual(1);
+        expect(plan.threads, text).toBeLessThanOrEqual(Math.min(cpus, 64));
+        // More CPUs never mean fewer threads, and what they have to work with is there.
+        expect(plan.threads, text).toBeGreaterThanOrEqual(before);
+        expect(plan.slabCount, text).toBeGreaterThanOrEqual(Math.max(7, plan.threads + 3));
+        expect(plan.dataLanes * 4, text).toBeGreaterThanOrEqual(plan.threads);
+        expect(plan.dataLanes, text).toBeLessThanOrEqual(plan.threads);
+        before = plan.threads;
+      }
+    }
+    expect(planMemory(256 * MIB, 2, isRemote).threads).toBe(2);
+    expect(planMemory(4096 * MIB, 256, isRemote).threads).toBe(64);
+    expect(planBytes(planMemory(MEMORY_BYTES_MIN, 256, isRemote), isRemote)).toBe(
+      LEAST_BYTES[kind],
+    );
+  },
+);
+
+describe('on a machine with 64 CPUs', () => {
+  const work = tempDirectory('many-cores');
+  const at = (name: string): string => join(work, name);
+  afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+
+  it.each([
+    ['as many threads as 256 MiB carry', planMemory(256 * MIB, 64)],
+    ['64 threads all the same', { ...planMemory(256 * MIB, 64), threads: 64 }],
+  ])(
+    'a tree goes in and comes back: %s',
+    async (_name, { threads, ...memory }) => {
+      const name = String(threads);
+      makeTree(at(`tree-${name}`), name);
+      await createTest(at(`repo-${name}`));
+      await using repository = await openTest(at(`repo-${name}`), { threads, memory });
+      expect(repository.dataPath?.pool.threads).toBe(threads);
+      const { rootEntry } = await backUp(repository, at(`tree-${name}`));
+      await restore(repository, rootEntry, at(`out-${name}`));
+      assertSameTree(at(`tree-${name}`), at(`out-${name}`));
+      // 64 threads take long to start on few cores.
+    },
+    400_000,
+  );
 });
 
 const canGroup = ((): boolean => {

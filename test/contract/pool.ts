@@ -1,7 +1,13 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { Arena, type CodecKeys, type CodecPool, type Span } from '../../src/codec/index.ts';
+import {
+  Arena,
+  type CodecKeys,
+  type CodecPool,
+  type Span,
+  STAT_FIELDS,
+} from '../../src/codec/index.ts';
 import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
 
@@ -97,12 +103,19 @@ export function poolContract(
       expect(b).toMatchObject({ grew: true });
       expect(missing?.error?.code).toBe('ENOENT');
       expect(link?.error?.code).toBe('ELOOP');
-      const listing = await pool.readDirectory(work);
+      const listing = await pool.readDirectory(work, 3);
       expect(listing.names).toEqual(['a', 'b', 'l']);
       expect(listing.targets.map(([i, target]) => [i, Buffer.from(target).toString()])).toEqual([
         [2, 'a'],
       ]);
-      await expect(pool.readDirectory(join(work, 'a'))).rejects.toMatchObject({ code: 'ENOTDIR' });
+      expect(await pool.readDirectory(work, 2)).toMatchObject({ isTooLong: true, names: [] });
+      const looked = await pool.lookAt(work, Buffer.from('l\0missing\0b\0'));
+      expect(looked.targets.map(([i]) => i)).toEqual([0]);
+      expect(looked.failures.map(([i, code]) => [i, code])).toEqual([[1, 'ENOENT']]);
+      expect(looked.stats.at(2 * STAT_FIELDS + 1)).toBe(BigInt(fs.statSync(join(work, 'b')).size));
+      await expect(pool.readDirectory(join(work, 'a'), 3)).rejects.toMatchObject({
+        code: 'ENOTDIR',
+      });
       fs.rmSync(work, { recursive: true });
     });
 

@@ -91,6 +91,25 @@ export function storageContract(name: string, open: () => Promise<BlobStorage>):
       expect(await listAll(storage, '')).toHaveLength(1);
     });
 
+    it('puts what must not be there yet for one of many only, or says that it cannot', async () => {
+      await using storage = await open();
+      const versions = Array.from({ length: 6 }, (_, i) => Buffer.alloc(20_000, i));
+      const results = await Promise.allSettled(
+        versions.map((data) => storage.putBlob(SHORT, [data], { doNotRecreate: true })),
+      );
+      const codes = results.map((result) =>
+        result.status === 'fulfilled' ? 'put' : (result.reason as { code?: string }).code,
+      );
+      if (codes.every((code) => code === 'UNSUPPORTED_PUT')) return;
+      expect(codes.sort()).toEqual([...Array<string>(5).fill('BLOB_EXISTS'), 'put']);
+      const found = await storage.getBlob(SHORT);
+      const winner = results.findIndex(({ status }) => status === 'fulfilled');
+      expect(versions[winner]?.equals(found)).toBe(true);
+      await storage.putBlob(SHORT, [Buffer.from('over')]);
+      expect(Buffer.from(await storage.getBlob(SHORT)).toString()).toBe('over');
+      expect(await listAll(storage, '')).toHaveLength(1);
+    });
+
     it('keeps any set of blobs through puts, overwrites and deletes', async () => {
       const id = fc.stringMatching(/^[a-z][0-9a-z_.-]{0,40}$/).map(blobId);
       const step = fc.record({ id, data: fc.option(fc.uint8Array({ maxLength: 64 })) });

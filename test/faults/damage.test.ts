@@ -140,9 +140,9 @@ function commandLine(command: Command, rootObjectId: string, target: string): st
 function outcomeOf(kind: Kind, how: Damage, command: Command): 'good' | 'named' | 'any' {
   switch (kind) {
     case 'kopia.repository':
-      return 'named';
+    // Without it nobody knows whether blobs are to be locked.
     case 'kopia.blobcfg':
-      return how === 'missing' ? 'good' : 'named';
+      return 'named';
     case 'kopia.maintenance':
       return command === 'maintain' && how !== 'missing' ? 'named' : 'good';
     case 'p':

@@ -2,10 +2,13 @@ import { spawnSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { silentLogger } from '../../src/base/index.ts';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
+import { CanceledError, messageOf, silentLogger } from '../../src/base/index.ts';
+import type { CodecPool } from '../../src/codec/index.ts';
 import { backupVolume, restoreVolume, volumeSource } from '../../src/mover/index.ts';
 import type { Progress } from '../../src/mover/index.ts';
+import { type WaitsFor, watchProgress } from '../../src/mover/progress.ts';
 import type { Repository } from '../../src/repository/index.ts';
 import { getDefinedPolicy, listSnapshots } from '../../src/snapshot/index.ts';
 import { createTest, openTest } from '../support/repositories.ts';
@@ -120,9 +123,195 @@ describe('a volume', () => {
     await expect(task).rejects.toThrow(message);
   });
 
-  it('whose mover makes no progress is given up', async () => {
-    const stuck = backupVolume({ ...options(), ...upload, sourcePvc: 'stuck', stallMs: 1 });
-    await expect(stuck).rejects.toThrow(/no byte was read or stored for \d+ s/);
+  const pool = (): CodecPool => repository.dataPath?.pool as CodecPool;
+
+  it('whose files are never read to the end is given up, also when the upload does not end by itself', async () => {
+    const readFiles = pool().readFiles.bind(pool());
+    let asked = 0;
+    pool().readFiles = () => {
+      asked++;
+      return new Promise(() => undefined);
+    };
+    try {
+      const stuck = backupVolume({
+        ...options(),
+        ...upload,
+        sourcePvc: 'stuck',
+        stallMs: 2000,
+        graceMs: 200,
+      });
+      await expect(stuck).rejects.toMatchObject({
+        code: 'STALLED',
+        message: expect.stringMatching(
+          /nothing has moved for \d+ s: the volume at \S+ hangs/,
+        ) as string,
+      });
+      expect(asked).toBeGreaterThan(0);
+      const found = await listSnapshots(repository, { source: volumeSource('app', 'stuck') });
+      expect(found).toEqual([]);
+    } finally {
+      pool().readFiles = readFiles;
+    }
+  });
+
+  it('that is canceled while a file is never read to the end is left behind', async () => {
+    const readFiles = pool().readFiles.bind(pool());
+    const abort = new AbortController();
+    pool().readFiles = () => {
+      abort.abort(new CanceledError('user'));
+      return new Promise(() => undefined);
+    };
+    try {
+      const stuck = backupVolume({
+        ...options(),
+        ...upload,
+        sourcePvc: 'stuck',
+        signal: abort.signal,
+        graceMs: 200,
+      });
+      await expect(stuck).rejects.toMatchObject({ code: 'CANCELED' });
+    } finally {
+      pool().readFiles = readFiles;
+    }
+  });
+
+  it('of nothing but empty files, links and directories is not stalled while they come', async () => {
+    const empty = join(root, 'empty');
+    for (let i = 0; i < 30; i++) {
+      fs.mkdirSync(join(empty, `d${i}`), { recursive: true });
+      fs.writeFileSync(join(empty, `d${i}/file`), '');
+      fs.symlinkSync('file', join(empty, `d${i}/link`));
+    }
+    const readDirectory = pool().readDirectory.bind(pool());
+    let wait = Promise.resolve();
+    // A slow file server: one directory after the other, and all of them take longer than a stall.
+    pool().readDirectory = (path, entriesMax) => {
+      wait = wait.then(() => sleep(200));
+      return wait.then(() => readDirectory(path, entriesMax));
+    };
+    try {
+      const result = await backupVolume({
+        ...options(),
+        ...upload,
+        sourcePvc: 'empty',
+        path: empty,
+        stallMs: 3000,
+      });
+      expect(result.totalBytes).toBe(0);
+      expect(result.snapshotId).toMatch(/^[0-9a-f]{32}$/);
+    } finally {
+      pool().readDirectory = readDirectory;
+    }
+  });
+
+  it('that waits for the storage is not stalled: requests have time limits of their own', async () => {
+    const slow = await openTest(join(root, 'repo'), {
+      wrap: (storage) => {
+        const putBlob = storage.putBlob.bind(storage);
+        storage.putBlob = async (...parameters) => {
+          await sleep(1500);
+          return putBlob(...parameters);
+        };
+        return storage;
+      },
+    });
+    try {
+      const move = { ...options(), ...upload, repository: slow, sourcePvc: 'slow', stallMs: 500 };
+      expect((await backupVolume(move)).snapshotId).toMatch(/^[0-9a-f]{32}$/);
+    } finally {
+      await slow.close();
+    }
+  });
+
+  it('of which a part cannot be read: at no moment is there a snapshot that looks whole', async () => {
+    const stages: string[] = [];
+    const path = join(root, 'repo');
+    const watchedRepository = await openTest(path, {
+      wrap: (storage) => {
+        const putBlob = storage.putBlob.bind(storage);
+        storage.putBlob = async (...parameters) => {
+          await putBlob(...parameters);
+          // As a kill right after this put would leave it.
+          const stage = join(root, `stage-${stages.length}`);
+          stages.push(stage);
+          fs.cpSync(path, stage, { recursive: true });
+        };
+        return storage;
+      },
+    });
+    const from = watchedRepository.dataPath?.pool as CodecPool;
+    const readFiles = from.readFiles.bind(from);
+    from.readFiles = async (files, slab) => {
+      const reads = await readFiles(files, slab);
+      const error = { code: 'EIO', message: 'EIO: the disk is broken' };
+      return reads.map((read, i) => (i === 0 ? { ...read, length: 0, error } : read));
+    };
+    const move = { ...options(), ...upload, repository: watchedRepository, sourcePvc: 'broken' };
+    await expect(backupVolume(move)).rejects.toMatchObject({
+      code: 'VOLUME_INCOMPLETE',
+      message: expect.stringContaining('the disk is broken') as string,
+    });
+    await watchedRepository.close();
+    expect(stages.length).toBeGreaterThan(2);
+    for (const stage of stages) {
+      await using left = await openTest(stage);
+      const found = await listSnapshots(left, { source: volumeSource('app', 'broken') });
+      expect(found.filter(({ incomplete }) => !incomplete)).toEqual([]);
+    }
+  });
+});
+
+describe('a move that is watched', () => {
+  afterEach(() => {
+    vi.useRealTimers();
+  });
+
+  const watch = (waitsFor: WaitsFor) => {
+    vi.useFakeTimers();
+    const sample = { doneBytes: 0, totalBytes: 1, moved: 0, waitsFor };
+    const seen: Progress[] = [];
+    const watching = watchProgress(
+      {
+        signal: new AbortController().signal,
+        onProgress: (now) => void seen.push(now),
+        progressIntervalMs: 5000,
+        stallMs: 15 * 60_000,
+        path: '/volume',
+      },
+      () => sample,
+    );
+    const ended = watching.run(() => new Promise<never>(() => undefined)).catch(messageOf);
+    return { sample, watching, ended };
+  };
+
+  it.each([
+    ['volume', 15, /^nothing has moved for 9\d\d s: the volume at \/volume hangs/],
+    ['storage', 30, /^nothing has moved for 180\d s: the repository's storage does not answer/],
+    ['disk', 60, /^nothing has moved for 360\d s: all is written, but the volume at \/volume/],
+  ] as const)('and waits for the %s has %d minutes', async (waitsFor, minutes, message) => {
+    const { watching, ended } = watch(waitsFor);
+    await vi.advanceTimersByTimeAsync((minutes - 1) * 60_000);
+    expect(watching.stalled).toBeUndefined();
+    await vi.advanceTimersByTimeAsync(2 * 60_000);
+    expect(watching.stalled?.message).toMatch(message);
+    expect(await ended).toMatch(message);
+    watching.stop();
+  });
+
+  it('may be put to sleep with its machine for longer than that', async () => {
+    const { watching } = watch('volume');
+    const now = performance.now.bind(performance);
+    await vi.advanceTimersByTimeAsync(14 * 60_000);
+    performance.now = () => now() + 3_600_000;
+    try {
+      await vi.advanceTimersByTimeAsync(30_000);
+      expect(watching.stalled).toBeUndefined();
+      await vi.advanceTimersByTimeAsync(60_000);
+      expect(watching.stalled).toBeDefined();
+    } finally {
+      performance.now = now;
+      watching.stop();
+    }
   });
 });
 

@@ -22,7 +22,7 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
   beforeAll(async () => {
     node = await RealNode.start(22_400);
     await node.applyOverlay('beside-velero');
-  });
+  }, 400_000);
   afterAll(async () => {
     await node[Symbol.asyncDispose]();
   });

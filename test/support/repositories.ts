@@ -1,7 +1,9 @@
 import { type Clock, type Logger, Secret, silentLogger } from '../../src/base/index.ts';
 import { type BlobStorage, openStorage, type OpenStorageOptions } from '../../src/blob/index.ts';
+import type { CodecPoolFactory } from '../../src/codec/index.ts';
 import {
   createFormat,
+  type DataPathOptions,
   defaultParameters,
   type NewFormat,
   openRepository,
@@ -29,16 +31,22 @@ const DEFAULT_FORMAT: NewFormat = {
 
 export interface OpenTestOptions {
   clock?: Clock;
-  threads?: boolean;
+  /** Worker threads, two where it is only said that there are some; else all is done on this one. */
+  threads?: boolean | number;
+  /** Instead of either. */
+  factory?: CodecPoolFactory;
   wrap?: (storage: BlobStorage) => BlobStorage;
   indexMemoryBytes?: number;
   client?: { username: string; hostname: string };
   storage?: OpenStorageOptions;
+  /** Shares of the memory, where a test is about few buffers. */
+  memory?: DataPathOptions['memory'];
 }
 
 /** Opens with a data path on this thread, or on worker threads where a test is about them. */
 export async function openTest(path: string, options: OpenTestOptions = {}): Promise<Repository> {
   const storage = await openStorage(path, options.storage);
+  const threads = typeof options.threads === 'number' ? options.threads : 2;
   return openRepository({
     storage: options.wrap ? options.wrap(storage) : storage,
     password: new Secret(PASSWORD),
@@ -46,9 +54,10 @@ export async function openTest(path: string, options: OpenTestOptions = {}): Pro
     ...(options.clock && { clock: options.clock }),
     ...(options.indexMemoryBytes !== undefined && { indexMemoryBytes: options.indexMemoryBytes }),
     dataPath: {
-      threads: 2,
-      memory: { slabCount: 12, dataLanes: 2, packsInFlight: 2 },
-      factory: options.threads === true ? createThreadPool(2) : createInProcessPool,
+      threads,
+      memory: options.memory ?? { slabCount: 12, dataLanes: 2, packsInFlight: 2 },
+      factory:
+        options.factory ?? (options.threads ? createThreadPool(threads) : createInProcessPool),
     },
   });
 }

@@ -32,6 +32,8 @@ export function makeTree(root: string, seed: string, options: { bigBytes?: numbe
   setTimes(root, 1_600_000_000_123_456_789n);
 }
 
+const O_PATH = 0o10000000;
+
 /** Different times to the nanosecond everywhere, directories last. */
 function setTimes(path: string, base: bigint): bigint {
   let next = base;
@@ -41,6 +43,8 @@ function setTimes(path: string, base: bigint): bigint {
       next = setTimes(join(path, name), next + 1_000_003n);
   }
   // The real Kopia restores the times of symbolic links to the microsecond only.
-  posix().setModificationTime(path, stat.isSymbolicLink() ? next - (next % 1000n) : next);
+  const descriptor = fs.openSync(path, O_PATH | fs.constants.O_NOFOLLOW);
+  posix().setPinnedTime(descriptor, stat.isSymbolicLink() ? next - (next % 1000n) : next);
+  fs.closeSync(descriptor);
   return next;
 }

@@ -114,3 +114,16 @@ it('a file whose content is marked deleted is read and stored again', async () =
   expect(again.counters).toMatchObject({ files: 1, contentsNew: 1 });
   expect(opened.contents.has(contentId)).toBe(true);
 });
+
+it('a directory whose own content is marked deleted is stored again', async () => {
+  const { repository, tree } = await prepared('lost-directory');
+  await using opened = repository;
+  const { rootEntry } = await backUp(opened, tree);
+  const path = `${rootEntry.objectId}/deep/inside/many`;
+  const { contentId } = parseObjectId((await resolveEntry(opened, path)).objectId);
+  opened.contents.setDeleted(contentId, true);
+  await opened.flush();
+  const again = await backUp(opened, tree);
+  expect(again.rootEntry.objectId).toBe(rootEntry.objectId);
+  expect(opened.contents.has(contentId)).toBe(true);
+});

@@ -1,3 +1,4 @@
+import type { Readable } from 'node:stream';
 import {
   AnonymousCredential,
   type BlobImmutabilityPolicyMode,
@@ -8,7 +9,8 @@ import {
 } from '@azure/storage-blob';
 import { CodedError, systemClock, toDate } from '../../base/index.ts';
 import { trustedAuthorities } from '../http/agents.ts';
-import { describeFailure, parseRetryAfter } from '../http/failures.ts';
+import { describeFailure, parseRetryAfter, strangeAnswer } from '../http/failures.ts';
+import { badListing, rootOf } from '../http/listing.ts';
 import {
   CONTENT_TYPE,
   type ListedPage,
@@ -31,7 +33,7 @@ import {
   totalLength,
   type TransferSettings,
 } from '../storage.ts';
-import { findAccess } from './azure-credentials.ts';
+import { type AzureAccess, findAccess } from './azure-credentials.ts';
 
 /** Codes that mean something else than their status does elsewhere. */
 const CONTAINER_MISSING = ['ContainerNotFound', 'ContainerBeingDeleted', 'ResourceNotFound'];
@@ -41,7 +43,14 @@ export async function openAzureStorage(
   location: AzureLocation,
   settings: TransferSettings,
 ): Promise<BlobStorage> {
-  const { serviceUrl, credential } = await findAccess(location, settings.environment);
+  const access = await findAccess(location, settings.environment);
+  return new AzureStorage(location, settings, access);
+}
+
+function connect(
+  location: AzureLocation,
+  { serviceUrl, credential }: AzureAccess,
+): ContainerClient {
   const ca = trustedAuthorities(location);
   const options = {
     // Tries and time-outs are ours: with budgets, by progress.
@@ -52,16 +61,24 @@ export async function openAzureStorage(
   const pipeline = newPipeline(credential ?? new AnonymousCredential(), options);
   const [base = '', query] = serviceUrl.split('?');
   const url = `${base}/${location.bucket}${query === undefined ? '' : `?${query}`}`;
-  return new AzureStorage(location, settings, new ContainerClient(url, pipeline));
+  return new ContainerClient(url, pipeline);
 }
 
 class AzureStorage extends RemoteStorage {
   readonly hasObjectLock = true;
-  readonly #container: ContainerClient;
+  readonly #location: AzureLocation;
+  readonly #environment: NodeJS.ProcessEnv;
+  readonly #name: string;
+  #access: AzureAccess;
+  #container: ContainerClient;
 
-  constructor(location: AzureLocation, settings: TransferSettings, container: ContainerClient) {
+  constructor(location: AzureLocation, settings: TransferSettings, access: AzureAccess) {
     super(location, settings);
-    this.#container = container;
+    this.#location = location;
+    this.#environment = settings.environment;
+    this.#name = location.bucket;
+    this.#access = access;
+    this.#container = connect(location, access);
   }
 
   protected async read(
@@ -74,8 +91,8 @@ class AzureStorage extends RemoteStorage {
     const request = { abortSignal: signal, maxRetryRequests: 0 };
     const answer = await blob.download(offset, lengthBytes, request);
     progress();
-    const body = answer.readableStreamBody as AsyncIterable<Uint8Array> | undefined;
-    const length = expectedLength(id, options, answer);
+    const body = answer.readableStreamBody as Readable | undefined;
+    const length = expectedLength(id, options, answer, body);
     const bytes = await readBody(id, body ?? [], length, { into, progress });
     const isWhole = offset === 0 && lengthBytes === undefined;
     if (isWhole && answer.contentMD5 && !digestOf('md5', [bytes]).equals(answer.contentMD5)) {
@@ -87,7 +104,11 @@ class AzureStorage extends RemoteStorage {
   getMetadata(id: BlobId, options: SignalOptions = {}): Promise<BlobMetadata> {
     return this.request({ operation: 'metadata', id }, options.signal, async ({ signal }) => {
       const blob = this.#container.getBlobClient(this.prefix + id);
-      const { contentLength = 0, lastModified } = await blob.getProperties({ abortSignal: signal });
+      const answer = await blob.getProperties({ abortSignal: signal });
+      const { contentLength, lastModified } = answer;
+      if (contentLength === undefined || lastModified === undefined) {
+        throw strangeAnswer(this.displayName, `metadata of ${id}`, 'it has no length or no time');
+      }
       return { id, lengthBytes: contentLength, timestampNs: nanosecondsOf(lastModified) };
     });
   }
@@ -95,15 +116,18 @@ class AzureStorage extends RemoteStorage {
   async putBlob(id: BlobId, data: readonly Uint8Array[], options: PutOptions = {}): Promise<void> {
     const length = totalLength(data);
     const md5 = digestOf('md5', data);
-    await this.request({ operation: 'put', id }, options.signal, ({ signal, progress }) => {
+    await this.request({ operation: 'put', id }, options.signal, async ({ signal, progress }) => {
       const blob = this.#container.getBlockBlobClient(this.prefix + id);
-      return blob.upload(length === 0 ? '' : () => bodyOf(data, progress), length, {
+      const { etag } = await blob.upload(length === 0 ? '' : () => bodyOf(data, progress), length, {
         abortSignal: signal,
         transactionalContentMD5: md5,
         blobHTTPHeaders: { blobContentType: CONTENT_TYPE, blobContentMD5: md5 },
         ...(options.doNotRecreate === true && { conditions: { ifNoneMatch: '*' } }),
         ...(options.retention && { immutabilityPolicy: policyOf(options.retention) }),
       });
+      if (etag === undefined) {
+        throw strangeAnswer(this.displayName, `put of ${id}`, 'it names no version of the blob');
+      }
     });
   }
 
@@ -132,15 +156,63 @@ class AzureStorage extends RemoteStorage {
     const pages = this.#container
       .listBlobsFlat({ prefix, abortSignal: signal })
       .byPage({ ...(token !== undefined && { continuationToken: token }) });
-    const page = (await pages.next()).value as ContainerListBlobFlatSegmentResponse;
+    let page: ContainerListBlobFlatSegmentResponse;
+    try {
+      page = (await pages.next()).value as ContainerListBlobFlatSegmentResponse;
+    } catch (error) {
+      // The library trips over answers of other kinds.
+      if (error instanceof TypeError) this.#refuse('it is of another kind', error);
+      throw error;
+    }
+    this.#assertFits(page, prefix, token);
     return {
       objects: page.segment.blobItems.map(({ name, properties }) => ({
         key: name,
-        lengthBytes: properties.contentLength ?? 0,
+        lengthBytes: properties.contentLength ?? Number.NaN,
         modified: properties.lastModified,
       })),
       next: page.continuationToken,
     };
+  }
+
+  /** The service repeats what it was asked: another container's or page's list is not ours. Throws `BAD_LISTING`. */
+  #assertFits(
+    page: ContainerListBlobFlatSegmentResponse,
+    prefix: string,
+    token: string | undefined,
+  ): void {
+    const { containerName, prefix: ofPrefix = '', marker = '' } = page;
+    const text = page._response.bodyAsText;
+    // The library takes what it finds below any root, and says nothing of what is not there.
+    const root = rootOf(text.slice(0, 1000));
+    if (root !== 'EnumerationResults') this.#refuse(`it is <${root ?? ''}>`);
+    if (containerName !== this.#name) {
+      this.#refuse(`it is of container "${containerName}"`);
+    }
+    if (ofPrefix !== prefix) this.#refuse(`it is of prefix "${ofPrefix}", not of "${prefix}"`);
+    if (marker !== '' && marker !== token) this.#refuse('it is another page');
+    if (page.continuationToken === undefined && !/<NextMarker\s*\/?>/.test(text)) {
+      this.#refuse('it does not say whether there is more');
+    }
+  }
+
+  #refuse(what: string, cause?: unknown): never {
+    throw badListing(this.displayName, what, cause);
+  }
+
+  /** A SAS token ends, and whoever gave it puts a new one into the file: backups may take longer than it lasts. */
+  protected override async recover(error: unknown): Promise<boolean> {
+    const { statusCode, request } = error as RestError;
+    const isSas = this.#access.credential === undefined;
+    if (!isSas || (statusCode !== 401 && statusCode !== 403)) return false;
+    const found = await findAccess(this.#location, this.#environment).catch(() => undefined);
+    if (!found || signatureOf(found.serviceUrl) === signatureOf(request?.url)) return false;
+    // Another request may have been here first.
+    if (found.serviceUrl !== this.#access.serviceUrl) {
+      this.#access = found;
+      this.#container = connect(this.#location, found);
+    }
+    return true;
   }
 
   protected describe(error: unknown, { operation, id }: RequestInfo): CodedError {
@@ -150,19 +222,24 @@ class AzureStorage extends RemoteStorage {
     const code = details?.errorCode ?? response?.headers.get('x-ms-error-code') ?? '';
     if (statusCode === 416 && id !== undefined) return invalidRange(id, 0, 0);
     if (code === 'Md5Mismatch' && id !== undefined) return corruptBody(id);
-    const isMissing = CONTAINER_MISSING.includes(code);
+    // A container that is being deleted answers with 409.
+    const isBucket = CONTAINER_MISSING.includes(code);
+    const isBlob = statusCode === 404 && code === 'BlobNotFound';
     return describeFailure({
       storage: this.displayName,
       operation,
-      id: isMissing ? undefined : id,
-      // A container that is being deleted answers with 409.
-      status: isMissing ? 404 : statusCode,
+      id: isBucket ? undefined : id,
+      status: isBucket ? 404 : statusCode,
       code,
+      missing: isBucket ? 'bucket' : isBlob ? 'blob' : undefined,
       retryAfterMs: parseRetryAfter(response?.headers.get('retry-after')),
       cause: error,
     });
   }
 }
+
+const signatureOf = (url: string | undefined): string | null =>
+  url === undefined ? null : new URL(url).searchParams.get('sig');
 
 const policyOf = ({
   periodNs,

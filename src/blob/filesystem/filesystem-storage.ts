@@ -5,11 +5,15 @@ import {
   CodedError,
   createLimiter,
   type Limiter,
+  makeDirectories,
   messageOf,
+  nothingWritten,
   randomHex,
+  refusalOf,
   systemCode,
 } from '../../base/index.ts';
 import {
+  assertLength,
   type BlobId,
   blobId,
   type BlobMetadata,
@@ -34,6 +38,8 @@ const FILE_MODE = 0o600;
 const DIRECTORY_MODE = 0o700;
 /** Our choice: above this, a disk gains nothing and file handles run out. */
 const REQUESTS_MAX = 32;
+/** How file systems without hard links say so. */
+const NO_LINKS = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK'];
 
 export interface FilesystemOptions {
   path: string;
@@ -45,7 +51,7 @@ export interface FilesystemOptions {
 export async function openFilesystemStorage(options: FilesystemOptions): Promise<BlobStorage> {
   const { path, create } = options;
   try {
-    if (create) await fs.mkdir(path, { recursive: true, mode: DIRECTORY_MODE });
+    if (create) await makeRoot(path);
     if (!(await fs.stat(path)).isDirectory()) throw notADirectory(path);
     return new FilesystemStorage(path, await loadShards(path, create));
   } catch (error) {
@@ -55,6 +61,19 @@ export async function openFilesystemStorage(options: FilesystemOptions): Promise
       });
     }
     throw mapError(error, path);
+  }
+}
+
+/** Makes the root and what is missing above it, so that they are there after a power cut. */
+async function makeRoot(path: string): Promise<void> {
+  try {
+    for (const made of await makeDirectories(path, DIRECTORY_MODE)) {
+      await syncDirectory(dirname(made));
+    }
+  } catch (cause) {
+    const text = `cannot make a repository at ${path}: ${refusalOf(cause)}`;
+    const isDenied = ['EROFS', 'EACCES', 'EPERM'].includes(systemCode(cause) ?? '');
+    throw new CodedError(isDenied ? 'STORAGE_DENIED' : 'STORAGE_FAILED', text, { cause });
   }
 }
 
@@ -86,8 +105,11 @@ function mapError(error: unknown, what: string): unknown {
       });
     case 'EACCES':
     case 'EPERM':
-    case 'EROFS':
       return new CodedError('STORAGE_DENIED', `the storage denies access to ${what}`, {
+        cause: error,
+      });
+    case 'EROFS':
+      return new CodedError('STORAGE_DENIED', `cannot write ${what}: the storage is read-only`, {
         cause: error,
       });
     default: {
@@ -114,7 +136,11 @@ async function syncDirectory(path: string): Promise<void> {
 }
 
 /** Temp, write, fsync, rename, fsync of the directory: seen whole or not at all, also after a power cut. */
-async function writeAtomic(path: string, data: readonly Uint8Array[]): Promise<void> {
+async function writeAtomic(
+  path: string,
+  data: readonly Uint8Array[],
+  publish: (temporary: string, path: string) => Promise<void> = fs.rename,
+): Promise<void> {
   const temporary = `${path}.tmp.${randomHex(8)}`;
   try {
     const file = await openForWrite(temporary);
@@ -124,7 +150,7 @@ async function writeAtomic(path: string, data: readonly Uint8Array[]): Promise<v
     } finally {
       await file.close();
     }
-    await fs.rename(temporary, path);
+    await publish(temporary, path);
   } catch (error) {
     await fs.rm(temporary, { force: true });
     throw error;
@@ -132,27 +158,49 @@ async function writeAtomic(path: string, data: readonly Uint8Array[]): Promise<v
   await syncDirectory(dirname(path));
 }
 
+/** Gives a file its name where no other has it; a link, unlike a rename, never replaces one. */
+async function publishNew(temporary: string, path: string): Promise<void> {
+  try {
+    await fs.link(temporary, path);
+  } catch (cause) {
+    if (systemCode(cause) === 'EEXIST') {
+      throw new CodedError('BLOB_EXISTS', `${path} is there already`, { cause });
+    }
+    if (!NO_LINKS.includes(systemCode(cause) ?? '')) throw cause;
+    const text = `the file system of ${path} has no hard links, and so no put-if-absent`;
+    throw new CodedError('UNSUPPORTED_PUT', text, { cause });
+  }
+  await fs.rm(temporary, { force: true });
+}
+
 async function openForWrite(path: string): Promise<fs.FileHandle> {
   try {
     return await fs.open(path, 'wx', FILE_MODE);
   } catch (error) {
     if (systemCode(error) !== 'ENOENT') throw error;
-    await fs.mkdir(dirname(path), { recursive: true, mode: DIRECTORY_MODE });
+    await makeDirectories(dirname(path), DIRECTORY_MODE);
     return await fs.open(path, 'wx', FILE_MODE);
   }
 }
 
 async function writeAll(file: fs.FileHandle, data: Uint8Array): Promise<void> {
   for (let at = 0; at < data.length;) {
-    at += (await file.write(data, at, data.length - at)).bytesWritten;
+    const { bytesWritten } = await file.write(data, at, data.length - at);
+    if (bytesWritten === 0) throw nothingWritten();
+    at += bytesWritten;
   }
 }
+
+const noObjectLock = (): CodedError =>
+  new CodedError('UNSUPPORTED_PUT', 'a file system storage has no object lock');
 
 class FilesystemStorage implements BlobStorage {
   readonly displayName: string;
   readonly hasObjectLock = false;
   readonly #root: string;
   readonly #shards: ShardParameters;
+  /** Directories whose names in those above them are on disk, or are being brought there. */
+  readonly #durable = new Map<string, Promise<void>>();
   readonly #requests: Limiter = createLimiter(REQUESTS_MAX);
 
   constructor(root: string, shards: ShardParameters) {
@@ -170,6 +218,7 @@ class FilesystemStorage implements BlobStorage {
         const length = options.lengthBytes ?? size - offset;
         if (offset < 0 || length < 0 || offset + length > size)
           throw invalidRange(id, offset, length);
+        assertLength(id, length, options.lengthMax);
         const hasRoom = (options.into?.length ?? 0) >= length;
         const target =
           (hasRoom ? options.into?.subarray(0, length) : undefined) ??
@@ -194,12 +243,26 @@ class FilesystemStorage implements BlobStorage {
   }
 
   putBlob(id: BlobId, data: readonly Uint8Array[], options: PutOptions = {}): Promise<void> {
-    if (options.retention || options.doNotRecreate === true) {
-      const what = options.retention ? 'object lock' : 'put-if-absent';
-      const text = `a file system storage has no ${what}`;
-      return Promise.reject(new CodedError('UNSUPPORTED_PUT', text));
+    if (options.retention) return Promise.reject(noObjectLock());
+    const publish = options.doNotRecreate === true ? publishNew : undefined;
+    return this.#request(id, options.signal, async () => {
+      const path = this.#path(id);
+      await writeAtomic(path, data, publish);
+      await this.#keepDirectory(dirname(path));
+    });
+  }
+
+  /** A blob is only there after a power cut when its directory is. Once for each, whoever made it. */
+  #keepDirectory(directory: string): Promise<void> {
+    if (directory === this.#root || directory === dirname(directory)) return Promise.resolve();
+    let kept = this.#durable.get(directory);
+    if (!kept) {
+      const parent = dirname(directory);
+      kept = this.#keepDirectory(parent).then(() => syncDirectory(parent));
+      this.#durable.set(directory, kept);
+      kept.catch(() => this.#durable.delete(directory));
     }
-    return this.#request(id, options.signal, () => writeAtomic(this.#path(id), data));
+    return kept;
   }
 
   deleteBlob(id: BlobId, options: { signal?: AbortSignal | undefined } = {}): Promise<void> {
@@ -207,9 +270,7 @@ class FilesystemStorage implements BlobStorage {
   }
 
   extendRetention(): Promise<never> {
-    return Promise.reject(
-      new CodedError('UNSUPPORTED_PUT', 'a file system storage has no object lock'),
-    );
+    return Promise.reject(noObjectLock());
   }
 
   async *listBlobs(

@@ -1,7 +1,9 @@
 import { pipeline } from 'node:stream/promises';
 import { type Bucket, type File, type FileMetadata, Storage } from '@google-cloud/storage';
+import { z } from 'zod';
 import { CodedError, isCode } from '../../base/index.ts';
-import { describeFailure, parseRetryAfter } from '../http/failures.ts';
+import { describeFailure, parseRetryAfter, strangeAnswer } from '../http/failures.ts';
+import { badListing } from '../http/listing.ts';
 import {
   CONTENT_TYPE,
   type ListedPage,
@@ -13,6 +15,7 @@ import {
 import { bodyOf, corruptBody, digestOf, readBody } from '../http/transfer.ts';
 import type { GcsLocation } from '../location.ts';
 import {
+  assertLength,
   type BlobId,
   type BlobMetadata,
   type BlobStorage,
@@ -22,6 +25,43 @@ import {
   type SignalOptions,
   type TransferSettings,
 } from '../storage.ts';
+
+/** A page of a listing, as far as it is looked at. */
+const listingSchema = z.looseObject({
+  kind: z.literal('storage#objects'),
+  nextPageToken: z.string().optional(),
+  items: z
+    .array(
+      z.looseObject({
+        name: z.string(),
+        bucket: z.string(),
+        size: z.string().regex(/^\d+$/),
+        updated: z.string(),
+      }),
+    )
+    .optional(),
+});
+
+/** An object, as far as it tells that the service itself described it. */
+const objectSchema = z.looseObject({
+  name: z.string(),
+  bucket: z.string(),
+  size: z.union([z.number(), z.string().regex(/^\d+$/)]),
+  updated: z.string(),
+});
+
+/** An error of the JSON API; the library hands it on as text or parsed. */
+const notFoundSchema = z.preprocess(
+  (body) => {
+    if (typeof body !== 'string') return body;
+    try {
+      return JSON.parse(body) as unknown;
+    } catch {
+      return undefined;
+    }
+  },
+  z.looseObject({ error: z.looseObject({ code: z.literal(404), message: z.string() }) }),
+);
 
 /** Opens a bucket; no request is made. Credentials: the location's file, else Google's default chain. */
 export function openGcsStorage(location: GcsLocation, settings: TransferSettings): BlobStorage {
@@ -72,7 +112,7 @@ class GcsStorage extends RemoteStorage {
 
   protected async read(
     id: BlobId,
-    { offset = 0, lengthBytes, into }: GetOptions,
+    { offset = 0, lengthBytes, lengthMax, into }: GetOptions,
     transfer: Transfer,
   ): Promise<Uint8Array> {
     const range = { start: offset, into };
@@ -90,6 +130,7 @@ class GcsStorage extends RemoteStorage {
     const { size = 0, md5Hash } = await this.#metadata(id);
     const length = Number(size) - offset;
     if (length < 0) throw invalidRange(id, offset, 0);
+    assertLength(id, length, lengthMax);
     if (length === 0) return new Uint8Array(0);
     const bytes = await this.#download(id, { ...range, lengthBytes: length }, transfer);
     const isComparable = offset === 0 && md5Hash !== undefined;
@@ -116,6 +157,10 @@ class GcsStorage extends RemoteStorage {
     signal.addEventListener('abort', stop, { once: true });
     try {
       return await readBody(id, stream, lengthBytes, { into, progress });
+    } catch (error) {
+      // Here the service says in plain text what is missing, as anybody might: its metadata says it in JSON.
+      if (statusOf(error as GoogleError) === 404) await this.#metadata(id);
+      throw error;
     } finally {
       signal.removeEventListener('abort', stop);
       stream.destroy();
@@ -124,7 +169,8 @@ class GcsStorage extends RemoteStorage {
 
   async #metadata(id: BlobId): Promise<FileMetadata> {
     const [metadata] = await this.#file(id).getMetadata();
-    return metadata;
+    if (objectSchema.safeParse(metadata).success) return metadata;
+    throw strangeAnswer(this.displayName, `metadata of ${id}`, 'it describes no object');
   }
 
   getMetadata(id: BlobId, options: SignalOptions = {}): Promise<BlobMetadata> {
@@ -138,7 +184,8 @@ class GcsStorage extends RemoteStorage {
     if (options.retention) throw noObjectLock();
     const md5Hash = digestOf('md5', data).toString('base64');
     await this.request({ operation: 'put', id }, options.signal, async ({ signal, progress }) => {
-      const target = this.#file(id).createWriteStream({
+      const file = this.#file(id);
+      const target = file.createWriteStream({
         resumable: false,
         // The service compares what came with this, and refuses what differs.
         metadata: { contentType: CONTENT_TYPE, md5Hash },
@@ -146,13 +193,22 @@ class GcsStorage extends RemoteStorage {
         ...(options.doNotRecreate === true && { preconditionOpts: { ifGenerationMatch: 0 } }),
       });
       await pipeline(bodyOf(data, progress), target, { signal });
+      // A proxy that answers 200 to everything must not end in a backup that is not there.
+      const stored = objectSchema.safeParse(file.metadata);
+      if (!stored.success) {
+        throw strangeAnswer(this.displayName, `put of ${id}`, 'it describes no object');
+      }
     });
   }
 
   async deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
-    await this.request({ operation: 'delete', id }, options.signal, () =>
-      this.#file(id).delete({ ignoreNotFound: true }),
-    );
+    try {
+      await this.request({ operation: 'delete', id }, options.signal, () =>
+        this.#file(id).delete(),
+      );
+    } catch (error) {
+      if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
+    }
   }
 
   extendRetention(): Promise<never> {
@@ -160,19 +216,32 @@ class GcsStorage extends RemoteStorage {
   }
 
   protected async listPage(prefix: string, token: string | undefined): Promise<ListedPage> {
-    const [files, query] = await this.#bucket.getFiles({
-      prefix,
-      autoPaginate: false,
-      ...(token !== undefined && { pageToken: token }),
-    });
+    const query = { prefix, ...(token !== undefined && { pageToken: token }) };
+    const parsed = listingSchema.safeParse(await this.#ask('/o', query));
+    if (!parsed.success) {
+      throw badListing(this.displayName, 'it is of another kind', parsed.error);
+    }
+    const { items = [], nextPageToken } = parsed.data;
+    const foreign = items.find(({ bucket }) => bucket !== this.#bucket.name);
+    if (foreign) throw badListing(this.displayName, `it is of bucket "${foreign.bucket}"`);
     return {
-      objects: files.map(({ name, metadata }) => ({
+      objects: items.map(({ name, size, updated }) => ({
         key: name,
-        lengthBytes: Number(metadata.size ?? 0),
-        modified: dateOf(metadata.updated),
+        lengthBytes: Number(size),
+        modified: dateOf(updated),
       })),
-      next: (query as { pageToken?: string } | null | undefined)?.pageToken,
+      next: nextPageToken,
     };
+  }
+
+  /** One request of the JSON API, as the answer came: the library's own `getFiles` throws where nobody catches. */
+  #ask(uri: string, qs: Record<string, string>): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      this.#bucket.request({ uri, qs }, (error, body: unknown) => {
+        if (error) reject(error);
+        else resolve(body);
+      });
+    });
   }
 
   #file(id: BlobId): File {
@@ -180,20 +249,21 @@ class GcsStorage extends RemoteStorage {
   }
 
   protected describe(error: unknown, { operation, id }: RequestInfo): CodedError {
-    const { code, status, errors, response, message } = error as GoogleError;
-    const numeric = [code, status, response?.status].map(Number).find((value) => value >= 100);
+    const { errors, response } = error as GoogleError;
+    const numeric = statusOf(error as GoogleError);
     const reason = errors?.[0]?.reason ?? '';
     if (numeric === 416 && id !== undefined) return invalidRange(id, 0, 0);
-    const isBucket = numeric === 404 && /bucket/i.test(`${reason} ${message}`);
+    const missing = missingBy(error as GoogleError);
     const headers = response?.headers;
     const retryAfter =
       headers instanceof Headers ? headers.get('retry-after') : headers?.['retry-after'];
     return describeFailure({
       storage: this.displayName,
       operation,
-      id: isBucket ? undefined : id,
+      id: missing === 'bucket' ? undefined : id,
       status: numeric,
       code: reason,
+      missing,
       retryAfterMs: parseRetryAfter(retryAfter ?? undefined),
       cause: error,
     });
@@ -205,7 +275,24 @@ interface GoogleError extends Error {
   readonly code?: number | string;
   readonly status?: number;
   readonly errors?: readonly { reason?: string }[];
-  readonly response?: { headers?: Headers | Record<string, string>; status?: number };
+  readonly response?: {
+    headers?: Headers | Record<string, string>;
+    status?: number;
+    body?: unknown;
+  };
+}
+
+const statusOf = ({ code, status, response }: GoogleError): number | undefined =>
+  [code, status, response?.status].map(Number).find((value) => value >= 100);
+
+/** What is missing by the service's own JSON; undefined for a 404 of anybody else. */
+function missingBy(error: GoogleError): 'blob' | 'bucket' | undefined {
+  if (statusOf(error) !== 404) return undefined;
+  const said = error.errors?.some(({ reason }) => reason === 'notFound') === true;
+  const parsed = notFoundSchema.safeParse(error.response?.body);
+  if (!said && !parsed.success) return undefined;
+  const text = `${parsed.data?.error.message ?? ''} ${error.message}`;
+  return /bucket does not exist|no such bucket|bucket not found/i.test(text) ? 'bucket' : 'blob';
 }
 
 const noObjectLock = (): CodedError =>

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { Agent as HttpAgent } from 'node:http';
 import { Agent as HttpsAgent } from 'node:https';
-import { rootCertificates } from 'node:tls';
+import { getCACertificates } from 'node:tls';
 import { CodedError, messageOf } from '../../base/index.ts';
 
 export interface TlsSettings {
@@ -9,7 +9,7 @@ export interface TlsSettings {
   readonly insecureTls?: boolean | undefined;
 }
 
-/** Authorities of a PEM file besides those that Node brings. Throws `BAD_LOCATION`. */
+/** Authorities of a PEM file besides those that Node trusts: its own, and NODE_EXTRA_CA_CERTS. Throws `BAD_LOCATION`. */
 export function trustedAuthorities({ caFile }: TlsSettings): string[] | undefined {
   if (caFile === undefined) return undefined;
   let pem: string;
@@ -21,7 +21,7 @@ export function trustedAuthorities({ caFile }: TlsSettings): string[] | undefine
   if (!pem.includes('-----BEGIN CERTIFICATE-----')) {
     throw new CodedError('BAD_LOCATION', `caFile ${caFile} holds no PEM certificate`);
   }
-  return [...rootCertificates, pem];
+  return [...getCACertificates('default'), pem];
 }
 
 /** Connections that are kept and used again; HTTP_PROXY, HTTPS_PROXY and NO_PROXY are heeded. */

@@ -11,6 +11,11 @@ export interface Failure {
   /** The service's own code: `SlowDown`. */
   readonly code: string;
   readonly retryAfterMs?: number | undefined;
+  /**
+   * What the service itself says is not there. A 404 alone says nothing: proxies and maintenance pages answer with it
+   * too, and a blob that is only believed to be missing may be the one that asks for object lock.
+   */
+  readonly missing?: 'blob' | 'bucket' | undefined;
   readonly cause: unknown;
 }
 
@@ -34,7 +39,7 @@ const PASSING = new Set([408, 500, 502, 504]);
 
 /** Says what a failed request means to a caller, and whether trying again may help. */
 export function describeFailure(failure: Failure): CodedError {
-  const { storage, id, operation, status, code, cause, retryAfterMs } = failure;
+  const { storage, id, operation, status, code, missing, cause, retryAfterMs } = failure;
   const blob = id === undefined ? '' : ` of ${id}`;
   const where = `${operation}${blob} at ${storage} failed`;
   const told = [status, code, messageOf(cause)].filter((part) => part !== undefined && part !== '');
@@ -62,13 +67,22 @@ export function describeFailure(failure: Failure): CodedError {
   const unreachable = UNREACHABLE[system];
   if (unreachable !== undefined) return make('STORAGE_UNREACHABLE', unreachable, 'backoff');
   if (status === undefined) return make('STORAGE_FAILED', '', 'backoff');
-  if (status === 404 && id !== undefined) return new BlobNotFoundError(id, { cause });
+  if (missing === 'blob' && id !== undefined) return new BlobNotFoundError(id, { cause });
+  if (missing === 'bucket') {
+    const hint =
+      'there is no such bucket: check its name, the endpoint, and whether it has been made';
+    return make('STORAGE_NOT_FOUND', hint, 'never');
+  }
   if (status === 401 || status === 403) {
     const hint =
       'check the credentials and what they may do (docs/storage.md lists the permissions)';
     return make('STORAGE_DENIED', hint, 'never');
   }
-  if (status === 404) return make('STORAGE_NOT_FOUND', 'check the name of the bucket', 'never');
+  if (status === 404) {
+    const hint =
+      'the service does not say what is missing: check the endpoint and the proxies on the way';
+    return make('STORAGE_FAILED', hint, 'backoff');
+  }
   if (status === 412 || status === 409) return make('BLOB_EXISTS', '', 'never');
   if (THROTTLED.has(status)) {
     return make(
@@ -82,6 +96,13 @@ export function describeFailure(failure: Failure): CodedError {
   // An answer of 2xx that could not be understood was damaged on its way.
   if (status < 300) return make('STORAGE_FAILED', '', 'backoff');
   return make('STORAGE_FAILED', '', 'never');
+}
+
+/** A success that the service would not have sent so: somebody else answered. */
+export function strangeAnswer(storage: string, operation: string, what: string): CodedError {
+  const text = `${operation} at ${storage} got an answer that is not the service's: ${what}`;
+  const hint = 'check the endpoint and the proxies on the way';
+  return new CodedError('STORAGE_FAILED', `${text}; ${hint}`, { retry: 'backoff' });
 }
 
 /** The first system error among causes: `ECONNRESET`. */

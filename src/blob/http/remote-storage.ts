@@ -13,18 +13,20 @@ import {
   type BlobStorage,
   type GetOptions,
   invalidRange,
+  type ListOptions,
   type PutOptions,
   type Retention,
   type SignalOptions,
   type TransferSettings,
 } from '../storage.ts';
+import { ListingCheck } from './listing.ts';
 import { watched } from './transfer.ts';
 
 /** Requests at once, each on a connection that is kept. Our choice: packs in flight are bounded before that. */
 export const CONNECTIONS = 32;
 /** As Kopia marks its blobs. */
 export const CONTENT_TYPE = 'application/x-kopia';
-/** A page of a listing is tried again by itself, so that a long listing need not begin anew. */
+/** For a page of a listing, where the caller names no other. */
 const PAGE_RETRIES = {
   budgetOf: () => ({ attemptsMax: 4, delayMsMax: 5_000 }),
   firstDelayMs: 100,
@@ -40,13 +42,14 @@ export interface RequestInfo {
 export interface ListedObject {
   /** With the location's prefix. */
   readonly key: string;
+  /** NaN where the answer holds none: such a page is refused. */
   readonly lengthBytes: number;
   readonly modified: Date | undefined;
 }
 
 export interface ListedPage {
   readonly objects: readonly ListedObject[];
-  /** Undefined or empty after the last page. */
+  /** Undefined or empty after the last page; an answer that says neither is refused by the provider's adapter. */
   readonly next: string | undefined;
 }
 
@@ -65,6 +68,8 @@ export abstract class RemoteStorage implements BlobStorage {
   abstract readonly hasObjectLock: boolean;
   readonly displayName: string;
   protected readonly prefix: string;
+  /** Whether the service promises its listings in the order of the keys' bytes. */
+  protected readonly listsInOrder: boolean = true;
   readonly #stallMs: number;
   readonly #requests: Limiter = createLimiter(CONNECTIONS);
 
@@ -88,6 +93,7 @@ export abstract class RemoteStorage implements BlobStorage {
 
   /** Some bytes at least are wanted. Throws `INVALID_RANGE` where it notices. */
   protected abstract read(id: BlobId, options: GetOptions, transfer: Transfer): Promise<Uint8Array>;
+  /** Throws `BAD_LISTING` when the answer is of another kind, or of another bucket. */
   protected abstract listPage(
     prefix: string,
     token: string | undefined,
@@ -118,15 +124,25 @@ export abstract class RemoteStorage implements BlobStorage {
     }
   }
 
-  async *listBlobs(prefix: string, { signal }: SignalOptions = {}): AsyncIterable<BlobMetadata> {
+  async *listBlobs(
+    prefix: string,
+    { signal, pageRetries = PAGE_RETRIES }: ListOptions = {},
+  ): AsyncIterable<BlobMetadata> {
+    const check = new ListingCheck({
+      storage: this.displayName,
+      prefix: this.prefix + prefix,
+      nameAt: this.prefix.length,
+      isOrdered: this.listsInOrder,
+    });
     let token: string | undefined;
     do {
       const page = await withRetry(
         () =>
-          this.request({ operation: 'list' }, signal, (transfer) =>
-            this.listPage(this.prefix + prefix, token, transfer),
-          ),
-        { ...PAGE_RETRIES, signal },
+          this.request({ operation: 'list' }, signal, async (transfer) => {
+            const { objects, next } = await this.listPage(this.prefix + prefix, token, transfer);
+            return { objects, next: check.accept({ objects, next }) };
+          }),
+        { ...pageRetries, signal },
       );
       for (const { key, lengthBytes, modified } of page.objects) {
         const name = key.slice(this.prefix.length);
@@ -134,7 +150,7 @@ export abstract class RemoteStorage implements BlobStorage {
         if (name === '' || name.includes('/')) continue;
         yield { id: blobId(name), lengthBytes, timestampNs: nanosecondsOf(modified) };
       }
-      token = page.next === '' ? undefined : page.next;
+      token = page.next;
     } while (token !== undefined);
   }
 

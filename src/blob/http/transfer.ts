@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { Readable } from 'node:stream';
 import { crc32 } from 'node:zlib';
 import { asBuffer, CodedError, giveBack } from '../../base/index.ts';
-import { type BlobId, invalidRange } from '../storage.ts';
+import { assertLength, type BlobId, type GetOptions, invalidRange } from '../storage.ts';
 
 /** A request that moves no byte for this long is cut and tried again. */
 export const STALL_MS = 60_000;
@@ -111,14 +111,30 @@ export function rangeHeader(offset: number, lengthBytes: number | undefined): st
 
 /**
  * How many bytes an answer must have, by its headers. Throws `INVALID_RANGE` when the blob ends before the
- * range does, which services answer with what there is.
+ * range does, which services answer with what there is; `DAMAGED_BLOB` when it is longer than `lengthMax`.
  */
 export function expectedLength(
   id: BlobId,
-  { offset = 0, lengthBytes }: { offset?: number; lengthBytes?: number },
+  options: GetOptions,
+  headers: { contentLength?: number | undefined; contentRange?: string | undefined },
+  body?: { destroy?: () => unknown },
+): number {
+  try {
+    return announcedLength(id, options, headers);
+  } catch (error) {
+    // Nobody reads it: its connection would stay taken.
+    body?.destroy?.();
+    throw error;
+  }
+}
+
+function announcedLength(
+  id: BlobId,
+  { offset = 0, lengthBytes, lengthMax }: GetOptions,
   headers: { contentLength?: number | undefined; contentRange?: string | undefined },
 ): number {
   const announced = headers.contentLength ?? 0;
+  assertLength(id, announced, lengthMax);
   if (lengthBytes === undefined) return announced;
   const [, whole = announced] = /^bytes \d+-\d+\/(\d+)$/.exec(headers.contentRange ?? '') ?? [];
   if (offset + lengthBytes > Number(whole)) throw invalidRange(id, offset, lengthBytes);

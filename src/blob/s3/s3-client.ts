@@ -26,7 +26,7 @@ export function createS3Client(
   const options: S3ClientConfig = {
     region: region ?? findRegion(environment, profile, file) ?? REGION_DEFAULT,
     // Keys that a workload identity or an instance hands out are fetched again before they end.
-    credentials: credentialsFor(location, environment),
+    credentials: credentialsFor(location, environment, identityClient(location, environment)),
     forcePathStyle: location.pathStyle ?? endpoint !== undefined,
     followRegionRedirects: true,
     // It warns on the console otherwise.
@@ -45,22 +45,45 @@ export function createS3Client(
   return new S3Client(options);
 }
 
+/** For the clients that ask identity services for keys. */
+interface IdentityClientConfig {
+  readonly requestHandler: NodeHttpHandler;
+}
+
+/** For the services that hand out keys. They would use the bucket's connections, and `insecureTls` is for the bucket alone. */
+function identityClient(
+  { caFile }: S3Location,
+  environment: NodeJS.ProcessEnv,
+): IdentityClientConfig {
+  const requestHandler = new NodeHttpHandler({
+    ...createAgents({ caFile }, 1, environment),
+    connectionTimeout: CONNECT_TIMEOUT_MS,
+  });
+  return { requestHandler };
+}
+
 /** What the location names before the environment, then the chain that all AWS tools have. */
 function credentialsFor(
   { profile, credentialsFile: file }: S3Location,
   environment: NodeJS.ProcessEnv,
+  clientConfig: IdentityClientConfig,
 ): NonNullable<S3ClientConfig['credentials']> {
   if (file !== undefined) {
     const chosen = profile ?? 'default';
-    return defaultProvider({ profile: chosen, filepath: file, configFilepath: file });
+    return defaultProvider({
+      profile: chosen,
+      filepath: file,
+      configFilepath: file,
+      clientConfig,
+    });
   }
-  if (profile !== undefined) return defaultProvider({ profile });
+  if (profile !== undefined) return defaultProvider({ profile, clientConfig });
   const {
     AWS_ACCESS_KEY_ID: accessKeyId,
     AWS_SECRET_ACCESS_KEY: secretAccessKey,
     AWS_SESSION_TOKEN: sessionToken,
   } = environment;
-  if (!accessKeyId || !secretAccessKey) return defaultProvider();
+  if (!accessKeyId || !secretAccessKey) return defaultProvider({ clientConfig });
   return { accessKeyId, secretAccessKey, ...(sessionToken && { sessionToken }) };
 }
 

@@ -17,11 +17,6 @@ interface ServiceError extends Error {
 
 /** Codes that come with a status which would be read otherwise. */
 const KINDS: Record<string, { name: string; hint: string; retry: 'never' | 'backoff' }> = {
-  NoSuchBucket: {
-    name: 'STORAGE_NOT_FOUND',
-    hint: 'there is no such bucket: check its name, the endpoint, and whether it has been made',
-    retry: 'never',
-  },
   InvalidAccessKeyId: {
     name: 'STORAGE_CREDENTIALS',
     hint: 'the service does not know this access key: check credentialsFile, profile or AWS_ACCESS_KEY_ID',
@@ -72,6 +67,9 @@ const KINDS: Record<string, { name: string; hint: string; retry: 'never' | 'back
   QuotaExceeded: { name: 'STORAGE_FULL', hint: "the bucket's quota is used up", retry: 'never' },
 };
 
+/** The service's own words for what is not there. */
+const MISSING: Record<string, 'blob' | 'bucket'> = { NoSuchKey: 'blob', NoSuchBucket: 'bucket' };
+
 /** Services that know no CRC-32, or not the header, say so in one of these ways. */
 const UNKNOWN_CHECKSUM = /checksum|x-amz-sdk|A header you provided implies functionality/i;
 const UNKNOWN_CHECKSUM_CODES = ['NotImplemented', 'InvalidArgument', 'InvalidRequest'];
@@ -85,13 +83,14 @@ export function s3Error(error: unknown, { storage, operation, id }: S3Failure): 
     const text = `${storage} does not know this checksum: ${service.message}`;
     return new CodedError('UNSUPPORTED_CHECKSUM', text, { cause: error });
   }
-  const isBucket = code === 'NoSuchBucket';
+  const missing = MISSING[code];
   const described = describeFailure({
     storage,
     operation,
-    id: isBucket ? undefined : id,
+    id: missing === 'bucket' ? undefined : id,
     status,
     code,
+    missing,
     retryAfterMs: parseRetryAfter(service.$response?.headers?.['retry-after']),
     cause: error,
   });
@@ -113,6 +112,13 @@ function codeOf({ name, Code }: ServiceError): string {
     ? ''
     : code;
 }
+
+/** A HEAD that ends with 404: it has no body that would say what is missing. */
+export const isUnexplained404 = (error: unknown): boolean => {
+  const { $metadata, $response } = error as ServiceError;
+  const status = $metadata?.httpStatusCode ?? $response?.statusCode;
+  return status === 404 && MISSING[codeOf(error as ServiceError)] === undefined;
+};
 
 /** The region that the service says the bucket is in. */
 export function wantsOtherRegion(error: unknown): string | undefined {

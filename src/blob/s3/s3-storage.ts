@@ -3,14 +3,18 @@ import type { Readable } from 'node:stream';
 import {
   DeleteObjectCommand,
   GetObjectCommand,
+  type GetObjectCommandInput,
   HeadObjectCommand,
   ListObjectsV2Command,
+  type ListObjectsV2CommandOutput,
   PutObjectCommand,
   type PutObjectCommandInput,
   PutObjectRetentionCommand,
   type S3Client,
 } from '@aws-sdk/client-s3';
 import { CodedError, isCode, messageOf, systemClock, toDate } from '../../base/index.ts';
+import { strangeAnswer } from '../http/failures.ts';
+import { badListing } from '../http/listing.ts';
 import {
   CONTENT_TYPE,
   type ListedPage,
@@ -41,8 +45,14 @@ import {
   totalLength,
   type TransferSettings,
 } from '../storage.ts';
+import { watchRoot } from './list-root.ts';
 import { createS3Client } from './s3-client.ts';
-import { s3Error, wantsOtherRegion } from './s3-errors.ts';
+import { isUnexplained404, s3Error, wantsOtherRegion } from './s3-errors.ts';
+
+/** Aliases that AWS gives to access points. */
+const ACCESS_POINT = /(-s3alias|--ol-s3|--xa-s3|--op-s3)$/;
+/** Directory buckets (S3 Express) list in no order. */
+const DIRECTORY_BUCKET = /--(x|xa)-s3$/;
 
 type Checksum = 'crc32' | 'sha256' | 'md5' | 'none';
 
@@ -53,6 +63,7 @@ export function openS3Storage(location: S3Location, settings: TransferSettings):
 
 class S3Storage extends RemoteStorage {
   readonly hasObjectLock = true;
+  protected override readonly listsInOrder: boolean;
   readonly #location: S3Location;
   readonly #environment: NodeJS.ProcessEnv;
   readonly #customerKey: ReturnType<typeof loadCustomerKey>;
@@ -64,6 +75,8 @@ class S3Storage extends RemoteStorage {
   constructor(location: S3Location, settings: TransferSettings) {
     super(location, settings);
     const { checksum = 'auto' } = location;
+    // Amazon promises it; other services may sort in a way of their own.
+    this.listsInOrder = location.endpoint === undefined && !DIRECTORY_BUCKET.test(location.bucket);
     this.#location = location;
     this.#environment = settings.environment;
     this.#client = createS3Client(location, settings.environment);
@@ -87,7 +100,8 @@ class S3Storage extends RemoteStorage {
     const answer = await this.#client.send(command, { abortSignal: signal });
     progress();
     const { ContentLength: contentLength, ContentRange: contentRange } = answer;
-    const length = expectedLength(id, options, { contentLength, contentRange });
+    const headers = { contentLength, contentRange };
+    const length = expectedLength(id, options, headers, answer.Body as Readable);
     const bytes = await readBody(id, answer.Body as Readable, length, { into, progress });
     const { ChecksumCRC32, ChecksumType } = answer;
     // Objects that were put in parts have a checksum of checksums.
@@ -100,20 +114,41 @@ class S3Storage extends RemoteStorage {
 
   getMetadata(id: BlobId, options: SignalOptions = {}): Promise<BlobMetadata> {
     return this.request({ operation: 'metadata', id }, options.signal, async ({ signal }) => {
-      const command = new HeadObjectCommand({ ...this.#object(id), ...this.#customerKey });
-      const answer = await this.#client.send(command, { abortSignal: signal });
-      return {
-        id,
-        lengthBytes: answer.ContentLength ?? 0,
-        timestampNs: nanosecondsOf(answer.LastModified),
-      };
+      const object = { ...this.#object(id), ...this.#customerKey };
+      const command = new HeadObjectCommand(object);
+      const answer = await this.#client
+        .send(command, { abortSignal: signal })
+        .catch((error: unknown) => {
+          if (isUnexplained404(error)) return this.#explain(object, signal);
+          throw error;
+        });
+      const { ContentLength, LastModified } = answer;
+      if (ContentLength === undefined || LastModified === undefined) {
+        throw strangeAnswer(this.displayName, `metadata of ${id}`, 'it has no length or no time');
+      }
+      return { id, lengthBytes: ContentLength, timestampNs: nanosecondsOf(LastModified) };
     });
+  }
+
+  /** The answer to a HEAD has no body and cannot say what is missing: a GET of the same can. Throws what it says. */
+  async #explain(object: GetObjectCommandInput, signal: AbortSignal): Promise<never> {
+    const answer = await this.#client.send(
+      new GetObjectCommand({ ...object, Range: 'bytes=0-0' }),
+      {
+        abortSignal: signal,
+      },
+    );
+    (answer.Body as Readable).destroy();
+    const text = `metadata at ${this.displayName} failed: HEAD finds nothing where GET finds a blob`;
+    throw new CodedError('STORAGE_FAILED', text, { retry: 'backoff' });
   }
 
   async putBlob(id: BlobId, data: readonly Uint8Array[], options: PutOptions = {}): Promise<void> {
     try {
       await this.#put(id, data, options);
     } catch (error) {
+      if (options.doNotRecreate === true && isUnknownCondition(error))
+        throw noConditionalPut(error);
       if (!isCode(error, 'UNSUPPORTED_CHECKSUM') || !this.#mayFallBack) throw error;
       this.#checksum = 'md5';
       await this.#put(id, data, options);
@@ -141,7 +176,12 @@ class S3Storage extends RemoteStorage {
         // A stream is signed as "unsigned payload": the checksum, which is signed, vouches for it.
         Body: length === 0 ? new Uint8Array(0) : bodyOf(data, progress),
       };
-      await this.#client.send(new PutObjectCommand(input), { abortSignal: signal });
+      const command = new PutObjectCommand(input);
+      const { ETag } = await this.#client.send(command, { abortSignal: signal });
+      // A proxy that answers 200 to everything must not end in a backup that is not there.
+      if (ETag === undefined) {
+        throw strangeAnswer(this.displayName, `put of ${id}`, 'it names no version of the blob');
+      }
     });
   }
 
@@ -184,22 +224,39 @@ class S3Storage extends RemoteStorage {
   protected async listPage(
     prefix: string,
     token: string | undefined,
-    { signal }: Transfer,
+    { signal, progress }: Transfer,
   ): Promise<ListedPage> {
     const command = new ListObjectsV2Command({
       Bucket: this.#location.bucket,
       Prefix: prefix,
       ...(token !== undefined && { ContinuationToken: token }),
     });
+    watchRoot(command, 'ListBucketResult', { storage: this.displayName, progress });
     const answer = await this.#client.send(command, { abortSignal: signal });
+    this.#assertFits(answer, prefix, token);
     return {
-      objects: (answer.Contents ?? []).map(({ Key = '', Size = 0, LastModified }) => ({
+      objects: (answer.Contents ?? []).map(({ Key = '', Size = Number.NaN, LastModified }) => ({
         key: Key,
         lengthBytes: Size,
         modified: LastModified,
       })),
       next: answer.IsTruncated === true ? answer.NextContinuationToken : undefined,
     };
+  }
+
+  /** The service repeats what it was asked: another bucket's or page's list is not ours. Throws `BAD_LISTING`. */
+  #assertFits(answer: ListObjectsV2CommandOutput, prefix: string, token: string | undefined): void {
+    const { bucket } = this.#location;
+    const { Name, Prefix = '', IsTruncated, NextContinuationToken, ContinuationToken } = answer;
+    const fail = (what: string): never => {
+      throw badListing(this.displayName, what);
+    };
+    // An access point answers with the name of the bucket behind it.
+    if (Name !== bucket && !ACCESS_POINT.test(bucket)) fail(`it is of bucket "${Name ?? ''}"`);
+    if (Prefix !== prefix) fail(`it is of prefix "${Prefix}", not of "${prefix}"`);
+    if (ContinuationToken && ContinuationToken !== token) fail('it is another page');
+    if (IsTruncated === undefined) fail('it does not say whether there is more');
+    if (IsTruncated === true && !NextContinuationToken) fail('there is more, but no way to it');
   }
 
   #object(id: BlobId): { Bucket: string; Key: string } {
@@ -225,6 +282,16 @@ class S3Storage extends RemoteStorage {
     this.#client.destroy();
   }
 }
+
+/** Services that know no `If-None-Match` on puts call the header not implemented. */
+const isUnknownCondition = (error: unknown): boolean =>
+  error instanceof CodedError &&
+  (error.facts.status === 501 || /NotImplemented|not implemented/i.test(messageOf(error)));
+
+const noConditionalPut = (cause: unknown): CodedError =>
+  new CodedError('UNSUPPORTED_PUT', `this service has no put-if-absent: ${messageOf(cause)}`, {
+    cause,
+  });
 
 const lockOf = ({
   mode,

@@ -40,14 +40,19 @@ const WAITING_MAX = 8;
 
 /**
  * Keeps what was read of metadata and indexes on disk. Entries carry a digest, so that what a crash or a disk
- * left behind is read again from the storage instead of being believed. A cache that cannot be written is
- * no failure: reads then go to the storage. Throws `CACHE_UNUSABLE` when the directory cannot be made.
+ * left behind is read again from the storage instead of being believed. A cache that cannot be written, also because
+ * its disk is full, is no failure: reads then go to the storage. Throws `CACHE_UNUSABLE` when the directory cannot be
+ * made for another reason.
  */
 export async function withCache(inner: BlobStorage, options: CacheOptions): Promise<BlobStorage> {
   try {
     await fs.mkdir(options.directory, { recursive: true, mode: 0o700 });
   } catch (cause) {
     const text = `the cache directory ${options.directory} cannot be used: ${messageOf(cause)}`;
+    if (['ENOSPC', 'EDQUOT'].includes(systemCode(cause) ?? '')) {
+      options.logger.warn({ directory: options.directory }, `${text}; going on without a cache`);
+      return inner;
+    }
     throw new CodedError('CACHE_UNUSABLE', text, { cause });
   }
   return new CachedStorage(inner, options);
@@ -83,8 +88,10 @@ class CachedStorage extends ForwardingStorage {
     await super.deleteBlob(...parameters);
     const [id] = parameters;
     if (!CACHEABLE.test(id)) return;
-    for (const name of await this.#names()) {
-      if (name.startsWith(`${id}.`)) await this.#remove(name);
+    // What cannot be removed is of a blob that nobody asks for any more.
+    const names = await this.#names().catch(() => []);
+    for (const name of names) {
+      if (name.startsWith(`${id}.`)) await this.#remove(name).catch(() => undefined);
     }
   }
 

@@ -3,6 +3,7 @@ import type {
   BlobMetadata,
   BlobStorage,
   GetOptions,
+  ListOptions,
   PutOptions,
   Retention,
   SignalOptions,
@@ -40,7 +41,7 @@ export abstract class ForwardingStorage implements BlobStorage {
     return this.inner.deleteBlob(id, options);
   }
 
-  listBlobs(prefix: string, options?: SignalOptions): AsyncIterable<BlobMetadata> {
+  listBlobs(prefix: string, options?: ListOptions): AsyncIterable<BlobMetadata> {
     return this.inner.listBlobs(prefix, options);
   }
 

@@ -3,8 +3,8 @@ import {
   type BlobMetadata,
   type BlobStorage,
   type GetOptions,
+  type ListOptions,
   type PutOptions,
-  type SignalOptions,
   totalLength,
 } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
@@ -61,7 +61,7 @@ class CountingStorage extends ForwardingStorage implements MeteredStorage {
     return this.#counted(super.deleteBlob(id));
   }
 
-  override listBlobs(prefix: string, options?: SignalOptions): AsyncIterable<BlobMetadata> {
+  override listBlobs(prefix: string, options?: ListOptions): AsyncIterable<BlobMetadata> {
     this.counters.lists++;
     return super.listBlobs(prefix, options);
   }

@@ -1,9 +1,10 @@
-import { isCode, type RetryOptions, withRetry } from '../../base/index.ts';
+import { CodedError, isCode, type RetryOptions, withRetry } from '../../base/index.ts';
 import type {
   BlobId,
   BlobMetadata,
   BlobStorage,
   GetOptions,
+  ListOptions,
   PutOptions,
   Retention,
   SignalOptions,
@@ -89,24 +90,41 @@ class RetryingStorage extends ForwardingStorage {
     return this.#retry(options.signal, () => super.extendRetention(id, retention, options));
   }
 
-  /** A listing is read whole before it is passed on: a failure in the middle starts it again. */
+  /**
+   * A listing is read whole before it is passed on: a failure in the middle starts it again, where the storage cannot
+   * ask again for a page alone. What it has asked for again itself is not tried here once more.
+   */
   override async *listBlobs(
     prefix: string,
-    options: SignalOptions = {},
+    options: ListOptions = {},
   ): AsyncIterable<BlobMetadata> {
-    yield* await this.#retry(options.signal, () =>
-      Array.fromAsync(super.listBlobs(prefix, options)),
-    );
+    const { signal } = options;
+    const policy = this.#policy();
+    let spent: CodedError | undefined;
+    const listed = await this.#retry(signal, async () => {
+      try {
+        return await Array.fromAsync(super.listBlobs(prefix, { ...options, pageRetries: policy }));
+      } catch (error) {
+        if (!(error instanceof CodedError) || error.facts.tries === undefined) throw error;
+        spent = error;
+        return [];
+      }
+    });
+    if (spent !== undefined) throw spent;
+    yield* listed;
   }
 
   #retry<T>(signal: AbortSignal | undefined, task: () => Promise<T>): Promise<T> {
+    return withRetry(task, { ...this.#policy(), signal: signal ?? this.#options.signal });
+  }
+
+  #policy(): Omit<RetryOptions, 'signal'> {
     const { firstDelayMs = FIRST_DELAY_MS, onRetry } = this.#options;
-    return withRetry(task, {
+    return {
       budgetOf: (error) => ({ ...BUDGETS[kindOf(error)], ...this.#options }),
       firstDelayMs,
-      signal: signal ?? this.#options.signal,
       ...(onRetry && { onRetry }),
-    } satisfies RetryOptions);
+    };
   }
 }
 

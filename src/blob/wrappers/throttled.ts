@@ -4,6 +4,7 @@ import {
   type BlobMetadata,
   type BlobStorage,
   type GetOptions,
+  type ListOptions,
   type PutOptions,
   type Retention,
   type SignalOptions,
@@ -97,7 +98,7 @@ class ThrottledStorage extends ForwardingStorage {
 
   override async *listBlobs(
     prefix: string,
-    options: SignalOptions = {},
+    options: ListOptions = {},
   ): AsyncIterable<BlobMetadata> {
     await this.#requests?.pass(1, options.signal);
     yield* super.listBlobs(prefix, options);

@@ -26,10 +26,12 @@ const BUZHASH_AT = 1024;
 const SHA256_K_AT = 4096;
 /** Scratch of one thread: states, blocks, cut lists, and a window to copy foreign bytes into. */
 const SCRATCH_BYTES = 2 * PAGE;
-/** Threads that may share one memory: our choice, above any node's core count we expect to use. */
+/** Worker threads that may share one memory: our choice. The main thread is busy before so many are. */
 export const THREADS_MAX = 64;
+/** One for each, and one for the main thread. */
+const SCRATCH_AREAS = THREADS_MAX + 1;
 /** First address that belongs to nobody here: the arena starts at it. */
-export const ARENA_START = TABLES_END + THREADS_MAX * SCRATCH_BYTES;
+export const ARENA_START = TABLES_END + SCRATCH_AREAS * SCRATCH_BYTES;
 
 const STATE_A = 0;
 const STATE_B = 128;
@@ -110,7 +112,7 @@ export class Kernels {
   readonly #scratch: number;
 
   constructor(memory: WebAssembly.Memory, threadIndex: number) {
-    assert(threadIndex < THREADS_MAX, 'more threads than scratch areas');
+    assert(threadIndex < SCRATCH_AREAS, 'more threads than scratch areas');
     this.memory = memory;
     this.#bytes = new Uint8Array(memory.buffer);
     this.#view = new DataView(memory.buffer);

@@ -1,10 +1,11 @@
+import { createHash } from 'node:crypto';
 import {
-  asError,
   type Clock,
   CodedError,
   isCode,
   type Logger,
   type RandomBytes,
+  Stopwatch,
   unixSeconds,
   withRetry,
 } from '../../base/index.ts';
@@ -15,14 +16,20 @@ import type { IndexEntry } from '../index/entry.ts';
 import { memorySource, IndexBody } from '../index/index-body.ts';
 import { encodeIndex, sortEntries } from '../index/index-writer.ts';
 import { type ContentId, type ContentPrefix, hashOf } from './content-id.ts';
-import type { IndexStore } from './index-store.ts';
+import type { ActiveIndexSet, IndexStore } from './index-store.ts';
 import { MetadataBlocks } from './metadata-blocks.ts';
+import { OpenPacks } from './open-packs.ts';
 import type { PackBuffers } from './pack-buffers.ts';
 import { type BlobCodec, forEachIndexBlob } from './sealed-blob.ts';
 import { WriteSession } from './write-session.ts';
 
 /** Kopia refreshes loaded indexes at most this often while it runs (repo/content/committed_read_manager.go). */
 const REFRESH_AFTER_NS = 15n * 60n * 1_000_000_000n;
+/**
+ * Flushes at once. Our choice: while one waits for the storage the next one collects what it will flush,
+ * so that flushes in a row pile up nothing.
+ */
+const FLUSHES_MAX = 1;
 /** Index blobs that went away while being read: a compaction raced. Kopia's number of tries. */
 const LOAD_ATTEMPTS_MAX = 10;
 
@@ -52,20 +59,30 @@ export interface ContentManagerOptions {
 export class ContentManager {
   readonly options: ContentManagerOptions;
   #committed: CommittedIndex;
-  #loadedAtNs = 0n;
+  /** Since the listing of the loaded index began. */
+  #indexAge: Stopwatch;
+  /** The blobs and the watermark that the index was loaded from. */
+  #loadedFrom = '';
   /** The session that takes writes, and those whose flush is under way. */
   #session: WriteSession;
   readonly #flushing = new Set<WriteSession>();
+  /** For each refresh under way, the indexes that were written meanwhile: its listing may lack them. */
+  readonly #refreshing = new Set<Uint8Array[]>();
   readonly #blocks: MetadataBlocks;
+  /** After a failed put or flush contents that others refer to may be missing: it takes nothing any more. */
+  readonly #packs: OpenPacks;
   #flushQueue: Promise<void> = Promise.resolve();
-  /** After a failed flush contents that others refer to may be missing: nothing may be written any more. */
-  #failure: unknown;
+  /** The flush that waits for its turn; all that is written until then is part of it. */
+  #nextFlush: Promise<void> | undefined;
 
   private constructor(options: ContentManagerOptions) {
     this.options = options;
     this.#committed = new CommittedIndex(options.indexMemoryBytes, 0);
-    this.#session = new WriteSession(options);
+    const { packBuffers: buffers, dataLanes, maxPackBytes } = options;
+    this.#packs = new OpenPacks({ buffers, dataLanes, maxPackBytes });
+    this.#session = new WriteSession(options, this.#packs);
     this.#blocks = new MetadataBlocks(options.storage);
+    this.#indexAge = new Stopwatch(options.clock);
   }
 
   /** Loads the index. Throws `DAMAGED_BLOB` and what the storage throws. */
@@ -77,17 +94,22 @@ export class ContentManager {
 
   /** Reads the index blobs anew: what others have written since. */
   async refresh(): Promise<void> {
-    const { storage, codec, indexStore, clock } = this.options;
+    const { storage, codec, indexStore } = this.options;
+    const writtenMeanwhile: Uint8Array[] = [];
     const load = async (): Promise<void> => {
+      const age = new Stopwatch(this.options.clock);
       const { blobs, watermarkSeconds } = await indexStore.listActive();
       const loaded = new CommittedIndex(this.options.indexMemoryBytes, watermarkSeconds);
       try {
         await forEachIndexBlob(storage, codec, blobs, (body) => {
           loaded.add(body);
         });
+        for (const body of writtenMeanwhile) loaded.add(new IndexBody(memorySource(body)));
         loaded.settle();
         this.#committed.close();
         this.#committed = loaded;
+        this.#loadedFrom = nameOf({ blobs, watermarkSeconds });
+        this.#indexAge = age;
       } catch (cause) {
         loaded.close();
         if (!isCode(cause, 'BLOB_NOT_FOUND')) throw cause;
@@ -95,18 +117,26 @@ export class ContentManager {
         throw new CodedError('INDEX_CHANGING', text, { cause, retry: 'backoff' });
       }
     };
-    await withRetry(load, {
+    this.#refreshing.add(writtenMeanwhile);
+    const loading = withRetry(load, {
       budgetOf: () => ({ attemptsMax: LOAD_ATTEMPTS_MAX, delayMsMax: 5000 }),
       firstDelayMs: 100,
       onRetry: (error) => {
         if (!isCode(error, 'INDEX_CHANGING')) throw error;
       },
     });
-    this.#loadedAtNs = clock.nowNs();
+    await loading.finally(() => this.#refreshing.delete(writtenMeanwhile));
+  }
+
+  /** Lists the index blobs anew, and reads them when there are others. Returns whether there were. */
+  async refreshIfChanged(): Promise<boolean> {
+    if (nameOf(await this.options.indexStore.listActive()) === this.#loadedFrom) return false;
+    await this.refresh();
+    return true;
   }
 
   async refreshIfOld(): Promise<void> {
-    if (this.options.clock.nowNs() - this.#loadedAtNs > REFRESH_AFTER_NS) await this.refresh();
+    if (this.#indexAge.elapsedNs > REFRESH_AFTER_NS) await this.refresh();
   }
 
   /** The entry of a content, written here or by others; deleted ones too. Synchronous. */
@@ -142,6 +172,20 @@ export class ContentManager {
 
   get watermarkSeconds(): number {
     return this.#committed.watermarkSeconds;
+  }
+
+  /** Rows of the committed index, hidden ones included; up to a few times the number of contents. */
+  get rowCount(): number {
+    return this.#committed.rowCount;
+  }
+
+  get contentCount(): number {
+    return this.#committed.contentCount;
+  }
+
+  /** What the committed index says of a content, also when a watermark hides it. */
+  findHidden(id: ContentId): IndexEntry | undefined {
+    return this.#committed.findHidden(id);
   }
 
   /** Throws `CONTENT_NOT_FOUND`, `DAMAGED_BLOB`, `UNSUPPORTED_CONTENT`. */
@@ -199,6 +243,8 @@ export class ContentManager {
     try {
       return await this.#blocks.read(entry, options);
     } catch (cause) {
+      // What was written here and could not be put is missing for that reason.
+      if (this.#packs.failure && this.#findPending(entry.contentId)) throw this.#packs.failure;
       if (isCode(cause, 'BLOB_NOT_FOUND'))
         throw damagedContent(entry, 'the blob is missing', cause);
       if (isCode(cause, 'INVALID_RANGE'))
@@ -259,12 +305,24 @@ export class ContentManager {
    * session marker goes. Writes may go on meanwhile; they belong to the next session.
    */
   flush(): Promise<void> {
-    if (this.#failure !== undefined) return Promise.reject(asError(this.#failure));
+    if (this.#packs.failure) return Promise.reject(this.#packs.failure);
+    if (this.#nextFlush) return this.#nextFlush;
+    if (this.#session.isEmpty) return this.#flushQueue;
+    if (this.#flushing.size < FLUSHES_MAX) return this.#startFlush();
+    this.#nextFlush = this.#flushQueue.then(() => {
+      this.#nextFlush = undefined;
+      return this.flush();
+    });
+    // Whoever called meets the failure.
+    this.#nextFlush.catch(() => undefined);
+    return this.#nextFlush;
+  }
+
+  #startFlush(): Promise<void> {
     const session = this.#session;
-    if (session.isEmpty) return this.#flushQueue;
-    this.#session = new WriteSession(this.options);
+    this.#session = new WriteSession(this.options, this.#packs);
     this.#flushing.add(session);
-    // Packs are put at once; only the index blobs keep the order of the flushes.
+    // Packs are put at once; only the index blobs keep the order of flushes and checkpoints.
     const finished = session.finish();
     finished.catch(() => undefined);
     const flushed = this.#flushQueue.then(async () => {
@@ -273,7 +331,9 @@ export class ContentManager {
       await this.#commit(session, session.entries());
     });
     this.#flushQueue = flushed;
-    flushed.catch((error: unknown) => (this.#failure ??= error));
+    flushed.catch((error: unknown) => {
+      this.#packs.fail(error);
+    });
     return flushed;
   }
 
@@ -282,7 +342,7 @@ export class ContentManager {
    * gets shorter by it, and what lies in them is all that a kill can lose.
    */
   checkpoint(): Promise<void> {
-    if (this.#failure !== undefined) return Promise.reject(asError(this.#failure));
+    if (this.#packs.failure) return Promise.reject(this.#packs.failure);
     const session = this.#session;
     const entries = session.takeDurable();
     if (entries.length === 0) return this.#flushQueue;
@@ -291,7 +351,9 @@ export class ContentManager {
       session.forget(entries);
     });
     this.#flushQueue = written;
-    written.catch((error: unknown) => (this.#failure ??= error));
+    written.catch((error: unknown) => {
+      this.#packs.fail(error);
+    });
     return written;
   }
 
@@ -299,8 +361,11 @@ export class ContentManager {
     const { indexStore, indexVersion } = this.options;
     const body = encodeIndex(indexVersion, sortEntries(entries));
     await indexStore.write([body], session.id);
+    for (const written of this.#refreshing) written.push(body);
     this.#committed.add(new IndexBody(memorySource(body)));
     this.#committed.settle();
+    // What others wrote meanwhile is not in it: the next look reads everything.
+    this.#loadedFrom = '';
   }
 
   async #commit(session: WriteSession, entries: readonly IndexEntry[]): Promise<void> {
@@ -312,6 +377,13 @@ export class ContentManager {
   close(): void {
     this.#committed.close();
   }
+}
+
+/** Tells one set of index blobs from another: their bytes never change under their names. */
+function nameOf({ blobs, watermarkSeconds }: ActiveIndexSet): string {
+  const hash = createHash('sha256').update(String(watermarkSeconds));
+  for (const id of blobs.map((blob) => blob.id).sort()) hash.update(` ${id}`);
+  return hash.digest('hex');
 }
 
 function damagedContent(entry: IndexEntry, what: string, cause?: unknown): CodedError {

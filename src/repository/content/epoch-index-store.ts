@@ -1,4 +1,11 @@
-import { type Clock, CodedError } from '../../base/index.ts';
+import {
+  type Clock,
+  CodedError,
+  MINUTE_NS,
+  type Nanoseconds,
+  SECOND_NS,
+  Stopwatch,
+} from '../../base/index.ts';
 import type { BlobId, BlobStorage, PutOptions } from '../../blob/index.ts';
 import { completeIndexSet, type EpochState, loadEpochState } from './epoch-state.ts';
 import type { ActiveIndexSet, IndexStore } from './index-store.ts';
@@ -7,11 +14,19 @@ import type { SessionId } from './session.ts';
 
 /** The state may be used for writing for three quarters of the refresh interval (Kopia: epoch_manager.go). */
 const REFRESH_SHARE = 0.75;
+/**
+ * The shortest life of a state. A repository may ask for none at all, and then no state would ever be new
+ * enough to be used. Kopia's shortest epoch of 10 minutes allows three times this (`Parameters.Validate`).
+ */
+const REFRESH_MIN_NS = MINUTE_NS;
+/** States that are too old when they have been read, before we give up: the storage is too slow. Our choice. */
+const ATTEMPTS_MAX = 10;
 
 export interface EpochIndexStoreOptions {
   storage: BlobStorage;
   codec: BlobCodec;
   clock: Clock;
+  /** How long what was listed may be used; less than a minute counts as a minute. */
   refreshFrequencyNs: number;
   putOptions: PutOptions;
 }
@@ -20,26 +35,33 @@ export interface EpochIndexStoreOptions {
 export class EpochIndexStore implements IndexStore {
   readonly #options: EpochIndexStoreOptions;
   #state: EpochState | undefined;
-  #loadedAtNs = 0n;
+  readonly #validNs: Nanoseconds;
+  /** Since the listing of the state began. */
+  #age: Stopwatch;
 
   constructor(options: EpochIndexStoreOptions) {
     this.#options = options;
+    const asked = BigInt(Math.floor(options.refreshFrequencyNs));
+    this.#validNs = asked > REFRESH_MIN_NS ? asked : REFRESH_MIN_NS;
+    this.#age = new Stopwatch(options.clock);
   }
 
   async listActive(): Promise<ActiveIndexSet> {
-    for (;;) {
+    for (let attempt = 1; attempt <= ATTEMPTS_MAX; attempt++) {
       const state = await this.#refresh();
       const blobs = completeIndexSet(state);
       // A set that took longer than a state is valid may miss what happened meanwhile.
       if (this.#isValid(1)) return { blobs, watermarkSeconds: state.watermarkSeconds };
     }
+    throw this.#tooSlow('reading the list of index blobs');
   }
 
   async write(bodies: readonly Uint8Array[], session: SessionId): Promise<BlobId[]> {
     let written: BlobId[] = [];
     let epoch = -1;
     try {
-      for (;;) {
+      for (let attempt = 1; ; attempt++) {
+        if (attempt > ATTEMPTS_MAX) throw this.#tooSlow('writing the index');
         const state = this.#isValid(REFRESH_SHARE) ? this.#state : undefined;
         const current = (state ?? (await this.#refresh())).writeEpoch;
         if (epoch !== current) {
@@ -84,13 +106,22 @@ export class EpochIndexStore implements IndexStore {
   }
 
   async #refresh(): Promise<EpochState> {
-    this.#loadedAtNs = this.#options.clock.nowNs();
-    this.#state = await loadEpochState(this.#options.storage);
-    return this.#state;
+    // From the moment before the listing, and only once there is one: an old state must not pass for a new one.
+    const age = new Stopwatch(this.#options.clock);
+    const state = await loadEpochState(this.#options.storage);
+    this.#age = age;
+    return (this.#state = state);
+  }
+
+  #tooSlow(what: string): CodedError {
+    const seconds = Number(this.#validNs / SECOND_NS);
+    const text = `${what} took longer than ${seconds} s, ${ATTEMPTS_MAX} times in a row`;
+    return new CodedError('INDEX_STORAGE_TOO_SLOW', `${text}: the storage is too slow`, {
+      retry: 'backoff',
+    });
   }
 
   #isValid(share: number): boolean {
-    const ageNs = Number(this.#options.clock.nowNs() - this.#loadedAtNs);
-    return this.#state !== undefined && ageNs < this.#options.refreshFrequencyNs * share;
+    return this.#state !== undefined && Number(this.#age.elapsedNs) < Number(this.#validNs) * share;
   }
 }

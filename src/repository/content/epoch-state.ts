@@ -1,3 +1,4 @@
+import { CodedError, SECOND_NS } from '../../base/index.ts';
 import type { BlobId, BlobMetadata, BlobStorage } from '../../blob/index.ts';
 
 /** What the `x*` blobs say at one moment (Kopia: internal/epoch/epoch_manager.go). */
@@ -26,6 +27,14 @@ const WATERMARK = /^xw(\d+)$/;
 const SINGLE = /^xs(\d+)_/;
 const RANGE = /^xr(\d+)_(\d+)_/;
 const WRITTEN = /^xn(\d+)_/;
+/**
+ * Higher numbers name no epoch and are ignored: epochs of 10 minutes, the shortest that Kopia allows, get there in 190
+ * years, and Kopia itself runs out of memory before. Names are not authenticated: whoever may write to the bucket can
+ * make one up.
+ */
+const EPOCH_MAX = 10_000_000;
+/** A watermark is older than its blob, as far as the clocks of writer and storage agree. */
+const WATERMARK_AHEAD_NS_MAX = 3600n * SECOND_NS;
 
 export const epochMarkerId = (epoch: number): string => `xe${epoch}`;
 export const epochPrefix = (epoch: number): string => `xn${epoch}_`;
@@ -40,16 +49,27 @@ export function findCompleteSet(
     const sized = set?.startsWith('s') === true && /^c\d+$/.test(count ?? '');
     if (!sized || count === undefined) return [blob];
     const key = `${set}-${count}`;
-    const group = groups.get(key) ?? [];
-    groups.set(key, [...group, blob]);
-    if (group.length + 1 === Number(count.slice(1))) return groups.get(key);
+    let group = groups.get(key);
+    if (!group) groups.set(key, (group = []));
+    group.push(blob);
+    if (group.length === Number(count.slice(1))) return group;
   }
   return undefined;
 }
 
+/** The epochs that a name tells; undefined where it tells none. */
 function numbersOf(id: BlobId, pattern: RegExp): number[] | undefined {
-  const match = pattern.exec(id);
-  return match ? match.slice(1).map(Number) : undefined;
+  const numbers = pattern.exec(id)?.slice(1).map(Number);
+  return numbers?.every((number) => number <= EPOCH_MAX) === true ? numbers : undefined;
+}
+
+const epochOf = (id: BlobId, pattern: RegExp): number => numbersOf(id, pattern)?.[0] ?? -1;
+
+/** Unix seconds of a watermark; 0 for one of the future, which would hide what was deleted a moment ago. */
+function watermarkOf({ id, timestampNs }: BlobMetadata): number {
+  const seconds = Number(WATERMARK.exec(id)?.[1] ?? 0);
+  const latest = Number((timestampNs + WATERMARK_AHEAD_NS_MAX) / SECOND_NS);
+  return seconds <= latest ? seconds : 0;
 }
 
 /**
@@ -60,21 +80,21 @@ export async function loadEpochState(storage: BlobStorage): Promise<EpochState> 
   const kinds: Record<string, BlobMetadata[]> = { xe: [], xw: [], xs: [], xr: [], xn: [] };
   for await (const blob of storage.listBlobs('x')) kinds[blob.id.slice(0, 2)]?.push(blob);
   const { xe: markers = [], xw: watermarks = [], xs = [], xr = [], xn = [] } = kinds;
-  const max = (blobs: readonly BlobMetadata[], pattern: RegExp): number =>
-    blobs.reduce((highest, { id }) => Math.max(highest, numbersOf(id, pattern)?.[0] ?? 0), 0);
+  const writeEpoch = markers.reduce((max, { id }) => Math.max(max, epochOf(id, MARKER)), 0);
   return {
-    writeEpoch: max(markers, MARKER),
-    watermarkSeconds: max(watermarks, WATERMARK),
+    writeEpoch,
+    watermarkSeconds: watermarks.reduce((max, blob) => Math.max(max, watermarkOf(blob)), 0),
     markers,
     watermarks,
-    ranges: longestChain(groupRanges(xr)),
+    // A range is made of settled epochs. One beyond them would hide what writers put now.
+    ranges: longestChain(groupRanges(xr).filter(({ max }) => max <= writeEpoch - 2)),
     compacted: groupSingles(xs),
-    written: Map.groupBy(xn, ({ id }) => numbersOf(id, WRITTEN)?.[0] ?? -1),
+    written: Map.groupBy(xn, ({ id }) => epochOf(id, WRITTEN)),
   };
 }
 
 function groupSingles(blobs: readonly BlobMetadata[]): Map<number, readonly BlobMetadata[]> {
-  const groups = Map.groupBy(blobs, ({ id }) => numbersOf(id, SINGLE)?.[0] ?? -1);
+  const groups = Map.groupBy(blobs, ({ id }) => epochOf(id, SINGLE));
   const complete = new Map<number, readonly BlobMetadata[]>();
   for (const [epoch, group] of groups) {
     const set = findCompleteSet(group);
@@ -84,33 +104,66 @@ function groupSingles(blobs: readonly BlobMetadata[]): Map<number, readonly Blob
 }
 
 function groupRanges(blobs: readonly BlobMetadata[]): RangeSet[] {
-  const groups = Map.groupBy(blobs, ({ id }) => RANGE.exec(id)?.slice(1).join('_') ?? '');
+  const groups = Map.groupBy(blobs, ({ id }) => numbersOf(id, RANGE)?.join('_') ?? '');
   return [...groups].flatMap(([key, group]) => {
-    const [min, max] = key.split('_').map(Number);
+    if (key === '') return [];
+    const [min = 0, max = -1] = key.split('_').map(Number);
     const set = findCompleteSet(group);
-    return set && min !== undefined && max !== undefined ? [{ min, max, blobs: set }] : [];
+    return set && min <= max ? [{ min, max, blobs: set }] : [];
   });
+}
+
+/** A range and those before it, down to epoch 0. */
+interface Chain {
+  readonly last: RangeSet;
+  readonly length: number;
+  readonly before: Chain | undefined;
 }
 
 /** Ranges that follow one another from epoch 0 to the highest possible, the fewest on ties. */
 export function longestChain(ranges: readonly RangeSet[]): RangeSet[] {
-  const bestEndingAt = new Map<number, RangeSet[]>([[-1, []]]);
+  const bestEndingAt = new Map<number, Chain>();
+  let best: Chain | undefined;
   for (const range of [...ranges].sort((a, b) => a.max - b.max || a.min - b.min)) {
     const before = bestEndingAt.get(range.min - 1);
+    if (!before && range.min !== 0) continue;
+    const chain = { last: range, length: (before?.length ?? 0) + 1, before };
     const present = bestEndingAt.get(range.max);
-    if (before && (!present || before.length + 1 < present.length)) {
-      bestEndingAt.set(range.max, [...before, range]);
-    }
+    if (present && present.length <= chain.length) continue;
+    bestEndingAt.set(range.max, chain);
+    // By their ends, the later ones are never lower.
+    best = chain;
   }
-  return bestEndingAt.get(Math.max(...bestEndingAt.keys())) ?? [];
+  const chain: RangeSet[] = [];
+  for (let at = best; at; at = at.before) chain.push(at.last);
+  return chain.reverse();
 }
 
 /** Last epoch that the range chain covers, -1 for none. */
 export const lastRangeEpoch = (state: EpochState): number => state.ranges.at(-1)?.max ?? -1;
 
 /**
- * The index blobs that together hold every entry of epochs 0 to `writeEpoch` + 1; another writer may
- * have advanced already, so one epoch beyond is read.
+ * An epoch is started only when the one before it has index blobs, and those or their compaction stay. A marker beyond
+ * a gap was made by nobody who follows the rules; compactions and deletions that went by it would hide what writers put
+ * into the true epoch. Throws `EPOCH_IMPLAUSIBLE`.
+ */
+export function assertEpochsFollow(state: EpochState): void {
+  for (let epoch = lastRangeEpoch(state) + 1; epoch < state.writeEpoch; epoch++) {
+    if (state.written.has(epoch) || state.compacted.has(epoch)) continue;
+    const marker = epochMarkerId(state.writeEpoch);
+    const text = `blob ${marker} says that epoch ${state.writeEpoch} has begun, but epoch ${epoch} holds no index`;
+    throw new CodedError(
+      'EPOCH_IMPLAUSIBLE',
+      `${text}; maintenance changes nothing. If nobody here made that blob, delete it, and find out who else writes to this storage`,
+      { facts: { blobId: marker } },
+    );
+  }
+}
+
+/**
+ * The index blobs that together hold every entry. More are read than the rules of epochs ask for: another writer may
+ * have advanced already, and a marker that was taken back may have led writers to later epochs and compactions to
+ * earlier ones. What is read besides changes nothing, since the newest entry of a content counts.
  */
 export function completeIndexSet(state: EpochState): BlobMetadata[] {
   const blobs: BlobMetadata[] = [];
@@ -118,11 +171,15 @@ export function completeIndexSet(state: EpochState): BlobMetadata[] {
   for (const range of state.ranges) {
     // Kopia's condition: a range 0..0 alone is ignored in favour of epoch 0 itself.
     if (range.max <= start) continue;
-    blobs.push(...range.blobs);
+    for (const blob of range.blobs) blobs.push(blob);
     start = range.max + 1;
   }
-  for (let epoch = start; epoch <= state.writeEpoch + 1; epoch++) {
-    blobs.push(...epochBlobs(state, epoch));
+  const epochs = new Set([...state.written.keys(), ...state.compacted.keys()]);
+  for (const epoch of [...epochs].sort((a, b) => a - b)) {
+    if (epoch < start) continue;
+    for (const blob of epochBlobs(state, epoch)) blobs.push(blob);
+    if (epoch <= state.writeEpoch - 2) continue;
+    for (const blob of state.compacted.get(epoch) ?? []) blobs.push(blob);
   }
   return blobs;
 }

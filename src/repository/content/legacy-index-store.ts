@@ -9,6 +9,9 @@ import type { SessionId } from './session.ts';
 export const POISON_BLOB =
   'n00000000000000000000000000000000-repository_unreadable_by_this_kopia_version_upgrade_required';
 
+/** 150 bytes for each index blob that a compaction took. */
+const LOG_BYTES_MAX = 16 << 20;
+
 const logSchema = z.object({
   inputMetadata: z.array(z.looseObject({ id: z.string() })).nullish(),
   outputMetadata: z.array(z.looseObject({ id: z.string() })).nullish(),
@@ -68,7 +71,11 @@ export async function loadCompactionLogs(
 ): Promise<CompactionLog[]> {
   const logs: CompactionLog[] = [];
   for await (const blob of storage.listBlobs('m')) {
-    const plaintext = openBlob(codec, blob.id, await storage.getBlob(blob.id));
+    const plaintext = openBlob(
+      codec,
+      blob.id,
+      await storage.getBlob(blob.id, { lengthMax: LOG_BYTES_MAX }),
+    );
     try {
       const log = logSchema.parse(JSON.parse(asBuffer(plaintext).toString('utf8')));
       logs.push({

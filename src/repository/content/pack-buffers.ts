@@ -1,15 +1,5 @@
-import { Signal } from '../../base/index.ts';
-import { type Arena, BufferPool } from '../../codec/index.ts';
-
-/** Memory for packs: a fixed number of buffers, so that packs being filled and put have a bound. */
-export interface PackBuffers {
-  readonly bufferBytes: number;
-  tryAcquire(): Uint8Array | undefined;
-  acquire(): Promise<Uint8Array>;
-  release(buffer: Uint8Array): void;
-  /** Resolves with the next release. Several may wait; each tries again and may find others were first. */
-  nextRelease(): Promise<void>;
-}
+import { assert } from '../../base/index.ts';
+import type { Arena } from '../../codec/index.ts';
 
 /** Room for a full pack, or for one at 60 % (below which maintenance rewrites it) and the longest content. */
 export function packBufferBytes(maxPackBytes: number, contentBytesMax: number): number {
@@ -17,37 +7,86 @@ export function packBufferBytes(maxPackBytes: number, contentBytesMax: number): 
   return slack + Math.max(maxPackBytes, Math.ceil(maxPackBytes * 0.6) + contentBytesMax);
 }
 
+/** Called with a buffer when it is the caller's turn. */
+export type BufferTaker = (buffer: Uint8Array) => void;
+
+/**
+ * Memory for packs: a fixed number of buffers, so that packs being filled and put have a bound.
+ * Who finds none waits in line; buffers that come back go to the first in line.
+ */
+export class PackBuffers {
+  readonly bufferBytes: number;
+  /** Called when somebody begins to wait: whoever sits on buffers without need should let go. */
+  onShortage: () => void = () => undefined;
+  readonly #free: Uint8Array[] = [];
+  readonly #make: () => Uint8Array;
+  #unmade: number;
+  readonly #waiting = new Set<BufferTaker>();
+
+  /** Buffers are made when they are first needed. */
+  constructor(count: number, bufferBytes: number, make: () => Uint8Array) {
+    this.bufferBytes = bufferBytes;
+    this.#unmade = count;
+    this.#make = make;
+  }
+
+  /** How many wait for a buffer. */
+  get waiting(): number {
+    return this.#waiting.size;
+  }
+
+  /** How many buffers nobody holds. */
+  get free(): number {
+    return this.#free.length + this.#unmade;
+  }
+
+  tryAcquire(): Uint8Array | undefined {
+    if (this.#waiting.size > 0) return undefined;
+    const free = this.#free.pop();
+    if (free || this.#unmade === 0) return free;
+    this.#unmade--;
+    return this.#make();
+  }
+
+  acquire(): Promise<Uint8Array> {
+    const buffer = this.tryAcquire();
+    if (buffer) return Promise.resolve(buffer);
+    return new Promise((resolve) => {
+      this.enqueue(resolve);
+    });
+  }
+
+  /** Gets in line. Each taker is called once, unless it is withdrawn before. */
+  enqueue(taker: BufferTaker): void {
+    this.#waiting.add(taker);
+    this.onShortage();
+  }
+
+  withdraw(taker: BufferTaker): void {
+    this.#waiting.delete(taker);
+  }
+
+  release(buffer: Uint8Array): void {
+    assert(!this.#free.includes(buffer), 'a pack buffer was given back twice');
+    const [first] = this.#waiting;
+    if (!first) {
+      this.#free.push(buffer);
+      return;
+    }
+    this.#waiting.delete(first);
+    first(buffer);
+  }
+}
+
 /** Buffers that the threads can write to. */
 export function arenaPackBuffers(arena: Arena, count: number, bufferBytes: number): PackBuffers {
-  const pool = BufferPool.allocate(arena, count, bufferBytes);
-  const view = (address: number): Uint8Array => arena.view({ address, length: bufferBytes });
-  const releases = new Signal();
-  return {
-    bufferBytes,
-    tryAcquire: () => {
-      const address = pool.tryAcquire();
-      return address === undefined ? undefined : view(address);
-    },
-    acquire: async () => view(await pool.acquire()),
-    release: (buffer) => {
-      pool.release(buffer.byteOffset);
-      releases.fire();
-    },
-    nextRelease: () => releases.next(),
-  };
+  const addresses = Array.from({ length: count }, () => arena.allocate(bufferBytes));
+  return new PackBuffers(count, bufferBytes, () =>
+    arena.view({ address: addresses.pop() as number, length: bufferBytes }),
+  );
 }
 
 /** Buffers on the heap, for commands that write a little metadata. Pages cost nothing until touched. */
-export function heapPackBuffers(bufferBytes: number): PackBuffers {
-  const free: Uint8Array[] = [];
-  const take = (): Uint8Array => free.pop() ?? Buffer.allocUnsafeSlow(bufferBytes);
-  return {
-    bufferBytes,
-    tryAcquire: take,
-    acquire: () => Promise.resolve(take()),
-    release: (buffer) => {
-      if (free.length < 2) free.push(buffer);
-    },
-    nextRelease: () => Promise.resolve(),
-  };
+export function heapPackBuffers(count: number, bufferBytes: number): PackBuffers {
+  return new PackBuffers(count, bufferBytes, () => Buffer.allocUnsafeSlow(bufferBytes));
 }

@@ -1,11 +1,9 @@
-import { createWriteStream } from 'node:fs';
-import { once } from 'node:events';
 import { CodedError, isCode, mapLimited } from '../../base/index.ts';
 import type { BlobId, BlobMetadata, BlobStorage } from '../../blob/index.ts';
-import { blobId } from '../../blob/index.ts';
+import { assertLength, blobId } from '../../blob/index.ts';
 import type { ContentHasher, Encryptor } from '../../codec/index.ts';
-import { fileSource, IndexBody, memorySource } from '../index/index-body.ts';
-import { openScratchFile } from '../index/merge.ts';
+import { type ByteSource, IndexBody, memorySource } from '../index/index-body.ts';
+import { ScratchFile } from '../index/scratch-file.ts';
 
 /** Hash and encryption of one repository, for the main thread. */
 export interface BlobCodec {
@@ -17,6 +15,8 @@ export interface BlobCodec {
 const INDEX_READS_MAX = 5;
 /** A longer index blob is decrypted in pieces to a scratch file. Our choice. */
 const IN_MEMORY_BYTES_MAX = 8 << 20;
+/** Kopia puts up to 16 million entries into one, of 34 to 52 bytes and the names of their packs. */
+const INDEX_BYTES_MAX = 2 * 2 ** 30;
 const PIECE_BYTES = 4 << 20;
 const NONCE_BYTES = 12;
 const TAG_BYTES = 16;
@@ -117,10 +117,13 @@ async function readIndexBlob(
   blob: BlobMetadata,
   options: { into: Uint8Array | undefined; fresh?: boolean },
 ): Promise<IndexBody> {
+  assertLength(blob.id, blob.lengthBytes, INDEX_BYTES_MAX);
+  // The blob may have been replaced since it was listed.
+  const whole = { ...options, lengthMax: IN_MEMORY_BYTES_MAX };
   const source =
     blob.lengthBytes > IN_MEMORY_BYTES_MAX
-      ? fileSource(await decryptToFile(storage, codec, blob))
-      : memorySource(openBlob(codec, blob.id, await storage.getBlob(blob.id, options)));
+      ? await decryptToFile(storage, codec, blob, options.fresh)
+      : memorySource(openBlob(codec, blob.id, await storage.getBlob(blob.id, whole)));
   try {
     return new IndexBody(source);
   } catch (cause) {
@@ -129,29 +132,28 @@ async function readIndexBlob(
   }
 }
 
+/** Throws `SCRATCH_FULL` where the file does not fit. */
 async function decryptToFile(
   storage: BlobStorage,
   codec: BlobCodec,
   { id, lengthBytes }: BlobMetadata,
-): Promise<number> {
-  const descriptor = openScratchFile();
-  const nonce = await storage.getBlob(id, { offset: 0, lengthBytes: NONCE_BYTES });
-  const opener = codec.encryptor.openStream(nonce, ivOfBlob(id));
-  const out = createWriteStream('', { fd: descriptor, autoClose: false });
+  fresh = false,
+): Promise<ByteSource> {
+  const read = (offset: number, length: number): Promise<Uint8Array> =>
+    storage.getBlob(id, { offset, lengthBytes: length, fresh });
+  const scratch = new ScratchFile();
   try {
+    const opener = codec.encryptor.openStream(await read(0, NONCE_BYTES), ivOfBlob(id));
     const end = lengthBytes - TAG_BYTES;
     for (let offset = NONCE_BYTES; offset < end; offset += PIECE_BYTES) {
-      const wanted = Math.min(PIECE_BYTES, end - offset);
-      const piece = await storage.getBlob(id, { offset, lengthBytes: wanted });
-      if (!out.write(opener.update(piece))) await once(out, 'drain');
+      const piece = await read(offset, Math.min(PIECE_BYTES, end - offset));
+      scratch.write(opener.update(piece), offset - NONCE_BYTES);
     }
-    opener.final(await storage.getBlob(id, { offset: end, lengthBytes: TAG_BYTES }));
+    opener.final(await read(end, TAG_BYTES));
+    return scratch.toSource();
   } catch (cause) {
+    scratch.close();
     if (isCode(cause, 'DECRYPT_FAILED')) throw damagedBlob(id, 'it cannot be decrypted', cause);
     throw cause;
-  } finally {
-    out.end();
-    await once(out, 'finish');
   }
-  return descriptor;
 }

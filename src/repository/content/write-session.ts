@@ -1,19 +1,13 @@
-import { asError, assert, type Nanoseconds, Semaphore, Signal } from '../../base/index.ts';
+import { asError, type Nanoseconds } from '../../base/index.ts';
 import { type BlobId, blobId } from '../../blob/index.ts';
 import { type Compressor, compressContent, contentIv, type SealedItem } from '../../codec/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import type { ContentManager, ContentManagerOptions } from './content-manager.ts';
 import { type ContentId, contentIdOf, type ContentPrefix, hashOf } from './content-id.ts';
+import type { OpenPacks, PackKind, PackOwner } from './open-packs.ts';
 import { Pack } from './pack.ts';
 import { sealBlob } from './sealed-blob.ts';
 import { newSessionId, type SessionId, sessionMarker } from './session.ts';
-
-type PackKind = 'p' | 'q';
-
-/** Maintenance rewrites packs that are filled less than this (maintenance/rewrite-packs.ts). */
-const LONG_ENOUGH_SHARE = 0.6;
-/** Kopia lets a pack grow by the chunk that fills it; fewer and longer packs are fewer requests, and more memory. */
-const LENGTH_SHARE_MAX = 1.2;
 
 /** A content whose bytes are about to be sealed. */
 export interface NewContent {
@@ -28,31 +22,31 @@ export interface NewContent {
 export type SealInto = (address: Uint8Array) => Promise<SealedItem[]> | SealedItem[];
 
 /** What is written between two flushes: its packs, its index entries, its marker blob. */
-export class WriteSession {
+export class WriteSession implements PackOwner {
   readonly id: SessionId;
   readonly #options: ContentManagerOptions;
+  readonly #packs: OpenPacks;
   readonly #startedAtNs: Nanoseconds;
   readonly #entries = new Map<ContentId, IndexEntry>();
-  /** Open packs that nobody writes to right now. */
-  readonly #idle: Record<PackKind, Pack[]> = { p: [], q: [] };
   /** Every pack whose bytes are still in memory, for reading back. */
   readonly #inMemory = new Map<string, Pack>();
   readonly #appends = new Set<Promise<unknown>>();
-  /** Appends of each kind that hold a pack or look for one. More would spread contents over short packs. */
-  readonly #lanes: Record<PackKind, Semaphore>;
-  readonly #becameIdle = new Signal();
-  readonly #puts: Promise<void>[] = [];
+  /** Appends of each kind that have no pack yet. */
+  readonly #unplaced: Record<PackKind, number> = { p: 0, q: 0 };
+  readonly #puts = new Set<Promise<void>>();
+  /** Set by {@link finish}: nothing will be appended but what waits already. */
+  #isFinishing = false;
   #marker: Promise<BlobId> | undefined;
   #failure: unknown;
   /** Entries of packs that are put and that no index names yet, and the bytes of those packs. */
   #durable: IndexEntry[] = [];
   #durableBytes = 0;
 
-  constructor(options: ContentManagerOptions) {
+  constructor(options: ContentManagerOptions, packs: OpenPacks) {
     this.#options = options;
+    this.#packs = packs;
     this.#startedAtNs = options.clock.nowNs();
     this.id = newSessionId(options.clock, options.random);
-    this.#lanes = { p: new Semaphore(options.dataLanes), q: new Semaphore(1) };
   }
 
   get isEmpty(): boolean {
@@ -125,22 +119,22 @@ export class WriteSession {
     roomBytes: number,
     seal: SealInto,
   ): Promise<void> {
-    await this.#lanes[kind].acquire();
+    let isPlaced = false;
+    const placed = (): void => {
+      if (!isPlaced) this.#unplaced[kind]--;
+      isPlaced = true;
+    };
+    this.#unplaced[kind]++;
     try {
-      if (this.#failure !== undefined) throw asError(this.#failure);
-      const pack = await this.#takePack(kind, roomBytes);
-      try {
+      await this.#packs.append(this, kind, roomBytes, async (pack) => {
+        placed();
         const sealed = await seal(pack.buffer.subarray(pack.length, pack.length + roomBytes));
         contents.forEach((content, i) => {
           this.#book(pack, content, sealed[i] as SealedItem);
         });
-      } finally {
-        if (pack.length >= this.#options.maxPackBytes) this.#close(pack);
-        else this.#idle[kind].push(pack);
-        this.#becameIdle.fire();
-      }
+      });
     } finally {
-      this.#lanes[kind].release();
+      placed();
     }
   }
 
@@ -161,47 +155,31 @@ export class WriteSession {
     this.#entries.set(entry.contentId, entry);
   }
 
-  /**
-   * An idle pack with room, the fullest first, so that few are short at the end; else a new one. With
-   * every buffer in use, whatever is free first: a pack of this session, or a buffer after a put.
-   */
-  async #takePack(kind: PackKind, roomBytes: number): Promise<Pack> {
-    const { packBuffers, random, replica } = this.#options;
-    assert(roomBytes + 4096 < packBuffers.bufferBytes, 'contents too long for a pack');
-    for (;;) {
-      const idle = this.#idle[kind].sort((a, b) => b.length - a.length);
-      const fitting = idle.findIndex((pack) => this.#fits(pack, roomBytes));
-      if (fitting >= 0) return idle.splice(fitting, 1)[0] as Pack;
-      for (const full of idle.splice(0)) this.#close(full);
-      const buffer = packBuffers.tryAcquire();
-      if (buffer) {
-        const name = Buffer.from(random(16)).toString('hex');
-        const pack = new Pack(blobId(`${kind}${name}-${this.id}`), buffer, replica, random);
-        this.#inMemory.set(pack.blobId, pack);
-        return pack;
-      }
-      await Promise.race([packBuffers.nextRelease(), this.#becameIdle.next()]);
-    }
+  newPack(kind: PackKind, buffer: Uint8Array): Pack {
+    const { random, replica } = this.#options;
+    const name = Buffer.from(random(16)).toString('hex');
+    const pack = new Pack(blobId(`${kind}${name}-${this.id}`), buffer, replica, random);
+    this.#inMemory.set(pack.blobId, pack);
+    return pack;
   }
 
-  /** Whether to append here: a pack that is long enough is rather closed than made much too long. */
-  #fits(pack: Pack, roomBytes: number): boolean {
-    const { maxPackBytes } = this.#options;
-    const isLongEnough = pack.length >= maxPackBytes * LONG_ENOUGH_SHARE;
-    const isTooLong = pack.length + roomBytes > maxPackBytes * LENGTH_SHARE_MAX;
-    return pack.room >= roomBytes && !(isLongEnough && isTooLong);
+  wants(kind: PackKind): boolean {
+    return !this.#isFinishing || this.#unplaced[kind] > 0;
   }
 
-  /** Starts the put; its buffer is free again when the blob is durable. */
-  #close(pack: Pack): void {
-    const put = this.#put(pack).catch((error: unknown) => {
+  put(pack: Pack): Promise<void> {
+    const put = this.#put(pack);
+    this.#puts.add(put);
+    const settled = (): void => void this.#puts.delete(put);
+    put.then(settled, (error: unknown) => {
       this.#failure ??= error;
+      settled();
     });
-    this.#puts.push(put);
+    return put;
   }
 
   async #put(pack: Pack): Promise<void> {
-    const { storage, codec, indexVersion, random, packBuffers, putOptions } = this.#options;
+    const { storage, codec, indexVersion, random, putOptions } = this.#options;
     try {
       if (pack.entries.length === 0) return;
       await this.#writeMarker();
@@ -211,8 +189,12 @@ export class WriteSession {
       this.#durableBytes += pack.length;
     } finally {
       this.#inMemory.delete(pack.blobId);
-      packBuffers.release(pack.buffer);
     }
+  }
+
+  drop(pack: Pack, failure: unknown): void {
+    this.#inMemory.delete(pack.blobId);
+    if (pack.entries.length > 0) this.#failure ??= failure;
   }
 
   /** The marker keeps other clients' pack deletion away until the index names the packs. */
@@ -232,13 +214,13 @@ export class WriteSession {
     return [...this.#entries.values()];
   }
 
-  /** Puts all packs. Throws the first failure of any put. */
+  /** Puts all packs; nothing may be appended after this call. Throws what a put of this session threw. */
   async finish(): Promise<void> {
+    this.#isFinishing = true;
+    this.#packs.closeIdle(this);
     while (this.#appends.size > 0) await Promise.allSettled(this.#appends);
-    for (const kind of ['p', 'q'] as const) {
-      for (const pack of this.#idle[kind].splice(0)) this.#close(pack);
-    }
-    await Promise.all(this.#puts);
+    this.#packs.closeIdle(this);
+    while (this.#puts.size > 0) await Promise.allSettled(this.#puts);
     if (this.#failure !== undefined) throw asError(this.#failure);
   }
 

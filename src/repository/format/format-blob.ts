@@ -3,25 +3,20 @@ import {
   asBuffer,
   type Clock,
   CodedError,
-  goJson,
   isCode,
   parseJsonLossless,
-  type RandomBytes,
-  randomBytes,
   type Secret,
 } from '../../base/index.ts';
 import { type BlobId, blobId, type BlobStorage, type PutOptions } from '../../blob/index.ts';
-import { hashBytesOf, splitterSpec } from '../../codec/index.ts';
-import { deriveFormatKey, openFormat, SCRYPT, sealFormat } from './keys.ts';
-import {
-  assertSupported,
-  DEFAULT_EPOCH_PARAMETERS,
-  parametersSchema,
-  type RepositoryParameters,
-} from './parameters.ts';
+import { deriveFormatKey, openFormat } from './keys.ts';
+import { assertSupported, parametersSchema, type RepositoryParameters } from './parameters.ts';
+import { FORMAT_BYTES_MAX, isTorn, loadRecoveryCopy } from './recovery-copy.ts';
 
 export const FORMAT_BLOB = blobId('kopia.repository');
 export const BLOBCFG_BLOB = blobId('kopia.blobcfg');
+
+/** How the blob begins that an upgrade to format 3 leaves for old programs to fall over. */
+const POISON_PREFIX = 'n00000000000000000000000000000000-';
 
 /** The plain part of kopia.repository. Field order is Kopia's; unknown fields are kept. */
 const formatBlobSchema = z.looseObject({
@@ -33,7 +28,7 @@ const formatBlobSchema = z.looseObject({
   encryption: z.string(),
   encryptedBlockFormat: z.base64(),
 });
-type FormatBlob = z.infer<typeof formatBlobSchema>;
+export type FormatBlob = z.infer<typeof formatBlobSchema>;
 
 const blobcfgSchema = z.looseObject({
   retentionMode: z.enum(['GOVERNANCE', 'COMPLIANCE', '']).optional().default(''),
@@ -49,6 +44,8 @@ export interface Format {
   readonly parameters: RepositoryParameters;
   /** kopia.repository as stored, for the replica in packs of old repositories. */
   readonly formatBlobBytes: Uint8Array;
+  /** kopia.blobcfg, decrypted; undefined where there is none. */
+  readonly blobcfg: Uint8Array | undefined;
   /** Options of every put whose blob id object lock covers. */
   readonly retention: PutOptions['retention'];
 }
@@ -60,29 +57,94 @@ export interface OpenFormatOptions {
   warn: (message: string) => void;
 }
 
-/** Loads and decrypts. Throws `NOT_A_REPOSITORY`, `WRONG_PASSWORD`, `DAMAGED_BLOB`, `UNSUPPORTED_REPOSITORY`, `REPOSITORY_LOCKED`. */
+/** A change of the password takes some writes; a reader that fell between them starts again. */
+const LOAD_ATTEMPTS_MAX = 5;
+
+/**
+ * Loads and decrypts. Where a password change was killed, its recovery copy stands in for what it left unreadable.
+ * Throws `NOT_A_REPOSITORY`, `WRONG_PASSWORD`, `DAMAGED_BLOB`, `UNSUPPORTED_REPOSITORY`, `REPOSITORY_LOCKED`.
+ */
 export async function loadFormat(options: OpenFormatOptions): Promise<Format> {
+  const { storage } = options;
+  for (let attempt = 1; ; attempt++) {
+    let bytes: Uint8Array | undefined;
+    try {
+      bytes = await loadFormatBlob(storage);
+      return await openFormatBlobs(bytes, options);
+    } catch (error) {
+      if (!isCode(error, 'NOT_A_REPOSITORY', 'DAMAGED_BLOB', 'WRONG_PASSWORD')) throw error;
+      const isNew = bytes !== undefined && !(await isStored(storage, FORMAT_BLOB, bytes));
+      if (isNew && attempt < LOAD_ATTEMPTS_MAX) continue;
+      return await openRecoveryCopy(bytes, error, options);
+    }
+  }
+}
+
+async function openFormatBlobs(bytes: Uint8Array, options: OpenFormatOptions): Promise<Format> {
   const { storage, password, clock, warn } = options;
-  const bytes = await loadFormatBlob(storage);
   const { blob, uniqueId, sealed } = parseFormatBlob(bytes);
   const formatKey = await deriveFormatKey(password, blob.keyAlgo, uniqueId);
   const parameters = parseParameters(openInner(formatKey, uniqueId, sealed));
   assertSupported(parameters, { nowNs: clock.nowNs(), warn });
   assertKeysFit(parameters);
-  const retention = await loadRetention(storage, formatKey, uniqueId);
+  const blobcfg = await loadBlobcfg(storage, formatKey, uniqueId, parameters);
   return {
     uniqueId,
     formatKey,
     keyAlgorithm: blob.keyAlgo,
     parameters,
     formatBlobBytes: bytes,
-    retention,
+    blobcfg,
+    retention: blobcfg && parseRetention(blobcfg),
   };
+}
+
+/** Whether the storage holds these bytes. */
+export async function isStored(
+  storage: BlobStorage,
+  id: BlobId,
+  bytes: Uint8Array,
+): Promise<boolean> {
+  try {
+    return Buffer.compare(await storage.getBlob(id, { lengthMax: FORMAT_BYTES_MAX }), bytes) === 0;
+  } catch (error) {
+    if (isCode(error, 'BLOB_NOT_FOUND', 'DAMAGED_BLOB')) return false;
+    throw error;
+  }
+}
+
+/**
+ * The format by the copy that a password change makes before it writes. It counts only where kopia.repository itself
+ * was lost half way: a whole one alone decides which password is in force.
+ */
+async function openRecoveryCopy(
+  bytes: Uint8Array | undefined,
+  error: CodedError,
+  options: OpenFormatOptions,
+): Promise<Format> {
+  const copy = await loadRecoveryCopy(options.storage);
+  const isLost =
+    error.facts.blobId !== BLOBCFG_BLOB &&
+    (bytes === undefined || !isCode(error, 'WRONG_PASSWORD') || (copy && isTorn(bytes, copy)));
+  if (!copy || isLost !== true) throw error;
+  const states = [copy.after, copy.before];
+  for (const { repository } of states) {
+    try {
+      const format = await openFormatBlobs(repository, options);
+      options.warn(
+        `blob ${FORMAT_BLOB} was lost by a password change that did not finish, and a copy of it is used; run repository change-password again`,
+      );
+      return format;
+    } catch (cause) {
+      if (!isCode(cause, 'WRONG_PASSWORD')) throw cause;
+    }
+  }
+  throw wrongPassword(error);
 }
 
 async function loadFormatBlob(storage: BlobStorage): Promise<Uint8Array> {
   try {
-    return await storage.getBlob(FORMAT_BLOB);
+    return await storage.getBlob(FORMAT_BLOB, { lengthMax: FORMAT_BYTES_MAX });
   } catch (cause) {
     if (!isCode(cause, 'BLOB_NOT_FOUND')) throw cause;
     const text = `${storage.displayName} is not a repository: blob ${FORMAT_BLOB} is missing`;
@@ -97,7 +159,7 @@ function damaged(id: BlobId, what: string, cause?: unknown): CodedError {
   });
 }
 
-function parseFormatBlob(bytes: Uint8Array): {
+export function parseFormatBlob(bytes: Uint8Array): {
   blob: FormatBlob;
   uniqueId: Uint8Array;
   sealed: Uint8Array;
@@ -117,17 +179,21 @@ function parseFormatBlob(bytes: Uint8Array): {
   return { blob, uniqueId, sealed: Buffer.from(blob.encryptedBlockFormat, 'base64') };
 }
 
-function openInner(key: Uint8Array, uniqueId: Uint8Array, sealed: Uint8Array): Uint8Array {
+export function openInner(key: Uint8Array, uniqueId: Uint8Array, sealed: Uint8Array): Uint8Array {
   try {
     return openFormat(key, uniqueId, sealed);
   } catch (cause) {
-    // Damage and a wrong key look alike to AES-GCM, and the password is the likelier of the two.
-    throw new CodedError(
-      'WRONG_PASSWORD',
-      `wrong password (or blob ${FORMAT_BLOB} is damaged): its encrypted part cannot be opened`,
-      { cause, facts: { blobId: FORMAT_BLOB } },
-    );
+    throw wrongPassword(cause);
   }
+}
+
+/** Damage and a wrong key look alike to AES-GCM, and the password is the likelier of the two. */
+function wrongPassword(cause: unknown): CodedError {
+  return new CodedError(
+    'WRONG_PASSWORD',
+    `wrong password (or blob ${FORMAT_BLOB} is damaged): its encrypted part cannot be opened`,
+    { cause, facts: { blobId: FORMAT_BLOB } },
+  );
 }
 
 function parseParameters(plaintext: Uint8Array): RepositoryParameters {
@@ -148,25 +214,53 @@ function assertKeysFit({ hash, secret, masterKey }: RepositoryParameters): void 
   if (masterKey.length === 0) throw damaged(FORMAT_BLOB, 'its master key is empty');
 }
 
-async function loadRetention(
+/** The decrypted kopia.blobcfg; undefined where there is none. */
+async function loadBlobcfg(
   storage: BlobStorage,
   formatKey: Uint8Array,
   uniqueId: Uint8Array,
-): Promise<PutOptions['retention']> {
-  let sealed: Uint8Array;
+  parameters: RepositoryParameters,
+): Promise<Uint8Array | undefined> {
+  const open = (sealed: Uint8Array | undefined): Uint8Array | undefined => {
+    try {
+      return sealed && openFormat(formatKey, uniqueId, sealed);
+    } catch (error) {
+      if (isCode(error, 'DECRYPT_FAILED')) return undefined;
+      throw error;
+    }
+  };
+  const stored = open(await getIfThere(storage, BLOBCFG_BLOB));
+  if (stored) return stored;
+  // A password change takes it away, or has it under the next key already, and keeps a copy meanwhile.
+  const copy = await loadRecoveryCopy(storage);
+  const copied = open(copy?.after.blobcfg) ?? open(copy?.before.blobcfg);
+  if (copied) return copied;
+  // The change may have ended between the two reads.
+  const sealed = await getIfThere(storage, BLOBCFG_BLOB);
+  if (!sealed) {
+    await assertMayLackBlobcfg(storage, parameters);
+    return undefined;
+  }
+  const opened = open(sealed);
+  if (opened) return opened;
+  throw damaged(BLOBCFG_BLOB, 'it cannot be decrypted');
+}
+
+async function getIfThere(storage: BlobStorage, id: BlobId): Promise<Uint8Array | undefined> {
   try {
-    sealed = await storage.getBlob(BLOBCFG_BLOB);
+    return await storage.getBlob(id, { lengthMax: FORMAT_BYTES_MAX });
   } catch (error) {
-    // Repositories made before object lock existed have none.
     if (isCode(error, 'BLOB_NOT_FOUND')) return undefined;
     throw error;
   }
+}
+
+function parseRetention(blobcfg: Uint8Array): PutOptions['retention'] {
   let config: z.infer<typeof blobcfgSchema>;
   try {
-    const plaintext = openFormat(formatKey, uniqueId, sealed);
-    config = blobcfgSchema.parse(parseJsonLossless(plaintext.toString('utf8')));
+    config = blobcfgSchema.parse(parseJsonLossless(asBuffer(blobcfg).toString('utf8')));
   } catch (cause) {
-    throw damaged(BLOBCFG_BLOB, 'it cannot be decrypted', cause);
+    throw damaged(BLOBCFG_BLOB, 'it is not the JSON of storage settings', cause);
   }
   const periodNs = BigInt(config.retentionPeriod);
   if (config.retentionMode === '' && periodNs === 0n) return undefined;
@@ -176,113 +270,25 @@ async function loadRetention(
   return { mode: config.retentionMode, periodNs };
 }
 
-export interface NewFormat {
-  hash: string;
-  encryption: string;
-  splitter: string;
-  /** 1 is for tests of old repositories only; the command line offers 2 and 3. */
-  version: 1 | 2 | 3;
-}
-
 /**
- * Makes the two format blobs in an empty storage, blobcfg first as Kopia does.
- * Throws `STORAGE_NOT_EMPTY`, `REPOSITORY_EXISTS`.
+ * Whoever makes a repository of format 3 writes kopia.blobcfg (Kopia since 0.10.3, the format since 0.12), so there it
+ * was deleted, or is not seen; without it, what is written would not be locked. Those that were made in an older format
+ * and upgraded may have none. Throws `DAMAGED_BLOB`.
  */
-export async function createFormat(
+async function assertMayLackBlobcfg(
   storage: BlobStorage,
-  password: Secret,
-  options: NewFormat,
-  random: RandomBytes = randomBytes,
+  { version, enablePasswordChange }: RepositoryParameters,
 ): Promise<void> {
-  hashBytesOf(options.hash);
-  splitterSpec(options.splitter);
-  await assertEmpty(storage);
-  const uniqueId = random(32);
-  const formatKey = await deriveFormatKey(password, SCRYPT, uniqueId);
-  const legacy = options.version === 1;
-  const inner = {
-    format: {
-      hash: options.hash,
-      encryption: options.encryption,
-      secret: toBase64(random(32)),
-      masterKey: toBase64(random(32)),
-      version: options.version,
-      maxPackSize: 20 << 20,
-      indexVersion: legacy ? 1 : 2,
-      epochParameters: legacy ? zeroed(DEFAULT_EPOCH_PARAMETERS) : DEFAULT_EPOCH_PARAMETERS,
-      enablePasswordChange: !legacy,
-      splitter: options.splitter,
-    },
-  };
-  const sealed = sealFormat(formatKey, uniqueId, Buffer.from(goJson(inner)));
-  const outer: FormatBlob = {
-    tool: 'https://github.com/kopia/kopia',
-    buildVersion: 'longshore',
-    buildInfo: 'longshore',
-    uniqueID: toBase64(uniqueId),
-    keyAlgo: SCRYPT,
-    encryption: 'AES256_GCM',
-    encryptedBlockFormat: toBase64(sealed),
-  };
-  await storage.putBlob(BLOBCFG_BLOB, [sealFormat(formatKey, uniqueId, Buffer.from('{}'))]);
-  await storage.putBlob(FORMAT_BLOB, [serializeFormatBlob(outer)]);
+  if (version < 3 || !enablePasswordChange) return;
+  // Every upgrade leaves it behind.
+  for await (const { id } of storage.listBlobs(POISON_PREFIX)) if (id !== '') return;
+  const advice =
+    'bring it back from an earlier version of the bucket, or let "kopia repository change-password" write it anew and then set the retention again';
+  throw damaged(BLOBCFG_BLOB, `it is missing, and it says whether blobs are locked; ${advice}`);
 }
 
-async function assertEmpty(storage: BlobStorage): Promise<void> {
-  for await (const { id } of storage.listBlobs('kopia.')) {
-    if (id !== FORMAT_BLOB && id !== BLOBCFG_BLOB) continue;
-    const text = `there is a repository in ${storage.displayName} already`;
-    throw new CodedError('REPOSITORY_EXISTS', text);
-  }
-  for await (const { id } of storage.listBlobs('')) {
-    const text = `${storage.displayName} is not empty (it holds ${id}): choose another place`;
-    throw new CodedError('STORAGE_NOT_EMPTY', text);
-  }
-}
-
-/**
- * Re-encrypts both format blobs under a new password, blobcfg first, so that an interruption leaves
- * a repository that still opens with the old one. Throws `PASSWORD_CHANGE_UNSUPPORTED`.
- */
-export async function changePassword(
-  storage: BlobStorage,
-  format: Format,
-  newPassword: Secret,
-): Promise<void> {
-  if (!format.parameters.enablePasswordChange) {
-    const text = 'the password of this repository cannot be changed: its format is too old';
-    throw new CodedError('PASSWORD_CHANGE_UNSUPPORTED', text);
-  }
-  const { blob, uniqueId, sealed } = parseFormatBlob(await loadFormatBlob(storage));
-  const inner = openInner(format.formatKey, uniqueId, sealed);
-  const newKey = await deriveFormatKey(newPassword, blob.keyAlgo, uniqueId);
-  const blobcfg = await storage.getBlob(BLOBCFG_BLOB).catch((error: unknown) => {
-    if (isCode(error, 'BLOB_NOT_FOUND')) return undefined;
-    throw error;
-  });
-  if (blobcfg) {
-    const plaintext = openFormat(format.formatKey, uniqueId, blobcfg);
-    await storage.putBlob(BLOBCFG_BLOB, [sealFormat(newKey, uniqueId, plaintext)]);
-  }
-  const encryptedBlockFormat = toBase64(sealFormat(newKey, uniqueId, inner));
-  const changed = serializeFormatBlob({ ...blob, encryptedBlockFormat });
-  try {
-    await storage.putBlob(FORMAT_BLOB, [changed]);
-  } catch (error) {
-    // The old password must go on working: put the old settings back before reporting.
-    if (blobcfg) await storage.putBlob(BLOBCFG_BLOB, [blobcfg]);
-    throw error;
-  }
-}
-
-function serializeFormatBlob(blob: FormatBlob): Uint8Array {
+export function serializeFormatBlob(blob: FormatBlob): Uint8Array {
   return Buffer.from(`${JSON.stringify(blob, null, 2)}\n`);
 }
 
-function zeroed(parameters: object): Record<string, number | boolean> {
-  return Object.fromEntries(
-    Object.entries(parameters).map(([key, value]) => [key, typeof value === 'boolean' ? false : 0]),
-  );
-}
-
-const toBase64 = (bytes: Uint8Array): string => asBuffer(bytes).toString('base64');
+export const toBase64 = (bytes: Uint8Array): string => asBuffer(bytes).toString('base64');

@@ -7,7 +7,8 @@ import {
 } from '../content/content-id.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from './entry.ts';
 import type { IndexBody } from './index-body.ts';
-import { buildIndexBody, mergeEntries, mergeRows } from './merge.ts';
+import { buildIndexBody, mergeEntries, mergeRows, type OnSuperseded } from './merge.ts';
+import type { OpenScratch } from './scratch-file.ts';
 
 /** Bodies that a look-up searches one after the other; more are merged. Our choice: bisection in memory takes 0.5 us. */
 const BODIES_MAX = 4;
@@ -19,6 +20,12 @@ export interface EntryRange {
   readonly after?: ContentId | undefined;
 }
 
+export interface CommittedIndexOptions {
+  /** Told of each entry that a merge drops, once. */
+  readonly onSuperseded?: OnSuperseded | undefined;
+  readonly openScratch?: OpenScratch | undefined;
+}
+
 /** The smallest key greater than the id's. */
 const keyBehind = (id: ContentId): Uint8Array => Buffer.concat([contentKey(id), Buffer.of(0)]);
 
@@ -28,6 +35,7 @@ export class CommittedIndex {
   /** Owned here. */
   #bodies: IndexBody[] = [];
   readonly #watermarkSeconds: number;
+  readonly #options: CommittedIndexOptions;
   /** The key being looked for: made anew for each it would be garbage. */
   readonly #key = Buffer.alloc(65);
 
@@ -35,7 +43,8 @@ export class CommittedIndex {
    * @param memoryBytes what the bodies may take together; a merged one above half of it goes to a
    * scratch file
    */
-  constructor(memoryBytes: number, watermarkSeconds: number) {
+  constructor(memoryBytes: number, watermarkSeconds: number, options: CommittedIndexOptions = {}) {
+    this.#options = options;
     this.#memoryBytesMax = memoryBytes;
     this.#watermarkSeconds = watermarkSeconds;
   }
@@ -80,14 +89,34 @@ export class CommittedIndex {
     // Twins among them are few: what will not fit is not begun in memory.
     const bytes = parts.reduce((sum, part) => sum + part.lengthBytes, 0);
     const isSmall = bytes < this.#memoryBytesMax / 2;
-    const rows = mergeRows(parts.map((part) => part.rows()));
-    const merged = buildIndexBody(rows, isSmall ? Infinity : 0);
+    const { onSuperseded, openScratch } = this.#options;
+    const cursors = parts.map((part) => part.rows());
+    const rows = mergeRows(cursors, onSuperseded);
+    const merged = buildIndexBody(rows, isSmall ? Infinity : 0, openScratch);
     for (const part of parts) part.close();
     this.#bodies = merged ? [...rest, merged] : rest;
   }
 
+  /** Rows of all bodies; a content that several bodies name counts as often. */
+  get rowCount(): number {
+    return this.#bodies.reduce((sum, { count }) => sum + count, 0);
+  }
+
+  /** Contents of all bodies, hidden ones included. It only grows, but where format 1 drops some. */
+  get contentCount(): number {
+    let count = 0;
+    for (const entry of mergeEntries(this.#bodies.map((body) => body.rows()))) if (entry) count++;
+    return count;
+  }
+
   /** The entry that takes precedence, deleted ones included unless the watermark hides them. */
   find(id: ContentId): IndexEntry | undefined {
+    const best = this.findHidden(id);
+    return best && !isHidden(best, this.#watermarkSeconds) ? best : undefined;
+  }
+
+  /** {@link find}, also what the watermark hides. */
+  findHidden(id: ContentId): IndexEntry | undefined {
     const keyBytes = keyBytesOf(id);
     writeContentKey(id, this.#key, 0);
     let best: IndexEntry | undefined;
@@ -97,7 +126,7 @@ export class CommittedIndex {
       const entry = body.entryAt(position);
       if (!best || comparePrecedence(entry, best) > 0) best = entry;
     }
-    return best && !isHidden(best, this.#watermarkSeconds) ? best : undefined;
+    return best;
   }
 
   /** Whether all contents are there and not deleted; `keys` one after the other, each `keyBytes` long. */
@@ -126,7 +155,7 @@ export class CommittedIndex {
    * Visible entries in key order, deleted ones included; `prefix` '' is file data, undefined is all.
    * With `after`, those behind that id: to go on where an iteration stopped before the index changed.
    */
-  *entries({ prefix, after }: EntryRange = {}): Generator<IndexEntry> {
+  *entries({ prefix, after }: EntryRange = {}, onSuperseded?: OnSuperseded): Generator<IndexEntry> {
     const merged = mergeEntries(
       this.#bodies.map((body) => {
         const first = prefix === undefined ? 0 : prefix === '' ? 0 : prefix.charCodeAt(0);
@@ -137,6 +166,7 @@ export class CommittedIndex {
           end > 255 ? body.count : body.lowerBound(Uint8Array.of(end)),
         );
       }),
+      onSuperseded,
     );
     for (const entry of merged) if (!isHidden(entry, this.#watermarkSeconds)) yield entry;
   }

@@ -35,7 +35,10 @@ export function fileSource(descriptor: number): ByteSource {
     whole: undefined,
     read: (offset, length) => {
       if (page.length < length) page = Buffer.allocUnsafeSlow(length);
-      const got = readSync(descriptor, page, 0, length, offset);
+      let got = 0;
+      for (let more = -1; got < length && more !== 0; got += more) {
+        more = readSync(descriptor, page, got, length - got, offset + got);
+      }
       return page.subarray(0, got);
     },
     close: () => {
@@ -291,6 +294,13 @@ export class IndexBody {
     const name = this.#name(row.readUInt32BE(1), length);
     this.#packs.set(index, name);
     return name;
+  }
+
+  /** Whether any entry may be of one of these packs. Version 1 has no table of packs: each may. */
+  namesPack(packs: ReadonlySet<string>): boolean {
+    if (this.version === 1) return true;
+    for (let i = 0; i < this.#layout.packCount; i++) if (packs.has(this.packAt(i))) return true;
+    return false;
   }
 
   #name(at: number, length: number): string {

@@ -1,18 +1,21 @@
-import { closeSync, openSync, unlinkSync, writeSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { randomHex } from '../../base/index.ts';
 import { comparePrecedence, type IndexEntry } from './entry.ts';
-import { fileSource, IndexBody, memorySource, type RowCursor } from './index-body.ts';
+import { IndexBody, memorySource, type RowCursor } from './index-body.ts';
 import { IndexV2Encoder } from './index-writer.ts';
+import { type OpenScratch, ScratchFile } from './scratch-file.ts';
 
 /** An entry that is decoded only when asked for; valid until the next one is taken. */
 export interface Row {
   readonly entry: IndexEntry;
 }
 
+/** Told of each entry that gives way to another one of the same content. */
+export type OnSuperseded = (entry: IndexEntry) => void;
+
 /** Rows of several bodies in key order, one per content: the one that takes precedence. */
-export function* mergeRows(cursors: Iterable<RowCursor>): Generator<RowCursor | Row> {
+export function* mergeRows(
+  cursors: Iterable<RowCursor>,
+  onSuperseded?: OnSuperseded,
+): Generator<RowCursor | Row> {
   const heap: RowCursor[] = [];
   for (const cursor of cursors) if (cursor.next()) push(heap, cursor);
   while (heap.length > 0) {
@@ -26,7 +29,9 @@ export function* mergeRows(cursors: Iterable<RowCursor>): Generator<RowCursor | 
     do {
       advance(heap);
       const { entry } = heap[0] as RowCursor;
-      if (comparePrecedence(entry, best) > 0) best = entry;
+      const isBetter = comparePrecedence(entry, best) > 0;
+      onSuperseded?.(isBetter ? best : entry);
+      if (isBetter) best = entry;
     } while (hasTwin(heap));
     advance(heap);
     yield { entry: best };
@@ -34,8 +39,11 @@ export function* mergeRows(cursors: Iterable<RowCursor>): Generator<RowCursor | 
 }
 
 /** {@link mergeRows}, decoded. */
-export function* mergeEntries(cursors: Iterable<RowCursor>): Generator<IndexEntry> {
-  for (const row of mergeRows(cursors)) yield row.entry;
+export function* mergeEntries(
+  cursors: Iterable<RowCursor>,
+  onSuperseded?: OnSuperseded,
+): Generator<IndexEntry> {
+  for (const row of mergeRows(cursors, onSuperseded)) yield row.entry;
 }
 
 /** Whether another cursor stands at the same key as the first: then one of its children does. */
@@ -77,14 +85,6 @@ function advance(heap: RowCursor[]): void {
   heap[at] = cursor;
 }
 
-/** A file that has no name any more: it goes away with its descriptor, also after SIGKILL. */
-export function openScratchFile(directory: string = tmpdir()): number {
-  const path = join(directory, `longshore-index-${randomHex(8)}`);
-  const descriptor = openSync(path, 'wx+', 0o600);
-  unlinkSync(path);
-  return descriptor;
-}
-
 const CHUNK_BYTES = 1 << 20;
 
 /** Bytes one after the other: held in memory up to a limit, from there on in a scratch file. */
@@ -95,11 +95,13 @@ class SpillingBytes {
   #filled = 0;
   /** Where the chunk begins. */
   #at: number;
-  #file: number | undefined;
+  #file: ScratchFile | undefined;
+  readonly #openScratch: OpenScratch;
 
   /** Leaves room for a header, which comes last. */
-  constructor(headerBytes: number, memoryBytesMax: number) {
+  constructor(headerBytes: number, memoryBytesMax: number, openScratch: OpenScratch) {
     this.#at = headerBytes;
+    this.#openScratch = openScratch;
     this.#memoryBytesMax = memoryBytesMax;
   }
 
@@ -117,18 +119,18 @@ class SpillingBytes {
       this.#full.push(this.#chunk.subarray(0, this.#filled));
       this.#chunk = Buffer.allocUnsafeSlow(CHUNK_BYTES);
     } else {
-      writeSync(this.#file, this.#chunk, 0, this.#filled, this.#at);
+      this.#file.write(this.#chunk.subarray(0, this.#filled), this.#at);
     }
     this.#at += this.#filled;
     this.#filled = 0;
   }
 
   #spill(): void {
-    this.#file = openScratchFile();
+    this.#file = this.#openScratch();
     let at = this.#at;
     for (const bytes of this.#full.reverse()) {
       at -= bytes.length;
-      writeSync(this.#file, bytes, 0, bytes.length, at);
+      this.#file.write(bytes, at);
     }
     this.#full.length = 0;
   }
@@ -139,13 +141,13 @@ class SpillingBytes {
     if (this.#file === undefined) {
       return new IndexBody(memorySource(Buffer.concat([header, ...this.#full, trailer])));
     }
-    writeSync(this.#file, trailer, 0, trailer.length, this.#at);
-    writeSync(this.#file, header, 0, header.length, 0);
-    return new IndexBody(fileSource(this.#file));
+    this.#file.write(trailer, this.#at);
+    this.#file.write(header, 0);
+    return new IndexBody(this.#file.toSource());
   }
 
   discard(): void {
-    if (this.#file !== undefined) closeSync(this.#file);
+    this.#file?.close();
   }
 }
 
@@ -153,9 +155,10 @@ class SpillingBytes {
 export function buildIndexBody(
   rows: Iterable<RowCursor | Row>,
   memoryBytesMax: number,
+  openScratch: OpenScratch = () => new ScratchFile(),
 ): IndexBody | undefined {
   const encoder = new IndexV2Encoder();
-  const out = new SpillingBytes(IndexV2Encoder.headerBytes, memoryBytesMax);
+  const out = new SpillingBytes(IndexV2Encoder.headerBytes, memoryBytesMax, openScratch);
   try {
     let count = 0;
     for (const row of rows) {
@@ -169,7 +172,10 @@ export function buildIndexBody(
         encoder.encode(entry, bytes, offset);
       }
     }
-    if (count === 0) return undefined;
+    if (count === 0) {
+      out.discard();
+      return undefined;
+    }
     return out.finish(encoder.header(), encoder.trailer());
   } catch (error) {
     out.discard();

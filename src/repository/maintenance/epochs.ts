@@ -1,12 +1,13 @@
 import {
+  CodedError,
   formatGoTime,
   mapLimited,
-  randomHex,
   type Nanoseconds,
   unixSeconds,
 } from '../../base/index.ts';
-import { type BlobId, blobId, type BlobMetadata } from '../../blob/index.ts';
+import { blobId, type BlobMetadata, type BlobStorage } from '../../blob/index.ts';
 import {
+  assertEpochsFollow,
   epochBlobs,
   epochMarkerId,
   epochPrefix,
@@ -14,23 +15,17 @@ import {
   lastRangeEpoch,
   loadEpochState,
 } from '../content/epoch-state.ts';
-import { forEachIndexBlob, sealBlob } from '../content/sealed-blob.ts';
-import { CommittedIndex } from '../index/committed-index.ts';
-import type { IndexEntry } from '../index/entry.ts';
-import { encodeIndex } from '../index/index-writer.ts';
-import { protectedPut, type Repository } from '../repository.ts';
+import type { Repository } from '../repository.ts';
+import { writeCompaction } from './compaction.ts';
+import { assertSuperseded } from './hidden-indexes.ts';
 import type { TaskContext, TaskStats } from './task.ts';
 
-/** Entries of one compacted blob. Kopia makes one of up to 16 million; ours are put from memory, so smaller. */
-const SHARD_ENTRIES = 250_000;
-/** What the blobs being merged may take; more goes to scratch files. */
-const INDEX_MEMORY_BYTES = 48 << 20;
 const DELETES_AT_ONCE = 4;
 
 /** Merges the blobs of the oldest settled epoch that is not compacted yet. */
 export async function compactSingleEpoch(context: TaskContext): Promise<TaskStats> {
   const { repository } = context;
-  const state = await loadEpochState(repository.storage);
+  const state = await loadSoundState(repository.storage);
   let epoch = lastRangeEpoch(state) + 1;
   while (state.compacted.has(epoch)) epoch++;
   let count = 0;
@@ -39,7 +34,10 @@ export async function compactSingleEpoch(context: TaskContext): Promise<TaskStat
     const blobs = epochBlobs(state, epoch);
     count = blobs.length;
     bytes = blobs.reduce((sum, { lengthBytes }) => sum + lengthBytes, 0);
-    if (context.apply) await writeCompaction(repository, `xs${epoch}_`, blobs);
+    if (context.apply) {
+      await assertSameInputs(repository.storage, blobs, (again) => epochBlobs(again, epoch));
+      await writeCompaction(repository, `xs${epoch}_`, blobs);
+    }
   }
   return {
     kind: 'compactSingleEpochStats',
@@ -51,7 +49,7 @@ export async function compactSingleEpoch(context: TaskContext): Promise<TaskStat
 export async function advanceEpoch(context: TaskContext): Promise<TaskStats> {
   const { storage, format } = context.repository;
   const parameters = format.parameters.epochParameters;
-  const { writeEpoch, written } = await loadEpochState(storage);
+  const { writeEpoch, written } = await loadSoundState(storage);
   const blobs = written.get(writeEpoch) ?? [];
   const times = blobs.map(({ timestampNs }) => timestampNs);
   const spanNs = times.length === 0 ? 0n : maxOf(times) - minOf(times);
@@ -72,16 +70,19 @@ export async function advanceEpoch(context: TaskContext): Promise<TaskStats> {
 /** Merges a long run of settled epochs into one set. */
 export async function compactRange(context: TaskContext): Promise<TaskStats | undefined> {
   const { repository } = context;
-  const state = await loadEpochState(repository.storage);
+  const state = await loadSoundState(repository.storage);
   const first = lastRangeEpoch(state) + 1;
   const last = state.writeEpoch - 2;
   const { FullCheckpointFrequency } = repository.format.parameters.epochParameters;
   if (last - first < FullCheckpointFrequency) return undefined;
   if (context.apply) {
-    const blobs: BlobMetadata[] = [];
-    for (let epoch = first; epoch <= last; epoch++) {
-      blobs.push(...epochBlobs(state, epoch));
-    }
+    const inputsOf = (of: EpochState): BlobMetadata[] => {
+      const blobs: BlobMetadata[] = [];
+      for (let epoch = first; epoch <= last; epoch++) blobs.push(...epochBlobs(of, epoch));
+      return blobs;
+    };
+    const blobs = inputsOf(state);
+    await assertSameInputs(repository.storage, blobs, inputsOf);
     await writeCompaction(repository, `xr${first}_${last}_`, blobs);
   }
   return {
@@ -93,7 +94,7 @@ export async function compactRange(context: TaskContext): Promise<TaskStats | un
 /** Deletes epoch markers and watermarks that newer ones replace. */
 export async function cleanupMarkers(context: TaskContext): Promise<TaskStats> {
   const { storage } = context.repository;
-  const state = await loadEpochState(storage);
+  const state = await loadSoundState(storage);
   const cutoffNs = (await newestIndexNs(context.repository, state)) - safetyMarginNs(context);
   const markers = state.markers.filter(({ id }) => Number(id.slice(2)) < state.writeEpoch - 1);
   const watermarks = state.watermarks.filter(
@@ -113,7 +114,7 @@ export async function cleanupMarkers(context: TaskContext): Promise<TaskStats> {
 /** Deletes the blobs of writers whose epoch has been compacted long enough ago. */
 export async function deleteSupersededIndexes(context: TaskContext): Promise<TaskStats> {
   const { repository } = context;
-  const state = await loadEpochState(repository.storage);
+  const state = await loadSoundState(repository.storage);
   const cutoffNs = (await newestIndexNs(repository, state)) - safetyMarginNs(context);
   const doomed: BlobMetadata[] = [];
   for await (const blob of repository.storage.listBlobs('xn')) {
@@ -122,6 +123,7 @@ export async function deleteSupersededIndexes(context: TaskContext): Promise<Tas
     const replacedNs = compacted && maxOf(compacted.map(({ timestampNs }) => timestampNs));
     if (replacedNs !== undefined && replacedNs < cutoffNs) doomed.push(blob);
   }
+  if (context.apply) await assertSuperseded(context, doomed);
   await deleteAll(context, doomed);
   return {
     kind: 'cleanupSupersededIndexesStats',
@@ -140,6 +142,25 @@ export async function putWatermark(context: TaskContext, untilNs: Nanoseconds): 
   const seconds = unixSeconds(untilNs);
   if (!context.apply || seconds < watermarkSeconds || seconds <= 0) return;
   await storage.putBlob(blobId(`xw${seconds}`), [Buffer.from('deletion-watermark')]);
+}
+
+/** The state, as long as its markers fit its index blobs. Throws `EPOCH_IMPLAUSIBLE`. */
+async function loadSoundState(storage: BlobStorage): Promise<EpochState> {
+  const state = await loadEpochState(storage);
+  assertEpochsFollow(state);
+  return state;
+}
+
+/** What a compaction lacks is hidden from then on, so its inputs must be those of two listings. Throws `BAD_LISTING`. */
+async function assertSameInputs(
+  storage: BlobStorage,
+  blobs: readonly BlobMetadata[],
+  inputsOf: (state: EpochState) => readonly BlobMetadata[],
+): Promise<void> {
+  const again = new Set(inputsOf(await loadSoundState(storage)).map(({ id }) => id));
+  if (again.size === blobs.length && blobs.every(({ id }) => again.has(id))) return;
+  const text = `two listings of the index blobs in ${storage.displayName} differ; nothing was compacted`;
+  throw new CodedError('BAD_LISTING', text, { retry: 'backoff' });
 }
 
 /** Time by the storage's own clock: its newest index blob; 0 when there is none, so that nothing is old. */
@@ -165,52 +186,6 @@ async function deleteAll(
     signal.throwIfAborted();
     return repository.storage.deleteBlob(id);
   });
-}
-
-/** Merges index blobs into one set of shards; deleted entries are kept. The set counts once it is whole. */
-async function writeCompaction(
-  repository: Repository,
-  prefix: string,
-  blobs: readonly BlobMetadata[],
-): Promise<BlobId[]> {
-  const { storage, codec, format } = repository;
-  const index = new CommittedIndex(INDEX_MEMORY_BYTES, 0);
-  try {
-    await forEachIndexBlob(storage, codec, blobs, (body) => {
-      index.add(body);
-    });
-    const total = countOf(index.entries());
-    const shards = Math.max(1, Math.ceil(total / SHARD_ENTRIES));
-    const suffix = `-s${randomHex(8, repository.random)}-c${shards}`;
-    const written: BlobId[] = [];
-    for (const shard of inShards(index.entries())) {
-      const body = encodeIndex(format.parameters.indexVersion, shard);
-      const { id, bytes } = sealBlob(codec, prefix, suffix, body);
-      await storage.putBlob(id, [bytes], protectedPut(format));
-      written.push(id);
-    }
-    return written;
-  } finally {
-    index.close();
-  }
-}
-
-function* inShards(entries: Iterable<IndexEntry>): Generator<IndexEntry[]> {
-  let shard: IndexEntry[] = [];
-  for (const entry of entries) {
-    shard.push(entry);
-    if (shard.length === SHARD_ENTRIES) {
-      yield shard;
-      shard = [];
-    }
-  }
-  if (shard.length > 0) yield shard;
-}
-
-function countOf(entries: Iterable<IndexEntry>): number {
-  let count = 0;
-  for (const entry of entries) if (entry.contentId) count++;
-  return count;
 }
 
 const maxOf = (times: readonly Nanoseconds[]): Nanoseconds =>

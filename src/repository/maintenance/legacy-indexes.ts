@@ -2,9 +2,12 @@ import { formatGoTime, goJson, type Nanoseconds, unixSeconds } from '../../base/
 import { blobId, type BlobMetadata } from '../../blob/index.ts';
 import { LegacyIndexStore, loadCompactionLogs } from '../content/legacy-index-store.ts';
 import { loadIndexBlobs, sealBlob } from '../content/sealed-blob.ts';
+import type { IndexEntry } from '../index/entry.ts';
+import { IndexBody, memorySource } from '../index/index-body.ts';
 import { encodeIndex } from '../index/index-writer.ts';
 import { mergeEntries } from '../index/merge.ts';
 import { protectedPut } from '../repository.ts';
+import { CompactionSums } from './compaction-sums.ts';
 import type { TaskContext, TaskStats } from './task.ts';
 
 /** Kopia: index_blob_manager_v0.go, defaults of CompactOptions. */
@@ -32,13 +35,28 @@ export async function compactLegacyIndexes(
   const dropBefore = options.dropDeletedBeforeNs;
   if (apply && inputs.length > 0) {
     const bodies = await loadIndexBlobs(storage, codec, inputs);
-    const merged = [...mergeEntries(bodies.map((body) => body.rows()))].filter(
-      ({ deleted, timestampSeconds }) =>
-        !deleted || dropBefore === undefined || timestampSeconds >= unixSeconds(dropBefore),
-    );
+    const sums = new CompactionSums();
+    for (const body of bodies) sums.addInput(body);
+    const drop = (entry: IndexEntry): void => {
+      sums.drop(entry);
+    };
+    const merged: IndexEntry[] = [];
+    for (const entry of mergeEntries(
+      bodies.map((body) => body.rows()),
+      drop,
+    )) {
+      const { deleted, timestampSeconds } = entry;
+      const isKept =
+        !deleted || dropBefore === undefined || timestampSeconds >= unixSeconds(dropBefore);
+      if (isKept) merged.push(entry);
+      else drop(entry);
+    }
+    for (const body of bodies) body.close();
     const outputs: BlobMetadata[] = [];
     if (merged.length > 0) {
       const body = encodeIndex(format.parameters.indexVersion, merged);
+      sums.addOutput(new IndexBody(memorySource(Buffer.from(body))));
+      sums.assertEqual(`of ${inputs.length} index blobs`);
       const { id, bytes } = sealBlob(
         codec,
         'n',

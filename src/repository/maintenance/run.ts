@@ -6,11 +6,12 @@ import {
   MINUTE_NS,
   unixSeconds,
 } from '../../base/index.ts';
+import { assertEpochsFollow, loadEpochState } from '../content/epoch-state.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { clientName, type Repository } from '../repository.ts';
 import { cleanupLogs } from './cleanup-logs.ts';
 import { extendObjectLocks } from './extend-locks.ts';
-import { deleteUnreferencedPacks } from './delete-packs.ts';
+import { deleteUnreferencedPacks, livePacks, ROW_COUNT } from './delete-packs.ts';
 import {
   advanceEpoch,
   cleanupMarkers,
@@ -19,6 +20,7 @@ import {
   deleteSupersededIndexes,
   putWatermark,
 } from './epochs.ts';
+import { assertNotShrunk } from './index-guard.ts';
 import { compactLegacyIndexes } from './legacy-indexes.ts';
 import {
   defaultParameters,
@@ -70,7 +72,8 @@ const CLOCK_SKEW_NS_MAX = 5n * MINUTE_NS;
 
 /**
  * Runs the cycle that is due or asked for.
- * Throws `NOT_MAINTENANCE_OWNER`, `CLOCK_SKEW`, and what the tasks throw; the schedule keeps the failure.
+ * Throws `NOT_MAINTENANCE_OWNER`, `CLOCK_SKEW`, `EPOCH_IMPLAUSIBLE`, `INDEX_SHRUNK`, `INDEX_INCOMPLETE`, `INDEX_HIDDEN`, and what the
+ * tasks throw; the schedule keeps the failure.
  */
 export async function runMaintenance(
   repository: Repository,
@@ -82,11 +85,18 @@ export async function runMaintenance(
   const schedule = await loadSchedule(repository);
   const mode = chooseMode(options.mode, parameters, schedule, repository.clock.nowNs());
   if (mode === 'none') return { mode, dryRun: options.dryRun, tasks: [] };
+  if (repository.format.parameters.epochParameters.Enabled) {
+    assertEpochsFollow(await loadEpochState(repository.storage));
+  }
   const startNs = options.dryRun
     ? repository.clock.nowNs()
     : await announce(repository, parameters, schedule, mode);
   await repository.contents.refresh();
   repository.manifests.invalidate();
+  // Before the collection marks what an index without its newest blobs does not reach.
+  assertNotShrunk(repository.contents.rowCount, countedRows(repository, schedule));
+  // Merges the contents of manifests when they are many.
+  if (!options.dryRun) await repository.flush();
   const cycle = new Cycle(
     {
       repository,
@@ -120,8 +130,11 @@ function chooseMode(
   nowNs: Nanoseconds,
 ): 'none' | 'quick' | 'full' {
   if (asked !== 'auto') return asked;
-  if (full.enabled && nowNs >= schedule.nextFullNs) return 'full';
-  return quick.enabled && nowNs >= schedule.nextQuickNs ? 'quick' : 'none';
+  // Further away than an interval: booked while the clock was ahead.
+  const isDue = (nextNs: Nanoseconds, interval: number): boolean =>
+    nowNs >= nextNs || nextNs > nowNs + BigInt(interval) + CLOCK_SKEW_NS_MAX;
+  if (full.enabled && isDue(schedule.nextFullNs, full.interval)) return 'full';
+  return quick.enabled && isDue(schedule.nextQuickNs, quick.interval) ? 'quick' : 'none';
 }
 
 /** Books the next runs, and learns the storage's time from the blob that says so. */
@@ -144,6 +157,19 @@ async function announce(
   throw new CodedError('CLOCK_SKEW', `${text}; set the clock right`);
 }
 
+/** How many rows the index had when packs were deleted last; undefined when that was not by us. */
+function countedRows({ format }: Repository, { runs }: Schedule): number | undefined {
+  const tasks = ['full-delete-blobs', 'quick-delete-blobs'];
+  // In format 1 it takes rows away.
+  if (!format.parameters.epochParameters.Enabled) tasks.push('full-drop-deleted-content');
+  const newest = tasks
+    .flatMap((task) => (runs.get(task) ?? []).find(({ success }) => success) ?? [])
+    .reduce((a: TaskRun | undefined, b) => (a && a.endNs > b.endNs ? a : b), undefined);
+  const [extra] = Array.isArray(newest?.extra) ? (newest.extra as unknown[]) : [];
+  const count = (extra as { data?: Record<string, unknown> } | undefined)?.data?.[ROW_COUNT];
+  return typeof count === 'number' ? count : undefined;
+}
+
 type Task = (context: TaskContext) => Promise<TaskStats | undefined>;
 
 /** One run: tasks in Kopia's order, each written to the schedule. */
@@ -152,6 +178,8 @@ class Cycle {
   readonly #context: TaskContext;
   readonly #parameters: MaintenanceParameters;
   readonly #schedule: Schedule;
+  /** Packs with contents that were not deleted before the index was last read anew. */
+  #livePacks: ReadonlySet<string> = new Set();
 
   constructor(context: TaskContext, parameters: MaintenanceParameters, schedule: Schedule) {
     this.#context = context;
@@ -217,6 +245,14 @@ class Cycle {
 
   async #dropDeleted(untilNs: Nanoseconds | undefined): Promise<void> {
     const task = 'full-drop-deleted-content';
+    this.#livePacks = livePacks(this.#context.repository);
+    const lastFailed = ['full-delete-blobs', 'delete-superseded-epoch-indexes'].some(
+      (each) => this.#schedule.runs.get(each)?.[0]?.success === false,
+    );
+    if (lastFailed) {
+      this.#skip(task, 'the last run refused to delete: what is marked deleted stays in the index');
+      return;
+    }
     if (untilNs === undefined) {
       this.#skip(task, 'two garbage collections with enough time between them are needed first');
       return;
@@ -254,7 +290,11 @@ class Cycle {
       this.#skip(task, 'readers may still use the packs of the last rewrite');
       return;
     }
-    await this.#run(task, (context) => deleteUnreferencedPacks(context, prefixes));
+    const earlierRowCount = countedRows(repository, this.#schedule);
+    const kept = this.#livePacks;
+    await this.#run(task, (context) =>
+      deleteUnreferencedPacks(context, { prefixes, earlierRowCount, kept }),
+    );
   }
 
   /** A rewrite makes orphans that wait for deletion: the next one comes after it. */
@@ -266,7 +306,10 @@ class Cycle {
   }
 
   #successful(task: string): TaskRun[] {
-    return (this.#schedule.runs.get(task) ?? []).filter(({ success }) => success);
+    // What ended in the future was run while the clock was ahead.
+    const latest = this.#context.repository.clock.nowNs() + CLOCK_SKEW_NS_MAX;
+    const runs = this.#schedule.runs.get(task) ?? [];
+    return runs.filter(({ success, endNs }) => success && endNs <= latest);
   }
 
   #lastEnd(...tasks: string[]): Nanoseconds {

@@ -18,6 +18,8 @@ const AAD = Buffer.from('maintenance');
 const PURPOSE = 'maintenance schedule';
 /** Kopia: repo/maintenance/maintenance_schedule.go. */
 const RUNS_MAX = 50;
+/** 50 runs of some 20 tasks, with their statistics: 0.5 MiB. */
+const SCHEDULE_BYTES_MAX = 16 << 20;
 
 export interface TaskRun {
   readonly startNs: Nanoseconds;
@@ -57,7 +59,9 @@ function scheduleKey({ format }: Repository): Uint8Array {
 export async function loadSchedule(repository: Repository): Promise<Schedule> {
   let sealed: Uint8Array;
   try {
-    sealed = await repository.storage.getBlob(SCHEDULE_BLOB);
+    sealed = await repository.storage.getBlob(SCHEDULE_BLOB, {
+      lengthMax: SCHEDULE_BYTES_MAX,
+    });
   } catch (error) {
     if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
     return { nextFullNs: GO_ZERO_TIME_NS, nextQuickNs: GO_ZERO_TIME_NS, runs: new Map() };

@@ -6,6 +6,7 @@ import {
   CodedError,
   formatGoTime,
   goJson,
+  HOUR_NS,
   isCode,
   mapLimited,
   type Nanoseconds,
@@ -52,6 +53,11 @@ const DECODED_BYTES_MAX = 512 << 20;
 const READS_MAX = 8;
 /** Kopia merges manifest contents when it finds this many (repo/manifest/manifest_manager.go). */
 const COMPACT_AT = 16;
+/**
+ * A merge keeps deletions that are younger. Another client that merges at the same time may not have seen the
+ * deletion yet, and what it writes would bring the manifest back. Kopia keeps none. Our choice.
+ */
+const DELETIONS_KEPT_NS = 7n * 24n * HOUR_NS;
 const LABEL_TYPE = 'type';
 
 /** Decodes one `m` content. Throws `BAD_MANIFEST`. */
@@ -88,6 +94,7 @@ export class ManifestManager {
   #committed: Map<string, StoredEntry> | undefined;
   #committedContents: ContentId[] = [];
   readonly #pending = new Map<string, StoredEntry>();
+  #isCompacting = false;
 
   constructor(contents: ContentManager, clock: Clock, random: RandomBytes) {
     this.#contents = contents;
@@ -127,7 +134,10 @@ export class ManifestManager {
   }
 
   #add(entry: Omit<StoredEntry, 'modified' | 'modifiedNs'>): void {
-    const modifiedNs = this.#clock.nowNs();
+    // Later than what it replaces, also after the clock was set back: the later one wins.
+    const before = this.#pending.get(entry.id) ?? this.#committed?.get(entry.id);
+    const now = this.#clock.nowNs();
+    const modifiedNs = before && before.modifiedNs >= now ? before.modifiedNs + 1n : now;
     this.#pending.set(entry.id, { ...entry, modified: formatGoTime(modifiedNs), modifiedNs });
   }
 
@@ -149,16 +159,35 @@ export class ManifestManager {
     this.#committed = undefined;
   }
 
-  /** Merges all manifest contents into one when they are many; returns whether it did. */
+  /**
+   * Merges the manifest contents that an index names into one when they are many; returns whether it did, and then the
+   * contents want a flush. Safe beside other writers: only those are marked deleted whose manifests the new one
+   * holds, and it is durable before they are.
+   */
   async compact(): Promise<boolean> {
-    const committed = await this.#load();
-    if (this.#committedContents.length < COMPACT_AT) return false;
-    const old = this.#committedContents;
-    const live = [...committed.values()].filter((entry) => !entry.deleted);
-    const written = live.length > 0 ? await this.#write(live) : undefined;
-    for (const id of old) if (id !== written) this.#contents.setDeleted(id, true);
-    this.#committedContents = written ? [written] : [];
-    return true;
+    if (this.#isCompacting || this.#committedContents.length < COMPACT_AT) return false;
+    this.#isCompacting = true;
+    try {
+      // What was loaded at the start of a long run may be days old.
+      await this.#contents.refreshIfOld();
+      const { entries, ids } = await this.#readAll();
+      if (ids.length < COMPACT_AT) return false;
+      const oldestNs = this.#clock.nowNs() - DELETIONS_KEPT_NS;
+      const kept = [...entries.values()].filter(
+        (entry) => !entry.deleted || entry.modifiedNs > oldestNs,
+      );
+      const written = kept.length > 0 ? await this.#write(kept) : undefined;
+      for (const id of ids) {
+        // Somebody else may have merged it meanwhile.
+        if (id !== written && this.#contents.has(id)) this.#contents.setDeleted(id, true);
+      }
+      const merged = new Set(ids.filter((id) => id !== written));
+      this.#committedContents = this.#committedContents.filter((id) => !merged.has(id));
+      if (this.#committed) for (const entry of entries.values()) keepLatest(this.#committed, entry);
+      return true;
+    } finally {
+      this.#isCompacting = false;
+    }
   }
 
   async #write(entries: readonly StoredEntry[]): Promise<ContentId> {
@@ -186,15 +215,20 @@ export class ManifestManager {
   }
 
   async #loadAll(): Promise<Map<string, StoredEntry>> {
+    const { entries, ids } = await this.#readAll();
+    this.#committedContents = ids;
+    return entries;
+  }
+
+  async #readAll(): Promise<{ entries: Map<string, StoredEntry>; ids: ContentId[] }> {
     const ids = Array.from(this.#contents.entries({ prefix: 'm' }))
       .filter((entry) => !entry.deleted)
       .map((entry) => entry.contentId);
-    const all = new Map<string, StoredEntry>();
+    const entries = new Map<string, StoredEntry>();
     await mapLimited(ids, READS_MAX, async (id) => {
-      for (const entry of await this.#loadContent(id)) keepLatest(all, entry);
+      for (const entry of await this.#loadContent(id)) keepLatest(entries, entry);
     });
-    this.#committedContents = ids;
-    return all;
+    return { entries, ids };
   }
 
   async #loadContent(id: ContentId): Promise<StoredEntry[]> {

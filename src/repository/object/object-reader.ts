@@ -81,18 +81,28 @@ async function readIndirect(
   return decoder.finish();
 }
 
-/** Every content that an object needs: its data, and the indexes above them. The first one names the object. */
-export async function listIndexContents(
+/**
+ * Calls back for every content that an object needs: the indexes above, then the data. The first one names the object.
+ * Waits for what the callback returns. Throws `CONTENT_NOT_FOUND` or `DAMAGED_BLOB` when an index cannot be read.
+ */
+export async function visitContents(
   contents: ContentManager,
   id: ObjectId,
-): Promise<ContentId[]> {
+  visit: (id: ContentId) => Promise<void> | void,
+): Promise<void> {
   const { indirections, contentId } = parseObjectId(id);
-  if (indirections === 0) return [contentId];
-  const index = indexObjectOf(id);
-  const own = await listIndexContents(contents, index);
-  const entries = await readIndirect(contents, id);
-  const below = await Promise.all(entries.map((entry) => listIndexContents(contents, entry.id)));
-  return [...own, ...below.flat()];
+  if (indirections === 0) {
+    await visit(contentId);
+    return;
+  }
+  await visitContents(contents, indexObjectOf(id), visit);
+  for (const entry of await readIndirect(contents, id)) {
+    const child = parseObjectId(entry.id);
+    // A volume has millions of pieces, and nearly all are contents by themselves.
+    const waiting =
+      child.indirections > 0 ? visitContents(contents, entry.id, visit) : visit(child.contentId);
+    if (waiting) await waiting;
+  }
 }
 
 /** Bytes of one piece. */

@@ -26,14 +26,64 @@ export async function writeObject(
   parts: Iterable<Uint8Array>,
   options: WriteObjectOptions,
 ): Promise<ObjectId> {
-  const entries: IndirectEntry[] = [];
-  let start = 0;
-  for (const chunk of chunksOf(parts, options.splitter)) {
-    const id = await writeChunk(contents, chunk, options);
-    entries.push({ start, length: chunk.length, id, count: 1 });
-    start += chunk.length;
+  const writer = new ObjectWriter(contents, options);
+  for (const part of parts) await writer.push(part);
+  return writer.finish();
+}
+
+/** The same, part by part as they come: one chunk at most is held. One call at a time. */
+export class ObjectWriter {
+  readonly #contents: ContentManager;
+  readonly #options: WriteObjectOptions;
+  readonly #chunker: Chunker;
+  readonly #entries: IndirectEntry[] = [];
+  #start = 0;
+
+  constructor(contents: ContentManager, options: WriteObjectOptions) {
+    this.#contents = contents;
+    this.#options = options;
+    this.#chunker = new Chunker(options.splitter);
   }
-  return finishObject(contents, entries, options);
+
+  async push(part: Uint8Array): Promise<void> {
+    for (const chunk of this.#chunker.push(part)) await this.#write(chunk);
+  }
+
+  async finish(): Promise<ObjectId> {
+    for (const chunk of this.#chunker.finish()) await this.#write(chunk);
+    return finishObject(this.#contents, this.#entries, this.#options);
+  }
+
+  /** What was pushed so far. No call of {@link push} may be under way. */
+  mark(): ObjectMark {
+    return { pieces: [...this.#entries], start: this.#start, rest: this.#chunker.rest() };
+  }
+
+  async #write(chunk: Uint8Array): Promise<void> {
+    const id = await writeChunk(this.#contents, chunk, this.#options);
+    this.#entries.push({ start: this.#start, length: chunk.length, id, count: 1 });
+    this.#start += chunk.length;
+  }
+}
+
+/** What an {@link ObjectWriter} was given up to some moment: pieces that are stored, and bytes that are not. */
+export interface ObjectMark {
+  readonly pieces: readonly IndirectEntry[];
+  readonly start: number;
+  readonly rest: Uint8Array;
+}
+
+/** An object of what was marked and a tail of some few MiB at most; the writer itself goes on. */
+export async function writeMarked(
+  contents: ContentManager,
+  { pieces, start, rest }: ObjectMark,
+  tail: Uint8Array,
+  options: WriteObjectOptions,
+): Promise<ObjectId> {
+  const chunk = Buffer.concat([rest, tail]);
+  const id = await writeChunk(contents, chunk, options);
+  const last = { start, length: chunk.length, id, count: 1 };
+  return finishObject(contents, [...pieces, last], options);
 }
 
 /** The id of an object made of these pieces: the one piece itself, or an index above them. */
@@ -56,31 +106,47 @@ export async function finishObject(
 }
 
 /** Chunks of a stream, which is never empty of them: no bytes are one empty chunk. */
-function* chunksOf(parts: Iterable<Uint8Array>, spec: SplitterSpec): Generator<Uint8Array> {
-  let splitter: Splitter | undefined;
-  let open: Uint8Array[] = [];
-  let openStart = 0;
-  let end = 0;
-  const cutAt = (cut: number): Uint8Array => {
-    const bytes = open.length === 1 ? (open[0] as Uint8Array) : Buffer.concat(open);
-    open = [bytes.subarray(cut - openStart)];
-    const chunk = bytes.subarray(0, cut - openStart);
-    openStart = cut;
-    return chunk;
-  };
-  for (const part of parts) {
-    open.push(part);
-    end += part.length;
-    // Most objects end before they could be cut.
-    if (!splitter && end < spec.minBytes) continue;
-    const unseen = splitter ? [part] : open;
-    splitter ??= createSplitter(spec);
-    const cuts: number[] = [];
-    for (const bytes of unseen) cuts.push(...splitter.push(bytes));
-    for (const cut of cuts) yield cutAt(cut);
+class Chunker {
+  readonly #spec: SplitterSpec;
+  #splitter: Splitter | undefined;
+  #open: Uint8Array[] = [];
+  #openStart = 0;
+  #end = 0;
+
+  constructor(spec: SplitterSpec) {
+    this.#spec = spec;
   }
-  for (const cut of splitter?.finish() ?? []) yield cutAt(cut);
-  if (end > openStart || end === 0) yield cutAt(end);
+
+  *push(part: Uint8Array): Generator<Uint8Array> {
+    this.#open.push(part);
+    this.#end += part.length;
+    // Most objects end before they could be cut.
+    if (!this.#splitter && this.#end < this.#spec.minBytes) return;
+    const unseen = this.#splitter ? [part] : this.#open;
+    this.#splitter ??= createSplitter(this.#spec);
+    const cuts: number[] = [];
+    for (const bytes of unseen) cuts.push(...this.#splitter.push(bytes));
+    for (const cut of cuts) yield this.#cutAt(cut);
+  }
+
+  *finish(): Generator<Uint8Array> {
+    for (const cut of this.#splitter?.finish() ?? []) yield this.#cutAt(cut);
+    if (this.#end > this.#openStart || this.#end === 0) yield this.#cutAt(this.#end);
+  }
+
+  /** What no chunk holds yet; the bytes are the caller's. */
+  rest(): Uint8Array {
+    return Buffer.concat(this.#open);
+  }
+
+  #cutAt(cut: number): Uint8Array {
+    const [only] = this.#open;
+    const bytes = only && this.#open.length === 1 ? only : Buffer.concat(this.#open);
+    const chunk = bytes.subarray(0, cut - this.#openStart);
+    this.#open = [bytes.subarray(cut - this.#openStart)];
+    this.#openStart = cut;
+    return chunk;
+  }
 }
 
 async function writeChunk(

@@ -1,11 +1,17 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, isCode } from '../../base/index.ts';
+import { Glob, type GlobElement } from './glob.ts';
 
 /** A gitignore-like rule as Kopia reads it (internal/wcmatch, v0.23.1). */
 export interface IgnorePattern {
   readonly negated: boolean;
+  /** It takes a multiple of the time of others: it has several stars, or sets and a star. */
+  readonly isCostly: boolean;
   /** `path` begins with `/`, the root of the snapshot. True when the rule applies: ignore, or keep if negated. */
   applies(path: string, isDirectory: boolean): boolean;
 }
+
+/** Longer rules are refused: no path that Linux can open is longer, and time and memory grow with it. */
+export const PATTERN_CHARS_MAX = 4096;
 
 /** Class names of `[:name:]`. */
 const CLASSES: Record<string, string> = {
@@ -23,19 +29,38 @@ const CLASSES: Record<string, string> = {
   upper: '\\p{Lu}',
   xdigit: 'A-Fa-f\\p{Nd}',
 };
+/** Longer names of classes are not looked at: none has more letters. */
+const CLASS_CHARS_MAX = 64;
+const NEVER = /(?!)/u;
 
-function bad(pattern: string, what: string): CodedError {
-  return new CodedError('BAD_IGNORE_PATTERN', `ignore pattern "${pattern}" is not valid: ${what}`);
+/** What is wrong, in words that repeat nothing of the pattern: it may come from a file that is not ours to show. */
+function bad(what: string): CodedError {
+  return new CodedError('BAD_IGNORE_PATTERN', what);
 }
+const BACKSLASH_AT_END = 'it ends in a backslash; write "\\\\" for one';
 
 const quote = (char: string): string => char.replace(/[\\^$.*+?()[\]{}|/]/, '\\$&');
 const quoteInSet = (char: string): string => (char === '-' ? '\\-' : quote(char));
 
 /**
- * Parses one rule. `baseDirectory`: where it was found, '' for the root, else `/sub/dir`.
+ * Parses one rule of a policy. `baseDirectory`: where it was found, '' for the root, else `/sub/dir`.
  * Throws `BAD_IGNORE_PATTERN`.
  */
 export function parseIgnorePattern(text: string, baseDirectory: string): IgnorePattern {
+  try {
+    return parseRule(text, baseDirectory);
+  } catch (cause) {
+    if (!isCode(cause, 'BAD_IGNORE_PATTERN')) throw cause;
+    const shown = text.length > 200 ? `${text.slice(0, 200)}...` : text;
+    const message = `ignore pattern "${shown}" is not valid: ${cause.message}`;
+    throw new CodedError('BAD_IGNORE_PATTERN', message, { cause });
+  }
+}
+
+function parseRule(text: string, baseDirectory: string): IgnorePattern {
+  if (text.length > PATTERN_CHARS_MAX) {
+    throw bad(`it is longer than ${PATTERN_CHARS_MAX} characters`);
+  }
   const trimmed = text.length > 2 && text.at(-2) !== '\\' ? text.trim() : text;
   let pattern = trimmed.trimStart();
   const negated = pattern.startsWith('!');
@@ -44,90 +69,137 @@ export function parseIgnorePattern(text: string, baseDirectory: string): IgnoreP
   if (directoryOnly) pattern = pattern.slice(0, -1);
   const rooted = pattern.startsWith('/');
   const anywhere = !rooted && !pattern.includes('/') && pattern !== '**';
-  const start = anywhere
-    ? '(?:.*/|/)'
-    : rooted || (pattern === '**' && baseDirectory === '')
-      ? ''
-      : '/';
   const base = baseDirectory === '/' ? '' : baseDirectory;
-  const prefix = [...base].map(quote).join('');
-  const matcher = new RegExp(`^${prefix}${start}${translate(pattern)}$`, 'su');
+  const slash: GlobElement = { kind: 'char', char: '/' };
+  const start: GlobElement[] = anywhere
+    ? [{ kind: 'all' }, slash]
+    : rooted || (pattern === '**' && baseDirectory === '')
+      ? []
+      : [slash];
+  const { isCostly, matches } = matcherOf([...start, ...parseElements(pattern)]);
   return {
     negated,
-    applies: (path, isDirectory) => (isDirectory || !directoryOnly) && matcher.test(path),
+    isCostly,
+    applies: (path, isDirectory) =>
+      (isDirectory || !directoryOnly) &&
+      path.startsWith(base) &&
+      matches(base === '' ? path : path.slice(base.length)),
   };
 }
 
-function translate(pattern: string): string {
+/**
+ * A regular expression is quickest, and its time is bounded by the length of the text times that of the pattern
+ * where one star at most can go back (`all` in front of it only stops at slashes). All else is a {@link Glob}.
+ */
+function matcherOf(elements: readonly GlobElement[]): {
+  isCostly: boolean;
+  matches: (text: string) => boolean;
+} {
+  const [first] = elements;
+  const rest = first?.kind === 'all' ? elements.slice(1) : elements;
+  const open = rest.filter(({ kind }) => kind !== 'char' && kind !== 'one');
+  const isSimple = open.length === 0 || (open.length === 1 && open[0]?.kind === 'star');
+  if (!isSimple) {
+    const glob = new Glob(elements);
+    return { isCostly: true, matches: (text) => glob.matches(text) };
+  }
+  const source = elements.map((element) => {
+    if (element.kind === 'char') return quote(element.char);
+    if (element.kind === 'one') return '[^/]';
+    return element.kind === 'star' ? '[^/]*' : '.*';
+  });
+  const expression = new RegExp(`^${source.join('')}$`, 'su');
+  return { isCostly: false, matches: (text) => expression.test(text) };
+}
+
+function parseElements(pattern: string): GlobElement[] {
   const chars = [...pattern];
-  let out = '';
+  const elements: GlobElement[] = [];
   for (let at = 0; at < chars.length; at++) {
     const char = chars[at] as string;
     if (char === '\\') {
       const next = chars[++at];
-      if (next === undefined) throw bad(pattern, 'it ends in a backslash; write "\\\\" for one');
-      out += quote(next);
+      if (next === undefined) throw bad(BACKSLASH_AT_END);
+      elements.push({ kind: 'char', char: next });
     } else if (char === '?') {
-      out += '[^/]';
+      elements.push({ kind: 'one' });
     } else if (char === '*') {
       const first = at;
       while (chars[at + 1] === '*') at++;
       const before = chars[first - 1];
       const after = chars[at + 1];
       const whole = before === undefined || before === '/';
-      if (at === first || !whole || (after !== '/' && after !== undefined)) out += '[^/]*';
-      else if (after === undefined) out += '.*';
-      else {
+      if (at === first || !whole || (after !== '/' && after !== undefined)) {
+        elements.push({ kind: 'star' });
+      } else if (after === undefined) {
+        elements.push({ kind: 'all' });
+      } else {
         // Also no directory at all lies between: the slash belongs to it.
-        out += '(?:.*/)?';
+        elements.push({ kind: 'directories' });
         at++;
       }
     } else if (char === '[') {
-      const [set, end] = translateSet(pattern, chars, at + 1);
-      out += set;
+      const [members, end] = parseSet(chars, at + 1);
+      elements.push({ kind: 'set', members });
       at = end;
     } else {
-      out += quote(char);
+      elements.push({ kind: 'char', char });
     }
   }
-  return out;
+  return elements;
 }
 
-function translateSet(pattern: string, chars: string[], start: number): [string, number] {
+/** The name in `[:name:]` when one begins here. */
+function classNameAt(chars: readonly string[], at: number): string | undefined {
+  if (chars[at] !== '[' || chars[at + 1] !== ':') return undefined;
+  const text = chars.slice(at, at + CLASS_CHARS_MAX).join('');
+  return /^\[:(\w+):\]/.exec(text)?.[1];
+}
+
+function parseSet(chars: readonly string[], start: number): [members: RegExp, end: number] {
   let at = start;
   const negated = chars[at] === '!';
   if (negated) at++;
-  let set = '';
+  const parts: string[] = [];
   for (; chars[at] !== ']'; at++) {
-    const named = /^\[:(\w+):\]/.exec(chars.slice(at).join(''));
+    const named = classNameAt(chars, at);
     let char = chars[at];
-    if (char === undefined) throw bad(pattern, 'a "[" has no "]"');
-    if (named) {
-      const members = CLASSES[(named[1] ?? '').toLowerCase()];
-      if (members === undefined) throw bad(pattern, `there is no class "${named[0]}"`);
-      set += members;
-      at += named[0].length - 1;
+    if (char === undefined) throw bad('a "[" has no "]"');
+    if (named !== undefined) {
+      const members = CLASSES[named.toLowerCase()];
+      if (members === undefined) throw bad('a "[:class:]" has an unknown name');
+      parts.push(members);
+      at += named.length + 3;
       continue;
     }
     if (char === '\\') char = chars[++at];
-    if (char === undefined) throw bad(pattern, 'it ends in a backslash; write "\\\\" for one');
-    set += quoteInSet(char);
+    if (char === undefined) throw bad(BACKSLASH_AT_END);
+    parts.push(quoteInSet(char));
     if (chars[at + 1] === '-' && chars[at + 2] !== ']' && chars[at + 2] !== undefined) {
       const last = chars[at + 2] === '\\' ? at + 3 : at + 2;
       const end = chars[last];
-      if (end === undefined) throw bad(pattern, 'it ends in a backslash; write "\\\\" for one');
-      if (end < char) throw bad(pattern, `the range ${char}-${end} is reversed`);
-      set += `-${quoteInSet(end)}`;
+      if (end === undefined) throw bad(BACKSLASH_AT_END);
+      if (end < char) throw bad('a range in "[...]" is reversed');
+      parts.push(`-${quoteInSet(end)}`);
       at = last;
     }
   }
-  return [set === '' ? '(?!)' : `[${negated ? '^' : ''}${set}]`, at];
+  const set = parts.join('');
+  return [set === '' ? NEVER : new RegExp(`^[${negated ? '^' : ''}${set}]$`, 'su'), at];
 }
 
-/** Rules of an ignore file: one a line, `#` comments and blank lines left out. */
+/**
+ * Rules of an ignore file: one a line, `#` comments and blank lines left out. Throws `BAD_IGNORE_PATTERN` with the
+ * number of the line and nothing of what stands in it: the file may not be the reader's.
+ */
 export function parseIgnoreFile(text: string, baseDirectory: string): IgnorePattern[] {
-  return text
-    .split(/\r?\n/)
-    .filter((line) => line.trim() !== '' && !line.startsWith('#'))
-    .map((line) => parseIgnorePattern(line, baseDirectory));
+  return text.split(/\r?\n/).flatMap((line, i) => {
+    if (line.trim() === '' || line.startsWith('#')) return [];
+    try {
+      return parseRule(line, baseDirectory);
+    } catch (cause) {
+      if (!isCode(cause, 'BAD_IGNORE_PATTERN')) throw cause;
+      throw bad(`line ${i + 1} is not a rule: ${cause.message}`);
+    }
+  });
 }

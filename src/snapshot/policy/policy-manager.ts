@@ -94,23 +94,29 @@ export async function loadPolicyTree(
   source: SourceInfo,
 ): Promise<PolicyTree> {
   const policies = await listPolicies(repository);
-  const find = (target: PolicyTarget): Policy | undefined =>
-    policies.findLast(
-      ({ target: other }) =>
-        other.host === target.host &&
-        other.userName === target.userName &&
-        other.path === target.path,
-    )?.policy;
-  let effective: Policy | undefined;
-  for (const target of inheritance(source)) {
-    const policy = find(target);
-    if (!policy) continue;
-    effective = effective ? mergePolicies(effective, policy) : policy;
-    if (policy.noParent) break;
-  }
-  const root = effective ? mergePolicies(effective, DEFAULT_POLICY) : DEFAULT_POLICY;
-  return new PolicyTree(root, definedBelow(policies, source));
+  return new PolicyTree(effectivePolicies(policies)(source), definedBelow(policies, source));
 }
+
+/** What holds at the root of any source, from policies that were listed once. */
+export function effectivePolicies(
+  policies: readonly StoredPolicy[],
+): (source: SourceInfo) => Policy {
+  // Of two for one target the later one holds.
+  const byTarget = new Map(policies.map(({ target, policy }) => [keyOf(target), policy]));
+  return (source) => {
+    let effective: Policy | undefined;
+    for (const target of inheritance(source)) {
+      const policy = byTarget.get(keyOf(target));
+      if (!policy) continue;
+      effective = effective ? mergePolicies(effective, policy) : policy;
+      if (policy.noParent) break;
+    }
+    return effective ? mergePolicies(effective, DEFAULT_POLICY) : DEFAULT_POLICY;
+  };
+}
+
+const keyOf = ({ host, userName, path }: PolicyTarget): string =>
+  JSON.stringify([host, userName, path]);
 
 function inheritance({ host, userName, path }: SourceInfo): PolicyTarget[] {
   const paths: string[] = [];

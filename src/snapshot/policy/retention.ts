@@ -5,7 +5,6 @@ import type { Policy } from './policy.ts';
 /** Incomplete snapshots younger than this are kept, and the first few in any case (Kopia: retention_policy.go). */
 const INCOMPLETE_KEPT_NS = 4n * HOUR_NS;
 const INCOMPLETE_KEPT_MIN = 3;
-const YEAR_NS = 365n * 24n * HOUR_NS;
 
 interface Period {
   readonly kind: string;
@@ -45,12 +44,14 @@ function back(ns: Nanoseconds, years: number, months: number, days: number): Nan
     : -(2n ** 62n);
 }
 
-function periodsOf(retention: Policy['retention'], newestNs: Nanoseconds): Period[] {
+function periodsOf(retention: Policy['retention'], baseNs: Nanoseconds): Period[] {
   const { keepLatest, keepHourly, keepDaily, keepWeekly, keepMonthly, keepAnnual } = retention;
   const all = [keepLatest, keepHourly, keepDaily, keepWeekly, keepMonthly, keepAnnual];
   const none = all.every((keep) => !keep);
-  const cutoff = (keep: number | undefined, at: (keep: number) => Nanoseconds): Nanoseconds =>
-    keep === undefined ? newestNs + YEAR_NS : at(keep);
+  const cutoff = (
+    keep: number | undefined,
+    at: (keep: number) => Nanoseconds,
+  ): Nanoseconds | undefined => (keep === undefined ? undefined : at(keep));
   return [
     {
       kind: 'latest',
@@ -61,47 +62,72 @@ function periodsOf(retention: Policy['retention'], newestNs: Nanoseconds): Perio
     {
       kind: 'annual',
       keep: keepAnnual,
-      cutoffNs: cutoff(keepAnnual, (n) => back(newestNs, n, 0, 0)),
+      cutoffNs: cutoff(keepAnnual, (n) => back(baseNs, n, 0, 0)),
       idOf: (ns) => iso(ns).slice(0, 4),
     },
     {
       kind: 'monthly',
       keep: keepMonthly,
-      cutoffNs: cutoff(keepMonthly, (n) => back(newestNs, 0, n, 0)),
+      cutoffNs: cutoff(keepMonthly, (n) => back(baseNs, 0, n, 0)),
       idOf: (ns) => iso(ns).slice(0, 7),
     },
     {
       kind: 'weekly',
       keep: keepWeekly,
-      cutoffNs: cutoff(keepWeekly, (n) => back(newestNs, 0, 0, 7 * n)),
+      cutoffNs: cutoff(keepWeekly, (n) => back(baseNs, 0, 0, 7 * n)),
       idOf: isoWeek,
     },
     {
       kind: 'daily',
       keep: keepDaily,
-      cutoffNs: cutoff(keepDaily, (n) => back(newestNs, 0, 0, n)),
+      cutoffNs: cutoff(keepDaily, (n) => back(baseNs, 0, 0, n)),
       idOf: (ns) => iso(ns).slice(0, 10),
     },
     {
       kind: 'hourly',
       keep: keepHourly,
-      cutoffNs: cutoff(keepHourly, (n) => newestNs - BigInt(n) * HOUR_NS),
+      cutoffNs: cutoff(keepHourly, (n) => baseNs - BigInt(n) * HOUR_NS),
       idOf: (ns) => iso(ns).slice(0, 13),
     },
   ];
 }
 
-/** Why each snapshot of one source is kept, by id; an empty list means it has expired unless pinned. */
+/** When and for whom retention is looked at. */
+export interface RetentionMoment {
+  /** What the clock says. Snapshots that start later are kept, and the policy does not count them. */
+  readonly nowNs: Nanoseconds;
+  /** The snapshot that was just stored: never the one to go, even if its clock was behind. */
+  readonly justMade?: string;
+}
+
+/** Why a snapshot is kept that was made by a clock which was ahead. */
+const AHEAD = 'ahead-of-clock';
+const JUST_MADE = 'just-made';
+
+/** In the order that Kopia lists reasons in; by it two reasons of one snapshot are the same text for both. */
+const REASON_ORDER = ['latest', 'hourly', 'daily', 'weekly', 'monthly', 'annual'];
+const rankOf = (reason: string): number => REASON_ORDER.indexOf(reason.split('-')[0] ?? '');
+
+/**
+ * Why each snapshot of one source is kept, by id; an empty list means it has expired unless pinned. The reasons are
+ * Kopia's (snapshot/policy/retention_policy.go). With a `moment`, clocks that jumped cost no snapshots: what starts in the
+ * future takes nobody's place, and age counts from the second newest snapshot, so that a single wrong time ends no period.
+ */
 export function retentionReasons(
   snapshots: readonly Snapshot[],
   retention: Policy['retention'],
+  moment?: RetentionMoment,
 ): Map<string, string[]> {
-  const newestFirst = snapshots.toSorted((a, b) => (a.startTimeNs > b.startTimeNs ? -1 : 1));
-  const newestNs = newestFirst.find(({ incomplete }) => !incomplete)?.startTimeNs ?? 0n;
-  const periods = periodsOf(retention, newestNs);
+  const reasons = new Map<string, string[]>();
+  const isAhead = ({ startTimeNs }: Snapshot): boolean =>
+    moment !== undefined && startTimeNs > moment.nowNs;
+  for (const { id } of snapshots.filter(isAhead)) reasons.set(id, [AHEAD]);
+  const newestFirst = snapshots.filter((each) => !isAhead(each)).sort(compareNewest);
+  const [newest, second] = newestFirst.filter(({ incomplete }) => !incomplete);
+  const base = moment && second ? second : newest;
+  const periods = periodsOf(retention, base?.startTimeNs ?? 0n);
   const seen = new Set<string>();
   const counters = new Map<string, number>();
-  const reasons = new Map<string, string[]>();
   newestFirst.forEach((snapshot, position) => {
     const kept: string[] = [];
     reasons.set(snapshot.id, kept);
@@ -109,17 +135,29 @@ export function retentionReasons(
     for (const { kind, keep, cutoffNs, idOf } of periods) {
       if (keep === undefined) continue;
       if (cutoffNs !== undefined && snapshot.startTimeNs < cutoffNs) continue;
-      const period = idOf(snapshot.startTimeNs, position);
+      // Kopia takes week 10 for October, and then forgets the week.
+      const period = `${kind} ${idOf(snapshot.startTimeNs, position)}`;
       const used = counters.get(kind) ?? 0;
       if (seen.has(period) || used >= keep) continue;
       seen.add(period);
       counters.set(kind, used + 1);
       kept.push(`${kind}-${used + 1}`);
     }
+    kept.sort((a, b) => rankOf(a) - rankOf(b));
   });
   keepIncomplete(newestFirst, reasons);
+  const mine = reasons.get(moment?.justMade ?? '');
+  if (mine?.length === 0) mine.push(JUST_MADE);
   return reasons;
 }
+
+/** All clients must agree on the order: two that do not would each remove what the other keeps. */
+function compareNewest(a: Snapshot, b: Snapshot): number {
+  const byTime = compare(b.startTimeNs, a.startTimeNs) || compare(b.endTimeNs, a.endTimeNs);
+  return byTime || compare(b.id, a.id);
+}
+
+const compare = <T extends bigint | string>(a: T, b: T): number => (a < b ? -1 : a > b ? 1 : 0);
 
 function keepIncomplete(newestFirst: readonly Snapshot[], reasons: Map<string, string[]>): void {
   const newestNs = newestFirst[0]?.startTimeNs ?? 0n;
@@ -135,8 +173,9 @@ function keepIncomplete(newestFirst: readonly Snapshot[], reasons: Map<string, s
 export function expiredSnapshots(
   snapshots: readonly Snapshot[],
   retention: Policy['retention'],
+  moment?: RetentionMoment,
 ): Snapshot[] {
-  const reasons = retentionReasons(snapshots, retention);
+  const reasons = retentionReasons(snapshots, retention, moment);
   return snapshots.filter(
     ({ id, pins }) => (reasons.get(id)?.length ?? 0) === 0 && (pins?.length ?? 0) === 0,
   );

@@ -1,0 +1,86 @@
+import { CodedError } from '../../base/index.ts';
+import type { ListedPage } from './remote-storage.ts';
+
+export interface ListingRules {
+  /** Where, for errors: `s3://bucket/prefix/`. */
+  readonly storage: string;
+  /** What every key starts with: the location's prefix and what was asked for below it. */
+  readonly prefix: string;
+  /** The length of the location's prefix: what follows is the blob's name. */
+  readonly nameAt: number;
+  /** The protocol promises keys in the order of their bytes. */
+  readonly isOrdered: boolean;
+}
+
+/**
+ * An answer that is no listing of what was asked for: a proxy's page, another prefix, half of a page. Believed, it
+ * would be an empty bucket, and maintenance would delete what an empty index does not name. May be asked again.
+ */
+export function badListing(storage: string, what: string, cause?: unknown): CodedError {
+  const text = `list at ${storage} got an answer that is no list of it: ${what}`;
+  const hint = 'check the endpoint and the proxies on the way';
+  return new CodedError('BAD_LISTING', `${text}; ${hint}`, { cause, retry: 'backoff' });
+}
+
+/** Follows one listing through its pages and refuses what does not fit. */
+export class ListingCheck {
+  readonly #rules: ListingRules;
+  readonly #tokens = new Set<string>();
+  #first: string | undefined;
+  #last: string | undefined;
+
+  constructor(rules: ListingRules) {
+    this.#rules = rules;
+  }
+
+  /** Throws `BAD_LISTING`. Returns the token of the next page. */
+  accept({ objects, next }: ListedPage): string | undefined {
+    const first = objects[0]?.key;
+    if (first !== undefined && first === this.#first) this.#fail('a page came twice');
+    const last = objects.reduce((before, object) => this.#check(object, before), this.#last);
+    const token = next === '' ? undefined : next;
+    if (token !== undefined && this.#tokens.has(token)) {
+      this.#fail('its pages go round in a circle');
+    }
+    // A page that was refused leaves no trace: it is asked for again.
+    this.#first = first ?? this.#first;
+    this.#last = last;
+    if (token !== undefined) this.#tokens.add(token);
+    return token;
+  }
+
+  /** Returns the key that the next one must come after. */
+  #check(
+    { key, lengthBytes, modified }: ListedPage['objects'][number],
+    before: string | undefined,
+  ): string | undefined {
+    const { prefix, nameAt, isOrdered } = this.#rules;
+    if (!key.startsWith(prefix)) this.#fail(`key "${short(key)}" is not below "${prefix}"`);
+    if (!Number.isSafeInteger(lengthBytes) || lengthBytes < 0) {
+      this.#fail(`key "${short(key)}" has no length`);
+    }
+    // A blob without a time would count as one of 1970, and the old ones are those that are deleted.
+    if (modified === undefined || Number.isNaN(modified.getTime())) {
+      this.#fail(`key "${short(key)}" has no time`);
+    }
+    // Services with real directories sort "/" in their own way; our names have none.
+    if (!isOrdered || key.includes('/', nameAt)) return before;
+    if (before !== undefined && key <= before) {
+      this.#fail(`key "${short(key)}" comes after "${short(before)}"`);
+    }
+    return key;
+  }
+
+  #fail(what: string): never {
+    throw badListing(this.#rules.storage, what);
+  }
+}
+
+const short = (key: string): string => (key.length > 100 ? `${key.slice(0, 100)}…` : key);
+
+/** The name of the first element, without its namespace; undefined when the text is no XML. */
+export function rootOf(text: string): string | undefined {
+  return /^\uFEFF?\s*(?:<\?[^>]*\?>\s*|<!--.*?-->\s*)*<(?:[A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)/s.exec(
+    text,
+  )?.[1];
+}

@@ -1,0 +1,66 @@
+import { formatGoTime, type Logger, messageOf } from '../base/index.ts';
+import type { Repository } from '../repository/index.ts';
+import {
+  effectivePolicies,
+  formatSource,
+  listPolicies,
+  retentionReasons,
+  type Snapshot,
+  USER_TAG_PREFIX,
+} from '../snapshot/index.ts';
+
+/**
+ * Why the policies of their sources keep snapshots, by id. `snapshots` are all of each source. A policy that cannot be read
+ * must not hide which snapshots there are: then it says nothing.
+ */
+export async function loadRetentionReasons(
+  repository: Repository,
+  snapshots: readonly Snapshot[],
+  logger: Logger,
+): Promise<ReadonlyMap<string, readonly string[]>> {
+  const reasons = new Map<string, readonly string[]>();
+  try {
+    const policyOf = effectivePolicies(await listPolicies(repository));
+    const moment = { nowNs: repository.clock.nowNs() };
+    for (const group of Map.groupBy(snapshots, ({ source }) => formatSource(source)).values()) {
+      const [first] = group;
+      if (!first) continue;
+      const found = retentionReasons(group, policyOf(first.source).retention, moment);
+      for (const [id, list] of found) reasons.set(id, list);
+    }
+  } catch (error) {
+    logger.warn({ error: messageOf(error) }, 'the policies cannot be read');
+  }
+  return reasons;
+}
+
+/** For people: reasons and pins of one snapshot. */
+export function describeReasons(
+  { pins = [] }: Snapshot,
+  reasons: readonly string[] | undefined,
+): string {
+  if (!reasons) return '?';
+  const all = [...reasons, ...pins.map((pin) => `pin ${pin}`)];
+  return all.length > 0 ? all.join(', ') : 'nothing: goes with the next snapshot of its source';
+}
+
+/** What `snapshot create` removed, for `--json`. */
+export const removedDocuments = (removed: readonly Snapshot[]): object[] =>
+  removed.map(({ id, startTimeNs, incomplete, tags }) => ({
+    id,
+    startTime: formatGoTime(startTimeNs),
+    incomplete: incomplete ?? null,
+    tags: tags ?? {},
+  }));
+
+/** The same in lines for people. */
+export function removedLines(removed: readonly Snapshot[]): string[] {
+  if (removed.length === 0) return [];
+  const lines = removed.map(({ id, startTimeNs, tags }) => {
+    const own = Object.entries(tags ?? {})
+      .filter(([key]) => key.startsWith(USER_TAG_PREFIX))
+      .map(([key, value]) => ` ${key.slice(USER_TAG_PREFIX.length)}=${value}`);
+    return `    ${id} of ${formatGoTime(startTimeNs).slice(0, 19)}${own.join('')}`;
+  });
+  return [`  removed ${removed.length} by policy:`, ...lines];
+}

@@ -1,0 +1,42 @@
+import type { EntryFailure } from '../uploader/index.ts';
+import { printable } from './terminal.ts';
+
+/** What is shown on a terminal; the log has all of them with --verbose, and --json up to {@link HELD_MAX}. */
+const SHOWN_MAX = 10;
+const HELD_MAX = 100_000;
+
+/** Entries that a backup could not read, by name. */
+export class UnreadEntries {
+  readonly #held: EntryFailure[] = [];
+  #count = 0;
+  #errors = 0;
+
+  add(failure: EntryFailure): void {
+    this.#count++;
+    if (!failure.ignored) this.#errors++;
+    if (this.#held.length < HELD_MAX) this.#held.push(failure);
+  }
+
+  /** The first few lines for a person; none when every entry could be read, or what could not is ignored. */
+  describe(): string[] {
+    if (this.#errors === 0) return [];
+    const shown = this.#held.filter(({ ignored }) => !ignored).slice(0, SHOWN_MAX);
+    const lines = shown.map(
+      ({ error: { path, error } }) => `${printable(path)}: ${printable(error)}`,
+    );
+    const more = this.#errors - shown.length;
+    return [
+      `longshore: ${this.#errors} entries could not be read: ${lines[0] ?? 'see the log'}`,
+      ...lines.slice(1).map((line) => `  ${line}`),
+      ...(more > 0 ? [`  and ${more} more; --verbose names them all`] : []),
+    ];
+  }
+
+  /** For `--json`. */
+  document(): object {
+    return {
+      unread: this.#held.map(({ error: { path, error }, ignored }) => ({ path, error, ignored })),
+      unreadNotListed: this.#count - this.#held.length,
+    };
+  }
+}

@@ -1,0 +1,135 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  CodedError,
+  goJson,
+  isCode,
+  type RandomBytes,
+  randomBytes,
+  type Secret,
+} from '../../base/index.ts';
+import type { BlobId, BlobStorage } from '../../blob/index.ts';
+import { hashBytesOf, splitterSpec } from '../../codec/index.ts';
+import {
+  BLOBCFG_BLOB,
+  FORMAT_BLOB,
+  type FormatBlob,
+  isStored,
+  serializeFormatBlob,
+  toBase64,
+} from './format-blob.ts';
+import { deriveFormatKey, SCRYPT, sealFormat } from './keys.ts';
+import { DEFAULT_EPOCH_PARAMETERS } from './parameters.ts';
+
+export interface NewFormat {
+  hash: string;
+  encryption: string;
+  splitter: string;
+  /** 1 is for tests of old repositories only; the command line offers 2 and 3. */
+  version: 1 | 2 | 3;
+}
+
+/** What a slower creator may need between its look at an empty storage and its put. */
+const SETTLE_MS = 2000;
+
+/**
+ * Makes the two format blobs in an empty storage, blobcfg first as Kopia does. Of several creators at once one succeeds
+ * at most: who puts blobcfg first goes on, where the storage has put-if-absent; elsewhere who puts it last.
+ * Throws `STORAGE_NOT_EMPTY`, `REPOSITORY_EXISTS`.
+ */
+export async function createFormat(
+  storage: BlobStorage,
+  password: Secret,
+  options: NewFormat,
+  random: RandomBytes = randomBytes,
+  settle: () => Promise<void> = () => sleep(SETTLE_MS),
+): Promise<void> {
+  hashBytesOf(options.hash);
+  splitterSpec(options.splitter);
+  await assertEmpty(storage);
+  const uniqueId = random(32);
+  const formatKey = await deriveFormatKey(password, SCRYPT, uniqueId);
+  const legacy = options.version === 1;
+  const inner = {
+    format: {
+      hash: options.hash,
+      encryption: options.encryption,
+      secret: toBase64(random(32)),
+      masterKey: toBase64(random(32)),
+      version: options.version,
+      maxPackSize: 20 << 20,
+      indexVersion: legacy ? 1 : 2,
+      epochParameters: legacy ? zeroed(DEFAULT_EPOCH_PARAMETERS) : DEFAULT_EPOCH_PARAMETERS,
+      enablePasswordChange: !legacy,
+      splitter: options.splitter,
+    },
+  };
+  const sealed = sealFormat(formatKey, uniqueId, Buffer.from(goJson(inner)));
+  const outer: FormatBlob = {
+    tool: 'https://github.com/kopia/kopia',
+    buildVersion: 'longshore',
+    buildInfo: 'longshore',
+    uniqueID: toBase64(uniqueId),
+    keyAlgo: SCRYPT,
+    encryption: 'AES256_GCM',
+    encryptedBlockFormat: toBase64(sealed),
+  };
+  const blobcfg = sealFormat(formatKey, uniqueId, Buffer.from('{}'));
+  const repository = serializeFormatBlob(outer);
+  await putNew(storage, BLOBCFG_BLOB, blobcfg);
+  // Some services take the condition and do not keep it, so it is tried on what is there now.
+  if (!(await refusesToOverwrite(storage, blobcfg))) await settle();
+  if (!(await isStored(storage, BLOBCFG_BLOB, blobcfg))) throw createdByOther(storage);
+  await putNew(storage, FORMAT_BLOB, repository);
+  for (const [id, bytes] of [
+    [FORMAT_BLOB, repository],
+    [BLOBCFG_BLOB, blobcfg],
+  ] as const) {
+    if (!(await isStored(storage, id, bytes))) throw createdByOther(storage);
+  }
+}
+
+/** Puts a blob that must not be there yet, as far as the storage can say so. */
+async function putNew(storage: BlobStorage, id: BlobId, bytes: Uint8Array): Promise<void> {
+  try {
+    await storage.putBlob(id, [bytes], { doNotRecreate: true });
+  } catch (error) {
+    if (isCode(error, 'BLOB_EXISTS')) throw createdByOther(storage);
+    if (!isCode(error, 'UNSUPPORTED_PUT')) throw error;
+    await storage.putBlob(id, [bytes]);
+  }
+}
+
+async function refusesToOverwrite(storage: BlobStorage, blobcfg: Uint8Array): Promise<boolean> {
+  try {
+    await storage.putBlob(BLOBCFG_BLOB, [blobcfg], { doNotRecreate: true });
+    return false;
+  } catch (error) {
+    if (isCode(error, 'BLOB_EXISTS')) return true;
+    if (isCode(error, 'UNSUPPORTED_PUT')) return false;
+    throw error;
+  }
+}
+
+const createdByOther = ({ displayName }: BlobStorage): CodedError =>
+  new CodedError(
+    'REPOSITORY_EXISTS',
+    `somebody else is making a repository in ${displayName} at the same time: this one was not made`,
+  );
+
+async function assertEmpty(storage: BlobStorage): Promise<void> {
+  for await (const { id } of storage.listBlobs('kopia.')) {
+    if (id !== FORMAT_BLOB && id !== BLOBCFG_BLOB) continue;
+    const text = `there is a repository in ${storage.displayName} already`;
+    throw new CodedError('REPOSITORY_EXISTS', text);
+  }
+  for await (const { id } of storage.listBlobs('')) {
+    const text = `${storage.displayName} is not empty (it holds ${id}): choose another place`;
+    throw new CodedError('STORAGE_NOT_EMPTY', text);
+  }
+}
+
+function zeroed(parameters: object): Record<string, number | boolean> {
+  return Object.fromEntries(
+    Object.entries(parameters).map(([key, value]) => [key, typeof value === 'boolean' ? false : 0]),
+  );
+}

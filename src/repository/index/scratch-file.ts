@@ -1,0 +1,69 @@
+import { closeSync, openSync, readSync, unlinkSync, writeSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import {
+  CodedError,
+  messageOf,
+  randomHex,
+  systemCode,
+  writeAllSync,
+  type WriteSome,
+} from '../../base/index.ts';
+import { type ByteSource, fileSource } from './index-body.ts';
+
+export type OpenScratch = () => ScratchFile;
+
+/** A file without a name: it goes away with its descriptor, also after SIGKILL. Close it, or hand it on as a source. */
+export class ScratchFile {
+  readonly #directory: string;
+  readonly #descriptor: number;
+  readonly #write: WriteSome;
+
+  /** Throws `SCRATCH_FULL`, `SCRATCH_UNUSABLE`. */
+  constructor(directory: string = tmpdir(), write: WriteSome = writeSync) {
+    this.#directory = directory;
+    this.#write = write;
+    const path = join(directory, `longshore-scratch-${randomHex(8)}`);
+    try {
+      this.#descriptor = openSync(path, 'wx+', 0o600);
+      unlinkSync(path);
+    } catch (cause) {
+      throw scratchError(directory, cause);
+    }
+  }
+
+  /** Writes all bytes. Throws `SCRATCH_FULL`, `SCRATCH_UNUSABLE`. */
+  write(bytes: Uint8Array, position: number): void {
+    try {
+      writeAllSync(this.#descriptor, bytes, position, this.#write);
+    } catch (cause) {
+      throw scratchError(this.#directory, cause);
+    }
+  }
+
+  /** Reads at most so many bytes into a buffer and returns how many there were, as `fs.readSync` does. */
+  read(into: Uint8Array, offset: number, length: number, position: number): number {
+    try {
+      return readSync(this.#descriptor, into, offset, length, position);
+    } catch (cause) {
+      throw scratchError(this.#directory, cause);
+    }
+  }
+
+  /** What was written, to read; the source owns the file from now on. */
+  toSource(): ByteSource {
+    return fileSource(this.#descriptor);
+  }
+
+  close(): void {
+    closeSync(this.#descriptor);
+  }
+}
+
+function scratchError(directory: string, cause: unknown): CodedError {
+  const isFull = ['ENOSPC', 'EDQUOT'].includes(systemCode(cause) ?? '');
+  const text = isFull
+    ? `no space left in the scratch directory ${directory}, which holds what does not fit into memory: free some there, or name another directory with TMPDIR`
+    : `the scratch directory ${directory} cannot be used: ${messageOf(cause)}; name another one with TMPDIR`;
+  return new CodedError(isFull ? 'SCRATCH_FULL' : 'SCRATCH_UNUSABLE', text, { cause });
+}

@@ -1,0 +1,100 @@
+import { asBuffer, CodedError, isCode, parseJsonLossless } from '../base/index.ts';
+import { DIRECTORY_STREAM } from '../codec/index.ts';
+import {
+  type ContentManager,
+  type ObjectId,
+  parseObjectId,
+  readObject,
+  streamObject,
+} from '../repository/index.ts';
+import {
+  decodeDirectory,
+  type DirectoryEntry,
+  type DirectorySummary,
+  parseEntry,
+} from './directory.ts';
+
+const START = Buffer.from(`{"stream":"${DIRECTORY_STREAM}","entries":[`);
+/**
+ * Between two entries, and nowhere else: a quote inside a string has a backslash before it, and objects in
+ * summaries have no names.
+ */
+const BETWEEN = Buffer.from('},{"name":"');
+/** Bytes that are parsed at once: some thousand entries. */
+const BLOCK_BYTES = 1 << 20;
+/** A stream in another form than Kopia's and ours is parsed whole, up to this. */
+const WHOLE_BYTES_MAX = 64 << 20;
+
+/** Parses the stream of a directory as it arrives: no more than a part of it is in memory. */
+export class DirectoryDecoder {
+  #held: Uint8Array[] = [];
+  #heldBytes = 0;
+  /** Undefined before enough has come to tell. */
+  #isRegular: boolean | undefined;
+
+  /** Entries that are whole with these bytes. Throws `BAD_DIRECTORY`. */
+  *push(bytes: Uint8Array): Generator<DirectoryEntry[]> {
+    for (let at = 0; at < bytes.length; at += BLOCK_BYTES) {
+      const part = bytes.subarray(at, at + BLOCK_BYTES);
+      this.#held.push(part);
+      this.#heldBytes += part.length;
+      if (this.#heldBytes < BLOCK_BYTES) continue;
+      const entries = this.#take();
+      if (entries.length > 0) yield entries;
+      if (this.#heldBytes > WHOLE_BYTES_MAX) throw damaged('it is too long for its form');
+    }
+  }
+
+  /** The last entries, and the summary. Throws `BAD_DIRECTORY`. */
+  finish(): { entries: DirectoryEntry[]; summary: DirectorySummary | undefined } {
+    const rest = Buffer.concat(this.#held);
+    return decodeDirectory(this.#isRegular === true ? Buffer.concat([START, rest]) : rest);
+  }
+
+  /** All entries that are held but the last, behind which the list may end. */
+  #take(): DirectoryEntry[] {
+    let held = Buffer.concat(this.#held);
+    if (this.#isRegular === undefined) {
+      this.#isRegular = held.subarray(0, START.length).equals(START);
+      if (this.#isRegular) held = held.subarray(START.length);
+    }
+    const end = this.#isRegular ? held.lastIndexOf(BETWEEN) : -1;
+    this.#held = [held.subarray(end + (end < 0 ? 1 : 2))];
+    this.#heldBytes = (this.#held[0] as Uint8Array).length;
+    if (end < 0) return [];
+    try {
+      const text = held.toString('utf8', 0, end + 1);
+      return (parseJsonLossless(`[${text}]`) as unknown[]).map(parseEntry);
+    } catch (cause) {
+      if (isCode(cause, 'BAD_DIRECTORY')) throw cause;
+      throw damaged('it is not JSON', cause);
+    }
+  }
+}
+
+function damaged(what: string, cause?: unknown): CodedError {
+  return new CodedError('BAD_DIRECTORY', `a directory is damaged: ${what}`, { cause });
+}
+
+/**
+ * Entries of a directory object in stored order, some at a time; one batch where the object is one content, as
+ * nearly all are. Returns the summary. Throws `BAD_DIRECTORY` and what reading throws.
+ */
+export async function* streamDirectory(
+  contents: ContentManager,
+  id: ObjectId,
+  options: { signal?: AbortSignal | undefined } = {},
+): AsyncGenerator<DirectoryEntry[], DirectorySummary | undefined> {
+  if (parseObjectId(id).indirections === 0) {
+    const { entries, summary } = decodeDirectory(await readObject(contents, id, options));
+    yield entries;
+    return summary;
+  }
+  const decoder = new DirectoryDecoder();
+  for await (const bytes of streamObject(contents, id, options)) {
+    yield* decoder.push(asBuffer(bytes));
+  }
+  const { entries, summary } = decoder.finish();
+  yield entries;
+  return summary;
+}

@@ -1,0 +1,70 @@
+import { CodedError, isCode, messageOf, printable } from '../base/index.ts';
+import { type IgnorePattern, parseIgnoreFile } from '../snapshot/index.ts';
+import { openRegular, readStart } from './regular-file.ts';
+
+/**
+ * Bounds for the ignore files in force for one directory: its own and those of all above it. Each entry is matched
+ * against all of their rules. Our choice: far above what people write; Kopia has none.
+ */
+export const IGNORE_BYTES_MAX = 256 << 10;
+export const IGNORE_RULES_MAX = 10_000;
+/** A rule with several stars counts as this many. Measured: it takes five to twenty times as long. */
+const COSTLY_RULE = 10;
+
+/** Room that is left under the bounds. */
+export interface IgnoreRoom {
+  readonly bytes: number;
+  readonly rules: number;
+}
+
+export interface IgnoreFile {
+  readonly patterns: readonly IgnorePattern[];
+  readonly bytes: number;
+  /** As they count for the bound. */
+  readonly rules: number;
+}
+
+/**
+ * Rules of an ignore file of the volume; undefined when the path is no regular file or went away. Messages repeat
+ * nothing of the file: they go to people who may not read it. Throws `BAD_IGNORE_FILE`.
+ */
+export async function loadIgnoreFile(
+  path: string | Uint8Array,
+  shown: string,
+  base: string,
+  room: IgnoreRoom,
+): Promise<IgnoreFile | undefined> {
+  try {
+    const file = await openRegular(path);
+    if (!file) return undefined;
+    let bytes: Buffer;
+    try {
+      bytes = await readStart(file, room.bytes + 1);
+    } finally {
+      await file.close();
+    }
+    if (bytes.length > room.bytes) {
+      throw unusable(
+        shown,
+        `ignore files for one directory have more than ${IGNORE_BYTES_MAX} bytes`,
+      );
+    }
+    const patterns = parseIgnoreFile(bytes.toString('utf8'), base);
+    const rules = patterns.reduce((sum, { isCostly }) => sum + (isCostly ? COSTLY_RULE : 1), 0);
+    if (rules > room.rules) {
+      const text = `ignore files for one directory have more than ${IGNORE_RULES_MAX} rules; one with several stars counts as ${COSTLY_RULE}`;
+      throw unusable(shown, text);
+    }
+    return { patterns, bytes: bytes.length, rules };
+  } catch (cause) {
+    if (isCode(cause, 'BAD_IGNORE_FILE')) throw cause;
+    if (isCode(cause, 'ENOENT')) return undefined;
+    // Without its rules the wrong files would be stored.
+    throw unusable(shown, messageOf(cause), cause);
+  }
+}
+
+function unusable(shown: string, why: string, cause?: unknown): CodedError {
+  const text = `the ignore file ${printable(shown)} cannot be used: ${printable(why)}`;
+  return new CodedError('BAD_IGNORE_FILE', text, { cause });
+}

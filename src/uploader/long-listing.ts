@@ -1,0 +1,291 @@
+import { isUtf8 } from 'node:buffer';
+import * as fs from 'node:fs/promises';
+import { CodedError } from '../base/index.ts';
+import { type CodecPool, type DirectoryListing, STAT_FIELDS } from '../codec/index.ts';
+import { ScratchFile } from '../repository/index.ts';
+import { entryAt, type SourceEntry } from './listing.ts';
+
+/** Names that a thread looks at in one go, and entries that are handed out together. Our choice. */
+const BATCH_NAMES = 2048;
+/** Records that are sorted in memory; more than one such run goes to a scratch file. */
+const RUN_BYTES = 4 << 20;
+/** What is read of each run at a time. */
+const CURSOR_BYTES = 64 << 10;
+/** A record: its length, whether it is a directory, length of name and of target, attributes, name, target. */
+const HEAD_BYTES = 12;
+const STAT_BYTES = STAT_FIELDS * 8;
+const NAME_AT = HEAD_BYTES + STAT_BYTES;
+/** Linux allows names of 255 bytes and targets of 4095; other file systems little more. */
+const RECORD_BYTES_MAX = 16 << 10;
+const S_IFMT = 0o170000n;
+const S_IFDIR = 0o040000n;
+
+/** An entry that could not be looked at. */
+export interface LookFailure {
+  readonly rawName: string | Uint8Array;
+  readonly code: string;
+  readonly message: string;
+}
+
+export interface LongListingOptions {
+  readonly pool: Pick<CodecPool, 'lookAt'>;
+  readonly signal: AbortSignal;
+  readonly onFailure: (failure: LookFailure) => void;
+  /** Records sorted in memory; tests lower it. */
+  readonly runBytes?: number;
+}
+
+const DIRENTS = 1024;
+const openDirectory = (path: string | Uint8Array): Promise<DirectoryOfBytes> =>
+  fs.opendir(typeof path === 'string' ? path : Buffer.from(path), {
+    encoding: 'buffer' as BufferEncoding,
+    bufferSize: DIRENTS,
+  }) as unknown as Promise<DirectoryOfBytes>;
+type DirectoryOfBytes = AsyncIterable<{ name: Buffer }>;
+
+/** Whether a directory has more than so many names; reads no more than these. Throws system errors. */
+export async function hasMoreNames(path: string | Uint8Array, max: number): Promise<boolean> {
+  let count = 0;
+  for await (const { name } of await openDirectory(path)) {
+    if (name.length > 0 && ++count > max) return true;
+  }
+  return false;
+}
+
+/**
+ * Entries of a directory in stored order, a few thousand at a time, however many there are: sorted runs go to a
+ * scratch file and are merged. Throws system errors of the directory, `SCRATCH_FULL`, `SCRATCH_UNUSABLE`.
+ */
+export async function* listLong(
+  path: string | Uint8Array,
+  options: LongListingOptions,
+): AsyncGenerator<SourceEntry[]> {
+  const runs = new SortedRuns(options.runBytes ?? RUN_BYTES);
+  try {
+    for await (const names of nameBatches(path)) {
+      options.signal.throwIfAborted();
+      const packed = Buffer.concat(names.flatMap((name) => [name, Buffer.of(0)]));
+      const listing = await options.pool.lookAt(path, packed);
+      addRecords(runs, names, listing, options.onFailure);
+    }
+    let batch: SourceEntry[] = [];
+    for (const { bytes, at } of runs.merge()) {
+      batch.push(decodeRecord(bytes, at));
+      if (batch.length < BATCH_NAMES) continue;
+      yield batch;
+      batch = [];
+    }
+    if (batch.length > 0) yield batch;
+  } finally {
+    runs.close();
+  }
+}
+
+async function* nameBatches(path: string | Uint8Array): AsyncGenerator<Buffer[]> {
+  let batch: Buffer[] = [];
+  for await (const { name } of await openDirectory(path)) {
+    batch.push(name);
+    if (batch.length < BATCH_NAMES) continue;
+    yield batch;
+    batch = [];
+  }
+  if (batch.length > 0) yield batch;
+}
+
+function addRecords(
+  runs: SortedRuns,
+  names: readonly Buffer[],
+  { stats, targets, failures }: DirectoryListing,
+  onFailure: (failure: LookFailure) => void,
+): void {
+  const failed = new Set(failures.map(([i]) => i));
+  for (const [i, code, message] of failures) {
+    onFailure({ rawName: rawNameOf(names[i] as Buffer), code, message });
+  }
+  const targetOf = new Map(targets);
+  const statBytes = Buffer.from(stats.buffer, stats.byteOffset, stats.byteLength);
+  names.forEach((name, i) => {
+    if (failed.has(i)) return;
+    const target = targetOf.get(i);
+    const length = NAME_AT + name.length + (target?.length ?? 0);
+    const { bytes, at } = runs.claim(length);
+    const isDirectory = ((stats[i * STAT_FIELDS] as bigint) & S_IFMT) === S_IFDIR;
+    bytes.writeUInt32LE(length, at);
+    bytes.writeUInt16LE(isDirectory ? 0 : 1, at + 4);
+    bytes.writeUInt16LE(name.length, at + 6);
+    bytes.writeInt32LE(target ? target.length : -1, at + 8);
+    statBytes.copy(bytes, at + HEAD_BYTES, i * STAT_BYTES, (i + 1) * STAT_BYTES);
+    bytes.set(name, at + NAME_AT);
+    if (target) bytes.set(target, at + NAME_AT + name.length);
+  });
+}
+
+const rawNameOf = (name: Uint8Array): string | Uint8Array =>
+  isUtf8(name) ? Buffer.from(name).toString() : Uint8Array.from(name);
+
+function decodeRecord(bytes: Buffer, at: number): SourceEntry {
+  const nameEnd = at + NAME_AT + bytes.readUInt16LE(at + 6);
+  const targetLength = bytes.readInt32LE(at + 8);
+  const target =
+    targetLength < 0 ? undefined : Uint8Array.from(bytes.subarray(nameEnd, nameEnd + targetLength));
+  return entryAt(
+    rawNameOf(bytes.subarray(at + NAME_AT, nameEnd)),
+    (k) => bytes.readBigInt64LE(at + HEAD_BYTES + 8 * k),
+    target,
+  );
+}
+
+/** Directories first, then by the bytes of the name. */
+function compareRecords(a: Buffer, atA: number, b: Buffer, atB: number): number {
+  const kinds = a.readUInt16LE(atA + 4) - b.readUInt16LE(atB + 4);
+  if (kinds !== 0) return kinds;
+  const endA = atA + NAME_AT + a.readUInt16LE(atA + 6);
+  const endB = atB + NAME_AT + b.readUInt16LE(atB + 6);
+  return a.compare(b, atB + NAME_AT, endB, atA + NAME_AT, endA);
+}
+
+interface RecordPlace {
+  readonly bytes: Buffer;
+  readonly at: number;
+}
+
+/** Records that are sorted run by run, and merged at the end. */
+class SortedRuns {
+  readonly #runBytes: number;
+  readonly #run: Buffer;
+  #places: number[] = [];
+  #filled = 0;
+  #file: ScratchFile | undefined;
+  /** Where each run ends in the file. */
+  readonly #ends: number[] = [];
+
+  constructor(runBytes: number) {
+    this.#runBytes = runBytes;
+    this.#run = Buffer.allocUnsafeSlow(runBytes + RECORD_BYTES_MAX);
+  }
+
+  /** Room for a record; the caller fills it at once. */
+  claim(length: number): RecordPlace {
+    if (length > RECORD_BYTES_MAX) {
+      throw new CodedError(
+        'NAME_TOO_LONG',
+        'a name or a link is longer than any file system allows',
+      );
+    }
+    if (this.#filled >= this.#runBytes) this.#spill();
+    const at = this.#filled;
+    this.#places.push(at);
+    this.#filled += length;
+    return { bytes: this.#run, at };
+  }
+
+  #sorted(): number[] {
+    const bytes = this.#run;
+    return this.#places.sort((a, b) => compareRecords(bytes, a, bytes, b));
+  }
+
+  #spill(): void {
+    const sorted = Buffer.allocUnsafeSlow(this.#filled);
+    let length = 0;
+    for (const at of this.#sorted()) {
+      length += this.#run.copy(sorted, length, at, at + this.#run.readUInt32LE(at));
+    }
+    const start = this.#ends.at(-1) ?? 0;
+    this.#file ??= new ScratchFile();
+    this.#file.write(sorted.subarray(0, length), start);
+    this.#ends.push(start + length);
+    this.#places = [];
+    this.#filled = 0;
+  }
+
+  /** All records in order. What is yielded is valid until the next one is asked for. */
+  *merge(): Generator<RecordPlace> {
+    if (this.#file === undefined) {
+      for (const at of this.#sorted()) yield { bytes: this.#run, at };
+      return;
+    }
+    if (this.#filled > 0) this.#spill();
+    const file = this.#file;
+    const cursors = this.#ends.map((end, i) => new RunCursor(file, this.#ends[i - 1] ?? 0, end));
+    const heap = cursors.filter((cursor) => cursor.next());
+    for (let i = heap.length >>> 1; i >= 0; i--) sink(heap, i);
+    while (heap.length > 0) {
+      const first = heap[0] as RunCursor;
+      yield first;
+      if (!first.next()) {
+        const last = heap.pop() as RunCursor;
+        if (heap.length === 0) return;
+        heap[0] = last;
+      }
+      sink(heap, 0);
+    }
+  }
+
+  close(): void {
+    this.#file?.close();
+    this.#file = undefined;
+  }
+}
+
+function sink(heap: RunCursor[], start: number): void {
+  const cursor = heap[start];
+  if (!cursor) return;
+  let at = start;
+  for (;;) {
+    let child = 2 * at + 1;
+    if (child >= heap.length) break;
+    const right = heap[child + 1];
+    if (right && right.compare(heap[child] as RunCursor) < 0) child++;
+    if ((heap[child] as RunCursor).compare(cursor) >= 0) break;
+    heap[at] = heap[child] as RunCursor;
+    at = child;
+  }
+  heap[at] = cursor;
+}
+
+/** Goes through one run of the scratch file. */
+class RunCursor implements RecordPlace {
+  readonly bytes = Buffer.allocUnsafeSlow(CURSOR_BYTES);
+  at = 0;
+  readonly #file: ScratchFile;
+  readonly #end: number;
+  #readTo: number;
+  #filled = 0;
+  #nextAt = 0;
+
+  constructor(file: ScratchFile, start: number, end: number) {
+    this.#file = file;
+    this.#readTo = start;
+    this.#end = end;
+  }
+
+  next(): boolean {
+    this.at = this.#nextAt;
+    if (!this.#hasWhole()) this.#fill();
+    if (this.#filled === this.at) return false;
+    this.#nextAt = this.at + this.bytes.readUInt32LE(this.at);
+    return true;
+  }
+
+  compare(other: RunCursor): number {
+    return compareRecords(this.bytes, this.at, other.bytes, other.at);
+  }
+
+  #hasWhole(): boolean {
+    const held = this.#filled - this.at;
+    return held >= 4 && held >= this.bytes.readUInt32LE(this.at);
+  }
+
+  #fill(): void {
+    this.bytes.copy(this.bytes, 0, this.at, this.#filled);
+    this.#filled -= this.at;
+    this.at = 0;
+    while (this.#filled < CURSOR_BYTES && this.#readTo < this.#end) {
+      const wanted = Math.min(CURSOR_BYTES - this.#filled, this.#end - this.#readTo);
+      const got = this.#file.read(this.bytes, this.#filled, wanted, this.#readTo);
+      if (got === 0) throw new CodedError('SCRATCH_UNUSABLE', 'a scratch file was cut short');
+      this.#filled += got;
+      this.#readTo += got;
+    }
+  }
+}

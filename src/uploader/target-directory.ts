@@ -1,0 +1,152 @@
+import { close, closeSync, constants, fstat, mkdir, open } from 'node:fs';
+import * as fs from 'node:fs/promises';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { CodedError, makeDirectories, pinnedPath, refusalOf, systemCode } from '../base/index.ts';
+import type { FileAttributes } from '../codec/index.ts';
+
+const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_DIRECTORY } = constants;
+const CREATE = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
+/** Opens nothing, only holds on to what is there: no device or pipe wakes up, and no right to read is needed. */
+const O_PATH = 0o10000000;
+
+const openPath = promisify(open);
+const closeDescriptor = promisify(close);
+const makeDirectory = promisify(mkdir);
+
+/** What is at a name right now, held by a descriptor: whatever the name leads to later, it stays this. */
+export interface Pinned {
+  readonly descriptor: number;
+  readonly type: 'f' | 's' | 'other';
+  /** It has this one name only: a change of it reaches nothing elsewhere. */
+  readonly isSingle: boolean;
+  readonly size: number;
+  readonly attributes: FileAttributes;
+}
+
+/**
+ * An open directory of the target. Its entries are reached through its descriptor and never by following a link, so
+ * that no link can lead a restore astray, also not one that appears meanwhile. One instance has one owner, who closes it.
+ */
+export class TargetDirectory {
+  readonly descriptor: number;
+  /** For messages. */
+  readonly shown: string;
+  /** Made by this restore, or found empty: nothing can be in the way. */
+  readonly isNew: boolean;
+
+  private constructor(descriptor: number, shown: string, isNew: boolean) {
+    this.descriptor = descriptor;
+    this.shown = shown;
+    this.isNew = isNew;
+  }
+
+  /** The target itself: whoever names it may name a link. Made when it is missing. Throws `TARGET_UNUSABLE`. */
+  static async openRoot(target: string): Promise<TargetDirectory> {
+    try {
+      await makeDirectories(target);
+      const descriptor = await openPath(target, O_RDONLY | O_DIRECTORY);
+      return new TargetDirectory(descriptor, target, await isEmpty(descriptor));
+    } catch (cause) {
+      const text = `cannot restore to ${target}: ${refusalOf(cause)}`;
+      throw new CodedError('TARGET_UNUSABLE', text, { cause });
+    }
+  }
+
+  /** Where an entry is, for calls that do not follow a link at the end of a path. */
+  pathOf(name: string): string {
+    return `${pinnedPath(this.descriptor)}/${name}`;
+  }
+
+  /** A directory below, made unless it is there. Throws when something else has that name. */
+  async enter(name: string): Promise<TargetDirectory> {
+    const path = this.pathOf(name);
+    let isNew = true;
+    try {
+      await makeDirectory(path, 0o700);
+    } catch (error) {
+      if (systemCode(error) !== 'EEXIST') throw error;
+      isNew = false;
+    }
+    const descriptor = await openPath(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    return new TargetDirectory(descriptor, join(this.shown, name), isNew);
+  }
+
+  /** An empty file that was not there before. */
+  create(name: string): Promise<fs.FileHandle> {
+    return fs.open(this.pathOf(name), CREATE, 0o600);
+  }
+
+  symlink(name: string, target: Buffer): Promise<void> {
+    return fs.symlink(target, this.pathOf(name));
+  }
+
+  readlink(name: string): Promise<Buffer | undefined> {
+    return fs.readlink(this.pathOf(name), { encoding: 'buffer' }).catch(() => undefined);
+  }
+
+  /** What is at a name, without following it; undefined when nothing is. */
+  async look(name: string): Promise<{ isDirectory: boolean } | undefined> {
+    const stat = await fs.lstat(this.pathOf(name)).catch(() => undefined);
+    return stat && { isDirectory: stat.isDirectory() };
+  }
+
+  /** Removes a file or a link. Not `rm`: that one empties a directory that takes the file's place just then. */
+  remove(name: string): Promise<void> {
+    return fs.unlink(this.pathOf(name));
+  }
+
+  /** Holds on to what is at a name, links themselves too, while the task runs; undefined when nothing is there. */
+  async pin<T>(name: string, task: (pinned: Pinned | undefined) => Promise<T>): Promise<T> {
+    let descriptor: number;
+    try {
+      descriptor = await openPath(this.pathOf(name), O_PATH | O_NOFOLLOW);
+    } catch (error) {
+      if (systemCode(error) !== 'ENOENT') throw error;
+      return task(undefined);
+    }
+    try {
+      return await task(await pinnedAt(descriptor));
+    } finally {
+      await closeDescriptor(descriptor);
+    }
+  }
+
+  /** Closing a directory never waits for a disk. */
+  close(): void {
+    closeSync(this.descriptor);
+  }
+}
+
+/** One entry tells enough: a directory may have millions. */
+async function isEmpty(descriptor: number): Promise<boolean> {
+  const entries = await fs.opendir(`${pinnedPath(descriptor)}/.`);
+  try {
+    return (await entries.read()) === null;
+  } finally {
+    await entries.close();
+  }
+}
+
+function pinnedAt(descriptor: number): Promise<Pinned> {
+  return new Promise((resolve, reject) => {
+    fstat(descriptor, { bigint: true }, (error, stat) => {
+      if (error) {
+        reject(error);
+        return;
+      }
+      resolve({
+        descriptor,
+        type: stat.isFile() ? 'f' : stat.isSymbolicLink() ? 's' : 'other',
+        isSingle: stat.nlink === 1n,
+        size: Number(stat.size),
+        attributes: {
+          mode: Number(stat.mode) & 0o7777,
+          uid: Number(stat.uid),
+          gid: Number(stat.gid),
+          mtimeNs: stat.mtimeNs,
+        },
+      });
+    });
+  });
+}

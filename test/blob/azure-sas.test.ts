@@ -1,0 +1,54 @@
+import * as fs from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import { afterAll, expect, it } from 'vitest';
+import { blobId, openStorage } from '../../src/blob/index.ts';
+import { tempDirectory } from '../support/kopia.ts';
+
+/** A backup may take longer than the SAS token lasts that it began with. */
+const work = tempDirectory('azure-sas');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+
+it('a SAS token that ended is read again from its file, and all requests go on with the new one', async () => {
+  let valid = 'first';
+  const signatures: string[] = [];
+  const server = createServer((incoming, outgoing) => {
+    incoming.resume().once('end', () => {
+      const signature = new URL(incoming.url ?? '', 'http://stub').searchParams.get('sig') ?? '';
+      signatures.push(signature);
+      if (signature === valid) outgoing.writeHead(201, { etag: '"0"' });
+      else outgoing.writeHead(403, { 'x-ms-error-code': 'AuthenticationFailed' });
+      outgoing.end();
+    });
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  try {
+    const file = join(work, 'credentials');
+    const grant = (signature: string): void => {
+      fs.writeFileSync(file, `AZURE_STORAGE_SAS_TOKEN=sv=2024-01-01&sp=rwdl&sig=${signature}\n`);
+    };
+    grant('first');
+    const parameters = new URLSearchParams({
+      account: 'a',
+      endpoint: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+      credentialsFile: file,
+    });
+    const location = `azblob://backups/?${parameters.toString()}`;
+    await using storage = await openStorage(location, { environment: {} });
+    const put = (name: string): Promise<void> => storage.putBlob(blobId(name), [Buffer.of(1)]);
+    await put('p1');
+    valid = 'second';
+    // Nobody has put a new one there yet: that is an error, and not tried for ever.
+    await expect(put('p2')).rejects.toMatchObject({ code: 'STORAGE_DENIED', retry: 'never' });
+    grant('second');
+    await Promise.all(['p3', 'p4', 'p5'].map(put));
+    await put('p6');
+    expect(signatures.slice(0, 2)).toEqual(['first', 'first']);
+    expect(signatures.at(-1)).toBe('second');
+    expect(signatures.filter((signature) => signature === 'second')).toHaveLength(4);
+  } finally {
+    server.closeAllConnections();
+    await new Promise((resolve) => server.close(resolve));
+  }
+});

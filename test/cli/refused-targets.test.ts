@@ -1,0 +1,89 @@
+import { execFileSync, spawnSync } from 'node:child_process';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { tempDirectory } from '../support/kopia.ts';
+
+const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const work = tempDirectory('refused');
+const at = (name: string): string => join(work, name);
+const environment = { ...process.env, LONGSHORE_PASSWORD: 'secret' };
+
+function run(...parameters: string[]): { code: number | null; out: string; err: string } {
+  const { status, stdout, stderr } = spawnSync(BIN, parameters, {
+    env: environment,
+    encoding: 'utf8',
+    timeout: 60_000,
+    killSignal: 'SIGKILL',
+  });
+  return { code: status, out: stdout, err: stderr };
+}
+
+let id = '';
+beforeAll(() => {
+  fs.mkdirSync(at('data'));
+  fs.writeFileSync(at('data/file'), 'text');
+  run('repository', 'create', '--repo', at('repo'));
+  const { out } = run('snapshot', 'create', at('data'), '--repo', at('repo'), '--json');
+  id = (JSON.parse(out) as { id: string }).id;
+});
+afterAll(() => {
+  fs.rmSync(work, { recursive: true, force: true });
+});
+
+describe('where nothing can be made, the command ends and says why', () => {
+  const REFUSED = 'its parent takes no new directories';
+
+  it('a restore', () => {
+    expect(run('snapshot', 'restore', id, '/proc/x/y', '--repo', at('repo'))).toMatchObject({
+      code: 1,
+      err: `longshore: cannot restore to /proc/x/y: ${REFUSED}\n`,
+    });
+  });
+
+  it('a new repository', () => {
+    expect(run('repository', 'create', '--repo', '/proc/x')).toMatchObject({
+      code: 1,
+      err: `longshore: cannot make a repository at /proc/x: ${REFUSED}\n`,
+    });
+  });
+
+  it('the cluster to try things on', () => {
+    const { code, err } = run('dev', 'up', '--directory', '/proc/x');
+    expect(err).toContain(`longshore: cannot use the directory /proc/x: ${REFUSED}\n`);
+    expect(code).toBe(1);
+  });
+});
+
+const isRoot = process.getuid?.() === 0;
+describe.skipIf(!isRoot && process.env.REQUIRE_PEERS !== '1')('what is read-only', () => {
+  beforeAll(() => {
+    fs.mkdirSync(at('read-only'));
+    execFileSync('mount', ['--bind', work, at('read-only')]);
+    execFileSync('mount', ['-o', 'remount,ro,bind', at('read-only')]);
+  });
+  afterAll(() => {
+    execFileSync('umount', [at('read-only')]);
+  });
+
+  it('is called read-only as the target of a restore', () => {
+    const target = at('read-only/a/b');
+    expect(run('snapshot', 'restore', id, target, '--repo', at('repo'))).toMatchObject({
+      code: 1,
+      err: `longshore: cannot restore to ${target}: the file system is read-only\n`,
+    });
+    expect(run('snapshot', 'restore', id, at('read-only/data'), '--repo', at('repo'), '--overwrite', 'always').err).toMatch(/cannot restore \S+: .*read-only/); // prettier-ignore
+  });
+
+  it('is called read-only as a repository, old and new', () => {
+    const repo = at('read-only/new/repo');
+    expect(run('repository', 'create', '--repo', repo)).toMatchObject({
+      code: 1,
+      err: `longshore: cannot make a repository at ${repo}: the file system is read-only\n`,
+    });
+    fs.writeFileSync(at('data/more'), 'more');
+    const backup = run('snapshot', 'create', at('data'), '--repo', at('read-only/repo'));
+    expect(backup.code).toBe(1);
+    expect(backup.err).toMatch(/^longshore: cannot write blob \S+: the storage is read-only\n$/m);
+  });
+});

@@ -1,0 +1,90 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, describe, expect, it } from 'vitest';
+import { Secret, systemClock } from '../../src/base/index.ts';
+import { type BlobStorage, faulty, openStorage } from '../../src/blob/index.ts';
+import { createFormat, FORMAT_BLOB, loadFormat } from '../../src/repository/index.ts';
+import { tempDirectory } from '../support/kopia.ts';
+import { MemoryStorage } from '../support/memory-storage.ts';
+
+const work = tempDirectory('create');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+const FORMAT = {
+  hash: 'BLAKE2B-256-128',
+  encryption: 'AES256-GCM-HMAC-SHA256',
+  splitter: 'DYNAMIC-4M-BUZHASH',
+  version: 3,
+} as const;
+const PASSWORDS = [new Secret('first'), new Secret('second')] as const;
+
+const opens = (storage: BlobStorage, password: Secret): Promise<boolean> =>
+  loadFormat({ storage, password, clock: systemClock, warn: () => undefined }).then(
+    () => true,
+    () => false,
+  );
+
+const STORES: Record<string, () => Promise<BlobStorage>> = {
+  'with put-if-absent': () => Promise.resolve(new MemoryStorage()),
+  'that refuses the condition': () =>
+    Promise.resolve(new MemoryStorage({ conditionalPut: 'refuses' })),
+  'that ignores the condition': () =>
+    Promise.resolve(new MemoryStorage({ conditionalPut: 'ignores' })),
+  'in a directory': () => openStorage(fs.mkdtempSync(join(work, 'repo-')), { create: true }),
+};
+
+describe.each(Object.entries(STORES))('two creators at once in a storage %s', (_name, open) => {
+  // The second one is late by this many requests of the first.
+  it.each([0, 2, 3, 5])('one at most is told that it succeeded, %i requests apart', async (gap) => {
+    await using storage = await open();
+    let requests = 0;
+    let letGo = (): void => undefined;
+    const gate = new Promise<void>((resolve) => (letGo = resolve));
+    const counted = faulty(storage, ({ when }) => {
+      if (when === 'before' && requests++ === gap) letGo();
+    });
+    /** Has looked at the empty storage and waits before its first put. */
+    let isFirstPut = true;
+    const late = faulty(storage, async ({ operation, when }) => {
+      if (operation === 'put' && when === 'after') latePut();
+      if (operation !== 'put' || when !== 'before' || !isFirstPut) return;
+      isFirstPut = false;
+      await gate;
+    });
+    let latePut = (): void => undefined;
+    const isPut = new Promise<void>((resolve) => (latePut = resolve));
+    const pause = async (): Promise<void> => {
+      // As long as the product waits: the other one derives its key and puts meanwhile.
+      await sleep(2000);
+    };
+    /** Long enough for the late one. */
+    const settle = async (): Promise<void> => {
+      letGo();
+      await isPut;
+      await pause();
+    };
+    const create = (
+      through: BlobStorage,
+      password: Secret,
+      wait: () => Promise<void>,
+    ): Promise<void> => createFormat(through, password, FORMAT, undefined, wait);
+    const results = await Promise.allSettled([
+      create(counted, PASSWORDS[0], settle).finally(() => letGo()),
+      create(late, PASSWORDS[1], pause).finally(() => latePut()),
+    ]);
+    const succeeded = results.map(({ status }) => status === 'fulfilled');
+    for (const result of results) {
+      if (result.status === 'rejected') {
+        expect(result.reason).toMatchObject({ code: 'REPOSITORY_EXISTS' });
+      }
+    }
+    for (const [i, password] of PASSWORDS.entries()) {
+      if (succeeded[i] === true) expect(await opens(storage, password)).toBe(true);
+    }
+    expect(succeeded.filter(Boolean).length).toBeLessThanOrEqual(1);
+    if (_name === 'with put-if-absent' || _name === 'in a directory') {
+      expect(succeeded.filter(Boolean)).toHaveLength(1);
+      expect(await storage.getMetadata(FORMAT_BLOB)).toBeDefined();
+    }
+  });
+});

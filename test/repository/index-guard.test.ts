@@ -1,0 +1,269 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { HOUR_NS, OffsetClock, silentLogger, systemClock } from '../../src/base/index.ts';
+import { type BlobMetadata, listAll } from '../../src/blob/index.ts';
+import {
+  type MaintenanceOptions,
+  type MaintenanceReport,
+  type Repository,
+  runMaintenance,
+} from '../../src/repository/index.ts';
+import { collectGarbage, listSnapshots } from '../../src/snapshot/index.ts';
+import { atClock } from '../support/clocked-storage.ts';
+import { prng } from '../support/golden.ts';
+import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
+import { type Lie, LyingStorage } from '../support/lying-storage.ts';
+import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
+
+/** Deleting never rests on one listing. */
+const work = tempDirectory('index-guard');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+const DAY_NS = 24n * HOUR_NS;
+
+interface Aged extends AsyncDisposable {
+  readonly path: string;
+  readonly repository: Repository;
+  readonly storage: LyingStorage;
+  readonly clock: OffsetClock;
+  readonly trees: readonly string[];
+}
+
+/** A repository with some backups, each a day younger than the one before; all its packs may be deleted by their age. */
+async function openAged(name: string, version: 1 | 3 = 3, backups = 4): Promise<Aged> {
+  const path = join(work, name);
+  await createTest(path, { version });
+  const clock = new OffsetClock(systemClock);
+  let storage: LyingStorage | undefined;
+  const repository = await openTest(path, {
+    clock,
+    wrap: (inner) => (storage = new LyingStorage(atClock(path, clock)(inner))),
+  });
+  const trees: string[] = [];
+  const backUpNext = async (): Promise<void> => {
+    const i = trees.length;
+    const tree = join(work, `${name}-tree-${i}`);
+    fs.mkdirSync(tree);
+    fs.writeFileSync(join(tree, 'file'), prng(`${name}-${i}`, 200_000));
+    for (let j = 0; j < 20; j++) fs.writeFileSync(join(tree, `small-${j}`), `${name} ${i} ${j}`);
+    await backUp(repository, tree);
+    trees.push(tree);
+    clock.offsetNs += DAY_NS;
+  };
+  const close = (): Promise<void> => repository.close();
+  if (!storage) throw new Error('no storage');
+  const aged = { path, repository, storage, clock, trees, [Symbol.asyncDispose]: close };
+  for (let i = 0; i < backups; i++) {
+    await backUpNext();
+    // It rewrites short packs. The next run does not, and deletes instead.
+    if (i === 1) await maintain(aged);
+  }
+  clock.offsetNs += 2n * DAY_NS;
+  return aged;
+}
+
+/** The lie begins when garbage has been collected: the next listing of the index is that before packs are deleted. */
+function maintain(
+  { repository, storage }: Aged,
+  lie?: Lie,
+  options: Partial<MaintenanceOptions> = {},
+): Promise<MaintenanceReport> {
+  return runMaintenance(repository, {
+    mode: 'full',
+    safety: 'full',
+    force: false,
+    dryRun: false,
+    signal: new AbortController().signal,
+    logger: silentLogger,
+    collectGarbage: async (context) => {
+      const stats = await collectGarbage(context);
+      storage.lie = lie;
+      return stats;
+    },
+    ...options,
+  });
+}
+
+const packsOf = async ({ storage }: Aged): Promise<string[]> =>
+  [...(await listAll(storage, 'p')), ...(await listAll(storage, 'q'))].map(({ id }) => String(id));
+
+const deletedBy = (report: MaintenanceReport): number =>
+  Number(report.tasks.find(({ task }) => task === 'full-delete-blobs')?.stats?.deletedPackCount);
+
+async function assertWhole({ path, trees }: Aged, name: string): Promise<void> {
+  await using reader = await openTest(path);
+  const snapshots = await listSnapshots(reader);
+  expect(snapshots).toHaveLength(trees.length);
+  for (const [i, { source, rootEntry }] of snapshots.entries()) {
+    if (!rootEntry) throw new Error('no root');
+    const out = join(work, `${name}-out-${i}`);
+    await restore(reader, rootEntry, out);
+    assertSameTree(source.path, out);
+  }
+}
+
+const isIndex = (prefix: string): boolean => /^[xn]/.test(prefix);
+/** Of what backups wrote: maintenance writes some of its own before it deletes. */
+const newestOf = (blobs: readonly BlobMetadata[]): BlobMetadata | undefined =>
+  blobs
+    .filter(({ id }) => /-s[0-9a-f]+/.test(id) && !id.startsWith('xs'))
+    .toSorted((a, b) => Number(b.timestampNs - a.timestampNs))[0];
+const lies: Record<string, Lie> = {
+  'is empty': (prefix, blobs) => (isIndex(prefix) ? [] : blobs),
+  'lacks the newest index blob': (prefix, blobs) => {
+    const newest = newestOf(blobs);
+    return isIndex(prefix) ? blobs.filter((blob) => blob !== newest) : blobs;
+  },
+  'lacks most index blobs': (prefix, blobs) =>
+    isIndex(prefix) ? blobs.toSorted((a, b) => a.lengthBytes - b.lengthBytes).slice(0, 2) : blobs,
+  'is two days old': (prefix, blobs) => {
+    const limit = (newestOf(blobs)?.timestampNs ?? 0n) - 2n * DAY_NS;
+    return isIndex(prefix) ? blobs.filter(({ timestampNs }) => timestampNs < limit) : blobs;
+  },
+};
+
+describe.each([3, 1] as const)('format %s', (version) => {
+  it.each(Object.entries(lies))(
+    'no pack in use is deleted when the listing of the index %s',
+    async (what, lie) => {
+      const name = `v${version}-${what.replaceAll(' ', '-')}`;
+      await using aged = await openAged(name, version);
+      const packs = await packsOf(aged);
+      const outcome = await maintain(aged, lie).then(
+        () => 'done',
+        (error: unknown) => (error as { code?: string }).code,
+      );
+      aged.storage.lie = undefined;
+      // Format 1 has merged all its index blobs before: where one of the old ones is missing, nothing is.
+      if (version === 3 || outcome !== 'done') {
+        expect(outcome).toMatch(/^(INDEX_INCOMPLETE|INDEX_SHRUNK)$/);
+        expect(await packsOf(aged)).toEqual(expect.arrayContaining(packs));
+      }
+      await assertWhole(aged, name);
+      // The next run finds the index as it is, and does its work.
+      aged.clock.offsetNs += DAY_NS;
+      await maintain(aged);
+      await assertWhole(aged, `${name}-again`);
+    },
+  );
+});
+
+it('an index that is much smaller than the run before found it stops maintenance before it marks anything', async () => {
+  await using aged = await openAged('shrunk');
+  await maintain(aged);
+  aged.clock.offsetNs += DAY_NS;
+  aged.storage.lie = lies['lacks most index blobs'];
+  const before = [...aged.repository.contents.entries()].filter(({ deleted }) => deleted).length;
+  await expect(maintain(aged)).rejects.toMatchObject({
+    code: 'INDEX_SHRUNK',
+    message: expect.stringMatching(/nothing was deleted; run "longshore store check"/) as string,
+  });
+  aged.storage.lie = undefined;
+  await aged.repository.contents.refresh();
+  const after = [...aged.repository.contents.entries()].filter(({ deleted }) => deleted).length;
+  expect(after).toBe(before);
+});
+
+it('an index blob that is lost for good keeps the packs, and Kopia reads it back from them', async () => {
+  await using aged = await openAged('lost');
+  const indexes = await listAll(aged.storage, 'xn');
+  const lost = indexes.toSorted((a, b) => b.lengthBytes - a.lengthBytes)[0] ?? expect.fail();
+  await aged.storage.deleteBlob(lost.id);
+  const packs = await packsOf(aged);
+  const failure = maintain(aged);
+  await expect(failure).rejects.toMatchObject({ code: 'INDEX_INCOMPLETE' });
+  await expect(failure).rejects.toThrow(/packs? holds? contents that the index does not know/);
+  expect(await packsOf(aged)).toEqual(expect.arrayContaining(packs));
+  if (!hasKopia) return;
+  const kopia = new Kopia(PASSWORD).connect(aged.path);
+  kopia.run('index', 'recover', '--commit', '--dangerous-commands=enabled');
+  aged.clock.offsetNs += DAY_NS;
+  await aged.repository.contents.refresh();
+  await maintain(aged);
+  await assertWhole(aged, 'lost');
+});
+
+describe('what may go, goes:', () => {
+  it('nothing that is needed, in a repository that is new', async () => {
+    await using aged = await openAged('new', 3, 0);
+    for (let day = 0; day < 3; day++) {
+      aged.clock.offsetNs += 2n * DAY_NS;
+      await maintain(aged);
+    }
+    await using again = await openTest(aged.path);
+    expect(await again.manifests.find({ type: 'policy' })).toHaveLength(1);
+    expect(await again.manifests.find({ type: 'maintenance' })).toHaveLength(1);
+  });
+
+  it.each([3, 1] as const)(
+    'all packs of snapshots that were all deleted, format %s',
+    async (version) => {
+      await using aged = await openAged(`expired-${version}`, version);
+      const before = await packsOf(aged);
+      for (const { id } of await listSnapshots(aged.repository))
+        aged.repository.manifests.delete(id);
+      await aged.repository.flush();
+      let deleted = 0;
+      for (let day = 0; day < 8; day++) {
+        aged.clock.offsetNs += 2n * DAY_NS;
+        deleted += deletedBy(await maintain(aged)) || 0;
+      }
+      expect(deleted).toBeGreaterThanOrEqual(4);
+      const left = await packsOf(aged);
+      expect(before.filter((id) => id.startsWith('p') && left.includes(id))).toEqual([]);
+    },
+  );
+
+  it('packs of a session that never ended, and then its marker', async () => {
+    await using aged = await openAged('crashed');
+    // The process dies after its packs are put and before the index names them.
+    let isDead = false;
+    const victim = await openTest(aged.path, {
+      clock: aged.clock,
+      wrap: (inner) => {
+        const storage = atClock(aged.path, aged.clock)(inner);
+        const put = storage.putBlob.bind(storage);
+        storage.putBlob = async (id, ...rest) => {
+          if (isDead || id.startsWith('xn')) throw new Error('dead');
+          return put(id, ...rest);
+        };
+        return storage;
+      },
+    });
+    const tree = join(work, 'crashed-victim');
+    fs.mkdirSync(tree);
+    fs.writeFileSync(join(tree, 'file'), prng('crashed', 300_000));
+    const before = new Set(await packsOf(aged));
+    await expect(backUp(victim, tree)).rejects.toThrow();
+    isDead = true;
+    await victim.close();
+    const orphans = (await packsOf(aged)).filter((id) => !before.has(id));
+    expect(orphans.length).toBeGreaterThan(0);
+    expect(await listAll(aged.storage, 's')).toHaveLength(1);
+    aged.clock.offsetNs += 5n * DAY_NS;
+    await maintain(aged);
+    const left = await packsOf(aged);
+    expect(orphans.filter((id) => left.includes(id))).toEqual([]);
+    expect(await listAll(aged.storage, 's')).toHaveLength(0);
+    await assertWhole(aged, 'crashed');
+  });
+
+  it('the rest, when a run that was interrupted between two packs is done again', async () => {
+    await using aged = await openAged('interrupted');
+    for (const { id } of await listSnapshots(aged.repository)) aged.repository.manifests.delete(id);
+    await aged.repository.flush();
+    const remove = aged.storage.deleteBlob.bind(aged.storage);
+    let lives = 3;
+    aged.storage.deleteBlob = async (id, ...rest) => {
+      if (/^[pq]/.test(id) && --lives === 0) throw new Error('power cut');
+      return remove(id, ...rest);
+    };
+    let failures = 0;
+    for (let day = 0; day < 8; day++) {
+      aged.clock.offsetNs += 2n * DAY_NS;
+      await maintain(aged).catch(() => failures++);
+    }
+    expect(failures).toBe(1);
+    expect((await packsOf(aged)).filter((id) => id.startsWith('p'))).toEqual([]);
+  });
+});

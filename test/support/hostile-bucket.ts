@@ -1,0 +1,131 @@
+import {
+  CodedError,
+  HOUR_NS,
+  OffsetClock,
+  Secret,
+  silentLogger,
+  systemClock,
+} from '../../src/base/index.ts';
+import {
+  type ContentId,
+  createFormat,
+  openRepository,
+  type Repository,
+  runMaintenance,
+} from '../../src/repository/index.ts';
+import { prng } from './golden.ts';
+import { MemoryStorage } from './memory-storage.ts';
+import { CLIENT, PASSWORD } from './repositories.ts';
+
+const FORMAT = {
+  hash: 'BLAKE2B-256-128',
+  encryption: 'AES256-GCM-HMAC-SHA256',
+  splitter: 'DYNAMIC-4M-BUZHASH',
+  version: 3,
+} as const;
+const DAY_NS = 24n * HOUR_NS;
+
+/** A repository in memory, and what is stored in it. */
+export interface Victim {
+  readonly storage: MemoryStorage;
+  readonly clock: OffsetClock;
+  readonly contents: ReadonlyMap<ContentId, Buffer>;
+}
+
+/** Some epochs old, with compactions, superseded index blobs and contents in every epoch. */
+export async function makeVictim(): Promise<Victim> {
+  const clock = new OffsetClock(systemClock, -40n * DAY_NS);
+  const storage = new MemoryStorage({ clock });
+  await createFormat(storage, new Secret(PASSWORD), FORMAT);
+  const contents = new Map<ContentId, Buffer>();
+  for (let epoch = 0; epoch < 5; epoch++) {
+    await using repository = await open({ storage, clock });
+    for (let i = 0; i < 21; i++) {
+      clock.offsetNs += 75n * 60n * 10n ** 9n;
+      const data = prng(`${epoch}-${i}`, 1000);
+      const { contentId } = await repository.contents.write(data, { prefix: '' });
+      contents.set(contentId, data);
+      await repository.contents.flush();
+    }
+    await maintain(repository, 'full');
+  }
+  clock.offsetNs += 2n * DAY_NS;
+  return { storage, clock, contents };
+}
+
+export const open = ({ storage, clock }: Omit<Victim, 'contents'>): Promise<Repository> =>
+  openRepository({ storage, password: new Secret(PASSWORD), client: CLIENT, clock });
+
+/** Without garbage collection: no snapshot names these contents. */
+export const maintain = (
+  repository: Repository,
+  safety: 'full' | 'none',
+): ReturnType<typeof runMaintenance> =>
+  runMaintenance(repository, {
+    mode: 'full',
+    safety,
+    force: true,
+    dryRun: false,
+    signal: new AbortController().signal,
+    logger: silentLogger,
+    collectGarbage: () => Promise.resolve({ kind: 'snapshotGCStats', data: {} }),
+  });
+
+/** `fine`, or the code of the error; anything without a code is a fault of ours. */
+export async function outcomeOf(task: () => Promise<unknown>): Promise<string> {
+  try {
+    await task();
+    return 'fine';
+  } catch (error) {
+    if (error instanceof CodedError) return error.code;
+    throw error;
+  }
+}
+
+/** Ids of contents that cannot be read, or read as something else. */
+export async function missing({ contents }: Victim, repository: Repository): Promise<string[]> {
+  const lost: string[] = [];
+  for (const [id, data] of contents) {
+    const found = await repository.contents.getContent(id).catch((error: unknown) => {
+      if (error instanceof CodedError) return undefined;
+      throw error;
+    });
+    if (!found || !data.equals(found)) lost.push(id);
+  }
+  return lost;
+}
+
+/**
+ * What a user and a schedule do, days after somebody put blobs into the bucket; then those are taken away. Fails when
+ * anything that was there before is gone or unreadable.
+ */
+export async function live(
+  victim: Victim,
+  hostile: ReadonlyMap<string, Uint8Array>,
+): Promise<string[]> {
+  const storage = victim.storage.clone();
+  const clock = new OffsetClock(victim.clock);
+  const after = { ...victim, storage: storage.clone(clock), clock };
+  for (const [id, bytes] of hostile) after.storage.set(id, bytes);
+  const outcomes: string[] = [];
+  for (let day = 0; day < 3; day++) {
+    clock.offsetNs += 2n * DAY_NS;
+    outcomes.push(
+      await outcomeOf(async () => {
+        await using repository = await open(after);
+        await repository.contents.write(prng(`day-${day}`, 100), { prefix: '' });
+        await repository.contents.flush();
+        await maintain(repository, day === 2 ? 'none' : 'full');
+      }),
+    );
+  }
+  for (const id of hostile.keys()) {
+    const before = storage.blobs.get(id);
+    if (before) after.storage.blobs.set(id, before);
+    else after.storage.blobs.delete(id);
+  }
+  await using repository = await open(after);
+  const lost = await missing(victim, repository);
+  if (lost.length > 0) throw new Error(`${lost.length} contents are lost; ${outcomes.join(', ')}`);
+  return outcomes;
+}

@@ -1,0 +1,68 @@
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+
+/** `script` of util-linux runs a command on a pseudo-terminal of its own. */
+export const hasTerminal = (): boolean => spawnSync('script', ['--version']).status === 0;
+
+const quote = (word: string): string => `'${word.replaceAll("'", `'\\''`)}'`;
+
+/** A command on a pseudo-terminal: what it shows can be waited for, and keys can be typed. */
+export class Terminal {
+  readonly #child: ChildProcess;
+  readonly #exit: Promise<number | null>;
+  #shown = '';
+  #seen = 0;
+  #onChange: () => void = () => undefined;
+
+  constructor(command: readonly string[], env: NodeJS.ProcessEnv) {
+    const line = command.map(quote).join(' ');
+    this.#child = spawn('script', ['-qefc', line, '/dev/null'], { env });
+    this.#child.stdout?.on('data', (data: Buffer) => {
+      this.#shown += data.toString();
+      this.#onChange();
+    });
+    this.#exit = new Promise((resolve) => {
+      this.#child.once('close', (code) => {
+        resolve(code);
+        this.#onChange();
+      });
+    });
+  }
+
+  /** All that the terminal has shown so far. */
+  get shown(): string {
+    return this.#shown;
+  }
+
+  /** Waits for text after what was waited for last. Throws with what is shown when the command ends without it. */
+  async see(text: string): Promise<void> {
+    let ended = false;
+    void this.#exit.then(() => {
+      ended = true;
+    });
+    for (;;) {
+      const at = this.#shown.indexOf(text, this.#seen);
+      if (at >= 0) {
+        this.#seen = at + text.length;
+        return;
+      }
+      await Promise.resolve();
+      if (ended) throw new Error(`the command ended without "${text}"; it showed: ${this.#shown}`);
+      await new Promise<void>((resolve) => {
+        this.#onChange = resolve;
+      });
+    }
+  }
+
+  type(keys: string): void {
+    this.#child.stdin?.write(keys);
+  }
+
+  /** The exit code. What runs in the terminal is not ended by this. */
+  exit(): Promise<number | null> {
+    return this.#exit;
+  }
+
+  [Symbol.dispose](): void {
+    this.#child.kill('SIGKILL');
+  }
+}

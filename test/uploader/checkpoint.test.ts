@@ -1,0 +1,42 @@
+import { expect, it } from 'vitest';
+import { ManualClock, SECOND_NS, silentLogger } from '../../src/base/index.ts';
+import type { Repository } from '../../src/repository/index.ts';
+import { CheckpointTimer } from '../../src/uploader/checkpoint.ts';
+
+const MINUTE_NS = 60n * SECOND_NS;
+
+it('packs being filled are closed every minute at first, and after 5 % of the time later', async () => {
+  const clock = new ManualClock(1_700_000_000n * SECOND_NS);
+  const closedAt: number[] = [];
+  let minute = 0;
+  let named = 0;
+  const contents = {
+    session: { durableBytes: 0, durableEntries: 0 },
+    flush: () => {
+      closedAt.push(minute);
+      return Promise.resolve();
+    },
+    checkpoint: () => {
+      named++;
+      return Promise.resolve();
+    },
+    refreshIfOld: () => Promise.resolve(),
+  };
+  const repository = { clock, contents } as unknown as Repository;
+  const options = { intervalNs: MINUTE_NS, bytes: 2 ** 31, logger: silentLogger };
+  const timer = new CheckpointTimer(repository, options);
+  const DAYS_3 = 3 * 24 * 60;
+  for (minute = 1; minute <= DAYS_3; minute++) {
+    clock.advance(MINUTE_NS);
+    timer.look();
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  await timer.stop();
+  // What is put is named by an index every minute all the same.
+  expect(closedAt.length + named).toBe(DAYS_3);
+  expect(closedAt.slice(0, 20)).toEqual(Array.from({ length: 20 }, (_, i) => i + 1));
+  expect(closedAt.length).toBeLessThan(150);
+  for (const [i, at] of closedAt.entries()) {
+    expect(at - (closedAt[i - 1] ?? 0)).toBeLessThanOrEqual(Math.max(1, Math.ceil(at / 20)));
+  }
+});

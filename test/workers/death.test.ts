@@ -1,0 +1,102 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { Secret } from '../../src/base/index.ts';
+import { openStorage } from '../../src/blob/index.ts';
+import { Arena, type CodecPool } from '../../src/codec/index.ts';
+import { openRepository, type Repository } from '../../src/repository/index.ts';
+import { listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
+import { createThreadPool } from '../../src/workers/index.ts';
+import { prng } from '../support/golden.ts';
+import { tempDirectory } from '../support/kopia.ts';
+import { backUp, CLIENT, createTest, openTest, PASSWORD } from '../support/repositories.ts';
+import { makeTree } from '../support/trees.ts';
+
+const work = tempDirectory('death');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+const at = (name: string): string => join(work, name);
+
+const KEYS = {
+  hash: 'BLAKE2B-256-128',
+  encryption: 'AES256-GCM-HMAC-SHA256',
+  secret: prng('s', 32),
+  masterKey: prng('m', 32),
+};
+
+/** An entry for threads that die: parameters as in mortal-thread.ts. */
+function mortal(death: { task: string; how?: string; once?: string }): URL {
+  const modules = ['../support/mortal-thread.ts', '../../src/workers/thread.ts'];
+  const imports = modules.map((path) => `import '${new URL(path, import.meta.url).href}';`);
+  const code = `${imports.join('')} globalThis.death = ${JSON.stringify(death)};`;
+  return new URL(`data:text/javascript,${encodeURIComponent(code)}`);
+}
+
+const listing = (pool: CodecPool): Promise<unknown> => pool.readDirectory(work, 100);
+
+describe('a thread that dies in the middle of a task', () => {
+  it.each([
+    ['throw', 'a worker thread died: killed on purpose'],
+    ['exit', 'a worker thread died: it exited with code 7'],
+  ])('fails its callers with the reason, and is replaced: %s', async (how, message) => {
+    const entry = mortal({ task: 'hash', how, once: at(`once-${how}`) });
+    await using pool = createThreadPool(1, entry)(KEYS, new Arena(1 << 20));
+    const [hash, waiting, queued] = await Promise.allSettled([
+      pool.hash([[]]),
+      listing(pool),
+      listing(pool),
+    ]);
+    expect(hash).toMatchObject({ reason: { code: 'THREAD_DIED', message } });
+    // It was at hand of the same thread.
+    expect(waiting).toMatchObject({ reason: { code: 'THREAD_DIED', message } });
+    expect(queued.status).toBe('fulfilled');
+    await expect(pool.hash([[]])).resolves.toHaveLength(1);
+  });
+
+  it('is replaced three times; then every task fails, also those that wait', async () => {
+    const pool = createThreadPool(1, mortal({ task: 'hash' }))(KEYS, new Arena(1 << 20));
+    for (let death = 1; death <= 3; death++) {
+      await expect(pool.hash([[]])).rejects.toMatchObject({ code: 'THREAD_DIED' });
+      await expect(listing(pool)).resolves.toBeDefined();
+    }
+    const last = [pool.hash([[]]), ...Array.from({ length: 10 }, () => listing(pool))];
+    for (const result of await Promise.allSettled(last)) {
+      expect(result).toMatchObject({ reason: { code: 'THREAD_DIED' } });
+    }
+    await expect(listing(pool)).rejects.toMatchObject({ code: 'THREAD_DIED' });
+    await pool.close();
+  });
+});
+
+const openMortal = async (repo: string, entry: URL): Promise<Repository> =>
+  openRepository({
+    storage: await openStorage(repo),
+    password: new Secret(PASSWORD),
+    client: CLIENT,
+    dataPath: {
+      threads: 2,
+      memory: { slabCount: 7, dataLanes: 1, packsInFlight: 0 },
+      factory: createThreadPool(2, entry),
+    },
+  });
+
+it.each(['hashPartly', 'cut', 'seal', 'readFiles'])(
+  'an upload whose thread dies in "%s" fails with the reason; what it stored is sound, and the next one is whole',
+  async (task) => {
+    makeTree(at(task), task, { bigBytes: 12_000_000 });
+    const repo = at(`repo-${task}`);
+    await createTest(repo);
+    {
+      await using repository = await openMortal(repo, mortal({ task, once: at(`once-${task}`) }));
+      await expect(backUp(repository, at(task))).rejects.toMatchObject({
+        code: 'THREAD_DIED',
+        message: 'a worker thread died: killed on purpose',
+      });
+    }
+    await using again = await openTest(repo);
+    const { snapshot } = await backUp(again, at(task));
+    expect(snapshot.stats.errorCount).toBe(0);
+    const roots = (await listSnapshots(again)).flatMap(({ rootEntry }) => rootEntry ?? []);
+    const options = { readAll: true, signal: new AbortController().signal };
+    expect((await verifyTrees(again, roots, options)).problems).toEqual([]);
+  },
+);
