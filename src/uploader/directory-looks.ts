@@ -166,11 +166,16 @@ export class DirectoryLooks {
 }
 
 /** System errors that say something of this process or machine, and nothing of the directory. */
-const OWN_TROUBLE = ['EMFILE', 'ENFILE', 'ENOMEM', 'ENOBUFS'];
+const OWN_TROUBLE = ['EMFILE', 'ENFILE', 'ENOMEM', 'ENOBUFS', 'ENOSPC'];
+
+/** Whether the system said this of what it was asked to read (and not of this process or machine). */
+export function isOfTheSource(error: unknown): boolean {
+  const code = systemCode(error);
+  return code !== undefined && !OWN_TROUBLE.includes(code);
+}
 
 /** Only what the system says of the directory makes it unreadable; a thread that died or a bug does not. */
 export function asUnreadable(error: unknown): unknown {
-  const code = systemCode(error);
-  if (code === undefined || OWN_TROUBLE.includes(code)) return error;
+  if (!isOfTheSource(error)) return error;
   return new CodedError('UNREADABLE_DIRECTORY', messageOf(error), { cause: error });
 }

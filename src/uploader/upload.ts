@@ -25,6 +25,7 @@ import {
 } from '../snapshot/index.ts';
 import { writeObject } from '../repository/index.ts';
 import { CheckpointTimer } from './checkpoint.ts';
+import { isOfTheSource } from './directory-looks.ts';
 import { LongUpload, type UploadAgain } from './long-upload.ts';
 import { decodeListing, type SourceEntry } from './listing.ts';
 import { newUploadCounters, type UploadCounters } from './progress.ts';
@@ -294,7 +295,7 @@ async function uploadTree(parts: UploadParts): Promise<DirectoryEntry> {
     const { id, summary } = await tree.uploadDirectory(await fs.realpath(path), root, roots);
     return { ...entryFields(root, 'd'), size: 0, objectId: id, summary };
   } catch (cause) {
-    if (systemCode(cause) !== undefined && !isCode(cause, 'ENOSPC')) throw unreadable(path, cause);
+    if (isOfTheSource(cause)) throw unreadable(path, cause);
     throw cause;
   }
 }
