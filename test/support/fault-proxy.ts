@@ -12,6 +12,9 @@ export const FAULTS = [
   'corrupt',
   'stalled',
   'stale',
+  'other-listing',
+  'page',
+  'page-404',
 ] as const;
 /** The last is no accident: a policy that forbids. */
 export type Fault = (typeof FAULTS)[number] | 'denied';
@@ -31,7 +34,7 @@ export type FaultPlan = (kind: RequestKind, path: string) => Fault | undefined;
 
 /** Whether a fault means anything to a kind of request; else it is another one's turn. */
 export function applies(fault: Fault, kind: RequestKind): boolean {
-  if (fault === 'stale') return kind === 'list';
+  if (fault === 'stale' || fault === 'other-listing') return kind === 'list';
   const hasBody = kind === 'get' || kind === 'list';
   if (fault === 'broken-body' || fault === 'truncated') return hasBody;
   return fault === 'corrupt' ? hasBody || kind === 'put' : true;
@@ -93,6 +96,8 @@ class Proxy implements FaultProxy {
     else if (fault === 'slow-down') refuse(answer, 503, 'SlowDown');
     else if (fault === 'denied') refuse(answer, 403, 'AccessDenied');
     else if (fault === 'internal-error') refuse(answer, 500, 'InternalError');
+    else if (fault === 'page' || fault === 'page-404')
+      showPage(answer, fault === 'page' ? 200 : 404);
     else if (fault === 'corrupt' && kind === 'put') {
       await this.#answer(answer, await this.#forward(incoming, flipped(body)), undefined);
     } else {
@@ -103,6 +108,8 @@ class Proxy implements FaultProxy {
         const stale = this.#listings.get(incoming.url ?? '');
         if (isListing) this.#listings.set(incoming.url ?? '', real.body);
         if (fault === 'stale' && stale && isListing) real.body = stale;
+        if (fault === 'other-listing' && isListing)
+          real.body = this.#otherListing(incoming.url ?? '');
         await this.#answer(answer, real, fault, kind);
       }
     }
@@ -121,6 +128,14 @@ class Proxy implements FaultProxy {
       out.once('error', reject);
       out.end(body);
     });
+  }
+
+  /** The last answer to the question for another prefix. */
+  #otherListing(url: string): Buffer {
+    const prefixOf = (of: string): string | null =>
+      new URL(of, 'http://proxy').searchParams.get('prefix');
+    const others = [...this.#listings].filter(([of]) => prefixOf(of) !== prefixOf(url));
+    return others.at(-1)?.[1] ?? Buffer.from('<html><body>no listing</body></html>');
   }
 
   async #answer(
@@ -167,6 +182,15 @@ function kindOf({ method, url = '' }: IncomingMessage): RequestKind {
 function refuse(answer: ServerResponse, status: number, code: string): void {
   answer.writeHead(status, { 'content-type': 'application/xml', 'retry-after': '0' });
   answer.end(`<?xml version="1.0"?><Error><Code>${code}</Code><Message>injected</Message></Error>`);
+}
+
+/** What captive portals, load balancers without a backend and maintenance modes answer with. */
+function showPage(answer: ServerResponse, status: number): void {
+  answer.writeHead(status, {
+    'content-type': 'text/html',
+    'last-modified': new Date(0).toUTCString(),
+  });
+  answer.end('<!doctype html><html><body><h1>We will be right back.</h1></body></html>');
 }
 
 function flipped(body: Buffer): Buffer {

@@ -99,7 +99,14 @@ class S3Storage extends RemoteStorage {
     });
     const answer = await this.#client.send(command, { abortSignal: signal });
     progress();
-    const { ContentLength: contentLength, ContentRange: contentRange } = answer;
+    const { ContentLength: contentLength, ContentRange: contentRange, ETag } = answer;
+    // A page of somebody else between us would be taken as damage of the blob, or as its end.
+    const isPart = contentRange?.startsWith(`bytes ${offset}-`) === true;
+    if (ETag === undefined || (range !== undefined && !isPart)) {
+      (answer.Body as Readable | undefined)?.destroy();
+      const what = ETag === undefined ? 'it names no version of the blob' : 'it is another range';
+      throw strangeAnswer(this.displayName, `get of ${id}`, what);
+    }
     const headers = { contentLength, contentRange };
     const length = expectedLength(id, options, headers, answer.Body as Readable);
     const bytes = await readBody(id, answer.Body as Readable, length, { into, progress });
@@ -122,9 +129,10 @@ class S3Storage extends RemoteStorage {
           if (isUnexplained404(error)) return this.#explain(object, signal);
           throw error;
         });
-      const { ContentLength, LastModified } = answer;
-      if (ContentLength === undefined || LastModified === undefined) {
-        throw strangeAnswer(this.displayName, `metadata of ${id}`, 'it has no length or no time');
+      const { ContentLength, LastModified, ETag } = answer;
+      if (ContentLength === undefined || LastModified === undefined || ETag === undefined) {
+        const what = 'it has no length, no time or no version';
+        throw strangeAnswer(this.displayName, `metadata of ${id}`, what);
       }
       return { id, lengthBytes: ContentLength, timestampNs: nanosecondsOf(LastModified) };
     });
@@ -199,9 +207,14 @@ class S3Storage extends RemoteStorage {
   }
 
   async deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
-    await this.request({ operation: 'delete', id }, options.signal, ({ signal }) =>
-      this.#client.send(new DeleteObjectCommand(this.#object(id)), { abortSignal: signal }),
-    );
+    await this.request({ operation: 'delete', id }, options.signal, async ({ signal }) => {
+      const command = new DeleteObjectCommand(this.#object(id));
+      const { $metadata } = await this.#client.send(command, { abortSignal: signal });
+      // The service says 204; some say 200, but then with an id of the request, which a page has not.
+      if ($metadata.httpStatusCode !== 204 && $metadata.requestId === undefined) {
+        throw strangeAnswer(this.displayName, `delete of ${id}`, 'it is a page');
+      }
+    });
   }
 
   async extendRetention(
