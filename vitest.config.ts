@@ -1,3 +1,4 @@
+import { availableParallelism } from 'node:os';
 import { defineConfig } from 'vitest/config';
 
 export default defineConfig({
@@ -7,5 +8,7 @@ export default defineConfig({
     hookTimeout: 120_000,
     // Tests run on the sources with Node's own type stripping, as production does from a checkout.
     pool: 'forks',
+    // Many files wait for servers and timers most of the time: two at once on two cores.
+    maxWorkers: Math.max(2, availableParallelism() - 1),
   },
 });
