@@ -2,6 +2,7 @@ import { expect, it } from 'vitest';
 import { ManualClock, SECOND_NS, silentLogger } from '../../src/base/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
 import { CheckpointTimer } from '../../src/uploader/checkpoint.ts';
+import { recordingLogger } from '../support/repositories.ts';
 
 const MINUTE_NS = 60n * SECOND_NS;
 
@@ -39,4 +40,39 @@ it('packs being filled are closed every minute at first, and after 5 % of the ti
   for (const [i, at] of closedAt.entries()) {
     expect(at - (closedAt[i - 1] ?? 0)).toBeLessThanOrEqual(Math.max(1, Math.ceil(at / 20)));
   }
+});
+
+it('an index that cannot be read anew at a checkpoint is warned of; only a failed flush ends the upload', async () => {
+  const clock = new ManualClock(1_700_000_000n * SECOND_NS);
+  let flushes = 0;
+  let isBroken = false;
+  const contents = {
+    session: { durableBytes: 0, durableEntries: 0 },
+    flush: () => {
+      flushes++;
+      return isBroken ? Promise.reject(new Error('the flush failed')) : Promise.resolve();
+    },
+    refreshIfOld: () => Promise.reject(new Error('the listing failed')),
+  };
+  const repository = { clock, contents } as unknown as Repository;
+  const logger = recordingLogger();
+  const timer = new CheckpointTimer(repository, { intervalNs: MINUTE_NS, bytes: 2 ** 31, logger });
+  const lookLater = async (): Promise<void> => {
+    clock.advance(MINUTE_NS);
+    timer.look();
+    await new Promise((resolve) => setImmediate(resolve));
+  };
+  for (let minute = 1; minute <= 3; minute++) {
+    await lookLater();
+    timer.assertHealthy();
+    expect(flushes).toBe(minute);
+  }
+  expect(logger.messages).toContain('the index could not be read anew');
+  expect(logger.messages).not.toContain('checkpoint failed');
+  isBroken = true;
+  await lookLater();
+  expect(() => {
+    timer.assertHealthy();
+  }).toThrow('the flush failed');
+  await timer.stop();
 });
