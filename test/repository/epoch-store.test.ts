@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, describe, expect, it } from 'vitest';
 import { HOUR_NS, ManualClock, MINUTE_NS } from '../../src/base/index.ts';
-import type { BlobMetadata, BlobStorage } from '../../src/blob/index.ts';
+import { blobId, type BlobMetadata, type BlobStorage, faulty } from '../../src/blob/index.ts';
 import { ForwardingStorage } from '../../src/blob/wrappers/forwarding.ts';
 import { EpochIndexStore } from '../../src/repository/content/epoch-index-store.ts';
 import { longestChain, type RangeSet } from '../../src/repository/content/epoch-state.ts';
@@ -72,6 +72,31 @@ it('a storage whose listings never end in time is an error, for reading and for 
   await expect(store.write([new Uint8Array(100)], SESSION)).rejects.toMatchObject(error);
   const left = await Array.fromAsync(repository.storage.listBlobs('xn'));
   expect(left.every(({ id }) => !id.includes(SESSION))).toBe(true);
+});
+
+it('a listing that failed does not make the state before it count as new', async () => {
+  await using repository = await openNew('failed-listing');
+  const clock = new ManualClock(1_800_000_000n * 1_000_000_000n);
+  let isFailing = false;
+  const storage = faulty(repository.storage, ({ operation }) => {
+    if (operation === 'list' && isFailing) throw new Error('the listing failed');
+  });
+  const { codec } = repository;
+  const refreshFrequencyNs = Number(20n * MINUTE_NS);
+  const store = new EpochIndexStore({ storage, codec, clock, refreshFrequencyNs, putOptions: {} });
+  expect(await store.write([new Uint8Array(100)], SESSION)).toEqual([
+    expect.stringMatching(/^xn0_/),
+  ]);
+  clock.advance(HOUR_NS);
+  isFailing = true;
+  await expect(store.listActive()).rejects.toThrow('the listing failed');
+  await expect(store.write([new Uint8Array(101)], SESSION)).rejects.toThrow('the listing failed');
+  isFailing = false;
+  // Another client began the next epoch meanwhile.
+  await repository.storage.putBlob(blobId('xe1'), [Buffer.from('epoch-marker')]);
+  expect(await store.write([new Uint8Array(102)], SESSION)).toEqual([
+    expect.stringMatching(/^xn1_/),
+  ]);
 });
 
 describe('the chain of range compactions', () => {
