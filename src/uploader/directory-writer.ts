@@ -1,4 +1,4 @@
-import type { Nanoseconds } from '../base/index.ts';
+import { asError, type Nanoseconds } from '../base/index.ts';
 import type { Compressor } from '../codec/index.ts';
 import {
   type ObjectId,
@@ -36,6 +36,8 @@ export class DirectoryWriter {
   /** A call of {@link write} or {@link finish} that is under way. */
   #writing: Promise<unknown> | undefined;
   #finished: StoredDirectory | undefined;
+  /** The first of a write: what was pushed then may be lost. */
+  #failure: { readonly error: unknown } | undefined;
 
   constructor(repository: Repository, compressor: Compressor | undefined) {
     const { contents, splitter } = repository;
@@ -99,8 +101,9 @@ export class DirectoryWriter {
     return this.#finished;
   }
 
-  /** What is written so far. Only while nothing is being written. */
+  /** What is written so far. Only while nothing is being written. Throws the failure of a write. */
   mark(): DirectoryMark {
+    if (this.#failure) throw asError(this.#failure.error);
     return {
       object: this.#object.mark(),
       encoder: this.#encoder.copy(),
@@ -126,6 +129,9 @@ export class DirectoryWriter {
     this.#writing = work;
     try {
       return await work;
+    } catch (error) {
+      this.#failure ??= { error };
+      throw error;
     } finally {
       this.#writing = undefined;
     }
