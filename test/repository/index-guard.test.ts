@@ -2,16 +2,19 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { HOUR_NS, OffsetClock, silentLogger, systemClock } from '../../src/base/index.ts';
-import { type BlobMetadata, listAll } from '../../src/blob/index.ts';
+import { blobId, type BlobMetadata, listAll } from '../../src/blob/index.ts';
 import {
   type MaintenanceOptions,
   type MaintenanceReport,
   type Repository,
   runMaintenance,
 } from '../../src/repository/index.ts';
+import { deleteUnreferencedPacks } from '../../src/repository/maintenance/delete-packs.ts';
+import { SAFETY } from '../../src/repository/maintenance/safety.ts';
 import { collectGarbage, listSnapshots } from '../../src/snapshot/index.ts';
 import { atClock } from '../support/clocked-storage.ts';
 import { prng } from '../support/golden.ts';
+import { putIndex } from '../support/index-blobs.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { type Lie, LyingStorage } from '../support/lying-storage.ts';
 import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
@@ -26,7 +29,7 @@ interface Aged extends AsyncDisposable {
   readonly repository: Repository;
   readonly storage: LyingStorage;
   readonly clock: OffsetClock;
-  readonly trees: readonly string[];
+  readonly trees: string[];
 }
 
 /** A repository with some backups, each a day younger than the one before; all its packs may be deleted by their age. */
@@ -162,6 +165,105 @@ it('an index that is much smaller than the run before found it stops maintenance
   await aged.repository.contents.refresh();
   const after = [...aged.repository.contents.entries()].filter(({ deleted }) => deleted).length;
   expect(after).toBe(before);
+});
+
+it('while the last run refused to delete, what is marked deleted stays in the index', async () => {
+  await using aged = await openAged('refused');
+  await expect(maintain(aged, lies['lacks the newest index blob'])).rejects.toMatchObject({
+    code: 'INDEX_INCOMPLETE',
+  });
+  aged.storage.lie = undefined;
+  const watermark = async (): Promise<number> =>
+    Math.max(...(await listAll(aged.storage, 'xw')).map(({ id }) => Number(id.slice(2))));
+  const runNext = async (): Promise<string | undefined> => {
+    aged.clock.offsetNs += DAY_NS;
+    const { tasks } = await maintain(aged);
+    return (tasks.find(({ task }) => task === 'full-drop-deleted-content') ?? expect.fail())
+      .skipped;
+  };
+  const before = await watermark();
+  expect(await runNext()).toMatch(/^the last run refused to delete/);
+  expect(await watermark()).toBe(before);
+  expect(await runNext()).toBeUndefined();
+  expect(await watermark()).toBeGreaterThan(before);
+});
+
+/** Three large index blobs name the same contents: the backup's, that of a rewrite, and one that says it once more. */
+async function openDuplicates(name: string): Promise<Aged> {
+  const aged = await openAged(name, 3, 0);
+  const { repository, storage, clock } = aged;
+  const tree = join(work, `${name}-tree`);
+  fs.mkdirSync(tree);
+  for (let i = 0; i < 300; i++) fs.writeFileSync(join(tree, `small-${i}`), `${name} ${i}`);
+  await backUp(repository, tree);
+  aged.trees.push(tree);
+  clock.offsetNs += 2n * DAY_NS;
+  await maintain(aged);
+  const { contents, codec } = repository;
+  await putIndex(storage, codec, [...contents.entries()]);
+  clock.offsetNs += 2n * DAY_NS;
+  await maintain(aged);
+  expect(contents.rowCount).toBeGreaterThan(2 * contents.contentCount);
+  return aged;
+}
+
+describe('an index of many duplicate rows', () => {
+  it('is not taken for one that shrank when it was compacted', async () => {
+    await using aged = await openDuplicates('duplicates');
+    const { storage, clock } = aged;
+    const { contents, codec } = aged.repository;
+    const [rows, count] = [contents.rowCount, contents.contentCount];
+    // Two epochs go by, so that the first is compacted.
+    for (const epoch of [1, 2]) {
+      await storage.putBlob(blobId(`xe${epoch}`), [Buffer.from('epoch-marker')]);
+      const [entry = expect.fail()] = contents.entries();
+      await putIndex(storage, codec, [entry], { prefix: `xn${epoch}_` });
+    }
+    clock.offsetNs += DAY_NS;
+    await maintain(aged);
+    expect(await listAll(storage, 'xs0_')).toHaveLength(1);
+    clock.offsetNs += DAY_NS;
+    await maintain(aged);
+    expect(contents.contentCount).toBeGreaterThanOrEqual(count);
+    expect(contents.rowCount).toBeLessThan(rows / 2);
+    await assertWhole(aged, 'duplicates');
+  });
+
+  it.each(['merged', 'lost'] as const)(
+    'is looked at between two packs that are deleted: %s meanwhile',
+    async (how) => {
+      await using aged = await openDuplicates(`meanwhile-${how}`);
+      const { repository, storage, clock } = aged;
+      const { contents, codec } = repository;
+      const orphans = ['a', 'b'].map((digit) => blobId(`p${digit.repeat(32)}`));
+      for (const id of orphans) await storage.putBlob(id, [Buffer.from('nobody needs it')]);
+      clock.offsetNs += 2n * DAY_NS;
+      const rows = contents.rowCount;
+      const remove = storage.deleteBlob.bind(storage);
+      storage.deleteBlob = async (...parameters) => {
+        await remove(...parameters);
+        if (how === 'lost') storage.lie = lies['lacks most index blobs'];
+        // A fourth blob of that kind has all of them merged as they are read.
+        else await putIndex(storage, codec, [...contents.entries()], { suffix: '-s0-c1' });
+      };
+      const context = {
+        repository,
+        safety: SAFETY.full,
+        apply: true,
+        startNs: clock.nowNs(),
+        signal: new AbortController().signal,
+        logger: silentLogger,
+      };
+      const task = deleteUnreferencedPacks(context, { prefixes: orphans, batchPacks: 1 });
+      if (how === 'lost') {
+        await expect(task).rejects.toMatchObject({ code: 'INDEX_SHRUNK' });
+        expect((await packsOf(aged)).filter((id) => orphans.includes(blobId(id)))).toHaveLength(1);
+      } else {
+        expect((await task).data.deletedPackCount).toBe(2);
+        expect(contents.rowCount).toBeLessThan(rows / 2);
+      }
+    },
+  );
 });
 
 it('an index blob that is lost for good keeps the packs, and Kopia reads it back from them', async () => {
