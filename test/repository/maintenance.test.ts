@@ -2,7 +2,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { HOUR_NS, OffsetClock, silentLogger, systemClock, toDate } from '../../src/base/index.ts';
-import type { BlobStorage } from '../../src/blob/index.ts';
+import { type BlobStorage, faulty } from '../../src/blob/index.ts';
 import {
   loadSchedule,
   type MaintenanceOptions,
@@ -10,6 +10,8 @@ import {
   type Repository,
   runMaintenance,
 } from '../../src/repository/index.ts';
+import { ROW_COUNT } from '../../src/repository/maintenance/delete-packs.ts';
+import { putSchedule, type TaskRun } from '../../src/repository/maintenance/schedule.ts';
 import { collectGarbage, listSnapshots } from '../../src/snapshot/index.ts';
 import { prng } from '../support/golden.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
@@ -219,6 +221,89 @@ it('clocks that differ by more than five minutes stop it', async () => {
   await using repository = await openTest(repo, { clock });
   await expect(maintain(repository)).rejects.toMatchObject({ code: 'CLOCK_SKEW' });
   expect(toDate(clock.nowNs()).getTime()).toBeGreaterThan(Date.now());
+});
+
+it('a run that is refused for its clock, or cannot learn the time, leaves the booking as it was', async () => {
+  const repo = at('repo-booking');
+  await createTest(repo);
+  const clock = new OffsetClock(systemClock);
+  let isFailing = false;
+  const wrap = (inner: BlobStorage): BlobStorage =>
+    faulty(inner, ({ operation }) => {
+      if (isFailing && operation === 'metadata') throw new Error('no answer');
+    });
+  await using repository = await openTest(repo, { clock, wrap });
+  const booking = async (): Promise<bigint[]> => {
+    const { nextFullNs, nextQuickNs } = await loadSchedule(repository);
+    return [nextFullNs, nextQuickNs];
+  };
+  const nothing = await booking();
+  clock.offsetNs = HOUR_NS;
+  await expect(maintain(repository)).rejects.toMatchObject({ code: 'CLOCK_SKEW' });
+  expect(await booking()).toEqual(nothing);
+  clock.offsetNs = 0n;
+  expect((await maintain(repository, { mode: 'auto' })).mode).toBe('full');
+  const booked = await booking();
+  expect(booked).not.toEqual(nothing);
+  for (const mode of ['full', 'quick'] as const) {
+    clock.offsetNs = HOUR_NS;
+    await expect(maintain(repository, { mode })).rejects.toMatchObject({ code: 'CLOCK_SKEW' });
+    clock.offsetNs = 0n;
+    isFailing = true;
+    await expect(maintain(repository, { mode })).rejects.toThrow('no answer');
+    isFailing = false;
+    expect(await booking()).toEqual(booked);
+  }
+});
+
+describe('what was written by a clock that was ahead for a while holds nothing up:', () => {
+  const YEAR_NS = 365n * DAY_NS;
+
+  it('a booking', async () => {
+    const repo = at('repo-ahead-booking');
+    await createTest(repo);
+    await using repository = await openTest(repo);
+    const nowNs = repository.clock.nowNs();
+    const far = nowNs + YEAR_NS;
+    await putSchedule(repository, { nextFullNs: far, nextQuickNs: far, runs: new Map() });
+    expect((await maintain(repository, { mode: 'auto' })).mode).toBe('full');
+    const { nextFullNs } = await loadSchedule(repository);
+    expect(nextFullNs).toBeLessThan(nowNs + 2n * DAY_NS);
+    await putSchedule(repository, { nextFullNs, nextQuickNs: far, runs: new Map() });
+    expect((await maintain(repository, { mode: 'auto' })).mode).toBe('quick');
+    expect((await maintain(repository, { mode: 'auto' })).mode).toBe('none');
+  });
+
+  it('runs', async () => {
+    const repo = at('repo-ahead-runs');
+    await createTest(repo);
+    const clock = new OffsetClock(systemClock);
+    await using repository = await openTest(repo, { clock, wrap: atClock(repo, clock) });
+    await withGarbage('ahead', repository);
+    const run = (hours: bigint, extra?: unknown): TaskRun => {
+      const startNs = clock.nowNs() + YEAR_NS + hours * HOUR_NS;
+      return { startNs, endNs: startNs + 1n, success: true, extra };
+    };
+    const counted = [{ kind: 'deleteUnreferencedPacksStats', data: { [ROW_COUNT]: 1_000_000 } }];
+    const runs = new Map([
+      ['snapshot-gc', [run(24n), run(0n)]],
+      ['full-rewrite-contents', [run(1n)]],
+      ['full-delete-blobs', [run(2n, counted)]],
+    ]);
+    await putSchedule(repository, { nextFullNs: 0n, nextQuickNs: 0n, runs });
+    clock.offsetNs += 2n * DAY_NS;
+    const skippedBy = ({ tasks }: MaintenanceReport): Record<string, string | undefined> =>
+      Object.fromEntries(tasks.map(({ task, skipped }) => [task, skipped]));
+    const first = skippedBy(await maintain(repository, { safety: 'full' }));
+    expect(first['full-rewrite-contents']).toBeUndefined();
+    // The collections of the future are no two.
+    expect(first['full-drop-deleted-content']).toMatch(/^two garbage collections/);
+    clock.offsetNs += DAY_NS;
+    const second = await maintain(repository, { safety: 'full' });
+    expect(skippedBy(second)['full-delete-blobs']).toBeUndefined();
+    expect(statsOf(second, 'full-delete-blobs').deletedPackCount).toBeGreaterThan(0);
+    expect(skippedBy(second)['full-drop-deleted-content']).toBeUndefined();
+  });
 });
 
 it('a snapshot that cannot be walked stops the collection before it changes anything', async () => {

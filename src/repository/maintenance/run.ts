@@ -137,19 +137,34 @@ function chooseMode(
   return quick.enabled && isDue(schedule.nextQuickNs, quick.interval) ? 'quick' : 'none';
 }
 
-/** Books the next runs, and learns the storage's time from the blob that says so. */
+/**
+ * Books the next runs, and learns the storage's time from the blob that says so. A run that cannot begin is none: the
+ * booking before it comes back, so that nobody whose clock is right waits for the next one.
+ */
 async function announce(
   repository: Repository,
   { full, quick }: MaintenanceParameters,
   schedule: Schedule,
   mode: 'quick' | 'full',
 ): Promise<Nanoseconds> {
+  const { nextQuickNs, nextFullNs } = schedule;
   const now = repository.clock.nowNs();
   schedule.nextQuickNs = now + BigInt(quick.interval);
   if (mode === 'full') schedule.nextFullNs = now + BigInt(full.interval);
   await putSchedule(repository, schedule);
-  // By the storage's clock: that is what maintenance calls its start.
-  const { timestampNs } = await repository.storage.getMetadata(SCHEDULE_BLOB);
+  try {
+    return await storageTime(repository, now);
+  } catch (error) {
+    Object.assign(schedule, { nextQuickNs, nextFullNs });
+    // The failure itself matters more than a booking that stays.
+    await putSchedule(repository, schedule).catch(() => undefined);
+    throw error;
+  }
+}
+
+/** By the storage's clock: that is what maintenance calls its start. Throws `CLOCK_SKEW`. */
+async function storageTime({ storage }: Repository, now: Nanoseconds): Promise<Nanoseconds> {
+  const { timestampNs } = await storage.getMetadata(SCHEDULE_BLOB);
   const skew = timestampNs > now ? timestampNs - now : now - timestampNs;
   if (skew <= CLOCK_SKEW_NS_MAX) return timestampNs;
   const minutes = Number(skew / MINUTE_NS);
@@ -157,17 +172,24 @@ async function announce(
   throw new CodedError('CLOCK_SKEW', `${text}; set the clock right`);
 }
 
-/** How many rows the index had when packs were deleted last; undefined when that was not by us. */
-function countedRows({ format }: Repository, { runs }: Schedule): number | undefined {
+/** How many contents the index had when packs were deleted last; undefined when that was not by us. */
+function countedRows(repository: Repository, schedule: Schedule): number | undefined {
   const tasks = ['full-delete-blobs', 'quick-delete-blobs'];
   // In format 1 it takes rows away.
-  if (!format.parameters.epochParameters.Enabled) tasks.push('full-drop-deleted-content');
+  if (!repository.format.parameters.epochParameters.Enabled)
+    tasks.push('full-drop-deleted-content');
   const newest = tasks
-    .flatMap((task) => (runs.get(task) ?? []).find(({ success }) => success) ?? [])
+    .flatMap((task) => successful(repository, schedule, task).at(0) ?? [])
     .reduce((a: TaskRun | undefined, b) => (a && a.endNs > b.endNs ? a : b), undefined);
   const [extra] = Array.isArray(newest?.extra) ? (newest.extra as unknown[]) : [];
   const count = (extra as { data?: Record<string, unknown> } | undefined)?.data?.[ROW_COUNT];
   return typeof count === 'number' ? count : undefined;
+}
+
+/** Newest first. What ended in the future was run while the clock was ahead, and does not count. */
+function successful({ clock }: Repository, { runs }: Schedule, task: string): TaskRun[] {
+  const latest = clock.nowNs() + CLOCK_SKEW_NS_MAX;
+  return (runs.get(task) ?? []).filter(({ success, endNs }) => success && endNs <= latest);
 }
 
 type Task = (context: TaskContext) => Promise<TaskStats | undefined>;
@@ -306,10 +328,7 @@ class Cycle {
   }
 
   #successful(task: string): TaskRun[] {
-    // What ended in the future was run while the clock was ahead.
-    const latest = this.#context.repository.clock.nowNs() + CLOCK_SKEW_NS_MAX;
-    const runs = this.#schedule.runs.get(task) ?? [];
-    return runs.filter(({ success, endNs }) => success && endNs <= latest);
+    return successful(this.#context.repository, this.#schedule, task);
   }
 
   #lastEnd(...tasks: string[]): Nanoseconds {
