@@ -149,3 +149,18 @@ describe.each(STUB_KINDS)('a listing of %s', (kind) => {
     expect(names).toEqual(['xe1']);
   });
 });
+
+it.each([
+  '<ContinuationToken/><NextContinuationToken/>',
+  '<ContinuationToken></ContinuationToken>',
+])('a listing of S3 may name an empty token: %s', async (empty) => {
+  const { names, requests } = await list('s3', (request, index) => {
+    const objects = [{ key: key(index === 0 ? 'xe1' : 'xe2') }];
+    const next = index === 0 ? 'more' : undefined;
+    const { body, headers = {} } = listingOf('s3', request, { objects, next });
+    // Some services write what they have no value for.
+    const elements = next === undefined ? empty : empty.replace('<NextContinuationToken/>', '');
+    return { body: body.replace('<KeyCount>', `${elements}<KeyCount>`), headers };
+  });
+  expect([names, requests]).toEqual([['xe1', 'xe2'], 2]);
+});
