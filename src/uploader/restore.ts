@@ -6,6 +6,7 @@ import {
   listPieces,
   type ObjectId,
   type ObjectPiece,
+  parseObjectId,
   readObject,
   type Repository,
 } from '../repository/index.ts';
@@ -253,7 +254,6 @@ class TreeRestore {
   }
 
   async #restoreFile(directory: TargetDirectory, entry: DirectoryEntry): Promise<void> {
-    const { contents } = this.#repository;
     this.#report.counters.filesFound++;
     this.#report.counters.bytesFound += entry.size;
     if (!directory.isNew && (await this.#isSame(directory, entry))) {
@@ -261,20 +261,45 @@ class TreeRestore {
       this.#report.counters.bytes += entry.size;
       return;
     }
-    const pieces = await listPieces(contents, entry.objectId);
-    if (!(await this.#makeRoom(directory, entry.name))) return;
-    const [only] = pieces;
-    if (only && pieces.length === 1 && only.count === 1 && only.length <= WHOLE_FILE_BYTES_MAX) {
-      await this.#writer.add({
-        entry: contents.findOrThrow(only.contentId),
-        compressedObject: only.compressed,
-        target: { path: directory.pathOf(entry.name), attributes: entry },
-      });
-      this.#report.counters.bytes += only.length;
-    } else {
-      await this.#restoreLarge(directory, entry, pieces);
+    if (await this.#restoreContents(directory, entry)) this.#report.counters.files++;
+  }
+
+  /** False when what is there already is to stay. */
+  async #restoreContents(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
+    const { signal } = this.#options;
+    const { contents } = this.#repository;
+    if (parseObjectId(entry.objectId).indirections === 0) {
+      const [only] = await listPieces(contents, entry.objectId, { signal });
+      if (only && only.length <= WHOLE_FILE_BYTES_MAX) {
+        return this.#restoreWhole(directory, entry, only);
+      }
     }
-    this.#report.counters.files++;
+    // Thousands of entries are restored at once, and large files have many pieces: only those of open files are held.
+    await this.#openFiles.acquire();
+    try {
+      signal.throwIfAborted();
+      const pieces = await listPieces(contents, entry.objectId, { signal });
+      if (!(await this.#makeRoom(directory, entry.name))) return false;
+      await this.#restoreLarge(directory, entry, pieces);
+      return true;
+    } finally {
+      this.#openFiles.release();
+    }
+  }
+
+  async #restoreWhole(
+    directory: TargetDirectory,
+    entry: DirectoryEntry,
+    { contentId, compressed, length }: ObjectPiece,
+  ): Promise<boolean> {
+    if (!(await this.#makeRoom(directory, entry.name))) return false;
+    await this.#writer.add({
+      entry: this.#repository.contents.findOrThrow(contentId),
+      compressedObject: compressed,
+      target: { path: directory.pathOf(entry.name), attributes: entry },
+    });
+    this.#report.counters.bytes += length;
+    return true;
   }
 
   /** Whether the file is there already; its attributes are mended if need be. */
@@ -310,22 +335,17 @@ class TreeRestore {
     entry: DirectoryEntry,
     pieces: readonly ObjectPiece[],
   ): Promise<void> {
-    await this.#openFiles.acquire();
+    const file = await directory.create(entry.name);
     try {
-      const file = await directory.create(entry.name);
-      try {
-        await file.truncate(entry.size);
-        await this.#pieces.write(pieces, file.fd, this.#options.sparse === true);
-        await this.#pool.setAttributes(file.fd, entry, false);
-      } catch (error) {
-        // The error that came first matters.
-        await directory.remove(entry.name).catch(() => undefined);
-        throw error;
-      } finally {
-        await file.close();
-      }
+      await file.truncate(entry.size);
+      await this.#pieces.write(pieces, file.fd, this.#options.sparse === true);
+      await this.#pool.setAttributes(file.fd, entry, false);
+    } catch (error) {
+      // The error that came first matters.
+      await directory.remove(entry.name).catch(() => undefined);
+      throw error;
     } finally {
-      this.#openFiles.release();
+      await file.close();
     }
   }
 }
