@@ -183,8 +183,11 @@ export class TreeUpload {
         writer.add([failed]);
       },
     });
+    const onCancel = (): void => {
+      canceled = true;
+    };
     try {
-      for await (const listed of isCache ? [] : marked(pages)) {
+      for await (const listed of isCache ? [] : marked(pages, signal, onCancel)) {
         const page = names.unique(listed);
         const held = await Promise.all(before.map((stream) => stream.take(page)));
         const outcomes = new Outcomes();
@@ -198,9 +201,6 @@ export class TreeUpload {
         if (canceled) break;
       }
       await writeOut();
-    } catch (error) {
-      if (!signal.aborted) throw error;
-      canceled = true;
     } finally {
       for (const stream of before) await stream.close();
     }
@@ -484,12 +484,17 @@ function withDone<T>(done: Promise<T>): { done: Promise<T> } {
   return { done };
 }
 
-/** Failures of the listing itself are the directory's. */
-async function* marked(pages: AsyncIterable<SourceEntry[]>): AsyncGenerator<SourceEntry[]> {
+/** Failures of the listing itself are the directory's. After a cancel there are no more pages, and those before count. */
+async function* marked(
+  pages: AsyncIterable<SourceEntry[]>,
+  signal: AbortSignal,
+  onCancel: () => void,
+): AsyncGenerator<SourceEntry[]> {
   try {
     yield* pages;
   } catch (error) {
-    throw asUnreadable(error);
+    if (!signal.aborted) throw asUnreadable(error);
+    onCancel();
   }
 }
 

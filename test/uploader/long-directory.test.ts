@@ -146,6 +146,51 @@ describe('a directory with more entries than are held in memory', () => {
   });
 });
 
+/** Scratch files that are open; they have no name. */
+function scratchFiles(): string[] {
+  const isScratch = (path: string): boolean => {
+    try {
+      return fs.readlinkSync(path).includes('longshore-scratch-');
+    } catch {
+      // The descriptor that listed them is gone.
+      return false;
+    }
+  };
+  const names = fs.readdirSync('/proc/self/fd');
+  return names.map((name) => `/proc/self/fd/${name}`).filter(isScratch);
+}
+
+it('a listing that fails after a cancel leaves the entries that were stored before', async () => {
+  const tree = at('cut-short');
+  fs.mkdirSync(tree);
+  // More records than are sorted in memory, so that pages come from a scratch file.
+  for (let i = 0; i < 15_000; i++) fs.writeFileSync(join(tree, `${'n'.repeat(240)}${i}`), '');
+  await createTest(at('cut-short-repo'));
+  await using repository = await openTest(at('cut-short-repo'));
+  await backUp(repository, tree, LONG);
+  const controller = new AbortController();
+  const counters = newUploadCounters();
+  let cached = 0;
+  // The last entry of the second page.
+  const CANCEL_AT = 2 * 2048;
+  Object.defineProperty(counters, 'cachedFiles', {
+    get: () => cached,
+    set: (count: number) => {
+      cached = count;
+      if (count !== CANCEL_AT) return;
+      controller.abort();
+      const files = scratchFiles();
+      expect(files).toHaveLength(1);
+      for (const path of files) fs.truncateSync(path);
+    },
+  });
+  const options = { ...LONG, signal: controller.signal, counters };
+  const { rootEntry } = await backUp(repository, tree, options);
+  expect(rootEntry.summary).toMatchObject({ incomplete: 'canceled', files: CANCEL_AT });
+  expect(await readDirectory(repository, rootEntry.objectId)).toHaveLength(CANCEL_AT);
+  expect(scratchFiles()).toEqual([]);
+});
+
 describe('a listing in parts', () => {
   it.each([200, 5000, 1 << 22])(
     'has the order of a whole one, in runs of %d bytes',
