@@ -51,3 +51,9 @@ export class Outcomes {
     return this.#list as Outcome[];
   }
 }
+
+/** Whoever awaits it meets the failure; until then it must not count as unhandled. */
+export function withDone<T>(done: Promise<T>): { done: Promise<T> } {
+  done.catch(() => undefined);
+  return { done };
+}

@@ -14,23 +14,16 @@ import {
   type FileUploadOptions,
   metadataCompressor,
 } from './file-upload.ts';
-import {
-  asUnreadable,
-  CACHE_TAG_NAME,
-  DirectoryLooks,
-  type KeptDirectory,
-} from './directory-looks.ts';
+import { DirectoryLooks, type KeptDirectory } from './directory-looks.ts';
+import { enterRules, isCacheDirectory } from './directory-rules.ts';
 import { DirectoryWriter, type StoredDirectory } from './directory-writer.ts';
-import { type IgnoreFileEntry, IgnoreRules } from './ignore-rules.ts';
-import { decodeListing, type SourceDirectory, type SourceEntry, storedName } from './listing.ts';
-import { listLong } from './long-listing.ts';
-import { LongNames } from './long-names.ts';
+import { IgnoreRules } from './ignore-rules.ts';
+import { decodeListing, type SourceDirectory, type SourceEntry } from './listing.ts';
+import { visitLong } from './long-directory.ts';
 import { OpenDirectory } from './open-tree.ts';
-import { type Outcome, Outcomes } from './outcomes.ts';
+import { type Outcome, Outcomes, withDone } from './outcomes.ts';
 import { PreviousEntries } from './previous-entries.ts';
-import { PreviousStream } from './previous-stream.ts';
-import { openRegular, readStart } from './regular-file.ts';
-import { relativePath, type Visit, visitBelow } from './visit.ts';
+import { relativePath, type Started, type Visit, visitBelow } from './visit.ts';
 
 /** Children of one directory that threads look at before their turn. Our choice. */
 const LOOK_AHEAD = 12;
@@ -40,9 +33,6 @@ const OUTSTANDING_MAX = 640;
 const PREVIOUS_READS_MAX = 4;
 /** Rules times characters matched before others get their turn: some 0.1 s at worst. */
 const MATCHED_MAX = 20_000_000;
-/** bford.info/cachedir: a directory with this tag holds nothing worth keeping. */
-const CACHE_TAG = 'Signature: 8a477f597d28d172789f06886806bc55';
-
 /** Walks a tree in order and stores it, many entries at a time. One instance for one snapshot. */
 export class TreeUpload {
   readonly #options: FileUploadOptions;
@@ -91,11 +81,11 @@ export class TreeUpload {
     const previous = await this.#loadPrevious(visit.previous);
     const policy = policies.at(visit.relative);
     let directory = decodeListing(listing);
-    if (await this.#isCache(visit, directory, policy)) {
+    if (await isCacheDirectory(visit, directory, policy)) {
       directory = { entries: [], failures: [], renamed: [] };
     }
     this.#warnOfNames(visit, directory);
-    const rules = await this.#enterRules(visit, directory);
+    const rules = await enterRules(visit, directory, this.#options);
     counters.directories++;
     const outcomes = new Outcomes();
     open.outcomes.add(outcomes);
@@ -143,76 +133,16 @@ export class TreeUpload {
     return isWhole;
   }
 
-  /**
-   * A directory with more entries than fit in memory: listed, stored and written part by part, each while the
-   * next is worked on.
-   */
-  async #visitLong(visit: Visit, open: OpenDirectory): Promise<{ done: Promise<StoredDirectory> }> {
-    const { signal, counters, policies, repository, logger } = this.#options;
-    const policy = policies.at(visit.relative);
-    const compressor = metadataCompressor(policy);
-    const writer = new DirectoryWriter(repository, compressor);
-    const special = await this.#lookAtNames(visit, [
-      CACHE_TAG_NAME,
-      ...(policies.definedAt(visit.relative)?.files.ignoreDotFiles ?? []),
-      ...visit.rules.dotIgnoreFiles,
-    ]);
-    const isCache = await this.#isCache(visit, special, policy);
-    const rules = await this.#enterRules(visit, special);
-    counters.directories++;
-    const before = visit.previous.map((id) => new PreviousStream(repository.contents, id, logger));
-    const names = new LongNames((path) => {
-      this.#warnOfName(visit, path);
-    });
-    let canceled = false;
-    let waiting: Outcomes | undefined;
-    open.writer = writer;
-    const writeOut = async (): Promise<void> => {
-      if (!waiting) return;
-      const settled = await waiting.all();
-      // In one moment with the call: a checkpoint finds these entries either here or there.
-      open.outcomes.delete(waiting);
-      await writer.write(settled);
-    };
-    const pages = listLong(visit.path, {
+  #visitLong(visit: Visit, open: OpenDirectory): Promise<{ done: Promise<StoredDirectory> }> {
+    return visitLong(visit, open, {
+      options: this.#options,
       pool: this.#pool,
-      signal,
-      onFailure: ({ rawName, code, message }) => {
-        if (code === 'ENOENT') return;
-        const failed = this.#files.fail(relativePath(visit, storedName(rawName)), message, policy);
-        writer.add([failed]);
+      files: this.#files,
+      startEntries: (entries, started) => this.#startEntries(entries, started),
+      warnOfName: (within, name) => {
+        this.#warnOfName(within, name);
       },
     });
-    const onCancel = (): void => {
-      canceled = true;
-    };
-    try {
-      for await (const listed of isCache ? [] : marked(pages, signal, onCancel)) {
-        const page = names.unique(listed);
-        const held = await Promise.all(before.map((stream) => stream.take(page)));
-        const outcomes = new Outcomes();
-        open.outcomes.add(outcomes);
-        const previous = new PreviousEntries(held);
-        const started = { visit, policy, previous, rules, outcomes, open };
-        canceled = !(await this.#startEntries(page, started));
-        this.#files.flush();
-        await writeOut();
-        waiting = outcomes;
-        if (canceled) break;
-      }
-      await writeOut();
-    } finally {
-      for (const stream of before) await stream.close();
-    }
-    return withDone(writer.finish(visit.attributes.mtimeNs, canceled));
-  }
-
-  /** Of a long directory, these names alone. */
-  async #lookAtNames(visit: Visit, wanted: readonly string[]): Promise<SourceDirectory> {
-    const names = [...new Set(wanted)];
-    const packed = Buffer.from(names.map((name) => `${name}\0`).join(''));
-    const listing = await this.#pool.lookAt(visit.path, packed);
-    return { ...decodeListing({ ...listing, names }), failures: [] };
   }
 
   /** A directory of which only what lies below may have changed. */
@@ -274,17 +204,6 @@ export class TreeUpload {
     this.#options.logger.warn({ path }, 'a name is not valid UTF-8 and is stored changed');
   }
 
-  async #enterRules(visit: Visit, directory: SourceDirectory): Promise<IgnoreRules> {
-    const defined = this.#options.policies.definedAt(visit.relative);
-    const find = (name: string): IgnoreFileEntry | undefined => {
-      const entry = directory.entries.find((each) => each.name === name && each.type !== 'd');
-      if (!entry) return undefined;
-      const path = joinPath(visit.path, entry.rawName);
-      return { path, shown: relativePath(visit, name), isRegular: entry.type === 'f' };
-    };
-    return visit.rules.enter(visit.relative, defined, find, this.#options.logger);
-  }
-
   #isExcluded(visit: Visit, entry: SourceEntry, rules: IgnoreRules): boolean {
     const { counters } = this.#options;
     const isDirectory = entry.type === 'd';
@@ -300,23 +219,6 @@ export class TreeUpload {
       counters.excludedBytes += entry.sizeBytes;
     }
     return true;
-  }
-
-  async #isCache(visit: Visit, { entries }: SourceDirectory, policy: Policy): Promise<boolean> {
-    if (policy.files.ignoreCacheDirs === false) return false;
-    const tag = entries.find(({ name, type }) => name === CACHE_TAG_NAME && type === 'f');
-    if (!tag || tag.sizeBytes < CACHE_TAG.length) return false;
-    try {
-      const file = await openRegular(joinPath(visit.path, CACHE_TAG_NAME));
-      if (!file) return false;
-      try {
-        return (await readStart(file, CACHE_TAG.length)).toString() === CACHE_TAG;
-      } finally {
-        await file.close();
-      }
-    } catch {
-      return false;
-    }
   }
 
   async #descend(
@@ -465,36 +367,6 @@ export class TreeUpload {
       }
     });
     return new PreviousEntries(loaded);
-  }
-}
-
-/** What the entries of a directory have in common while they are scheduled. */
-interface Started {
-  readonly visit: Visit;
-  readonly policy: Policy;
-  readonly previous: PreviousEntries;
-  readonly rules: IgnoreRules;
-  readonly outcomes: Outcomes;
-  readonly open: OpenDirectory;
-}
-
-/** Whoever awaits it meets the failure; until then it must not count as unhandled. */
-function withDone<T>(done: Promise<T>): { done: Promise<T> } {
-  done.catch(() => undefined);
-  return { done };
-}
-
-/** Failures of the listing itself are the directory's. After a cancel there are no more pages, and those before count. */
-async function* marked(
-  pages: AsyncIterable<SourceEntry[]>,
-  signal: AbortSignal,
-  onCancel: () => void,
-): AsyncGenerator<SourceEntry[]> {
-  try {
-    yield* pages;
-  } catch (error) {
-    if (!signal.aborted) throw asUnreadable(error);
-    onCancel();
   }
 }
 

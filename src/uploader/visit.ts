@@ -1,7 +1,11 @@
 import { joinPath } from '../base/index.ts';
 import type { ObjectId } from '../repository/index.ts';
+import type { Policy } from '../snapshot/index.ts';
 import type { IgnoreRules } from './ignore-rules.ts';
 import type { SourceEntry } from './listing.ts';
+import type { OpenDirectory } from './open-tree.ts';
+import type { Outcomes } from './outcomes.ts';
+import type { PreviousEntries } from './previous-entries.ts';
 
 /** A directory on its way: what was in it last time, and where it lies. */
 export interface Visit {
@@ -11,6 +15,16 @@ export interface Visit {
   readonly previous: readonly ObjectId[];
   readonly rules: IgnoreRules;
   readonly attributes: Pick<SourceEntry, 'mtimeNs' | 'device' | 'sizeBytes'>;
+}
+
+/** What the entries of a directory have in common while they are scheduled. */
+export interface Started {
+  readonly visit: Visit;
+  readonly policy: Policy;
+  readonly previous: PreviousEntries;
+  readonly rules: IgnoreRules;
+  readonly outcomes: Outcomes;
+  readonly open: OpenDirectory;
 }
 
 export function visitBelow(

@@ -1,0 +1,53 @@
+import { joinPath, type Logger } from '../base/index.ts';
+import type { Policy, PolicyTree } from '../snapshot/index.ts';
+import { CACHE_TAG_NAME } from './directory-looks.ts';
+import { type IgnoreFileEntry, IgnoreRules } from './ignore-rules.ts';
+import type { SourceDirectory } from './listing.ts';
+import { openRegular, readStart } from './regular-file.ts';
+import { relativePath, type Visit } from './visit.ts';
+
+/** bford.info/cachedir: a directory with this tag holds nothing worth keeping. */
+const CACHE_TAG = 'Signature: 8a477f597d28d172789f06886806bc55';
+
+export interface EnterRulesOptions {
+  readonly policies: PolicyTree;
+  readonly logger: Logger;
+}
+
+/** The rules below a directory: those from above, and what its policy and its own ignore files add. */
+export async function enterRules(
+  visit: Visit,
+  directory: SourceDirectory,
+  { policies, logger }: EnterRulesOptions,
+): Promise<IgnoreRules> {
+  const defined = policies.definedAt(visit.relative);
+  const find = (name: string): IgnoreFileEntry | undefined => {
+    const entry = directory.entries.find((each) => each.name === name && each.type !== 'd');
+    if (!entry) return undefined;
+    const path = joinPath(visit.path, entry.rawName);
+    return { path, shown: relativePath(visit, name), isRegular: entry.type === 'f' };
+  };
+  return visit.rules.enter(visit.relative, defined, find, logger);
+}
+
+/** Whether a tag says that nothing in a directory is worth keeping. */
+export async function isCacheDirectory(
+  visit: Visit,
+  { entries }: SourceDirectory,
+  policy: Policy,
+): Promise<boolean> {
+  if (policy.files.ignoreCacheDirs === false) return false;
+  const tag = entries.find(({ name, type }) => name === CACHE_TAG_NAME && type === 'f');
+  if (!tag || tag.sizeBytes < CACHE_TAG.length) return false;
+  try {
+    const file = await openRegular(joinPath(visit.path, CACHE_TAG_NAME));
+    if (!file) return false;
+    try {
+      return (await readStart(file, CACHE_TAG.length)).toString() === CACHE_TAG;
+    } finally {
+      await file.close();
+    }
+  } catch {
+    return false;
+  }
+}

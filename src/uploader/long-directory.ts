@@ -1,0 +1,116 @@
+import type { CodecPool } from '../codec/index.ts';
+import { asUnreadable, CACHE_TAG_NAME } from './directory-looks.ts';
+import { enterRules, isCacheDirectory } from './directory-rules.ts';
+import { DirectoryWriter, type StoredDirectory } from './directory-writer.ts';
+import { type FileUpload, type FileUploadOptions, metadataCompressor } from './file-upload.ts';
+import { decodeListing, type SourceDirectory, type SourceEntry, storedName } from './listing.ts';
+import { listLong } from './long-listing.ts';
+import { LongNames } from './long-names.ts';
+import type { OpenDirectory } from './open-tree.ts';
+import { Outcomes, withDone } from './outcomes.ts';
+import { PreviousEntries } from './previous-entries.ts';
+import { PreviousStream } from './previous-stream.ts';
+import { relativePath, type Started, type Visit } from './visit.ts';
+
+export interface LongDirectoryParts {
+  readonly options: FileUploadOptions;
+  readonly pool: CodecPool;
+  readonly files: FileUpload;
+  /** Schedules entries in order. False when canceled. */
+  readonly startEntries: (entries: readonly SourceEntry[], started: Started) => Promise<boolean>;
+  readonly warnOfName: (visit: Visit, name: string) => void;
+}
+
+/**
+ * A directory with more entries than fit in memory: listed, stored and written part by part, each while the
+ * next is worked on.
+ */
+export async function visitLong(
+  visit: Visit,
+  open: OpenDirectory,
+  { options, pool, files, startEntries, warnOfName }: LongDirectoryParts,
+): Promise<{ done: Promise<StoredDirectory> }> {
+  const { signal, counters, policies, repository, logger } = options;
+  const policy = policies.at(visit.relative);
+  const compressor = metadataCompressor(policy);
+  const writer = new DirectoryWriter(repository, compressor);
+  const special = await lookAtNames(pool, visit, [
+    CACHE_TAG_NAME,
+    ...(policies.definedAt(visit.relative)?.files.ignoreDotFiles ?? []),
+    ...visit.rules.dotIgnoreFiles,
+  ]);
+  const isCache = await isCacheDirectory(visit, special, policy);
+  const rules = await enterRules(visit, special, options);
+  counters.directories++;
+  const before = visit.previous.map((id) => new PreviousStream(repository.contents, id, logger));
+  const names = new LongNames((path) => {
+    warnOfName(visit, path);
+  });
+  let canceled = false;
+  let waiting: Outcomes | undefined;
+  open.writer = writer;
+  const writeOut = async (): Promise<void> => {
+    if (!waiting) return;
+    const settled = await waiting.all();
+    // In one moment with the call: a checkpoint finds these entries either here or there.
+    open.outcomes.delete(waiting);
+    await writer.write(settled);
+  };
+  const pages = listLong(visit.path, {
+    pool,
+    signal,
+    onFailure: ({ rawName, code, message }) => {
+      if (code === 'ENOENT') return;
+      const failed = files.fail(relativePath(visit, storedName(rawName)), message, policy);
+      writer.add([failed]);
+    },
+  });
+  const onCancel = (): void => {
+    canceled = true;
+  };
+  try {
+    for await (const listed of isCache ? [] : marked(pages, signal, onCancel)) {
+      const page = names.unique(listed);
+      const held = await Promise.all(before.map((stream) => stream.take(page)));
+      const outcomes = new Outcomes();
+      open.outcomes.add(outcomes);
+      const previous = new PreviousEntries(held);
+      const started = { visit, policy, previous, rules, outcomes, open };
+      canceled = !(await startEntries(page, started));
+      files.flush();
+      await writeOut();
+      waiting = outcomes;
+      if (canceled) break;
+    }
+    await writeOut();
+  } finally {
+    for (const stream of before) await stream.close();
+  }
+  return withDone(writer.finish(visit.attributes.mtimeNs, canceled));
+}
+
+/** Of a long directory, these names alone. */
+async function lookAtNames(
+  pool: CodecPool,
+  visit: Visit,
+  wanted: readonly string[],
+): Promise<SourceDirectory> {
+  const names = [...new Set(wanted)];
+  const packed = Buffer.from(names.map((name) => `${name}\0`).join(''));
+  const listing = await pool.lookAt(visit.path, packed);
+  return { ...decodeListing({ ...listing, names }), failures: [] };
+}
+
+/** Failures of the listing itself are the directory's. After a cancel there are no more pages, and those before count. */
+async function* marked(
+  pages: AsyncIterable<SourceEntry[]>,
+  signal: AbortSignal,
+  onCancel: () => void,
+): AsyncGenerator<SourceEntry[]> {
+  try {
+    yield* pages;
+  } catch (error) {
+    if (!signal.aborted) throw asUnreadable(error);
+    onCancel();
+  }
+}
