@@ -12,6 +12,9 @@ import { type DirectoryEntry, DirectoryEncoder, type DirectorySummary } from '..
 import type { Outcome } from './outcomes.ts';
 import { Summarizer } from './summary.ts';
 
+/** Entries whose text is made at once: names may take 1.5 KB each. Our choice. */
+const TEXT_ENTRIES = 2048;
+
 /** The stored form of a directory. */
 export interface StoredDirectory {
   readonly id: ObjectId;
@@ -120,8 +123,13 @@ export class DirectoryWriter {
   ): Promise<StoredDirectory> {
     for (const entry of entries) summarizer.add(entry);
     const summary = { ...summarizer.finish(ownMtimeNs, true), incomplete };
-    const tail = Buffer.from(encoder.entries(entries) + encoder.end(summary));
-    const id = await writeMarked(this.#repository.contents, object, tail, this.#options);
+    const parts = function* (): Generator<Uint8Array> {
+      for (let i = 0; i < entries.length; i += TEXT_ENTRIES) {
+        yield Buffer.from(encoder.entries(entries.slice(i, i + TEXT_ENTRIES)));
+      }
+      yield Buffer.from(encoder.end(summary));
+    };
+    const id = await writeMarked(this.#repository.contents, object, parts(), this.#options);
     return { id, summary };
   }
 

@@ -36,13 +36,20 @@ export class ObjectWriter {
   readonly #contents: ContentManager;
   readonly #options: WriteObjectOptions;
   readonly #chunker: Chunker;
-  readonly #entries: IndirectEntry[] = [];
-  #start = 0;
+  readonly #entries: IndirectEntry[];
+  #start: number;
 
-  constructor(contents: ContentManager, options: WriteObjectOptions) {
+  /** `mark`: goes on behind its pieces; its rest is still to be pushed. */
+  constructor(
+    contents: ContentManager,
+    options: WriteObjectOptions,
+    mark: Omit<ObjectMark, 'rest'> = { pieces: [], start: 0 },
+  ) {
     this.#contents = contents;
     this.#options = options;
     this.#chunker = new Chunker(options.splitter);
+    this.#entries = [...mark.pieces];
+    this.#start = mark.start;
   }
 
   async push(part: Uint8Array): Promise<void> {
@@ -73,17 +80,17 @@ export interface ObjectMark {
   readonly rest: Uint8Array;
 }
 
-/** An object of what was marked and a tail of some few MiB at most; the writer itself goes on. */
+/** An object of what was marked and of what follows it, part by part as they come; the writer itself goes on. */
 export async function writeMarked(
   contents: ContentManager,
-  { pieces, start, rest }: ObjectMark,
-  tail: Uint8Array,
+  mark: ObjectMark,
+  parts: Iterable<Uint8Array>,
   options: WriteObjectOptions,
 ): Promise<ObjectId> {
-  const chunk = Buffer.concat([rest, tail]);
-  const id = await writeChunk(contents, chunk, options);
-  const last = { start, length: chunk.length, id, count: 1 };
-  return finishObject(contents, [...pieces, last], options);
+  const writer = new ObjectWriter(contents, options, mark);
+  await writer.push(mark.rest);
+  for (const part of parts) await writer.push(part);
+  return writer.finish();
 }
 
 /** The id of an object made of these pieces: the one piece itself, or an index above them. */
