@@ -16,6 +16,11 @@ import { type OpenAttributes, type OpenDirectory, OpenFile, type OpenTree } from
 /** Why a checkpoint is not a whole snapshot, in Kopia's word (snapshot/upload/upload.go). */
 export const CHECKPOINT_REASON = 'checkpoint';
 
+const CHECKPOINTED = '.checkpointed.';
+
+/** Whether a name is of what was stored of a file before it was read to its end. */
+export const isCheckpointed = (name: string): boolean => name.startsWith(CHECKPOINTED);
+
 /**
  * Stores a tree that names everything an upload has stored so far: finished entries as they are, and for each
  * file that is being read one of Kopia's name `.checkpointed.<name>.<random>`, which no later upload takes
@@ -100,7 +105,7 @@ class OpenTreeStore {
   }
 
   #nameOf(name: string): string {
-    return `.checkpointed.${name}.${randomHex(16, this.#repository.random)}`;
+    return `${CHECKPOINTED}${name}.${randomHex(16, this.#repository.random)}`;
   }
 
   /**

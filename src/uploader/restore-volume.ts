@@ -8,6 +8,7 @@ import {
   type Repository,
 } from '../repository/index.ts';
 import { decodeDirectory, type DirectoryEntry } from '../snapshot/index.ts';
+import { CHECKPOINT_REASON, isCheckpointed } from './open-tree-store.ts';
 import { PieceWriter } from './piece-writer.ts';
 import { type RestoreCounters, type RestoreOptions, RestoreReport } from './restore-report.ts';
 import { RestoreWriter } from './restore-writer.ts';
@@ -17,8 +18,9 @@ const { O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK } = constants;
 const NO_VOLUME = 'it is neither a block device nor an image file';
 
 /**
- * Restores the one file of a raw-volume snapshot over a device or an image.
- * Throws `TARGET_UNUSABLE`, `NOT_A_RAW_VOLUME`, `RESTORE_INCOMPLETE`.
+ * Restores the one file of a raw-volume snapshot over a device or an image. A snapshot that was cut short is refused:
+ * its pieces do not lie where they belong.
+ * Throws `TARGET_UNUSABLE`, `NOT_A_RAW_VOLUME`, `SNAPSHOT_INCOMPLETE`, `RESTORE_INCOMPLETE`.
  */
 export async function restoreBlocks(
   repository: Repository,
@@ -55,12 +57,21 @@ async function rawVolumeOf(
   contents: ContentManager,
   root: DirectoryEntry,
 ): Promise<DirectoryEntry> {
-  if (root.type === 'f') return root;
-  const { entries } = decodeDirectory(await readObject(contents, root.objectId));
+  if (root.type === 'f') {
+    if (isCheckpointed(root.name)) throw incomplete(CHECKPOINT_REASON);
+    return root;
+  }
+  const { entries, summary } = decodeDirectory(await readObject(contents, root.objectId));
+  if (summary?.incomplete !== undefined) throw incomplete(summary.incomplete);
   const [file] = entries;
   if (file?.type === 'f' && entries.length === 1) return file;
   const text = 'this snapshot is not of a raw volume: it does not hold exactly one file';
   throw new CodedError('NOT_A_RAW_VOLUME', text);
+}
+
+function incomplete(why: string): CodedError {
+  const text = `this snapshot holds only a part of the volume, as its backup did not come to its end (${why}): choose another one`;
+  return new CodedError('SNAPSHOT_INCOMPLETE', text);
 }
 
 async function openVolume(

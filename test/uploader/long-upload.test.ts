@@ -13,6 +13,7 @@ import {
 } from '../../src/repository/index.ts';
 import {
   collectGarbage,
+  type DirectoryEntry,
   listSnapshots,
   readDirectory,
   verifyTrees,
@@ -203,6 +204,7 @@ describe('an upload that takes two days, with full maintenance every six hours',
       let seen: KopiaSnapshot[] = [];
       const meanwhile = async (): Promise<void> => {
         await twoDays(scene, 30_000);
+        await expectNoRestore(scene);
         if (!hasKopia) return;
         const kopia = new Kopia(PASSWORD).connect(scene.path);
         kopia.verifyAll();
@@ -224,6 +226,25 @@ describe('an upload that takes two days, with full maintenance every six hours',
     },
   );
 });
+
+/** Pieces of a checkpoint follow one another wherever they belong: over a device they would be damage. */
+async function expectNoRestore(scene: Scene): Promise<void> {
+  await using reader = await scene.open();
+  const [{ rootEntry, incomplete } = {}] = await snapshotsNow(reader);
+  if (!rootEntry) throw new Error('there is a checkpoint');
+  const [file] = await readDirectory(reader, rootEntry.objectId);
+  expect([incomplete, file?.type]).toEqual(['checkpoint', 'f']);
+  const target = at('checkpoint-out');
+  for (const root of [rootEntry, file as DirectoryEntry]) {
+    await expect(
+      restoreBlocks(reader, root, target, { logger: silentLogger, signal }),
+    ).rejects.toMatchObject({
+      code: 'SNAPSHOT_INCOMPLETE',
+      message: expect.stringContaining('(checkpoint)') as string,
+    });
+  }
+  expect(fs.existsSync(target)).toBe(false);
+}
 
 interface KopiaSnapshot {
   readonly id: string;

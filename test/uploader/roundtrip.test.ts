@@ -153,6 +153,10 @@ describe('a raw volume', () => {
       signal: controller.signal,
     });
     expect(first.snapshot.incomplete).toBe('canceled');
+    await expect(expectBlocks(repository, first.rootEntry, image)).rejects.toMatchObject({
+      code: 'SNAPSHOT_INCOMPLETE',
+      message: expect.stringContaining('(canceled)') as string,
+    });
     const second = await backUp(repository, image, { block: true });
     expect(second.snapshot.incomplete).toBeUndefined();
     expect(second.counters.bytesNew).toBeLessThan(100_000_000 - 40_000_000);
