@@ -82,7 +82,7 @@ function indexHidden({ id }: BlobMetadata, { contentId, packBlobId }: IndexEntry
   const text = `index blob ${id} names content ${contentId} in pack ${packBlobId}, and the compacted index that took its place does not`;
   return new CodedError(
     'INDEX_HIDDEN',
-    `${text}; nothing was deleted. Find out who else writes to this storage, and delete the index blobs (xe, xs, xr) that nobody made`,
+    `${text}; nothing was deleted. Find out who else writes to this storage, and delete the index blobs (xe, xs, xr) that nobody made; see INDEX_HIDDEN in docs/operating.md`,
     { facts: { blobId: id, contentId } },
   );
 }
