@@ -47,6 +47,8 @@ export class DataWriter {
       return Promise.all(chunks.map((chunk) => this.#storeOldFormat(chunk)));
     }
     const { contents } = this.#repository;
+    const room = contents.whenRoom();
+    if (room) await room;
     const waits: Promise<void>[] = [];
     let batch: { chunk: Chunk; content: NewContent }[] = [];
     let batchBytes = 0;

@@ -1,8 +1,13 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, expect, it } from 'vitest';
+import { CodedError } from '../../src/base/index.ts';
 import { type BlobId, blobId, type BlobStorage, faulty, listAll } from '../../src/blob/index.ts';
+import type { Repository } from '../../src/repository/index.ts';
+import { parseContentId } from '../../src/repository/content/content-id.ts';
 import { listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
+import { newUploadCounters } from '../../src/uploader/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { backUp, createTest, openTest } from '../support/repositories.ts';
 import { makeTree } from '../support/trees.ts';
@@ -41,4 +46,74 @@ it('an index that is put while two epochs go by is taken back, the upload fails,
   expect(roots).toHaveLength(1);
   const options = { readAll: true, signal: new AbortController().signal };
   expect((await verifyTrees(again, roots, options)).problems).toEqual([]);
+});
+
+/** Entries of contents that nobody has, from one number to another, which wait for an index. */
+async function addEntries({ contents }: Repository, from: number, to: number): Promise<void> {
+  const { contentId } = await contents.write(Buffer.from('first'), { prefix: 'k' });
+  const entry = contents.findOrThrow(contentId);
+  for (let i = from; i < to; i++) {
+    const id = parseContentId(`k${i.toString(16).padStart(32, '0')}`);
+    contents.session.addEntry({ ...entry, contentId: id });
+  }
+}
+
+/** As many entries as may wait for an index while one is on its way (content-manager.ts). */
+const ENTRIES_MAX = 1 << 18;
+
+it('while the storage takes packs and no index, entries do not pile up in memory without a bound', async () => {
+  fs.mkdirSync(at('small'));
+  const FILES = 20;
+  for (let i = 0; i < FILES; i++) fs.writeFileSync(at(`small/${i}`), `file ${i}`);
+  await createTest(at('hanging-repo'));
+  const hang = Promise.withResolvers<undefined>();
+  let isHanging = false;
+  const wrap = (inner: BlobStorage): BlobStorage =>
+    faulty(inner, ({ operation, id, when }) => {
+      if (!isHanging || operation !== 'put' || !id.startsWith('xn') || when !== 'before') return;
+      return hang.promise;
+    });
+  await using repository = await openTest(at('hanging-repo'), { wrap });
+  const { contents } = repository;
+  isHanging = true;
+  await addEntries(repository, 0, ENTRIES_MAX / 2);
+  const flushed = contents.flush();
+  // The entries of the flush count as long as its index is not there.
+  await addEntries(repository, ENTRIES_MAX / 2, ENTRIES_MAX - 2);
+  await contents.write(Buffer.from('there is room for one more'), { prefix: 'k' });
+  let isWritten = false;
+  const write = contents.write(Buffer.from('no room'), { prefix: 'k' }).finally(() => {
+    isWritten = true;
+  });
+  const counters = newUploadCounters();
+  const upload = backUp(repository, at('small'), { counters });
+  await sleep(500);
+  expect([isWritten, counters.files]).toEqual([false, 0]);
+  isHanging = false;
+  hang.resolve(undefined);
+  await flushed;
+  await write;
+  expect((await upload).counters).toMatchObject({ files: FILES, errors: 0 });
+});
+
+it('an index that cannot be put ends the wait for room with its error', async () => {
+  await createTest(at('failing-repo'));
+  const hang = Promise.withResolvers<undefined>();
+  const wrap = (inner: BlobStorage): BlobStorage =>
+    faulty(inner, async ({ operation, id, when }) => {
+      if (operation !== 'put' || !id.startsWith('xn') || when !== 'before') return;
+      await hang.promise;
+      throw new CodedError('STORAGE_FAILED', 'the storage takes no index');
+    });
+  await using repository = await openTest(at('failing-repo'), { wrap });
+  const { contents } = repository;
+  await addEntries(repository, 0, ENTRIES_MAX);
+  const flushed = contents.flush();
+  const write = contents.write(Buffer.from('no room'), { prefix: 'k' });
+  const settled = Promise.allSettled([flushed, write]);
+  await sleep(100);
+  hang.resolve(undefined);
+  for (const result of await settled) {
+    expect(result).toMatchObject({ status: 'rejected', reason: { code: 'STORAGE_FAILED' } });
+  }
 });

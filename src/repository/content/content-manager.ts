@@ -33,6 +33,12 @@ const FLUSHES_MAX = 1;
 /** Index blobs that went away while being read: a compaction raced. Kopia's number of tries. */
 const LOAD_ATTEMPTS_MAX = 10;
 
+/**
+ * Entries that wait for an index, some 300 bytes each, while one is being written that does not come to its end. Our
+ * choice: twice what an upload lets wait before it asks for the next one (uploader/checkpoint.ts).
+ */
+const UNNAMED_ENTRIES_MAX = 1 << 18;
+
 export interface ContentManagerOptions {
   storage: BlobStorage;
   codec: BlobCodec;
@@ -72,6 +78,8 @@ export class ContentManager {
   /** After a failed put or flush contents that others refer to may be missing: it takes nothing any more. */
   readonly #packs: OpenPacks;
   #flushQueue: Promise<void> = Promise.resolve();
+  /** Flushes and checkpoints under way, all of them in {@link #flushQueue}. */
+  #naming = 0;
   /** The flush that waits for its turn; all that is written until then is part of it. */
   #nextFlush: Promise<void> | undefined;
 
@@ -274,11 +282,33 @@ export class ContentManager {
     return plaintext;
   }
 
+  /**
+   * What to wait for before something is written: packs may be put fast while the storage takes no index, and the
+   * entries that no index names are held in memory. Ask before {@link session}, which a flush waits for.
+   */
+  whenRoom(): Promise<void> | undefined {
+    return this.#hasRoom() ? undefined : this.#waitForRoom();
+  }
+
+  #hasRoom(): boolean {
+    if (this.#naming === 0) return true;
+    let count = this.#session.entryCount;
+    for (const session of this.#flushing) count += session.entryCount;
+    return count < UNNAMED_ENTRIES_MAX;
+  }
+
+  async #waitForRoom(): Promise<void> {
+    // Whoever asked for the flush meets its failure, and so do those who write after it.
+    while (!this.#hasRoom()) await this.#flushQueue.catch(() => undefined);
+  }
+
   /** Writes one content from this thread; nothing is stored when it is there already. */
-  write(
+  async write(
     data: Uint8Array,
     options: { prefix: ContentPrefix; compressor?: Compressor | undefined },
   ): Promise<{ contentId: ContentId; isNew: boolean }> {
+    const room = this.whenRoom();
+    if (room) await room;
     return this.#session.write(data, options.prefix, options.compressor, this);
   }
 
@@ -330,10 +360,7 @@ export class ContentManager {
       // What a checkpoint has named meanwhile is not named again.
       await this.#commit(session, session.entries());
     });
-    this.#flushQueue = flushed;
-    flushed.catch((error: unknown) => {
-      this.#packs.fail(error);
-    });
+    this.#enqueue(flushed);
     return flushed;
   }
 
@@ -350,11 +377,20 @@ export class ContentManager {
       await this.#writeIndex(session, entries);
       session.forget(entries);
     });
-    this.#flushQueue = written;
-    written.catch((error: unknown) => {
-      this.#packs.fail(error);
-    });
+    this.#enqueue(written);
     return written;
+  }
+
+  #enqueue(naming: Promise<void>): void {
+    this.#flushQueue = naming;
+    this.#naming++;
+    naming.then(
+      () => this.#naming--,
+      (error: unknown) => {
+        this.#naming--;
+        this.#packs.fail(error);
+      },
+    );
   }
 
   async #writeIndex(session: WriteSession, entries: readonly IndexEntry[]): Promise<void> {

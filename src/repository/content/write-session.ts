@@ -209,6 +209,11 @@ export class WriteSession implements PackOwner {
     return this.#marker;
   }
 
+  /** How many entries no index names yet. */
+  get entryCount(): number {
+    return this.#entries.size;
+  }
+
   /** Entries that no index names yet. */
   entries(): IndexEntry[] {
     return [...this.#entries.values()];
