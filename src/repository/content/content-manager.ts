@@ -106,7 +106,7 @@ export class ContentManager {
     const writtenMeanwhile: Uint8Array[] = [];
     const load = async (): Promise<void> => {
       const age = new Stopwatch(this.options.clock);
-      const { blobs, watermarkSeconds } = await indexStore.listActive();
+      const { blobs, watermarkSeconds } = await indexStore.listActive().catch(asChanging);
       const loaded = new CommittedIndex(this.options.indexMemoryBytes, watermarkSeconds);
       try {
         await forEachIndexBlob(storage, codec, blobs, (body) => {
@@ -120,9 +120,7 @@ export class ContentManager {
         this.#indexAge = age;
       } catch (cause) {
         loaded.close();
-        if (!isCode(cause, 'BLOB_NOT_FOUND')) throw cause;
-        const text = `index ${cause.message}`;
-        throw new CodedError('INDEX_CHANGING', text, { cause, retry: 'backoff' });
+        asChanging(cause);
       }
     };
     this.#refreshing.add(writtenMeanwhile);
@@ -413,6 +411,13 @@ export class ContentManager {
   close(): void {
     this.#committed.close();
   }
+}
+
+/** A compaction took away what was just listed: everything is listed anew. */
+function asChanging(cause: unknown): never {
+  if (!isCode(cause, 'BLOB_NOT_FOUND')) throw cause;
+  const text = `index ${cause.message}`;
+  throw new CodedError('INDEX_CHANGING', text, { cause, retry: 'backoff' });
 }
 
 /** Tells one set of index blobs from another: their bytes never change under their names. */

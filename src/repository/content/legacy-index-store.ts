@@ -43,11 +43,10 @@ export class LegacyIndexStore implements IndexStore {
     const present = new Map(
       all.filter(({ id }) => id !== POISON_BLOB).map((b) => [String(b.id), b]),
     );
-    for (const log of await loadCompactionLogs(storage, codec)) {
-      // A compaction counts once all of its outputs can be seen.
-      if (log.outputs.every((id) => present.has(id))) {
-        for (const id of log.inputs) present.delete(id);
-      }
+    // A compaction counts once all of its outputs can be seen, also those that a later one took as its inputs.
+    const logs = await loadCompactionLogs(storage, codec);
+    for (const { inputs } of logs.filter((log) => log.outputs.every((id) => present.has(id)))) {
+      for (const id of inputs) present.delete(id);
     }
     return { blobs: [...present.values()], watermarkSeconds: 0 };
   }

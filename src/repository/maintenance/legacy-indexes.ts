@@ -1,6 +1,10 @@
 import { formatGoTime, goJson, type Nanoseconds, unixSeconds } from '../../base/index.ts';
 import { blobId, type BlobMetadata } from '../../blob/index.ts';
-import { LegacyIndexStore, loadCompactionLogs } from '../content/legacy-index-store.ts';
+import {
+  type CompactionLog,
+  LegacyIndexStore,
+  loadCompactionLogs,
+} from '../content/legacy-index-store.ts';
 import { loadIndexBlobs, sealBlob } from '../content/sealed-blob.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { IndexBody, memorySource } from '../index/index-body.ts';
@@ -109,17 +113,38 @@ async function putLog(
   await repository.storage.putBlob(id, [bytes]);
 }
 
-/** Inputs before their log: a log without its outputs' inputs is harmless, the reverse is not. */
+/**
+ * Inputs before their log: a log without its outputs' inputs is harmless, the reverse is not. And the log that made an
+ * input before that input goes: without its output it would not count, and its own inputs would be in force again.
+ */
 async function deleteSuperseded({ repository, safety }: TaskContext): Promise<void> {
   const { storage, codec } = repository;
   const logs = await loadCompactionLogs(storage, codec);
   const newest = logs.reduce((ns, { blob }) => (blob.timestampNs > ns ? blob.timestampNs : ns), 0n);
   const present = new Set<string>();
   for await (const { id } of storage.listBlobs('n')) present.add(id);
-  for (const { blob, inputs, outputs } of logs) {
+  for (const { blob, inputs, outputs } of makersFirst(logs)) {
     const isSettled = newest - blob.timestampNs >= safety.indexSettleNs;
     if (!isSettled || !outputs.every((id) => present.has(id))) continue;
     for (const id of inputs) await storage.deleteBlob(blobId(id));
     await storage.deleteBlob(blob.id);
   }
+}
+
+/** In an order in which the log that made a blob comes before the log that took it. */
+function makersFirst(logs: readonly CompactionLog[]): CompactionLog[] {
+  const makers = new Map(logs.flatMap((log) => log.outputs.map((id) => [id, log] as const)));
+  const ordered: CompactionLog[] = [];
+  const begun = new Set<CompactionLog>();
+  const visit = (log: CompactionLog): void => {
+    if (begun.has(log)) return;
+    begun.add(log);
+    for (const id of log.inputs) {
+      const maker = makers.get(id);
+      if (maker) visit(maker);
+    }
+    ordered.push(log);
+  };
+  for (const log of logs) visit(log);
+  return ordered;
 }

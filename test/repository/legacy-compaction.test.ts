@@ -1,0 +1,122 @@
+import { beforeAll, describe, expect, it } from 'vitest';
+import { MINUTE_NS, OffsetClock, Secret, silentLogger, systemClock } from '../../src/base/index.ts';
+import { type BlobStorage, faulty } from '../../src/blob/index.ts';
+import {
+  type ContentId,
+  createFormat,
+  openRepository,
+  type Repository,
+} from '../../src/repository/index.ts';
+import { compactLegacyIndexes } from '../../src/repository/maintenance/legacy-indexes.ts';
+import { SAFETY } from '../../src/repository/maintenance/safety.ts';
+import type { TaskContext } from '../../src/repository/maintenance/task.ts';
+import { MemoryStorage } from '../support/memory-storage.ts';
+
+const PASSWORD = new Secret('test password');
+const clock = new OffsetClock(systemClock);
+/** Holds two compactions in a row: the second took the output of the first, and dropped a deleted content. */
+const storage = new MemoryStorage({ clock });
+let dropped: ContentId;
+
+const open = (of: BlobStorage): Promise<Repository> =>
+  openRepository({
+    storage: of,
+    password: PASSWORD,
+    clock,
+    client: { username: 'tester', hostname: 'testhost' },
+  });
+
+const contextOf = (repository: Repository): TaskContext => ({
+  repository,
+  safety: SAFETY.full,
+  apply: true,
+  startNs: clock.nowNs(),
+  signal: new AbortController().signal,
+  logger: silentLogger,
+});
+
+/** The same blobs, listed the other way round if wanted: logs are named by hashes, so any order may be. */
+function copyOf(isReversed: boolean): MemoryStorage {
+  const copy = storage.clone();
+  const blobs = [...copy.blobs];
+  copy.blobs.clear();
+  for (const [id, blob] of isReversed ? blobs.reverse() : blobs) copy.blobs.set(id, blob);
+  return copy;
+}
+
+async function isLive(of: BlobStorage, id: ContentId): Promise<boolean> {
+  await using repository = await open(of);
+  return repository.contents.has(id);
+}
+
+beforeAll(async () => {
+  const format = {
+    hash: 'BLAKE2B-256-128',
+    encryption: 'AES256-GCM-HMAC-SHA256',
+    splitter: 'DYNAMIC-4M-BUZHASH',
+    version: 1,
+  } as const;
+  await createFormat(storage, PASSWORD, format);
+  await using repository = await open(storage);
+  const { contents } = repository;
+  const ids: ContentId[] = [];
+  for (let i = 0; i < 8; i++) {
+    ids.push((await contents.write(Buffer.from(`content ${i}`), { prefix: '' })).contentId);
+    await contents.flush();
+  }
+  dropped = ids[0] as ContentId;
+  await compactLegacyIndexes(contextOf(repository), { allIndexes: false });
+  clock.offsetNs += 59n * MINUTE_NS;
+  await contents.refresh();
+  contents.setDeleted(dropped, true);
+  await contents.flush();
+  const dropDeletedBeforeNs = clock.nowNs() + MINUTE_NS;
+  await compactLegacyIndexes(contextOf(repository), { allIndexes: true, dropDeletedBeforeNs });
+});
+
+describe.each([false, true])(
+  'what a compaction of format 1 dropped (listing reversed: %s)',
+  (isReversed) => {
+    it('does not come back beside the compaction before', async () => {
+      const copy = copyOf(isReversed);
+      expect([...copy.blobs.keys()].filter((id) => id.startsWith('m'))).toHaveLength(2);
+      expect(await isLive(copy, dropped)).toBe(false);
+    });
+
+    it('does not come back when the clean-up is killed between any two deletions', async () => {
+      clock.offsetNs += 120n * MINUTE_NS;
+      let isWhole = false;
+      for (let lives = 0; !isWhole; lives++) {
+        const copy = copyOf(isReversed);
+        let left = lives;
+        const dying = faulty(copy, ({ operation, when, id }) => {
+          if (operation !== 'delete' || when !== 'before' || !/^[nm]/.test(id)) return;
+          if (left-- === 0) throw new Error('killed');
+        });
+        await using repository = await open(dying);
+        // One more index blob: without it this compaction would be the second one over again.
+        await repository.contents.write(Buffer.from('more'), { prefix: '' });
+        await repository.contents.flush();
+        isWhole = await compactLegacyIndexes(contextOf(repository), { allIndexes: true }).then(
+          () => true,
+          () => false,
+        );
+        expect(await isLive(copy, dropped)).toBe(false);
+      }
+    });
+  },
+);
+
+it('a log that goes away while it is read makes the index be listed anew', async () => {
+  const copy = copyOf(false);
+  const log = [...copy.blobs.keys()].find((id) => id.startsWith('m'));
+  let isGone = false;
+  const racing = faulty(copy, ({ operation, when, id }) => {
+    if (isGone || operation !== 'get' || when !== 'before' || id !== log) return;
+    isGone = true;
+    copy.blobs.delete(id);
+  });
+  await using repository = await open(racing);
+  expect(isGone).toBe(true);
+  expect(repository.contents.contentCount).toBeGreaterThan(0);
+});
