@@ -315,9 +315,12 @@ export class ContentManager {
     return this.#session;
   }
 
-  /** Timestamp for a new entry: now, and later than what it replaces. */
+  /**
+   * Timestamp for a new entry: now, and later than what it replaces. That may be a deletion which the watermark hides:
+   * to a clock that is behind it would stay the newer entry, and hide the new one too.
+   */
   timestampAfter(previous: IndexEntry | undefined): number {
-    const now = unixSeconds(this.options.clock.nowNs());
+    const now = Math.max(unixSeconds(this.options.clock.nowNs()), this.watermarkSeconds + 1);
     return previous ? Math.max(now, previous.timestampSeconds + 1) : now;
   }
 
