@@ -30,6 +30,7 @@ export class CheckpointTimer {
   readonly #sinceNamed: Stopwatch;
   readonly #sinceClosed: Stopwatch;
   #running: Promise<void> | undefined;
+  #refreshing: Promise<void> | undefined;
   #failure: unknown;
   #stopped = false;
   #checkpointedBytes = 0;
@@ -74,14 +75,7 @@ export class CheckpointTimer {
     if (closes) this.#sinceClosed.restart();
     try {
       await (closes ? contents.flush() : contents.checkpoint());
-      // A look at what others wrote. The next one tries again, and nothing that is stored is in doubt.
-      if (isLate)
-        await contents.refreshIfOld().catch((error: unknown) => {
-          this.#options.logger.warn(
-            { error: messageOf(error) },
-            'the index could not be read anew',
-          );
-        });
+      if (isLate) this.#refresh();
       this.#options.logger.debug({}, 'checkpoint: what is stored so far is durable');
     } catch (error) {
       this.#failure = error;
@@ -89,11 +83,28 @@ export class CheckpointTimer {
     }
   }
 
-  /** Waits for a checkpoint that is under way. */
+  /**
+   * A look at what others wrote, beside the checkpoints: reading a large index may take longer than they are apart. When
+   * it fails the next one tries again, and nothing that is stored is in doubt.
+   */
+  #refresh(): void {
+    const { logger } = this.#options;
+    this.#refreshing ??= this.#repository.contents
+      .refreshIfOld()
+      .catch((error: unknown) => {
+        logger.warn({ error: messageOf(error) }, 'the index could not be read anew');
+      })
+      .finally(() => {
+        this.#refreshing = undefined;
+      });
+  }
+
+  /** Waits for what is under way. */
   async stop(): Promise<void> {
     this.#stopped = true;
     clearInterval(this.#timer);
     await this.#running;
+    await this.#refreshing;
   }
 
   /** Throws the failure of a checkpoint: nothing that came after it may count. */

@@ -76,3 +76,41 @@ it('an index that cannot be read anew at a checkpoint is warned of; only a faile
   }).toThrow('the flush failed');
   await timer.stop();
 });
+
+it('a look at what others wrote keeps no checkpoint waiting, however long it takes', async () => {
+  const clock = new ManualClock(1_700_000_000n * SECOND_NS);
+  let checkpoints = 0;
+  let looks = 0;
+  let answer = (): void => undefined;
+  const count = (): Promise<void> => {
+    checkpoints++;
+    return Promise.resolve();
+  };
+  const contents = {
+    session: { durableBytes: 0, durableEntries: 0 },
+    flush: count,
+    checkpoint: count,
+    // A large index on a slow storage.
+    refreshIfOld: () => {
+      looks++;
+      return new Promise<void>((resolve) => (answer = resolve));
+    },
+  };
+  const repository = { clock, contents } as unknown as Repository;
+  const options = { intervalNs: MINUTE_NS, bytes: 2 ** 31, logger: silentLogger };
+  const timer = new CheckpointTimer(repository, options);
+  for (let minute = 1; minute <= 30; minute++) {
+    clock.advance(MINUTE_NS);
+    timer.look();
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  expect(checkpoints).toBe(30);
+  expect(looks).toBe(1);
+  // Nothing goes on after the end.
+  let hasStopped = false;
+  const stopped = timer.stop().then(() => (hasStopped = true));
+  await new Promise((resolve) => setImmediate(resolve));
+  expect(hasStopped).toBe(false);
+  answer();
+  await stopped;
+});
