@@ -53,8 +53,8 @@ export async function deleteUnreferencedPacks(
   await contents.refreshIfChanged();
   assertNotShrunk(contents.rowCount, earlierRowCount);
   const referenced = referencedPacks(repository);
-  const now = repository.clock.nowNs();
-  const sessions = await loadSessions(repository, now - safety.sessionExpirationAgeNs);
+  // Ages count until this run began, by the storage's clock: ours may be set ahead on the way.
+  const sessions = await loadSessions(repository, startNs - safety.sessionExpirationAgeNs);
   const doomed: BlobMetadata[] = [];
   const retained: BlobMetadata[] = [];
   /** In use when the run began, and now named by nothing: what the index says must explain it. */
@@ -63,7 +63,7 @@ export async function deleteUnreferencedPacks(
     if (referenced.has(blob.id)) continue;
     const isSettled =
       blob.timestampNs <= startNs + SECOND_NS &&
-      now - blob.timestampNs >= safety.packDeleteMinAgeNs;
+      startNs - blob.timestampNs >= safety.packDeleteMinAgeNs;
     if (kept?.has(blob.id) === true) lost.push(blob);
     else if (isSettled && !sessions.active.has(sessionOfBlob(blob.id))) doomed.push(blob);
     else retained.push(blob);
