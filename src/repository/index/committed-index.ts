@@ -12,6 +12,11 @@ import type { OpenScratch } from './scratch-file.ts';
 
 /** Bodies that a look-up searches one after the other; more are merged. Our choice: bisection in memory takes 0.5 us. */
 const BODIES_MAX = 4;
+/**
+ * The longest body that is made of others: offsets in it have 32 bits, and rows grow by a tenth when they are merged. 80
+ * to 120 million contents would be more.
+ */
+const BODY_BYTES_MAX = 3 * 2 ** 30;
 /** Bodies that loading may hold before it merges: each merge then takes many at a time. */
 const LOADING_BODIES_MAX = 64;
 
@@ -24,6 +29,8 @@ export interface CommittedIndexOptions {
   /** Told of each entry that a merge drops, once. */
   readonly onSuperseded?: OnSuperseded | undefined;
   readonly openScratch?: OpenScratch | undefined;
+  /** Bodies are merged up to this; tests lower it. */
+  readonly bodyBytesMax?: number;
 }
 
 /** The smallest key greater than the id's. */
@@ -32,6 +39,7 @@ const keyBehind = (id: ContentId): Uint8Array => Buffer.concat([contentKey(id), 
 /** Everything the index blobs say: many bodies seen as one. */
 export class CommittedIndex {
   readonly #memoryBytesMax: number;
+  readonly #bodyBytesMax: number;
   /** Owned here. */
   #bodies: IndexBody[] = [];
   readonly #watermarkSeconds: number;
@@ -45,6 +53,7 @@ export class CommittedIndex {
    */
   constructor(memoryBytes: number, watermarkSeconds: number, options: CommittedIndexOptions = {}) {
     this.#options = options;
+    this.#bodyBytesMax = options.bodyBytesMax ?? BODY_BYTES_MAX;
     this.#memoryBytesMax = memoryBytes;
     this.#watermarkSeconds = watermarkSeconds;
   }
@@ -60,31 +69,38 @@ export class CommittedIndex {
   add(body: IndexBody): void {
     this.#bodies.push(body);
     const held = this.#bodies.reduce((sum, { memoryBytes }) => sum + memoryBytes, 0);
-    if (held > this.#memoryBytesMax) this.#merge((part) => part.memoryBytes > 0);
+    if (held > this.#memoryBytesMax) {
+      this.#merge(this.#bodies.filter(({ memoryBytes }) => memoryBytes > 0));
+    }
     if (this.#bodies.length > LOADING_BODIES_MAX) this.settle();
   }
 
-  /** Merges small bodies until a look-up has few to search. */
+  /** Merges small bodies until a look-up has few to search. Those that are long enough stay as they are. */
   settle(): void {
-    if (this.#bodies.length <= BODIES_MAX) return;
-    this.#bodies.sort((a, b) => a.count - b.count);
+    const bodies = this.#bodies.filter(({ lengthBytes }) => lengthBytes <= this.#bodyBytesMax / 2);
+    if (bodies.length <= BODIES_MAX) return;
+    bodies.sort((a, b) => a.count - b.count);
     // Up to where the next is larger than all before together.
     let count = 2;
-    let total = (this.#bodies[0] as IndexBody).count + (this.#bodies[1] as IndexBody).count;
+    let total = (bodies[0] as IndexBody).count + (bodies[1] as IndexBody).count;
     while (
-      count < this.#bodies.length &&
-      (this.#bodies.length - count >= BODIES_MAX ||
-        (this.#bodies[count] as IndexBody).count <= 2 * total)
+      count < bodies.length &&
+      (bodies.length - count >= BODIES_MAX || (bodies[count] as IndexBody).count <= 2 * total)
     ) {
-      total += (this.#bodies[count] as IndexBody).count;
+      total += (bodies[count] as IndexBody).count;
       count++;
     }
-    const small = new Set(this.#bodies.slice(0, count));
-    this.#merge((part) => small.has(part));
+    this.#merge(bodies.slice(0, count));
   }
 
-  #merge(isPart: (body: IndexBody) => boolean): void {
-    const parts = this.#bodies.filter(isPart);
+  /** Merges as many of these as one body has room for; at least two, where there are two. */
+  #merge(wanted: readonly IndexBody[]): void {
+    let length = 0;
+    const parts = wanted.filter(({ lengthBytes }) => {
+      const hasRoom = length + lengthBytes <= this.#bodyBytesMax;
+      if (hasRoom) length += lengthBytes;
+      return hasRoom;
+    });
     const rest = this.#bodies.filter((body) => !parts.includes(body));
     // Twins among them are few: what will not fit is not begun in memory.
     const bytes = parts.reduce((sum, part) => sum + part.lengthBytes, 0);
