@@ -174,8 +174,8 @@ export class TaskRunner {
           const wanted = sizeBytes + 1 - length;
           const got = readSync(descriptor, this.#bytes, address + length, wanted, null);
           length += got;
-          // A short read of a regular file is its end.
-          if (got < wanted) break;
+          // A short read is the end where the listing says so. Elsewhere it may be a file system that brings less at once.
+          if (got === 0 || (got < wanted && length === sizeBytes)) break;
         }
         return length > sizeBytes
           ? { offset, length: 0, hash, grew: true }
