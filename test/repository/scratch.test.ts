@@ -77,6 +77,18 @@ describe('writes to scratch files', () => {
     body.close();
   });
 
+  it('that cannot be read back are no failure of the file whose contents are looked up', () => {
+    const file = new ScratchFile(work);
+    file.write(Buffer.from('rows'), 0);
+    const source = file.toSource();
+    expect(source.read(0, 4).toString()).toBe('rows');
+    source.close();
+    // The descriptor is gone, as with a disk that fails: the system says EBADF, and not one code of ours.
+    expect(() => source.read(0, 4)).toThrow(
+      expect.objectContaining({ code: 'SCRATCH_UNUSABLE' }) as Error,
+    );
+  });
+
   it('say which directory is full and what to do', () => {
     const scratch = new ScratchFile(work, () => {
       throw nothingWritten();

@@ -52,7 +52,18 @@ export class ScratchFile {
 
   /** What was written, to read; the source owns the file from now on. */
   toSource(): ByteSource {
-    return fileSource(this.#descriptor);
+    const source = fileSource(this.#descriptor);
+    return {
+      ...source,
+      // As it is, the system's error would be taken for one of the file whose contents are looked up.
+      read: (offset, length) => {
+        try {
+          return source.read(offset, length);
+        } catch (cause) {
+          throw scratchError(this.#directory, cause);
+        }
+      },
+    };
   }
 
   close(): void {
