@@ -223,7 +223,11 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
     });
     const snapshots = await listSnapshots(repository);
     const roots = snapshots.flatMap(({ rootEntry }) => rootEntry ?? []);
-    const trees = await verifyTrees(repository, roots, { readAll: false, signal });
+    const trees = await verifyTrees(repository, roots, {
+      readAll: false,
+      signal,
+      arePacksChecked: true,
+    });
     live.stop();
     const document = {
       ...counters,

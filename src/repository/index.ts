@@ -69,7 +69,14 @@ export {
   type ManifestId,
   ManifestManager,
 } from './manifest/manifest-manager.ts';
-export { entriesByPack, type Problem, verifyContents, type VerifyCounters } from './verify.ts';
+export {
+  entriesByPack,
+  listPackLengths,
+  packProblem,
+  type Problem,
+  verifyContents,
+  type VerifyCounters,
+} from './verify.ts';
 export {
   defaultParameters,
   loadMaintenanceParameters,

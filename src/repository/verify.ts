@@ -35,19 +35,37 @@ export async function verifyContents(
   repository: Repository,
   options: VerifyOptions,
 ): Promise<void> {
-  const lengths = new Map<string, number>();
-  for (const prefix of ['p', 'q']) {
-    for await (const { id, lengthBytes } of repository.storage.listBlobs(prefix)) {
-      lengths.set(id, lengthBytes);
-    }
-  }
+  const lengths = await listPackLengths(repository);
   for (const packs of entriesByPack(repository)) {
     await mapLimited(packs, PACKS_AT_ONCE, async ([packBlobId, entries]) => {
       options.signal.throwIfAborted();
       options.counters.packs++;
-      await verifyPack(repository, packBlobId, entries, lengths.get(packBlobId), options);
+      await verifyPack(repository, packBlobId, entries, lengths, options);
     });
   }
+}
+
+/** How long each pack in the storage is, by its name. */
+export async function listPackLengths({ storage }: Repository): Promise<Map<string, number>> {
+  const lengths = new Map<string, number>();
+  for (const prefix of ['p', 'q']) {
+    for await (const { id, lengthBytes } of storage.listBlobs(prefix)) lengths.set(id, lengthBytes);
+  }
+  return lengths;
+}
+
+/** Why the pack of a content cannot hold it, by the packs' lengths; undefined when it can. */
+export function packProblem(
+  { contentId, packBlobId, packOffset, packedLength }: IndexEntry,
+  lengths: ReadonlyMap<string, number>,
+): { code: 'MISSING_PACK' | 'SHORT_PACK'; message: string } | undefined {
+  const lengthBytes = lengths.get(packBlobId);
+  const what = `blob ${packBlobId} is damaged: content ${contentId}`;
+  if (lengthBytes === undefined) {
+    return { code: 'MISSING_PACK', message: `${what}: the blob is missing` };
+  }
+  if (packOffset + packedLength <= lengthBytes) return undefined;
+  return { code: 'SHORT_PACK', message: `${what}: the blob is cut short` };
 }
 
 /** Entries grouped by pack, in bounded memory. */
@@ -75,7 +93,7 @@ async function verifyPack(
   repository: Repository,
   packBlobId: string,
   entries: IndexEntry[],
-  lengthBytes: number | undefined,
+  lengths: ReadonlyMap<string, number>,
   options: VerifyOptions,
 ): Promise<void> {
   const { counters, onProblem } = options;
@@ -86,11 +104,9 @@ async function verifyPack(
     const report = (code: Problem['code'], message: string): void => {
       onProblem({ code, blobId: packBlobId, contentId: entry.contentId, message });
     };
-    const what = `blob ${packBlobId} is damaged: content ${entry.contentId}`;
-    if (lengthBytes === undefined) {
-      report('MISSING_PACK', `${what}: the blob is missing`);
-    } else if (entry.packOffset + entry.packedLength > lengthBytes) {
-      report('SHORT_PACK', `${what}: the blob is cut short`);
+    const problem = packProblem(entry, lengths);
+    if (problem) {
+      report(problem.code, problem.message);
     } else if (options.readAll) {
       const message = await verifyContent(repository, entry, counters);
       if (message !== undefined) report('DAMAGED_CONTENT', message);

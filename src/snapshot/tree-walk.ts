@@ -114,14 +114,22 @@ export async function walkDirectories(
   if (failures.length > 0) throw failures[0];
 }
 
-/** Calls back once for each different object below the roots; directories before what is in them. */
+/** What calls of {@link forEachObject} have been at: objects, and directories whose entries were looked at too. */
+export class VisitedObjects {
+  readonly seen = new ObjectIdSet();
+  readonly entered = new ObjectIdSet();
+}
+
+/**
+ * Calls back once for each different object below the roots; directories before what is in them. What was `visited` by an
+ * earlier call is left out; a call that failed has not visited all that it says.
+ */
 export async function forEachObject(
   repository: Repository,
   roots: readonly DirectoryEntry[],
   callback: (entry: DirectoryEntry) => Promise<void>,
+  { seen, entered }: VisitedObjects = new VisitedObjects(),
 ): Promise<void> {
-  const seen = new ObjectIdSet();
-  const entered = new ObjectIdSet();
   const visit = (entry: DirectoryEntry): Promise<void> | void => {
     if (seen.add(entry.objectId)) return callback(entry);
   };

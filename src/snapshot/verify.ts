@@ -1,7 +1,14 @@
 import { messageOf } from '../base/index.ts';
-import { lengthOf, listPieces, readPiece, type Repository } from '../repository/index.ts';
+import {
+  lengthOf,
+  listPackLengths,
+  listPieces,
+  packProblem,
+  readPiece,
+  type Repository,
+} from '../repository/index.ts';
 import type { DirectoryEntry } from './directory.ts';
-import { forEachObject } from './tree-walk.ts';
+import { forEachObject, VisitedObjects } from './tree-walk.ts';
 
 export interface SnapshotVerifyResult {
   objects: number;
@@ -9,27 +16,44 @@ export interface SnapshotVerifyResult {
   readonly problems: { readonly object: string; readonly name: string; readonly message: string }[];
 }
 
-/** Checks that all below the roots can be found, and with `readAll` read. Directories are always read. */
+export interface VerifyTreesOptions {
+  readonly readAll: boolean;
+  readonly signal: AbortSignal;
+  /** The caller has looked for the packs of all contents already. */
+  readonly arePacksChecked?: boolean;
+}
+
+/**
+ * Checks that all below the roots lies in the storage, as far as its listing tells, and with `readAll` reads it. Directories
+ * are always read. An object that is in several trees is looked at once.
+ */
 export async function verifyTrees(
   repository: Repository,
   roots: readonly DirectoryEntry[],
-  options: { readAll: boolean; signal: AbortSignal },
+  options: VerifyTreesOptions,
 ): Promise<SnapshotVerifyResult> {
+  const { signal, readAll, arePacksChecked } = options;
   const result: SnapshotVerifyResult = { objects: 0, bytesRead: 0, problems: [] };
+  // What is read need not be looked for.
+  const packs = readAll || arePacksChecked ? undefined : await listPackLengths(repository);
+  let visited = new VisitedObjects();
   for (const root of roots) {
+    const visit = async (entry: DirectoryEntry): Promise<void> => {
+      signal.throwIfAborted();
+      result.objects++;
+      try {
+        await verifyObject(repository, entry, { readAll, packs }, result);
+      } catch (error) {
+        report(result, entry, error);
+      }
+    };
     try {
-      await forEachObject(repository, [root], async (entry) => {
-        options.signal.throwIfAborted();
-        result.objects++;
-        try {
-          await verifyObject(repository, entry, options.readAll, result);
-        } catch (error) {
-          report(result, entry, error);
-        }
-      });
+      await forEachObject(repository, [root], visit, visited);
     } catch (error) {
-      options.signal.throwIfAborted();
+      signal.throwIfAborted();
       report(result, root, error);
+      // It ended in the middle: the next tree may have what was left out.
+      visited = new VisitedObjects();
     }
   }
   return result;
@@ -42,7 +66,7 @@ function report(result: SnapshotVerifyResult, entry: DirectoryEntry, error: unkn
 async function verifyObject(
   { contents }: Repository,
   { objectId, type, size }: DirectoryEntry,
-  readAll: boolean,
+  { readAll, packs }: { readAll: boolean; packs: ReadonlyMap<string, number> | undefined },
   result: SnapshotVerifyResult,
 ): Promise<void> {
   const pieces = await listPieces(contents, objectId);
@@ -51,7 +75,12 @@ async function verifyObject(
     throw new Error(`object ${objectId} has ${length} bytes, not ${size}`);
   }
   for (const piece of pieces) {
-    if (readAll) result.bytesRead += (await readPiece(contents, piece)).length;
-    else contents.findOrThrow(piece.contentId);
+    if (readAll) {
+      result.bytesRead += (await readPiece(contents, piece)).length;
+      continue;
+    }
+    const entry = contents.findOrThrow(piece.contentId);
+    const problem = packs && packProblem(entry, packs);
+    if (problem) throw new Error(problem.message);
   }
 }
