@@ -25,9 +25,14 @@ export async function watched<T>(
     const text = `${what}: nothing moved for ${seconds} s; check the network and the storage's load`;
     controller.abort(new CodedError('STORAGE_STALLED', text, { retry: 'backoff' }));
   }, stallMs);
-  const both = signal ? AbortSignal.any([signal, controller.signal]) : controller.signal;
+  // Not `AbortSignal.any`: one that was listened to stays in memory for as long as the caller's signal lives, and that may be
+  // days with a million requests.
+  const follow = (): void => {
+    controller.abort(signal?.reason);
+  };
+  signal?.addEventListener('abort', follow, { once: true });
   try {
-    return await request({ signal: both, progress: () => timer.refresh() });
+    return await request({ signal: controller.signal, progress: () => timer.refresh() });
   } catch (error) {
     // The client libraries throw errors of their own when they are aborted.
     signal?.throwIfAborted();
@@ -35,6 +40,7 @@ export async function watched<T>(
     throw error;
   } finally {
     clearTimeout(timer);
+    signal?.removeEventListener('abort', follow);
   }
 }
 
