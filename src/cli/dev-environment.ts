@@ -93,6 +93,7 @@ export class DevEnvironment implements AsyncDisposable {
       const text = `cannot use the directory ${options.directory}: ${refusalOf(cause)}`;
       throw new CodedError('UNUSABLE_DIRECTORY', text, { cause });
     });
+    await assertPrivate(options.directory);
     const server =
       options.kubeconfig === undefined
         ? await ApiServer.start({
@@ -169,6 +170,23 @@ export class DevEnvironment implements AsyncDisposable {
     this.client.close();
     await this.#server?.[Symbol.asyncDispose]();
   }
+}
+
+/**
+ * The kubeconfig, the home and the compiled code of movers lie there: whoever else may write it decides what this user runs.
+ * Throws `UNUSABLE_DIRECTORY`.
+ */
+async function assertPrivate(directory: string): Promise<void> {
+  const { uid, mode } = await fs.stat(directory);
+  const reason =
+    uid !== process.getuid?.()
+      ? 'it belongs to another user'
+      : mode & 0o022
+        ? 'others may write to it; chmod go-w makes it yours alone'
+        : undefined;
+  if (reason === undefined) return;
+  const text = `cannot use the directory ${directory}: ${reason}`;
+  throw new CodedError('UNUSABLE_DIRECTORY', text);
 }
 
 /** A new file that only this user can read: one that is there may be readable by others, or a link. */

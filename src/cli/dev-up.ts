@@ -48,10 +48,16 @@ export async function runCluster(flags: UpFlags): Promise<void> {
     printLine(`  export KUBECONFIG=${environment.kubeconfig}`);
     printLine(`  kubectl -n ${DEV_NAMESPACE} get datauploads -w`);
     printLine('Ctrl-C ends it.');
-    await new Promise<void>((end) => {
-      interrupt.signal.addEventListener('abort', () => end(), { once: true });
-    });
+    await aborted(interrupt.signal);
   } finally {
     interrupt.dispose();
   }
+}
+
+/** Also when it was aborted before: a signal that came during the start is not told again. */
+function aborted(signal: AbortSignal): Promise<void> {
+  if (signal.aborted) return Promise.resolve();
+  return new Promise((end) => {
+    signal.addEventListener('abort', () => end(), { once: true });
+  });
 }
