@@ -52,3 +52,41 @@ it('a SAS token that ended is read again from its file, and all requests go on w
     await new Promise((resolve) => server.close(resolve));
   }
 });
+
+it('a page that repeats the URL it was asked for brings neither the token nor itself into a message', async () => {
+  const server = createServer((incoming, outgoing) => {
+    incoming.resume().once('end', () => {
+      const url = incoming.url ?? '';
+      outgoing.writeHead(403, { 'content-type': 'text/html' });
+      outgoing.end(
+        `<html>no <a href="${url.replaceAll('&', '&amp;')}">${url}</a> ${encodeURIComponent(url)} ${'x'.repeat(100_000)}</html>`,
+      );
+    });
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  try {
+    const endpoint = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    const location = `azblob://backups/?${new URLSearchParams({ account: 'a', endpoint }).toString()}`;
+    const environment = { AZURE_STORAGE_SAS_TOKEN: 'sv=2024-01-01&sp=rwdl&sig=VERYSECRET' };
+    await using storage = await openStorage(location, { environment });
+    const id = blobId('p1');
+    for (const operation of [
+      () => storage.getBlob(id),
+      () => storage.putBlob(id, [Buffer.of(1)]),
+      () => storage.deleteBlob(id),
+      () => Array.fromAsync(storage.listBlobs('p')),
+    ]) {
+      const error = await operation().then(
+        () => undefined,
+        (thrown: unknown) => thrown as Error,
+      );
+      expect(error).toMatchObject({ code: 'STORAGE_DENIED' });
+      expect(error?.message).toContain('sig=***');
+      expect(error?.message).not.toContain('VERYSECRET');
+      expect(error?.message.length).toBeLessThan(600);
+    }
+  } finally {
+    server.closeAllConnections();
+    await new Promise((resolve) => server.close(resolve));
+  }
+});

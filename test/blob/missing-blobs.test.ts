@@ -103,6 +103,33 @@ describe.each(STUB_KINDS)('%s', (kind) => {
   });
 });
 
+it("GCS: another object's description is no word of this one", async () => {
+  let answer: Record<string, string> = {};
+  const right = {
+    name: STUB_PREFIX + ID,
+    bucket: STUB_BUCKET,
+    size: '5',
+    updated: '2026-01-02T03:04:05.000Z',
+  };
+  await using stub = await startStub('gs', () => ({
+    headers: { 'content-type': 'application/json; charset=UTF-8' },
+    body: JSON.stringify(answer),
+  }));
+  const put = (): Promise<void> => stub.storage.putBlob(ID, [Buffer.from('bytes')]);
+  for (answer of [
+    { ...right, name: `${STUB_PREFIX}other` },
+    { ...right, bucket: 'other' },
+  ]) {
+    await expect(put()).rejects.toMatchObject({ code: 'STORAGE_FAILED', retry: 'backoff' });
+    await expect(stub.storage.getMetadata(ID)).rejects.toMatchObject({ code: 'STORAGE_FAILED' });
+  }
+  answer = { ...right, size: '4' };
+  await expect(put()).rejects.toMatchObject({ code: 'STORAGE_FAILED', retry: 'backoff' });
+  answer = right;
+  await put();
+  expect(await stub.storage.getMetadata(ID)).toMatchObject({ lengthBytes: 5 });
+});
+
 it('S3: a HEAD that finds nothing is believed only when a GET says so too', async () => {
   await using stub = await startStub('s3', ({ method }) =>
     method === 'HEAD'

@@ -23,6 +23,7 @@ import {
   invalidRange,
   type PutOptions,
   type SignalOptions,
+  totalLength,
   type TransferSettings,
 } from '../storage.ts';
 
@@ -169,8 +170,15 @@ class GcsStorage extends RemoteStorage {
 
   async #metadata(id: BlobId): Promise<FileMetadata> {
     const [metadata] = await this.#file(id).getMetadata();
-    if (objectSchema.safeParse(metadata).success) return metadata;
-    throw strangeAnswer(this.displayName, `metadata of ${id}`, 'it describes no object');
+    if (this.#described(id, metadata)) return metadata;
+    throw strangeAnswer(this.displayName, `metadata of ${id}`, 'it does not describe the object');
+  }
+
+  /** An answer that describes this very object; undefined for anything else, such as what a proxy kept of another one. */
+  #described(id: BlobId, answer: unknown): z.infer<typeof objectSchema> | undefined {
+    const { data } = objectSchema.safeParse(answer);
+    const isThis = data?.name === this.prefix + id && data.bucket === this.#bucket.name;
+    return isThis ? data : undefined;
   }
 
   getMetadata(id: BlobId, options: SignalOptions = {}): Promise<BlobMetadata> {
@@ -194,9 +202,9 @@ class GcsStorage extends RemoteStorage {
       });
       await pipeline(bodyOf(data, progress), target, { signal });
       // A proxy that answers 200 to everything must not end in a backup that is not there.
-      const stored = objectSchema.safeParse(file.metadata);
-      if (!stored.success) {
-        throw strangeAnswer(this.displayName, `put of ${id}`, 'it describes no object');
+      const stored = this.#described(id, file.metadata);
+      if (stored === undefined || Number(stored.size) !== totalLength(data)) {
+        throw strangeAnswer(this.displayName, `put of ${id}`, 'it does not describe the object');
       }
     });
   }
