@@ -174,6 +174,12 @@ export class PodRunner {
     const key = keyOf(pod.metadata);
     this.#running.set(key, { child, uid });
     const log = createWriteStream(this.logPath(name), { flags: 'a' });
+    // A full disk ends the log, and not the cluster; what the pod writes is then dropped, or it would wait.
+    log.on('error', (error) => {
+      this.#options.logger.warn({ pod: name, error: messageOf(error) }, 'a log cannot be written');
+      child.stdout.resume();
+      child.stderr.resume();
+    });
     if (leftOut.length > 0) {
       const names = leftOut.map(({ name: key }) => key).join(', ');
       log.write(`left out of the environment: ${names}\n`);
@@ -263,7 +269,8 @@ function replacer(
   ].sort(([a], [b]) => b.length - a.length);
   return (text) => {
     for (const [inside, outside] of pairs) {
-      if (outside !== undefined && text.includes(inside)) return text.replace(inside, outside);
+      if (outside !== undefined && text.includes(inside))
+        return text.replace(inside, () => outside);
     }
     return text;
   };

@@ -2,7 +2,7 @@ import { execFile } from 'node:child_process';
 import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { isCode, type Logger, messageOf } from '../base/index.ts';
+import { CodedError, isCode, type Logger, messageOf } from '../base/index.ts';
 import {
   Cache,
   Controller,
@@ -47,12 +47,14 @@ export class SimulatedCsi {
     this.#options = options;
   }
 
+  /** Throws `BAD_HANDLE`. */
   volumePath(handle: string): string {
-    return join(this.#options.directory, 'volumes', handle);
+    return join(this.#options.directory, 'volumes', plainName(handle));
   }
 
+  /** Throws `BAD_HANDLE`. */
   snapshotPath(handle: string): string {
-    return join(this.#options.directory, 'snapshots', handle);
+    return join(this.#options.directory, 'snapshots', plainName(handle));
   }
 
   async run(signal: AbortSignal): Promise<void> {
@@ -184,7 +186,11 @@ export class SimulatedCsi {
   async #drop({ spec }: PersistentVolume): Promise<void> {
     if (spec.csi?.driver !== SIMULATED_DRIVER || spec.persistentVolumeReclaimPolicy !== 'Delete')
       return;
-    await fs.rm(this.volumePath(spec.csi.volumeHandle), { recursive: true, force: true });
+    try {
+      await fs.rm(this.volumePath(spec.csi.volumeHandle), { recursive: true, force: true });
+    } catch (error) {
+      this.#options.logger.warn({ error: messageOf(error) }, 'a volume could not be removed');
+    }
   }
 
   /** The snapshot controller's part of a VolumeSnapshot. */
@@ -289,6 +295,12 @@ export class SimulatedCsi {
 }
 
 const contentNameOf = ({ metadata }: VolumeSnapshot): string => `snapcontent-${metadata.uid}`;
+
+/** Handles come from objects that anybody with the token makes: one that is no name would lead out of the directory. */
+function plainName(handle: string): string {
+  if (handle !== '' && !/^\.{1,2}$|[/\0]/.test(handle)) return handle;
+  throw new CodedError('BAD_HANDLE', `"${handle}" is not the handle of a volume or snapshot`);
+}
 
 /** In one step: what is there is complete. */
 async function copy(from: string, to: string): Promise<void> {
