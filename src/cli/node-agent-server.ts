@@ -32,7 +32,7 @@ export async function serve(flags: ServerFlags): Promise<void> {
   const node = flags.node ?? environment.nodeName;
   if (node === undefined) throw new UsageError('no node is named: set NODE_NAME or --node');
   const retries = Number(flags.dataMoverRetries);
-  if (!Number.isInteger(retries) || retries < 0) {
+  if (!/^\d{1,9}$/.test(flags.dataMoverRetries)) {
     throw new UsageError(`--data-mover-retries "${flags.dataMoverRetries}" is not a number from 0`);
   }
   const logger = createServerLogger(flags.logLevel, flags.logFormat);

@@ -143,8 +143,8 @@ function number(
 ): number | undefined {
   if (text === undefined) return before;
   if (text === INHERIT) return undefined;
-  const value = Number(text);
-  if (Number.isInteger(value) && value >= 0) return value;
+  // Number('') is 0, and a variable that is not set would have snapshots removed.
+  if (/^\d{1,15}$/.test(text)) return Number(text);
   throw new UsageError(`--${option} "${text}" is neither a number nor "inherit"`);
 }
 

@@ -1,5 +1,6 @@
 import { Command, Option } from 'commander';
 import type { CommonOptions } from './context.ts';
+import { UsageError } from './usage-error.ts';
 
 /** Adds what every verb takes. */
 export function withCommonOptions(command: Command): Command {
@@ -49,7 +50,7 @@ export function collectPairs(
   before: Record<string, string> = {},
 ): Record<string, string> {
   const at = text.indexOf('=');
-  if (at < 1) throw new TypeError(`"${text}" is not of the form key=value`);
+  if (at < 1) throw new UsageError(`"${text}" is not of the form key=value`);
   return { ...before, [text.slice(0, at)]: text.slice(at + 1) };
 }
 

@@ -22,7 +22,9 @@ function exitCodeOf(error: unknown): number {
 /** One sentence on stderr; the stack too when wanted. */
 function printError(error: unknown, verbose: boolean): void {
   process.stderr.write(`longshore: ${printable(messageOf(error))}\n`);
-  if (verbose && error instanceof Error) process.stderr.write(`${chainOf(error)}\n`);
+  if (!verbose || !(error instanceof Error)) return;
+  const lines = chainOf(error).split('\n').map(printable);
+  process.stderr.write(`${lines.join('\n')}\n`);
 }
 
 function chainOf(error: Error): string {

@@ -104,14 +104,18 @@ export class JsonList {
   }
 }
 
+/** Sources, owners and targets are what other clients wrote: nothing of them reaches a terminal as it is. */
 export function printLine(text: string): void {
-  printText(`${text}\n`);
+  printText(`${printable(text)}\n`);
 }
 
 /** Columns aligned by their longest cell. */
 export function printTable(header: string[], rows: string[][]): void {
   const all = [header, ...rows.map((row) => row.map(printable))];
-  const widths = header.map((_, i) => Math.max(...all.map((row) => (row[i] ?? '').length)));
+  // By hand: a call takes some 100,000 parameters.
+  const widths = header.map((_, i) =>
+    all.reduce((width, row) => Math.max(width, (row[i] ?? '').length), 0),
+  );
   for (const row of all) {
     printLine(
       row
