@@ -3,13 +3,14 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, describe, expect, it } from 'vitest';
 import { Secret, systemClock } from '../../src/base/index.ts';
-import { type BlobStorage, faulty, openStorage } from '../../src/blob/index.ts';
+import { blobId, type BlobStorage, faulty, openStorage } from '../../src/blob/index.ts';
 import { createFormat, FORMAT_BLOB, loadFormat } from '../../src/repository/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 
 const work = tempDirectory('create');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+const BLOBCFG_BLOB = blobId('kopia.blobcfg');
 const FORMAT = {
   hash: 'BLAKE2B-256-128',
   encryption: 'AES256-GCM-HMAC-SHA256',
@@ -87,4 +88,29 @@ describe.each(Object.entries(STORES))('two creators at once in a storage %s', (_
       expect(await storage.getMetadata(FORMAT_BLOB)).toBeDefined();
     }
   });
+});
+
+describe.each(Object.entries(STORES))('a creator that is killed in a storage %s', (_name, open) => {
+  it.each([1, 2, 3])(
+    'after %i puts leaves a place where a repository can be made',
+    async (lives) => {
+      await using storage = await open();
+      let left = lives;
+      const dying = faulty(storage, ({ operation, when }) => {
+        if (operation === 'put' && when === 'after') left--;
+        if (left <= 0) throw new Error('killed');
+      });
+      const create = (through: BlobStorage): Promise<void> =>
+        createFormat(through, PASSWORDS[0], FORMAT, undefined, () => Promise.resolve());
+      await create(dying).catch(() => undefined);
+      if (await opens(storage, PASSWORDS[0])) return;
+      await expect(create(storage)).rejects.toMatchObject({
+        code: 'REPOSITORY_UNFINISHED',
+        message: expect.stringContaining(`delete ${BLOBCFG_BLOB}`) as string,
+      });
+      await storage.deleteBlob(BLOBCFG_BLOB);
+      await create(storage);
+      expect(await opens(storage, PASSWORDS[0])).toBe(true);
+    },
+  );
 });

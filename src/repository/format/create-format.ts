@@ -34,7 +34,7 @@ const SETTLE_MS = 2000;
 /**
  * Makes the two format blobs in an empty storage, blobcfg first as Kopia does. Of several creators at once one succeeds
  * at most: who puts blobcfg first goes on, where the storage has put-if-absent; elsewhere who puts it last.
- * Throws `STORAGE_NOT_EMPTY`, `REPOSITORY_EXISTS`.
+ * Throws `STORAGE_NOT_EMPTY`, `REPOSITORY_EXISTS`, `REPOSITORY_UNFINISHED`.
  */
 export async function createFormat(
   storage: BlobStorage,
@@ -117,10 +117,16 @@ const createdByOther = ({ displayName }: BlobStorage): CodedError =>
   );
 
 async function assertEmpty(storage: BlobStorage): Promise<void> {
-  for await (const { id } of storage.listBlobs('kopia.')) {
-    if (id !== FORMAT_BLOB && id !== BLOBCFG_BLOB) continue;
+  const found = new Set<BlobId>();
+  for await (const { id } of storage.listBlobs('kopia.')) found.add(id);
+  if (found.has(FORMAT_BLOB)) {
     const text = `there is a repository in ${storage.displayName} already`;
     throw new CodedError('REPOSITORY_EXISTS', text);
+  }
+  if (found.has(BLOBCFG_BLOB)) {
+    const text = `${storage.displayName} holds ${BLOBCFG_BLOB} without ${FORMAT_BLOB}: somebody is making a repository there, or was stopped half way`;
+    const advice = `if that was a while ago and nothing else is there, delete ${BLOBCFG_BLOB} and try again`;
+    throw new CodedError('REPOSITORY_UNFINISHED', `${text}; ${advice}`);
   }
   for await (const { id } of storage.listBlobs('')) {
     const text = `${storage.displayName} is not empty (it holds ${id}): choose another place`;
