@@ -1,7 +1,7 @@
-import { mkdir, writeFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { CodedError, isCode, Secret } from '../base/index.ts';
+import { CodedError, isCode, makeDirectories, Secret } from '../base/index.ts';
 import {
   parseBackupStorageLocation,
   repositoryLocation,
@@ -122,7 +122,7 @@ export async function loadRepositoryAccess(options: AccessOptions): Promise<Repo
     throw new CodedError('STORAGE_READ_ONLY', text);
   }
   const toFile = async (name: string, text: Buffer): Promise<string> => {
-    await mkdir(directory, { recursive: true, mode: 0o700 });
+    await makeDirectories(directory, 0o700);
     const file = join(directory, name);
     await writeFile(file, text, { mode: 0o600 });
     return file;

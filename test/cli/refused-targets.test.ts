@@ -48,6 +48,15 @@ describe('where nothing can be made, the command ends and says why', () => {
     });
   });
 
+  it('a cache', () => {
+    const repo = 's3://bucket/?endpoint=http://127.0.0.1:9';
+    const { code, err } = run('repository', 'status', '--repo', repo, '--cache-dir', '/proc/x');
+    expect(err).toMatch(
+      new RegExp(`^longshore: the cache directory /proc/x/[0-9a-f]+ cannot be used: ${REFUSED}\n$`),
+    );
+    expect(code).toBe(1);
+  });
+
   it('the cluster to try things on', () => {
     const { code, err } = run('dev', 'up', '--directory', '/proc/x');
     expect(err).toContain(`longshore: cannot use the directory /proc/x: ${REFUSED}\n`);

@@ -6,8 +6,10 @@ import {
   createLimiter,
   type Limiter,
   type Logger,
+  makeDirectories,
   messageOf,
   randomHex,
+  refusalOf,
   systemClock,
   systemCode,
   toDate,
@@ -46,9 +48,9 @@ const WAITING_MAX = 8;
  */
 export async function withCache(inner: BlobStorage, options: CacheOptions): Promise<BlobStorage> {
   try {
-    await fs.mkdir(options.directory, { recursive: true, mode: 0o700 });
+    await makeDirectories(options.directory, 0o700);
   } catch (cause) {
-    const text = `the cache directory ${options.directory} cannot be used: ${messageOf(cause)}`;
+    const text = `the cache directory ${options.directory} cannot be used: ${refusalOf(cause)}`;
     if (['ENOSPC', 'EDQUOT'].includes(systemCode(cause) ?? '')) {
       options.logger.warn({ directory: options.directory }, `${text}; going on without a cache`);
       return inner;
