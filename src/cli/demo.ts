@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { formatBytes, randomBytes, silentLogger } from '../base/index.ts';
+import { formatBytes, silentLogger } from '../base/index.ts';
 import { STORAGE_CLASS } from '../dev/index.ts';
 import {
   DATA_DOWNLOADS,
@@ -16,6 +16,7 @@ import {
   VOLUME_SNAPSHOTS,
   waitFor,
 } from '../kube/index.ts';
+import { makeSample } from './demo-volume.ts';
 import { DEV_NAMESPACE, DEV_PASSWORD, DevEnvironment } from './dev-environment.ts';
 import { printLine } from './terminal.ts';
 
@@ -25,19 +26,6 @@ const SMALL_FILES = 1000;
 const NODES = ['node-1', 'node-2'];
 const WAIT_MS = 60_000;
 const root = new URL('../..', import.meta.url).pathname;
-
-async function makeSample(path: string): Promise<void> {
-  await fs.mkdir(join(path, 'documents'), { recursive: true });
-  await fs.mkdir(join(path, 'database'));
-  for (let i = 0; i < SMALL_FILES; i++) {
-    await fs.writeFile(join(path, 'documents', `note-${i}.txt`), randomBytes(200 + (i % 50) * 100));
-  }
-  const table = await fs.open(join(path, 'database', 'table.bin'), 'w');
-  for (let done = 0; done < LARGE_FILE_BYTES; done += 8 << 20)
-    await table.write(randomBytes(8 << 20));
-  await table.close();
-  await fs.symlink('../documents/note-0.txt', join(path, 'database', 'first-note'));
-}
 
 async function createClaim(
   client: KubeClient,
@@ -105,7 +93,7 @@ async function demo(environment: DevEnvironment): Promise<void> {
   printLine('3. an application has a volume; a CSI snapshot of it is made');
   await createClaim(client, 'app', false);
   const source = await environment.volumeOf('app', 'data');
-  await makeSample(source);
+  await makeSample(source, { largeFileBytes: LARGE_FILE_BYTES, smallFiles: SMALL_FILES });
   const ref = { namespace: 'app', name: 'snapshot-1' };
   await client.create(VOLUME_SNAPSHOTS, {
     metadata: ref,

@@ -1,0 +1,32 @@
+import * as fs from 'node:fs/promises';
+import { join } from 'node:path';
+import { randomBytes } from '../base/index.ts';
+
+export interface SampleSize {
+  readonly largeFileBytes: number;
+  readonly smallFiles: number;
+}
+
+const PIECE_BYTES = 8 << 20;
+
+/** Files as an application may have them: many small ones, a large one, a link. Throws system errors. */
+export async function makeSample(
+  path: string,
+  { largeFileBytes, smallFiles }: SampleSize,
+): Promise<void> {
+  await fs.mkdir(join(path, 'documents'), { recursive: true });
+  await fs.mkdir(join(path, 'database'));
+  for (let i = 0; i < smallFiles; i++) {
+    await fs.writeFile(join(path, 'documents', `note-${i}.txt`), randomBytes(200 + (i % 50) * 100));
+  }
+  const table = await fs.open(join(path, 'database', 'table.bin'), 'w');
+  try {
+    for (let done = 0; done < largeFileBytes; done += PIECE_BYTES) {
+      // Unlike `write`, which may take a part: a disk that fills up is an error.
+      await table.appendFile(randomBytes(Math.min(PIECE_BYTES, largeFileBytes - done)));
+    }
+  } finally {
+    await table.close();
+  }
+  await fs.symlink('../documents/note-0.txt', join(path, 'database', 'first-note'));
+}
