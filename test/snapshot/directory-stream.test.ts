@@ -60,7 +60,7 @@ function decodeInPieces(bytes: Uint8Array, pieceBytes: number) {
 }
 
 describe('a directory stream in pieces', () => {
-  const entries = manyEntries(9000, 3);
+  const entries = manyEntries(14_000, 3);
   const bytes = encodeDirectory(entries, summary);
 
   it('is decoded as it is in one go, wherever it is cut', () => {
