@@ -52,6 +52,13 @@ module.exports = {
     inRepository('object', ['content', 'index', 'format']),
     inRepository('manifest', ['content', 'index', 'format']),
     {
+      name: 'declared-packages',
+      comment: 'What comes along with another package may go with its next version; types too.',
+      severity: 'error',
+      from: { path: '^src/' },
+      to: { dependencyTypes: ['npm-no-pkg', 'npm-unknown'] },
+    },
+    {
       name: 'no-circular',
       severity: 'error',
       from: {},

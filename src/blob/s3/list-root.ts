@@ -3,10 +3,17 @@ import type {
   ListObjectsV2CommandInput,
   ListObjectsV2CommandOutput,
 } from '@aws-sdk/client-s3';
-import type { DeserializeHandler, DeserializeHandlerArguments } from '@smithy/types';
 import { badListing, rootOf } from '../http/listing.ts';
 
-type Handler = DeserializeHandler<ListObjectsV2CommandInput, ListObjectsV2CommandOutput>;
+interface Request {
+  readonly input: ListObjectsV2CommandInput;
+  readonly request: unknown;
+}
+
+/** What the library calls a deserialize handler, as far as it matters here. */
+type Handler = (
+  request: Request,
+) => Promise<{ readonly response: unknown; readonly output: ListObjectsV2CommandOutput }>;
 
 /** A page holds 1,000 keys of at most 1 KiB. Our choice. */
 const BODY_BYTES_MAX = 16 << 20;
@@ -26,7 +33,7 @@ export function watchRoot(
   { storage, progress }: Watch,
 ): void {
   command.middlewareStack.addRelativeTo(
-    (next: Handler) => async (request: DeserializeHandlerArguments<ListObjectsV2CommandInput>) => {
+    (next: Handler) => async (request: Request) => {
       const result = await next(request);
       const response = result.response as { statusCode?: number; body?: unknown };
       if (response.statusCode !== 200) return result;
