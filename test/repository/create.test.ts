@@ -114,3 +114,50 @@ describe.each(Object.entries(STORES))('a creator that is killed in a storage %s'
     },
   );
 });
+
+describe('a creator whose first put comes when the other one is long done', () => {
+  async function createLate(
+    conditionalPut: 'refuses' | 'ignores',
+    version: 2 | 3,
+  ): Promise<{ storage: BlobStorage; before: Uint8Array }> {
+    const storage = new MemoryStorage({ conditionalPut });
+    const isHeld = Promise.withResolvers<undefined>();
+    const gate = Promise.withResolvers<undefined>();
+    const late = faulty(storage, async ({ operation, when }) => {
+      if (operation !== 'put' || when !== 'before') return;
+      isHeld.resolve(undefined);
+      await gate.promise;
+    });
+    const format = { ...FORMAT, version };
+    const settle = (): Promise<void> => Promise.resolve();
+    const second = createFormat(late, PASSWORDS[1], format, undefined, settle);
+    second.catch(() => undefined);
+    await isHeld.promise;
+    await createFormat(storage, PASSWORDS[0], format, undefined, settle);
+    const before = await storage.getBlob(FORMAT_BLOB);
+    gate.resolve(undefined);
+    await expect(second).rejects.toMatchObject({ code: 'REPOSITORY_EXISTS' });
+    return { storage, before };
+  }
+
+  it.each([2, 3] as const)(
+    'changes nothing where there is no condition, format %d',
+    async (version) => {
+      const { storage } = await createLate('refuses', version);
+      expect(await opens(storage, PASSWORDS[0])).toBe(true);
+    },
+  );
+
+  it.each([2, 3] as const)(
+    'leaves the keys where the condition is ignored, format %d',
+    async (version) => {
+      const { storage, before } = await createLate('ignores', version);
+      expect(await storage.getBlob(FORMAT_BLOB)).toEqual(before);
+      // Format 3 says that its blobcfg is missing, and how it is made anew.
+      expect(await opens(storage, PASSWORDS[0])).toBe(version === 2);
+      await expect(storage.getMetadata(BLOBCFG_BLOB)).rejects.toMatchObject({
+        code: 'BLOB_NOT_FOUND',
+      });
+    },
+  );
+});

@@ -33,7 +33,8 @@ const SETTLE_MS = 2000;
 
 /**
  * Makes the two format blobs in an empty storage, blobcfg first as Kopia does. Of several creators at once one succeeds
- * at most: who puts blobcfg first goes on, where the storage has put-if-absent; elsewhere who puts it last.
+ * at most: who puts blobcfg first goes on, where the storage has put-if-absent; elsewhere who puts it last, unless a
+ * format is there by then.
  * Throws `STORAGE_NOT_EMPTY`, `REPOSITORY_EXISTS`, `REPOSITORY_UNFINISHED`.
  */
 export async function createFormat(
@@ -75,16 +76,43 @@ export async function createFormat(
   };
   const blobcfg = sealFormat(formatKey, uniqueId, Buffer.from('{}'));
   const repository = serializeFormatBlob(outer);
+  // Once more right before the first put: deriving the key takes a while.
+  for (const id of [FORMAT_BLOB, BLOBCFG_BLOB]) {
+    if (await isThere(storage, id)) throw createdByOther(storage);
+  }
   await putNew(storage, BLOBCFG_BLOB, blobcfg);
   // Some services take the condition and do not keep it, so it is tried on what is there now.
-  if (!(await refusesToOverwrite(storage, blobcfg))) await settle();
+  const isAlone = await refusesToOverwrite(storage, blobcfg);
+  if (!isAlone) await settle();
   if (!(await isStored(storage, BLOBCFG_BLOB, blobcfg))) throw createdByOther(storage);
+  if (!isAlone) await giveWay(storage);
   await putNew(storage, FORMAT_BLOB, repository);
   for (const [id, bytes] of [
     [FORMAT_BLOB, repository],
     [BLOBCFG_BLOB, blobcfg],
   ] as const) {
     if (!(await isStored(storage, id, bytes))) throw createdByOther(storage);
+  }
+}
+
+/**
+ * Whoever comes later than the other one waited has put its blobcfg over one that is in use, and would go on to put its
+ * format over the other's, with all keys of what is stored there. It stops, and takes its blobcfg away: a repository
+ * may be opened without one, or get a new one by a change of its password. Throws `REPOSITORY_EXISTS`.
+ */
+async function giveWay(storage: BlobStorage): Promise<void> {
+  if (!(await isThere(storage, FORMAT_BLOB))) return;
+  await storage.deleteBlob(BLOBCFG_BLOB);
+  throw createdByOther(storage);
+}
+
+async function isThere(storage: BlobStorage, id: BlobId): Promise<boolean> {
+  try {
+    await storage.getMetadata(id);
+    return true;
+  } catch (error) {
+    if (isCode(error, 'BLOB_NOT_FOUND')) return false;
+    throw error;
   }
 }
 
@@ -95,6 +123,7 @@ async function putNew(storage: BlobStorage, id: BlobId, bytes: Uint8Array): Prom
   } catch (error) {
     if (isCode(error, 'BLOB_EXISTS')) throw createdByOther(storage);
     if (!isCode(error, 'UNSUPPORTED_PUT')) throw error;
+    if (await isThere(storage, id)) throw createdByOther(storage);
     await storage.putBlob(id, [bytes]);
   }
 }
