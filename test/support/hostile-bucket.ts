@@ -6,6 +6,7 @@ import {
   silentLogger,
   systemClock,
 } from '../../src/base/index.ts';
+import type { BlobStorage } from '../../src/blob/index.ts';
 import {
   type ContentId,
   createFormat,
@@ -53,13 +54,20 @@ export async function makeVictim(): Promise<Victim> {
   return { storage, clock, contents };
 }
 
-export const open = ({ storage, clock }: Omit<Victim, 'contents'>): Promise<Repository> =>
+/** What it takes to open it; the storage may be one that does as a test wants. */
+export interface OpenVictim {
+  readonly storage: BlobStorage;
+  readonly clock: OffsetClock;
+}
+
+export const open = ({ storage, clock }: OpenVictim): Promise<Repository> =>
   openRepository({ storage, password: new Secret(PASSWORD), client: CLIENT, clock });
 
 /** Without garbage collection: no snapshot names these contents. */
 export const maintain = (
   repository: Repository,
   safety: 'full' | 'none',
+  options: { dryRun?: boolean } = {},
 ): ReturnType<typeof runMaintenance> =>
   runMaintenance(repository, {
     mode: 'full',
@@ -69,6 +77,7 @@ export const maintain = (
     signal: new AbortController().signal,
     logger: silentLogger,
     collectGarbage: () => Promise.resolve({ kind: 'snapshotGCStats', data: {} }),
+    ...options,
   });
 
 /** `fine`, or the code of the error; anything without a code is a fault of ours. */

@@ -39,6 +39,13 @@ const WATERMARK_AHEAD_NS_MAX = 3600n * SECOND_NS;
 export const epochMarkerId = (epoch: number): string => `xe${epoch}`;
 export const epochPrefix = (epoch: number): string => `xn${epoch}_`;
 
+/** The last epoch that an index blob is about; -1 where its name tells none. */
+export const lastEpochOf = (id: BlobId): number =>
+  [WRITTEN, SINGLE, RANGE]
+    .map((kind) => numbersOf(id, kind))
+    .find(Boolean)
+    ?.at(-1) ?? -1;
+
 /** The first complete group of blobs named `<any>-s<set>-c<count>`; a name without that form is complete alone. */
 export function findCompleteSet(
   blobs: readonly BlobMetadata[],
@@ -182,6 +189,14 @@ export function completeIndexSet(state: EpochState): BlobMetadata[] {
     for (const blob of state.compacted.get(epoch) ?? []) blobs.push(blob);
   }
   return blobs;
+}
+
+/** The compactions that are read in place of what writers put into an epoch: a range, and its own. */
+export function compactionsOf(state: EpochState, epoch: number): (readonly BlobMetadata[])[] {
+  // The range 0..0 alone is not read.
+  const range = state.ranges.find(({ min, max }) => min <= epoch && epoch <= max && max > 0);
+  const own = epoch <= state.writeEpoch - 2 ? state.compacted.get(epoch) : undefined;
+  return [range?.blobs, own].filter((blobs) => blobs !== undefined);
 }
 
 /** The blobs of one epoch: its compaction once it is settled, else all that writers put. */

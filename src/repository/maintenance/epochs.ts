@@ -18,6 +18,7 @@ import {
 import type { Repository } from '../repository.ts';
 import { writeCompaction } from './compaction.ts';
 import { assertSuperseded } from './hidden-indexes.ts';
+import { type LateIndexes, NONE_LATE } from './late-indexes.ts';
 import type { TaskContext, TaskStats } from './task.ts';
 
 const DELETES_AT_ONCE = 4;
@@ -111,9 +112,15 @@ export async function cleanupMarkers(context: TaskContext): Promise<TaskStats> {
   };
 }
 
-/** Deletes the blobs of writers whose epoch has been compacted long enough ago. */
-export async function deleteSupersededIndexes(context: TaskContext): Promise<TaskStats> {
-  const { repository } = context;
+/**
+ * Deletes the blobs of writers whose epoch has been compacted long enough ago. Those that came late stay until the index
+ * has all that they name; and where the rest is of no use, as long as a session may run.
+ */
+export async function deleteSupersededIndexes(
+  context: TaskContext,
+  { adopted, spent }: LateIndexes = NONE_LATE,
+): Promise<TaskStats> {
+  const { repository, safety, startNs } = context;
   const state = await loadSoundState(repository.storage);
   const cutoffNs = (await newestIndexNs(repository, state)) - safetyMarginNs(context);
   const doomed: BlobMetadata[] = [];
@@ -121,9 +128,14 @@ export async function deleteSupersededIndexes(context: TaskContext): Promise<Tas
     const epoch = Number(/^xn(\d+)_/.exec(blob.id)?.[1] ?? Number.NaN);
     const compacted = epoch <= state.writeEpoch - 2 ? state.compacted.get(epoch) : undefined;
     const replacedNs = compacted && maxOf(compacted.map(({ timestampNs }) => timestampNs));
-    if (replacedNs !== undefined && replacedNs < cutoffNs) doomed.push(blob);
+    if (replacedNs === undefined || replacedNs >= cutoffNs || adopted.has(blob.id)) continue;
+    const isYoung = startNs - blob.timestampNs < safety.sessionExpirationAgeNs;
+    if (!isYoung || !spent.has(blob.id)) doomed.push(blob);
   }
-  if (context.apply) await assertSuperseded(context, doomed);
+  if (context.apply) {
+    const unproven = doomed.filter(({ id }) => !spent.has(id));
+    await assertSuperseded(context, state, unproven);
+  }
   await deleteAll(context, doomed);
   return {
     kind: 'cleanupSupersededIndexesStats',

@@ -1,9 +1,17 @@
 import { CodedError, isCode, mapLimited } from '../../base/index.ts';
 import type { BlobMetadata } from '../../blob/index.ts';
-import { completeIndexSet, loadEpochState } from '../content/epoch-state.ts';
+import {
+  compactionsOf,
+  completeIndexSet,
+  type EpochState,
+  lastEpochOf,
+  loadEpochState,
+} from '../content/epoch-state.ts';
 import { forEachIndexBlob } from '../content/sealed-blob.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from '../index/entry.ts';
 import type { IndexBody } from '../index/index-body.ts';
+import { indexRefusal } from './index-guard.ts';
+import { type LateIndexes, NONE_LATE } from './late-indexes.ts';
 import type { TaskContext } from './task.ts';
 
 const READS_AT_ONCE = 4;
@@ -12,15 +20,17 @@ const READS_AT_ONCE = 4;
  * Names of index blobs are not authenticated: somebody who may write to the bucket, but has no password, can copy an
  * old index blob to a name by which it hides newer ones. What only hidden ones name must not be deleted then.
  * Throws `INDEX_HIDDEN` when an index blob that is not in force names one of these packs for a content that the index
- * in force does not know, or knows by an older entry.
+ * in force does not know, or knows by an older entry; `INDEX_INCOMPLETE` when no compaction took that blob's place.
  */
 export async function assertNoIndexHidden(
   { repository, signal }: TaskContext,
   packs: ReadonlySet<string>,
+  late: LateIndexes = NONE_LATE,
 ): Promise<void> {
   const { storage, format } = repository;
   if (packs.size === 0 || !format.parameters.epochParameters.Enabled) return;
-  const active = new Set(completeIndexSet(await loadEpochState(storage)).map(({ id }) => id));
+  const state = await loadEpochState(storage);
+  const active = new Set(completeIndexSet(state).map(({ id }) => id));
   const hidden: BlobMetadata[] = [];
   for (const prefix of ['xn', 'xs', 'xr']) {
     for await (const blob of storage.listBlobs(prefix)) if (!active.has(blob.id)) hidden.push(blob);
@@ -29,10 +39,11 @@ export async function assertNoIndexHidden(
     signal.throwIfAborted();
     try {
       await checkBlob(
-        { repository },
+        { repository, state },
         blob,
         (body) => body.namesPack(packs),
-        (entry) => packs.has(entry.packBlobId),
+        // A late deletion of what is in use is not heeded, so it needs no pack either.
+        ({ packBlobId, deleted }) => packs.has(packBlobId) && !(deleted && late.spent.has(blob.id)),
       );
     } catch (error) {
       // What nobody can read names nothing.
@@ -43,21 +54,25 @@ export async function assertNoIndexHidden(
 
 /**
  * Whether the index in force holds all that these superseded index blobs hold: only then they may go.
- * Throws `INDEX_HIDDEN`, `DAMAGED_BLOB`.
+ * Throws `INDEX_HIDDEN`, `INDEX_INCOMPLETE`, `DAMAGED_BLOB`.
  */
 export async function assertSuperseded(
   { repository, signal }: TaskContext,
+  state: EpochState,
   blobs: readonly BlobMetadata[],
 ): Promise<void> {
   await mapLimited(blobs, READS_AT_ONCE, async (blob) => {
     signal.throwIfAborted();
     const every = (): boolean => true;
-    await checkBlob({ repository }, blob, every, every);
+    await checkBlob({ repository, state }, blob, every, every);
   });
 }
 
 async function checkBlob(
-  { repository: { storage, codec, contents } }: Pick<TaskContext, 'repository'>,
+  {
+    repository: { storage, codec, contents },
+    state,
+  }: Pick<TaskContext, 'repository'> & { state: EpochState },
   blob: BlobMetadata,
   isOfInterest: (body: IndexBody) => boolean,
   matters: (entry: IndexEntry) => boolean,
@@ -70,7 +85,7 @@ async function checkBlob(
         const { entry } = rows;
         if (!matters(entry) || isHidden(entry, contents.watermarkSeconds)) continue;
         const known = contents.findHidden(entry.contentId);
-        if (!known || comparePrecedence(known, entry) < 0) throw indexHidden(blob, entry);
+        if (!known || comparePrecedence(known, entry) < 0) throw indexHidden(state, blob, entry);
       }
     } finally {
       body.close();
@@ -78,11 +93,22 @@ async function checkBlob(
   });
 }
 
-function indexHidden({ id }: BlobMetadata, { contentId, packBlobId }: IndexEntry): CodedError {
-  const text = `index blob ${id} names content ${contentId} in pack ${packBlobId}, and the compacted index that took its place does not`;
+function indexHidden(
+  state: EpochState,
+  { id }: BlobMetadata,
+  { contentId, packBlobId }: IndexEntry,
+): CodedError {
+  const what = `index blob ${id} names content ${contentId} in pack ${packBlobId}`;
+  const [compaction] = compactionsOf(state, lastEpochOf(id)).flat();
+  // Nothing took its place, so it is in force, and was not listed when the index was read.
+  if (!compaction) {
+    const text = `${what}, and was not in the listing that the index was read from`;
+    return indexRefusal('INDEX_INCOMPLETE', text);
+  }
+  const text = `${what}, and the compacted index ${compaction.id} that took its place does not`;
   return new CodedError(
     'INDEX_HIDDEN',
-    `${text}; nothing was deleted. Find out who else writes to this storage, and delete the index blobs (xe, xs, xr) that nobody made; see INDEX_HIDDEN in docs/operating.md`,
-    { facts: { blobId: id, contentId } },
+    `${text}; nothing was deleted. Run no maintenance of Kopia here, and delete no index blob by hand: a compaction that is true holds what nothing else holds. "kopia index recover --commit --dangerous-commands=enabled" reads back what the packs hold; see INDEX_HIDDEN in docs/operating.md`,
+    { facts: { blobId: id, contentId, compactionId: compaction.id } },
   );
 }

@@ -97,7 +97,7 @@ export async function accountForLost(
 }
 
 /** When the repository got its epochs; what was dropped before is not in the index any more. 0: it always had them. */
-async function upgradeTime({ storage }: Repository): Promise<bigint> {
+export async function upgradeTime({ storage }: Repository): Promise<bigint> {
   for await (const { timestampNs } of storage.listBlobs(POISON_BLOB)) return timestampNs;
   return 0n;
 }

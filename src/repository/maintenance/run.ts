@@ -21,6 +21,7 @@ import {
   putWatermark,
 } from './epochs.ts';
 import { assertNotShrunk } from './index-guard.ts';
+import { adoptLateIndexes, type LateIndexes, NONE_LATE } from './late-indexes.ts';
 import { compactLegacyIndexes } from './legacy-indexes.ts';
 import {
   defaultParameters,
@@ -202,6 +203,7 @@ class Cycle {
   readonly #schedule: Schedule;
   /** Packs with contents that were not deleted before the index was last read anew. */
   #livePacks: ReadonlySet<string> = new Set();
+  #late: LateIndexes = NONE_LATE;
 
   constructor(context: TaskContext, parameters: MaintenanceParameters, schedule: Schedule) {
     this.#context = context;
@@ -233,6 +235,7 @@ class Cycle {
   }
 
   async runFull(collectGarbage: (context: TaskContext) => Promise<TaskStats>): Promise<void> {
+    await this.#adoptLate();
     await this.#run('snapshot-gc', collectGarbage);
     const dropNs = this.#safeDropTime();
     // A watermark hides up to its second; the legacy compaction drops what is older.
@@ -260,9 +263,29 @@ class Cycle {
       await this.#run('advance-epoch', advanceEpoch);
       await this.#run('generate-epoch-range-index', compactRange);
       await this.#run('cleanup-epoch-markers', cleanupMarkers);
-      await this.#run('delete-superseded-epoch-indexes', deleteSupersededIndexes);
+      await this.#run('delete-superseded-epoch-indexes', (context) =>
+        deleteSupersededIndexes(context, this.#late),
+      );
     }
     await this.#run('cleanup-logs', (context) => cleanupLogs(context, this.#parameters));
+  }
+
+  /** Not in the schedule: Kopia has no such task. */
+  async #adoptLate(): Promise<void> {
+    if (!this.#hasEpochs || !this.#context.apply) return;
+    this.#late = await adoptLateIndexes(this.#context);
+    const { adopted, spent } = this.#late;
+    if (adopted.size + spent.size === 0) return;
+    const data = { adoptedBlobCount: adopted.size, uselessBlobCount: spent.size };
+    this.reports.push({ task: 'adopt-late-indexes', stats: data });
+    // Manifests may have come with it.
+    this.#context.repository.manifests.invalidate();
+  }
+
+  /** Why this run deletes nothing that others may still use by an index they read before. */
+  get #adoptedReason(): string | undefined {
+    if (this.#late.adopted.size === 0) return undefined;
+    return 'index blobs that came late were written anew in this run: the next one goes on';
   }
 
   async #dropDeleted(untilNs: Nanoseconds | undefined): Promise<void> {
@@ -273,6 +296,10 @@ class Cycle {
     );
     if (lastFailed) {
       this.#skip(task, 'the last run refused to delete: what is marked deleted stays in the index');
+      return;
+    }
+    if (this.#adoptedReason !== undefined) {
+      this.#skip(task, this.#adoptedReason);
       return;
     }
     if (untilNs === undefined) {
@@ -305,6 +332,10 @@ class Cycle {
   }
 
   async #deletePacks(task: string, prefixes: string[]): Promise<void> {
+    if (this.#adoptedReason !== undefined) {
+      this.#skip(task, this.#adoptedReason);
+      return;
+    }
     const { safety, repository } = this.#context;
     const rewritten = this.#lastEnd('full-rewrite-contents', 'quick-rewrite-contents');
     const earliest = rewritten + safety.minRewriteToOrphanDeletionDelayNs;
@@ -313,9 +344,9 @@ class Cycle {
       return;
     }
     const earlierRowCount = countedRows(repository, this.#schedule);
-    const kept = this.#livePacks;
+    const [kept, late] = [this.#livePacks, this.#late];
     await this.#run(task, (context) =>
-      deleteUnreferencedPacks(context, { prefixes, earlierRowCount, kept }),
+      deleteUnreferencedPacks(context, { prefixes, earlierRowCount, kept, late }),
     );
   }
 

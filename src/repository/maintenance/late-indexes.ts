@@ -1,0 +1,144 @@
+import { HOUR_NS, isCode, type Nanoseconds, SECOND_NS } from '../../base/index.ts';
+import { blobId, type BlobId, type BlobMetadata } from '../../blob/index.ts';
+import { compactionsOf, type EpochState, loadEpochState } from '../content/epoch-state.ts';
+import { loadIndexBlobs } from '../content/sealed-blob.ts';
+import { comparePrecedence, type IndexEntry, isHidden } from '../index/entry.ts';
+import type { IndexBody } from '../index/index-body.ts';
+import { upgradeTime } from './index-guard.ts';
+import type { TaskContext } from './task.ts';
+
+/** What a compaction may take from its listing to its put, and blobs that land meanwhile are not in it. Our choice. */
+const COMPACTION_NS_MAX = HOUR_NS;
+/** Entries that wait for an index, some 300 bytes each. Our choice. */
+const ENTRIES_AT_ONCE = 50_000;
+
+/** Index blobs that came after the compaction of their epoch and say more than the index does. */
+export interface LateIndexes {
+  /** What they say was written once more in this run. They stay until a later run finds it all in the index. */
+  readonly adopted: ReadonlySet<BlobId>;
+  /** They say nothing that is of use: packs that are gone, deletions of what is in use. */
+  readonly spent: ReadonlySet<BlobId>;
+}
+
+export const NONE_LATE: LateIndexes = { adopted: new Set(), spent: new Set() };
+
+/** What is to be done with an entry of a late blob. */
+type Verdict = 'known' | 'adopt' | 'spent' | 'refuse';
+
+/**
+ * An index blob may land after its epoch was compacted: a put that hangs for days, and its writer dies before it can
+ * take the blob back. Nobody reads it then, here or in Kopia. Its entries are written once more, into the epoch that is
+ * written now, as they are. That cannot hide anything: the newest entry of a content counts, and with epochs none is
+ * ever dropped from the index, so that an entry which the index lacks was never undone. Entries whose pack is gone stay
+ * out, and so do deletions of contents in use: backups rely on those, and the next collection decides anew.
+ */
+export async function adoptLateIndexes(context: TaskContext): Promise<LateIndexes> {
+  const { repository, signal, logger } = context;
+  const late = findLate(await loadEpochState(repository.storage));
+  if (late.length === 0) return NONE_LATE;
+  const adoption = new Adoption(context, await upgradeTime(repository));
+  for (const blob of late) {
+    signal.throwIfAborted();
+    try {
+      await adoption.take(blob);
+    } catch (error) {
+      // What nobody can read names nothing; one that is gone was taken back by its writer.
+      if (!isCode(error, 'DAMAGED_BLOB', 'BAD_INDEX', 'BLOB_NOT_FOUND')) throw error;
+      logger.warn({ blobId: blob.id, error: error.message }, 'a late index blob cannot be read');
+    }
+  }
+  await repository.contents.flush();
+  return adoption;
+}
+
+/** What writers put into epochs after those were compacted, by the storage's clock. */
+function findLate(state: EpochState): BlobMetadata[] {
+  const late: BlobMetadata[] = [];
+  for (const [epoch, blobs] of state.written) {
+    const times = compactionsOf(state, epoch).map(newestOf);
+    if (times.length === 0) continue;
+    // A range made of the compaction came later, and lacks the same.
+    const replacedNs = times.reduce((a, b) => (a < b ? a : b));
+    for (const blob of blobs)
+      if (blob.timestampNs > replacedNs - COMPACTION_NS_MAX) late.push(blob);
+  }
+  return late;
+}
+
+const newestOf = (blobs: readonly BlobMetadata[]): Nanoseconds =>
+  blobs.reduce((max, { timestampNs }) => (timestampNs > max ? timestampNs : max), 0n);
+
+class Adoption implements LateIndexes {
+  readonly adopted = new Set<BlobId>();
+  readonly spent = new Set<BlobId>();
+  readonly #context: TaskContext;
+  readonly #upgradedNs: Nanoseconds;
+  /** Their lengths; undefined for those that are gone. */
+  readonly #packs = new Map<string, number | undefined>();
+  #waiting = 0;
+
+  constructor(context: TaskContext, upgradedNs: Nanoseconds) {
+    this.#context = context;
+    this.#upgradedNs = upgradedNs;
+  }
+
+  async take(blob: BlobMetadata): Promise<void> {
+    const { storage, codec } = this.#context.repository;
+    for (const body of await loadIndexBlobs(storage, codec, [blob])) {
+      try {
+        await this.#takeAll(blob, body);
+      } finally {
+        body.close();
+      }
+    }
+  }
+
+  async #takeAll({ id }: BlobMetadata, body: IndexBody): Promise<void> {
+    const { repository, signal, logger } = this.#context;
+    const counts: Record<Verdict, number> = { known: 0, adopt: 0, spent: 0, refuse: 0 };
+    for (let position = 0; position < body.count; position++) {
+      const entry = body.entryAt(position);
+      const verdict = this.#judge(entry) ?? (await this.#judgeByPack(entry));
+      counts[verdict]++;
+      if (verdict !== 'adopt') continue;
+      signal.throwIfAborted();
+      repository.contents.session.addEntry(entry);
+      if (++this.#waiting % ENTRIES_AT_ONCE === 0) await repository.contents.flush();
+    }
+    const { adopt, spent, refuse } = counts;
+    if (adopt > 0) this.adopted.add(id);
+    else if (spent > 0 && refuse === 0) this.spent.add(id);
+    if (adopt === 0) return;
+    const text = 'an index blob came after its epoch was compacted; what it names is written anew';
+    logger.warn({ blobId: id, entries: adopt, left: spent + refuse }, text);
+  }
+
+  /** Undefined: it depends on the pack. */
+  #judge(entry: IndexEntry): Verdict | undefined {
+    const { contents } = this.#context.repository;
+    if (isHidden(entry, contents.watermarkSeconds)) return 'known';
+    // What was adopted a moment ago is newer than what the index says.
+    const known = contents.session.find(entry.contentId) ?? contents.findHidden(entry.contentId);
+    if (known && comparePrecedence(known, entry) >= 0) return 'known';
+    // Whoever found it in use since then was right to rely on it, and its mark is older than all margins.
+    if (entry.deleted && known && !known.deleted) return 'spent';
+    // Before it had epochs the index forgot what was deleted.
+    if (BigInt(entry.timestampSeconds) * SECOND_NS <= this.#upgradedNs) return 'refuse';
+    return undefined;
+  }
+
+  async #judgeByPack({ packBlobId, packOffset, packedLength }: IndexEntry): Promise<Verdict> {
+    if (!this.#packs.has(packBlobId)) this.#packs.set(packBlobId, await this.#lengthOf(packBlobId));
+    return (this.#packs.get(packBlobId) ?? 0) >= packOffset + packedLength ? 'adopt' : 'spent';
+  }
+
+  /** Asked for by name: a listing may be old. */
+  async #lengthOf(pack: string): Promise<number | undefined> {
+    try {
+      return (await this.#context.repository.storage.getMetadata(blobId(pack))).lengthBytes;
+    } catch (error) {
+      if (isCode(error, 'BLOB_NOT_FOUND')) return undefined;
+      throw error;
+    }
+  }
+}

@@ -1,0 +1,337 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { CodedError, HOUR_NS, OffsetClock, SECOND_NS, unixSeconds } from '../../src/base/index.ts';
+import { blobId, type BlobStorage, faulty, listAll } from '../../src/blob/index.ts';
+import type { ContentId, MaintenanceReport } from '../../src/repository/index.ts';
+import { contentIdOf } from '../../src/repository/content/content-id.ts';
+import { POISON_BLOB } from '../../src/repository/content/legacy-index-store.ts';
+import type { IndexEntry } from '../../src/repository/index/entry.ts';
+import { listSnapshots } from '../../src/snapshot/index.ts';
+import { maintain, makeVictim, missing, open, type Victim } from '../support/hostile-bucket.ts';
+import { putIndex } from '../support/index-blobs.ts';
+import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
+import type { MemoryStorage } from '../support/memory-storage.ts';
+import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
+import { makeTree } from '../support/trees.ts';
+
+const DAY_NS = 24n * HOUR_NS;
+const work = tempDirectory('late-indexes');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+const at = (name: string): string => join(work, name);
+
+const taskOf = (report: MaintenanceReport, task: string): MaintenanceReport['tasks'][number] =>
+  report.tasks.find((each) => each.task === task) ?? { task, skipped: 'it is not there' };
+
+/** A writer whose index blob lands when it is let go; from then on the writer does nothing any more. */
+function dyingWriter(inner: BlobStorage): {
+  storage: BlobStorage;
+  land: () => void;
+  held: Promise<string>;
+} {
+  const gate = Promise.withResolvers<undefined>();
+  const held = Promise.withResolvers<string>();
+  let isDead = false;
+  const storage = faulty(inner, async ({ operation, id, when }) => {
+    if (isDead && operation !== 'put') throw new CodedError('KILLED', 'the writer is dead');
+    if (operation !== 'put' || !id.startsWith('xn') || when !== 'before') return;
+    held.resolve(id);
+    await gate.promise;
+  });
+  const land = (): void => {
+    isDead = true;
+    gate.resolve(undefined);
+  };
+  return { storage, land, held: held.promise };
+}
+
+/** A repository of its own, in which a test may do as it likes. */
+interface World {
+  readonly storage: MemoryStorage;
+  readonly clock: OffsetClock;
+}
+
+/** Time goes by, others write, and the maintenance of a day runs. */
+async function passDay(world: World): Promise<MaintenanceReport> {
+  world.clock.offsetNs += 26n * HOUR_NS;
+  await using repository = await open(world);
+  await repository.contents.write(Buffer.from(String(world.clock.offsetNs)), { prefix: '' });
+  await repository.contents.flush();
+  return await maintain(repository, 'full');
+}
+
+/** So many index blobs that the epoch ends. */
+async function passEpoch(world: World): Promise<void> {
+  await using repository = await open(world);
+  for (let i = 0; i < 21; i++) {
+    world.clock.offsetNs += 75n * 60n * SECOND_NS;
+    await repository.contents.write(Buffer.from(String(world.clock.offsetNs)), { prefix: '' });
+    await repository.contents.flush();
+  }
+  await maintain(repository, 'full');
+}
+
+/** Somebody was killed before an index named the pack. */
+async function abandonPack({ storage, clock }: World): Promise<string> {
+  const before = new Set(storage.blobs.keys());
+  const refusing = faulty(storage, ({ operation, id }) => {
+    if (operation !== 'put' || !id.startsWith('xn')) return;
+    throw new CodedError('KILLED', 'the writer is dead');
+  });
+  await using repository = await open({ storage: refusing, clock });
+  await repository.contents.write(Buffer.from('abandoned'), { prefix: '' });
+  await expect(repository.contents.flush()).rejects.toMatchObject({ code: 'KILLED' });
+  const pack = [...storage.blobs.keys()].find((id) => id.startsWith('p') && !before.has(id));
+  return pack ?? expect.fail('no pack was put');
+}
+
+let victim: Victim;
+beforeAll(async () => {
+  victim = await makeVictim();
+});
+const worldOf = (): World => {
+  const clock = new OffsetClock(victim.clock);
+  return { storage: victim.storage.clone(clock), clock };
+};
+
+/** An entry of the victim, changed; and whatever an index says of it now. */
+async function entryOf(world: World, id: ContentId): Promise<IndexEntry> {
+  await using repository = await open(world);
+  return repository.contents.findOrThrow(id);
+}
+
+async function landLate(world: World, entries: IndexEntry[]): Promise<string> {
+  await using repository = await open(world);
+  return (await putIndex(world.storage, repository.codec, entries)).id;
+}
+
+const unknownContent = contentIdOf('', Buffer.alloc(16, 7));
+const someContent = (): ContentId => [...victim.contents.keys()][0] ?? expect.fail();
+
+describe('an index blob that lands after its epoch was compacted, its writer dead', () => {
+  it('is written anew: its contents are found, and packs are deleted again', async () => {
+    const world = worldOf();
+    const { storage } = world;
+    const writer = dyingWriter(storage);
+    const data = Buffer.from('late content');
+    await using dying = await open({ ...world, storage: writer.storage });
+    const { contentId } = await dying.contents.write(data, { prefix: '' });
+    const killed = expect(dying.flush()).rejects.toMatchObject({ code: 'KILLED' });
+    const late = await writer.held;
+    const pack = await abandonPack(world);
+    const epoch = /^xn(\d+)_/.exec(late)?.[1] ?? expect.fail(late);
+    for (let i = 0; i < 3; i++) await passEpoch(world);
+    const compaction = [...storage.blobs.keys()].find((id) => id.startsWith(`xs${epoch}_`));
+    expect(compaction).toBeDefined();
+    writer.land();
+    await killed;
+    expect(storage.blobs.has(late)).toBe(true);
+    {
+      await using before = await open(world);
+      expect(before.contents.find(contentId)).toBeUndefined();
+    }
+    const first = await passDay(world);
+    expect(taskOf(first, 'adopt-late-indexes').stats).toMatchObject({ adoptedBlobCount: 1 });
+    expect(taskOf(first, 'full-delete-blobs').skipped).toMatch(/came late/);
+    expect(storage.blobs.has(late)).toBe(true);
+    {
+      await using after = await open(world);
+      expect(Buffer.from(await after.contents.getContent(contentId))).toEqual(data);
+    }
+    for (let day = 0; day < 3; day++) {
+      const report = await passDay(world);
+      expect(taskOf(report, 'adopt-late-indexes').stats).toBeUndefined();
+    }
+    expect([...storage.blobs.keys()].filter((id) => id === late || id === pack)).toEqual([]);
+    await using repository = await open(world);
+    expect(Buffer.from(await repository.contents.getContent(contentId))).toEqual(data);
+    expect(await missing(victim, repository)).toEqual([]);
+  });
+
+  it('names nothing where its pack is gone, and goes after some days', async () => {
+    const world = worldOf();
+    const entry = await entryOf(world, someContent());
+    const contentId = unknownContent;
+    const late = await landLate(world, [{ ...entry, contentId, packBlobId: `p${'0'.repeat(32)}` }]);
+    expect(taskOf(await passDay(world), 'adopt-late-indexes').stats).toEqual({
+      adoptedBlobCount: 0,
+      uselessBlobCount: 1,
+    });
+    expect(world.storage.blobs.has(late)).toBe(true);
+    for (let day = 0; day < 4; day++) await passDay(world);
+    expect(world.storage.blobs.has(late)).toBe(false);
+    await using repository = await open(world);
+    expect(repository.contents.findHidden(contentId)).toBeUndefined();
+  });
+
+  it('gives no entry beyond the end of its pack', async () => {
+    const world = worldOf();
+    const entry = await entryOf(world, someContent());
+    await landLate(world, [{ ...entry, contentId: unknownContent, packOffset: 1 << 20 }]);
+    await passDay(world);
+    await using repository = await open(world);
+    expect(repository.contents.findHidden(unknownContent)).toBeUndefined();
+  });
+
+  it('deletes nothing that is in use, and keeps the deletion of what nobody knows', async () => {
+    const world = worldOf();
+    const entry = await entryOf(world, someContent());
+    const mark = { ...entry, deleted: true, timestampSeconds: entry.timestampSeconds + 1 };
+    const late = await landLate(world, [mark, { ...mark, contentId: unknownContent }]);
+    await passDay(world);
+    {
+      await using repository = await open(world);
+      expect(repository.contents.find(entry.contentId)).toEqual(entry);
+      expect(repository.contents.findHidden(unknownContent)).toEqual({
+        ...mark,
+        contentId: unknownContent,
+      });
+    }
+    for (let day = 0; day < 5; day++) await passDay(world);
+    expect(world.storage.blobs.has(late)).toBe(false);
+    await using repository = await open(world);
+    expect(await missing(victim, repository)).toEqual([]);
+  });
+
+  it('brings nothing back that was deleted later', async () => {
+    const world = worldOf();
+    const entry = await entryOf(world, someContent());
+    {
+      await using repository = await open(world);
+      repository.contents.setDeleted(entry.contentId, true);
+      await repository.contents.flush();
+    }
+    const late = await landLate(world, [entry]);
+    const report = await passDay(world);
+    expect(taskOf(report, 'adopt-late-indexes').stats).toBeUndefined();
+    expect(world.storage.blobs.has(late)).toBe(false);
+    expect((await entryOf(world, entry.contentId)).deleted).toBe(true);
+  });
+
+  it('brings nothing back from before the repository had epochs', async () => {
+    const world = worldOf();
+    const entry = await entryOf(world, someContent());
+    world.storage.set(POISON_BLOB, Buffer.alloc(0));
+    await landLate(world, [{ ...entry, contentId: unknownContent }]);
+    await expect(passDay(world)).rejects.toMatchObject({ code: 'INDEX_HIDDEN' });
+    await using repository = await open(world);
+    expect(repository.contents.findHidden(unknownContent)).toBeUndefined();
+  });
+
+  it('stops nothing where it cannot be read before it is to go', async () => {
+    const world = worldOf();
+    world.storage.set(`xn0_${'0'.repeat(32)}-s0-c1`, Buffer.from('junk'));
+    await expect(passDay(world)).rejects.toMatchObject({ code: 'DAMAGED_BLOB' });
+    world.storage.blobs.delete(`xn0_${'0'.repeat(32)}-s0-c1`);
+    await passDay(world);
+  });
+
+  it('is left alone by a dry run', async () => {
+    const world = worldOf();
+    const entry = await entryOf(world, someContent());
+    await landLate(world, [{ ...entry, contentId: unknownContent }]);
+    const before = [...world.storage.blobs.keys()];
+    await using repository = await open(world);
+    await maintain(repository, 'full', { dryRun: true });
+    expect([...world.storage.blobs.keys()]).toEqual(before);
+  });
+});
+
+describe('maintenance refuses', () => {
+  it('what was there before the compaction that hides it, and warns of deleting a true one', async () => {
+    const world = worldOf();
+    const entry = await entryOf(world, someContent());
+    const late = await landLate(world, [{ ...entry, contentId: unknownContent }]);
+    const blob = world.storage.blobs.get(late) ?? expect.fail();
+    blob.timestampNs -= 60n * DAY_NS;
+    await expect(passDay(world)).rejects.toMatchObject({
+      code: 'INDEX_HIDDEN',
+      message: expect.stringMatching(
+        /the compacted index xs0_\S+ that took its place does not; nothing was deleted\..*delete no index blob by hand/,
+      ) as string,
+    });
+    await using repository = await open(world);
+    expect(repository.contents.findHidden(unknownContent)).toBeUndefined();
+  });
+
+  it('where one listing shows an index blob that another one lacks, without blaming anybody', async () => {
+    const world = worldOf();
+    // The second one rewrites, which leaves the deletion of packs to the next.
+    for (let day = 0; day < 2; day++) await passDay(world);
+    const lost = await abandonPack(world);
+    const entry = await entryOf(world, someContent());
+    world.clock.offsetNs += 4n * DAY_NS;
+    const current = Math.max(
+      ...[...world.storage.blobs.keys()].map((id) => Number(/^xe(\d+)$/.exec(id)?.[1] ?? 0)),
+    );
+    await using repository = await open(world);
+    const { id } = await putIndex(
+      world.storage,
+      repository.codec,
+      [
+        {
+          ...entry,
+          contentId: unknownContent,
+          packBlobId: lost,
+          timestampSeconds: unixSeconds(world.clock.nowNs()),
+        },
+      ],
+      { prefix: `xn${current}_` },
+    );
+    const list = world.storage.listBlobs.bind(world.storage);
+    world.storage.listBlobs = async function* (prefix, options) {
+      for await (const blob of list(prefix, options)) {
+        if (prefix !== 'x' || blob.id !== id) yield blob;
+      }
+    };
+    await expect(passDay(world)).rejects.toMatchObject({
+      code: 'INDEX_INCOMPLETE',
+      message: expect.stringMatching(/was not in the listing that the index/) as string,
+    });
+  });
+});
+
+it('a whole backup whose index came late can be restored, by Kopia too', async () => {
+  makeTree(at('tree'), 'late index');
+  fs.mkdirSync(at('other'));
+  await createTest(at('repo'));
+  let writer: ReturnType<typeof dyingWriter> | undefined;
+  const wrap = (inner: BlobStorage): BlobStorage => (writer = dyingWriter(inner)).storage;
+  await using dying = await openTest(at('repo'), { wrap });
+  const failed = backUp(dying, at('tree')).then(
+    () => expect.fail('the writer is dead'),
+    () => undefined,
+  );
+  const late = (await writer?.held) ?? expect.fail();
+  for (const epoch of [1, 2]) {
+    await using repository = await openTest(at('repo'));
+    await repository.storage.putBlob(blobId(`xe${epoch}`), [Buffer.from('epoch-marker')]);
+    await repository.contents.refresh();
+    fs.writeFileSync(at('other/file'), String(epoch));
+    await backUp(repository, at('other'));
+  }
+  {
+    await using repository = await openTest(at('repo'));
+    await maintain(repository, 'full');
+    expect(await listAll(repository.storage, 'xs0_')).toHaveLength(1);
+  }
+  await sleep(50);
+  writer?.land();
+  await failed;
+  await using repository = await openTest(at('repo'));
+  expect((await listAll(repository.storage, late)).length).toBe(1);
+  expect(await listSnapshots(repository)).toHaveLength(2);
+  await maintain(repository, 'full');
+  const snapshot = (await listSnapshots(repository)).find(
+    ({ source }) => source.path === at('tree'),
+  );
+  if (!snapshot?.rootEntry) expect.fail('the snapshot is not there');
+  await restore(repository, snapshot.rootEntry, at('restored'));
+  assertSameTree(at('tree'), at('restored'));
+  if (!hasKopia) return;
+  const kopia = new Kopia(PASSWORD).connect(at('repo'));
+  kopia.verifyAll();
+  kopia.run('snapshot', 'restore', snapshot.id, at('restored-by-kopia'));
+  assertSameTree(at('tree'), at('restored-by-kopia'));
+});
