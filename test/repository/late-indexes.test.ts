@@ -194,6 +194,19 @@ describe('an index blob that lands after its epoch was compacted, its writer dea
     expect(await missing(victim, repository)).toEqual([]);
   });
 
+  it('keeps no pack by the deletion of what is in use elsewhere', async () => {
+    const world = worldOf();
+    // The second one rewrites, which leaves the deletion of packs to the next.
+    for (let day = 0; day < 2; day++) await passDay(world);
+    const lost = await abandonPack(world);
+    world.clock.offsetNs += 4n * DAY_NS;
+    const entry = await entryOf(world, someContent());
+    const timestampSeconds = entry.timestampSeconds + 1;
+    await landLate(world, [{ ...entry, packBlobId: lost, deleted: true, timestampSeconds }]);
+    await passDay(world);
+    expect(world.storage.blobs.has(lost)).toBe(false);
+  });
+
   it('brings nothing back that was deleted later', async () => {
     const world = worldOf();
     const entry = await entryOf(world, someContent());
