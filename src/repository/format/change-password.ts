@@ -1,5 +1,7 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, messageOf, retryOf, type Secret } from '../../base/index.ts';
-import type { BlobStorage, PutOptions } from '../../blob/index.ts';
+import type { BlobId, BlobStorage, PutOptions } from '../../blob/index.ts';
+import { raced, takeTurn, type Turn } from './change-turn.ts';
 import {
   BLOBCFG_BLOB,
   type Format,
@@ -13,15 +15,10 @@ import {
   toBase64,
 } from './format-blob.ts';
 import { deriveFormatKey, sealFormat } from './keys.ts';
-import {
-  FORMAT_BYTES_MAX,
-  type FormatBlobs,
-  isTorn,
-  loadRecoveryCopy,
-  putRecoveryCopy,
-  RECOVERY_COPY_BLOB,
-  type RecoveryCopy,
-} from './recovery-copy.ts';
+import { putRecoveryCopy, sealBlobcfg } from './recovery-copy.ts';
+
+/** How long a run with the same passwords may still be at work that seems to be killed. Our choice. */
+const SETTLE_MS = 10_000;
 
 /**
  * The format for {@link changePassword}. The old password opens it, or the new one, where an earlier run was killed
@@ -43,101 +40,114 @@ export async function loadFormatToChange(
   }
 }
 
+export interface ChangePasswordOptions {
+  /** Waits before it goes on from a run that seems to be killed; by default for 10 s. */
+  readonly settle?: () => Promise<void>;
+}
+
 /**
  * Re-encrypts both format blobs under a new password. The put of kopia.repository decides which password is in force,
  * in one moment; a copy of all that is needed lies beside it until the end. So a kill at any point leaves a repository
  * that one of the two passwords opens, and a second run finishes. The real Kopia opens it too at every point, except
  * under object lock between the two puts: without kopia.blobcfg it would write blobs that are not locked.
- * Throws `PASSWORD_CHANGE_UNSUPPORTED`; `PASSWORD_CHANGE_UNFINISHED` when it stopped on the way.
+ * Of several at once one succeeds at most, see {@link takeTurn}. Throws `PASSWORD_CHANGE_UNSUPPORTED`;
+ * `PASSWORD_CHANGE_RACED`; `PASSWORD_CHANGE_UNFINISHED` when it stopped on the way.
  */
 export async function changePassword(
   storage: BlobStorage,
   format: Format,
   newPassword: Secret,
+  { settle = () => sleep(SETTLE_MS) }: ChangePasswordOptions = {},
 ): Promise<void> {
-  if (!format.parameters.enablePasswordChange) {
+  const { parameters, blobcfg, formatBlobBytes } = format;
+  if (!parameters.enablePasswordChange) {
     const text = 'the password of this repository cannot be changed: its format is too old';
     throw new CodedError('PASSWORD_CHANGE_UNSUPPORTED', text);
   }
-  const { blob, uniqueId, sealed } = parseFormatBlob(format.formatBlobBytes);
+  const { blob, uniqueId, sealed } = parseFormatBlob(formatBlobBytes);
   const inner = openInner(format.formatKey, uniqueId, sealed);
   const newKey = await deriveFormatKey(newPassword, blob.keyAlgo, uniqueId);
-  const seal = (key: Uint8Array): Uint8Array | undefined =>
-    format.blobcfg && sealFormat(key, uniqueId, format.blobcfg);
   const encryptedBlockFormat = toBase64(sealFormat(newKey, uniqueId, inner));
-  const after: FormatBlobs = {
-    repository: serializeFormatBlob({ ...blob, encryptedBlockFormat }),
-    blobcfg: seal(newKey),
+  const copy = {
+    before: formatBlobBytes,
+    after: serializeFormatBlob({ ...blob, encryptedBlockFormat }),
+    blobcfg: blobcfg && sealBlobcfg(parameters, uniqueId, blobcfg),
   };
-  const wasKilled = await finishKilledChange(storage, format, seal(format.formatKey));
-  if (wasKilled && Buffer.compare(newKey, format.formatKey) === 0) return;
-  const before = { repository: format.formatBlobBytes, blobcfg: seal(format.formatKey) };
-  await putRecoveryCopy(storage, { before, after });
+  const turn = await takeTurn(storage, { format, newKey, copy, settle });
   try {
-    await putFormatBlobs(storage, format, after);
-    await storage.deleteBlob(RECOVERY_COPY_BLOB);
+    await finishKilledChanges(storage, format, turn);
+    const isInForce = Buffer.compare(newKey, format.formatKey) === 0;
+    if (!isInForce) await putFormatBlobs(storage, { format, turn, newKey, repository: copy.after });
+    await storage.deleteBlob(turn.id);
   } catch (cause) {
+    if (isCode(cause, 'PASSWORD_CHANGE_RACED')) {
+      // Whoever it was may know nothing of this run's last requests: with the copy each state can be read.
+      await putRecoveryCopy(storage, turn.id, copy);
+      throw cause;
+    }
     const text = `the password change did not finish: ${messageOf(cause)}; run the same command again, it goes on from there`;
     throw new CodedError('PASSWORD_CHANGE_UNFINISHED', text, { cause, retry: retryOf(cause) });
   }
 }
 
-/**
- * Makes both format blobs whole by what an earlier run left, so that its copy is of no more use, and says whether
- * there was one. What was loaded must still be there. Throws `PASSWORD_CHANGE_RACED`.
- */
-async function finishKilledChange(
+/** Makes both format blobs whole as they were loaded, so that the copies of earlier runs are of no more use. */
+async function finishKilledChanges(
   storage: BlobStorage,
   format: Format,
-  blobcfg: Uint8Array | undefined,
-): Promise<boolean> {
-  const copy = await loadRecoveryCopy(storage);
+  { leftovers, isLost }: Turn,
+): Promise<void> {
+  const { formatKey, uniqueId, blobcfg, formatBlobBytes } = format;
   const options = putOptionsOf(storage, format);
-  if (!(await isStored(storage, FORMAT_BLOB, format.formatBlobBytes))) {
-    if (!copy || !(await isLost(storage, copy))) throw raced();
-    await storage.putBlob(FORMAT_BLOB, [format.formatBlobBytes], options);
+  if (isLost) await storage.putBlob(FORMAT_BLOB, [formatBlobBytes], options);
+  if (leftovers.length === 0) return;
+  if (blobcfg) {
+    await storage.putBlob(BLOBCFG_BLOB, [sealFormat(formatKey, uniqueId, blobcfg)], options);
   }
-  if (!copy) return false;
-  if (blobcfg) await storage.putBlob(BLOBCFG_BLOB, [blobcfg], options);
-  await storage.deleteBlob(RECOVERY_COPY_BLOB);
-  return true;
-}
-
-/** Whether kopia.repository is missing or what a put left that stopped half way. */
-async function isLost(storage: BlobStorage, copy: RecoveryCopy): Promise<boolean> {
-  try {
-    const bytes = await storage.getBlob(FORMAT_BLOB, { lengthMax: FORMAT_BYTES_MAX });
-    parseFormatBlob(bytes);
-    return isTorn(bytes, copy);
-  } catch (error) {
-    if (isCode(error, 'BLOB_NOT_FOUND', 'DAMAGED_BLOB')) return true;
-    throw error;
-  }
+  for (const id of leftovers) await storage.deleteBlob(id);
 }
 
 /** Object lock, as the format blobs carry it. */
 const putOptionsOf = (storage: BlobStorage, { retention }: Format): PutOptions =>
   retention && storage.hasObjectLock ? { retention } : {};
 
-async function putFormatBlobs(
-  storage: BlobStorage,
-  format: Format,
-  after: FormatBlobs,
-): Promise<void> {
-  const options = putOptionsOf(storage, format);
-  // Kopia refuses a blobcfg under another password, and takes a missing one as "no object lock".
-  if (format.blobcfg && !format.retention) await storage.deleteBlob(BLOBCFG_BLOB);
-  await storage.putBlob(FORMAT_BLOB, [after.repository], options);
-  if (!(await isStored(storage, FORMAT_BLOB, after.repository))) throw raced();
-  if (after.blobcfg) {
-    await storage.putBlob(BLOBCFG_BLOB, [after.blobcfg], options);
-    if (!(await isStored(storage, BLOBCFG_BLOB, after.blobcfg))) throw raced();
-  }
-  if (!(await isStored(storage, FORMAT_BLOB, after.repository))) throw raced();
+interface FormatPut {
+  readonly format: Format;
+  readonly turn: Turn;
+  readonly newKey: Uint8Array;
+  readonly repository: Uint8Array;
 }
 
-const raced = (): CodedError =>
-  new CodedError(
-    'PASSWORD_CHANGE_RACED',
-    'another password change, or a change of the format, ran at the same time',
+async function putFormatBlobs(
+  storage: BlobStorage,
+  { format, turn, newKey, repository }: FormatPut,
+): Promise<void> {
+  const options = putOptionsOf(storage, format);
+  const { uniqueId, retention } = format;
+  const blobcfg = format.blobcfg && sealFormat(newKey, uniqueId, format.blobcfg);
+  // Kopia refuses a blobcfg under another password, and takes a missing one as "no object lock".
+  if (blobcfg && !retention) await storage.deleteBlob(BLOBCFG_BLOB);
+  if (!(await isThere(storage, turn.id))) throw changedByOther();
+  await storage.putBlob(FORMAT_BLOB, [repository], options);
+  if (!(await isStored(storage, FORMAT_BLOB, repository))) throw changedByOther();
+  if (blobcfg) {
+    await storage.putBlob(BLOBCFG_BLOB, [blobcfg], options);
+    if (!(await isStored(storage, BLOBCFG_BLOB, blobcfg))) throw changedByOther();
+  }
+  if (!(await isStored(storage, FORMAT_BLOB, repository))) throw changedByOther();
+}
+
+/** Whether the run's copy is still there: somebody who took it for killed has deleted it. */
+async function isThere(storage: BlobStorage, id: BlobId): Promise<boolean> {
+  try {
+    await storage.getMetadata(id);
+    return true;
+  } catch (error) {
+    if (isCode(error, 'BLOB_NOT_FOUND')) return false;
+    throw error;
+  }
+}
+
+const changedByOther = (): CodedError =>
+  raced(
+    'another password change, or a change of the format, ran at the same time, and the new password may not be in force: run the command again with the password that opens the repository now',
   );

@@ -10,7 +10,12 @@ import {
 import { type BlobId, blobId, type BlobStorage, type PutOptions } from '../../blob/index.ts';
 import { deriveFormatKey, openFormat } from './keys.ts';
 import { assertSupported, parametersSchema, type RepositoryParameters } from './parameters.ts';
-import { FORMAT_BYTES_MAX, isTorn, loadRecoveryCopy } from './recovery-copy.ts';
+import {
+  FORMAT_BYTES_MAX,
+  isTorn,
+  loadCopiedBlobcfg,
+  loadRecoveryCopies,
+} from './recovery-copy.ts';
 
 export const FORMAT_BLOB = blobId('kopia.repository');
 export const BLOBCFG_BLOB = blobId('kopia.blobcfg');
@@ -114,7 +119,7 @@ export async function isStored(
 }
 
 /**
- * The format by the copy that a password change makes before it writes. It counts only where kopia.repository itself
+ * The format by the copies that password changes make before they write. It counts only where kopia.repository itself
  * was lost half way: a whole one alone decides which password is in force.
  */
 async function openRecoveryCopy(
@@ -122,13 +127,13 @@ async function openRecoveryCopy(
   error: CodedError,
   options: OpenFormatOptions,
 ): Promise<Format> {
-  const copy = await loadRecoveryCopy(options.storage);
-  const isLost =
-    error.facts.blobId !== BLOBCFG_BLOB &&
-    (bytes === undefined || !isCode(error, 'WRONG_PASSWORD') || (copy && isTorn(bytes, copy)));
-  if (!copy || isLost !== true) throw error;
-  const states = [copy.after, copy.before];
-  for (const { repository } of states) {
+  if (error.facts.blobId === BLOBCFG_BLOB) throw error;
+  const stored = await loadRecoveryCopies(options.storage);
+  const copies = stored.flatMap(({ copy }) => copy ?? []);
+  const isWhole = bytes !== undefined && isCode(error, 'WRONG_PASSWORD');
+  const usable = isWhole ? copies.filter((copy) => isTorn(bytes, copy)) : copies;
+  if (usable.length === 0) throw error;
+  for (const repository of usable.flatMap(({ before, after }) => [after, before])) {
     try {
       const format = await openFormatBlobs(repository, options);
       options.warn(
@@ -232,8 +237,7 @@ async function loadBlobcfg(
   const stored = open(await getIfThere(storage, BLOBCFG_BLOB));
   if (stored) return stored;
   // A password change takes it away, or has it under the next key already, and keeps a copy meanwhile.
-  const copy = await loadRecoveryCopy(storage);
-  const copied = open(copy?.after.blobcfg) ?? open(copy?.before.blobcfg);
+  const copied = await loadCopiedBlobcfg(storage, parameters, uniqueId);
   if (copied) return copied;
   // The change may have ended between the two reads.
   const sealed = await getIfThere(storage, BLOBCFG_BLOB);
