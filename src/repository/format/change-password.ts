@@ -82,7 +82,7 @@ export async function changePassword(
   } catch (cause) {
     if (isCode(cause, 'PASSWORD_CHANGE_RACED')) {
       // Whoever it was may know nothing of this run's last requests: with the copy each state can be read.
-      await putRecoveryCopy(storage, turn.id, copy);
+      await putRecoveryCopy(storage, turn.id, { ...copy, isOver: true });
       throw cause;
     }
     const text = `the password change did not finish: ${messageOf(cause)}; run the same command again, it goes on from there`;

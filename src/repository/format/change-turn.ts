@@ -107,7 +107,7 @@ async function isOver(
   format: Format,
 ): Promise<boolean> {
   // Its put has not ended, so its list is yet to come and will show this run.
-  if (!copy) return true;
+  if (!copy || copy.isOver === true) return true;
   const isInForce = (bytes: Uint8Array): boolean =>
     Buffer.compare(bytes, format.formatBlobBytes) === 0;
   // It goes on only while the state it began with is in force, which never comes again: seals are random.

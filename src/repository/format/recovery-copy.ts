@@ -1,5 +1,11 @@
 import { z } from 'zod';
-import { asBuffer, isCode, type Nanoseconds, type RandomBytes, randomHex } from '../../base/index.ts';
+import {
+  asBuffer,
+  isCode,
+  type Nanoseconds,
+  type RandomBytes,
+  randomHex,
+} from '../../base/index.ts';
 import { type BlobId, blobId, type BlobStorage, listAll } from '../../blob/index.ts';
 import { derivePurposeKey, openFormat, sealFormat } from './keys.ts';
 import type { RepositoryParameters } from './parameters.ts';
@@ -25,6 +31,8 @@ export interface RecoveryCopy {
   readonly after: Uint8Array;
   /** kopia.blobcfg, for everybody who can open kopia.repository, under whatever password; see {@link sealBlobcfg}. */
   readonly blobcfg: Uint8Array | undefined;
+  /** The run lost a race and writes no format blob any more; the copy stays for what its requests did to others. */
+  readonly isOver?: boolean | undefined;
 }
 
 export interface StoredRecoveryCopy {
@@ -37,8 +45,13 @@ export interface StoredRecoveryCopy {
 
 const bytesSchema = z.base64().transform((text) => new Uint8Array(Buffer.from(text, 'base64')));
 const copySchema = z
-  .object({ before: bytesSchema, after: bytesSchema, blobcfg: bytesSchema.optional() })
-  .transform(({ before, after, blobcfg }): RecoveryCopy => ({ before, after, blobcfg }));
+  .object({
+    before: bytesSchema,
+    after: bytesSchema,
+    blobcfg: bytesSchema.optional(),
+    isOver: z.boolean().optional(),
+  })
+  .transform(({ blobcfg, ...rest }): RecoveryCopy => ({ ...rest, blobcfg }));
 
 export const newRecoveryCopyId = (random?: RandomBytes): BlobId =>
   blobId(`${RECOVERY_COPY_PREFIX}-${randomHex(8, random)}`);
@@ -72,13 +85,14 @@ function parseRecoveryCopy(bytes: Uint8Array): RecoveryCopy | undefined {
 export async function putRecoveryCopy(
   storage: BlobStorage,
   id: BlobId,
-  { before, after, blobcfg }: RecoveryCopy,
+  { before, after, blobcfg, isOver }: RecoveryCopy,
 ): Promise<void> {
   const text = (bytes: Uint8Array): string => asBuffer(bytes).toString('base64');
   const json = JSON.stringify({
     before: text(before),
     after: text(after),
     ...(blobcfg && { blobcfg: text(blobcfg) }),
+    isOver,
   });
   await storage.putBlob(id, [Buffer.from(json)]);
 }
