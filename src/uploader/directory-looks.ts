@@ -1,3 +1,4 @@
+import { statfs } from 'node:fs/promises';
 import { CodedError, messageOf, systemCode } from '../base/index.ts';
 import {
   type CodecPool,
@@ -43,6 +44,22 @@ export interface DirectoryLooksOptions {
  * MB. Below it, no usual file system holds many more than {@link LISTING_ENTRIES_MAX}.
  */
 const COUNTED_ABOVE_BYTES = 1 << 20;
+/**
+ * File systems that tell the number of entries as a directory's size, as statfs names them: ZFS, CephFS, and FUSE,
+ * which CephFS has a client for. Counting is not free (5 ms for 3000 names on ext4), asking for this is.
+ */
+const COUNTING_FILE_SYSTEMS: readonly number[] = [0x2f_c1_2f_c1, 0x00_c3_64_00, 0x65_73_55_46];
+
+/** Whether a directory of this size must be counted before it is listed. `fileSystemType` is as statfs tells it. */
+export async function mustCount(
+  sizeBytes: number,
+  entriesMax: number,
+  fileSystemType: () => Promise<number>,
+): Promise<boolean> {
+  if (sizeBytes > COUNTED_ABOVE_BYTES) return true;
+  return sizeBytes > entriesMax && COUNTING_FILE_SYSTEMS.includes(await fileSystemType());
+}
+
 const TOO_LONG: DirectoryListing = {
   names: [],
   stats: new BigInt64Array(0),
@@ -98,8 +115,10 @@ export class DirectoryLooks {
   }
 
   async #isTooLong({ path, attributes }: Visit): Promise<boolean> {
-    if (attributes.sizeBytes <= COUNTED_ABOVE_BYTES) return false;
+    const fileSystemType = async (): Promise<number> =>
+      (await statfs(typeof path === 'string' ? path : Buffer.from(path))).type;
     try {
+      if (!(await mustCount(attributes.sizeBytes, this.#entriesMax, fileSystemType))) return false;
       return await hasMoreNames(path, this.#entriesMax);
     } catch (error) {
       throw asUnreadable(error);
