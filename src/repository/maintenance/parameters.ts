@@ -46,8 +46,11 @@ export async function loadMaintenanceParameters(
   repository: Repository,
 ): Promise<MaintenanceParameters | undefined> {
   const newest = (await repository.manifests.find(LABELS)).at(-1);
-  if (!newest) return undefined;
-  const parsed = schema.safeParse(newest.data);
+  return newest && parseParameters(newest.data);
+}
+
+function parseParameters(data: unknown): MaintenanceParameters {
+  const parsed = schema.safeParse(data);
   if (parsed.success) return parsed.data;
   throw new CodedError('DAMAGED_MAINTENANCE', 'the maintenance parameters are damaged', {
     cause: parsed.error,
@@ -61,4 +64,33 @@ export async function putMaintenanceParameters(
 ): Promise<ManifestId> {
   for (const { id } of await repository.manifests.find(LABELS)) repository.manifests.delete(id);
   return repository.manifests.put(LABELS, parameters);
+}
+
+/**
+ * Makes this client the owner where nobody is: a creation that was stopped half way names none, and then every client would
+ * take itself for the owner. The claim is made durable and read back. Whoever then sees a claim of somebody else takes its
+ * own back, so that of several at the same time one goes on at most. Throws `NOT_MAINTENANCE_OWNER`.
+ */
+export async function claimMaintenance(
+  repository: Repository,
+  parameters: MaintenanceParameters,
+): Promise<MaintenanceParameters> {
+  const owner = clientName(repository.client);
+  const mine = await putMaintenanceParameters(repository, { ...parameters, owner });
+  await repository.flush();
+  await repository.contents.refresh();
+  repository.manifests.invalidate();
+  const owners = (await repository.manifests.find(LABELS)).map(
+    ({ data }) => parseParameters(data).owner,
+  );
+  const other = owners.find((each) => each !== owner && each !== '');
+  if (other === undefined) return (await loadMaintenanceParameters(repository)) ?? parameters;
+  repository.manifests.delete(mine);
+  await repository.flush();
+  throw notOwner(repository, other);
+}
+
+export function notOwner({ client }: Repository, owner: string): CodedError {
+  const text = `maintenance of this repository is done by ${owner}, and this is ${clientName(client)}`;
+  return new CodedError('NOT_MAINTENANCE_OWNER', `${text}; use --client ${owner}, or --force`);
 }

@@ -24,9 +24,11 @@ import { assertNotShrunk } from './index-guard.ts';
 import { adoptLateIndexes, type LateIndexes, NONE_LATE } from './late-indexes.ts';
 import { compactLegacyIndexes } from './legacy-indexes.ts';
 import {
+  claimMaintenance,
   defaultParameters,
   loadMaintenanceParameters,
   type MaintenanceParameters,
+  notOwner,
 } from './parameters.ts';
 import { rewriteShortPacks } from './rewrite-packs.ts';
 import { SAFETY, type SafetyLevel } from './safety.ts';
@@ -80,12 +82,17 @@ export async function runMaintenance(
   repository: Repository,
   options: MaintenanceOptions,
 ): Promise<MaintenanceReport> {
-  const parameters =
-    (await loadMaintenanceParameters(repository)) ?? defaultParameters(repository.client);
+  let parameters: MaintenanceParameters = (await loadMaintenanceParameters(repository)) ?? {
+    ...defaultParameters(repository.client),
+    owner: '',
+  };
   assertOwner(repository, parameters, options);
   const schedule = await loadSchedule(repository);
   const mode = chooseMode(options.mode, parameters, schedule, repository.clock.nowNs());
   if (mode === 'none') return { mode, dryRun: options.dryRun, tasks: [] };
+  if (parameters.owner === '' && !options.dryRun && !options.force) {
+    parameters = await claimMaintenance(repository, parameters);
+  }
   if (repository.format.parameters.epochParameters.Enabled) {
     assertEpochsFollow(await loadEpochState(repository.storage));
   }
@@ -115,13 +122,12 @@ export async function runMaintenance(
 }
 
 function assertOwner(
-  { client }: Repository,
+  repository: Repository,
   { owner }: MaintenanceParameters,
   { force, dryRun }: MaintenanceOptions,
 ): void {
-  if (force || dryRun || owner === '' || owner === clientName(client)) return;
-  const text = `maintenance of this repository is done by ${owner}, and this is ${clientName(client)}`;
-  throw new CodedError('NOT_MAINTENANCE_OWNER', `${text}; use --client ${owner}, or --force`);
+  if (force || dryRun || owner === '' || owner === clientName(repository.client)) return;
+  throw notOwner(repository, owner);
 }
 
 function chooseMode(
