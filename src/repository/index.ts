@@ -19,6 +19,7 @@ export {
   Repository,
   SLAB_BYTES,
 } from './repository.ts';
+export { CLOCK_SKEW_NS_MAX, clockSkew } from './clock-skew.ts';
 export { changePassword, loadFormatToChange } from './format/change-password.ts';
 export { createFormat, type NewFormat } from './format/create-format.ts';
 export {

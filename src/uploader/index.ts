@@ -4,7 +4,6 @@
  */
 export { newUploadCounters, type UploadCounters } from './progress.ts';
 export {
-  applyRetention,
   createSnapshot,
   deviceBytes,
   SPLITTER_TAG,

@@ -14,7 +14,6 @@ import type { ManifestId, ObjectId, Repository } from '../repository/index.ts';
 import {
   type DirectoryEntry,
   encodeDirectory,
-  expiredSnapshots,
   listSnapshots,
   loadPolicyTree,
   type NewSnapshot,
@@ -24,6 +23,7 @@ import {
   type SourceInfo,
 } from '../snapshot/index.ts';
 import { writeObject } from '../repository/index.ts';
+import { applyRetention } from './apply-retention.ts';
 import { CheckpointTimer } from './checkpoint.ts';
 import { isOfTheSource } from './directory-looks.ts';
 import { LongUpload, type UploadAgain } from './long-upload.ts';
@@ -178,7 +178,7 @@ export async function createSnapshot(
   const id = saveSnapshot(repository, snapshot);
   // One that was cut short does not hold what was stored of its open files.
   if (snapshot.incomplete === undefined) long.remove();
-  const removed = await applyRetention(repository, options.source, id);
+  const removed = await applyRetention(repository, options.source, id, options.logger);
   await repository.flush();
   if (removed.length > 0) {
     const snapshots = removed.map((each) => each.id).join(' ');
@@ -414,21 +414,4 @@ function statsOf(counters: UploadCounters, root: DirectoryEntry): NewSnapshot['s
     ignoredErrorCount: counters.ignoredErrors,
     errorCount: counters.errors,
   };
-}
-
-/**
- * Deletes the snapshots of the source that its policy no longer keeps; durable after a flush. The policy is the one of
- * now: it may have changed since a long backup began.
- */
-export async function applyRetention(
-  repository: Repository,
-  source: SourceInfo,
-  justMade: ManifestId,
-): Promise<Snapshot[]> {
-  const { root } = await loadPolicyTree(repository, source);
-  const snapshots = await listSnapshots(repository, { source });
-  const moment = { nowNs: repository.clock.nowNs(), justMade };
-  const expired = expiredSnapshots(snapshots, root.retention, moment);
-  for (const { id } of expired) repository.manifests.delete(id);
-  return expired;
 }

@@ -9,7 +9,7 @@ import {
   unixSeconds,
   withRetry,
 } from '../../base/index.ts';
-import type { BlobStorage, PutOptions } from '../../blob/index.ts';
+import type { BlobId, BlobStorage, PutOptions } from '../../blob/index.ts';
 import { type Compressor, contentIv, decompressContent } from '../../codec/index.ts';
 import { CommittedIndex, type EntryRange } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
@@ -69,6 +69,7 @@ export class ContentManager {
   #indexAge: Stopwatch;
   /** The blobs and the watermark that the index was loaded from. */
   #loadedFrom = '';
+  #newestIndexBlob: BlobId | undefined;
   /** The session that takes writes, and those whose flush is under way. */
   #session: WriteSession;
   readonly #flushing = new Set<WriteSession>();
@@ -98,6 +99,11 @@ export class ContentManager {
     const manager = new ContentManager(options);
     await manager.refresh();
     return manager;
+  }
+
+  /** The index blob that this process put last: its time is the storage's. */
+  get newestIndexBlob(): BlobId | undefined {
+    return this.#newestIndexBlob;
   }
 
   /** Reads the index blobs anew: what others have written since. */
@@ -397,7 +403,7 @@ export class ContentManager {
   async #writeIndex(session: WriteSession, entries: readonly IndexEntry[]): Promise<void> {
     const { indexStore, indexVersion } = this.options;
     const body = encodeIndex(indexVersion, sortEntries(entries));
-    await indexStore.write([body], session.id);
+    this.#newestIndexBlob = (await indexStore.write([body], session.id)).at(-1);
     for (const written of this.#refreshing) written.push(body);
     this.#committed.add(new IndexBody(memorySource(body)));
     this.#committed.settle();

@@ -6,6 +6,7 @@ import {
   MINUTE_NS,
   unixSeconds,
 } from '../../base/index.ts';
+import { CLOCK_SKEW_NS_MAX, clockSkew } from '../clock-skew.ts';
 import { assertEpochsFollow, loadEpochState } from '../content/epoch-state.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { clientName, type Repository } from '../repository.ts';
@@ -69,9 +70,6 @@ export interface MaintenanceReport {
   readonly dryRun: boolean;
   readonly tasks: TaskReport[];
 }
-
-/** Kopia refuses to go by blob times when clocks differ more (maintenance_run.go, maxClockSkew). */
-const CLOCK_SKEW_NS_MAX = 5n * MINUTE_NS;
 
 /**
  * Runs the cycle that is due or asked for.
@@ -172,7 +170,7 @@ async function announce(
 /** By the storage's clock: that is what maintenance calls its start. Throws `CLOCK_SKEW`. */
 async function storageTime({ storage }: Repository, now: Nanoseconds): Promise<Nanoseconds> {
   const { timestampNs } = await storage.getMetadata(SCHEDULE_BLOB);
-  const skew = timestampNs > now ? timestampNs - now : now - timestampNs;
+  const skew = clockSkew(now, timestampNs);
   if (skew <= CLOCK_SKEW_NS_MAX) return timestampNs;
   const minutes = Number(skew / MINUTE_NS);
   const text = `the clock here and the storage's differ by ${minutes} minutes: maintenance would be unsafe`;

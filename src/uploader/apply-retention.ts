@@ -1,0 +1,55 @@
+import { formatGoTime, type Logger, messageOf } from '../base/index.ts';
+import {
+  CLOCK_SKEW_NS_MAX,
+  clockSkew,
+  type ManifestId,
+  type Repository,
+} from '../repository/index.ts';
+import {
+  expiredSnapshots,
+  listSnapshots,
+  loadPolicyTree,
+  type Snapshot,
+  type SourceInfo,
+} from '../snapshot/index.ts';
+
+/**
+ * Deletes the snapshots of the source that its policy no longer keeps; durable after a flush. The policy is the one of
+ * now: it may have changed since a long backup began. Nothing is deleted by a clock that differs from the storage's:
+ * one that is ahead makes every snapshot old. What was written before is durable then.
+ */
+export async function applyRetention(
+  repository: Repository,
+  source: SourceInfo,
+  justMade: ManifestId,
+  logger: Logger,
+): Promise<Snapshot[]> {
+  const { root } = await loadPolicyTree(repository, source);
+  const snapshots = await listSnapshots(repository, { source });
+  const moment = { nowNs: repository.clock.nowNs(), justMade };
+  const expired = expiredSnapshots(snapshots, root.retention, moment);
+  if (expired.length === 0 || !(await isClockRight(repository, logger))) return [];
+  for (const { id } of expired) repository.manifests.delete(id);
+  return expired;
+}
+
+/** Compares the clock with the time of an index blob that is put for this, and warns when they differ too much. */
+async function isClockRight(repository: Repository, logger: Logger): Promise<boolean> {
+  const { storage, contents, clock } = repository;
+  await repository.flush();
+  const id = contents.newestIndexBlob;
+  if (id === undefined) return false;
+  const here = clock.nowNs();
+  try {
+    const { timestampNs } = await storage.getMetadata(id);
+    if (clockSkew(here, timestampNs) <= CLOCK_SKEW_NS_MAX) return true;
+    logger.warn(
+      { here: formatGoTime(here), storage: formatGoTime(timestampNs) },
+      `no snapshot was removed by policy: the clock here says ${formatGoTime(here)}, the storage's ${formatGoTime(timestampNs)}; set the clock right`,
+    );
+  } catch (error) {
+    const text = "no snapshot was removed by policy: the storage's time is not known";
+    logger.warn({ error: messageOf(error) }, text);
+  }
+  return false;
+}
