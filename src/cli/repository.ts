@@ -19,7 +19,6 @@ import {
   loadMaintenanceParameters,
   loadSchedule,
   type MaintenanceMode,
-  type Problem,
   putMaintenanceParameters,
   runMaintenance,
   type SafetyLevel,
@@ -28,7 +27,7 @@ import {
 import {
   collectGarbage,
   DEFAULT_POLICY,
-  listSnapshots,
+  listReadableSnapshots,
   putPolicy,
   verifyTrees,
 } from '../snapshot/index.ts';
@@ -161,13 +160,14 @@ async function status(options: VerbOptions): Promise<void> {
       packed += entry.packedLength;
     }
   }
-  const snapshots = await listSnapshots(repository);
+  const { snapshots, damaged } = await listReadableSnapshots(repository);
   const maintenance = await loadMaintenanceParameters(repository);
   const schedule = await loadSchedule(repository);
   const document = {
     ...statusDocument(format.uniqueId, format.parameters, storage.displayName),
     client: clientName(client),
     snapshots: snapshots.length,
+    damagedSnapshots: damaged.length,
     contents: { count, deleted, packedBytes: packed },
     maintenance: {
       owner: maintenance?.owner ?? null,
@@ -187,7 +187,8 @@ async function status(options: VerbOptions): Promise<void> {
   printLine(`hash:        ${format.parameters.hash}`);
   printLine(`encryption:  ${format.parameters.encryption}`);
   printLine(`splitter:    ${format.parameters.splitter}`);
-  printLine(`snapshots:   ${snapshots.length}`);
+  const unreadable = damaged.length > 0 ? `, and ${damaged.length} with a damaged manifest` : '';
+  printLine(`snapshots:   ${snapshots.length}${unreadable}`);
   printLine(`contents:    ${count} (${formatBytes(packed)} in packs), ${deleted} deleted`);
   printLine(`client:      ${document.client}`);
   printLine(
@@ -212,7 +213,7 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
   const live = startLiveLine(
     () => `${counters.contents} contents, ${formatBytes(counters.bytesRead)} read`,
   );
-  const problems: Problem[] = [];
+  const problems: { readonly code: string; readonly message: string }[] = [];
   try {
     const { signal } = interrupt;
     await verifyContents(repository, {
@@ -221,7 +222,8 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
       counters,
       onProblem: (problem) => problems.push(problem),
     });
-    const snapshots = await listSnapshots(repository);
+    const { snapshots, damaged } = await listReadableSnapshots(repository);
+    for (const { message } of damaged) problems.push({ code: 'DAMAGED_SNAPSHOT', message });
     const roots = snapshots.flatMap(({ rootEntry }) => rootEntry ?? []);
     const trees = await verifyTrees(repository, roots, {
       readAll: false,

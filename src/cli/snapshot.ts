@@ -1,14 +1,16 @@
 import type { Command } from 'commander';
 import { Option } from 'commander';
 import { resolve } from 'node:path';
-import { CodedError, formatBytes, formatGoTime, parseDuration } from '../base/index.ts';
+import { CodedError, formatBytes, formatGoTime, isCode, parseDuration } from '../base/index.ts';
 import { SPLITTERS } from '../codec/index.ts';
-import { streamObject } from '../repository/index.ts';
+import { type Manifest, type Repository, streamObject } from '../repository/index.ts';
 import {
   type DirectoryEntry,
   formatSource,
   getSnapshot,
-  listSnapshots,
+  getSnapshotManifest,
+  listReadableSnapshots,
+  parseSnapshot,
   parseSource,
   resolveEntry,
   type Snapshot,
@@ -167,11 +169,9 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
 }
 
 /** What the source had last time: the best guess of the total. */
-async function lastSizeOf(
-  repository: Parameters<typeof listSnapshots>[0],
-  source: Snapshot['source'],
-): Promise<number> {
-  return (await listSnapshots(repository, { source })).at(-1)?.stats.totalSize ?? 0;
+async function lastSizeOf(repository: Repository, source: Snapshot['source']): Promise<number> {
+  const { snapshots } = await listReadableSnapshots(repository, { source });
+  return snapshots.at(-1)?.stats.totalSize ?? 0;
 }
 
 const prefixTags = (tags: Record<string, string> = {}): Record<string, string> =>
@@ -211,9 +211,11 @@ function addList(group: Command): void {
 
 async function list(options: VerbOptions<ListOptions>): Promise<void> {
   await using context = await openContext(options);
-  const found = await listSnapshots(context.repository, {
+  const { snapshots: found, damaged } = await listReadableSnapshots(context.repository, {
     source: options.source === undefined ? undefined : parseSource(options.source),
   });
+  for (const { message } of damaged) process.stderr.write(`longshore: ${printable(message)}\n`);
+  if (damaged.length > 0) process.exitCode = ExitCode.partly;
   const wanted = Object.entries(options.tag ?? {});
   const snapshots = found
     .filter(({ incomplete }) => options.all === true || !incomplete)
@@ -268,12 +270,12 @@ function addShow(group: Command): void {
     .action(async (id: string, options: VerbOptions) => {
       await using context = await openContext(options);
       const { repository } = context;
-      const isSnapshot = (await listSnapshots(repository)).some((snapshot) => snapshot.id === id);
-      if (isSnapshot) {
+      try {
         printJson(snapshotDocument(await getSnapshot(repository, id)));
-        return;
+      } catch (error) {
+        if (!isCode(error, 'SNAPSHOT_NOT_FOUND')) throw error;
+        printJson(entryDocument(await resolveEntry(repository, id)));
       }
-      printJson(entryDocument(await resolveEntry(repository, id)));
     });
 }
 
@@ -388,12 +390,22 @@ function addDelete(group: Command): void {
     .action(async (id: string, options: VerbOptions) => {
       await using context = await openContext(options);
       const { repository } = context;
-      const snapshot = await getSnapshot(repository, id);
-      repository.manifests.delete(snapshot.id);
+      const manifest = await getSnapshotManifest(repository, id);
+      repository.manifests.delete(manifest.id);
       await repository.flush();
       if (options.json === true) printJson({ deleted: id });
-      else printLine(`deleted ${id} of ${formatSource(snapshot.source)}`);
+      else printLine(`deleted ${id} ${describeDeleted(manifest)}`);
     });
+}
+
+/** Whose snapshot it was: of a damaged one only the labels tell. */
+function describeDeleted(manifest: Manifest): string {
+  try {
+    return `of ${formatSource(parseSnapshot(manifest).source)}`;
+  } catch {
+    const { username = '?', hostname = '?', path = '?' } = manifest.labels;
+    return `of ${printable(`${username}@${hostname}:${path}`)}: its manifest was damaged`;
+  }
 }
 
 interface RestoreOptions {

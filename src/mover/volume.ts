@@ -4,7 +4,7 @@ import { CanceledError, CodedError, formatBytes, type Logger, printable } from '
 import type { Repository } from '../repository/index.ts';
 import {
   getSnapshot,
-  listSnapshots,
+  listReadableSnapshots,
   type Policy,
   policySchema,
   putPolicy,
@@ -256,7 +256,8 @@ async function estimatedBytes(
     const { blocks, bfree, bsize } = await fs.statfs(path);
     return (blocks - bfree) * bsize;
   }
-  const last = (await listSnapshots(repository, { source })).findLast(({ incomplete: i }) => !i);
+  const { snapshots } = await listReadableSnapshots(repository, { source });
+  const last = snapshots.findLast(({ incomplete }) => !incomplete);
   return last?.stats.totalSize ?? 0;
 }
 

@@ -19,6 +19,8 @@ export {
 export {
   encodeSnapshot,
   getSnapshot,
+  getSnapshotManifest,
+  listReadableSnapshots,
   listSnapshots,
   type NewSnapshot,
   parseSnapshot,

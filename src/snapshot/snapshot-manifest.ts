@@ -3,6 +3,7 @@ import {
   CodedError,
   formatGoTime,
   goJson,
+  isCode,
   type Nanoseconds,
   parseGoTime,
   parseJsonLossless,
@@ -90,8 +91,9 @@ export function parseSnapshot(manifest: Manifest): Snapshot {
       pins: data.pins ?? undefined,
     };
   } catch (cause) {
-    const text = `the manifest of snapshot ${manifest.id} is damaged`;
-    throw new CodedError('DAMAGED_SNAPSHOT', text, { cause, facts: { snapshot: manifest.id } });
+    const { id } = manifest;
+    const text = `the manifest of snapshot ${id} is damaged: bring an earlier version back, or give the snapshot up by longshore snapshot delete ${id}`;
+    throw new CodedError('DAMAGED_SNAPSHOT', text, { cause, facts: { snapshot: id } });
   }
 }
 
@@ -137,23 +139,56 @@ export interface SnapshotFilter {
   tags?: Readonly<Record<string, string>> | undefined;
 }
 
-/** Oldest first. */
+/** Oldest first. Throws `DAMAGED_SNAPSHOT` when one cannot be parsed: for those who must know them all. */
 export async function listSnapshots(
   repository: Repository,
-  { source, tags }: SnapshotFilter = {},
+  filter: SnapshotFilter = {},
 ): Promise<Snapshot[]> {
-  const labels = { type: 'snapshot', ...(source && sourceLabels(source)), ...tags };
-  const manifests = await repository.manifests.find(labels);
-  return manifests
-    .map(parseSnapshot)
-    .sort((a, b) => (a.startTimeNs < b.startTimeNs ? -1 : a.startTimeNs > b.startTimeNs ? 1 : 0));
+  const { snapshots, damaged } = await listReadableSnapshots(repository, filter);
+  const [first] = damaged;
+  if (first) throw first;
+  return snapshots;
 }
 
-/** Throws `SNAPSHOT_NOT_FOUND`. */
+export interface ReadableSnapshots {
+  /** Oldest first. */
+  readonly snapshots: Snapshot[];
+  /** `DAMAGED_SNAPSHOT` for each that cannot be parsed; its message names it. */
+  readonly damaged: Error[];
+}
+
+/** What can be read, and what cannot: for those whom a damaged manifest does not concern. */
+export async function listReadableSnapshots(
+  repository: Repository,
+  { source, tags }: SnapshotFilter = {},
+): Promise<ReadableSnapshots> {
+  const labels = { type: 'snapshot', ...(source && sourceLabels(source)), ...tags };
+  const snapshots: Snapshot[] = [];
+  const damaged: Error[] = [];
+  for (const manifest of await repository.manifests.find(labels)) {
+    try {
+      snapshots.push(parseSnapshot(manifest));
+    } catch (error) {
+      if (!isCode(error, 'DAMAGED_SNAPSHOT')) throw error;
+      damaged.push(error);
+    }
+  }
+  snapshots.sort((a, b) =>
+    a.startTimeNs < b.startTimeNs ? -1 : a.startTimeNs > b.startTimeNs ? 1 : 0,
+  );
+  return { snapshots, damaged };
+}
+
+/** Throws `SNAPSHOT_NOT_FOUND`, `DAMAGED_SNAPSHOT`. */
 export async function getSnapshot(repository: Repository, id: string): Promise<Snapshot> {
+  return parseSnapshot(await getSnapshotManifest(repository, id));
+}
+
+/** As it is stored, also when it is damaged. Throws `SNAPSHOT_NOT_FOUND`. */
+export async function getSnapshotManifest(repository: Repository, id: string): Promise<Manifest> {
   const manifest = (await repository.manifests.find({ type: 'snapshot' })).find(
     (candidate) => candidate.id === id,
   );
-  if (manifest) return parseSnapshot(manifest);
+  if (manifest) return manifest;
   throw new CodedError('SNAPSHOT_NOT_FOUND', `there is no snapshot ${id} in the repository`);
 }

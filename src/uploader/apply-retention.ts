@@ -7,7 +7,7 @@ import {
 } from '../repository/index.ts';
 import {
   expiredSnapshots,
-  listSnapshots,
+  listReadableSnapshots,
   loadPolicyTree,
   type Snapshot,
   type SourceInfo,
@@ -25,7 +25,7 @@ export async function applyRetention(
   logger: Logger,
 ): Promise<Snapshot[]> {
   const { root } = await loadPolicyTree(repository, source);
-  const snapshots = await listSnapshots(repository, { source });
+  const { snapshots } = await listReadableSnapshots(repository, { source });
   const moment = { nowNs: repository.clock.nowNs(), justMade };
   const expired = expiredSnapshots(snapshots, root.retention, moment);
   if (expired.length === 0 || !(await isClockRight(repository, logger))) return [];

@@ -11,7 +11,7 @@ import type { ManifestId, ObjectId, Repository } from '../repository/index.ts';
 import {
   type DirectoryEntry,
   expiredSnapshots,
-  listSnapshots,
+  listReadableSnapshots,
   type NewSnapshot,
   type Policy,
   saveSnapshot,
@@ -131,8 +131,8 @@ export class LongUpload {
   /** Runs that were killed leave one each; what retention keeps of them is for the next runs to build on. */
   async #dropOldCheckpoints({ source }: NewSnapshot): Promise<void> {
     const { repository, retention } = this.#options;
-    const expired = expiredSnapshots(await listSnapshots(repository, { source }), retention);
-    for (const { id, incomplete } of expired) {
+    const { snapshots } = await listReadableSnapshots(repository, { source });
+    for (const { id, incomplete } of expiredSnapshots(snapshots, retention)) {
       if (incomplete && id !== this.#id) repository.manifests.delete(id);
     }
   }

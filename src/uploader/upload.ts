@@ -14,7 +14,7 @@ import type { ManifestId, ObjectId, Repository } from '../repository/index.ts';
 import {
   type DirectoryEntry,
   encodeDirectory,
-  listSnapshots,
+  listReadableSnapshots,
   loadPolicyTree,
   type NewSnapshot,
   type Policy,
@@ -93,7 +93,7 @@ export async function createSnapshot(
   warnOfFallbacks(options.logger);
   const counters = options.counters ?? newUploadCounters();
   const policies = await loadPolicyTree(repository, options.source);
-  const previous = await previousSnapshots(repository, options.source);
+  const previous = await previousSnapshots(repository, options);
   const spec =
     options.splitter === undefined
       ? rememberedSplitter(previous, options.logger)
@@ -265,8 +265,12 @@ interface UploadParts {
 }
 
 /** The latest complete snapshot of the source, and the incomplete ones made since (Kopia: snapshot/upload). */
-async function previousSnapshots(repository: Repository, source: SourceInfo): Promise<Snapshot[]> {
-  const snapshots = await listSnapshots(repository, { source });
+async function previousSnapshots(
+  repository: Repository,
+  { source, logger }: UploadOptions,
+): Promise<Snapshot[]> {
+  const { snapshots, damaged } = await listReadableSnapshots(repository, { source });
+  for (const { message } of damaged) logger.warn({}, message);
   const complete = snapshots.findLast(({ incomplete }) => !incomplete);
   const since = complete ? snapshots.slice(snapshots.indexOf(complete) + 1) : snapshots;
   const partial = since.filter(({ incomplete }) => incomplete).reverse();
