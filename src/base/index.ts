@@ -54,3 +54,4 @@ export { joinPath } from './paths.ts';
 export { printable } from './printable.ts';
 export { nothingWritten, writeAllSync, type WriteSome } from './write-all.ts';
 export { parseBytes, parseDuration } from './units.ts';
+export { redact, redactAndCut } from './redact.ts';

@@ -3,6 +3,7 @@ import type { TokenCredential } from '@azure/identity';
 import type { StorageSharedKeyCredential } from '@azure/storage-blob';
 import { CodedError, messageOf } from '../../base/index.ts';
 import type { AzureLocation } from '../location.ts';
+import { listAccountKey } from './account-key.ts';
 
 /** Suffixes and authorities by `AZURE_CLOUD_NAME`, as Velero's plugin names them. */
 const CLOUDS: Record<string, { suffix: string; management: string; authority: string }> = {
@@ -22,7 +23,6 @@ const CLOUDS: Record<string, { suffix: string; management: string; authority: st
     authority: 'https://login.chinacloudapi.cn',
   },
 };
-const MANAGEMENT_API = '2023-05-01';
 
 /** Settings by name: lines of the credentials file before the environment. */
 export type Variables = (name: string) => string | undefined;
@@ -72,30 +72,10 @@ export async function findAccess(
     return { serviceUrl, credential };
   }
   const path = `subscriptions/${subscriptionId}/resourceGroups/${resourceGroup}/providers/Microsoft.Storage/storageAccounts/${account}`;
-  const listed = await listKey(`${cloud.management}/${path}`, cloud.management, credential);
+  const token = await credential.getToken(`${cloud.management}/.default`);
+  const accountUrl = `${cloud.management}/${path}`;
+  const listed = await listAccountKey({ accountUrl, token: token?.token ?? '' });
   return { serviceUrl, credential: new StorageSharedKeyCredential(account, listed) };
-}
-
-/** The first key of the account that may write. */
-async function listKey(
-  accountUrl: string,
-  management: string,
-  credential: TokenCredential,
-): Promise<string> {
-  const token = await credential.getToken(`${management}/.default`);
-  const answer = await fetch(`${accountUrl}/listKeys?api-version=${MANAGEMENT_API}`, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${token?.token ?? ''}` },
-  });
-  if (!answer.ok) {
-    const text = `the keys of the storage account cannot be listed: ${answer.status} ${await answer.text()}; give the identity Microsoft.Storage/storageAccounts/listkeys/action, or say useAad=true`;
-    throw new CodedError('STORAGE_DENIED', text);
-  }
-  type Keys = { keys?: { value: string; permissions: string }[] };
-  const { keys = [] } = (await answer.json()) as Keys;
-  const key = keys.find(({ permissions }) => permissions.toLowerCase() === 'full');
-  if (!key) throw new CodedError('STORAGE_DENIED', 'the storage account has no key that may write');
-  return key.value;
 }
 
 async function tokenCredential(

@@ -1,4 +1,4 @@
-import { CodedError, messageOf, systemClock } from '../../base/index.ts';
+import { CodedError, messageOf, redactAndCut, systemClock } from '../../base/index.ts';
 import { type BlobId, BlobNotFoundError } from '../storage.ts';
 
 /** What a provider's adapter found out about a failed request. */
@@ -42,7 +42,9 @@ export function describeFailure(failure: Failure): CodedError {
   const { storage, id, operation, status, code, missing, cause, retryAfterMs } = failure;
   const blob = id === undefined ? '' : ` of ${id}`;
   const where = `${operation}${blob} at ${storage} failed`;
-  const told = [status, code, toldBy(cause)].filter((part) => part !== undefined && part !== '');
+  const told = [status, code, redactAndCut(messageOf(cause))].filter(
+    (part) => part !== undefined && part !== '',
+  );
   const facts = {
     ...(status !== undefined && { status }),
     ...(id !== undefined && { blobId: id }),
@@ -96,17 +98,6 @@ export function describeFailure(failure: Failure): CodedError {
   // An answer of 2xx that could not be understood was damaged on its way.
   if (status < 300) return make('STORAGE_FAILED', '', 'backoff');
   return make('STORAGE_FAILED', '', 'never');
-}
-
-/** What is kept of an answer's text: a sentence, and not a page. */
-const TOLD_CHARS_MAX = 300;
-/** Of the URLs that pages of proxies repeat, also encoded: a SAS token lets anybody in. */
-const SIGNATURE = /(?<![A-Za-z])(sig|signature|token)(=|%3D)[^&\s"'<>]+/gi;
-
-/** The message of a failure as it may be shown: it ends up in CRs, Events and logs. */
-function toldBy(cause: unknown): string {
-  const text = messageOf(cause).replaceAll(SIGNATURE, '$1$2***');
-  return text.length > TOLD_CHARS_MAX ? `${text.slice(0, TOLD_CHARS_MAX)}…` : text;
 }
 
 /** A success that the service would not have sent so: somebody else answered. */
