@@ -1,7 +1,7 @@
 import { resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
-import { CodedError } from '../base/index.ts';
+import { CodedError, messageOf } from '../base/index.ts';
 
 /** Query parameters are text; what they may be is told here, once, and `--help` and docs/storage.md follow it. */
 const flag = z.enum(['true', 'false']).transform((text) => text === 'true');
@@ -91,7 +91,7 @@ export function parseLocation(location: string): Location {
   switch (url.protocol) {
     case 'file:':
       if (url.host !== '') throw bad(`"${location}" is not a path or a storage URL`);
-      return fileLocation(fileURLToPath(url));
+      return fileLocation(filePathOf(url));
     case 's3:':
       return { kind: 's3', ...bucketOf(url), ...parametersOf(url, s3Schema) };
     case 'azblob:':
@@ -118,9 +118,29 @@ function bucketOf(url: URL): Bucket {
     );
   }
   if (url.host === '') throw bad(`"${url.href}" names no bucket`);
-  const path = decodeURIComponent(url.pathname).replaceAll(/^\/+|\/+$/g, '');
+  const path = decodedPath(url).replaceAll(/^\/+|\/+$/g, '');
   const prefix = path === '' ? '' : `${path}/`;
   return { bucket: url.host, prefix, displayName: `${url.protocol}//${url.host}/${prefix}` };
+}
+
+/** A `%` that begins no byte is one that should have been written as `%25`. */
+function decodedPath(url: URL): string {
+  try {
+    return decodeURIComponent(url.pathname);
+  } catch {
+    throw bad(
+      `"${url.protocol}//${url.host}${url.pathname}" has a % that begins no character: write %25`,
+    );
+  }
+}
+
+function filePathOf(url: URL): string {
+  decodedPath(url);
+  try {
+    return fileURLToPath(url);
+  } catch (cause) {
+    throw bad(`"${url.protocol}//${url.pathname}" is not a path: ${messageOf(cause)}`);
+  }
 }
 
 function parametersOf<S extends z.ZodType>(url: URL, schema: S): z.infer<S> {

@@ -40,6 +40,10 @@ describe('locations', () => {
     ['azblob://c/?sasToken=abc', /must not be part of a location/],
     ['azblob://c/?insecureTls=true', /"insecureTls" is not a setting of azblob:\/\//],
     ['gs://bucket/?region=eu', /"region" is not a setting of gs:\/\//],
+    ['s3://bucket/100%/', /has a % that begins no character: write %25/],
+    ['gs://bucket/%ff/', /has a % that begins no character/],
+    ['file:///data/100%', /has a % that begins no character/],
+    ['file:///data%2Frepo', /is not a path/],
     ['file://host/path', /not a path or a storage URL/],
   ])('%s is refused', (location, message) => {
     expect(() => parseLocation(location)).toThrow(message);
