@@ -116,7 +116,8 @@ class AzureStorage extends RemoteStorage {
   async putBlob(id: BlobId, data: readonly Uint8Array[], options: PutOptions = {}): Promise<void> {
     const length = totalLength(data);
     const md5 = digestOf('md5', data);
-    await this.request({ operation: 'put', id }, options.signal, async ({ signal, progress }) => {
+    const info = { operation: 'put', id, isExclusive: options.doNotRecreate === true } as const;
+    await this.request(info, options.signal, async ({ signal, progress }) => {
       const blob = this.#container.getBlockBlobClient(this.prefix + id);
       const { etag } = await blob.upload(length === 0 ? '' : () => bodyOf(data, progress), length, {
         abortSignal: signal,
@@ -215,7 +216,7 @@ class AzureStorage extends RemoteStorage {
     return true;
   }
 
-  protected describe(error: unknown, { operation, id }: RequestInfo): CodedError {
+  protected describe(error: unknown, { operation, id, isExclusive }: RequestInfo): CodedError {
     const { statusCode, response, details } = error as RestError & {
       details?: { errorCode?: string };
     };
@@ -228,6 +229,7 @@ class AzureStorage extends RemoteStorage {
     return describeFailure({
       storage: this.displayName,
       operation,
+      isExclusive,
       id: isBucket ? undefined : id,
       status: isBucket ? 404 : statusCode,
       code,

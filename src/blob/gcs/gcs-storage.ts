@@ -191,7 +191,8 @@ class GcsStorage extends RemoteStorage {
   async putBlob(id: BlobId, data: readonly Uint8Array[], options: PutOptions = {}): Promise<void> {
     if (options.retention) throw noObjectLock();
     const md5Hash = digestOf('md5', data).toString('base64');
-    await this.request({ operation: 'put', id }, options.signal, async ({ signal, progress }) => {
+    const info = { operation: 'put', id, isExclusive: options.doNotRecreate === true } as const;
+    await this.request(info, options.signal, async ({ signal, progress }) => {
       const file = this.#file(id);
       const target = file.createWriteStream({
         resumable: false,
@@ -211,9 +212,11 @@ class GcsStorage extends RemoteStorage {
 
   async deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
     try {
-      await this.request({ operation: 'delete', id }, options.signal, () =>
-        this.#file(id).delete(),
-      );
+      await this.request({ operation: 'delete', id }, options.signal, async () => {
+        const [answer] = (await this.#file(id).delete()) as unknown[];
+        if (isEmpty(answer)) return;
+        throw strangeAnswer(this.displayName, `delete of ${id}`, 'it has a body');
+      });
     } catch (error) {
       if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
     }
@@ -256,7 +259,7 @@ class GcsStorage extends RemoteStorage {
     return this.#bucket.file(this.prefix + id);
   }
 
-  protected describe(error: unknown, { operation, id }: RequestInfo): CodedError {
+  protected describe(error: unknown, { operation, id, isExclusive }: RequestInfo): CodedError {
     const { errors, response } = error as GoogleError;
     const numeric = statusOf(error as GoogleError);
     const reason = errors?.[0]?.reason ?? '';
@@ -268,6 +271,7 @@ class GcsStorage extends RemoteStorage {
     return describeFailure({
       storage: this.displayName,
       operation,
+      isExclusive,
       id: missing === 'bucket' ? undefined : id,
       status: numeric,
       code: reason,
@@ -288,6 +292,13 @@ interface GoogleError extends Error {
     status?: number;
     body?: unknown;
   };
+}
+
+/** A deletion is answered by nothing: what has a body is a page of somebody else. */
+function isEmpty(answer: unknown): boolean {
+  const { statusCode, body } = (answer ?? {}) as { statusCode?: number; body?: unknown };
+  if (statusCode === 204 || body === undefined || body === null || body === '') return true;
+  return typeof body === 'object' && Object.keys(body).length === 0;
 }
 
 const statusOf = ({ code, status, response }: GoogleError): number | undefined =>

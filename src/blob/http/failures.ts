@@ -7,6 +7,8 @@ export interface Failure {
   readonly storage: string;
   readonly id?: BlobId | undefined;
   readonly operation: string;
+  /** A put that is to be refused when the blob is there. */
+  readonly isExclusive?: boolean | undefined;
   readonly status: number | undefined;
   /** The service's own code: `SlowDown`. */
   readonly code: string;
@@ -85,7 +87,7 @@ export function describeFailure(failure: Failure): CodedError {
       'the service does not say what is missing: check the endpoint and the proxies on the way';
     return make('STORAGE_FAILED', hint, 'backoff');
   }
-  if (status === 412 || status === 409) return make('BLOB_EXISTS', '', 'never');
+  if (isRefusedPut(failure)) return make('BLOB_EXISTS', '', 'never');
   if (THROTTLED.has(status)) {
     return make(
       'STORAGE_THROTTLED',
@@ -99,6 +101,15 @@ export function describeFailure(failure: Failure): CodedError {
   if (status < 300) return make('STORAGE_FAILED', '', 'backoff');
   return make('STORAGE_FAILED', '', 'never');
 }
+
+/** The services' own words for a blob that is there already. */
+const EXISTS = new Set(['BlobAlreadyExists', 'PreconditionFailed']);
+
+/** A conflict may be anything: a lease, a policy, an account that is being made. */
+const isRefusedPut = ({ operation, status, code, isExclusive }: Failure): boolean =>
+  operation === 'put' &&
+  (status === 412 || status === 409) &&
+  (isExclusive === true || EXISTS.has(code));
 
 /** A success that the service would not have sent so: somebody else answered. */
 export function strangeAnswer(storage: string, operation: string, what: string): CodedError {

@@ -36,6 +36,8 @@ const PAGE_RETRIES = {
 export interface RequestInfo {
   readonly operation: 'get' | 'metadata' | 'put' | 'delete' | 'list' | 'extend';
   readonly id?: BlobId;
+  /** A put that is to be refused when the blob is there. */
+  readonly isExclusive?: boolean;
 }
 
 /** A blob as a provider lists it. */

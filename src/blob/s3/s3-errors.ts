@@ -2,7 +2,7 @@ import { CodedError } from '../../base/index.ts';
 import { describeFailure, type Failure, parseRetryAfter } from '../http/failures.ts';
 import { invalidRange } from '../storage.ts';
 
-export type S3Failure = Pick<Failure, 'storage' | 'operation' | 'id'>;
+export type S3Failure = Pick<Failure, 'storage' | 'operation' | 'id' | 'isExclusive'>;
 
 /** What the library's errors carry, as far as it is looked at. */
 interface ServiceError extends Error {
@@ -74,7 +74,8 @@ const MISSING: Record<string, 'blob' | 'bucket'> = { NoSuchKey: 'blob', NoSuchBu
 const UNKNOWN_CHECKSUM = /checksum|x-amz-sdk|A header you provided implies functionality/i;
 const UNKNOWN_CHECKSUM_CODES = ['NotImplemented', 'InvalidArgument', 'InvalidRequest'];
 
-export function s3Error(error: unknown, { storage, operation, id }: S3Failure): CodedError {
+export function s3Error(error: unknown, failed: S3Failure): CodedError {
+  const { storage, operation, id, isExclusive } = failed;
   const service = error as ServiceError;
   const code = codeOf(service);
   const status = service.$metadata?.httpStatusCode ?? service.$response?.statusCode;
@@ -87,6 +88,7 @@ export function s3Error(error: unknown, { storage, operation, id }: S3Failure): 
   const described = describeFailure({
     storage,
     operation,
+    isExclusive,
     id: missing === 'bucket' ? undefined : id,
     status,
     code,

@@ -167,7 +167,8 @@ class S3Storage extends RemoteStorage {
     const length = totalLength(data);
     const checksum = this.#checksumOf(data);
     const { storageClass, sse, kmsKeyId } = this.#location;
-    return this.request({ operation: 'put', id }, options.signal, async ({ signal, progress }) => {
+    const info = { operation: 'put', id, isExclusive: options.doNotRecreate === true } as const;
+    return this.request(info, options.signal, async ({ signal, progress }) => {
       const input: PutObjectCommandInput = {
         ...this.#object(id),
         ...this.#customerKey,

@@ -1,0 +1,55 @@
+import { expect, it } from 'vitest';
+import { blobId } from '../../src/blob/index.ts';
+import { listAll } from '../../src/blob/storage.ts';
+import { startStub, STUB_BUCKET, STUB_PREFIX } from '../support/stub-store.ts';
+
+const ID = blobId('p1');
+
+it.each([
+  ['LeaseIdMissing', 'STORAGE_FAILED'],
+  ['BlobImmutableDueToPolicy', 'STORAGE_FAILED'],
+])(
+  'a conflict of Azure (%s) says that a blob is there to those only who put a new one',
+  async (code, others) => {
+    const headers = { 'x-ms-error-code': code };
+    await using stub = await startStub('azblob', () => ({ status: 409, headers }));
+    const { storage } = stub;
+    const told = { code: others, message: expect.stringContaining(code) as string };
+    await expect(storage.getBlob(ID)).rejects.toMatchObject(told);
+    await expect(storage.getMetadata(ID)).rejects.toMatchObject(told);
+    await expect(storage.deleteBlob(ID)).rejects.toMatchObject(told);
+    await expect(listAll(storage, 'p')).rejects.toMatchObject(told);
+    await expect(storage.putBlob(ID, [Buffer.of(1)])).rejects.toMatchObject(told);
+    await expect(
+      storage.putBlob(ID, [Buffer.of(1)], { doNotRecreate: true }),
+    ).rejects.toMatchObject({ code: 'BLOB_EXISTS' });
+  },
+);
+
+it('a blob that is there by the word of Azure is there', async () => {
+  const headers = { 'x-ms-error-code': 'BlobAlreadyExists' };
+  await using stub = await startStub('azblob', () => ({ status: 409, headers }));
+  await expect(stub.storage.putBlob(ID, [Buffer.of(1)])).rejects.toMatchObject({
+    code: 'BLOB_EXISTS',
+  });
+});
+
+it.each([
+  [200, '<html>please log in</html>'],
+  [200, '{"kind":"storage#object"}'],
+])('a deletion that Google Cloud Storage did not answer (%s %s) is none', async (status, body) => {
+  await using stub = await startStub('gs', () => ({ status, body }));
+  await expect(stub.storage.deleteBlob(ID)).rejects.toMatchObject({
+    code: 'STORAGE_FAILED',
+    retry: 'backoff',
+    message: expect.stringContaining("is not the service's") as string,
+  });
+});
+
+it('a deletion with an empty answer is done', async () => {
+  await using stub = await startStub('gs', () => ({ status: 204 }));
+  await stub.storage.deleteBlob(ID);
+  const path = `/b/${STUB_BUCKET}/o/${STUB_PREFIX}p1`;
+  expect(stub.requests[0]).toMatchObject({ method: 'DELETE' });
+  expect(stub.requests[0]?.path).toContain(path);
+});
