@@ -1,5 +1,6 @@
 import { Command, CommanderError } from 'commander';
-import { isCode, messageOf } from '../base/index.ts';
+import { isCode, messageOf, redact } from '../base/index.ts';
+import { describeChain } from './error-chain.ts';
 import { ExitCode } from './exit.ts';
 import { addDevCommands } from './dev.ts';
 import { addDataMoverCommands } from './data-mover.ts';
@@ -21,15 +22,10 @@ function exitCodeOf(error: unknown): number {
 
 /** One sentence on stderr; the stack too when wanted. */
 function printError(error: unknown, verbose: boolean): void {
-  process.stderr.write(`longshore: ${printable(messageOf(error))}\n`);
+  process.stderr.write(`longshore: ${printable(redact(messageOf(error)))}\n`);
   if (!verbose || !(error instanceof Error)) return;
-  const lines = chainOf(error).split('\n').map(printable);
+  const lines = describeChain(error).map(printable);
   process.stderr.write(`${lines.join('\n')}\n`);
-}
-
-function chainOf(error: Error): string {
-  const stack = error.stack ?? error.message;
-  return error.cause instanceof Error ? `${stack}\ncaused by: ${chainOf(error.cause)}` : stack;
 }
 
 function createProgram(): Command {
