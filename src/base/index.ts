@@ -55,3 +55,4 @@ export { printable } from './printable.ts';
 export { nothingWritten, writeAllSync, type WriteSome } from './write-all.ts';
 export { parseBytes, parseDuration } from './units.ts';
 export { redact, redactAndCut } from './redact.ts';
+export { BoundedList } from './bounded-list.ts';

@@ -1,6 +1,13 @@
 import type { Command } from 'commander';
 import { Option } from 'commander';
-import { CodedError, formatBytes, formatGoTime, type Secret, systemClock } from '../base/index.ts';
+import {
+  BoundedList,
+  CodedError,
+  formatBytes,
+  formatGoTime,
+  type Secret,
+  systemClock,
+} from '../base/index.ts';
 import {
   DEFAULT_ENCRYPTION,
   DEFAULT_HASH,
@@ -28,6 +35,7 @@ import {
   collectGarbage,
   DEFAULT_POLICY,
   listReadableSnapshots,
+  PROBLEMS_MAX,
   putPolicy,
   verifyTrees,
 } from '../snapshot/index.ts';
@@ -213,17 +221,21 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
   const live = startLiveLine(
     () => `${counters.contents} contents, ${formatBytes(counters.bytesRead)} read`,
   );
-  const problems: { readonly code: string; readonly message: string }[] = [];
+  const problems = new BoundedList<{ code: string; message: string; object?: string }>(
+    PROBLEMS_MAX,
+  );
   try {
     const { signal } = interrupt;
     await verifyContents(repository, {
       readAll: options.readAll === true,
       signal,
       counters,
-      onProblem: (problem) => problems.push(problem),
+      onProblem: (problem) => {
+        problems.add(problem);
+      },
     });
     const { snapshots, damaged } = await listReadableSnapshots(repository);
-    for (const { message } of damaged) problems.push({ code: 'DAMAGED_SNAPSHOT', message });
+    for (const { message } of damaged) problems.add({ code: 'DAMAGED_SNAPSHOT', message });
     const roots = snapshots.flatMap(({ rootEntry }) => rootEntry ?? []);
     const trees = await verifyTrees(repository, roots, {
       readAll: false,
@@ -231,22 +243,21 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
       arePacksChecked: true,
     });
     live.stop();
+    for (const { message, object } of trees.problems) {
+      problems.add({ code: 'DAMAGED_OBJECT', object, message });
+    }
     const document = {
       ...counters,
       snapshots: snapshots.length,
       objects: trees.objects,
-      problems: [
-        ...problems,
-        ...trees.problems.map(({ message, object }) => ({
-          code: 'DAMAGED_OBJECT',
-          object,
-          message,
-        })),
-      ],
+      problems: problems.held,
+      problemsNotListed: problems.notHeld + trees.problemsNotListed,
     };
     if (options.json === true) printJson(document);
     else {
       for (const { message } of document.problems) printLine(message);
+      const { problemsNotListed } = document;
+      if (problemsNotListed > 0) printLine(`and ${problemsNotListed} more problems`);
       const read = options.readAll === true ? `, ${formatBytes(counters.bytesRead)} read` : '';
       printLine(
         `${counters.contents} contents in ${counters.packs} packs${read}; ${trees.objects} objects of ${snapshots.length} snapshots`,
@@ -254,8 +265,8 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
     }
     const [first] = document.problems;
     if (first) {
-      const more =
-        document.problems.length > 1 ? ` (and ${document.problems.length - 1} more problems)` : '';
+      const others = document.problems.length + document.problemsNotListed - 1;
+      const more = others > 0 ? ` (and ${others} more problems)` : '';
       throw new CodedError('VERIFY_FAILED', `${first.message}${more}`);
     }
     if (options.json !== true) printLine('no problems found');

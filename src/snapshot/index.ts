@@ -58,6 +58,11 @@ export {
 export { expiredSnapshots, type RetentionMoment, retentionReasons } from './policy/retention.ts';
 export { DirectoryDecoder, streamDirectory } from './directory-stream.ts';
 export { forEachObject, readDirectory, resolveEntry, walkTree } from './tree-walk.ts';
-export { type SnapshotVerifyResult, verifyTrees } from './verify.ts';
+export {
+  PROBLEMS_MAX,
+  type SnapshotVerifyResult,
+  type TreeProblem,
+  verifyTrees,
+} from './verify.ts';
 export { collectGarbage } from './gc.ts';
 export { ContentIdSet } from './key-set.ts';

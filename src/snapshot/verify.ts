@@ -1,4 +1,4 @@
-import { messageOf } from '../base/index.ts';
+import { BoundedList, messageOf } from '../base/index.ts';
 import {
   lengthOf,
   listPackLengths,
@@ -13,14 +13,27 @@ import { forEachObject, VisitedObjects } from './tree-walk.ts';
 export interface SnapshotVerifyResult {
   objects: number;
   bytesRead: number;
-  readonly problems: { readonly object: string; readonly name: string; readonly message: string }[];
+  /** The first of them: a lost pack may break millions of objects. */
+  readonly problems: readonly TreeProblem[];
+  problemsNotListed: number;
 }
+
+export interface TreeProblem {
+  readonly object: string;
+  readonly name: string;
+  readonly message: string;
+}
+
+/** Problems held, some 300 bytes each. Our choice, as for entries that cannot be read. */
+export const PROBLEMS_MAX = 100_000;
 
 export interface VerifyTreesOptions {
   readonly readAll: boolean;
   readonly signal: AbortSignal;
   /** The caller has looked for the packs of all contents already. */
   readonly arePacksChecked?: boolean;
+  /** How many problems are held; tests lower it. */
+  readonly problemsMax?: number;
 }
 
 /**
@@ -33,7 +46,13 @@ export async function verifyTrees(
   options: VerifyTreesOptions,
 ): Promise<SnapshotVerifyResult> {
   const { signal, readAll, arePacksChecked } = options;
-  const result: SnapshotVerifyResult = { objects: 0, bytesRead: 0, problems: [] };
+  const problems = new BoundedList<TreeProblem>(options.problemsMax ?? PROBLEMS_MAX);
+  const result: SnapshotVerifyResult = {
+    objects: 0,
+    bytesRead: 0,
+    problems: problems.held,
+    problemsNotListed: 0,
+  };
   // What is read need not be looked for.
   const packs = readAll || arePacksChecked ? undefined : await listPackLengths(repository);
   let visited = new VisitedObjects();
@@ -44,23 +63,28 @@ export async function verifyTrees(
       try {
         await verifyObject(repository, entry, { readAll, packs }, result);
       } catch (error) {
-        report(result, entry, error);
+        report(problems, entry, error);
       }
     };
     try {
       await forEachObject(repository, [root], visit, visited);
     } catch (error) {
       signal.throwIfAborted();
-      report(result, root, error);
+      report(problems, root, error);
       // It ended in the middle: the next tree may have what was left out.
       visited = new VisitedObjects();
     }
   }
+  result.problemsNotListed = problems.notHeld;
   return result;
 }
 
-function report(result: SnapshotVerifyResult, entry: DirectoryEntry, error: unknown): void {
-  result.problems.push({ object: entry.objectId, name: entry.name, message: messageOf(error) });
+function report(
+  problems: BoundedList<TreeProblem>,
+  { objectId, name }: DirectoryEntry,
+  error: unknown,
+): void {
+  problems.add({ object: objectId, name, message: messageOf(error) });
 }
 
 async function verifyObject(

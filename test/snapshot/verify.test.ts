@@ -76,3 +76,19 @@ it('looks at a tree from its start when an earlier one could not be walked to it
   expect(objects).toBe(2 + 1 + 3);
   await repository.close();
 });
+
+it('holds a bounded number of problems and counts the rest', async () => {
+  const repository = await repositoryWithTwo('many');
+  const [first] = (await rootsOf(repository)) as [DirectoryEntry];
+  const bad = Array.from({ length: 5 }, (_, i) => ({
+    ...first,
+    objectId: objectId(`k${String(i).repeat(32)}`),
+  }));
+  const options = { readAll: false, signal };
+  const all = await verifyTrees(repository, bad, options);
+  expect(all.problemsNotListed).toBe(0);
+  const some = await verifyTrees(repository, bad, { ...options, problemsMax: 2 });
+  expect(some.problems).toEqual(all.problems.slice(0, 2));
+  expect(some.problemsNotListed).toBe(all.problems.length - 2);
+  await repository.close();
+});
