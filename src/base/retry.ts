@@ -10,6 +10,8 @@ export interface RetryOptions {
   /** May depend on what went wrong last. */
   budgetOf: (error: unknown) => RetryBudget;
   firstDelayMs: number;
+  /** No pause ends later than this after the first try began; tests lower it. */
+  tryingMsMax?: number;
   signal?: AbortSignal | undefined;
   onRetry?: (error: unknown, attempt: number) => void;
 }
@@ -28,6 +30,7 @@ export function retryOf(error: unknown): Retry {
  * error's fact `retryAfterMs` asks for. When the budget is spent the error tells how often it was tried.
  */
 export async function withRetry<T>(task: () => Promise<T>, options: RetryOptions): Promise<T> {
+  const { tryingMsMax = TRYING_MS_MAX } = options;
   const startMs = performance.now();
   for (let attempt = 1; ; attempt++) {
     options.signal?.throwIfAborted();
@@ -37,14 +40,21 @@ export async function withRetry<T>(task: () => Promise<T>, options: RetryOptions
       if (retryOf(error) === 'never') throw error;
       const { attemptsMax, delayMsMax } = options.budgetOf(error);
       if (attempt >= attemptsMax) throw spent(error, attempt, performance.now() - startMs);
-      options.onRetry?.(error, attempt);
       const backoffMs = Math.min(delayMsMax, options.firstDelayMs * 2 ** (attempt - 1));
       const delayMs = Math.max(backoffMs * (0.5 + Math.random() / 2), askedDelayMs(error));
+      const elapsedMs = performance.now() - startMs;
+      if (elapsedMs + delayMs > tryingMsMax) throw spent(error, attempt, elapsedMs);
+      options.onRetry?.(error, attempt);
       await sleep(delayMs, undefined, { ...(options.signal && { signal: options.signal }) });
     }
   }
 }
 
+/**
+ * Our choice: with a last try of a minute it ends before a move is taken for stalled (mover/progress.ts), and then the error
+ * says what the service answered.
+ */
+const TRYING_MS_MAX = 25 * 60_000;
 /** A service that asks for more is not waited for longer at once. Our choice. */
 const ASKED_DELAY_MS_MAX = 300_000;
 

@@ -42,7 +42,10 @@ export interface ProgressWatch {
 
 /** Our choice: a flush of what was stored so far takes seconds, and each answer of the storage starts it anew. */
 const GRACE_MS = 30_000;
-/** A request has time limits and tries of its own, 24 minutes at most: it always ends, and says what was wrong. */
+/**
+ * A request has time limits and tries of its own. No pause between them ends later than 25 minutes after the first, also when
+ * the service asks for long ones (base/retry.ts): it always ends before this, and says what was wrong.
+ */
 const STORAGE_MS = 30 * 60_000;
 /** A disk writes back what it was given, and tells nothing until it is done: at 10 MB/s 36 GB in an hour. */
 const FLUSH_MS = 60 * 60_000;

@@ -1,0 +1,40 @@
+import { expect, it } from 'vitest';
+import { CodedError, withRetry } from '../../src/base/index.ts';
+
+/** A service that asks for a pause each time. */
+async function tries(retryAfterMs: number, tryingMsMax?: number): Promise<[number, unknown]> {
+  let count = 0;
+  const told = { retry: 'backoff', facts: { retryAfterMs } } as const;
+  const error: unknown = await withRetry(
+    () => {
+      count++;
+      return Promise.reject(new CodedError('STORAGE_THROTTLED', 'slow down', told));
+    },
+    {
+      budgetOf: () => ({ attemptsMax: 16, delayMsMax: 1 }),
+      firstDelayMs: 1,
+      ...(tryingMsMax !== undefined && { tryingMsMax }),
+    },
+  ).catch((caught: unknown) => caught);
+  return [count, error];
+}
+
+it('pauses that a service asks for end in time, and the error says how often it was tried', async () => {
+  const start = performance.now();
+  const [count, error] = await tries(100, 350);
+  expect(count).toBeGreaterThan(1);
+  expect(count).toBeLessThan(5);
+  expect(performance.now() - start).toBeLessThan(1000);
+  expect(error).toMatchObject({ code: 'STORAGE_THROTTLED', retry: 'backoff' });
+  expect((error as Error).message).toContain(`tried ${count} times`);
+});
+
+it('a pause that would end too late is not begun', async () => {
+  const [count, error] = await tries(300_000, 60_000);
+  expect(count).toBe(1);
+  expect(error).toMatchObject({ code: 'STORAGE_THROTTLED' });
+});
+
+it('short pauses are repeated as often as there are tries', async () => {
+  expect((await tries(2))[0]).toBe(16);
+});
