@@ -62,7 +62,8 @@ async function serve(
         body: Buffer.concat(pieces),
       };
       requests.push(request);
-      const { status = 200, headers: more = {}, body = '' } = answers(request, requests.length - 1);
+      const answer = answers(request, requests.length - 1);
+      const { status = method === 'DELETE' ? 204 : 200, headers: more = {}, body = '' } = answer;
       // What every service sends with an object.
       const always = { etag: '"0"', 'last-modified': 'Fri, 02 Jan 2026 03:04:05 GMT' };
       outgoing.writeHead(status, status < 300 ? { ...always, ...more } : more);
