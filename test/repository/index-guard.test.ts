@@ -194,6 +194,21 @@ it('while the last run refused to delete, what is marked deleted stays in the in
   expect(await watermark()).toBeGreaterThan(before);
 });
 
+it('a pack that another client has deleted since it was listed ends no run', async () => {
+  await using aged = await openAged('two-maintainers');
+  const gone = blobId(`p${'0'.repeat(32)}-s${'0'.repeat(16)}1`);
+  let listings = 0;
+  const report = await maintain(aged, (prefix, blobs) => {
+    if (!'p'.startsWith(prefix) || blobs.length === 0) return blobs;
+    listings++;
+    return [...blobs, { id: gone, lengthBytes: 100_000, timestampNs: 10n ** 18n }];
+  });
+  expect(listings).toBeGreaterThan(0);
+  expect(deletedBy(report)).toBeGreaterThan(0);
+  aged.storage.lie = undefined;
+  await assertWhole(aged, 'two-maintainers');
+});
+
 /** Three large index blobs name the same contents: the backup's, that of a rewrite, and one that says it once more. */
 async function openDuplicates(name: string): Promise<Aged> {
   const aged = await openAged(name, 3, 0);

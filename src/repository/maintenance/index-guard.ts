@@ -1,4 +1,4 @@
-import { CodedError, mapLimited } from '../../base/index.ts';
+import { CodedError, isCode, mapLimited } from '../../base/index.ts';
 import type { BlobMetadata } from '../../blob/index.ts';
 import { loadLocalIndex } from '../content/local-index.ts';
 import { POISON_BLOB } from '../content/legacy-index-store.ts';
@@ -30,8 +30,8 @@ export function assertNotShrunk(rowCount: number, earlierRowCount: number | unde
 /**
  * Checks, before unreferenced packs are deleted, that the index knows better places or a deletion for all that they
  * hold: an index that lacks some of its blobs makes packs look unreferenced that are not. Packs of a session that never
- * ended are nobody's, which its marker shows. Returns the packs that may go; those whose end cannot be read may not.
- * Throws `INDEX_INCOMPLETE`.
+ * ended are nobody's, which its marker shows. Returns the packs that may go; those whose end cannot be read may not, and
+ * those that another client has deleted since they were listed need not. Throws `INDEX_INCOMPLETE`.
  *
  * @param sessions those that a marker in the storage names
  */
@@ -54,7 +54,8 @@ export async function accountFor(
       readable.push(pack);
       return;
     }
-    const entries = await loadLocalIndex(storage, codec, pack);
+    const entries = await loadLocalIndex(storage, codec, pack).catch(asGone);
+    if (entries === 'gone') return;
     if (!entries) {
       logger.warn({ blobId: pack.id }, 'a pack whose own index cannot be read is kept');
       return;
@@ -75,6 +76,12 @@ export async function accountFor(
   const example = `content ${first.entry.contentId} in ${first.pack.id}`;
   const text = `${many} contents that the index does not know, such as ${example}: index blobs are lost or were not listed`;
   throw indexRefusal('INDEX_INCOMPLETE', text);
+}
+
+/** Another client's maintenance was quicker. */
+function asGone(error: unknown): 'gone' {
+  if (isCode(error, 'BLOB_NOT_FOUND')) return 'gone';
+  throw error;
 }
 
 /**
