@@ -16,7 +16,7 @@ import {
 /**
  * Deletes the snapshots of the source that its policy no longer keeps; durable after a flush. The policy is the one of
  * now: it may have changed since a long backup began. Nothing is deleted by a clock that differs from the storage's:
- * one that is ahead makes every snapshot old. What was written before is durable then.
+ * one that is ahead makes every snapshot old.
  */
 export async function applyRetention(
   repository: Repository,
@@ -33,19 +33,15 @@ export async function applyRetention(
   return expired;
 }
 
-/** Compares the clock with the time of an index blob that is put for this, and warns when they differ too much. */
-async function isClockRight(repository: Repository, logger: Logger): Promise<boolean> {
-  const { storage, contents, clock } = repository;
-  await repository.flush();
-  const id = contents.newestIndexBlob;
-  if (id === undefined) return false;
-  const here = clock.nowNs();
+/** Compares the clock with the time of a blob that is put for this, and warns when they differ too much. */
+async function isClockRight({ contents, clock }: Repository, logger: Logger): Promise<boolean> {
   try {
-    const { timestampNs } = await storage.getMetadata(id);
-    if (clockSkew(here, timestampNs) <= CLOCK_SKEW_NS_MAX) return true;
+    const storage = await contents.storageTime();
+    const here = clock.nowNs();
+    if (clockSkew(here, storage) <= CLOCK_SKEW_NS_MAX) return true;
     logger.warn(
-      { here: formatGoTime(here), storage: formatGoTime(timestampNs) },
-      `no snapshot was removed by policy: the clock here says ${formatGoTime(here)}, the storage's ${formatGoTime(timestampNs)}; set the clock right`,
+      { here: formatGoTime(here), storage: formatGoTime(storage) },
+      `no snapshot was removed by policy: the clock here says ${formatGoTime(here)}, the storage's ${formatGoTime(storage)}; set the clock right`,
     );
   } catch (error) {
     const text = "no snapshot was removed by policy: the storage's time is not known";

@@ -5,11 +5,12 @@ import {
   isCode,
   type Logger,
   type RandomBytes,
+  type Nanoseconds,
   Stopwatch,
   unixSeconds,
   withRetry,
 } from '../../base/index.ts';
-import type { BlobId, BlobStorage, PutOptions } from '../../blob/index.ts';
+import type { BlobStorage, PutOptions } from '../../blob/index.ts';
 import { type Compressor, contentIv, decompressContent } from '../../codec/index.ts';
 import { CommittedIndex, type EntryRange } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
@@ -69,7 +70,6 @@ export class ContentManager {
   #indexAge: Stopwatch;
   /** The blobs and the watermark that the index was loaded from. */
   #loadedFrom = '';
-  #newestIndexBlob: BlobId | undefined;
   /** The session that takes writes, and those whose flush is under way. */
   #session: WriteSession;
   readonly #flushing = new Set<WriteSession>();
@@ -101,9 +101,9 @@ export class ContentManager {
     return manager;
   }
 
-  /** The index blob that this process put last: its time is the storage's. */
-  get newestIndexBlob(): BlobId | undefined {
-    return this.#newestIndexBlob;
+  /** The time of the storage's clock: that of a blob which is put now. Throws what the storage throws. */
+  storageTime(): Promise<Nanoseconds> {
+    return this.#session.storageTime();
   }
 
   /** Reads the index blobs anew: what others have written since. */
@@ -403,7 +403,7 @@ export class ContentManager {
   async #writeIndex(session: WriteSession, entries: readonly IndexEntry[]): Promise<void> {
     const { indexStore, indexVersion } = this.options;
     const body = encodeIndex(indexVersion, sortEntries(entries));
-    this.#newestIndexBlob = (await indexStore.write([body], session.id)).at(-1);
+    await indexStore.write([body], session.id);
     for (const written of this.#refreshing) written.push(body);
     this.#committed.add(new IndexBody(memorySource(body)));
     this.#committed.settle();

@@ -36,7 +36,7 @@ export class WriteSession implements PackOwner {
   readonly #puts = new Set<Promise<void>>();
   /** Set by {@link finish}: nothing will be appended but what waits already. */
   #isFinishing = false;
-  #marker: Promise<BlobId> | undefined;
+  #marker: Promise<{ id: BlobId; bytes: Uint8Array }> | undefined;
   #failure: unknown;
   /** Entries of packs that are put and that no index names yet, and the bytes of those packs. */
   #durable: IndexEntry[] = [];
@@ -198,15 +198,24 @@ export class WriteSession implements PackOwner {
   }
 
   /** The marker keeps other clients' pack deletion away until the index names the packs. */
-  #writeMarker(): Promise<BlobId> {
+  #writeMarker(): Promise<{ id: BlobId; bytes: Uint8Array }> {
     this.#marker ??= (async () => {
       const { storage, codec, clock, client } = this.#options;
       const plaintext = sessionMarker(this.id, this.#startedAtNs, clock, client);
       const { id, bytes } = sealBlob(codec, 's', `-${this.id}`, plaintext);
       await storage.putBlob(id, [bytes]);
-      return id;
+      return { id, bytes };
     })();
     return this.#marker;
+  }
+
+  /** The time of the storage's clock: that of the marker, which is put now. Throws what the storage throws. */
+  async storageTime(): Promise<Nanoseconds> {
+    const { storage } = this.#options;
+    const isThere = this.#marker !== undefined;
+    const { id, bytes } = await this.#writeMarker();
+    if (isThere) await storage.putBlob(id, [bytes]);
+    return (await storage.getMetadata(id)).timestampNs;
   }
 
   /** How many entries no index names yet. */
@@ -231,7 +240,7 @@ export class WriteSession implements PackOwner {
 
   /** Deletes the marker: the index names every pack now. */
   async end(): Promise<void> {
-    if (this.#marker) await this.#options.storage.deleteBlob(await this.#marker);
+    if (this.#marker) await this.#options.storage.deleteBlob((await this.#marker).id);
   }
 
   /** Hashes, compresses and seals in this thread: for metadata and other small contents. */
