@@ -57,7 +57,7 @@ it('the time of the storage is asked for when something would be removed only', 
   const asked: string[] = [];
   const wrap = (inner: BlobStorage): BlobStorage =>
     faulty(inner, ({ operation, id, when }) => {
-      if (operation === 'metadata' && id.startsWith('x') && when === 'before') asked.push(id);
+      if (operation === 'metadata' && id.startsWith('s') && when === 'before') asked.push(id);
     });
   await using repository = await openTest(repo, { wrap });
   const first = await backUp(repository, TREE);
@@ -71,7 +71,7 @@ it('the time of the storage is asked for when something would be removed only', 
 it('a time that cannot be learned removes nothing, and the backup is kept', async () => {
   const wrap = (inner: BlobStorage): BlobStorage =>
     faulty(inner, ({ operation, id }) => {
-      if (operation === 'metadata' && id.startsWith('x')) throw new Error('no such luck');
+      if (operation === 'metadata' && id.startsWith('s')) throw new Error('no such luck');
     });
   await using repository = await openTest(repo, { wrap });
   const logger = recordingLogger();
