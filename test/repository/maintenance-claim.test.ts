@@ -1,10 +1,13 @@
 import { afterEach, expect, it } from 'vitest';
 import { type Clock, Secret, silentLogger, systemClock } from '../../src/base/index.ts';
+import { type BlobStorage, faulty } from '../../src/blob/index.ts';
 import {
   createFormat,
+  defaultParameters,
   loadMaintenanceParameters,
   type MaintenanceReport,
   openRepository,
+  putMaintenanceParameters,
   type Repository,
   runMaintenance,
 } from '../../src/repository/index.ts';
@@ -30,7 +33,7 @@ async function createCutShort(): Promise<MemoryStorage> {
 }
 
 async function open(
-  storage: MemoryStorage,
+  storage: BlobStorage,
   name: string,
   clock: Clock = systemClock,
 ): Promise<Repository> {
@@ -71,7 +74,7 @@ it('the first client that maintains a repository without an owner becomes the ow
   expect((await maintain(await open(storage, 'first'))).mode).toBe('full');
 });
 
-it.each([0n, -3_600_000_000_000n])(
+it.each([0n, -240_000_000_000n])(
   'a claim of one who has not seen the owner yet is taken back, with a clock that differs by %s ns',
   async (offsetNs) => {
     const storage = await createCutShort();
@@ -99,4 +102,46 @@ it('of two clients that begin at the same time one goes on at most', async () =>
       expect(result.reason).toMatchObject({ code: 'NOT_MAINTENANCE_OWNER' });
     }
   }
+});
+
+it('a clock that is wrong claims nothing: those whose clock is right go on', async () => {
+  const storage = await createCutShort();
+  const clock = { ...systemClock, nowNs: () => systemClock.nowNs() + 86_400_000_000_000n };
+  const ahead = await open(storage, 'ahead', clock);
+  await expect(maintain(ahead)).rejects.toMatchObject({ code: 'CLOCK_SKEW' });
+  // The blob that told the time is gone again.
+  expect([...storage.blobs.keys()].filter((id) => id.startsWith('s'))).toEqual([]);
+  expect((await maintain(await open(storage, 'right'))).mode).toBe('full');
+  expect(await ownerOf(storage)).toBe('right@host');
+});
+
+it('claims that are all taken back leave the parameters as they were', async () => {
+  const storage = await createCutShort();
+  const admin = await open(storage, 'admin');
+  const parameters = {
+    ...defaultParameters(admin.client),
+    owner: '',
+    quick: { enabled: false, interval: 12_345 },
+  };
+  await putMaintenanceParameters(admin, parameters);
+  await admin.flush();
+  // Each claim is durable before one is read back.
+  const bothThere = Promise.withResolvers<undefined>();
+  let claims = 0;
+  const claiming = (): BlobStorage => {
+    let isFirst = true;
+    return faulty(storage, async ({ operation, id, when }) => {
+      if (operation !== 'put' || !id.startsWith('xn') || when !== 'after' || !isFirst) return;
+      isFirst = false;
+      if (++claims === 2) bothThere.resolve(undefined);
+      await bothThere.promise;
+    });
+  };
+  const both = [await open(claiming(), 'first'), await open(claiming(), 'second')];
+  const results = await Promise.allSettled(both.map((each) => maintain(each)));
+  expect(results.map(({ status }) => status)).toEqual(['rejected', 'rejected']);
+  expect(await loadMaintenanceParameters(await open(storage, 'reader'))).toEqual(parameters);
+  expect((await maintain(await open(storage, 'first'))).mode).toBe('full');
+  const claimed = await loadMaintenanceParameters(await open(storage, 'reader'));
+  expect(claimed).toEqual({ ...parameters, owner: 'first@host' });
 });

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { CodedError } from '../../base/index.ts';
-import type { ManifestId } from '../manifest/manifest-manager.ts';
+import type { Manifest, ManifestId } from '../manifest/manifest-manager.ts';
 import { type Client, clientName, type Repository } from '../repository.ts';
 
 const cycle = z.looseObject({
@@ -69,25 +69,30 @@ export async function putMaintenanceParameters(
 /**
  * Makes this client the owner where nobody is: a creation that was stopped half way names none, and then every client would
  * take itself for the owner. The claim is made durable and read back. Whoever then sees a claim of somebody else takes its
- * own back, so that of several at the same time one goes on at most. Throws `NOT_MAINTENANCE_OWNER`.
+ * own back, so that of several at the same time one goes on at most; parameters without an owner stay until then, for all
+ * may take theirs back. Throws `NOT_MAINTENANCE_OWNER`.
  */
 export async function claimMaintenance(
   repository: Repository,
   parameters: MaintenanceParameters,
 ): Promise<MaintenanceParameters> {
   const owner = clientName(repository.client);
-  const mine = await putMaintenanceParameters(repository, { ...parameters, owner });
+  const { manifests, contents } = repository;
+  const mine = manifests.put(LABELS, { ...parameters, owner });
   await repository.flush();
-  await repository.contents.refresh();
-  repository.manifests.invalidate();
-  const owners = (await repository.manifests.find(LABELS)).map(
-    ({ data }) => parseParameters(data).owner,
-  );
-  const other = owners.find((each) => each !== owner && each !== '');
-  if (other === undefined) return (await loadMaintenanceParameters(repository)) ?? parameters;
-  repository.manifests.delete(mine);
+  await contents.refresh();
+  manifests.invalidate();
+  const found = await manifests.find(LABELS);
+  const ownerOf = ({ data }: Manifest): string => parseParameters(data).owner;
+  const other = found.map(ownerOf).find((each) => each !== owner && each !== '');
+  if (other === undefined) {
+    for (const each of found) if (ownerOf(each) === '') manifests.delete(each.id);
+  } else {
+    manifests.delete(mine);
+  }
   await repository.flush();
-  throw notOwner(repository, other);
+  if (other !== undefined) throw notOwner(repository, other);
+  return (await loadMaintenanceParameters(repository)) ?? parameters;
 }
 
 export function notOwner({ client }: Repository, owner: string): CodedError {

@@ -89,6 +89,7 @@ export async function runMaintenance(
   const mode = chooseMode(options.mode, parameters, schedule, repository.clock.nowNs());
   if (mode === 'none') return { mode, dryRun: options.dryRun, tasks: [] };
   if (parameters.owner === '' && !options.dryRun && !options.force) {
+    await assertClockRight(repository);
     parameters = await claimMaintenance(repository, parameters);
   }
   if (repository.format.parameters.epochParameters.Enabled) {
@@ -170,8 +171,21 @@ async function announce(
 /** By the storage's clock: that is what maintenance calls its start. Throws `CLOCK_SKEW`. */
 async function storageTime({ storage }: Repository, now: Nanoseconds): Promise<Nanoseconds> {
   const { timestampNs } = await storage.getMetadata(SCHEDULE_BLOB);
-  const skew = clockSkew(now, timestampNs);
-  if (skew <= CLOCK_SKEW_NS_MAX) return timestampNs;
+  assertSameTime(now, timestampNs);
+  return timestampNs;
+}
+
+/** Before a claim: an owner whose clock is wrong cannot begin, and everybody else would leave it to that one. Throws `CLOCK_SKEW`. */
+async function assertClockRight({ contents, clock }: Repository): Promise<void> {
+  const now = clock.nowNs();
+  const storageNs = await contents.storageTime();
+  await contents.flush();
+  assertSameTime(now, storageNs);
+}
+
+function assertSameTime(now: Nanoseconds, storageNs: Nanoseconds): void {
+  const skew = clockSkew(now, storageNs);
+  if (skew <= CLOCK_SKEW_NS_MAX) return;
   const minutes = Number(skew / MINUTE_NS);
   const text = `the clock here and the storage's differ by ${minutes} minutes: maintenance would be unsafe`;
   throw new CodedError('CLOCK_SKEW', `${text}; set the clock right`);
