@@ -2,7 +2,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeEach, expect, it } from 'vitest';
 import { HOUR_NS, OffsetClock, systemClock } from '../../src/base/index.ts';
-import { type BlobStorage, faulty } from '../../src/blob/index.ts';
+import { type BlobStorage, faulty, listAll } from '../../src/blob/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
 import { listSnapshots, putPolicy } from '../../src/snapshot/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
@@ -78,4 +78,27 @@ it('a time that cannot be learned removes nothing, and the backup is kept', asyn
   for (let i = 0; i < 3; i++) await backUp(repository, TREE, { logger });
   expect(await idsOf(repository)).toHaveLength(3);
   expect(logger.messages).toContainEqual(expect.stringContaining('time is not known'));
+});
+
+it('a put that failed while the time was asked for costs no backup', async () => {
+  let isLast = false;
+  let hasFailed = false;
+  const wrap = (inner: BlobStorage): BlobStorage =>
+    faulty(inner, ({ operation, id, when }) => {
+      if (!isLast || hasFailed || operation !== 'put' || !id.startsWith('s')) return;
+      if (when !== 'before') return;
+      hasFailed = true;
+      throw new Error('no such luck');
+    });
+  await using repository = await openTest(repo, { wrap });
+  const logger = recordingLogger();
+  for (let i = 0; i < 3; i++) {
+    isLast = i === 2;
+    expect((await backUp(repository, TREE, { logger })).removed).toEqual([]);
+  }
+  expect(hasFailed).toBe(true);
+  expect(await idsOf(repository)).toHaveLength(3);
+  expect(logger.messages).toContainEqual(expect.stringContaining('time is not known'));
+  // No marker is left behind.
+  expect(await listAll(repository.storage, 's')).toEqual([]);
 });

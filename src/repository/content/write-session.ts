@@ -36,7 +36,8 @@ export class WriteSession implements PackOwner {
   readonly #puts = new Set<Promise<void>>();
   /** Set by {@link finish}: nothing will be appended but what waits already. */
   #isFinishing = false;
-  #marker: Promise<{ id: BlobId; bytes: Uint8Array }> | undefined;
+  #marker: { readonly id: BlobId; readonly bytes: Uint8Array } | undefined;
+  #markerPut: Promise<void> | undefined;
   #failure: unknown;
   /** Entries of packs that are put and that no index names yet, and the bytes of those packs. */
   #durable: IndexEntry[] = [];
@@ -198,21 +199,28 @@ export class WriteSession implements PackOwner {
   }
 
   /** The marker keeps other clients' pack deletion away until the index names the packs. */
-  #writeMarker(): Promise<{ id: BlobId; bytes: Uint8Array }> {
-    this.#marker ??= (async () => {
-      const { storage, codec, clock, client } = this.#options;
+  async #writeMarker(): Promise<{ id: BlobId; bytes: Uint8Array }> {
+    const { storage, codec, clock, client } = this.#options;
+    if (!this.#marker) {
       const plaintext = sessionMarker(this.id, this.#startedAtNs, clock, client);
-      const { id, bytes } = sealBlob(codec, 's', `-${this.id}`, plaintext);
-      await storage.putBlob(id, [bytes]);
-      return { id, bytes };
-    })();
-    return this.#marker;
+      this.#marker = sealBlob(codec, 's', `-${this.id}`, plaintext);
+    }
+    const { id, bytes } = this.#marker;
+    this.#markerPut ??= storage.putBlob(id, [bytes]);
+    try {
+      await this.#markerPut;
+    } catch (error) {
+      // Whoever only asked for the time does without it: the next one tries again.
+      this.#markerPut = undefined;
+      throw error;
+    }
+    return { id, bytes };
   }
 
   /** The time of the storage's clock: that of the marker, which is put now. Throws what the storage throws. */
   async storageTime(): Promise<Nanoseconds> {
     const { storage } = this.#options;
-    const isThere = this.#marker !== undefined;
+    const isThere = this.#markerPut !== undefined;
     const { id, bytes } = await this.#writeMarker();
     if (isThere) await storage.putBlob(id, [bytes]);
     return (await storage.getMetadata(id)).timestampNs;
@@ -240,7 +248,7 @@ export class WriteSession implements PackOwner {
 
   /** Deletes the marker: the index names every pack now. */
   async end(): Promise<void> {
-    if (this.#marker) await this.#options.storage.deleteBlob((await this.#marker).id);
+    if (this.#marker) await this.#options.storage.deleteBlob(this.#marker.id);
   }
 
   /** Hashes, compresses and seals in this thread: for metadata and other small contents. */
