@@ -62,14 +62,14 @@ async function passDay(world: World): Promise<MaintenanceReport> {
 }
 
 /** So many index blobs that the epoch ends. */
-async function passEpoch(world: World): Promise<void> {
+async function passEpoch(world: World, mode: 'quick' | 'full' = 'full'): Promise<void> {
   await using repository = await open(world);
   for (let i = 0; i < 21; i++) {
     world.clock.offsetNs += 75n * 60n * SECOND_NS;
     await repository.contents.write(Buffer.from(String(world.clock.offsetNs)), { prefix: '' });
     await repository.contents.flush();
   }
-  await maintain(repository, 'full');
+  await maintain(repository, 'full', { mode });
 }
 
 /** Somebody was killed before an index named the pack. */
@@ -220,6 +220,61 @@ describe('an index blob that lands after its epoch was compacted, its writer dea
     expect(taskOf(report, 'adopt-late-indexes').stats).toBeUndefined();
     expect(world.storage.blobs.has(late)).toBe(false);
     expect((await entryOf(world, entry.contentId)).deleted).toBe(true);
+  });
+
+  it('brings back no manifest of which nobody knows any more that it was deleted', async () => {
+    const world = worldOf();
+    const LABELS = { type: 'test' };
+    const addManifests = async (): Promise<void> => {
+      await using repository = await open(world);
+      for (let i = 0; i < 16; i++) {
+        repository.manifests.put({ type: 'filler' }, {});
+        await repository.manifests.writePending();
+        await repository.contents.flush();
+      }
+    };
+    const merge = async (): Promise<void> => {
+      await using repository = await open(world);
+      await repository.manifests.find(LABELS);
+      await repository.flush();
+    };
+    {
+      await using repository = await open(world);
+      repository.manifests.put(LABELS, { name: 'to be deleted' });
+      await repository.flush();
+    }
+    await addManifests();
+    const writer = dyingWriter(world.storage);
+    await using dying = await open({ ...world, storage: writer.storage });
+    await dying.manifests.find(LABELS);
+    expect(await dying.manifests.compact()).toBe(true);
+    const killed = expect(dying.contents.flush()).rejects.toMatchObject({ code: 'KILLED' });
+    await writer.held;
+    {
+      await using repository = await open(world);
+      for (const { id } of await repository.manifests.find(LABELS)) repository.manifests.delete(id);
+      await repository.flush();
+    }
+    // Full maintenance would delete the pack some days after the writer died.
+    for (let i = 0; i < 8; i++) await passEpoch(world, 'quick');
+    await addManifests();
+    await merge();
+    writer.land();
+    await killed;
+    expect(taskOf(await passDay(world), 'adopt-late-indexes').stats).toMatchObject({
+      adoptedBlobCount: 1,
+    });
+    {
+      await using repository = await open(world);
+      expect(await repository.manifests.find(LABELS)).toEqual([]);
+      expect(await missing(victim, repository)).toEqual([]);
+    }
+    for (let day = 0; day < 5; day++) {
+      const report = await passDay(world);
+      expect(taskOf(report, 'adopt-late-indexes').stats).toBeUndefined();
+    }
+    await using repository = await open(world);
+    expect(await repository.manifests.find(LABELS)).toEqual([]);
   });
 
   it('brings nothing back from before the repository had epochs', async () => {

@@ -67,7 +67,7 @@ export const open = ({ storage, clock }: OpenVictim): Promise<Repository> =>
 export const maintain = (
   repository: Repository,
   safety: 'full' | 'none',
-  options: { dryRun?: boolean } = {},
+  options: { dryRun?: boolean; mode?: 'quick' | 'full' } = {},
 ): ReturnType<typeof runMaintenance> =>
   runMaintenance(repository, {
     mode: 'full',

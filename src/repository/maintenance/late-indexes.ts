@@ -1,14 +1,18 @@
 import { HOUR_NS, isCode, type Nanoseconds, SECOND_NS } from '../../base/index.ts';
 import { blobId, type BlobId, type BlobMetadata } from '../../blob/index.ts';
 import { compactionsOf, type EpochState, loadEpochState } from '../content/epoch-state.ts';
+import { type ContentId, prefixOf } from '../content/content-id.ts';
 import { loadIndexBlobs } from '../content/sealed-blob.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from '../index/entry.ts';
 import type { IndexBody } from '../index/index-body.ts';
+import { DELETIONS_KEPT_NS } from '../manifest/manifest-manager.ts';
 import { upgradeTime } from './index-guard.ts';
 import type { TaskContext } from './task.ts';
 
 /** What a compaction may take from its listing to its put, and blobs that land meanwhile are not in it. Our choice. */
 const COMPACTION_NS_MAX = HOUR_NS;
+/** What clocks of writers and of the storage may differ by. */
+const CLOCKS_APART_NS = HOUR_NS;
 /** Entries that wait for an index, some 300 bytes each. Our choice. */
 const ENTRIES_AT_ONCE = 50_000;
 
@@ -30,7 +34,8 @@ type Verdict = 'known' | 'adopt' | 'spent' | 'refuse';
  * take the blob back. Nobody reads it then, here or in Kopia. Its entries are written once more, into the epoch that is
  * written now, as they are. That cannot hide anything: the newest entry of a content counts, and with epochs none is
  * ever dropped from the index, so that an entry which the index lacks was never undone. Entries whose pack is gone stay
- * out, and so do deletions of contents in use: backups rely on those, and the next collection decides anew.
+ * out, and so do deletions of contents in use: backups rely on those, and the next collection decides anew. Manifests
+ * that are older than the deletions which merges keep come in as deleted.
  */
 export async function adoptLateIndexes(context: TaskContext): Promise<LateIndexes> {
   const { repository, signal, logger } = context;
@@ -68,6 +73,13 @@ function findLate(state: EpochState): BlobMetadata[] {
 const newestOf = (blobs: readonly BlobMetadata[]): Nanoseconds =>
   blobs.reduce((max, { timestampNs }) => (timestampNs > max ? timestampNs : max), 0n);
 
+/** The same content, deleted a moment after it was written. */
+const buried = (entry: IndexEntry): IndexEntry => ({
+  ...entry,
+  deleted: true,
+  timestampSeconds: entry.timestampSeconds + 1,
+});
+
 class Adoption implements LateIndexes {
   readonly adopted = new Set<BlobId>();
   readonly spent = new Set<BlobId>();
@@ -102,7 +114,7 @@ class Adoption implements LateIndexes {
       counts[verdict]++;
       if (verdict !== 'adopt') continue;
       signal.throwIfAborted();
-      repository.contents.session.addEntry(entry);
+      repository.contents.session.addEntry(this.#isForgotten(entry) ? buried(entry) : entry);
       if (++this.#waiting % ENTRIES_AT_ONCE === 0) await repository.contents.flush();
     }
     const { adopt, spent, refuse } = counts;
@@ -113,12 +125,29 @@ class Adoption implements LateIndexes {
     logger.warn({ blobId: id, entries: adopt, left: spent + refuse }, text);
   }
 
+  /**
+   * Manifests of long ago: merges have forgotten since then which of them were deleted. Their writer died before anybody
+   * was told that they are there, so they come in as deleted, which explains their pack.
+   */
+  #isForgotten({ contentId, timestampSeconds }: IndexEntry): boolean {
+    if (prefixOf(contentId) !== 'm') return false;
+    const known = this.#known(contentId);
+    if (known && !known.deleted) return false;
+    const ageNs = this.#context.startNs - BigInt(timestampSeconds) * SECOND_NS;
+    return ageNs >= DELETIONS_KEPT_NS - CLOCKS_APART_NS;
+  }
+
+  /** What was adopted a moment ago is newer than what the index says. */
+  #known(id: ContentId): IndexEntry | undefined {
+    const { contents } = this.#context.repository;
+    return contents.session.find(id) ?? contents.findHidden(id);
+  }
+
   /** Undefined: it depends on the pack. */
   #judge(entry: IndexEntry): Verdict | undefined {
     const { contents } = this.#context.repository;
     if (isHidden(entry, contents.watermarkSeconds)) return 'known';
-    // What was adopted a moment ago is newer than what the index says.
-    const known = contents.session.find(entry.contentId) ?? contents.findHidden(entry.contentId);
+    const known = this.#known(entry.contentId);
     if (known && comparePrecedence(known, entry) >= 0) return 'known';
     // Whoever found it in use since then was right to rely on it, and its mark is older than all margins.
     if (entry.deleted && known && !known.deleted) return 'spent';

@@ -57,7 +57,7 @@ const COMPACT_AT = 16;
  * A merge keeps deletions that are younger. Another client that merges at the same time may not have seen the
  * deletion yet, and what it writes would bring the manifest back. Kopia keeps none. Our choice.
  */
-const DELETIONS_KEPT_NS = 7n * 24n * HOUR_NS;
+export const DELETIONS_KEPT_NS = 7n * 24n * HOUR_NS;
 const LABEL_TYPE = 'type';
 
 /** Decodes one `m` content. Throws `BAD_MANIFEST`. */
