@@ -1,5 +1,12 @@
 import { beforeAll, describe, expect, it } from 'vitest';
-import { MINUTE_NS, OffsetClock, Secret, silentLogger, systemClock } from '../../src/base/index.ts';
+import {
+  CodedError,
+  MINUTE_NS,
+  OffsetClock,
+  Secret,
+  silentLogger,
+  systemClock,
+} from '../../src/base/index.ts';
 import { type BlobStorage, faulty } from '../../src/blob/index.ts';
 import {
   type ContentId,
@@ -119,4 +126,19 @@ it('a log that goes away while it is read makes the index be listed anew', async
   await using repository = await open(racing);
   expect(isGone).toBe(true);
   expect(repository.contents.contentCount).toBeGreaterThan(0);
+});
+
+it('a log that goes while the index blobs are listed anew ends nothing: they are read', async () => {
+  const copy = copyOf(false);
+  let isGoing = false;
+  const racing = faulty(copy, ({ operation, id, when }) => {
+    if (!isGoing || operation !== 'get' || !id.startsWith('m') || when !== 'before') return;
+    isGoing = false;
+    throw new CodedError('BLOB_NOT_FOUND', 'another client was quicker');
+  });
+  await using repository = await open(racing);
+  expect(await repository.contents.refreshIfChanged()).toBe(false);
+  isGoing = true;
+  expect(await repository.contents.refreshIfChanged()).toBe(true);
+  expect(isGoing).toBe(false);
 });

@@ -142,9 +142,19 @@ export class ContentManager {
 
   /** Lists the index blobs anew, and reads them when there are others. Returns whether there were. */
   async refreshIfChanged(): Promise<boolean> {
-    if (nameOf(await this.options.indexStore.listActive()) === this.#loadedFrom) return false;
+    if (await this.#isAsListed()) return false;
     await this.refresh();
     return true;
+  }
+
+  async #isAsListed(): Promise<boolean> {
+    try {
+      return nameOf(await this.options.indexStore.listActive()) === this.#loadedFrom;
+    } catch (error) {
+      // A compaction took away what was just listed.
+      if (isCode(error, 'BLOB_NOT_FOUND')) return false;
+      throw error;
+    }
   }
 
   async refreshIfOld(): Promise<void> {
