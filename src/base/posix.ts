@@ -14,7 +14,10 @@ export interface Posix {
   seekData(descriptor: number, offset: number): number | undefined;
   /** Start of the next hole at or after the offset; undefined where unknown. */
   seekHole(descriptor: number, offset: number): number | undefined;
-  /** Flushes the file system that the descriptor is on; false where it cannot be done. */
+  /**
+   * Flushes the file system that the descriptor is on; false where that cannot be asked for. Throws like `fs` when the disk did
+   * not take all that was written since the descriptor was opened.
+   */
   syncFilesystem(descriptor: number): boolean;
   /** Ends the process whatever its threads do; returns where it cannot be done. */
   exitNow(code: number): void;
@@ -26,6 +29,8 @@ const SEEK_DATA = 3;
 const SEEK_HOLE = 4;
 const AT_FDCWD = -100;
 const ENXIO = 6;
+/** How a kernel or its sandbox says that it has no such call. */
+const NO_CALL = ['ENOSYS', 'EPERM'];
 
 interface Koffi {
   load(path: string | null): { func(declaration: string): (...values: unknown[]) => number };
@@ -55,7 +60,7 @@ function loadPosix(): Posix {
   }
 }
 
-function systemError(syscall: string, errno: number): Error {
+function systemError(syscall: string, errno: number): Error & { code: string } {
   const code = getSystemErrorName(-errno);
   return Object.assign(new Error(`${code}: ${syscall} failed`), { syscall, errno, code });
 }
@@ -102,7 +107,12 @@ function nativePosix(koffi: Koffi): Posix {
       return koffi.errno() === ENXIO ? undefined : offset;
     },
     seekHole: (descriptor, offset) => seek(descriptor, offset, SEEK_HOLE),
-    syncFilesystem: (descriptor) => syncfs(descriptor) === 0,
+    syncFilesystem: (descriptor) => {
+      if (syncfs(descriptor) === 0) return true;
+      const error = systemError('syncfs', koffi.errno());
+      if (NO_CALL.includes(error.code)) return false;
+      throw error;
+    },
     exitNow: (code) => void exit(code),
   };
 }

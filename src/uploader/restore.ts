@@ -1,6 +1,6 @@
 import * as fs from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-import { CodedError, Semaphore, systemCode } from '../base/index.ts';
+import { CodedError, messageOf, Semaphore, systemCode } from '../base/index.ts';
 import type { CodecPool } from '../codec/index.ts';
 import {
   listPieces,
@@ -100,7 +100,14 @@ class TreeRestore {
   async #finish(target: TargetDirectory): Promise<void> {
     this.#report.throwIfFailed();
     this.#report.counters.isFlushing = true;
-    if (await this.#pool.syncFilesystem(target.descriptor)) return;
+    let isFlushed = false;
+    try {
+      isFlushed = await this.#pool.syncFilesystem(target.descriptor);
+    } catch (error) {
+      this.#report.fail(target.shown, notFlushed(error));
+      this.#report.throwIfFailed();
+    }
+    if (isFlushed) return;
     this.#options.logger.warn(
       { target: target.shown },
       'the target could not be flushed to disk: syncfs is not available',
@@ -354,6 +361,12 @@ function hasAttributes({ attributes, type }: Pinned, entry: DirectoryEntry): boo
   const { uid, gid, mode, mtimeNs } = attributes;
   const isOwned = uid === entry.uid && gid === entry.gid;
   return isOwned && mtimeNs === entry.mtimeNs && (type === 's' || mode === entry.mode);
+}
+
+/** What is lost has the right size and time all the same: nobody can tell it from what is whole. */
+function notFlushed(cause: unknown): Error {
+  const text = `not all of it reached the disk (${messageOf(cause)}); see that the disk works and restore everything again, on the command line with --overwrite always`;
+  return Object.assign(new Error(text, { cause }), { code: systemCode(cause) });
 }
 
 /** A name that would leave its directory is never restored, whatever the snapshot says. */

@@ -1,6 +1,7 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import type { CodecPool } from '../../src/codec/index.ts';
 import { type ObjectId, type Repository, writeObject } from '../../src/repository/index.ts';
 import { type DirectoryEntry, encodeDirectory } from '../../src/snapshot/index.ts';
 import { prng } from '../support/golden.ts';
@@ -137,6 +138,39 @@ describe('what is in the target', () => {
     await expect(restore(repository, root, at('plain-file/below'))).rejects.toMatchObject({
       code: 'TARGET_UNUSABLE',
       message: expect.stringContaining(`cannot restore to ${at('plain-file/below')}`) as string,
+    });
+  });
+});
+
+describe('a disk that does not take what was written', () => {
+  async function restoreFlushing(flush: () => Promise<boolean>, target: string): Promise<unknown> {
+    const root = await directory('root', [await file('a', 'x')]);
+    const { pool } = repository.dataPath as { pool: CodecPool };
+    const spy = vi.spyOn(pool, 'syncFilesystem').mockImplementation(flush);
+    try {
+      return await restore(repository, root, at(target));
+    } finally {
+      spy.mockRestore();
+    }
+  }
+
+  it.each([
+    ['EIO', 'RESTORE_INCOMPLETE'],
+    ['ENOSPC', 'TARGET_FULL'],
+  ])('fails the restore at its end (%s)', async (code, expected) => {
+    const error = Object.assign(new Error(`${code}: syncfs failed`), { code, syscall: 'syncfs' });
+    await expect(
+      restoreFlushing(() => Promise.reject(error), `unflushed-${code}`),
+    ).rejects.toMatchObject({
+      code: expected,
+      message: expect.stringContaining('--overwrite always') as string,
+    });
+  });
+
+  it('is only warned of where it cannot be asked', async () => {
+    await expect(restoreFlushing(() => Promise.resolve(false), 'unasked')).resolves.toMatchObject({
+      files: 1,
+      errors: 0,
     });
   });
 });
