@@ -81,16 +81,22 @@ function notADirectory(path: string): CodedError {
   return new CodedError('STORAGE_FAILED', `${path} is not a directory`);
 }
 
-async function loadShards(path: string, create?: ShardParameters): Promise<ShardParameters> {
+interface LoadedShards {
+  readonly shards: ShardParameters;
+  /** What is there for as long as the storage is: its shards file, else its root. */
+  readonly witness: string;
+}
+
+async function loadShards(path: string, create?: ShardParameters): Promise<LoadedShards> {
   const file = join(path, SHARDS_FILE);
   try {
-    return parseShards(await fs.readFile(file, 'utf8'));
+    return { shards: parseShards(await fs.readFile(file, 'utf8')), witness: file };
   } catch (error) {
     if (systemCode(error) !== 'ENOENT') throw error;
   }
-  if (!create) return SHARDS_MISSING;
+  if (!create) return { shards: SHARDS_MISSING, witness: path };
   await writeAtomic(file, [Buffer.from(formatShards(create))]);
-  return create;
+  return { shards: create, witness: file };
 }
 
 /** What a system error means to a caller: the one place that decides whether trying again helps. */
@@ -139,11 +145,17 @@ async function syncDirectory(path: string): Promise<void> {
 async function writeAtomic(
   path: string,
   data: readonly Uint8Array[],
-  publish: (temporary: string, path: string) => Promise<void> = fs.rename,
+  {
+    publish = fs.rename,
+    open = openNew,
+  }: {
+    publish?: ((temporary: string, path: string) => Promise<void>) | undefined;
+    open?: (temporary: string) => Promise<fs.FileHandle>;
+  } = {},
 ): Promise<void> {
   const temporary = `${path}.tmp.${randomHex(8)}`;
   try {
-    const file = await openForWrite(temporary);
+    const file = await open(temporary);
     try {
       for (const piece of data) await writeAll(file, piece);
       await file.sync();
@@ -173,15 +185,7 @@ async function publishNew(temporary: string, path: string): Promise<void> {
   await fs.rm(temporary, { force: true });
 }
 
-async function openForWrite(path: string): Promise<fs.FileHandle> {
-  try {
-    return await fs.open(path, 'wx', FILE_MODE);
-  } catch (error) {
-    if (systemCode(error) !== 'ENOENT') throw error;
-    await makeDirectories(dirname(path), DIRECTORY_MODE);
-    return await fs.open(path, 'wx', FILE_MODE);
-  }
-}
+const openNew = (path: string): Promise<fs.FileHandle> => fs.open(path, 'wx', FILE_MODE);
 
 async function writeAll(file: fs.FileHandle, data: Uint8Array): Promise<void> {
   for (let at = 0; at < data.length;) {
@@ -199,13 +203,15 @@ class FilesystemStorage implements BlobStorage {
   readonly hasObjectLock = false;
   readonly #root: string;
   readonly #shards: ShardParameters;
+  readonly #witness: string;
   /** Directories whose names in those above them are on disk, or are being brought there. */
   readonly #durable = new Map<string, Promise<void>>();
   readonly #requests: Limiter = createLimiter(REQUESTS_MAX);
 
-  constructor(root: string, shards: ShardParameters) {
+  constructor(root: string, { shards, witness }: LoadedShards) {
     this.#root = root;
     this.#shards = shards;
+    this.#witness = witness;
     this.displayName = `file://${root}`;
   }
 
@@ -247,9 +253,32 @@ class FilesystemStorage implements BlobStorage {
     const publish = options.doNotRecreate === true ? publishNew : undefined;
     return this.#request(id, options.signal, async () => {
       const path = this.#path(id);
-      await writeAtomic(path, data, publish);
+      await writeAtomic(path, data, { publish, open: (at) => this.#openForWrite(at) });
       await this.#keepDirectory(dirname(path));
     });
+  }
+
+  /** Makes the directory when it is missing, but never the storage itself anew. */
+  async #openForWrite(path: string): Promise<fs.FileHandle> {
+    try {
+      return await openNew(path);
+    } catch (error) {
+      if (systemCode(error) !== 'ENOENT') throw error;
+    }
+    await this.#assertThere();
+    await makeDirectories(dirname(path), DIRECTORY_MODE);
+    return await openNew(path);
+  }
+
+  /** Where a disk was unmounted its mount point takes what is written, and hides it when the disk comes back. */
+  async #assertThere(): Promise<void> {
+    try {
+      await fs.stat(this.#witness);
+    } catch (cause) {
+      if (systemCode(cause) !== 'ENOENT') throw cause;
+      const text = `the storage at ${this.#root} went away while it was open: see that its file system is mounted, then try again`;
+      throw new CodedError('STORAGE_NOT_FOUND', text, { cause });
+    }
   }
 
   /** A blob is only there after a power cut when its directory is. Once for each, whoever made it. */

@@ -1,0 +1,41 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { blobId, openStorage } from '../../src/blob/index.ts';
+import { tempDirectory } from '../support/kopia.ts';
+
+const work = tempDirectory('storage-gone');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+
+const id = (digits: string) => blobId(`p${digits}${'0'.repeat(30)}-s0`);
+
+/** What an unmount leaves: the mount point, which is empty, or not even that. */
+describe('a directory that goes away while it is open takes no blob', () => {
+  it.each([
+    ['its root is gone', false, true],
+    ['an empty directory is in its place', true, true],
+    ['its root is gone, and it had no shards file', false, false],
+  ])('%s', async (what, isReplaced, hasShards) => {
+    const root = join(work, what);
+    await (await openStorage(root, { create: true })).close();
+    if (!hasShards) fs.rmSync(join(root, '.shards'));
+    await using storage = await openStorage(root);
+    await storage.putBlob(id('001'), [Buffer.of(1)]);
+    fs.renameSync(root, `${root} elsewhere`);
+    if (isReplaced) fs.mkdirSync(root);
+    for (const digits of ['001', '002']) {
+      await expect(storage.putBlob(id(digits), [Buffer.of(1)])).rejects.toMatchObject({
+        code: 'STORAGE_NOT_FOUND',
+        message: expect.stringContaining('went away while it was open') as string,
+      });
+    }
+    expect(isReplaced ? fs.readdirSync(root) : fs.existsSync(root)).toEqual(
+      isReplaced ? [] : false,
+    );
+    // It is back, and so is everything.
+    fs.rmSync(root, { recursive: true, force: true });
+    fs.renameSync(`${root} elsewhere`, root);
+    await storage.putBlob(id('002'), [Buffer.of(2)]);
+    expect(await storage.getBlob(id('001'))).toEqual(Buffer.of(1));
+  });
+});
