@@ -346,13 +346,16 @@ class TreeRestore {
     try {
       await file.truncate(entry.size);
       await this.#pieces.write(pieces, file.fd, this.#options.sparse === true);
+      // Its time says that it is whole. A power cut must not keep that and lose the bytes: the next restore would leave it alone.
+      if (this.#options.overwrite !== 'always') await file.datasync();
       await this.#pool.setAttributes(file.fd, entry, false);
+      // Some file systems tell only now that the bytes did not find room.
+      await file.close();
     } catch (error) {
       // The error that came first matters.
+      await file.close().catch(() => undefined);
       await directory.remove(entry.name).catch(() => undefined);
       throw error;
-    } finally {
-      await file.close();
     }
   }
 }

@@ -265,14 +265,17 @@ export class TaskRunner {
     const { path, attributes } = item.target;
     const descriptor = openSync(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600);
     try {
-      writeAllSync(descriptor, plaintext, 0);
-      applyAttributesToDescriptor(descriptor, attributes);
+      try {
+        writeAllSync(descriptor, plaintext, 0);
+        applyAttributesToDescriptor(descriptor, attributes);
+      } finally {
+        // Some file systems tell only now that the bytes did not find room.
+        closeSync(descriptor);
+      }
     } catch (error) {
       // Half a file must not pass for a whole one.
       removeQuietly(path);
       throw error;
-    } finally {
-      closeSync(descriptor);
     }
   }
 

@@ -1,0 +1,127 @@
+import fs from 'node:fs';
+import * as fsPromises from 'node:fs/promises';
+import { syncBuiltinESMExports } from 'node:module';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import type { Repository } from '../../src/repository/index.ts';
+import type { DirectoryEntry } from '../../src/snapshot/index.ts';
+import { TargetDirectory } from '../../src/uploader/target-directory.ts';
+import { prng } from '../support/golden.ts';
+import { tempDirectory } from '../support/kopia.ts';
+import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
+
+/** What has the right size and time is left alone by the next restore: so nothing may have them whose bytes are not there. */
+const work = tempDirectory('unwritten');
+const at = (name: string): string => join(work, name);
+let repository: Repository;
+let root: DirectoryEntry;
+
+beforeAll(async () => {
+  await createTest(at('repo'), { splitter: 'FIXED-1M' });
+  repository = await openTest(at('repo'));
+  fs.mkdirSync(at('source'));
+  fs.writeFileSync(at('source/large'), prng('large', 3_000_000));
+  fs.writeFileSync(at('source/small'), 'small');
+  for (const name of ['large', 'small']) fs.utimesSync(at(`source/${name}`), 1e9, 1e9);
+  root = (await backUp(repository, at('source'))).rootEntry;
+});
+afterAll(async () => {
+  await repository.close();
+  fs.rmSync(work, { recursive: true, force: true });
+});
+
+/** What is done at each flush of the bytes of an open file while the task runs; it is given the file's path. */
+async function onDatasync(
+  look: (path: string) => void,
+  task: () => Promise<unknown>,
+): Promise<void> {
+  const probe = await fsPromises.open(work, 'r');
+  const prototype = Object.getPrototypeOf(probe) as fsPromises.FileHandle;
+  await probe.close();
+  const descriptor = Object.getOwnPropertyDescriptor(prototype, 'datasync') ?? expect.fail();
+  Object.defineProperty(prototype, 'datasync', {
+    ...descriptor,
+    value: function (this: fsPromises.FileHandle) {
+      look(fs.readlinkSync(`/proc/self/fd/${this.fd}`));
+      return (descriptor.value as () => Promise<void>).call(this);
+    },
+  });
+  try {
+    await task();
+  } finally {
+    Object.defineProperty(prototype, 'datasync', descriptor);
+  }
+}
+
+const noRoom = (): Error =>
+  Object.assign(new Error('ENOSPC: no space left on device, close'), {
+    code: 'ENOSPC',
+    syscall: 'close',
+  });
+
+async function expectNextIsWhole(target: string, missing: string): Promise<void> {
+  expect(fs.readdirSync(target)).not.toContain(missing);
+  expect(await restore(repository, root, target)).toMatchObject({ files: 1, skipped: 1 });
+  for (const name of ['large', 'small']) {
+    expect(fs.readFileSync(join(target, name)).equals(fs.readFileSync(at(`source/${name}`)))).toBe(
+      true,
+    );
+  }
+}
+
+describe('a large file', () => {
+  it.each(['if-different', 'always'] as const)(
+    'has its bytes on disk before its time, unless no restore looks at that (%s)',
+    async (overwrite) => {
+      const synced: [string, boolean][] = [];
+      await onDatasync(
+        (path) => synced.push([path, fs.statSync(path).mtimeMs === 1e12]),
+        () => restore(repository, root, at(overwrite), { overwrite }),
+      );
+      expect(synced).toEqual(overwrite === 'always' ? [] : [[at(`${overwrite}/large`), false]]);
+    },
+  );
+
+  it('whose close fails is taken away', async () => {
+    const target = at('unclosed-large');
+    const spy = vi.spyOn(TargetDirectory.prototype, 'create').mockImplementation(async function (
+      this: TargetDirectory,
+      name,
+    ) {
+      const file = await fsPromises.open(this.pathOf(name), 'wx');
+      const close = file.close.bind(file);
+      file.close = async () => {
+        if (file.fd < 0) return;
+        await close();
+        throw noRoom();
+      };
+      return file;
+    });
+    try {
+      await expect(restore(repository, root, target)).rejects.toMatchObject({
+        code: 'TARGET_FULL',
+      });
+    } finally {
+      spy.mockRestore();
+    }
+    await expectNextIsWhole(target, 'large');
+  });
+});
+
+it('a small file whose close fails is taken away', async () => {
+  const target = at('unclosed-small');
+  const { closeSync } = fs;
+  fs.closeSync = (descriptor) => {
+    const path = fs.readlinkSync(`/proc/self/fd/${descriptor}`);
+    closeSync(descriptor);
+    if (path.endsWith('/small')) throw noRoom();
+  };
+  syncBuiltinESMExports();
+  try {
+    await expect(restore(repository, root, target)).rejects.toMatchObject({ code: 'TARGET_FULL' });
+  } finally {
+    fs.closeSync = closeSync;
+    syncBuiltinESMExports();
+  }
+  await expectNextIsWhole(target, 'small');
+});
