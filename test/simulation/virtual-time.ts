@@ -139,7 +139,13 @@ export class VirtualTime implements Disposable {
       if (isDone()) return true;
       let timer = pop(this.#heap);
       while (timer && !this.#live.delete(timer.id)) timer = pop(this.#heap);
-      if (!timer || timer.atMs > untilMs) return false;
+      if (!timer) return false;
+      if (timer.atMs > untilMs) {
+        // Its time comes in another run.
+        this.#live.set(timer.id, timer);
+        push(this.#heap, timer);
+        return false;
+      }
       this.#nowMs = Math.max(this.#nowMs, timer.atMs);
       timer.run();
     }
