@@ -33,6 +33,8 @@ const REFRESH_AFTER_NS = 15n * 60n * 1_000_000_000n;
 const FLUSHES_MAX = 1;
 /** Index blobs that went away while being read: a compaction raced. Kopia's number of tries. */
 const LOAD_ATTEMPTS_MAX = 10;
+/** Share of the index's memory for what is written while the index is read anew; more goes to scratch files. Our choice. */
+const WRITTEN_MEANWHILE_PARTS = 4;
 
 /**
  * Entries that wait for an index, some 300 bytes each, while one is being written that does not come to its end. Our
@@ -74,7 +76,7 @@ export class ContentManager {
   #session: WriteSession;
   readonly #flushing = new Set<WriteSession>();
   /** For each refresh under way, the indexes that were written meanwhile: its listing may lack them. */
-  readonly #refreshing = new Set<Uint8Array[]>();
+  readonly #refreshing = new Set<CommittedIndex>();
   readonly #blocks: MetadataBlocks;
   /** After a failed put or flush contents that others refer to may be missing: it takes nothing any more. */
   readonly #packs: OpenPacks;
@@ -109,7 +111,8 @@ export class ContentManager {
   /** Reads the index blobs anew: what others have written since. */
   async refresh(): Promise<void> {
     const { storage, codec, indexStore } = this.options;
-    const writtenMeanwhile: Uint8Array[] = [];
+    const memoryBytes = this.options.indexMemoryBytes / WRITTEN_MEANWHILE_PARTS;
+    const writtenMeanwhile = new CommittedIndex(memoryBytes, 0);
     const load = async (): Promise<void> => {
       const age = new Stopwatch(this.options.clock);
       const { blobs, watermarkSeconds } = await indexStore.listActive().catch(asChanging);
@@ -118,7 +121,7 @@ export class ContentManager {
         await forEachIndexBlob(storage, codec, blobs, (body) => {
           loaded.add(body);
         });
-        for (const body of writtenMeanwhile) loaded.add(new IndexBody(memorySource(body)));
+        loaded.takeOver(writtenMeanwhile);
         loaded.settle();
         this.#committed.close();
         this.#committed = loaded;
@@ -137,7 +140,10 @@ export class ContentManager {
         if (!isCode(error, 'INDEX_CHANGING')) throw error;
       },
     });
-    await loading.finally(() => this.#refreshing.delete(writtenMeanwhile));
+    await loading.finally(() => {
+      this.#refreshing.delete(writtenMeanwhile);
+      writtenMeanwhile.close();
+    });
   }
 
   /** Lists the index blobs anew, and reads them when there are others. Returns whether there were. */
@@ -414,7 +420,10 @@ export class ContentManager {
     const { indexStore, indexVersion } = this.options;
     const body = encodeIndex(indexVersion, sortEntries(entries));
     await indexStore.write([body], session.id);
-    for (const written of this.#refreshing) written.push(body);
+    // Copies: whoever merges a body gives its memory back.
+    for (const written of this.#refreshing) {
+      written.add(new IndexBody(memorySource(new Uint8Array(body))));
+    }
     this.#committed.add(new IndexBody(memorySource(body)));
     this.#committed.settle();
     // What others wrote meanwhile is not in it: the next look reads everything.

@@ -75,6 +75,12 @@ export class CommittedIndex {
     if (this.#bodies.length > LOADING_BODIES_MAX) this.settle();
   }
 
+  /** Takes over all bodies of another one, which holds nothing then. */
+  takeOver(other: CommittedIndex): void {
+    // One by one: when a merge fails, each is owned by one of the two.
+    for (let body = other.#bodies.pop(); body; body = other.#bodies.pop()) this.add(body);
+  }
+
   /** Merges small bodies until a look-up has few to search. Those that are long enough stay as they are. */
   settle(): void {
     const bodies = this.#bodies.filter(({ lengthBytes }) => lengthBytes <= this.#bodyBytesMax / 2);

@@ -1,0 +1,59 @@
+import { randomBytes } from 'node:crypto';
+import { expect, it } from 'vitest';
+import { Secret } from '../../src/base/index.ts';
+import { faulty } from '../../src/blob/index.ts';
+import { type ContentId, createFormat, openRepository } from '../../src/repository/index.ts';
+import { contentIdOf } from '../../src/repository/content/content-id.ts';
+import { MemoryStorage } from '../support/memory-storage.ts';
+
+const PASSWORD = new Secret('test password');
+/** So many that their index is a buffer of its own, whose memory is given back when it is merged. */
+const ENTRIES = 20_000;
+
+it.each([1, 12])(
+  'an index that is read anew while %s flushes end knows what they wrote',
+  async (flushes) => {
+    const inner = new MemoryStorage();
+    await createFormat(inner, PASSWORD, {
+      hash: 'BLAKE2B-256-128',
+      encryption: 'AES256-GCM-HMAC-SHA256',
+      splitter: 'DYNAMIC-4M-BUZHASH',
+      version: 3,
+    });
+    const gate = Promise.withResolvers<undefined>();
+    const begun = Promise.withResolvers<undefined>();
+    let isHeld = false;
+    const storage = faulty(inner, async ({ operation, id, when }) => {
+      if (!isHeld || operation !== 'get' || !id.startsWith('xn') || when !== 'before') return;
+      begun.resolve(undefined);
+      await gate.promise;
+    });
+    await using repository = await openRepository({
+      storage,
+      password: PASSWORD,
+      client: { username: 'tester', hostname: 'testhost' },
+      indexMemoryBytes: 4 << 20,
+    });
+    const { contents } = repository;
+    const first = await contents.write(Buffer.from('first'), { prefix: '' });
+    await contents.flush();
+    const known = contents.findOrThrow(first.contentId);
+    isHeld = true;
+    const refreshed = contents.refresh();
+    await begun.promise;
+    const written: ContentId[] = [];
+    for (let flush = 0; flush < flushes; flush++) {
+      for (let i = 0; i < ENTRIES; i++) {
+        const contentId = contentIdOf('', randomBytes(16));
+        if (i === 0) written.push(contentId);
+        contents.session.addEntry({ ...known, contentId });
+      }
+      await contents.flush();
+    }
+    isHeld = false;
+    gate.resolve(undefined);
+    await refreshed;
+    expect(written.filter((id) => !contents.has(id))).toEqual([]);
+    expect(contents.contentCount).toBe(1 + flushes * ENTRIES);
+  },
+);
