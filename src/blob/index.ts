@@ -10,6 +10,7 @@ export {
   BlobNotFoundError,
   type BlobStorage,
   type GetOptions,
+  hasBlob,
   listAll,
   type PutOptions,
   type Retention,

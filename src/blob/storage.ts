@@ -1,6 +1,7 @@
 import {
   CodedError,
   type CodedErrorOptions,
+  isCode,
   type Nanoseconds,
   type RetryOptions,
 } from '../base/index.ts';
@@ -125,6 +126,17 @@ export function assertLength(id: BlobId, lengthBytes: number, lengthMax = Infini
 export async function listAll(storage: BlobStorage, prefix: string): Promise<BlobMetadata[]> {
   const blobs = await Array.fromAsync(storage.listBlobs(prefix));
   return blobs.sort((a, b) => (a.id < b.id ? -1 : 1));
+}
+
+/** Whether a blob is there, asked for by name: a listing may be old. Throws what the storage throws. */
+export async function hasBlob(storage: BlobStorage, id: BlobId): Promise<boolean> {
+  try {
+    await storage.getMetadata(id);
+    return true;
+  } catch (error) {
+    if (isCode(error, 'BLOB_NOT_FOUND')) return false;
+    throw error;
+  }
 }
 
 /** Bytes of pieces that follow one another. */

@@ -6,17 +6,12 @@ import { Secret, systemClock } from '../../src/base/index.ts';
 import { blobId, type BlobStorage, faulty, openStorage } from '../../src/blob/index.ts';
 import { createFormat, FORMAT_BLOB, loadFormat } from '../../src/repository/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { DEFAULT_FORMAT } from '../support/repositories.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 
 const work = tempDirectory('create');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const BLOBCFG_BLOB = blobId('kopia.blobcfg');
-const FORMAT = {
-  hash: 'BLAKE2B-256-128',
-  encryption: 'AES256-GCM-HMAC-SHA256',
-  splitter: 'DYNAMIC-4M-BUZHASH',
-  version: 3,
-} as const;
 const PASSWORDS = [new Secret('first'), new Secret('second')] as const;
 
 const opens = (storage: BlobStorage, password: Secret): Promise<boolean> =>
@@ -68,7 +63,7 @@ describe.each(Object.entries(STORES))('two creators at once in a storage %s', (_
       through: BlobStorage,
       password: Secret,
       wait: () => Promise<void>,
-    ): Promise<void> => createFormat(through, password, FORMAT, undefined, wait);
+    ): Promise<void> => createFormat(through, password, DEFAULT_FORMAT, undefined, wait);
     const results = await Promise.allSettled([
       create(counted, PASSWORDS[0], settle).finally(() => letGo()),
       create(late, PASSWORDS[1], pause).finally(() => latePut()),
@@ -101,7 +96,7 @@ describe.each(Object.entries(STORES))('a creator that is killed in a storage %s'
         if (left <= 0) throw new Error('killed');
       });
       const create = (through: BlobStorage): Promise<void> =>
-        createFormat(through, PASSWORDS[0], FORMAT, undefined, () => Promise.resolve());
+        createFormat(through, PASSWORDS[0], DEFAULT_FORMAT, undefined, () => Promise.resolve());
       await create(dying).catch(() => undefined);
       if (await opens(storage, PASSWORDS[0])) return;
       await expect(create(storage)).rejects.toMatchObject({
@@ -128,7 +123,7 @@ describe('a creator whose first put comes when the other one is long done', () =
       isHeld.resolve(undefined);
       await gate.promise;
     });
-    const format = { ...FORMAT, version };
+    const format = { ...DEFAULT_FORMAT, version };
     const settle = (): Promise<void> => Promise.resolve();
     const second = createFormat(late, PASSWORDS[1], format, undefined, settle);
     second.catch(() => undefined);

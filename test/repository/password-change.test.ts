@@ -15,23 +15,17 @@ import {
 import { deriveFormatKey, SCRYPT, sealFormat } from '../../src/repository/format/keys.ts';
 import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
-import { createTest, PASSWORD } from '../support/repositories.ts';
+import { createTest, PASSWORD, DEFAULT_FORMAT } from '../support/repositories.ts';
 
 const work = tempDirectory('password');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const OLD = new Secret(PASSWORD);
 const NEW = new Secret('the next one');
 const RETENTION = { mode: 'GOVERNANCE', periodNs: 86_400_000_000_000n } as const;
-const FORMAT = {
-  hash: 'BLAKE2B-256-128',
-  encryption: 'AES256-GCM-HMAC-SHA256',
-  splitter: 'DYNAMIC-4M-BUZHASH',
-  version: 3,
-} as const;
 
 async function createLocked(): Promise<MemoryStorage> {
   const storage = new MemoryStorage({ hasObjectLock: true });
-  await createFormat(storage, OLD, FORMAT);
+  await createFormat(storage, OLD, DEFAULT_FORMAT);
   const { uniqueID } = JSON.parse(storage.blobs.get(FORMAT_BLOB)?.bytes.toString() ?? '') as {
     uniqueID: string;
   };
@@ -44,7 +38,7 @@ async function createLocked(): Promise<MemoryStorage> {
 
 async function createOpen(): Promise<MemoryStorage> {
   const storage = new MemoryStorage();
-  await createFormat(storage, OLD, FORMAT);
+  await createFormat(storage, OLD, DEFAULT_FORMAT);
   return storage;
 }
 

@@ -14,16 +14,11 @@ import {
   SCRYPT,
   sealFormat,
 } from '../../src/repository/format/keys.ts';
+import { DEFAULT_FORMAT } from '../support/repositories.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 import { expect } from 'vitest';
 
 export const HOUR_NS = 3_600_000_000_000n;
-const FORMAT = {
-  hash: 'BLAKE2B-256-128',
-  encryption: 'AES256-GCM-HMAC-SHA256',
-  splitter: 'DYNAMIC-4M-BUZHASH',
-  version: 3,
-} as const;
 const PASSWORDS = ['a', 'b', 'c', 'd', 'e'] as const;
 export type Password = (typeof PASSWORDS)[number];
 /** From one password to another. */
@@ -51,7 +46,7 @@ export async function create(
 /** All keys are derived here, so that nothing later takes its time. */
 async function make(options: StoreOptions): Promise<MemoryStorage> {
   const storage = new MemoryStorage(options);
-  await createFormat(storage, new Secret('a'), FORMAT, undefined, () => Promise.resolve());
+  await createFormat(storage, new Secret('a'), DEFAULT_FORMAT, undefined, () => Promise.resolve());
   if ('hasObjectLock' in options) {
     const config = '{"retentionMode":"GOVERNANCE","retentionPeriod":86400000000000}';
     const key = await keyOf(storage, 'a');

@@ -16,14 +16,8 @@ import {
 } from '../../src/repository/index.ts';
 import { prng } from './golden.ts';
 import { MemoryStorage } from './memory-storage.ts';
-import { CLIENT, PASSWORD } from './repositories.ts';
+import { CLIENT, PASSWORD, DEFAULT_FORMAT } from './repositories.ts';
 
-const FORMAT = {
-  hash: 'BLAKE2B-256-128',
-  encryption: 'AES256-GCM-HMAC-SHA256',
-  splitter: 'DYNAMIC-4M-BUZHASH',
-  version: 3,
-} as const;
 const DAY_NS = 24n * HOUR_NS;
 
 /** A repository in memory, and what is stored in it. */
@@ -37,7 +31,7 @@ export interface Victim {
 export async function makeVictim(): Promise<Victim> {
   const clock = new OffsetClock(systemClock, -40n * DAY_NS);
   const storage = new MemoryStorage({ clock });
-  await createFormat(storage, new Secret(PASSWORD), FORMAT);
+  await createFormat(storage, new Secret(PASSWORD), DEFAULT_FORMAT);
   const contents = new Map<ContentId, Buffer>();
   for (let epoch = 0; epoch < 5; epoch++) {
     await using repository = await open({ storage, clock });

@@ -22,12 +22,12 @@ import { createInProcessPool, createThreadPool } from '../../src/workers/index.t
 
 export const PASSWORD = 'test password';
 export const CLIENT = { username: 'tester', hostname: 'testhost' };
-const DEFAULT_FORMAT: NewFormat = {
+export const DEFAULT_FORMAT = {
   hash: 'BLAKE2B-256-128',
   encryption: 'AES256-GCM-HMAC-SHA256',
   splitter: 'DYNAMIC-4M-BUZHASH',
   version: 3,
-};
+} as const satisfies NewFormat;
 
 export interface OpenTestOptions {
   clock?: Clock;

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, messageOf, retryOf, type Secret } from '../../base/index.ts';
-import type { BlobId, BlobStorage, PutOptions } from '../../blob/index.ts';
+import { type BlobStorage, hasBlob, type PutOptions } from '../../blob/index.ts';
 import { raced, takeTurn, type Turn } from './change-turn.ts';
 import {
   BLOBCFG_BLOB,
@@ -126,7 +126,8 @@ async function putFormatBlobs(
   const blobcfg = format.blobcfg && sealFormat(newKey, uniqueId, format.blobcfg);
   // Kopia refuses a blobcfg under another password, and takes a missing one as "no object lock".
   if (blobcfg && !retention) await storage.deleteBlob(BLOBCFG_BLOB);
-  if (!(await isThere(storage, turn.id))) throw changedByOther();
+  // Somebody who took this run for killed has deleted its copy.
+  if (!(await hasBlob(storage, turn.id))) throw changedByOther();
   await storage.putBlob(FORMAT_BLOB, [repository], options);
   if (!(await isStored(storage, FORMAT_BLOB, repository))) throw changedByOther();
   if (blobcfg) {
@@ -134,17 +135,6 @@ async function putFormatBlobs(
     if (!(await isStored(storage, BLOBCFG_BLOB, blobcfg))) throw changedByOther();
   }
   if (!(await isStored(storage, FORMAT_BLOB, repository))) throw changedByOther();
-}
-
-/** Whether the run's copy is still there: somebody who took it for killed has deleted it. */
-async function isThere(storage: BlobStorage, id: BlobId): Promise<boolean> {
-  try {
-    await storage.getMetadata(id);
-    return true;
-  } catch (error) {
-    if (isCode(error, 'BLOB_NOT_FOUND')) return false;
-    throw error;
-  }
 }
 
 const changedByOther = (): CodedError =>

@@ -7,7 +7,7 @@ import {
   randomBytes,
   type Secret,
 } from '../../base/index.ts';
-import type { BlobId, BlobStorage } from '../../blob/index.ts';
+import { type BlobId, type BlobStorage, hasBlob } from '../../blob/index.ts';
 import { hashBytesOf, splitterSpec } from '../../codec/index.ts';
 import {
   BLOBCFG_BLOB,
@@ -78,7 +78,7 @@ export async function createFormat(
   const repository = serializeFormatBlob(outer);
   // Once more right before the first put: deriving the key takes a while.
   for (const id of [FORMAT_BLOB, BLOBCFG_BLOB]) {
-    if (await isThere(storage, id)) throw createdByOther(storage);
+    if (await hasBlob(storage, id)) throw createdByOther(storage);
   }
   await putNew(storage, BLOBCFG_BLOB, blobcfg);
   // Some services take the condition and do not keep it, so it is tried on what is there now.
@@ -101,19 +101,9 @@ export async function createFormat(
  * may be opened without one, or get a new one by a change of its password. Throws `REPOSITORY_EXISTS`.
  */
 async function giveWay(storage: BlobStorage): Promise<void> {
-  if (!(await isThere(storage, FORMAT_BLOB))) return;
+  if (!(await hasBlob(storage, FORMAT_BLOB))) return;
   await storage.deleteBlob(BLOBCFG_BLOB);
   throw createdByOther(storage);
-}
-
-async function isThere(storage: BlobStorage, id: BlobId): Promise<boolean> {
-  try {
-    await storage.getMetadata(id);
-    return true;
-  } catch (error) {
-    if (isCode(error, 'BLOB_NOT_FOUND')) return false;
-    throw error;
-  }
 }
 
 /** Puts a blob that must not be there yet, as far as the storage can say so. */
@@ -123,7 +113,7 @@ async function putNew(storage: BlobStorage, id: BlobId, bytes: Uint8Array): Prom
   } catch (error) {
     if (isCode(error, 'BLOB_EXISTS')) throw createdByOther(storage);
     if (!isCode(error, 'UNSUPPORTED_PUT')) throw error;
-    if (await isThere(storage, id)) throw createdByOther(storage);
+    if (await hasBlob(storage, id)) throw createdByOther(storage);
     await storage.putBlob(id, [bytes]);
   }
 }
