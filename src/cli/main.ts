@@ -1,5 +1,6 @@
 import { endProcess } from '../base/index.ts';
 import { ExitCode } from './exit.ts';
+import { leaveDespiteOutput } from './leave.ts';
 import { finishOutput, guardOutput } from './output.ts';
 import { runCommandLine } from './run.ts';
 
@@ -7,6 +8,7 @@ import { runCommandLine } from './run.ts';
 const END_GRACE_MS = 5000;
 
 guardOutput();
+leaveDespiteOutput();
 let code = await runCommandLine(process.argv.slice(2));
 const problem = await finishOutput();
 if (problem !== undefined) {
