@@ -1,3 +1,5 @@
+import { nameOfCode, withErrorNames } from './system-errors.ts';
+
 /** Whether trying again later can help. Set by whoever knows: the provider adapter, the parser. */
 export type Retry = 'never' | 'backoff';
 
@@ -26,14 +28,20 @@ export class CodedError extends Error {
 }
 
 export function isCode(error: unknown, ...codes: string[]): error is CodedError {
-  return (
-    typeof error === 'object' &&
-    error !== null &&
-    'code' in error &&
-    typeof error.code === 'string' &&
-    codes.includes(error.code)
-  );
+  const code = codeOf(error);
+  return code !== undefined && codes.includes(code);
 }
+
+/** The code of whatever was thrown: ours or the system's, by name where Node knows only its number. */
+export function codeOf(error: unknown): string | undefined {
+  const hasCode = typeof error === 'object' && error !== null && 'code' in error;
+  return hasCode && typeof error.code === 'string'
+    ? nameOfCode(error.code, errnoOf(error))
+    : undefined;
+}
+
+const errnoOf = (error: object): number | undefined =>
+  'errno' in error && typeof error.errno === 'number' ? error.errno : undefined;
 
 export type CanceledBy = 'user' | 'shutdown' | 'timeout';
 
@@ -53,15 +61,13 @@ export const isCanceled = (error: unknown): boolean =>
 
 /** A Node system error (`ENOENT` and the like), or undefined. */
 export function systemCode(error: unknown): string | undefined {
-  if (error instanceof Error && 'syscall' in error && 'code' in error) {
-    return typeof error.code === 'string' ? error.code : undefined;
-  }
-  return undefined;
+  return error instanceof Error && 'syscall' in error ? codeOf(error) : undefined;
 }
 
-/** The message of anything that was thrown, in one line. */
+/** The message of anything that was thrown, in one line, and with a name where Node knows only the number of a system error. */
 export function messageOf(error: unknown): string {
-  const text = error instanceof Error ? error.message : String(error);
+  const text =
+    error instanceof Error ? withErrorNames(error.message, errnoOf(error)) : String(error);
   return text.replaceAll(/\s*\n\s*/g, ' ');
 }
 

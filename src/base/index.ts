@@ -10,6 +10,7 @@ export {
   type CanceledBy,
   CodedError,
   type CodedErrorOptions,
+  codeOf,
   isCanceled,
   isCode,
   messageOf,

@@ -3,6 +3,7 @@ import { futimesSync, utimesSync } from 'node:fs';
 import { getSystemErrorName } from 'node:util';
 import type { Nanoseconds } from './clock.ts';
 import { SECOND_NS } from './clock.ts';
+import { nameOfCode } from './system-errors.ts';
 
 /** The libc calls that Node lacks, through koffi (prebuilt). Each has a fallback, except for holes and syncfs. */
 export interface Posix {
@@ -61,7 +62,7 @@ function loadPosix(): Posix {
 }
 
 function systemError(syscall: string, errno: number): Error & { code: string } {
-  const code = getSystemErrorName(-errno);
+  const code = nameOfCode(getSystemErrorName(-errno));
   return Object.assign(new Error(`${code}: ${syscall} failed`), { syscall, errno, code });
 }
 

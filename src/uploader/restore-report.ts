@@ -1,4 +1,4 @@
-import { CodedError, isCode, type Logger, messageOf } from '../base/index.ts';
+import { CodedError, codeOf, isCode, type Logger, messageOf } from '../base/index.ts';
 
 export type Overwrite = 'if-different' | 'always' | 'never';
 
@@ -77,10 +77,8 @@ const systemCodes: Record<string, string> = {
   EROFS: 'TARGET_UNUSABLE',
 };
 
-function codeFor(error: unknown): string {
-  const code = error instanceof Error && 'code' in error ? String(error.code) : '';
-  return systemCodes[code] ?? 'RESTORE_INCOMPLETE';
-}
+const codeFor = (error: unknown): string =>
+  systemCodes[codeOf(error) ?? ''] ?? 'RESTORE_INCOMPLETE';
 
 /** Messages of system errors hold the path through /proc, which means nothing to a person. */
 const describe = (error: unknown): string =>

@@ -10,7 +10,7 @@ import {
   readSync,
   unlinkSync,
 } from 'node:fs';
-import { giveBack, joinPath, messageOf, posix, writeAllSync } from '../base/index.ts';
+import { codeOf, giveBack, joinPath, messageOf, posix, writeAllSync } from '../base/index.ts';
 import {
   applyAttributesToDescriptor,
   applyAttributesToPinned,
@@ -78,11 +78,8 @@ type BytePath = string | Uint8Array;
 const fsPath = (path: BytePath): string | Buffer =>
   typeof path === 'string' ? path : Buffer.from(path);
 
-function codeOf(error: unknown): string {
-  if (error instanceof Error && 'code' in error && typeof error.code === 'string')
-    return error.code;
-  return 'UNKNOWN';
-}
+/** As messages carry it. */
+const toldCode = (error: unknown): string => codeOf(error) ?? 'UNKNOWN';
 
 /** What a thread does, one task at a time and synchronously. The in-process pool runs the same. */
 export class TaskRunner {
@@ -184,7 +181,7 @@ export class TaskRunner {
         closeSync(descriptor);
       }
     } catch (error) {
-      const failure = { code: codeOf(error), message: messageOf(error) };
+      const failure = { code: toldCode(error), message: messageOf(error) };
       return { offset, length: 0, hash, grew: false, error: failure };
     }
   }
@@ -229,7 +226,7 @@ export class TaskRunner {
       same = compareWithStream(listing, stream, hash.length);
     } catch (error) {
       // The caller reads it again, and says what is wrong with it.
-      if (codeOf(error) === 'UNKNOWN') throw error;
+      if (codeOf(error) === undefined) throw error;
     }
     return same ? { listing: onlyDirectories(listing), same } : { listing };
   }
@@ -240,7 +237,7 @@ export class TaskRunner {
       try {
         this.#openOne(item);
       } catch (error) {
-        failures.push({ index, code: codeOf(error), message: messageOf(error) });
+        failures.push({ index, code: toldCode(error), message: messageOf(error) });
       }
     });
     return failures;
@@ -358,7 +355,7 @@ function lookAtAll(path: BytePath, names: readonly (string | Uint8Array)[]): Dir
         targets.push([i, readlinkSync(fsPath(full), { encoding: 'buffer' })]);
       }
     } catch (error) {
-      failures.push([i, codeOf(error), messageOf(error)]);
+      failures.push([i, toldCode(error), messageOf(error)]);
     }
   });
   return { names, stats, targets, failures };

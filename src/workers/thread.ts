@@ -1,5 +1,5 @@
 import { parentPort } from 'node:worker_threads';
-import { assert, messageOf } from '../base/index.ts';
+import { assert, codeOf, messageOf } from '../base/index.ts';
 import type { Reply, Request } from './protocol.ts';
 import { TaskRunner } from './tasks.ts';
 
@@ -16,8 +16,7 @@ function run(request: Extract<Request, { kind: 'task' }>): Reply {
   try {
     return { kind: 'done', id, result: runner.perform(task, parameters) };
   } catch (error) {
-    const code =
-      error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
+    const code = codeOf(error) ?? '';
     const stack = error instanceof Error ? (error.stack ?? '') : '';
     return { kind: 'failed', id, error: { code, message: messageOf(error), stack } };
   }

@@ -1,0 +1,45 @@
+import { spawnSync } from 'node:child_process';
+
+const CLI = new URL('../../src/cli/main.ts', import.meta.url).pathname;
+
+/** Whether system calls of a process can be made to fail. */
+export const canInject =
+  spawnSync('strace', ['-qq', '-e', 'trace=none', 'true'], { stdio: 'ignore' }).status === 0;
+if (!canInject && process.env.REQUIRE_PEERS === '1')
+  throw new Error('no strace, or no right to it');
+
+export interface Injected {
+  /** Undefined when it did not end in time. */
+  readonly status: number | undefined;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+export interface InjectOptions {
+  /** As strace takes it: `fsync:error=EDQUOT`. */
+  readonly inject: string;
+  /** Only calls that are about these files. */
+  readonly paths?: readonly string[];
+  readonly environment: NodeJS.ProcessEnv;
+  /** Where stdout and stderr go; else they are returned. */
+  readonly output?: number;
+  readonly timeoutMs?: number;
+}
+
+/** Runs one command line with system calls that fail. */
+export function runInjected(parameters: readonly string[], options: InjectOptions): Injected {
+  const { inject, paths = [], environment, output = 'pipe', timeoutMs = 60_000 } = options;
+  const [call = ''] = inject.split(':');
+  const only = paths.flatMap((path) => ['-P', path]);
+  const strace = ['-f', '-qq', '-o', '/dev/null', '-e', `trace=${call}`, '-e', `inject=${inject}`];
+  // When its time is over the whole group is ended: what strace follows would live on.
+  const limit = ['-s', 'KILL', String(timeoutMs / 1000)];
+  const node = [process.execPath, '--disable-warning=ExperimentalWarning', CLI, ...parameters];
+  const { status, signal, stdout, stderr } = spawnSync(
+    'timeout',
+    [...limit, 'strace', ...strace, ...only, ...node],
+    { env: environment, encoding: 'utf8', stdio: ['ignore', output, output] },
+  );
+  const isOver = signal !== null || status === 124 || status === 137;
+  return { status: isOver ? undefined : (status ?? undefined), stdout, stderr };
+}
