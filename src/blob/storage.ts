@@ -66,6 +66,19 @@ export interface PutOptions {
   signal?: AbortSignal | undefined;
 }
 
+export interface UnfinishedPutsOptions extends SignalOptions {
+  /** Only what was written last before this time of the storage's own clock. */
+  readonly beforeNs: Nanoseconds;
+  /** Only count. */
+  readonly dryRun: boolean;
+}
+
+/** What puts that never ended left in a storage. */
+export interface UnfinishedPuts {
+  readonly count: number;
+  readonly lengthBytes: number;
+}
+
 /**
  * Named bytes in storage. What every implementation promises (the suite in test/contract holds them to it):
  * - `putBlob` is atomic: others see the old bytes or the new, never a part. It overwrites.
@@ -89,6 +102,11 @@ export interface BlobStorage extends AsyncDisposable {
   listBlobs(prefix: string, options?: ListOptions): AsyncIterable<BlobMetadata>;
   /** Puts the end of a blob's retention off. Storages without object lock throw `UNSUPPORTED_PUT`. */
   extendRetention(id: BlobId, retention: Retention, options?: SignalOptions): Promise<void>;
+  /**
+   * Removes what killed puts left behind, of whichever program. `beforeNs` lies far enough back that none of them still runs.
+   * Only storages where such puts leave anything have it; undefined where a wrapper finds none below it.
+   */
+  removeUnfinishedPuts?(options: UnfinishedPutsOptions): Promise<UnfinishedPuts | undefined>;
   close(): Promise<void>;
 }
 

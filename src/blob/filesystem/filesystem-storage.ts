@@ -22,6 +22,8 @@ import {
   type GetOptions,
   invalidRange,
   type PutOptions,
+  type UnfinishedPuts,
+  type UnfinishedPutsOptions,
 } from '../storage.ts';
 import {
   formatShards,
@@ -31,6 +33,7 @@ import {
   SHARDS_FILE,
   SHARDS_MISSING,
 } from './sharding.ts';
+import { removeUnfinishedPuts } from './unfinished-puts.ts';
 
 const SUFFIX = '.f';
 /** Kopia's modes (repo/blob/filesystem/filesystem_options.go): the bytes are encrypted, the names are not. */
@@ -300,6 +303,14 @@ class FilesystemStorage implements BlobStorage {
 
   extendRetention(): Promise<never> {
     return Promise.reject(noObjectLock());
+  }
+
+  async removeUnfinishedPuts(options: UnfinishedPutsOptions): Promise<UnfinishedPuts> {
+    try {
+      return await removeUnfinishedPuts(this.#root, options);
+    } catch (error) {
+      throw mapError(error, this.#root);
+    }
   }
 
   async *listBlobs(

@@ -7,6 +7,8 @@ import type {
   PutOptions,
   Retention,
   SignalOptions,
+  UnfinishedPuts,
+  UnfinishedPutsOptions,
 } from '../storage.ts';
 
 /** Passes every call on. Wrappers extend it and change what they are about. */
@@ -47,6 +49,10 @@ export abstract class ForwardingStorage implements BlobStorage {
 
   extendRetention(id: BlobId, retention: Retention, options?: SignalOptions): Promise<void> {
     return this.inner.extendRetention(id, retention, options);
+  }
+
+  async removeUnfinishedPuts(options: UnfinishedPutsOptions): Promise<UnfinishedPuts | undefined> {
+    return this.inner.removeUnfinishedPuts?.(options);
   }
 
   close(): Promise<void> {

@@ -20,6 +20,10 @@ class ReadOnlyStorage extends ForwardingStorage {
     return Promise.reject(this.#refusal());
   }
 
+  override removeUnfinishedPuts(): Promise<never> {
+    return Promise.reject(this.#refusal());
+  }
+
   #refusal(): CodedError {
     return new CodedError('STORAGE_READ_ONLY', `${this.displayName} was opened read-only`);
   }

@@ -8,6 +8,8 @@ import type {
   PutOptions,
   Retention,
   SignalOptions,
+  UnfinishedPuts,
+  UnfinishedPutsOptions,
 } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
@@ -88,6 +90,12 @@ class RetryingStorage extends ForwardingStorage {
     options: SignalOptions = {},
   ): Promise<void> {
     return this.#retry(options.signal, () => super.extendRetention(id, retention, options));
+  }
+
+  override removeUnfinishedPuts(
+    options: UnfinishedPutsOptions,
+  ): Promise<UnfinishedPuts | undefined> {
+    return this.#retry(options.signal, () => super.removeUnfinishedPuts(options));
   }
 
   /**

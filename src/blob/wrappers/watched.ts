@@ -6,6 +6,8 @@ import type {
   PutOptions,
   Retention,
   SignalOptions,
+  UnfinishedPuts,
+  UnfinishedPutsOptions,
 } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 
@@ -61,6 +63,12 @@ class ActiveStorage extends ForwardingStorage implements WatchedStorage {
     options?: SignalOptions,
   ): Promise<void> {
     return this.#watch(super.extendRetention(id, retention, options));
+  }
+
+  override removeUnfinishedPuts(
+    options: UnfinishedPutsOptions,
+  ): Promise<UnfinishedPuts | undefined> {
+    return this.#watch(super.removeUnfinishedPuts(options));
   }
 
   async #watch<T>(request: Promise<T>): Promise<T> {

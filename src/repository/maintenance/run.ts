@@ -41,6 +41,7 @@ import {
   type TaskRun,
 } from './schedule.ts';
 import type { TaskContext, TaskStats } from './task.ts';
+import { cleanUpUnfinishedPuts } from './unfinished-puts.ts';
 
 export type MaintenanceMode = 'auto' | 'quick' | 'full';
 
@@ -286,6 +287,9 @@ class Cycle {
       );
     }
     await this.#run('cleanup-logs', (context) => cleanupLogs(context, this.#parameters));
+    // Not in the schedule: Kopia has no such task.
+    const unfinished = await cleanUpUnfinishedPuts(this.#context);
+    if (unfinished) this.reports.push({ task: 'cleanup-unfinished-puts', stats: unfinished });
   }
 
   /** Not in the schedule: Kopia has no such task. */
