@@ -29,11 +29,14 @@ storageContract('with a cache', async () =>
   }),
 );
 
+const TOTAL = 'total-on-disk';
+const inBlocks = (bytes: number): number => Math.ceil(bytes / 4096) * 4096;
+/** What the entries take of the disk. */
 const sizeOf = (directory: string): number =>
   fs
     .readdirSync(directory, { withFileTypes: true })
-    .filter((entry) => entry.isFile() && entry.name !== 'total')
-    .reduce((sum, { name }) => sum + fs.statSync(join(directory, name)).size, 0);
+    .filter((entry) => entry.isFile() && entry.name !== TOTAL)
+    .reduce((sum, { name }) => sum + inBlocks(fs.statSync(join(directory, name)).size), 0);
 
 describe('the cache on disk', () => {
   let inner: MeteredStorage;
@@ -80,6 +83,50 @@ describe('the cache on disk', () => {
     expect(kept.length).toBeGreaterThan(5);
   });
 
+  it('counts what small entries take of the disk, not their lengths', async () => {
+    const bytesMax = 100 * 4096;
+    await inner.putBlob(METADATA, [bytes]);
+    const storage = await open(bytesMax);
+    for (let offset = 0; offset < 300; offset++) {
+      await storage.getBlob(METADATA, { offset, lengthBytes: 100 });
+      if (offset % 5 === 0) await storage.close();
+    }
+    await storage.close();
+    const names = fs.readdirSync(directory).filter((name) => name.startsWith('q'));
+    expect(names.length).toBeGreaterThan(50);
+    const blocks = names.map((name) => fs.statSync(join(directory, name)).blocks * 512);
+    expect(blocks.reduce((a, b) => a + b)).toBeLessThanOrEqual(bytesMax);
+    expect(Number(fs.readFileSync(join(directory, TOTAL), 'utf8'))).toBe(sizeOf(directory));
+  });
+
+  it('forgets many deleted blobs at once, in their turn or at the end', async () => {
+    const others = Array.from({ length: 100 }, (_, i) => blobId(`q${String(i).padStart(32, '0')}`));
+    for (const id of [METADATA, INDEX, ...others]) await inner.putBlob(id, [bytes]);
+    const storage = await open(64 << 20);
+    for (const id of [METADATA, INDEX, ...others]) {
+      await storage.getBlob(id, { offset: 1, lengthBytes: 10 });
+      await storage.close();
+    }
+    for (const id of others) await storage.deleteBlob(id);
+    for (const id of others) {
+      const gone = storage.getBlob(id, { offset: 1, lengthBytes: 10 });
+      await expect(gone).rejects.toMatchObject({ code: 'BLOB_NOT_FOUND' });
+    }
+    // Their entries are not looked for one by one.
+    expect(fs.readdirSync(directory)).toHaveLength(103);
+    await storage.close();
+    const left = (): string[] => fs.readdirSync(directory).filter((name) => name !== TOTAL);
+    expect(left()).toEqual([`${METADATA}.1.10`, `${INDEX}.1.10`].sort());
+    await storage.deleteBlob(METADATA);
+    for (let i = 0; i < 999; i++) await storage.deleteBlob(blobId(`q${i}`));
+    expect(left()).toEqual([`${INDEX}.1.10`]);
+    // The name may come back.
+    await inner.putBlob(METADATA, [bytes]);
+    await storage.getBlob(METADATA);
+    await storage.close();
+    expect(left()).toHaveLength(2);
+  });
+
   it('a blob too long for it passes it by', async () => {
     await inner.putBlob(METADATA, [prng('long', 20_000)]);
     const storage = await open(100_000);
@@ -113,13 +160,13 @@ describe('the cache on disk', () => {
     const lock = join(directory, 'lock');
     fs.mkdirSync(lock);
     fs.utimesSync(lock, 1, 1);
-    fs.writeFileSync(join(directory, 'total'), 'nonsense');
+    fs.writeFileSync(join(directory, TOTAL), 'nonsense');
     for (let i = 0; i < 2; i++) {
       await storage.getBlob(METADATA);
       await storage.close();
     }
     expect(fs.readdirSync(directory).some((name) => name.startsWith('q'))).toBe(true);
-    expect(Number(fs.readFileSync(join(directory, 'total'), 'utf8'))).toBe(sizeOf(directory));
+    expect(Number(fs.readFileSync(join(directory, TOTAL), 'utf8'))).toBe(sizeOf(directory));
   });
 
   it('what is deleted is forgotten, and a disk that refuses is no failure', async () => {
@@ -184,8 +231,8 @@ describe('the cache on disk', () => {
 function tolerantSize(directory: string): number {
   let sum = 0;
   for (const name of fs.readdirSync(directory)) {
-    if (name === 'total' || name === 'lock') continue;
-    sum += fs.statSync(join(directory, name), { throwIfNoEntry: false })?.size ?? 0;
+    if (name === TOTAL || name === 'lock') continue;
+    sum += inBlocks(fs.statSync(join(directory, name), { throwIfNoEntry: false })?.size ?? 0);
   }
   return sum;
 }

@@ -7,6 +7,7 @@ import {
   type Limiter,
   type Logger,
   makeDirectories,
+  mapLimited,
   messageOf,
   randomHex,
   refusalOf,
@@ -20,7 +21,7 @@ import { ForwardingStorage } from './forwarding.ts';
 export interface CacheOptions {
   /** Of this storage alone; made when it is missing. */
   readonly directory: string;
-  /** All files of the cache together never exceed this, whoever shares it. */
+  /** All files of the cache together never take more of the disk than this, whoever shares it. */
   readonly bytesMax: number;
   readonly logger: Logger;
 }
@@ -33,7 +34,14 @@ const LEFT_AFTER_EVICTION = 0.8;
 /** A range or blob above this share would push everything else out. */
 const ENTRY_SHARE_MAX = 0.1;
 const LOCK = 'lock';
-const TOTAL = 'total';
+/** An earlier version kept another number under the name of `total`: lengths, not what the disk takes. */
+const TOTAL = 'total-on-disk';
+/** What files are made of on disk: ext4, XFS and most others; what takes less room is counted as this all the same. */
+const BLOCK_BYTES = 4096;
+/** Entries looked at side by side when they are counted. */
+const LOOKS_MAX = 16;
+/** Blobs that were deleted and whose entries are still there; at so many the directory is read once for all of them. */
+const FORGOTTEN_MAX = 1000;
 /** A process that died holding the lock holds it no longer than this. */
 const LOCK_STALE_MS = 10_000;
 const MODE = 0o600;
@@ -64,6 +72,8 @@ class CachedStorage extends ForwardingStorage {
   readonly #options: CacheOptions;
   /** One at a time: the lock is between processes. */
   readonly #writes: Limiter = createLimiter(1);
+  /** Deleted by this process: their entries are not looked at, and removed many at once. */
+  readonly #forgotten = new Set<BlobId>();
   #hasWarned = false;
 
   constructor(inner: BlobStorage, options: CacheOptions) {
@@ -72,7 +82,7 @@ class CachedStorage extends ForwardingStorage {
   }
 
   override async getBlob(id: BlobId, options: GetOptions = {}): Promise<Uint8Array> {
-    if (!CACHEABLE.test(id)) return super.getBlob(id, options);
+    if (!CACHEABLE.test(id) || this.#forgotten.has(id)) return super.getBlob(id, options);
     const { offset = 0, lengthBytes, into, fresh = false } = options;
     const path = join(this.#options.directory, `${id}.${offset}.${lengthBytes ?? 'all'}`);
     const found = fresh ? undefined : await this.#read(path);
@@ -82,7 +92,7 @@ class CachedStorage extends ForwardingStorage {
       return into.subarray(0, found.length);
     }
     const bytes = await super.getBlob(id, options);
-    this.#keep(path, bytes);
+    if (!this.#forgotten.has(id)) this.#keep(path, bytes);
     return bytes;
   }
 
@@ -90,10 +100,25 @@ class CachedStorage extends ForwardingStorage {
     await super.deleteBlob(...parameters);
     const [id] = parameters;
     if (!CACHEABLE.test(id)) return;
-    // What cannot be removed is of a blob that nobody asks for any more.
-    const names = await this.#names().catch(() => []);
-    for (const name of names) {
-      if (name.startsWith(`${id}.`)) await this.#remove(name).catch(() => undefined);
+    this.#forgotten.add(id);
+    if (this.#forgotten.size >= FORGOTTEN_MAX) await this.#removeForgotten(FORGOTTEN_MAX);
+  }
+
+  /** Once so many wait for it: reading the directory for each of them would take maintenance hours. */
+  #removeForgotten(atLeast: number): Promise<void> {
+    return this.#writes.run(async () => {
+      if (this.#forgotten.size < atLeast) return;
+      const forgotten = [...this.#forgotten];
+      // What cannot be removed is of a blob that nobody asks for any more.
+      await this.#removeAllOf(new Set(forgotten)).catch(() => undefined);
+      for (const id of forgotten) this.#forgotten.delete(id);
+    });
+  }
+
+  async #removeAllOf(blobs: ReadonlySet<string>): Promise<void> {
+    for await (const { name } of await fs.opendir(this.#options.directory)) {
+      const [id = ''] = name.split('.', 1);
+      if (blobs.has(id)) await this.#remove(name).catch(() => undefined);
     }
   }
 
@@ -116,7 +141,9 @@ class CachedStorage extends ForwardingStorage {
   }
 
   #keep(path: string, bytes: Uint8Array): void {
-    const isTooLong = bytes.length + DIGEST_BYTES > this.#options.bytesMax * ENTRY_SHARE_MAX;
+    const { bytesMax } = this.#options;
+    const isTooLong =
+      bytes.length + DIGEST_BYTES > bytesMax * ENTRY_SHARE_MAX || onDisk(bytes) > bytesMax;
     if (isTooLong || this.#writes.pending >= WAITING_MAX) return;
     // The caller may use the memory again.
     const copy = Uint8Array.from(bytes);
@@ -125,7 +152,7 @@ class CachedStorage extends ForwardingStorage {
 
   async #write(path: string, bytes: Uint8Array): Promise<void> {
     const { bytesMax, logger } = this.#options;
-    const entryBytes = bytes.length + DIGEST_BYTES;
+    const entryBytes = onDisk(bytes);
     // Whoever finds the lock taken goes without: it is only a cache.
     if (!(await this.#lock())) return;
     const temporary = `${path}.tmp.${randomHex(8)}`;
@@ -172,12 +199,11 @@ class CachedStorage extends ForwardingStorage {
   /** Counts what is there and removes the longest unused until there is room. Returns what is left, in bytes. */
   async #evict(bytesMax: number, entryBytes: number): Promise<number> {
     const { directory } = this.#options;
-    const entries = await Promise.all(
-      (await this.#names()).map(async (name) => {
-        const stat = await fs.stat(join(directory, name)).catch(() => undefined);
-        return { name, bytes: stat?.size ?? 0, usedMs: stat?.mtimeMs ?? 0 };
-      }),
-    );
+    const names = await this.#names();
+    const entries = await mapLimited(names, LOOKS_MAX, async (name) => {
+      const stat = await fs.stat(join(directory, name)).catch(() => undefined);
+      return { name, bytes: inBlocks(stat?.size ?? 0), usedMs: stat?.mtimeMs ?? 0 };
+    });
     let total = entries.reduce((sum, { bytes }) => sum + bytes, 0);
     if (total + entryBytes <= bytesMax) return total;
     for (const { name, bytes } of entries.toSorted((a, b) => a.usedMs - b.usedMs)) {
@@ -194,6 +220,7 @@ class CachedStorage extends ForwardingStorage {
   }
 
   override async close(): Promise<void> {
+    await this.#removeForgotten(1);
     await this.#writes.onIdle();
     await super.close();
   }
@@ -202,5 +229,11 @@ class CachedStorage extends ForwardingStorage {
     return fs.rm(join(this.#options.directory, name), { force: true });
   }
 }
+
+const inBlocks = (lengthBytes: number): number =>
+  Math.ceil(lengthBytes / BLOCK_BYTES) * BLOCK_BYTES;
+
+/** Of an entry with these bytes. */
+const onDisk = (bytes: Uint8Array): number => inBlocks(bytes.length + DIGEST_BYTES);
 
 const digestOf = (bytes: Uint8Array): Buffer => createHash('sha256').update(bytes).digest();
