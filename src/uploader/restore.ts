@@ -1,6 +1,6 @@
 import * as fs from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-import { CodedError, messageOf, Semaphore, systemCode } from '../base/index.ts';
+import { CodedError, messageOf, Semaphore, shareOfDescriptors, systemCode } from '../base/index.ts';
 import type { CodecPool } from '../codec/index.ts';
 import {
   listPieces,
@@ -21,6 +21,12 @@ const OUTSTANDING_MAX = 4096;
 /** Files of several contents open at once. */
 const OPEN_FILES_MAX = 64;
 const DIRECTORIES_MAX = 8;
+/** Shares of the descriptors that this process may have: files, entries that are held on to, directories on the way down. */
+const OPEN_FILES_SHARE = 1 / 8;
+const PINS_SHARE = 1 / 8;
+const HELD_DIRECTORIES_SHARE = 1 / 4;
+/** Deeper trees than this one give the descriptors of the directories above back meanwhile. Our choice. */
+const HELD_DIRECTORIES_MAX = 4096;
 /** Files of one content up to this are made by a thread in one go. */
 const WHOLE_FILE_BYTES_MAX = 8 << 20;
 
@@ -51,7 +57,9 @@ class TreeRestore {
   readonly #writer: RestoreWriter;
   readonly #outstanding = new Semaphore(OUTSTANDING_MAX);
   readonly #pieces: PieceWriter;
-  readonly #openFiles = new Semaphore(OPEN_FILES_MAX);
+  readonly #openFiles = new Semaphore(shareOfDescriptors(OPEN_FILES_SHARE, OPEN_FILES_MAX));
+  readonly #pins = new Semaphore(shareOfDescriptors(PINS_SHARE, OUTSTANDING_MAX));
+  readonly #heldDirectoriesMax = shareOfDescriptors(HELD_DIRECTORIES_SHARE, HELD_DIRECTORIES_MAX);
   readonly #directories = new Semaphore(DIRECTORIES_MAX);
 
   constructor(repository: Repository, options: RestoreOptions, report: RestoreReport) {
@@ -125,11 +133,12 @@ class TreeRestore {
     })();
   }
 
-  /** Restores what is in a directory, then its attributes. */
+  /** Restores what is in a directory, then its attributes; between the two it can still be searched. */
   async #fill(
     directory: TargetDirectory,
     self: DirectoryEntry,
     batches: AsyncIterable<readonly DirectoryEntry[]>,
+    beforeAttributes?: () => Promise<void>,
   ): Promise<void> {
     // None of it rejects: failures are reported. Only what is not done yet is held.
     const work = new Set<Promise<void>>();
@@ -140,6 +149,7 @@ class TreeRestore {
     }
     this.#writer.flush();
     await Promise.all(work);
+    await beforeAttributes?.();
     if (!this.#options.signal.aborted) await this.#finishDirectory(directory, self);
   }
 
@@ -170,14 +180,16 @@ class TreeRestore {
     for (const child of entries) {
       if (child.type !== 'd') continue;
       // Beside the others while there is room, else in this very line of descent.
-      const beside = this.#directories.tryAcquire();
-      const done = this.#descend(directory, child);
-      if (!beside) await done;
-      else {
-        track(done, () => {
+      if (this.#directories.tryAcquire()) {
+        track(this.#descend(directory, child), () => {
           this.#directories.release();
         });
+        continue;
       }
+      await this.#descend(directory, child, async () => {
+        this.#writer.flush();
+        await Promise.all(work);
+      });
     }
   }
 
@@ -190,7 +202,12 @@ class TreeRestore {
     }
   }
 
-  async #descend(parent: TargetDirectory, entry: DirectoryEntry): Promise<void> {
+  /** With `settle`, which ends all other work in the parent, that one need not stay open. */
+  async #descend(
+    parent: TargetDirectory,
+    entry: DirectoryEntry,
+    settle?: () => Promise<void>,
+  ): Promise<void> {
     const shown = join(parent.shown, entry.name);
     if (this.#options.signal.aborted) return;
     try {
@@ -198,7 +215,13 @@ class TreeRestore {
       const entries = await this.#readDirectory(entry.objectId);
       const directory = await parent.enter(entry.name);
       try {
-        await this.#fill(directory, entry, entries);
+        let reopen: (() => Promise<void>) | undefined;
+        if (settle && directory.openCount > this.#heldDirectoriesMax) {
+          await settle();
+          await parent.park();
+          reopen = () => parent.unpark(directory);
+        }
+        await this.#fill(directory, entry, entries, reopen);
       } finally {
         directory.close();
       }
@@ -327,14 +350,19 @@ class TreeRestore {
     entry: DirectoryEntry,
     isExpected: (pinned: Pinned) => boolean,
   ): Promise<boolean> {
-    return directory.pin(entry.name, async (pinned) => {
-      if (!pinned || !isExpected(pinned)) return false;
-      if (hasAttributes(pinned, entry)) return true;
-      // A second name may be anywhere: such a file is replaced rather than changed.
-      if (!pinned.isSingle) return false;
-      await this.#pool.setAttributes(pinned.descriptor, entry, pinned.type === 's');
-      return true;
-    });
+    await this.#pins.acquire();
+    try {
+      return await directory.pin(entry.name, async (pinned) => {
+        if (!pinned || !isExpected(pinned)) return false;
+        if (hasAttributes(pinned, entry)) return true;
+        // A second name may be anywhere: such a file is replaced rather than changed.
+        if (!pinned.isSingle) return false;
+        await this.#pool.setAttributes(pinned.descriptor, entry, pinned.type === 's');
+        return true;
+      });
+    } finally {
+      this.#pins.release();
+    }
   }
 
   async #restoreLarge(

@@ -13,6 +13,7 @@ const O_PATH = 0o10000000;
 const openPath = promisify(open);
 const closeDescriptor = promisify(close);
 const makeDirectory = promisify(mkdir);
+const statDescriptor = promisify(fstat);
 
 /** What is at a name right now, held by a descriptor: whatever the name leads to later, it stays this. */
 export interface Pinned {
@@ -29,14 +30,18 @@ export interface Pinned {
  * that no link can lead a restore astray, also not one that appears meanwhile. One instance has one owner, who closes it.
  */
 export class TargetDirectory {
-  readonly descriptor: number;
+  #descriptor: number | undefined;
+  #identity: Identity | undefined;
+  readonly #count: OpenCount;
   /** For messages. */
   readonly shown: string;
   /** Made by this restore, or found empty: nothing can be in the way. */
   readonly isNew: boolean;
 
-  private constructor(descriptor: number, shown: string, isNew: boolean) {
-    this.descriptor = descriptor;
+  private constructor(descriptor: number, count: OpenCount, shown: string, isNew: boolean) {
+    this.#descriptor = descriptor;
+    this.#count = count;
+    count.open++;
     this.shown = shown;
     this.isNew = isNew;
   }
@@ -46,7 +51,8 @@ export class TargetDirectory {
     try {
       await makeDirectories(target);
       const descriptor = await openPath(target, O_RDONLY | O_DIRECTORY);
-      return new TargetDirectory(descriptor, target, await isEmpty(descriptor));
+      const isNew = await isEmpty(descriptor);
+      return new TargetDirectory(descriptor, { open: 0 }, target, isNew);
     } catch (cause) {
       const text = `cannot restore to ${target}: ${refusalOf(cause)}`;
       throw new CodedError('TARGET_UNUSABLE', text, { cause });
@@ -69,7 +75,40 @@ export class TargetDirectory {
       isNew = false;
     }
     const descriptor = await openPath(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
-    return new TargetDirectory(descriptor, join(this.shown, name), isNew);
+    return new TargetDirectory(descriptor, this.#count, join(this.shown, name), isNew);
+  }
+
+  /** Throws `TARGET_CHANGED` when it could not be opened again. */
+  get descriptor(): number {
+    if (this.#descriptor === undefined) throw wasMoved();
+    return this.#descriptor;
+  }
+
+  /** Directories of this target that are open now. */
+  get openCount(): number {
+    return this.#count.open;
+  }
+
+  /** Gives its descriptor back while only a directory below is worked on: trees are deeper than a process may have files open. */
+  async park(): Promise<void> {
+    this.#identity = await identityOf(this.descriptor);
+    this.close();
+  }
+
+  /**
+   * Opens it again, as what is above a directory that was entered from here. Whoever moved that one meanwhile leads nowhere:
+   * it is this very directory or none. Throws `TARGET_CHANGED`.
+   */
+  async unpark(below: TargetDirectory): Promise<void> {
+    const descriptor = await openPath(below.pathOf('..'), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    const found = await identityOf(descriptor);
+    const { device, inode, bornNs } = this.#identity ?? {};
+    if (found.device !== device || found.inode !== inode || found.bornNs !== bornNs) {
+      closeSync(descriptor);
+      throw wasMoved();
+    }
+    this.#descriptor = descriptor;
+    this.#count.open++;
   }
 
   /** An empty file that was not there before. */
@@ -114,9 +153,31 @@ export class TargetDirectory {
 
   /** Closing a directory never waits for a disk. */
   close(): void {
-    closeSync(this.descriptor);
+    if (this.#descriptor === undefined) return;
+    closeSync(this.#descriptor);
+    this.#descriptor = undefined;
+    this.#count.open--;
   }
 }
+
+interface OpenCount {
+  open: number;
+}
+
+/** An inode's number is given to the next file once it is free; its birth tells them apart where the file system knows it. */
+interface Identity {
+  readonly device: bigint;
+  readonly inode: bigint;
+  readonly bornNs: bigint;
+}
+
+async function identityOf(descriptor: number): Promise<Identity> {
+  const stat = await statDescriptor(descriptor, { bigint: true });
+  return { device: stat.dev, inode: stat.ino, bornNs: stat.birthtimeNs };
+}
+
+const wasMoved = (): CodedError =>
+  new CodedError('TARGET_CHANGED', 'another process moved a directory while it was restored');
 
 /** One entry tells enough: a directory may have millions. */
 async function isEmpty(descriptor: number): Promise<boolean> {

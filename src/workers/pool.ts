@@ -1,5 +1,5 @@
 import { Worker } from 'node:worker_threads';
-import { assert, CodedError, messageOf } from '../base/index.ts';
+import { assert, CodedError, messageOf, shareOfDescriptors } from '../base/index.ts';
 import {
   type Arena,
   type CodecKeys,
@@ -36,6 +36,8 @@ import { type TaskName, TaskRunner } from './tasks.ts';
 const TASKS_PER_THREAD = 2;
 /** Threads that died are replaced this many times in all. Our choice: more means a bug, not bad luck. */
 const REPLACEMENTS_MAX = 3;
+/** Threads for each descriptor that this process may have: one takes 4 for its event loop, and 1 for what it reads. */
+const THREADS_SHARE = 1 / 48;
 /** A thread that is asked to stop ends its task first; the longest take seconds. */
 const STOP_MS_MAX = 10_000;
 /** What a thread may take to end once it is told to end at once. One that is blocked in the kernel never does. */
@@ -155,11 +157,11 @@ class InProcessPool extends TaskPool {
 }
 
 /**
- * Pools of so many worker threads, at most {@link THREADS_MAX}. They end with `close`, and never keep the process alive. The threads
+ * Pools of so many worker threads, at most {@link THREADS_MAX}, and fewer where few files may be open. They end with `close`, and never keep the process alive. The threads
  * of the first pool start at once, so that they are up when its keys are known.
  */
 export function createThreadPool(wanted: number, entry: URL = THREAD_ENTRY): CodecPoolFactory {
-  const threads = Math.min(wanted, THREADS_MAX);
+  const threads = Math.min(wanted, shareOfDescriptors(THREADS_SHARE, THREADS_MAX));
   const start = (): StartedWorker => startWorker(entry);
   const started = Array.from({ length: threads }, start);
   return (keys, arena) =>

@@ -10,6 +10,7 @@ import {
   nothingWritten,
   randomHex,
   refusalOf,
+  shareOfDescriptors,
   systemCode,
 } from '../../base/index.ts';
 import {
@@ -41,6 +42,8 @@ const FILE_MODE = 0o600;
 const DIRECTORY_MODE = 0o700;
 /** Our choice: above this, a disk gains nothing and file handles run out. */
 const REQUESTS_MAX = 32;
+/** Of the files that this process may have open. */
+const REQUESTS_SHARE = 1 / 8;
 /** How file systems without hard links say so. */
 const NO_LINKS = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK'];
 
@@ -209,7 +212,7 @@ class FilesystemStorage implements BlobStorage {
   readonly #witness: string;
   /** Directories whose names in those above them are on disk, or are being brought there. */
   readonly #durable = new Map<string, Promise<void>>();
-  readonly #requests: Limiter = createLimiter(REQUESTS_MAX);
+  readonly #requests: Limiter = createLimiter(shareOfDescriptors(REQUESTS_SHARE, REQUESTS_MAX));
 
   constructor(root: string, { shards, witness }: LoadedShards) {
     this.#root = root;
