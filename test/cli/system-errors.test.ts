@@ -40,6 +40,14 @@ describe.skipIf(!canInject)('errors that libuv has no name for', () => {
     expect(fs.readdirSync(at('out'))).toEqual([]);
   });
 
+  it('a quota that turns out to be full when a restore is flushed has its name too', () => {
+    const { status, stderr } = run(['snapshot', 'restore', id, at('unflushed')], {
+      inject: 'syncfs:error=EDQUOT',
+    });
+    expect(status).toBe(1);
+    expect(stderr).toContain('not all of it reached the disk (EDQUOT: syncfs failed)');
+  });
+
   it('a file handle that went stale is tried again', () => {
     const blobs = fs.readdirSync(at('repo'), { recursive: true, withFileTypes: true });
     const paths = blobs.filter((b) => b.isFile()).map((b) => join(b.parentPath, b.name));

@@ -157,6 +157,8 @@ describe('a disk that does not take what was written', () => {
   it.each([
     ['EIO', 'RESTORE_INCOMPLETE'],
     ['ENOSPC', 'TARGET_FULL'],
+    // A full quota, as Node tells it.
+    ['Unknown system error -122', 'TARGET_FULL'],
   ])('fails the restore at its end (%s)', async (code, expected) => {
     const error = Object.assign(new Error(`${code}: syncfs failed`), { code, syscall: 'syncfs' });
     await expect(
