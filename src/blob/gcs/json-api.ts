@@ -1,0 +1,206 @@
+import { randomUUID } from 'node:crypto';
+import { type Agent, type IncomingMessage, request as httpRequest } from 'node:http';
+import { request as httpsRequest } from 'node:https';
+import { pipeline } from 'node:stream/promises';
+import type { Storage } from '@google-cloud/storage';
+import { asError, redactAndCut } from '../../base/index.ts';
+import { describeFailure } from '../http/failures.ts';
+import type { Transfer } from '../http/remote-storage.ts';
+import { bodyOf } from '../http/transfer.ts';
+import { totalLength } from '../storage.ts';
+
+/** A page of a listing has 1,000 objects of some KiB at most. Our choice. */
+const ANSWER_BYTES_MAX = 16 << 20;
+const ERROR_BYTES_MAX = 64 << 10;
+
+export interface GcsRequest {
+  readonly method: 'GET' | 'POST' | 'DELETE';
+  /** Below the endpoint. */
+  readonly path: string;
+  readonly query?: Readonly<Record<string, string>>;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly body?: { readonly contentType: string; readonly pieces: readonly Uint8Array[] };
+}
+
+/** An answer that is no success. */
+export class GcsError extends Error {
+  readonly status: number;
+  readonly body: string;
+  readonly retryAfter: string | undefined;
+
+  constructor({ statusCode = 0, statusMessage = '', headers }: IncomingMessage, body: string) {
+    super(messageIn(body) ?? `${statusMessage} ${body}`);
+    this.status = statusCode;
+    this.body = body;
+    this.retryAfter = headers['retry-after'];
+  }
+}
+
+export interface GcsApiOptions {
+  /** Knows the endpoint and the credentials. Its own requests take no signal, so that none of them could be ended. */
+  readonly storage: Storage;
+  readonly agents: { readonly httpAgent: Agent; readonly httpsAgent: Agent };
+  readonly displayName: string;
+}
+
+/**
+ * Requests of the JSON API. The transfer's signal ends the request and its connection: what was given up sends nothing more.
+ * Throws {@link GcsError}, and what the connection says.
+ */
+export class GcsApi {
+  readonly #storage: Storage;
+  readonly #agents: GcsApiOptions['agents'];
+  readonly #displayName: string;
+
+  constructor({ storage, agents, displayName }: GcsApiOptions) {
+    this.#storage = storage;
+    this.#agents = agents;
+    this.#displayName = displayName;
+  }
+
+  /** The text of a successful answer; bounded. */
+  async text(request: GcsRequest, transfer: Transfer): Promise<string> {
+    const answer = await this.open(request, transfer);
+    const text = await readText(answer, ANSWER_BYTES_MAX, transfer);
+    if (text !== undefined) return text;
+    throw new Error(`the answer has more than ${ANSWER_BYTES_MAX} bytes`);
+  }
+
+  /** A successful answer, whose body is to be read to its end or destroyed. */
+  async open(request: GcsRequest, transfer: Transfer): Promise<IncomingMessage> {
+    const url = new URL(this.#storage.apiEndpoint + request.path);
+    for (const [name, value] of Object.entries(request.query ?? {})) {
+      url.searchParams.set(name, value);
+    }
+    const authorization = await this.#authorize(url, transfer.signal);
+    const answer = await this.#send(url, request, authorization, transfer);
+    transfer.progress();
+    const { statusCode = 0 } = answer;
+    if (statusCode >= 200 && statusCode < 300) return answer;
+    throw new GcsError(answer, (await readText(answer, ERROR_BYTES_MAX, transfer)) ?? '');
+  }
+
+  #send(
+    url: URL,
+    { method, body, headers }: GcsRequest,
+    authorization: Readonly<Record<string, string>>,
+    { signal, progress }: Transfer,
+  ): Promise<IncomingMessage> {
+    const isTls = url.protocol === 'https:';
+    return new Promise((resolve, reject) => {
+      const sent = (isTls ? httpsRequest : httpRequest)(url, {
+        method,
+        agent: isTls ? this.#agents.httpsAgent : this.#agents.httpAgent,
+        headers: {
+          ...headers,
+          ...authorization,
+          // With a length the service knows of a body that was cut.
+          ...(body && {
+            'content-type': body.contentType,
+            'content-length': totalLength(body.pieces),
+          }),
+        },
+      });
+      const stop = (): void => void sent.destroy(asError(signal.reason));
+      signal.addEventListener('abort', stop, { once: true });
+      sent.on('close', () => signal.removeEventListener('abort', stop));
+      sent.on('error', reject);
+      sent.on('response', (answer) => {
+        // An answer may come before the body was sent, and then nobody wants the rest.
+        answer.on('end', () => {
+          if (!sent.writableFinished) sent.destroy();
+        });
+        resolve(answer);
+      });
+      if (body) pipeline(bodyOf(body.pieces, progress), sent).catch(reject);
+      else sent.end();
+    });
+  }
+
+  /** Credentials of the request. The library shares one question for a token among all who wait, and takes no signal. */
+  async #authorize(url: URL, signal: AbortSignal): Promise<Record<string, string>> {
+    const { authClient, customEndpoint, useAuthWithCustomEndpoint } = this.#storage;
+    if (customEndpoint && useAuthWithCustomEndpoint !== true) return {};
+    signal.throwIfAborted();
+    const asked = authClient.getRequestHeaders(url.href);
+    asked.catch(() => undefined);
+    const aborted = Promise.withResolvers<never>();
+    const stop = (): void => aborted.reject(asError(signal.reason));
+    signal.addEventListener('abort', stop, { once: true });
+    try {
+      return Object.fromEntries(await Promise.race([asked, aborted.promise]));
+    } catch (error) {
+      signal.throwIfAborted();
+      throw describeFailure({
+        storage: this.#displayName,
+        operation: 'getting a token for requests',
+        status: statusOf(error),
+        code: '',
+        cause: error,
+      });
+    } finally {
+      signal.removeEventListener('abort', stop);
+    }
+  }
+
+  close(): void {
+    this.#agents.httpAgent.destroy();
+    this.#agents.httpsAgent.destroy();
+  }
+}
+
+/** The body of an upload in one request: what describes the object, then its bytes. */
+export function uploadBody(
+  metadata: Readonly<Record<string, string>>,
+  contentType: string,
+  data: readonly Uint8Array[],
+): NonNullable<GcsRequest['body']> {
+  const boundary = randomUUID();
+  const head = [
+    `--${boundary}`,
+    'content-type: application/json; charset=UTF-8',
+    '',
+    JSON.stringify(metadata),
+    `--${boundary}`,
+    `content-type: ${contentType}`,
+    '',
+    '',
+  ].join('\r\n');
+  return {
+    contentType: `multipart/related; boundary=${boundary}`,
+    pieces: [Buffer.from(head), ...data, Buffer.from(`\r\n--${boundary}--\r\n`)],
+  };
+}
+
+/** Undefined when it is longer. */
+async function readText(
+  answer: IncomingMessage,
+  bytesMax: number,
+  { progress }: Transfer,
+): Promise<string | undefined> {
+  const pieces: Buffer[] = [];
+  let bytes = 0;
+  for await (const piece of answer as AsyncIterable<Buffer>) {
+    progress();
+    bytes += piece.length;
+    if (bytes > bytesMax) return undefined;
+    pieces.push(piece);
+  }
+  return Buffer.concat(pieces).toString('utf8');
+}
+
+/** What the service's JSON says, if it is its JSON. */
+function messageIn(body: string): string | undefined {
+  try {
+    const { error } = JSON.parse(body) as { error?: { message?: unknown } };
+    return typeof error?.message === 'string' ? redactAndCut(error.message) : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Of what the library for credentials throws. */
+function statusOf(error: unknown): number | undefined {
+  const { status } = error as { status?: unknown };
+  return typeof status === 'number' ? status : undefined;
+}

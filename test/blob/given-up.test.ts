@@ -1,0 +1,94 @@
+import { createServer, type IncomingMessage } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, it } from 'vitest';
+import { CanceledError } from '../../src/base/index.ts';
+import { blobId, type BlobStorage, openStorage } from '../../src/blob/index.ts';
+import { STUB_BUCKET, STUB_KINDS, STUB_PREFIX, type StubKind } from '../support/stub-store.ts';
+
+/** Requests that are given up must end for real: a put that arrives later would bring back what was deleted meanwhile. */
+const ID = blobId('p1');
+/** More than the buffers of both ends of a connection on loopback hold. */
+const LARGE = 32 << 20;
+
+interface SilentServer extends AsyncDisposable {
+  readonly storage: BlobStorage;
+  /** Reads what comes; resolves with whether the whole request came before its connection ended. */
+  readonly rest: () => Promise<boolean>;
+  readonly closed: Promise<void>;
+}
+
+/** Takes connections, answers nothing, and reads bodies only when it is told to. */
+async function startSilent(kind: StubKind, stallMs: number): Promise<SilentServer> {
+  let request: IncomingMessage | undefined;
+  const closed = Promise.withResolvers<undefined>();
+  const server = createServer((incoming) => {
+    request = incoming;
+    incoming.on('error', () => undefined);
+    incoming.socket.once('close', () => closed.resolve(undefined));
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const endpoint = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const parameters = new URLSearchParams({ endpoint, ...(kind === 'azblob' && { account: 'a' }) });
+  const storage = await openStorage(
+    `${kind}://${STUB_BUCKET}/${STUB_PREFIX}?${parameters.toString()}`,
+    {
+      stallMs,
+      environment: {
+        AWS_ACCESS_KEY_ID: 'AKIDEXAMPLE',
+        AWS_SECRET_ACCESS_KEY: 'secret',
+        AZURE_STORAGE_KEY: 'c2VjcmV0',
+      },
+    },
+  );
+  return {
+    storage,
+    closed: closed.promise,
+    async rest() {
+      request?.resume();
+      await closed.promise;
+      return request?.complete === true;
+    },
+    [Symbol.asyncDispose]: async () => {
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+}
+
+const late = (): Promise<string> => sleep(3000, 'the connection is still open', { ref: false });
+
+describe.each(STUB_KINDS)('%s', (kind) => {
+  it('a put that stalls half-way never arrives, also when the service goes on reading', async () => {
+    await using server = await startSilent(kind, 300);
+    await expect(server.storage.putBlob(ID, [Buffer.alloc(LARGE)])).rejects.toMatchObject({
+      code: 'STORAGE_STALLED',
+      retry: 'backoff',
+    });
+    expect(await Promise.race([server.rest(), late()])).toBe(false);
+  });
+
+  it('a put whose caller gives up never arrives', async () => {
+    await using server = await startSilent(kind, 60_000);
+    const controller = new AbortController();
+    const put = server.storage.putBlob(ID, [Buffer.alloc(LARGE)], { signal: controller.signal });
+    setTimeout(() => controller.abort(new CanceledError('user')), 200);
+    await expect(put).rejects.toMatchObject({ code: 'CANCELED' });
+    expect(await Promise.race([server.rest(), late()])).toBe(false);
+  });
+
+  it.each<[string, (storage: BlobStorage) => Promise<unknown>]>([
+    ['put without an answer', (storage) => storage.putBlob(ID, [Buffer.of(1)])],
+    ['get', (storage) => storage.getBlob(ID, { offset: 0, lengthBytes: 10 })],
+    ['metadata', (storage) => storage.getMetadata(ID)],
+    ['list', (storage) => Array.fromAsync(storage.listBlobs('', { pageRetries: ONCE }))],
+    ['delete', (storage) => storage.deleteBlob(ID)],
+  ])('a %s that was given up keeps no connection', async (_what, operation) => {
+    await using server = await startSilent(kind, 300);
+    await expect(operation(server.storage)).rejects.toMatchObject({ code: 'STORAGE_STALLED' });
+    const ended = server.closed.then(() => 'closed');
+    expect(await Promise.race([ended, late()])).toBe('closed');
+  });
+});
+
+const ONCE = { budgetOf: () => ({ attemptsMax: 1, delayMsMax: 0 }), firstDelayMs: 0 };
