@@ -20,6 +20,10 @@ export interface ApiServerOptions {
 
 const BODY_BYTES_MAX = 8 << 20;
 const BOOKMARK_MS = 30_000;
+/** What a watch may have waiting for its reader, besides what it began with. Our choice: thousands of objects. */
+const WATCH_BYTES_MAX = 8 << 20;
+/** The longest that a timer knows. */
+const TIMER_MS_MAX = 2 ** 31 - 1;
 /** Ends the first part of a watch that begins with what is there (KEP-3157). */
 const INITIAL_EVENTS_END = { 'k8s.io/initial-events-end': 'true' };
 
@@ -218,8 +222,11 @@ export class ApiServer implements AsyncDisposable {
   ): void {
     const since = url.searchParams.get('resourceVersion');
     const table = isTableWanted(request);
+    let bytesMax = Infinity;
     const write = (type: string, object: object): void => {
       response.write(`${JSON.stringify({ type, object })}\n`);
+      // As the real one does: a watch that is not read ends, and its reader goes on from the last version that it saw.
+      if (response.writableLength > bytesMax) response.destroy();
     };
     const bookmark = (annotations?: object): void => {
       const metadata = { resourceVersion: String(this.store.version), annotations };
@@ -245,16 +252,30 @@ export class ApiServer implements AsyncDisposable {
     if (!response.headersSent) response.writeHead(200, { 'content-type': 'application/json' });
     response.flushHeaders();
     if (url.searchParams.get('sendInitialEvents') === 'true') bookmark(INITIAL_EVENTS_END);
+    bytesMax = response.writableLength + WATCH_BYTES_MAX;
     this.#streams.add(response);
     const timer = setInterval(() => {
       bookmark();
     }, BOOKMARK_MS);
-    const seconds = Number(url.searchParams.get('timeoutSeconds') ?? 0);
-    const end = seconds > 0 ? setTimeout(() => response.end(), seconds * 1000) : undefined;
-    response.on('close', () => {
+    const quiet = (): void => {
       clearInterval(timer);
-      clearTimeout(end);
       stop();
+    };
+    const seconds = Number(url.searchParams.get('timeoutSeconds') ?? 0);
+    const ending =
+      seconds > 0
+        ? setTimeout(
+            () => {
+              // It closes when all is read, which may be never: nothing is written after its end.
+              quiet();
+              response.end();
+            },
+            Math.min(seconds * 1000, TIMER_MS_MAX),
+          )
+        : undefined;
+    response.on('close', () => {
+      clearTimeout(ending);
+      quiet();
       this.#streams.delete(response);
     });
   }

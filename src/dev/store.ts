@@ -184,6 +184,10 @@ export class Store {
       for (const object of this.list(resource, selection)) onEvent('ADDED', object);
     } else {
       const [oldest] = this.#history;
+      // Of another server, or no version at all: whoever asks lists again.
+      if (!(since <= this.#version)) {
+        throw new ApiError(410, 'Expired', `unknown resource version: ${since}`);
+      }
       if (oldest && oldest.version > since + 1 && this.#history.length >= HISTORY_MAX) {
         throw new ApiError(410, 'Expired', `too old resource version: ${since}`);
       }

@@ -64,9 +64,6 @@ const errorSchema = z.looseObject({
   }),
 });
 
-/** Of the answer to a question for a token. Our choice: the services answer within a second. */
-const TOKEN_TIMEOUT_MS = 30_000;
-
 /** Opens a bucket; no request is made. Credentials: the location's file, else Google's default chain. */
 export function openGcsStorage(location: GcsLocation, settings: TransferSettings): BlobStorage {
   const { endpoint, credentialsFile, displayName } = location;
@@ -74,19 +71,18 @@ export function openGcsStorage(location: GcsLocation, settings: TransferSettings
     const text = 'gs:// locations take their authorities from NODE_EXTRA_CA_CERTS, not from caFile';
     throw new CodedError('BAD_LOCATION', text);
   }
-  const storage = new Storage({
-    // All requests wait for one token: a question that hangs would stop them for good.
-    clientOptions: { transporterOptions: { timeout: TOKEN_TIMEOUT_MS } },
-    ...(credentialsFile !== undefined && { keyFilename: credentialsFile }),
-    ...(endpoint !== undefined && {
-      apiEndpoint: endpoint,
-      // An emulator asks for none; an endpoint of one's own (Private Service Connect) does.
-      useAuthWithCustomEndpoint: credentialsFile !== undefined,
-      projectId: 'unused',
-    }),
-  });
+  const connect = (): Storage =>
+    new Storage({
+      ...(credentialsFile !== undefined && { keyFilename: credentialsFile }),
+      ...(endpoint !== undefined && {
+        apiEndpoint: endpoint,
+        // An emulator asks for none; an endpoint of one's own (Private Service Connect) does.
+        useAuthWithCustomEndpoint: credentialsFile !== undefined,
+        projectId: 'unused',
+      }),
+    });
   const agents = createAgents({}, CONNECTIONS, settings.environment);
-  return new GcsStorage(location, settings, new GcsApi({ storage, agents, displayName }));
+  return new GcsStorage(location, settings, new GcsApi({ connect, agents, displayName }));
 }
 
 class GcsStorage extends RemoteStorage {

@@ -38,7 +38,7 @@ export class GcsError extends Error {
 
 export interface GcsApiOptions {
   /** Knows the endpoint and the credentials. Its own requests take no signal, so that none of them could be ended. */
-  readonly storage: Storage;
+  readonly connect: () => Storage;
   readonly agents: { readonly httpAgent: Agent; readonly httpsAgent: Agent };
   readonly displayName: string;
 }
@@ -48,12 +48,14 @@ export interface GcsApiOptions {
  * Throws {@link GcsError}, and what the connection says.
  */
 export class GcsApi {
-  readonly #storage: Storage;
+  readonly #connect: () => Storage;
+  #storage: Storage;
   readonly #agents: GcsApiOptions['agents'];
   readonly #displayName: string;
 
-  constructor({ storage, agents, displayName }: GcsApiOptions) {
-    this.#storage = storage;
+  constructor({ connect, agents, displayName }: GcsApiOptions) {
+    this.#connect = connect;
+    this.#storage = connect();
     this.#agents = agents;
     this.#displayName = displayName;
   }
@@ -117,15 +119,19 @@ export class GcsApi {
     });
   }
 
-  /** Credentials of the request. The library shares one question for a token among all who wait, and takes no signal. */
+  /** The header that vouches for the request. */
   async #authorize(url: URL, signal: AbortSignal): Promise<Record<string, string>> {
-    const { authClient, customEndpoint, useAuthWithCustomEndpoint } = this.#storage;
-    if (customEndpoint && useAuthWithCustomEndpoint !== true) return {};
+    const storage = this.#storage;
+    if (storage.customEndpoint && storage.useAuthWithCustomEndpoint !== true) return {};
     signal.throwIfAborted();
-    const asked = authClient.getRequestHeaders(url.href);
+    const asked = storage.authClient.getRequestHeaders(url.href);
     asked.catch(() => undefined);
     const aborted = Promise.withResolvers<never>();
-    const stop = (): void => aborted.reject(asError(signal.reason));
+    const stop = (): void => {
+      // All who want a token wait for one question, which has no end of its own: the next request asks anew.
+      if (this.#storage === storage) this.#storage = this.#connect();
+      aborted.reject(asError(signal.reason));
+    };
     signal.addEventListener('abort', stop, { once: true });
     try {
       return Object.fromEntries(await Promise.race([asked, aborted.promise]));
