@@ -2,7 +2,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { isCode, type Logger, messageOf } from '../../base/index.ts';
 import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
-import type { KubeClient, ListOptions, ObjectRef } from '../client/client.ts';
+import type { KubeClient, ListOptions, ObjectRef, WatchEvent } from '../client/client.ts';
+import { withOwnSignal } from './own-signal.ts';
 
 export interface CacheOptions<T extends KubeObject> {
   readonly client: KubeClient;
@@ -24,6 +25,8 @@ const BACKOFF_FIRST_MS = 250;
 const BACKOFF_MAX_MS = 8000;
 /** A watch that lived for this long was no failure, even if it broke. */
 const LIVED_MS = 5000;
+/** A watch that ended before this and brought nothing was no watch. client-go: tools/cache/reflector.go, "very short watch". */
+const SHORT_MS = 1000;
 
 export const keyOf = ({ namespace, name }: ObjectRef): string =>
   namespace === undefined ? name : `${namespace}/${name}`;
@@ -149,34 +152,50 @@ export class Cache<T extends KubeObject> {
     this.#synced.resolve(undefined);
   }
 
-  async #watch(signal: AbortSignal): Promise<void> {
-    const { client, resource, scope } = this.#options;
-    const silence = new AbortController();
-    let lastMs = performance.now();
-    const timer = setInterval(() => {
-      if (performance.now() - lastMs > SILENCE_MS) silence.abort(new Error('the watch was silent'));
-    }, SILENCE_MS / 10);
-    timer.unref();
-    try {
-      const events = client.watch(resource, {
-        ...scope,
-        signal: AbortSignal.any([signal, silence.signal]),
-        resourceVersion: this.#resourceVersion,
-        timeoutSeconds: Math.round(WATCH_SECONDS * (1 + Math.random())),
-        onActivity: () => {
+  #watch(signal: AbortSignal): Promise<void> {
+    return withOwnSignal(signal, async (own) => {
+      const startMs = performance.now();
+      let lastMs = startMs;
+      let isEmpty = true;
+      const timer = setInterval(() => {
+        if (performance.now() - lastMs > SILENCE_MS) own.abort(new Error('the watch was silent'));
+      }, SILENCE_MS / 10);
+      timer.unref();
+      try {
+        const events = this.#open(own.signal, () => {
           lastMs = performance.now();
           this.#heard();
-        },
-      });
-      for await (const event of events) {
-        this.#resourceVersion = event.object.metadata.resourceVersion;
-        if (event.type === 'BOOKMARK') continue;
-        if (event.type === 'DELETED') this.#remove(event.object);
-        else this.#set(this.#kept(event.object));
+        });
+        for await (const event of events) {
+          isEmpty = false;
+          this.#see(event);
+        }
+      } finally {
+        clearInterval(timer);
       }
-    } finally {
-      clearInterval(timer);
-    }
+      // Behind some proxies each watch ends at once: asking again without a pause would be thousands of requests.
+      if (isEmpty && performance.now() - startMs < SHORT_MS) {
+        throw new Error('the watch ended at once');
+      }
+    });
+  }
+
+  #open(signal: AbortSignal, onActivity: () => void): AsyncIterable<WatchEvent<T>> {
+    const { client, resource, scope } = this.#options;
+    return client.watch(resource, {
+      ...scope,
+      signal,
+      resourceVersion: this.#resourceVersion,
+      timeoutSeconds: Math.round(WATCH_SECONDS * (1 + Math.random())),
+      onActivity,
+    });
+  }
+
+  #see(event: WatchEvent<T>): void {
+    this.#resourceVersion = event.object.metadata.resourceVersion;
+    if (event.type === 'BOOKMARK') return;
+    if (event.type === 'DELETED') this.#remove(event.object);
+    else this.#set(this.#kept(event.object));
   }
 
   #kept(object: T): T {

@@ -3,6 +3,7 @@ import { CodedError, isCode, retryOf } from '../../base/index.ts';
 import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
 import type { KubeClient, ObjectRef } from '../client/client.ts';
+import { withOwnSignal } from './own-signal.ts';
 
 export interface WaitOptions {
   readonly timeoutMs: number;
@@ -10,45 +11,59 @@ export interface WaitOptions {
 }
 
 const PAUSE_MS = 500;
+/** The longest that a timer knows. */
+const TIMER_MS_MAX = 2 ** 31 - 1;
 
 /**
  * Waits until the object is as `look` wants it: what it returns, once that is not undefined. It is called with the
  * object as it is now and at every change, with undefined while there is none; what it throws ends the wait.
  * Throws `WAIT_TIMEOUT`, and what the API server refuses for good.
  */
-export async function waitFor<T extends KubeObject, R>(
+export function waitFor<T extends KubeObject, R>(
   client: KubeClient,
   resource: Resource<T>,
   ref: ObjectRef,
   look: (object: T | undefined) => R | undefined,
   { timeoutMs, signal }: WaitOptions,
 ): Promise<R> {
-  const timeout = AbortSignal.timeout(timeoutMs);
-  const either = signal ? AbortSignal.any([signal, timeout]) : timeout;
+  return withOwnSignal(signal, async (own) => {
+    const end = (): void => own.abort(timedOut(resource, ref, timeoutMs));
+    const timer = setTimeout(end, Math.min(timeoutMs, TIMER_MS_MAX));
+    try {
+      return await lookUntilFound(client, resource, ref, look, own.signal);
+    } finally {
+      clearTimeout(timer);
+    }
+  });
+}
+
+async function lookUntilFound<T extends KubeObject, R>(
+  client: KubeClient,
+  resource: Resource<T>,
+  ref: ObjectRef,
+  look: (object: T | undefined) => R | undefined,
+  signal: AbortSignal,
+): Promise<R> {
   const scope = { namespace: ref.namespace, fieldSelector: `metadata.name=${ref.name}` };
   for (;;) {
     try {
-      const page = await client.listPage(resource, { ...scope, signal: either });
+      const page = await client.listPage(resource, { ...scope, signal });
       const found = look(page.items[0]);
       if (found !== undefined) return found;
       const { resourceVersion } = page;
-      for await (const event of client.watch(resource, {
-        ...scope,
-        signal: either,
-        resourceVersion,
-      })) {
+      for await (const event of client.watch(resource, { ...scope, signal, resourceVersion })) {
         if (event.type === 'BOOKMARK') continue;
         const result = look(event.type === 'DELETED' ? undefined : event.object);
         if (result !== undefined) return result;
       }
     } catch (error) {
-      signal?.throwIfAborted();
-      if (timeout.aborted) throw timedOut(resource, ref, timeoutMs);
+      signal.throwIfAborted();
       const isServers = error instanceof CodedError && error.code.startsWith('KUBE_');
       if (!isServers || (retryOf(error) === 'never' && !isCode(error, 'KUBE_GONE'))) throw error;
-      await sleep(PAUSE_MS, undefined, { ...(signal && { signal }) });
     }
-    if (timeout.aborted) throw timedOut(resource, ref, timeoutMs);
+    // Also after a watch that ended well: behind some proxies each ends at once.
+    await sleep(PAUSE_MS, undefined, { signal }).catch(() => undefined);
+    signal.throwIfAborted();
   }
 }
 

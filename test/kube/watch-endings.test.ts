@@ -1,0 +1,118 @@
+import { setFlagsFromString } from 'node:v8';
+import { setImmediate, setTimeout as sleep } from 'node:timers/promises';
+import { runInNewContext } from 'node:vm';
+import { describe, expect, it } from 'vitest';
+import { CanceledError, silentLogger } from '../../src/base/index.ts';
+import {
+  Cache,
+  CONFIG_MAPS,
+  type ConfigMap,
+  type KubeClient,
+  waitFor,
+} from '../../src/kube/index.ts';
+
+setFlagsFromString('--expose-gc');
+const collect = runInNewContext('gc') as () => void;
+
+async function heapBytes(): Promise<number> {
+  for (let i = 0; i < 5; i++) {
+    await setImmediate();
+    collect();
+  }
+  return process.memoryUsage().heapUsed;
+}
+
+interface FakeOptions {
+  /** Whether each watch ends without having brought a bookmark. */
+  readonly isEmpty?: boolean;
+  /** Of the one object, at each list. */
+  readonly data?: object;
+  readonly onWatch?: (count: number) => Promise<void> | void;
+}
+
+/** A server whose watches end at once. It listens to the signals that it is given, as requests do. */
+function fakeClient({ isEmpty = false, data, onWatch }: FakeOptions): KubeClient {
+  let count = 0;
+  const listen = (signal: AbortSignal): void => {
+    signal.throwIfAborted();
+    signal.addEventListener('abort', () => undefined, { once: true });
+  };
+  const metadata = { name: 'one', namespace: 'app', resourceVersion: '1' };
+  const fake = {
+    listPage: (_resource: unknown, { signal }: { signal: AbortSignal }) => {
+      listen(signal);
+      return Promise.resolve({ items: [{ metadata, data }], resourceVersion: '1' });
+    },
+    async *watch(_resource: unknown, { signal }: { signal: AbortSignal }) {
+      listen(signal);
+      await setImmediate();
+      await onWatch?.(++count);
+      if (!isEmpty) yield { type: 'BOOKMARK', object: { metadata: { resourceVersion: '2' } } };
+    },
+  };
+  return fake as unknown as KubeClient;
+}
+
+const CACHE = { resource: CONFIG_MAPS, logger: silentLogger };
+const REF = { namespace: 'app', name: 'one' };
+/** It was 0.8 KB for each. */
+const MANY = 10_000;
+const GROWTH_MAX = 3_000_000;
+
+describe('watches', () => {
+  it('of a cache leave nothing behind under the signal of an agent that runs for months', async () => {
+    const controller = new AbortController();
+    const sizes: number[] = [];
+    const client = fakeClient({
+      onWatch: async (count) => {
+        if (count % MANY === 1000) sizes.push(await heapBytes());
+        if (sizes.length === 2) controller.abort();
+      },
+    });
+    await new Cache<ConfigMap>({ ...CACHE, client }).run(controller.signal);
+    const [before = 0, after = Infinity] = sizes;
+    expect(after - before).toBeLessThan(GROWTH_MAX);
+  });
+
+  it('of those who wait for an object leave nothing behind either', async () => {
+    const { signal } = new AbortController();
+    const client = fakeClient({ data: {} });
+    const run = async (count: number): Promise<number> => {
+      for (let i = 0; i < count; i++) {
+        await waitFor(client, CONFIG_MAPS, REF, (now) => now?.data, { timeoutMs: 600_000, signal });
+      }
+      return heapBytes();
+    };
+    const before = await run(1000);
+    expect((await run(MANY)) - before).toBeLessThan(GROWTH_MAX);
+  });
+
+  it('that end at once and bring nothing are asked for ever more seldom', async () => {
+    const controller = new AbortController();
+    let count = 0;
+    const client = fakeClient({ isEmpty: true, onWatch: (now) => void (count = now) });
+    const cache = new Cache<ConfigMap>({ ...CACHE, client });
+    const running = cache.run(controller.signal);
+    const wait = waitFor(client, CONFIG_MAPS, REF, () => undefined, {
+      timeoutMs: 60_000,
+      signal: controller.signal,
+    });
+    await sleep(1000);
+    expect(cache.failure).toContain('ended at once');
+    controller.abort(new CanceledError('shutdown'));
+    await running;
+    await expect(wait).rejects.toMatchObject({ code: 'CANCELED' });
+    expect(count).toBeGreaterThan(2);
+    expect(count).toBeLessThan(20);
+  });
+
+  it('end with the time that a wait may take, or with its caller', async () => {
+    const client = fakeClient({});
+    const never = (): undefined => undefined;
+    const late = waitFor(client, CONFIG_MAPS, REF, never, { timeoutMs: 100 });
+    await expect(late).rejects.toMatchObject({ code: 'WAIT_TIMEOUT' });
+    const signal = AbortSignal.abort(new CanceledError('user'));
+    const canceled = waitFor(client, CONFIG_MAPS, REF, never, { timeoutMs: 100, signal });
+    await expect(canceled).rejects.toMatchObject({ code: 'CANCELED', by: 'user' });
+  });
+});
