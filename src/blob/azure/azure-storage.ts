@@ -19,7 +19,14 @@ import {
   type RequestInfo,
   type Transfer,
 } from '../http/remote-storage.ts';
-import { bodyOf, corruptBody, digestOf, expectedLength, readBody } from '../http/transfer.ts';
+import {
+  bodyOf,
+  corruptBody,
+  digestOf,
+  expectedLength,
+  leave,
+  readBody,
+} from '../http/transfer.ts';
 import type { AzureLocation } from '../location.ts';
 import {
   type BlobId,
@@ -91,9 +98,14 @@ class AzureStorage extends RemoteStorage {
     const request = { abortSignal: signal, maxRetryRequests: 0 };
     const answer = await blob.download(offset, lengthBytes, request);
     progress();
-    const body = answer.readableStreamBody as Readable | undefined;
+    const body = answer.readableStreamBody as Readable;
+    // As for S3: a page of somebody else has a length, too.
+    if (answer.etag === undefined) {
+      leave(body);
+      throw strangeAnswer(this.displayName, `get of ${id}`, 'it names no version of the blob');
+    }
     const length = expectedLength(id, options, answer, body);
-    const bytes = await readBody(id, body ?? [], length, { into, progress });
+    const bytes = await readBody(id, body, length, { into, progress });
     const isWhole = offset === 0 && lengthBytes === undefined;
     if (isWhole && answer.contentMD5 && !digestOf('md5', [bytes]).equals(answer.contentMD5)) {
       throw corruptBody(id);
@@ -105,9 +117,10 @@ class AzureStorage extends RemoteStorage {
     return this.request({ operation: 'metadata', id }, options.signal, async ({ signal }) => {
       const blob = this.#container.getBlobClient(this.prefix + id);
       const answer = await blob.getProperties({ abortSignal: signal });
-      const { contentLength, lastModified } = answer;
-      if (contentLength === undefined || lastModified === undefined) {
-        throw strangeAnswer(this.displayName, `metadata of ${id}`, 'it has no length or no time');
+      const { contentLength, lastModified, etag } = answer;
+      if (contentLength === undefined || lastModified === undefined || etag === undefined) {
+        const what = 'it has no length, no time or no version';
+        throw strangeAnswer(this.displayName, `metadata of ${id}`, what);
       }
       return { id, lengthBytes: contentLength, timestampNs: nanosecondsOf(lastModified) };
     });

@@ -1,4 +1,4 @@
-import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
+import type { IncomingMessage } from 'node:http';
 import { Storage } from '@google-cloud/storage';
 import { z } from 'zod';
 import { CodedError, isCode } from '../../base/index.ts';
@@ -14,7 +14,14 @@ import {
   type RequestInfo,
   type Transfer,
 } from '../http/remote-storage.ts';
-import { corruptBody, digestOf, expectedLength, rangeHeader, readBody } from '../http/transfer.ts';
+import {
+  type BodyHeaders,
+  corruptBody,
+  digestOf,
+  expectedLength,
+  rangeHeader,
+  readBody,
+} from '../http/transfer.ts';
 import type { GcsLocation } from '../location.ts';
 import {
   assertLength,
@@ -135,13 +142,7 @@ class GcsStorage extends RemoteStorage {
       if (statusOf(error) === 404) await this.#metadata(id, transfer);
       throw error;
     }
-    const { 'content-range': contentRange } = answer.headers;
-    if (contentRange?.startsWith(`bytes ${offset}-`) !== true) {
-      answer.destroy();
-      throw strangeAnswer(this.displayName, `get of ${id}`, 'it is another range');
-    }
-    const contentLength = lengthIn(answer.headers);
-    const length = expectedLength(id, options, { contentLength, contentRange }, answer);
+    const length = expectedLength(id, options, headersOf(answer), answer);
     return readBody(id, answer, length, { into, progress: transfer.progress });
   }
 
@@ -268,8 +269,12 @@ class GcsStorage extends RemoteStorage {
 const statusOf = (error: unknown): number | undefined =>
   error instanceof GcsError ? error.status : undefined;
 
-const lengthIn = ({ 'content-length': text }: IncomingHttpHeaders): number | undefined =>
-  text === undefined ? undefined : Number(text);
+const headersOf = ({ headers }: IncomingMessage): BodyHeaders => ({
+  contentLength:
+    headers['content-length'] === undefined ? undefined : Number(headers['content-length']),
+  contentRange: headers['content-range'],
+  contentEncoding: headers['content-encoding'],
+});
 
 /** Undefined for what is no JSON. */
 function parse(text: string): unknown {

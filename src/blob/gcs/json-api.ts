@@ -187,7 +187,7 @@ async function readText(
   const pieces: Buffer[] = [];
   let bytes = 0;
   for await (const piece of answer as AsyncIterable<Buffer>) {
-    progress();
+    progress(piece.length);
     bytes += piece.length;
     if (bytes > bytesMax) return undefined;
     pieces.push(piece);

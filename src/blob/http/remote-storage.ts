@@ -58,8 +58,8 @@ export interface ListedPage {
 export interface Transfer {
   /** Aborts when the caller does, and when nothing moves. */
   readonly signal: AbortSignal;
-  /** To be called whenever bytes move. */
-  readonly progress: () => void;
+  /** To be called whenever bytes move, with their number, and without one at a step of the request. */
+  readonly progress: (lengthBytes?: number) => void;
 }
 
 /**

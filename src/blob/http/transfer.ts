@@ -4,27 +4,47 @@ import { crc32 } from 'node:zlib';
 import { asBuffer, CodedError, giveBack } from '../../base/index.ts';
 import { assertLength, type BlobId, type GetOptions, invalidRange } from '../storage.ts';
 
-/** A request that moves no byte for this long is cut and tried again. */
+/** A request that moves nearly no byte for this long is cut and tried again. */
 export const STALL_MS = 60_000;
+/**
+ * What must move for as long as that, in bytes per second: with a byte a minute a pack takes years, and nobody notices.
+ * Our choice: a put needs four times as much already, as its body is handed out in pieces.
+ */
+const RATE_MIN = 1024;
 /** What a body is handed out in: small enough that each piece tells of progress. */
 const PIECE_BYTES = 256 << 10;
 
 /**
- * Runs one request under a watchdog: when `progress` is not called for `stallMs` the request's signal aborts
- * and `STORAGE_STALLED` is thrown, which may be tried again.
+ * Runs one request under a watchdog: when `progress` tells of less than 1 KiB/s for `stallMs` the request's signal aborts
+ * and `STORAGE_STALLED` is thrown, which may be tried again. Without a number it tells of a step, such as an answer's head.
+ *
+ * All libraries close the connection then: a body that was not sent as a whole never takes effect. A service that has all
+ * of a put, and has not answered, may still carry it out. What guards against that: the same name gets the same bytes when
+ * it is tried again, names of packs and indexes are never used twice, and only what is old is deleted (repository/maintenance).
  */
 export async function watched<T>(
   what: string,
   { signal, stallMs }: { signal: AbortSignal | undefined; stallMs: number },
-  request: (transfer: { signal: AbortSignal; progress: () => void }) => Promise<T>,
+  request: (transfer: {
+    signal: AbortSignal;
+    progress: (lengthBytes?: number) => void;
+  }) => Promise<T>,
 ): Promise<T> {
   signal?.throwIfAborted();
   const controller = new AbortController();
   const timer = setTimeout(() => {
     const seconds = Math.round(stallMs / 1000);
-    const text = `${what}: nothing moved for ${seconds} s; check the network and the storage's load`;
+    const text = `${what}: next to nothing moved for ${seconds} s; check the network and the storage's load`;
     controller.abort(new CodedError('STORAGE_STALLED', text, { retry: 'backoff' }));
   }, stallMs);
+  const enough = (stallMs / 1000) * RATE_MIN;
+  let moved = 0;
+  const progress = (lengthBytes = Infinity): void => {
+    moved += lengthBytes;
+    if (moved < enough) return;
+    moved = 0;
+    timer.refresh();
+  };
   // Not `AbortSignal.any`: one that was listened to stays in memory for as long as the caller's signal lives, and that may be
   // days with a million requests.
   const follow = (): void => {
@@ -32,7 +52,7 @@ export async function watched<T>(
   };
   signal?.addEventListener('abort', follow, { once: true });
   try {
-    return await request({ signal: controller.signal, progress: () => timer.refresh() });
+    return await request({ signal: controller.signal, progress });
   } catch (error) {
     // The client libraries throw errors of their own when they are aborted.
     signal?.throwIfAborted();
@@ -45,44 +65,73 @@ export async function watched<T>(
 }
 
 /** A body out of pieces in memory; may be made again for every attempt. */
-export function bodyOf(data: readonly Uint8Array[], progress: () => void): Readable {
+export function bodyOf(
+  data: readonly Uint8Array[],
+  progress: (lengthBytes: number) => void,
+): Readable {
   function* pieces(): Generator<Buffer> {
     for (const piece of data) {
       for (let at = 0; at < piece.length; at += PIECE_BYTES) {
-        progress();
-        yield asBuffer(piece.subarray(at, at + PIECE_BYTES));
+        const part = asBuffer(piece.subarray(at, at + PIECE_BYTES));
+        progress(part.length);
+        yield part;
       }
     }
   }
   return Readable.from(pieces(), { objectMode: false, highWaterMark: PIECE_BYTES });
 }
 
-/** Reads a body of known length, into given memory where it fits. Throws `STORAGE_FAILED` when it is longer or shorter. */
+/** A body as libraries hand it out. */
+interface Body extends AsyncIterable<Uint8Array> {
+  destroy(): unknown;
+  on(event: 'error', listener: () => void): unknown;
+}
+
+/**
+ * Reads a body whose length is known, into given memory where it fits; it is closed in any case. Throws `STORAGE_FAILED`
+ * when it is longer or shorter.
+ */
 export async function readBody(
   id: BlobId,
-  body: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
+  body: Body,
   lengthBytes: number,
-  { into, progress }: { into: Uint8Array | undefined; progress: () => void },
+  { into, progress }: { into: Uint8Array | undefined; progress: (lengthBytes: number) => void },
 ): Promise<Uint8Array> {
-  const target =
-    into && into.length >= lengthBytes
-      ? into.subarray(0, lengthBytes)
-      : Buffer.allocUnsafeSlow(lengthBytes);
-  let at = 0;
-  for await (const piece of body) {
-    progress();
-    if (at + piece.length > lengthBytes) throw brokenBody(id, 'more bytes than announced');
-    target.set(piece, at);
-    at += piece.length;
-    // Collections come too late for what a fast network brings: 40 MiB of it piled up.
-    giveBack(piece);
+  try {
+    const target =
+      into && into.length >= lengthBytes
+        ? into.subarray(0, lengthBytes)
+        : Buffer.allocUnsafeSlow(lengthBytes);
+    let at = 0;
+    for await (const piece of body) {
+      progress(piece.length);
+      if (at + piece.length > lengthBytes) throw brokenBody(id, 'more bytes than announced');
+      target.set(piece, at);
+      at += piece.length;
+      // Collections come too late for what a fast network brings: 40 MiB of it piled up.
+      giveBack(piece);
+    }
+    if (at < lengthBytes) throw brokenBody(id, `${at} of ${lengthBytes} bytes`);
+    return target;
+  } finally {
+    leave(body);
   }
-  if (at < lengthBytes) throw brokenBody(id, `${at} of ${lengthBytes} bytes`);
-  return target;
+}
+
+/** Nobody reads it any more: its connection would stay taken, and an error of it would end the process. */
+export function leave(body: Omit<Body, typeof Symbol.asyncIterator> | undefined): void {
+  body?.on('error', () => undefined);
+  body?.destroy();
 }
 
 function brokenBody(id: BlobId, what: string): CodedError {
   const text = `the answer for blob ${id} broke off: ${what}`;
+  return new CodedError('STORAGE_FAILED', text, { retry: 'backoff', facts: { blobId: id } });
+}
+
+/** It is no answer to what was asked: a proxy changed it, or it is of another request. */
+function otherBody(id: BlobId, what: string): CodedError {
+  const text = `the answer for blob ${id} is not what was asked for: ${what}; check the proxies on the way`;
   return new CodedError('STORAGE_FAILED', text, { retry: 'backoff', facts: { blobId: id } });
 }
 
@@ -115,21 +164,28 @@ export function rangeHeader(offset: number, lengthBytes: number | undefined): st
   return `bytes=${offset}-${lengthBytes === undefined ? '' : offset + lengthBytes - 1}`;
 }
 
+/** Of an answer with bytes of a blob. */
+export interface BodyHeaders {
+  readonly contentLength?: number | undefined;
+  readonly contentRange?: string | undefined;
+  readonly contentEncoding?: string | undefined;
+}
+
 /**
  * How many bytes an answer must have, by its headers. Throws `INVALID_RANGE` when the blob ends before the
- * range does, which services answer with what there is; `DAMAGED_BLOB` when it is longer than `lengthMax`.
+ * range does, which services answer with what there is; `DAMAGED_BLOB` when it is longer than `lengthMax`;
+ * `STORAGE_FAILED` when it is no answer to this question.
  */
 export function expectedLength(
   id: BlobId,
   options: GetOptions,
-  headers: { contentLength?: number | undefined; contentRange?: string | undefined },
-  body?: { destroy?: () => unknown },
+  headers: BodyHeaders,
+  body?: Parameters<typeof leave>[0],
 ): number {
   try {
     return announcedLength(id, options, headers);
   } catch (error) {
-    // Nobody reads it: its connection would stay taken.
-    body?.destroy?.();
+    leave(body);
     throw error;
   }
 }
@@ -137,12 +193,23 @@ export function expectedLength(
 function announcedLength(
   id: BlobId,
   { offset = 0, lengthBytes, lengthMax }: GetOptions,
-  headers: { contentLength?: number | undefined; contentRange?: string | undefined },
+  { contentLength, contentRange, contentEncoding = '' }: BodyHeaders,
 ): number {
-  const announced = headers.contentLength ?? 0;
-  assertLength(id, announced, lengthMax);
-  if (lengthBytes === undefined) return announced;
-  const [, whole = announced] = /^bytes \d+-\d+\/(\d+)$/.exec(headers.contentRange ?? '') ?? [];
-  if (offset + lengthBytes > Number(whole)) throw invalidRange(id, offset, lengthBytes);
+  // A proxy did that: blobs are put without. Some services keep the `aws-chunked` of an upload.
+  if (COMPRESSED.test(contentEncoding)) throw otherBody(id, `it came as ${contentEncoding}`);
+  if (contentLength === undefined) throw otherBody(id, 'it has no length');
+  const range = /^bytes (\d+)-(\d+)\/(\d+|\*)$/.exec(contentRange ?? '');
+  if (offset !== 0 || lengthBytes !== undefined) {
+    if (Number(range?.[1] ?? Number.NaN) !== offset) throw otherBody(id, 'it is another range');
+  } else if (range && (range[1] !== '0' || Number(range[2]) + 1 !== Number(range[3]))) {
+    throw otherBody(id, 'it is a part only');
+  }
+  assertLength(id, contentLength, lengthMax);
+  if (lengthBytes === undefined) return contentLength;
+  // Without a length of the whole what is short may be the end, or broken off: it is asked for again.
+  const whole = range?.[3] === '*' ? Infinity : Number(range?.[3]);
+  if (offset + lengthBytes > whole) throw invalidRange(id, offset, lengthBytes);
   return lengthBytes;
 }
+
+const COMPRESSED = /gzip|deflate|compress|br|zstd/i;

@@ -20,7 +20,7 @@ const BODY_BYTES_MAX = 16 << 20;
 
 interface Watch {
   readonly storage: string;
-  readonly progress: () => void;
+  readonly progress: (lengthBytes: number) => void;
 }
 
 /**
@@ -40,7 +40,7 @@ export function watchRoot(
       const pieces: Uint8Array[] = [];
       let bytes = 0;
       for await (const piece of response.body as AsyncIterable<Uint8Array>) {
-        progress();
+        progress(piece.length);
         pieces.push(piece);
         bytes += piece.length;
         if (bytes > BODY_BYTES_MAX) throw badListing(storage, 'it is too long');

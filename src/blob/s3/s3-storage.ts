@@ -30,6 +30,7 @@ import {
   crc32Of,
   digestOf,
   expectedLength,
+  leave,
   rangeHeader,
   readBody,
 } from '../http/transfer.ts';
@@ -99,17 +100,19 @@ class S3Storage extends RemoteStorage {
     });
     const answer = await this.#client.send(command, { abortSignal: signal });
     progress();
-    const { ContentLength: contentLength, ContentRange: contentRange, ETag } = answer;
+    const body = answer.Body as Readable;
     // A page of somebody else between us would be taken as damage of the blob, or as its end.
-    const isPart = contentRange?.startsWith(`bytes ${offset}-`) === true;
-    if (ETag === undefined || (range !== undefined && !isPart)) {
-      (answer.Body as Readable | undefined)?.destroy();
-      const what = ETag === undefined ? 'it names no version of the blob' : 'it is another range';
-      throw strangeAnswer(this.displayName, `get of ${id}`, what);
+    if (answer.ETag === undefined) {
+      leave(body);
+      throw strangeAnswer(this.displayName, `get of ${id}`, 'it names no version of the blob');
     }
-    const headers = { contentLength, contentRange };
-    const length = expectedLength(id, options, headers, answer.Body as Readable);
-    const bytes = await readBody(id, answer.Body as Readable, length, { into, progress });
+    const headers = {
+      contentLength: answer.ContentLength,
+      contentRange: answer.ContentRange,
+      contentEncoding: answer.ContentEncoding,
+    };
+    const length = expectedLength(id, options, headers, body);
+    const bytes = await readBody(id, body, length, { into, progress });
     const { ChecksumCRC32, ChecksumType } = answer;
     // Objects that were put in parts have a checksum of checksums.
     const isOfBytes = ChecksumType !== 'COMPOSITE' && ChecksumCRC32?.includes('-') === false;
