@@ -46,8 +46,12 @@ it.each([
   });
 });
 
-it('a deletion with an empty answer is done', async () => {
-  await using stub = await startStub('gs', () => ({ status: 204 }));
+it.each([
+  [204, ''],
+  [200, '{}'],
+  [200, 'null\n'],
+])('a deletion with an empty answer (%s %s) is done', async (status, body) => {
+  await using stub = await startStub('gs', () => ({ status, body }));
   await stub.storage.deleteBlob(ID);
   const path = `/b/${STUB_BUCKET}/o/${STUB_PREFIX}p1`;
   expect(stub.requests[0]).toMatchObject({ method: 'DELETE' });

@@ -38,6 +38,16 @@ export function storageContract(name: string, open: () => Promise<BlobStorage>):
       }
     });
 
+    it('keeps blobs without a byte, which have no range', async () => {
+      await using storage = await open();
+      await storage.putBlob(SHORT, []);
+      expect((await storage.getBlob(SHORT)).length).toBe(0);
+      const { lengthBytes } = await storage.getMetadata(SHORT);
+      expect(lengthBytes).toBe(0);
+      const range = { offset: 0, lengthBytes: 1 };
+      await expect(storage.getBlob(SHORT, range)).rejects.toMatchObject({ code: 'INVALID_RANGE' });
+    });
+
     it('says BLOB_NOT_FOUND of what is missing, and deletes it without a word', async () => {
       await using storage = await open();
       const missing = { code: 'BLOB_NOT_FOUND', blobId: LONG };

@@ -104,6 +104,12 @@ class AzureStorage extends RemoteStorage {
       leave(body);
       throw strangeAnswer(this.displayName, `get of ${id}`, 'it names no version of the blob');
     }
+    // The emulator, asked for a range of nothing; the service itself answers with 416.
+    const isEmpty = answer.contentLength === 0 && /^$|\/0$/.test(answer.contentRange ?? '');
+    if (lengthBytes !== undefined && isEmpty) {
+      leave(body);
+      throw invalidRange(id, offset, lengthBytes);
+    }
     const length = expectedLength(id, options, answer, body);
     const bytes = await readBody(id, body, length, { into, progress });
     const isWhole = offset === 0 && lengthBytes === undefined;

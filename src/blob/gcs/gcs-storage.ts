@@ -199,8 +199,8 @@ class GcsStorage extends RemoteStorage {
     try {
       await this.request({ operation: 'delete', id }, options.signal, async (transfer) => {
         const text = await this.#api.text({ method: 'DELETE', path: this.#pathOf(id) }, transfer);
-        // A deletion is answered by nothing: what has a body is a page of somebody else.
-        if (text === '' || text === '{}') return;
+        // A deletion is answered by nothing, also in JSON: what has a body is a page of somebody else.
+        if (['', '{}', 'null'].includes(text.trim())) return;
         throw strangeAnswer(this.displayName, `delete of ${id}`, 'it has a body');
       });
     } catch (error) {
