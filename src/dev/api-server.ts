@@ -163,20 +163,11 @@ export class ApiServer implements AsyncDisposable {
         return isTableWanted(request) ? tableOf(resource, [found], store.version) : found;
       }
       case 'PUT': {
-        const object = body as Stored;
-        return store.update(
-          resource,
-          {
-            ...object,
-            metadata: { ...object.metadata, name, ...(namespace !== undefined && { namespace }) },
-          },
-          part,
-        );
+        return store.update(resource, named(body, place), part);
       }
       case 'PATCH': {
         const before = store.get(resource, namespace, name);
-        const after = mergePatch(before, body) as Stored;
-        return store.update(resource, after, part);
+        return store.update(resource, named(mergePatch(before, body), place), part);
       }
       case 'POST': {
         if (subresource !== 'binding') break;
@@ -289,6 +280,16 @@ interface Call {
 }
 
 type Place = NonNullable<ReturnType<typeof resourceAt>>;
+
+/** The object of a body, with the name that the path says: one object is not written over another. */
+function named(body: unknown, { name, namespace }: Place): Stored {
+  if (typeof body !== 'object' || body === null || Array.isArray(body)) {
+    throw new ApiError(400, 'BadRequest', 'the body is no object');
+  }
+  const object = body as Stored;
+  const where = { name: name ?? '', ...(namespace !== undefined && { namespace }) };
+  return { ...object, metadata: { ...object.metadata, ...where } };
+}
 
 const selectionOf = (url: URL, namespace: string | undefined): Selection => ({
   namespace,

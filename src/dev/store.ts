@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { z } from 'zod';
 import { type Clock, rfc3339Seconds } from '../base/index.ts';
 import { apiVersionOf, CRDS, type KubeObject, type Resource } from '../kube/index.ts';
 import { parseFieldSelector, parseLabelSelector } from './selectors.ts';
@@ -65,6 +66,7 @@ export class Store {
   }
 
   create(resource: Resource<KubeObject>, namespace: string | undefined, object: Stored): Stored {
+    assertMetadata(resource, object);
     const metadata = { ...object.metadata };
     if (!metadata.name && metadata.generateName) metadata.name = metadata.generateName + suffix();
     if (!metadata.name) throw new ApiError(422, 'Invalid', 'name or generateName is required');
@@ -100,6 +102,7 @@ export class Store {
 
   /** With `part` `status` only the status changes, without it all but that, where the kind has a status of its own. */
   update(resource: Resource<KubeObject>, object: Stored, part?: 'status'): Stored {
+    assertMetadata(resource, object);
     const { namespace, name, resourceVersion, uid } = object.metadata;
     const before = this.get(resource, namespace, name);
     if (!resourceVersion && !part && !hasStatusSubresource(resource)) {
@@ -236,14 +239,22 @@ export class Store {
   /** What has only owners that are gone goes too, as the garbage collector has it. */
   #collect(uid: string): void {
     for (const [name, objects] of this.#objects) {
-      for (const object of [...objects.values()]) {
+      for (const [key, object] of [...objects]) {
         const owners = object.metadata.ownerReferences ?? [];
         if (!owners.some((owner) => owner.uid === uid)) continue;
+        // It may have gone already, with another one that went for the same reason.
+        if (!objects.has(key) || owners.some((owner) => this.#isThere(owner.uid))) continue;
         const [group = '', plural = ''] = splitOnce(name);
         const resource = { group, plural, version: '', kind: object.kind ?? '', namespaced: true };
         this.delete(resource, object.metadata.namespace, object.metadata.name);
       }
     }
+  }
+
+  #isThere(uid: string): boolean {
+    return [...this.#objects.values()].some((objects) =>
+      [...objects.values()].some(({ metadata }) => metadata.uid === uid),
+    );
   }
 
   #now(): string {
@@ -286,6 +297,24 @@ function matcher({ namespace, labelSelector, fieldSelector }: Selection): (o: St
     (namespace === undefined || object.metadata.namespace === namespace) &&
     labels(object.metadata.labels ?? {}) &&
     fields(object);
+}
+
+/** What the store itself looks at: an object that it cannot read would stop the deletion of others. */
+const metadataSchema = z.looseObject({
+  name: z.string().optional(),
+  generateName: z.string().optional(),
+  labels: z.record(z.string(), z.string()).optional(),
+  finalizers: z.array(z.string()).optional(),
+  ownerReferences: z.array(z.looseObject({ uid: z.string() })).optional(),
+});
+
+function assertMetadata({ plural }: Resource<KubeObject>, object: unknown): void {
+  const { metadata } = (object ?? {}) as { metadata?: unknown };
+  const parsed = metadataSchema.safeParse(metadata ?? {});
+  if (parsed.success) return;
+  const [issue] = parsed.error.issues;
+  const where = ['metadata', ...(issue?.path ?? [])].join('.');
+  throw new ApiError(422, 'Invalid', `${plural} is invalid: ${where}: ${issue?.message ?? ''}`);
 }
 
 function validate({ group, plural }: Resource<KubeObject>, object: Stored): void {

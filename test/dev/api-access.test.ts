@@ -162,6 +162,21 @@ describe('the embedded API server', () => {
     }
   });
 
+  it('writes no object over another that a body names', async () => {
+    for (const name of ['mine', 'other']) {
+      await ask('POST', MAPS, { ...bearer(), ...JSON_BODY }, map(name));
+    }
+    const metadata = { name: 'other', uid: null, resourceVersion: null };
+    const patch = { ...bearer(), 'content-type': 'application/merge-patch+json' };
+    const body = JSON.stringify({ metadata, data: { a: 'changed' } });
+    expect(await ask('PATCH', `${MAPS}/mine`, patch, body)).toMatchObject({ code: 200 });
+    const dataOf = async (name: string): Promise<unknown> =>
+      (JSON.parse((await ask('GET', `${MAPS}/${name}`, bearer())).text) as { data: unknown }).data;
+    expect(await dataOf('other')).toEqual({ a: 'b' });
+    expect(await dataOf('mine')).toEqual({ a: 'changed' });
+    expect(await ask('PATCH', `${MAPS}/mine`, patch, 'null')).toMatchObject({ code: 400 });
+  });
+
   it('refuses names that would be paths', async () => {
     for (const name of ['..', '.', 'a/b', '../../x']) {
       const answer = await ask('POST', MAPS, { ...bearer(), ...JSON_BODY }, map(name));
