@@ -7,14 +7,18 @@ import {
   silentLogger,
   systemClock,
 } from '../../src/base/index.ts';
-import { type BlobStorage, faulty } from '../../src/blob/index.ts';
+import { type BlobId, type BlobStorage, faulty } from '../../src/blob/index.ts';
 import {
   type ContentId,
   createFormat,
   openRepository,
   type Repository,
 } from '../../src/repository/index.ts';
-import { compactLegacyIndexes } from '../../src/repository/maintenance/legacy-indexes.ts';
+import type { CompactionLog } from '../../src/repository/content/legacy-index-store.ts';
+import {
+  compactLegacyIndexes,
+  makersFirst,
+} from '../../src/repository/maintenance/legacy-indexes.ts';
 import { SAFETY } from '../../src/repository/maintenance/safety.ts';
 import type { TaskContext } from '../../src/repository/maintenance/task.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
@@ -141,4 +145,30 @@ it('a log that goes while the index blobs are listed anew ends nothing: they are
   isGoing = true;
   expect(await repository.contents.refreshIfChanged()).toBe(true);
   expect(isGoing).toBe(false);
+});
+
+describe('compactions that took what others made', () => {
+  const logOf = (inputs: string[], outputs: string[]): CompactionLog => {
+    const blob = { id: `m${outputs.join('')}` as BlobId, lengthBytes: 1, timestampNs: 0n };
+    return { blob, inputs, outputs };
+  };
+  const outputsOf = (logs: CompactionLog[]): string[] => logs.flatMap(({ outputs }) => outputs);
+
+  it.each(['first', 'last'])('are in order in a chain of 100,000, the newest %s', (place) => {
+    const logs = Array.from({ length: 100_000 }, (_, i) => logOf([`n${i}`], [`n${i + 1}`]));
+    const listed = place === 'first' ? logs.toReversed() : logs;
+    expect(outputsOf(makersFirst(listed))).toEqual(outputsOf(logs));
+  });
+
+  it('are in order where one took several, and all are there where they name one another', () => {
+    const tree = [
+      logOf(['c', 'd'], ['e']),
+      logOf(['b'], ['d']),
+      logOf(['a'], ['c']),
+      logOf(['x'], ['b']),
+    ];
+    expect(outputsOf(makersFirst(tree))).toEqual(['c', 'b', 'd', 'e']);
+    const circle = [logOf(['b'], ['a']), logOf(['a'], ['b']), logOf(['s'], ['s'])];
+    expect(outputsOf(makersFirst(circle)).sort()).toEqual(['a', 'b', 's']);
+  });
 });

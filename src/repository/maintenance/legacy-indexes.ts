@@ -131,20 +131,27 @@ async function deleteSuperseded({ repository, safety }: TaskContext): Promise<vo
   }
 }
 
-/** In an order in which the log that made a blob comes before the log that took it. */
-function makersFirst(logs: readonly CompactionLog[]): CompactionLog[] {
+/**
+ * In an order in which the log that made a blob comes before the log that took it. The way down is kept in a list: years
+ * of compactions without a clean-up make a chain that is longer than the stack.
+ */
+export function makersFirst(logs: readonly CompactionLog[]): CompactionLog[] {
   const makers = new Map(logs.flatMap((log) => log.outputs.map((id) => [id, log] as const)));
   const ordered: CompactionLog[] = [];
   const begun = new Set<CompactionLog>();
-  const visit = (log: CompactionLog): void => {
-    if (begun.has(log)) return;
+  const way: { readonly log: CompactionLog; looked: number }[] = [];
+  const enter = (log: CompactionLog | undefined): void => {
+    if (!log || begun.has(log)) return;
     begun.add(log);
-    for (const id of log.inputs) {
-      const maker = makers.get(id);
-      if (maker) visit(maker);
-    }
-    ordered.push(log);
+    way.push({ log, looked: 0 });
   };
-  for (const log of logs) visit(log);
+  for (const log of logs) {
+    enter(log);
+    for (let at = way.at(-1); at; at = way.at(-1)) {
+      const input = at.log.inputs[at.looked++];
+      if (input !== undefined) enter(makers.get(input));
+      else ordered.push((way.pop() ?? at).log);
+    }
+  }
   return ordered;
 }
