@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto';
 import {
   type Clock,
   CodedError,
@@ -6,35 +5,27 @@ import {
   type Logger,
   type RandomBytes,
   type Nanoseconds,
-  Stopwatch,
   unixSeconds,
-  withRetry,
 } from '../../base/index.ts';
 import type { BlobStorage, PutOptions } from '../../blob/index.ts';
 import { type Compressor, contentIv, decompressContent } from '../../codec/index.ts';
-import { CommittedIndex, type EntryRange } from '../index/committed-index.ts';
+import type { EntryRange } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
-import { memorySource, IndexBody } from '../index/index-body.ts';
 import { encodeIndex, sortEntries } from '../index/index-writer.ts';
 import { type ContentId, type ContentPrefix, hashOf } from './content-id.ts';
-import type { ActiveIndexSet, IndexStore } from './index-store.ts';
+import type { IndexStore } from './index-store.ts';
+import { LoadedIndex } from './loaded-index.ts';
 import { MetadataBlocks } from './metadata-blocks.ts';
 import { OpenPacks } from './open-packs.ts';
 import type { PackBuffers } from './pack-buffers.ts';
-import { type BlobCodec, forEachIndexBlob } from './sealed-blob.ts';
+import type { BlobCodec } from './sealed-blob.ts';
 import { WriteSession } from './write-session.ts';
 
-/** Kopia refreshes loaded indexes at most this often while it runs (repo/content/committed_read_manager.go). */
-const REFRESH_AFTER_NS = 15n * 60n * 1_000_000_000n;
 /**
  * Flushes at once. Our choice: while one waits for the storage the next one collects what it will flush,
  * so that flushes in a row pile up nothing.
  */
 const FLUSHES_MAX = 1;
-/** Index blobs that went away while being read: a compaction raced. Kopia's number of tries. */
-const LOAD_ATTEMPTS_MAX = 10;
-/** Share of the index's memory for what is written while the index is read anew; more goes to scratch files. Our choice. */
-const WRITTEN_MEANWHILE_PARTS = 4;
 
 /**
  * Entries that wait for an index, some 300 bytes each, while one is being written that does not come to its end. Our
@@ -67,16 +58,10 @@ export interface ContentManagerOptions {
 /** Contents by id: look-up, read, write. Packs are durable before the index that names them. */
 export class ContentManager {
   readonly options: ContentManagerOptions;
-  #committed: CommittedIndex;
-  /** Since the listing of the loaded index began. */
-  #indexAge: Stopwatch;
-  /** The blobs and the watermark that the index was loaded from. */
-  #loadedFrom = '';
+  readonly #loaded: LoadedIndex;
   /** The session that takes writes, and those whose flush is under way. */
   #session: WriteSession;
   readonly #flushing = new Set<WriteSession>();
-  /** For each refresh under way, the indexes that were written meanwhile: its listing may lack them. */
-  readonly #refreshing = new Set<CommittedIndex>();
   readonly #blocks: MetadataBlocks;
   /** After a failed put or flush contents that others refer to may be missing: it takes nothing any more. */
   readonly #packs: OpenPacks;
@@ -88,12 +73,11 @@ export class ContentManager {
 
   private constructor(options: ContentManagerOptions) {
     this.options = options;
-    this.#committed = new CommittedIndex(options.indexMemoryBytes, 0);
+    this.#loaded = new LoadedIndex(options);
     const { packBuffers: buffers, dataLanes, maxPackBytes } = options;
     this.#packs = new OpenPacks({ buffers, dataLanes, maxPackBytes });
     this.#session = new WriteSession(options, this.#packs);
     this.#blocks = new MetadataBlocks(options.storage);
-    this.#indexAge = new Stopwatch(options.clock);
   }
 
   /** Loads the index. Throws `DAMAGED_BLOB` and what the storage throws. */
@@ -109,67 +93,22 @@ export class ContentManager {
   }
 
   /** Reads the index blobs anew: what others have written since. */
-  async refresh(): Promise<void> {
-    const { storage, codec, indexStore } = this.options;
-    const memoryBytes = this.options.indexMemoryBytes / WRITTEN_MEANWHILE_PARTS;
-    const writtenMeanwhile = new CommittedIndex(memoryBytes, 0);
-    const load = async (): Promise<void> => {
-      const age = new Stopwatch(this.options.clock);
-      const { blobs, watermarkSeconds } = await indexStore.listActive().catch(asChanging);
-      const loaded = new CommittedIndex(this.options.indexMemoryBytes, watermarkSeconds);
-      try {
-        await forEachIndexBlob(storage, codec, blobs, (body) => {
-          loaded.add(body);
-        });
-        loaded.takeOver(writtenMeanwhile);
-        loaded.settle();
-        this.#committed.close();
-        this.#committed = loaded;
-        this.#loadedFrom = nameOf({ blobs, watermarkSeconds });
-        this.#indexAge = age;
-      } catch (cause) {
-        loaded.close();
-        asChanging(cause);
-      }
-    };
-    this.#refreshing.add(writtenMeanwhile);
-    const loading = withRetry(load, {
-      budgetOf: () => ({ attemptsMax: LOAD_ATTEMPTS_MAX, delayMsMax: 5000 }),
-      firstDelayMs: 100,
-      onRetry: (error) => {
-        if (!isCode(error, 'INDEX_CHANGING')) throw error;
-      },
-    });
-    await loading.finally(() => {
-      this.#refreshing.delete(writtenMeanwhile);
-      writtenMeanwhile.close();
-    });
+  refresh(): Promise<void> {
+    return this.#loaded.refresh();
   }
 
   /** Lists the index blobs anew, and reads them when there are others. Returns whether there were. */
-  async refreshIfChanged(): Promise<boolean> {
-    if (await this.#isAsListed()) return false;
-    await this.refresh();
-    return true;
+  refreshIfChanged(): Promise<boolean> {
+    return this.#loaded.refreshIfChanged();
   }
 
-  async #isAsListed(): Promise<boolean> {
-    try {
-      return nameOf(await this.options.indexStore.listActive()) === this.#loadedFrom;
-    } catch (error) {
-      // A compaction took away what was just listed.
-      if (isCode(error, 'BLOB_NOT_FOUND')) return false;
-      throw error;
-    }
-  }
-
-  async refreshIfOld(): Promise<void> {
-    if (this.#indexAge.elapsedNs > REFRESH_AFTER_NS) await this.refresh();
+  refreshIfOld(): Promise<void> {
+    return this.#loaded.refreshIfOld();
   }
 
   /** The entry of a content, written here or by others; deleted ones too. Synchronous. */
   find(id: ContentId): IndexEntry | undefined {
-    return this.#findPending(id) ?? this.#committed.find(id);
+    return this.#findPending(id) ?? this.#loaded.index.find(id);
   }
 
   #findPending(id: ContentId): IndexEntry | undefined {
@@ -190,30 +129,30 @@ export class ContentManager {
 
   /** {@link has} for many, of what an index names already; `keys` as in {@link CommittedIndex.hasAll}. */
   hasAllCommitted(keys: Uint8Array, keyBytes: number): boolean {
-    return this.#committed.hasAll(keys, keyBytes);
+    return this.#loaded.index.hasAll(keys, keyBytes);
   }
 
   /** Committed entries in key order, deleted ones included. Flush first to see what was written here. */
   entries(range: EntryRange = {}): Iterable<IndexEntry> {
-    return this.#committed.entries(range);
+    return this.#loaded.index.entries(range);
   }
 
   get watermarkSeconds(): number {
-    return this.#committed.watermarkSeconds;
+    return this.#loaded.index.watermarkSeconds;
   }
 
   /** Rows of the committed index, hidden ones included; up to a few times the number of contents. */
   get rowCount(): number {
-    return this.#committed.rowCount;
+    return this.#loaded.index.rowCount;
   }
 
   get contentCount(): number {
-    return this.#committed.contentCount;
+    return this.#loaded.index.contentCount;
   }
 
   /** What the committed index says of a content, also when a watermark hides it. */
   findHidden(id: ContentId): IndexEntry | undefined {
-    return this.#committed.findHidden(id);
+    return this.#loaded.index.findHidden(id);
   }
 
   /** Throws `CONTENT_NOT_FOUND`, `DAMAGED_BLOB`, `UNSUPPORTED_CONTENT`. */
@@ -420,14 +359,7 @@ export class ContentManager {
     const { indexStore, indexVersion } = this.options;
     const body = encodeIndex(indexVersion, sortEntries(entries));
     await indexStore.write([body], session.id);
-    // Copies: whoever merges a body gives its memory back.
-    for (const written of this.#refreshing) {
-      written.add(new IndexBody(memorySource(new Uint8Array(body))));
-    }
-    this.#committed.add(new IndexBody(memorySource(body)));
-    this.#committed.settle();
-    // What others wrote meanwhile is not in it: the next look reads everything.
-    this.#loadedFrom = '';
+    this.#loaded.add(body);
   }
 
   async #commit(session: WriteSession, entries: readonly IndexEntry[]): Promise<void> {
@@ -437,22 +369,8 @@ export class ContentManager {
   }
 
   close(): void {
-    this.#committed.close();
+    this.#loaded.close();
   }
-}
-
-/** A compaction took away what was just listed: everything is listed anew. */
-function asChanging(cause: unknown): never {
-  if (!isCode(cause, 'BLOB_NOT_FOUND')) throw cause;
-  const text = `index ${cause.message}`;
-  throw new CodedError('INDEX_CHANGING', text, { cause, retry: 'backoff' });
-}
-
-/** Tells one set of index blobs from another: their bytes never change under their names. */
-function nameOf({ blobs, watermarkSeconds }: ActiveIndexSet): string {
-  const hash = createHash('sha256').update(String(watermarkSeconds));
-  for (const id of blobs.map((blob) => blob.id).sort()) hash.update(` ${id}`);
-  return hash.digest('hex');
 }
 
 function damagedContent(entry: IndexEntry, what: string, cause?: unknown): CodedError {

@@ -1,0 +1,136 @@
+import { createHash } from 'node:crypto';
+import { type Clock, CodedError, isCode, Stopwatch, withRetry } from '../../base/index.ts';
+import type { BlobStorage } from '../../blob/index.ts';
+import { CommittedIndex } from '../index/committed-index.ts';
+import { IndexBody, memorySource } from '../index/index-body.ts';
+import type { ActiveIndexSet, IndexStore } from './index-store.ts';
+import { type BlobCodec, forEachIndexBlob } from './sealed-blob.ts';
+
+/** Kopia refreshes loaded indexes at most this often while it runs (repo/content/committed_read_manager.go). */
+const REFRESH_AFTER_NS = 15n * 60n * 1_000_000_000n;
+/** Index blobs that went away while being read: a compaction raced. Kopia's number of tries. */
+const LOAD_ATTEMPTS_MAX = 10;
+/** Share of the index's memory for what is written while the index is read anew; more goes to scratch files. Our choice. */
+const WRITTEN_MEANWHILE_PARTS = 4;
+
+export interface LoadedIndexOptions {
+  readonly storage: BlobStorage;
+  readonly codec: BlobCodec;
+  readonly indexStore: IndexStore;
+  readonly clock: Clock;
+  /** Above it, merged indexes go to scratch files. */
+  readonly indexMemoryBytes: number;
+}
+
+/** The index as it was read from its blobs, with what was written here since. Reading it anew goes on beside flushes. */
+export class LoadedIndex {
+  readonly #options: LoadedIndexOptions;
+  #index: CommittedIndex;
+  /** Since the listing of the loaded index began. */
+  #age: Stopwatch;
+  /** The blobs and the watermark that the index was loaded from. */
+  #loadedFrom = '';
+  /** For each refresh under way, the indexes that were written meanwhile: its listing may lack them. */
+  readonly #refreshing = new Set<CommittedIndex>();
+
+  constructor(options: LoadedIndexOptions) {
+    this.#options = options;
+    this.#index = new CommittedIndex(options.indexMemoryBytes, 0);
+    this.#age = new Stopwatch(options.clock);
+  }
+
+  /** Hold on to it only between two awaits. */
+  get index(): CommittedIndex {
+    return this.#index;
+  }
+
+  /** Reads the index blobs anew. */
+  async refresh(): Promise<void> {
+    const memoryBytes = this.#options.indexMemoryBytes / WRITTEN_MEANWHILE_PARTS;
+    const writtenMeanwhile = new CommittedIndex(memoryBytes, 0);
+    this.#refreshing.add(writtenMeanwhile);
+    const loading = withRetry(() => this.#load(writtenMeanwhile), {
+      budgetOf: () => ({ attemptsMax: LOAD_ATTEMPTS_MAX, delayMsMax: 5000 }),
+      firstDelayMs: 100,
+      onRetry: (error) => {
+        if (!isCode(error, 'INDEX_CHANGING')) throw error;
+      },
+    });
+    await loading.finally(() => {
+      this.#refreshing.delete(writtenMeanwhile);
+      writtenMeanwhile.close();
+    });
+  }
+
+  async #load(writtenMeanwhile: CommittedIndex): Promise<void> {
+    const { storage, codec, indexStore, clock, indexMemoryBytes } = this.#options;
+    const age = new Stopwatch(clock);
+    const { blobs, watermarkSeconds } = await indexStore.listActive().catch(asChanging);
+    const loaded = new CommittedIndex(indexMemoryBytes, watermarkSeconds);
+    try {
+      await forEachIndexBlob(storage, codec, blobs, (body) => {
+        loaded.add(body);
+      });
+      loaded.takeOver(writtenMeanwhile);
+      loaded.settle();
+      this.#index.close();
+      this.#index = loaded;
+      this.#loadedFrom = nameOf({ blobs, watermarkSeconds });
+      this.#age = age;
+    } catch (cause) {
+      loaded.close();
+      asChanging(cause);
+    }
+  }
+
+  /** Lists the index blobs anew, and reads them when there are others. Returns whether there were. */
+  async refreshIfChanged(): Promise<boolean> {
+    if (await this.#isAsListed()) return false;
+    await this.refresh();
+    return true;
+  }
+
+  async #isAsListed(): Promise<boolean> {
+    try {
+      return nameOf(await this.#options.indexStore.listActive()) === this.#loadedFrom;
+    } catch (error) {
+      // A compaction took away what was just listed.
+      if (isCode(error, 'BLOB_NOT_FOUND')) return false;
+      throw error;
+    }
+  }
+
+  async refreshIfOld(): Promise<void> {
+    if (this.#age.elapsedNs > REFRESH_AFTER_NS) await this.refresh();
+  }
+
+  /** Adds what was written here; takes over the bytes. */
+  add(body: Uint8Array): void {
+    // Copies: whoever merges a body gives its memory back.
+    for (const written of this.#refreshing) {
+      written.add(new IndexBody(memorySource(new Uint8Array(body))));
+    }
+    this.#index.add(new IndexBody(memorySource(body)));
+    this.#index.settle();
+    // What others wrote meanwhile is not in it: the next look reads everything.
+    this.#loadedFrom = '';
+  }
+
+  close(): void {
+    this.#index.close();
+  }
+}
+
+/** A compaction took away what was just listed: everything is listed anew. */
+function asChanging(cause: unknown): never {
+  if (!isCode(cause, 'BLOB_NOT_FOUND')) throw cause;
+  const text = `index ${cause.message}`;
+  throw new CodedError('INDEX_CHANGING', text, { cause, retry: 'backoff' });
+}
+
+/** Tells one set of index blobs from another: their bytes never change under their names. */
+function nameOf({ blobs, watermarkSeconds }: ActiveIndexSet): string {
+  const hash = createHash('sha256').update(String(watermarkSeconds));
+  for (const id of blobs.map((blob) => blob.id).sort()) hash.update(` ${id}`);
+  return hash.digest('hex');
+}
