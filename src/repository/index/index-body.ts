@@ -1,7 +1,14 @@
 import { closeSync, fstatSync, readSync } from 'node:fs';
-import { CodedError, giveBack } from '../../base/index.ts';
+import { giveBack } from '../../base/index.ts';
 import { type ContentId, contentIdOfKey } from '../content/content-id.ts';
 import type { IndexEntry } from './entry.ts';
+import {
+  badIndex,
+  FORMAT_BYTES_V2,
+  type IndexLayout,
+  PACK_BYTES_V2,
+  parseLayout,
+} from './index-layout.ts';
 
 /** Bytes of an index body, in memory or in a file that stays open. Reads are synchronous: look-ups are. */
 export interface ByteSource {
@@ -49,15 +56,8 @@ export function fileSource(descriptor: number): ByteSource {
 
 /** Bodies up to this are bisected whole. */
 const UNTABLED_MAX = 128;
-const ENTRY_BYTES_V1 = 20;
-const PACK_BYTES_V2 = 5;
-const FORMAT_BYTES_V2 = 6;
 /** Length that version 1 does not store: every content is sealed with this overhead. */
 const OVERHEAD_V1 = 28;
-
-function bad(what: string): CodedError {
-  return new CodedError('BAD_INDEX', `not a valid index: ${what}`);
-}
 
 /** `starts[d]`: first position of a prefix whose next bytes, shifted, are at least `d`. */
 interface KeyTable {
@@ -65,25 +65,12 @@ interface KeyTable {
   readonly starts: Uint32Array;
 }
 
-interface Layout {
-  version: 1 | 2;
-  keyBytes: number;
-  entryBytes: number;
-  count: number;
-  entriesAt: number;
-  packCount: number;
-  packsAt: number;
-  formatCount: number;
-  formatsAt: number;
-  baseTimestamp: number;
-}
-
 /** Kopia's index body, version 1 or 2 (repo/content/index/index_v1.go, index_v2.go). Sorted; look-ups by bisection. */
 export class IndexBody {
   readonly count: number;
   readonly keyBytes: number;
   readonly #source: ByteSource;
-  readonly #layout: Layout;
+  readonly #layout: IndexLayout;
   readonly #packs = new Map<number, string>();
   readonly #formats: { headerId: number; version: number; keyId: number }[] = [];
   /** By prefix byte, made on first use. */
@@ -279,7 +266,7 @@ export class IndexBody {
   /** Throws `BAD_INDEX`. */
   formatAt(index: number): { headerId: number; version: number; keyId: number } {
     const format = this.#formats[index];
-    if (!format) throw bad('an entry names a format that is not in the table');
+    if (!format) throw badIndex('an entry names a format that is not in the table');
     return format;
   }
 
@@ -288,7 +275,7 @@ export class IndexBody {
     const known = this.#packs.get(index);
     if (known !== undefined) return known;
     if (index >= this.#layout.packCount)
-      throw bad('an entry names a pack that is not in the table');
+      throw badIndex('an entry names a pack that is not in the table');
     const row = this.#source.read(this.#layout.packsAt + index * PACK_BYTES_V2, PACK_BYTES_V2);
     const length = row.readUInt8(0);
     const name = this.#name(row.readUInt32BE(1), length);
@@ -304,7 +291,8 @@ export class IndexBody {
   }
 
   #name(at: number, length: number): string {
-    if (at + length > this.#source.lengthBytes) throw bad('a pack name lies outside of the body');
+    if (at + length > this.#source.lengthBytes)
+      throw badIndex('a pack name lies outside of the body');
     return this.#source.read(at, length).toString('latin1');
   }
 }
@@ -348,7 +336,7 @@ export class RowCursor {
       const count = Math.min(ROWS_AT_ONCE, to - this.#position);
       if (count <= 0) return false;
       const bytes = this.#range.read(this.#position, count);
-      if (bytes.length < count * stride) throw bad('entries cut short');
+      if (bytes.length < count * stride) throw badIndex('entries cut short');
       if (this.#range.inMemory) this.bytes = bytes;
       else {
         if (this.bytes.length < bytes.length) this.bytes = Buffer.allocUnsafeSlow(bytes.length);
@@ -398,59 +386,4 @@ function compareKey(
     if (difference !== 0) return difference;
   }
   return 0;
-}
-
-function parseLayout(source: ByteSource): Layout {
-  if (source.lengthBytes < 8) throw bad('header cut short');
-  const header = Buffer.from(source.read(0, Math.min(17, source.lengthBytes)));
-  const version = header.readUInt8(0);
-  const keyBytes = header.readUInt8(1);
-  const entryBytes = header.readUInt16BE(2);
-  const count = header.readUInt32BE(4);
-  const layout = version === 1 ? layoutV1(keyBytes, entryBytes, count) : undefined;
-  const result = layout ?? layoutV2(header, version);
-  if (count > 0 && (keyBytes < 2 || keyBytes > 65)) throw bad(`keys of ${keyBytes} bytes`);
-  const end = result.formatsAt + result.formatCount * FORMAT_BYTES_V2;
-  if (end > source.lengthBytes) throw bad('tables cut short');
-  return result;
-}
-
-function layoutV1(keyBytes: number, entryBytes: number, count: number): Layout {
-  if (entryBytes !== ENTRY_BYTES_V1) throw bad(`entries of ${entryBytes} bytes`);
-  const end = 8 + count * (keyBytes + entryBytes);
-  return {
-    version: 1,
-    keyBytes,
-    entryBytes,
-    count,
-    entriesAt: 8,
-    packCount: 0,
-    packsAt: end,
-    formatCount: 0,
-    formatsAt: end,
-    baseTimestamp: 0,
-  };
-}
-
-function layoutV2(header: Buffer, version: number): Layout {
-  if (version !== 2) throw bad(`version ${version}`);
-  if (header.length < 17) throw bad('header cut short');
-  const keyBytes = header.readUInt8(1);
-  const entryBytes = header.readUInt16BE(2);
-  if (entryBytes < 16 || entryBytes > 19) throw bad(`entries of ${entryBytes} bytes`);
-  const count = header.readUInt32BE(4);
-  const packCount = header.readUInt32BE(8);
-  const packsAt = 17 + count * (keyBytes + entryBytes);
-  return {
-    version: 2,
-    keyBytes,
-    entryBytes,
-    count,
-    entriesAt: 17,
-    packCount,
-    packsAt,
-    formatCount: header.readUInt8(12),
-    formatsAt: packsAt + packCount * PACK_BYTES_V2,
-    baseTimestamp: header.readUInt32BE(13),
-  };
 }
