@@ -5,6 +5,8 @@ export interface CheckpointOptions {
   readonly intervalNs: bigint;
   /** Packed bytes after which a checkpoint is made in any case. */
   readonly bytes: number;
+  /** Ends a look at what others wrote; what makes stored data durable goes on. */
+  readonly signal: AbortSignal;
   readonly logger: Logger;
 }
 
@@ -88,10 +90,11 @@ export class CheckpointTimer {
    * it fails the next one tries again, and nothing that is stored is in doubt.
    */
   #refresh(): void {
-    const { logger } = this.#options;
+    const { logger, signal } = this.#options;
     this.#refreshing ??= this.#repository.contents
-      .refreshIfOld()
+      .refreshIfOld({ signal })
       .catch((error: unknown) => {
+        if (signal.aborted) return;
         logger.warn({ error: messageOf(error) }, 'the index could not be read anew');
       })
       .finally(() => {
@@ -99,7 +102,7 @@ export class CheckpointTimer {
       });
   }
 
-  /** Waits for what is under way. */
+  /** Waits for what is under way; after an abort not for a look at what others wrote. */
   async stop(): Promise<void> {
     this.#stopped = true;
     clearInterval(this.#timer);

@@ -112,7 +112,7 @@ export class LongUpload {
 
   /** One flush brings the new one and takes the old one away. */
   async #save(root: DirectoryEntry): Promise<void> {
-    const { repository, snapshotOf, logger } = this.#options;
+    const { repository, snapshotOf, logger, signal } = this.#options;
     const { contents, manifests } = repository;
     const snapshot = { ...snapshotOf(root), incomplete: CHECKPOINT_REASON, pins: undefined };
     this.remove();
@@ -125,7 +125,7 @@ export class LongUpload {
       'checkpoint: an incomplete snapshot holds what is stored so far',
     );
     manifests.invalidate();
-    await contents.refreshIfOld();
+    await contents.refreshIfOld({ signal });
   }
 
   /** Runs that were killed leave one each; what retention keeps of them is for the next runs to build on. */
@@ -161,7 +161,7 @@ export class LongUpload {
     for (let repairs = 0; ; repairs++) {
       // Named first, looked at then: a collection that begins after this finds all of it.
       await this.#save(confirmed);
-      await repository.contents.refresh();
+      await repository.contents.refresh({ signal });
       const lost = await findLostObjects(repository, confirmed, { signal, onChecked });
       if (lost.count === 0) return confirmed;
       const fields = { objects: lost.count };

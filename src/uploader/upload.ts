@@ -101,6 +101,7 @@ export async function createSnapshot(
   const checkpoints = new CheckpointTimer(repository, {
     intervalNs: options.checkpointIntervalNs ?? CHECKPOINT_INTERVAL_NS,
     bytes: options.checkpointBytes ?? CHECKPOINT_BYTES,
+    signal: options.signal,
     logger: options.logger,
   });
   const uploadOptions: FileUploadOptions = {

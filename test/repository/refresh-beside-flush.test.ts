@@ -1,8 +1,14 @@
 import { randomBytes } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 import { Secret } from '../../src/base/index.ts';
-import { faulty } from '../../src/blob/index.ts';
-import { type ContentId, createFormat, openRepository } from '../../src/repository/index.ts';
+import { type BlobStorage, faulty } from '../../src/blob/index.ts';
+import {
+  type ContentId,
+  createFormat,
+  openRepository,
+  type Repository,
+} from '../../src/repository/index.ts';
 import { contentIdOf } from '../../src/repository/content/content-id.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 
@@ -55,5 +61,52 @@ it.each([1, 12])(
     await refreshed;
     expect(written.filter((id) => !contents.has(id))).toEqual([]);
     expect(contents.contentCount).toBe(1 + flushes * ENTRIES);
+  },
+);
+
+it.each(['list', 'get'])(
+  'an abort ends the reading anew while a %s hangs, and what the storage answers later changes nothing',
+  async (hanging) => {
+    const inner = new MemoryStorage();
+    await createFormat(inner, PASSWORD, {
+      hash: 'BLAKE2B-256-128',
+      encryption: 'AES256-GCM-HMAC-SHA256',
+      splitter: 'DYNAMIC-4M-BUZHASH',
+      version: 3,
+    });
+    const gate = Promise.withResolvers<undefined>();
+    const begun = Promise.withResolvers<undefined>();
+    let isHeld = false;
+    const storage = faulty(inner, async ({ operation, id, when }) => {
+      if (!isHeld || operation !== hanging || !id.startsWith('x') || when !== 'before') return;
+      begun.resolve(undefined);
+      await gate.promise;
+    });
+    const openOf = (of: BlobStorage): Promise<Repository> =>
+      openRepository({
+        storage: of,
+        password: PASSWORD,
+        client: { username: 'tester', hostname: 'testhost' },
+      });
+    await using repository = await openOf(storage);
+    const { contents } = repository;
+    const mine = await contents.write(Buffer.from('mine'), { prefix: '' });
+    await contents.flush();
+    await using other = await openOf(inner);
+    const theirs = await other.contents.write(Buffer.from('theirs'), { prefix: '' });
+    await other.contents.flush();
+    isHeld = true;
+    const controller = new AbortController();
+    const refreshed = contents.refresh({ signal: controller.signal });
+    await begun.promise;
+    controller.abort(new Error('canceled'));
+    await expect(refreshed).rejects.toThrow('canceled');
+    isHeld = false;
+    gate.resolve(undefined);
+    await sleep(50);
+    expect([contents.has(mine.contentId), contents.has(theirs.contentId)]).toEqual([true, false]);
+    await contents.refresh();
+    expect([contents.has(mine.contentId), contents.has(theirs.contentId)]).toEqual([true, true]);
+    await expect(contents.refresh({ signal: controller.signal })).rejects.toThrow('canceled');
   },
 );

@@ -1,10 +1,21 @@
 import { expect, it } from 'vitest';
-import { ManualClock, SECOND_NS, silentLogger } from '../../src/base/index.ts';
-import type { Repository } from '../../src/repository/index.ts';
+import {
+  ManualClock,
+  OffsetClock,
+  Secret,
+  SECOND_NS,
+  silentLogger,
+  systemClock,
+} from '../../src/base/index.ts';
+import { faulty } from '../../src/blob/index.ts';
+import { createFormat, type Repository } from '../../src/repository/index.ts';
 import { CheckpointTimer } from '../../src/uploader/checkpoint.ts';
-import { recordingLogger } from '../support/repositories.ts';
+import { open } from '../support/hostile-bucket.ts';
+import { MemoryStorage } from '../support/memory-storage.ts';
+import { DEFAULT_FORMAT, PASSWORD, recordingLogger } from '../support/repositories.ts';
 
 const MINUTE_NS = 60n * SECOND_NS;
+const { signal } = new AbortController();
 
 it('packs being filled are closed every minute at first, and after 5 % of the time later', async () => {
   const clock = new ManualClock(1_700_000_000n * SECOND_NS);
@@ -24,7 +35,7 @@ it('packs being filled are closed every minute at first, and after 5 % of the ti
     refreshIfOld: () => Promise.resolve(),
   };
   const repository = { clock, contents } as unknown as Repository;
-  const options = { intervalNs: MINUTE_NS, bytes: 2 ** 31, logger: silentLogger };
+  const options = { intervalNs: MINUTE_NS, bytes: 2 ** 31, signal, logger: silentLogger };
   const timer = new CheckpointTimer(repository, options);
   const DAYS_3 = 3 * 24 * 60;
   for (minute = 1; minute <= DAYS_3; minute++) {
@@ -56,7 +67,12 @@ it('an index that cannot be read anew at a checkpoint is warned of; only a faile
   };
   const repository = { clock, contents } as unknown as Repository;
   const logger = recordingLogger();
-  const timer = new CheckpointTimer(repository, { intervalNs: MINUTE_NS, bytes: 2 ** 31, logger });
+  const timer = new CheckpointTimer(repository, {
+    intervalNs: MINUTE_NS,
+    bytes: 2 ** 31,
+    signal,
+    logger,
+  });
   const lookLater = async (): Promise<void> => {
     clock.advance(MINUTE_NS);
     timer.look();
@@ -97,7 +113,7 @@ it('a look at what others wrote keeps no checkpoint waiting, however long it tak
     },
   };
   const repository = { clock, contents } as unknown as Repository;
-  const options = { intervalNs: MINUTE_NS, bytes: 2 ** 31, logger: silentLogger };
+  const options = { intervalNs: MINUTE_NS, bytes: 2 ** 31, signal, logger: silentLogger };
   const timer = new CheckpointTimer(repository, options);
   for (let minute = 1; minute <= 30; minute++) {
     clock.advance(MINUTE_NS);
@@ -113,4 +129,34 @@ it('a look at what others wrote keeps no checkpoint waiting, however long it tak
   expect(hasStopped).toBe(false);
   answer();
   await stopped;
+});
+
+it('an abort ends a look at what others wrote that the storage does not answer, and nobody is warned', async () => {
+  const clock = new OffsetClock(systemClock);
+  const storage = new MemoryStorage({ clock });
+  await createFormat(storage, new Secret(PASSWORD), DEFAULT_FORMAT);
+  let isHanging = false;
+  const asked = Promise.withResolvers<undefined>();
+  const silent = faulty(storage, ({ operation, id }) => {
+    if (!isHanging || operation !== 'list' || id !== 'x') return;
+    asked.resolve(undefined);
+    return new Promise<never>(() => undefined);
+  });
+  await using repository = await open({ storage: silent, clock });
+  const stored = await repository.contents.write(Buffer.from('stored'), { prefix: '' });
+  const controller = new AbortController();
+  const logger = recordingLogger();
+  const options = { intervalNs: MINUTE_NS, bytes: 2 ** 31, signal: controller.signal, logger };
+  const timer = new CheckpointTimer(repository, options);
+  // What is stored is made durable; then the index is old, and the listing hangs.
+  await repository.contents.flush();
+  clock.offsetNs += 20n * MINUTE_NS;
+  isHanging = true;
+  timer.look();
+  await asked.promise;
+  const stopped = timer.stop();
+  controller.abort(new Error('canceled'));
+  await stopped;
+  expect(logger.messages).not.toContain('the index could not be read anew');
+  expect(repository.contents.has(stored.contentId)).toBe(true);
 });

@@ -13,7 +13,7 @@ import type { EntryRange } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { encodeIndex, sortEntries } from '../index/index-writer.ts';
 import { type ContentId, type ContentPrefix, hashOf } from './content-id.ts';
-import type { IndexStore } from './index-store.ts';
+import type { IndexStore, SignalOptions } from './index-store.ts';
 import { LoadedIndex } from './loaded-index.ts';
 import { MetadataBlocks } from './metadata-blocks.ts';
 import { OpenPacks } from './open-packs.ts';
@@ -93,8 +93,8 @@ export class ContentManager {
   }
 
   /** Reads the index blobs anew: what others have written since. */
-  refresh(): Promise<void> {
-    return this.#loaded.refresh();
+  refresh(options?: SignalOptions): Promise<void> {
+    return this.#loaded.refresh(options);
   }
 
   /** Lists the index blobs anew, and reads them when there are others. Returns whether there were. */
@@ -102,8 +102,8 @@ export class ContentManager {
     return this.#loaded.refreshIfChanged();
   }
 
-  refreshIfOld(): Promise<void> {
-    return this.#loaded.refreshIfOld();
+  refreshIfOld(options?: SignalOptions): Promise<void> {
+    return this.#loaded.refreshIfOld(options);
   }
 
   /** The entry of a content, written here or by others; deleted ones too. Synchronous. */

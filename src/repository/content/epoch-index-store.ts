@@ -8,7 +8,7 @@ import {
 } from '../../base/index.ts';
 import type { BlobId, BlobStorage, PutOptions } from '../../blob/index.ts';
 import { completeIndexSet, type EpochState, loadEpochState } from './epoch-state.ts';
-import type { ActiveIndexSet, IndexStore } from './index-store.ts';
+import type { ActiveIndexSet, IndexStore, SignalOptions } from './index-store.ts';
 import { type BlobCodec, sealBlob } from './sealed-blob.ts';
 import type { SessionId } from './session.ts';
 
@@ -46,9 +46,10 @@ export class EpochIndexStore implements IndexStore {
     this.#age = new Stopwatch(options.clock);
   }
 
-  async listActive(): Promise<ActiveIndexSet> {
+  async listActive({ signal }: SignalOptions = {}): Promise<ActiveIndexSet> {
     for (let attempt = 1; attempt <= ATTEMPTS_MAX; attempt++) {
-      const state = await this.#refresh();
+      signal?.throwIfAborted();
+      const state = await this.#refresh({ signal });
       const blobs = completeIndexSet(state);
       // A set that took longer than a state is valid may miss what happened meanwhile.
       if (this.#isValid(1)) return { blobs, watermarkSeconds: state.watermarkSeconds };
@@ -105,10 +106,10 @@ export class EpochIndexStore implements IndexStore {
     for (const id of blobs) await this.#options.storage.deleteBlob(id);
   }
 
-  async #refresh(): Promise<EpochState> {
+  async #refresh(options: SignalOptions = {}): Promise<EpochState> {
     // From the moment before the listing, and only once there is one: an old state must not pass for a new one.
     const age = new Stopwatch(this.#options.clock);
-    const state = await loadEpochState(this.#options.storage);
+    const state = await loadEpochState(this.#options.storage, options);
     this.#age = age;
     return (this.#state = state);
   }

@@ -1,5 +1,6 @@
 import { CodedError, SECOND_NS } from '../../base/index.ts';
 import type { BlobId, BlobMetadata, BlobStorage } from '../../blob/index.ts';
+import type { SignalOptions } from './index-store.ts';
 
 /** What the `x*` blobs say at one moment (Kopia: internal/epoch/epoch_manager.go). */
 export interface EpochState {
@@ -83,9 +84,12 @@ function watermarkOf({ id, timestampNs }: BlobMetadata): number {
  * Lists all of it at once, where Kopia lists each kind: buckets are paid by the request, and what is seen is of
  * one moment. What takes several pages loses nothing: compactions delete their inputs hours later.
  */
-export async function loadEpochState(storage: BlobStorage): Promise<EpochState> {
+export async function loadEpochState(
+  storage: BlobStorage,
+  options: SignalOptions = {},
+): Promise<EpochState> {
   const kinds: Record<string, BlobMetadata[]> = { xe: [], xw: [], xs: [], xr: [], xn: [] };
-  for await (const blob of storage.listBlobs('x')) kinds[blob.id.slice(0, 2)]?.push(blob);
+  for await (const blob of storage.listBlobs('x', options)) kinds[blob.id.slice(0, 2)]?.push(blob);
   const { xe: markers = [], xw: watermarks = [], xs = [], xr = [], xn = [] } = kinds;
   const writeEpoch = markers.reduce((max, { id }) => Math.max(max, epochOf(id, MARKER)), 0);
   return {

@@ -6,10 +6,14 @@ export interface ActiveIndexSet {
   readonly watermarkSeconds: number;
 }
 
+export interface SignalOptions {
+  readonly signal?: AbortSignal | undefined;
+}
+
 /** Where index blobs live: the epoch manager of formats 2 and 3, or the legacy one of format 1. */
 export interface IndexStore {
   /** The blobs that together hold every entry. Always read anew. */
-  listActive(): Promise<ActiveIndexSet>;
+  listActive(options?: SignalOptions): Promise<ActiveIndexSet>;
   /** Makes bodies durable. On failure nothing of them stays. Returns their ids. */
   write(bodies: readonly Uint8Array[], session: SessionId): Promise<BlobId[]>;
 }

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { asBuffer } from '../../base/index.ts';
 import type { BlobId, BlobMetadata, BlobStorage, PutOptions } from '../../blob/index.ts';
-import type { ActiveIndexSet, IndexStore } from './index-store.ts';
+import type { ActiveIndexSet, IndexStore, SignalOptions } from './index-store.ts';
 import { type BlobCodec, damagedBlob, openBlob, sealBlob } from './sealed-blob.ts';
 import type { SessionId } from './session.ts';
 
@@ -37,14 +37,14 @@ export class LegacyIndexStore implements IndexStore {
     this.#options = options;
   }
 
-  async listActive(): Promise<ActiveIndexSet> {
+  async listActive(options: SignalOptions = {}): Promise<ActiveIndexSet> {
     const { storage, codec } = this.#options;
-    const all = await Array.fromAsync(storage.listBlobs('n'));
+    const all = await Array.fromAsync(storage.listBlobs('n', options));
     const present = new Map(
       all.filter(({ id }) => id !== POISON_BLOB).map((b) => [String(b.id), b]),
     );
     // A compaction counts once all of its outputs can be seen, also those that a later one took as its inputs.
-    const logs = await loadCompactionLogs(storage, codec);
+    const logs = await loadCompactionLogs(storage, codec, options);
     for (const { inputs } of logs.filter((log) => log.outputs.every((id) => present.has(id)))) {
       for (const id of inputs) present.delete(id);
     }
@@ -67,13 +67,14 @@ export class LegacyIndexStore implements IndexStore {
 export async function loadCompactionLogs(
   storage: BlobStorage,
   codec: BlobCodec,
+  { signal }: SignalOptions = {},
 ): Promise<CompactionLog[]> {
   const logs: CompactionLog[] = [];
-  for await (const blob of storage.listBlobs('m')) {
+  for await (const blob of storage.listBlobs('m', { signal })) {
     const plaintext = openBlob(
       codec,
       blob.id,
-      await storage.getBlob(blob.id, { lengthMax: LOG_BYTES_MAX }),
+      await storage.getBlob(blob.id, { lengthMax: LOG_BYTES_MAX, signal }),
     );
     try {
       const log = logSchema.parse(JSON.parse(asBuffer(plaintext).toString('utf8')));

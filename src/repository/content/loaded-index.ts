@@ -1,9 +1,9 @@
 import { createHash } from 'node:crypto';
-import { type Clock, CodedError, isCode, Stopwatch, withRetry } from '../../base/index.ts';
+import { asError, type Clock, CodedError, isCode, Stopwatch, withRetry } from '../../base/index.ts';
 import type { BlobStorage } from '../../blob/index.ts';
 import { CommittedIndex } from '../index/committed-index.ts';
 import { IndexBody, memorySource } from '../index/index-body.ts';
-import type { ActiveIndexSet, IndexStore } from './index-store.ts';
+import type { ActiveIndexSet, IndexStore, SignalOptions } from './index-store.ts';
 import { type BlobCodec, forEachIndexBlob } from './sealed-blob.ts';
 
 /** Kopia refreshes loaded indexes at most this often while it runs (repo/content/committed_read_manager.go). */
@@ -44,33 +44,39 @@ export class LoadedIndex {
     return this.#index;
   }
 
-  /** Reads the index blobs anew. */
-  async refresh(): Promise<void> {
+  /** Reads the index blobs anew. An abort ends it at once, also while the storage does not answer: the index stays as it is. */
+  async refresh({ signal }: SignalOptions = {}): Promise<void> {
+    signal?.throwIfAborted();
     const memoryBytes = this.#options.indexMemoryBytes / WRITTEN_MEANWHILE_PARTS;
     const writtenMeanwhile = new CommittedIndex(memoryBytes, 0);
     this.#refreshing.add(writtenMeanwhile);
-    const loading = withRetry(() => this.#load(writtenMeanwhile), {
+    const loading = withRetry(() => this.#load(writtenMeanwhile, signal), {
+      signal,
       budgetOf: () => ({ attemptsMax: LOAD_ATTEMPTS_MAX, delayMsMax: 5000 }),
       firstDelayMs: 100,
       onRetry: (error) => {
         if (!isCode(error, 'INDEX_CHANGING')) throw error;
       },
     });
-    await loading.finally(() => {
+    const ended = loading.finally(() => {
       this.#refreshing.delete(writtenMeanwhile);
       writtenMeanwhile.close();
     });
+    await orAborted(ended, signal);
   }
 
-  async #load(writtenMeanwhile: CommittedIndex): Promise<void> {
+  async #load(writtenMeanwhile: CommittedIndex, signal: AbortSignal | undefined): Promise<void> {
     const { storage, codec, indexStore, clock, indexMemoryBytes } = this.#options;
     const age = new Stopwatch(clock);
-    const { blobs, watermarkSeconds } = await indexStore.listActive().catch(asChanging);
+    const { blobs, watermarkSeconds } = await indexStore.listActive({ signal }).catch(asChanging);
     const loaded = new CommittedIndex(indexMemoryBytes, watermarkSeconds);
     try {
-      await forEachIndexBlob(storage, codec, blobs, (body) => {
+      const receive = (body: IndexBody): void => {
         loaded.add(body);
-      });
+      };
+      await forEachIndexBlob(storage, codec, blobs, receive, { signal });
+      // Nobody waits any more, and the repository may be closed.
+      signal?.throwIfAborted();
       loaded.takeOver(writtenMeanwhile);
       loaded.settle();
       this.#index.close();
@@ -100,8 +106,8 @@ export class LoadedIndex {
     }
   }
 
-  async refreshIfOld(): Promise<void> {
-    if (this.#age.elapsedNs > REFRESH_AFTER_NS) await this.refresh();
+  async refreshIfOld(options: SignalOptions = {}): Promise<void> {
+    if (this.#age.elapsedNs > REFRESH_AFTER_NS) await this.refresh(options);
   }
 
   /** Adds what was written here; takes over the bytes. */
@@ -118,6 +124,21 @@ export class LoadedIndex {
 
   close(): void {
     this.#index.close();
+  }
+}
+
+/** Ends with the task or with the signal, whichever is first. What the storage does not end goes on, and nobody heeds it. */
+async function orAborted(task: Promise<void>, signal: AbortSignal | undefined): Promise<void> {
+  if (!signal) return task;
+  const aborted = Promise.withResolvers<never>();
+  const abort = (): void => {
+    aborted.reject(asError(signal.reason));
+  };
+  signal.addEventListener('abort', abort, { once: true });
+  try {
+    await Promise.race([task, aborted.promise]);
+  } finally {
+    signal.removeEventListener('abort', abort);
   }
 }
 

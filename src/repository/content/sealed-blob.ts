@@ -4,6 +4,7 @@ import { assertLength, blobId } from '../../blob/index.ts';
 import type { ContentHasher, Encryptor } from '../../codec/index.ts';
 import { type ByteSource, IndexBody, memorySource } from '../index/index-body.ts';
 import { ScratchFile } from '../index/scratch-file.ts';
+import type { SignalOptions } from './index-store.ts';
 
 /** Hash and encryption of one repository, for the main thread. */
 export interface BlobCodec {
@@ -68,14 +69,16 @@ export async function forEachIndexBlob(
   codec: BlobCodec,
   blobs: readonly BlobMetadata[],
   receive: (body: IndexBody) => void,
+  { signal }: SignalOptions = {},
 ): Promise<void> {
   // Reused: what reads leave behind is collected late.
   const idle: Uint8Array[] = [];
   await mapLimited(blobs, INDEX_READS_MAX, async (blob) => {
+    signal?.throwIfAborted();
     let buffer = idle.pop();
     if (blob.lengthBytes <= IN_MEMORY_BYTES_MAX && (buffer?.length ?? 0) < blob.lengthBytes)
       buffer = Buffer.allocUnsafeSlow(blob.lengthBytes);
-    receive(await loadIndexBlob(storage, codec, blob, buffer));
+    receive(await loadIndexBlob(storage, codec, blob, { into: buffer, signal }));
     if (buffer) idle.push(buffer);
   });
 }
@@ -96,18 +99,24 @@ export async function loadIndexBlobs(
   }
 }
 
+interface ReadOptions {
+  readonly into: Uint8Array | undefined;
+  readonly signal: AbortSignal | undefined;
+  readonly fresh?: boolean;
+}
+
 async function loadIndexBlob(
   storage: BlobStorage,
   codec: BlobCodec,
   blob: BlobMetadata,
-  into: Uint8Array | undefined,
+  options: ReadOptions,
 ): Promise<IndexBody> {
   try {
-    return await readIndexBlob(storage, codec, blob, { into });
+    return await readIndexBlob(storage, codec, blob, options);
   } catch (error) {
     if (!isCode(error, 'DAMAGED_BLOB')) throw error;
     // Bytes may have changed on their way, or in a cache: the storage has the last word.
-    return readIndexBlob(storage, codec, blob, { into, fresh: true });
+    return readIndexBlob(storage, codec, blob, { ...options, fresh: true });
   }
 }
 
@@ -115,14 +124,14 @@ async function readIndexBlob(
   storage: BlobStorage,
   codec: BlobCodec,
   blob: BlobMetadata,
-  options: { into: Uint8Array | undefined; fresh?: boolean },
+  options: ReadOptions,
 ): Promise<IndexBody> {
   assertLength(blob.id, blob.lengthBytes, INDEX_BYTES_MAX);
   // The blob may have been replaced since it was listed.
   const whole = { ...options, lengthMax: IN_MEMORY_BYTES_MAX };
   const source =
     blob.lengthBytes > IN_MEMORY_BYTES_MAX
-      ? await decryptToFile(storage, codec, blob, options.fresh)
+      ? await decryptToFile(storage, codec, blob, options)
       : memorySource(openBlob(codec, blob.id, await storage.getBlob(blob.id, whole)));
   try {
     return new IndexBody(source);
@@ -137,10 +146,10 @@ async function decryptToFile(
   storage: BlobStorage,
   codec: BlobCodec,
   { id, lengthBytes }: BlobMetadata,
-  fresh = false,
+  { fresh = false, signal }: ReadOptions,
 ): Promise<ByteSource> {
   const read = (offset: number, length: number): Promise<Uint8Array> =>
-    storage.getBlob(id, { offset, lengthBytes: length, fresh });
+    storage.getBlob(id, { offset, lengthBytes: length, fresh, signal });
   const scratch = new ScratchFile();
   try {
     const opener = codec.encryptor.openStream(await read(0, NONCE_BYTES), ivOfBlob(id));
