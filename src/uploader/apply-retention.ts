@@ -34,7 +34,10 @@ export async function applyRetention(
 }
 
 /** Compares the clock with the time of a blob that is put for this, and warns when they differ too much. */
-async function isClockRight({ contents, clock }: Repository, logger: Logger): Promise<boolean> {
+export async function isClockRight(
+  { contents, clock }: Repository,
+  logger: Logger,
+): Promise<boolean> {
   try {
     const storage = await contents.storageTime();
     const here = clock.nowNs();

@@ -16,6 +16,7 @@ import {
   type Policy,
   saveSnapshot,
 } from '../snapshot/index.ts';
+import { isClockRight } from './apply-retention.ts';
 import type { OpenTree } from './open-tree.ts';
 import { CHECKPOINT_REASON, storeOpenTree } from './open-tree-store.ts';
 import { findLostObjects } from './tree-check.ts';
@@ -128,13 +129,20 @@ export class LongUpload {
     await contents.refreshIfOld({ signal });
   }
 
-  /** Runs that were killed leave one each; what retention keeps of them is for the next runs to build on. */
+  /**
+   * Runs that were killed leave one each; what retention keeps of them is for the next runs to build on. Nothing goes by
+   * a clock that differs from the storage's: to one that is ahead, the checkpoint of a backup which runs elsewhere is old.
+   */
   async #dropOldCheckpoints({ source }: NewSnapshot): Promise<void> {
-    const { repository, retention } = this.#options;
+    const { repository, retention, logger } = this.#options;
     const { snapshots } = await listReadableSnapshots(repository, { source });
-    for (const { id, incomplete } of expiredSnapshots(snapshots, retention)) {
-      if (incomplete && id !== this.#id) repository.manifests.delete(id);
-    }
+    const nowNs = repository.clock.nowNs();
+    const moment = { nowNs, ...(this.#id !== undefined && { justMade: this.#id }) };
+    const expired = expiredSnapshots(snapshots, retention, moment).filter(
+      ({ id, incomplete }) => incomplete && id !== this.#id,
+    );
+    if (expired.length === 0 || !(await isClockRight(repository, logger))) return;
+    for (const { id } of expired) repository.manifests.delete(id);
   }
 
   /** No checkpoint is made any more; waits for one that is under way. */

@@ -2,7 +2,13 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, describe, expect, it } from 'vitest';
-import { HOUR_NS, OffsetClock, silentLogger, systemClock } from '../../src/base/index.ts';
+import {
+  HOUR_NS,
+  MINUTE_NS,
+  OffsetClock,
+  silentLogger,
+  systemClock,
+} from '../../src/base/index.ts';
 import { blobId, type BlobStorage } from '../../src/blob/index.ts';
 import { ForwardingStorage } from '../../src/blob/wrappers/forwarding.ts';
 import {
@@ -16,6 +22,7 @@ import {
   type DirectoryEntry,
   listSnapshots,
   readDirectory,
+  saveSnapshot,
   verifyTrees,
 } from '../../src/snapshot/index.ts';
 import {
@@ -24,6 +31,7 @@ import {
   type UploadCounters,
   type UploadResult,
 } from '../../src/uploader/index.ts';
+import { LongUpload } from '../../src/uploader/long-upload.ts';
 import { atClock } from '../support/clocked-storage.ts';
 import { gatedPool } from '../support/gated-pool.ts';
 import { prng } from '../support/golden.ts';
@@ -390,3 +398,58 @@ it(
     await assertWhole(scene, result);
   },
 );
+
+/** The checkpoints that four backups of the tree, running elsewhere, and a killed one have, after one of ours that took five hours. */
+async function leftBeside(clock: OffsetClock, name: string, aheadNs: bigint): Promise<string[]> {
+  const path = at(`${name}-repo`);
+  const tree = at(`${name}-tree`);
+  await createTest(path);
+  write(join(tree, 'file'), name);
+  const storageClock = new OffsetClock(clock);
+  const wrap = atClock(path, storageClock);
+  await using repository = await openTest(path, { clock, wrap });
+  const { snapshot, rootEntry } = await backUp(repository, tree);
+  clock.offsetNs += 26n * HOUR_NS;
+  const names = new Map<string, string>();
+  const add = (label: string, ageNs: bigint): void => {
+    const startTimeNs = clock.nowNs() - ageNs;
+    const checkpoint = { ...snapshot, startTimeNs, incomplete: 'checkpoint' };
+    names.set(saveSnapshot(repository, checkpoint), label);
+  };
+  for (const i of [1n, 2n, 3n, 4n]) add(`running ${i}`, i * MINUTE_NS);
+  add('killed', 24n * HOUR_NS);
+  await repository.flush();
+  clock.offsetNs += aheadNs;
+  storageClock.offsetNs -= aheadNs;
+  const startTimeNs = clock.nowNs();
+  const long = new LongUpload({
+    repository,
+    logger: silentLogger,
+    signal,
+    open: { root: undefined },
+    compressor: undefined,
+    retention: {},
+    snapshotOf: (root) => ({ ...snapshot, rootEntry: root, startTimeNs }),
+    onChecked: () => undefined,
+  });
+  clock.offsetNs += 5n * HOUR_NS;
+  await long.confirm(rootEntry, () => expect.fail('nothing is lost'));
+  await long.stop();
+  const left = (await snapshotsNow(repository)).map(({ id }) => names.get(id) ?? '');
+  return left.filter((label) => label !== '').sort();
+}
+
+it.each([
+  ['a year ahead', 365n * 24n * HOUR_NS],
+  ['an hour behind', -HOUR_NS],
+])('a clock that is %s takes no checkpoint of others away', async (name, aheadNs) => {
+  const clock = new OffsetClock(systemClock);
+  const left = await leftBeside(clock, name.replaceAll(' ', '-'), aheadNs);
+  const running = ['running 1', 'running 2', 'running 3', 'running 4'];
+  expect(left).toEqual(['killed', ...running]);
+});
+
+it('a clock that is right takes the checkpoint of a backup away that was killed a day ago, and no other', async () => {
+  const left = await leftBeside(new OffsetClock(systemClock), 'right', 0n);
+  expect(left).toEqual(['running 1', 'running 2', 'running 3', 'running 4']);
+});
