@@ -6,8 +6,12 @@ import { CodedError, HOUR_NS, OffsetClock, SECOND_NS, unixSeconds } from '../../
 import { blobId, type BlobStorage, faulty, listAll } from '../../src/blob/index.ts';
 import type { ContentId, MaintenanceReport } from '../../src/repository/index.ts';
 import { contentIdOf } from '../../src/repository/content/content-id.ts';
+import { loadEpochState } from '../../src/repository/content/epoch-state.ts';
 import { POISON_BLOB } from '../../src/repository/content/legacy-index-store.ts';
+import { sealBlob } from '../../src/repository/content/sealed-blob.ts';
 import type { IndexEntry } from '../../src/repository/index/entry.ts';
+import { checkSuperseded } from '../../src/repository/maintenance/hidden-indexes.ts';
+import type { TaskContext } from '../../src/repository/maintenance/task.ts';
 import { listSnapshots } from '../../src/snapshot/index.ts';
 import { maintain, makeVictim, missing, open, type Victim } from '../support/hostile-bucket.ts';
 import { putIndex } from '../support/index-blobs.ts';
@@ -287,14 +291,6 @@ describe('an index blob that lands after its epoch was compacted, its writer dea
     expect(repository.contents.findHidden(unknownContent)).toBeUndefined();
   });
 
-  it('stops nothing where it cannot be read before it is to go', async () => {
-    const world = worldOf();
-    world.storage.set(`xn0_${'0'.repeat(32)}-s0-c1`, Buffer.from('junk'));
-    await expect(passDay(world)).rejects.toMatchObject({ code: 'DAMAGED_BLOB' });
-    world.storage.blobs.delete(`xn0_${'0'.repeat(32)}-s0-c1`);
-    await passDay(world);
-  });
-
   it('is left alone by a dry run', async () => {
     const world = worldOf();
     const entry = await entryOf(world, someContent());
@@ -303,6 +299,78 @@ describe('an index blob that lands after its epoch was compacted, its writer dea
     await using repository = await open(world);
     await maintain(repository, 'full', { dryRun: true });
     expect([...world.storage.blobs.keys()]).toEqual(before);
+  });
+});
+
+describe('a superseded index blob that cannot be read', () => {
+  const TASK = 'delete-superseded-epoch-indexes';
+  /** What writers put into epochs that are compacted. */
+  const supersededIn = async (storage: MemoryStorage): Promise<string[]> => {
+    const { written, compacted } = await loadEpochState(storage);
+    const blobs = [...written].filter(([epoch]) => compacted.has(epoch)).flatMap(([, of]) => of);
+    return blobs.map(({ id }) => id);
+  };
+
+  it.each(['junk', 'a true one that rotted', 'a true one that was cut short', 'no index'])(
+    'is kept and named, and stops nothing: %s',
+    async (kind) => {
+      const world = worldOf();
+      const { storage } = world;
+      const superseded = await supersededIn(storage);
+      expect(superseded.length).toBeGreaterThan(1);
+      let damaged = superseded[0] ?? expect.fail('there are superseded ones');
+      const blob = storage.blobs.get(damaged) ?? expect.fail();
+      if (kind === 'junk') {
+        damaged = `xn0_${'0'.repeat(32)}-s0-c1`;
+        storage.set(damaged, Buffer.from('junk'));
+      } else if (kind === 'no index') {
+        await using repository = await open(world);
+        const body = Buffer.from('this is no index');
+        const { id, bytes } = sealBlob(repository.codec, 'xn0_', '-s0-c1', body);
+        damaged = id;
+        storage.set(id, bytes);
+      } else {
+        blob.bytes =
+          kind === 'a true one that rotted'
+            ? Buffer.from(blob.bytes).fill(7, 40, 50)
+            : blob.bytes.subarray(0, 5);
+      }
+      const report = await passDay(world);
+      expect(taskOf(report, TASK).stats).toMatchObject({
+        deletedBlobCount: expect.any(Number) as number,
+        unreadableBlobCount: 1,
+        unreadableBlobs: damaged,
+      });
+      // It stays, and those beside it are gone.
+      const left = superseded.filter((id) => storage.blobs.has(id));
+      expect(left).toEqual(superseded.includes(damaged) ? [damaged] : []);
+      expect(storage.blobs.has(damaged)).toBe(true);
+      // What is marked deleted is dropped as ever, and packs go.
+      let dropped = 0;
+      for (let day = 0; day < 3; day++) {
+        const next = await passDay(world);
+        if (!taskOf(next, 'full-drop-deleted-content').skipped) dropped++;
+        expect(taskOf(next, TASK).stats).toMatchObject({ unreadableBlobCount: 1 });
+      }
+      expect(dropped).toBeGreaterThan(0);
+      await using repository = await open(world);
+      expect(await missing(victim, repository)).toEqual([]);
+    },
+  );
+
+  it('is neither proven nor unreadable where another client deletes it meanwhile', async () => {
+    const world = worldOf();
+    await using repository = await open(world);
+    const state = await loadEpochState(world.storage);
+    const superseded = new Set(await supersededIn(world.storage));
+    const blobs = [...state.written.values()].flat().filter(({ id }) => superseded.has(id));
+    const [gone = expect.fail(), ...others] = blobs;
+    world.storage.blobs.delete(gone.id);
+    const signal = new AbortController().signal;
+    const context = { repository, signal } as TaskContext;
+    const { proven, unreadable } = await checkSuperseded(context, state, blobs);
+    expect(proven.map(({ id }) => id).sort()).toEqual(others.map(({ id }) => id).sort());
+    expect(unreadable).toEqual([]);
   });
 });
 

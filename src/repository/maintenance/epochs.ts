@@ -17,11 +17,13 @@ import {
 } from '../content/epoch-state.ts';
 import type { Repository } from '../repository.ts';
 import { writeCompaction } from './compaction.ts';
-import { assertSuperseded } from './hidden-indexes.ts';
+import { checkSuperseded } from './hidden-indexes.ts';
 import { type LateIndexes, NONE_LATE } from './late-indexes.ts';
 import type { TaskContext, TaskStats } from './task.ts';
 
 const DELETES_AT_ONCE = 4;
+/** Blobs that are kept because they cannot be read, and that the report names; the log names all. Our choice. */
+const NAMED_MAX = 10;
 
 /** Merges the blobs of the oldest settled epoch that is not compacted yet. */
 export async function compactSingleEpoch(context: TaskContext): Promise<TaskStats> {
@@ -114,13 +116,14 @@ export async function cleanupMarkers(context: TaskContext): Promise<TaskStats> {
 
 /**
  * Deletes the blobs of writers whose epoch has been compacted long enough ago. Those that came late stay until the index
- * has all that they name; and where the rest is of no use, as long as a session may run.
+ * has all that they name; and where the rest is of no use, as long as a session may run. One that cannot be read stays
+ * too: no reader needs it, and nobody can tell whether the index has all that it named. It keeps no other from going.
  */
 export async function deleteSupersededIndexes(
   context: TaskContext,
   { adopted, spent }: LateIndexes = NONE_LATE,
 ): Promise<TaskStats> {
-  const { repository, safety, startNs } = context;
+  const { repository, safety, startNs, logger } = context;
   const state = await loadSoundState(repository.storage);
   const cutoffNs = (await newestIndexNs(repository, state)) - safetyMarginNs(context);
   const doomed: BlobMetadata[] = [];
@@ -132,17 +135,28 @@ export async function deleteSupersededIndexes(
     const isYoung = startNs - blob.timestampNs < safety.sessionExpirationAgeNs;
     if (!isYoung || !spent.has(blob.id)) doomed.push(blob);
   }
-  if (context.apply) {
-    const unproven = doomed.filter(({ id }) => !spent.has(id));
-    await assertSuperseded(context, state, unproven);
+  const [useless, unproven] = [
+    doomed.filter(({ id }) => spent.has(id)),
+    doomed.filter(({ id }) => !spent.has(id)),
+  ];
+  const { proven, unreadable } = context.apply
+    ? await checkSuperseded(context, state, unproven)
+    : { proven: unproven, unreadable: [] };
+  for (const { id } of unreadable) {
+    logger.warn({ blobId: id }, 'a superseded index blob that cannot be read is kept');
   }
-  await deleteAll(context, doomed);
+  const going = [...useless, ...proven];
+  await deleteAll(context, going);
   return {
     kind: 'cleanupSupersededIndexesStats',
     data: {
       maxReplacementTime: formatGoTime(cutoffNs > 0n ? cutoffNs : 0n),
-      deletedBlobCount: doomed.length,
-      deletedTotalSize: doomed.reduce((sum, { lengthBytes }) => sum + lengthBytes, 0),
+      deletedBlobCount: going.length,
+      deletedTotalSize: going.reduce((sum, { lengthBytes }) => sum + lengthBytes, 0),
+      ...(unreadable.length > 0 && {
+        unreadableBlobCount: unreadable.length,
+        unreadableBlobs: nameSome(unreadable),
+      }),
     },
   };
 }
@@ -198,6 +212,11 @@ async function deleteAll(
     signal.throwIfAborted();
     return repository.storage.deleteBlob(id);
   });
+}
+
+function nameSome(blobs: readonly BlobMetadata[]): string {
+  const names = blobs.slice(0, NAMED_MAX).map(({ id }) => id);
+  return blobs.length > NAMED_MAX ? `${names.join(' ')} ...` : names.join(' ');
 }
 
 const maxOf = (times: readonly Nanoseconds[]): Nanoseconds =>

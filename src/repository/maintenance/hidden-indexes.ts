@@ -47,25 +47,42 @@ export async function assertNoIndexHidden(
       );
     } catch (error) {
       // What nobody can read names nothing.
-      if (!isCode(error, 'DAMAGED_BLOB', 'BLOB_NOT_FOUND')) throw error;
+      if (!isCode(error, 'DAMAGED_BLOB', 'BAD_INDEX', 'BLOB_NOT_FOUND')) throw error;
     }
   });
 }
 
+export interface Superseded {
+  /** The index in force holds all that they hold. */
+  readonly proven: readonly BlobMetadata[];
+  /** Nobody can tell what they hold. */
+  readonly unreadable: readonly BlobMetadata[];
+}
+
 /**
- * Whether the index in force holds all that these superseded index blobs hold: only then they may go.
- * Throws `INDEX_HIDDEN`, `INDEX_INCOMPLETE`, `DAMAGED_BLOB`.
+ * Tells which of these superseded index blobs may go. Those that cannot be read say nothing against the others.
+ * Throws `INDEX_HIDDEN`, `INDEX_INCOMPLETE`.
  */
-export async function assertSuperseded(
+export async function checkSuperseded(
   { repository, signal }: TaskContext,
   state: EpochState,
   blobs: readonly BlobMetadata[],
-): Promise<void> {
+): Promise<Superseded> {
+  const proven: BlobMetadata[] = [];
+  const unreadable: BlobMetadata[] = [];
   await mapLimited(blobs, READS_AT_ONCE, async (blob) => {
     signal.throwIfAborted();
     const every = (): boolean => true;
-    await checkBlob({ repository, state }, blob, every, every);
+    try {
+      await checkBlob({ repository, state }, blob, every, every);
+      proven.push(blob);
+    } catch (error) {
+      // One that is gone was deleted by another client.
+      if (isCode(error, 'DAMAGED_BLOB', 'BAD_INDEX')) unreadable.push(blob);
+      else if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
+    }
   });
+  return { proven, unreadable };
 }
 
 async function checkBlob(
