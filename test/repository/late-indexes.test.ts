@@ -23,7 +23,6 @@ import { makeTree } from '../support/trees.ts';
 const DAY_NS = 24n * HOUR_NS;
 const work = tempDirectory('late-indexes');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
-const at = (name: string): string => join(work, name);
 
 const taskOf = (report: MaintenanceReport, task: string): MaintenanceReport['tasks'][number] =>
   report.tasks.find((each) => each.task === task) ?? { task, skipped: 'it is not there' };
@@ -57,12 +56,12 @@ interface World {
 }
 
 /** Time goes by, others write, and the maintenance of a day runs. */
-async function passDay(world: World): Promise<MaintenanceReport> {
+async function passDay(world: World, mode: 'quick' | 'full' = 'full'): Promise<MaintenanceReport> {
   world.clock.offsetNs += 26n * HOUR_NS;
   await using repository = await open(world);
   await repository.contents.write(Buffer.from(String(world.clock.offsetNs)), { prefix: '' });
   await repository.contents.flush();
-  return await maintain(repository, 'full');
+  return await maintain(repository, 'full', { mode });
 }
 
 /** So many index blobs that the epoch ends. */
@@ -291,6 +290,39 @@ describe('an index blob that lands after its epoch was compacted, its writer dea
     expect(repository.contents.findHidden(unknownContent)).toBeUndefined();
   });
 
+  it('is written anew by quick maintenance where the index knows nothing of its contents', async () => {
+    const world = worldOf();
+    const entry = await entryOf(world, someContent());
+    const late = await landLate(world, [{ ...entry, contentId: unknownContent }]);
+    const report = await passDay(world, 'quick');
+    expect(taskOf(report, 'adopt-late-indexes').stats).toMatchObject({ adoptedBlobCount: 1 });
+    expect(await entryOf(world, unknownContent)).toMatchObject({ deleted: false });
+    // A full run right after it takes nothing that others need by an index they read before.
+    await using repository = await open(world);
+    const full = await maintain(repository, 'full');
+    expect(taskOf(full, 'adopt-late-indexes').stats).toBeUndefined();
+    expect(world.storage.blobs.has(late)).toBe(false);
+    expect(await missing(victim, repository)).toEqual([]);
+    expect(repository.contents.has(unknownContent)).toBe(true);
+  });
+
+  it('is left to full maintenance where it takes the place of what the index knows', async () => {
+    const world = worldOf();
+    const entry = await entryOf(world, someContent());
+    const newer = { ...entry, timestampSeconds: entry.timestampSeconds + 1 };
+    const contentId = contentIdOf('m', Buffer.alloc(16, 7));
+    const mark = { ...entry, contentId: unknownContent, deleted: true };
+    const timestampSeconds = entry.timestampSeconds - 10 * 86_400;
+    await landLate(world, [newer, mark, { ...entry, contentId, timestampSeconds }]);
+    const report = await passDay(world, 'quick');
+    expect(taskOf(report, 'adopt-late-indexes').stats).toBeUndefined();
+    expect(await entryOf(world, entry.contentId)).toEqual(entry);
+    expect(taskOf(await passDay(world), 'adopt-late-indexes').stats).toMatchObject({
+      adoptedBlobCount: 1,
+    });
+    expect(await entryOf(world, entry.contentId)).toEqual(newer);
+  });
+
   it('is left alone by a dry run', async () => {
     const world = worldOf();
     const entry = await entryOf(world, someContent());
@@ -299,6 +331,76 @@ describe('an index blob that lands after its epoch was compacted, its writer dea
     await using repository = await open(world);
     await maintain(repository, 'full', { dryRun: true });
     expect([...world.storage.blobs.keys()]).toEqual(before);
+  });
+});
+
+/** As a file is that was written long before its rename, or a copy that keeps times. */
+function makeOld({ storage }: World, id: string): void {
+  const blob = storage.blobs.get(id) ?? expect.fail(id);
+  blob.timestampNs -= 60n * DAY_NS;
+}
+
+describe('a late index blob whose time is from before the compaction', () => {
+  it.each(['full', 'quick'] as const)(
+    'is written anew by %s maintenance where its session never ended',
+    async (mode) => {
+      const world = worldOf();
+      const { storage } = world;
+      const writer = dyingWriter(storage);
+      const data = Buffer.from('late content');
+      await using dying = await open({ ...world, storage: writer.storage });
+      const { contentId } = await dying.contents.write(data, { prefix: '' });
+      const killed = expect(dying.flush()).rejects.toMatchObject({ code: 'KILLED' });
+      const late = await writer.held;
+      for (let i = 0; i < 3; i++) await passEpoch(world);
+      writer.land();
+      await killed;
+      makeOld(world, late);
+      const first = await passDay(world, mode);
+      expect(taskOf(first, 'adopt-late-indexes').stats).toMatchObject({ adoptedBlobCount: 1 });
+      for (let day = 0; day < 5; day++) await passDay(world);
+      expect(storage.blobs.has(late)).toBe(false);
+      expect([...storage.blobs.keys()].filter((id) => id.startsWith('s'))).toEqual([]);
+      await using repository = await open(world);
+      expect(Buffer.from(await repository.contents.getContent(contentId))).toEqual(data);
+      expect(await missing(victim, repository)).toEqual([]);
+    },
+  );
+
+  it('goes where its packs are gone', async () => {
+    const world = worldOf();
+    const entry = await entryOf(world, someContent());
+    const contentId = unknownContent;
+    const late = await landLate(world, [{ ...entry, contentId, packBlobId: `p${'0'.repeat(32)}` }]);
+    makeOld(world, late);
+    await passDay(world);
+    expect(world.storage.blobs.has(late)).toBe(false);
+  });
+
+  it('goes where it only deletes what is in use', async () => {
+    const world = worldOf();
+    const entry = await entryOf(world, someContent());
+    const mark = { ...entry, deleted: true, timestampSeconds: entry.timestampSeconds + 1 };
+    const late = await landLate(world, [mark]);
+    makeOld(world, late);
+    await passDay(world);
+    expect(world.storage.blobs.has(late)).toBe(false);
+    expect(await entryOf(world, entry.contentId)).toEqual(entry);
+  });
+
+  it('stays, and is refused, where the question whether its pack is there has no answer', async () => {
+    const world = worldOf();
+    const entry = await entryOf(world, someContent());
+    const pack = `p${'0'.repeat(32)}`;
+    const contentId = unknownContent;
+    const late = await landLate(world, [{ ...entry, contentId, packBlobId: pack }]);
+    makeOld(world, late);
+    const storage = faulty(world.storage, ({ operation, id }) => {
+      if (operation === 'metadata' && id === pack) throw new CodedError('STORAGE_FAILED', 'no');
+    });
+    await using repository = await open({ ...world, storage });
+    await expect(maintain(repository, 'full')).rejects.toMatchObject({ code: 'STORAGE_FAILED' });
+    expect(world.storage.blobs.has(late)).toBe(true);
   });
 });
 
@@ -428,46 +530,56 @@ describe('maintenance refuses', () => {
   });
 });
 
-it('a whole backup whose index came late can be restored, by Kopia too', async () => {
-  makeTree(at('tree'), 'late index');
-  fs.mkdirSync(at('other'));
-  await createTest(at('repo'));
-  let writer: ReturnType<typeof dyingWriter> | undefined;
-  const wrap = (inner: BlobStorage): BlobStorage => (writer = dyingWriter(inner)).storage;
-  await using dying = await openTest(at('repo'), { wrap });
-  const failed = backUp(dying, at('tree')).then(
-    () => expect.fail('the writer is dead'),
-    () => undefined,
-  );
-  const late = (await writer?.held) ?? expect.fail();
-  for (const epoch of [1, 2]) {
+it.each([
+  ['its file has the time of its rename', false],
+  ['its file has the time of its last write', true],
+])(
+  'a whole backup whose index came late can be restored, by Kopia too: %s',
+  async (_name, isOld) => {
+    const at = (name: string): string => join(work, String(isOld), name);
+    fs.mkdirSync(at('.'));
+    makeTree(at('tree'), 'late index');
+    fs.mkdirSync(at('other'));
+    await createTest(at('repo'));
+    let writer: ReturnType<typeof dyingWriter> | undefined;
+    const wrap = (inner: BlobStorage): BlobStorage => (writer = dyingWriter(inner)).storage;
+    await using dying = await openTest(at('repo'), { wrap });
+    const failed = backUp(dying, at('tree')).then(
+      () => expect.fail('the writer is dead'),
+      () => undefined,
+    );
+    const late = (await writer?.held) ?? expect.fail();
+    for (const epoch of [1, 2]) {
+      await using repository = await openTest(at('repo'));
+      await repository.storage.putBlob(blobId(`xe${epoch}`), [Buffer.from('epoch-marker')]);
+      await repository.contents.refresh();
+      fs.writeFileSync(at('other/file'), String(epoch));
+      await backUp(repository, at('other'));
+    }
+    {
+      await using repository = await openTest(at('repo'));
+      await maintain(repository, 'full');
+      expect(await listAll(repository.storage, 'xs0_')).toHaveLength(1);
+    }
+    await sleep(50);
+    writer?.land();
+    await failed;
+    const file = join(at('repo'), late.slice(0, 1), late.slice(1, 4), `${late.slice(4)}.f`);
+    if (isOld) fs.utimesSync(file, 0, 1_700_000_000);
     await using repository = await openTest(at('repo'));
-    await repository.storage.putBlob(blobId(`xe${epoch}`), [Buffer.from('epoch-marker')]);
-    await repository.contents.refresh();
-    fs.writeFileSync(at('other/file'), String(epoch));
-    await backUp(repository, at('other'));
-  }
-  {
-    await using repository = await openTest(at('repo'));
+    expect((await listAll(repository.storage, late)).length).toBe(1);
+    expect(await listSnapshots(repository)).toHaveLength(2);
     await maintain(repository, 'full');
-    expect(await listAll(repository.storage, 'xs0_')).toHaveLength(1);
-  }
-  await sleep(50);
-  writer?.land();
-  await failed;
-  await using repository = await openTest(at('repo'));
-  expect((await listAll(repository.storage, late)).length).toBe(1);
-  expect(await listSnapshots(repository)).toHaveLength(2);
-  await maintain(repository, 'full');
-  const snapshot = (await listSnapshots(repository)).find(
-    ({ source }) => source.path === at('tree'),
-  );
-  if (!snapshot?.rootEntry) expect.fail('the snapshot is not there');
-  await restore(repository, snapshot.rootEntry, at('restored'));
-  assertSameTree(at('tree'), at('restored'));
-  if (!hasKopia) return;
-  const kopia = new Kopia(PASSWORD).connect(at('repo'));
-  kopia.verifyAll();
-  kopia.run('snapshot', 'restore', snapshot.id, at('restored-by-kopia'));
-  assertSameTree(at('tree'), at('restored-by-kopia'));
-});
+    const snapshot = (await listSnapshots(repository)).find(
+      ({ source }) => source.path === at('tree'),
+    );
+    if (!snapshot?.rootEntry) expect.fail('the snapshot is not there');
+    await restore(repository, snapshot.rootEntry, at('restored'));
+    assertSameTree(at('tree'), at('restored'));
+    if (!hasKopia) return;
+    const kopia = new Kopia(PASSWORD).connect(at('repo'));
+    kopia.verifyAll();
+    kopia.run('snapshot', 'restore', snapshot.id, at('restored-by-kopia'));
+    assertSameTree(at('tree'), at('restored-by-kopia'));
+  },
+);

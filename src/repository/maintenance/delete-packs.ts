@@ -13,7 +13,6 @@ import { sessionOfBlob } from '../content/session.ts';
 import type { Repository } from '../repository.ts';
 import { assertNoIndexHidden } from './hidden-indexes.ts';
 import { accountFor, accountForLost, assertNotShrunk, indexRefusal } from './index-guard.ts';
-import type { LateIndexes } from './late-indexes.ts';
 import type { TaskContext, TaskStats } from './task.ts';
 
 const DELETES_AT_ONCE = 8;
@@ -31,8 +30,6 @@ export interface DeletePacksOptions {
   readonly earlierRowCount?: number | undefined;
   /** Packs that this run saw in use: whatever the index says now, they stay until the next. */
   readonly kept?: ReadonlySet<string>;
-  /** What this run found in index blobs that came late. */
-  readonly late?: LateIndexes;
   /** Packs deleted between two looks at the index; tests lower it. */
   readonly batchPacks?: number;
 }
@@ -44,7 +41,7 @@ export interface DeletePacksOptions {
  */
 export async function deleteUnreferencedPacks(
   context: TaskContext,
-  { prefixes, earlierRowCount, kept, late, batchPacks = BATCH_PACKS }: DeletePacksOptions,
+  { prefixes, earlierRowCount, kept, batchPacks = BATCH_PACKS }: DeletePacksOptions,
 ): Promise<TaskStats> {
   const { repository, safety, apply, startNs, signal } = context;
   const { contents, storage } = repository;
@@ -77,7 +74,7 @@ export async function deleteUnreferencedPacks(
     const text = `the index names no pack at all, and there are ${packs.length} old ones`;
     throw indexRefusal('INDEX_INCOMPLETE', text);
   }
-  if (apply) await assertNoIndexHidden(context, new Set(doomed.map(({ id }) => id)), late);
+  if (apply) await assertNoIndexHidden(context, new Set(doomed.map(({ id }) => id)));
   await accountForLost(repository, lost, signal);
   retained.push(...lost);
   const unneeded = new Set(await accountFor(repository, packs, sessions.all, signal));

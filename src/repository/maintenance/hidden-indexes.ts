@@ -1,5 +1,5 @@
 import { CodedError, isCode, mapLimited } from '../../base/index.ts';
-import type { BlobMetadata } from '../../blob/index.ts';
+import { blobId, type BlobMetadata } from '../../blob/index.ts';
 import {
   compactionsOf,
   completeIndexSet,
@@ -9,9 +9,8 @@ import {
 } from '../content/epoch-state.ts';
 import { forEachIndexBlob } from '../content/sealed-blob.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from '../index/entry.ts';
-import type { IndexBody } from '../index/index-body.ts';
+import type { Repository } from '../repository.ts';
 import { indexRefusal } from './index-guard.ts';
-import { type LateIndexes, NONE_LATE } from './late-indexes.ts';
 import type { TaskContext } from './task.ts';
 
 const READS_AT_ONCE = 4;
@@ -25,7 +24,6 @@ const READS_AT_ONCE = 4;
 export async function assertNoIndexHidden(
   { repository, signal }: TaskContext,
   packs: ReadonlySet<string>,
-  late: LateIndexes = NONE_LATE,
 ): Promise<void> {
   const { storage, format } = repository;
   if (packs.size === 0 || !format.parameters.epochParameters.Enabled) return;
@@ -38,13 +36,8 @@ export async function assertNoIndexHidden(
   await mapLimited(hidden, READS_AT_ONCE, async (blob) => {
     signal.throwIfAborted();
     try {
-      await checkBlob(
-        { repository, state },
-        blob,
-        (body) => body.namesPack(packs),
-        // A late deletion of what is in use is not heeded, so it needs no pack either.
-        ({ packBlobId, deleted }) => packs.has(packBlobId) && !(deleted && late.spent.has(blob.id)),
-      );
+      const [entry] = await unknownEntries(repository, blob, packs);
+      if (entry) throw indexHidden(state, blob, entry);
     } catch (error) {
       // What nobody can read names nothing.
       if (!isCode(error, 'DAMAGED_BLOB', 'BAD_INDEX', 'BLOB_NOT_FOUND')) throw error;
@@ -60,7 +53,8 @@ export interface Superseded {
 }
 
 /**
- * Tells which of these superseded index blobs may go. Those that cannot be read say nothing against the others.
+ * Tells which of these superseded index blobs may go. Those that cannot be read say nothing against the others, and what
+ * names a pack that is gone is of no use to anybody.
  * Throws `INDEX_HIDDEN`, `INDEX_INCOMPLETE`.
  */
 export async function checkSuperseded(
@@ -72,9 +66,10 @@ export async function checkSuperseded(
   const unreadable: BlobMetadata[] = [];
   await mapLimited(blobs, READS_AT_ONCE, async (blob) => {
     signal.throwIfAborted();
-    const every = (): boolean => true;
     try {
-      await checkBlob({ repository, state }, blob, every, every);
+      for (const entry of await unknownEntries(repository, blob)) {
+        if (await isThere(repository, entry.packBlobId)) throw indexHidden(state, blob, entry);
+      }
       proven.push(blob);
     } catch (error) {
       // One that is gone was deleted by another client.
@@ -85,29 +80,46 @@ export async function checkSuperseded(
   return { proven, unreadable };
 }
 
-async function checkBlob(
-  {
-    repository: { storage, codec, contents },
-    state,
-  }: Pick<TaskContext, 'repository'> & { state: EpochState },
+/**
+ * What an index blob says beyond the index in force, one entry for each pack; about all packs or about these. A deletion of
+ * what is in use is not among them: whoever found it in use was right to rely on it, and the next collection decides anew.
+ */
+async function unknownEntries(
+  { storage, codec, contents }: Repository,
   blob: BlobMetadata,
-  isOfInterest: (body: IndexBody) => boolean,
-  matters: (entry: IndexEntry) => boolean,
-): Promise<void> {
+  packs?: ReadonlySet<string>,
+): Promise<IndexEntry[]> {
+  const unknown = new Map<string, IndexEntry>();
   await forEachIndexBlob(storage, codec, [blob], (body) => {
     try {
-      if (!isOfInterest(body)) return;
+      if (packs && !body.namesPack(packs)) return;
       const rows = body.rows();
       while (rows.next()) {
         const { entry } = rows;
-        if (!matters(entry) || isHidden(entry, contents.watermarkSeconds)) continue;
+        const { packBlobId, deleted } = entry;
+        if (packs?.has(packBlobId) === false || isHidden(entry, contents.watermarkSeconds))
+          continue;
         const known = contents.findHidden(entry.contentId);
-        if (!known || comparePrecedence(known, entry) < 0) throw indexHidden(state, blob, entry);
+        if (known && (comparePrecedence(known, entry) >= 0 || (deleted && !known.deleted)))
+          continue;
+        if (!unknown.has(packBlobId)) unknown.set(packBlobId, entry);
       }
     } finally {
       body.close();
     }
   });
+  return [...unknown.values()];
+}
+
+/** Asked for by name: a listing may be old. */
+async function isThere({ storage }: Repository, pack: string): Promise<boolean> {
+  try {
+    await storage.getMetadata(blobId(pack));
+    return true;
+  } catch (error) {
+    if (isCode(error, 'BLOB_NOT_FOUND')) return false;
+    throw error;
+  }
 }
 
 function indexHidden(

@@ -1,8 +1,9 @@
 import { HOUR_NS, isCode, type Nanoseconds, SECOND_NS } from '../../base/index.ts';
-import { blobId, type BlobId, type BlobMetadata } from '../../blob/index.ts';
+import { blobId, type BlobId, type BlobMetadata, type BlobStorage } from '../../blob/index.ts';
 import { compactionsOf, type EpochState, loadEpochState } from '../content/epoch-state.ts';
 import { type ContentId, prefixOf } from '../content/content-id.ts';
 import { loadIndexBlobs } from '../content/sealed-blob.ts';
+import { sessionOfBlob } from '../content/session.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from '../index/entry.ts';
 import type { IndexBody } from '../index/index-body.ts';
 import { DELETIONS_KEPT_NS } from '../manifest/manifest-manager.ts';
@@ -26,6 +27,12 @@ export interface LateIndexes {
 
 export const NONE_LATE: LateIndexes = { adopted: new Set(), spent: new Set() };
 
+/**
+ * Which entries of late blobs are written anew. Quick maintenance takes only contents that the index knows nothing of:
+ * that makes no pack lose its last entry, so that a full run may follow at once.
+ */
+export type AdoptedEntries = 'all' | 'unknown';
+
 /** What is to be done with an entry of a late blob. */
 type Verdict = 'known' | 'adopt' | 'spent' | 'refuse';
 
@@ -37,11 +44,15 @@ type Verdict = 'known' | 'adopt' | 'spent' | 'refuse';
  * out, and so do deletions of contents in use: backups rely on those, and the next collection decides anew. Manifests
  * that are older than the deletions which merges keep come in as deleted.
  */
-export async function adoptLateIndexes(context: TaskContext): Promise<LateIndexes> {
+export async function adoptLateIndexes(
+  context: TaskContext,
+  what: AdoptedEntries = 'all',
+): Promise<LateIndexes> {
   const { repository, signal, logger } = context;
-  const late = findLate(await loadEpochState(repository.storage));
+  const { storage } = repository;
+  const late = findLate(await loadEpochState(storage), await unfinishedSessions(storage));
   if (late.length === 0) return NONE_LATE;
-  const adoption = new Adoption(context, await upgradeTime(repository));
+  const adoption = new Adoption(context, what, await upgradeTime(repository));
   for (const blob of late) {
     signal.throwIfAborted();
     try {
@@ -56,16 +67,31 @@ export async function adoptLateIndexes(context: TaskContext): Promise<LateIndexe
   return adoption;
 }
 
-/** What writers put into epochs after those were compacted, by the storage's clock. */
-function findLate(state: EpochState): BlobMetadata[] {
+/** Those whose marker is there: they run, or were killed before their flush returned. */
+async function unfinishedSessions(storage: BlobStorage): Promise<Set<string>> {
+  const sessions = new Set<string>();
+  for await (const { id } of storage.listBlobs('s')) sessions.add(sessionOfBlob(id));
+  // Names of before 2021 tell none.
+  sessions.delete('');
+  return sessions;
+}
+
+/**
+ * What writers put into epochs after those were compacted, by the storage's clock. Its times may be older than the blobs: a
+ * file has that of its last write, and comes by a rename that may hang after it. So what belongs to a session
+ * that never ended counts too: a writer takes its marker away after it has seen that its index blobs came in time.
+ */
+function findLate(state: EpochState, unfinished: ReadonlySet<string>): BlobMetadata[] {
   const late: BlobMetadata[] = [];
   for (const [epoch, blobs] of state.written) {
     const times = compactionsOf(state, epoch).map(newestOf);
     if (times.length === 0) continue;
     // A range made of the compaction came later, and lacks the same.
     const replacedNs = times.reduce((a, b) => (a < b ? a : b));
-    for (const blob of blobs)
-      if (blob.timestampNs > replacedNs - COMPACTION_NS_MAX) late.push(blob);
+    for (const blob of blobs) {
+      const isYoung = blob.timestampNs > replacedNs - COMPACTION_NS_MAX;
+      if (isYoung || unfinished.has(sessionOfBlob(blob.id))) late.push(blob);
+    }
   }
   return late;
 }
@@ -84,13 +110,15 @@ class Adoption implements LateIndexes {
   readonly adopted = new Set<BlobId>();
   readonly spent = new Set<BlobId>();
   readonly #context: TaskContext;
+  readonly #what: AdoptedEntries;
   readonly #upgradedNs: Nanoseconds;
   /** Their lengths; undefined for those that are gone. */
   readonly #packs = new Map<string, number | undefined>();
   #waiting = 0;
 
-  constructor(context: TaskContext, upgradedNs: Nanoseconds) {
+  constructor(context: TaskContext, what: AdoptedEntries, upgradedNs: Nanoseconds) {
     this.#context = context;
+    this.#what = what;
     this.#upgradedNs = upgradedNs;
   }
 
@@ -153,7 +181,8 @@ class Adoption implements LateIndexes {
     if (entry.deleted && known && !known.deleted) return 'spent';
     // Before it had epochs the index forgot what was deleted.
     if (BigInt(entry.timestampSeconds) * SECOND_NS <= this.#upgradedNs) return 'refuse';
-    return undefined;
+    const isUnknown = !known && !entry.deleted && !this.#isForgotten(entry);
+    return this.#what === 'all' || isUnknown ? undefined : 'refuse';
   }
 
   async #judgeByPack({ packBlobId, packOffset, packedLength }: IndexEntry): Promise<Verdict> {

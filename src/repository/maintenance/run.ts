@@ -22,7 +22,12 @@ import {
   putWatermark,
 } from './epochs.ts';
 import { assertNotShrunk } from './index-guard.ts';
-import { adoptLateIndexes, type LateIndexes, NONE_LATE } from './late-indexes.ts';
+import {
+  type AdoptedEntries,
+  adoptLateIndexes,
+  type LateIndexes,
+  NONE_LATE,
+} from './late-indexes.ts';
 import { compactLegacyIndexes } from './legacy-indexes.ts';
 import {
   claimMaintenance,
@@ -236,6 +241,7 @@ class Cycle {
 
   async runQuick(): Promise<void> {
     if (this.#hasEpochs) {
+      await this.#adoptLate('unknown');
       await this.#run('compact-single-epoch', compactSingleEpoch);
       await this.#run('advance-epoch', advanceEpoch);
       return;
@@ -254,7 +260,7 @@ class Cycle {
   }
 
   async runFull(collectGarbage: (context: TaskContext) => Promise<TaskStats>): Promise<void> {
-    await this.#adoptLate();
+    await this.#adoptLate('all');
     await this.#run('snapshot-gc', collectGarbage);
     const dropNs = this.#safeDropTime();
     // A watermark hides up to its second; the legacy compaction drops what is older.
@@ -293,9 +299,9 @@ class Cycle {
   }
 
   /** Not in the schedule: Kopia has no such task. */
-  async #adoptLate(): Promise<void> {
+  async #adoptLate(what: AdoptedEntries): Promise<void> {
     if (!this.#hasEpochs || !this.#context.apply) return;
-    this.#late = await adoptLateIndexes(this.#context);
+    this.#late = await adoptLateIndexes(this.#context, what);
     const { adopted, spent } = this.#late;
     if (adopted.size + spent.size === 0) return;
     const data = { adoptedBlobCount: adopted.size, uselessBlobCount: spent.size };
@@ -366,9 +372,9 @@ class Cycle {
       return;
     }
     const earlierRowCount = countedRows(repository, this.#schedule);
-    const [kept, late] = [this.#livePacks, this.#late];
+    const kept = this.#livePacks;
     await this.#run(task, (context) =>
-      deleteUnreferencedPacks(context, { prefixes, earlierRowCount, kept, late }),
+      deleteUnreferencedPacks(context, { prefixes, earlierRowCount, kept }),
     );
   }
 
