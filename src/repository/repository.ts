@@ -133,7 +133,9 @@ export class Repository implements AsyncDisposable {
     await this.manifests.writePending();
     await this.contents.flush();
     try {
-      if (await this.manifests.compact()) await this.contents.flush();
+      if (!(await this.manifests.compact())) return;
+      await this.contents.flush();
+      await this.manifests.confirmMerge();
     } catch (error) {
       // What the caller wanted is durable; the next writer tries again.
       this.logger.warn({ error: messageOf(error) }, 'merging the contents of manifests failed');

@@ -15,6 +15,7 @@ import type { TaskContext } from '../../src/repository/maintenance/task.ts';
 import { listSnapshots } from '../../src/snapshot/index.ts';
 import { maintain, makeVictim, missing, open, type Victim } from '../support/hostile-bucket.ts';
 import { putIndex } from '../support/index-blobs.ts';
+import { mergeAsKopia } from '../support/kopia-merge.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import type { MemoryStorage } from '../support/memory-storage.ts';
 import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
@@ -278,6 +279,46 @@ describe('an index blob that lands after its epoch was compacted, its writer dea
     }
     await using repository = await open(world);
     expect(await repository.manifests.find(LABELS)).toEqual([]);
+  });
+
+  it('brings back no manifest by a merge of some days ago, when a client of Kopia forgot its deletion', async () => {
+    const world = worldOf();
+    const LABELS = { type: 'test' };
+    {
+      await using repository = await open(world);
+      for (let i = 0; i < 16; i++) {
+        repository.manifests.put(LABELS, { i });
+        await repository.manifests.writePending();
+        await repository.contents.flush();
+      }
+    }
+    const writer = dyingWriter(world.storage);
+    await using dying = await open({ ...world, storage: writer.storage });
+    const [doomed = expect.fail(), ...kept] = await dying.manifests.find(LABELS);
+    expect(await dying.manifests.compact()).toBe(true);
+    const killed = expect(dying.contents.flush()).rejects.toMatchObject({ code: 'KILLED' });
+    await writer.held;
+    {
+      await using repository = await open(world);
+      await repository.manifests.find(LABELS);
+      const before = new Set(world.storage.blobs.keys());
+      repository.manifests.delete(doomed.id);
+      await repository.flush();
+      const pack = [...world.storage.blobs.keys()].find((id) => id[0] === 'q' && !before.has(id));
+      await repository.contents.refresh();
+      await mergeAsKopia(repository);
+      // Nothing of the deletion is left to be read.
+      world.storage.blobs.delete(pack ?? expect.fail());
+    }
+    for (let i = 0; i < 3; i++) await passEpoch(world, 'quick');
+    writer.land();
+    await killed;
+    await passDay(world, 'quick');
+    const report = await passDay(world);
+    expect(taskOf(report, 'adopt-late-indexes').stats).toMatchObject({ adoptedBlobCount: 1 });
+    await using repository = await open(world);
+    const left = (await repository.manifests.find(LABELS)).map(({ id }) => id);
+    expect(left.sort()).toEqual(kept.map(({ id }) => id).sort());
   });
 
   it('brings nothing back from before the repository had epochs', async () => {

@@ -42,7 +42,8 @@ type Verdict = 'known' | 'adopt' | 'spent' | 'refuse';
  * written now, as they are. That cannot hide anything: the newest entry of a content counts, and with epochs none is
  * ever dropped from the index, so that an entry which the index lacks was never undone. Entries whose pack is gone stay
  * out, and so do deletions of contents in use: backups rely on those, and the next collection decides anew. Manifests
- * that are older than the deletions which merges keep come in as deleted.
+ * that are older than the deletions which merges keep come in as deleted, and so do merges of manifests: clients of Kopia
+ * keep no deletions.
  */
 export async function adoptLateIndexes(
   context: TaskContext,
@@ -106,6 +107,16 @@ const buried = (entry: IndexEntry): IndexEntry => ({
   timestampSeconds: entry.timestampSeconds + 1,
 });
 
+/** Whoever merges the contents of manifests marks those deleted in the same index blob, in Kopia too. */
+function deletesManifests(body: IndexBody): boolean {
+  const first = 'm'.charCodeAt(0);
+  const to = body.lowerBound(Uint8Array.of(first + 1));
+  for (let at = body.lowerBound(Uint8Array.of(first)); at < to; at++) {
+    if (body.isDeletedAt(at)) return true;
+  }
+  return false;
+}
+
 class Adoption implements LateIndexes {
   readonly adopted = new Set<BlobId>();
   readonly spent = new Set<BlobId>();
@@ -115,6 +126,8 @@ class Adoption implements LateIndexes {
   /** Their lengths; undefined for those that are gone. */
   readonly #packs = new Map<string, number | undefined>();
   #waiting = 0;
+  /** Whether the body at hand brings a merge of manifests. */
+  #isMerge = false;
 
   constructor(context: TaskContext, what: AdoptedEntries, upgradedNs: Nanoseconds) {
     this.#context = context;
@@ -136,6 +149,7 @@ class Adoption implements LateIndexes {
   async #takeAll({ id }: BlobMetadata, body: IndexBody): Promise<void> {
     const { repository, signal, logger } = this.#context;
     const counts: Record<Verdict, number> = { known: 0, adopt: 0, spent: 0, refuse: 0 };
+    this.#isMerge = deletesManifests(body);
     for (let position = 0; position < body.count; position++) {
       const entry = body.entryAt(position);
       const verdict = this.#judge(entry) ?? (await this.#judgeByPack(entry));
@@ -161,6 +175,8 @@ class Adoption implements LateIndexes {
     if (prefixOf(contentId) !== 'm') return false;
     const known = this.#known(contentId);
     if (known && !known.deleted) return false;
+    // What it merged was durable, and what became of that since then is in the index.
+    if (this.#isMerge) return true;
     const ageNs = this.#context.startNs - BigInt(timestampSeconds) * SECOND_NS;
     return ageNs >= DELETIONS_KEPT_NS - CLOCKS_APART_NS;
   }

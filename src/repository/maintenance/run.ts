@@ -261,6 +261,7 @@ class Cycle {
 
   async runFull(collectGarbage: (context: TaskContext) => Promise<TaskStats>): Promise<void> {
     await this.#adoptLate('all');
+    await this.#restoreDeletions();
     await this.#run('snapshot-gc', collectGarbage);
     const dropNs = this.#safeDropTime();
     // A watermark hides up to its second; the legacy compaction drops what is older.
@@ -308,6 +309,18 @@ class Cycle {
     this.reports.push({ task: 'adopt-late-indexes', stats: data });
     // Manifests may have come with it.
     this.#context.repository.manifests.invalidate();
+  }
+
+  /** Before the collection, which keeps what a manifest names. Not in the schedule either. */
+  async #restoreDeletions(): Promise<void> {
+    const { repository, apply, logger } = this.#context;
+    if (!apply) return;
+    const restoredManifestCount = await repository.manifests.restoreDeletions();
+    if (restoredManifestCount === 0) return;
+    this.reports.push({ task: 'restore-manifest-deletions', stats: { restoredManifestCount } });
+    const text =
+      'manifests that were deleted came back by merges of two clients at once; deleted again';
+    logger.warn({ manifests: restoredManifestCount }, text);
   }
 
   /** Why this run deletes nothing that others may still use by an index they read before. */

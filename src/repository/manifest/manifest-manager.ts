@@ -14,10 +14,12 @@ import {
   parseJsonLossless,
   type RandomBytes,
   randomHex,
+  unixSeconds,
 } from '../../base/index.ts';
 import { compressorByName } from '../../codec/index.ts';
 import type { ContentId } from '../content/content-id.ts';
 import type { ContentManager } from '../content/content-manager.ts';
+import type { IndexEntry } from '../index/entry.ts';
 
 export type ManifestId = string & { readonly brand: 'ManifestId' };
 export type Labels = Readonly<Record<string, string>>;
@@ -53,9 +55,13 @@ const DECODED_BYTES_MAX = 512 << 20;
 const READS_MAX = 8;
 /** Kopia merges manifest contents when it finds this many (repo/manifest/manifest_manager.go). */
 const COMPACT_AT = 16;
+/** Merges that follow one another because each has missed a deletion. Our choice. */
+const MERGES_MAX = 3;
 /**
  * A merge keeps deletions that are younger. Another client that merges at the same time may not have seen the
- * deletion yet, and what it writes would bring the manifest back. Kopia keeps none. Our choice.
+ * deletion yet, and what it writes would bring the manifest back. Kopia keeps none, so that its merge takes a
+ * deletion away that ours has not seen: {@link ManifestManager.confirmMerge} and
+ * {@link ManifestManager.restoreDeletions} read it back from the content that was merged. Our choice.
  */
 export const DELETIONS_KEPT_NS = 7n * 24n * HOUR_NS;
 const LABEL_TYPE = 'type';
@@ -86,6 +92,15 @@ function encodeManifests(entries: readonly StoredEntry[]): Uint8Array {
   return zlib.gzipSync(Buffer.from(`${goJson({ entries: rows })}\n`), { level: 1 });
 }
 
+/** What a reader of the index finds. */
+interface Reading {
+  readonly entries: Map<string, StoredEntry>;
+  /** The contents that hold them. */
+  readonly ids: readonly ContentId[];
+  /** Those, and all that were marked deleted. */
+  readonly seen: ReadonlySet<ContentId>;
+}
+
 /** Manifests by labels: read all at once, written with the next flush. */
 export class ManifestManager {
   readonly #contents: ContentManager;
@@ -95,6 +110,8 @@ export class ManifestManager {
   #committedContents: ContentId[] = [];
   readonly #pending = new Map<string, StoredEntry>();
   #isCompacting = false;
+  /** What the last merge was made of, until {@link confirmMerge} has looked at what it missed. */
+  #merged: Pick<Reading, 'entries' | 'seen'> | undefined;
 
   constructor(contents: ContentManager, clock: Clock, random: RandomBytes) {
     this.#contents = contents;
@@ -161,8 +178,8 @@ export class ManifestManager {
 
   /**
    * Merges the manifest contents that an index names into one when they are many; returns whether it did, and then the
-   * contents want a flush. Safe beside other writers: only those are marked deleted whose manifests the new one
-   * holds, and it is durable before they are.
+   * contents want a flush, and {@link confirmMerge} after it. Safe beside other writers: only those are marked deleted
+   * whose manifests the new one holds, and it is durable before they are.
    */
   async compact(): Promise<boolean> {
     if (this.#isCompacting || this.#committedContents.length < COMPACT_AT) return false;
@@ -170,24 +187,99 @@ export class ManifestManager {
     try {
       // What was loaded at the start of a long run may be days old.
       await this.#contents.refreshIfOld();
-      const { entries, ids } = await this.#readAll();
-      if (ids.length < COMPACT_AT) return false;
-      const oldestNs = this.#clock.nowNs() - DELETIONS_KEPT_NS;
-      const kept = [...entries.values()].filter(
-        (entry) => !entry.deleted || entry.modifiedNs > oldestNs,
-      );
-      const written = kept.length > 0 ? await this.#write(kept) : undefined;
-      for (const id of ids) {
-        // Somebody else may have merged it meanwhile.
-        if (id !== written && this.#contents.has(id)) this.#contents.setDeleted(id, true);
-      }
-      const merged = new Set(ids.filter((id) => id !== written));
-      this.#committedContents = this.#committedContents.filter((id) => !merged.has(id));
-      if (this.#committed) for (const entry of entries.values()) keepLatest(this.#committed, entry);
+      const reading = await this.#readAll();
+      if (reading.ids.length < COMPACT_AT) return false;
+      await this.#merge(reading);
       return true;
     } finally {
       this.#isCompacting = false;
     }
+  }
+
+  async #merge({ entries, ids, seen }: Reading): Promise<void> {
+    const oldestNs = this.#clock.nowNs() - DELETIONS_KEPT_NS;
+    const kept = [...entries.values()].filter(
+      (entry) => !entry.deleted || entry.modifiedNs > oldestNs,
+    );
+    const written = kept.length > 0 ? await this.#write(kept) : undefined;
+    for (const id of ids) {
+      // Somebody else may have merged it meanwhile.
+      if (id !== written && this.#contents.has(id)) this.#contents.setDeleted(id, true);
+    }
+    const merged = new Set(ids.filter((id) => id !== written));
+    this.#committedContents = this.#committedContents.filter((id) => !merged.has(id));
+    if (this.#committed) for (const entry of entries.values()) keepLatest(this.#committed, entry);
+    this.#merged = { entries, seen: new Set([...seen, ...(written ? [written] : [])]) };
+  }
+
+  /**
+   * To be called once a merge is durable. Somebody may have deleted a manifest that it holds, and a client of Kopia that
+   * saw the deletion, and not the merge, may have merged it away: then the manifest would be back. Looks at what
+   * the merge has not seen, marked deleted or not, and merges again with the deletions found there, which are kept for some
+   * days then.
+   */
+  async confirmMerge(): Promise<void> {
+    for (let merges = 0; this.#merged && merges < MERGES_MAX; merges++) {
+      const { entries, seen } = this.#merged;
+      this.#merged = undefined;
+      await this.#contents.refresh();
+      const unseen = this.#indexed().filter(({ contentId }) => !seen.has(contentId));
+      await this.#mergeWith(await this.#deletionsIn(unseen, entries));
+    }
+  }
+
+  /**
+   * Deletes manifests again that came back although a deletion of theirs is still there in a content which was merged within
+   * the last days: a client that did not see the deletion merged beside one that took it away. Returns how many.
+   */
+  async restoreDeletions(): Promise<number> {
+    const { entries } = await this.#readAll();
+    const oldest = unixSeconds(this.#clock.nowNs() - DELETIONS_KEPT_NS);
+    const merged = this.#indexed().filter(
+      ({ deleted, timestampSeconds }) => deleted && timestampSeconds > oldest,
+    );
+    const missed = await this.#deletionsIn(merged, entries);
+    await this.#mergeWith(missed);
+    await this.confirmMerge();
+    return missed.length;
+  }
+
+  /** Deletions in these contents that are newer than manifests which `entries` holds as present. */
+  async #deletionsIn(
+    contents: readonly IndexEntry[],
+    entries: ReadonlyMap<string, StoredEntry>,
+  ): Promise<StoredEntry[]> {
+    const missed = new Map<string, StoredEntry>();
+    await mapLimited(contents, READS_MAX, async ({ contentId }) => {
+      for (const entry of await this.#loadIfThere(contentId)) {
+        const present = entries.get(entry.id);
+        if (!entry.deleted || !present || present.deleted) continue;
+        if (entry.modifiedNs > present.modifiedNs) keepLatest(missed, entry);
+      }
+    });
+    return [...missed.values()];
+  }
+
+  async #mergeWith(deletions: readonly StoredEntry[]): Promise<void> {
+    if (deletions.length === 0) return;
+    const reading = await this.#readAll();
+    for (const entry of deletions) keepLatest(reading.entries, entry);
+    await this.#merge(reading);
+    await this.#contents.flush();
+  }
+
+  /** What was merged away may be gone for good, or damaged: it is nobody's loss. */
+  async #loadIfThere(id: ContentId): Promise<StoredEntry[]> {
+    try {
+      return await this.#loadContent(id);
+    } catch (error) {
+      if (isCode(error, 'DAMAGED_BLOB', 'CONTENT_NOT_FOUND')) return [];
+      throw error;
+    }
+  }
+
+  #indexed(): IndexEntry[] {
+    return Array.from(this.#contents.entries({ prefix: 'm' }));
   }
 
   async #write(entries: readonly StoredEntry[]): Promise<ContentId> {
@@ -216,19 +308,19 @@ export class ManifestManager {
 
   async #loadAll(): Promise<Map<string, StoredEntry>> {
     const { entries, ids } = await this.#readAll();
-    this.#committedContents = ids;
+    this.#committedContents = [...ids];
     return entries;
   }
 
-  async #readAll(): Promise<{ entries: Map<string, StoredEntry>; ids: ContentId[] }> {
-    const ids = Array.from(this.#contents.entries({ prefix: 'm' }))
-      .filter((entry) => !entry.deleted)
-      .map((entry) => entry.contentId);
+  async #readAll(): Promise<Reading> {
+    const indexed = this.#indexed();
+    const seen = new Set(indexed.map(({ contentId }) => contentId));
+    const ids = indexed.filter(({ deleted }) => !deleted).map(({ contentId }) => contentId);
     const entries = new Map<string, StoredEntry>();
     await mapLimited(ids, READS_MAX, async (id) => {
       for (const entry of await this.#loadContent(id)) keepLatest(entries, entry);
     });
-    return { entries, ids };
+    return { entries, ids, seen };
   }
 
   async #loadContent(id: ContentId): Promise<StoredEntry[]> {
