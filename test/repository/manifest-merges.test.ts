@@ -105,6 +105,29 @@ describe('beside a client of Kopia that merges, and forgets what was deleted', (
     },
   );
 
+  it('flushes at once merge once, and look once at what the merge missed', async () => {
+    let listings = 0;
+    const counting = faulty(storage, ({ operation, id }) => {
+      if (operation === 'list' && id === 'x') listings++;
+    });
+    await using ours = await openOf(counting);
+    await ours.manifests.find(LABELS);
+    const flushes: Promise<void>[] = [];
+    listings = 0;
+    for (let i = 0; i < 4; i++) {
+      kept.push(ours.manifests.put(LABELS, { name: `ours ${i}` }));
+      flushes.push(ours.flush());
+    }
+    await Promise.all(flushes);
+    const [once, written] = [listings, ours.contents.contentCount];
+    expect(await idsBy(ours)).toEqual([doomed, ...kept].sort());
+    const live = [...ours.contents.entries({ prefix: 'm' })].filter(({ deleted }) => !deleted);
+    expect(live.length).toBeLessThan(16);
+    // The look after the merge, and those of the flushes.
+    expect(once).toBeLessThan(12);
+    expect(ours.contents.contentCount).toBe(written);
+  });
+
   it('a deletion that was made and merged away by one that did not see our merge is restored by full maintenance', async () => {
     await using kopia = await openOf();
     await kopia.manifests.find(LABELS);

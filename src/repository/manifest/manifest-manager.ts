@@ -182,7 +182,9 @@ export class ManifestManager {
    * whose manifests the new one holds, and it is durable before they are.
    */
   async compact(): Promise<boolean> {
-    if (this.#isCompacting || this.#committedContents.length < COMPACT_AT) return false;
+    // One at a time, until it is confirmed.
+    if (this.#isCompacting || this.#merged) return false;
+    if (this.#committedContents.length < COMPACT_AT) return false;
     this.#isCompacting = true;
     try {
       // What was loaded at the start of a long run may be days old.
@@ -219,12 +221,17 @@ export class ManifestManager {
    * days then.
    */
   async confirmMerge(): Promise<void> {
-    for (let merges = 0; this.#merged && merges < MERGES_MAX; merges++) {
-      const { entries, seen } = this.#merged;
+    try {
+      for (let merges = 0; this.#merged && merges < MERGES_MAX; merges++) {
+        const { entries, seen } = this.#merged;
+        await this.#contents.refresh();
+        const unseen = this.#indexed().filter(({ contentId }) => !seen.has(contentId));
+        const missed = await this.#deletionsIn(unseen, entries);
+        if (missed.length === 0) return;
+        await this.#mergeWith(missed);
+      }
+    } finally {
       this.#merged = undefined;
-      await this.#contents.refresh();
-      const unseen = this.#indexed().filter(({ contentId }) => !seen.has(contentId));
-      await this.#mergeWith(await this.#deletionsIn(unseen, entries));
     }
   }
 
