@@ -2,115 +2,41 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { CodedError, HOUR_NS, OffsetClock, SECOND_NS, unixSeconds } from '../../src/base/index.ts';
-import { blobId, type BlobStorage, faulty, listAll } from '../../src/blob/index.ts';
-import type { ContentId, MaintenanceReport } from '../../src/repository/index.ts';
+import { unixSeconds } from '../../src/base/index.ts';
+import { blobId, type BlobStorage, listAll } from '../../src/blob/index.ts';
+import type { ContentId } from '../../src/repository/index.ts';
 import { contentIdOf } from '../../src/repository/content/content-id.ts';
-import { loadEpochState } from '../../src/repository/content/epoch-state.ts';
 import { POISON_BLOB } from '../../src/repository/content/legacy-index-store.ts';
-import { sealBlob } from '../../src/repository/content/sealed-blob.ts';
-import type { IndexEntry } from '../../src/repository/index/entry.ts';
-import { checkSuperseded } from '../../src/repository/maintenance/hidden-indexes.ts';
-import type { TaskContext } from '../../src/repository/maintenance/task.ts';
 import { listSnapshots } from '../../src/snapshot/index.ts';
 import { maintain, makeVictim, missing, open, type Victim } from '../support/hostile-bucket.ts';
 import { putIndex } from '../support/index-blobs.ts';
 import { mergeAsKopia } from '../support/kopia-merge.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
-import type { MemoryStorage } from '../support/memory-storage.ts';
 import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
 import { makeTree } from '../support/trees.ts';
+import {
+  abandonPack,
+  DAY_NS,
+  dyingWriter,
+  entryOf,
+  landLate,
+  passDay,
+  passEpoch,
+  taskOf,
+  unknownContent,
+  type World,
+  worldOf as copyOf,
+} from '../support/late-world.ts';
 
-const DAY_NS = 24n * HOUR_NS;
 const work = tempDirectory('late-indexes');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
-
-const taskOf = (report: MaintenanceReport, task: string): MaintenanceReport['tasks'][number] =>
-  report.tasks.find((each) => each.task === task) ?? { task, skipped: 'it is not there' };
-
-/** A writer whose index blob lands when it is let go; from then on the writer does nothing any more. */
-function dyingWriter(inner: BlobStorage): {
-  storage: BlobStorage;
-  land: () => void;
-  held: Promise<string>;
-} {
-  const gate = Promise.withResolvers<undefined>();
-  const held = Promise.withResolvers<string>();
-  let isDead = false;
-  const storage = faulty(inner, async ({ operation, id, when }) => {
-    if (isDead && operation !== 'put') throw new CodedError('KILLED', 'the writer is dead');
-    if (operation !== 'put' || !id.startsWith('xn') || when !== 'before') return;
-    held.resolve(id);
-    await gate.promise;
-  });
-  const land = (): void => {
-    isDead = true;
-    gate.resolve(undefined);
-  };
-  return { storage, land, held: held.promise };
-}
-
-/** A repository of its own, in which a test may do as it likes. */
-interface World {
-  readonly storage: MemoryStorage;
-  readonly clock: OffsetClock;
-}
-
-/** Time goes by, others write, and the maintenance of a day runs. */
-async function passDay(world: World, mode: 'quick' | 'full' = 'full'): Promise<MaintenanceReport> {
-  world.clock.offsetNs += 26n * HOUR_NS;
-  await using repository = await open(world);
-  await repository.contents.write(Buffer.from(String(world.clock.offsetNs)), { prefix: '' });
-  await repository.contents.flush();
-  return await maintain(repository, 'full', { mode });
-}
-
-/** So many index blobs that the epoch ends. */
-async function passEpoch(world: World, mode: 'quick' | 'full' = 'full'): Promise<void> {
-  await using repository = await open(world);
-  for (let i = 0; i < 21; i++) {
-    world.clock.offsetNs += 75n * 60n * SECOND_NS;
-    await repository.contents.write(Buffer.from(String(world.clock.offsetNs)), { prefix: '' });
-    await repository.contents.flush();
-  }
-  await maintain(repository, 'full', { mode });
-}
-
-/** Somebody was killed before an index named the pack. */
-async function abandonPack({ storage, clock }: World): Promise<string> {
-  const before = new Set(storage.blobs.keys());
-  const refusing = faulty(storage, ({ operation, id }) => {
-    if (operation !== 'put' || !id.startsWith('xn')) return;
-    throw new CodedError('KILLED', 'the writer is dead');
-  });
-  await using repository = await open({ storage: refusing, clock });
-  await repository.contents.write(Buffer.from('abandoned'), { prefix: '' });
-  await expect(repository.contents.flush()).rejects.toMatchObject({ code: 'KILLED' });
-  const pack = [...storage.blobs.keys()].find((id) => id.startsWith('p') && !before.has(id));
-  return pack ?? expect.fail('no pack was put');
-}
 
 let victim: Victim;
 beforeAll(async () => {
   victim = await makeVictim();
 });
-const worldOf = (): World => {
-  const clock = new OffsetClock(victim.clock);
-  return { storage: victim.storage.clone(clock), clock };
-};
+const worldOf = (): World => copyOf(victim);
 
-/** An entry of the victim, changed; and whatever an index says of it now. */
-async function entryOf(world: World, id: ContentId): Promise<IndexEntry> {
-  await using repository = await open(world);
-  return repository.contents.findOrThrow(id);
-}
-
-async function landLate(world: World, entries: IndexEntry[]): Promise<string> {
-  await using repository = await open(world);
-  return (await putIndex(world.storage, repository.codec, entries)).id;
-}
-
-const unknownContent = contentIdOf('', Buffer.alloc(16, 7));
 const someContent = (): ContentId => [...victim.contents.keys()][0] ?? expect.fail();
 
 describe('an index blob that lands after its epoch was compacted, its writer dead', () => {
@@ -372,148 +298,6 @@ describe('an index blob that lands after its epoch was compacted, its writer dea
     await using repository = await open(world);
     await maintain(repository, 'full', { dryRun: true });
     expect([...world.storage.blobs.keys()]).toEqual(before);
-  });
-});
-
-/** As a file is that was written long before its rename, or a copy that keeps times. */
-function makeOld({ storage }: World, id: string): void {
-  const blob = storage.blobs.get(id) ?? expect.fail(id);
-  blob.timestampNs -= 60n * DAY_NS;
-}
-
-describe('a late index blob whose time is from before the compaction', () => {
-  it.each(['full', 'quick'] as const)(
-    'is written anew by %s maintenance where its session never ended',
-    async (mode) => {
-      const world = worldOf();
-      const { storage } = world;
-      const writer = dyingWriter(storage);
-      const data = Buffer.from('late content');
-      await using dying = await open({ ...world, storage: writer.storage });
-      const { contentId } = await dying.contents.write(data, { prefix: '' });
-      const killed = expect(dying.flush()).rejects.toMatchObject({ code: 'KILLED' });
-      const late = await writer.held;
-      for (let i = 0; i < 3; i++) await passEpoch(world);
-      writer.land();
-      await killed;
-      makeOld(world, late);
-      const first = await passDay(world, mode);
-      expect(taskOf(first, 'adopt-late-indexes').stats).toMatchObject({ adoptedBlobCount: 1 });
-      for (let day = 0; day < 5; day++) await passDay(world);
-      expect(storage.blobs.has(late)).toBe(false);
-      expect([...storage.blobs.keys()].filter((id) => id.startsWith('s'))).toEqual([]);
-      await using repository = await open(world);
-      expect(Buffer.from(await repository.contents.getContent(contentId))).toEqual(data);
-      expect(await missing(victim, repository)).toEqual([]);
-    },
-  );
-
-  it('goes where its packs are gone', async () => {
-    const world = worldOf();
-    const entry = await entryOf(world, someContent());
-    const contentId = unknownContent;
-    const late = await landLate(world, [{ ...entry, contentId, packBlobId: `p${'0'.repeat(32)}` }]);
-    makeOld(world, late);
-    await passDay(world);
-    expect(world.storage.blobs.has(late)).toBe(false);
-  });
-
-  it('goes where it only deletes what is in use', async () => {
-    const world = worldOf();
-    const entry = await entryOf(world, someContent());
-    const mark = { ...entry, deleted: true, timestampSeconds: entry.timestampSeconds + 1 };
-    const late = await landLate(world, [mark]);
-    makeOld(world, late);
-    await passDay(world);
-    expect(world.storage.blobs.has(late)).toBe(false);
-    expect(await entryOf(world, entry.contentId)).toEqual(entry);
-  });
-
-  it('stays, and is refused, where the question whether its pack is there has no answer', async () => {
-    const world = worldOf();
-    const entry = await entryOf(world, someContent());
-    const pack = `p${'0'.repeat(32)}`;
-    const contentId = unknownContent;
-    const late = await landLate(world, [{ ...entry, contentId, packBlobId: pack }]);
-    makeOld(world, late);
-    const storage = faulty(world.storage, ({ operation, id }) => {
-      if (operation === 'metadata' && id === pack) throw new CodedError('STORAGE_FAILED', 'no');
-    });
-    await using repository = await open({ ...world, storage });
-    await expect(maintain(repository, 'full')).rejects.toMatchObject({ code: 'STORAGE_FAILED' });
-    expect(world.storage.blobs.has(late)).toBe(true);
-  });
-});
-
-describe('a superseded index blob that cannot be read', () => {
-  const TASK = 'delete-superseded-epoch-indexes';
-  /** What writers put into epochs that are compacted. */
-  const supersededIn = async (storage: MemoryStorage): Promise<string[]> => {
-    const { written, compacted } = await loadEpochState(storage);
-    const blobs = [...written].filter(([epoch]) => compacted.has(epoch)).flatMap(([, of]) => of);
-    return blobs.map(({ id }) => id);
-  };
-
-  it.each(['junk', 'a true one that rotted', 'a true one that was cut short', 'no index'])(
-    'is kept and named, and stops nothing: %s',
-    async (kind) => {
-      const world = worldOf();
-      const { storage } = world;
-      const superseded = await supersededIn(storage);
-      expect(superseded.length).toBeGreaterThan(1);
-      let damaged = superseded[0] ?? expect.fail('there are superseded ones');
-      const blob = storage.blobs.get(damaged) ?? expect.fail();
-      if (kind === 'junk') {
-        damaged = `xn0_${'0'.repeat(32)}-s0-c1`;
-        storage.set(damaged, Buffer.from('junk'));
-      } else if (kind === 'no index') {
-        await using repository = await open(world);
-        const body = Buffer.from('this is no index');
-        const { id, bytes } = sealBlob(repository.codec, 'xn0_', '-s0-c1', body);
-        damaged = id;
-        storage.set(id, bytes);
-      } else {
-        blob.bytes =
-          kind === 'a true one that rotted'
-            ? Buffer.from(blob.bytes).fill(7, 40, 50)
-            : blob.bytes.subarray(0, 5);
-      }
-      const report = await passDay(world);
-      expect(taskOf(report, TASK).stats).toMatchObject({
-        deletedBlobCount: expect.any(Number) as number,
-        unreadableBlobCount: 1,
-        unreadableBlobs: damaged,
-      });
-      // It stays, and those beside it are gone.
-      const left = superseded.filter((id) => storage.blobs.has(id));
-      expect(left).toEqual(superseded.includes(damaged) ? [damaged] : []);
-      expect(storage.blobs.has(damaged)).toBe(true);
-      // What is marked deleted is dropped as ever, and packs go.
-      let dropped = 0;
-      for (let day = 0; day < 3; day++) {
-        const next = await passDay(world);
-        if (!taskOf(next, 'full-drop-deleted-content').skipped) dropped++;
-        expect(taskOf(next, TASK).stats).toMatchObject({ unreadableBlobCount: 1 });
-      }
-      expect(dropped).toBeGreaterThan(0);
-      await using repository = await open(world);
-      expect(await missing(victim, repository)).toEqual([]);
-    },
-  );
-
-  it('is neither proven nor unreadable where another client deletes it meanwhile', async () => {
-    const world = worldOf();
-    await using repository = await open(world);
-    const state = await loadEpochState(world.storage);
-    const superseded = new Set(await supersededIn(world.storage));
-    const blobs = [...state.written.values()].flat().filter(({ id }) => superseded.has(id));
-    const [gone = expect.fail(), ...others] = blobs;
-    world.storage.blobs.delete(gone.id);
-    const signal = new AbortController().signal;
-    const context = { repository, signal } as TaskContext;
-    const { proven, unreadable } = await checkSuperseded(context, state, blobs);
-    expect(proven.map(({ id }) => id).sort()).toEqual(others.map(({ id }) => id).sort());
-    expect(unreadable).toEqual([]);
   });
 });
 
