@@ -52,6 +52,7 @@ async function askForKeys({
   try {
     answer = await fetch(`${accountUrl}/listKeys?api-version=${MANAGEMENT_API}`, {
       method: 'POST',
+      redirect: 'manual',
       headers: { authorization: `Bearer ${token}` },
       signal: AbortSignal.timeout(timeoutMs),
     });

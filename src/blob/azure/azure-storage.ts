@@ -41,9 +41,16 @@ import {
   type TransferSettings,
 } from '../storage.ts';
 import { type AzureAccess, findAccess } from './azure-credentials.ts';
+import { boundedAnswers } from './bounded-answers.ts';
 
 /** Codes that mean something else than their status does elsewhere. */
 const CONTAINER_MISSING = ['ContainerNotFound', 'ContainerBeingDeleted', 'ResourceNotFound'];
+
+/**
+ * Blobs in a page of a listing, which must come within one time-out as a whole: the library tells of no progress. The service
+ * would send 5,000. Our choice, as for the other services.
+ */
+const PAGE_BLOBS_MAX = 1000;
 
 /** Opens a container; no request is made to it. Throws `BAD_LOCATION`, `STORAGE_DENIED`. */
 export async function openAzureStorage(
@@ -63,9 +70,12 @@ function connect(
     // Tries and time-outs are ours: with budgets, by progress.
     retryOptions: { maxTries: 1 },
     keepAliveOptions: { enable: true },
+    // A login page of a network would stand in for what was asked for; the service itself sends nobody elsewhere.
+    redirectOptions: { maxRetries: 0 },
     ...(ca && { tlsOptions: { ca } }),
   };
   const pipeline = newPipeline(credential ?? new AnonymousCredential(), options);
+  pipeline.factories.push(boundedAnswers);
   const [base = '', query] = serviceUrl.split('?');
   const url = `${base}/${location.bucket}${query === undefined ? '' : `?${query}`}`;
   return new ContainerClient(url, pipeline);
@@ -173,9 +183,10 @@ class AzureStorage extends RemoteStorage {
     token: string | undefined,
     { signal }: Transfer,
   ): Promise<ListedPage> {
-    const pages = this.#container
-      .listBlobsFlat({ prefix, abortSignal: signal })
-      .byPage({ ...(token !== undefined && { continuationToken: token }) });
+    const pages = this.#container.listBlobsFlat({ prefix, abortSignal: signal }).byPage({
+      maxPageSize: PAGE_BLOBS_MAX,
+      ...(token !== undefined && { continuationToken: token }),
+    });
     let page: ContainerListBlobFlatSegmentResponse;
     try {
       page = (await pages.next()).value as ContainerListBlobFlatSegmentResponse;

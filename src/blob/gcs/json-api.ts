@@ -6,12 +6,8 @@ import type { Storage } from '@google-cloud/storage';
 import { asError, redactAndCut } from '../../base/index.ts';
 import { describeFailure } from '../http/failures.ts';
 import type { Transfer } from '../http/remote-storage.ts';
-import { bodyOf } from '../http/transfer.ts';
+import { bodyOf, ERROR_BYTES_MAX, PAGE_BYTES_MAX } from '../http/transfer.ts';
 import { totalLength } from '../storage.ts';
-
-/** A page of a listing has 1,000 objects of some KiB at most. Our choice. */
-const ANSWER_BYTES_MAX = 16 << 20;
-const ERROR_BYTES_MAX = 64 << 10;
 
 export interface GcsRequest {
   readonly method: 'GET' | 'POST' | 'DELETE';
@@ -63,9 +59,9 @@ export class GcsApi {
   /** The text of a successful answer; bounded. */
   async text(request: GcsRequest, transfer: Transfer): Promise<string> {
     const answer = await this.open(request, transfer);
-    const text = await readText(answer, ANSWER_BYTES_MAX, transfer);
+    const text = await readText(answer, PAGE_BYTES_MAX, transfer);
     if (text !== undefined) return text;
-    throw new Error(`the answer has more than ${ANSWER_BYTES_MAX} bytes`);
+    throw new Error(`the answer has more than ${PAGE_BYTES_MAX} bytes`);
   }
 
   /** A successful answer, whose body is to be read to its end or destroyed. */

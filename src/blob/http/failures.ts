@@ -97,6 +97,10 @@ export function describeFailure(failure: Failure): CodedError {
   }
   if (status === 507) return make('STORAGE_FULL', 'there is no space left in the storage', 'never');
   if (PASSING.has(status) || status > 500) return make('STORAGE_FAILED', '', 'backoff');
+  if (status >= 300 && status < 400 && code === '') {
+    const hint = 'it sends elsewhere: check the endpoint and the proxies on the way';
+    return make('STORAGE_FAILED', hint, 'backoff');
+  }
   // An answer of 2xx that could not be understood was damaged on its way.
   if (status < 300) return make('STORAGE_FAILED', '', 'backoff');
   return make('STORAGE_FAILED', '', 'never');

@@ -118,6 +118,31 @@ export async function readBody(
   }
 }
 
+/** What is read of an error, or of an answer that only says yes: services write some KiB at most. Our choice. */
+export const ERROR_BYTES_MAX = 64 << 10;
+/** A page of a listing: 1,000 blobs of some KiB at most. Our choice. */
+export const PAGE_BYTES_MAX = 16 << 20;
+
+/** The body up to a bound; the connection of a longer one is destroyed. */
+export async function readStart(
+  body: Body,
+  bytesMax: number,
+): Promise<{ bytes: Buffer; isWhole: boolean }> {
+  const pieces: Uint8Array[] = [];
+  let lengthBytes = 0;
+  try {
+    for await (const piece of body) {
+      pieces.push(piece);
+      lengthBytes += piece.length;
+      if (lengthBytes > bytesMax) break;
+    }
+  } finally {
+    if (lengthBytes > bytesMax) leave(body);
+  }
+  const isWhole = lengthBytes <= bytesMax;
+  return { bytes: Buffer.concat(pieces).subarray(0, bytesMax), isWhole };
+}
+
 /** Nobody reads it any more: its connection would stay taken, and an error of it would end the process. */
 export function leave(body: Omit<Body, typeof Symbol.asyncIterator> | undefined): void {
   body?.on('error', () => undefined);

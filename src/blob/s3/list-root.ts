@@ -4,6 +4,7 @@ import type {
   ListObjectsV2CommandOutput,
 } from '@aws-sdk/client-s3';
 import { badListing, rootOf } from '../http/listing.ts';
+import { PAGE_BYTES_MAX } from '../http/transfer.ts';
 
 interface Request {
   readonly input: ListObjectsV2CommandInput;
@@ -14,9 +15,6 @@ interface Request {
 type Handler = (
   request: Request,
 ) => Promise<{ readonly response: unknown; readonly output: ListObjectsV2CommandOutput }>;
-
-/** A page holds 1,000 keys of at most 1 KiB. Our choice. */
-const BODY_BYTES_MAX = 16 << 20;
 
 interface Watch {
   readonly storage: string;
@@ -43,7 +41,7 @@ export function watchRoot(
         progress(piece.length);
         pieces.push(piece);
         bytes += piece.length;
-        if (bytes > BODY_BYTES_MAX) throw badListing(storage, 'it is too long');
+        if (bytes > PAGE_BYTES_MAX) throw badListing(storage, 'it is too long');
       }
       const body = Buffer.concat(pieces);
       const found = rootOf(body.subarray(0, 1000).toString('utf8'));

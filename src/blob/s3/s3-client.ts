@@ -1,11 +1,11 @@
 import { readFileSync } from 'node:fs';
 import { S3Client, type S3ClientConfig } from '@aws-sdk/client-s3';
 import { defaultProvider } from '@aws-sdk/credential-provider-node';
-import { NodeHttpHandler } from '@smithy/node-http-handler';
 import { CodedError, messageOf } from '../../base/index.ts';
 import { createAgents } from '../http/agents.ts';
 import { CONNECTIONS } from '../http/remote-storage.ts';
 import type { S3Location } from '../location.ts';
+import { BoundedHandler } from './bounded-handler.ts';
 import { findRegion } from './region.ts';
 
 const CONNECT_TIMEOUT_MS = 10_000;
@@ -35,7 +35,7 @@ export function createS3Client(
     maxAttempts: 1,
     requestChecksumCalculation: 'WHEN_REQUIRED',
     responseChecksumValidation: 'WHEN_REQUIRED',
-    requestHandler: new NodeHttpHandler({
+    requestHandler: new BoundedHandler({
       ...createAgents(location, CONNECTIONS, environment),
       connectionTimeout: CONNECT_TIMEOUT_MS,
       socketAcquisitionWarningTimeout: 3_600_000,
@@ -47,7 +47,7 @@ export function createS3Client(
 
 /** For the clients that ask identity services for keys. */
 interface IdentityClientConfig {
-  readonly requestHandler: NodeHttpHandler;
+  readonly requestHandler: BoundedHandler;
 }
 
 /** For the services that hand out keys. They would use the bucket's connections, and `insecureTls` is for the bucket alone. */
@@ -55,7 +55,7 @@ function identityClient(
   { caFile }: S3Location,
   environment: NodeJS.ProcessEnv,
 ): IdentityClientConfig {
-  const requestHandler = new NodeHttpHandler({
+  const requestHandler = new BoundedHandler({
     ...createAgents({ caFile }, 1, environment),
     connectionTimeout: CONNECT_TIMEOUT_MS,
   });

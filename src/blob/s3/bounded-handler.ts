@@ -1,0 +1,27 @@
+import type { Readable } from 'node:stream';
+import { NodeHttpHandler } from '@smithy/node-http-handler';
+import { ERROR_BYTES_MAX, readStart } from '../http/transfer.ts';
+
+type Handle = NodeHttpHandler['handle'];
+
+/**
+ * Bounds what the library collects: by itself it reads every body to its end, except those of blobs. Answers to a GET that
+ * succeeded are left to those who asked.
+ */
+export class BoundedHandler extends NodeHttpHandler {
+  override async handle(...[request, options]: Parameters<Handle>): ReturnType<Handle> {
+    const result = await super.handle(request, options);
+    const { statusCode } = result.response;
+    const isFailure = statusCode >= 300;
+    if (request.method === 'HEAD' || (request.method === 'GET' && !isFailure)) return result;
+    const { bytes, isWhole } = await readStart(result.response.body as Readable, ERROR_BYTES_MAX);
+    if (!isWhole && !isFailure) throw new Error(TOO_LONG);
+    // Half of a page cannot be read as XML, and the status would be lost.
+    result.response.body = isWhole
+      ? bytes
+      : Buffer.from(`<Error><Message>${TOO_LONG}</Message></Error>`);
+    return result;
+  }
+}
+
+const TOO_LONG = `the answer has more than ${ERROR_BYTES_MAX} bytes`;

@@ -1,0 +1,143 @@
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, it } from 'vitest';
+import { blobId, type BlobStorage, openStorage } from '../../src/blob/index.ts';
+import {
+  listingOf,
+  startStub,
+  STUB_BUCKET,
+  STUB_KINDS,
+  STUB_PREFIX,
+  type StubKind,
+} from '../support/stub-store.ts';
+
+/** Whoever answers may send without end: an error is read up to a bound, and nobody is followed elsewhere. */
+const ID = blobId('p1');
+const MIB = 1 << 20;
+const SENT_MAX = 64 * MIB;
+
+interface Flood extends AsyncDisposable {
+  readonly storage: BlobStorage;
+  /** Bytes that the server could hand to its connections. */
+  readonly sent: () => number;
+  readonly closed: Promise<string>;
+}
+
+/** Answers everything with a body that ends after 64 MiB, as fast as it is read. */
+async function startFlood(kind: StubKind, status: number): Promise<Flood> {
+  let sent = 0;
+  const closed = Promise.withResolvers<string>();
+  const piece = Buffer.alloc(MIB, 'x');
+  function* pieces(): Generator<Buffer> {
+    for (; sent < SENT_MAX; sent += piece.length) yield piece;
+  }
+  const flood = (request: IncomingMessage, response: ServerResponse): void => {
+    request.on('error', () => undefined).resume();
+    response.socket?.on('close', () => closed.resolve('closed'));
+    response.writeHead(status, { etag: '"1"', 'content-type': 'application/xml' });
+    pipeline(Readable.from(pieces(), { highWaterMark: 1 }), response).catch(() => undefined);
+  };
+  const server = createServer(flood);
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const endpoint = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const parameters = new URLSearchParams({ endpoint, ...(kind === 'azblob' && { account: 'a' }) });
+  const location = `${kind}://${STUB_BUCKET}/${STUB_PREFIX}?${parameters.toString()}`;
+  const environment = {
+    AWS_ACCESS_KEY_ID: 'AKIDEXAMPLE',
+    AWS_SECRET_ACCESS_KEY: 'secret',
+    AZURE_STORAGE_KEY: 'c2VjcmV0',
+  };
+  const storage = await openStorage(location, { environment, stallMs: 5000 });
+  return {
+    storage,
+    sent: () => sent,
+    closed: closed.promise,
+    [Symbol.asyncDispose]: async () => {
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+}
+
+const ONCE = { budgetOf: () => ({ attemptsMax: 1, delayMsMax: 0 }), firstDelayMs: 0 };
+const OPERATIONS: Record<string, (storage: BlobStorage) => Promise<unknown>> = {
+  get: (storage) => storage.getBlob(ID, { offset: 0, lengthBytes: 10 }),
+  put: (storage) => storage.putBlob(ID, [Buffer.of(1)]),
+  delete: (storage) => storage.deleteBlob(ID),
+  list: (storage) => Array.fromAsync(storage.listBlobs('', { pageRetries: ONCE })),
+};
+
+describe.each(STUB_KINDS)('%s', (kind) => {
+  it.each(Object.entries(OPERATIONS))(
+    'an error of any length is read up to a bound: %s',
+    async (_name, operation) => {
+      await using server = await startFlood(kind, 507);
+      const error = await operation(server.storage).catch((thrown: unknown) => thrown as Error);
+      expect(error).toMatchObject({ code: 'STORAGE_FULL', facts: { status: 507 } });
+      expect((error as Error).message).toMatch(/ failed: 507 .*no space left/);
+      expect((error as Error).message.length).toBeLessThan(1000);
+      const late = sleep(3000, 'the connection is still open', { ref: false });
+      expect(await Promise.race([server.closed, late])).toBe('closed');
+      // What the buffers of both ends hold.
+      expect(server.sent()).toBeLessThan(SENT_MAX / 2);
+    },
+  );
+
+  it.each(['put', 'list'])('a success of any length is read up to a bound: %s', async (name) => {
+    await using server = await startFlood(kind, kind === 'azblob' && name === 'put' ? 201 : 200);
+    await expect(OPERATIONS[name]?.(server.storage)).rejects.toMatchObject({ retry: 'backoff' });
+    expect(server.sent()).toBeLessThan(SENT_MAX);
+  });
+
+  it.each([301, 302, 307])('is sent nowhere else by %i', async (status) => {
+    await using stub = await startStub(kind, (request, index) =>
+      index === 0
+        ? { status, headers: { location: '/login' }, body: 'go and log in' }
+        : { ...listingOf(kind, request, {}), headers: { etag: '"1"' } },
+    );
+    const got = stub.storage.getBlob(ID, { offset: 0, lengthBytes: 10 });
+    await expect(got).rejects.toMatchObject({ code: 'STORAGE_FAILED', facts: { status } });
+    expect(stub.requests.map(({ path }) => path)).not.toContain('/login');
+    await expect(got).rejects.toThrow('check the endpoint and the proxies');
+  });
+});
+
+it('Azure: what the service says of an error is told, and its connection is used again', async () => {
+  const ports = new Set<number | undefined>();
+  const server = createServer((request, response) => {
+    ports.add(request.socket.remotePort);
+    const body =
+      '<?xml version="1.0"?><Error><Code>InvalidInput</Code><Message>The input is odd.</Message></Error>';
+    response.writeHead(400, {
+      'content-type': 'application/xml',
+      'x-ms-error-code': 'InvalidInput',
+    });
+    request.resume().once('end', () => response.end(body));
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  try {
+    const endpoint = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    const location = `azblob://backups/?${new URLSearchParams({ account: 'a', endpoint }).toString()}`;
+    await using storage = await openStorage(location, {
+      environment: { AZURE_STORAGE_KEY: 'c2VjcmV0' },
+    });
+    for (const operation of Object.values(OPERATIONS)) {
+      await expect(operation(storage)).rejects.toThrow(
+        /failed: 400 InvalidInput The input is odd\.$/,
+      );
+    }
+    expect(ports.size).toBe(1);
+  } finally {
+    server.closeAllConnections();
+    await new Promise((resolve) => server.close(resolve));
+  }
+});
+
+it('Azure: pages are asked for that come within one time-out', async () => {
+  await using stub = await startStub('azblob', (request) => listingOf('azblob', request, {}));
+  await Array.fromAsync(stub.storage.listBlobs(''));
+  expect(stub.requests[0]?.query.get('maxresults')).toBe('1000');
+});
