@@ -72,6 +72,8 @@ export abstract class RemoteStorage implements BlobStorage {
   protected readonly prefix: string;
   /** Whether the service promises its listings in the order of the keys' bytes. */
   protected readonly listsInOrder: boolean = true;
+  /** How often something was mended that requests depend on. */
+  protected mends = 0;
   readonly #stallMs: number;
   readonly #requests: Limiter = createLimiter(CONNECTIONS);
 
@@ -104,8 +106,11 @@ export abstract class RemoteStorage implements BlobStorage {
   /** What a failure of the provider's library means. */
   protected abstract describe(error: unknown, request: RequestInfo): CodedError;
 
-  /** Whether something was mended by which the same request will succeed. */
-  protected recover?(error: unknown): Promise<boolean>;
+  /**
+   * Whether something was mended by which the same request will succeed; asked once for each request. Of several that fail
+   * at once the first mends it for all: `mendsBefore` is what {@link mends} was when this one began.
+   */
+  protected recover?(error: unknown, mendsBefore: number): Promise<boolean>;
 
   async getBlob(id: BlobId, options: GetOptions = {}): Promise<Uint8Array> {
     const { offset = 0, lengthBytes } = options;
@@ -169,10 +174,12 @@ export abstract class RemoteStorage implements BlobStorage {
       throw this.describe(error, info);
     };
     return this.#requests.run(async () => {
+      const mendsBefore = this.mends;
       try {
         return await attempt();
       } catch (error) {
-        const isMended = !(error instanceof CodedError) && (await this.recover?.(error)) === true;
+        const isMended =
+          !(error instanceof CodedError) && (await this.recover?.(error, mendsBefore)) === true;
         return isMended ? await attempt().catch(fail) : fail(error);
       }
     });

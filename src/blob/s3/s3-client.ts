@@ -62,7 +62,10 @@ function identityClient(
   return { requestHandler };
 }
 
-/** What the location names before the environment, then the chain that all AWS tools have. */
+/**
+ * What the location names before the environment, then the chain that all AWS tools have. The library would read each file
+ * once in the life of the process; {@link renewCredentials} reads it again.
+ */
 function credentialsFor(
   { profile, credentialsFile: file }: S3Location,
   environment: NodeJS.ProcessEnv,
@@ -74,17 +77,34 @@ function credentialsFor(
       profile: chosen,
       filepath: file,
       configFilepath: file,
+      ignoreCache: true,
       clientConfig,
     });
   }
-  if (profile !== undefined) return defaultProvider({ profile, clientConfig });
+  if (profile !== undefined) return defaultProvider({ profile, ignoreCache: true, clientConfig });
   const {
     AWS_ACCESS_KEY_ID: accessKeyId,
     AWS_SECRET_ACCESS_KEY: secretAccessKey,
     AWS_SESSION_TOKEN: sessionToken,
   } = environment;
-  if (!accessKeyId || !secretAccessKey) return defaultProvider({ clientConfig });
+  if (!accessKeyId || !secretAccessKey) return defaultProvider({ ignoreCache: true, clientConfig });
   return { accessKeyId, secretAccessKey, ...(sessionToken && { sessionToken }) };
+}
+
+/** Asks for credentials once more, wherever they come from. Returns whether they are others than before. */
+export async function renewCredentials({ config }: S3Client): Promise<boolean> {
+  try {
+    const before = await config.credentials();
+    const after = await config.credentials({ forceRefresh: true });
+    return (
+      after.accessKeyId !== before.accessKeyId ||
+      after.secretAccessKey !== before.secretAccessKey ||
+      after.sessionToken !== before.sessionToken
+    );
+  } catch {
+    // What the service said matters more than what a file says that is just being written.
+    return false;
+  }
 }
 
 function assertReadable(file: string): void {

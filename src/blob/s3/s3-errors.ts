@@ -15,8 +15,28 @@ interface ServiceError extends Error {
   };
 }
 
+interface Kind {
+  readonly name: string;
+  readonly hint: string;
+  readonly retry: 'never' | 'backoff';
+}
+
+/** Amazon's, of its token service's, and of MinIO. */
+const ENDED_CODES = [
+  'ExpiredToken',
+  'ExpiredTokenException',
+  'TokenRefreshRequired',
+  'InvalidToken',
+  'InvalidTokenId',
+];
+const ENDED: Kind = {
+  name: 'STORAGE_CREDENTIALS',
+  hint: 'the session token has ended, and there was no newer one where it came from: put a new one there; of files it is read again while a command runs, of AWS_SESSION_TOKEN it is not',
+  retry: 'never',
+};
+
 /** Codes that come with a status which would be read otherwise. */
-const KINDS: Record<string, { name: string; hint: string; retry: 'never' | 'backoff' }> = {
+const KINDS: Record<string, Kind> = {
   InvalidAccessKeyId: {
     name: 'STORAGE_CREDENTIALS',
     hint: 'the service does not know this access key: check credentialsFile, profile or AWS_ACCESS_KEY_ID',
@@ -27,11 +47,7 @@ const KINDS: Record<string, { name: string; hint: string; retry: 'never' | 'back
     hint: 'the secret key does not belong to the access key: check the credentials',
     retry: 'never',
   },
-  ExpiredToken: {
-    name: 'STORAGE_CREDENTIALS',
-    hint: 'the session token has ended: get new credentials',
-    retry: 'never',
-  },
+  ...Object.fromEntries(ENDED_CODES.map((code) => [code, ENDED] as const)),
   CredentialsProviderError: {
     name: 'STORAGE_CREDENTIALS',
     hint: 'no credentials were found: give credentialsFile or profile, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role',
@@ -121,6 +137,17 @@ export const isUnexplained404 = (error: unknown): boolean => {
   const status = $metadata?.httpStatusCode ?? $response?.statusCode;
   return status === 404 && MISSING[codeOf(error as ServiceError)] === undefined;
 };
+
+/** Codes of credentials that ended, or were replaced. */
+const RENEWABLE = new Set([...ENDED_CODES, 'InvalidAccessKeyId']);
+
+/** Whether newer credentials may help. Answers to HEAD do not say why they refuse. */
+export function wantsNewCredentials(error: unknown): boolean {
+  const { $metadata, $response } = error as ServiceError;
+  const code = codeOf(error as ServiceError);
+  const status = $metadata?.httpStatusCode ?? $response?.statusCode ?? 0;
+  return RENEWABLE.has(code) || (code === '' && [400, 401, 403].includes(status));
+}
 
 /** The region that the service says the bucket is in. */
 export function wantsOtherRegion(error: unknown): string | undefined {

@@ -47,8 +47,8 @@ import {
   type TransferSettings,
 } from '../storage.ts';
 import { watchRoot } from './list-root.ts';
-import { createS3Client } from './s3-client.ts';
-import { isUnexplained404, s3Error, wantsOtherRegion } from './s3-errors.ts';
+import { createS3Client, renewCredentials } from './s3-client.ts';
+import { isUnexplained404, s3Error, wantsNewCredentials, wantsOtherRegion } from './s3-errors.ts';
 
 /** Aliases that AWS gives to access points. */
 const ACCESS_POINT = /(-s3alias|--ol-s3|--xa-s3|--op-s3)$/;
@@ -284,8 +284,15 @@ class S3Storage extends RemoteStorage {
     return s3Error(error, { storage: this.displayName, ...request });
   }
 
-  /** Where the location names no region, or a wrong one, the service tells the right one. */
-  protected override async recover(error: unknown): Promise<boolean> {
+  /**
+   * Where the location names no region, or a wrong one, the service tells the right one. Credentials end, and whoever gave
+   * them puts new ones into the file: backups may take longer than they last.
+   */
+  protected override async recover(error: unknown, mendsBefore: number): Promise<boolean> {
+    if (wantsNewCredentials(error)) {
+      if (this.mends === mendsBefore && (await renewCredentials(this.#client))) this.mends++;
+      return this.mends !== mendsBefore;
+    }
     const region = wantsOtherRegion(error);
     if (region === undefined || region === this.#location.region) return false;
     if ((await this.#client.config.region()) !== region) {
