@@ -3,8 +3,10 @@ import type { AddressInfo } from 'node:net';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { PutObjectCommand, S3Client } from '@aws-sdk/client-s3';
 import { describe, expect, it } from 'vitest';
 import { blobId, type BlobStorage, openStorage } from '../../src/blob/index.ts';
+import { BoundedHandler } from '../../src/blob/s3/bounded-handler.ts';
 import {
   listingOf,
   startStub,
@@ -140,4 +142,32 @@ it('Azure: pages are asked for that come within one time-out', async () => {
   await using stub = await startStub('azblob', (request) => listingOf('azblob', request, {}));
   await Array.fromAsync(stub.storage.listBlobs(''));
   expect(stub.requests[0]?.query.get('maxresults')).toBe('1000');
+});
+
+it.each<[string, (response: ServerResponse) => void]>([
+  ['no answer', () => undefined],
+  ['an answer without an end', (response) => response.writeHead(200).write('<')],
+  ['a refusal without an end', (response) => response.writeHead(400).write('<')],
+])('a service that hands out keys is not waited for without end: %s', async (_what, answer) => {
+  const server = createServer((request, response) => {
+    request.resume().once('end', () => answer(response));
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const client = new S3Client({
+    endpoint: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    region: 'us-east-1',
+    maxAttempts: 1,
+    credentials: { accessKeyId: 'AKID', secretAccessKey: 'secret' },
+    requestHandler: new BoundedHandler({}, 300),
+  });
+  try {
+    const command = new PutObjectCommand({ Bucket: 'bucket', Key: 'key', Body: 'x' });
+    const ended = client.send(command).catch((error: unknown) => error);
+    const late = sleep(3000, 'it goes on', { ref: false });
+    expect(await Promise.race([ended, late])).toBeInstanceOf(Error);
+  } finally {
+    client.destroy();
+    server.closeAllConnections();
+    await new Promise((resolve) => server.close(resolve));
+  }
 });

@@ -1,16 +1,24 @@
 import type { Readable } from 'node:stream';
-import { NodeHttpHandler } from '@smithy/node-http-handler';
+import { NodeHttpHandler, type NodeHttpHandlerOptions } from '@smithy/node-http-handler';
 import { ERROR_BYTES_MAX, readStart } from '../http/transfer.ts';
 
 type Handle = NodeHttpHandler['handle'];
+type HandlerOptions = NonNullable<Parameters<Handle>[1]>;
 
 /**
  * Bounds what the library collects: by itself it reads every body to its end, except those of blobs. Answers to a GET that
- * succeeded are left to those who asked.
+ * succeeded are left to those who asked. With a time-out a request ends that nobody watches.
  */
 export class BoundedHandler extends NodeHttpHandler {
-  override async handle(...[request, options]: Parameters<Handle>): ReturnType<Handle> {
-    const result = await super.handle(request, options);
+  readonly #timeoutMs: number | undefined;
+
+  constructor(options: NodeHttpHandlerOptions, timeoutMs?: number) {
+    super(options);
+    this.#timeoutMs = timeoutMs;
+  }
+
+  override async handle(...[request, options = {}]: Parameters<Handle>): ReturnType<Handle> {
+    const result = await super.handle(request, this.#withTimeout(options));
     const { statusCode } = result.response;
     const isFailure = statusCode >= 300;
     if (request.method === 'HEAD' || (request.method === 'GET' && !isFailure)) return result;
@@ -21,6 +29,13 @@ export class BoundedHandler extends NodeHttpHandler {
       ? bytes
       : Buffer.from(`<Error><Message>${TOO_LONG}</Message></Error>`);
     return result;
+  }
+
+  #withTimeout(options: HandlerOptions): HandlerOptions {
+    if (this.#timeoutMs === undefined) return options;
+    const timeout = AbortSignal.timeout(this.#timeoutMs);
+    const given = options.abortSignal as AbortSignal | undefined;
+    return { ...options, abortSignal: given ? AbortSignal.any([given, timeout]) : timeout };
   }
 }
 

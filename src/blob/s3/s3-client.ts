@@ -9,6 +9,8 @@ import { BoundedHandler } from './bounded-handler.ts';
 import { findRegion } from './region.ts';
 
 const CONNECT_TIMEOUT_MS = 10_000;
+/** Of one request for keys: the watchdog of a request to the bucket cannot end it. Our choice: it is answered within a second. */
+const IDENTITY_TIMEOUT_MS = 30_000;
 /** Services that are not Amazon's take any; Amazon's redirect to the right one. */
 const REGION_DEFAULT = 'us-east-1';
 
@@ -55,10 +57,10 @@ function identityClient(
   { caFile }: S3Location,
   environment: NodeJS.ProcessEnv,
 ): IdentityClientConfig {
-  const requestHandler = new BoundedHandler({
-    ...createAgents({ caFile }, 1, environment),
-    connectionTimeout: CONNECT_TIMEOUT_MS,
-  });
+  const requestHandler = new BoundedHandler(
+    { ...createAgents({ caFile }, 1, environment), connectionTimeout: CONNECT_TIMEOUT_MS },
+    IDENTITY_TIMEOUT_MS,
+  );
   return { requestHandler };
 }
 
