@@ -21,6 +21,7 @@ const PIECE_BYTES = 256 << 10;
  * All libraries close the connection then: a body that was not sent as a whole never takes effect. A service that has all
  * of a put, and has not answered, may still carry it out. What guards against that: the same name gets the same bytes when
  * it is tried again, names of packs and indexes are never used twice, and only what is old is deleted (repository/maintenance).
+ * What that leaves for the three names that get new bytes is told in docs/storage.md.
  */
 export async function watched<T>(
   what: string,
