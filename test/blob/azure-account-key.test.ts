@@ -53,6 +53,14 @@ it('the key that may write is asked for again while the service is busy or broke
   expect(asked[0]).toBe('POST /account/listKeys?api-version=2023-05-01 Bearer bearer');
 });
 
+it('nobody is followed elsewhere with the token', async () => {
+  const { accountUrl, asked } = await serve(answer(307, '', { location: '/login' }), keys);
+  await expect(
+    listAccountKey({ accountUrl, token: 'bearer', attemptsMax: 1 }),
+  ).rejects.toMatchObject({ code: 'STORAGE_FAILED', facts: { status: 307 } });
+  expect(asked).toHaveLength(1);
+});
+
 it.each([
   [500, 'STORAGE_FAILED'],
   [429, 'STORAGE_THROTTLED'],

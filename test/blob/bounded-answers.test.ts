@@ -1,10 +1,16 @@
+import { readFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import { createServer as createTlsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import { Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { PutObjectCommand, S3Client } from '@aws-sdk/client-s3';
+import type { AccessToken, GetTokenOptions } from '@azure/identity';
+import { ContainerClient, newPipeline } from '@azure/storage-blob';
 import { describe, expect, it } from 'vitest';
+import { boundedAnswers } from '../../src/blob/azure/bounded-answers.ts';
 import { blobId, type BlobStorage, openStorage } from '../../src/blob/index.ts';
 import { BoundedHandler } from '../../src/blob/s3/bounded-handler.ts';
 import {
@@ -130,6 +136,46 @@ it('Azure: what the service says of an error is told, and its connection is used
       await expect(operation(storage)).rejects.toThrow(
         /failed: 400 InvalidInput The input is odd\.$/,
       );
+    }
+    expect(ports.size).toBe(1);
+  } finally {
+    server.closeAllConnections();
+    await new Promise((resolve) => server.close(resolve));
+  }
+});
+
+it('Azure: a token that is asked for by another tenant leaves no connection behind', async () => {
+  const ports = new Set<number | undefined>();
+  const tls = new URL('../golden/tls/', import.meta.url).pathname;
+  const [ca, key] = [readFileSync(`${tls}cert.pem`, 'utf8'), readFileSync(`${tls}key.pem`)];
+  const server = createTlsServer({ cert: ca, key }, (request, response) => {
+    ports.add(request.socket.remotePort);
+    request.resume();
+    if (request.headers.authorization === 'Bearer of another tenant') {
+      response.writeHead(200, { etag: '"1"', 'content-length': '1' }).end('x');
+      return;
+    }
+    const tenant = '72f988bf-86f1-41af-91ab-2d7cd011db47';
+    response.writeHead(401, {
+      'www-authenticate': `Bearer authorization_uri=https://login.microsoftonline.com/${tenant}/oauth2/authorize resource_id=https://storage.azure.com`,
+    });
+    response.end('<Error><Code>InvalidAuthenticationInfo</Code></Error>');
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const getToken = (_scopes: string | string[], options?: GetTokenOptions): Promise<AccessToken> =>
+    Promise.resolve({
+      token: options?.tenantId === undefined ? 'of ours' : 'of another tenant',
+      expiresOnTimestamp: Date.now() + 3_600_000,
+    });
+  const settings = { retryOptions: { maxTries: 1 }, tlsOptions: { ca } };
+  const pipeline = newPipeline({ getToken }, settings);
+  pipeline.factories.push(boundedAnswers({ hasToken: true }));
+  const { port } = server.address() as AddressInfo;
+  const container = new ContainerClient(`https://127.0.0.1:${port}/backups`, pipeline);
+  try {
+    for (let i = 0; i < 5; i++) {
+      const { readableStreamBody } = await container.getBlobClient('p1').download();
+      expect(await text(readableStreamBody as Readable)).toBe('x');
     }
     expect(ports.size).toBe(1);
   } finally {

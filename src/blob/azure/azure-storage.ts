@@ -75,7 +75,8 @@ function connect(
     ...(ca && { tlsOptions: { ca } }),
   };
   const pipeline = newPipeline(credential ?? new AnonymousCredential(), options);
-  pipeline.factories.push(boundedAnswers);
+  const hasToken = credential !== undefined && 'getToken' in credential;
+  pipeline.factories.push(boundedAnswers({ hasToken }));
   const [base = '', query] = serviceUrl.split('?');
   const url = `${base}/${location.bucket}${query === undefined ? '' : `?${query}`}`;
   return new ContainerClient(url, pipeline);
