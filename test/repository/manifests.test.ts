@@ -90,6 +90,20 @@ it('a deletion counts after the clock was set back', async () => {
   expect(await idsIn(path)).toEqual([]);
 });
 
+it('a deletion counts after the clock was set back, also when its manifest was not in memory', async () => {
+  const path = at('back-unread');
+  await createTest(path);
+  const clock = new OffsetClock(systemClock);
+  await using repository = await openTest(path, { clock });
+  const id = await add(repository, 'soon gone');
+  repository.manifests.invalidate();
+  clock.offsetNs -= HOUR_NS;
+  repository.manifests.delete(id as never);
+  await repository.flush();
+  expect(await idsIn(path)).toEqual([]);
+  expect(await repository.manifests.find({ type: 'note' })).toEqual([]);
+});
+
 it('an index that was written while the index was read anew is not forgotten', async () => {
   const path = at('race');
   await createTest(path);

@@ -152,18 +152,25 @@ export class ManifestManager {
 
   #add(entry: Omit<StoredEntry, 'modified' | 'modifiedNs'>): void {
     // Later than what it replaces, also after the clock was set back: the later one wins.
-    const before = this.#pending.get(entry.id) ?? this.#committed?.get(entry.id);
     const now = this.#clock.nowNs();
-    const modifiedNs = before && before.modifiedNs >= now ? before.modifiedNs + 1n : now;
+    const modifiedNs = [this.#pending, this.#committed].reduce((latest, entries) => {
+      const before = entries?.get(entry.id);
+      return before && before.modifiedNs >= latest ? before.modifiedNs + 1n : latest;
+    }, now);
     this.#pending.set(entry.id, { ...entry, modified: formatGoTime(modifiedNs), modifiedNs });
   }
 
   /** Turns what is pending into one content. The caller flushes the contents afterwards. */
   async writePending(): Promise<void> {
     if (this.#pending.size === 0) return;
+    const committed = await this.#load();
+    for (const entry of this.#pending.values()) {
+      // What it replaces was not in memory when its time was set.
+      const before = committed.get(entry.id);
+      if (before && before.modifiedNs >= entry.modifiedNs) this.#add(entry);
+    }
     const entries = [...this.#pending.values()];
     await this.#write(entries);
-    const committed = await this.#load();
     for (const entry of entries) {
       keepLatest(committed, entry);
       // An entry that changed meanwhile stays pending.
