@@ -110,3 +110,49 @@ it.each(['list', 'get'])(
     await expect(contents.refresh({ signal: controller.signal })).rejects.toThrow('canceled');
   },
 );
+
+it('of two readings at once the one that began later stays, whichever ends last', async () => {
+  const inner = new MemoryStorage();
+  await createFormat(inner, PASSWORD, {
+    hash: 'BLAKE2B-256-128',
+    encryption: 'AES256-GCM-HMAC-SHA256',
+    splitter: 'DYNAMIC-4M-BUZHASH',
+    version: 3,
+  });
+  const gate = Promise.withResolvers<undefined>();
+  const begun = Promise.withResolvers<undefined>();
+  let held = 0;
+  const storage = faulty(inner, async ({ operation, id, when }) => {
+    if (held === 0 || operation !== 'get' || !id.startsWith('xn') || when !== 'before') return;
+    held--;
+    begun.resolve(undefined);
+    await gate.promise;
+  });
+  const openOf = (of: BlobStorage): Promise<Repository> =>
+    openRepository({
+      storage: of,
+      password: PASSWORD,
+      client: { username: 'tester', hostname: 'testhost' },
+    });
+  const write = async ({ contents }: Repository, text: string): Promise<ContentId> => {
+    const { contentId } = await contents.write(Buffer.from(text), { prefix: '' });
+    await contents.flush();
+    return contentId;
+  };
+  await using other = await openOf(inner);
+  const doomed = await write(other, 'doomed');
+  await using repository = await openOf(storage);
+  const { contents } = repository;
+  held = 1;
+  const earlier = contents.refresh();
+  await begun.promise;
+  other.contents.setDeleted(doomed, true);
+  const theirs = await write(other, 'theirs');
+  await contents.refresh();
+  expect([contents.has(doomed), contents.has(theirs)]).toEqual([false, true]);
+  const mine = await write(repository, 'mine');
+  gate.resolve(undefined);
+  await earlier;
+  expect([contents.has(doomed), contents.has(theirs)]).toEqual([false, true]);
+  expect(contents.has(mine)).toBe(true);
+});

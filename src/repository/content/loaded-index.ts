@@ -30,6 +30,9 @@ export class LoadedIndex {
   #age: Stopwatch;
   /** The blobs and the watermark that the index was loaded from. */
   #loadedFrom = '';
+  /** Readings are counted as they begin; the one that the index comes from. */
+  #readings = 0;
+  #loadedReading = 0;
   /** For each refresh under way, the indexes that were written meanwhile: its listing may lack them. */
   readonly #refreshing = new Set<CommittedIndex>();
 
@@ -68,6 +71,7 @@ export class LoadedIndex {
   async #load(writtenMeanwhile: CommittedIndex, signal: AbortSignal | undefined): Promise<void> {
     const { storage, codec, indexStore, clock, indexMemoryBytes } = this.#options;
     const age = new Stopwatch(clock);
+    const reading = ++this.#readings;
     const { blobs, watermarkSeconds } = await indexStore.listActive({ signal }).catch(asChanging);
     const loaded = new CommittedIndex(indexMemoryBytes, watermarkSeconds);
     try {
@@ -77,10 +81,16 @@ export class LoadedIndex {
       await forEachIndexBlob(storage, codec, blobs, receive, { signal });
       // Nobody waits any more, and the repository may be closed.
       signal?.throwIfAborted();
+      // One that began later has ended: what it saw must not be unseen again.
+      if (reading < this.#loadedReading) {
+        loaded.close();
+        return;
+      }
       loaded.takeOver(writtenMeanwhile);
       loaded.settle();
       this.#index.close();
       this.#index = loaded;
+      this.#loadedReading = reading;
       this.#loadedFrom = nameOf({ blobs, watermarkSeconds });
       this.#age = age;
     } catch (cause) {
