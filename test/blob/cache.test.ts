@@ -169,6 +169,21 @@ describe('the cache on disk', () => {
     expect(Number(fs.readFileSync(join(directory, TOTAL), 'utf8'))).toBe(sizeOf(directory));
   });
 
+  it('a lock that a dead process left while the clock was days ahead is taken away too', async () => {
+    await inner.putBlob(METADATA, [bytes]);
+    const storage = await open();
+    const lock = join(directory, 'lock');
+    fs.mkdirSync(lock);
+    const ahead = Date.now() / 1000 + 5 * 24 * 3600;
+    fs.utimesSync(lock, ahead, ahead);
+    for (let i = 0; i < 2; i++) {
+      await storage.getBlob(METADATA);
+      await storage.close();
+    }
+    expect(fs.existsSync(lock)).toBe(false);
+    expect(fs.readdirSync(directory).some((name) => name.startsWith('q'))).toBe(true);
+  });
+
   it('what is deleted is forgotten, and a disk that refuses is no failure', async () => {
     await inner.putBlob(METADATA, [bytes]);
     const storage = await open();
