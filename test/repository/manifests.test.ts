@@ -1,7 +1,8 @@
+import { randomBytes } from 'node:crypto';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
-import { HOUR_NS, OffsetClock, systemClock } from '../../src/base/index.ts';
+import { HOUR_NS, OffsetClock, silentLogger, systemClock } from '../../src/base/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
 import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../support/repositories.ts';
@@ -102,6 +103,31 @@ it('a deletion counts after the clock was set back, also when its manifest was n
   await repository.flush();
   expect(await idsIn(path)).toEqual([]);
   expect(await repository.manifests.find({ type: 'note' })).toEqual([]);
+});
+
+it('manifests that are longer together than a pack are merged all the same', async () => {
+  const path = at('long');
+  await createTest(path);
+  const warnings: string[] = [];
+  const logger = {
+    ...silentLogger,
+    warn: (_: object, text: string): void => void warnings.push(text),
+  };
+  const expected: string[] = [];
+  {
+    await using repository = await openTest(path, { logger });
+    for (let i = 0; i < 18; i++) {
+      expected.push(await add(repository, randomBytes(2_060_000).toString('base64')));
+    }
+    repository.manifests.delete(expected.pop() as never);
+    await repository.flush();
+  }
+  expect(warnings).toEqual([]);
+  expect(await contentsIn(path)).toBeLessThan(10);
+  expect(await idsIn(path)).toEqual(expected.sort());
+  if (!hasKopia) return;
+  const listed = new Kopia(PASSWORD).connect(path).json<{ id: string }[]>('manifest', 'list');
+  expect(listed.map(({ id }) => id)).toEqual(expect.arrayContaining(expected));
 });
 
 it('an index that was written while the index was read anew is not forgotten', async () => {

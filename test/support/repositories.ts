@@ -39,6 +39,7 @@ export interface OpenTestOptions {
   indexMemoryBytes?: number;
   client?: { username: string; hostname: string };
   storage?: OpenStorageOptions;
+  logger?: Logger;
   /** Shares of the memory, where a test is about few buffers. */
   memory?: DataPathOptions['memory'];
 }
@@ -52,6 +53,7 @@ export async function openTest(path: string, options: OpenTestOptions = {}): Pro
     password: new Secret(PASSWORD),
     client: options.client ?? CLIENT,
     ...(options.clock && { clock: options.clock }),
+    ...(options.logger && { logger: options.logger }),
     ...(options.indexMemoryBytes !== undefined && { indexMemoryBytes: options.indexMemoryBytes }),
     dataPath: {
       threads,

@@ -55,6 +55,13 @@ const DECODED_BYTES_MAX = 512 << 20;
 const READS_MAX = 8;
 /** Kopia merges manifest contents when it finds this many (repo/manifest/manifest_manager.go). */
 const COMPACT_AT = 16;
+/**
+ * JSON that one content holds, some 30,000 snapshots; more manifests are merged into several contents. Our choice: a pack
+ * takes contents of 22 MiB at least (content/pack-buffers.ts), and gzip leaves three quarters of random text.
+ */
+const CONTENT_CHARS_MAX = 24 << 20;
+/** Contents above it are such parts, and do not count when it is asked whether there are many. Our choice. */
+const SHORT_BYTES_MAX = 2 << 20;
 /** Merges that follow one another because each has missed a deletion. Our choice. */
 const MERGES_MAX = 3;
 /**
@@ -81,15 +88,29 @@ export function decodeManifests(content: Uint8Array): StoredEntry[] {
   }
 }
 
-function encodeManifests(entries: readonly StoredEntry[]): Uint8Array {
-  const rows = entries.map(({ id, labels, modified, deleted, data }) => ({
-    id,
-    labels: labels && new Map(Object.entries(labels)),
-    modified,
-    deleted: deleted || undefined,
-    data: data ?? null,
-  }));
-  return zlib.gzipSync(Buffer.from(`${goJson({ entries: rows })}\n`), { level: 1 });
+/** As many contents as it takes; one at a time, since each may be long. */
+function* encodeManifests(entries: readonly StoredEntry[]): Generator<Uint8Array> {
+  let rows: string[] = [];
+  let chars = 0;
+  const encode = (): Uint8Array =>
+    zlib.gzipSync(Buffer.from(`{"entries":[${rows.join(',')}]}\n`), { level: 1 });
+  for (const { id, labels, modified, deleted, data } of entries) {
+    const row = goJson({
+      id,
+      labels: labels && new Map(Object.entries(labels)),
+      modified,
+      deleted: deleted || undefined,
+      data: data ?? null,
+    });
+    if (rows.length > 0 && chars + row.length > CONTENT_CHARS_MAX) {
+      yield encode();
+      rows = [];
+      chars = 0;
+    }
+    rows.push(row);
+    chars += row.length;
+  }
+  if (rows.length > 0) yield encode();
 }
 
 /** What a reader of the index finds. */
@@ -191,13 +212,13 @@ export class ManifestManager {
   async compact(): Promise<boolean> {
     // One at a time, until it is confirmed.
     if (this.#isCompacting || this.#merged) return false;
-    if (this.#committedContents.length < COMPACT_AT) return false;
+    if (!this.#areMany(this.#committedContents)) return false;
     this.#isCompacting = true;
     try {
       // What was loaded at the start of a long run may be days old.
       await this.#contents.refreshIfOld();
       const reading = await this.#readAll();
-      if (reading.ids.length < COMPACT_AT) return false;
+      if (!this.#areMany(reading.ids)) return false;
       await this.#merge(reading);
       return true;
     } finally {
@@ -205,20 +226,25 @@ export class ManifestManager {
     }
   }
 
+  #areMany(ids: readonly ContentId[]): boolean {
+    const lengthOf = (id: ContentId): number => this.#contents.find(id)?.originalLength ?? 0;
+    return ids.filter((id) => lengthOf(id) <= SHORT_BYTES_MAX).length >= COMPACT_AT;
+  }
+
   async #merge({ entries, ids, seen }: Reading): Promise<void> {
     const oldestNs = this.#clock.nowNs() - DELETIONS_KEPT_NS;
     const kept = [...entries.values()].filter(
       (entry) => !entry.deleted || entry.modifiedNs > oldestNs,
     );
-    const written = kept.length > 0 ? await this.#write(kept) : undefined;
-    for (const id of ids) {
+    const written = await this.#write(kept);
+    const merged = new Set(ids).difference(written);
+    for (const id of merged) {
       // Somebody else may have merged it meanwhile.
-      if (id !== written && this.#contents.has(id)) this.#contents.setDeleted(id, true);
+      if (this.#contents.has(id)) this.#contents.setDeleted(id, true);
     }
-    const merged = new Set(ids.filter((id) => id !== written));
     this.#committedContents = this.#committedContents.filter((id) => !merged.has(id));
     if (this.#committed) for (const entry of entries.values()) keepLatest(this.#committed, entry);
-    this.#merged = { entries, seen: new Set([...seen, ...(written ? [written] : [])]) };
+    this.#merged = { entries, seen: seen.union(written) };
   }
 
   /**
@@ -296,12 +322,14 @@ export class ManifestManager {
     return Array.from(this.#contents.entries({ prefix: 'm' }));
   }
 
-  async #write(entries: readonly StoredEntry[]): Promise<ContentId> {
+  async #write(entries: readonly StoredEntry[]): Promise<Set<ContentId>> {
     const compressor = compressorByName('zstd-fastest');
-    const data = encodeManifests(entries);
-    const { contentId } = await this.#contents.write(data, { prefix: 'm', compressor });
-    this.#committedContents.push(contentId);
-    return contentId;
+    const written = new Set<ContentId>();
+    for (const data of encodeManifests(entries)) {
+      written.add((await this.#contents.write(data, { prefix: 'm', compressor })).contentId);
+    }
+    this.#committedContents.push(...written);
+    return written;
   }
 
   async #load(): Promise<Map<string, StoredEntry>> {
