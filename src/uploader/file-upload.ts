@@ -133,13 +133,13 @@ export class FileUpload {
     this.#small.flush();
   }
 
-  /** One stream of unknown kind as an object: a raw device or image. */
+  /** One stream of unknown kind as an object: a raw device or image. It has the size that could be read. */
   async uploadBlocks(
     file: fs.FileHandle,
     sizeBytes: number,
     sparse: boolean,
     open: OpenFile,
-  ): Promise<ObjectId> {
+  ): Promise<{ size: number; objectId: ObjectId }> {
     const { signal, counters } = this.#options;
     await this.#streamSlabs.acquire(this.#slabsPerStream);
     try {
@@ -155,7 +155,7 @@ export class FileUpload {
           onRead: (bytes) => (counters.bytesRead += bytes),
         }),
       );
-      return await this.#finishFile(entries);
+      return { size: lengthOf(entries), objectId: await this.#finishFile(entries) };
     } finally {
       this.#streamSlabs.release(this.#slabsPerStream);
     }

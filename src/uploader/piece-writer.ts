@@ -1,9 +1,28 @@
-import { asError, Semaphore } from '../base/index.ts';
-import { contentIdOf, type ObjectPiece, type Repository, singly } from '../repository/index.ts';
+import { asError, CodedError, Semaphore } from '../base/index.ts';
+import {
+  contentIdOf,
+  lengthOf,
+  type ObjectPiece,
+  type Repository,
+  singly,
+} from '../repository/index.ts';
+import type { DirectoryEntry } from '../snapshot/index.ts';
+import { isCheckpointed } from './open-tree-store.ts';
 import type { RestoreWriter } from './restore-writer.ts';
 
 /** Contents of large files on their way at once. */
 const PIECES_MAX = 2048;
+
+/**
+ * Throws `BAD_OBJECT` when a file has more or less content than its snapshot says: as a whole file it would be a wrong one.
+ * What was stored of a file that was not read to its end has Kopia's size of the file.
+ */
+export function assertWhole(entry: DirectoryEntry, pieces: readonly ObjectPiece[]): void {
+  const length = lengthOf(pieces);
+  if (length === entry.size || isCheckpointed(entry.name)) return;
+  const text = `its content has ${length} bytes, and the snapshot says ${entry.size}: restore it from another snapshot`;
+  throw new CodedError('BAD_OBJECT', text);
+}
 
 /** Writes the pieces of large files at their offsets, many at a time. */
 export class PieceWriter {

@@ -9,7 +9,7 @@ import {
 } from '../repository/index.ts';
 import { decodeDirectory, type DirectoryEntry } from '../snapshot/index.ts';
 import { CHECKPOINT_REASON, isCheckpointed } from './open-tree-store.ts';
-import { PieceWriter } from './piece-writer.ts';
+import { assertWhole, PieceWriter } from './piece-writer.ts';
 import { type RestoreCounters, type RestoreOptions, RestoreReport } from './restore-report.ts';
 import { RestoreWriter } from './restore-writer.ts';
 import { deviceBytes } from './upload.ts';
@@ -36,6 +36,12 @@ export async function restoreBlocks(
     counters.bytes += bytes;
   });
   const pieces = await listPieces(repository.contents, entry.objectId);
+  try {
+    assertWhole(entry, pieces);
+  } catch (error) {
+    report.fail(target, error);
+    report.throwIfFailed();
+  }
   const file = await openVolume(target, entry.size, options);
   counters.bytesFound += entry.size;
   counters.filesFound++;

@@ -11,7 +11,7 @@ import {
   type Repository,
 } from '../repository/index.ts';
 import { type DirectoryEntry, streamDirectory } from '../snapshot/index.ts';
-import { PieceWriter } from './piece-writer.ts';
+import { assertWhole, PieceWriter } from './piece-writer.ts';
 import { type RestoreCounters, type RestoreOptions, RestoreReport } from './restore-report.ts';
 import { RestoreWriter } from './restore-writer.ts';
 import { type Pinned, TargetDirectory } from './target-directory.ts';
@@ -301,6 +301,7 @@ class TreeRestore {
     if (parseObjectId(entry.objectId).indirections === 0) {
       const [only] = await listPieces(contents, entry.objectId, { signal });
       if (only && only.length <= WHOLE_FILE_BYTES_MAX) {
+        assertWhole(entry, [only]);
         return this.#restoreWhole(directory, entry, only);
       }
     }
@@ -309,6 +310,7 @@ class TreeRestore {
     try {
       signal.throwIfAborted();
       const pieces = await listPieces(contents, entry.objectId, { signal });
+      assertWhole(entry, pieces);
       if (!(await this.#makeRoom(directory, entry.name))) return false;
       await this.#restoreLarge(directory, entry, pieces);
       return true;

@@ -5,6 +5,7 @@ import {
   isCode,
   type Logger,
   messageOf,
+  pinnedPath,
   posix,
   SECOND_NS,
   systemCode,
@@ -38,6 +39,8 @@ import {
 import { OpenDirectory, OpenFile, type OpenTree } from './open-tree.ts';
 import type { EntryFailure } from './summary.ts';
 import { TreeUpload } from './tree-upload.ts';
+
+const { O_RDONLY, O_NONBLOCK } = fs.constants;
 
 export interface UploadOptions {
   readonly source: SourceInfo;
@@ -381,7 +384,8 @@ async function uploadRaw(
 ): Promise<{ size: number; objectId: ObjectId }> {
   let file: fs.FileHandle;
   try {
-    file = await fs.open(path, 'r');
+    // What takes the place of a device may be a pipe that nobody writes to.
+    file = await fs.open(path, O_RDONLY | O_NONBLOCK);
   } catch (cause) {
     throw unreadable(path, cause);
   }
@@ -390,9 +394,19 @@ async function uploadRaw(
     if (!stat.isFile() && !stat.isBlockDevice()) {
       throw unreadable(path, new Error('--block wants a block device or an image file'));
     }
-    const size = stat.isFile() ? stat.size : await deviceBytes(path);
-    const objectId = await files.uploadBlocks(file, size, stat.isFile(), open);
-    return { size, objectId };
+    const expected = stat.isFile() ? stat.size : await deviceBytes(pinnedPath(file.fd));
+    // So do those look that were taken off their storage.
+    if (expected === 0 && !stat.isFile()) throw unreadable(path, new Error('the device is empty'));
+    const stored = await files
+      .uploadBlocks(file, expected, stat.isFile(), open)
+      .catch((cause: unknown) => {
+        throw isOfTheSource(cause) ? unreadable(path, cause) : cause;
+      });
+    if (stored.size < expected) {
+      const text = `it ended after ${stored.size} of ${expected} bytes`;
+      throw unreadable(path, new Error(text));
+    }
+    return stored;
   } finally {
     await file.close();
   }

@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
@@ -185,6 +186,94 @@ describe('a raw volume', () => {
     }
     expect(fs.readFileSync(at('target.img')).equals(fs.readFileSync(image))).toBe(true);
   });
+
+  it.each(['image', 'device'])('that ends before its size (%s) fails the backup', async (kind) => {
+    if (kind === 'device' && !hasLoopDevices) return;
+    const image = at(`short-${kind}.img`);
+    fs.writeFileSync(image, prng('short', 24_000_000));
+    await using device = kind === 'device' ? loopDevice(image) : undefined;
+    const path = device?.path ?? image;
+    await using repository = await openTest(repo);
+    const before = await listSnapshots(repository);
+    const counters = new Proxy(newUploadCounters(), {
+      set: (target, key, value: number) => {
+        // A loop device of which the file is cut gives errors, not an end.
+        if (key === 'bytesRead') fs.truncateSync(image, 4 << 20);
+        return Reflect.set(target, key, value);
+      },
+    });
+    await expect(backUp(repository, path, { block: true, counters })).rejects.toMatchObject({
+      code: 'SOURCE_UNREADABLE',
+      message: expect.stringMatching(
+        kind === 'image'
+          ? `^cannot read ${image}: it ended after \\d+ of 24000000 bytes$`
+          : `^cannot read ${path}: EIO`,
+      ) as string,
+    });
+    expect(await listSnapshots(repository)).toEqual(before);
+  });
+
+  it('that grew meanwhile has the size that was read', async () => {
+    const image = at('grown.img');
+    fs.writeFileSync(image, prng('grown', 5_000_000));
+    await using repository = await openTest(repo);
+    const counters = new Proxy(newUploadCounters(), {
+      set: (target, key, value: number) => {
+        if (key === 'bytesRead') fs.truncateSync(image, 12_000_000);
+        return Reflect.set(target, key, value);
+      },
+    });
+    const { rootEntry } = await backUp(repository, image, { block: true, counters });
+    const [entry] = await readDirectory(repository, rootEntry.objectId);
+    expect(entry?.size).toBe(12_000_000);
+    expect(rootEntry.summary?.size).toBe(12_000_000);
+    await expectBlocks(repository, rootEntry, image);
+  });
+
+  it.skipIf(!hasLoopDevices)('is refused where nothing is behind the device', async () => {
+    const image = at('detached.img');
+    fs.writeFileSync(image, Buffer.alloc(1 << 20));
+    let path: string;
+    {
+      await using device = loopDevice(image);
+      path = device.path;
+    }
+    await using repository = await openTest(repo);
+    await expect(backUp(repository, path, { block: true })).rejects.toMatchObject({
+      code: 'SOURCE_UNREADABLE',
+      message: `cannot read ${path}: the device is empty`,
+    });
+  });
+
+  it('is refused where a pipe that nobody writes to has the path', async () => {
+    execFileSync('mkfifo', [at('pipe')]);
+    await using repository = await openTest(repo);
+    await expect(backUp(repository, at('pipe'), { block: true })).rejects.toMatchObject({
+      code: 'SOURCE_UNREADABLE',
+    });
+  });
+
+  it.each(['whole', 'sparse'])(
+    'whose content is shorter than it says is not restored (%s)',
+    async (how) => {
+      await using repository = await openTest(repo);
+      const [snapshot] = await listSnapshots(repository);
+      const root = snapshot?.rootEntry ?? expect.fail();
+      const [entry] = await readDirectory(repository, root.objectId);
+      const wrong = { ...(entry ?? expect.fail()), name: 'volume', size: (300 << 20) + 1 };
+      const options = { logger: recordingLogger(), signal: new AbortController().signal };
+      const text = 'its content has 314572800 bytes, and the snapshot says 314572801';
+      const failure = { message: expect.stringContaining(text) as string };
+      const target = at(`wrong-${how}.img`);
+      await expect(
+        restoreBlocks(repository, wrong, target, { ...options, sparse: how === 'sparse' }),
+      ).rejects.toMatchObject(failure);
+      await expect(
+        restore(repository, wrong, target, { sparse: how === 'sparse' }),
+      ).rejects.toMatchObject(failure);
+      expect(fs.existsSync(target)).toBe(false);
+    },
+  );
 
   it('is refused where the path is no volume, and for a target that is none', async () => {
     await using repository = await openTest(repo);
