@@ -1,5 +1,5 @@
 import { Worker } from 'node:worker_threads';
-import { assert, CodedError, messageOf, shareOfDescriptors } from '../base/index.ts';
+import { asError, assert, CodedError, messageOf, shareOfDescriptors } from '../base/index.ts';
 import {
   type Arena,
   type CodecKeys,
@@ -180,8 +180,9 @@ interface ThreadEnd {
   readonly error: unknown;
 }
 
+/** Throws `NO_THREAD`. */
 function startWorker(entry: URL): StartedWorker {
-  const worker = new Worker(entry);
+  const worker = newWorker(entry);
   worker.unref();
   let failure: unknown;
   worker.on('error', (error: unknown) => {
@@ -193,6 +194,16 @@ function startWorker(entry: URL): StartedWorker {
     });
   });
   return { worker, exited };
+}
+
+function newWorker(entry: URL): Worker {
+  try {
+    return new Worker(entry);
+  } catch (cause) {
+    // Node tells no more than the code.
+    const text = `a worker thread cannot be started (${messageOf(cause)}): see how many processes and threads this container or user may have`;
+    throw new CodedError('NO_THREAD', text, { cause });
+  }
 }
 
 /** An error for the callers of a thread that ended: the only place where its reason is told. */
@@ -215,7 +226,7 @@ class ThreadPool extends TaskPool {
   readonly #slots: ThreadSlot[];
   readonly #queue: Task[] = [];
   #replacementsLeft = REPLACEMENTS_MAX;
-  #failure: CodedError | undefined;
+  #failure: Error | undefined;
 
   constructor(keys: CodecKeys, arena: Arena, { threads, started, start }: Threads) {
     super(arena);
@@ -263,13 +274,23 @@ class ThreadPool extends TaskPool {
     for (const task of lost) task.reject(error);
     if (this.#failure) return;
     if (this.#replacementsLeft === 0) {
-      this.#failure = error;
-      for (const task of this.#queue.splice(0)) task.reject(error);
+      this.#fail(error);
       return;
     }
     this.#replacementsLeft--;
-    this.#slots[this.#slots.indexOf(slot)] = this.#startThread(threadIndex);
+    try {
+      this.#slots[this.#slots.indexOf(slot)] = this.#startThread(threadIndex);
+    } catch (noThread) {
+      this.#fail(asError(noThread));
+      return;
+    }
     this.#dispatch();
+  }
+
+  /** From here on every task fails, also those that wait. */
+  #fail(error: Error): void {
+    this.#failure = error;
+    for (const task of this.#queue.splice(0)) task.reject(error);
   }
 
   async close(): Promise<void> {

@@ -1,6 +1,6 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeEach, describe, expect, it, vi } from 'vitest';
 import { Secret } from '../../src/base/index.ts';
 import { openStorage } from '../../src/blob/index.ts';
 import { Arena, type CodecPool } from '../../src/codec/index.ts';
@@ -11,6 +11,25 @@ import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { backUp, CLIENT, createTest, openTest, PASSWORD } from '../support/repositories.ts';
 import { makeTree } from '../support/trees.ts';
+
+/** Threads that may still be started, as a container with a limit has it. */
+const room = { threads: Infinity };
+vi.mock('node:worker_threads', async (importOriginal) => {
+  const original = await importOriginal<typeof import('node:worker_threads')>();
+  class LimitedWorker extends original.Worker {
+    constructor(entry: URL) {
+      // Node's own error, with the code as its message.
+      if (room.threads-- <= 0) {
+        throw Object.assign(new Error('EAGAIN'), { code: 'ERR_WORKER_INIT_FAILED' });
+      }
+      super(entry);
+    }
+  }
+  return { ...original, Worker: LimitedWorker };
+});
+beforeEach(() => {
+  room.threads = Infinity;
+});
 
 const work = tempDirectory('death');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
@@ -63,6 +82,33 @@ describe('a thread that dies in the middle of a task', () => {
       expect(result).toMatchObject({ reason: { code: 'THREAD_DIED' } });
     }
     await expect(listing(pool)).rejects.toMatchObject({ code: 'THREAD_DIED' });
+    await pool.close();
+  });
+});
+
+describe('a thread for which there is no room', () => {
+  const NO_ROOM =
+    'a worker thread cannot be started (EAGAIN): see how many processes and threads this container or user may have';
+
+  it('is told of in words', () => {
+    room.threads = 1;
+    expect(() => createThreadPool(2)).toThrow(
+      expect.objectContaining({ code: 'NO_THREAD', message: NO_ROOM }),
+    );
+  });
+
+  it('in the place of one that died fails every task, also those that wait', async () => {
+    room.threads = 1;
+    const pool = createThreadPool(1, mortal({ task: 'hash' }))(KEYS, new Arena(1 << 20));
+    const [died, atHand, queued] = await Promise.allSettled([
+      pool.hash([[]]),
+      listing(pool),
+      listing(pool),
+    ]);
+    expect(died).toMatchObject({ reason: { code: 'THREAD_DIED' } });
+    expect(atHand).toMatchObject({ reason: { code: 'THREAD_DIED' } });
+    expect(queued).toMatchObject({ reason: { code: 'NO_THREAD', message: NO_ROOM } });
+    await expect(listing(pool)).rejects.toMatchObject({ code: 'NO_THREAD' });
     await pool.close();
   });
 });
