@@ -28,7 +28,7 @@ import {
   restoreTree,
 } from '../uploader/index.ts';
 import { interruptSignal, openContext } from './context.ts';
-import { UnreadEntries } from './unread-entries.ts';
+import { describeMissing, UnreadEntries } from './unread-entries.ts';
 import { UsageError } from './usage-error.ts';
 import { snapshotDocument } from './documents.ts';
 import { ExitCode } from './exit.ts';
@@ -463,11 +463,15 @@ async function restore(
     interrupt.dispose();
   }
   const { files, directories, symlinks, skipped, bytes } = counters;
-  if (options.json === true) printJson({ files, directories, symlinks, skipped, bytes });
+  const incomplete = root.summary?.incomplete ?? null;
+  if (options.json === true)
+    printJson({ files, directories, symlinks, skipped, bytes, incomplete });
   else {
     printLine(
       `restored ${files} files, ${directories} directories, ${symlinks} symbolic links, ${formatBytes(bytes)} to ${target}`,
     );
     if (skipped > 0) printLine(`  ${skipped} entries were there already`);
   }
+  for (const text of describeMissing(root)) process.stderr.write(`longshore: ${text}\n`);
+  if (incomplete !== null) process.exitCode = ExitCode.partly;
 }

@@ -1,3 +1,4 @@
+import type { DirectoryEntry } from '../snapshot/index.ts';
 import type { EntryFailure } from '../uploader/index.ts';
 import { printable } from './terminal.ts';
 
@@ -39,4 +40,19 @@ export class UnreadEntries {
       unreadNotListed: this.#count - this.#held.length,
     };
   }
+}
+
+/** What a snapshot never held of its source, in sentences for whoever restores it: the target looks whole without. */
+export function describeMissing({ summary }: DirectoryEntry): string[] {
+  const { incomplete, numFailed = 0 } = summary ?? {};
+  return [
+    ...(incomplete === undefined
+      ? []
+      : [
+          `the snapshot is incomplete (${printable(incomplete)}): what its backup had not come to is not restored`,
+        ]),
+    ...(numFailed === 0
+      ? []
+      : [`${numFailed} entries could not be read by the backup and are not in the snapshot`]),
+  ];
 }

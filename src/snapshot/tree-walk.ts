@@ -5,6 +5,7 @@ import {
   listPieces,
   objectId,
   type ObjectId,
+  parseObjectId,
   type Repository,
 } from '../repository/index.ts';
 import type { DirectoryEntry } from './directory.ts';
@@ -190,6 +191,10 @@ async function resolveRoot(repository: Repository, id: string): Promise<Director
 
 async function objectEntry(repository: Repository, id: string): Promise<DirectoryEntry> {
   const object = objectId(id);
+  if (!repository.contents.find(parseObjectId(object).contentId)) {
+    // Most who name one mean a snapshot that is gone, and nothing is lost.
+    throw new CodedError('SNAPSHOT_NOT_FOUND', `there is no snapshot and no object ${id}`);
+  }
   const plain = { name: id, mtimeNs: 0n, uid: 0, gid: 0, objectId: object };
   if (isDirectoryObject(object)) return { ...plain, type: 'd', mode: 0o755, size: 0 };
   const size = lengthOf(await listPieces(repository.contents, object));

@@ -151,7 +151,7 @@ describe('exit codes and sentences', () => {
     sentence(
       run(['snapshot', 'show', 'f'.repeat(32), ...repo]),
       1,
-      /content f+ is not in the repository/,
+      /there is no snapshot and no object f+$/m,
     );
     sentence(
       run(['snapshot', 'create', at('missing'), ...repo]),

@@ -1,0 +1,74 @@
+import { spawnSync } from 'node:child_process';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { CanceledError } from '../../src/base/index.ts';
+import { newUploadCounters } from '../../src/uploader/index.ts';
+import { tempDirectory } from '../support/kopia.ts';
+import { backUp, createTest, openTest, PASSWORD } from '../support/repositories.ts';
+
+const work = tempDirectory('incomplete-restore');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const env = { ...process.env, LONGSHORE_PASSWORD: PASSWORD, NO_COLOR: '1' };
+const [repo, tree] = [join(work, 'repo'), join(work, 'tree')];
+
+function restore(id: string, to: string): { code: number | null; out: string; err: string } {
+  const all = ['snapshot', 'restore', id, join(work, to), '--repo', repo, '--json'];
+  const { status, stdout, stderr } = spawnSync(BIN, all, { env, encoding: 'utf8' });
+  return { code: status, out: stdout, err: stderr };
+}
+
+const ids = { cut: '', unread: '', whole: '' };
+beforeAll(async () => {
+  fs.mkdirSync(join(tree, 'below'), { recursive: true });
+  fs.writeFileSync(join(tree, 'file'), 'content');
+  await createTest(repo);
+  await using repository = await openTest(repo);
+  const controller = new AbortController();
+  const counters = new Proxy(newUploadCounters(), {
+    set: (target, key, value: number) => {
+      if (key === 'directories') controller.abort(new CanceledError('user'));
+      return Reflect.set(target, key, value);
+    },
+  });
+  // Of another source: a whole one takes the place of those that were cut short.
+  const source = { host: 'testhost', userName: 'tester', path: '/other' };
+  ids.cut = (await backUp(repository, tree, { source, counters, signal: controller.signal })).id;
+  ids.whole = (await backUp(repository, tree)).id;
+  // Rules that are too long to be read, also for root.
+  fs.writeFileSync(join(tree, 'below/.kopiaignore'), '['.repeat(1 << 20));
+  ids.unread = (await backUp(repository, tree)).id;
+});
+
+it('of an incomplete snapshot is told, and does not end as one that is done', () => {
+  const { code, out, err } = restore(ids.cut, 'cut');
+  expect(err).toContain('longshore: the snapshot is incomplete (canceled): ');
+  expect(JSON.parse(out)).toMatchObject({ incomplete: 'canceled' });
+  expect(code).toBe(3);
+});
+
+it('tells what the backup could not read', () => {
+  const { code, out, err } = restore(ids.unread, 'unread');
+  expect(err).toBe(
+    'longshore: 1 entries could not be read by the backup and are not in the snapshot\n',
+  );
+  expect(JSON.parse(out)).toMatchObject({ incomplete: null });
+  expect(code).toBe(0);
+});
+
+it('of a whole snapshot says nothing of the kind', () => {
+  const { code, out, err } = restore(ids.whole, 'whole');
+  expect(err).toBe('');
+  expect(JSON.parse(out)).toMatchObject({ incomplete: null });
+  expect(code).toBe(0);
+});
+
+it('of an id that is none says so, and speaks of no lost content', () => {
+  const id = 'd42f94d7a699f2ad5f3450faaf47647b';
+  expect(restore(id, 'nothing')).toEqual({
+    code: 1,
+    out: '',
+    err: `longshore: there is no snapshot and no object ${id}\n`,
+  });
+});
