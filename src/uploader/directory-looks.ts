@@ -184,13 +184,15 @@ export class DirectoryLooks {
   }
 }
 
-/** System errors that say something of this process or machine, and nothing of the directory. */
+/** System errors that say something of this process or machine, and nothing of the directory or file. */
 const OWN_TROUBLE = ['EMFILE', 'ENFILE', 'ENOMEM', 'ENOBUFS', 'ENOSPC'];
+
+export const isOwnTrouble = (code: string): boolean => OWN_TROUBLE.includes(code);
 
 /** Whether the system said this of what it was asked to read (and not of this process or machine). */
 export function isOfTheSource(error: unknown): boolean {
   const code = systemCode(error);
-  return code !== undefined && !OWN_TROUBLE.includes(code);
+  return code !== undefined && !isOwnTrouble(code);
 }
 
 /** Only what the system says of the directory makes it unreadable; a thread that died or a bug does not. */

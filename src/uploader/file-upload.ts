@@ -24,6 +24,7 @@ import {
 } from '../snapshot/index.ts';
 import { DataWriter } from './data-writer.ts';
 import { HashBatcher } from './hash-batcher.ts';
+import { isOwnTrouble } from './directory-looks.ts';
 import type { SourceEntry } from './listing.ts';
 import { readPieces, Slabs } from './pieces.ts';
 import type { EntryFailure } from './summary.ts';
@@ -187,6 +188,7 @@ export class FileUpload {
         onError: fail,
         onResult: (result) => {
           if (result.kind === 'grew') this.#startStream(file, settle, fail);
+          else if (result.kind === 'failed' && isOwnTrouble(result.code)) fail(ownTrouble(result));
           else settle(this.#smallOutcome(file, result));
         },
       },
@@ -256,7 +258,7 @@ export class FileUpload {
     } catch (error) {
       if (this.#options.signal.aborted) return { kind: 'canceled' };
       const code = systemCode(error);
-      if (code === undefined) throw error;
+      if (code === undefined || isOwnTrouble(code)) throw error;
       if (code === 'ENOENT') this.#vanished(relative);
       return this.fail(relative, messageOf(error), policy);
     } finally {
@@ -355,6 +357,10 @@ export class FileUpload {
     return { kind: 'error', error, ignored };
   }
 }
+
+/** Without descriptors or memory of ours a backup leaves files out that nothing is wrong with: it must not pass for one. */
+const ownTrouble = ({ code, message }: { code: string; message: string }): Error =>
+  Object.assign(new Error(message), { code, syscall: 'open' });
 
 /** What an open chunk may sit on: streams that could need more at once could wait for each other. */
 function slabsPerStream({ repository, policies, splitter }: FileUploadOptions): number {
