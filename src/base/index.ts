@@ -49,7 +49,7 @@ export { type Logger, silentLogger } from './log.ts';
 export { Secret } from './secret.ts';
 export { asBuffer, decodeUvarint, encodeUvarint, formatBytes, giveBack } from './bytes.ts';
 export { descriptorsMax, shareOfDescriptors } from './descriptors.ts';
-export { pinnedPath, type Posix, posix } from './posix.ts';
+export { isPosixLoaded, pinnedPath, type Posix, posix } from './posix.ts';
 export { makeDirectories, refusalOf } from './make-directories.ts';
 export { endProcess } from './end-process.ts';
 export { joinPath } from './paths.ts';

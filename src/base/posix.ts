@@ -52,6 +52,9 @@ export function posix(): Posix {
   return loaded;
 }
 
+/** Whether this process has the native library in it. */
+export const isPosixLoaded = (): boolean => loaded?.native === true;
+
 function loadPosix(): Posix {
   try {
     if (process.platform !== 'linux') return fallback;
