@@ -16,6 +16,8 @@ import {
   outcomeOf,
   ownerOf,
   setOutcome,
+  setVolumes,
+  volumesNoted,
 } from './movement.ts';
 import type { MovementWriter } from './movement-writer.ts';
 import type { Roster } from './roster.ts';
@@ -100,6 +102,7 @@ export class Ending<M extends Movement> {
     const { uid } = movement.metadata;
     this.#options.exposures.abort(uid);
     this.#options.dataPaths.drop(uid);
+    const volumes = ownerOf(movement) === undefined ? [] : await direction.volumesOf(movement);
     let outcome: Outcome = { phase, status };
     // Also brings the notes that exposers keep on the CR, which the watch may not have told of yet.
     const noted = await writer.update(movement, (copy) => {
@@ -108,6 +111,8 @@ export class Ending<M extends Movement> {
       // Whoever said first how it ended is right: what was moved is moved.
       outcome = outcomeOf(copy) ?? outcome;
       setOutcome(copy, outcome);
+      // What an earlier try noted may have no claim any more.
+      setVolumes(copy, [...new Set([...(volumesNoted(copy) ?? []), ...volumes])]);
       return undefined;
     });
     if (noted && (await direction.cleanUp(noted))) this.#clean.add(uid);

@@ -8,6 +8,7 @@ import {
   type Outcome,
   RESTARTING,
   setOutcome,
+  setVolumes,
 } from './movement.ts';
 
 const ATTEMPTS_MAX = 10;
@@ -110,9 +111,11 @@ export class MovementWriter<M extends Movement> {
   }
 
   removeFinalizer(movement: M): Promise<M | undefined> {
-    return this.update(movement, ({ metadata }) => {
+    return this.update(movement, (copy) => {
+      const { metadata } = copy;
       if (metadata.finalizers?.includes(FINALIZER) !== true) return false;
       metadata.finalizers = metadata.finalizers.filter((name) => name !== FINALIZER);
+      setVolumes(copy, undefined);
       return undefined;
     });
   }

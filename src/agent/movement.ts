@@ -30,6 +30,11 @@ export const OPERATION_LABEL = 'velero.io/async-operation-id';
 export const RESTARTS = 'longshore.io/data-mover-restarts';
 /** The UID of the pod that is being replaced, while that goes on: each death counts once, however often it is tried. */
 export const RESTARTING = 'longshore.io/data-mover-restarting';
+/**
+ * The volumes that its claims had when it ended: a volume may outlive its claim, and nobody could find it then. Kept
+ * until all that was made for it is gone.
+ */
+const VOLUMES = 'longshore.io/volumes';
 /** How it ended, while the clean-up before the final phase goes on: an agent that dies then must not start all over. */
 const OUTCOME = 'longshore.io/outcome';
 
@@ -57,6 +62,19 @@ export function setOutcome({ metadata }: Movement, outcome: Outcome | undefined)
   const annotations = { ...metadata.annotations };
   if (outcome) annotations[OUTCOME] = JSON.stringify(outcome);
   else delete annotations[OUTCOME];
+  if (Object.keys(annotations).length > 0) metadata.annotations = annotations;
+  else delete metadata.annotations;
+}
+
+/** Volumes noted by {@link setVolumes}; undefined where none were. */
+export const volumesNoted = ({ metadata }: Movement): string[] | undefined =>
+  metadata.annotations?.[VOLUMES]?.split(',').filter((name) => name !== '');
+
+/** Undefined takes the note off. */
+export function setVolumes({ metadata }: Movement, volumes: readonly string[] | undefined): void {
+  const annotations = { ...metadata.annotations };
+  delete annotations[VOLUMES];
+  if (volumes && volumes.length > 0) annotations[VOLUMES] = volumes.join(',');
   if (Object.keys(annotations).length > 0) metadata.annotations = annotations;
   else delete metadata.annotations;
 }
@@ -126,6 +144,8 @@ export interface Direction<M extends Movement> {
   waitUsable(movement: M, context: ExposeContext): Promise<void>;
   startAgain(movement: M, context: ExposeContext): Promise<void>;
   diagnose(movement: M): Promise<string>;
+  /** The volumes that were made for it, as its claims name them. */
+  volumesOf(movement: M): Promise<string[]>;
   cleanUp(movement: M): Promise<boolean>;
   /** After a crash in the midst of {@link complete}: the data is moved, only that is left to do. */
   isCompleting(movement: M): boolean;
@@ -154,7 +174,8 @@ export function uploads(options: ExposerOptions): Direction<DataUpload> {
     waitUsable: (upload, context) => exposer.waitUsable(upload, context),
     startAgain: (upload, context) => exposer.startAgain(upload, context),
     diagnose: (upload) => exposer.diagnose(upload),
-    cleanUp: (upload) => exposer.cleanUp(upload),
+    volumesOf: (upload) => exposer.volumesOf(upload),
+    cleanUp: (upload) => exposer.cleanUp(upload, volumesNoted(upload) ?? []),
     isCompleting: () => false,
     lacks: ({ snapshotID, emptySnapshot }) =>
       snapshotID || emptySnapshot === true ? undefined : 'it named no snapshot when it ended',
@@ -194,7 +215,8 @@ export function downloads(
     waitUsable: (download, context) => exposer.waitUsable(download, context),
     startAgain: (download, context) => exposer.startAgain(download, context),
     diagnose: (download) => exposer.diagnose(download),
-    cleanUp: (download) => exposer.cleanUp(download),
+    volumesOf: (download) => exposer.volumesOf(download),
+    cleanUp: (download) => exposer.cleanUp(download, volumesNoted(download) ?? []),
     isCompleting: (download) => exposer.isRebinding(download),
     lacks: () => undefined,
     complete: async (download, _result, context) => {

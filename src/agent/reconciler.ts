@@ -270,6 +270,10 @@ export class MovementReconciler<M extends Movement> {
       if (this.#exposures.tryAcquire(movement)) this.#exposures.start(movement);
       return { requeueAfterMs: LOOK_MS };
     }
+    if (!isOf(pod, movement)) {
+      await this.#ending.fail(movement, `pod ${name} was not made for this ${direction.noun}`);
+      return undefined;
+    }
     if (pod.status?.phase === 'Failed' && terminationOf(pod) === undefined) {
       return this.#startAgain(movement, pod, signal);
     }

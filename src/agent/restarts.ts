@@ -63,7 +63,7 @@ export class Restarts<M extends Movement> {
     const counted = isCounted ? movement : await this.#count(movement, pod, reason);
     if (!counted) return undefined;
     try {
-      if (phaseOf(counted) === 'Accepted') await this.#exposeAgain(counted);
+      if (phaseOf(counted) === 'Accepted') await this.#exposeAgain(counted, pod);
       else await direction.startAgain(counted, contextOf(counted, signal));
     } catch (error) {
       if (isPassing(error)) throw error;
@@ -112,8 +112,10 @@ export class Restarts<M extends Movement> {
   }
 
   /** Without its pod it is made available from the start, as far as that is not done. */
-  async #exposeAgain({ metadata: { namespace, name, uid } }: M): Promise<void> {
-    this.#options.exposures.drop(uid);
-    await this.#options.client.delete(PODS, { namespace, name }, { gracePeriodSeconds: 0 });
+  async #exposeAgain({ metadata }: M, pod: Pod | undefined): Promise<void> {
+    this.#options.exposures.drop(metadata.uid);
+    if (!pod) return;
+    const { namespace, name, uid } = pod.metadata;
+    await this.#options.client.delete(PODS, { namespace, name }, { uid, gracePeriodSeconds: 0 });
   }
 }

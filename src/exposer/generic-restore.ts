@@ -4,6 +4,7 @@ import {
   type DataDownload,
   type Metadata,
   type NewObject,
+  type ObjectRef,
   type PersistentVolume,
   type PersistentVolumeClaim,
   PODS,
@@ -14,16 +15,17 @@ import {
   waitGone,
 } from '../kube/index.ts';
 import { affinityFor, hostingAffinity } from './affinity.ts';
-import type { ExposeContext } from './csi-snapshot.ts';
 import { diagnose } from './diagnosis.ts';
 import { hostingPod, loadTemplate, ownerReference } from './hosting-pod.ts';
-import type { ExposerOptions } from './settings.ts';
-import { isBlockClaim, orExisting, step } from './steps.ts';
+import { assertMadeFor, isMadeFor, makeFor } from './ownership.ts';
+import type { ExposeContext, ExposerOptions } from './settings.ts';
+import { isBlockClaim, step } from './steps.ts';
 import {
-  deleteClaimAndVolume,
   deletePod,
+  removePodAndVolumes,
   setReclaimPolicy,
   settleAll,
+  volumesOf,
   waitBound,
 } from './volumes.ts';
 
@@ -33,6 +35,8 @@ const BOUND_BY_CONTROLLER = 'pv.kubernetes.io/bound-by-controller';
 /** On the DataDownload while its volume changes hands, so that an agent that comes back can go on. */
 const RESTORED_VOLUME = 'longshore.io/restored-volume';
 const RECLAIM_POLICY = 'longshore.io/reclaim-policy';
+/** What VMware's driver reads off claims has this domain, its provisioner another. */
+const VSPHERE_DOMAIN = 'csi.vsphere.volume';
 const GIB = 2n ** 30n;
 
 /**
@@ -57,6 +61,8 @@ export class GenericRestoreExposer {
       client.find(PODS, ref, { signal }),
       client.find(PVCS, ref, { signal }),
     ]);
+    assertMadeFor(PODS, pod, download);
+    assertMadeFor(PVCS, claim, download);
     if (pod && claim) return;
     if (download.spec.nodeOS === 'windows') {
       const text =
@@ -122,24 +128,21 @@ export class GenericRestoreExposer {
     const name = `${download.metadata.name}-cache`;
     const needed = (BigInt(cacheVolume.limitBytes) * 12n) / 10n;
     const gib = (needed + GIB - 1n) / GIB;
-    await orExisting(
-      () =>
-        client.create(PVCS, {
-          metadata: {
-            name,
-            namespace,
-            ownerReferences: [ownerReference(DATA_DOWNLOADS, download)],
-            ...(node !== undefined && { annotations: { [SELECTED_NODE]: node } }),
-          },
-          spec: {
-            accessModes: ['ReadWriteOnce'],
-            storageClassName: cacheVolume.storageClass,
-            volumeMode: 'Filesystem',
-            resources: { requests: { storage: `${gib}Gi` } },
-          },
-        }),
-      () => client.get(PVCS, { namespace, name }),
-    );
+    const cache: NewObject<PersistentVolumeClaim> = {
+      metadata: {
+        name,
+        namespace,
+        ownerReferences: [ownerReference(DATA_DOWNLOADS, download)],
+        ...(node !== undefined && { annotations: { [SELECTED_NODE]: node } }),
+      },
+      spec: {
+        accessModes: ['ReadWriteOnce'],
+        storageClassName: cacheVolume.storageClass,
+        volumeMode: 'Filesystem',
+        resources: { requests: { storage: `${gib}Gi` } },
+      },
+    };
+    await makeFor(client, PVCS, cache, download);
     return name;
   }
 
@@ -172,9 +175,21 @@ export class GenericRestoreExposer {
       template,
       this.#options,
     );
-    await orExisting(
-      () => client.create(PODS, pod),
-      () => client.get(PODS, { namespace, name }),
+    await makeFor(client, PODS, pod, download);
+  }
+
+  /**
+   * Labels and annotations are written by users of the namespace and mean something to controllers, which would act on
+   * them in ours: only what the driver itself reads comes along.
+   */
+  async #driverAnnotations({ metadata, spec }: PersistentVolumeClaim): Promise<object> {
+    const name = spec.storageClassName ?? '';
+    const { annotations = {} } = metadata;
+    if (name === '' || Object.keys(annotations).length === 0) return {};
+    const found = await this.#options.client.find(STORAGE_CLASSES, { name });
+    const domains = [VSPHERE_DOMAIN, ...(found ? [found.provisioner] : [])];
+    return Object.fromEntries(
+      Object.entries(annotations).filter(([key]) => domains.includes(key.split('/')[0] ?? '')),
     );
   }
 
@@ -186,16 +201,15 @@ export class GenericRestoreExposer {
   ): Promise<void> {
     const { client, namespace } = this.#options;
     const { name } = download.metadata;
-    const { labels, annotations } = target.metadata;
     const { accessModes, storageClassName, volumeMode, resources } = target.spec;
     const metadata: Partial<Metadata> = {
       name,
       namespace,
       ownerReferences: [ownerReference(DATA_DOWNLOADS, download)],
-      ...(labels && { labels }),
-      ...(node === undefined
-        ? annotations && { annotations: ownAnnotations(annotations) }
-        : { annotations: { [SELECTED_NODE]: node } }),
+      annotations: {
+        ...(await this.#driverAnnotations(target)),
+        ...(node !== undefined && { [SELECTED_NODE]: node }),
+      },
     };
     const claim: NewObject<PersistentVolumeClaim> = {
       metadata,
@@ -206,10 +220,7 @@ export class GenericRestoreExposer {
         ...(resources && { resources }),
       },
     };
-    await orExisting(
-      () => client.create(PVCS, claim),
-      () => client.get(PVCS, { namespace, name }),
-    );
+    await makeFor(client, PVCS, claim, download);
   }
 
   async waitUsable(
@@ -219,7 +230,7 @@ export class GenericRestoreExposer {
     const { client, namespace } = this.#options;
     const { name } = download.metadata;
     await step(`error to wait restore PVC bound, ${name}`, () =>
-      waitBound(client, { namespace, name }, { signal, timeoutMs: operationTimeoutMs }),
+      waitBound(client, { namespace, name }, download, { signal, timeoutMs: operationTimeoutMs }),
     );
   }
 
@@ -227,11 +238,11 @@ export class GenericRestoreExposer {
   async startAgain(download: DataDownload, context: ExposeContext): Promise<void> {
     const { client, namespace } = this.#options;
     const ref = { namespace, name: download.metadata.name };
-    if (!(await client.find(PVCS, ref))) {
+    if (!assertMadeFor(PVCS, await client.find(PVCS, ref), download)) {
       const text = `the volume of the restore is gone: there is no PVC ${namespace}/${ref.name}`;
       throw new CodedError('EXPOSE_FAILED', text);
     }
-    await deletePod(client, ref, { signal: context.signal });
+    await deletePod(client, ref, download, { signal: context.signal });
     await this.expose(download, context);
   }
 
@@ -256,10 +267,13 @@ export class GenericRestoreExposer {
     await step('error to retain the restored volume', () =>
       setReclaimPolicy(client, volume, 'Retain'),
     );
-    await step('error to delete restore pod', () => deletePod(client, ref, wait));
+    await step('error to delete restore pod', () => deletePod(client, ref, download, wait));
     await step('error to delete restore PVC', async () => {
-      await client.delete(PVCS, ref, { signal });
-      await waitGone(client, PVCS, ref, wait);
+      const claim = await client.find(PVCS, ref, { signal });
+      if (!claim || !isMadeFor(claim, download)) return;
+      const { uid } = claim.metadata;
+      await client.delete(PVCS, ref, { signal, uid });
+      await waitGone(client, PVCS, { ...ref, uid }, wait);
     });
     // The volume first: a claim that names a volume of another claim is looked at again only seconds later.
     await step('error to rebind the restored volume', () => this.#bindVolume(target, volume));
@@ -282,7 +296,7 @@ export class GenericRestoreExposer {
     if (known !== undefined)
       return { volume: known, policy: annotations[RECLAIM_POLICY] ?? 'Delete' };
     const volume = await step('error to wait restore PVC bound', () =>
-      waitBound(client, ref, { signal, timeoutMs: operationTimeoutMs }),
+      waitBound(client, ref, download, { signal, timeoutMs: operationTimeoutMs }),
     );
     const { spec } = await client.get(PVS, { name: volume });
     const policy = spec.persistentVolumeReclaimPolicy ?? 'Delete';
@@ -333,19 +347,30 @@ export class GenericRestoreExposer {
     return diagnose(client, { namespace, name }, [name, `${name}-cache`]);
   }
 
+  /** The volumes that were made for the download, while the claims that name them are there. */
+  volumesOf(download: DataDownload): Promise<string[]> {
+    return volumesOf(this.#options.client, download, this.#claimsOf(download));
+  }
+
+  #claimsOf({ metadata: { name } }: DataDownload): ObjectRef[] {
+    const { namespace } = this.#options;
+    return [name, `${name}-cache`].map((claim) => ({ namespace, name: claim }));
+  }
+
   /** As of uploads; a volume that was on its way to the target when it failed goes too, the target stays. */
-  async cleanUp(download: DataDownload): Promise<boolean> {
+  async cleanUp(download: DataDownload, volumes: readonly string[]): Promise<boolean> {
     const { client, namespace, logger } = this.#options;
     const { name } = download.metadata;
     const ref = { namespace, name };
-    const volumes = async (): Promise<void> => {
-      await deletePod(client, ref);
-      await Promise.all([
-        deleteClaimAndVolume(client, ref),
-        deleteClaimAndVolume(client, { namespace, name: `${name}-cache` }),
-      ]);
-    };
-    const isClean = await settleAll(logger, { 'restore pod and volumes': volumes() });
+    const isClean = await settleAll(logger, {
+      'restore pod and volumes': removePodAndVolumes(
+        client,
+        download,
+        ref,
+        this.#claimsOf(download),
+        volumes,
+      ),
+    });
     const stray = download.metadata.annotations?.[RESTORED_VOLUME];
     if (stray === undefined) return isClean;
     return (
@@ -392,12 +417,4 @@ function boundTo(
   if (claimRef.uid === metadata.uid) return true;
   const by = `${claimRef?.namespace ?? ''}/${claimRef?.name ?? ''}`;
   throw new CodedError('REBIND_FAILED', `pv has been bound by unexpected pvc ${by}`);
-}
-
-/** What binding leaves on a claim says nothing true of the copy. */
-function ownAnnotations(annotations: Record<string, string>): Record<string, string> {
-  const own = { ...annotations };
-  delete own[BIND_COMPLETED];
-  delete own[BOUND_BY_CONTROLLER];
-  return own;
 }

@@ -140,6 +140,10 @@ export function hostingPod(
     });
   }
   if (request.cacheClaim !== undefined) mounts.push({ name: 'cachedir', mountPath: CACHE_PATH });
+  const shared = (spec.volumes ?? []).filter(({ hostPath }) => hostPath === undefined);
+  const sharedMounts = (container.volumeMounts ?? []).filter(({ name: volume }) =>
+    shared.some((kept) => kept.name === volume),
+  );
   const command = options.moverCommand ?? ['/velero'];
   return {
     metadata: {
@@ -180,7 +184,7 @@ export function hostingPod(
         runAsUser: 0,
         ...(request.spcNoRelabeling === true && { seLinuxOptions: { type: 'spc_t' } }),
       },
-      volumes: volumesOf(request, spec.volumes ?? []),
+      volumes: volumesOf(request, shared),
       containers: [
         {
           name: uid,
@@ -189,7 +193,7 @@ export function hostingPod(
           args,
           env: environmentOf(container.env ?? [], options.moverEnvironment ?? {}),
           ...pick(container, ['envFrom']),
-          volumeMounts: [...mounts, ...(container.volumeMounts ?? [])],
+          volumeMounts: [...mounts, ...sharedMounts],
           ...(request.isBlock && { volumeDevices: [{ name: uid, devicePath: path }] }),
           resources: config.podResources,
           securityContext: {
@@ -211,6 +215,7 @@ function imageOf(
   return { ...pick(container, ['image']), imagePullPolicy: 'Never' };
 }
 
+/** Directories of the node are the agent's affair: a mover needs none, and a tenant's data must not meet them. */
 function volumesOf(request: HostingPodRequest, inheritedVolumes: readonly Volume[]): Volume[] {
   const { claimName, readOnly, cacheClaim, owner } = request;
   const volumes: Volume[] = [

@@ -6,11 +6,12 @@ export type {
   BackupPvcConfig,
   CacheVolumeConfig,
   ExposeConfig,
+  ExposeContext,
   ExposerOptions,
   LoadAffinity,
   PodResources,
 } from './settings.ts';
-export { CsiSnapshotExposer, type ExposeContext } from './csi-snapshot.ts';
+export { CsiSnapshotExposer } from './csi-snapshot.ts';
 export { GenericRestoreExposer } from './generic-restore.ts';
 export { deathOf, terminationOf, unrecoverable } from './pod-health.ts';
 export { hostedName } from './hosting-pod.ts';

@@ -55,3 +55,9 @@ export interface ExposerOptions {
   readonly prepareTimeoutMs: number;
   readonly config: ExposeConfig;
 }
+
+/** Of one volume that is being made available. */
+export interface ExposeContext {
+  readonly operationTimeoutMs: number;
+  readonly signal: AbortSignal;
+}

@@ -1,4 +1,4 @@
-import { CodedError, isCanceled, isCode, messageOf } from '../base/index.ts';
+import { CodedError, isCanceled, messageOf } from '../base/index.ts';
 import type { PersistentVolumeClaim } from '../kube/index.ts';
 
 export const isBlockClaim = ({ spec }: PersistentVolumeClaim): boolean =>
@@ -17,18 +17,5 @@ export async function step<T>(prefix: string, task: () => Promise<T>): Promise<T
       cause,
       retry,
     });
-  }
-}
-
-/** What was made before a crash is what would be made now: names come from the CR. */
-export async function orExisting<T>(
-  create: () => Promise<T>,
-  existing: () => Promise<T>,
-): Promise<T> {
-  try {
-    return await create();
-  } catch (error) {
-    if (isCode(error, 'KUBE_ALREADY_EXISTS')) return existing();
-    throw error;
   }
 }

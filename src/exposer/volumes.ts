@@ -1,6 +1,7 @@
 import { isCode, type Logger, messageOf } from '../base/index.ts';
 import {
   type KubeClient,
+  type KubeObject,
   type ObjectRef,
   PODS,
   PVCS,
@@ -9,36 +10,89 @@ import {
   waitGone,
   type WaitOptions,
 } from '../kube/index.ts';
+import { assertMadeFor, isMadeFor } from './ownership.ts';
 
 /** Velero waits as long for a claim, and again for its volume. */
 const GONE_MS = 60_000;
 
-/** Deletes a hosting pod, and waits until it is gone: its volumes are in use until then. */
+/** Deletes a hosting pod, and waits until it is gone: its volumes are in use until then. One of somebody else stays. */
 export async function deletePod(
   client: KubeClient,
   ref: ObjectRef,
+  owner: KubeObject,
   { signal, timeoutMs = GONE_MS }: Partial<WaitOptions> = {},
 ): Promise<void> {
-  if (!(await client.delete(PODS, ref, { signal, gracePeriodSeconds: 0 }))) return;
-  await waitGone(client, PODS, ref, { signal, timeoutMs });
+  const pod = await client.find(PODS, ref, { signal });
+  if (!pod || !isMadeFor(pod, owner)) return;
+  const { uid } = pod.metadata;
+  await client.delete(PODS, ref, { signal, uid, gracePeriodSeconds: 0 });
+  await waitGone(client, PODS, { ...ref, uid }, { signal, timeoutMs });
 }
 
-/** Deletes a claim of ours together with its volume, whatever its class says about volumes, and waits for both. */
-export async function deleteClaimAndVolume(
+/** The volumes of claims that were made for the CR. */
+export async function volumesOf(
+  client: KubeClient,
+  owner: KubeObject,
+  claims: readonly ObjectRef[],
+): Promise<string[]> {
+  const found = await Promise.all(claims.map((ref) => client.find(PVCS, ref)));
+  return found.flatMap((claim) => {
+    if (!claim || !isMadeFor(claim, owner)) return [];
+    return claim.spec.volumeName ? [claim.spec.volumeName] : [];
+  });
+}
+
+/** All that mounts or holds data for the CR. `volumes`: noted before, in case their claims are gone by now. */
+export async function removePodAndVolumes(
+  client: KubeClient,
+  owner: KubeObject,
+  pod: ObjectRef,
+  claims: readonly ObjectRef[],
+  volumes: readonly string[],
+): Promise<void> {
+  await deletePod(client, pod, owner);
+  const gone = await Promise.all(claims.map((ref) => deleteClaimAndVolume(client, ref, owner)));
+  // Of claims that went before, and left their volume behind.
+  const left = volumes.filter((name) => !gone.includes(name));
+  await Promise.all(left.map((name) => deleteVolumeOf(client, name, claims)));
+}
+
+/**
+ * Deletes a claim of ours together with its volume, whatever its class says about volumes, and waits for both. Returns
+ * the volume's name; undefined where there was none.
+ */
+async function deleteClaimAndVolume(
   client: KubeClient,
   ref: ObjectRef,
-  options: Partial<WaitOptions> = {},
+  owner: KubeObject,
+): Promise<string | undefined> {
+  const claim = await client.find(PVCS, ref);
+  if (!claim || !isMadeFor(claim, owner)) return undefined;
+  const { uid } = claim.metadata;
+  const volume = claim.spec.volumeName ?? '';
+  if (volume !== '') await setReclaimPolicy(client, volume, 'Delete');
+  await client.delete(PVCS, ref, { uid });
+  await waitGone(client, PVCS, { ...ref, uid }, { timeoutMs: GONE_MS });
+  if (volume === '') return undefined;
+  await waitGone(client, PVS, { name: volume }, { timeoutMs: GONE_MS });
+  return volume;
+}
+
+/** A volume that one of the claims had. One that is another claim's by now is left alone. */
+async function deleteVolumeOf(
+  client: KubeClient,
+  name: string,
+  claims: readonly ObjectRef[],
 ): Promise<void> {
-  const { signal, timeoutMs = GONE_MS } = options;
-  const claim = await client.find(PVCS, ref, { signal });
-  if (!claim) return;
-  const volume = claim.spec.volumeName;
-  if (volume !== undefined && volume !== '') await setReclaimPolicy(client, volume, 'Delete');
-  await client.delete(PVCS, ref, { signal, uid: claim.metadata.uid });
-  await waitGone(client, PVCS, { ...ref, uid: claim.metadata.uid }, { signal, timeoutMs });
-  if (volume !== undefined && volume !== '') {
-    await waitGone(client, PVS, { name: volume }, { signal, timeoutMs });
-  }
+  const volume = await client.find(PVS, { name });
+  const of = volume?.spec.claimRef;
+  const isOurs = claims.some(
+    (claim) => of?.namespace === claim.namespace && of?.name === claim.name,
+  );
+  if (!volume || !isOurs) return;
+  const { uid } = volume.metadata;
+  await setReclaimPolicy(client, name, 'Delete');
+  await waitGone(client, PVS, { name, uid }, { timeoutMs: GONE_MS });
 }
 
 /** Returns what it was before; undefined where there is no such volume. */
@@ -61,10 +115,11 @@ export async function setReclaimPolicy(
   return before;
 }
 
-/** The name of the volume that a claim is bound to, once it is and the volume exists. */
+/** The name of the volume that a claim of ours is bound to, once it is. Throws `FOREIGN_OBJECT` for another's claim. */
 export function waitBound(
   client: KubeClient,
   ref: ObjectRef,
+  owner: KubeObject,
   options: WaitOptions,
 ): Promise<string> {
   return waitFor(
@@ -72,6 +127,7 @@ export function waitBound(
     PVCS,
     ref,
     (claim) => {
+      assertMadeFor(PVCS, claim, owner);
       const volume = claim?.spec.volumeName ?? '';
       return claim?.status?.phase === 'Bound' && volume !== '' ? volume : undefined;
     },

@@ -130,6 +130,23 @@ describe('a hosting pod', () => {
     expect(spec.tolerations).toEqual([{ key: 'CriticalAddonsOnly', operator: 'Exists' }]);
   });
 
+  it('takes over no directory of the node', () => {
+    const host = { name: 'host-pods', hostPath: { path: '/var/lib/kubelet/pods' } };
+    const mount = { name: 'host-pods', mountPath: '/host_pods' };
+    const { container, spec: pod } = template;
+    const { spec } = hostingPod(
+      request,
+      {
+        ...template,
+        container: { ...container, volumeMounts: [mount, ...(container.volumeMounts ?? [])] },
+        spec: { ...pod, volumes: [host, ...(pod.volumes ?? [])] },
+      },
+      options,
+    );
+    expect(spec.volumes?.map(({ name }) => name)).toEqual(['u-1', 'cloud']);
+    expect(spec.containers[0]?.volumeMounts?.map(({ name }) => name)).toEqual(['u-1', 'cloud']);
+  });
+
   it('has what the ConfigMap says', () => {
     const podResources = { requests: { cpu: '1' }, limits: { memory: '1Gi' } };
     const { metadata, spec } = made(

@@ -45,6 +45,8 @@ export class World {
   /** Contents by handle. */
   readonly volumes = new Map<string, string>();
   readonly snapshots = new Map<string, string>();
+  /** Handles of snapshots by those of volumes that are clones of them: some drivers cannot part the two. */
+  readonly #clones = new Map<string, string>();
   /** Contents by snapshot ID. */
   readonly repository = new Map<string, string>();
   /** What must never have happened. */
@@ -85,7 +87,7 @@ export class World {
       if (type === 'DELETED') {
         const handle = handleOf(content);
         // Also when another content names it: the driver knows nothing of that, which is the danger.
-        if (content.spec.deletionPolicy === 'Delete') this.snapshots.delete(handle);
+        if (content.spec.deletionPolicy === 'Delete') this.#deleteSnapshot(handle);
         return;
       }
       const { namespace, name } = content.spec.volumeSnapshotRef as Record<string, string>;
@@ -98,11 +100,10 @@ export class World {
     });
     this.#on(PVS, (volume, type) => {
       if (type === 'DELETED') {
-        if (volume.spec.persistentVolumeReclaimPolicy === 'Delete') {
-          this.volumes.delete(volumeHandle(volume));
-        }
+        if (volume.spec.persistentVolumeReclaimPolicy === 'Delete') this.#deleteVolume(volume);
         return;
       }
+      this.#reclaim(volume.metadata);
       const { namespace, name } = (volume.spec.claimRef ?? {}) as Record<string, string>;
       const claim = name === undefined ? undefined : this.#find(PVCS, name, namespace);
       if (claim) this.#provision(claim);
@@ -256,6 +257,18 @@ export class World {
     for (const claim of this.store.list(PVCS, { namespace })) this.#provision(claim as never);
   }
 
+  #deleteVolume(volume: Loose): void {
+    this.volumes.delete(volumeHandle(volume));
+    this.#clones.delete(volumeHandle(volume));
+  }
+
+  #deleteSnapshot(handle: string): void {
+    this.snapshots.delete(handle);
+    if ([...this.#clones.values()].includes(handle)) {
+      this.violations.push(`${handle} was to be deleted before the volume that was made of it`);
+    }
+  }
+
   #dropContent({ metadata, status }: Loose): void {
     const name = status?.boundVolumeSnapshotContentName;
     if (typeof name !== 'string') return;
@@ -288,6 +301,7 @@ export class World {
     if (claim.spec.selector !== undefined || claim.spec.volumeName !== undefined) return;
     const source = claim.spec.dataSource as Record<string, string> | undefined;
     let content = '';
+    let clonedFrom: string | undefined;
     if (source) {
       const snapshot = this.#find(VOLUME_SNAPSHOTS, source.name ?? '', namespace);
       if (snapshot?.status?.readyToUse !== true) return;
@@ -296,8 +310,10 @@ export class World {
       const found = of && this.snapshots.get(handleOf(of));
       if (found === undefined) return;
       content = found;
+      clonedFrom = handleOf(of as Loose);
     }
     const handle = `volume-${++this.#count}`;
+    if (clonedFrom !== undefined) this.#clones.set(handle, clonedFrom);
     this.volumes.set(handle, content);
     this.#addVolumeObject(handle, claim);
     this.#bind(claim, `pv-${handle}`);
@@ -329,9 +345,23 @@ export class World {
     const volume = typeof name === 'string' ? this.#find(PVS, name) : undefined;
     const ref = volume?.spec.claimRef as Record<string, string> | undefined;
     if (!volume || ref?.uid !== claim.metadata.uid) return;
-    if (volume.spec.persistentVolumeReclaimPolicy === 'Delete') {
-      this.delete(PVS, '', volume.metadata.name);
-    } else this.patch(PVS, '', volume.metadata.name, { status: { phase: 'Released' } });
+    this.patch(PVS, '', volume.metadata.name, { status: { phase: 'Released' } });
+    this.#reclaim(volume.metadata);
+  }
+
+  /** Some drivers take minutes to delete a volume. */
+  #reclaim({ name, uid }: Loose['metadata']): void {
+    const volume = this.#find(PVS, name);
+    if (volume?.metadata.uid !== uid || volume.status?.phase !== 'Released') return;
+    if (volume.spec.persistentVolumeReclaimPolicy !== 'Delete') return;
+    const isSlow = this.#random.chance(0.2);
+    this.#after(0, isSlow ? 200_000 : 500, () => {
+      const now = this.#find(PVS, name);
+      if (now?.metadata.uid !== uid || now.status?.phase !== 'Released') return;
+      if (now.spec.persistentVolumeReclaimPolicy !== 'Delete') return;
+      this.#deleteVolume(now);
+      this.delete(PVS, '', name);
+    });
   }
 
   /** Scheduler and kubelet: a pod starts on a living node once its claims are bound. */

@@ -1,0 +1,50 @@
+import { CodedError, isCode } from '../base/index.ts';
+import type { KubeClient, KubeObject, NewObject, Resource } from '../kube/index.ts';
+
+/** On what cannot have an owner reference: the UID of the DataUpload or DataDownload that it was made for. */
+export const OWNER_UID = 'longshore.io/owner-uid';
+
+/** Names tell nothing: everybody may make an object that is called like a CR. */
+export const isMadeFor = ({ metadata }: KubeObject, { metadata: { uid } }: KubeObject): boolean =>
+  metadata.annotations?.[OWNER_UID] === uid ||
+  metadata.ownerReferences?.some((owner) => owner.uid === uid) === true;
+
+/** The object, when it was made for the CR; undefined stays undefined. Throws `FOREIGN_OBJECT` for somebody else's. */
+export function assertMadeFor<T extends KubeObject>(
+  resource: Resource<T>,
+  object: T | undefined,
+  owner: KubeObject,
+): T | undefined {
+  if (!object || isMadeFor(object, owner)) return object;
+  const { namespace, name } = object.metadata;
+  const where = namespace === undefined ? name : `${namespace}/${name}`;
+  throw new CodedError(
+    'FOREIGN_OBJECT',
+    `there is a ${resource.kind} ${where} already, and it was not made for this one: it was left as it is; ` +
+      'remove it, or use another name, and try again',
+  );
+}
+
+/**
+ * Makes the object, or takes the one that was made before a crash: names come from the CR. Throws `FOREIGN_OBJECT` when
+ * the name is taken by an object of somebody else.
+ */
+export async function makeFor<T extends KubeObject>(
+  client: KubeClient,
+  resource: Resource<T>,
+  object: NewObject<T>,
+  owner: KubeObject,
+): Promise<T> {
+  const { namespace, name = '' } = object.metadata;
+  try {
+    return await client.create(resource, object);
+  } catch (error) {
+    if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+    const found = await client.get(resource, {
+      ...(namespace !== undefined && { namespace }),
+      name,
+    });
+    assertMadeFor(resource, found, owner);
+    return found;
+  }
+}

@@ -1,0 +1,265 @@
+import { CodedError, isCode } from '../base/index.ts';
+import {
+  type DataUpload,
+  type NewObject,
+  type ObjectRef,
+  VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOTS,
+  type VolumeSnapshot,
+  type VolumeSnapshotContent,
+  waitFor,
+  waitGone,
+} from '../kube/index.ts';
+import { assertMadeFor, isMadeFor, makeFor, OWNER_UID } from './ownership.ts';
+import type { ExposeContext, ExposerOptions } from './settings.ts';
+import { step } from './steps.ts';
+
+const MANAGED_BY = 'snapshot.storage.kubernetes.io/managed-by';
+/** On the backup VolumeSnapshotContent, so that an agent that comes back knows what is left to do. */
+const SOURCE_CONTENT = 'longshore.io/source-content';
+const SOURCE_UID = 'longshore.io/source-snapshot-uid';
+const RESTORE_SIZE = 'longshore.io/restore-size';
+/** Velero waits as long. */
+const GONE_MS = 60_000;
+
+/**
+ * Gives the storage's snapshot from the application's VolumeSnapshot to one of ours. What a namespace's user may write
+ * is not believed: a content counts as the snapshot's when it says so itself.
+ */
+export class SnapshotHandover {
+  readonly #options: ExposerOptions;
+
+  constructor(options: ExposerOptions) {
+    this.#options = options;
+  }
+
+  /** Returns the size that a volume of the snapshot needs; undefined where the driver does not say. */
+  async takeOver(
+    upload: DataUpload,
+    { operationTimeoutMs, signal }: ExposeContext,
+  ): Promise<string | undefined> {
+    const { client, namespace } = this.#options;
+    const { name } = upload.metadata;
+    const sourceRef = sourceOf(upload);
+    const content =
+      assertMadeFor(
+        VOLUME_SNAPSHOT_CONTENTS,
+        await client.find(VOLUME_SNAPSHOT_CONTENTS, { name }, { signal }),
+        upload,
+      ) ?? (await this.#make(upload, sourceRef, signal));
+    const { annotations = {} } = content.metadata;
+    const wait = { signal, timeoutMs: operationTimeoutMs };
+    const source = await step('error to retain volume snapshot content', () =>
+      this.#retain(content, sourceRef),
+    );
+    await step('error to delete volume snapshot', async () => {
+      const uid = annotations[SOURCE_UID];
+      await client.delete(VOLUME_SNAPSHOTS, sourceRef, { signal, uid });
+      await waitGone(client, VOLUME_SNAPSHOTS, { ...sourceRef, uid }, wait);
+    });
+    if (source) {
+      const { name: sourceName, uid } = source.metadata;
+      await step('error to delete volume snapshot content', async () => {
+        await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: sourceName }, { signal, uid });
+        await waitGone(client, VOLUME_SNAPSHOT_CONTENTS, { name: sourceName, uid }, wait);
+      });
+    }
+    if (!(await client.find(VOLUME_SNAPSHOTS, { namespace, name }))) {
+      const text = `VolumeSnapshot ${namespace}/${name} is gone`;
+      throw new CodedError('EXPOSE_FAILED', text);
+    }
+    const size = annotations[RESTORE_SIZE] ?? '';
+    return isZero(size) ? undefined : size;
+  }
+
+  async #make(
+    upload: DataUpload,
+    sourceRef: ObjectRef,
+    signal: AbortSignal,
+  ): Promise<VolumeSnapshotContent> {
+    const { client } = this.#options;
+    const snapshot = await this.#waitReady(sourceRef, signal);
+    const source = await step('error to get volume snapshot content', async () => {
+      const found = await client.get(VOLUME_SNAPSHOT_CONTENTS, {
+        name: snapshot.status?.boundVolumeSnapshotContentName ?? '',
+      });
+      assertContentOf(found, snapshot);
+      return found;
+    });
+    const backup = await step('error to create backup volume snapshot', () =>
+      this.#createSnapshot(upload, snapshot),
+    );
+    return step('error to create backup volume snapshot content', () =>
+      this.#createContent(upload, backup, snapshot, source),
+    );
+  }
+
+  async #waitReady(ref: ObjectRef, signal: AbortSignal): Promise<VolumeSnapshot> {
+    const { client, prepareTimeoutMs } = this.#options;
+    const prefix = 'error wait volume snapshot ready';
+    const errors = new Set<string>();
+    const look = (snapshot: VolumeSnapshot | undefined): VolumeSnapshot | undefined => {
+      if (!snapshot) {
+        const text = `${prefix}: there is no VolumeSnapshot ${ref.namespace ?? ''}/${ref.name}`;
+        throw new CodedError('EXPOSE_FAILED', text);
+      }
+      const message = snapshot.status?.error?.message;
+      if (message) errors.add(message);
+      return snapshot.status?.readyToUse === true ? snapshot : undefined;
+    };
+    try {
+      const options = { signal, timeoutMs: prepareTimeoutMs };
+      return await waitFor(client, VOLUME_SNAPSHOTS, ref, look, options);
+    } catch (cause) {
+      if (!isCode(cause, 'WAIT_TIMEOUT')) throw cause;
+      const text = `${prefix}: volume snapshot is not ready until timeout, errors: [${[...errors].join(', ')}]`;
+      throw new CodedError('EXPOSE_FAILED', text, { cause });
+    }
+  }
+
+  /** Labels and annotations of the source stay where they are: what its users write there is not ours to repeat here. */
+  #createSnapshot(upload: DataUpload, source: VolumeSnapshot): Promise<VolumeSnapshot> {
+    const { client, namespace } = this.#options;
+    const { name, uid } = upload.metadata;
+    const className = source.spec.volumeSnapshotClassName;
+    const snapshot: NewObject<VolumeSnapshot> = {
+      metadata: { name, namespace, annotations: { [OWNER_UID]: uid } },
+      spec: {
+        source: { volumeSnapshotContentName: name },
+        ...(className !== undefined && { volumeSnapshotClassName: className }),
+      },
+    };
+    return makeFor(client, VOLUME_SNAPSHOTS, snapshot, upload);
+  }
+
+  #createContent(
+    upload: DataUpload,
+    backup: VolumeSnapshot,
+    snapshot: VolumeSnapshot,
+    source: VolumeSnapshotContent,
+  ): Promise<VolumeSnapshotContent> {
+    const { name, namespace = '', uid, resourceVersion } = backup.metadata;
+    const handle = source.status?.snapshotHandle;
+    if (handle === undefined) {
+      const text = `VolumeSnapshotContent ${source.metadata.name} has no snapshot handle`;
+      throw new CodedError('EXPOSE_FAILED', text);
+    }
+    const managedBy = source.metadata.labels?.[MANAGED_BY];
+    const { driver, volumeSnapshotClassName, sourceVolumeMode } = source.spec;
+    const size = snapshot.status?.restoreSize;
+    const content: NewObject<VolumeSnapshotContent> = {
+      metadata: {
+        name,
+        annotations: {
+          // Of the cluster's own: the driver's secrets for the deletion are named there.
+          ...source.metadata.annotations,
+          [OWNER_UID]: upload.metadata.uid,
+          [SOURCE_CONTENT]: source.metadata.name,
+          [SOURCE_UID]: snapshot.metadata.uid,
+          ...(size !== undefined && { [RESTORE_SIZE]: size }),
+        },
+        ...(managedBy !== undefined && { labels: { [MANAGED_BY]: managedBy } }),
+      },
+      spec: {
+        deletionPolicy: 'Delete',
+        driver,
+        source: { snapshotHandle: handle },
+        ...(sourceVolumeMode !== undefined && { sourceVolumeMode }),
+        ...(volumeSnapshotClassName !== undefined && { volumeSnapshotClassName }),
+        volumeSnapshotRef: {
+          apiVersion: 'snapshot.storage.k8s.io/v1',
+          kind: 'VolumeSnapshot',
+          name,
+          namespace,
+          uid,
+          resourceVersion,
+        },
+      },
+    };
+    return makeFor(this.#options.client, VOLUME_SNAPSHOT_CONTENTS, content, upload);
+  }
+
+  /** From here on the source's deletion leaves the storage's snapshot alone. Undefined when the source is gone. */
+  async #retain(
+    backup: VolumeSnapshotContent,
+    sourceRef: ObjectRef,
+  ): Promise<VolumeSnapshotContent | undefined> {
+    const { client } = this.#options;
+    const source = await this.#sourceOf(backup, sourceRef);
+    if (!source || source.spec.deletionPolicy === 'Retain') return source;
+    const { name, resourceVersion } = source.metadata;
+    return client.patch(
+      VOLUME_SNAPSHOT_CONTENTS,
+      { name },
+      { metadata: { resourceVersion }, spec: { deletionPolicy: 'Retain' } },
+    );
+  }
+
+  /** The content that ours was made of, as far as it is still the source's. */
+  async #sourceOf(
+    backup: VolumeSnapshotContent,
+    sourceRef: ObjectRef,
+  ): Promise<VolumeSnapshotContent | undefined> {
+    const { annotations = {} } = backup.metadata;
+    const name = annotations[SOURCE_CONTENT];
+    if (name === undefined) return undefined;
+    const found = await this.#options.client.find(VOLUME_SNAPSHOT_CONTENTS, { name });
+    const of = found?.spec.volumeSnapshotRef;
+    const isSource =
+      of?.namespace === sourceRef.namespace &&
+      of?.name === sourceRef.name &&
+      of?.uid === annotations[SOURCE_UID];
+    return isSource ? found : undefined;
+  }
+
+  /** Throws what keeps it from being removed. Objects of others stay. */
+  async cleanUp(upload: DataUpload): Promise<void> {
+    const { client, namespace } = this.#options;
+    const { name } = upload.metadata;
+    const ref = { namespace, name };
+    const found = await client.find(VOLUME_SNAPSHOT_CONTENTS, { name });
+    const content = found && isMadeFor(found, upload) ? found : undefined;
+    const wait = { timeoutMs: GONE_MS };
+    // While it changed hands: nobody else removes a content that is to be retained.
+    const left = content && (await this.#sourceOf(content, sourceOf(upload)));
+    if (left) {
+      const { name: leftName, uid } = left.metadata;
+      await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: leftName }, { uid });
+    }
+    const snapshot = await client.find(VOLUME_SNAPSHOTS, ref);
+    if (snapshot && isMadeFor(snapshot, upload)) {
+      const { uid } = snapshot.metadata;
+      await client.delete(VOLUME_SNAPSHOTS, ref, { uid });
+      await waitGone(client, VOLUME_SNAPSHOTS, { ...ref, uid }, wait);
+    }
+    if (content) {
+      const { uid } = content.metadata;
+      // Bound to ours it goes with it; one that was never bound has to be asked.
+      if (!content.metadata.deletionTimestamp) {
+        await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name }, { uid });
+      }
+      await waitGone(client, VOLUME_SNAPSHOT_CONTENTS, { name, uid }, wait);
+    }
+    if (upload.spec.csiSnapshot) await client.delete(VOLUME_SNAPSHOTS, sourceOf(upload));
+  }
+}
+
+const sourceOf = ({ spec: { sourceNamespace, csiSnapshot } }: DataUpload): ObjectRef => ({
+  namespace: sourceNamespace,
+  name: csiSnapshot?.volumeSnapshot ?? '',
+});
+
+/** Throws `FOREIGN_OBJECT` unless the content, which users of a namespace cannot write, names the very snapshot. */
+function assertContentOf(content: VolumeSnapshotContent, snapshot: VolumeSnapshot): void {
+  const { namespace, name, uid } = snapshot.metadata;
+  const of = content.spec.volumeSnapshotRef;
+  if (of.namespace === namespace && of.name === name && of.uid === uid) return;
+  throw new CodedError(
+    'FOREIGN_OBJECT',
+    `VolumeSnapshot ${namespace ?? ''}/${name} says that it is bound to VolumeSnapshotContent ` +
+      `${content.metadata.name}, which is bound to another one: nothing was touched`,
+  );
+}
+
+/** `0`, `0Gi`, or nothing. */
+const isZero = (quantity: string): boolean => /^0*[A-Za-z]*$/.test(quantity);
