@@ -13,7 +13,9 @@ import {
   PODS,
 } from '../kube/index.ts';
 import { AgentMetrics } from './metrics.ts';
-import { downloads, EXPOSING_LABEL, type Movement, phaseOf, trimmed, uploads } from './movement.ts';
+import { downloads } from './directions/downloads.ts';
+import { uploads } from './directions/uploads.ts';
+import { EXPOSING_LABEL, type Movement, phaseOf, trimmed } from './movement.ts';
 import { MovementReconciler, type ReconcilerSettings } from './reconciler.ts';
 import { Roster } from './roster.ts';
 import { Slots } from './slots.ts';

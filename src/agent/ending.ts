@@ -3,22 +3,17 @@ import { type EventRecorder, isPassing, type Result } from '../kube/index.ts';
 import type { DataPaths } from './data-paths.ts';
 import { contextOf, type Exposures } from './exposures.ts';
 import type { AgentMetrics } from './metrics.ts';
+import { type Direction, type MoverResult } from './directions/direction.ts';
 import {
-  type Direction,
   fieldsOf,
   hasFinalizer,
   isFinal,
   isSameStage,
   millisecondsSince,
   type Movement,
-  type MoverResult,
-  type Outcome,
-  outcomeOf,
   ownerOf,
-  setOutcome,
-  setVolumes,
-  volumesNoted,
 } from './movement.ts';
+import { type Outcome, outcomeOf, setOutcome, setVolumes, volumesNoted } from './outcome.ts';
 import type { MovementWriter } from './movement-writer.ts';
 import type { Roster } from './roster.ts';
 import type { Slots } from './slots.ts';

@@ -1,6 +1,7 @@
 import type { ExposeContext } from '../exposer/index.ts';
 import { keyOf } from '../kube/index.ts';
-import { type Direction, type Movement, operationTimeoutMs } from './movement.ts';
+import { type Direction } from './directions/direction.ts';
+import { type Movement, operationTimeoutMs } from './movement.ts';
 import type { Slots } from './slots.ts';
 
 export type ExposureState = 'running' | 'done' | { readonly error: unknown };

@@ -1,15 +1,7 @@
 import { type Clock, isCode, rfc3339Seconds } from '../base/index.ts';
 import { type Cache, type KubeClient, keyOf } from '../kube/index.ts';
-import {
-  EXPOSING_LABEL,
-  FINALIZER,
-  isFinal,
-  type Movement,
-  type Outcome,
-  RESTARTING,
-  setOutcome,
-  setVolumes,
-} from './movement.ts';
+import { EXPOSING_LABEL, FINALIZER, isFinal, type Movement, RESTARTING } from './movement.ts';
+import { type Outcome, setOutcome, setVolumes } from './outcome.ts';
 
 const ATTEMPTS_MAX = 10;
 

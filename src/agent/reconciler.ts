@@ -15,8 +15,8 @@ import { DataPaths } from './data-paths.ts';
 import { Ending } from './ending.ts';
 import { contextOf, Exposures } from './exposures.ts';
 import type { AgentMetrics } from './metrics.ts';
+import { type Direction, type MoverResult } from './directions/direction.ts';
 import {
-  type Direction,
   EXPOSING_LABEL,
   fieldsOf,
   hasFinalizer,
@@ -25,12 +25,10 @@ import {
   isSameStage,
   millisecondsSince,
   type Movement,
-  type MoverResult,
-  type Outcome,
-  outcomeOf,
   ownerOf,
   phaseOf,
 } from './movement.ts';
+import { type Outcome, outcomeOf } from './outcome.ts';
 import { MovementWriter, removeLabel } from './movement-writer.ts';
 import { copyPodLog } from './pod-log.ts';
 import { Restarts } from './restarts.ts';

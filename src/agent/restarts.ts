@@ -10,8 +10,8 @@ import {
 import type { Ending } from './ending.ts';
 import { contextOf, type Exposures } from './exposures.ts';
 import type { AgentMetrics } from './metrics.ts';
+import { type Direction } from './directions/direction.ts';
 import {
-  type Direction,
   fieldsOf,
   isFinal,
   type Movement,

@@ -1,7 +1,8 @@
 import type { Logger } from '../base/index.ts';
 import type { Result } from '../kube/index.ts';
 import type { AgentMetrics } from './metrics.ts';
-import { type Direction, fieldsOf, type Movement, ownerOf, phaseOf } from './movement.ts';
+import { type Direction } from './directions/direction.ts';
+import { fieldsOf, type Movement, ownerOf, phaseOf } from './movement.ts';
 import type { MovementWriter } from './movement-writer.ts';
 import type { Roster } from './roster.ts';
 import type { Turns } from './turns.ts';

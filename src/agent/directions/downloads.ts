@@ -1,0 +1,38 @@
+import { type ExposerOptions, GenericRestoreExposer, hostedName } from '../../exposer/index.ts';
+import { DATA_DOWNLOADS, type DataDownload, PVCS } from '../../kube/index.ts';
+import { volumesNoted } from '../outcome.ts';
+import { type Direction, durationProblem } from './direction.ts';
+
+/** DataDownloads: a volume is written, and given to the PVC that waits for it. */
+export function downloads(options: ExposerOptions): Direction<DataDownload> {
+  const exposer = new GenericRestoreExposer(options);
+  const { client } = options;
+  return {
+    name: 'download',
+    resource: DATA_DOWNLOADS,
+    noun: 'data download',
+    hostedName: (pod) => hostedName(pod, 'restore'),
+    waitsFor: async ({ spec: { targetVolume } }) => {
+      const { namespace, pvc: name } = targetVolume;
+      const found = await client.find(PVCS, { namespace, name });
+      return found ? undefined : `PVC ${namespace}/${name} is not there yet`;
+    },
+    problemOf: ({ spec }) => {
+      if (spec.snapshotID === '') return 'spec.snapshotID is empty: it names the snapshot';
+      if (spec.targetVolume.pvc === '') return 'spec.targetVolume.pvc is empty';
+      return durationProblem(spec.operationTimeout);
+    },
+    expose: (download, context) => exposer.expose(download, context),
+    waitUsable: (download, context) => exposer.waitUsable(download, context),
+    startAgain: (download, context) => exposer.startAgain(download, context),
+    diagnose: (download) => exposer.diagnose(download),
+    volumesOf: (download) => exposer.volumesOf(download),
+    cleanUp: (download) => exposer.cleanUp(download, volumesNoted(download) ?? []),
+    isCompleting: (download) => exposer.isRebinding(download),
+    lacks: () => undefined,
+    complete: async (download, _result, context) => {
+      await exposer.rebind(download, context);
+      return {};
+    },
+  };
+}

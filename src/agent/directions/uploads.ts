@@ -1,0 +1,41 @@
+import { CsiSnapshotExposer, type ExposerOptions, hostedName } from '../../exposer/index.ts';
+import { DATA_UPLOADS, type DataUpload } from '../../kube/index.ts';
+import { volumesNoted } from '../outcome.ts';
+import { type Direction, durationProblem } from './direction.ts';
+
+/** DataUploads: a volume is made of a snapshot, and read. */
+export function uploads(options: ExposerOptions): Direction<DataUpload> {
+  const exposer = new CsiSnapshotExposer(options);
+  return {
+    name: 'upload',
+    resource: DATA_UPLOADS,
+    noun: 'data upload',
+    hostedName: (pod) => hostedName(pod, 'backup'),
+    waitsFor: () => Promise.resolve(undefined),
+    problemOf: ({ spec }) => {
+      if (spec.snapshotType !== 'CSI') {
+        return `not exist type of exposer: "${spec.snapshotType}" type of snapshot exposer is not exist; CSI is`;
+      }
+      if (!spec.csiSnapshot) return 'spec.csiSnapshot is missing: it names the VolumeSnapshot';
+      return durationProblem(spec.operationTimeout);
+    },
+    expose: (upload, context) => exposer.expose(upload, context),
+    waitUsable: (upload, context) => exposer.waitUsable(upload, context),
+    startAgain: (upload, context) => exposer.startAgain(upload, context),
+    diagnose: (upload) => exposer.diagnose(upload),
+    volumesOf: (upload) => exposer.volumesOf(upload),
+    cleanUp: (upload) => exposer.cleanUp(upload, volumesNoted(upload) ?? []),
+    isCompleting: () => false,
+    lacks: ({ snapshotID, emptySnapshot }) =>
+      snapshotID || emptySnapshot === true ? undefined : 'it named no snapshot when it ended',
+    complete: (upload, result) =>
+      Promise.resolve({
+        path: result.source?.byPath ?? `/${upload.metadata.uid}`,
+        snapshotID: result.snapshotID ?? '',
+        ...(result.incrementalBytes && { incrementalBytes: result.incrementalBytes }),
+        ...(result.emptySnapshot === true && {
+          message: 'volume was empty so no data was upload',
+        }),
+      }),
+  };
+}

@@ -1,0 +1,51 @@
+import { z } from 'zod';
+import type { Movement } from './movement.ts';
+
+/** How it ended, while the clean-up before the final phase goes on: an agent that dies then must not start all over. */
+const OUTCOME = 'longshore.io/outcome';
+
+const outcomeSchema = z.strictObject({
+  phase: z.enum(['Completed', 'Failed', 'Canceled']),
+  status: z.record(z.string(), z.unknown()),
+});
+export interface Outcome {
+  readonly phase: 'Completed' | 'Failed' | 'Canceled';
+  readonly status: object;
+}
+
+/** Undefined too where the annotation is not one of ours: then what the pod says counts. */
+export function outcomeOf({ metadata }: Movement): Outcome | undefined {
+  const text = metadata.annotations?.[OUTCOME];
+  if (text === undefined) return undefined;
+  try {
+    return outcomeSchema.parse(JSON.parse(text));
+  } catch {
+    return undefined;
+  }
+}
+
+export function setOutcome({ metadata }: Movement, outcome: Outcome | undefined): void {
+  const annotations = { ...metadata.annotations };
+  if (outcome) annotations[OUTCOME] = JSON.stringify(outcome);
+  else delete annotations[OUTCOME];
+  if (Object.keys(annotations).length > 0) metadata.annotations = annotations;
+  else delete metadata.annotations;
+}
+
+/**
+ * The volumes that its claims had when it ended: a volume may outlive its claim, and nobody could find it then. Kept
+ * until all that was made for it is gone.
+ */
+const VOLUMES = 'longshore.io/volumes';
+/** Volumes noted by {@link setVolumes}; undefined where none were. */
+export const volumesNoted = ({ metadata }: Movement): string[] | undefined =>
+  metadata.annotations?.[VOLUMES]?.split(',').filter((name) => name !== '');
+
+/** Undefined takes the note off. */
+export function setVolumes({ metadata }: Movement, volumes: readonly string[] | undefined): void {
+  const annotations = { ...metadata.annotations };
+  delete annotations[VOLUMES];
+  if (volumes && volumes.length > 0) annotations[VOLUMES] = volumes.join(',');
+  if (Object.keys(annotations).length > 0) metadata.annotations = annotations;
+  else delete metadata.annotations;
+}
