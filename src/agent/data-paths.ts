@@ -3,18 +3,14 @@ import type { KubeClient } from '../kube/index.ts';
 import { DataPath, type MoverProgress } from './data-path.ts';
 import { isFinal, type Movement } from './movement.ts';
 import type { MovementWriter } from './movement-writer.ts';
+import type { Memory, WatchedPath } from './tracked.ts';
 
 export interface DataPathsOptions<M extends Movement> {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
   readonly writer: MovementWriter<M>;
-}
-
-interface Entry {
-  readonly path: DataPath;
-  latest: MoverProgress | undefined;
-  isWriting: boolean;
+  readonly memory: Memory<M>;
 }
 
 const WRITE_MS = 1000;
@@ -22,7 +18,6 @@ const WRITE_MS = 1000;
 /** The data paths that this agent watches; their progress goes onto the CRs, at a bounded rate. */
 export class DataPaths<M extends Movement> {
   readonly #options: DataPathsOptions<M>;
-  readonly #entries = new Map<string, Entry>();
 
   constructor(options: DataPathsOptions<M>) {
     this.#options = options;
@@ -31,31 +26,27 @@ export class DataPaths<M extends Movement> {
   /** Watches it from the first call on. */
   of(movement: M): DataPath {
     const { uid } = movement.metadata;
-    const known = this.#entries.get(uid);
-    if (known) return known.path;
+    const record = this.#options.memory.of(uid);
+    if (record.dataPath) return record.dataPath.path;
     const { client, logger, namespace } = this.#options;
     const onProgress = (progress: MoverProgress): void => {
       entry.latest = progress;
       if (!entry.isWriting) void this.#write(movement, entry);
     };
     const path = new DataPath(movement, { client, logger, namespace, onProgress });
-    const entry: Entry = { path, latest: undefined, isWriting: false };
-    this.#entries.set(uid, entry);
+    const entry: WatchedPath = { path, latest: undefined, isWriting: false };
+    record.dataPath = entry;
     return path;
   }
 
   drop(uid: string): void {
-    this.#entries.get(uid)?.path.close();
-    this.#entries.delete(uid);
-  }
-
-  /** Movers go on by themselves. */
-  stop(): void {
-    for (const { path } of this.#entries.values()) path.close();
+    const record = this.#options.memory.get(uid);
+    record?.dataPath?.path.close();
+    if (record) record.dataPath = undefined;
   }
 
   /** The latest only, never going back. */
-  async #write(movement: M, entry: Entry): Promise<void> {
+  async #write(movement: M, entry: WatchedPath): Promise<void> {
     const { latest } = entry;
     if (!latest) return;
     entry.isWriting = true;
@@ -78,7 +69,8 @@ export class DataPaths<M extends Movement> {
     }
     setTimeout(() => {
       entry.isWriting = false;
-      const isWatched = this.#entries.get(movement.metadata.uid) === entry;
+      const { uid } = movement.metadata;
+      const isWatched = this.#options.memory.get(uid)?.dataPath === entry;
       if (isWatched && entry.latest !== latest) void this.#write(movement, entry);
     }, WRITE_MS).unref();
   }

@@ -16,7 +16,7 @@ import {
 import { type Outcome, outcomeOf, setOutcome, setVolumes, volumesNoted } from './outcome.ts';
 import type { MovementWriter } from './movement-writer.ts';
 import type { Roster } from './roster.ts';
-import type { Slots } from './slots.ts';
+import type { Memory } from './tracked.ts';
 import type { Turns } from './turns.ts';
 
 export interface EndingOptions<M extends Movement> {
@@ -25,9 +25,9 @@ export interface EndingOptions<M extends Movement> {
   readonly writer: MovementWriter<M>;
   readonly exposures: Exposures<M>;
   readonly dataPaths: DataPaths<M>;
-  readonly slots: Slots;
+  readonly memory: Memory<M>;
   readonly roster: Roster;
-  readonly turns: Turns;
+  readonly turns: Turns<M>;
   readonly metrics: AgentMetrics;
   readonly recorder: EventRecorder;
   readonly clock: Clock;
@@ -41,8 +41,6 @@ const AGAIN_MS = 30_000;
 /** How DataUploads and DataDownloads end: what was made for them goes, and the final phase is written, once. */
 export class Ending<M extends Movement> {
   readonly #options: EndingOptions<M>;
-  /** UIDs of CRs of which nothing is left. */
-  readonly #clean = new Set<string>();
 
   constructor(options: EndingOptions<M>) {
     this.#options = options;
@@ -110,9 +108,9 @@ export class Ending<M extends Movement> {
       setVolumes(copy, [...new Set([...(volumesNoted(copy) ?? []), ...volumes])]);
       return undefined;
     });
-    if (noted && (await direction.cleanUp(noted))) this.#clean.add(uid);
+    if (noted && (await direction.cleanUp(noted))) this.#options.memory.of(uid).isClean = true;
     const ended = noted && (await writer.finish(noted, outcome));
-    this.#release(uid);
+    this.#options.memory.release(uid);
     if (!ended) return undefined;
     metrics.ended(direction.name, outcome.phase);
     if (outcome.phase === 'Canceled') logger.info(fieldsOf(ended), `${direction.noun} canceled`);
@@ -124,9 +122,11 @@ export class Ending<M extends Movement> {
   async finalize(movement: M): Promise<Result | undefined> {
     const { node, roster, direction, turns, writer } = this.#options;
     const { uid } = movement.metadata;
-    this.#release(uid);
+    const { memory } = this.#options;
+    memory.release(uid);
     if (!hasFinalizer(movement)) {
-      this.#forget(uid);
+      // While the watch is behind, what was written is still needed: else all would be cleaned up once more.
+      if (memory.get(uid)?.written === undefined) memory.forget(uid);
       return undefined;
     }
     const owner = ownerOf(movement);
@@ -135,12 +135,11 @@ export class Ending<M extends Movement> {
       const waitMs = isOrphan ? turns.inMs(uid, 'final') : AGAIN_MS;
       if (waitMs > 0) return { requeueAfterMs: waitMs };
     }
-    if (!this.#clean.has(uid)) {
+    if (this.#options.memory.get(uid)?.isClean !== true) {
       if (!(await direction.cleanUp(movement))) return { requeueAfterMs: AGAIN_MS };
-      this.#clean.add(uid);
+      this.#options.memory.of(uid).isClean = true;
     }
     await writer.removeFinalizer(movement);
-    this.#forget(uid);
     return undefined;
   }
 
@@ -149,21 +148,9 @@ export class Ending<M extends Movement> {
     const { node, direction, logger } = this.#options;
     const { uid } = movement.metadata;
     const isOurs = ownerOf(movement) === node && !isFinal(movement);
-    this.#release(uid);
-    this.#forget(uid);
+    this.#options.memory.forget(uid);
     if (!isOurs) return;
     logger.warn(fieldsOf(movement), `${direction.noun} was deleted while it was served`);
     await direction.cleanUp(movement);
-  }
-
-  #release(uid: string): void {
-    this.#options.dataPaths.drop(uid);
-    this.#options.slots.release(uid);
-    this.#options.exposures.drop(uid);
-  }
-
-  #forget(uid: string): void {
-    this.#clean.delete(uid);
-    this.#options.turns.forget(uid);
   }
 }

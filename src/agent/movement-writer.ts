@@ -1,7 +1,8 @@
 import { type Clock, isCode, rfc3339Seconds } from '../base/index.ts';
-import { type Cache, type KubeClient, keyOf } from '../kube/index.ts';
+import type { Cache, KubeClient } from '../kube/index.ts';
 import { EXPOSING_LABEL, FINALIZER, isFinal, type Movement, RESTARTING } from './movement.ts';
 import { type Outcome, setOutcome, setVolumes } from './outcome.ts';
+import type { Memory } from './tracked.ts';
 
 const ATTEMPTS_MAX = 10;
 
@@ -13,26 +14,24 @@ export class MovementWriter<M extends Movement> {
   readonly #client: KubeClient;
   readonly #cache: Cache<M>;
   readonly #clock: Clock;
-  readonly #written = new Map<string, M>();
+  readonly #memory: Memory<M>;
 
-  constructor(client: KubeClient, cache: Cache<M>, clock: Clock) {
+  constructor(client: KubeClient, cache: Cache<M>, clock: Clock, memory: Memory<M>) {
     this.#client = client;
     this.#cache = cache;
     this.#clock = clock;
-    cache.onChange((after, before) => {
-      const seen = after ?? before;
-      if (!seen) return;
-      const key = keyOf(seen.metadata);
-      const own = this.#written.get(key);
-      if (own && (!after || !isNewer(own, after))) this.#written.delete(key);
+    this.#memory = memory;
+    cache.onChange((after) => {
+      if (!after) return;
+      const record = memory.get(after.metadata.uid);
+      if (record?.written && !isNewer(record.written, after)) record.written = undefined;
     });
   }
 
   current(ref: { namespace?: string; name: string }): M | undefined {
     const seen = this.#cache.get(ref);
-    const own = this.#written.get(keyOf(ref));
-    // An object of the same name made since has another UID.
-    if (!seen || !own || own.metadata.uid !== seen.metadata.uid) return seen;
+    const own = seen && this.#memory.get(seen.metadata.uid)?.written;
+    if (!own) return seen;
     return isNewer(own, seen) ? own : seen;
   }
 
@@ -115,7 +114,10 @@ export class MovementWriter<M extends Movement> {
   #remember(movement: M): M {
     delete movement.metadata.managedFields;
     const seen = this.#cache.get(movement.metadata);
-    if (!seen || isNewer(movement, seen)) this.#written.set(keyOf(movement.metadata), movement);
+    const { uid } = movement.metadata;
+    if (seen?.metadata.uid === uid && isNewer(movement, seen)) {
+      this.#memory.of(uid).written = movement;
+    }
     return movement;
   }
 }

@@ -1,16 +1,9 @@
-import { type Logger, messageOf } from '../base/index.ts';
-import {
-  type EventRecorder,
-  isPassing,
-  type KubeClient,
-  type Pod,
-  PODS,
-  type Result,
-} from '../kube/index.ts';
+import type { Logger } from '../base/index.ts';
+import { type EventRecorder, type KubeClient, type Pod, PODS, type Result } from '../kube/index.ts';
+import type { Direction } from './directions/direction.ts';
 import type { Ending } from './ending.ts';
-import { contextOf, type Exposures } from './exposures.ts';
+import type { Exposures } from './exposures.ts';
 import type { AgentMetrics } from './metrics.ts';
-import { type Direction } from './directions/direction.ts';
 import {
   fieldsOf,
   isFinal,
@@ -48,37 +41,33 @@ export class Restarts<M extends Movement> {
   }
 
   /**
-   * Makes the pod anew; the CR stays as it is, with a message. `movement`: as the API server has it now; `pod`: the one
-   * that died, undefined where it is gone. Each death counts once, however often this is tried.
+   * Begins to make the pod anew, beside the reconciler; the CR stays as it is, with a message. `movement`: as the API
+   * server has it now; `pod`: the one that died, undefined where it is gone. Each death counts once, however often this
+   * is tried.
    */
-  async startAgain(
-    movement: M,
-    pod: Pod | undefined,
-    signal: AbortSignal,
-    reason: string,
-  ): Promise<Result | undefined> {
-    const { direction, writer, ending } = this.#options;
+  async startAgain(movement: M, pod: Pod | undefined, reason: string): Promise<Result | undefined> {
+    const { direction, exposures } = this.#options;
     const pending = movement.metadata.annotations?.[RESTARTING];
     const isCounted = pending !== undefined && (!pod || pod.metadata.uid === pending);
     const counted = isCounted ? movement : await this.#count(movement, pod, reason);
     if (!counted) return undefined;
-    try {
-      if (phaseOf(counted) === 'Accepted') await this.#exposeAgain(counted, pod);
-      else await direction.startAgain(counted, contextOf(counted, signal));
-    } catch (error) {
-      if (isPassing(error)) throw error;
-      await ending.fail(
-        counted,
-        `the data mover died: ${reason}, and could not be started again: ${messageOf(error)}`,
-      );
-      return undefined;
+    if (phaseOf(counted) === 'Accepted') {
+      await this.#exposeAgain(counted, pod);
+      await this.finish(counted);
+    } else if (exposures.tryAcquire(counted)) {
+      exposures.start(counted, (context) => direction.startAgain(counted, context));
     }
-    await writer.update(counted, ({ metadata: { annotations } }) => {
+    return { requeueAfterMs: LOOK_MS };
+  }
+
+  /** The new pod is made: the next death is another one. */
+  async finish(movement: M): Promise<void> {
+    this.#options.exposures.drop(movement.metadata.uid);
+    await this.#options.writer.update(movement, ({ metadata: { annotations } }) => {
       if (annotations?.[RESTARTING] === undefined) return false;
       delete annotations[RESTARTING];
       return undefined;
     });
-    return { requeueAfterMs: LOOK_MS };
   }
 
   /** Undefined when it is over: it died too often, or is another agent's by now. */

@@ -14,7 +14,7 @@ export interface TakeoverOptions<M extends Movement> {
   readonly takeoverMs: number;
   readonly writer: MovementWriter<M>;
   readonly roster: Roster;
-  readonly turns: Turns;
+  readonly turns: Turns<M>;
   readonly metrics: AgentMetrics;
   readonly logger: Logger;
 }

@@ -1,23 +1,22 @@
+import type { Movement } from './movement.ts';
 import type { Roster } from './roster.ts';
-
-/** What agents wait for, each by its own watch: since when, by the CR's UID. */
-type Wait = 'new' | 'prepared' | 'away' | 'deleted' | 'final' | 'canceling';
+import type { Memory, Wait } from './tracked.ts';
 
 /** When this agent first saw something about a CR, and so when it is its turn to do what any agent may do. */
-export class Turns {
+export class Turns<M extends Movement> {
   readonly #roster: Roster;
-  readonly #since = new Map<string, Partial<Record<Wait, number>>>();
+  readonly #memory: Memory<M>;
 
-  constructor(roster: Roster) {
+  constructor(roster: Roster, memory: Memory<M>) {
     this.#roster = roster;
+    this.#memory = memory;
   }
 
   /** Milliseconds since it was first asked. */
   sinceMs(uid: string, what: Wait): number {
-    const waits = this.#since.get(uid) ?? {};
-    this.#since.set(uid, waits);
-    const since = (waits[what] ??= performance.now());
-    return performance.now() - since;
+    const { since } = this.#memory.of(uid);
+    const first = (since[what] ??= performance.now());
+    return performance.now() - first;
   }
 
   /** Milliseconds until it is this agent's turn; at most 0 when it is. */
@@ -27,10 +26,6 @@ export class Turns {
 
   /** It is over: should it begin again, the time counts from then. */
   reset(uid: string, what: Wait): void {
-    delete this.#since.get(uid)?.[what];
-  }
-
-  forget(uid: string): void {
-    this.#since.delete(uid);
+    delete this.#memory.get(uid)?.since[what];
   }
 }

@@ -1,0 +1,243 @@
+import { type Clock, type Logger, messageOf, rfc3339Seconds } from '../base/index.ts';
+import {
+  type EventRecorder,
+  isPassing,
+  type KubeClient,
+  keyOf,
+  type Pod,
+  PODS,
+  type Result,
+} from '../kube/index.ts';
+import type { DataPaths } from './data-paths.ts';
+import type { Direction } from './directions/direction.ts';
+import type { Ending } from './ending.ts';
+import { contextOf, type Exposures } from './exposures.ts';
+import type { AgentMetrics } from './metrics.ts';
+import {
+  EXPOSING_LABEL,
+  fieldsOf,
+  isFinal,
+  millisecondsSince,
+  type Movement,
+  phaseOf,
+} from './movement.ts';
+import { type MovementWriter, removeLabel } from './movement-writer.ts';
+import { type Action, LOOK_MS } from './phases/action.ts';
+import type { Restarts } from './restarts.ts';
+import type { Slots } from './slots.ts';
+import type { Takeover } from './takeover.ts';
+import type { Turns } from './turns.ts';
+
+export interface ExecutorOptions<M extends Movement> {
+  readonly direction: Direction<M>;
+  readonly client: KubeClient;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly node: string;
+  readonly writer: MovementWriter<M>;
+  readonly turns: Turns<M>;
+  readonly exposures: Exposures<M>;
+  readonly dataPaths: DataPaths<M>;
+  readonly ending: Ending<M>;
+  readonly restarts: Restarts<M>;
+  readonly takeover: Takeover<M>;
+  readonly slots: Slots;
+  readonly recorder: EventRecorder;
+  readonly metrics: AgentMetrics;
+  readonly enqueue: (key: string) => void;
+}
+
+/** What came of an action: the CR as it is now, to be decided upon again, or when to look at it next. */
+export type Step<M> = { readonly again: M } | { readonly result: Result | undefined };
+type Doable = Exclude<Action, { do: 'read' }>;
+
+const CONSTRAINED_MS = 5000;
+const STOPPING_MS = 100;
+const done = { result: undefined } as const;
+const later = (requeueAfterMs: number): { result: Result } => ({ result: { requeueAfterMs } });
+
+/** Carries out what was decided. Each write is on top of the version that the decision was made on. */
+export class Executor<M extends Movement> {
+  readonly #options: ExecutorOptions<M>;
+
+  constructor(options: ExecutorOptions<M>) {
+    this.#options = options;
+  }
+
+  async carryOut(movement: M, action: Doable, signal: AbortSignal): Promise<Step<M>> {
+    const { direction, ending, exposures, takeover } = this.#options;
+    const { uid } = movement.metadata;
+    switch (action.do) {
+      case 'wait':
+        return action.ms === undefined ? done : later(action.ms);
+      case 'watchOver':
+        if (phaseOf(movement) !== 'Accepted') {
+          exposures.drop(uid);
+          this.#options.dataPaths.drop(uid);
+        }
+        return { result: await takeover.watchOver(movement) };
+      case 'addFinalizer':
+        return this.#written(await this.#options.writer.addFinalizer(movement));
+      case 'claim':
+        return this.#claim(movement);
+      case 'expose':
+        this.#expose(movement);
+        return later(LOOK_MS);
+      case 'abortExposure':
+        exposures.abort(uid);
+        return later(STOPPING_MS);
+      case 'forgetExposure': {
+        exposures.drop(uid);
+        const error = messageOf(action.error);
+        this.#options.logger.warn({ ...fieldsOf(movement), error }, 'expose failed; trying again');
+        return later(LOOK_MS);
+      }
+      case 'setPrepared':
+        return this.#setPrepared(movement);
+      case 'start':
+        return this.#start(movement, action.pod, signal);
+      case 'takeOver':
+        return this.#written(
+          await this.#options.writer.exclusive(movement, (copy) => {
+            copy.status = { ...copy.status, node: this.#options.node };
+          }),
+        );
+      case 'restart':
+        return this.#restart(movement, action.pod, action.reason);
+      case 'restarted':
+        await this.#options.restarts.finish(movement);
+        return later(LOOK_MS);
+      case 'setCanceling':
+        return this.#setCanceling(movement);
+      case 'killPod':
+        await this.#options.client.delete(PODS, action.pod.metadata, {
+          uid: action.pod.metadata.uid,
+          gracePeriodSeconds: 0,
+        });
+        await ending.end(movement, 'Canceled', {});
+        return done;
+      case 'complete':
+        await ending.complete(movement, action.result, signal);
+        return done;
+      case 'cancel':
+        await ending.end(movement, 'Canceled', {});
+        return done;
+      case 'fail':
+        await ending.fail(movement, action.message);
+        return done;
+      case 'failDiagnosed':
+        await ending.fail(movement, action.message + (await direction.diagnose(movement)));
+        return done;
+    }
+  }
+
+  /** Another agent wrote first: what it wrote comes by the watch. */
+  #written(movement: M | undefined): Step<M> {
+    if (movement) return { again: movement };
+    this.#options.metrics.conflict(this.#options.direction.name);
+    return done;
+  }
+
+  async #claim(movement: M): Promise<Step<M>> {
+    const { clock, node, direction, recorder, logger, exposures, metrics } = this.#options;
+    if (!exposures.tryAcquire(movement)) return later(CONSTRAINED_MS);
+    let claimed: M | undefined;
+    try {
+      claimed = await this.#options.writer.exclusive(movement, (copy) => {
+        copy.metadata.labels = { ...copy.metadata.labels, [EXPOSING_LABEL]: 'true' };
+        copy.status = {
+          ...copy.status,
+          phase: 'Accepted',
+          acceptedByNode: node,
+          acceptedTimestamp: rfc3339Seconds(clock.nowNs()),
+        };
+      });
+    } finally {
+      if (!claimed) exposures.release(movement.metadata.uid);
+    }
+    if (!claimed) return this.#written(undefined);
+    metrics.accepted(direction.name, millisecondsSince(clock, claimed.metadata.creationTimestamp));
+    logger.info(fieldsOf(claimed), `${direction.noun} accepted`);
+    recorder.record(claimed, 'Accepted', `node ${node} makes the volume available`);
+    this.#expose(claimed);
+    return { again: claimed };
+  }
+
+  #expose(movement: M): void {
+    const { exposures, direction } = this.#options;
+    if (!exposures.tryAcquire(movement)) return;
+    exposures.start(movement, (context) => direction.expose(movement, context));
+  }
+
+  /** By the agent on the pod's node, which looks after the CR from here on. */
+  async #setPrepared(movement: M): Promise<Step<M>> {
+    const { node, direction, logger, metrics, clock } = this.#options;
+    const prepared = await this.#options.writer.exclusive(movement, (copy) => {
+      copy.status = { ...copy.status, phase: 'Prepared', node };
+    });
+    if (!prepared) return this.#written(undefined);
+    this.#options.exposures.drop(movement.metadata.uid);
+    metrics.prepared(direction.name, millisecondsSince(clock, movement.status?.acceptedTimestamp));
+    logger.info(fieldsOf(prepared), `${direction.noun} prepared`);
+    return { again: prepared };
+  }
+
+  async #start(movement: M, pod: Pod, signal: AbortSignal): Promise<Step<M>> {
+    const { node, direction, slots, clock, recorder, logger, metrics, turns } = this.#options;
+    const { uid } = movement.metadata;
+    const preparedMs = turns.sinceMs(uid, 'prepared');
+    const key = keyOf(movement.metadata);
+    const wake = (): void => {
+      this.#options.enqueue(key);
+    };
+    if (!slots.tryAcquire(uid, wake)) return later(CONSTRAINED_MS);
+    try {
+      await direction.waitUsable(movement, contextOf(movement, signal));
+    } catch (error) {
+      slots.release(uid);
+      if (isPassing(error)) throw error;
+      const text = `exposed volume is not ready: ${messageOf(error)}`;
+      await this.#options.ending.fail(movement, text);
+      return done;
+    }
+    const started = await this.#options.writer.exclusive(movement, (copy) => {
+      const os = pod.spec.os?.name === 'windows' ? 'windows' : 'linux';
+      copy.status = {
+        ...copy.status,
+        phase: 'InProgress',
+        startTimestamp: rfc3339Seconds(clock.nowNs()),
+        ...(direction.name === 'upload' && { nodeOS: os }),
+      };
+      removeLabel(copy);
+    });
+    if (!started) {
+      slots.release(uid);
+      return this.#written(undefined);
+    }
+    const sinceCreatedMs = millisecondsSince(clock, movement.metadata.creationTimestamp);
+    metrics.started(direction.name, sinceCreatedMs, preparedMs);
+    logger.info(fieldsOf(started), `${direction.noun} started`);
+    recorder.record(started, 'Started', `node ${node} moves the data`);
+    return { again: started };
+  }
+
+  async #setCanceling(movement: M): Promise<Step<M>> {
+    const { direction, logger } = this.#options;
+    const canceling = await this.#options.writer.exclusive(movement, (copy) => {
+      copy.status = { ...copy.status, phase: 'Canceling' };
+    });
+    if (canceling) logger.info(fieldsOf(canceling), `${direction.noun} is being canceled`);
+    return this.#written(canceling);
+  }
+
+  /** A mover that died; unless its end was another one, and the watch is behind. */
+  async #restart(movement: M, pod: Pod | undefined, reason: string): Promise<Step<M>> {
+    const { writer, restarts } = this.#options;
+    const current = await writer.latest(movement);
+    if (!current || isFinal(current)) return done;
+    const isAsSeen = current.metadata.resourceVersion === movement.metadata.resourceVersion;
+    // What it is by now may ask for something else: a cancel, the last step.
+    if (!isAsSeen) return { again: current };
+    return { result: await restarts.startAgain(current, pod, reason) };
+  }
+}

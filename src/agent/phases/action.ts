@@ -1,0 +1,53 @@
+import { deathOf as deathOfPod } from '../../exposer/index.ts';
+import type { Pod } from '../../kube/index.ts';
+import type { MoverResult } from '../directions/direction.ts';
+
+/** What is to be done about a CR next. Decisions are pure: they name it, and the executor does it. */
+export type Action =
+  /** Nothing, until something changes or the time is up. */
+  | { readonly do: 'wait'; readonly ms?: number }
+  /** A decision needs it: it is read, and decided again. */
+  | { readonly do: 'read'; readonly what: 'pod' | 'latest' | 'target' }
+  /** Another agent's: left alone while that one lives. */
+  | { readonly do: 'watchOver' }
+  | { readonly do: 'addFinalizer' }
+  | { readonly do: 'claim' }
+  | { readonly do: 'expose' }
+  | { readonly do: 'abortExposure' }
+  /** It failed for a reason that may pass. */
+  | { readonly do: 'forgetExposure'; readonly error: unknown }
+  | { readonly do: 'setPrepared' }
+  | { readonly do: 'start'; readonly pod: Pod }
+  /** The mover runs on this node: its agent goes on. */
+  | { readonly do: 'takeOver' }
+  | { readonly do: 'restart'; readonly pod: Pod | undefined; readonly reason: string }
+  /** The new pod of a mover that died is made. */
+  | { readonly do: 'restarted' }
+  /** The mover is told to stop. */
+  | { readonly do: 'setCanceling' }
+  | { readonly do: 'killPod'; readonly pod: Pod }
+  | { readonly do: 'complete'; readonly result: MoverResult }
+  | { readonly do: 'cancel' }
+  | { readonly do: 'fail'; readonly message: string }
+  /** What keeps the pod from running is found out, and put behind the message. */
+  | { readonly do: 'failDiagnosed'; readonly message: string };
+
+/** Looks at what an agent may have missed; everything else comes by watch. */
+export const LOOK_MS = 5000;
+
+export const wait = (ms?: number): Action =>
+  ms === undefined ? { do: 'wait' } : { do: 'wait', ms };
+export const read = (what: 'pod' | 'latest' | 'target'): Action => ({ do: 'read', what });
+export const fail = (message: string): Action => ({ do: 'fail', message });
+
+/** A hosting pod: `unread` as long as nothing asked for it, `none` where there is none. */
+export type PodFact = Pod | 'unread' | 'none';
+
+export const isOver = ({ status }: Pod): boolean =>
+  status?.phase === 'Succeeded' || status?.phase === 'Failed';
+
+export const isRunning = (pod: Pod | undefined): pod is Pod => pod?.status?.phase === 'Running';
+
+/** How a data mover ended that did not say it. */
+export const deathOf = (pod: Pod | undefined): string =>
+  pod ? deathOfPod(pod) : 'its pod is gone';

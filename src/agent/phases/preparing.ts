@@ -1,0 +1,106 @@
+import { messageOf } from '../../base/index.ts';
+import { terminationOf, unrecoverable } from '../../exposer/index.ts';
+import { isPassing, type Pod } from '../../kube/index.ts';
+import { isCancelWanted, isSameStage, type Movement } from '../movement.ts';
+import type { ExposureState } from '../tracked.ts';
+import {
+  type Action,
+  deathOf,
+  fail,
+  isOver,
+  isRunning,
+  LOOK_MS,
+  type PodFact,
+  read,
+  wait,
+} from './action.ts';
+
+export interface AcceptedFacts {
+  readonly movement: Movement;
+  /** This agent's. */
+  readonly node: string;
+  /** As Velero's messages name it. */
+  readonly noun: string;
+  /** The hosting pod, when it is on this node. */
+  readonly local: Pod | undefined;
+  readonly pod: PodFact;
+  /** The pod was made for this CR. */
+  readonly isPodOurs: boolean;
+  readonly exposure: ExposureState | undefined;
+  /** As the API server has the CR now. */
+  readonly latest: Movement | 'unread' | 'gone';
+  readonly sinceAcceptedMs: number;
+  readonly podAgeMs: number;
+  readonly prepareTimeoutMs: number;
+  /** Milliseconds until the agent of a node counts as away for good, and it is this one's turn to replace it. */
+  readonly awayInMs: (node: string) => number;
+}
+
+/** Accepted: the agent that claimed makes the volume available; the one on the pod's node says when it is. */
+export function decideAccepted(facts: AcceptedFacts): Action {
+  const { movement, node, noun, local, pod, exposure, latest, prepareTimeoutMs } = facts;
+  const isCanceled = isCancelWanted(movement);
+  if (isRunning(local) && !isCanceled) return { do: 'setPrepared' };
+  if (movement.status?.acceptedByNode !== node) return { do: 'watchOver' };
+  if (isCanceled) return decideCanceled(exposure);
+  if (exposure === 'running') return wait(LOOK_MS);
+  if (typeof exposure === 'object') {
+    const { error } = exposure;
+    return isPassing(error) ? { do: 'forgetExposure', error } : fail(messageOf(error));
+  }
+  if (pod === 'unread') return read('pod');
+  if (pod === 'none' || exposure === undefined) {
+    // Half made by an agent that died on the way, or deleted since: each step of it finds what is there.
+    // Or gone because it is over, and the watch is behind.
+    if (latest === 'unread') return read('latest');
+    if (latest === 'gone' || !isSameStage(latest, movement)) return wait();
+    if (exposure === 'done' && facts.sinceAcceptedMs > prepareTimeoutMs) {
+      return fail(`timeout on preparing ${noun}: its pod was deleted`);
+    }
+    return { do: 'expose' };
+  }
+  if (!facts.isPodOurs) return fail(`pod ${pod.metadata.name} was not made for this ${noun}`);
+  if (pod.status?.phase === 'Failed' && terminationOf(pod) === undefined) {
+    return { do: 'restart', pod, reason: deathOf(pod) };
+  }
+  const broken = unrecoverable(pod);
+  if (broken !== undefined) return fail(broken);
+  // On the node of another agent, which is to go on; unless there is none, for long.
+  if (isRunning(pod) && facts.awayInMs(pod.spec.nodeName ?? '') <= 0) return { do: 'setPrepared' };
+  if (facts.podAgeMs >= prepareTimeoutMs) {
+    return { do: 'failDiagnosed', message: `timeout on preparing ${noun}: ` };
+  }
+  return wait(Math.min(LOOK_MS, prepareTimeoutMs - facts.podAgeMs));
+}
+
+/** What is under way stops first: it would make anew what the clean-up removes. */
+export const decideCanceled = (exposure: ExposureState | undefined): Action =>
+  exposure === 'running' ? { do: 'abortExposure' } : { do: 'cancel' };
+
+export interface PreparedFacts {
+  readonly movement: Movement;
+  readonly node: string;
+  readonly pod: PodFact;
+  /** Of the new pod of a mover that died. */
+  readonly exposure: ExposureState | undefined;
+}
+
+/** Prepared: the agent on the pod's node starts the data path when it has a place for it. */
+export function decidePrepared({ movement, node, pod, exposure }: PreparedFacts): Action {
+  if (movement.status?.node !== node) return { do: 'watchOver' };
+  if (isCancelWanted(movement)) return decideCanceled(exposure);
+  if (exposure !== undefined) return decideRestarting(exposure);
+  if (pod === 'unread') return read('pod');
+  if (pod === 'none') return { do: 'restart', pod: undefined, reason: deathOf(undefined) };
+  if (isOver(pod)) return { do: 'restart', pod, reason: deathOf(pod) };
+  return { do: 'start', pod };
+}
+
+/** While the pod of a mover that died is made anew, beside the reconciler. */
+export function decideRestarting(exposure: ExposureState): Action {
+  if (exposure === 'running') return wait(LOOK_MS);
+  if (exposure === 'done') return { do: 'restarted' };
+  const { error } = exposure;
+  if (isPassing(error)) return { do: 'forgetExposure', error };
+  return fail(`the data mover died, and could not be started again: ${messageOf(error)}`);
+}

@@ -1,0 +1,88 @@
+import type { DataPath, MoverProgress } from './data-path.ts';
+import type { Movement } from './movement.ts';
+import type { Slots } from './slots.ts';
+
+/** What agents wait for, each by its own watch. */
+export type Wait = 'new' | 'prepared' | 'away' | 'deleted' | 'final' | 'canceling';
+
+export type ExposureState = 'running' | 'done' | { readonly error: unknown };
+
+export interface Exposure {
+  readonly abort: AbortController;
+  state: ExposureState;
+}
+
+export interface WatchedPath {
+  readonly path: DataPath;
+  latest: MoverProgress | undefined;
+  isWriting: boolean;
+}
+
+/** What this process remembers of one CR. All of it can be made again: what must survive is on the CR. */
+export interface Tracked<M extends Movement> {
+  /** When this agent first saw what it waits for; milliseconds of `performance.now()`. */
+  readonly since: Partial<Record<Wait, number>>;
+  exposure: Exposure | undefined;
+  dataPath: WatchedPath | undefined;
+  /** Nothing is left of what was made for it. */
+  isClean: boolean;
+  /** As this agent wrote it last, while the watch is behind. */
+  written: M | undefined;
+}
+
+/** The one place that remembers CRs, by UID, and the one that forgets them. */
+export class Memory<M extends Movement> {
+  readonly #records = new Map<string, Tracked<M>>();
+  readonly #places: readonly Slots[];
+
+  /** `places`: what a CR may hold of them is given back with its record. */
+  constructor(places: readonly Slots[]) {
+    this.#places = places;
+  }
+
+  of(uid: string): Tracked<M> {
+    let record = this.#records.get(uid);
+    if (!record) {
+      record = {
+        since: {},
+        exposure: undefined,
+        dataPath: undefined,
+        isClean: false,
+        written: undefined,
+      };
+      this.#records.set(uid, record);
+    }
+    return record;
+  }
+
+  /** Undefined for a CR of which nothing is known. */
+  get(uid: string): Tracked<M> | undefined {
+    return this.#records.get(uid);
+  }
+
+  get size(): number {
+    return this.#records.size;
+  }
+
+  /** It is over: what runs for it is stopped, and its places are free. */
+  release(uid: string): void {
+    const record = this.#records.get(uid);
+    record?.exposure?.abort.abort();
+    record?.dataPath?.path.close();
+    if (record) record.exposure = record.dataPath = undefined;
+    for (const places of this.#places) places.release(uid);
+  }
+
+  forget(uid: string): void {
+    this.release(uid);
+    this.#records.delete(uid);
+  }
+
+  /** Stops what runs in this process. */
+  stop(): void {
+    for (const { exposure, dataPath } of this.#records.values()) {
+      exposure?.abort.abort();
+      dataPath?.path.close();
+    }
+  }
+}
