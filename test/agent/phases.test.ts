@@ -1,0 +1,254 @@
+import { describe, expect, it } from 'vitest';
+import { type AcceptingFacts, decideAccepting } from '../../src/agent/phases/accepting.ts';
+import type { Action } from '../../src/agent/phases/action.ts';
+import { decideMoving, type MovingFacts } from '../../src/agent/phases/moving.ts';
+import {
+  type AcceptedFacts,
+  decideAccepted,
+  decidePrepared,
+  type PreparedFacts,
+} from '../../src/agent/phases/preparing.ts';
+import { CodedError } from '../../src/base/index.ts';
+import type { DataUpload, Pod } from '../../src/kube/index.ts';
+
+const FINALIZERS = ['velero.io/data-upload-download-finalizer'];
+const upload = (status: object = {}, spec: object = {}, metadata: object = {}): DataUpload =>
+  ({
+    metadata: { name: 'up', uid: 'u-1', resourceVersion: '7', finalizers: FINALIZERS, ...metadata },
+    spec,
+    status,
+  }) as never;
+const pod = (phase: string, message?: string, more: object = {}): Pod =>
+  ({
+    metadata: { name: 'up', uid: 'p-1' },
+    spec: { nodeName: 'other' },
+    status: {
+      phase,
+      ...(message !== undefined && {
+        containerStatuses: [{ name: 'c', state: { terminated: { exitCode: 1, message } } }],
+      }),
+      ...more,
+    },
+  }) as never;
+const running = pod('Running');
+const died = pod('Failed');
+const canceled = { cancel: true };
+const passing = new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' });
+const broken = pod('Pending', undefined, {
+  containerStatuses: [{ name: 'c', state: { waiting: { reason: 'ErrImageNeverPull' } } }],
+});
+
+/** What an action is, and the fields of it that tell. */
+const told = (action: Action): unknown => {
+  if (action.do === 'wait') return action.ms === undefined ? 'wait' : `wait ${action.ms}`;
+  if (action.do === 'read') return `read ${action.what}`;
+  if (action.do === 'fail' || action.do === 'failDiagnosed') {
+    return `${action.do}: ${action.message}`;
+  }
+  if (action.do === 'restart') return `restart: ${action.reason}`;
+  if (action.do === 'complete') return `complete ${JSON.stringify(action.result)}`;
+  return action.do;
+};
+type Row<F> = [does: string, when: string, facts: Partial<F>];
+
+describe('New', () => {
+  const facts: AcceptingFacts = {
+    movement: upload(),
+    turnInMs: 0,
+    problem: undefined,
+    isQueueFull: false,
+    target: 'there',
+  };
+  const rows: Row<AcceptingFacts>[] = [
+    ['wait 700', "it is another agent's turn", { turnInMs: 700 }],
+    ['addFinalizer', 'it has none', { movement: upload({}, {}, { finalizers: [] }) }],
+    ['cancel', 'it is canceled before anything began', { movement: upload({}, canceled) }],
+    ['fail: no good', 'its spec is no good', { problem: 'no good' }],
+    ['wait 5000', 'the queue is full', { isQueueFull: true, target: 'unread' }],
+    ['read target', 'nobody looked for its PVC', { target: 'unread' }],
+    ['wait 1000', 'its PVC is not there yet', { target: 'missing' }],
+    ['claim', 'all is there', {}],
+  ];
+  it.for(rows)('%s when %s', ([does, , some]) => {
+    expect(told(decideAccepting({ ...facts, ...some }))).toBe(does);
+  });
+});
+
+describe('Accepted', () => {
+  const facts: AcceptedFacts = {
+    movement: upload({ phase: 'Accepted', acceptedByNode: 'me' }),
+    node: 'me',
+    noun: 'data upload',
+    local: undefined,
+    pod: 'unread',
+    isPodOurs: true,
+    exposure: 'done',
+    latest: 'unread',
+    sinceAcceptedMs: 10_000,
+    podAgeMs: 2000,
+    prepareTimeoutMs: 60_000,
+    awayInMs: () => 1000,
+  };
+  const others = upload({ phase: 'Accepted', acceptedByNode: 'other' });
+  const wanted = upload({ phase: 'Accepted', acceptedByNode: 'me' }, canceled);
+  const rows: Row<AcceptedFacts>[] = [
+    ['setPrepared', 'its pod runs here, whoever accepted it', { movement: others, local: running }],
+    ['watchOver', 'another agent accepted it', { movement: others }],
+    ['abortExposure', 'it is canceled while exposed', { movement: wanted, exposure: 'running' }],
+    ['cancel', 'it is canceled', { movement: wanted, local: running }],
+    ['wait 5000', 'it is being exposed', { exposure: 'running' }],
+    ['forgetExposure', 'that failed for now', { exposure: { error: passing } }],
+    ['fail: no class', 'that failed for good', { exposure: { error: new Error('no class') } }],
+    ['read pod', 'nobody looked for its pod', {}],
+    ['read latest', 'there is no pod', { pod: 'none' }],
+    ['wait', 'it went on elsewhere', { pod: 'none', latest: upload({ phase: 'Prepared' }) }],
+    ['wait', 'it is gone', { pod: 'none', latest: 'gone' }],
+    ['expose', 'its pod is gone', { pod: 'none', latest: facts.movement }],
+    [
+      'expose',
+      'an agent that died left it half made',
+      { pod: running, exposure: undefined, latest: facts.movement },
+    ],
+    [
+      'fail: timeout on preparing data upload: its pod was deleted',
+      'its pod went again and again',
+      { pod: 'none', latest: facts.movement, sinceAcceptedMs: 61_000 },
+    ],
+    [
+      'fail: pod up was not made for this data upload',
+      'the pod is of somebody else',
+      { pod: running, isPodOurs: false },
+    ],
+    ['restart: its pod failed without a reason', 'its pod died', { pod: died }],
+    [
+      'fail: Pod is in abnormal state [Failed], message [no way]',
+      'its mover gave up',
+      { pod: pod('Failed', 'no way') },
+    ],
+    [
+      'fail: Container c in Pod /up is in pull image failed with reason ErrImageNeverPull: ',
+      'its image is not there',
+      { pod: broken },
+    ],
+    ['wait 5000', "its pod runs on another agent's node", { pod: running }],
+    ['setPrepared', 'that agent is away for long', { pod: running, awayInMs: () => 0 }],
+    [
+      'failDiagnosed: timeout on preparing data upload: ',
+      'its pod waits for too long',
+      { pod: pod('Pending'), podAgeMs: 60_000 },
+    ],
+    ['wait 1000', 'its pod waits', { pod: pod('Pending'), podAgeMs: 59_000 }],
+  ];
+  it.for(rows)('%s when %s', ([does, , some]) => {
+    expect(told(decideAccepted({ ...facts, ...some }))).toBe(does);
+  });
+});
+
+describe('Prepared', () => {
+  const facts: PreparedFacts = {
+    movement: upload({ phase: 'Prepared', node: 'me' }),
+    node: 'me',
+    pod: running,
+    exposure: undefined,
+  };
+  const wanted = upload({ phase: 'Prepared', node: 'me' }, canceled);
+  const rows: Row<PreparedFacts>[] = [
+    ['watchOver', 'it is of another node', { node: 'other' }],
+    ['cancel', 'it is canceled', { movement: wanted }],
+    ['abortExposure', 'and its pod is being made', { movement: wanted, exposure: 'running' }],
+    ['read pod', 'nobody looked for its pod', { pod: 'unread' }],
+    ['restart: its pod is gone', 'its pod is gone', { pod: 'none' }],
+    ['restart: its pod failed without a reason', 'its pod died', { pod: died }],
+    ['wait 5000', 'its new pod is being made', { pod: 'none', exposure: 'running' }],
+    ['restarted', 'its new pod is made', { pod: 'none', exposure: 'done' }],
+    ['forgetExposure', 'that failed for now', { exposure: { error: passing } }],
+    [
+      'fail: the data mover died, and could not be started again: no PVC',
+      'that failed for good',
+      { exposure: { error: new Error('no PVC') } },
+    ],
+    ['start', 'its pod runs', {}],
+  ];
+  it.for(rows)('%s when %s', ([does, , some]) => {
+    expect(told(decidePrepared({ ...facts, ...some }))).toBe(does);
+  });
+});
+
+describe('InProgress and Canceling', () => {
+  const inProgress = upload({ phase: 'InProgress', node: 'me' });
+  const wanted = upload({ phase: 'InProgress', node: 'me' }, canceled);
+  const canceling = upload({ phase: 'Canceling', node: 'me' }, canceled);
+  const facts: MovingFacts = {
+    movement: inProgress,
+    node: 'me',
+    direction: {
+      name: 'upload',
+      lacks: ({ snapshotID }) => (snapshotID ? undefined : 'it named no snapshot'),
+    },
+    local: undefined,
+    pod: running,
+    exposure: undefined,
+    isCompleting: false,
+    stalledMs: 0,
+    stallTimeoutMs: 600_000,
+    podAgeMs: 1000,
+    prepareTimeoutMs: 60_000,
+    cancelingMs: () => 1000,
+  };
+  const result = '{"snapshotID":"s-1"}';
+  const rows: Row<MovingFacts>[] = [
+    ['watchOver', "it is another node's", { node: 'other' }],
+    ['takeOver', 'and its pod came here', { node: 'other', local: running }],
+    ['complete {}', 'only the last step is left', { isCompleting: true, pod: 'unread' }],
+    ['wait 5000', 'its new pod is being made', { exposure: 'running', pod: 'none' }],
+    ['restarted', 'its new pod is made', { exposure: 'done' }],
+    ['abortExposure', 'and it is canceled', { exposure: 'running', movement: wanted }],
+    ['read pod', 'nobody looked for its pod', { pod: 'unread' }],
+    [`complete ${result}`, 'the mover is done', { pod: pod('Succeeded', result) }],
+    [`complete ${result}`, 'it was killed at its very end', { pod: pod('Failed', result) }],
+    ['restart: it named no snapshot', 'nobody could find it', { pod: pod('Succeeded', '{}') }],
+    [
+      'restart: it did not say what it had done',
+      'it ended well without a word',
+      { pod: pod('Succeeded') },
+    ],
+    [
+      'restart: it did not say what it had done',
+      'what it said was cut off',
+      { pod: pod('Succeeded', '{"snapshotID":') },
+    ],
+    ['cancel', 'it is canceled and has ended', { movement: canceling, pod: pod('Failed', 'x') }],
+    [
+      'restart: it ended with exit code 1 and no message',
+      'it was stopped, not by us',
+      { pod: pod('Failed', 'data path is canceled') },
+    ],
+    ['restart: its pod failed without a reason', 'it died', { pod: died }],
+    ['fail: data path backup failed: disk', 'it failed', { pod: pod('Failed', 'disk') }],
+    ['setCanceling', 'it is canceled', { movement: wanted }],
+    ['cancel', 'it is canceling without a pod', { movement: canceling, pod: 'none' }],
+    ['wait 5000', 'it may leave a checkpoint', { movement: canceling }],
+    ['killPod', 'it does not', { movement: canceling, cancelingMs: () => 30_000 }],
+    ['restart: its pod is gone', 'its pod is gone', { pod: 'none' }],
+    [
+      'fail: no progress for 10 min: the data mover, the volume or the storage hangs',
+      'nothing moves',
+      { stalledMs: 600_001 },
+    ],
+    [
+      'fail: the data mover could not be started again: Container c in Pod /up is in pull image failed with reason ErrImageNeverPull: ',
+      'its new pod has no image',
+      { pod: broken },
+    ],
+    [
+      'failDiagnosed: the data mover could not be started again: ',
+      'its new pod waits for too long',
+      { pod: pod('Pending'), podAgeMs: 60_000 },
+    ],
+    ['wait 5000', 'its new pod waits', { pod: pod('Pending') }],
+    ['wait 5000', 'it moves', {}],
+  ];
+  it.for(rows)('%s when %s', ([does, , some]) => {
+    expect(told(decideMoving({ ...facts, ...some }))).toBe(does);
+  });
+});
