@@ -50,6 +50,7 @@ async function runAgents(nodes: readonly string[], kubeconfig: string): Promise<
       restartsMax: 3,
       stallTimeoutMs: 900_000,
       takeoverMs: 20_000,
+      fenceMs: 5000,
       prepareQueueLength: 0,
       exposer: {
         daemonSet: 'node-agent',

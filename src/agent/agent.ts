@@ -189,8 +189,10 @@ export class Agent {
     parts.pods.onChange((after, before) => {
       const pod = after ?? before;
       const name = pod && direction.hostedName(pod);
-      if (name === undefined) return;
-      controller.queue.add(keyOf({ namespace: pod?.metadata.namespace, name }));
+      if (pod === undefined || name === undefined) return;
+      const ref = { namespace: pod.metadata.namespace, name };
+      if (!after) reconciler.podGone(pod, ref);
+      controller.queue.add(keyOf(ref));
     });
     return { controller, reconciler };
   }

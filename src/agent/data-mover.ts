@@ -1,21 +1,7 @@
 import { writeFileSync } from 'node:fs';
-import {
-  CanceledError,
-  CodedError,
-  isCanceled,
-  type Logger,
-  messageOf,
-  withRetry,
-} from '../base/index.ts';
+import { CanceledError, isCanceled, type Logger, messageOf, withRetry } from '../base/index.ts';
 import type { StorageKind } from '../config/index.ts';
-import {
-  DATA_DOWNLOADS,
-  DATA_UPLOADS,
-  EventRecorder,
-  type KubeClient,
-  type Resource,
-  waitFor,
-} from '../kube/index.ts';
+import { DATA_DOWNLOADS, DATA_UPLOADS, EventRecorder, type KubeClient } from '../kube/index.ts';
 import { backupVolume, describeMove, type Progress, restoreVolume } from '../mover/index.ts';
 import type { Repository } from '../repository/index.ts';
 import {
@@ -23,7 +9,8 @@ import {
   loadRepositoryAccess,
   type RepositoryAccess,
 } from './backup-repository.ts';
-import { isCancelWanted, isFinal, type Movement, OPERATION_LABEL, phaseOf } from './movement.ts';
+import { FENCED_SUFFIX, followOrders } from './fence.ts';
+import { type Movement, OPERATION_LABEL, phaseOf } from './movement.ts';
 
 export interface DataMoverOptions {
   readonly direction: 'backup' | 'restore';
@@ -40,6 +27,12 @@ export interface DataMoverOptions {
   readonly progressIntervalMs: number;
   readonly stallMs: number;
   readonly terminationLog: string;
+  /** UID of this process's pod: the CR names the one that may write. Undefined where nobody tells it. */
+  readonly podUid: string | undefined;
+  /** A restore that cannot read its CR for so long stops. */
+  readonly fenceMs: number;
+  /** Ends the process at once, whatever its threads do. */
+  readonly endNow: (code: number) => void;
   /** For credentials. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
@@ -58,7 +51,6 @@ const WORDS = {
 const TERMINATION_BYTES_MAX = 4096;
 const CANCELED = 'data path is canceled';
 const AWAY_PAUSE_MS = 5000;
-const FOREVER_MS = 2 ** 31 - 1;
 
 /**
  * What runs in a hosting pod: waits until its CR is in progress, moves the volume, and tells how it went by Events and
@@ -106,55 +98,62 @@ function clipped(message: string): string {
 }
 
 async function move(options: DataMoverOptions, recorder: EventRecorder): Promise<object> {
-  const { direction, name, client, namespace, logger, signal } = options;
+  const { direction, name, logger, signal } = options;
   const { noun, short } = WORDS[direction];
-  const resource = (direction === 'backup' ? DATA_UPLOADS : DATA_DOWNLOADS) as Resource<Movement>;
-  const ref = { namespace, name };
-  const movement = await waitFor(client, resource, ref, started, {
-    timeoutMs: FOREVER_MS,
-    signal,
-  }).catch((error: unknown) => {
-    if (isCanceled(error)) throw canceled();
-    throw new Error(`error waiting for ${short}: ${messageOf(error)}`, { cause: error });
-  });
-  logger.info({ name, phase: phaseOf(movement) }, `${noun} is in progress`);
+  const started = Promise.withResolvers<Movement>();
   const cancel = new AbortController();
   const done = new AbortController();
-  void watchForCancel(options, resource, done.signal).then((isWanted) => {
-    if (!isWanted) return;
-    recorder.record(movement, 'Data-Path-Canceling', `Canceling for ${noun} ${name}`);
-    cancel.abort(new CanceledError('user'));
-  });
-  const either = AbortSignal.any([signal, cancel.signal]);
+  const leave = (): void => {
+    started.reject(canceled());
+  };
+  signal.addEventListener('abort', leave, { once: true });
+  if (signal.aborted) leave();
+  let movement: Movement | undefined;
+  void followOrders(
+    {
+      ...options,
+      resource: direction === 'backup' ? DATA_UPLOADS : DATA_DOWNLOADS,
+      // Two that read one snapshot do no harm: a backup goes on as long as no other one is named.
+      fenceMs: direction === 'backup' ? Infinity : options.fenceMs,
+      signal: done.signal,
+    },
+    {
+      onStart: started.resolve,
+      onCancel: () => {
+        if (!movement) leave();
+        else recorder.record(movement, 'Data-Path-Canceling', `Canceling for ${noun} ${name}`);
+        cancel.abort(new CanceledError('user'));
+      },
+      onFenced: (reason) => {
+        stopFenced(options, reason);
+      },
+      onRefused: (error) => {
+        started.reject(new Error(`error waiting for ${short}: ${messageOf(error)}`));
+      },
+    },
+  );
   try {
-    return await moveVolume(options, movement, recorder, either);
+    movement = await started.promise;
+    logger.info({ name, phase: phaseOf(movement) }, `${noun} is in progress`);
+    return await moveVolume(options, movement, recorder, AbortSignal.any([signal, cancel.signal]));
   } finally {
     done.abort();
+    signal.removeEventListener('abort', leave);
   }
 }
 
-/** The CR as soon as its data shall move; a final one has no use for a mover. */
-function started(movement: Movement | undefined): Movement | undefined {
-  if (!movement) return undefined;
-  if (isFinal(movement)) {
-    throw new CodedError('NOT_IN_PROGRESS', `it is ${phaseOf(movement)} already`);
-  }
-  return ['InProgress', 'Canceling'].includes(phaseOf(movement)) ? movement : undefined;
-}
-
-/** True when the user wants it canceled; Velero's mover misses a wish from before it started. */
-async function watchForCancel(
-  { client, namespace, name }: DataMoverOptions,
-  resource: Resource<Movement>,
-  signal: AbortSignal,
-): Promise<boolean> {
-  const look = (movement: Movement | undefined): true | undefined =>
-    !movement || isCancelWanted(movement) || isFinal(movement) ? true : undefined;
+/** Another mover may write to the volume from now on: not one more byte from this one, so that nothing is waited for. */
+function stopFenced(
+  { direction, name, logger, terminationLog, endNow }: DataMoverOptions,
+  reason: string,
+): void {
+  const { kind } = WORDS[direction];
+  const message = `Stopped data path of ${kind} ${name}: ${reason}; ${FENCED_SUFFIX}`;
+  logger.error({ reason }, 'the data mover stops at once');
   try {
-    await waitFor(client, resource, { namespace, name }, look, { timeoutMs: FOREVER_MS, signal });
-    return true;
-  } catch {
-    return false;
+    writeFileSync(terminationLog, clipped(message));
+  } finally {
+    endNow(1);
   }
 }
 

@@ -13,15 +13,9 @@ import type { Direction } from './directions/direction.ts';
 import type { Ending } from './ending.ts';
 import { contextOf, type Exposures } from './exposures.ts';
 import type { AgentMetrics } from './metrics.ts';
-import {
-  EXPOSING_LABEL,
-  fieldsOf,
-  isFinal,
-  millisecondsSince,
-  type Movement,
-  phaseOf,
-} from './movement.ts';
+import { EXPOSING_LABEL, fieldsOf, millisecondsSince, type Movement, phaseOf } from './movement.ts';
 import { type MovementWriter, removeLabel } from './movement-writer.ts';
+import { nameMover } from './named-mover.ts';
 import { type Action, LOOK_MS } from './phases/action.ts';
 import type { Restarts } from './restarts.ts';
 import type { Slots } from './slots.ts';
@@ -102,20 +96,26 @@ export class Executor<M extends Movement> {
             copy.status = { ...copy.status, node: this.#options.node };
           }),
         );
-      case 'restart':
-        return this.#restart(movement, action.pod, action.reason);
+      case 'name':
+        return this.#name(movement, action.pod);
+      case 'countDeath':
+        return this.#countDeath(movement, action.pod, action.reason);
+      case 'replace':
+        return this.#replace(movement, action.pod);
+      case 'waitForWriter':
+        return this.#waitForWriter(movement, action.message, action.ms);
       case 'restarted':
         await this.#options.restarts.finish(movement);
         return later(LOOK_MS);
       case 'setCanceling':
         return this.#setCanceling(movement);
       case 'killPod':
-        await this.#options.client.delete(PODS, action.pod.metadata, {
-          uid: action.pod.metadata.uid,
-          gracePeriodSeconds: 0,
-        });
+        await this.#deletePod(action.pod);
         await ending.end(movement, 'Canceled', {});
         return done;
+      case 'dropPod':
+        await this.#deletePod(action.pod);
+        return later(0);
       case 'complete':
         await ending.complete(movement, action.result, signal);
         return done;
@@ -208,6 +208,7 @@ export class Executor<M extends Movement> {
         startTimestamp: rfc3339Seconds(clock.nowNs()),
         ...(direction.name === 'upload' && { nodeOS: os }),
       };
+      nameMover(copy, { pod: pod.metadata.uid, node }, clock);
       removeLabel(copy);
     });
     if (!started) {
@@ -231,13 +232,52 @@ export class Executor<M extends Movement> {
   }
 
   /** A mover that died; unless its end was another one, and the watch is behind. */
-  async #restart(movement: M, pod: Pod | undefined, reason: string): Promise<Step<M>> {
-    const { writer, restarts } = this.#options;
-    const current = await writer.latest(movement);
-    if (!current || isFinal(current)) return done;
+  async #countDeath(movement: M, pod: Pod | undefined, reason: string): Promise<Step<M>> {
+    const changed = await this.#changed(movement);
+    if (changed) return changed;
+    const counted = await this.#options.restarts.count(movement, pod, reason);
+    return counted ? { again: counted } : done;
+  }
+
+  async #replace(movement: M, pod: Pod | undefined): Promise<Step<M>> {
+    const changed = await this.#changed(movement);
+    if (changed) return changed;
+    await this.#options.restarts.replace(movement, pod);
+    return later(LOOK_MS);
+  }
+
+  /** What it is by now may ask for something else than what was decided: a cancel, the last step. */
+  async #changed(movement: M): Promise<Step<M> | undefined> {
+    const current = await this.#options.writer.latest(movement);
+    if (!current) return done;
     const isAsSeen = current.metadata.resourceVersion === movement.metadata.resourceVersion;
-    // What it is by now may ask for something else: a cancel, the last step.
-    if (!isAsSeen) return { again: current };
-    return { result: await restarts.startAgain(current, pod, reason) };
+    return isAsSeen ? undefined : { again: current };
+  }
+
+  async #name(movement: M, pod: Pod): Promise<Step<M>> {
+    const { writer, clock, node } = this.#options;
+    const named = await writer.exclusive(movement, (copy) => {
+      nameMover(copy, { pod: pod.metadata.uid, node: pod.spec.nodeName ?? node }, clock);
+    });
+    return this.#written(named);
+  }
+
+  /** Said once, where its users look. */
+  async #waitForWriter(movement: M, message: string, ms: number): Promise<Step<M>> {
+    const { writer, recorder, logger } = this.#options;
+    if (movement.status?.message !== message) {
+      const told = await writer.exclusive(movement, (copy) => {
+        copy.status = { ...copy.status, message };
+      });
+      if (!told) return this.#written(undefined);
+      logger.warn(fieldsOf(movement), message);
+      recorder.record(movement, 'WaitsForDataMover', message, 'Warning');
+    }
+    return later(ms);
+  }
+
+  async #deletePod({ metadata }: Pod): Promise<void> {
+    const { uid } = metadata;
+    await this.#options.client.delete(PODS, metadata, { uid, gracePeriodSeconds: 0 });
   }
 }

@@ -1,5 +1,5 @@
 import { type Clock, parseDuration } from '../base/index.ts';
-import type { DataDownload, DataUpload, Phase } from '../kube/index.ts';
+import type { DataDownload, DataUpload, Phase, Pod } from '../kube/index.ts';
 
 /** A DataUpload or a DataDownload: their phases are the same. */
 export type Movement = DataUpload | DataDownload;
@@ -12,6 +12,12 @@ export const OPERATION_LABEL = 'velero.io/async-operation-id';
 export const RESTARTS = 'longshore.io/data-mover-restarts';
 /** The UID of the pod that is being replaced, while that goes on: each death counts once, however often it is tried. */
 export const RESTARTING = 'longshore.io/data-mover-restarting';
+/** Whether a death was counted before the agent that did so died itself. `pod`: undefined where it is gone. */
+export function isCounted({ metadata }: Movement, pod: Pod | undefined): boolean {
+  const pending = metadata.annotations?.[RESTARTING];
+  return pending !== undefined && (!pod || pod.metadata.uid === pending);
+}
+
 const FINAL: readonly Phase[] = ['Completed', 'Failed', 'Canceled'];
 export const phaseOf = ({ status }: Movement): Phase => status?.phase ?? 'New';
 export const isFinal = (movement: Movement): boolean => FINAL.includes(phaseOf(movement));

@@ -1,8 +1,10 @@
 import type { Clock, Logger } from '../base/index.ts';
+import { hasEnded, isOutOfService } from '../exposer/index.ts';
 import {
   type Cache,
   type EventRecorder,
   type KubeClient,
+  NODES,
   type Pod,
   PODS,
   refOf,
@@ -27,7 +29,8 @@ import { MovementWriter } from './movement-writer.ts';
 import { type Outcome, outcomeOf } from './outcome.ts';
 import { decideAccepting, type TargetFact } from './phases/accepting.ts';
 import { type Action, isOver, isRunning, type PodFact, wait } from './phases/action.ts';
-import { decideMoving } from './phases/moving.ts';
+import { moverOf } from './named-mover.ts';
+import { decideMoving, type WriterFact } from './phases/moving.ts';
 import { decideAccepted, decidePrepared } from './phases/preparing.ts';
 import { copyPodLog } from './pod-log.ts';
 import { Restarts } from './restarts.ts';
@@ -48,6 +51,8 @@ export interface ReconcilerSettings {
   readonly stallTimeoutMs: number;
   /** An agent away for longer than this loses what it looks after to another. */
   readonly takeoverMs: number;
+  /** A data mover of a restore that is cut off from the API server for so long stops; well below {@link takeoverMs}. */
+  readonly fenceMs: number;
   /** CRs being exposed in the whole cluster, above which none is accepted; 0 for no limit. */
   readonly prepareQueueLength: number;
 }
@@ -76,11 +81,15 @@ export interface ReconcilerOptions<M extends Movement> {
   readonly enqueue: (key: string) => void;
 }
 
+/** A mover looks at its clock now and then, and the API server's time comes in seconds. */
+export const FENCE_MARGIN_MS = 15_000;
+
 /** What was read of a CR's surroundings for the decision that is being made. */
 interface Read<M> {
   pod: PodFact;
   latest: M | 'unread' | 'gone';
   target: TargetFact;
+  writer: WriterFact;
 }
 
 /**
@@ -165,6 +174,7 @@ export class MovementReconciler<M extends Movement> {
       pod: this.#localPod(movement) ?? 'unread',
       latest: 'unread',
       target: 'unread',
+      writer: 'unread',
     };
     // A pod here that has ended may have been replaced long before the watch tells.
     if (typeof read.pod === 'object' && isOver(read.pod)) read.pod = 'unread';
@@ -180,6 +190,9 @@ export class MovementReconciler<M extends Movement> {
           break;
         case 'target':
           read.target = (await direction.waitsFor(movement)) === undefined ? 'there' : 'missing';
+          break;
+        case 'writer':
+          read.writer = await this.#readWriter(movement, signal);
       }
     }
   }
@@ -223,6 +236,10 @@ export class MovementReconciler<M extends Movement> {
           stalledMs: this.#stalledMs(movement, pod),
           stallTimeoutMs,
           cancelingMs: () => this.#turns.sinceMs(uid, 'canceling'),
+          mover: moverOf(movement),
+          writer: read.writer,
+          fenceInMs: this.#fenceInMs(movement),
+          overdueMs: overdueMs(clock, pod),
         });
       case 'Completed':
       case 'Failed':
@@ -240,6 +257,29 @@ export class MovementReconciler<M extends Movement> {
     const path = this.#dataPaths.of(movement);
     path.podIsRunning(pod !== 'none' && isRunning(pod));
     return path.stalledMs;
+  }
+
+  /** A mover that could not ask has stopped by then; it may have asked last when the agent wrote that none may write. */
+  #fenceInMs(movement: M): number {
+    const { clock, settings } = this.#options;
+    const sinceMs = millisecondsSince(clock, moverOf(movement)?.namedAt);
+    return settings.fenceMs + FENCE_MARGIN_MS - sinceMs;
+  }
+
+  /** What is known of the process of a pod that is gone. */
+  async #readWriter(movement: M, signal: AbortSignal): Promise<WriterFact> {
+    const { endedPod } = this.#memory.of(movement.metadata.uid);
+    const mover = moverOf(movement);
+    if (!mover || mover.lastPod === endedPod) return 'ended';
+    const node = await this.#options.client.find(NODES, { name: mover.node }, { signal });
+    return !node || isOutOfService(node) ? 'ended' : 'unknown';
+  }
+
+  /** A pod of this node is gone: what its last version said of its end is all that will ever be known. */
+  podGone(pod: Pod, ref: { namespace?: string | undefined; name: string }): void {
+    const movement = this.#options.cache.get(ref);
+    if (!movement || !isOf(pod, movement) || !hasEnded(pod)) return;
+    this.#memory.of(movement.metadata.uid).endedPod = pod.metadata.uid;
   }
 
   async #cancelDeleted(movement: M): Promise<Result | undefined> {
@@ -291,6 +331,13 @@ export class MovementReconciler<M extends Movement> {
     if (!pod || pod.metadata.deletionTimestamp !== undefined) return undefined;
     return isOf(pod, movement) ? pod : undefined;
   }
+}
+
+/** Milliseconds since a pod that is being deleted should have ended. */
+function overdueMs(clock: Clock, pod: PodFact): number {
+  if (typeof pod !== 'object') return 0;
+  // Kubernetes adds the grace period to the time of the deletion.
+  return millisecondsSince(clock, pod.metadata.deletionTimestamp);
 }
 
 const isOf = ({ metadata }: Pod, movement: Movement): boolean =>

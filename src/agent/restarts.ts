@@ -1,5 +1,5 @@
-import type { Logger } from '../base/index.ts';
-import { type EventRecorder, type KubeClient, type Pod, PODS, type Result } from '../kube/index.ts';
+import type { Clock, Logger } from '../base/index.ts';
+import { type EventRecorder, type KubeClient, type Pod, PODS } from '../kube/index.ts';
 import type { Direction } from './directions/direction.ts';
 import type { Ending } from './ending.ts';
 import type { Exposures } from './exposures.ts';
@@ -14,6 +14,7 @@ import {
   RESTARTS,
 } from './movement.ts';
 import type { MovementWriter } from './movement-writer.ts';
+import { revokeMover } from './named-mover.ts';
 
 export interface RestartsOptions<M extends Movement> {
   readonly direction: Direction<M>;
@@ -21,6 +22,7 @@ export interface RestartsOptions<M extends Movement> {
   /** How often a data mover that died is started again. */
   readonly restartsMax: number;
   readonly client: KubeClient;
+  readonly clock: Clock;
   readonly writer: MovementWriter<M>;
   readonly exposures: Exposures<M>;
   readonly ending: Ending<M>;
@@ -28,9 +30,6 @@ export interface RestartsOptions<M extends Movement> {
   readonly metrics: AgentMetrics;
   readonly logger: Logger;
 }
-
-/** The new pod is looked at soon. */
-const LOOK_MS = 5000;
 
 /** Data movers that died, started again from what they had stored. */
 export class Restarts<M extends Movement> {
@@ -40,24 +39,15 @@ export class Restarts<M extends Movement> {
     this.#options = options;
   }
 
-  /**
-   * Begins to make the pod anew, beside the reconciler; the CR stays as it is, with a message. `movement`: as the API
-   * server has it now; `pod`: the one that died, undefined where it is gone. Each death counts once, however often this
-   * is tried.
-   */
-  async startAgain(movement: M, pod: Pod | undefined, reason: string): Promise<Result | undefined> {
+  /** Begins to make the pod anew, beside the reconciler. `pod`: the one that died, undefined where it is gone. */
+  async replace(movement: M, pod: Pod | undefined): Promise<void> {
     const { direction, exposures } = this.#options;
-    const pending = movement.metadata.annotations?.[RESTARTING];
-    const isCounted = pending !== undefined && (!pod || pod.metadata.uid === pending);
-    const counted = isCounted ? movement : await this.#count(movement, pod, reason);
-    if (!counted) return undefined;
-    if (phaseOf(counted) === 'Accepted') {
-      await this.#exposeAgain(counted, pod);
-      await this.finish(counted);
-    } else if (exposures.tryAcquire(counted)) {
-      exposures.start(counted, (context) => direction.startAgain(counted, context));
+    if (phaseOf(movement) === 'Accepted') {
+      await this.#exposeAgain(movement, pod);
+      await this.finish(movement);
+    } else if (exposures.tryAcquire(movement)) {
+      exposures.start(movement, (context) => direction.startAgain(movement, context));
     }
-    return { requeueAfterMs: LOOK_MS };
   }
 
   /** The new pod is made: the next death is another one. */
@@ -70,9 +60,13 @@ export class Restarts<M extends Movement> {
     });
   }
 
-  /** Undefined when it is over: it died too often, or is another agent's by now. */
-  async #count(movement: M, pod: Pod | undefined, reason: string): Promise<M | undefined> {
-    const { direction, node, restartsMax, writer, recorder, logger, metrics } = this.#options;
+  /**
+   * A mover died, and may write no more; the CR stays as it is, with a message. `movement`: as the API server has it now.
+   * Each death counts once. Undefined when it is over: it died too often, or is another agent's by now.
+   */
+  async count(movement: M, pod: Pod | undefined, reason: string): Promise<M | undefined> {
+    const { direction, node, restartsMax, writer, recorder, logger, metrics, clock } =
+      this.#options;
     const restarts = Number(movement.metadata.annotations?.[RESTARTS] ?? 0);
     if (restarts >= restartsMax) {
       const text = `the data mover died ${restarts + 1} times: ${reason}`;
@@ -88,6 +82,7 @@ export class Restarts<M extends Movement> {
         [RESTARTING]: pod?.metadata.uid ?? 'gone',
       };
       copy.status = { ...copy.status, message };
+      revokeMover(copy, clock);
       return undefined;
     });
     if (!counted) return undefined;

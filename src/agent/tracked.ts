@@ -24,6 +24,8 @@ export interface Tracked<M extends Movement> {
   readonly since: Partial<Record<Wait, number>>;
   exposure: Exposure | undefined;
   dataPath: WatchedPath | undefined;
+  /** UID of the last of its pods here that is known to have ended before it went. */
+  endedPod: string | undefined;
   /** Nothing is left of what was made for it. */
   isClean: boolean;
   /** As this agent wrote it last, while the watch is behind. */
@@ -47,6 +49,7 @@ export class Memory<M extends Movement> {
         since: {},
         exposure: undefined,
         dataPath: undefined,
+        endedPod: undefined,
         isClean: false,
         written: undefined,
       };

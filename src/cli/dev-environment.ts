@@ -125,6 +125,7 @@ export class DevEnvironment implements AsyncDisposable {
       restartsMax: 3,
       stallTimeoutMs: 900_000,
       takeoverMs: 300_000,
+      fenceMs: 240_000,
       prepareQueueLength: 0,
       ...overrides,
       exposer: {

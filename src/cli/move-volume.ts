@@ -1,6 +1,7 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { endProcess } from '../base/index.ts';
 import { runDataMover } from '../agent/index.ts';
 import { environment } from '../config/index.ts';
 import { connectToCluster } from '../kube/index.ts';
@@ -42,6 +43,9 @@ export async function moveVolume(
         environment.progressInterval ?? '5s',
       ),
       terminationLog: environment.terminationLog,
+      podUid: environment.podUid,
+      fenceMs: durationMs('LONGSHORE_FENCE_TIMEOUT', environment.fenceTimeout ?? '4m'),
+      endNow: endProcess,
       directory,
       defaultCredentials: (kind) => environment.credentialsFile(kind),
       openRepository: ({ location, password }) =>

@@ -5,6 +5,7 @@ import {
   type NodeAgentConfig,
   parseNodeAgentConfig,
   podResourcesOf,
+  FENCE_MARGIN_MS,
 } from '../agent/index.ts';
 import { CodedError, isCode, type Logger } from '../base/index.ts';
 import { cgroupMemoryBytes, environment } from '../config/index.ts';
@@ -40,6 +41,14 @@ export async function serve(flags: ServerFlags): Promise<void> {
   durationMs('--resource-timeout', flags.resourceTimeout);
   const stallTimeoutMs = durationMs('--stall-timeout', flags.stallTimeout);
   durationMs('--progress-interval', flags.progressInterval);
+  const takeoverMs = durationMs('--takeover-timeout', flags.takeoverTimeout);
+  const fenceMs = durationMs('--fence-timeout', flags.fenceTimeout);
+  if (fenceMs + FENCE_MARGIN_MS > takeoverMs) {
+    throw new UsageError(
+      `--fence-timeout ${flags.fenceTimeout} must be at least ${FENCE_MARGIN_MS / 1000} s shorter than --takeover-timeout ${flags.takeoverTimeout}: ` +
+        'a data mover that is cut off has to stop before another agent starts its successor',
+    );
+  }
   const { config, expose } = await loadConfig(client, namespace, flags, logger);
   const labels = (await client.find(NODES, { name: node }))?.metadata.labels;
   const agent = new Agent({
@@ -58,7 +67,8 @@ export async function serve(flags: ServerFlags): Promise<void> {
     prepareTimeoutMs: durationMs('--data-mover-prepare-timeout', flags.dataMoverPrepareTimeout),
     restartsMax: retries,
     stallTimeoutMs,
-    takeoverMs: durationMs('--takeover-timeout', flags.takeoverTimeout),
+    takeoverMs,
+    fenceMs,
     prepareQueueLength: config.loadConcurrency?.prepareQueueLength ?? 0,
     exposer: {
       daemonSet: flags.daemonset,
@@ -67,6 +77,7 @@ export async function serve(flags: ServerFlags): Promise<void> {
       moverEnvironment: {
         LONGSHORE_STALL_TIMEOUT: flags.stallTimeout,
         LONGSHORE_PROGRESS_INTERVAL: flags.progressInterval,
+        LONGSHORE_FENCE_TIMEOUT: flags.fenceTimeout,
       },
       config: expose,
     },

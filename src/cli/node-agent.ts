@@ -23,6 +23,7 @@ export interface ServerFlags extends ClusterFlags {
   dataMoverRetries: string;
   stallTimeout: string;
   takeoverTimeout: string;
+  fenceTimeout: string;
   progressInterval: string;
   dataMoverImage?: string;
   dataMoverCommand?: string;
@@ -82,6 +83,11 @@ export function addNodeAgentCommands(program: Command): void {
       '--takeover-timeout <duration>',
       'an agent that is away for this long loses what it looks after to another',
       '5m',
+    )
+    .option(
+      '--fence-timeout <duration>',
+      'a restore that is cut off from the API server for this long stops; below --takeover-timeout',
+      '4m',
     )
     .option('--progress-interval <duration>', 'how often data movers tell how far they are', '5s')
     .option('--data-mover-image <image>', "of hosting pods (default: the DaemonSet's own)")

@@ -30,6 +30,14 @@ export const environment = {
   get stallTimeout(): string | undefined {
     return process.env.LONGSHORE_STALL_TIMEOUT || undefined;
   },
+  /** Of a data mover's pod. */
+  get podUid(): string | undefined {
+    return process.env.LONGSHORE_POD_UID || undefined;
+  },
+  /** How long a restore may be cut off from the API server. */
+  get fenceTimeout(): string | undefined {
+    return process.env.LONGSHORE_FENCE_TIMEOUT || undefined;
+  },
   /** Rates for commands that name none; the way to slow data movers down. */
   get uploadLimit(): string | undefined {
     return process.env.LONGSHORE_UPLOAD_LIMIT || undefined;

@@ -164,6 +164,7 @@ export class PodRunner {
           const field = valueFrom?.fieldRef?.fieldPath;
           if (field === 'spec.nodeName') return [key, node];
           if (field === 'metadata.namespace') return [key, namespace];
+          if (field === 'metadata.uid') return [key, uid];
           return [key, replace(value ?? '')];
         }),
     );

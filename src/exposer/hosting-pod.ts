@@ -77,6 +77,12 @@ export interface HostingPodRequest {
 }
 
 const CACHE_PATH = '/cachedir';
+/**
+ * With none, a pod of a node that is lost would be gone from the API while its mover still runs. A mover that is told to
+ * stop leaves a checkpoint meanwhile.
+ */
+const GRACE_SECONDS = 30;
+const POD_UID = 'LONGSHORE_POD_UID';
 const DIRECTIONS = {
   backup: { label: 'data-upload', flag: '--data-upload', group: 'snapshot-exposer' },
   restore: {
@@ -161,7 +167,7 @@ export function hostingPod(
     },
     spec: {
       restartPolicy: 'Never',
-      terminationGracePeriodSeconds: 0,
+      terminationGracePeriodSeconds: GRACE_SECONDS,
       os: { name: 'linux' },
       ...(request.selectedNode !== undefined && {
         nodeSelector: { 'kubernetes.io/hostname': request.selectedNode },
@@ -232,7 +238,9 @@ function volumesOf(request: HostingPodRequest, inheritedVolumes: readonly Volume
 
 function environmentOf(env: readonly EnvVar[], more: Readonly<Record<string, string>>): EnvVar[] {
   const added = Object.entries(more).map(([name, value]) => ({ name, value }));
-  return [...env.filter(({ name }) => more[name] === undefined), ...added];
+  const own = { name: POD_UID, valueFrom: { fieldRef: { fieldPath: 'metadata.uid' } } };
+  const inherited = env.filter(({ name }) => more[name] === undefined && name !== POD_UID);
+  return [...inherited, ...added, own];
 }
 
 /** The agent's `--log-level` and `--log-format`, in both spellings. */

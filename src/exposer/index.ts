@@ -13,5 +13,5 @@ export type {
 } from './settings.ts';
 export { CsiSnapshotExposer } from './csi-snapshot.ts';
 export { GenericRestoreExposer } from './generic-restore.ts';
-export { deathOf, terminationOf, unrecoverable } from './pod-health.ts';
+export { deathOf, hasEnded, isOutOfService, terminationOf, unrecoverable } from './pod-health.ts';
 export { hostedName } from './hosting-pod.ts';

@@ -1,4 +1,4 @@
-import type { Pod } from '../kube/index.ts';
+import type { Node, Pod } from '../kube/index.ts';
 
 const IMAGE_REASONS = ['ImagePullBackOff', 'ErrImageNeverPull', 'InvalidImageName'];
 
@@ -46,3 +46,14 @@ export function deathOf(pod: Pod): string {
   if (terminated) return `it ended with exit code ${terminated.exitCode} and no message`;
   return 'its pod failed without a reason';
 }
+
+/** Whether no process of the pod runs any more, by its node's own word. */
+export function hasEnded({ status }: Pod): boolean {
+  if (status?.phase === 'Succeeded' || status?.phase === 'Failed') return true;
+  const containers = status?.containerStatuses ?? [];
+  return containers.length > 0 && containers.every(({ state }) => state?.terminated !== undefined);
+}
+
+/** A node of which somebody has made sure that nothing runs there any more. */
+export const isOutOfService = ({ spec }: Node): boolean =>
+  spec?.taints?.some(({ key }) => key === 'node.kubernetes.io/out-of-service') === true;

@@ -33,6 +33,10 @@ const pod = (phase: string, message?: string, more: object = {}): Pod =>
 const running = pod('Running');
 const died = pod('Failed');
 const canceled = { cancel: true };
+const named = { generation: 1, pod: 'p-1', lastPod: 'p-1', node: 'other', namedAt: '' };
+const restarting = (pod: string): object => ({
+  annotations: { 'longshore.io/data-mover-restarting': pod },
+});
 const passing = new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' });
 const broken = pod('Pending', undefined, {
   containerStatuses: [{ name: 'c', state: { waiting: { reason: 'ErrImageNeverPull' } } }],
@@ -45,7 +49,8 @@ const told = (action: Action): unknown => {
   if (action.do === 'fail' || action.do === 'failDiagnosed') {
     return `${action.do}: ${action.message}`;
   }
-  if (action.do === 'restart') return `restart: ${action.reason}`;
+  if (action.do === 'countDeath') return `countDeath: ${action.reason}`;
+  if (action.do === 'waitForWriter') return `waitForWriter ${action.ms}`;
   if (action.do === 'complete') return `complete ${JSON.stringify(action.result)}`;
   return action.do;
 };
@@ -119,7 +124,7 @@ describe('Accepted', () => {
       'the pod is of somebody else',
       { pod: running, isPodOurs: false },
     ],
-    ['restart: its pod failed without a reason', 'its pod died', { pod: died }],
+    ['countDeath: its pod failed without a reason', 'its pod died', { pod: died }],
     [
       'fail: Pod is in abnormal state [Failed], message [no way]',
       'its mover gave up',
@@ -157,8 +162,16 @@ describe('Prepared', () => {
     ['cancel', 'it is canceled', { movement: wanted }],
     ['abortExposure', 'and its pod is being made', { movement: wanted, exposure: 'running' }],
     ['read pod', 'nobody looked for its pod', { pod: 'unread' }],
-    ['restart: its pod is gone', 'its pod is gone', { pod: 'none' }],
-    ['restart: its pod failed without a reason', 'its pod died', { pod: died }],
+    ['countDeath: its pod is gone', 'its pod is gone', { pod: 'none' }],
+    ['countDeath: its pod failed without a reason', 'its pod died', { pod: died }],
+    [
+      'replace',
+      'a death is counted that was not followed up',
+      {
+        pod: 'none',
+        movement: upload({ phase: 'Prepared', node: 'me' }, {}, restarting('gone')),
+      },
+    ],
     ['wait 5000', 'its new pod is being made', { pod: 'none', exposure: 'running' }],
     ['restarted', 'its new pod is made', { pod: 'none', exposure: 'done' }],
     ['forgetExposure', 'that failed for now', { exposure: { error: passing } }],
@@ -194,8 +207,16 @@ describe('InProgress and Canceling', () => {
     podAgeMs: 1000,
     prepareTimeoutMs: 60_000,
     cancelingMs: () => 1000,
+    mover: named,
+    writer: 'unread',
+    fenceInMs: 3000,
+    overdueMs: 0,
   };
   const result = '{"snapshotID":"s-1"}';
+  const download = { ...facts.direction, name: 'download' } as const;
+  const counted = upload({ phase: 'InProgress', node: 'me' }, {}, restarting('gone'));
+  const gone = { movement: counted, pod: 'none', direction: download } as const;
+  const leaving = { ...running, metadata: { ...running.metadata, deletionTimestamp: 'soon' } };
   const rows: Row<MovingFacts>[] = [
     ['watchOver', "it is another node's", { node: 'other' }],
     ['takeOver', 'and its pod came here', { node: 'other', local: running }],
@@ -206,30 +227,66 @@ describe('InProgress and Canceling', () => {
     ['read pod', 'nobody looked for its pod', { pod: 'unread' }],
     [`complete ${result}`, 'the mover is done', { pod: pod('Succeeded', result) }],
     [`complete ${result}`, 'it was killed at its very end', { pod: pod('Failed', result) }],
-    ['restart: it named no snapshot', 'nobody could find it', { pod: pod('Succeeded', '{}') }],
+    ['countDeath: it named no snapshot', 'nobody could find it', { pod: pod('Succeeded', '{}') }],
     [
-      'restart: it did not say what it had done',
+      'countDeath: it did not say what it had done',
       'it ended well without a word',
       { pod: pod('Succeeded') },
     ],
     [
-      'restart: it did not say what it had done',
+      'countDeath: it did not say what it had done',
       'what it said was cut off',
       { pod: pod('Succeeded', '{"snapshotID":') },
     ],
     ['cancel', 'it is canceled and has ended', { movement: canceling, pod: pod('Failed', 'x') }],
     [
-      'restart: it ended with exit code 1 and no message',
+      'countDeath: it ended with exit code 1 and no message',
       'it was stopped, not by us',
       { pod: pod('Failed', 'data path is canceled') },
     ],
-    ['restart: its pod failed without a reason', 'it died', { pod: died }],
+    ['countDeath: its pod failed without a reason', 'it died', { pod: died }],
     ['fail: data path backup failed: disk', 'it failed', { pod: pod('Failed', 'disk') }],
     ['setCanceling', 'it is canceled', { movement: wanted }],
     ['cancel', 'it is canceling without a pod', { movement: canceling, pod: 'none' }],
     ['wait 5000', 'it may leave a checkpoint', { movement: canceling }],
     ['killPod', 'it does not', { movement: canceling, cancelingMs: () => 30_000 }],
-    ['restart: its pod is gone', 'its pod is gone', { pod: 'none' }],
+    ['countDeath: its pod is gone', 'its pod is gone', { pod: 'none' }],
+    ['replace', 'a backup lost its pod', { ...gone, direction: facts.direction }],
+    ['replace', 'the pod of one that was never named is gone', { ...gone, mover: undefined }],
+    ['read writer', 'nobody looked for the process of a restore', gone],
+    ['replace', 'that process has ended', { ...gone, writer: 'ended' }],
+    ['waitForWriter 3000', 'nobody knows of it', { ...gone, writer: 'unknown' }],
+    ['replace', 'it has stopped by itself', { ...gone, writer: 'unknown', fenceInMs: 0 }],
+    [
+      'replace',
+      'a death is counted that was not followed up',
+      { pod: died, movement: upload({ phase: 'InProgress', node: 'me' }, {}, restarting('p-1')) },
+    ],
+    ['name', 'its new pod runs', { mover: { ...named, pod: '' } }],
+    ['name', 'none was ever named', { mover: undefined }],
+    [
+      'countDeath: it ended with exit code 1 and no message',
+      'one that is not named says that it is done',
+      { pod: pod('Failed', result), mover: { ...named, pod: 'p-2' } },
+    ],
+    [
+      'countDeath: gone; data mover is fenced off',
+      'it was cut off',
+      { pod: pod('Failed', 'gone; data mover is fenced off') },
+    ],
+    ['wait 5000', 'its pod is being ended', { pod: leaving, overdueMs: 60_000, mover: undefined }],
+    ['waitForWriter 5000', 'its node does not end it', { pod: leaving, overdueMs: 60_001 }],
+    ['dropPod', 'for long, of a backup', { pod: leaving, overdueMs: 360_001 }],
+    [
+      'waitForWriter 5000',
+      'for long, of a restore',
+      { pod: leaving, overdueMs: 360_001, direction: download },
+    ],
+    [
+      'fail: node other is lost, and its data mover may still write: no other one was started',
+      'for longer than anything may stall',
+      { pod: leaving, overdueMs: 90_000, stalledMs: 600_001 },
+    ],
     [
       'fail: no progress for 10 min: the data mover, the volume or the storage hangs',
       'nothing moves',

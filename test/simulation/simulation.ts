@@ -1,4 +1,5 @@
 import { Agent } from '../../src/agent/index.ts';
+import { ownerOf, RESTARTS } from '../../src/agent/movement.ts';
 import { type Clock, type Logger, silentLogger } from '../../src/base/index.ts';
 import type { Stored } from '../../src/dev/store.ts';
 import {
@@ -20,8 +21,11 @@ const START_MS = Date.UTC(2026, 0, 1);
 const CHAOS_MS = 120_000;
 /** Nothing may take longer: time-outs, takeovers and retries all end well before. */
 const END_MS = 2 * 3_600_000;
+const FENCE_MS = 40_000;
 const FINAL = ['Completed', 'Failed', 'Canceled'];
 const ORDER = ['', 'New', 'Accepted', 'Prepared', 'InProgress', 'Canceling', ...FINAL];
+/** Of a node that is cut off. */
+const CUT: Weather = { refused: 1, lost: 0, cut: 1, latencyMs: 1000, watchLagMs: 20 };
 const CALM: Weather = { refused: 0, lost: 0, cut: 0, latencyMs: 10, watchLagMs: 20 };
 
 interface Plan {
@@ -38,6 +42,8 @@ export interface Course {
   readonly ends: Record<string, number>;
   readonly virtualMs: number;
   readonly crashes: number;
+  /** What happened, and how often. */
+  readonly counts: ReadonlyMap<string, number>;
 }
 
 /**
@@ -59,10 +65,14 @@ export async function simulate(seed: number, trace?: (line: string) => void): Pr
     watchLagMs: random.chance(0.3) ? 6000 : 100,
   };
   const weather = (): Weather => (isRough && time.nowMs < CHAOS_MS ? rough : CALM);
+  const reclaimPolicy = random.chance(0.2) ? 'Retain' : 'Delete';
+  const prepareQueueLength = random.chance(0.2) ? 1 + random.below(2) : 0;
   const world = new World(time, random, clock, {
     nodes,
     moverDeath: () => (time.nowMs < CHAOS_MS ? 0.3 : 0),
     moverDeathsMax: 2,
+    fenceMs: FENCE_MS,
+    reclaimPolicy,
   });
   const course = new Chronicle(world);
   const tell =
@@ -76,7 +86,8 @@ export async function simulate(seed: number, trace?: (line: string) => void): Pr
   let crashes = 0;
 
   const startAgent = (node: string): (() => void) => {
-    const client = new SimulatedClient(world.store, time, clock, random, weather);
+    const here = (): Weather => (world.cutNodes.has(node) ? CUT : weather());
+    const client = new SimulatedClient(world.store, time, clock, random, here);
     const own = new AbortController();
     const metadata = { name: `agent-${node}-${Math.round(time.nowMs)}` };
     const labels = { role: 'node-agent' };
@@ -97,7 +108,8 @@ export async function simulate(seed: number, trace?: (line: string) => void): Pr
       restartsMax: 5,
       stallTimeoutMs: 900_000,
       takeoverMs: 60_000,
-      prepareQueueLength: 0,
+      fenceMs: FENCE_MS,
+      prepareQueueLength,
       exposer: {
         daemonSet: 'node-agent',
         config: { loadAffinity: [], backupPvc: {}, ignoreDelayBinding: false, podResources: {} },
@@ -134,6 +146,16 @@ export async function simulate(seed: number, trace?: (line: string) => void): Pr
     });
   };
   if (random.chance(0.8)) time.after(random.between(1000, 20_000), crash);
+  const cutOff = (): void => {
+    if (time.nowMs > CHAOS_MS) return;
+    time.after(random.between(10_000, 90_000), cutOff);
+    const others = nodes.filter((node) => !world.deadNodes.has(node) && !world.cutNodes.has(node));
+    if (others.length < 2) return;
+    const node = others[random.below(others.length)] ?? '';
+    tell?.(`CUT ${node}`);
+    world.cutNode(node, random.between(5000, 250_000));
+  };
+  if (random.chance(0.5)) time.after(random.between(1000, 60_000), cutOff);
 
   const isOver = (): boolean => time.nowMs > CHAOS_MS && course.isOver(plans);
   const isDone = await time.run(END_MS, isOver);
@@ -151,7 +173,8 @@ export async function simulate(seed: number, trace?: (line: string) => void): Pr
     ...(isDone ? outcomes(world, plans, course) : []),
     ...(isDone ? leaks(world, plans, course) : []),
   ];
-  return { problems, ends: course.ends(), virtualMs: time.nowMs, crashes };
+  const counts = new Map([...world.counts, ...course.counts, ['crashes', crashes]]);
+  return { problems, ends: course.ends(), virtualMs: time.nowMs, crashes, counts };
 }
 
 function traceStore(world: World, tell: (text: string) => void): void {
@@ -237,9 +260,13 @@ type Movement = Stored & {
   status?: { phase?: string; acceptedByNode?: string; progress?: { bytesDone?: number } };
 };
 
+const restartsOf = (movement: Movement | undefined): number =>
+  Number(movement?.metadata.annotations?.[RESTARTS] ?? 0);
+
 /** What became of each CR, version by version, and what must not have. */
 class Chronicle {
   readonly problems: string[] = [];
+  readonly counts = new Map<string, number>();
   readonly last = new Map<string, Movement>();
   readonly #gone = new Set<string>();
   readonly #claims = new Map<string, number>();
@@ -267,11 +294,22 @@ class Chronicle {
       this.#claims.set(name, claims);
       if (claims > 1) this.problems.push(`${name}: was claimed ${claims} times`);
     }
+    const ownerNow = ownerOf(movement as never);
+    const ownerBefore = before && ownerOf(before as never);
+    if (ownerBefore !== undefined && ownerNow !== ownerBefore) this.#note('changes of the agent');
+    if (restartsOf(movement) > restartsOf(before)) this.#note('restarts');
+    if (is === 'Completed' && was !== is && movement.kind === 'DataDownload') {
+      this.#note('rebinds');
+    }
     const bytes = movement.status?.progress?.bytesDone ?? 0;
     const bytesBefore = before?.status?.progress?.bytesDone ?? 0;
     if (bytes < bytesBefore) {
       this.problems.push(`${name}: bytesDone went back from ${bytesBefore} to ${bytes}`);
     }
+  }
+
+  #note(what: string): void {
+    this.counts.set(what, (this.counts.get(what) ?? 0) + 1);
   }
 
   phaseOf(name: string): string {
@@ -350,7 +388,7 @@ function leaks(world: World, plans: readonly Plan[], course: Chronicle): string[
   })[];
   for (const { metadata, spec } of volumes) {
     if (spec?.claimRef?.namespace !== 'app') left.push(`left: PV ${metadata.name}`);
-    if (spec?.persistentVolumeReclaimPolicy !== 'Delete') {
+    if (spec?.persistentVolumeReclaimPolicy !== world.reclaimPolicy) {
       left.push(`PV ${metadata.name} has policy ${String(spec?.persistentVolumeReclaimPolicy)}`);
     }
   }

@@ -1,3 +1,5 @@
+import { FENCED_SUFFIX } from '../../src/agent/fence.ts';
+import { moverOf } from '../../src/agent/named-mover.ts';
 import type { Clock } from '../../src/base/index.ts';
 import { mergePatch } from '../../src/dev/api-server.ts';
 import { ApiError, type Change, Store, type Stored } from '../../src/dev/store.ts';
@@ -7,6 +9,7 @@ import {
   DATA_UPLOADS,
   EVENTS,
   type KubeObject,
+  NODES,
   PODS,
   PVCS,
   PVS,
@@ -20,6 +23,8 @@ import type { Random, VirtualTime } from './virtual-time.ts';
 export const NAMESPACE = 'velero';
 const CLASS = 'simulated';
 const DRIVER = 'csi.simulated';
+/** Kept on pods that are to end, until their kubelet has done so. */
+const KUBELET = 'simulation/kubelet';
 /** Of a volume that a data mover has begun to restore into. */
 const HALF = 'half of something';
 
@@ -34,6 +39,9 @@ export interface WorldOptions {
   /** Chance that a data mover dies before its end; each CR has so many deaths at most. */
   readonly moverDeath: () => number;
   readonly moverDeathsMax: number;
+  /** A mover of a restore that cannot read its CR for so long stops. */
+  readonly fenceMs: number;
+  readonly reclaimPolicy: 'Delete' | 'Retain';
 }
 
 /**
@@ -52,6 +60,14 @@ export class World {
   /** What must never have happened. */
   readonly violations: string[] = [];
   readonly deadNodes = new Set<string>();
+  readonly cutNodes = new Set<string>();
+  /** What happened, and how often: seeds that exercise nothing prove nothing. */
+  readonly counts = new Map<string, number>();
+  /** UIDs of pods whose processes have ended. */
+  readonly #ended = new Set<string>();
+  /** UIDs of pods that wrote to a volume, in their order, by its handle. */
+  readonly #writers = new Map<string, string[]>();
+  readonly reclaimPolicy: 'Delete' | 'Retain';
   readonly #time: VirtualTime;
   readonly #random: Random;
   readonly #options: WorldOptions;
@@ -62,11 +78,12 @@ export class World {
     this.#time = time;
     this.#random = random;
     this.#options = options;
+    this.reclaimPolicy = options.reclaimPolicy;
     this.store = new Store(clock);
     this.store.create(STORAGE_CLASSES, undefined, {
       metadata: { name: CLASS },
       provisioner: DRIVER,
-      reclaimPolicy: 'Delete',
+      reclaimPolicy: options.reclaimPolicy,
       volumeBindingMode: 'Immediate',
     } as never);
     this.store.create(DAEMON_SETS, NAMESPACE, {
@@ -79,6 +96,9 @@ export class World {
         },
       },
     } as never);
+    for (const name of options.nodes) {
+      this.store.create(NODES, undefined, { metadata: { name } } as never);
+    }
     this.#on(VOLUME_SNAPSHOTS, (snapshot, type) => {
       if (type !== 'DELETED') this.#cutSnapshot(snapshot);
       else this.#dropContent(snapshot);
@@ -175,14 +195,97 @@ export class World {
     return status?.boundVolumeSnapshotContentName as string | undefined;
   }
 
-  /** Nobody runs there any more; its pods are gone once the cluster has noticed. */
+  /** Its power is gone. Its pods stay, being ended for ever, until somebody says that the node is gone. */
   loseNode(node: string): void {
     this.deadNodes.add(node);
+    this.#note('nodes lost');
     this.#after(20_000, 40_000, () => {
-      for (const pod of this.store.list(PODS)) {
-        if ((pod as unknown as Loose).spec.nodeName !== node) continue;
-        this.delete(PODS, pod.metadata.namespace ?? '', pod.metadata.name);
+      this.#evict(node);
+    });
+    this.#after(60_000, 300_000, () => {
+      if (this.#random.chance(0.5)) this.delete(NODES, '', node);
+      else {
+        const key = 'node.kubernetes.io/out-of-service';
+        this.patch(NODES, '', node, { spec: { taints: [{ key, effect: 'NoExecute' }] } });
       }
+      this.#after(0, 20_000, () => {
+        for (const pod of this.#podsOf(node)) this.forceDelete(pod.metadata.name);
+      });
+    });
+  }
+
+  /** Cut off from the API server only: what runs there runs on, and its volumes are as before. */
+  cutNode(node: string, ms: number): void {
+    if (this.cutNodes.has(node) || this.deadNodes.has(node)) return;
+    this.cutNodes.add(node);
+    this.#note('nodes cut off');
+    this.#after(20_000, 40_000, () => {
+      if (!this.cutNodes.has(node)) return;
+      this.#setReady(node, 'False');
+      this.#evict(node);
+      if (!this.#random.chance(0.5)) return;
+      // What desperate people do.
+      this.#after(0, 60_000, () => {
+        if (!this.cutNodes.has(node)) return;
+        for (const { metadata } of this.#podsOf(node)) this.forceDelete(metadata.name);
+      });
+    });
+    this.#time.after(ms, () => {
+      this.cutNodes.delete(node);
+      this.#setReady(node, 'True');
+      for (const { metadata } of this.#podsOf(node)) this.#endPod(metadata);
+    });
+  }
+
+  /** Without its node's word. */
+  forceDelete(name: string): void {
+    if (!this.#find(PODS, name, NAMESPACE)) return;
+    this.#note('pods deleted by force');
+    this.patch(PODS, NAMESPACE, name, { metadata: { finalizers: null } });
+    this.delete(PODS, NAMESPACE, name);
+  }
+
+  #note(what: string): void {
+    this.counts.set(what, (this.counts.get(what) ?? 0) + 1);
+  }
+
+  #podsOf(node: string): Loose[] {
+    return this.store
+      .list(PODS, { namespace: NAMESPACE, labelSelector: '!role' })
+      .map((pod) => pod as unknown as Loose)
+      .filter(({ spec }) => spec.nodeName === node);
+  }
+
+  #setReady(node: string, status: string): void {
+    for (const pod of this.store.list(PODS, { labelSelector: 'role' })) {
+      if ((pod as unknown as Loose).spec.nodeName !== node) continue;
+      const conditions = [{ type: 'Ready', status }];
+      this.patch(PODS, NAMESPACE, pod.metadata.name, { status: { conditions } });
+    }
+  }
+
+  /** Its pods are to end, and go once their kubelet says that they have. */
+  #evict(node: string): void {
+    for (const { metadata } of this.#podsOf(node)) {
+      this.patch(PODS, NAMESPACE, metadata.name, { metadata: { finalizers: [KUBELET] } });
+      this.delete(PODS, NAMESPACE, metadata.name);
+      this.#endPod(metadata);
+    }
+  }
+
+  /** The kubelet's part of a deletion. */
+  #endPod(metadata: Loose['metadata']): void {
+    this.#after(300, 3000, () => {
+      const pod = this.#find(PODS, metadata.name, NAMESPACE);
+      if (pod?.metadata.uid !== metadata.uid || pod.metadata.deletionTimestamp === undefined)
+        return;
+      const node = String(pod.spec.nodeName);
+      if (this.deadNodes.has(node) || this.cutNodes.has(node)) return;
+      this.#ended.add(metadata.uid);
+      if (!['Succeeded', 'Failed'].includes(String(pod.status?.phase))) {
+        this.patch(PODS, NAMESPACE, metadata.name, { status: { phase: 'Failed' } });
+      }
+      this.patch(PODS, NAMESPACE, metadata.name, { metadata: { finalizers: null } });
     });
   }
 
@@ -326,7 +429,7 @@ export class World {
       spec: {
         csi: { driver: DRIVER, volumeHandle: handle },
         storageClassName: CLASS,
-        persistentVolumeReclaimPolicy: 'Delete',
+        persistentVolumeReclaimPolicy: this.#options.reclaimPolicy,
         claimRef: { namespace, name, uid },
       },
     } as never);
@@ -373,7 +476,9 @@ export class World {
         this.#schedule(pod);
       });
     };
-    const nodes = this.#options.nodes.filter((node) => !this.deadNodes.has(node));
+    const nodes = this.#options.nodes.filter(
+      (node) => !this.deadNodes.has(node) && !this.cutNodes.has(node),
+    );
     const node = nodes[this.#random.below(nodes.length)];
     const claims = ((now.spec.volumes ?? []) as Record<string, { claimName?: string }>[]).flatMap(
       ({ persistentVolumeClaim }) => persistentVolumeClaim?.claimName ?? [],
@@ -386,10 +491,21 @@ export class World {
       return;
     }
     this.patch(PODS, NAMESPACE, pod.metadata.name, { spec: { nodeName: node } });
+    this.#startPod(pod, node, claims[0] ?? '');
+  }
+
+  /** The kubelet's part: a node that is cut off starts nothing before it is back. */
+  #startPod(pod: Loose, node: string, claim: string): void {
     this.#after(300, 3000, () => {
-      if (!this.#isPod(pod) || this.deadNodes.has(node)) return;
+      const now = this.#find(PODS, pod.metadata.name, NAMESPACE);
+      const isThere = now?.metadata.uid === pod.metadata.uid && !now.metadata.deletionTimestamp;
+      if (!isThere || this.deadNodes.has(node)) return;
+      if (this.cutNodes.has(node)) {
+        this.#startPod(pod, node, claim);
+        return;
+      }
       this.patch(PODS, NAMESPACE, pod.metadata.name, { status: { phase: 'Running' } });
-      this.#move(pod, node, claims[0] ?? '');
+      this.#move(pod, node, claim);
     });
   }
 
@@ -397,44 +513,93 @@ export class World {
     return this.#find(PODS, metadata.name, NAMESPACE)?.metadata.uid === metadata.uid;
   }
 
-  /** The data mover in a pod, by the words it has with the agent: Events, and the termination message. */
+  /** One volume, one writer: whoever was followed by another one writes no more, nor does anyone once it is given away. */
+  #write(handle: string, content: string, pod: Loose): void {
+    const { uid, name } = pod.metadata;
+    const writers = this.#writers.get(handle) ?? [];
+    if (writers.at(-1) !== uid) {
+      if (writers.includes(uid)) this.violations.push(`two data movers of ${name} wrote at once`);
+      this.#writers.set(handle, [...writers, uid]);
+    }
+    const volume = this.store
+      .list(PVS)
+      .map((found) => found as unknown as Loose)
+      .find((found) => volumeHandle(found) === handle);
+    const of = (volume?.spec.claimRef as Record<string, string> | undefined)?.namespace;
+    if (of === 'app') this.violations.push(`${name} was written after it was given away`);
+    this.volumes.set(handle, content);
+  }
+
+  /**
+   * The data mover in a pod, by the words it has with the agent: Events, and the termination message. It lives as long
+   * as its node lets it, whatever became of its pod's object.
+   */
   #move(pod: Loose, node: string, claim: string): void {
-    const { name, labels = {} } = pod.metadata;
+    const { name, uid, labels = {} } = pod.metadata;
     const isUpload = labels['velero.io/data-upload'] !== undefined;
     const resource = (isUpload ? DATA_UPLOADS : DATA_DOWNLOADS) as Resource<KubeObject>;
     const total = 1000;
     let done = 0;
     let step = 0;
+    let heardMs = this.#time.nowMs;
+    let handle: string | undefined;
+    let cr: Loose | undefined;
     const end = (phase: string, message: string): void => {
-      const state = { terminated: { exitCode: phase === 'Succeeded' ? 0 : 1, message } };
-      this.patch(PODS, NAMESPACE, name, {
-        status: { phase, containerStatuses: [{ name: 'mover', state }] },
-      });
+      this.#ended.add(uid);
+      const tell = (): void => {
+        if (this.deadNodes.has(node) || !this.#isPod(pod)) return;
+        if (this.cutNodes.has(node)) {
+          this.#time.after(1000, tell);
+          return;
+        }
+        const state = { terminated: { exitCode: phase === 'Succeeded' ? 0 : 1, message } };
+        this.patch(PODS, NAMESPACE, name, {
+          status: { phase, containerStatuses: [{ name: 'mover', state }] },
+        });
+      };
+      tell();
     };
     const isDying =
       (this.#deaths.get(name) ?? 0) < this.#options.moverDeathsMax &&
       this.#random.chance(this.#options.moverDeath());
     const diesAt = this.#random.below(8);
     const stepMs = this.#random.between(200, 4000);
+    // Some take minutes.
+    const stepBytes = this.#random.chance(0.3) ? 20 : 250;
     const volumeOf = (): string | undefined => {
       const volume = this.#find(PVCS, claim, NAMESPACE)?.spec.volumeName;
       const found = typeof volume === 'string' ? this.#find(PVS, volume) : undefined;
       return found && volumeHandle(found);
     };
     const tick = (): void => {
-      if (!this.#isPod(pod) || this.deadNodes.has(node)) return;
-      const cr = this.#find(resource, name, NAMESPACE);
+      if (this.#ended.has(uid) || this.deadNodes.has(node)) return;
+      const isCut = this.cutNodes.has(node);
+      if (!isCut) {
+        // The kubelet ends what has no pod any more.
+        if (!this.#isPod(pod)) return;
+        cr = this.#find(resource, name, NAMESPACE);
+        heardMs = this.#time.nowMs;
+      }
       const phase = cr?.status?.phase;
       if (isDying && step >= diesAt) {
         this.#deaths.set(name, (this.#deaths.get(name) ?? 0) + 1);
+        this.#note(isUpload ? 'uploads killed' : 'downloads killed');
         end('Failed', '');
         return;
       }
-      if (!cr || ['Completed', 'Failed', 'Canceled'].includes(String(phase))) {
+      const mover = cr && moverOf(cr as never);
+      const isNamed = mover === undefined || mover.pod === uid;
+      const silentMs = this.#time.nowMs - heardMs;
+      if (step > 0 && (!isNamed || (!isUpload && silentMs > this.#options.fenceMs))) {
+        this.#note('fences');
+        end('Failed', `its place is taken, or may be; ${FENCED_SUFFIX}`);
+        return;
+      }
+      if (!isCut && (!cr || ['Completed', 'Failed', 'Canceled'].includes(String(phase)))) {
         end('Failed', 'it is over already');
         return;
       }
-      if (phase !== 'InProgress' && phase !== 'Canceling') {
+      if (!cr || (phase !== 'InProgress' && phase !== 'Canceling') || !isNamed) {
         this.#time.after(200, tick);
         return;
       }
@@ -442,16 +607,18 @@ export class World {
         end('Failed', 'data path is canceled');
         return;
       }
-      const handle = volumeOf();
-      if (handle === undefined || !this.volumes.has(handle)) {
+      // Mounted once, and there for as long as the pod's processes are.
+      handle ??= volumeOf();
+      if (!isCut && (handle === undefined || !this.volumes.has(handle))) {
         this.violations.push(`the volume of ${name} went while its data mover ran`);
         end('Failed', 'the volume is gone');
         return;
       }
+      if (handle === undefined || !this.volumes.has(handle)) return;
       step++;
-      done = Math.min(total, done + 250);
-      if (!isUpload) this.volumes.set(handle, HALF);
-      this.#tell(cr, { totalBytes: total, doneBytes: done });
+      done = Math.min(total, done + stepBytes);
+      if (!isUpload) this.#write(handle, HALF, pod);
+      if (!isCut) this.#tell(cr, { totalBytes: total, doneBytes: done });
       if (done < total) {
         this.#time.after(stepMs, tick);
         return;
@@ -461,7 +628,7 @@ export class World {
         this.repository.set(id, this.volumes.get(handle) ?? '');
         end('Succeeded', JSON.stringify({ snapshotID: id, totalBytes: total }));
       } else {
-        this.volumes.set(handle, this.repository.get(String(cr.spec.snapshotID)) ?? '');
+        this.#write(handle, this.repository.get(String(cr.spec.snapshotID)) ?? '', pod);
         end('Succeeded', JSON.stringify({ totalBytes: total }));
       }
     };

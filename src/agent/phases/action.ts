@@ -2,12 +2,14 @@ import { deathOf as deathOfPod } from '../../exposer/index.ts';
 import type { Pod } from '../../kube/index.ts';
 import type { MoverResult } from '../directions/direction.ts';
 
+export type ReadWhat = 'pod' | 'latest' | 'target' | 'writer';
+
 /** What is to be done about a CR next. Decisions are pure: they name it, and the executor does it. */
 export type Action =
   /** Nothing, until something changes or the time is up. */
   | { readonly do: 'wait'; readonly ms?: number }
   /** A decision needs it: it is read, and decided again. */
-  | { readonly do: 'read'; readonly what: 'pod' | 'latest' | 'target' }
+  | { readonly do: 'read'; readonly what: ReadWhat }
   /** Another agent's: left alone while that one lives. */
   | { readonly do: 'watchOver' }
   | { readonly do: 'addFinalizer' }
@@ -20,12 +22,21 @@ export type Action =
   | { readonly do: 'start'; readonly pod: Pod }
   /** The mover runs on this node: its agent goes on. */
   | { readonly do: 'takeOver' }
-  | { readonly do: 'restart'; readonly pod: Pod | undefined; readonly reason: string }
+  /** It is the one that may write from here on. */
+  | { readonly do: 'name'; readonly pod: Pod }
+  /** From here on it is no mover any more that may write. */
+  | { readonly do: 'countDeath'; readonly pod: Pod | undefined; readonly reason: string }
+  /** A new pod is made in place of one that died. */
+  | { readonly do: 'replace'; readonly pod: Pod | undefined }
+  /** The old mover may write yet: its users are told what is waited for. */
+  | { readonly do: 'waitForWriter'; readonly message: string; readonly ms: number }
   /** The new pod of a mover that died is made. */
   | { readonly do: 'restarted' }
   /** The mover is told to stop. */
   | { readonly do: 'setCanceling' }
   | { readonly do: 'killPod'; readonly pod: Pod }
+  /** Its object goes, though its node does not say that it has ended. */
+  | { readonly do: 'dropPod'; readonly pod: Pod }
   | { readonly do: 'complete'; readonly result: MoverResult }
   | { readonly do: 'cancel' }
   | { readonly do: 'fail'; readonly message: string }
@@ -37,7 +48,7 @@ export const LOOK_MS = 5000;
 
 export const wait = (ms?: number): Action =>
   ms === undefined ? { do: 'wait' } : { do: 'wait', ms };
-export const read = (what: 'pod' | 'latest' | 'target'): Action => ({ do: 'read', what });
+export const read = (what: ReadWhat): Action => ({ do: 'read', what });
 export const fail = (message: string): Action => ({ do: 'fail', message });
 
 /** A hosting pod: `unread` as long as nothing asked for it, `none` where there is none. */

@@ -1,7 +1,9 @@
 import { terminationOf, unrecoverable } from '../../exposer/index.ts';
 import type { Pod } from '../../kube/index.ts';
 import type { MoverResult } from '../directions/direction.ts';
-import { isCancelWanted, type Movement, phaseOf } from '../movement.ts';
+import { FENCED_SUFFIX } from '../fence.ts';
+import { isCancelWanted, isCounted, type Movement, phaseOf } from '../movement.ts';
+import type { NamedMover } from '../named-mover.ts';
 import type { ExposureState } from '../tracked.ts';
 import {
   type Action,
@@ -36,8 +38,23 @@ export interface MovingFacts {
   readonly prepareTimeoutMs: number;
   /** Milliseconds since the mover was told to stop. */
   readonly cancelingMs: () => number;
+  /** The mover that may write, as the CR says. */
+  readonly mover: NamedMover | undefined;
+  /** Whether the process of a pod that is gone can still write: its node may be cut off from the API server only. */
+  readonly writer: WriterFact;
+  /** Milliseconds until a mover that is cut off has stopped by itself, since none is named. */
+  readonly fenceInMs: number;
+  /** Milliseconds since the pod should have ended. */
+  readonly overdueMs: number;
 }
 
+/** `unread` as long as nothing asked for it. */
+export type WriterFact = 'unread' | 'ended' | 'unknown';
+
+/** A kubelet that lives has ended a pod well before. */
+const OVERDUE_MS = 60_000;
+/** As {@link OVERDUE_MS}; by then a node that is lost has lost its volumes too. */
+const LOST_MS = 360_000;
 /** A mover that was asked to stop has this long to leave a checkpoint. */
 const CANCEL_GRACE_MS = 30_000;
 const CANCELED_SUFFIX = 'data path is canceled';
@@ -55,7 +72,11 @@ export function decideMoving(facts: MovingFacts): Action {
   if (pod === 'unread') return read('pod');
   if (pod !== 'none' && isOver(pod)) return decideEnded(facts, pod);
   if (isCancelWanted(movement)) return decideCanceling(facts, pod);
-  if (pod === 'none') return { do: 'restart', pod: undefined, reason: deathOf(undefined) };
+  if (pod === 'none') return decideGone(facts);
+  if (facts.overdueMs > OVERDUE_MS) return decideOverdue(facts, pod);
+  if (isRunning(pod) && !pod.metadata.deletionTimestamp && facts.mover?.pod !== pod.metadata.uid) {
+    return { do: 'name', pod };
+  }
   if (facts.stalledMs > facts.stallTimeoutMs) {
     const minutes = Math.round(facts.stallTimeoutMs / 60_000);
     return fail(`no progress for ${minutes} min: the data mover, the volume or the storage hangs`);
@@ -77,22 +98,58 @@ function decideCanceling(facts: MovingFacts, pod: Pod | 'none'): Action {
   return wait(Math.min(LOOK_MS, CANCEL_GRACE_MS - waitedMs));
 }
 
+/** The pod is gone without a word: its mover may be, or it may be cut off and write on. */
+function decideGone(facts: MovingFacts): Action {
+  const { movement, direction, mover, writer, fenceInMs } = facts;
+  if (!isCounted(movement, undefined)) {
+    return { do: 'countDeath', pod: undefined, reason: deathOf(undefined) };
+  }
+  // Two that read one snapshot do no harm, and one that never was named has not written.
+  if (direction.name === 'upload' || !mover) return { do: 'replace', pod: undefined };
+  if (writer === 'unread') return read('writer');
+  if (writer === 'ended' || fenceInMs <= 0) return { do: 'replace', pod: undefined };
+  return {
+    do: 'waitForWriter',
+    message: `the pod of the data mover on node ${mover.node} is gone, and nobody knows whether its process is: waiting until it must have stopped by itself`,
+    ms: Math.min(LOOK_MS, fenceInMs),
+  };
+}
+
+/** The node does not end the pod: it is lost, or cut off. */
+function decideOverdue(facts: MovingFacts, pod: Pod): Action {
+  const node = pod.spec.nodeName ?? '';
+  if (facts.direction.name === 'upload' && facts.overdueMs > LOST_MS) return { do: 'dropPod', pod };
+  if (facts.stalledMs > facts.stallTimeoutMs) {
+    return fail(
+      `node ${node} is lost, and its data mover may still write: no other one was started`,
+    );
+  }
+  return {
+    do: 'waitForWriter',
+    message: `node ${node} does not end the data mover, which may still write: delete the node when it is gone for good, or mark it with the taint node.kubernetes.io/out-of-service`,
+    ms: LOOK_MS,
+  };
+}
+
 /** The pod has ended: its termination message is the outcome, and a pod without one died. */
-function decideEnded({ movement, direction }: MovingFacts, pod: Pod): Action {
-  const message = terminationOf(pod) ?? '';
+function decideEnded({ movement, direction, mover }: MovingFacts, pod: Pod): Action {
+  // Only the one that is named can tell how it ended; another one was never to begin.
+  const isNamed = mover === undefined || mover.pod === pod.metadata.uid;
+  const message = isNamed ? (terminationOf(pod) ?? '') : '';
+  const again = (reason: string): Action =>
+    isCounted(movement, pod) ? { do: 'replace', pod } : { do: 'countDeath', pod, reason };
   // A mover that said its result was done, also when it was killed before it could end well.
   const result = parseResult(message);
-  if (pod.status?.phase === 'Succeeded' || result) {
+  if (result || (isNamed && pod.status?.phase === 'Succeeded')) {
     // Whatever it did, nobody could find it again: it is done once more, and finds what is stored.
     const missing = result ? direction.lacks(result) : 'it did not say what it had done';
-    if (missing !== undefined) return { do: 'restart', pod, reason: missing };
+    if (missing !== undefined) return again(missing);
     return { do: 'complete', result: result ?? {} };
   }
   if (isCancelWanted(movement)) return { do: 'cancel' };
   // Stopped by a signal, not by us: a node that shuts down, an eviction.
-  if (message === '' || message.endsWith(CANCELED_SUFFIX)) {
-    return { do: 'restart', pod, reason: deathOf(pod) };
-  }
+  if (message === '' || message.endsWith(CANCELED_SUFFIX)) return again(deathOf(pod));
+  if (message.endsWith(FENCED_SUFFIX)) return again(message);
   const verb = direction.name === 'upload' ? 'backup' : 'restore';
   return fail(`data path ${verb} failed: ${message}`);
 }

@@ -1,7 +1,7 @@
 import { messageOf } from '../../base/index.ts';
 import { terminationOf, unrecoverable } from '../../exposer/index.ts';
 import { isPassing, type Pod } from '../../kube/index.ts';
-import { isCancelWanted, isSameStage, type Movement } from '../movement.ts';
+import { isCancelWanted, isCounted, isSameStage, type Movement } from '../movement.ts';
 import type { ExposureState } from '../tracked.ts';
 import {
   type Action,
@@ -61,7 +61,9 @@ export function decideAccepted(facts: AcceptedFacts): Action {
   }
   if (!facts.isPodOurs) return fail(`pod ${pod.metadata.name} was not made for this ${noun}`);
   if (pod.status?.phase === 'Failed' && terminationOf(pod) === undefined) {
-    return { do: 'restart', pod, reason: deathOf(pod) };
+    return isCounted(movement, pod)
+      ? { do: 'replace', pod }
+      : { do: 'countDeath', pod, reason: deathOf(pod) };
   }
   const broken = unrecoverable(pod);
   if (broken !== undefined) return fail(broken);
@@ -91,9 +93,11 @@ export function decidePrepared({ movement, node, pod, exposure }: PreparedFacts)
   if (isCancelWanted(movement)) return decideCanceled(exposure);
   if (exposure !== undefined) return decideRestarting(exposure);
   if (pod === 'unread') return read('pod');
-  if (pod === 'none') return { do: 'restart', pod: undefined, reason: deathOf(undefined) };
-  if (isOver(pod)) return { do: 'restart', pod, reason: deathOf(pod) };
-  return { do: 'start', pod };
+  if (pod !== 'none' && !isOver(pod)) return { do: 'start', pod };
+  // It has written nothing yet: it waits for the start.
+  const dead = pod === 'none' ? undefined : pod;
+  if (!isCounted(movement, dead)) return { do: 'countDeath', pod: dead, reason: deathOf(dead) };
+  return { do: 'replace', pod: dead };
 }
 
 /** While the pod of a mover that died is made anew, beside the reconciler. */

@@ -219,6 +219,7 @@ export interface DaemonSet extends KubeObject {
 }
 
 export interface Node extends KubeObject {
+  spec?: { taints?: { key: string; value?: string; effect: string }[] };
   status?: { conditions?: Condition[] };
 }
 

@@ -1,0 +1,145 @@
+import { uptime } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { CodedError, isCode, messageOf, retryOf } from '../base/index.ts';
+import type { KubeClient, Resource } from '../kube/index.ts';
+import { isCancelWanted, isFinal, type Movement, phaseOf } from './movement.ts';
+import { moverOf } from './named-mover.ts';
+
+export interface OrdersOptions {
+  readonly client: KubeClient;
+  readonly resource: Resource<Movement>;
+  readonly namespace: string;
+  readonly name: string;
+  /** UID of this mover's pod; undefined where nobody told it: then only its CR's phase counts. */
+  readonly podUid: string | undefined;
+  /** A mover that has not read its CR for so long stops; Infinity where two at once do no harm. */
+  readonly fenceMs: number;
+  readonly signal: AbortSignal;
+  /** Milliseconds that go on while the machine sleeps. */
+  readonly nowMs?: () => number;
+}
+
+export interface Orders {
+  /** The CR is in progress, and this mover is the one that may write. */
+  onStart(movement: Movement): void;
+  onCancel(): void;
+  /** From now on another one may write, or might: this mover stops at once. */
+  onFenced(reason: string): void;
+  /** The CR will never be in progress, or cannot be read for a reason that does not pass. */
+  onRefused(error: Error): void;
+}
+
+/** What ends the termination message of a mover that was fenced off: its agent starts it again. */
+export const FENCED_SUFFIX = 'data mover is fenced off';
+
+const PAUSE_MS = 500;
+/** Bookmarks come about every minute; a watch as silent as this hangs. */
+const SILENCE_MS = 90_000;
+const sleepless = (): number => uptime() * 1000;
+
+/**
+ * Follows the CR of a data mover until the signal: whether it may begin, whether it is still the one that may write,
+ * whether it is to be canceled. A mover that is cut off from the API server knows nothing of a successor, so it counts
+ * itself out by its own clock, before its agent's successor may name another one.
+ */
+export async function followOrders(options: OrdersOptions, orders: Orders): Promise<void> {
+  const { client, resource, namespace, name, signal, fenceMs, nowMs = sleepless } = options;
+  let heardMs = nowMs();
+  let isStarted = false;
+  let isCanceled = false;
+  let isOver = false;
+  const over = new AbortController();
+  const either = AbortSignal.any([signal, over.signal]);
+  const end = (tell: () => void): void => {
+    if (isOver || signal.aborted) return;
+    isOver = true;
+    over.abort();
+    tell();
+  };
+  const see = (movement: Movement | undefined): void => {
+    heardMs = nowMs();
+    const verdict = judge(movement, options.podUid, isStarted);
+    if (verdict === 'cancel') {
+      // It is followed on: what it does until it has stopped may come too late.
+      if (!isCanceled) orders.onCancel();
+      isCanceled = true;
+    } else if (verdict === 'start' && movement) {
+      isStarted = true;
+      orders.onStart(movement);
+      // Canceled before it began, perhaps.
+      see(movement);
+    } else if (verdict !== undefined && typeof verdict === 'object') {
+      const { fenced, refused } = verdict;
+      if (fenced !== undefined) end(() => orders.onFenced(fenced));
+      if (refused !== undefined) {
+        end(() => orders.onRefused(new CodedError('NOT_IN_PROGRESS', refused)));
+      }
+    }
+  };
+  let silence = new AbortController();
+  const timer = setInterval(
+    () => {
+      const silentMs = nowMs() - heardMs;
+      // One that has not begun has written nothing: it may wait for as long as it takes.
+      if (isStarted && silentMs > fenceMs) {
+        const seconds = Math.round(silentMs / 1000);
+        end(() => orders.onFenced(`the API server could not be asked for ${seconds} s`));
+      } else if (silentMs > Math.min(SILENCE_MS, fenceMs / 3)) silence.abort();
+    },
+    Math.min(1000, fenceMs / 8),
+  );
+  const scope = { namespace, fieldSelector: `metadata.name=${name}` };
+  try {
+    while (!either.aborted) {
+      silence = new AbortController();
+      const request = { ...scope, signal: AbortSignal.any([either, silence.signal]) };
+      try {
+        const page = await client.listPage(resource, request);
+        see(page.items[0]);
+        const { resourceVersion } = page;
+        for await (const event of client.watch(resource, { ...request, resourceVersion })) {
+          heardMs = nowMs();
+          if (event.type !== 'BOOKMARK') see(event.type === 'DELETED' ? undefined : event.object);
+        }
+      } catch (error) {
+        if (either.aborted) return;
+        const isServers = error instanceof CodedError && error.code.startsWith('KUBE_');
+        const isForGood = retryOf(error) === 'never' && !isCode(error, 'KUBE_GONE');
+        if (!silence.signal.aborted && (!isServers || isForGood)) {
+          const text = `its CR cannot be read: ${messageOf(error)}`;
+          end(() => orders.onRefused(new Error(text, { cause: error })));
+          return;
+        }
+        await sleep(PAUSE_MS, undefined, { signal: either }).catch(() => undefined);
+      }
+    }
+  } finally {
+    clearInterval(timer);
+  }
+}
+
+type Verdict = 'start' | 'cancel' | { readonly fenced?: string; readonly refused?: string };
+
+/** What a version of the CR tells its mover; undefined when nothing new. */
+function judge(
+  movement: Movement | undefined,
+  podUid: string | undefined,
+  isStarted: boolean,
+): Verdict | undefined {
+  if (!isStarted) {
+    if (!movement) return undefined;
+    // A final one has no use for a mover.
+    if (isFinal(movement)) return { refused: `it is ${phaseOf(movement)} already` };
+    if (!['InProgress', 'Canceling'].includes(phaseOf(movement))) return undefined;
+    return isNamed(movement, podUid) ? 'start' : undefined;
+  }
+  if (!movement || isFinal(movement)) return 'cancel';
+  if (!isNamed(movement, podUid)) return { fenced: 'another data mover has its place' };
+  return isCancelWanted(movement) ? 'cancel' : undefined;
+}
+
+/** Where no mover is named, the agent is not one of ours, and there is no successor that it could name. */
+function isNamed(movement: Movement, podUid: string | undefined): boolean {
+  const mover = moverOf(movement);
+  return mover === undefined || podUid === undefined || mover.pod === podUid;
+}

@@ -1,0 +1,56 @@
+import { z } from 'zod';
+import { type Clock, rfc3339Seconds } from '../base/index.ts';
+import type { Movement } from './movement.ts';
+
+/** The one data mover that may write, on the CR: agents name it, and every mover reads whether it is the one. */
+const MOVER = 'longshore.io/mover';
+
+const moverSchema = z.object({
+  /** Only ever rises. */
+  generation: z.number().int().min(1),
+  /** UID of its pod; empty while no mover may write. */
+  pod: z.string(),
+  /** The one that was named before none was: its process may still be there. */
+  lastPod: z.string(),
+  /** Where that pod is, or was. */
+  node: z.string(),
+  /** When it was named, by the API server's clock. */
+  namedAt: z.string(),
+});
+export type NamedMover = z.infer<typeof moverSchema>;
+
+/** Undefined as long as none was named, and where the annotation is not one of ours. */
+export function moverOf({ metadata }: Movement): NamedMover | undefined {
+  const text = metadata.annotations?.[MOVER];
+  if (text === undefined) return undefined;
+  try {
+    return moverSchema.parse(JSON.parse(text));
+  } catch {
+    return undefined;
+  }
+}
+
+/** From when this is written on, no other mover may write. */
+export function nameMover(
+  movement: Movement,
+  { pod, node }: Pick<NamedMover, 'pod' | 'node'>,
+  clock: Clock,
+): void {
+  const before = moverOf(movement);
+  const mover: NamedMover = {
+    generation: (before?.generation ?? 0) + 1,
+    pod,
+    lastPod: pod === '' ? (before?.pod ?? '') : pod,
+    node,
+    namedAt: rfc3339Seconds(clock.nowNs()),
+  };
+  const { annotations } = movement.metadata;
+  movement.metadata.annotations = { ...annotations, [MOVER]: JSON.stringify(mover) };
+}
+
+/** None may write until another one is named: the pod of the last one is gone. */
+export function revokeMover(movement: Movement, clock: Clock): void {
+  const mover = moverOf(movement);
+  if (!mover || mover.pod === '') return;
+  nameMover(movement, { pod: '', node: mover.node }, clock);
+}
