@@ -153,7 +153,7 @@ export async function simulate(seed: number, trace?: (line: string) => void): Pr
     if (others.length < 2) return;
     const node = others[random.below(others.length)] ?? '';
     tell?.(`CUT ${node}`);
-    world.cutNode(node, random.between(5000, 250_000));
+    world.cutNode(node, random.between(5000, random.chance(0.5) ? 60_000 : 600_000));
   };
   if (random.chance(0.5)) time.after(random.between(1000, 60_000), cutOff);
 

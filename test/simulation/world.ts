@@ -225,7 +225,7 @@ export class World {
       this.#evict(node);
       if (!this.#random.chance(0.5)) return;
       // What desperate people do.
-      this.#after(0, 60_000, () => {
+      this.#after(0, 20_000, () => {
         if (!this.cutNodes.has(node)) return;
         for (const { metadata } of this.#podsOf(node)) this.forceDelete(metadata.name);
       });
@@ -563,9 +563,10 @@ export class World {
       (this.#deaths.get(name) ?? 0) < this.#options.moverDeathsMax &&
       this.#random.chance(this.#options.moverDeath());
     const diesAt = this.#random.below(8);
-    const stepMs = this.#random.between(200, 4000);
     // Some take minutes.
-    const stepBytes = this.#random.chance(0.3) ? 20 : 250;
+    const isLong = this.#random.chance(0.3);
+    const stepMs = this.#random.between(200, isLong ? 8000 : 4000);
+    const stepBytes = isLong ? 20 : 250;
     const volumeOf = (): string | undefined => {
       const volume = this.#find(PVCS, claim, NAMESPACE)?.spec.volumeName;
       const found = typeof volume === 'string' ? this.#find(PVS, volume) : undefined;
