@@ -77,6 +77,8 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
     }
   };
   let silence = new AbortController();
+  let lastHeardMs = heardMs;
+  let silentLists = 0;
   const timer = setInterval(
     () => {
       const silentMs = nowMs() - heardMs;
@@ -103,6 +105,12 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
         }
       } catch (error) {
         if (either.aborted) return;
+        if (silence.signal.aborted) {
+          // Asked at once; but a server that answers nothing is not asked without a pause.
+          silentLists = heardMs === lastHeardMs ? silentLists + 1 : 0;
+          lastHeardMs = heardMs;
+          if (silentLists === 0) continue;
+        }
         const isServers = error instanceof CodedError && error.code.startsWith('KUBE_');
         const isForGood = retryOf(error) === 'never' && !isCode(error, 'KUBE_GONE');
         if (!silence.signal.aborted && (!isServers || isForGood)) {

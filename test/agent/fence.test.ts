@@ -1,0 +1,201 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { followOrders, type OrdersOptions } from '../../src/agent/fence.ts';
+import { kubeError, unreachable } from '../../src/kube/client/errors.ts';
+import { DATA_DOWNLOADS, type DataDownload, type WatchEvent } from '../../src/kube/index.ts';
+
+const FENCE_MS = 400;
+
+/** A CR as an API server has it, which may be away. */
+class OneObject {
+  isAway = false;
+  refusal: Error | undefined;
+  lists = 0;
+  #movement: DataDownload | undefined;
+  #wake = Promise.withResolvers<undefined>();
+
+  put(movement: DataDownload | undefined): void {
+    this.#movement = movement;
+    this.#wake.resolve(undefined);
+    this.#wake = Promise.withResolvers();
+  }
+
+  async listPage(): Promise<object> {
+    await sleep(1);
+    this.lists++;
+    if (this.refusal) throw this.refusal;
+    if (this.isAway) throw unreachable('list', new Error('away'));
+    return { items: this.#movement ? [this.#movement] : [], resourceVersion: '1' };
+  }
+
+  async *watch(
+    _resource: unknown,
+    { signal }: { signal: AbortSignal },
+  ): AsyncGenerator<WatchEvent<DataDownload>> {
+    const aborted = new Promise<undefined>((resolve) => {
+      signal.addEventListener('abort', () => {
+        resolve(undefined);
+      });
+    });
+    for (;;) {
+      await Promise.race([this.#wake.promise, aborted]);
+      signal.throwIfAborted();
+      // One that is away says nothing at all: connections stay open.
+      if (this.isAway) continue;
+      const object = this.#movement;
+      if (object) yield { type: 'MODIFIED', object };
+      else yield { type: 'DELETED', object: cr('InProgress') };
+    }
+  }
+}
+
+const cr = (phase: string, pod?: string, spec: object = {}): DataDownload =>
+  ({
+    metadata: {
+      name: 'down',
+      uid: 'u-1',
+      ...(pod !== undefined && {
+        annotations: {
+          'longshore.io/mover': JSON.stringify({
+            ...{ generation: 2, pod, lastPod: '', node: 'n', namedAt: '2026-01-01T00:00:00Z' },
+          }),
+        },
+      }),
+    },
+    spec,
+    status: { phase },
+  }) as never;
+
+describe('a data mover follows its CR', () => {
+  let server: OneObject;
+  let said: string[];
+  let done: AbortController;
+  beforeEach(() => {
+    server = new OneObject();
+    said = [];
+    done = new AbortController();
+  });
+  afterEach(() => {
+    done.abort();
+  });
+
+  const follow = (more: Partial<OrdersOptions> = {}): void => {
+    const options: OrdersOptions = {
+      client: server as never,
+      resource: DATA_DOWNLOADS,
+      ...{ namespace: 'velero', name: 'down', podUid: 'me', fenceMs: FENCE_MS },
+      signal: done.signal,
+      ...more,
+    };
+    void followOrders(options, {
+      onStart: () => said.push('start'),
+      onCancel: () => said.push('cancel'),
+      onFenced: (reason) => said.push(`fenced: ${reason}`),
+      onRefused: (error) => said.push(`refused: ${error.message}`),
+    });
+  };
+  const says = (...expected: unknown[]): Promise<void> =>
+    expect.poll(() => said, { timeout: 5000, interval: 5 }).toEqual(expected);
+
+  it('begins when it is the one that is named', async () => {
+    server.put(cr('Prepared'));
+    follow();
+    await sleep(20);
+    server.put(cr('InProgress', 'another'));
+    await sleep(20);
+    expect(said).toEqual([]);
+    server.put(cr('InProgress', 'me'));
+    await says('start');
+  });
+
+  it('begins for an agent that names nobody, and when it does not know its own name', async () => {
+    server.put(cr('InProgress'));
+    follow();
+    await says('start');
+    follow({ podUid: undefined });
+    server.put(cr('InProgress', 'another'));
+    await expect.poll(() => said.filter((word) => word === 'start')).toHaveLength(2);
+  });
+
+  it('stops when another one is named, or none', async () => {
+    server.put(cr('InProgress', 'me'));
+    follow();
+    await says('start');
+    server.put(cr('InProgress', ''));
+    await says('start', 'fenced: another data mover has its place');
+  });
+
+  it('is canceled, and may still be fenced off while it stops', async () => {
+    server.put(cr('InProgress', 'me', { cancel: true }));
+    follow();
+    await says('start', 'cancel');
+    server.put(cr('Canceling', 'me', { cancel: true }));
+    server.put(cr('InProgress', 'another'));
+    await says('start', 'cancel', 'fenced: another data mover has its place');
+  });
+
+  it('is canceled when its CR is gone or over', async () => {
+    server.put(cr('InProgress', 'me'));
+    follow();
+    await says('start');
+    server.put(undefined);
+    await says('start', 'cancel');
+  });
+
+  it('refuses to begin for a CR that is over, or that cannot be read', async () => {
+    server.put(cr('Completed'));
+    follow();
+    await says('refused: it is Completed already');
+    server.refusal = kubeError('list', 403, { message: 'no such right' });
+    follow();
+    await says(
+      'refused: it is Completed already',
+      expect.stringContaining('its CR cannot be read'),
+    );
+  });
+
+  it('counts itself out when the API server is away for too long, however its machine slept', async () => {
+    let nowMs = 0;
+    server.put(cr('InProgress', 'me'));
+    follow({ nowMs: () => nowMs });
+    await says('start');
+    server.isAway = true;
+    await sleep(2 * FENCE_MS);
+    expect(said).toEqual(['start']);
+    // Asleep for ten minutes.
+    nowMs = 600_000;
+    await says('start', 'fenced: the API server could not be asked for 600 s');
+  });
+
+  it('asks again when a watch says nothing, and goes on when it is answered', async () => {
+    server.put(cr('InProgress', 'me'));
+    follow({ nowMs: () => performance.now() });
+    await says('start');
+    await sleep(3 * FENCE_MS);
+    expect(said).toEqual(['start']);
+    expect(server.lists).toBeGreaterThan(3);
+  });
+
+  it('goes on for ever where two do no harm, and before it has begun', async () => {
+    let nowMs = 0;
+    server.put(cr('Prepared'));
+    follow({ nowMs: () => nowMs });
+    await sleep(50);
+    server.isAway = true;
+    nowMs = 10 * FENCE_MS;
+    await sleep(FENCE_MS);
+    expect(said).toEqual([]);
+    server.isAway = false;
+    server.put(cr('InProgress', 'me'));
+    await says('start');
+    done.abort();
+    done = new AbortController();
+    said = [];
+    follow({ fenceMs: Infinity, nowMs: () => nowMs });
+    await says('start');
+    server.isAway = true;
+    nowMs = 1e9;
+    await sleep(FENCE_MS);
+    expect(said).toEqual(['start']);
+  });
+});
