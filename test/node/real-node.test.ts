@@ -288,15 +288,7 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
         // As the kernel does it: no grace, no goodbye; the API forgets some of them before their node does.
         const how = random(4) === 0 ? ['--force', '--grace-period=0'] : ['--grace-period=1'];
         await node
-          .kubectl(
-            '-n',
-            'velero',
-            'delete',
-            'pod',
-            victim,
-            ...how,
-            '--wait=false',
-          )
+          .kubectl('-n', 'velero', 'delete', 'pod', victim, ...how, '--wait=false')
           .catch(() => '');
         kills++;
         // Parts of the node itself; containers go on without them.
