@@ -41,7 +41,7 @@ export interface AgentOptions extends ReconcilerSettings {
 const WORKERS = 8;
 /** Volumes that an agent makes available at once, at least; snapshots may take their storage minutes. */
 const EXPOSURES_MIN = 8;
-/** An agent that has not heard the API server for so long is not healthy. */
+/** An agent that has not heard the API server for so long is not ready. */
 const SILENT_MS_MAX = 180_000;
 const HOSTING_PODS = 'velero.io/exposer-pod-group';
 
@@ -68,14 +68,19 @@ export class Agent {
   /** Ready once everything was listed; why not, in words. */
   notReady(): string | undefined {
     if (this.#stage !== 'running') return `the agent is ${this.#stage}`;
-    return this.unhealthy();
+    return this.#outOfSight();
   }
 
-  /** Why the API server is out of sight; undefined while all is well. */
-  unhealthy(): string | undefined {
+  /**
+   * Why the API server is out of sight; undefined while all is well. No reason to start anew: after an outage all agents
+   * would ask for everything at once, and their movers would be without them for longer.
+   */
+  #outOfSight(): string | undefined {
     for (const cache of this.#caches) {
       if (cache.isSynced && cache.silentMs > SILENT_MS_MAX) {
-        return `nothing was heard of ${cache.resource.plural} for ${Math.round(cache.silentMs / 1000)} s: ${cache.failure ?? 'the watch is silent'}`;
+        const seconds = Math.round(cache.silentMs / 1000);
+        const why = cache.failure ?? 'its watch says nothing';
+        return `no response from the API server for ${cache.resource.plural} for ${seconds} s: ${why}`;
       }
     }
     return undefined;

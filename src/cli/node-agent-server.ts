@@ -85,7 +85,6 @@ export async function serve(flags: ServerFlags): Promise<void> {
   const interrupt = interruptSignal();
   await using server = await serveStatus(flags.metricsAddress, {
     metrics: () => agent.metrics.registry.metrics(),
-    unhealthy: () => agent.unhealthy(),
     notReady: () => agent.notReady(),
   });
   logger.info({ address: server.address }, 'metrics and health are served');

@@ -3,8 +3,7 @@ import { CodedError } from '../base/index.ts';
 export interface StatusSources {
   /** Prometheus text. */
   readonly metrics: () => Promise<string>;
-  /** Why it should be started again; undefined while all is well. */
-  readonly unhealthy: () => string | undefined;
+  /** Why nothing can be asked of it now; undefined while all is well. */
   readonly notReady: () => string | undefined;
 }
 
@@ -29,7 +28,8 @@ export async function serveStatus(
       answer(problem === undefined ? 200 : 503, `${problem ?? 'ok'}\n`);
     };
     const [path] = (request.url ?? '').split('?');
-    if (path === '/healthz') state(sources.unhealthy());
+    // Whoever answers lives. What it waits for comes back without a new start.
+    if (path === '/healthz') state(undefined);
     else if (path === '/readyz') state(sources.notReady());
     else if (path === '/metrics') {
       sources.metrics().then(
