@@ -19,6 +19,10 @@ export async function moveVolume(
   flags: DataMoverFlags,
 ): Promise<void> {
   const logger = createServerLogger(flags.logLevel, flags.logFormat);
+  const missing = environment.forgetMissingCredentials();
+  if (missing.length > 0) {
+    logger.info({ variables: missing }, "no file of credentials: the cloud's own identity is used");
+  }
   const directory = mkdtempSync(join(tmpdir(), 'longshore-mover-'));
   const interrupt = interruptSignal();
   const client = connectToCluster({

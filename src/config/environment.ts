@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs';
 import { homedir, hostname, userInfo } from 'node:os';
 import { join } from 'node:path';
 import type { StorageKind } from './backup-storage-location.ts';
@@ -59,6 +60,23 @@ export const environment = {
       file: undefined,
     };
     return files[kind] || undefined;
+  },
+  /**
+   * Manifests name a file of credentials for each provider, whatever Secret there is: with the cloud's own identity there is
+   * none, and its libraries would take a file that is missing for an error. Returns the variables that were taken back.
+   */
+  forgetMissingCredentials(): string[] {
+    const variables = [
+      'AWS_SHARED_CREDENTIALS_FILE',
+      'AZURE_CREDENTIALS_FILE',
+      'GOOGLE_APPLICATION_CREDENTIALS',
+    ];
+    const missing = variables.filter((name) => {
+      const file = process.env[name];
+      return file !== undefined && !existsSync(file);
+    });
+    for (const name of missing) Reflect.deleteProperty(process.env, name);
+    return missing;
   },
   /** Where caches go: https://specifications.freedesktop.org/basedir-spec */
   get cacheDirectory(): string {
