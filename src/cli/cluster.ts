@@ -12,9 +12,9 @@ export function clusterOf(flags: ClusterFlags): { client: KubeClient; namespace:
   return { client, namespace: namespace ?? environment.veleroNamespace };
 }
 
-/** Values of `spec.datamover` that are served: the built-in one is the empty one too. */
+/** Values of `spec.datamover` that are served: the built-in one is the empty one too, and `velero-fs` from 1.19 on. */
 export function dataMoversOf({ dataMovers }: ClusterFlags): Set<string> {
   const names = new Set(dataMovers.split(',').map((name) => name.trim()));
-  if (names.has('velero')) names.add('');
+  if (names.has('velero')) for (const name of ['', 'velero-fs']) names.add(name);
   return names;
 }

@@ -118,7 +118,7 @@ export class DevEnvironment implements AsyncDisposable {
       logger: this.#options.logger,
       node,
       namespace: DEV_NAMESPACE,
-      dataMovers: new Set(['', 'velero']),
+      dataMovers: new Set(['', 'velero', 'velero-fs']),
       agentSelector: 'role=node-agent',
       concurrency: 2,
       prepareTimeoutMs: PREPARE_MS,

@@ -102,8 +102,7 @@ export function hostedName(pod: Pod, direction: 'backup' | 'restore'): string | 
   return labels[`velero.io/${label}`] ?? labels[`longshore.io/${label}`];
 }
 
-const isVeleros = (dataMover: string | undefined): boolean =>
-  dataMover === undefined || dataMover === '' || dataMover === 'velero';
+const isVeleros = (dataMover = ''): boolean => ['', 'velero', 'velero-fs'].includes(dataMover);
 
 /**
  * Root reads what no other user may, and gives files back to their owners; nothing else of root's powers is needed:

@@ -178,6 +178,10 @@ describe('a hosting pod', () => {
           env: [
             { name: 'A', value: '2' },
             { name: 'B', value: '3' },
+            {
+              name: 'LONGSHORE_POD_UID',
+              valueFrom: { fieldRef: { fieldPath: 'metadata.uid' } },
+            },
           ],
         },
       ],
@@ -200,6 +204,7 @@ describe('a hosting pod', () => {
       [undefined, 'velero.io/data-upload'],
       ['', 'velero.io/data-upload'],
       ['velero', 'velero.io/data-upload'],
+      ['velero-fs', 'velero.io/data-upload'],
       ['longshore', 'longshore.io/data-upload'],
     ] as const) {
       const pod = made({ dataMover });
