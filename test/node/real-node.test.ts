@@ -80,7 +80,9 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
   async function restore(name: string, backup: string, from: string, to: string): Promise<void> {
     const flags = ['--namespace-mappings', `${from}:${to}`, '--wait'];
     const text = await node.velero('restore', 'create', name, '--from-backup', backup, ...flags);
-    expect(text).toMatch(/completed with status: Completed/);
+    const query = ['get', `restore.velero.io/${name}`, '-o', 'jsonpath={.status}'];
+    const status = await node.kubectl('-n', 'velero', ...query);
+    expect(text, status).toMatch(/completed with status: Completed/);
   }
 
   /** Every version of every object of a kind, as a watcher sees them, until it is stopped. */
