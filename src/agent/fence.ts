@@ -12,7 +12,10 @@ export interface OrdersOptions {
   readonly name: string;
   /** UID of this mover's pod; undefined where nobody told it: then only its CR's phase counts. */
   readonly podUid: string | undefined;
-  /** A mover that has not read its CR for so long stops; Infinity where two at once do no harm. */
+  /**
+   * A mover that has not read its CR for so long stops; Infinity where two at once do no harm. It does not count for one
+   * that was not told its pod: the agent that made that is Velero's, which starts no other one.
+   */
   readonly fenceMs: number;
   readonly signal: AbortSignal;
   /** Milliseconds that go on while the machine sleeps. */
@@ -43,9 +46,14 @@ const sleepless = (): number => uptime() * 1000;
  * itself out by its own clock, before its agent's successor may name another one.
  */
 export async function followOrders(options: OrdersOptions, orders: Orders): Promise<void> {
-  const { client, resource, namespace, name, signal, fenceMs, nowMs = sleepless } = options;
-  let heardMs = nowMs();
-  let isStarted = false;
+  const { client, resource, namespace, name, podUid, signal, nowMs = sleepless } = options;
+  const fenceMs = podUid === undefined ? Infinity : options.fenceMs;
+  const isFencing = fenceMs !== Infinity;
+  // What was sent at this time was answered. What a watch says counts for nothing: it may have lain in a buffer while
+  // this process or the network stood still, and a server that is cut off from the others goes on with its bookmarks.
+  let askedMs = nowMs();
+  let spokenMs = askedMs;
+  let uid: string | undefined;
   let isCanceled = false;
   let isOver = false;
   const over = new AbortController();
@@ -56,18 +64,25 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
     over.abort();
     tell();
   };
-  const see = (movement: Movement | undefined): void => {
-    heardMs = nowMs();
-    const verdict = judge(movement, options.podUid, isStarted);
+  const see = (found: Movement | undefined, isAsked: boolean): void => {
+    const isStarted = uid !== undefined;
+    // Another one may have got the name of one that is gone.
+    const movement = isStarted && found?.metadata.uid !== uid ? undefined : found;
+    const verdict = judge(movement, podUid, isStarted);
     if (verdict === 'cancel') {
       // It is followed on: what it does until it has stopped may come too late.
       if (!isCanceled) orders.onCancel();
       isCanceled = true;
     } else if (verdict === 'start' && movement) {
-      isStarted = true;
+      if (isFencing && !isAsked) {
+        isDue = true;
+        void askAgain();
+        return;
+      }
+      uid = movement.metadata.uid;
       orders.onStart(movement);
       // Canceled before it began, perhaps.
-      see(movement);
+      see(movement, isAsked);
     } else if (verdict !== undefined && typeof verdict === 'object') {
       const { fenced, refused } = verdict;
       if (fenced !== undefined) end(() => orders.onFenced(fenced));
@@ -76,50 +91,84 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
       }
     }
   };
+  const scope = { namespace, fieldSelector: `metadata.name=${name}` };
+  const ask = async (own: AbortSignal): Promise<string> => {
+    const sentMs = nowMs();
+    const page = await client.listPage(resource, { ...scope, signal: own });
+    askedMs = Math.max(askedMs, sentMs);
+    if (!either.aborted) see(page.items[0], true);
+    return page.resourceVersion;
+  };
+  let isAsking = false;
+  let isDue = false;
+  const askAgain = async (): Promise<void> => {
+    if (isAsking || either.aborted) return;
+    isAsking = true;
+    const wasDue = isDue;
+    isDue = false;
+    try {
+      await ask(either);
+    } catch {
+      // The timer asks again.
+      isDue = wasDue;
+    } finally {
+      isAsking = false;
+    }
+  };
   let silence = new AbortController();
-  let lastHeardMs = heardMs;
+  let lastSpokenMs = spokenMs;
   let silentLists = 0;
   const timer = setInterval(
     () => {
-      const silentMs = nowMs() - heardMs;
+      const unaskedMs = nowMs() - askedMs;
       // One that has not begun has written nothing: it may wait for as long as it takes.
-      if (isStarted && silentMs > fenceMs) {
-        const seconds = Math.round(silentMs / 1000);
+      if (uid !== undefined && unaskedMs > fenceMs) {
+        const seconds = Math.round(unaskedMs / 1000);
         end(() => orders.onFenced(`the API server could not be asked for ${seconds} s`));
-      } else if (silentMs > Math.min(SILENCE_MS, fenceMs / 3)) silence.abort();
+        return;
+      }
+      if (nowMs() - spokenMs > Math.min(SILENCE_MS, fenceMs / 3)) silence.abort();
+      if (isFencing && (isDue || unaskedMs > fenceMs / 4)) void askAgain();
     },
     Math.min(1000, fenceMs / 8),
   );
-  const scope = { namespace, fieldSelector: `metadata.name=${name}` };
   try {
     while (!either.aborted) {
       silence = new AbortController();
-      const request = { ...scope, signal: AbortSignal.any([either, silence.signal]) };
+      const own = AbortSignal.any([either, silence.signal]);
       try {
-        const page = await client.listPage(resource, request);
-        see(page.items[0]);
-        const { resourceVersion } = page;
-        for await (const event of client.watch(resource, { ...request, resourceVersion })) {
-          heardMs = nowMs();
-          if (event.type !== 'BOOKMARK') see(event.type === 'DELETED' ? undefined : event.object);
+        const resourceVersion = await ask(own);
+        spokenMs = nowMs();
+        for await (const event of client.watch(resource, {
+          ...scope,
+          signal: own,
+          resourceVersion,
+        })) {
+          spokenMs = nowMs();
+          if (event.type !== 'BOOKMARK') {
+            see(event.type === 'DELETED' ? undefined : event.object, false);
+          }
         }
       } catch (error) {
         if (either.aborted) return;
         if (silence.signal.aborted) {
           // Asked at once; but a server that answers nothing is not asked without a pause.
-          silentLists = heardMs === lastHeardMs ? silentLists + 1 : 0;
-          lastHeardMs = heardMs;
+          silentLists = spokenMs === lastSpokenMs ? silentLists + 1 : 0;
+          lastSpokenMs = spokenMs;
           if (silentLists === 0) continue;
         }
         const isServers = error instanceof CodedError && error.code.startsWith('KUBE_');
         const isForGood = retryOf(error) === 'never' && !isCode(error, 'KUBE_GONE');
-        if (!silence.signal.aborted && (!isServers || isForGood)) {
+        // One that has begun is followed whatever the server says: a server that comes up may refuse for a while, and
+        // nobody else would fence it off.
+        if (uid === undefined && !silence.signal.aborted && (!isServers || isForGood)) {
           const text = `its CR cannot be read: ${messageOf(error)}`;
           end(() => orders.onRefused(new Error(text, { cause: error })));
           return;
         }
-        await sleep(PAUSE_MS, undefined, { signal: either }).catch(() => undefined);
       }
+      // Behind some proxies each watch ends at once.
+      await sleep(PAUSE_MS, undefined, { signal: either }).catch(() => undefined);
     }
   } finally {
     clearInterval(timer);

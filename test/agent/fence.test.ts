@@ -11,6 +11,13 @@ class OneObject {
   isAway = false;
   refusal: Error | undefined;
   lists = 0;
+  watches = 0;
+  /** Its watches go on, though it knows nothing new: it is cut off from the others. */
+  isStale = false;
+  /** What its watches tell in place of what there is. */
+  isBehind: DataDownload | undefined;
+  /** As behind some proxies. */
+  endsWatches = false;
   #movement: DataDownload | undefined;
   #wake = Promise.withResolvers<undefined>();
 
@@ -24,7 +31,7 @@ class OneObject {
     await sleep(1);
     this.lists++;
     if (this.refusal) throw this.refusal;
-    if (this.isAway) throw unreachable('list', new Error('away'));
+    if (this.isAway || this.isStale) throw unreachable('list', new Error('away'));
     return { items: this.#movement ? [this.#movement] : [], resourceVersion: '1' };
   }
 
@@ -37,12 +44,19 @@ class OneObject {
         resolve(undefined);
       });
     });
-    for (;;) {
+    this.watches++;
+    while (!this.endsWatches) {
+      if (this.isStale) {
+        yield { type: 'BOOKMARK', object: cr('') };
+        await sleep(10);
+        signal.throwIfAborted();
+        continue;
+      }
       await Promise.race([this.#wake.promise, aborted]);
       signal.throwIfAborted();
       // One that is away says nothing at all: connections stay open.
       if (this.isAway) continue;
-      const object = this.#movement;
+      const object = this.isBehind ?? this.#movement;
       if (object) yield { type: 'MODIFIED', object };
       else yield { type: 'DELETED', object: cr('InProgress') };
     }
@@ -165,6 +179,65 @@ describe('a data mover follows its CR', () => {
     // Asleep for ten minutes.
     nowMs = 600_000;
     await says('start', 'fenced: the API server could not be asked for 600 s');
+  });
+
+  it('counts itself out when a watch goes on that knows nothing new', async () => {
+    server.put(cr('InProgress', 'me'));
+    follow({ nowMs: () => performance.now() });
+    await says('start');
+    server.isStale = true;
+    server.put(cr('InProgress', 'me'));
+    await says('start', expect.stringContaining('the API server could not be asked for'));
+  });
+
+  it('does not begin on what a watch says, which may be old', async () => {
+    server.put(cr('Prepared'));
+    follow();
+    await sleep(20);
+    server.isBehind = cr('InProgress', 'me');
+    server.put(cr('InProgress', 'another'));
+    await sleep(100);
+    expect(said).toEqual([]);
+  });
+
+  it('is followed on when a server that comes up refuses for a while', async () => {
+    server.put(cr('InProgress', 'me'));
+    follow({ nowMs: () => performance.now() });
+    await says('start');
+    server.refusal = kubeError('list', 403, { message: 'roles are not known yet' });
+    server.endsWatches = true;
+    server.put(cr('InProgress', 'me'));
+    await sleep(100);
+    expect(said).toEqual(['start']);
+    await says('start', expect.stringContaining('the API server could not be asked for'));
+  });
+
+  it('asks with a pause where watches end at once', async () => {
+    server.put(cr('InProgress', 'me'));
+    server.endsWatches = true;
+    follow({ fenceMs: Infinity });
+    await says('start');
+    await sleep(600);
+    expect(server.watches).toBeLessThan(4);
+  });
+
+  it('is not stopped by its clock where no other one would be started: its agent is not one of ours', async () => {
+    server.put(cr('InProgress'));
+    follow({ podUid: undefined, nowMs: () => performance.now() });
+    await says('start');
+    server.isAway = true;
+    await sleep(3 * FENCE_MS);
+    expect(said).toEqual(['start']);
+  });
+
+  it('is canceled when another CR has the name of its own', async () => {
+    server.put(cr('InProgress', 'me'));
+    follow();
+    await says('start');
+    const another = cr('New');
+    another.metadata.uid = 'u-2';
+    server.put(another);
+    await says('start', 'cancel');
   });
 
   it('asks again when a watch says nothing, and goes on when it is answered', async () => {
