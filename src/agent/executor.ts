@@ -16,7 +16,7 @@ import type { AgentMetrics } from './metrics.ts';
 import { EXPOSING_LABEL, fieldsOf, millisecondsSince, type Movement, phaseOf } from './movement.ts';
 import { type MovementWriter, removeLabel } from './movement-writer.ts';
 import { nameMover } from './named-mover.ts';
-import { type Action, LOOK_MS } from './phases/action.ts';
+import { type Action, isRunning, LOOK_MS } from './phases/action.ts';
 import type { Restarts } from './restarts.ts';
 import type { Slots } from './slots.ts';
 import type { Takeover } from './takeover.ts';
@@ -91,11 +91,7 @@ export class Executor<M extends Movement> {
       case 'start':
         return this.#start(movement, action.pod, signal);
       case 'takeOver':
-        return this.#written(
-          await this.#options.writer.exclusive(movement, (copy) => {
-            copy.status = { ...copy.status, node: this.#options.node };
-          }),
-        );
+        return this.#takeOver(movement, action.pod);
       case 'name':
         return this.#name(movement, action.pod);
       case 'countDeath':
@@ -254,8 +250,24 @@ export class Executor<M extends Movement> {
     return isAsSeen ? undefined : { again: current };
   }
 
+  async #takeOver(movement: M, pod: Pod): Promise<Step<M>> {
+    const { writer, node, takeover } = this.#options;
+    if (!(await this.#isThere(pod))) return { result: await takeover.watchOver(movement) };
+    const taken = await writer.exclusive(movement, (copy) => {
+      copy.status = { ...copy.status, node };
+    });
+    return this.#written(taken);
+  }
+
+  /** As the API server has it now: the watch may tell for minutes of a pod that has a successor by then. */
+  async #isThere({ metadata }: Pod): Promise<boolean> {
+    const now = await this.#options.client.find(PODS, metadata);
+    return now?.metadata.uid === metadata.uid && !now.metadata.deletionTimestamp && isRunning(now);
+  }
+
   async #name(movement: M, pod: Pod): Promise<Step<M>> {
     const { writer, clock, node } = this.#options;
+    if (!(await this.#isThere(pod))) return later(LOOK_MS);
     const named = await writer.exclusive(movement, (copy) => {
       nameMover(copy, { pod: pod.metadata.uid, node: pod.spec.nodeName ?? node }, clock);
     });

@@ -15,7 +15,7 @@ const moverSchema = z.object({
   /** Where that pod is, or was. */
   node: z.string(),
   /** When it was named, by the API server's clock. */
-  namedAt: z.string(),
+  namedAt: z.string().refine((time) => !Number.isNaN(Date.parse(time))),
 });
 export type NamedMover = z.infer<typeof moverSchema>;
 

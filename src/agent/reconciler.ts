@@ -206,6 +206,7 @@ export class MovementReconciler<M extends Movement> {
     const exposure = this.#exposures.stateOf(uid);
     const podAgeMs =
       typeof pod === 'object' ? millisecondsSince(clock, pod.metadata.creationTimestamp) : 0;
+    const overdue = { overdueMs: overdueMs(clock, pod) };
     const common = { movement, node, local, pod, exposure, podAgeMs, prepareTimeoutMs };
     switch (phaseOf(movement)) {
       case 'New':
@@ -226,7 +227,7 @@ export class MovementReconciler<M extends Movement> {
           awayInMs: (other) => this.#takeover.awayInMs(movement, other),
         });
       case 'Prepared':
-        return decidePrepared(common);
+        return decidePrepared({ ...common, ...overdue });
       case 'InProgress':
       case 'Canceling':
         return decideMoving({
@@ -239,7 +240,7 @@ export class MovementReconciler<M extends Movement> {
           mover: moverOf(movement),
           writer: read.writer,
           fenceInMs: this.#fenceInMs(movement),
-          overdueMs: overdueMs(clock, pod),
+          ...overdue,
         });
       case 'Completed':
       case 'Failed':

@@ -67,7 +67,7 @@ export class Restarts<M extends Movement> {
   async count(movement: M, pod: Pod | undefined, reason: string): Promise<M | undefined> {
     const { direction, node, restartsMax, writer, recorder, logger, metrics, clock } =
       this.#options;
-    const restarts = Number(movement.metadata.annotations?.[RESTARTS] ?? 0);
+    const restarts = restartsOf(movement);
     if (restarts >= restartsMax) {
       const text = `the data mover died ${restarts + 1} times: ${reason}`;
       await this.#options.ending.fail(movement, text);
@@ -102,4 +102,10 @@ export class Restarts<M extends Movement> {
     const { namespace, name, uid } = pod.metadata;
     await this.#options.client.delete(PODS, { namespace, name }, { uid, gracePeriodSeconds: 0 });
   }
+}
+
+/** What somebody else wrote there counts as none: the next death counts again. */
+function restartsOf({ metadata }: Movement): number {
+  const count = Number(metadata.annotations?.[RESTARTS] ?? 0);
+  return Number.isSafeInteger(count) && count > 0 ? count : 0;
 }

@@ -155,7 +155,9 @@ describe('Prepared', () => {
     node: 'me',
     pod: running,
     exposure: undefined,
+    overdueMs: 0,
   };
+  const leaving = { ...running, metadata: { ...running.metadata, deletionTimestamp: 'soon' } };
   const wanted = upload({ phase: 'Prepared', node: 'me' }, canceled);
   const rows: Row<PreparedFacts>[] = [
     ['watchOver', 'it is of another node', { node: 'other' }],
@@ -181,6 +183,8 @@ describe('Prepared', () => {
       { exposure: { error: new Error('no PVC') } },
     ],
     ['start', 'its pod runs', {}],
+    ['wait 5000', 'its pod is being ended', { pod: leaving }],
+    ['dropPod', 'its node does not end its pod', { pod: leaving, overdueMs: 60_001 }],
   ];
   it.for(rows)('%s when %s', ([does, , some]) => {
     expect(told(decidePrepared({ ...facts, ...some }))).toBe(does);
@@ -215,7 +219,8 @@ describe('InProgress and Canceling', () => {
   const result = '{"snapshotID":"s-1"}';
   const download = { ...facts.direction, name: 'download' } as const;
   const counted = upload({ phase: 'InProgress', node: 'me' }, {}, restarting('gone'));
-  const gone = { movement: counted, pod: 'none', direction: download } as const;
+  const nobody = { ...named, pod: '' };
+  const gone = { movement: counted, pod: 'none', direction: download, mover: nobody } as const;
   const leaving = { ...running, metadata: { ...running.metadata, deletionTimestamp: 'soon' } };
   const rows: Row<MovingFacts>[] = [
     ['watchOver', "it is another node's", { node: 'other' }],
@@ -253,6 +258,11 @@ describe('InProgress and Canceling', () => {
     ['countDeath: its pod is gone', 'its pod is gone', { pod: 'none' }],
     ['replace', 'a backup lost its pod', { ...gone, direction: facts.direction }],
     ['replace', 'the pod of one that was never named is gone', { ...gone, mover: undefined }],
+    [
+      'countDeath: its pod is gone',
+      'its pod is gone, and the death that is counted is that of the one before',
+      { ...gone, mover: { ...named, pod: 'p-2', lastPod: 'p-2' }, fenceInMs: -1 },
+    ],
     ['read writer', 'nobody looked for the process of a restore', gone],
     ['replace', 'that process has ended', { ...gone, writer: 'ended' }],
     ['waitForWriter 3000', 'nobody knows of it', { ...gone, writer: 'unknown' }],
@@ -275,6 +285,16 @@ describe('InProgress and Canceling', () => {
       { pod: pod('Failed', 'gone; data mover is fenced off') },
     ],
     ['wait 5000', 'its pod is being ended', { pod: leaving, overdueMs: 60_000, mover: undefined }],
+    [
+      'dropPod',
+      'its node does not end it, and it never was named',
+      {
+        pod: { ...leaving, status: { phase: 'Pending' } },
+        direction: download,
+        overdueMs: 60_001,
+        mover: { ...nobody, lastPod: 'p-0' },
+      },
+    ],
     ['waitForWriter 5000', 'its node does not end it', { pod: leaving, overdueMs: 60_001 }],
     ['dropPod', 'for long, of a backup', { pod: leaving, overdueMs: 360_001 }],
     [

@@ -21,7 +21,7 @@ export type Action =
   | { readonly do: 'setPrepared' }
   | { readonly do: 'start'; readonly pod: Pod }
   /** The mover runs on this node: its agent goes on. */
-  | { readonly do: 'takeOver' }
+  | { readonly do: 'takeOver'; readonly pod: Pod }
   /** It is the one that may write from here on. */
   | { readonly do: 'name'; readonly pod: Pod }
   /** From here on it is no mover any more that may write. */
@@ -45,6 +45,8 @@ export type Action =
 
 /** Looks at what an agent may have missed; everything else comes by watch. */
 export const LOOK_MS = 5000;
+/** A kubelet that lives has ended a pod well before. */
+export const OVERDUE_MS = 60_000;
 
 export const wait = (ms?: number): Action =>
   ms === undefined ? { do: 'wait' } : { do: 'wait', ms };

@@ -12,6 +12,7 @@ import {
   isOver,
   isRunning,
   LOOK_MS,
+  OVERDUE_MS,
   type PodFact,
   read,
   wait,
@@ -51,8 +52,6 @@ export interface MovingFacts {
 /** `unread` as long as nothing asked for it. */
 export type WriterFact = 'unread' | 'ended' | 'unknown';
 
-/** A kubelet that lives has ended a pod well before. */
-const OVERDUE_MS = 60_000;
 /** As {@link OVERDUE_MS}; by then a node that is lost has lost its volumes too. */
 const LOST_MS = 360_000;
 /** A mover that was asked to stop has this long to leave a checkpoint. */
@@ -63,7 +62,7 @@ const CANCELED_SUFFIX = 'data path is canceled';
 export function decideMoving(facts: MovingFacts): Action {
   const { movement, node, local, pod, exposure } = facts;
   if (movement.status?.node !== node) {
-    return isRunning(local) ? { do: 'takeOver' } : { do: 'watchOver' };
+    return isRunning(local) ? { do: 'takeOver', pod: local } : { do: 'watchOver' };
   }
   if (facts.isCompleting) return { do: 'complete', result: {} };
   if (exposure !== undefined) {
@@ -101,7 +100,9 @@ function decideCanceling(facts: MovingFacts, pod: Pod | 'none'): Action {
 /** The pod is gone without a word: its mover may be, or it may be cut off and write on. */
 function decideGone(facts: MovingFacts): Action {
   const { movement, direction, mover, writer, fenceInMs } = facts;
-  if (!isCounted(movement, undefined)) {
+  // Counting a death takes the name away: one that is named is another one than was counted last.
+  const isNamed = mover !== undefined && mover.pod !== '';
+  if (isNamed || !isCounted(movement, undefined)) {
     return { do: 'countDeath', pod: undefined, reason: deathOf(undefined) };
   }
   // Two that read one snapshot do no harm, and one that never was named has not written.
@@ -115,9 +116,14 @@ function decideGone(facts: MovingFacts): Action {
   };
 }
 
+/** Its mover has written nothing, and never will: movers begin when they are named. */
+const wasNeverNamed = ({ metadata: { uid } }: Pod, mover: NamedMover | undefined): boolean =>
+  mover !== undefined && mover.pod !== uid && mover.lastPod !== uid;
+
 /** The node does not end the pod: it is lost, or cut off. */
 function decideOverdue(facts: MovingFacts, pod: Pod): Action {
   const node = pod.spec.nodeName ?? '';
+  if (wasNeverNamed(pod, facts.mover)) return { do: 'dropPod', pod };
   if (facts.direction.name === 'upload' && facts.overdueMs > LOST_MS) return { do: 'dropPod', pod };
   if (facts.stalledMs > facts.stallTimeoutMs) {
     return fail(

@@ -10,6 +10,7 @@ import {
   isOver,
   isRunning,
   LOOK_MS,
+  OVERDUE_MS,
   type PodFact,
   read,
   wait,
@@ -85,15 +86,21 @@ export interface PreparedFacts {
   readonly pod: PodFact;
   /** Of the new pod of a mover that died. */
   readonly exposure: ExposureState | undefined;
+  /** Milliseconds since the pod should have ended. */
+  readonly overdueMs: number;
 }
 
 /** Prepared: the agent on the pod's node starts the data path when it has a place for it. */
-export function decidePrepared({ movement, node, pod, exposure }: PreparedFacts): Action {
+export function decidePrepared(facts: PreparedFacts): Action {
+  const { movement, node, pod, exposure, overdueMs } = facts;
   if (movement.status?.node !== node) return { do: 'watchOver' };
   if (isCancelWanted(movement)) return decideCanceled(exposure);
   if (exposure !== undefined) return decideRestarting(exposure);
   if (pod === 'unread') return read('pod');
-  if (pod !== 'none' && !isOver(pod)) return { do: 'start', pod };
+  if (pod !== 'none' && !isOver(pod)) {
+    if (!pod.metadata.deletionTimestamp) return { do: 'start', pod };
+    return overdueMs > OVERDUE_MS ? { do: 'dropPod', pod } : wait(LOOK_MS);
+  }
   // It has written nothing yet: it waits for the start.
   const dead = pod === 'none' ? undefined : pod;
   if (!isCounted(movement, dead)) return { do: 'countDeath', pod: dead, reason: deathOf(dead) };
