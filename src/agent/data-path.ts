@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isCode, type Logger, messageOf } from '../base/index.ts';
-import { type Event, EVENTS, type KubeClient } from '../kube/index.ts';
+import { type Event, EVENTS, type KubeClient, withOwnSignal } from '../kube/index.ts';
 import type { Movement } from './movement.ts';
 
 export interface MoverProgress {
@@ -13,9 +13,13 @@ export interface DataPathOptions {
   readonly logger: Logger;
   readonly namespace: string;
   readonly onProgress: (progress: MoverProgress) => void;
+  /** After so long without a word the server is asked anew. */
+  readonly silenceMs?: number;
 }
 
 const PAUSE_MS = 1000;
+/** Movers tell every few seconds. A watch that hangs would have one failed that moves, since nobody hears it. */
+const SILENCE_MS = 150_000;
 
 /** What a data mover tells of itself by Events on its CR while it runs (Velero: pkg/datapath/micro_service_watcher.go). */
 export class DataPath {
@@ -47,25 +51,46 @@ export class DataPath {
   }
 
   async #follow(): Promise<void> {
-    const { client, namespace, logger } = this.#options;
+    const { client, logger } = this.#options;
     const { signal } = this.#abort;
-    const scope = { namespace, fieldSelector: `involvedObject.uid=${this.#uid}`, signal };
     while (!signal.aborted) {
       try {
-        const page = await client.listPage(EVENTS, scope);
+        const page = await client.listPage(EVENTS, { ...this.#scope, signal });
         for (const event of page.items) this.#see(event);
         const { resourceVersion } = page;
-        for await (const event of client.watch(EVENTS, { ...scope, resourceVersion })) {
-          if (event.type === 'ADDED' || event.type === 'MODIFIED') this.#see(event.object);
-        }
+        await withOwnSignal(signal, (own) => this.#watch(own, resourceVersion));
       } catch (error) {
         if (signal.aborted) return;
         if (!isCode(error, 'KUBE_GONE')) {
           logger.debug({ error: messageOf(error) }, "watch of the data mover's events ended");
         }
-        await sleep(PAUSE_MS, undefined, { signal }).catch(() => undefined);
       }
+      // Also after a watch that ended well: behind some proxies each ends at once.
+      await sleep(PAUSE_MS, undefined, { signal }).catch(() => undefined);
     }
+  }
+
+  async #watch(own: AbortController, resourceVersion: string): Promise<void> {
+    const { client, silenceMs = SILENCE_MS } = this.#options;
+    let heardMs = performance.now();
+    const timer = setInterval(() => {
+      if (performance.now() - heardMs > silenceMs) own.abort(new Error('the watch was silent'));
+    }, silenceMs / 10);
+    timer.unref();
+    try {
+      const scope = { ...this.#scope, signal: own.signal, resourceVersion };
+      for await (const event of client.watch(EVENTS, scope)) {
+        heardMs = performance.now();
+        if (event.type === 'ADDED' || event.type === 'MODIFIED') this.#see(event.object);
+      }
+    } finally {
+      clearInterval(timer);
+    }
+  }
+
+  get #scope(): { namespace: string; fieldSelector: string } {
+    const { namespace } = this.#options;
+    return { namespace, fieldSelector: `involvedObject.uid=${this.#uid}` };
   }
 
   #see({ reason, message = '' }: Event): void {

@@ -60,6 +60,7 @@ export {
 export { type Phase, PHASES } from './api/schema.ts';
 export { matchesSelector, validLabel } from './api/labels.ts';
 export { Cache, keyOf, type Listener, refOf } from './cache/cache.ts';
+export { withOwnSignal } from './cache/own-signal.ts';
 export { waitFor, waitGone, type WaitOptions } from './cache/wait.ts';
 export { type CallOptions, KubeClient, type ObjectRef, type WatchEvent } from './client/client.ts';
 export { connectToCluster } from './client/connect.ts';

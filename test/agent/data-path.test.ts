@@ -1,0 +1,67 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, it } from 'vitest';
+import { DataPath } from '../../src/agent/data-path.ts';
+import type { Event, WatchEvent } from '../../src/kube/index.ts';
+
+const told = (doneBytes: number): Event =>
+  ({ reason: 'Data-Path-Progress', message: JSON.stringify({ doneBytes }) }) as never;
+
+/** Events as an API server has them; its watches tell nothing. */
+class Server {
+  events: Event[] = [];
+  watches = 0;
+  endsWatches = false;
+
+  async listPage(): Promise<object> {
+    await sleep(1);
+    return { items: this.events, resourceVersion: '1' };
+  }
+
+  async *watch(
+    _resource: unknown,
+    { signal }: { signal: AbortSignal },
+  ): AsyncGenerator<WatchEvent<Event>> {
+    this.watches++;
+    if (this.endsWatches) return;
+    await new Promise((resolve) => {
+      signal.addEventListener('abort', resolve);
+    });
+    signal.throwIfAborted();
+    yield { type: 'ADDED', object: told(0) };
+  }
+}
+
+describe('what a data mover tells', () => {
+  const follow = (server: Server, heard: number[]): DataPath =>
+    new DataPath({ metadata: { uid: 'u-1' } } as never, {
+      client: server as never,
+      logger: { debug: () => undefined } as never,
+      namespace: 'velero',
+      onProgress: ({ bytesDone }) => heard.push(bytesDone),
+      silenceMs: 100,
+    });
+
+  it('is heard though the watch hangs', async () => {
+    const server = new Server();
+    const heard: number[] = [];
+    server.events = [told(1)];
+    const path = follow(server, heard);
+    await expect.poll(() => heard).toEqual([1]);
+    server.events = [told(2)];
+    await expect.poll(() => heard, { timeout: 3000 }).toEqual([1, 2]);
+    path.close();
+    await sleep(20);
+    const { watches } = server;
+    await sleep(200);
+    expect(server.watches).toBe(watches);
+  });
+
+  it('is asked for with a pause where watches end at once', async () => {
+    const server = new Server();
+    server.endsWatches = true;
+    const path = follow(server, []);
+    await sleep(500);
+    path.close();
+    expect(server.watches).toBeLessThan(4);
+  });
+});
