@@ -28,6 +28,8 @@ export class DataPath {
   readonly #uid: string;
   #lastText = '';
   #movedMs = performance.now();
+  #heardMs = performance.now();
+  #isDeaf = false;
   #isRunning = false;
 
   constructor(movement: Movement, options: DataPathOptions) {
@@ -36,9 +38,10 @@ export class DataPath {
     void this.#follow();
   }
 
-  /** Milliseconds since something last moved, counted only while the pod runs. */
+  /** Milliseconds since something last moved, counted only while the pod runs and could be heard. */
   get stalledMs(): number {
-    return this.#isRunning ? performance.now() - this.#movedMs : 0;
+    if (!this.#isRunning) return 0;
+    return Math.max(0, (this.#isDeaf ? this.#heardMs : performance.now()) - this.#movedMs);
   }
 
   podIsRunning(isRunning: boolean): void {
@@ -54,13 +57,17 @@ export class DataPath {
     const { client, logger } = this.#options;
     const { signal } = this.#abort;
     while (!signal.aborted) {
+      let isListing = true;
       try {
         const page = await client.listPage(EVENTS, { ...this.#scope, signal });
+        this.#hear();
         for (const event of page.items) this.#see(event);
+        isListing = false;
         const { resourceVersion } = page;
         await withOwnSignal(signal, (own) => this.#watch(own, resourceVersion));
       } catch (error) {
         if (signal.aborted) return;
+        if (isListing) this.#isDeaf = true;
         if (!isCode(error, 'KUBE_GONE')) {
           logger.debug({ error: messageOf(error) }, "watch of the data mover's events ended");
         }
@@ -72,20 +79,28 @@ export class DataPath {
 
   async #watch(own: AbortController, resourceVersion: string): Promise<void> {
     const { client, silenceMs = SILENCE_MS } = this.#options;
-    let heardMs = performance.now();
     const timer = setInterval(() => {
-      if (performance.now() - heardMs > silenceMs) own.abort(new Error('the watch was silent'));
+      if (performance.now() - this.#heardMs > silenceMs)
+        own.abort(new Error('the watch was silent'));
     }, silenceMs / 10);
     timer.unref();
     try {
       const scope = { ...this.#scope, signal: own.signal, resourceVersion };
       for await (const event of client.watch(EVENTS, scope)) {
-        heardMs = performance.now();
+        this.#hear();
         if (event.type === 'ADDED' || event.type === 'MODIFIED') this.#see(event.object);
       }
     } finally {
       clearInterval(timer);
     }
+  }
+
+  /** While the API server was away the mover may have moved: that time does not count. */
+  #hear(): void {
+    const nowMs = performance.now();
+    if (this.#isDeaf) this.#movedMs += nowMs - this.#heardMs;
+    this.#isDeaf = false;
+    this.#heardMs = nowMs;
   }
 
   get #scope(): { namespace: string; fieldSelector: string } {

@@ -11,9 +11,11 @@ class Server {
   events: Event[] = [];
   watches = 0;
   endsWatches = false;
+  isAway = false;
 
   async listPage(): Promise<object> {
     await sleep(1);
+    if (this.isAway) throw new Error('away');
     return { items: this.events, resourceVersion: '1' };
   }
 
@@ -54,6 +56,26 @@ describe('what a data mover tells', () => {
     const { watches } = server;
     await sleep(200);
     expect(server.watches).toBe(watches);
+  });
+
+  it('is no stall while the API server is away', async () => {
+    const server = new Server();
+    const heard: number[] = [];
+    server.events = [told(1)];
+    const path = follow(server, heard);
+    path.podIsRunning(true);
+    await expect.poll(() => heard).toEqual([1]);
+    server.isAway = true;
+    await sleep(1500);
+    expect(path.stalledMs).toBeLessThan(300);
+    server.isAway = false;
+    // Heard again, and it says nothing new: what was heard before counts on.
+    await sleep(1100);
+    expect(path.stalledMs).toBeLessThan(1300);
+    const { stalledMs } = path;
+    await sleep(50);
+    expect(path.stalledMs).toBeGreaterThan(stalledMs);
+    path.close();
   });
 
   it('is asked for with a pause where watches end at once', async () => {
