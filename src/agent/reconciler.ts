@@ -146,7 +146,20 @@ export class MovementReconciler<M extends Movement> {
   }
 
   async reconcile(key: string, signal: AbortSignal): Promise<Result | undefined> {
-    let movement = this.#writer.current(refOf(key));
+    const ref = refOf(key);
+    const movement = this.#writer.current(ref);
+    if (!movement) return undefined;
+    try {
+      return await this.#reconcile(movement, signal);
+    } finally {
+      // What was done for one that went meanwhile has remembered it again.
+      const { uid } = movement.metadata;
+      if (this.#options.cache.get(ref)?.metadata.uid !== uid) this.#memory.forget(uid);
+    }
+  }
+
+  async #reconcile(seen: M, signal: AbortSignal): Promise<Result | undefined> {
+    let movement: M | undefined = seen;
     while (movement) {
       if (!this.#isServed(movement)) return undefined;
       if (isFinal(movement)) return this.#ending.finalize(movement);

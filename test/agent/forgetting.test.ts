@@ -1,0 +1,61 @@
+import { describe, expect, it } from 'vitest';
+import { MovementReconciler } from '../../src/agent/reconciler.ts';
+import { Slots } from '../../src/agent/slots.ts';
+import { systemClock } from '../../src/base/index.ts';
+import type { DataDownload } from '../../src/kube/index.ts';
+
+describe('a CR that goes while it is looked at', () => {
+  it('holds no place, and nothing of it is watched', async () => {
+    const movement = {
+      metadata: { name: 'down', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
+      spec: { datamover: '' },
+      status: { phase: 'InProgress', node: 'me' },
+    } as never as DataDownload;
+    let isGone = false;
+    let watches = 0;
+    const listeners: ((after?: DataDownload, before?: DataDownload) => void)[] = [];
+    const slots = new Slots(1);
+    const reconciler = new MovementReconciler<DataDownload>({
+      direction: {
+        name: 'download',
+        isCompleting: () => false,
+        cleanUp: () => Promise.resolve(true),
+      },
+      client: {
+        // Its finalizer is taken off while the pod is asked for.
+        find: () => {
+          if (!isGone) {
+            isGone = true;
+            for (const listener of listeners) listener(undefined, movement);
+          }
+          return Promise.resolve(undefined);
+        },
+        listPage: () => Promise.resolve({ items: [], resourceVersion: '1' }),
+        watch: async function* (_resource: unknown, { signal }: { signal: AbortSignal }) {
+          watches++;
+          await new Promise((resolve) => {
+            signal.addEventListener('abort', resolve);
+          });
+          watches--;
+          yield* [];
+        },
+      },
+      clock: systemClock,
+      logger: { warn: () => undefined, debug: () => undefined },
+      cache: {
+        resource: {},
+        get: () => (isGone ? undefined : movement),
+        onChange: (listener: (typeof listeners)[number]) => listeners.push(listener),
+      },
+      pods: { get: () => undefined },
+      slots,
+      exposures: new Slots(1),
+      exposingCount: () => 0,
+      settings: { node: 'me', namespace: 'velero', dataMovers: new Set(['']) },
+      enqueue: () => undefined,
+    } as never);
+    await reconciler.reconcile('velero/down', new AbortController().signal);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    expect({ used: slots.used, watches }).toEqual({ used: 0, watches: 0 });
+  });
+});
