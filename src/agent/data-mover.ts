@@ -76,13 +76,14 @@ export async function runDataMover(options: DataMoverOptions): Promise<number> {
     message = `Failed to run data path service for ${kind} ${name}: ${messageOf(error)}`;
     logger.error({ error: messageOf(error) }, 'the data mover failed');
   }
-  await recorder.flush();
+  // Before the Events, which wait for the API server: a pod that is ended meanwhile has said how it went.
   try {
     writeFileSync(options.terminationLog, clipped(message));
   } catch (error) {
     logger.error({ error: messageOf(error) }, 'the termination message could not be written');
-    return 1;
+    exitCode = 1;
   }
+  await recorder.flush();
   return exitCode;
 }
 
