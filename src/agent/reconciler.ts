@@ -24,6 +24,7 @@ import {
   type Movement,
   ownerOf,
   phaseOf,
+  RESTARTING,
 } from './movement.ts';
 import { MovementWriter } from './movement-writer.ts';
 import { type Outcome, outcomeOf } from './outcome.ts';
@@ -273,11 +274,20 @@ export class MovementReconciler<M extends Movement> {
     return path.stalledMs;
   }
 
-  /** A mover that could not ask has stopped by then; it may have asked last when the agent wrote that none may write. */
+  /**
+   * A mover that could not ask has stopped by then; it may have asked last when the agent wrote that none may write.
+   * Counted from when this process saw that: the API server's clock may have been set meanwhile.
+   */
   #fenceInMs(movement: M): number {
-    const { clock, settings } = this.#options;
-    const sinceMs = millisecondsSince(clock, moverOf(movement)?.namedAt);
-    return settings.fenceMs + FENCE_MARGIN_MS - sinceMs;
+    const mover = moverOf(movement);
+    if (mover?.pod !== '') return Infinity;
+    const record = this.#memory.of(movement.metadata.uid);
+    const { generation } = mover;
+    if (record.unnamed?.generation !== generation) {
+      record.unnamed = { generation, sinceMs: performance.now() };
+    }
+    const { fenceMs } = this.#options.settings;
+    return fenceMs + FENCE_MARGIN_MS - (performance.now() - record.unnamed.sinceMs);
   }
 
   /** What is known of the process of a pod that is gone. */
@@ -285,6 +295,8 @@ export class MovementReconciler<M extends Movement> {
     const { endedPod } = this.#memory.of(movement.metadata.uid);
     const mover = moverOf(movement);
     if (!mover || mover.lastPod === endedPod) return 'ended';
+    // Its pod was seen, and had ended: that of one that was gone already has no UID there.
+    if (movement.metadata.annotations?.[RESTARTING] === mover.lastPod) return 'ended';
     const node = await this.#options.client.find(NODES, { name: mover.node }, { signal });
     return !node || isOutOfService(node) ? 'ended' : 'unknown';
   }

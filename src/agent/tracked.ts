@@ -26,6 +26,8 @@ export interface Tracked<M extends Movement> {
   dataPath: WatchedPath | undefined;
   /** UID of the last of its pods here that is known to have ended before it went. */
   endedPod: string | undefined;
+  /** Since when no mover is named, as this process saw it; milliseconds of `performance.now()`. */
+  unnamed: { readonly generation: number; readonly sinceMs: number } | undefined;
   /** Nothing is left of what was made for it. */
   isClean: boolean;
   /** As this agent wrote it last, while the watch is behind. */
@@ -50,6 +52,7 @@ export class Memory<M extends Movement> {
         exposure: undefined,
         dataPath: undefined,
         endedPod: undefined,
+        unnamed: undefined,
         isClean: false,
         written: undefined,
       };
