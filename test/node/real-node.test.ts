@@ -249,7 +249,7 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
       '--node-agent-configmap=node-agent-config',
       '--data-mover-retries=20',
       // Of a pod that was deleted by force nobody knows whether its process has ended: its successor waits for so long.
-      '--fence-timeout=10s',
+      '--fence-timeout=5s',
     ]);
     await runApplication('many', claims);
     const sources = new Map<string, string>();
@@ -288,7 +288,7 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
         const victim = pods[random(pods.length)];
         if (!victim) continue;
         // As the kernel does it: no grace, no goodbye; the API forgets some of them before their node does.
-        const how = random(4) === 0 ? ['--force', '--grace-period=0'] : ['--grace-period=1'];
+        const how = random(8) === 0 ? ['--force', '--grace-period=0'] : ['--grace-period=1'];
         await node
           .kubectl('-n', 'velero', 'delete', 'pod', victim, ...how, '--wait=false')
           .catch(() => '');
@@ -312,7 +312,7 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
       else execFileSync('diff', ['-r', path, target]);
     }
     await node.kopia('many', 'snapshot', 'verify', '--verify-files-percent=100');
-  }, 500_000);
+  }, 700_000);
 
   it("our agent runs Velero's data mover, and Velero's agent runs ours", async () => {
     const before = await node.volumePath('app', 'data');

@@ -190,7 +190,7 @@ describe('a raw volume', () => {
   it.each(['image', 'device'])('that ends before its size (%s) fails the backup', async (kind) => {
     if (kind === 'device' && !hasLoopDevices) return;
     const image = at(`short-${kind}.img`);
-    fs.writeFileSync(image, prng('short', 24_000_000));
+    fs.writeFileSync(image, Buffer.alloc(60_000_000, 'short'));
     await using device = kind === 'device' ? loopDevice(image) : undefined;
     const path = device?.path ?? image;
     await using repository = await openTest(repo);
@@ -206,7 +206,7 @@ describe('a raw volume', () => {
       code: 'SOURCE_UNREADABLE',
       message: expect.stringMatching(
         kind === 'image'
-          ? `^cannot read ${image}: it ended after \\d+ of 24000000 bytes$`
+          ? `^cannot read ${image}: it ended after \\d+ of 60000000 bytes$`
           : `^cannot read ${path}: EIO`,
       ) as string,
     });
@@ -215,29 +215,26 @@ describe('a raw volume', () => {
 
   it('that grew meanwhile has the size that was read', async () => {
     const image = at('grown.img');
-    fs.writeFileSync(image, prng('grown', 5_000_000));
+    // Longer than what is read ahead, so that the end is not seen before it moves.
+    fs.writeFileSync(image, Buffer.alloc(60_000_000, 'grown'));
     await using repository = await openTest(repo);
     const counters = new Proxy(newUploadCounters(), {
       set: (target, key, value: number) => {
-        if (key === 'bytesRead') fs.truncateSync(image, 12_000_000);
+        if (key === 'bytesRead') fs.truncateSync(image, 64_000_000);
         return Reflect.set(target, key, value);
       },
     });
     const { rootEntry } = await backUp(repository, image, { block: true, counters });
     const [entry] = await readDirectory(repository, rootEntry.objectId);
-    expect(entry?.size).toBe(12_000_000);
-    expect(rootEntry.summary?.size).toBe(12_000_000);
+    expect(entry?.size).toBe(64_000_000);
+    expect(rootEntry.summary?.size).toBe(64_000_000);
     await expectBlocks(repository, rootEntry, image);
   });
 
   it.skipIf(!hasLoopDevices)('is refused where nothing is behind the device', async () => {
-    const image = at('detached.img');
-    fs.writeFileSync(image, Buffer.alloc(1 << 20));
-    let path: string;
-    {
-      await using device = loopDevice(image);
-      path = device.path;
-    }
+    // Loop devices are taken from the lowest number on: nobody else comes to this one.
+    const path = at('detached');
+    execFileSync('mknod', [path, 'b', '7', '251']);
     await using repository = await openTest(repo);
     await expect(backUp(repository, path, { block: true })).rejects.toMatchObject({
       code: 'SOURCE_UNREADABLE',
