@@ -149,6 +149,12 @@ describe('longshore node-agent', () => {
       /--stall-timeout.*"soon"/,
     ],
     [
+      'a data mover that would stop too late',
+      ['server', '--node', 'node-1', '--fence-timeout', '5m'],
+      2,
+      /--fence-timeout 5m must be at least 15 s shorter than --takeover-timeout 5m/,
+    ],
+    [
       'a ConfigMap that is missing',
       ['server', '--node', 'node-1', '--node-agent-configmap', 'missing'],
       1,
