@@ -64,6 +64,7 @@ class GatedStorage {
 }
 
 const SEEDS = process.env.SOAK === '1' ? 5000 : 100;
+const SEEDS_LIMIT_MS = process.env.SOAK === '1' ? 1_200_000 : 120_000;
 const MAX_PACK_BYTES = 16 << 10;
 const BUFFER_BYTES = 32 << 10;
 const kernels = new Kernels(new Arena(1 << 20).memory, 0);
@@ -226,8 +227,8 @@ async function runSeed(seed: number, faultEvery?: number): Promise<Run> {
       else held.go();
     }
     if (number(2) === 0) await settle();
-    // That of the session that takes writes, and that of the one that is flushed.
-    expect(storage.markers()).toBeLessThanOrEqual(2);
+    // That of the session that takes writes, that of the one that is flushed, and one whose deletion is under way.
+    expect(storage.markers()).toBeLessThanOrEqual(3);
   }
   run.flush();
   await run.finish(number);
@@ -236,36 +237,44 @@ async function runSeed(seed: number, faultEvery?: number): Promise<Run> {
 }
 
 describe('appends, flushes, checkpoints and restores at once, with few buffers', () => {
-  it('each comes to its end, in any order of what they wait for, and all is stored', async () => {
-    for (let seed = 0; seed < SEEDS; seed++) {
-      const { begun, stored, world } = await runSeed(seed);
-      expect(begun.errors).toEqual([]);
-      for (const [id, data] of stored) {
-        expect(world.named.has(id), `seed ${seed}: ${id}`).toBe(true);
-        const { packBlobId, packOffset, packedLength } = world.contents.findOrThrow(id);
-        const pack = world.storage.blobs.get(blobId(packBlobId));
-        const packed = pack?.subarray(packOffset, packOffset + packedLength) ?? Buffer.alloc(0);
-        const opened = world.contents.openPacked(world.contents.findOrThrow(id), packed);
-        expect(Buffer.compare(opened, data)).toBe(0);
+  it(
+    'each comes to its end, in any order of what they wait for, and all is stored',
+    async () => {
+      for (let seed = 0; seed < SEEDS; seed++) {
+        const { begun, stored, world } = await runSeed(seed);
+        expect(begun.errors).toEqual([]);
+        for (const [id, data] of stored) {
+          expect(world.named.has(id), `seed ${seed}: ${id}`).toBe(true);
+          const { packBlobId, packOffset, packedLength } = world.contents.findOrThrow(id);
+          const pack = world.storage.blobs.get(blobId(packBlobId));
+          const packed = pack?.subarray(packOffset, packOffset + packedLength) ?? Buffer.alloc(0);
+          const opened = world.contents.openPacked(world.contents.findOrThrow(id), packed);
+          expect(Buffer.compare(opened, data)).toBe(0);
+        }
+        expect(world.storage.markers()).toBe(0);
       }
-      expect(world.storage.markers()).toBe(0);
-    }
-  });
+    },
+    SEEDS_LIMIT_MS,
+  );
 
-  it('after a failed put everything ends with its error, and no buffer is lost', async () => {
-    let failed = 0;
-    for (let seed = 0; seed < SEEDS; seed++) {
-      const { begun, world } = await runSeed(seed, 10);
-      expect(begun.errors.every((error) => error === failure)).toBe(true);
-      if (begun.errors.length === 0) continue;
-      failed++;
-      // Nothing is written any more: others might refer to what is missing.
-      await expect(world.contents.flush()).rejects.toBe(failure);
-      await expect(world.contents.checkpoint()).rejects.toBe(failure);
-      await expect(world.contents.write(prng('late', 10), { prefix: 'k' })).rejects.toBe(failure);
-    }
-    expect(failed).toBeGreaterThan(SEEDS / 4);
-  });
+  it(
+    'after a failed put everything ends with its error, and no buffer is lost',
+    async () => {
+      let failed = 0;
+      for (let seed = 0; seed < SEEDS; seed++) {
+        const { begun, world } = await runSeed(seed, 10);
+        expect(begun.errors.every((error) => error === failure)).toBe(true);
+        if (begun.errors.length === 0) continue;
+        failed++;
+        // Nothing is written any more: others might refer to what is missing.
+        await expect(world.contents.flush()).rejects.toBe(failure);
+        await expect(world.contents.checkpoint()).rejects.toBe(failure);
+        await expect(world.contents.write(prng('late', 10), { prefix: 'k' })).rejects.toBe(failure);
+      }
+      expect(failed).toBeGreaterThan(SEEDS / 4);
+    },
+    SEEDS_LIMIT_MS,
+  );
 });
 
 it('flushes in a row do not pile up while the storage is slow: the waiting ones become one', async () => {
