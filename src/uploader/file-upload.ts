@@ -283,6 +283,7 @@ export class FileUpload {
       const before = await file.stat();
       const sparse = before.blocks * 512 < before.size;
       const size = before.size;
+      if (!Number.isSafeInteger(size)) return this.fail(relative, TOO_LONG, policy);
       const partBytes = partBytesOf(policy);
       let entries: IndirectEntry[] = [];
       let start = 0;
@@ -376,6 +377,9 @@ export function entryFields(
 ): Omit<DirectoryEntry, 'size' | 'objectId'> {
   return { name, type, mode, mtimeNs, uid, gid };
 }
+
+/** Positions beyond 2^53 have no exact number. Whoever made such a file has a volume of holes. */
+export const TOO_LONG = 'it is longer than 8 PiB';
 
 const lengthOf = (entries: readonly IndirectEntry[]): number => {
   const last = entries.at(-1);

@@ -35,6 +35,7 @@ import {
   FileUpload,
   type FileUploadOptions,
   metadataCompressor,
+  TOO_LONG,
 } from './file-upload.ts';
 import { OpenDirectory, OpenFile, type OpenTree } from './open-tree.ts';
 import type { EntryFailure } from './summary.ts';
@@ -395,6 +396,7 @@ async function uploadRaw(
       throw unreadable(path, new Error('--block wants a block device or an image file'));
     }
     const expected = stat.isFile() ? stat.size : await deviceBytes(pinnedPath(file.fd));
+    if (!Number.isSafeInteger(expected)) throw unreadable(path, new Error(TOO_LONG));
     // So do those look that were taken off their storage.
     if (expected === 0 && !stat.isFile()) throw unreadable(path, new Error('the device is empty'));
     const stored = await files

@@ -111,6 +111,28 @@ describe('an ignore file in the volume', () => {
   });
 });
 
+it.skipIf(!fs.existsSync('/dev/shm'))(
+  'a file of holes that is longer than any number tells is named and left out, a volume fails',
+  async () => {
+    // Not every file system takes files of this length; the one in memory does.
+    const tree = fs.mkdtempSync('/dev/shm/longshore-long-');
+    try {
+      execFileSync('truncate', ['-s', '9P', join(tree, 'endless')]);
+      fs.writeFileSync(join(tree, 'file'), 'kept');
+      await using repository = await newRepository('endless-repo');
+      const result = await backUp(repository, tree);
+      const failed = { path: 'endless', error: 'it is longer than 8 PiB' };
+      expect(result.rootEntry.summary?.errors).toEqual([failed]);
+      expect(await pathsOf(repository, result)).toEqual(['file']);
+      await expect(backUp(repository, join(tree, 'endless'), { block: true })).rejects.toThrow(
+        /cannot read .*endless: it is longer than 8 PiB/,
+      );
+    } finally {
+      fs.rmSync(tree, { recursive: true });
+    }
+  },
+);
+
 describe('a path that should be a regular file', () => {
   it.each(['pipe', 'link', 'device', 'socket', 'directory'])(
     'is not opened as a %s',
