@@ -4,6 +4,11 @@ import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { HOUR_NS, OffsetClock, silentLogger, systemClock } from '../../src/base/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
+import {
+  decodeDeletions,
+  decodeManifests,
+  encodeManifests,
+} from '../../src/repository/manifest/manifest-content.ts';
 import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../support/repositories.ts';
 
@@ -145,4 +150,21 @@ it('an index that was written while the index was read anew is not forgotten', a
     await Promise.all([contents.refresh(), write(i)]);
     expect(written.every((id) => contents.has(id as never))).toBe(true);
   }
+});
+
+it('the deletions of a content are those among all that it holds', () => {
+  const entries = Array.from({ length: 7 }, (_, i) => ({
+    id: `abcdef0${i}`,
+    labels: i % 3 === 0 ? null : { type: 'snapshot' },
+    modified: '2026-01-02T03:04:05.678901234Z',
+    modifiedNs: 1_767_323_045_678_901_234n,
+    deleted: i % 3 === 0,
+    data: i % 3 === 0 ? null : { size: 2n ** 60n },
+  }));
+  const [content = Buffer.alloc(0)] = encodeManifests(entries);
+  const all = decodeManifests(content);
+  expect(all).toEqual(entries);
+  expect(decodeDeletions(content)).toEqual(all.filter(({ deleted }) => deleted));
+  expect(decodeDeletions(content)).toHaveLength(3);
+  expect(() => decodeDeletions(Buffer.from('{}'))).toThrow('a manifest content is damaged');
 });

@@ -13,7 +13,7 @@ import {
   type IndirectEntry,
   IndirectDecoder,
 } from '../../src/repository/object/indirect.ts';
-import { decodeManifests } from '../../src/repository/manifest/manifest-manager.ts';
+import { decodeManifests } from '../../src/repository/manifest/manifest-content.ts';
 import { decodeDirectory, parseIgnorePattern, policySchema } from '../../src/snapshot/index.ts';
 import { parseShards } from '../../src/blob/filesystem/sharding.ts';
 

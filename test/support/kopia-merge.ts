@@ -1,7 +1,7 @@
 import * as zlib from 'node:zlib';
 import { goJson } from '../../src/base/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
-import { decodeManifests } from '../../src/repository/manifest/manifest-manager.ts';
+import { decodeManifests } from '../../src/repository/manifest/manifest-content.ts';
 
 /**
  * Merges the contents of manifests as Kopia does: by the index that this client has loaded, and without a trace of those that

@@ -1,17 +1,12 @@
-import * as zlib from 'node:zlib';
-import { z } from 'zod';
 import {
   asBuffer,
   type Clock,
   CodedError,
   formatGoTime,
-  goJson,
   HOUR_NS,
   isCode,
   mapLimited,
   type Nanoseconds,
-  parseGoTime,
-  parseJsonLossless,
   type RandomBytes,
   randomHex,
   unixSeconds,
@@ -20,6 +15,13 @@ import { compressorByName } from '../../codec/index.ts';
 import type { ContentId } from '../content/content-id.ts';
 import type { ContentManager } from '../content/content-manager.ts';
 import type { IndexEntry } from '../index/entry.ts';
+import {
+  decodeDeletions,
+  decodeManifests,
+  encodeManifests,
+  keepLatest,
+  type StoredEntry,
+} from './manifest-content.ts';
 
 export type ManifestId = string & { readonly brand: 'ManifestId' };
 export type Labels = Readonly<Record<string, string>>;
@@ -32,34 +34,9 @@ export interface Manifest {
   readonly data: unknown;
 }
 
-interface StoredEntry {
-  id: string;
-  labels: Record<string, string> | null;
-  modified: string;
-  modifiedNs: Nanoseconds;
-  deleted: boolean;
-  data: unknown;
-}
-
-const entrySchema = z.object({
-  id: z.string().regex(/^[0-9a-f]{8,64}$/),
-  labels: z.record(z.string(), z.string()).nullish(),
-  modified: z.string(),
-  deleted: z.boolean().optional(),
-  data: z.unknown(),
-});
-const schema = z.object({ entries: z.array(z.unknown()).nullish() });
-
-/** A manifest content is small; a gzip that grows beyond this is an attack. Our choice. */
-const DECODED_BYTES_MAX = 512 << 20;
 const READS_MAX = 8;
 /** Kopia merges manifest contents when it finds this many (repo/manifest/manifest_manager.go). */
 const COMPACT_AT = 16;
-/**
- * JSON that one content holds, some 30,000 snapshots; more manifests are merged into several contents. Our choice: a pack
- * takes contents of 22 MiB at least (content/pack-buffers.ts), and gzip leaves three quarters of random text.
- */
-const CONTENT_CHARS_MAX = 24 << 20;
 /** Contents above it are such parts, and do not count when it is asked whether there are many. Our choice. */
 const SHORT_BYTES_MAX = 2 << 20;
 /** Merges that follow one another because each has missed a deletion. Our choice. */
@@ -72,46 +49,6 @@ const MERGES_MAX = 3;
  */
 export const DELETIONS_KEPT_NS = 7n * 24n * HOUR_NS;
 const LABEL_TYPE = 'type';
-
-/** Decodes one `m` content. Throws `BAD_MANIFEST`. */
-export function decodeManifests(content: Uint8Array): StoredEntry[] {
-  try {
-    const json = zlib.gunzipSync(content, { maxOutputLength: DECODED_BYTES_MAX });
-    const { entries } = schema.parse(parseJsonLossless(json.toString('utf8')));
-    return (entries ?? []).map((entry) => {
-      const { id, labels, modified, deleted, data } = entrySchema.parse(entry);
-      const modifiedNs = parseGoTime(modified);
-      return { id, labels: labels ?? null, modified, modifiedNs, deleted: deleted ?? false, data };
-    });
-  } catch (cause) {
-    throw new CodedError('BAD_MANIFEST', 'a manifest content is damaged', { cause });
-  }
-}
-
-/** As many contents as it takes; one at a time, since each may be long. */
-function* encodeManifests(entries: readonly StoredEntry[]): Generator<Uint8Array> {
-  let rows: string[] = [];
-  let chars = 0;
-  const encode = (): Uint8Array =>
-    zlib.gzipSync(Buffer.from(`{"entries":[${rows.join(',')}]}\n`), { level: 1 });
-  for (const { id, labels, modified, deleted, data } of entries) {
-    const row = goJson({
-      id,
-      labels: labels && new Map(Object.entries(labels)),
-      modified,
-      deleted: deleted || undefined,
-      data: data ?? null,
-    });
-    if (rows.length > 0 && chars + row.length > CONTENT_CHARS_MAX) {
-      yield encode();
-      rows = [];
-      chars = 0;
-    }
-    rows.push(row);
-    chars += row.length;
-  }
-  if (rows.length > 0) yield encode();
-}
 
 /** What a reader of the index finds. */
 interface Reading {
@@ -291,9 +228,9 @@ export class ManifestManager {
   ): Promise<StoredEntry[]> {
     const missed = new Map<string, StoredEntry>();
     await mapLimited(contents, READS_MAX, async ({ contentId }) => {
-      for (const entry of await this.#loadIfThere(contentId)) {
+      for (const entry of await this.#deletionsIfThere(contentId)) {
         const present = entries.get(entry.id);
-        if (!entry.deleted || !present || present.deleted) continue;
+        if (!present || present.deleted) continue;
         if (entry.modifiedNs > present.modifiedNs) keepLatest(missed, entry);
       }
     });
@@ -309,9 +246,9 @@ export class ManifestManager {
   }
 
   /** What was merged away may be gone for good, or damaged: it is nobody's loss. */
-  async #loadIfThere(id: ContentId): Promise<StoredEntry[]> {
+  async #deletionsIfThere(id: ContentId): Promise<StoredEntry[]> {
     try {
-      return await this.#loadContent(id);
+      return await this.#loadContent(id, decodeDeletions);
     } catch (error) {
       if (isCode(error, 'DAMAGED_BLOB', 'CONTENT_NOT_FOUND')) return [];
       throw error;
@@ -365,21 +302,16 @@ export class ManifestManager {
     return { entries, ids, seen };
   }
 
-  async #loadContent(id: ContentId): Promise<StoredEntry[]> {
+  async #loadContent(id: ContentId, decode = decodeManifests): Promise<StoredEntry[]> {
     const bytes = await this.#contents.getContent(id);
     try {
-      return decodeManifests(asBuffer(bytes));
+      return decode(asBuffer(bytes));
     } catch (cause) {
       const { packBlobId } = this.#contents.findOrThrow(id);
       const text = `blob ${packBlobId} is damaged: content ${id} is not a list of manifests`;
       throw new CodedError('DAMAGED_BLOB', text, { cause, facts: { blobId: packBlobId } });
     }
   }
-}
-
-function keepLatest(all: Map<string, StoredEntry>, entry: StoredEntry): void {
-  const present = all.get(entry.id);
-  if (!present || entry.modifiedNs > present.modifiedNs) all.set(entry.id, entry);
 }
 
 function compareAge(a: StoredEntry, b: StoredEntry): number {
