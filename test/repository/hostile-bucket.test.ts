@@ -216,7 +216,7 @@ describe('somebody who writes to the bucket without the password', () => {
       ),
       { numRuns: process.env.SOAK === '1' ? 3000 : 25, seed: 13 },
     );
-  });
+  }, 1_800_000);
 });
 
 it('a blob of a kind that is too long is refused before its bytes are read', async () => {
