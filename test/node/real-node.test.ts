@@ -168,6 +168,37 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     assertSame(before, await node.volumePath('by-velero', 'data'));
   });
 
+  it('the data of a deleted and of an expired backup is gone after maintenance', async () => {
+    await runApplication('brief', [{ name: 'data' }]);
+    const data = await node.volumePath('brief', 'data');
+    fs.writeFileSync(join(data, 'first'), randomBytes(8 << 20));
+    await backUp('deleted', 'brief', 'longshore');
+    fs.writeFileSync(join(data, 'second'), randomBytes(8 << 20));
+    await backUp('expired', 'brief', 'longshore');
+    const bytes = async (): Promise<number> => {
+      const text = await node.kopia('brief', 'blob', 'stats', '--raw', '--prefix=p');
+      return Number(/^Total: (\d+)/m.exec(text)?.[1]);
+    };
+    expect(await bytes()).toBeGreaterThan(16 << 20);
+    await node.velero('backup', 'delete', 'deleted', '--confirm');
+    const past = JSON.stringify({ status: { expiration: '2020-01-01T00:00:00Z' } });
+    const patch = ['patch', 'backup.velero.io/expired', '--type=merge', '-p', past];
+    await node.kubectl('-n', 'velero', ...patch);
+    const left = async (): Promise<string> => {
+      const names = ['backup.velero.io/deleted', 'backup.velero.io/expired'];
+      const query = ['get', ...names, '--ignore-not-found', '-o', 'name'];
+      return node.kubectl('-n', 'velero', ...query);
+    };
+    while ((await left()) !== '') await sleep(500);
+    const info = ['get', 'configmap', '-l', 'velero.io/data-upload-snapshot-info', '-o', 'name'];
+    const records = await node.kubectl('-n', 'velero', ...info);
+    expect(records).not.toMatch(/deleted-|expired-/);
+    expect(records).toMatch(/b1-/);
+    expect(await node.kopia('brief', 'snapshot', 'list', '--all', '--json')).toBe('[]\n');
+    await node.kopia('brief', 'maintenance', 'run', '--full', '--safety=none');
+    expect(await bytes()).toBeLessThan(1 << 20);
+  }, 120_000);
+
   it('neither agents nor movers ask for what they may not do', async () => {
     const logs = await node.kubectl(
       '-n',

@@ -1,5 +1,6 @@
 import { CsiSnapshotExposer, type ExposerOptions, hostedName } from '../../exposer/index.ts';
 import { DATA_UPLOADS, type DataUpload } from '../../kube/index.ts';
+import { keepDeletionRecord } from '../deletion-record.ts';
 import { volumesNoted } from '../outcome.ts';
 import { type Direction, durationProblem } from './direction.ts';
 
@@ -28,14 +29,16 @@ export function uploads(options: ExposerOptions): Direction<DataUpload> {
     isCompleting: () => false,
     lacks: ({ snapshotID, emptySnapshot }) =>
       snapshotID || emptySnapshot === true ? undefined : 'it named no snapshot when it ended',
-    complete: (upload, result) =>
-      Promise.resolve({
+    complete: async (upload, { snapshotID = '', ...result }) => {
+      await keepDeletionRecord(upload, snapshotID, options);
+      return {
         path: result.source?.byPath ?? `/${upload.metadata.uid}`,
-        snapshotID: result.snapshotID ?? '',
+        snapshotID,
         ...(result.incrementalBytes && { incrementalBytes: result.incrementalBytes }),
         ...(result.emptySnapshot === true && {
           message: 'volume was empty so no data was upload',
         }),
-      }),
+      };
+    },
   };
 }

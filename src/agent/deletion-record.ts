@@ -1,0 +1,91 @@
+import { isCode, type Logger, messageOf } from '../base/index.ts';
+import {
+  apiVersionOf,
+  CONFIG_MAPS,
+  type ConfigMap,
+  DATA_UPLOADS,
+  type DataUpload,
+  isPassing,
+  type KubeClient,
+  type NewObject,
+} from '../kube/index.ts';
+import { fieldsOf } from './movement.ts';
+
+/** Velero's labels: whose backup it was, and that this is what its deletion looks for. */
+const BACKUP_NAME = 'velero.io/backup-name';
+const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
+/** Movers of Velero's own name; its server cares for these itself (`IsBuiltInUploader`). */
+const BUILT_IN = ['', 'velero', 'velero-fs'];
+
+/**
+ * What Velero's server needs to delete the snapshot of an upload together with its backup: a ConfigMap in the form that its
+ * deletion lists. The server writes it only for movers of its own name, and the data of all others would stay for ever.
+ * Undefined where the server does it, or where nothing tells the backup.
+ */
+export function deletionRecord(
+  upload: DataUpload,
+  snapshotId: string,
+): NewObject<ConfigMap> | undefined {
+  const { name, namespace = '', labels, uid, ownerReferences } = upload.metadata;
+  const { datamover = '', sourceNamespace, sourcePVC, backupStorageLocation } = upload.spec;
+  const backup = labels?.[BACKUP_NAME];
+  if (BUILT_IN.includes(datamover) || !backup || snapshotId === '') return undefined;
+  // It outlives the DataUpload, which somebody may delete by hand, and goes with the backup.
+  const owner = ownerReferences?.find((reference) => reference.kind === 'Backup');
+  return {
+    metadata: {
+      name: `${name}-info`,
+      namespace,
+      labels: { [BACKUP_NAME]: backup, [SNAPSHOT_INFO]: 'true' },
+      ownerReferences: [
+        owner
+          ? { apiVersion: owner.apiVersion, kind: owner.kind, name: owner.name, uid: owner.uid }
+          : { apiVersion: apiVersionOf(DATA_UPLOADS), kind: DATA_UPLOADS.kind, name, uid },
+      ],
+    },
+    data: {
+      volumeNamespace: sourceNamespace,
+      backupStorageLocation,
+      snapshotID: snapshotId,
+      repositoryType: 'kopia',
+      source: `${sourceNamespace}/${sourcePVC}`,
+      uploaderType: 'kopia',
+      repoIdentifier: '',
+    },
+  };
+}
+
+/**
+ * Writes {@link deletionRecord} before the upload counts as completed, once or again after a crash. A backup is not lost
+ * because its deletion could not be prepared: a refusal is logged. Throws what passes, such as `KUBE_UNAVAILABLE`.
+ */
+export async function keepDeletionRecord(
+  upload: DataUpload,
+  snapshotId: string,
+  { client, logger }: { readonly client: KubeClient; readonly logger: Logger },
+): Promise<void> {
+  const record = deletionRecord(upload, snapshotId);
+  if (!record) return;
+  try {
+    await put(record, client);
+  } catch (error) {
+    if (isPassing(error)) throw error;
+    const text = 'the snapshot of this upload will not be deleted with its backup';
+    logger.error({ ...fieldsOf(upload), error: messageOf(error) }, text);
+  }
+}
+
+async function put(record: NewObject<ConfigMap>, client: KubeClient): Promise<void> {
+  try {
+    await client.create(CONFIG_MAPS, record);
+  } catch (error) {
+    if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+    const { name = '', namespace = '' } = record.metadata;
+    const ref = { name, namespace };
+    const present = await client.find(CONFIG_MAPS, ref);
+    if (present?.metadata.labels?.[SNAPSHOT_INFO] !== 'true') throw error;
+    if (present.data?.snapshotID === record.data?.snapshotID) return;
+    // Of an earlier mover of the same upload.
+    await client.patch(CONFIG_MAPS, ref, { data: record.data });
+  }
+}
