@@ -16,6 +16,7 @@ import { AgentMetrics } from './metrics.ts';
 import { downloads } from './directions/downloads.ts';
 import { uploads } from './directions/uploads.ts';
 import { EXPOSING_LABEL, type Movement, phaseOf, trimmed } from './movement.ts';
+import { PodVolumes } from './pod-volumes.ts';
 import { MovementReconciler, type ReconcilerSettings } from './reconciler.ts';
 import { Roster } from './roster.ts';
 import { Slots } from './slots.ts';
@@ -33,6 +34,8 @@ export interface AgentOptions extends ReconcilerSettings {
   readonly memoryLimitBytes?: number | undefined;
   /** Label selector of the node-agents' own pods. */
   readonly agentSelector: string;
+  /** This agent is in place of Velero's: file-system backups and restores are nobody else's. */
+  readonly endsPodVolumes?: boolean;
   /** Where the logs of data movers go when they have ended. */
   readonly writeLog?: (text: string) => void;
 }
@@ -122,11 +125,12 @@ export class Agent {
     });
     const exposing = (cache: MovementList): number =>
       cache.list().filter(({ metadata }) => metadata.labels?.[EXPOSING_LABEL] === 'true').length;
+    const roster = new Roster(agents, node);
     const parts: Parts = {
       clock,
       recorder,
       pods,
-      roster: new Roster(agents, node),
+      roster,
       exposingCount: () => exposing(uploadCache) + exposing(downloadCache),
     };
     const exposer = {
@@ -148,7 +152,14 @@ export class Agent {
       this.#stage = 'running';
       logger.info({ node, namespace }, 'node-agent is running');
     }
-    await Promise.all([...work, ...running.map(({ controller }) => controller.run(signal))]);
+    const others = this.#options.endsPodVolumes
+      ? [new PodVolumes({ client, logger, namespace, node, roster }).run(signal)]
+      : [];
+    await Promise.all([
+      ...work,
+      ...others,
+      ...running.map(({ controller }) => controller.run(signal)),
+    ]);
     this.#stage = 'draining';
     for (const { reconciler } of running) reconciler.stop();
     await recorder.flush();

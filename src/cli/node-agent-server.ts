@@ -51,12 +51,14 @@ export async function serve(flags: ServerFlags): Promise<void> {
   }
   const { config, expose } = await loadConfig(client, namespace, flags, logger);
   const labels = (await client.find(NODES, { name: node }))?.metadata.labels;
+  const dataMovers = dataMoversOf(flags);
   const agent = new Agent({
     client,
     logger,
     node,
     namespace,
-    dataMovers: dataMoversOf(flags),
+    dataMovers,
+    endsPodVolumes: dataMovers.has('velero'),
     agentSelector: flags.agentSelector,
     writeLog: (text) => printText(text),
     concurrency: concurrencyOf(

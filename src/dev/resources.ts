@@ -9,6 +9,8 @@ import {
   type KubeObject,
   NAMESPACES,
   NODES,
+  POD_VOLUME_BACKUPS,
+  POD_VOLUME_RESTORES,
   PODS,
   PRIORITY_CLASSES,
   PVCS,
@@ -41,6 +43,8 @@ export const DEV_RESOURCES: readonly Resource<KubeObject>[] = [
   DATA_DOWNLOADS,
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
+  POD_VOLUME_BACKUPS,
+  POD_VOLUME_RESTORES,
 ];
 
 export interface ResourcePlace {

@@ -39,6 +39,18 @@ export interface BackupRepository extends KubeObject {
   status?: BackupRepositoryStatus;
 }
 
+/** A PodVolumeBackup or a PodVolumeRestore, as far as they are alike. */
+export interface PodVolume extends KubeObject {
+  spec: { node?: string };
+  status?: {
+    phase?: string;
+    node?: string;
+    message?: string;
+    startTimestamp?: string | null;
+    completionTimestamp?: string | null;
+  };
+}
+
 /** A kind of object and where the API server has it. */
 export interface Resource<T extends KubeObject> {
   /** `''` for the core group. */
@@ -70,6 +82,18 @@ export const DATA_DOWNLOADS = resource<DataDownload>(
   'v2alpha1',
   'DataDownload',
   'datadownloads',
+);
+export const POD_VOLUME_BACKUPS = resource<PodVolume>(
+  VELERO_GROUP,
+  'v1',
+  'PodVolumeBackup',
+  'podvolumebackups',
+);
+export const POD_VOLUME_RESTORES = resource<PodVolume>(
+  VELERO_GROUP,
+  'v1',
+  'PodVolumeRestore',
+  'podvolumerestores',
 );
 export const BACKUP_REPOSITORIES = resource<BackupRepository>(
   VELERO_GROUP,
