@@ -5,6 +5,7 @@ import {
   type ConfigMap,
   DATA_UPLOADS,
   type DataUpload,
+  isBuiltInMover,
   isPassing,
   type KubeClient,
   type NewObject,
@@ -14,8 +15,6 @@ import { fieldsOf } from './movement.ts';
 /** Velero's labels: whose backup it was, and that this is what its deletion looks for. */
 const BACKUP_NAME = 'velero.io/backup-name';
 const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
-/** Movers of Velero's own name; its server cares for these itself (`IsBuiltInUploader`). */
-const BUILT_IN = ['', 'velero', 'velero-fs'];
 
 /**
  * What Velero's server needs to delete the snapshot of an upload together with its backup: a ConfigMap in the form that its
@@ -27,9 +26,9 @@ export function deletionRecord(
   snapshotId: string,
 ): NewObject<ConfigMap> | undefined {
   const { name, namespace = '', labels, uid, ownerReferences } = upload.metadata;
-  const { datamover = '', sourceNamespace, sourcePVC, backupStorageLocation } = upload.spec;
+  const { datamover, sourceNamespace, sourcePVC, backupStorageLocation } = upload.spec;
   const backup = labels?.[BACKUP_NAME];
-  if (BUILT_IN.includes(datamover) || !backup || snapshotId === '') return undefined;
+  if (isBuiltInMover(datamover) || !backup || snapshotId === '') return undefined;
   // It outlives the DataUpload, which somebody may delete by hand, and goes with the backup.
   const owner = ownerReferences?.find((reference) => reference.kind === 'Backup');
   return {

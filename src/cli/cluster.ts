@@ -1,5 +1,5 @@
 import { environment } from '../config/index.ts';
-import { connectToCluster, type KubeClient } from '../kube/index.ts';
+import { BUILT_IN_MOVERS, connectToCluster, type KubeClient } from '../kube/index.ts';
 import type { ClusterFlags } from './node-agent.ts';
 import { VERSION } from './version.ts';
 
@@ -12,9 +12,9 @@ export function clusterOf(flags: ClusterFlags): { client: KubeClient; namespace:
   return { client, namespace: namespace ?? environment.veleroNamespace };
 }
 
-/** Values of `spec.datamover` that are served: the built-in one is the empty one too, and `velero-fs` from 1.19 on. */
+/** Values of `spec.datamover` that are served. */
 export function dataMoversOf({ dataMovers }: ClusterFlags): Set<string> {
   const names = new Set(dataMovers.split(',').map((name) => name.trim()));
-  if (names.has('velero')) for (const name of ['', 'velero-fs']) names.add(name);
+  if (names.has('velero')) for (const name of BUILT_IN_MOVERS) names.add(name);
   return names;
 }

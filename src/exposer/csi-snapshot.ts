@@ -1,7 +1,10 @@
-import { CodedError } from '../base/index.ts';
+import { CodedError, isCode } from '../base/index.ts';
 import {
+  DAEMON_SETS,
   DATA_UPLOADS,
   type DataUpload,
+  isBuiltInMover,
+  isPassing,
   type NewObject,
   type NodeSelectorTerm,
   type PersistentVolume,
@@ -15,13 +18,15 @@ import {
 import { affinityFor, hostingAffinity } from './affinity.ts';
 import { diagnose } from './diagnosis.ts';
 import { hostingPod, loadTemplate, ownerReference } from './hosting-pod.ts';
-import { assertLinuxVolume } from './node-os.ts';
+import { assertLinuxVolume, WindowsNodes } from './node-os.ts';
 import { assertMadeFor, makeFor } from './ownership.ts';
 import type { BackupPvcConfig, ExposeContext, ExposerOptions } from './settings.ts';
 import { SnapshotHandover } from './snapshot-handover.ts';
 import { isBlockClaim, step } from './steps.ts';
 import { deletePod, removePodAndVolumes, settleAll, volumesOf, waitBound } from './volumes.ts';
 
+/** Velero's node-agent of Windows nodes (pkg/nodeagent/node_agent.go). */
+const WINDOWS_AGENT = 'node-agent-windows';
 /** VMware's fast provisioning works only where the source volume is not attached. */
 const VSPHERE_FAST = 'csi.vsphere.volume/fast-provisioning';
 
@@ -33,10 +38,36 @@ const VSPHERE_FAST = 'csi.vsphere.volume/fast-provisioning';
 export class CsiSnapshotExposer {
   readonly #options: ExposerOptions;
   readonly #handover: SnapshotHandover;
+  readonly #windows: WindowsNodes;
 
   constructor(options: ExposerOptions) {
     this.#options = options;
     this.#handover = new SnapshotHandover(options);
+    this.#windows = new WindowsNodes(options.client, options.clock);
+  }
+
+  /**
+   * Who takes it in our place, in words; undefined where nobody does. On clusters with Windows nodes Velero's agent runs there
+   * beside us, and what we claimed and refused it could have backed up.
+   */
+  async waitsFor(upload: DataUpload): Promise<string | undefined> {
+    if (!isBuiltInMover(upload.spec.datamover)) return undefined;
+    if (!(await this.#windows.arePresent())) return undefined;
+    if (!(await this.#isOfWindows(upload))) return undefined;
+    const { client, namespace } = this.#options;
+    const isServed = await client.find(DAEMON_SETS, { namespace, name: WINDOWS_AGENT });
+    return isServed && `the DaemonSet ${WINDOWS_AGENT}, for volumes of Windows nodes`;
+  }
+
+  /** Anything else that is wrong is told once it is claimed. */
+  async #isOfWindows(upload: DataUpload): Promise<boolean> {
+    try {
+      await this.#source(upload);
+      return false;
+    } catch (error) {
+      if (isPassing(error)) throw error;
+      return isCode(error, 'WINDOWS_UNSUPPORTED');
+    }
   }
 
   /** Returns once the pod is made. Throws errors whose message says what failed and on what. */

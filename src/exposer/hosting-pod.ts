@@ -4,6 +4,7 @@ import {
   type Container,
   DAEMON_SETS,
   type EnvVar,
+  isBuiltInMover,
   type KubeClient,
   type KubeObject,
   type NewObject,
@@ -102,8 +103,6 @@ export function hostedName(pod: Pod, direction: 'backup' | 'restore'): string | 
   return labels[`velero.io/${label}`] ?? labels[`longshore.io/${label}`];
 }
 
-const isVeleros = (dataMover = ''): boolean => ['', 'velero', 'velero-fs'].includes(dataMover);
-
 /**
  * Root reads what no other user may, and gives files back to their owners; nothing else of root's powers is needed:
  * backups read whatever the mode (DAC_READ_SEARCH); restores write into directories of others (DAC_OVERRIDE), give
@@ -157,7 +156,7 @@ export function hostingPod(
       ownerReferences: [ownerReference(request.resource, owner)],
       labels: {
         ...(config.podLabels ?? inherited(template.labels, INHERITED_LABEL)),
-        [`${isVeleros(request.dataMover) ? 'velero.io' : 'longshore.io'}/${label}`]: name,
+        [`${isBuiltInMover(request.dataMover) ? 'velero.io' : 'longshore.io'}/${label}`]: name,
         [POD_GROUP]: group,
       },
       annotations: {

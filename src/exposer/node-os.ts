@@ -1,4 +1,4 @@
-import { CodedError } from '../base/index.ts';
+import { type Clock, CodedError, MINUTE_NS, type Nanoseconds } from '../base/index.ts';
 import {
   type KubeClient,
   NODES,
@@ -45,4 +45,31 @@ async function isNtfs(client: KubeClient, { spec }: PersistentVolumeClaim): Prom
   if (name === '') return false;
   const found = await client.find(STORAGE_CLASSES, { name });
   return found?.parameters?.['csi.storage.k8s.io/fstype']?.toLowerCase() === 'ntfs';
+}
+
+/** Nodes do not change their system; new ones may come. Our choice. */
+const KNOWN_FOR_NS = 5n * MINUTE_NS;
+
+/** Whether the cluster has Windows nodes at all: asked for once in minutes, whatever the number of uploads. */
+export class WindowsNodes {
+  readonly #client: KubeClient;
+  readonly #clock: Clock;
+  #known: { readonly arePresent: Promise<boolean>; readonly atNs: Nanoseconds } | undefined;
+
+  constructor(client: KubeClient, clock: Clock) {
+    this.#client = client;
+    this.#clock = clock;
+  }
+
+  arePresent(): Promise<boolean> {
+    const now = this.#clock.nowNs();
+    const ageNs = this.#known && now - this.#known.atNs;
+    if (!this.#known || ageNs === undefined || ageNs < 0n || ageNs > KNOWN_FOR_NS) {
+      const labelSelector = `${OS_LABEL}=windows`;
+      const nodes = this.#client.list(NODES, { labelSelector });
+      this.#known = { arePresent: nodes.then(({ length }) => length > 0), atNs: now };
+      this.#known.arePresent.catch(() => (this.#known = undefined));
+    }
+    return this.#known.arePresent;
+  }
 }

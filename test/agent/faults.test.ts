@@ -9,10 +9,12 @@ import { DEV_PASSWORD, type RunningAgent } from '../../src/cli/dev-environment.t
 import {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
+  DAEMON_SETS,
   DATA_DOWNLOADS,
   DATA_UPLOADS,
   type DataUpload,
   type KubeObject,
+  NODES,
   PODS,
   PVCS,
   PVS,
@@ -325,19 +327,50 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
       await assertFailed(/error to create backup pod: .*there is no DaemonSet velero\/no-such/);
     });
 
-    it('a source PVC of Windows is refused', async () => {
-      await newUpload();
+    const ofWindows = async (datamover: string): Promise<void> => {
+      await newUpload(1000, { datamover });
       await cluster.client.patch(
         PVCS,
         { namespace: 'app', name },
         { metadata: { annotations: { 'volume.kubernetes.io/selected-node': 'win-1' } } },
       );
+      if (await cluster.client.find(NODES, { name: 'win-1' })) return;
       await cluster.client.raw({
         method: 'POST',
         path: '/api/v1/nodes',
         body: { metadata: { name: 'win-1', labels: { 'kubernetes.io/os': 'windows' } } },
       });
+    };
+
+    it('a source PVC of Windows is refused', async () => {
+      await ofWindows('velero');
       startAgent();
+      await assertFailed(/Windows volumes are not supported/);
+    });
+
+    it("a source PVC of Windows is left to Velero's agent of Windows nodes, where there is one", async () => {
+      const ref = { namespace: NAMESPACE, name: 'node-agent-windows' };
+      const { spec } = await cluster.client.get(DAEMON_SETS, {
+        namespace: NAMESPACE,
+        name: 'node-agent',
+      });
+      await cluster.client.create(DAEMON_SETS, { metadata: ref, spec });
+      try {
+        await ofWindows('');
+        startAgent();
+        await sleep(4000);
+        const { status } = await cluster.client.get(DATA_UPLOADS, { namespace: NAMESPACE, name });
+        expect(status?.phase ?? 'New').toBe('New');
+        await cluster.client.delete(DAEMON_SETS, ref);
+        await assertFailed(/Windows volumes are not supported/);
+      } finally {
+        await cluster.client.delete(DAEMON_SETS, ref);
+      }
+    });
+
+    it('one that asks for a data mover of ours is told so: nobody else serves it', async () => {
+      await ofWindows('longshore');
+      startAgent({ dataMovers: new Set(['longshore']) });
       await assertFailed(/Windows volumes are not supported/);
     });
   });

@@ -12,7 +12,7 @@ export function uploads(options: ExposerOptions): Direction<DataUpload> {
     resource: DATA_UPLOADS,
     noun: 'data upload',
     hostedName: (pod) => hostedName(pod, 'backup'),
-    waitsFor: () => Promise.resolve(undefined),
+    waitsFor: (upload) => exposer.waitsFor(upload),
     problemOf: ({ spec }) => {
       if (spec.snapshotType !== 'CSI') {
         return `not exist type of exposer: "${spec.snapshotType}" type of snapshot exposer is not exist; CSI is`;

@@ -39,6 +39,10 @@ export interface BackupRepository extends KubeObject {
   status?: BackupRepositoryStatus;
 }
 
+/** What `spec.datamover` says where Velero's own data mover is meant; the last one from 1.19 on. */
+export const BUILT_IN_MOVERS: readonly string[] = ['', 'velero', 'velero-fs'];
+export const isBuiltInMover = (dataMover = ''): boolean => BUILT_IN_MOVERS.includes(dataMover);
+
 /** A PodVolumeBackup or a PodVolumeRestore, as far as they are alike. */
 export interface PodVolume extends KubeObject {
   spec: { node?: string };
