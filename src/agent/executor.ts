@@ -15,7 +15,7 @@ import { contextOf, type Exposures } from './exposures.ts';
 import type { AgentMetrics } from './metrics.ts';
 import { EXPOSING_LABEL, fieldsOf, millisecondsSince, type Movement, phaseOf } from './movement.ts';
 import { type MovementWriter, removeLabel } from './movement-writer.ts';
-import { nameMover } from './named-mover.ts';
+import { fenceMsOf, nameMover } from './named-mover.ts';
 import { type Action, isRunning, LOOK_MS } from './phases/action.ts';
 import type { Restarts } from './restarts.ts';
 import type { Slots } from './slots.ts';
@@ -204,7 +204,7 @@ export class Executor<M extends Movement> {
         startTimestamp: rfc3339Seconds(clock.nowNs()),
         ...(direction.name === 'upload' && { nodeOS: os }),
       };
-      nameMover(copy, { pod: pod.metadata.uid, node }, clock);
+      nameMover(copy, { pod: pod.metadata.uid, node, fenceMs: fenceMsOf(pod) }, clock);
       removeLabel(copy);
     });
     if (!started) {
@@ -269,7 +269,8 @@ export class Executor<M extends Movement> {
     const { writer, clock, node } = this.#options;
     if (!(await this.#isThere(pod))) return later(LOOK_MS);
     const named = await writer.exclusive(movement, (copy) => {
-      nameMover(copy, { pod: pod.metadata.uid, node: pod.spec.nodeName ?? node }, clock);
+      const at = pod.spec.nodeName ?? node;
+      nameMover(copy, { pod: pod.metadata.uid, node: at, fenceMs: fenceMsOf(pod) }, clock);
     });
     return this.#written(named);
   }

@@ -3,6 +3,7 @@
  * pods run.
  */
 export { Agent, type AgentOptions } from './agent.ts';
+export { FENCE_VARIABLE } from './named-mover.ts';
 export { FENCE_MARGIN_MS } from './reconciler.ts';
 export { type DataMoverOptions, runDataMover } from './data-mover.ts';
 export {

@@ -1,5 +1,6 @@
 import { z } from 'zod';
-import { type Clock, rfc3339Seconds } from '../base/index.ts';
+import { type Clock, parseDuration, rfc3339Seconds } from '../base/index.ts';
+import type { Pod } from '../kube/index.ts';
 import type { Movement } from './movement.ts';
 
 /** The one data mover that may write, on the CR: agents name it, and every mover reads whether it is the one. */
@@ -16,6 +17,8 @@ const moverSchema = z.object({
   node: z.string(),
   /** When it was named, by the API server's clock. */
   namedAt: z.string().refine((time) => !Number.isNaN(Date.parse(time))),
+  /** What it was started with: it stops by itself when it could not ask for so long. Not there for movers of Velero. */
+  fenceMs: z.number().int().min(1).optional(),
 });
 export type NamedMover = z.infer<typeof moverSchema>;
 
@@ -30,10 +33,22 @@ export function moverOf({ metadata }: Movement): NamedMover | undefined {
   }
 }
 
+/** What hosting pods get the agent's `--fence-timeout` by. */
+export const FENCE_VARIABLE = 'LONGSHORE_FENCE_TIMEOUT';
+
+/** How long its process may go on where it is cut off; undefined where nothing told it. */
+export function fenceMsOf({ spec }: Pod): number | undefined {
+  for (const { env } of spec.containers) {
+    const ns = parseDuration(env?.find(({ name }) => name === FENCE_VARIABLE)?.value ?? '');
+    if (ns !== undefined && ns > 0n) return Number(ns / 1_000_000n);
+  }
+  return undefined;
+}
+
 /** From when this is written on, no other mover may write. */
 export function nameMover(
   movement: Movement,
-  { pod, node }: Pick<NamedMover, 'pod' | 'node'>,
+  { pod, node, fenceMs }: Pick<NamedMover, 'pod' | 'node' | 'fenceMs'>,
   clock: Clock,
 ): void {
   const before = moverOf(movement);
@@ -43,6 +58,7 @@ export function nameMover(
     lastPod: pod === '' ? (before?.pod ?? '') : pod,
     node,
     namedAt: rfc3339Seconds(clock.nowNs()),
+    ...(fenceMs !== undefined && { fenceMs }),
   };
   const { annotations } = movement.metadata;
   movement.metadata.annotations = { ...annotations, [MOVER]: JSON.stringify(mover) };
@@ -52,5 +68,5 @@ export function nameMover(
 export function revokeMover(movement: Movement, clock: Clock): void {
   const mover = moverOf(movement);
   if (!mover || mover.pod === '') return;
-  nameMover(movement, { pod: '', node: mover.node }, clock);
+  nameMover(movement, { pod: '', node: mover.node, fenceMs: mover.fenceMs }, clock);
 }

@@ -286,7 +286,7 @@ export class MovementReconciler<M extends Movement> {
     if (record.unnamed?.generation !== generation) {
       record.unnamed = { generation, sinceMs: performance.now() };
     }
-    const { fenceMs } = this.#options.settings;
+    const { fenceMs = this.#options.settings.fenceMs } = mover;
     return fenceMs + FENCE_MARGIN_MS - (performance.now() - record.unnamed.sinceMs);
   }
 

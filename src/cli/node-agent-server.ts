@@ -6,6 +6,7 @@ import {
   parseNodeAgentConfig,
   podResourcesOf,
   FENCE_MARGIN_MS,
+  FENCE_VARIABLE,
 } from '../agent/index.ts';
 import { CodedError, isCode, type Logger } from '../base/index.ts';
 import { cgroupMemoryBytes, environment } from '../config/index.ts';
@@ -79,7 +80,7 @@ export async function serve(flags: ServerFlags): Promise<void> {
       moverEnvironment: {
         LONGSHORE_STALL_TIMEOUT: flags.stallTimeout,
         LONGSHORE_PROGRESS_INTERVAL: flags.progressInterval,
-        LONGSHORE_FENCE_TIMEOUT: flags.fenceTimeout,
+        [FENCE_VARIABLE]: flags.fenceTimeout,
       },
       config: expose,
     },

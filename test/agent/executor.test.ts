@@ -15,7 +15,7 @@ const download = (annotations: Record<string, string> = {}, node = 'other'): Dat
 const pod = (uid: string, phase = 'Running', deletionTimestamp?: string): Pod =>
   ({
     metadata: { name: 'down', namespace: 'velero', uid, deletionTimestamp },
-    spec: { nodeName: 'me' },
+    spec: { containers: [], nodeName: 'me' },
     status: { phase },
   }) as never;
 

@@ -1,13 +1,14 @@
 import { afterEach, expect, it, vi } from 'vitest';
 import { MovementReconciler } from '../../src/agent/reconciler.ts';
+import { fenceMsOf, moverOf, nameMover, revokeMover } from '../../src/agent/named-mover.ts';
 import { Slots } from '../../src/agent/slots.ts';
 import { systemClock } from '../../src/base/index.ts';
-import { type DataDownload, NODES } from '../../src/kube/index.ts';
+import { type DataDownload, NODES, type Pod } from '../../src/kube/index.ts';
 
 const FENCE_MS = 60_000;
 
 /** A restore whose pod is gone, and its death counted; `restarting`: the pod that was seen to have died. */
-const download = (restarting: string, generation = 2): DataDownload =>
+const download = (restarting: string, generation = 2, fenceMs?: number): DataDownload =>
   ({
     metadata: {
       ...{ name: 'down', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
@@ -17,6 +18,7 @@ const download = (restarting: string, generation = 2): DataDownload =>
           ...{ generation, pod: '', lastPod: 'p-1', node: 'n' },
           // The API server's clock was set since, by hours.
           namedAt: '2020-01-01T00:00:00Z',
+          fenceMs,
         }),
       },
     },
@@ -93,4 +95,31 @@ it('waits for none whose pod was seen to have ended, also by an agent before', a
     () => starts++,
   ).reconcile('velero/down', signal);
   expect(starts).toBe(1);
+});
+
+it('waits as long as that mover was told, whatever this agent tells its own', async () => {
+  const now = vi.spyOn(performance, 'now').mockReturnValue(1000);
+  let starts = 0;
+  const reconciler = reconcilerOf(
+    () => download('gone', 2, 10 * FENCE_MS),
+    () => starts++,
+  );
+  await reconciler.reconcile('velero/down', signal);
+  now.mockReturnValue(1000 + 10 * FENCE_MS + 14_999);
+  await reconciler.reconcile('velero/down', signal);
+  expect(starts).toBe(0);
+  now.mockReturnValue(1000 + 10 * FENCE_MS + 15_000);
+  await reconciler.reconcile('velero/down', signal);
+  expect(starts).toBe(1);
+});
+
+it("a mover's name goes with the time that its pod was told, and so does its end", () => {
+  const movement = download('gone');
+  const env = [{ name: 'LONGSHORE_FENCE_TIMEOUT', value: '7m30s' }];
+  const pod = { spec: { containers: [{ name: 'mover', env }] } } as unknown as Pod;
+  expect(fenceMsOf(pod)).toBe(450_000);
+  expect(fenceMsOf({ spec: { containers: [{ name: 'velero' }] } } as never)).toBeUndefined();
+  nameMover(movement, { pod: 'p-3', node: 'n', fenceMs: fenceMsOf(pod) }, systemClock);
+  revokeMover(movement, systemClock);
+  expect(moverOf(movement)).toMatchObject({ pod: '', lastPod: 'p-3', fenceMs: 450_000 });
 });

@@ -262,7 +262,7 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     assertSame(source, await node.volumePath('killed-back', 'data'));
   }, 200_000);
 
-  it('20 volumes go and come back while agents, data movers, kubelet and containerd are killed', async () => {
+  it('20 volumes go and come back while agents, movers, kubelet, containerd are killed, and movers cut off', async () => {
     const claims = Array.from({ length: 20 }, (_, i) => ({
       name: `v${i}`,
       block: i % 5 === 4,
@@ -297,12 +297,25 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     }
     let isOver = false;
     let kills = 0;
+    const cutOff = { backup: 0, restore: 0 };
     let seed = 7;
     const random = (below: number): number =>
       (seed = (seed * 1_103_515_245 + 12_345) % 2 ** 31) % below;
     const killer = (async () => {
       while (!isOver) {
         await sleep(2500 + random(3500));
+        if (random(3) === 0) {
+          const movers = processesOf(/data-mover (backup|restore) /);
+          const mover = movers[random(movers.length)];
+          if (!mover) continue;
+          // It may have ended meanwhile.
+          const isCut = await node.cutOff(mover.pid).then(
+            () => true,
+            () => false,
+          );
+          if (isCut) cutOff[mover.command.includes('mover backup') ? 'backup' : 'restore']++;
+          continue;
+        }
         const selector =
           random(3) === 0 ? 'role=longshore-node-agent' : 'velero.io/exposer-pod-group';
         const pods = (
@@ -338,6 +351,8 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
       await killer;
     }
     expect(kills).toBeGreaterThan(9);
+    expect(cutOff.backup).toBeGreaterThan(0);
+    expect(cutOff.restore).toBeGreaterThan(0);
     for (const [name, path] of sources) {
       const target = await node.volumePath('many-back', name);
       if (fs.statSync(path).isFile()) execFileSync('cmp', [path, target]);

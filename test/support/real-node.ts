@@ -89,6 +89,12 @@ export class RealNode implements AsyncDisposable {
     await run(SCRIPT, ['up', this.directory], { env: this.#env });
   }
 
+  /** From now on nothing that the pod of this process sends reaches the API server; storage and kubelet are as before. */
+  async cutOff(pid: number): Promise<void> {
+    const rule = ['iptables', '-A', 'OUTPUT', '-p', 'tcp', '--dport', '443', '-j', 'DROP'];
+    await run('nsenter', ['--target', String(pid), '--net', ...rule], { env: this.#env });
+  }
+
   async kubectl(...parameters: string[]): Promise<string> {
     const options = { env: this.#env, maxBuffer: BUFFER_BYTES };
     return (await run('kubectl', parameters, options)).stdout;
