@@ -6,15 +6,18 @@ const MINUTE_NS = 60_000_000_000;
 const HOUR_NS = 60 * MINUTE_NS;
 const MIB = 1 << 20;
 
+/** An int64 of Go's: durations from 104 days on come as bigint. Only used, never written back. */
+const long = z.union([z.number().min(0), z.bigint().min(0n).transform(Number)]);
+
 /** Durations are nanoseconds; names and defaults are Kopia's (internal/epoch/epoch_manager.go). */
 const epochSchema = z.looseObject({
   Enabled: z.boolean().optional().default(false),
-  EpochRefreshFrequency: z.number().min(0).optional().default(0),
+  EpochRefreshFrequency: long.optional().default(0),
   FullCheckpointFrequency: z.int().min(0).optional().default(0),
-  CleanupSafetyMargin: z.number().min(0).optional().default(0),
-  MinEpochDuration: z.number().min(0).optional().default(0),
+  CleanupSafetyMargin: long.optional().default(0),
+  MinEpochDuration: long.optional().default(0),
   EpochAdvanceOnCountThreshold: z.int().min(0).optional().default(0),
-  EpochAdvanceOnTotalSizeBytesThreshold: z.number().min(0).optional().default(0),
+  EpochAdvanceOnTotalSizeBytesThreshold: long.optional().default(0),
   DeleteParallelism: z.int().min(0).optional().default(0),
 });
 export type EpochParameters = z.infer<typeof epochSchema>;
@@ -35,9 +38,9 @@ const base64 = z.base64().transform((text) => new Uint8Array(Buffer.from(text, '
 const upgradeLockSchema = z.looseObject({
   ownerID: z.string().optional().default(''),
   creationTime: z.string(),
-  advanceNoticeDuration: z.number().optional().default(0),
-  ioDrainTimeout: z.number().optional().default(0),
-  maxPermittedClockDrift: z.number().optional().default(0),
+  advanceNoticeDuration: long.optional().default(0),
+  ioDrainTimeout: long.optional().default(0),
+  maxPermittedClockDrift: long.optional().default(0),
 });
 
 const requiredFeatureSchema = z.looseObject({

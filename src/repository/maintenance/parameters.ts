@@ -3,9 +3,12 @@ import { CodedError } from '../../base/index.ts';
 import type { Manifest, ManifestId } from '../manifest/manifest-manager.ts';
 import { type Client, clientName, type Repository } from '../repository.ts';
 
+/** An int64 of Go's: durations from 104 days on are bigint, so that they are written back digit by digit. */
+const long = z.union([z.number(), z.bigint()]);
+
 const cycle = z.looseObject({
   enabled: z.boolean().optional().default(false),
-  interval: z.number().optional().default(0),
+  interval: long.optional().default(0),
 });
 
 /** The manifest of type `maintenance`: who runs it and how often. Durations are nanoseconds. */
@@ -15,9 +18,9 @@ const schema = z.looseObject({
   full: cycle.prefault({}),
   logRetention: z
     .looseObject({
-      maxTotalSize: z.number().optional().default(0),
+      maxTotalSize: long.optional().default(0),
       maxCount: z.number().optional().default(0),
-      maxAge: z.number().optional().default(0),
+      maxAge: long.optional().default(0),
     })
     .prefault({}),
   extendObjectLocks: z.boolean().optional().default(false),

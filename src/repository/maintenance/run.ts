@@ -143,7 +143,7 @@ function chooseMode(
 ): 'none' | 'quick' | 'full' {
   if (asked !== 'auto') return asked;
   // Further away than an interval: booked while the clock was ahead.
-  const isDue = (nextNs: Nanoseconds, interval: number): boolean =>
+  const isDue = (nextNs: Nanoseconds, interval: number | bigint): boolean =>
     nowNs >= nextNs || nextNs > nowNs + BigInt(interval) + CLOCK_SKEW_NS_MAX;
   if (full.enabled && isDue(schedule.nextFullNs, full.interval)) return 'full';
   return quick.enabled && isDue(schedule.nextQuickNs, quick.interval) ? 'quick' : 'none';
