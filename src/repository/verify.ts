@@ -1,4 +1,4 @@
-import { mapLimited, messageOf } from '../base/index.ts';
+import { isCode, mapLimited, messageOf } from '../base/index.ts';
 import { blobId } from '../blob/index.ts';
 import { hashOf } from './content/content-id.ts';
 import type { IndexEntry } from './index/entry.ts';
@@ -9,6 +9,11 @@ export interface Problem {
   readonly code: 'MISSING_PACK' | 'SHORT_PACK' | 'DAMAGED_CONTENT';
   readonly blobId: string;
   readonly contentId: string;
+  readonly message: string;
+}
+
+export interface PackProblem {
+  readonly code: 'MISSING_PACK' | 'SHORT_PACK';
   readonly message: string;
 }
 
@@ -54,11 +59,32 @@ export async function listPackLengths({ storage }: Repository): Promise<Map<stri
   return lengths;
 }
 
-/** Why the pack of a content cannot hold it, by the packs' lengths; undefined when it can. */
-export function packProblem(
+/** Why no pack holds a content, by the packs' lengths; undefined when one does. What has moved since they were listed is found. */
+export async function packProblem(
+  { contents, storage }: Repository,
+  entry: IndexEntry,
+  lengths: Map<string, number>,
+): Promise<PackProblem | undefined> {
+  const problem = problemOf(entry, lengths);
+  if (problem?.code !== 'MISSING_PACK') return problem;
+  const moved = await contents.findMoved(entry);
+  if (!moved) return problem;
+  const id = blobId(moved.packBlobId);
+  if (!lengths.has(id)) {
+    const metadata = await storage.getMetadata(id).catch(asMissing);
+    if (metadata) lengths.set(id, metadata.lengthBytes);
+  }
+  return problemOf(moved, lengths);
+}
+
+function asMissing(error: unknown): undefined {
+  if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
+}
+
+function problemOf(
   { contentId, packBlobId, packOffset, packedLength }: IndexEntry,
   lengths: ReadonlyMap<string, number>,
-): { code: 'MISSING_PACK' | 'SHORT_PACK'; message: string } | undefined {
+): PackProblem | undefined {
   const lengthBytes = lengths.get(packBlobId);
   const what = `blob ${packBlobId} is damaged: content ${contentId}`;
   if (lengthBytes === undefined) {
@@ -93,7 +119,7 @@ async function verifyPack(
   repository: Repository,
   packBlobId: string,
   entries: IndexEntry[],
-  lengths: ReadonlyMap<string, number>,
+  lengths: Map<string, number>,
   options: VerifyOptions,
 ): Promise<void> {
   const { counters, onProblem } = options;
@@ -104,7 +130,7 @@ async function verifyPack(
     const report = (code: Problem['code'], message: string): void => {
       onProblem({ code, blobId: packBlobId, contentId: entry.contentId, message });
     };
-    const problem = packProblem(entry, lengths);
+    const problem = await packProblem(repository, entry, lengths);
     if (problem) {
       report(problem.code, problem.message);
     } else if (options.readAll) {
@@ -119,15 +145,21 @@ async function verifyContent(
   entry: IndexEntry,
   counters: VerifyCounters,
 ): Promise<string | undefined> {
-  const { packBlobId, packOffset: offset, packedLength: lengthBytes, contentId } = entry;
-  const read = async (fresh: boolean): Promise<Uint8Array> => {
+  const { contentId } = entry;
+  let { packBlobId } = entry;
+  const read = async (from: IndexEntry, fresh: boolean): Promise<Uint8Array> => {
+    const { packOffset: offset, packedLength: lengthBytes } = from;
+    packBlobId = from.packBlobId;
     const packed = await storage.getBlob(blobId(packBlobId), { offset, lengthBytes, fresh });
     counters.bytesRead += lengthBytes;
-    return contents.openPacked(entry, packed);
+    return contents.openPacked(from, packed);
   };
   try {
-    // What changed on its way is not damaged.
-    const plaintext = await read(false).catch(() => read(true));
+    // What changed on its way is not damaged, nor what was moved since it was looked up.
+    const plaintext = await read(entry, false).catch(async (error: unknown) => {
+      const moved = isCode(error, 'BLOB_NOT_FOUND') ? await contents.findMoved(entry) : undefined;
+      return read(moved ?? entry, true);
+    });
     const hash = codec.hasher.hash([plaintext]);
     if (Buffer.compare(hash, hashOf(contentId)) === 0) return undefined;
     return `blob ${packBlobId} is damaged: content ${contentId}: its bytes hash to another id`;

@@ -88,11 +88,12 @@ function report(
 }
 
 async function verifyObject(
-  { contents }: Repository,
+  repository: Repository,
   { objectId, type, size }: DirectoryEntry,
-  { readAll, packs }: { readAll: boolean; packs: ReadonlyMap<string, number> | undefined },
+  { readAll, packs }: { readAll: boolean; packs: Map<string, number> | undefined },
   result: SnapshotVerifyResult,
 ): Promise<void> {
+  const { contents } = repository;
   const pieces = await listPieces(contents, objectId);
   const length = lengthOf(pieces);
   if (type === 'f' && length !== size) {
@@ -104,7 +105,7 @@ async function verifyObject(
       continue;
     }
     const entry = contents.findOrThrow(piece.contentId);
-    const problem = packs && packProblem(entry, packs);
+    const problem = packs && (await packProblem(repository, entry, packs));
     if (problem) throw new Error(problem.message);
   }
 }

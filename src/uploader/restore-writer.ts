@@ -58,11 +58,15 @@ export class RestoreWriter {
   /** Resolves when the bytes are in the file; `flush` hurries it. */
   add(write: ContentWrite): Promise<void> {
     return new Promise((resolve, reject) => {
-      this.#window.push({ write, resolve, reject });
-      this.#windowBytes += write.entry.packedLength;
-      if (this.#window.length >= WINDOW_WRITES || this.#windowBytes >= WINDOW_BYTES) this.flush();
-      else this.#timer ??= setTimeout(() => this.flush(), WINDOW_MS_MAX);
+      this.#plan({ write, resolve, reject });
     });
+  }
+
+  #plan(item: Waiting): void {
+    this.#window.push(item);
+    this.#windowBytes += item.write.entry.packedLength;
+    if (this.#window.length >= WINDOW_WRITES || this.#windowBytes >= WINDOW_BYTES) this.flush();
+    else this.#timer ??= setTimeout(() => this.flush(), WINDOW_MS_MAX);
   }
 
   flush(): void {
@@ -97,7 +101,6 @@ export class RestoreWriter {
   }
 
   async #load({ packBlobId, start, end, items }: Range, buffer: Uint8Array): Promise<Waiting[]> {
-    const first = (items[0] as Waiting).write.entry;
     try {
       await this.#repository.storage.getBlob(blobId(packBlobId), {
         offset: start,
@@ -106,15 +109,37 @@ export class RestoreWriter {
         signal: this.#signal,
       });
     } catch (error) {
+      const first = (items[0] as Waiting).write.entry;
       // A range may fail for one of its contents only; asked one by one they say which.
       if (items.length > 1 && isCode(error, 'INVALID_RANGE')) {
         return this.#loadOneByOne(items, start, buffer);
       }
-      if (!isCode(error, 'BLOB_NOT_FOUND', 'INVALID_RANGE')) throw error;
-      await this.#repository.contents.getPacked(first);
+      if (isCode(error, 'BLOB_NOT_FOUND')) {
+        await this.#follow(items, error);
+        return [];
+      }
+      if (isCode(error, 'INVALID_RANGE')) await this.#repository.contents.getPacked(first);
       throw error;
     }
     return items;
+  }
+
+  /** What maintenance has moved to other packs since it was looked up is planned anew; the rest is lost. */
+  async #follow(items: readonly Waiting[], missing: unknown): Promise<void> {
+    const { contents } = this.#repository;
+    const moved: Waiting[] = [];
+    const lost: Waiting[] = [];
+    for (const item of items) {
+      const entry = await contents.findMoved(item.write.entry);
+      if (entry) moved.push({ ...item, write: { ...item.write, entry } });
+      else lost.push(item);
+    }
+    const [first] = lost;
+    // Asked for it by itself, the manager says what is missing.
+    const told = first && contents.getPacked(first.write.entry).then(() => missing);
+    const error = await told?.catch((cause: unknown) => cause);
+    for (const item of lost) item.reject(error);
+    for (const item of moved) this.#plan(item);
   }
 
   /** Only what could be loaded: whoever was told of a failure has closed the file. */

@@ -161,6 +161,19 @@ export class ContentManager {
     options: { signal?: AbortSignal | undefined } = {},
   ): Promise<Uint8Array> {
     const entry = this.findOrThrow(id);
+    try {
+      return await this.#readContent(entry, options);
+    } catch (error) {
+      const moved = isMissingPack(error) ? await this.findMoved(entry) : undefined;
+      if (!moved) throw error;
+      return this.#readContent(moved, options);
+    }
+  }
+
+  async #readContent(
+    entry: IndexEntry,
+    options: { signal?: AbortSignal | undefined },
+  ): Promise<Uint8Array> {
     const packed = await this.getPacked(entry, options);
     try {
       return this.openPacked(entry, packed);
@@ -184,6 +197,21 @@ export class ContentManager {
       this.openPacked(entry, again);
       return again;
     }
+  }
+
+  /**
+   * Where the content lies of an entry whose pack is gone: maintenance moves contents and deletes their old packs later, and
+   * a long restore or verification has its index from before. Undefined when no index says another place.
+   */
+  async findMoved({ contentId, packBlobId }: IndexEntry): Promise<IndexEntry | undefined> {
+    const find = (): IndexEntry | undefined => {
+      const entry = this.find(contentId);
+      return entry?.packBlobId === packBlobId ? undefined : entry;
+    };
+    const known = find();
+    if (known) return known;
+    await this.#loaded.lookAgain();
+    return find();
   }
 
   findOrThrow(id: ContentId): IndexEntry {
@@ -372,6 +400,9 @@ export class ContentManager {
     this.#loaded.close();
   }
 }
+
+const isMissingPack = (error: unknown): boolean =>
+  isCode(error, 'DAMAGED_BLOB') && isCode(error.cause, 'BLOB_NOT_FOUND');
 
 function damagedContent(entry: IndexEntry, what: string, cause?: unknown): CodedError {
   const { packBlobId, contentId } = entry;

@@ -1,5 +1,13 @@
 import { createHash } from 'node:crypto';
-import { asError, type Clock, CodedError, isCode, Stopwatch, withRetry } from '../../base/index.ts';
+import {
+  asError,
+  type Clock,
+  CodedError,
+  isCode,
+  MINUTE_NS,
+  Stopwatch,
+  withRetry,
+} from '../../base/index.ts';
 import type { BlobStorage } from '../../blob/index.ts';
 import { CommittedIndex } from '../index/committed-index.ts';
 import { IndexBody, memorySource } from '../index/index-body.ts';
@@ -8,6 +16,11 @@ import { type BlobCodec, forEachIndexBlob } from './sealed-blob.ts';
 
 /** Kopia refreshes loaded indexes at most this often while it runs (repo/content/committed_read_manager.go). */
 const REFRESH_AFTER_NS = 15n * 60n * 1_000_000_000n;
+/**
+ * Whoever misses a pack looks again for index blobs at most this often. Our choice: packs are deleted an hour after the
+ * rewrite that moved what they held.
+ */
+const LOOK_HOLDS_NS = MINUTE_NS;
 /** Index blobs that went away while being read: a compaction raced. Kopia's number of tries. */
 const LOAD_ATTEMPTS_MAX = 10;
 /** Share of the index's memory for what is written while the index is read anew; more goes to scratch files. Our choice. */
@@ -28,6 +41,9 @@ export class LoadedIndex {
   #index: CommittedIndex;
   /** Since the listing of the loaded index began. */
   #age: Stopwatch;
+  /** Since the last look for those who miss something; one under way serves all who ask meanwhile. */
+  #sinceLook: Stopwatch;
+  #look: Promise<void> | undefined;
   /** The blobs and the watermark that the index was loaded from. */
   #loadedFrom = '';
   /** Readings are counted as they begin; the one that the index comes from. */
@@ -40,6 +56,7 @@ export class LoadedIndex {
     this.#options = options;
     this.#index = new CommittedIndex(options.indexMemoryBytes, 0);
     this.#age = new Stopwatch(options.clock);
+    this.#sinceLook = new Stopwatch(options.clock);
   }
 
   /** Hold on to it only between two awaits. */
@@ -104,6 +121,21 @@ export class LoadedIndex {
     if (await this.#isAsListed()) return false;
     await this.refresh();
     return true;
+  }
+
+  /** {@link refreshIfChanged}, unless that was a moment ago. */
+  async lookAgain(): Promise<void> {
+    if (this.#sinceLook.elapsedNs < LOOK_HOLDS_NS) return;
+    this.#look ??= this.#lookNow().finally(() => {
+      this.#look = undefined;
+    });
+    await this.#look;
+  }
+
+  async #lookNow(): Promise<void> {
+    const since = new Stopwatch(this.#options.clock);
+    await this.refreshIfChanged();
+    this.#sinceLook = since;
   }
 
   async #isAsListed(): Promise<boolean> {
