@@ -26,6 +26,29 @@ it.each([
   },
 );
 
+it('a blob that Azure keeps under a lock is deleted as Kopia does: below a version that may go', async () => {
+  let isHidden = false;
+  await using stub = await startStub('azblob', ({ method, query }) => {
+    const headers = { etag: '"0x1"', 'x-ms-version-id': '2026-01-02T03:04:05.0000001Z' };
+    if (method === 'PUT') isHidden = true;
+    if (method === 'PUT') return { status: 201, headers };
+    if (query.has('comp')) return { status: 200 };
+    if (isHidden) return { status: 202 };
+    return { status: 409, headers: { 'x-ms-error-code': 'BlobImmutableDueToPolicy' } };
+  });
+  await stub.storage.deleteBlob(ID);
+  const [, put] = stub.requests;
+  expect(put?.headers['x-ms-immutability-policy-mode']).toBe('Unlocked');
+  expect(put?.headers['content-length']).toBe('0');
+  expect(stub.requests.map(({ method, query }) => `${method} ${query.toString()}`)).toEqual([
+    'DELETE ',
+    'PUT ',
+    'DELETE comp=immutabilityPolicies',
+    'DELETE ',
+    'DELETE versionid=2026-01-02T03%3A04%3A05.0000001Z',
+  ]);
+});
+
 it('a blob that is there by the word of Azure is there', async () => {
   const headers = { 'x-ms-error-code': 'BlobAlreadyExists' };
   await using stub = await startStub('azblob', () => ({ status: 409, headers }));

@@ -7,7 +7,7 @@ import {
   newPipeline,
   type RestError,
 } from '@azure/storage-blob';
-import { CodedError, systemClock, toDate } from '../../base/index.ts';
+import { CodedError, MINUTE_NS, systemClock, toDate } from '../../base/index.ts';
 import { trustedAuthorities } from '../http/agents.ts';
 import { describeFailure, parseRetryAfter, strangeAnswer } from '../http/failures.ts';
 import { badListing, rootOf } from '../http/listing.ts';
@@ -45,6 +45,8 @@ import { boundedAnswers } from './bounded-answers.ts';
 
 /** Codes that mean something else than their status does elsewhere. */
 const CONTAINER_MISSING = ['ContainerNotFound', 'ContainerBeingDeleted', 'ResourceNotFound'];
+/** What a blob is that an immutability policy protects. */
+const LOCKED = 'BlobImmutableDueToPolicy';
 
 /**
  * Blobs in a page of a listing, which must come within one time-out as a whole: the library tells of no progress. The service
@@ -163,9 +165,43 @@ class AzureStorage extends RemoteStorage {
   }
 
   async deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
-    await this.request({ operation: 'delete', id }, options.signal, ({ signal }) =>
-      this.#container.getBlobClient(this.prefix + id).deleteIfExists({ abortSignal: signal }),
+    try {
+      await this.#delete(id, options);
+    } catch (error) {
+      const isLocked = error instanceof CodedError && error.facts.serviceCode === LOCKED;
+      if (!isLocked) throw error;
+      await this.#hide(id, options);
+    }
+  }
+
+  async #delete(id: BlobId, { signal: given }: SignalOptions, version?: string): Promise<void> {
+    await this.request({ operation: 'delete', id }, given, ({ signal }) => {
+      const blob = this.#container.getBlobClient(this.prefix + id);
+      const target = version === undefined ? blob : blob.withVersion(version);
+      return target.deleteIfExists({ abortSignal: signal });
+    });
+  }
+
+  /**
+   * As Kopia does: a version under a lock cannot go, nor can a blob whose newest version is such a one. An empty version comes
+   * above it, and that one goes. The locked one stays in the account for its time, and is not listed.
+   */
+  async #hide(id: BlobId, options: SignalOptions): Promise<void> {
+    const blob = this.#container.getBlockBlobClient(this.prefix + id);
+    const info = { operation: 'delete', id } as const;
+    const immutabilityPolicy = {
+      policyMode: 'Unlocked',
+      expiriesOn: toDate(systemClock.nowNs() + MINUTE_NS),
+    } as const;
+    const { versionId } = await this.request(info, options.signal, ({ signal }) =>
+      blob.upload('', 0, { abortSignal: signal, immutabilityPolicy }),
     );
+    await this.request(info, options.signal, ({ signal }) =>
+      blob.deleteImmutabilityPolicy({ abortSignal: signal }),
+    );
+    await this.#delete(id, options);
+    // Nobody sees it any more: it only takes room.
+    if (versionId !== undefined) await this.#delete(id, options, versionId).catch(() => undefined);
   }
 
   async extendRetention(
