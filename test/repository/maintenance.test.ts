@@ -256,6 +256,23 @@ it('a run that is refused for its clock, or cannot learn the time, leaves the bo
   }
 });
 
+it.skipIf(!hasKopia)('a pause of full maintenance by the real Kopia is kept', async () => {
+  const repo = at('repo-paused');
+  await createTest(repo);
+  await using repository = await openTest(repo);
+  const kopia = new Kopia(PASSWORD).connect(repo);
+  const auto = async (): Promise<string> => (await maintain(repository, { mode: 'auto' })).mode;
+  expect(await auto()).toBe('full');
+  kopia.run('maintenance', 'set', '--pause-full=720h');
+  const { nextFullNs } = await loadSchedule(repository);
+  expect(await auto()).toBe('none');
+  kopia.run('maintenance', 'set', '--pause-full=720h', '--pause-quick=720h');
+  expect(await auto()).toBe('quick');
+  expect((await loadSchedule(repository)).nextFullNs).toBeGreaterThanOrEqual(nextFullNs);
+  kopia.run('maintenance', 'set', '--pause-full=0s');
+  expect(await auto()).toBe('full');
+});
+
 describe('what was written by a clock that was ahead for a while holds nothing up:', () => {
   const YEAR_NS = 365n * DAY_NS;
 
@@ -265,7 +282,9 @@ describe('what was written by a clock that was ahead for a while holds nothing u
     await using repository = await openTest(repo);
     const nowNs = repository.clock.nowNs();
     const far = nowNs + YEAR_NS;
-    await putSchedule(repository, { nextFullNs: far, nextQuickNs: far, runs: new Map() });
+    // As a full run books both.
+    const farFull = far + DAY_NS - HOUR_NS;
+    await putSchedule(repository, { nextFullNs: farFull, nextQuickNs: far, runs: new Map() });
     expect((await maintain(repository, { mode: 'auto' })).mode).toBe('full');
     const { nextFullNs } = await loadSchedule(repository);
     expect(nextFullNs).toBeLessThan(nowNs + 2n * DAY_NS);

@@ -142,11 +142,16 @@ function chooseMode(
   nowNs: Nanoseconds,
 ): 'none' | 'quick' | 'full' {
   if (asked !== 'auto') return asked;
+  const { nextFullNs, nextQuickNs } = schedule;
   // Further away than an interval: booked while the clock was ahead.
   const isDue = (nextNs: Nanoseconds, interval: number | bigint): boolean =>
     nowNs >= nextNs || nextNs > nowNs + BigInt(interval) + CLOCK_SKEW_NS_MAX;
-  if (full.enabled && isDue(schedule.nextFullNs, full.interval)) return 'full';
-  return quick.enabled && isDue(schedule.nextQuickNs, quick.interval) ? 'quick' : 'none';
+  // A full run books both from the same moment. One that is further away than that was paused by Kopia's `maintenance set`.
+  const apartNs = BigInt(full.interval) - BigInt(quick.interval);
+  const isPaused =
+    nowNs < nextFullNs && clockSkew(nextFullNs - nextQuickNs, apartNs) > CLOCK_SKEW_NS_MAX;
+  if (full.enabled && !isPaused && isDue(nextFullNs, full.interval)) return 'full';
+  return quick.enabled && isDue(nextQuickNs, quick.interval) ? 'quick' : 'none';
 }
 
 /**
