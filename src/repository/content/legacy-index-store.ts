@@ -1,6 +1,13 @@
 import { z } from 'zod';
-import { asBuffer } from '../../base/index.ts';
-import type { BlobId, BlobMetadata, BlobStorage, PutOptions } from '../../blob/index.ts';
+import { asBuffer, CodedError } from '../../base/index.ts';
+import {
+  type BlobId,
+  blobId,
+  type BlobMetadata,
+  type BlobStorage,
+  hasBlob,
+  type PutOptions,
+} from '../../blob/index.ts';
 import type { ActiveIndexSet, IndexStore, SignalOptions } from './index-store.ts';
 import { type BlobCodec, damagedBlob, openBlob, sealBlob } from './sealed-blob.ts';
 import type { SessionId } from './session.ts';
@@ -32,6 +39,8 @@ export interface LegacyIndexStoreOptions {
 /** The index blobs `n` of format 1, and the logs `m` of their compactions (Kopia: index_blob_manager_v0.go). */
 export class LegacyIndexStore implements IndexStore {
   readonly #options: LegacyIndexStoreOptions;
+  /** Whether an upgrade had left its blob when this was opened: one that did not come to its end. */
+  #hadPoison: boolean | undefined;
 
   constructor(options: LegacyIndexStoreOptions) {
     this.#options = options;
@@ -40,6 +49,7 @@ export class LegacyIndexStore implements IndexStore {
   async listActive(options: SignalOptions = {}): Promise<ActiveIndexSet> {
     const { storage, codec } = this.#options;
     const all = await Array.fromAsync(storage.listBlobs('n', options));
+    this.#hadPoison ??= all.some(({ id }) => id === POISON_BLOB);
     const present = new Map(
       all.filter(({ id }) => id !== POISON_BLOB).map((b) => [String(b.id), b]),
     );
@@ -51,6 +61,7 @@ export class LegacyIndexStore implements IndexStore {
     return { blobs: [...present.values()], watermarkSeconds: 0 };
   }
 
+  /** Throws `REPOSITORY_UPGRADED` when the repository got epochs meanwhile: nobody reads these blobs any more. */
   async write(bodies: readonly Uint8Array[], session: SessionId): Promise<BlobId[]> {
     const { storage, codec, putOptions } = this.#options;
     const written: BlobId[] = [];
@@ -59,7 +70,16 @@ export class LegacyIndexStore implements IndexStore {
       await storage.putBlob(id, [bytes], putOptions);
       written.push(id);
     }
+    await this.#assertNotUpgraded();
     return written;
+  }
+
+  /** After the put: an upgrade reads the index before it leaves its blob. */
+  async #assertNotUpgraded(): Promise<void> {
+    const { storage } = this.#options;
+    if (this.#hadPoison === true || !(await hasBlob(storage, blobId(POISON_BLOB)))) return;
+    const text = `the format of the repository in ${storage.displayName} was upgraded while it was open; what was written since then does not count`;
+    throw new CodedError('REPOSITORY_UPGRADED', `${text}: start again`);
   }
 }
 
