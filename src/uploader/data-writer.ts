@@ -41,8 +41,13 @@ export class DataWriter {
     this.#onStored = onStored;
   }
 
-  /** Resolves when every chunk is in a pack in memory or was there before; a flush makes it durable. */
+  /**
+   * Resolves when every chunk is in a pack in memory or was there before; a flush makes it durable. Throws the failure
+   * after which nothing can be written any more.
+   */
   async store(chunks: readonly Chunk[]): Promise<ObjectId[]> {
+    // Also where all of it is there already: a volume with little new would be read to its end in vain.
+    this.#repository.contents.assertWritable();
     if (this.#repository.contents.options.indexVersion === 1) {
       return Promise.all(chunks.map((chunk) => this.#storeOldFormat(chunk)));
     }

@@ -68,8 +68,9 @@ export class TreeUpload {
 
   /** Lists and schedules; `done` is for when all below is stored. Throws when it cannot be listed. */
   async #visit(visit: Visit, open: OpenDirectory): Promise<{ done: Promise<StoredDirectory> }> {
-    const { signal, counters, policies } = this.#options;
+    const { signal, counters, policies, repository } = this.#options;
     signal.throwIfAborted();
+    repository.contents.assertWritable();
     const look = await this.#looks.look(visit);
     if (look.listing.isTooLong) return this.#visitLong(visit, open);
     // With contents gone every entry is looked at by itself.
@@ -112,6 +113,8 @@ export class TreeUpload {
         isWhole = false;
         break;
       }
+      // The rest would be read in vain, for hours where the volume is large.
+      this.#options.repository.contents.assertWritable();
       matched += rules.size * (visit.relative.length + entry.name.length);
       if (matched > MATCHED_MAX) {
         matched = 0;

@@ -299,6 +299,14 @@ export class ContentManager {
     return this.#session.write(data, options.prefix, options.compressor, this);
   }
 
+  /**
+   * Throws the failure after which nothing can be written any more. For those who would otherwise go on reading for
+   * hours what can no longer be stored.
+   */
+  assertWritable(): void {
+    if (this.#packs.failure) throw this.#packs.failure;
+  }
+
   /** The session that takes writes now. Hold on to it only between two awaits. */
   get session(): WriteSession {
     return this.#session;
