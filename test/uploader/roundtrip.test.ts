@@ -213,6 +213,24 @@ describe('a raw volume', () => {
     expect(await listSnapshots(repository)).toEqual(before);
   });
 
+  it('that is cut behind where it is read fails the backup too: what is gone looks like a hole', async () => {
+    const image = at('cut.img');
+    fs.writeFileSync(image, Buffer.alloc(60_000_000, 'cut'));
+    await using repository = await openTest(repo);
+    const before = await listSnapshots(repository);
+    const counters = new Proxy(newUploadCounters(), {
+      set: (target, key, value: number) => {
+        if (key === 'bytesRead') fs.truncateSync(image, 50_000_000);
+        return Reflect.set(target, key, value);
+      },
+    });
+    await expect(backUp(repository, image, { block: true, counters })).rejects.toMatchObject({
+      code: 'SOURCE_UNREADABLE',
+      message: `cannot read ${image}: it ended after 50000000 of 60000000 bytes`,
+    });
+    expect(await listSnapshots(repository)).toEqual(before);
+  });
+
   it('that grew meanwhile has the size that was read', async () => {
     const image = at('grown.img');
     // Longer than what is read ahead, so that the end is not seen before it moves.
