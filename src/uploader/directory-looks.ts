@@ -1,5 +1,5 @@
 import { statfs } from 'node:fs/promises';
-import { CodedError, messageOf, systemCode } from '../base/index.ts';
+import { CodedError, messageOf, SECOND_NS, Stopwatch, systemCode } from '../base/index.ts';
 import {
   type CodecPool,
   type DirectoryComparison,
@@ -29,6 +29,11 @@ export interface KeptDirectory {
 
 /** Directories of a tree that threads look at before their turn. Our choice. */
 const AHEAD_MAX = 32;
+/**
+ * A look is repeated when its turn comes later than this: the directory before it may have taken hours, and names of then
+ * would be missed or asked for in vain. Our choice.
+ */
+const AHEAD_NS_MAX = 30n * SECOND_NS;
 export const CACHE_TAG_NAME = 'CACHEDIR.TAG';
 
 export interface DirectoryLooksOptions {
@@ -60,6 +65,12 @@ export async function mustCount(
   return sizeBytes > entriesMax && COUNTING_FILE_SYSTEMS.includes(await fileSystemType());
 }
 
+/** A look that was started before its turn; the watch runs once it is done. */
+interface Ahead {
+  readonly comparison: Promise<DirectoryComparison>;
+  sinceDone: Stopwatch | undefined;
+}
+
 const TOO_LONG: DirectoryListing = {
   names: [],
   stats: new BigInt64Array(0),
@@ -73,7 +84,7 @@ export class DirectoryLooks {
   readonly #options: DirectoryLooksOptions;
   readonly #pool: CodecPool;
   /** Looks that were started before their turn, by path. */
-  readonly #ahead = new Map<string | Uint8Array, Promise<DirectoryComparison>>();
+  readonly #ahead = new Map<string | Uint8Array, Ahead>();
   readonly #seen = new WeakSet<Visit>();
 
   readonly #entriesMax: number;
@@ -89,20 +100,21 @@ export class DirectoryLooks {
     if (this.#ahead.size >= AHEAD_MAX || this.#seen.has(visit) || this.#options.signal.aborted)
       return;
     this.#seen.add(visit);
-    const look = this.#start(visit);
-    // Met when its turn comes.
-    look.catch(() => undefined);
-    this.#ahead.set(visit.path, look);
+    const ahead: Ahead = { comparison: this.#start(visit), sinceDone: undefined };
+    const done = (): void => {
+      ahead.sinceDone = new Stopwatch(this.#options.repository.clock);
+    };
+    // A failure is met when its turn comes.
+    ahead.comparison.then(done, done);
+    this.#ahead.set(visit.path, ahead);
   }
 
   /** The listing, with a comparison where the directory may be taken over as it was. Throws `UNREADABLE_DIRECTORY`. */
   look(visit: Visit): Promise<DirectoryComparison> {
     const ahead = this.#ahead.get(visit.path);
-    if (ahead) {
-      this.#ahead.delete(visit.path);
-      return ahead;
-    }
-    return this.#start(visit);
+    this.#ahead.delete(visit.path);
+    const isOld = ahead?.sinceDone !== undefined && ahead.sinceDone.elapsedNs > AHEAD_NS_MAX;
+    return ahead && !isOld ? ahead.comparison : this.#start(visit);
   }
 
   /** The listing alone. Throws `UNREADABLE_DIRECTORY`. */
