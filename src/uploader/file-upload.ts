@@ -187,7 +187,7 @@ export class FileUpload {
       {
         onError: fail,
         onResult: (result) => {
-          if (result.kind === 'grew') this.#startStream(file, settle, fail);
+          if (result.kind === 'stream') this.#startStream(file, settle, fail);
           else if (result.kind === 'failed' && isOwnTrouble(result.code)) fail(ownTrouble(result));
           else settle(this.#smallOutcome(file, result));
         },
@@ -197,7 +197,7 @@ export class FileUpload {
 
   #smallOutcome(
     { entry, policy, relative }: FileToUpload,
-    result: Exclude<SmallFileResult, { kind: 'grew' }>,
+    result: Exclude<SmallFileResult, { kind: 'stream' }>,
   ): Outcome {
     if (result.kind === 'failed') {
       if (result.code === 'ENOENT') this.#vanished(relative());
@@ -276,7 +276,7 @@ export class FileUpload {
   ): Promise<Outcome> {
     const { signal, counters } = this.#options;
     signal.throwIfAborted();
-    const file = await openRegular(path);
+    const file = await openRegular(path, signal);
     // It was one when the directory was listed. What took its place may be a device without an end.
     if (!file) return this.fail(relative, NO_LONGER_REGULAR, policy);
     try {

@@ -1,17 +1,28 @@
 import * as fs from 'node:fs/promises';
-import { isCode } from '../base/index.ts';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { isCode, Stopwatch, SECOND_NS } from '../base/index.ts';
 
 const FLAGS = fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW | fs.constants.O_NONBLOCK;
 
 /**
+ * Whoever has a lease on a file (a file server whose client may write to it) gives it back when it is opened. Without a wait
+ * that open fails. Linux takes the lease away after 45 seconds by default.
+ */
+const LEASE_NS_MAX = 60n * SECOND_NS;
+const LEASE_LOOK_EVERY_MS = 100;
+
+/**
  * Opens a file of the volume for reading, or says by undefined that the path is no regular file (any more). What is
  * there is looked at through the descriptor, so nobody can swap it in between: no link is followed, and no pipe or
- * device is waited for. The caller closes it. Throws system errors.
+ * device is waited for; a lease is. The caller closes it. Throws system errors, and what ended the wait.
  */
-export async function openRegular(path: string | Uint8Array): Promise<fs.FileHandle | undefined> {
+export async function openRegular(
+  path: string | Uint8Array,
+  signal?: AbortSignal,
+): Promise<fs.FileHandle | undefined> {
   let file: fs.FileHandle;
   try {
-    file = await fs.open(typeof path === 'string' ? path : Buffer.from(path), FLAGS);
+    file = await openLeased(typeof path === 'string' ? path : Buffer.from(path), signal);
   } catch (error) {
     // A link; a socket, or a device that is not there.
     if (isCode(error, 'ELOOP', 'ENXIO', 'ENODEV')) return undefined;
@@ -25,6 +36,18 @@ export async function openRegular(path: string | Uint8Array): Promise<fs.FileHan
   }
   await file.close();
   return undefined;
+}
+
+async function openLeased(path: string | Buffer, signal?: AbortSignal): Promise<fs.FileHandle> {
+  const waited = new Stopwatch();
+  for (;;) {
+    try {
+      return await fs.open(path, FLAGS);
+    } catch (error) {
+      if (!isCode(error, 'EAGAIN') || waited.elapsedNs > LEASE_NS_MAX) throw error;
+    }
+    await sleep(LEASE_LOOK_EVERY_MS, undefined, { signal });
+  }
 }
 
 /** Reads from the start of a file until it ends or `lengthMax` bytes are there. */

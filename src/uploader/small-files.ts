@@ -15,8 +15,8 @@ export interface SmallFile {
 
 export type SmallFileResult =
   | { readonly kind: 'stored'; readonly id: ObjectId; readonly length: number }
-  /** It has more bytes than the listing said: upload it as a stream. */
-  | { readonly kind: 'grew' }
+  /** Upload it as a stream: it has more bytes than the listing said, or somebody has to give back a lease on it first. */
+  | { readonly kind: 'stream' }
   | { readonly kind: 'failed'; readonly code: string; readonly message: string };
 
 export interface SmallFileEvents {
@@ -96,5 +96,5 @@ export class SmallFiles {
 }
 
 function failure({ error }: FileRead): SmallFileResult {
-  return error ? { kind: 'failed', ...error } : { kind: 'grew' };
+  return error && error.code !== 'EAGAIN' ? { kind: 'failed', ...error } : { kind: 'stream' };
 }
