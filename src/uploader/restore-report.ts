@@ -37,23 +37,41 @@ export interface RestoreOptions {
   readonly sparse?: boolean;
 }
 
-/** What was restored and what could not be: all is tried, and the first failure is told at the end. */
+/** After these nothing more can be written, and what is left would be read and tried in vain. */
+const HOPELESS = ['ENOSPC', 'EROFS'];
+/** Failures that are logged one by one; the others are counted. Our choice: a tree may have millions. */
+const LOGGED_MAX = 1000;
+
+/** What was restored and what could not be: all is tried that can be, and the first failure is told at the end. */
 export class RestoreReport {
   readonly counters: RestoreCounters;
+  /** For all work of the restore: aborted by the caller, and where the target takes nothing more. */
+  readonly signal: AbortSignal;
   readonly #options: RestoreOptions;
+  readonly #hopeless = new AbortController();
   #firstError: { error: unknown; path: string } | undefined;
 
   constructor(options: RestoreOptions) {
     this.#options = options;
     this.counters = options.counters ?? newRestoreCounters();
+    this.signal = AbortSignal.any([options.signal, this.#hopeless.signal]);
   }
 
-  /** After a cancel nothing is a failure any more. */
+  /** After a cancel, or once nothing can be written any more, nothing else is a failure. */
   fail(path: string, error: unknown): void {
-    if (this.#options.signal.aborted) return;
+    if (this.signal.aborted) return;
+    const { logger } = this.#options;
     this.counters.errors++;
     this.#firstError ??= { error, path };
-    this.#options.logger.warn({ path, error: messageOf(error) }, 'an entry could not be restored');
+    const { errors } = this.counters;
+    if (errors <= LOGGED_MAX) {
+      logger.warn({ path, error: messageOf(error) }, 'an entry could not be restored');
+    } else if (errors === LOGGED_MAX + 1) {
+      logger.warn({}, 'more entries could not be restored; they are counted, and not named');
+    }
+    if (!HOPELESS.includes(codeOf(error) ?? '')) return;
+    this.#firstError = { error, path };
+    this.#hopeless.abort();
   }
 
   /** Throws what was canceled, `DAMAGED_BLOB`, `STORAGE_FULL`, `TARGET_FULL`, `TARGET_UNUSABLE`, `RESTORE_INCOMPLETE`. */

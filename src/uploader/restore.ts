@@ -42,7 +42,7 @@ export async function restoreTree(
   options: RestoreOptions,
 ): Promise<RestoreCounters> {
   const report = new RestoreReport(options);
-  const restore = new TreeRestore(repository, options, report);
+  const restore = new TreeRestore(repository, { ...options, signal: report.signal }, report);
   await (root.type === 'd'
     ? restore.restoreRoot(root, target)
     : restore.restoreSingle(root, target));

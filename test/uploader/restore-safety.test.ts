@@ -4,9 +4,11 @@ import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import type { CodecPool } from '../../src/codec/index.ts';
 import { type ObjectId, type Repository, writeObject } from '../../src/repository/index.ts';
 import { type DirectoryEntry, encodeDirectory } from '../../src/snapshot/index.ts';
+import { newRestoreCounters } from '../../src/uploader/index.ts';
+import { RestoreReport } from '../../src/uploader/restore-report.ts';
 import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
-import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
+import { backUp, createTest, openTest, recordingLogger, restore } from '../support/repositories.ts';
 
 const work = tempDirectory('safety');
 const at = (name: string): string => join(work, name);
@@ -175,6 +177,51 @@ describe('a disk that does not take what was written', () => {
       errors: 0,
     });
   });
+});
+
+it.skipIf(process.getuid?.() !== 0)(
+  'a full disk ends a restore soon, and what is left is not tried',
+  async () => {
+    const { execFileSync } = await import('node:child_process');
+    const [source, small] = [at('many-source'), at('small-many')];
+    for (const path of [source, small]) fs.mkdirSync(path);
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=4m', 'tmpfs', small]);
+    try {
+      for (let i = 0; i < 40; i++) {
+        fs.mkdirSync(join(source, `d${i}`));
+        for (let k = 0; k < 100; k++) {
+          fs.writeFileSync(join(source, `d${i}/f${k}`), prng(`many-${i}-${k}`, 4000));
+        }
+      }
+      const { rootEntry } = await backUp(repository, source);
+      const counters = newRestoreCounters();
+      const logger = recordingLogger();
+      await expect(
+        restore(repository, rootEntry, join(small, 'out'), { counters, logger }),
+      ).rejects.toMatchObject({
+        code: 'TARGET_FULL',
+        message: expect.stringMatching(/^cannot restore .*: ENOSPC/) as string,
+      });
+      expect(counters.filesFound).toBeLessThan(3000);
+      expect(counters.errors).toBe(1);
+      expect(logger.messages).toEqual(['an entry could not be restored']);
+    } finally {
+      execFileSync('umount', [small]);
+    }
+  },
+);
+
+it('names a thousand entries that could not be restored, and counts the others', () => {
+  const logger = recordingLogger();
+  const report = new RestoreReport({ logger, signal: new AbortController().signal });
+  for (let i = 0; i < 1500; i++) {
+    report.fail(`f${i}`, Object.assign(new Error('EIO: i/o error'), { code: 'EIO' }));
+  }
+  expect(report.signal.aborted).toBe(false);
+  expect(logger.messages).toHaveLength(1001);
+  expect(() => {
+    report.throwIfFailed();
+  }).toThrow('cannot restore f0: EIO: i/o error (and 1499 more failed)');
 });
 
 it.skipIf(process.getuid?.() !== 0)(

@@ -61,7 +61,10 @@ const noRoom = (): Error =>
 
 async function expectNextIsWhole(target: string, missing: string): Promise<void> {
   expect(fs.readdirSync(target)).not.toContain(missing);
-  expect(await restore(repository, root, target)).toMatchObject({ files: 1, skipped: 1 });
+  // A full disk ends the restore: the other file may have been under way.
+  const { files, skipped } = await restore(repository, root, target);
+  expect(files).toBeGreaterThan(0);
+  expect(files + skipped).toBe(2);
   for (const name of ['large', 'small']) {
     expect(fs.readFileSync(join(target, name)).equals(fs.readFileSync(at(`source/${name}`)))).toBe(
       true,
