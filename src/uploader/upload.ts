@@ -183,13 +183,27 @@ export async function createSnapshot(
   const id = saveSnapshot(repository, snapshot);
   // One that was cut short does not hold what was stored of its open files.
   if (snapshot.incomplete === undefined) long.remove();
-  const removed = await applyRetention(repository, options.source, id, options.logger);
+  const removed = await removedByPolicy(repository, id, options);
   await repository.flush();
   if (removed.length > 0) {
     const snapshots = removed.map((each) => each.id).join(' ');
     options.logger.info({ count: removed.length, snapshots }, 'removed snapshots by policy');
   }
   return { id, snapshot, rootEntry: snapshot.rootEntry as DirectoryEntry, counters, removed };
+}
+
+/** A backup that is done is not lost because older ones could not be looked through: they stay until the next one. */
+async function removedByPolicy(
+  repository: Repository,
+  id: ManifestId,
+  { source, logger }: UploadOptions,
+): Promise<Snapshot[]> {
+  try {
+    return await applyRetention(repository, source, id, logger);
+  } catch (error) {
+    logger.warn({ error: messageOf(error) }, 'no snapshot was removed by policy: that failed');
+    return [];
+  }
 }
 
 /** The snapshot with every content in place, after an upload that was long enough for garbage collection to harm it. */

@@ -1,6 +1,6 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeEach, expect, it } from 'vitest';
+import { afterAll, beforeEach, expect, it, vi } from 'vitest';
 import { HOUR_NS, OffsetClock, systemClock } from '../../src/base/index.ts';
 import { type BlobStorage, faulty, listAll } from '../../src/blob/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
@@ -101,4 +101,21 @@ it('a put that failed while the time was asked for costs no backup', async () =>
   expect(logger.messages).toContainEqual(expect.stringContaining('time is not known'));
   // No marker is left behind.
   expect(await listAll(repository.storage, 's')).toEqual([]);
+});
+
+it('a backup that is done counts also where the older ones cannot be looked through', async () => {
+  await using repository = await openTest(repo);
+  const logger = recordingLogger();
+  const find = vi.spyOn(repository.manifests, 'find');
+  const { id, removed } = await backUp(repository, TREE, {
+    logger,
+    accept: () => {
+      find.mockRejectedValue(new Error('the manifests are out of reach'));
+    },
+  });
+  find.mockRestore();
+  expect(removed).toEqual([]);
+  expect(logger.messages).toContain('no snapshot was removed by policy: that failed');
+  await using again = await openTest(repo);
+  expect(await idsOf(again)).toContain(id);
 });
