@@ -112,6 +112,7 @@ it('a slab goes back only when no thread reads it any more, also where a store f
       options: { indexVersion: 2 },
       find: () => undefined,
       whenRoom: () => undefined,
+      assertWritable: () => undefined,
       timestampAfter: () => 1,
       session: {
         append: (_kind: string, [content]: { contentId: string }[]) =>
