@@ -13,6 +13,8 @@ export interface DataPathOptions {
   readonly logger: Logger;
   readonly namespace: string;
   readonly onProgress: (progress: MoverProgress) => void;
+  /** Bytes that came since it was called last. */
+  readonly onMoved?: (bytes: number) => void;
   /** After so long without a word the server is asked anew. */
   readonly silenceMs?: number;
 }
@@ -31,9 +33,12 @@ export class DataPath {
   #heardMs = performance.now();
   #isDeaf = false;
   #isRunning = false;
+  #doneBytes: number;
 
   constructor(movement: Movement, options: DataPathOptions) {
     this.#uid = movement.metadata.uid;
+    // What its CR says was counted by the agent that wrote it.
+    this.#doneBytes = movement.status?.progress?.bytesDone ?? 0;
     this.#options = options;
     void this.#follow();
   }
@@ -42,6 +47,11 @@ export class DataPath {
   get stalledMs(): number {
     if (!this.#isRunning) return 0;
     return Math.max(0, (this.#isDeaf ? this.#heardMs : performance.now()) - this.#movedMs);
+  }
+
+  /** The most that was ever told: a mover that is started again begins anew, and what it does twice counts once. */
+  get doneBytes(): number {
+    return this.#doneBytes;
   }
 
   podIsRunning(isRunning: boolean): void {
@@ -114,6 +124,12 @@ export class DataPath {
     this.#lastText = message;
     this.#movedMs = performance.now();
     const { totalBytes = 0, doneBytes = 0 } = parseProgress(message);
+    // Whoever may write Events may write anything into them.
+    if (Number.isSafeInteger(doneBytes) && doneBytes > this.#doneBytes) {
+      const movedBytes = doneBytes - this.#doneBytes;
+      this.#doneBytes = doneBytes;
+      this.#options.onMoved?.(movedBytes);
+    }
     this.#options.onProgress({ totalBytes, bytesDone: doneBytes });
   }
 }

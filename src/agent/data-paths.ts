@@ -1,6 +1,8 @@
 import { type Logger, messageOf } from '../base/index.ts';
 import type { KubeClient } from '../kube/index.ts';
+import type { Direction } from './directions/direction.ts';
 import { DataPath, type MoverProgress } from './data-path.ts';
+import type { AgentMetrics } from './metrics.ts';
 import { isFinal, type Movement } from './movement.ts';
 import type { MovementWriter } from './movement-writer.ts';
 import type { Memory, WatchedPath } from './tracked.ts';
@@ -11,6 +13,8 @@ export interface DataPathsOptions<M extends Movement> {
   readonly namespace: string;
   readonly writer: MovementWriter<M>;
   readonly memory: Memory<M>;
+  readonly metrics: AgentMetrics;
+  readonly direction: Direction<M>;
 }
 
 const WRITE_MS = 1000;
@@ -28,15 +32,25 @@ export class DataPaths<M extends Movement> {
     const { uid } = movement.metadata;
     const record = this.#options.memory.of(uid);
     if (record.dataPath) return record.dataPath.path;
-    const { client, logger, namespace } = this.#options;
+    const { client, logger, namespace, metrics, direction } = this.#options;
+    const onMoved = (bytes: number): void => {
+      metrics.moved(direction.name, bytes);
+    };
     const onProgress = (progress: MoverProgress): void => {
       entry.latest = progress;
       if (!entry.isWriting) void this.#write(movement, entry);
     };
-    const path = new DataPath(movement, { client, logger, namespace, onProgress });
+    const path = new DataPath(movement, { client, logger, namespace, onProgress, onMoved });
     const entry: WatchedPath = { path, latest: undefined, isWriting: false };
     record.dataPath = entry;
     return path;
+  }
+
+  /** Of the whole volume, the bytes that do not count as moved yet. */
+  restOf({ metadata, status }: M, totalBytes: number): number {
+    const watched = this.#options.memory.get(metadata.uid)?.dataPath;
+    const counted = watched?.path.doneBytes ?? status?.progress?.bytesDone ?? 0;
+    return Math.max(0, totalBytes - counted);
   }
 
   drop(uid: string): void {

@@ -48,7 +48,7 @@ export class Ending<M extends Movement> {
 
   /** The mover is done: the last step, then `Completed`. */
   async complete(movement: M, result: MoverResult, signal: AbortSignal): Promise<void> {
-    const { direction, writer, recorder, metrics, clock, logger } = this.#options;
+    const { direction, writer, recorder, metrics, clock, logger, dataPaths } = this.#options;
     // Another agent may have it by now, and would be disturbed.
     const current = await writer.latest(movement);
     if (!current || !isSameStage(current, movement)) return;
@@ -60,8 +60,10 @@ export class Ending<M extends Movement> {
       await this.fail(movement, messageOf(error));
       return;
     }
-    const before = writer.current(movement.metadata)?.status?.progress;
+    const seen = writer.current(movement.metadata) ?? movement;
+    const before = seen.status?.progress;
     const total = Math.max(result.totalBytes ?? before?.totalBytes ?? 0, before?.bytesDone ?? 0);
+    const rest = dataPaths.restOf(seen, total);
     const done = await this.end(movement, 'Completed', {
       message: '',
       ...fields,
@@ -69,7 +71,8 @@ export class Ending<M extends Movement> {
     });
     if (!done) return;
     const ms = millisecondsSince(clock, done.status?.startTimestamp);
-    metrics.moved(direction.name, total, ms, result.incrementalBytes ?? 0);
+    metrics.moved(direction.name, rest);
+    metrics.completed(direction.name, total, ms, result.incrementalBytes ?? 0);
     logger.info(
       { ...fieldsOf(done), bytes: total, seconds: ms / 1000 },
       `${direction.noun} completed`,

@@ -16,7 +16,7 @@ export interface AgentGauges {
   /** What the container may use; undefined without a limit. */
   readonly memoryLimitBytes: number | undefined;
   readonly exposing: () => number;
-  /** Seconds since the API server was last heard. */
+  /** Seconds since the API server last answered. */
   readonly silentSeconds: () => number;
 }
 
@@ -28,6 +28,7 @@ export class AgentMetrics {
   readonly #conflicts: Counter<'direction'>;
   readonly #restarts: Counter<'direction'>;
   readonly #bytes: Counter<'direction'>;
+  readonly #completed: Counter<'direction'>;
   readonly #phases: Histogram<'direction' | 'phase'>;
   readonly #rate: Gauge<'direction'>;
   readonly #newBytes: Counter;
@@ -63,10 +64,21 @@ export class AgentMetrics {
     });
     this.#bytes = new Counter({
       name: 'longshore_moved_bytes_total',
-      help: 'Bytes of volumes that were moved',
+      help: 'Bytes of volumes that were moved; they count while the volume is being moved',
       labelNames: ['direction'],
       registers,
     });
+    this.#completed = new Counter({
+      name: 'longshore_completed_bytes_total',
+      help: 'Bytes of volumes that were moved to the end; they count when the volume is done',
+      labelNames: ['direction'],
+      registers,
+    });
+    // Both are there from the start: an alert on a rate of zero needs a series, and a rate misses the bytes that a series begins with.
+    for (const direction of ['upload', 'download'] as const) {
+      this.#bytes.inc({ direction }, 0);
+      this.#completed.inc({ direction }, 0);
+    }
     this.#newBytes = new Counter({
       name: 'longshore_new_bytes_total',
       help: 'Bytes of backed up volumes that the backups before did not have',
@@ -164,7 +176,7 @@ export class AgentMetrics {
     });
     new Gauge({
       name: 'longshore_api_server_silent_seconds',
-      help: 'Time since the API server was last heard',
+      help: 'Time since the API server last answered',
       registers,
       collect() {
         this.set(gauges.silentSeconds());
@@ -199,11 +211,16 @@ export class AgentMetrics {
     this.#phases.observe({ direction, phase: 'InProgress' }, ms / 1000);
   }
 
-  /** `newBytes`: of a backup, what was not there before. */
-  moved(direction: DirectionName, bytes: number, ms: number, newBytes: number): void {
+  /** Of a volume that is being moved: what came since this was called last. */
+  moved(direction: DirectionName, bytes: number): void {
+    this.#bytes.inc({ direction }, bytes);
+  }
+
+  /** `bytes`: of the whole volume. `newBytes`: of a backup, what was not there before. */
+  completed(direction: DirectionName, bytes: number, ms: number, newBytes: number): void {
     if (direction === 'upload') this.#newBytes.inc(newBytes);
     this.#phases.observe({ direction, phase: 'Completed' }, ms / 1000);
-    this.#bytes.inc({ direction }, bytes);
+    this.#completed.inc({ direction }, bytes);
     if (ms > 0) this.#rate.set({ direction }, (bytes * 1000) / ms);
   }
 

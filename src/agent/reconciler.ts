@@ -110,14 +110,14 @@ export class MovementReconciler<M extends Movement> {
 
   constructor(options: ReconcilerOptions<M>) {
     this.#options = options;
-    const { client, clock, cache, logger, settings, slots, enqueue } = options;
+    const { client, clock, cache, settings, slots, enqueue } = options;
     const { namespace } = settings;
     const memory = new Memory<M>([slots, options.exposures]);
     this.#memory = memory;
     this.#writer = new MovementWriter(client, cache, clock, memory);
     this.#turns = new Turns(options.roster, memory);
     this.#exposures = new Exposures({ slots: options.exposures, memory, enqueue });
-    this.#dataPaths = new DataPaths({ client, logger, namespace, writer: this.#writer, memory });
+    this.#dataPaths = new DataPaths({ ...options, namespace, writer: this.#writer, memory });
     const parts = {
       ...options,
       ...settings,

@@ -78,6 +78,26 @@ describe('what a data mover tells', () => {
     path.close();
   });
 
+  it('counts each byte once: also when it is told again, and after a mover began anew', async () => {
+    const server = new Server();
+    server.endsWatches = true;
+    const moved: number[] = [];
+    server.events = [told(7), told(20), told(1e400), { ...told(0), message: '{"doneBytes":"99"}' }];
+    const seen = { metadata: { uid: 'u-1' }, status: { progress: { bytesDone: 5 } } };
+    const path = new DataPath(seen as never, {
+      client: server as never,
+      logger: { debug: () => undefined } as never,
+      namespace: 'velero',
+      onProgress: () => undefined,
+      onMoved: (bytes) => moved.push(bytes),
+    });
+    await expect.poll(() => moved).toEqual([2, 13]);
+    server.events = [told(3), told(30)];
+    await expect.poll(() => moved, { timeout: 3000 }).toEqual([2, 13, 10]);
+    expect(path.doneBytes).toBe(30);
+    path.close();
+  });
+
   it('is asked for with a pause where watches end at once', async () => {
     const server = new Server();
     server.endsWatches = true;

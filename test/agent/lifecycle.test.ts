@@ -75,6 +75,9 @@ for (const [name, isReal, isThere] of CLUSTERS)
       expect(metric('longshore_moved_bytes_total{direction="download"}')).toBe(
         progress?.totalBytes,
       );
+      expect(metric('longshore_completed_bytes_total{direction="upload"}')).toBe(
+        progress?.totalBytes,
+      );
       expect(metric('longshore_new_bytes_total')).toBe(progress?.totalBytes);
       for (const direction of ['upload', 'download']) {
         for (const queue of ['accept', 'data-path']) {
