@@ -2,7 +2,13 @@ import { writeFileSync } from 'node:fs';
 import { CanceledError, isCanceled, type Logger, messageOf, withRetry } from '../base/index.ts';
 import type { StorageKind } from '../config/index.ts';
 import { DATA_DOWNLOADS, DATA_UPLOADS, EventRecorder, type KubeClient } from '../kube/index.ts';
-import { backupVolume, describeMove, type Progress, restoreVolume } from '../mover/index.ts';
+import {
+  backupVolume,
+  describeMove,
+  type MoverSettings,
+  type Progress,
+  restoreVolume,
+} from '../mover/index.ts';
 import type { Repository } from '../repository/index.ts';
 import {
   ensureBackupRepository,
@@ -26,6 +32,8 @@ export interface DataMoverOptions {
   readonly resourceTimeoutMs: number;
   readonly progressIntervalMs: number;
   readonly stallMs: number;
+  /** How to move; those of the storage are the affair of {@link openRepository}. */
+  readonly settings: Pick<MoverSettings, 'compression' | 'parallelFilesUpload'>;
   readonly terminationLog: string;
   /** UID of this process's pod: the CR names the one that may write. Undefined where nobody tells it. */
   readonly podUid: string | undefined;
@@ -272,11 +280,14 @@ async function moveBytes(
     ...reporting,
   };
   if ('sourcePVC' in movement.spec) {
+    const { compression, parallelFilesUpload: parallel } = options.settings;
     const { snapshotId, totalBytes, incrementalBytes } = await backupVolume({
       ...common,
       sourceNamespace: movement.spec.sourceNamespace,
       sourcePvc: movement.spec.sourcePVC as string,
       operationId: movement.metadata.labels?.[OPERATION_LABEL] ?? '',
+      compression,
+      ...(parallel !== undefined && { parallelFiles: Number(parallel) }),
     });
     return {
       ...{ snapshotID: snapshotId, emptySnapshot: false, source: { byPath: path, volumeMode } },

@@ -14,6 +14,7 @@ export {
 export {
   cacheLimitBytes,
   concurrencyOf,
+  moverSettingsIn,
   type NodeAgentConfig,
   type NodeSelector,
   parseNodeAgentConfig,

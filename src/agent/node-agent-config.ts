@@ -1,5 +1,11 @@
 import { z } from 'zod';
-import { CodedError } from '../base/index.ts';
+import { CodedError, parseBytes } from '../base/index.ts';
+import {
+  MOVER_SETTINGS,
+  type MoverSetting,
+  moverSettingProblem,
+  type MoverSettings,
+} from '../mover/index.ts';
 
 const selector = z.strictObject({
   matchLabels: z.record(z.string(), z.string()).optional(),
@@ -20,7 +26,29 @@ const selector = z.strictObject({
 
 const texts = z.record(z.string(), z.string());
 
-/** Velero's node-agent ConfigMap (pkg/types/node_agent.go), every key of it. */
+/** Sizes and counts may be written as numbers too. */
+const settingOf = (setting: MoverSetting): z.ZodOptional<z.ZodType<string>> =>
+  z
+    .unknown()
+    .transform((value, context): string => {
+      const text = typeof value === 'number' ? String(value) : value;
+      const shown = typeof text === 'string' ? text : JSON.stringify(text);
+      const problem =
+        typeof text === 'string'
+          ? moverSettingProblem(setting, text)
+          : `${shown} is not a text or a number`;
+      if (problem !== undefined) context.addIssue({ code: 'custom', message: problem });
+      return shown;
+    })
+    .optional();
+const settingsShape = Object.fromEntries(
+  MOVER_SETTINGS.map((setting) => [setting, settingOf(setting)]),
+) as Record<MoverSetting, ReturnType<typeof settingOf>>;
+
+/**
+ * Velero's node-agent ConfigMap (pkg/types/node_agent.go), every key of it, and one that is ours. Velero 1.18 ignores keys that it
+ * does not know (encoding/json) but takes no second key of the ConfigMap's data, so that ours has to be in the same object.
+ */
 const schema = z.strictObject({
   loadConcurrency: z
     .strictObject({
@@ -69,6 +97,13 @@ const schema = z.strictObject({
     .nullish(),
   podAnnotations: texts.nullish(),
   podLabels: texts.nullish(),
+  longshore: z
+    .strictObject({
+      ...settingsShape,
+      /** By name of the BackupStorageLocation, what is different there. */
+      storageLocations: z.record(z.string(), z.strictObject(settingsShape)).nullish(),
+    })
+    .nullish(),
 });
 
 export type NodeAgentConfig = z.infer<typeof schema>;
@@ -134,6 +169,8 @@ const KNOWN = [
   'annotations',
   'ignoreDelayBinding',
   'residentThresholdInMB',
+  ...MOVER_SETTINGS,
+  'storageLocations',
 ];
 
 /** The known key that looks most like it. */
@@ -168,6 +205,43 @@ export function concurrencyOf(
   if (rules.length > 0) return Math.min(...rules.map(({ number }) => number));
   const all = loadConcurrency?.globalConfig ?? 0;
   return all > 0 ? all : 1;
+}
+
+/**
+ * Settings of data movers: those of all, and by storage location what is different there. Throws `BAD_CONFIG` where a
+ * data mover may take more memory than its pod.
+ */
+export function moverSettingsIn({ longshore, podResources }: NodeAgentConfig): {
+  all: MoverSettings;
+  locations: Readonly<Record<string, MoverSettings>>;
+} {
+  const { storageLocations, ...all } = longshore ?? {};
+  const locations = storageLocations ?? {};
+  const podText = podResources?.memoryLimit ?? '';
+  const podBytes = quantityBytes(podText);
+  const places: [string, MoverSettings][] = [['longshore', all]];
+  for (const [name, own] of Object.entries(locations)) {
+    places.push([`longshore.storageLocations.${name}`, own]);
+  }
+  for (const [place, { memoryLimit }] of places) {
+    if (memoryLimit === undefined || podBytes === 0) continue;
+    if ((parseBytes(memoryLimit) ?? 0) <= podBytes) continue;
+    throw new CodedError(
+      'BAD_CONFIG',
+      `${place}.memoryLimit: ${memoryLimit} is more than the pod may use; podResources.memoryLimit is ${podText}, and four fifths of it are right`,
+    );
+  }
+  return { all, locations };
+}
+
+const POWERS = 'kMGTPE';
+/** Bytes of a quantity of memory as Kubernetes writes it; 0 where there is none. */
+function quantityBytes(text: string): number {
+  const match = /^(\d+(?:\.\d+)?)(?:([kKMGTPE])(i?)|e(\d+))?$/.exec(text);
+  if (!match) return 0;
+  const [, number = '', unit = '', binary = '', exponent = '0'] = match;
+  const power = unit === '' ? 0 : POWERS.indexOf(unit === 'K' ? 'k' : unit) + 1;
+  return Number(number) * 10 ** Number(exponent) * (binary === '' ? 1000 : 1024) ** power;
 }
 
 const QUANTITY = /^\d+(?:\.\d+)?(?:[numkKMGTPE]|[KMGTPE]i|e\d+)?$/;

@@ -5,8 +5,9 @@ import { endProcess } from '../base/index.ts';
 import { runDataMover } from '../agent/index.ts';
 import { environment } from '../config/index.ts';
 import { connectToCluster } from '../kube/index.ts';
+import { type MoverSettings, moverSettingsOf } from '../mover/index.ts';
 import { createServerLogger } from '../observability/index.ts';
-import { interruptSignal, openContext } from './context.ts';
+import { type CommonOptions, interruptSignal, openContext } from './context.ts';
 import type { DataMoverFlags } from './data-mover.ts';
 import { durationFlagMs } from './usage-error.ts';
 import { VERSION } from './version.ts';
@@ -29,6 +30,7 @@ export async function moveVolume(
     kubeconfig: flags.kubeconfig,
     userAgent: `longshore-data-mover-${direction}/${VERSION}`,
   });
+  const settings = readSettings();
   const isBlock = flags.volumeMode === 'Block';
   try {
     process.exitCode = await runDataMover({
@@ -46,21 +48,26 @@ export async function moveVolume(
         'LONGSHORE_PROGRESS_INTERVAL',
         environment.progressInterval ?? '5s',
       ),
+      settings: settings instanceof Error ? {} : settings,
       terminationLog: environment.terminationLog,
       podUid: environment.podUid,
       fenceMs: durationMs('LONGSHORE_FENCE_TIMEOUT', environment.fenceTimeout ?? '4m'),
       endNow: endProcess,
       directory,
       defaultCredentials: (kind) => environment.credentialsFile(kind),
-      openRepository: ({ location, password }) =>
-        openContext(
+      openRepository: ({ location, password }) => {
+        // Told in the CR, as what is wrong with the location is.
+        if (settings instanceof Error) throw settings;
+        return openContext(
           {
             repo: location,
             client: 'default@default',
+            ...storageFlagsOf(settings),
             ...(flags.cacheVolumePath ? { cacheDir: flags.cacheVolumePath } : {}),
           },
           { dataPath: true, password, logger },
-        ),
+        );
+      },
       signal: interrupt.signal,
     });
   } finally {
@@ -69,3 +76,26 @@ export async function moveVolume(
     rmSync(directory, { recursive: true, force: true });
   }
 }
+
+function readSettings(): MoverSettings | Error {
+  try {
+    return moverSettingsOf((name) => environment.moverVariable(name));
+  } catch (error) {
+    return error as Error;
+  }
+}
+
+const storageFlagsOf = (settings: MoverSettings): Partial<CommonOptions> =>
+  withoutUndefined({
+    uploadLimit: settings.uploadLimit,
+    downloadLimit: settings.downloadLimit,
+    requestsLimit: settings.requestsLimit,
+    stallTimeout: settings.storageStallTimeout,
+    memoryLimit: settings.memoryLimit,
+    cacheSize: settings.cacheSize,
+  });
+
+const withoutUndefined = (fields: Record<string, string | undefined>): Record<string, string> =>
+  Object.fromEntries(
+    Object.entries(fields).filter((pair): pair is [string, string] => pair[1] !== undefined),
+  );

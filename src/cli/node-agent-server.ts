@@ -2,6 +2,7 @@ import {
   Agent,
   cacheLimitBytes,
   concurrencyOf,
+  moverSettingsIn,
   type NodeAgentConfig,
   parseNodeAgentConfig,
   podResourcesOf,
@@ -19,6 +20,7 @@ import {
   PRIORITY_CLASSES,
   STORAGE_CLASSES,
 } from '../kube/index.ts';
+import { moverVariables } from '../mover/index.ts';
 import { createServerLogger, serveStatus } from '../observability/index.ts';
 import { clusterOf, dataMoversOf } from './cluster.ts';
 import { printText } from './output.ts';
@@ -51,6 +53,7 @@ export async function serve(flags: ServerFlags): Promise<void> {
     );
   }
   const { config, expose } = await loadConfig(client, namespace, flags, logger);
+  const settings = moverSettingsIn(config);
   const labels = (await client.find(NODES, { name: node }))?.metadata.labels;
   const dataMovers = dataMoversOf(flags);
   const agent = new Agent({
@@ -81,7 +84,11 @@ export async function serve(flags: ServerFlags): Promise<void> {
         LONGSHORE_STALL_TIMEOUT: flags.stallTimeout,
         LONGSHORE_PROGRESS_INTERVAL: flags.progressInterval,
         [FENCE_VARIABLE]: flags.fenceTimeout,
+        ...moverVariables(settings.all),
       },
+      locationEnvironment: Object.fromEntries(
+        Object.entries(settings.locations).map(([name, own]) => [name, moverVariables(own)]),
+      ),
       config: expose,
     },
   });

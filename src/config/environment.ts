@@ -46,6 +46,10 @@ export const environment = {
   get downloadLimit(): string | undefined {
     return process.env.LONGSHORE_DOWNLOAD_LIMIT || undefined;
   },
+  /** How data movers move: the agent sets these by its ConfigMap. */
+  moverVariable(name: string): string | undefined {
+    return process.env[name] || undefined;
+  },
   get progressInterval(): string | undefined {
     return process.env.LONGSHORE_PROGRESS_INTERVAL || undefined;
   },

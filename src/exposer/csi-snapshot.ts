@@ -172,6 +172,7 @@ export class CsiSnapshotExposer {
         owner: upload,
         resource: DATA_UPLOADS,
         dataMover: upload.spec.datamover,
+        storageLocation: upload.spec.backupStorageLocation,
         claimName: claim.metadata.name,
         isBlock: isBlockClaim(claim),
         readOnly,

@@ -165,6 +165,7 @@ export class GenericRestoreExposer {
         owner: download,
         resource: DATA_DOWNLOADS,
         dataMover: download.spec.datamover,
+        storageLocation: download.spec.backupStorageLocation,
         claimName: name,
         isBlock: isBlockClaim(target),
         operationTimeout: download.spec.operationTimeout,

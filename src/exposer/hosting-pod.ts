@@ -66,6 +66,8 @@ export interface HostingPodRequest {
   readonly resource: Resource<KubeObject>;
   /** `spec.datamover`. */
   readonly dataMover: string | undefined;
+  /** Of its repository, by name. */
+  readonly storageLocation: string;
   readonly claimName: string;
   readonly isBlock: boolean;
   readonly readOnly?: boolean;
@@ -195,7 +197,10 @@ export function hostingPod(
           ...imageOf(container, options),
           command: [...command, 'data-mover', direction],
           args,
-          env: environmentOf(container.env ?? [], options.moverEnvironment ?? {}),
+          env: environmentOf(container.env ?? [], {
+            ...options.moverEnvironment,
+            ...options.locationEnvironment?.[request.storageLocation],
+          }),
           ...pick(container, ['envFrom']),
           volumeMounts: [...mounts, ...sharedMounts],
           ...(request.isBlock && { volumeDevices: [{ name: uid, devicePath: path }] }),

@@ -52,6 +52,8 @@ export interface ExposerOptions {
   readonly moverCommand?: readonly string[] | undefined;
   /** Environment of the mover beside what the DaemonSet's container has. */
   readonly moverEnvironment?: Readonly<Record<string, string>> | undefined;
+  /** By name of the backup storage location, what is different there. */
+  readonly locationEnvironment?: Readonly<Record<string, Readonly<Record<string, string>>>>;
   readonly prepareTimeoutMs: number;
   readonly config: ExposeConfig;
 }

@@ -53,6 +53,10 @@ export interface BackupVolumeOptions extends VolumeMoveOptions {
   readonly sourceNamespace: string;
   readonly sourcePvc: string;
   readonly operationId: string;
+  /** Compressor for the data; none without it, as Velero's data mover has it. */
+  readonly compression?: string | undefined;
+  /** Large files read at once, where {@link VolumeMoveOptions.config} does not say. */
+  readonly parallelFiles?: number | undefined;
 }
 
 export interface BackupVolumeResult {
@@ -76,7 +80,7 @@ export const volumeSource = (namespace: string, pvc: string): SourceInfo => ({
 export async function backupVolume(options: BackupVolumeOptions): Promise<BackupVolumeResult> {
   const { repository, path, isBlock, logger, config } = options;
   const source = volumeSource(options.sourceNamespace, options.sourcePvc);
-  const parallel = countOf(config, 'ParallelFilesUpload');
+  const parallel = countOf(config, 'ParallelFilesUpload') ?? options.parallelFiles;
   const counters = newUploadCounters();
   let estimate: number | undefined;
   const unread: UnreadEntry[] = [];
@@ -94,7 +98,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
   try {
     const { id, snapshot } = await progress.run(async (signal) => {
       await assertVolume(path, isBlock);
-      await putPolicy(repository, source, volumePolicy(parallel));
+      await putPolicy(repository, source, volumePolicy(parallel, options.compression));
       await repository.flush();
       estimate = await estimatedBytes(options, source);
       return createSnapshot(repository, path, {
@@ -220,7 +224,7 @@ async function assertVolume(path: string, isBlock: boolean): Promise<void> {
 }
 
 /** Velero's policy of a volume's source; made anew before each upload (pkg/uploader/kopia/snapshot.go). */
-const volumePolicy = (parallel: number | undefined): Policy =>
+const volumePolicy = (parallel: number | undefined, compression = 'none'): Policy =>
   policySchema.parse({
     retention: {
       keepLatest: KEEP_ALL,
@@ -232,7 +236,7 @@ const volumePolicy = (parallel: number | undefined): Policy =>
     },
     errorHandling: { ignoreUnknownTypes: true },
     scheduling: { manual: true },
-    compression: { compressorName: 'none' },
+    compression: { compressorName: compression },
     upload: {
       parallelUploadAboveSize: 2 ** 31,
       ...(parallel !== undefined && { maxParallelFileReads: parallel }),

@@ -45,6 +45,7 @@ it('says how it ended before it waits for the API server to take its Events', as
     logger: { info: () => undefined, error: () => undefined } as never,
     ...{ namespace: 'velero', node: 'n', name: 'up', volumePath: '/v', isBlock: false },
     ...{ resourceTimeoutMs: 5000, progressIntervalMs: 1000, stallMs: 1000, fenceMs: 1000 },
+    settings: {},
     terminationLog,
     podUid: 'p-1',
     endNow: () => undefined,

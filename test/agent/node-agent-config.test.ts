@@ -1,10 +1,18 @@
+import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import {
   cacheLimitBytes,
   concurrencyOf,
+  moverSettingsIn,
   parseNodeAgentConfig,
   podResourcesOf,
 } from '../../src/agent/index.ts';
+import {
+  MOVER_SETTINGS,
+  moverSettingProblem,
+  moverSettingsOf,
+  moverVariables,
+} from '../../src/mover/index.ts';
 import { matchesSelector } from '../../src/kube/index.ts';
 
 const parse = (value: object): ReturnType<typeof parseNodeAgentConfig> =>
@@ -100,6 +108,134 @@ describe('the node-agent ConfigMap', () => {
     expect(() => podResourcesOf(wrong)).toThrow(
       /podResources.memoryLimit: "much" is not a quantity such as 500m or 1Gi/,
     );
+  });
+
+  describe('settings of data movers', () => {
+    const ALL = {
+      uploadLimit: '50MiB',
+      downloadLimit: '1GiB/s',
+      requestsLimit: '20',
+      storageStallTimeout: '2m',
+      memoryLimit: '512MiB',
+      cacheSize: '0',
+      compression: 'zstd-fastest',
+      parallelFilesUpload: '8',
+    };
+
+    it('are all there, as texts or numbers, and by storage location', () => {
+      const { config, warnings } = parse({
+        ...EVERYTHING,
+        longshore: {
+          ...ALL,
+          requestsLimit: 20,
+          cacheSize: 0,
+          parallelFilesUpload: 8,
+          storageLocations: { far: { uploadLimit: 1048576 }, near: ALL },
+        },
+      });
+      expect(warnings).toEqual([]);
+      const { all, locations } = moverSettingsIn(config);
+      expect(all).toEqual(ALL);
+      expect(locations).toEqual({ far: { uploadLimit: '1048576' }, near: ALL });
+    });
+
+    it('are none where nothing is said', () => {
+      expect(moverSettingsIn(parse({}).config)).toEqual({ all: {}, locations: {} });
+      const { config } = parse({ longshore: { storageLocations: null } });
+      expect(moverSettingsIn(config)).toEqual({ all: {}, locations: {} });
+    });
+
+    it('reach the data mover by its environment, and are the same there', () => {
+      const variables = moverVariables(ALL);
+      expect(Object.keys(variables)).toHaveLength(MOVER_SETTINGS.length);
+      expect(moverSettingsOf((name) => variables[name])).toEqual(ALL);
+      variables.LONGSHORE_COMPRESSION = 'zip';
+      variables.LONGSHORE_CACHE_SIZE = 'much';
+      expect(() => moverSettingsOf((name) => variables[name])).toThrow(
+        /LONGSHORE_CACHE_SIZE "much" is not a size such as 1GiB.*; LONGSHORE_COMPRESSION "zip" is not one of none, .*zstd/,
+      );
+    });
+
+    it('that are wrong are named with what would be right, all at once', () => {
+      const longshore = {
+        uploadLimit: 'fast',
+        requestsLimit: 0,
+        compression: 'lz4',
+        memoryLimit: '64MiB',
+        storageLocations: { far: { storageStallTimeout: 'soon', parallelFilesUpload: 65 } },
+      };
+      const message = (() => {
+        try {
+          return JSON.stringify(parse({ longshore }));
+        } catch (error) {
+          return error instanceof Error ? error.message : '';
+        }
+      })();
+      for (const part of [
+        'longshore.uploadLimit: "fast" is not a rate in bytes per second such as 50MiB',
+        'longshore.requestsLimit: "0" is not a number of requests per second above 0',
+        'longshore.compression: "lz4" is not one of none, gzip,',
+        'longshore.memoryLimit: "64MiB" is not a size such as 512MiB, of at least 160',
+        'longshore.storageLocations.far.storageStallTimeout: "soon" is not a duration such as 60s',
+        'longshore.storageLocations.far.parallelFilesUpload: "65" is not a whole number from 1 to 64',
+      ]) {
+        expect(message).toContain(part);
+      }
+      expect(() => parse({ longshore: { uploadLimit: true } })).toThrow(
+        /longshore.uploadLimit: true is not a text or a number/,
+      );
+    });
+
+    it('that nobody knows are warned about, with what may be meant', () => {
+      const longshore = {
+        uploadlimit: '1MiB',
+        storageLocations: { far: { compresion: 'zstd' } },
+      };
+      const { config, warnings } = parse({ longshore });
+      expect(warnings.sort()).toEqual([
+        'longshore.storageLocations.far.compresion is not known; is compression meant?',
+        'longshore.uploadlimit is not known; is uploadLimit meant?',
+      ]);
+      expect(config).toEqual({ longshore: { storageLocations: { far: {} } } });
+    });
+
+    it('are documented, each with its variable', () => {
+      const docs = readFileSync(new URL('../../docs/operating.md', import.meta.url), 'utf8');
+      for (const setting of MOVER_SETTINGS) {
+        const [variable = ''] = Object.keys(moverVariables({ [setting]: '1' }));
+        const row = docs.split('\n').find((line) => line.startsWith(`| \`${setting}\` `)) ?? '';
+        expect(row).toContain(`\`${variable}\``);
+        const [, example = ''] = /^\| [^|]+\| `([^`]+)`/.exec(row) ?? [];
+        expect(moverSettingProblem(setting, example)).toBeUndefined();
+      }
+      const [, text = ''] = /node-agent-config.json: \|\n([^]*?)EOF/.exec(docs) ?? [];
+      const { config, warnings } = parseNodeAgentConfig('docs', { json: text });
+      expect(warnings).toEqual([]);
+      expect(moverSettingsIn(config).locations).toHaveProperty('offsite');
+    });
+
+    it.each([
+      ['512Mi', '512MiB', undefined],
+      ['500M', '500MB', undefined],
+      [
+        '1Gi',
+        '2GiB',
+        /longshore.memoryLimit: 2GiB is more than .* podResources.memoryLimit is 1Gi/,
+      ],
+      ['256e6', '300MB', /longshore.memoryLimit: 300MB is more than/],
+    ])('a pod of %s and a data mover of %s', (pod, mover, message) => {
+      const podResources = { memoryLimit: pod };
+      const check = (longshore: object) => () =>
+        moverSettingsIn(parse({ podResources, longshore }).config);
+      const near = { storageLocations: { near: { memoryLimit: mover } } };
+      if (message === undefined) {
+        expect(check({ memoryLimit: mover })).not.toThrow();
+        expect(check(near)).not.toThrow();
+      } else {
+        expect(check({ memoryLimit: mover })).toThrow(message);
+        expect(check(near)).toThrow(/^longshore.storageLocations.near.memoryLimit/);
+      }
+    });
   });
 
   it('reads the limit of the cache, also as Velero prints it', () => {

@@ -20,6 +20,7 @@ const request: HostingPodRequest = {
   owner,
   resource: DATA_UPLOADS,
   dataMover: 'velero',
+  storageLocation: 'default',
   claimName: 'up',
   isBlock: false,
   operationTimeout: '10m0s',
@@ -145,6 +146,17 @@ describe('a hosting pod', () => {
     );
     expect(spec.volumes?.map(({ name }) => name)).toEqual(['u-1', 'cloud']);
     expect(spec.containers[0]?.volumeMounts?.map(({ name }) => name)).toEqual(['u-1', 'cloud']);
+  });
+
+  it('has the settings of its storage location before those of all', () => {
+    const settings = {
+      moverEnvironment: { A: '2', B: '3' },
+      locationEnvironment: { default: { B: '4' }, other: { A: '5' } },
+    };
+    const { spec } = made({}, settings);
+    const valueOf = (name: string): string | undefined =>
+      spec.containers[0]?.env?.find((variable) => variable.name === name)?.value;
+    expect([valueOf('A'), valueOf('B')]).toEqual(['2', '4']);
   });
 
   it('has what the ConfigMap says', () => {
