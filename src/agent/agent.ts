@@ -16,6 +16,7 @@ import { AgentMetrics } from './metrics.ts';
 import { downloads } from './directions/downloads.ts';
 import { uploads } from './directions/uploads.ts';
 import { EXPOSING_LABEL, type Movement, phaseOf, trimmed } from './movement.ts';
+import { exposuresOf } from './node-agent-config.ts';
 import { PodVolumes } from './pod-volumes.ts';
 import { MovementReconciler, type ReconcilerSettings } from './reconciler.ts';
 import { Roster } from './roster.ts';
@@ -42,8 +43,6 @@ export interface AgentOptions extends ReconcilerSettings {
 
 /** Looks at so many CRs of a kind at once; each waits for the API server most of the time. */
 const WORKERS = 8;
-/** Volumes that an agent makes available at once, at least; snapshots may take their storage minutes. */
-const EXPOSURES_MIN = 8;
 /** An agent that has not heard the API server for so long is not ready. */
 const SILENT_MS_MAX = 180_000;
 const HOSTING_PODS = 'velero.io/exposer-pod-group';
@@ -61,7 +60,7 @@ export class Agent {
     this.#options = options;
     this.metrics = new AgentMetrics(options.node);
     this.#slots = new Slots(options.concurrency);
-    this.#exposures = new Slots(Math.max(EXPOSURES_MIN, 2 * options.concurrency));
+    this.#exposures = new Slots(exposuresOf(options.concurrency));
   }
 
   get stage(): string {

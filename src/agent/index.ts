@@ -20,4 +20,6 @@ export {
   parseNodeAgentConfig,
   podResourcesOf,
 } from './node-agent-config.ts';
-export { describeMovements } from './status.ts';
+export { describeMovements, type MovementDescription } from './status.ts';
+export { assertReadable, readStatus, StatusFollower, type StatusQuery } from './status-source.ts';
+export { dataMoversOf } from './serving.ts';

@@ -244,6 +244,13 @@ function quantityBytes(text: string): number {
   return Number(number) * 10 ** Number(exponent) * (binary === '' ? 1000 : 1024) ** power;
 }
 
+/** Volumes that an agent makes available at once, at least; snapshots may take their storage minutes. */
+const EXPOSURES_MIN = 8;
+
+/** Volumes that an agent makes available at once, where it may move so many at once. */
+export const exposuresOf = (concurrency: number): number =>
+  Math.max(EXPOSURES_MIN, 2 * concurrency);
+
 const QUANTITY = /^\d+(?:\.\d+)?(?:[numkKMGTPE]|[KMGTPE]i|e\d+)?$/;
 
 /**

@@ -1,110 +1,285 @@
+import { formatBytes } from '../base/index.ts';
+import type { DataDownload, Node, PersistentVolumeClaim, Pod } from '../kube/index.ts';
 import {
-  DATA_DOWNLOADS,
-  DATA_UPLOADS,
-  type KubeClient,
-  type Node,
-  NODES,
-  type Pod,
-  PODS,
-} from '../kube/index.ts';
-import {
+  EXPOSING_LABEL,
+  hasFinalizer,
   isCancelWanted,
   isFinal,
-  millisecondsSince,
   type Movement,
   ownerOf,
   phaseOf,
 } from './movement.ts';
+import { exposuresOf } from './node-agent-config.ts';
+import { type AgentGroup, isAgentOf, placesOf } from './serving.ts';
 
 export interface MovementDescription {
-  readonly kind: string;
+  readonly kind: 'DataUpload' | 'DataDownload';
   readonly name: string;
+  readonly uid: string;
+  /** The PVC whose data it is, or that waits for it: `namespace/name`. */
+  readonly volume: string;
+  readonly storageLocation: string;
+  /** `spec.datamover`; `velero` where it is empty. */
+  readonly dataMover: string;
   readonly phase: string;
   readonly node: string;
   readonly ageSeconds: number;
-  /** In a sentence: what is to happen next, and who keeps it waiting. */
+  /** Since data is moved; undefined before that, and when it is over. */
+  readonly movingSeconds: number | undefined;
+  readonly bytesDone: number;
+  /** 0 where it is not known yet. */
+  readonly totalBytes: number;
+  /** Nothing is left to be done for it. */
+  readonly isOver: boolean;
+  /** In a sentence: what is to happen next, and who keeps it waiting. Of one that is over, how it ended. */
   readonly waitsFor: string;
 }
 
-export interface StatusQuery {
-  readonly client: KubeClient;
-  readonly namespace: string;
-  readonly dataMovers: ReadonlySet<string>;
-  /** Label selector of the agents' pods. */
-  readonly agentSelector: string;
-}
-
-/** All DataUploads and DataDownloads, oldest first, and what each waits for. */
-export async function describeMovements(query: StatusQuery): Promise<MovementDescription[]> {
-  const { client, namespace, agentSelector } = query;
-  const [ups, downs, pods, agents, nodes] = await Promise.all([
-    client.list(DATA_UPLOADS, { namespace }),
-    client.list(DATA_DOWNLOADS, { namespace }),
-    client.list(PODS, { namespace, labelSelector: 'velero.io/exposer-pod-group' }),
-    client.list(PODS, { namespace, labelSelector: agentSelector }),
-    client.list(NODES),
-  ]);
-  const world: World = {
-    ...query,
-    nodes,
-    pods: new Map(pods.map((pod) => [pod.metadata.name, pod])),
-    agents: new Set(
-      agents.flatMap(({ spec, status }) =>
-        status?.phase === 'Running' && spec.nodeName !== undefined ? [spec.nodeName] : [],
-      ),
-    ),
+/** All that is read of the cluster to tell what operations wait for. */
+export interface StatusWorld {
+  readonly movements: readonly Movement[];
+  /** Of Velero's namespace: agents and hosting pods. */
+  readonly pods: readonly Pod[];
+  readonly groups: readonly AgentGroup[];
+  /** Undefined where they cannot be read, as all below. */
+  readonly nodes: readonly Node[] | undefined;
+  /** Of Velero's namespace. */
+  readonly claims: readonly PersistentVolumeClaim[] | undefined;
+  /** PVCs of namespaces that restores write to, as `namespace/name`; of a namespace that was not read there are none. */
+  readonly targets: {
+    readonly namespaces: ReadonlySet<string>;
+    readonly names: ReadonlySet<string>;
   };
-  return [...ups, ...downs]
+  readonly nowMs: number;
+}
+
+/** What each DataUpload and DataDownload waits for, oldest first. */
+export function describeMovements(world: StatusWorld): MovementDescription[] {
+  const view = new View(world);
+  return [...world.movements]
     .sort((a, b) => (a.metadata.creationTimestamp < b.metadata.creationTimestamp ? -1 : 1))
-    .map((movement) => ({
-      kind: 'sourcePVC' in movement.spec ? 'DataUpload' : 'DataDownload',
-      name: movement.metadata.name,
-      phase: phaseOf(movement),
-      node: ownerOf(movement) ?? '',
-      ageSeconds: millisecondsSince(client.clock, movement.metadata.creationTimestamp) / 1000,
-      waitsFor: waitsFor(movement, world),
-    }));
-}
-
-interface World extends StatusQuery {
-  readonly pods: ReadonlyMap<string, Pod>;
-  readonly agents: ReadonlySet<string>;
-  readonly nodes: readonly Node[];
-}
-
-function waitsFor(movement: Movement, world: World): string {
-  const { status, spec, metadata } = movement;
-  if (isFinal(movement)) return status?.message ?? '';
-  const mover = spec.datamover ?? '';
-  if (!world.dataMovers.has(mover)) {
-    return `the data mover "${mover}", which no agent here serves (--data-movers)`;
-  }
-  const owner = ownerOf(movement);
-  if (owner !== undefined && !world.agents.has(owner)) {
-    const isGone = !world.nodes.some((node) => node.metadata.name === owner);
-    return `the node-agent of ${owner}, which is not running${isGone ? ': the node is gone' : ''}`;
-  }
-  if (world.agents.size === 0) return 'a node-agent: none is running';
-  const pod = world.pods.get(metadata.name);
-  if (isCancelWanted(movement)) return 'its cancel to take effect';
-  switch (phaseOf(movement)) {
-    case 'New':
-      return 'a node-agent to accept it';
-    case 'Accepted':
-      return pod ? podState(pod) : 'its volume to be made available';
-    case 'Prepared':
-      return `a free place on ${owner ?? 'its node'} (loadConcurrency)`;
-    case 'InProgress': {
+    .map((movement) => {
+      const { status, spec, metadata } = movement;
+      const phase = phaseOf(movement);
       const { bytesDone = 0, totalBytes = 0 } = status?.progress ?? {};
-      const note = status?.message ? `; ${status.message}` : '';
-      return `its data: ${bytesDone} of ${totalBytes} bytes${note}`;
-    }
-    case 'Canceling':
-    case 'Canceled':
-    case 'Completed':
-    case 'Failed':
-      return '';
+      const isMoving = phase === 'InProgress' || phase === 'Canceling';
+      return {
+        kind: isDownload(movement) ? 'DataDownload' : 'DataUpload',
+        name: metadata.name,
+        uid: metadata.uid,
+        volume: volumeOf(movement),
+        storageLocation: spec.backupStorageLocation,
+        dataMover: spec.datamover || 'velero',
+        phase,
+        node: ownerOf(movement) ?? '',
+        ageSeconds: secondsSince(world.nowMs, metadata.creationTimestamp) ?? 0,
+        movingSeconds: isMoving ? secondsSince(world.nowMs, status?.startTimestamp) : undefined,
+        bytesDone,
+        totalBytes,
+        isOver: isFinal(movement) && !hasFinalizer(movement),
+        waitsFor: view.waitsFor(movement),
+      };
+    });
+}
+
+const isDownload = (movement: Movement): movement is DataDownload =>
+  !('sourcePVC' in movement.spec);
+
+function volumeOf(movement: Movement): string {
+  if (isDownload(movement)) {
+    const { namespace, pvc } = movement.spec.targetVolume;
+    return `${namespace}/${pvc}`;
   }
+  const { sourceNamespace, sourcePVC } = movement.spec;
+  return `${sourceNamespace}/${sourcePVC}`;
+}
+
+function secondsSince(nowMs: number, time: string | null | undefined): number | undefined {
+  return time ? Math.max(0, (nowMs - Date.parse(time)) / 1000) : undefined;
+}
+
+/** The world, counted once for all operations. */
+class View {
+  readonly #world: StatusWorld;
+  readonly #hosting: ReadonlyMap<string, Pod>;
+  readonly #nodes: ReadonlyMap<string, Node>;
+  readonly #claims: ReadonlyMap<string, PersistentVolumeClaim>;
+  readonly #alive: ReadonlyMap<AgentGroup, ReadonlySet<string>>;
+  /** Being made available in the whole cluster: what `prepareQueueLength` bounds. */
+  readonly #preparing: number;
+  readonly #acceptedBy: ReadonlyMap<string, number>;
+  readonly #movingOn: ReadonlyMap<string, number>;
+  readonly #fresh: readonly Movement[];
+
+  constructor(world: StatusWorld) {
+    this.#world = world;
+    const { movements, pods, groups, nodes = [], claims = [] } = world;
+    const byName = <T extends { metadata: { name: string } }>(list: readonly T[]): Map<string, T> =>
+      new Map(list.map((object) => [object.metadata.name, object]));
+    this.#hosting = byName(pods.filter(({ metadata }) => metadata.labels?.[HOSTING_LABEL]));
+    this.#nodes = byName(nodes);
+    this.#claims = byName(claims);
+    const working = pods.filter(isWorking);
+    this.#alive = new Map(
+      groups.map((group) => [
+        group,
+        new Set(
+          working.filter((pod) => isAgentOf(group, pod)).map(({ spec }) => spec.nodeName ?? ''),
+        ),
+      ]),
+    );
+    const isPreparing = ({ metadata }: Movement): boolean =>
+      metadata.labels?.[EXPOSING_LABEL] === 'true';
+    this.#preparing = movements.filter(isPreparing).length;
+    this.#acceptedBy = countBy(movements, (movement) =>
+      phaseOf(movement) === 'Accepted' ? movement.status?.acceptedByNode : undefined,
+    );
+    this.#movingOn = countBy(movements, (movement) =>
+      ['InProgress', 'Canceling'].includes(phaseOf(movement))
+        ? `${this.#groupOf(movement)?.name ?? ''} ${movement.status?.node ?? ''}`
+        : undefined,
+    );
+    this.#fresh = movements.filter((movement) => phaseOf(movement) === 'New');
+  }
+
+  #groupOf({ spec }: Movement): AgentGroup | undefined {
+    return this.#world.groups.find(({ movers }) => movers.has(spec.datamover ?? ''));
+  }
+
+  waitsFor(movement: Movement): string {
+    const { status, spec } = movement;
+    if (isFinal(movement)) {
+      if (!hasFinalizer(movement)) return status?.message ?? '';
+      return `its finalizer: an agent is removing what was made for it`;
+    }
+    const group = this.#groupOf(movement);
+    if (!group) return this.#unserved(spec.datamover || 'velero');
+    const alive = this.#alive.get(group) ?? new Set();
+    const owner = ownerOf(movement);
+    if (owner !== undefined && !alive.has(owner)) {
+      return `the node-agent of ${owner}, which is not running${this.#nodeProblem(owner)}`;
+    }
+    if (alive.size === 0) return nobody(group);
+    if (isCancelWanted(movement) || movement.metadata.deletionTimestamp !== undefined) {
+      return 'its cancel to take effect';
+    }
+    switch (phaseOf(movement)) {
+      case 'New':
+        return this.#unaccepted(movement, group, alive);
+      case 'Accepted':
+        return this.#unprepared(movement);
+      case 'Prepared':
+        return this.#unstarted(owner ?? '', group);
+      case 'InProgress':
+        return moving(movement);
+      case 'Canceling':
+        return 'its data mover to stop';
+      case 'Canceled':
+      case 'Completed':
+      case 'Failed':
+        return '';
+    }
+  }
+
+  #unserved(mover: string): string {
+    const { groups } = this.#world;
+    if (groups.length === 0) {
+      return 'a node-agent: there is no DaemonSet of one in this namespace';
+    }
+    const served = groups.map(({ name, movers }) => {
+      const names = [...movers].filter((each) => each !== '' && each !== 'velero-fs');
+      return `${name === '' ? 'they' : name} serve${name === '' ? '' : 's'} ${names.join(', ')}`;
+    });
+    return `the data mover "${mover}", which no agent here serves (${served.join('; ')})`;
+  }
+
+  #nodeProblem(name: string): string {
+    if (this.#world.nodes === undefined) return '';
+    const node = this.#nodes.get(name);
+    if (!node) return ': the node is gone';
+    const ready = node.status?.conditions?.find(({ type }) => type === 'Ready');
+    return ready && ready.status !== 'True' ? ': the node is not ready' : '';
+  }
+
+  #unaccepted(movement: Movement, group: AgentGroup, alive: ReadonlySet<string>): string {
+    const limit = group.config?.loadConcurrency?.prepareQueueLength ?? 0;
+    if (limit > 0 && this.#preparing >= limit) {
+      const { creationTimestamp } = movement.metadata;
+      const before = this.#fresh.filter(
+        (other) =>
+          other.metadata.creationTimestamp < creationTimestamp && this.#groupOf(other) === group,
+      ).length;
+      return `the queue: ${this.#preparing} volumes are being made available, prepareQueueLength is ${limit}, and ${before} are before it`;
+    }
+    if (isDownload(movement)) {
+      const { namespaces, names } = this.#world.targets;
+      const target = volumeOf(movement);
+      if (namespaces.has(movement.spec.targetVolume.namespace) && !names.has(target)) {
+        return `PVC ${target}, which is not there yet`;
+      }
+    }
+    const isFull = [...alive].every((node) => {
+      const places = placesOf(group, this.#nodes.get(node));
+      return places !== undefined && (this.#acceptedBy.get(node) ?? 0) >= exposuresOf(places);
+    });
+    if (isFull) {
+      return `an agent that may make another volume available: all ${alive.size} make as many as they may`;
+    }
+    return 'a node-agent to accept it';
+  }
+
+  #unprepared(movement: Movement): string {
+    const { name } = movement.metadata;
+    const pod = this.#hosting.get(name);
+    if (pod) return podState(pod);
+    const claim = this.#claims.get(name);
+    if (claim)
+      return `its pod, which is to mount PVC ${name} (${claim.status?.phase ?? 'Pending'})`;
+    if (isDownload(movement)) return 'its volume to be made available';
+    return 'its snapshot to be ready, and a volume to be made of it';
+  }
+
+  #unstarted(node: string, group: AgentGroup): string {
+    const places = placesOf(group, this.#nodes.get(node));
+    const used = this.#movingOn.get(`${group.name} ${node}`) ?? 0;
+    if (places === undefined) return `a free place on ${node} (loadConcurrency)`;
+    if (used < places) return `the node-agent of ${node} to start it`;
+    return `a free place on ${node}: ${used} of ${places} are in use (loadConcurrency)`;
+  }
+}
+
+const HOSTING_LABEL = 'velero.io/exposer-pod-group';
+
+function isWorking({ metadata, status, spec }: Pod): boolean {
+  if (metadata.deletionTimestamp !== undefined || status?.phase !== 'Running') return false;
+  const ready = status.conditions?.find(({ type }) => type === 'Ready');
+  return spec.nodeName !== undefined && (ready === undefined || ready.status === 'True');
+}
+
+function countBy<T>(
+  list: readonly T[],
+  keyOf: (item: T) => string | undefined,
+): Map<string, number> {
+  const counts = new Map<string, number>();
+  for (const item of list) {
+    const key = keyOf(item);
+    if (key !== undefined) counts.set(key, (counts.get(key) ?? 0) + 1);
+  }
+  return counts;
+}
+
+function nobody({ name, wanted }: AgentGroup): string {
+  if (name === '') return 'a node-agent: none is running';
+  if (wanted === 0) return `a node-agent: DaemonSet ${name} has no node to run on`;
+  const count = wanted === undefined ? '' : ` (0 of ${wanted} are ready)`;
+  return `a node-agent: none of DaemonSet ${name} is running${count}`;
+}
+
+function moving({ status }: Movement): string {
+  const { bytesDone = 0, totalBytes = 0 } = status?.progress ?? {};
+  const note = status?.message ? `; ${status.message}` : '';
+  const of = totalBytes > 0 ? ` of ${formatBytes(totalBytes)}` : '';
+  return `its data: ${formatBytes(bytesDone)}${of}${note}`;
 }
 
 function podState({ spec, status, metadata }: Pod): string {

@@ -1,6 +1,7 @@
+import { dataMoversOf as moversIn } from '../agent/index.ts';
 import { environment } from '../config/index.ts';
-import { BUILT_IN_MOVERS, connectToCluster, type KubeClient } from '../kube/index.ts';
-import type { ClusterFlags } from './node-agent.ts';
+import { connectToCluster, type KubeClient } from '../kube/index.ts';
+import type { ClusterFlags, ServerFlags } from './node-agent.ts';
 import { VERSION } from './version.ts';
 
 const USER_AGENT = `longshore-node-agent/${VERSION}`;
@@ -13,8 +14,4 @@ export function clusterOf(flags: ClusterFlags): { client: KubeClient; namespace:
 }
 
 /** Values of `spec.datamover` that are served. */
-export function dataMoversOf({ dataMovers }: ClusterFlags): Set<string> {
-  const names = new Set(dataMovers.split(',').map((name) => name.trim()));
-  if (names.has('velero')) for (const name of BUILT_IN_MOVERS) names.add(name);
-  return names;
-}
+export const dataMoversOf = ({ dataMovers }: ServerFlags): Set<string> => moversIn(dataMovers);

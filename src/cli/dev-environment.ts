@@ -18,6 +18,7 @@ import { ApiServer, DevCluster } from '../dev/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   type BackupRepository,
+  BUILT_IN_MOVERS,
   connectToCluster,
   type KubeClient,
   PVCS,
@@ -118,7 +119,7 @@ export class DevEnvironment implements AsyncDisposable {
       logger: this.#options.logger,
       node,
       namespace: DEV_NAMESPACE,
-      dataMovers: new Set(['', 'velero', 'velero-fs']),
+      dataMovers: new Set(BUILT_IN_MOVERS),
       agentSelector: 'role=node-agent',
       concurrency: 2,
       prepareTimeoutMs: PREPARE_MS,

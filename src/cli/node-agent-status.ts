@@ -1,39 +1,53 @@
-import { describeMovements } from '../agent/index.ts';
-import { clusterOf, dataMoversOf } from './cluster.ts';
+import { describeMovements, readStatus } from '../agent/index.ts';
+import { stringify } from 'yaml';
+import { clusterOf } from './cluster.ts';
 import type { StatusFlags } from './node-agent.ts';
+import { watchStatus } from './node-agent-watch.ts';
+import {
+  averageRate,
+  cellsOf,
+  documentOf,
+  HEADER,
+  WIDE_HEADER,
+  wideCellsOf,
+} from './status-rows.ts';
+import { printText } from './output.ts';
 import { printJson, printTable } from './terminal.ts';
+import { UsageError } from './usage-error.ts';
 
 /** Prints DataUploads and DataDownloads, and what each waits for. */
 export async function showStatus(flags: StatusFlags): Promise<void> {
-  const { client, namespace } = clusterOf(flags);
-  const rows = await describeMovements({
-    client,
-    namespace,
-    dataMovers: dataMoversOf(flags),
-    agentSelector: flags.agentSelector,
-  });
-  client.close();
-  if (flags.json === true) {
-    printJson(rows);
-    return;
+  const output = flags.output ?? (flags.json === true ? 'json' : undefined);
+  if (flags.json === true && output !== 'json') {
+    throw new UsageError(`--json and -o ${flags.output ?? ''} say different things`);
   }
-  printTable(
-    ['KIND', 'NAME', 'PHASE', 'NODE', 'AGE', 'WAITS FOR'],
-    rows.map(({ kind, name, phase, node, ageSeconds, waitsFor }) => [
-      kind,
-      name,
-      phase,
-      node,
-      ageText(ageSeconds),
-      waitsFor,
-    ]),
-  );
+  const { client, namespace } = clusterOf(flags);
+  const { dataMovers, agentSelector, daemonset: daemonSet } = flags;
+  const query = { client, namespace, flags: { dataMovers, agentSelector, daemonSet } };
+  try {
+    if (flags.watch === true) {
+      await watchStatus(query, { all: flags.all === true, output });
+      return;
+    }
+    const all = describeMovements(await readStatus(query));
+    const rows = flags.all === true ? all : all.filter(({ isOver }) => !isOver);
+    const documents = (): object[] => rows.map((row) => documentOf(row, averageRate));
+    if (output === 'json') printJson(documents());
+    else if (output === 'yaml') printText(stringify(documents()));
+    else if (rows.length === 0) process.stderr.write(`${nothing(namespace, all.length)}\n`);
+    else if (output === 'wide') {
+      printTable(
+        WIDE_HEADER,
+        rows.map((row) => wideCellsOf(row, averageRate)),
+      );
+    } else printTable(HEADER, rows.map(cellsOf));
+  } finally {
+    client.close();
+  }
 }
 
-/** As kubectl shows it: 45s, 12m, 5h, 3d. */
-function ageText(seconds: number): string {
-  if (seconds < 120) return `${Math.max(0, Math.floor(seconds))}s`;
-  if (seconds < 7200) return `${Math.floor(seconds / 60)}m`;
-  if (seconds < 172_800) return `${Math.floor(seconds / 3600)}h`;
-  return `${Math.floor(seconds / 86_400)}d`;
-}
+/** Where a table would have no rows. */
+const nothing = (namespace: string, hidden: number): string =>
+  hidden === 0
+    ? `no DataUpload or DataDownload in namespace ${namespace}`
+    : `nothing is under way in namespace ${namespace}; --all shows ${hidden} that ${hidden === 1 ? 'is' : 'are'} over`;

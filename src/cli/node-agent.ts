@@ -6,11 +6,11 @@ export interface ClusterFlags {
   kubeconfig?: string;
   context?: string;
   namespace?: string;
-  dataMovers: string;
-  agentSelector: string;
 }
 
 export interface ServerFlags extends ClusterFlags {
+  dataMovers: string;
+  agentSelector: string;
   node?: string;
   logLevel: string;
   logFormat: string;
@@ -31,20 +31,20 @@ export interface ServerFlags extends ClusterFlags {
 }
 
 export interface StatusFlags extends ClusterFlags {
+  dataMovers?: string;
+  agentSelector?: string;
+  daemonset?: string;
+  all?: boolean;
   json?: boolean;
+  output?: 'json' | 'yaml' | 'wide';
+  watch?: boolean;
 }
 
 function withClusterOptions(command: Command): Command {
   return command
     .option('--kubeconfig <file>', 'kubeconfig (default: KUBECONFIG, ~/.kube/config, or the pod)')
     .option('--context <name>', 'context of the kubeconfig')
-    .option('-n, --namespace <name>', 'namespace that Velero is in (default: VELERO_NAMESPACE)')
-    .option(
-      '--data-movers <names>',
-      'values of spec.datamover that are served; velero serves the empty one too',
-      'velero',
-    )
-    .option('--agent-selector <labels>', "labels of the node-agents' own pods", 'role=node-agent');
+    .option('-n, --namespace <name>', 'namespace that Velero is in (default: VELERO_NAMESPACE)');
 }
 
 export function addNodeAgentCommands(program: Command): void {
@@ -55,6 +55,12 @@ export function addNodeAgentCommands(program: Command): void {
     .description(
       "claims DataUploads and DataDownloads and looks after them, as Velero's node-agent does",
     )
+    .option(
+      '--data-movers <names>',
+      'values of spec.datamover that are served; velero serves the empty one too',
+      'velero',
+    )
+    .option('--agent-selector <labels>', "labels of the node-agents' own pods", 'role=node-agent')
     .option('--node <name>', 'the node that this is (default: NODE_NAME)')
     .option('--log-level <level>', 'debug, info, warning or error', 'info')
     .addOption(
@@ -104,9 +110,33 @@ export function addNodeAgentCommands(program: Command): void {
       await serve(flags);
     });
   withClusterOptions(group.command('status'))
-    .description('DataUploads and DataDownloads, and what each waits for')
-    .option(...JSON_OPTION)
-    .addHelpText('after', '\nExample:\n  $ longshore node-agent status -n velero')
+    .description('DataUploads and DataDownloads that are under way, and what each waits for')
+    .option('--all', 'those that are over too, with how they ended')
+    .option(
+      '-w, --watch',
+      'goes on until Ctrl-C: a live table, or on a pipe a line for each change',
+    )
+    .addOption(
+      new Option('-o, --output <format>', 'json, yaml, or wide: more columns').choices([
+        'json',
+        'yaml',
+        'wide',
+      ]),
+    )
+    .option('--daemonset <name>', 'only the agents of this DaemonSet (default: all that there are)')
+    .option(
+      '--data-movers <names>',
+      'values of spec.datamover that are served (default: those of the DaemonSets)',
+    )
+    .option(
+      '--agent-selector <labels>',
+      "labels of the node-agents' own pods (default: those of the DaemonSets)",
+    )
+    .addOption(new Option(...JSON_OPTION).hideHelp())
+    .addHelpText(
+      'after',
+      '\nExamples:\n  $ longshore node-agent status -n velero\n  $ longshore node-agent status --watch',
+    )
     .action(async (flags: StatusFlags) => {
       const { showStatus } = await import('./node-agent-status.ts');
       await showStatus(flags);

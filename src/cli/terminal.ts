@@ -110,18 +110,20 @@ export function printLine(text: string): void {
 }
 
 /** Columns aligned by their longest cell. */
-export function printTable(header: string[], rows: string[][]): void {
-  const all = [header, ...rows.map((row) => row.map(printable))];
+export function printTable(header: readonly string[], rows: readonly string[][]): void {
+  for (const line of tableLines(header, rows)) printText(`${line}\n`);
+}
+
+export function tableLines(header: readonly string[], rows: readonly string[][]): string[] {
+  const all: (readonly string[])[] = [header, ...rows.map((row) => row.map(printable))];
   // By hand: a call takes some 100,000 parameters.
   const widths = header.map((_, i) =>
     all.reduce((width, row) => Math.max(width, (row[i] ?? '').length), 0),
   );
-  for (const row of all) {
-    printLine(
-      row
-        .map((cell, i) => cell.padEnd(widths[i] ?? 0))
-        .join('  ')
-        .trimEnd(),
-    );
-  }
+  return all.map((row) =>
+    row
+      .map((cell, i) => cell.padEnd(widths[i] ?? 0))
+      .join('  ')
+      .trimEnd(),
+  );
 }

@@ -86,22 +86,27 @@ describe('longshore node-agent', () => {
       await newUpload('stopping', { phase: 'InProgress', node: 'far-1' }, { cancel: true });
       await cluster.client.create(NODES, { metadata: { name: 'far-1' } });
       await agentPod('far-1');
-      const { out } = await run(['status', '--json']);
+      const { out } = await run(['status', '--json', '--all']);
       rows = JSON.parse(out) as typeof rows;
     });
 
     it.each([
       ['fresh', 'New', '', 'a node-agent to accept it'],
-      ['others', 'New', '', 'the data mover "acme", which no agent here serves (--data-movers)'],
-      ['waiting', 'Accepted', 'far-1', 'its volume to be made available'],
+      [
+        'others',
+        'New',
+        '',
+        'the data mover "acme", which no agent here serves (node-agent serves velero)',
+      ],
+      ['waiting', 'Accepted', 'far-1', 'its snapshot to be ready, and a volume to be made of it'],
       [
         'lost',
         'InProgress',
         'gone-1',
         'the node-agent of gone-1, which is not running: the node is gone',
       ],
-      ['moving', 'InProgress', 'far-1', 'its data: 5 of 10 bytes'],
-      ['queued', 'Prepared', 'far-1', 'a free place on far-1 (loadConcurrency)'],
+      ['moving', 'InProgress', 'far-1', 'its data: 5 B of 10 B'],
+      ['queued', 'Prepared', 'far-1', 'a free place on far-1: 2 of 1 are in use (loadConcurrency)'],
       ['failed', 'Failed', 'far-1', 'no luck'],
       ['stopping', 'InProgress', 'far-1', 'its cancel to take effect'],
     ])('%s', (name, phase, node, waitsFor) => {
@@ -110,15 +115,13 @@ describe('longshore node-agent', () => {
     });
 
     it('is a table for people', async () => {
-      const { code, out, err } = await run(['status']);
+      const { code, out, err } = await run(['status', '--all']);
       expect(err).toBe('');
       expect(code).toBe(0);
       const [head = '', ...lines] = out.trimEnd().split('\n');
       expect(head).toMatch(/^KIND +NAME +PHASE +NODE +AGE +WAITS FOR$/);
       expect(lines).toHaveLength(rows.length);
-      expect(out).toMatch(
-        /^DataUpload +moving +InProgress +far-1 +\d+s +its data: 5 of 10 bytes$/m,
-      );
+      expect(out).toMatch(/^DataUpload +moving +InProgress +far-1 +\d+s +its data: 5 B of 10 B$/m);
     });
 
     it('other data movers count once they are named', async () => {

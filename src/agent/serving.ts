@@ -1,0 +1,166 @@
+import { isCode } from '../base/index.ts';
+import {
+  BUILT_IN_MOVERS,
+  CONFIG_MAPS,
+  DAEMON_SETS,
+  type DaemonSet,
+  type KubeClient,
+  matchesSelector,
+  type Node,
+  type Pod,
+} from '../kube/index.ts';
+import { concurrencyOf, type NodeAgentConfig, parseNodeAgentConfig } from './node-agent-config.ts';
+
+/** The agents of one DaemonSet, Velero's or ours: both read the same flags. */
+export interface AgentGroup {
+  /** Of the DaemonSet. */
+  readonly name: string;
+  /** Values of `spec.datamover` that they serve. */
+  readonly movers: ReadonlySet<string>;
+  /** Label selector of their pods, as text. */
+  readonly selector: string;
+  /** Undefined where it cannot be read: then no numbers are known. */
+  readonly config: NodeAgentConfig | undefined;
+  /** Nodes that should have an agent, as the DaemonSet counts them. */
+  readonly wanted: number | undefined;
+}
+
+/** What the caller knows better than the DaemonSets. */
+export interface ServingFlags {
+  readonly dataMovers?: string | undefined;
+  readonly agentSelector?: string | undefined;
+  /** Only the agents of this DaemonSet. */
+  readonly daemonSet?: string | undefined;
+}
+
+const DEFAULT_MOVERS = 'velero';
+const DEFAULT_SELECTOR = 'role=node-agent';
+/** Looked for where nobody may list: Velero's and ours. */
+const USUAL_NAMES = ['node-agent', 'longshore-node-agent'];
+
+/** Values of `spec.datamover` that a list of them serves. */
+export function dataMoversOf(text: string): Set<string> {
+  const names = new Set(text.split(',').map((name) => name.trim()));
+  if (names.has('velero')) for (const name of BUILT_IN_MOVERS) names.add(name);
+  return names;
+}
+
+/** Who serves DataUploads and DataDownloads in this namespace, as the DaemonSets there say. */
+export async function loadAgentGroups(
+  client: KubeClient,
+  namespace: string,
+  pods: readonly Pod[],
+  flags: ServingFlags = {},
+): Promise<AgentGroup[]> {
+  const found = await findDaemonSets(client, namespace, pods, flags);
+  const groups: AgentGroup[] = [];
+  for (const daemonSet of found) {
+    const args = argsOf(daemonSet);
+    if (!args.includes('node-agent') || !args.includes('server')) continue;
+    const { status } = daemonSet as DaemonSet & { status?: { desiredNumberScheduled?: number } };
+    groups.push({
+      name: daemonSet.metadata.name,
+      movers: dataMoversOf(flagOf(args, 'data-movers') ?? DEFAULT_MOVERS),
+      selector: flags.agentSelector ?? flagOf(args, 'agent-selector') ?? DEFAULT_SELECTOR,
+      config: await loadConfig(client, namespace, flagOf(args, 'node-agent-configmap')),
+      wanted: status?.desiredNumberScheduled,
+    });
+  }
+  const { dataMovers, agentSelector = DEFAULT_SELECTOR } = flags;
+  if (dataMovers === undefined) return groups;
+  const movers = dataMoversOf(dataMovers);
+  const named = groups.filter((group) => [...group.movers].some((name) => movers.has(name)));
+  if (named.length > 0) return named.map((group) => ({ ...group, movers }));
+  return [{ name: '', movers, selector: agentSelector, config: undefined, wanted: undefined }];
+}
+
+async function findDaemonSets(
+  client: KubeClient,
+  namespace: string,
+  pods: readonly Pod[],
+  { daemonSet }: ServingFlags,
+): Promise<DaemonSet[]> {
+  if (daemonSet !== undefined)
+    return [await client.get(DAEMON_SETS, { namespace, name: daemonSet })];
+  try {
+    return await client.list(DAEMON_SETS, { namespace });
+  } catch (error) {
+    // As the agents themselves, which may only read those they know by name.
+    if (!isCode(error, 'KUBE_FORBIDDEN')) throw error;
+  }
+  const names = new Set(USUAL_NAMES);
+  for (const pod of pods) {
+    const name = daemonSetOf(pod);
+    if (name !== undefined) names.add(name);
+  }
+  const found = await Promise.all(
+    [...names].map((name) => unlessRefused(client.find(DAEMON_SETS, { namespace, name }))),
+  );
+  return found.filter((each) => each !== undefined);
+}
+
+const daemonSetOf = ({ metadata }: Pod): string | undefined =>
+  metadata.ownerReferences?.find(({ kind }) => kind === 'DaemonSet')?.name;
+
+/** Whether a pod is one of these agents, and does its work. */
+export function isAgentOf({ name, selector }: AgentGroup, pod: Pod): boolean {
+  const owner = daemonSetOf(pod);
+  if (owner !== undefined) return owner === name;
+  const matchLabels: Record<string, string> = {};
+  for (const pair of selector.split(',')) {
+    const [label = '', value = ''] = pair.split(/==?/);
+    matchLabels[label.trim()] = value.trim();
+  }
+  return matchesSelector({ matchLabels }, pod.metadata.labels);
+}
+
+/** Data paths at once on a node; undefined where it cannot be told. */
+export function placesOf({ config }: AgentGroup, node: Node | undefined): number | undefined {
+  if (config === undefined) return undefined;
+  const labels = node?.metadata.labels;
+  return concurrencyOf(
+    config,
+    (selector) => labels !== undefined && matchesSelector(selector, labels),
+  );
+}
+
+function argsOf({ spec }: DaemonSet): string[] {
+  const [container] = spec.template.spec.containers;
+  return [...(container?.command ?? []), ...(container?.args ?? [])];
+}
+
+/** Both spellings: `--flag=value` and `--flag value`. */
+function flagOf(args: readonly string[], flag: string): string | undefined {
+  const begin = `--${flag}=`;
+  const joined = args.find((text) => text.startsWith(begin));
+  if (joined !== undefined) return joined.slice(begin.length);
+  const at = args.indexOf(`--${flag}`);
+  return at < 0 ? undefined : args[at + 1];
+}
+
+async function loadConfig(
+  client: KubeClient,
+  namespace: string,
+  name: string | undefined,
+): Promise<NodeAgentConfig | undefined> {
+  if (name === undefined || name === '') return parseNodeAgentConfig('', { none: '{}' }).config;
+  const found = await unlessRefused(client.find(CONFIG_MAPS, { namespace, name }));
+  if (!found) return undefined;
+  try {
+    return parseNodeAgentConfig(name, found.data).config;
+  } catch (error) {
+    // Its agents say so themselves, and do not start.
+    if (isCode(error, 'BAD_CONFIG')) return undefined;
+    throw error;
+  }
+}
+
+/** What only makes the answer better: undefined where this user may not read it, or where there is no such kind. */
+export async function unlessRefused<T>(answer: Promise<T>): Promise<T | undefined> {
+  try {
+    return await answer;
+  } catch (error) {
+    if (isCode(error, 'KUBE_FORBIDDEN', 'KUBE_NOT_FOUND')) return undefined;
+    throw error;
+  }
+}

@@ -1,0 +1,183 @@
+import { messageOf, silentLogger } from '../base/index.ts';
+import {
+  Cache,
+  DATA_DOWNLOADS,
+  DATA_UPLOADS,
+  isPassing,
+  type KubeClient,
+  type KubeObject,
+  NODES,
+  type Node,
+  type PersistentVolumeClaim,
+  type Pod,
+  PODS,
+  PVCS,
+} from '../kube/index.ts';
+import { isFinal, type Movement, phaseOf } from './movement.ts';
+import { type AgentGroup, loadAgentGroups, type ServingFlags, unlessRefused } from './serving.ts';
+import type { StatusWorld } from './status.ts';
+
+export interface StatusQuery {
+  readonly client: KubeClient;
+  readonly namespace: string;
+  readonly flags?: ServingFlags;
+}
+
+/** Reads all once. Throws `KUBE_*` errors. */
+export async function readStatus(query: StatusQuery): Promise<StatusWorld> {
+  const { client, namespace } = query;
+  const [ups, downs, pods] = await Promise.all([
+    client.list(DATA_UPLOADS, { namespace }),
+    client.list(DATA_DOWNLOADS, { namespace }),
+    client.list(PODS, { namespace }),
+  ]);
+  const movements = [...ups, ...downs];
+  const facts = await readFacts(query, pods, movements);
+  return { ...facts, movements, pods, nowMs: nowMsOf(client) };
+}
+
+/** Throws `KUBE_*` errors where this user may not read what matters, or the API server is away. */
+export async function assertReadable({ client, namespace }: StatusQuery): Promise<void> {
+  await Promise.all([
+    client.listPage(DATA_UPLOADS, { namespace, limit: 1 }),
+    client.listPage(DATA_DOWNLOADS, { namespace, limit: 1 }),
+    client.listPage(PODS, { namespace, limit: 1 }),
+  ]);
+}
+
+const nowMsOf = ({ clock }: KubeClient): number => Number(clock.nowNs() / 1_000_000n);
+
+/** What changes seldom: read anew now and then. */
+interface Facts {
+  readonly groups: readonly AgentGroup[];
+  readonly nodes: readonly Node[] | undefined;
+  readonly claims: readonly PersistentVolumeClaim[] | undefined;
+  readonly targets: StatusWorld['targets'];
+}
+
+async function readFacts(
+  { client, namespace, flags }: StatusQuery,
+  pods: readonly Pod[],
+  movements: readonly Movement[],
+): Promise<Facts> {
+  const [groups, nodes, claims, targets] = await Promise.all([
+    loadAgentGroups(client, namespace, pods, flags),
+    unlessRefused(client.list(NODES)),
+    unlessRefused(client.list(PVCS, { namespace })),
+    readTargets(client, movements),
+  ]);
+  return { groups, nodes, claims, targets };
+}
+
+/** One list for each namespace that restores wait to write to, whatever their number. */
+async function readTargets(
+  client: KubeClient,
+  movements: readonly Movement[],
+): Promise<StatusWorld['targets']> {
+  const wanted = new Set(
+    movements.flatMap((movement) =>
+      'targetVolume' in movement.spec && phaseOf(movement) === 'New'
+        ? [(movement.spec.targetVolume as { namespace: string }).namespace]
+        : [],
+    ),
+  );
+  const namespaces = new Set<string>();
+  const names = new Set<string>();
+  for (const namespace of wanted) {
+    const claims = await unlessRefused(client.list(PVCS, { namespace }));
+    if (!claims) continue;
+    namespaces.add(namespace);
+    for (const { metadata } of claims) names.add(`${namespace}/${metadata.name}`);
+  }
+  return { namespaces, names };
+}
+
+const FACTS_EVERY_MS = 15_000;
+/** Watches end and begin again all the time: only what lasts is worth a word. */
+const AWAY_MS = 5000;
+/** Bookmarks come about every minute: a server that says less than that is away, whatever the connection says. */
+const SILENT_MS = 100_000;
+
+/** Follows the cluster by watches. What is shown while the API server is away is what it told last. */
+export class StatusFollower {
+  readonly #query: StatusQuery;
+  readonly #caches: readonly [Cache<Movement>, Cache<Movement>, Cache<Pod>];
+  #facts: Facts | undefined;
+  #factsFailure: string | undefined;
+  #factsMs = -Infinity;
+  #reading: Promise<void> | undefined;
+
+  constructor(query: StatusQuery) {
+    this.#query = query;
+    const { client, namespace } = query;
+    const scope = { namespace };
+    const common = { client, logger: silentLogger, scope };
+    this.#caches = [
+      new Cache<Movement>({ ...common, resource: DATA_UPLOADS, trim: shortened }),
+      new Cache<Movement>({ ...common, resource: DATA_DOWNLOADS, trim: shortened }),
+      new Cache<Pod>({ ...common, resource: PODS, trim: outlined }),
+    ];
+  }
+
+  /** Runs until aborted. */
+  async run(signal: AbortSignal): Promise<void> {
+    const [ups, downs, pods] = this.#caches;
+    await Promise.all([ups.run(signal), downs.run(signal), pods.run(signal)]);
+    await this.#reading;
+  }
+
+  /** As it is known now; undefined until all was read once. Asks for what changes seldom in the background, one at a time. */
+  look(): StatusWorld | undefined {
+    const [ups, downs, pods] = this.#caches;
+    if (!this.#caches.every(({ isSynced }) => isSynced)) return undefined;
+    const movements = [...ups.list(), ...downs.list()];
+    const podList = pods.list();
+    if (!this.#reading && performance.now() - this.#factsMs > FACTS_EVERY_MS) {
+      this.#reading = readFacts(this.#query, podList, movements)
+        .then(
+          (facts) => {
+            this.#facts = facts;
+            this.#factsMs = performance.now();
+            this.#factsFailure = undefined;
+          },
+          (error: unknown) => {
+            this.#factsFailure = isPassing(error) ? undefined : messageOf(error);
+          },
+        )
+        .finally(() => {
+          this.#reading = undefined;
+        });
+    }
+    if (!this.#facts) return undefined;
+    return { ...this.#facts, movements, pods: podList, nowMs: nowMsOf(this.#query.client) };
+  }
+
+  /** Why what is shown may be old, in a sentence; undefined while all is well. */
+  get outage(): string | undefined {
+    for (const { failure, silentMs, resource } of this.#caches) {
+      const isAway = failure === undefined ? silentMs > SILENT_MS : silentMs > AWAY_MS;
+      if (!isAway || (failure === undefined && silentMs === Infinity)) continue;
+      const time = silentMs === Infinity ? '' : ` for ${Math.round(silentMs / 1000)} s`;
+      return `no response from the API server for ${resource.plural}${time}: ${failure ?? 'its watch brings nothing'}`;
+    }
+    return this.#factsFailure;
+  }
+}
+
+/** Clusters keep thousands that are over. */
+function shortened<M extends Movement & KubeObject>(movement: M): M {
+  if (!isFinal(movement)) return movement;
+  const { annotations, ...metadata } = movement.metadata;
+  return annotations ? { ...movement, metadata } : movement;
+}
+
+/** As much of a pod as its state needs. */
+function outlined({ apiVersion, kind, metadata, spec, status }: Pod): Pod {
+  return {
+    ...(apiVersion !== undefined && { apiVersion }),
+    ...(kind !== undefined && { kind }),
+    metadata,
+    spec: { containers: [], ...(spec.nodeName !== undefined && { nodeName: spec.nodeName }) },
+    ...(status && { status }),
+  };
+}

@@ -1,0 +1,76 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  assertReadable,
+  describeMovements,
+  StatusFollower,
+  type StatusQuery,
+} from '../agent/index.ts';
+import { isPassing } from '../kube/index.ts';
+import { interruptSignal } from './context.ts';
+import { isOutputOpen, writeOutput } from './output.ts';
+import { RecentRates } from './status-rows.ts';
+import { ChangeLog, LiveTable, type WatchFlags } from './status-screens.ts';
+
+const LOOK_EVERY_MS = 2000;
+/** While it is not known how things are, to be told of it soon. */
+const FIRST_LOOK_MS = 200;
+
+/** `--watch`: until Ctrl-C, or until nobody reads any more. Each look waits for the one before, and for what it wrote. */
+export async function watchStatus(query: StatusQuery, flags: WatchFlags): Promise<void> {
+  const interrupt = interruptSignal();
+  const { signal } = interrupt;
+  const stop = new AbortController();
+  const following = new AbortController();
+  const both = AbortSignal.any([signal, stop.signal]);
+  try {
+    // What will not pass, such as rights that are missing, is an error; an API server that is away is waited for.
+    await Promise.race([assertReadable(query).catch(unlessPassing), aborted(both)]);
+    const follower = new StatusFollower(query);
+    const running = follower.run(following.signal);
+    const isLive = process.stdout.isTTY && (flags.output === undefined || flags.output === 'wide');
+    const screen = isLive ? new LiveTable(flags, terminal) : new ChangeLog(flags, outputs);
+    const rates = new RecentRates();
+    while (!signal.aborted && isOutputOpen()) {
+      const world = follower.look();
+      const rows = world && describeMovements(world);
+      if (rows) rates.see(rows, performance.now());
+      // A reader that stands still keeps nobody from ending it.
+      await Promise.race([screen.show(rows, rates, follower.outage), aborted(both)]);
+      await sleep(rows ? LOOK_EVERY_MS : FIRST_LOOK_MS, undefined, { signal }).catch(
+        () => undefined,
+      );
+    }
+    following.abort();
+    await running;
+  } finally {
+    following.abort();
+    stop.abort();
+    interrupt.dispose();
+  }
+}
+
+function unlessPassing(error: unknown): void {
+  if (!isPassing(error)) throw error;
+}
+
+const aborted = (signal: AbortSignal): Promise<void> =>
+  new Promise((resolve) => {
+    if (signal.aborted) resolve();
+    signal.addEventListener('abort', () => resolve(), { once: true });
+  });
+
+const terminal = {
+  get rows(): number | undefined {
+    return process.stdout.rows || undefined;
+  },
+  get columns(): number | undefined {
+    return process.stdout.columns || undefined;
+  },
+  write: writeOutput,
+};
+const outputs = {
+  write: writeOutput,
+  warn: (text: string): void => {
+    process.stderr.write(text);
+  },
+};
