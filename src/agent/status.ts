@@ -209,7 +209,7 @@ class View {
         (other) =>
           other.metadata.creationTimestamp < creationTimestamp && this.#groupOf(other) === group,
       ).length;
-      return `the queue: ${this.#preparing} volumes are being made available, prepareQueueLength is ${limit}, and ${before} are before it`;
+      return `the queue: ${this.#preparing} of ${limit} volumes are being made available (prepareQueueLength); before it: ${before}`;
     }
     if (isDownload(movement)) {
       const { namespaces, names } = this.#world.targets;

@@ -3,8 +3,10 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { createInterface } from 'node:readline';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { parse } from 'yaml';
 import {
   CONFIG_MAPS,
+  DAEMON_SETS,
   DATA_UPLOADS,
   type KubeObject,
   NODES,
@@ -59,11 +61,11 @@ describe('longshore node-agent', () => {
       const ref = { namespace: NAMESPACE, name };
       if (status) await cluster.client.patch(DATA_UPLOADS, ref, { status });
     };
-    const agentPod = async (node: string): Promise<void> => {
+    const agentPod = async (node: string, role = 'node-agent'): Promise<void> => {
       const pods = PODS as Resource<KubeObject & { spec: object }>;
       const metadata = { name: `agent-${node}`, namespace: NAMESPACE };
       await cluster.client.create(pods, {
-        metadata: { ...metadata, labels: { role: 'node-agent' } },
+        metadata: { ...metadata, labels: { role } },
         spec: { nodeName: node, containers: [{ name: 'node-agent', image: 'none' }] },
       });
       const status = { phase: 'Running' };
@@ -122,6 +124,47 @@ describe('longshore node-agent', () => {
       expect(head).toMatch(/^KIND +NAME +PHASE +NODE +AGE +WAITS FOR$/);
       expect(lines).toHaveLength(rows.length);
       expect(out).toMatch(/^DataUpload +moving +InProgress +far-1 +\d+s +its data: 5 B of 10 B$/m);
+    });
+
+    it('hides what is over, and has wider and other forms', async () => {
+      const table = await run(['status']);
+      expect(table.out).not.toMatch(/ failed /);
+      const wide = await run(['status', '-o', 'wide']);
+      expect(wide.out).toMatch(
+        / moving +InProgress +far-1 +\d+s +app\/moving +default +velero +5 B \(50 %\)/,
+      );
+      const documents = parse((await run(['status', '-o', 'yaml', '--all'])).out) as object[];
+      expect(documents).toEqual(
+        rows.map(({ name, phase }) => expect.objectContaining({ name, phase }) as object),
+      );
+      const both = await run(['status', '--json', '-o', 'yaml']);
+      expect(both.err).toMatch(/--json and -o yaml say different things/);
+      const none = await run(['status', '-n', 'default']);
+      expect(none.err).toBe('no DataUpload or DataDownload in namespace default\n');
+    });
+
+    it('reads from a DaemonSet beside that of Velero whom it serves', async () => {
+      await configMap('queue', { json: '{"loadConcurrency":{"prepareQueueLength":1}}' });
+      const metadata = { name: 'longshore-node-agent', namespace: NAMESPACE };
+      const args = ['node-agent', 'server', '--data-movers=longshore'];
+      args.push('--agent-selector', 'role=longshore-node-agent', '--node-agent-configmap=queue');
+      const container = { name: 'node-agent', image: 'longshore', args };
+      await cluster.client.create(DAEMON_SETS, {
+        metadata,
+        spec: { template: { spec: { containers: [container] } } },
+      });
+      await newUpload('ours', undefined, { datamover: 'longshore' });
+      const { out } = await run(['status']);
+      expect(out).toMatch(
+        / ours +New .* a node-agent: none of DaemonSet longshore-node-agent is running$/m,
+      );
+      await agentPod('far-2', 'longshore-node-agent');
+      const exposing = { metadata: { labels: { 'velero.io/expose-on-going': 'true' } } };
+      await cluster.client.patch(DATA_UPLOADS, { namespace: NAMESPACE, name: 'waiting' }, exposing);
+      expect((await run(['status'])).out).toMatch(
+        / ours +New .* the queue: 1 of 1 volumes are being made available \(prepareQueueLength\); before it: 0$/m,
+      );
+      expect((await run(['status', '--daemonset', 'missing'])).err).toMatch(/missing.*not found/);
     });
 
     it('other data movers count once they are named', async () => {
