@@ -1,7 +1,9 @@
+import { existsSync } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join, resolve } from 'node:path';
-import { NAMESPACES } from '../kube/index.ts';
+import { dirname, join, resolve } from 'node:path';
+import { IN_PROCESS } from '../dev/index.ts';
+import { type KubeClient, NAMESPACES, PODS } from '../kube/index.ts';
 import { createServerLogger } from '../observability/index.ts';
 import { interruptSignal } from './context.ts';
 import { DEV_NAMESPACE, DevEnvironment } from './dev-environment.ts';
@@ -9,6 +11,8 @@ import { printLine } from './terminal.ts';
 import type { UpFlags } from './dev.ts';
 import { UsageError } from './usage-error.ts';
 
+/** Of the package: its sources are two folders below, its bundle one. */
+const ROOT = findRoot(new URL('.', import.meta.url).pathname);
 const NODES_MAX = 16;
 const PORT_MAX = 65_535;
 
@@ -33,12 +37,15 @@ export async function runCluster(flags: UpFlags): Promise<void> {
       nodes,
       port,
       // The launcher that started this process starts the movers too.
-      command: [join(new URL('../..', import.meta.url).pathname, 'bin/longshore')],
+      command: [join(ROOT, 'bin/longshore')],
       environment: { HOME: join(directory, 'home'), PATH: '/usr/bin:/bin' },
       logger: createServerLogger(flags.logLevel, 'text'),
     });
-    for (const node of nodes) environment.startAgent(node);
-    for (const name of ['default', 'app']) {
+    for (const node of nodes) {
+      environment.startAgent(node);
+      await showAgent(environment.client, node);
+    }
+    for (const name of ['default', 'app', 'app-restored']) {
       if (await environment.client.find(NAMESPACES, { name })) continue;
       await environment.client.create(NAMESPACES, { metadata: { name } });
     }
@@ -47,11 +54,46 @@ export async function runCluster(flags: UpFlags): Promise<void> {
     );
     printLine(`  export KUBECONFIG=${environment.kubeconfig}`);
     printLine(`  kubectl -n ${DEV_NAMESPACE} get datauploads -w`);
+    if (existsSync(EXAMPLES)) {
+      printLine('Three commands make a volume, back it up, and bring it back:');
+      for (const command of exampleCommands()) printLine(`  ${command}`);
+      printLine('Both volumes have the file then:');
+      printLine(`  cat ${join(directory, 'storage/volumes')}/*/sample.txt`);
+    }
+    printLine('What each operation waits for:');
+    printLine(`  ${join(ROOT, 'bin/longshore')} node-agent status --all`);
     printLine('Ctrl-C ends it.');
     await aborted(interrupt.signal);
   } finally {
     interrupt.dispose();
   }
+}
+
+/** The agents run in this process; their pods tell others, such as `node-agent status`, that they do. */
+async function showAgent(client: KubeClient, node: string): Promise<void> {
+  const metadata = { name: `node-agent-${node}`, namespace: DEV_NAMESPACE };
+  if (await client.find(PODS, metadata)) return;
+  const labels = { name: 'node-agent', role: 'node-agent' };
+  await client.create(PODS, {
+    metadata: { ...metadata, labels, annotations: { [IN_PROCESS]: 'true' } },
+    spec: { nodeName: node, containers: [{ name: 'node-agent', image: 'longshore' }] },
+  });
+  const status = { phase: 'Running' as const, conditions: [{ type: 'Ready', status: 'True' }] };
+  await client.patch(PODS, metadata, { status }, { subresource: 'status' });
+}
+
+const EXAMPLES = join(ROOT, 'docs/examples');
+
+/** Of the examples in docs/; a test runs them as they are printed. */
+function exampleCommands(): string[] {
+  const get = `kubectl -n ${DEV_NAMESPACE}`;
+  const done = `--for=jsonpath='{.status.phase}'=Completed --timeout=2m`;
+  const id = `$(${get} get dataupload example -o jsonpath='{.status.snapshotID}')`;
+  return [
+    `kubectl apply -f ${EXAMPLES}/volume.yaml`,
+    `kubectl apply -f ${EXAMPLES}/backup.yaml && ${get} wait dataupload/example ${done}`,
+    `sed "s/SNAPSHOT_ID/${id}/" ${EXAMPLES}/restore.yaml | kubectl apply -f - && ${get} wait datadownload/example ${done}`,
+  ];
 }
 
 /** Also when it was aborted before: a signal that came during the start is not told again. */
@@ -60,4 +102,10 @@ function aborted(signal: AbortSignal): Promise<void> {
   return new Promise((end) => {
     signal.addEventListener('abort', () => end(), { once: true });
   });
+}
+
+function findRoot(directory: string): string {
+  for (let at = directory; ; at = dirname(at)) {
+    if (at === dirname(at) || existsSync(join(at, 'bin/longshore'))) return at;
+  }
 }

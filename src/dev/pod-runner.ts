@@ -38,6 +38,9 @@ export interface PodRunnerOptions {
  */
 const ALLOWED_VARIABLES = /^(NODE_NAME|VELERO_NAMESPACE|LONGSHORE_[A-Z0-9_]+)$/;
 
+/** Of a pod whose process is that of the cluster itself: it is there to be seen. */
+export const IN_PROCESS = 'longshore.dev/in-process';
+
 interface Running {
   readonly child: ChildProcess;
   readonly uid: string;
@@ -110,6 +113,7 @@ export class PodRunner {
       await client.delete(PODS, pod.metadata, { uid: pod.metadata.uid, gracePeriodSeconds: 0 });
       return undefined;
     }
+    if (pod.metadata.annotations?.[IN_PROCESS] !== undefined) return undefined;
     const { uid } = pod.metadata;
     if (this.#running.get(key)?.uid === uid || this.#done.has(uid)) return undefined;
     if (pod.status?.phase === 'Succeeded' || pod.status?.phase === 'Failed') return undefined;

@@ -24,6 +24,8 @@ import {
 const run = promisify(execFile);
 
 export const SIMULATED_DRIVER = 'dir.csi.longshore.dev';
+/** What a new volume holds in a file, so that there is something to back up. */
+const SAMPLE = `${SIMULATED_DRIVER}/sample`;
 const SELECTED_NODE = 'volume.kubernetes.io/selected-node';
 const PROVISIONED_BY = 'pv.kubernetes.io/provisioned-by';
 
@@ -162,7 +164,11 @@ export class SimulatedCsi {
         const bytes = bytesOf(spec.resources?.requests?.storage ?? '1Gi');
         await fs.writeFile(path, '');
         await fs.truncate(path, bytes);
-      } else await fs.mkdir(path, { recursive: true });
+      } else {
+        await fs.mkdir(path, { recursive: true });
+        const sample = metadata.annotations?.[SAMPLE];
+        if (sample !== undefined) await fs.writeFile(join(path, 'sample.txt'), `${sample}\n`);
+      }
       return true;
     }
     const ref = { namespace: metadata.namespace, name: dataSource.name };

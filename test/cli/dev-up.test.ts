@@ -1,9 +1,10 @@
-import { spawn } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import * as fs from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, expect, it } from 'vitest';
 import { tempDirectory } from '../support/kopia.ts';
+import { peer } from '../support/real-api.ts';
 
 const work = tempDirectory('dev-up');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
@@ -52,3 +53,42 @@ it.each([
     child.kill('SIGKILL');
   }
 });
+
+const KUBECTL = peer('kubectl');
+it.skipIf(!fs.existsSync(KUBECTL) && process.env.REQUIRE_PEERS !== '1')(
+  'dev up prints commands that make a volume, back it up, and bring it back',
+  { timeout: 180_000 },
+  async () => {
+    const directory = join(work, 'examples');
+    const { child, text } = start(directory);
+    try {
+      await expect.poll(text, { timeout: 60_000 }).toMatch(/Ctrl-C ends it/);
+      const commands = text()
+        .split('\n')
+        .filter((line) => line.startsWith('  '))
+        .map((line) => line.trim());
+      const [variable = ''] = commands.filter((line) => line.startsWith('export '));
+      const environment = { HOME: work, PATH: `${dirname(KUBECTL)}:${process.env.PATH ?? ''}` };
+      // Beside this process, which reads what the cluster says.
+      const run = (command: string): Promise<string> =>
+        new Promise((resolve, reject) => {
+          const script = `${variable}\n${command}`;
+          execFile('sh', ['-euc', script], { env: environment }, (error, out, err) => {
+            if (error) reject(new Error(`${command}: ${out}${err}`));
+            else resolve(out);
+          });
+        });
+      const examples = commands.filter((line) => line.includes('docs/examples/'));
+      expect(examples).toHaveLength(3);
+      for (const command of examples) await run(command);
+      const [show = ''] = commands.filter((line) => line.startsWith('cat '));
+      expect(await run(show)).toBe('carried by longshore\ncarried by longshore\n');
+      const [status = ''] = commands.filter((line) => line.includes('node-agent status'));
+      const told = await run(status);
+      expect(told).toMatch(/^DataUpload +example +Completed +node-1 /m);
+      expect(told).toMatch(/^DataDownload +example +Completed +node-1 /m);
+    } finally {
+      child.kill('SIGKILL');
+    }
+  },
+);
