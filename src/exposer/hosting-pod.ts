@@ -31,6 +31,11 @@ const INHERITED_LABEL = 'azure.workload.identity/use';
 const INHERITED_ANNOTATION = 'iam.amazonaws.com/role';
 const INHERITED_TOLERATIONS = ['kubernetes.azure.com/scalesetpriority', 'CriticalAddonsOnly'];
 const POD_GROUP = 'velero.io/exposer-pod-group';
+/**
+ * On the pod template: the ServiceAccount of data movers, which need less than the agent. Velero's manifests name none:
+ * there it is the agent's own.
+ */
+const SERVICE_ACCOUNT = 'longshore.io/data-mover-service-account';
 
 /** Throws `TEMPLATE_UNUSABLE`. */
 export async function loadTemplate(
@@ -80,6 +85,8 @@ export interface HostingPodRequest {
 }
 
 const CACHE_PATH = '/cachedir';
+/** HOME in our image (Dockerfile). */
+const IMAGE_HOME = '/scratch';
 /**
  * With none, a pod of a node that is lost would be gone from the API while its mover still runs. A mover that is told to
  * stop leaves a checkpoint meanwhile.
@@ -146,10 +153,18 @@ export function hostingPod(
     });
   }
   if (request.cacheClaim !== undefined) mounts.push({ name: 'cachedir', mountPath: CACHE_PATH });
+  const isOurImage = options.moverImage === undefined;
   const shared = (spec.volumes ?? []).filter(({ hostPath }) => hostPath === undefined);
   const sharedMounts = (container.volumeMounts ?? []).filter(({ name: volume }) =>
     shared.some((kept) => kept.name === volume),
   );
+  mounts.push(...sharedMounts);
+  const env = environmentOf(container.env ?? [], {
+    ...options.moverEnvironment,
+    ...options.locationEnvironment?.[request.storageLocation],
+  });
+  const scratch = isOurImage ? scratchOf(env, mounts) : [];
+  const serviceAccountName = template.annotations[SERVICE_ACCOUNT] ?? spec.serviceAccountName;
   const command = options.moverCommand ?? ['/velero'];
   return {
     metadata: {
@@ -181,32 +196,36 @@ export function hostingPod(
         },
       ],
       affinity: request.affinity ?? {},
-      ...pick(spec, ['serviceAccountName', 'dnsPolicy', 'dnsConfig', 'imagePullSecrets']),
+      ...(serviceAccountName !== undefined && { serviceAccountName }),
+      ...pick(spec, ['dnsPolicy', 'dnsConfig', 'imagePullSecrets']),
       ...(config.priorityClassName !== undefined && {
         priorityClassName: config.priorityClassName,
       }),
       tolerations: inheritedTolerations(spec.tolerations ?? []),
       securityContext: {
         runAsUser: 0,
+        seccompProfile: { type: 'RuntimeDefault' },
         ...(request.spcNoRelabeling === true && { seLinuxOptions: { type: 'spc_t' } }),
       },
-      volumes: volumesOf(request, shared),
+      volumes: [
+        ...volumesOf(request, shared),
+        ...scratch.map(({ name: volume }) => ({ name: volume, emptyDir: {} })),
+      ],
       containers: [
         {
           name: uid,
           ...imageOf(container, options),
           command: [...command, 'data-mover', direction],
           args,
-          env: environmentOf(container.env ?? [], {
-            ...options.moverEnvironment,
-            ...options.locationEnvironment?.[request.storageLocation],
-          }),
+          env,
           ...pick(container, ['envFrom']),
-          volumeMounts: [...mounts, ...sharedMounts],
+          volumeMounts: [...mounts, ...scratch],
           ...(request.isBlock && { volumeDevices: [{ name: uid, devicePath: path }] }),
           resources: config.podResources,
           securityContext: {
             allowPrivilegeEscalation: false,
+            // Another image may write where it likes.
+            ...(isOurImage && { readOnlyRootFilesystem: true }),
             capabilities: { drop: ['ALL'], add: [...CAPABILITIES[direction]] },
           },
         },
@@ -215,14 +234,29 @@ export function hostingPod(
   };
 }
 
-/** The image is on the node already, since the agent runs there; another one has to be pulled where it is not. */
-function imageOf(
+/**
+ * The image is on the node already, since the agent runs there. During a rolling update it may not be: the template names
+ * the new image before the node's agent has it.
+ */
+const imageOf = (
   container: Container,
   { moverImage }: ExposerOptions,
-): Pick<Container, 'image' | 'imagePullPolicy'> {
-  if (moverImage !== undefined) return { image: moverImage, imagePullPolicy: 'IfNotPresent' };
-  return { ...pick(container, ['image']), imagePullPolicy: 'Never' };
+): Pick<Container, 'image' | 'imagePullPolicy'> => ({
+  ...(moverImage === undefined ? pick(container, ['image']) : { image: moverImage }),
+  imagePullPolicy: 'IfNotPresent',
+});
+
+/** Where our image writes, which nothing else is mounted to: its temporary files, and its home with the caches. */
+function scratchOf(env: readonly EnvVar[], mounts: readonly VolumeMount[]): VolumeMount[] {
+  const valueOf = (key: string): string | undefined => env.find(({ name }) => name === key)?.value;
+  const wanted = new Set([valueOf('TMPDIR') ?? '/tmp', valueOf('HOME') ?? IMAGE_HOME]);
+  return [...wanted]
+    .filter((path) => path.startsWith('/') && !mounts.some((mount) => isWithin(path, mount)))
+    .map((mountPath, i) => ({ name: `longshore-scratch-${i}`, mountPath }));
 }
+
+const isWithin = (path: string, { mountPath }: VolumeMount): boolean =>
+  `${path}/`.startsWith(`${mountPath.replace(/\/+$/, '')}/`);
 
 /** Directories of the node are the agent's affair: a mover needs none, and a tenant's data must not meet them. */
 function volumesOf(request: HostingPodRequest, inheritedVolumes: readonly Volume[]): Volume[] {

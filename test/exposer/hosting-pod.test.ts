@@ -83,7 +83,7 @@ describe('a hosting pod', () => {
         {
           name: 'u-1',
           image: 'longshore:1',
-          imagePullPolicy: 'Never',
+          imagePullPolicy: 'IfNotPresent',
           command: ['/velero', 'data-mover', 'backup'],
           args: [
             '--volume-path=/u-1',
@@ -97,12 +97,16 @@ describe('a hosting pod', () => {
           volumeMounts: [
             { name: 'u-1', mountPath: '/u-1' },
             { name: 'cloud', mountPath: '/credentials' },
+            { name: 'longshore-scratch-0', mountPath: '/tmp' },
+            { name: 'longshore-scratch-1', mountPath: '/scratch' },
           ],
         },
       ],
       volumes: [
         { name: 'u-1', persistentVolumeClaim: { claimName: 'up' } },
         { name: 'cloud', secret: { secretName: 'cloud' } },
+        { name: 'longshore-scratch-0', emptyDir: {} },
+        { name: 'longshore-scratch-1', emptyDir: {} },
       ],
     });
   });
@@ -112,12 +116,69 @@ describe('a hosting pod', () => {
       made({ direction }).spec.containers[0]?.securityContext;
     expect(context('backup')).toEqual({
       allowPrivilegeEscalation: false,
+      readOnlyRootFilesystem: true,
       capabilities: { drop: ['ALL'], add: ['DAC_READ_SEARCH'] },
     });
     expect(context('restore')).toEqual({
       allowPrivilegeEscalation: false,
+      readOnlyRootFilesystem: true,
       capabilities: { drop: ['ALL'], add: ['CHOWN', 'DAC_OVERRIDE', 'FOWNER', 'FSETID'] },
     });
+  });
+
+  it('runs under the ServiceAccount that the template names for movers, else under that of the agent', () => {
+    const annotations = { 'longshore.io/data-mover-service-account': 'longshore-data-mover' };
+    const { spec, metadata } = hostingPod(request, { ...template, annotations }, options);
+    expect(spec.serviceAccountName).toBe('longshore-data-mover');
+    expect(metadata.annotations).toEqual({});
+    expect(made().spec.serviceAccountName).toBe('velero');
+    const { serviceAccountName: _, ...nobody } = template.spec;
+    const bare = hostingPod(request, { ...template, spec: nobody }, options);
+    expect(bare.spec).not.toHaveProperty('serviceAccountName');
+  });
+
+  it('makes no system calls but the usual ones', () => {
+    expect(made().spec.securityContext).toEqual({
+      runAsUser: 0,
+      seccompProfile: { type: 'RuntimeDefault' },
+    });
+  });
+
+  const mountsWith = (
+    more: { name: string; mountPath: string }[],
+    env: Record<string, string> = {},
+    settings: Partial<ExposerOptions> = {},
+  ): string[] => {
+    const container = {
+      ...template.container,
+      env: Object.entries(env).map(([name, value]) => ({ name, value })),
+      volumeMounts: more,
+    };
+    const volumes = more.map(({ name }) => ({ name, emptyDir: {} }));
+    const spec = { ...template.spec, volumes };
+    const pod = hostingPod(request, { ...template, container, spec }, { ...options, ...settings });
+    const [{ volumeMounts = [] } = { volumeMounts: [] }] = pod.spec.containers;
+    expect(pod.spec.volumes?.map(({ name }) => name)).toEqual(volumeMounts.map(({ name }) => name));
+    return volumeMounts.map(({ mountPath }) => mountPath);
+  };
+
+  it('can write to its home and its temporary files, and to no more of its root', () => {
+    const scratch = { name: 'scratch', mountPath: '/scratch' };
+    expect(mountsWith([scratch])).toEqual(['/u-1', '/scratch', '/tmp']);
+    expect(mountsWith([scratch, { name: 't', mountPath: '/tmp/' }])).toEqual([
+      ...['/u-1', '/scratch', '/tmp/'],
+    ]);
+    expect(mountsWith([scratch], { HOME: '/scratch/home', TMPDIR: '/scratch' })).toEqual([
+      ...['/u-1', '/scratch'],
+    ]);
+    expect(mountsWith([scratch], { HOME: '/scratches' })).toContain('/scratches');
+  });
+
+  it('leaves the root of another image as it is', () => {
+    const settings = { moverImage: 'other:2' };
+    expect(mountsWith([], {}, settings)).toEqual(['/u-1']);
+    const [container] = made({}, settings).spec.containers;
+    expect(container?.securityContext).not.toHaveProperty('readOnlyRootFilesystem');
   });
 
   it('takes over the labels, annotations and tolerations of cloud add-ons, and no others', () => {
@@ -144,8 +205,9 @@ describe('a hosting pod', () => {
       },
       options,
     );
-    expect(spec.volumes?.map(({ name }) => name)).toEqual(['u-1', 'cloud']);
-    expect(spec.containers[0]?.volumeMounts?.map(({ name }) => name)).toEqual(['u-1', 'cloud']);
+    const names = ['u-1', 'cloud', 'longshore-scratch-0', 'longshore-scratch-1'];
+    expect(spec.volumes?.map(({ name }) => name)).toEqual(names);
+    expect(spec.containers[0]?.volumeMounts?.map(({ name }) => name)).toEqual(names);
   });
 
   it('has the settings of its storage location before those of all', () => {
@@ -203,12 +265,12 @@ describe('a hosting pod', () => {
   it('has a device in block mode, and a read-only claim where that is wanted', () => {
     const block = made({ isBlock: true, direction: 'restore' }).spec.containers[0];
     expect(block?.volumeDevices).toEqual([{ name: 'u-1', devicePath: '/u-1' }]);
-    expect(block?.volumeMounts).toEqual([{ name: 'cloud', mountPath: '/credentials' }]);
+    expect(block?.volumeMounts?.[0]).toEqual({ name: 'cloud', mountPath: '/credentials' });
     expect(block?.args).toContain('--volume-mode=Block');
     const { spec } = made({ readOnly: true, spcNoRelabeling: true });
     expect(spec.volumes?.[0]?.persistentVolumeClaim).toEqual({ claimName: 'up', readOnly: true });
     expect(spec.containers[0]?.volumeMounts?.[0]).toMatchObject({ readOnly: true });
-    expect(spec.securityContext).toEqual({ runAsUser: 0, seLinuxOptions: { type: 'spc_t' } });
+    expect(spec.securityContext).toMatchObject({ seLinuxOptions: { type: 'spc_t' } });
   });
 
   it('carries the label that its owner looks for', () => {
