@@ -44,11 +44,33 @@ export interface RealApi extends AsyncDisposable {
   stack(command: 'up' | 'down', ...parts: string[]): Promise<void>;
 }
 
-/** etcd and kube-apiserver, with controller-manager and scheduler, and the CRDs that agents need. */
-export async function startRealApi(portBase: number): Promise<RealApi> {
+/** Who asked for what, and whether it was allowed: of the ServiceAccounts of this namespace, in `audit.log`. */
+const auditPolicy = (namespace: string): string =>
+  JSON.stringify({
+    apiVersion: 'audit.k8s.io/v1',
+    kind: 'Policy',
+    omitStages: ['RequestReceived'],
+    rules: [
+      { level: 'Metadata', userGroups: [`system:serviceaccounts:${namespace}`] },
+      { level: 'None' },
+    ],
+  });
+
+/**
+ * etcd and kube-apiserver, with controller-manager and scheduler, and the CRDs that agents need. `auditOf`: a namespace
+ * whose ServiceAccounts are recorded; there, too, pods whose ServiceAccount does not exist are refused.
+ */
+export async function startRealApi(
+  portBase: number,
+  { auditOf }: { auditOf?: string } = {},
+): Promise<RealApi> {
   const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-api-'));
+  const policy = join(directory, 'audit-policy.json');
+  if (auditOf !== undefined) await fs.writeFile(policy, auditPolicy(auditOf));
+  const auditFlags = `--audit-policy-file=${policy} --audit-log-path=${join(directory, 'audit.log')}`;
   const env = {
     ...process.env,
+    ...(auditOf !== undefined && { API_FLAGS: auditFlags }),
     PEERS_DIR,
     PORT_BASE: String(portBase),
     KUBECONFIG: join(directory, 'kubeconfig'),
