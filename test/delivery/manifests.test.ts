@@ -1,38 +1,25 @@
-import { execFileSync } from 'node:child_process';
-import { existsSync, readFileSync } from 'node:fs';
-import * as fs from 'node:fs/promises';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { parseAllDocuments } from 'yaml';
 import { AgentMetrics } from '../../src/agent/metrics.ts';
 import { NAMESPACES } from '../../src/kube/index.ts';
-import { hasRealApi, peer, type RealApi, startRealApi } from '../support/real-api.ts';
+import {
+  CHART,
+  dryRun,
+  hasHelm,
+  helm,
+  kustomizationOnTop,
+  type Manifest,
+  mayDo,
+  ofKind,
+  parseManifests,
+  renderChart,
+  renderOverlay,
+} from '../support/manifests.ts';
+import { type RealApi, startRealApi } from '../support/real-api.ts';
 
 const ROOT = new URL('../../', import.meta.url).pathname;
-
-interface Manifest {
-  readonly kind: string;
-  readonly metadata: { readonly name: string; readonly namespace?: string };
-  readonly rules?: readonly Record<string, string[]>[];
-  readonly spec?: { readonly template: { readonly spec: Record<string, unknown> } };
-}
-
-const parse = (text: string): Manifest[] =>
-  parseAllDocuments(text).flatMap((document) => (document.toJS() as Manifest | null) ?? []);
-
-function hasHelm(): boolean {
-  if (existsSync(peer('helm'))) return hasRealApi();
-  if (process.env.REQUIRE_PEERS === '1') {
-    throw new Error('helm is missing; run test/peers/install.sh helm');
-  }
-  return false;
-}
-
-const DEFAULTS = new Set([
-  '--data-movers=velero',
-  '--daemonset=node-agent',
-  '--agent-selector=role=node-agent',
-]);
+const DEFAULTS = new Set(['--data-movers=velero', '--agent-selector=role=node-agent']);
 const OVERLAYS = [
   ['beside-velero', 'longshore-node-agent', []],
   ['instead-of-velero', 'node-agent', ['--set', 'name=node-agent,dataMovers=velero']],
@@ -42,36 +29,16 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
   let api: RealApi;
   beforeAll(async () => {
     api = await startRealApi(21_800);
-    await api.client.create(NAMESPACES, { metadata: { name: 'velero' } });
+    for (const name of ['velero', 'backup-b', 'backup-c', 'backup-d']) {
+      await api.client.create(NAMESPACES, { metadata: { name } });
+    }
   });
   afterAll(async () => {
     await api[Symbol.asyncDispose]();
   });
 
-  const overlay = (name: string): Promise<string> =>
-    api.kubectl('kustomize', join(ROOT, 'manifests', name));
-  const chart = (...flags: string[]): string =>
-    execFileSync(
-      peer('helm'),
-      ['template', 'longshore', join(ROOT, 'manifests/helm/longshore'), '-n', 'velero', ...flags],
-      { encoding: 'utf8', env: { ...process.env, HOME: api.directory } },
-    );
-  const apply = async (text: string): Promise<string> => {
-    const file = join(api.directory, 'manifest.yaml');
-    await fs.writeFile(file, text);
-    return api.kubectl(
-      'apply',
-      '--dry-run=server',
-      '--validate=strict',
-      '-n',
-      'velero',
-      '-f',
-      file,
-    );
-  };
-
   it.each(OVERLAYS)('overlay %s is what the API server takes', async (name, daemonSet) => {
-    const said = await apply(await overlay(name));
+    const said = await dryRun(api, await renderOverlay(api, name));
     expect(said).toContain(`daemonset.apps/${daemonSet} created`);
     expect(said).not.toMatch(/warning|unknown/i);
   });
@@ -79,44 +46,175 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
   it.each(OVERLAYS)(
     'the chart can be overlay %s: same rights, same pods',
     async (name, _, flags) => {
-      const ours = parse(await overlay(name));
-      const charts = parse(chart(...flags));
-      const of = (list: Manifest[], kind: string): Manifest | undefined =>
-        list.find((manifest) => manifest.kind === kind);
+      const ours = parseManifests(await renderOverlay(api, name));
+      const charts = parseManifests(renderChart(api, ...flags));
       for (const kind of ['Role', 'ClusterRole']) {
-        expect(of(charts, kind)?.rules).toEqual(of(ours, kind)?.rules);
+        const rules = ofKind(ours, kind).map((role) => role.rules);
+        expect(rules.length).toBe(kind === 'Role' ? 2 : 1);
+        expect(ofKind(charts, kind).map((role) => role.rules)).toEqual(rules);
       }
-      expect(of(charts, 'DaemonSet')?.metadata.name).toBe(of(ours, 'DaemonSet')?.metadata.name);
-      const podOf = (list: Manifest[]): Record<string, unknown> => {
-        const pod = of(list, 'DaemonSet')?.spec?.template.spec ?? {};
-        const [container = {}] = pod.containers as Record<string, unknown>[];
+      const names = (list: Manifest[]): string[] =>
+        ['ServiceAccount', 'DaemonSet'].flatMap((kind) =>
+          ofKind(list, kind).map(({ metadata }) => metadata.name),
+        );
+      expect(names(charts)).toEqual(names(ours));
+      const podOf = (list: Manifest[]): object => {
+        const { template, updateStrategy } = ofKind(list, 'DaemonSet')[0]?.spec ?? {};
+        const { spec, metadata } = template ?? {};
+        const [container = {}] = spec?.containers as Record<string, unknown>[];
         // The chart says some defaults too.
         const args = new Set((container.args as string[]).filter((arg) => !DEFAULTS.has(arg)));
-        return { ...pod, containers: [{ ...container, args, image: '' }] };
+        return {
+          updateStrategy,
+          metadata,
+          spec: { ...spec, containers: [{ ...container, args, image: '' }] },
+        };
       };
       expect(podOf(charts)).toEqual(podOf(ours));
-      expect(await apply(chart(...flags))).toContain('daemonset.apps/');
+      expect(await dryRun(api, renderChart(api, ...flags))).toContain('daemonset.apps/');
     },
   );
 
-  it('every value of the chart reaches the pods', async () => {
-    const text = chart(
-      ...['--set', 'image.repository=registry.test/agent,image.tag=v9,nodeAgentConfigMap=settings'],
-      ...['--set', 'extraArgs[0]=--log-level=debug,extraEnv[0].name=A,extraEnv[0].value=b'],
-      ...['--set', 'nodeSelector.disk=ssd,tolerations[0].operator=Exists'],
-      ...['--set', 'resources.limits.memory=1Gi'],
-    );
-    expect(await apply(text)).toContain('daemonset.apps/longshore-node-agent created');
-    const pod = parse(text).find(({ kind }) => kind === 'DaemonSet')?.spec?.template.spec;
-    expect(pod).toMatchObject({
-      nodeSelector: { disk: 'ssd' },
-      tolerations: [{ operator: 'Exists' }],
-      containers: [{ image: 'registry.test/agent:v9', resources: { limits: { memory: '1Gi' } } }],
+  it.each(OVERLAYS)('agents of overlay %s write nowhere but where they may', async (name) => {
+    const [daemonSet] = ofKind(parseManifests(await renderOverlay(api, name)), 'DaemonSet');
+    const { spec } = daemonSet?.spec?.template ?? {};
+    expect(spec?.securityContext).toMatchObject({
+      runAsNonRoot: true,
+      seccompProfile: { type: 'RuntimeDefault' },
     });
-    const [container] = pod?.containers as { args: string[]; env: object[] }[];
-    expect(container?.args).toContain('--node-agent-configmap=settings');
-    expect(container?.args).toContain('--log-level=debug');
-    expect(container?.env).toContainEqual({ name: 'A', value: 'b' });
+    const [container] = spec?.containers as Record<string, unknown>[];
+    expect(container?.securityContext).toEqual({
+      allowPrivilegeEscalation: false,
+      readOnlyRootFilesystem: true,
+      capabilities: { drop: ['ALL'] },
+    });
+    const mounts = container?.volumeMounts as { mountPath: string }[];
+    expect(mounts.map(({ mountPath }) => mountPath)).toEqual(
+      expect.arrayContaining(['/scratch', '/tmp']),
+    );
+  });
+
+  describe('in any namespace, under any name', () => {
+    const may = async (account: string, namespace: string): Promise<boolean[]> => [
+      await mayDo(api, account, 'patch', 'persistentvolumes'),
+      await mayDo(api, account, 'create', 'pods', '-n', namespace),
+    ];
+    const mayMove = (account: string, namespace: string): Promise<boolean> =>
+      mayDo(api, account, 'get', 'secrets', '-n', namespace);
+    const daemonSetOf = async (namespace: string, name: string): Promise<Manifest> =>
+      JSON.parse(
+        await api.kubectl('-n', namespace, 'get', 'daemonset', name, '-o', 'json'),
+      ) as Manifest;
+    /** The name that the agent is told, and the account that it gives to data movers. */
+    const told = ({ spec }: Manifest): unknown[] => {
+      const [container] = spec?.template.spec.containers as {
+        env: { name: string; value?: string }[];
+      }[];
+      const account = spec?.template.metadata.annotations;
+      return [
+        container?.env.find(({ name }) => name === 'LONGSHORE_DAEMONSET')?.value,
+        account?.['longshore.io/data-mover-service-account'],
+      ];
+    };
+
+    it('two overlays stand side by side, and one that is removed leaves the other', async () => {
+      const second = await kustomizationOnTop(api, 'second', [
+        'namespace: backup-b',
+        'nameSuffix: -b',
+        'resources: [manifests/beside-velero]',
+      ]);
+      await api.kubectl('apply', '-k', join(ROOT, 'manifests/instead-of-velero'));
+      await api.kubectl('apply', '-k', second);
+      const accountB = 'backup-b:longshore-node-agent-b';
+      const account = 'velero:longshore-node-agent';
+      expect(await may(account, 'velero')).toEqual([true, true]);
+      expect(await may(accountB, 'backup-b')).toEqual([true, true]);
+      expect(await mayMove('velero:longshore-data-mover', 'velero')).toBe(true);
+      expect(await mayMove('backup-b:longshore-data-mover-b', 'backup-b')).toBe(true);
+      // Each has its own namespace, and nothing of the other's.
+      expect(await may(account, 'backup-b')).toEqual([true, false]);
+      expect(await mayMove('backup-b:longshore-data-mover-b', 'velero')).toBe(false);
+      const names = ['longshore-node-agent-b', 'longshore-data-mover-b'];
+      expect(told(await daemonSetOf('backup-b', 'longshore-node-agent-b'))).toEqual(names);
+      await api.kubectl('delete', '-k', second);
+      expect(await may(accountB, 'backup-b')).toEqual([false, false]);
+      expect(await may(account, 'velero')).toEqual([true, true]);
+      await api.kubectl('delete', '-k', join(ROOT, 'manifests/instead-of-velero'));
+      expect(await may(account, 'velero')).toEqual([false, false]);
+    });
+
+    it('the subject of an overlay is in the namespace that a user gives it', async () => {
+      const moved = await kustomizationOnTop(api, 'moved', [
+        'namespace: backup-c',
+        'resources: [manifests/instead-of-velero]',
+      ]);
+      const manifests = parseManifests(await api.kubectl('kustomize', moved));
+      for (const kind of ['RoleBinding', 'ClusterRoleBinding']) {
+        for (const { subjects } of ofKind(manifests, kind)) {
+          expect(subjects?.map(({ namespace }) => namespace)).toEqual(['backup-c']);
+        }
+      }
+      expect(JSON.stringify(manifests)).not.toContain('"namespace":"velero"');
+    });
+
+    it('two releases of the chart stand side by side, and one that is removed leaves the other', async () => {
+      const install = (release: string, namespace: string): string =>
+        helm(api, 'install', release, CHART, '-n', namespace);
+      install('longshore', 'backup-c');
+      install('longshore', 'backup-d');
+      const [first, second] = ['backup-c', 'backup-d'].map((name) => `${name}:longshore`);
+      expect(await may(`${first}-node-agent`, 'backup-c')).toEqual([true, true]);
+      expect(await may(`${second}-node-agent`, 'backup-d')).toEqual([true, true]);
+      expect(await mayMove(`${first}-data-mover`, 'backup-c')).toBe(true);
+      helm(api, 'uninstall', 'longshore', '-n', 'backup-c');
+      expect(await may(`${first}-node-agent`, 'backup-c')).toEqual([false, false]);
+      expect(await may(`${second}-node-agent`, 'backup-d')).toEqual([true, true]);
+      expect(await mayMove(`${second}-data-mover`, 'backup-d')).toBe(true);
+      helm(api, 'uninstall', 'longshore', '-n', 'backup-d');
+    });
+
+    it('a release of another name has names of its own', () => {
+      const manifests = parseManifests(
+        helm(api, 'template', 'nightly', CHART, '-n', 'velero', '--set', 'name=nightly-agent'),
+      );
+      expect(told(ofKind(manifests, 'DaemonSet')[0] as Manifest)).toEqual([
+        ...['nightly-agent', 'nightly-longshore-data-mover'],
+      ]);
+      const [binding] = ofKind(manifests, 'ClusterRoleBinding');
+      expect(binding).toMatchObject({
+        metadata: { name: 'nightly-longshore-node-agent.velero' },
+        roleRef: { name: 'nightly-longshore-node-agent.velero' },
+        subjects: [{ name: 'nightly-longshore-node-agent', namespace: 'velero' }],
+      });
+    });
+  });
+
+  it('constraints for OpenShift are the same in overlay and chart, and are those of data movers', async () => {
+    const folder = await kustomizationOnTop(api, 'openshift', [
+      'nameSuffix: -b',
+      'resources: [manifests/beside-velero]',
+      'components: [manifests/openshift]',
+    ]);
+    const ours = parseManifests(await api.kubectl('kustomize', folder));
+    const charts = parseManifests(renderChart(api, '--set', 'openshift.enabled=true'));
+    const [constraints, chartConstraints] = [ours, charts].map((list) => {
+      const fields = Object.entries(ofKind(list, 'SecurityContextConstraints')[0] ?? {});
+      return Object.fromEntries(fields.filter(([key]) => key !== 'metadata'));
+    });
+    expect(chartConstraints).toEqual(constraints);
+    // All that a data mover asks for (src/exposer/hosting-pod.ts).
+    const asked = ['CHOWN', 'DAC_OVERRIDE', 'DAC_READ_SEARCH', 'FOWNER', 'FSETID'];
+    expect((constraints?.allowedCapabilities as string[]).toSorted()).toEqual(asked);
+    for (const [list, name] of [
+      [ours, 'longshore-data-mover-b'],
+      [charts, 'longshore-data-mover.velero'],
+    ] as const) {
+      expect(ofKind(list, 'SecurityContextConstraints')[0]?.metadata.name).toBe(name);
+      const uses = ofKind(list, 'Role')
+        .filter(({ metadata }) => metadata.name.includes('-scc'))
+        .map(({ rules }) => (rules?.[0] as { resourceNames?: string[] }).resourceNames);
+      expect(uses).toEqual([[name], ['nonroot-v2']]);
+    }
   });
 });
 

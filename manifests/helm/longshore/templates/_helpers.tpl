@@ -1,0 +1,54 @@
+{{- /* As charts name their objects: the release's name, with the chart's where that is not in it. */}}
+{{- define "longshore.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Of objects in no namespace: installs in other namespaces have others. */}}
+{{- define "longshore.clusterName" -}}
+{{ include "longshore.fullname" . }}-node-agent.{{ .Release.Namespace }}
+{{- end -}}
+
+{{- define "longshore.serviceAccount" -}}
+{{- if .Values.serviceAccount.name -}}
+{{ .Values.serviceAccount.name }}
+{{- else if .Values.serviceAccount.create -}}
+{{ include "longshore.fullname" . }}-node-agent
+{{- else -}}
+default
+{{- end -}}
+{{- end -}}
+
+{{- define "longshore.dataMoverAccount" -}}
+{{- if .Values.dataMover.serviceAccount.name -}}
+{{ .Values.dataMover.serviceAccount.name }}
+{{- else if .Values.dataMover.serviceAccount.create -}}
+{{ include "longshore.fullname" . }}-data-mover
+{{- else -}}
+{{ include "longshore.serviceAccount" . }}
+{{- end -}}
+{{- end -}}
+
+{{- define "longshore.labels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | trunc 63 | trimSuffix "-" | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "longshore.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}

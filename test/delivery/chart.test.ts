@@ -1,0 +1,263 @@
+import * as fs from 'node:fs/promises';
+import { readFileSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { parse } from 'yaml';
+import { NAMESPACES, PODS } from '../../src/kube/index.ts';
+import {
+  CHART,
+  dryRun,
+  hasHelm,
+  helm,
+  helmRefusal,
+  type Manifest,
+  ofKind,
+  parseManifests,
+  renderChart,
+} from '../support/manifests.ts';
+import { peer, type RealApi, startRealApi } from '../support/real-api.ts';
+
+/** Each value of the chart, other than by default. */
+const VALUES = {
+  image: { repository: 'registry.test/agent', tag: 'v9', pullPolicy: 'Always' },
+  imagePullSecrets: [{ name: 'pull' }],
+  name: 'nightly',
+  commonLabels: { team: 'backup' },
+  dataMovers: 'longshore,other',
+  nodeAgentConfigMap: 'settings',
+  backupRepositoryConfigMap: 'repositories',
+  logLevel: 'debug',
+  logFormat: 'json',
+  limits: { upload: '50MiB', download: '1.5GB' },
+  credentials: { secretName: 'own-credentials' },
+  serviceAccount: { name: 'agent', annotations: { note: 'a' } },
+  dataMover: {
+    serviceAccount: {
+      name: 'mover',
+      annotations: { 'eks.amazonaws.com/role-arn': 'arn:aws:iam::111122223333:role/backup' },
+    },
+  },
+  podLabels: { 'azure.workload.identity/use': 'true' },
+  podAnnotations: { 'iam.amazonaws.com/role': 'backup' },
+  priorityClassName: 'system-node-critical',
+  updateStrategy: { rollingUpdate: { maxUnavailable: 3 } },
+  resources: { limits: { memory: '1Gi' } },
+  nodeSelector: { disk: 'ssd' },
+  tolerations: [{ operator: 'Exists' }],
+  affinity: { podAntiAffinity: {} },
+  dnsPolicy: 'Default',
+  dnsConfig: { options: [{ name: 'ndots', value: '1' }] },
+  podSecurityContext: { supplementalGroups: [7] },
+  securityContext: { privileged: false },
+  extraArgs: ['--data-mover-retries=9'],
+  extraEnv: [{ name: 'A', value: 'b' }],
+  extraEnvFrom: [{ configMapRef: { name: 'proxy' } }],
+  extraVolumes: [{ name: 'ca', configMap: { name: 'ca' } }],
+  extraVolumeMounts: [{ name: 'ca', mountPath: '/etc/ca' }],
+};
+/** Those that change what there is, looked at by themselves. */
+const SWITCHES = ['fullnameOverride', 'rbac', 'networkPolicy', 'openshift'];
+
+interface Container {
+  readonly image: string;
+  readonly args: string[];
+  readonly env: { name: string; value?: string }[];
+  readonly volumeMounts: { name: string; mountPath: string }[];
+  readonly [field: string]: unknown;
+}
+
+describe.skipIf(!hasHelm())('the chart', () => {
+  let api: RealApi;
+  beforeAll(async () => {
+    api = await startRealApi(22_100);
+    await api.client.create(NAMESPACES, { metadata: { name: 'velero' } });
+  });
+  afterAll(async () => {
+    await api[Symbol.asyncDispose]();
+  });
+
+  const daemonSetOf = (text: string): Manifest => {
+    const [daemonSet] = ofKind(parseManifests(text), 'DaemonSet');
+    if (!daemonSet) throw new Error('there is no DaemonSet');
+    return daemonSet;
+  };
+  const containerOf = (pod: Readonly<Record<string, unknown>> | undefined): Container =>
+    (pod?.containers as [Container])[0];
+
+  it('passes every value on', async () => {
+    const file = join(api.directory, 'values.json');
+    await fs.writeFile(file, JSON.stringify(VALUES));
+    const text = renderChart(api, '-f', file);
+    expect(await dryRun(api, text)).toContain('daemonset.apps/nightly created');
+    const { metadata, spec } = daemonSetOf(text);
+    expect(metadata.labels).toMatchObject({ team: 'backup' });
+    expect(spec?.updateStrategy).toEqual({
+      type: 'RollingUpdate',
+      rollingUpdate: { maxUnavailable: 3 },
+    });
+    expect(spec?.template.metadata).toMatchObject({
+      labels: { name: 'nightly', role: 'nightly', 'azure.workload.identity/use': 'true' },
+      annotations: {
+        'iam.amazonaws.com/role': 'backup',
+        'longshore.io/data-mover-service-account': 'mover',
+      },
+    });
+    const pod = spec?.template.spec;
+    expect(pod).toMatchObject({
+      serviceAccountName: 'agent',
+      imagePullSecrets: VALUES.imagePullSecrets,
+      priorityClassName: 'system-node-critical',
+      nodeSelector: { disk: 'ssd' },
+      tolerations: [{ operator: 'Exists' }],
+      affinity: { podAntiAffinity: {} },
+      dnsPolicy: 'Default',
+      dnsConfig: VALUES.dnsConfig,
+      securityContext: { supplementalGroups: [7], runAsNonRoot: true },
+    });
+    expect(pod?.volumes).toEqual(expect.arrayContaining(VALUES.extraVolumes));
+    expect(JSON.stringify(pod?.volumes)).toContain('"secretName":"own-credentials"');
+    const container = containerOf(pod);
+    expect(container).toMatchObject({
+      image: 'registry.test/agent:v9',
+      imagePullPolicy: 'Always',
+      resources: { limits: { memory: '1Gi' }, requests: { cpu: '10m' } },
+      envFrom: VALUES.extraEnvFrom,
+      securityContext: { privileged: false, readOnlyRootFilesystem: true },
+    });
+    expect(container.args).toEqual([
+      ...['node-agent', 'server', '--data-movers=longshore,other'],
+      ...['--daemonset=$(LONGSHORE_DAEMONSET)', '--agent-selector=role=nightly'],
+      ...['--node-agent-configmap=settings', '--backup-repository-configmap=repositories'],
+      ...['--log-level=debug', '--log-format=json', '--data-mover-retries=9'],
+    ]);
+    expect(container.env).toEqual(
+      expect.arrayContaining([
+        { name: 'LONGSHORE_DAEMONSET', value: 'nightly' },
+        { name: 'LONGSHORE_UPLOAD_LIMIT', value: '50MiB' },
+        { name: 'LONGSHORE_DOWNLOAD_LIMIT', value: '1.5GB' },
+        ...VALUES.extraEnv,
+      ]),
+    );
+    expect(container.volumeMounts).toContainEqual(VALUES.extraVolumeMounts[0]);
+    const accounts = ofKind(parseManifests(text), 'ServiceAccount');
+    expect(
+      accounts.map((account) => [account.metadata.name, account.metadata.annotations]),
+    ).toEqual([
+      ['agent', { note: 'a' }],
+      ['mover', VALUES.dataMover.serviceAccount.annotations],
+    ]);
+    // Whoever adds a value adds it here.
+    const all = Object.keys(parse(readFileSync(join(CHART, 'values.yaml'), 'utf8')) as object);
+    expect([...Object.keys(VALUES), ...SWITCHES].sort()).toEqual(all.sort());
+  });
+
+  it('takes a digest in place of a tag, and a name for all objects', () => {
+    const digest = `sha256:${'0f'.repeat(32)}`;
+    const text = renderChart(api, '--set', `image.digest=${digest},fullnameOverride=own`);
+    const { spec } = daemonSetOf(text);
+    expect(containerOf(spec?.template.spec).image).toBe(`longshore@${digest}`);
+    expect(spec?.template.spec.serviceAccountName).toBe('own-node-agent');
+  });
+
+  it('gives data movers an identity of the cloud without any Secret', async () => {
+    const flags = [
+      ...['--set', 'credentials.secretName='],
+      '--set-string',
+      String.raw`podLabels.azure\.workload\.identity/use=true`,
+      '--set-string',
+      String.raw`dataMover.serviceAccount.annotations.iam\.gke\.io/gcp-service-account=b@p.test`,
+    ];
+    const text = renderChart(api, ...flags);
+    expect(JSON.stringify(daemonSetOf(text))).not.toMatch(/credentials/i);
+    expect(await dryRun(api, text)).toContain('daemonset.apps/');
+    const accounts = ofKind(parseManifests(text), 'ServiceAccount');
+    expect(accounts[0]?.metadata).toMatchObject({
+      name: 'longshore-data-mover',
+      annotations: { 'iam.gke.io/gcp-service-account': 'b@p.test' },
+    });
+  });
+
+  it('uses ServiceAccounts that are there, and makes none and no rights where it shall not', () => {
+    const off = ['rbac.create=false', 'networkPolicy.enabled=false'];
+    const none = ['serviceAccount.create=false', 'dataMover.serviceAccount.create=false'];
+    const kinds = (...values: string[]): string[] =>
+      parseManifests(renderChart(api, '--set', values.join(','))).map(({ kind }) => kind);
+    expect(kinds(...off, ...none)).toEqual(['DaemonSet', 'Pod']);
+    const accountsOf = (...values: string[]): unknown[] => {
+      const { spec } = daemonSetOf(renderChart(api, '--set', values.join(',')));
+      const { annotations } = spec?.template.metadata ?? {};
+      return [
+        spec?.template.spec.serviceAccountName,
+        annotations?.['longshore.io/data-mover-service-account'],
+      ];
+    };
+    expect(accountsOf(...none)).toEqual(['default', 'default']);
+    expect(accountsOf(...none, 'serviceAccount.name=there')).toEqual(['there', 'there']);
+    const both = ['serviceAccount.name=there', 'dataMover.serviceAccount.name=own'];
+    expect(accountsOf(...none, ...both)).toEqual(['there', 'own']);
+  });
+
+  it.each([
+    ['imagePullSecret=x', /additional properties 'imagePullSecret' not allowed/],
+    ['image.pullPolicy=Sometimes', /\/image\/pullPolicy'.*one of 'IfNotPresent', 'Always'/],
+    ['image.digest=abc', /\/image\/digest'.*does not match pattern/],
+    ['name=Node_Agent', /\/name'.*does not match pattern/],
+    ['dataMovers=', /\/dataMovers'/],
+    ['limits.upload=fast', /\/limits\/upload': 'fast' does not match/],
+    ['updateStrategy.rollingUpdate.maxUnavailable=lots', /maxUnavailable': 'lots' does not match/],
+    ['serviceAccount.anotations.a=b', /\/serviceAccount'.*'anotations' not allowed/],
+    ['tolerations=all', /\/tolerations': got string, want array/],
+    ['credentials.secret=x', /\/credentials'.*'secret' not allowed/],
+    ['extraVolumeMounts[0].name=ca', /extraVolumeMounts\/0'.*mountPath/],
+  ])('refuses %s, and says what is wrong', (value, message) => {
+    const said = helmRefusal(api, 'template', 'longshore', CHART, '--set', value);
+    expect(said).toMatch(message);
+  });
+
+  it('is in order by the word of helm lint', () => {
+    expect(helm(api, 'lint', '--strict', CHART)).toContain('0 chart(s) failed');
+  });
+
+  it('says after an installation what it did and what is next, and can be tested and upgraded', async () => {
+    const said = helm(api, 'install', 'longshore', CHART, '-n', 'velero');
+    expect(said).toContain('DaemonSet velero/longshore-node-agent');
+    expect(said).toContain('--snapshot-move-data --data-mover longshore');
+    expect(said).toContain('which no registry is named in');
+    const upgraded = helm(
+      ...([api, 'upgrade', 'longshore', CHART, '-n', 'velero'] as const),
+      ...['--set', 'credentials.secretName=,image.repository=registry.test/longshore'],
+    );
+    expect(upgraded).toContain('longshore-data-mover is the one that needs it');
+    expect(upgraded).not.toContain('which no registry is named in');
+    // Nothing runs pods here: this test says for the kubelet that the pod has ended well.
+    const env = { ...process.env, HOME: api.directory, KUBECONFIG: api.kubeconfig };
+    const test = spawn(peer('helm'), ['test', 'longshore', '-n', 'velero'], { env });
+    let output = '';
+    test.stdout.on('data', (part: Buffer) => (output += part.toString()));
+    const closed = once(test, 'close');
+    const ref = { namespace: 'velero', name: 'longshore-test' };
+    let pod = await api.client.find(PODS, ref);
+    for (let i = 0; i < 100 && !pod; i++) {
+      await sleep(100);
+      pod = await api.client.find(PODS, ref);
+    }
+    expect(pod?.spec.serviceAccountName).toBe('longshore-node-agent');
+    expect(pod?.spec.containers[0]).toMatchObject({
+      image: 'registry.test/longshore:0.1.0',
+      args: expect.arrayContaining(['status', '--namespace=velero']) as string[],
+    });
+    await api.client.patch(
+      PODS,
+      ref,
+      { status: { phase: 'Succeeded' } },
+      { subresource: 'status' },
+    );
+    const [code] = (await closed) as [number];
+    expect(output).toMatch(/Phase:\s+Succeeded/);
+    expect(code).toBe(0);
+    helm(api, 'uninstall', 'longshore', '-n', 'velero');
+  });
+});

@@ -1,0 +1,111 @@
+import { execFileSync, spawnSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import * as fs from 'node:fs/promises';
+import { join } from 'node:path';
+import { parseAllDocuments } from 'yaml';
+import { hasRealApi, peer, type RealApi } from './real-api.ts';
+import type { Rule } from './rights.ts';
+
+const ROOT = new URL('../../', import.meta.url).pathname;
+export const CHART = join(ROOT, 'manifests/helm/longshore');
+
+export interface Manifest {
+  readonly kind: string;
+  readonly metadata: {
+    readonly name: string;
+    readonly namespace?: string;
+    readonly labels?: Readonly<Record<string, string>>;
+    readonly annotations?: Readonly<Record<string, string>>;
+  };
+  readonly rules?: readonly Rule[];
+  readonly roleRef?: { readonly name: string };
+  readonly subjects?: readonly { readonly name: string; readonly namespace?: string }[];
+  readonly spec?: {
+    readonly updateStrategy?: object;
+    readonly template: {
+      readonly metadata: {
+        readonly labels: Readonly<Record<string, string>>;
+        readonly annotations?: Readonly<Record<string, string>>;
+      };
+      readonly spec: Readonly<Record<string, unknown>>;
+    };
+  };
+}
+
+export const parseManifests = (text: string): Manifest[] =>
+  parseAllDocuments(text).flatMap((document) => (document.toJS() as Manifest | null) ?? []);
+
+export const ofKind = (list: readonly Manifest[], kind: string): Manifest[] =>
+  list
+    .filter((manifest) => manifest.kind === kind)
+    .sort((a, b) => (a.metadata.name < b.metadata.name ? -1 : 1));
+
+/** True where helm and a real API server are; with REQUIRE_PEERS=1 their absence is an error. */
+export function hasHelm(): boolean {
+  if (existsSync(peer('helm'))) return hasRealApi();
+  if (process.env.REQUIRE_PEERS === '1') {
+    throw new Error('helm is missing; run test/peers/install.sh helm');
+  }
+  return false;
+}
+
+const environmentOf = ({ directory, kubeconfig }: RealApi): NodeJS.ProcessEnv => ({
+  ...process.env,
+  HOME: directory,
+  KUBECONFIG: kubeconfig,
+});
+
+/** What helm prints; throws with its standard error. */
+export const helm = (api: RealApi, ...parameters: string[]): string =>
+  execFileSync(peer('helm'), parameters, {
+    encoding: 'utf8',
+    env: environmentOf(api),
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+
+/** What helm says against it. */
+export function helmRefusal(api: RealApi, ...parameters: string[]): string {
+  const env = environmentOf(api);
+  const { status, stderr } = spawnSync(peer('helm'), parameters, { encoding: 'utf8', env });
+  if (status === 0) throw new Error(`helm took ${parameters.join(' ')}`);
+  return stderr;
+}
+
+export const renderChart = (api: RealApi, ...flags: string[]): string =>
+  helm(api, 'template', 'longshore', CHART, '-n', 'velero', ...flags);
+
+export const renderOverlay = (api: RealApi, name: string): Promise<string> =>
+  api.kubectl('kustomize', join(ROOT, 'manifests', name));
+
+/** A kustomization of a user on top of ours, which is copied beside it: kustomize takes no absolute paths. */
+export async function kustomizationOnTop(
+  api: RealApi,
+  name: string,
+  lines: readonly string[],
+): Promise<string> {
+  const folder = join(api.directory, name);
+  await fs.cp(join(ROOT, 'manifests'), join(folder, 'manifests'), { recursive: true });
+  await fs.writeFile(join(folder, 'kustomization.yaml'), `${lines.join('\n')}\n`);
+  return folder;
+}
+
+/** The API server's own word on a text of manifests; nothing is kept. */
+export async function dryRun(api: RealApi, text: string, namespace = 'velero'): Promise<string> {
+  const file = join(api.directory, 'manifest.yaml');
+  await fs.writeFile(file, text);
+  const flags = ['--dry-run=server', '--validate=strict', '-n', namespace];
+  return api.kubectl('apply', ...flags, '-f', file);
+}
+
+/** Whether a ServiceAccount may do something, by the API server's own word. */
+export async function mayDo(
+  api: RealApi,
+  account: string,
+  ...what: readonly string[]
+): Promise<boolean> {
+  const as = `--as=system:serviceaccount:${account}`;
+  const said = await api
+    .kubectl('auth', 'can-i', ...what, as)
+    .catch((error: unknown) => (error as { stdout: string }).stdout);
+  return said === 'yes\n';
+}
