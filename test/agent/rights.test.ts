@@ -13,6 +13,7 @@ import type { RunningAgent } from '../../src/cli/dev-environment.ts';
 import { LATE_STORAGE_CLASS, STORAGE_CLASS } from '../../src/dev/index.ts';
 import type { ExposeConfig } from '../../src/exposer/index.ts';
 import {
+  CONFIG_MAPS,
   connectToCluster,
   DAEMON_SETS,
   DATA_UPLOADS,
@@ -20,6 +21,8 @@ import {
   type KubeClient,
   NAMESPACES,
   NODES,
+  POD_VOLUME_BACKUPS,
+  POD_VOLUME_RESTORES,
   PODS,
   PVS,
   VOLUME_SNAPSHOT_CONTENTS,
@@ -125,11 +128,16 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     return agent;
   }
 
-  async function newUpload(name: string, bytes = 1000, namespace = 'app'): Promise<void> {
+  async function newUpload(
+    name: string,
+    bytes = 1000,
+    namespace = 'app',
+    spec: { datamover?: string } = {},
+  ): Promise<void> {
     const source = await cluster.makeVolume(namespace, name);
     fs.writeFileSync(join(source, 'data.bin'), randomBytes(bytes));
     const snapshot = await cluster.makeSnapshot(namespace, name);
-    await cluster.createUpload(name, { namespace, pvc: name, snapshot });
+    await cluster.createUpload(name, { namespace, pvc: name, snapshot, ...spec });
   }
 
   async function newDownload(name: string, { status }: DataUpload): Promise<void> {
@@ -164,8 +172,12 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     await closed;
     expect(log).toContain('node-agent is running');
     expect(log).not.toMatch(/forbidden|is ignored|no such/);
-    const { stdout } = await promisify(execFile)(command, ['node-agent', 'status', ...cluster]);
-    expect(stdout).toContain('WAITS FOR');
+    const status = ['node-agent', 'status', ...cluster];
+    const { stdout, stderr } = await promisify(execFile)(command, status);
+    expect([stdout, stderr]).toEqual([
+      '',
+      expect.stringMatching(/^no DataUpload or DataDownload in namespace velero$/m),
+    ]);
   });
 
   it('volumes go and come back, and movers have their own account', async () => {
@@ -226,6 +238,44 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     startAgent('node-1');
     await newUpload('first', 1000, 'first');
     expect((await cluster.waitUpload('first')).status).toMatchObject({ phase: 'Completed' });
+  });
+
+  it("what Velero's deletion of the backup needs is written, also over that of an earlier mover", async () => {
+    const overrides = { dataMovers: new Set(['longshore']) };
+    startAgent('node-1', overrides);
+    const labels = { 'velero.io/data-upload-snapshot-info': 'true' };
+    const ref = { namespace: NAMESPACE, name: 'again-info' };
+    await cluster.client.create(CONFIG_MAPS, {
+      metadata: { ...ref, labels },
+      data: { snapshotID: 'old' },
+    });
+    for (const name of ['kept', 'again']) {
+      await newUpload(name, 1000, 'app', { datamover: 'longshore' });
+      const { status } = await cluster.waitUpload(name);
+      expect(status).toMatchObject({ phase: 'Completed' });
+      const info = { namespace: NAMESPACE, name: `${name}-info` };
+      const { data } = await cluster.client.get(CONFIG_MAPS, info);
+      expect(data?.snapshotID).toBe(status?.snapshotID);
+    }
+  });
+
+  it('file-system backups are ended', async () => {
+    startAgent('node-1', { endsPodVolumes: true });
+    const spec = {
+      ...{ backupStorageLocation: 'default', repoIdentifier: '', volume: 'v', node: 'node-1' },
+      pod: { kind: 'Pod', name: 'p', namespace: 'app' },
+    };
+    const status = { phase: 'InProgress', node: 'node-1' };
+    const metadata = { name: 'files', namespace: NAMESPACE };
+    await cluster.client.create(POD_VOLUME_BACKUPS, { metadata, spec });
+    const more = { ...spec, snapshotID: 'a', sourceNamespace: 'app' };
+    await cluster.client.create(POD_VOLUME_RESTORES, { metadata, spec: more, status });
+    for (const resource of [POD_VOLUME_BACKUPS, POD_VOLUME_RESTORES]) {
+      const phaseNow = async (): Promise<string | undefined> =>
+        (await cluster.client.get(resource, metadata)).status?.phase;
+      for (let i = 0; i < 100 && (await phaseNow()) !== 'Failed'; i++) await sleep(100);
+      expect(await phaseNow()).toBe('Failed');
+    }
   });
 
   it('a data mover that dies is started again', async () => {

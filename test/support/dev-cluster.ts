@@ -120,7 +120,10 @@ export class TestCluster implements AsyncDisposable {
       metadata: {
         name,
         namespace: NAMESPACE,
-        labels: { 'velero.io/async-operation-id': `du-${name}` },
+        labels: {
+          'velero.io/async-operation-id': `du-${name}`,
+          'velero.io/backup-name': 'backup',
+        },
       },
       spec: {
         snapshotType: 'CSI',
