@@ -36,20 +36,24 @@ export class SimulatedClient {
   readonly #time: VirtualTime;
   readonly #random: Random;
   readonly #weather: () => Weather;
+  readonly #onRequest: ((what: string, error?: ApiError) => void) | undefined;
   #isDead = false;
 
+  /** `onRequest` is told of every request, and again of those that the server refuses. */
   constructor(
     store: Store,
     time: VirtualTime,
     clock: Clock,
     random: Random,
     weather: () => Weather,
+    onRequest?: (what: string, error?: ApiError) => void,
   ) {
     this.#store = store;
     this.#time = time;
     this.clock = clock;
     this.#random = random;
     this.#weather = weather;
+    this.#onRequest = onRequest;
   }
 
   get asClient(): KubeClient {
@@ -241,6 +245,7 @@ export class SimulatedClient {
 
   async #call<R>(what: string, effect: () => R, signal: AbortSignal | undefined): Promise<R> {
     signal?.throwIfAborted();
+    this.#onRequest?.(what);
     const { latencyMs, refused, lost } = this.#weather();
     await this.#pass(latencyMs, signal);
     if (this.#random.chance(refused)) throw unreachable(what, new Error('refused'));
@@ -249,6 +254,7 @@ export class SimulatedClient {
       result = effect();
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
+      this.#onRequest?.(what, error);
       await this.#pass(latencyMs, signal);
       throw kubeError(what, error.code, { reason: error.reason, message: error.message });
     }
