@@ -49,9 +49,11 @@ export class Ending<M extends Movement> {
   /** The mover is done: the last step, then `Completed`. */
   async complete(movement: M, result: MoverResult, signal: AbortSignal): Promise<void> {
     const { direction, writer, recorder, metrics, clock, logger, dataPaths } = this.#options;
-    // Another agent may have it by now, and would be disturbed.
-    const current = await writer.latest(movement);
-    if (!current || !isSameStage(current, movement)) return;
+    // Another agent may have it by now, and would be disturbed. The last step of an upload touches nothing.
+    if (direction.name === 'download') {
+      const current = await writer.latest(movement);
+      if (!current || !isSameStage(current, movement)) return;
+    }
     let fields: object;
     try {
       fields = await direction.complete(movement, result, contextOf(movement, signal));
@@ -111,8 +113,9 @@ export class Ending<M extends Movement> {
       setVolumes(copy, [...new Set([...(volumesNoted(copy) ?? []), ...volumes])]);
       return undefined;
     });
-    if (noted && (await direction.cleanUp(noted))) this.#options.memory.of(uid).isClean = true;
-    const ended = noted && (await writer.finish(noted, outcome));
+    const isClean = noted !== undefined && (await direction.cleanUp(noted));
+    if (isClean) this.#options.memory.of(uid).isClean = true;
+    const ended = noted && (await writer.finish(noted, outcome, { isClean }));
     this.#options.memory.release(uid);
     if (!ended) return undefined;
     metrics.ended(direction.name, outcome.phase);

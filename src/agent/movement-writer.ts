@@ -1,6 +1,14 @@
 import { type Clock, isCode, rfc3339Seconds } from '../base/index.ts';
 import type { Cache, KubeClient } from '../kube/index.ts';
-import { EXPOSING_LABEL, FINALIZER, isFinal, type Movement, RESTARTING } from './movement.ts';
+import {
+  EXPOSING_LABEL,
+  FINALIZER,
+  hasFinalizer,
+  isFinal,
+  isWhole,
+  type Movement,
+  RESTARTING,
+} from './movement.ts';
 import { type Outcome, setOutcome, setVolumes } from './outcome.ts';
 import type { Memory } from './tracked.ts';
 
@@ -49,17 +57,18 @@ export class MovementWriter<M extends Movement> {
   async exclusive(movement: M, mutate: (copy: M) => void): Promise<M | undefined> {
     const copy = structuredClone(movement);
     mutate(copy);
-    try {
-      return this.#remember(await this.#client.replace(this.#cache.resource, copy));
-    } catch (error) {
-      if (isCode(error, 'KUBE_CONFLICT', 'KUBE_NOT_FOUND')) return undefined;
-      throw error;
-    }
+    return this.#tryReplace(copy);
   }
 
-  /** Writes on top of whatever is there now, again after a conflict; undefined when `mutate` says false, or it is gone. */
-  async update({ metadata }: M, mutate: (copy: M) => boolean | undefined): Promise<M | undefined> {
-    const { namespace, name, uid } = metadata;
+  /**
+   * Writes on top of whatever is there now, again after a conflict; undefined when `mutate` says false, or it is gone.
+   * Tried first on what is known here: the server takes that only while it is the latest, so that an old version costs a
+   * request and does no harm. A "no" counts only of the latest.
+   */
+  async update(movement: M, mutate: (copy: M) => boolean | undefined): Promise<M | undefined> {
+    const { namespace, name, uid } = movement.metadata;
+    const known = await this.#updateKnown(movement, mutate);
+    if (known) return known;
     for (let attempt = 1; ; attempt++) {
       const found = await this.#client.find(this.#cache.resource, { namespace, name });
       if (!found || found.metadata.uid !== uid) return undefined;
@@ -74,8 +83,36 @@ export class MovementWriter<M extends Movement> {
     }
   }
 
-  /** The final phase, unless there is one: never overwritten. Undefined when it was final already. */
-  finish(movement: M, { phase, status }: Outcome): Promise<M | undefined> {
+  async #updateKnown(
+    { metadata }: M,
+    mutate: (copy: M) => boolean | undefined,
+  ): Promise<M | undefined> {
+    const known = this.current(metadata);
+    if (known?.metadata.uid !== metadata.uid || !isWhole(known)) return undefined;
+    const copy = structuredClone(known);
+    return mutate(copy) === false ? undefined : this.#tryReplace(copy);
+  }
+
+  /** Undefined when somebody else wrote in between, or it is gone. */
+  async #tryReplace(copy: M): Promise<M | undefined> {
+    try {
+      return this.#remember(await this.#client.replace(this.#cache.resource, copy));
+    } catch (error) {
+      if (isCode(error, 'KUBE_CONFLICT', 'KUBE_NOT_FOUND')) return undefined;
+      throw error;
+    }
+  }
+
+  /**
+   * The final phase, unless there is one: never overwritten. Undefined when it was final already. `isClean`: nothing is
+   * left of what was made for it, and the finalizer goes by the same write; unless it is being deleted, when its end
+   * would never be seen.
+   */
+  finish(
+    movement: M,
+    { phase, status }: Outcome,
+    { isClean }: { isClean: boolean },
+  ): Promise<M | undefined> {
     return this.update(movement, (copy) => {
       if (isFinal(copy)) return false;
       const time = rfc3339Seconds(this.#clock.nowNs());
@@ -91,6 +128,7 @@ export class MovementWriter<M extends Movement> {
       removeLabel(copy);
       setOutcome(copy, undefined);
       delete copy.metadata.annotations?.[RESTARTING];
+      if (isClean && copy.metadata.deletionTimestamp === undefined) dropFinalizer(copy);
       return undefined;
     });
   }
@@ -103,10 +141,8 @@ export class MovementWriter<M extends Movement> {
 
   removeFinalizer(movement: M): Promise<M | undefined> {
     return this.update(movement, (copy) => {
-      const { metadata } = copy;
-      if (metadata.finalizers?.includes(FINALIZER) !== true) return false;
-      metadata.finalizers = metadata.finalizers.filter((name) => name !== FINALIZER);
-      setVolumes(copy, undefined);
+      if (!hasFinalizer(copy)) return false;
+      dropFinalizer(copy);
       return undefined;
     });
   }
@@ -120,6 +156,12 @@ export class MovementWriter<M extends Movement> {
     }
     return movement;
   }
+}
+
+function dropFinalizer(movement: Movement): void {
+  const { metadata } = movement;
+  metadata.finalizers = (metadata.finalizers ?? []).filter((name) => name !== FINALIZER);
+  setVolumes(movement, undefined);
 }
 
 export function removeLabel({ metadata }: Movement): void {

@@ -27,9 +27,12 @@ export const hasFinalizer = ({ metadata }: Movement): boolean =>
 /** Whether what was decided upon one version of it still holds for another. */
 export const isSameStage = (a: Movement, b: Movement): boolean =>
   phaseOf(a) === phaseOf(b) && ownerOf(a) === ownerOf(b);
+/** False where {@link trimmed} may have taken parts away: never to be written back. */
+export const isWhole = (movement: Movement): boolean =>
+  !isFinal(movement) || hasFinalizer(movement);
 /** As much as agents ask of one that is over: clusters keep thousands of them. */
 export function trimmed<M extends Movement>(movement: M): M {
-  if (!isFinal(movement) || hasFinalizer(movement)) return movement;
+  if (isWhole(movement)) return movement;
   const { apiVersion, kind, metadata, spec, status } = movement;
   const { name, namespace, uid, resourceVersion, creationTimestamp } = metadata;
   return {
