@@ -12,14 +12,15 @@ import {
   type Pod,
   PODS,
 } from '../kube/index.ts';
+import { Counts } from './counts.ts';
 import { AgentMetrics } from './metrics.ts';
 import { downloads } from './directions/downloads.ts';
 import { uploads } from './directions/uploads.ts';
-import { EXPOSING_LABEL, type Movement, phaseOf, trimmed } from './movement.ts';
+import { type Movement, trimmed } from './movement.ts';
 import { exposuresOf } from './node-agent-config.ts';
 import { PodVolumes } from './pod-volumes.ts';
 import { MovementReconciler, type ReconcilerSettings } from './reconciler.ts';
-import { Roster } from './roster.ts';
+import { Roster, trimmedAgent } from './roster.ts';
 import { Slots } from './slots.ts';
 
 export interface AgentOptions extends ReconcilerSettings {
@@ -45,6 +46,9 @@ export interface AgentOptions extends ReconcilerSettings {
 const WORKERS = 8;
 /** An agent that has not heard the API server for so long is not ready. */
 const SILENT_MS_MAX = 180_000;
+/** How often those that wait for a place are called, and how far apart agents are in that. */
+const CALL_MS = 5000;
+const CALL_STEP_MS = 30;
 const HOSTING_PODS = 'velero.io/exposer-pod-group';
 
 /** The node-agent: claims DataUploads and DataDownloads, exposes their volumes, watches their data movers. */
@@ -112,6 +116,7 @@ export class Agent {
         logger,
         resource: PODS,
         scope: { namespace, labelSelector: agentSelector },
+        trim: trimmedAgent,
       }),
     );
     const { clock } = client;
@@ -122,15 +127,14 @@ export class Agent {
       component: 'longshore-node-agent',
       host: node,
     });
-    const exposing = (cache: MovementList): number =>
-      cache.list().filter(({ metadata }) => metadata.labels?.[EXPOSING_LABEL] === 'true').length;
+    const counts = { upload: new Counts(uploadCache), download: new Counts(downloadCache) };
     const roster = new Roster(agents, node);
     const parts: Parts = {
       clock,
       recorder,
       pods,
       roster,
-      exposingCount: () => exposing(uploadCache) + exposing(downloadCache),
+      exposingCount: () => counts.upload.exposing + counts.download.exposing,
     };
     const exposer = {
       ...this.#options.exposer,
@@ -144,7 +148,8 @@ export class Agent {
       this.#control(uploads(exposer), uploadCache, parts),
       this.#control(downloads(exposer), downloadCache, parts),
     ];
-    this.#observe(uploadCache, downloadCache);
+    this.#observe(counts);
+    this.#callWaiting(roster, signal);
     const work = this.#caches.map((cache) => cache.run(signal));
     await Promise.race([Promise.all(this.#caches.map(({ synced }) => synced)), aborted(signal)]);
     if (!signal.aborted) {
@@ -212,30 +217,41 @@ export class Agent {
     return { controller, reconciler };
   }
 
-  #observe(uploadCache: MovementList, downloadCache: MovementList): void {
-    const count = function* (
-      direction: 'upload' | 'download',
-      cache: MovementList,
-    ): Generator<{ direction: 'upload' | 'download'; phase: string; count: number }> {
-      const counts = new Map<string, number>();
-      for (const movement of cache.list()) {
-        const phase = phaseOf(movement);
-        counts.set(phase, (counts.get(phase) ?? 0) + 1);
-      }
-      for (const [phase, of] of counts) yield { direction, phase, count: of };
+  /**
+   * A place that is free goes to the next by itself; but where the queue of all agents was full, nobody tells when it is
+   * not. They look at different times, since each sees only later what the others have taken.
+   */
+  #callWaiting(roster: Roster, signal: AbortSignal): void {
+    const { prepareQueueLength } = this.#options;
+    let timer: NodeJS.Timeout | undefined;
+    const next = (): void => {
+      const spreadMs = prepareQueueLength > 0 ? roster.nodes().size * CALL_STEP_MS : 0;
+      timer = setTimeout(
+        () => {
+          this.#exposures.wake();
+          next();
+        },
+        Math.max(CALL_MS, spreadMs) * (0.5 + Math.random()),
+      );
+      timer.unref();
     };
+    next();
+    signal.addEventListener('abort', () => clearTimeout(timer), { once: true });
+  }
+
+  #observe(counts: Readonly<Record<'upload' | 'download', Counts>>): void {
+    const directions = ['upload', 'download'] as const;
     this.metrics.observe({
-      phases: () => [...count('upload', uploadCache), ...count('download', downloadCache)],
+      phases: () =>
+        directions.flatMap((direction) =>
+          [...counts[direction].phases].map(([phase, count]) => ({ direction, phase, count })),
+        ),
       dataPaths: () => ({ used: this.#slots.used, limit: this.#slots.limit }),
       memoryLimitBytes: this.#options.memoryLimitBytes,
       exposing: () => this.#exposures.used,
       silentSeconds: () => Math.max(...this.#caches.map(({ silentMs }) => silentMs)) / 1000,
     });
   }
-}
-
-interface MovementList {
-  list(): Movement[];
 }
 
 interface Parts {

@@ -12,6 +12,7 @@ import {
   millisecondsSince,
   type Movement,
   ownerOf,
+  phaseOf,
 } from './movement.ts';
 import { type Outcome, outcomeOf, setOutcome, setVolumes, volumesNoted } from './outcome.ts';
 import type { MovementWriter } from './movement-writer.ts';
@@ -96,11 +97,15 @@ export class Ending<M extends Movement> {
    * Undefined when it is not as it was seen any more: it has moved on, or is gone.
    */
   async end(movement: M, phase: Outcome['phase'], status: object): Promise<M | undefined> {
-    const { direction, writer, metrics, logger } = this.#options;
+    const { direction, node, writer, metrics, logger } = this.#options;
     const { uid } = movement.metadata;
     this.#options.exposures.abort(uid);
     this.#options.dataPaths.drop(uid);
-    const volumes = ownerOf(movement) === undefined ? [] : await direction.volumesOf(movement);
+    // Nothing is made for what nobody has claimed. Both hold as long as nobody writes, which the next write makes sure of.
+    const isBare =
+      phaseOf(movement) === 'New' ||
+      (ownerOf(movement) === node && this.#options.memory.get(uid)?.isBare === true);
+    const volumes = isBare ? [] : await direction.volumesOf(movement);
     let outcome: Outcome = { phase, status };
     // Also brings the notes that exposers keep on the CR, which the watch may not have told of yet.
     const noted = await writer.update(movement, (copy) => {
@@ -113,7 +118,7 @@ export class Ending<M extends Movement> {
       setVolumes(copy, [...new Set([...(volumesNoted(copy) ?? []), ...volumes])]);
       return undefined;
     });
-    const isClean = noted !== undefined && (await direction.cleanUp(noted));
+    const isClean = noted !== undefined && (await direction.cleanUp(noted, isBare));
     if (isClean) this.#options.memory.of(uid).isClean = true;
     const ended = noted && (await writer.finish(noted, outcome, { isClean }));
     this.#options.memory.release(uid);

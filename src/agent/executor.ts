@@ -13,8 +13,15 @@ import type { Direction } from './directions/direction.ts';
 import type { Ending } from './ending.ts';
 import { contextOf, type Exposures } from './exposures.ts';
 import type { AgentMetrics } from './metrics.ts';
-import { EXPOSING_LABEL, fieldsOf, millisecondsSince, type Movement, phaseOf } from './movement.ts';
-import { type MovementWriter, removeLabel } from './movement-writer.ts';
+import {
+  EXPOSING_LABEL,
+  fieldsOf,
+  hasFinalizer,
+  millisecondsSince,
+  type Movement,
+  phaseOf,
+} from './movement.ts';
+import { addFinalizer, type MovementWriter, removeLabel } from './movement-writer.ts';
 import { fenceMsOf, nameMover } from './named-mover.ts';
 import { type Action, isRunning, LOOK_MS } from './phases/action.ts';
 import type { Restarts } from './restarts.ts';
@@ -59,11 +66,14 @@ export class Executor<M extends Movement> {
   }
 
   async carryOut(movement: M, action: Doable, signal: AbortSignal): Promise<Step<M>> {
-    const { direction, ending, exposures, takeover } = this.#options;
+    const { direction, ending, exposures, takeover, turns } = this.#options;
     const { uid } = movement.metadata;
     switch (action.do) {
       case 'wait':
         return action.ms === undefined ? done : later(action.ms);
+      case 'park':
+        exposures.park(movement, turns.dueMs(uid, 'new'));
+        return done;
       case 'watchOver':
         if (phaseOf(movement) !== 'Accepted') {
           exposures.drop(uid);
@@ -136,10 +146,11 @@ export class Executor<M extends Movement> {
 
   async #claim(movement: M): Promise<Step<M>> {
     const { clock, node, direction, recorder, logger, exposures, metrics } = this.#options;
-    if (!exposures.tryAcquire(movement)) return later(CONSTRAINED_MS);
+    if (!exposures.tryAcquire(movement)) return done;
     let claimed: M | undefined;
     try {
       claimed = await this.#options.writer.exclusive(movement, (copy) => {
+        if (!hasFinalizer(copy)) addFinalizer(copy);
         copy.metadata.labels = { ...copy.metadata.labels, [EXPOSING_LABEL]: 'true' };
         copy.status = {
           ...copy.status,
@@ -154,6 +165,7 @@ export class Executor<M extends Movement> {
     if (!claimed) return this.#written(undefined);
     metrics.accepted(direction.name, millisecondsSince(clock, claimed.metadata.creationTimestamp));
     logger.info(fieldsOf(claimed), `${direction.noun} accepted`);
+    exposures.claimed(claimed);
     recorder.record(claimed, 'Accepted', `node ${node} makes the volume available`);
     this.#expose(claimed);
     return { again: claimed };

@@ -26,6 +26,25 @@ export class Exposures<M extends Movement> {
     });
   }
 
+  hasPlace({ metadata: { uid } }: M): boolean {
+    return this.#options.slots.hasRoom(uid);
+  }
+
+  /** Looks at it again once there may be a place for it; those of lower order come first. */
+  park({ metadata }: M, order: number): void {
+    this.#options.slots.wait(metadata.uid, () => this.#options.enqueue(keyOf(metadata)), order);
+  }
+
+  /** It waits for something else, or for nothing any more. */
+  leave(uid: string): void {
+    this.#options.slots.leave(uid);
+  }
+
+  /** This process claimed it: from here on it knows what is made for it. */
+  claimed({ metadata: { uid } }: M): void {
+    this.#options.memory.of(uid).isBare = true;
+  }
+
   /** Gives a place back that was not used. */
   release(uid: string): void {
     this.#options.slots.release(uid);
@@ -35,7 +54,11 @@ export class Exposures<M extends Movement> {
     const { uid } = movement.metadata;
     const exposure: Exposure = { abort: new AbortController(), state: 'running' };
     this.#options.memory.of(uid).exposure = exposure;
-    void task(contextOf(movement, exposure.abort.signal))
+    const onMake = (): void => {
+      const record = this.#options.memory.get(uid);
+      if (record) record.isBare = false;
+    };
+    void task({ ...contextOf(movement, exposure.abort.signal), onMake })
       .then(
         () => (exposure.state = 'done'),
         (error: unknown) => (exposure.state = { error }),

@@ -134,9 +134,7 @@ export class MovementWriter<M extends Movement> {
   }
 
   addFinalizer(movement: M): Promise<M | undefined> {
-    return this.exclusive(movement, ({ metadata }) => {
-      metadata.finalizers = [...(metadata.finalizers ?? []), FINALIZER];
-    });
+    return this.exclusive(movement, addFinalizer);
   }
 
   removeFinalizer(movement: M): Promise<M | undefined> {
@@ -156,6 +154,10 @@ export class MovementWriter<M extends Movement> {
     }
     return movement;
   }
+}
+
+export function addFinalizer({ metadata }: Movement): void {
+  metadata.finalizers = [...(metadata.finalizers ?? []), FINALIZER];
 }
 
 function dropFinalizer(movement: Movement): void {

@@ -4,6 +4,7 @@ import {
   type Cache,
   type EventRecorder,
   type KubeClient,
+  keyOf,
   NODES,
   type Pod,
   PODS,
@@ -37,6 +38,7 @@ import { copyPodLog } from './pod-log.ts';
 import { Restarts } from './restarts.ts';
 import type { Roster } from './roster.ts';
 import type { Slots } from './slots.ts';
+import { Targets } from './targets.ts';
 import { Takeover } from './takeover.ts';
 import { Memory } from './tracked.ts';
 import { Turns } from './turns.ts';
@@ -102,6 +104,7 @@ export class MovementReconciler<M extends Movement> {
   readonly #memory: Memory<M>;
   readonly #writer: MovementWriter<M>;
   readonly #turns: Turns<M>;
+  readonly #targets: Targets<M>;
   readonly #exposures: Exposures<M>;
   readonly #dataPaths: DataPaths<M>;
   readonly #ending: Ending<M>;
@@ -115,7 +118,8 @@ export class MovementReconciler<M extends Movement> {
     const memory = new Memory<M>([slots, options.exposures]);
     this.#memory = memory;
     this.#writer = new MovementWriter(client, cache, clock, memory);
-    this.#turns = new Turns(options.roster, memory);
+    this.#turns = new Turns(options.roster, memory, () => cache.backMs);
+    this.#targets = new Targets(this.#turns, memory);
     this.#exposures = new Exposures({ slots: options.exposures, memory, enqueue });
     this.#dataPaths = new DataPaths({ ...options, namespace, writer: this.#writer, memory });
     const parts = {
@@ -138,6 +142,14 @@ export class MovementReconciler<M extends Movement> {
     });
     cache.onChange((after, before) => {
       if (!after && before && this.#isServed(before)) void this.#ending.vanished(before);
+      if (before && phaseOf(before) === 'New' && (!after || phaseOf(after) !== 'New')) {
+        this.#exposures.leave(before.metadata.uid);
+      }
+    });
+    options.roster.onChange((node) => {
+      for (const movement of cache.list()) {
+        if (ownerOf(movement) === node && !isOverFor(movement)) enqueue(keyOf(movement.metadata));
+      }
     });
   }
 
@@ -167,6 +179,8 @@ export class MovementReconciler<M extends Movement> {
       if (movement.metadata.deletionTimestamp !== undefined && !isCancelWanted(movement)) {
         return this.#cancelDeleted(movement);
       }
+      // Whatever it waits for next: it stands in line only for a place.
+      if (phaseOf(movement) === 'New') this.#exposures.leave(movement.metadata.uid);
       const outcome = outcomeOf(movement);
       if (outcome) return this.#goOnEnding(movement, outcome);
       const action = await this.#decide(movement, signal);
@@ -204,6 +218,7 @@ export class MovementReconciler<M extends Movement> {
           break;
         case 'target':
           read.target = (await direction.waitsFor(movement)) === undefined ? 'there' : 'missing';
+          if (read.target === 'missing') this.#targets.missed(movement.metadata.uid);
           break;
         case 'writer':
           read.writer = await this.#readWriter(movement, signal);
@@ -215,6 +230,7 @@ export class MovementReconciler<M extends Movement> {
     const { settings, direction, clock, exposingCount } = this.#options;
     const { node, prepareTimeoutMs, stallTimeoutMs, prepareQueueLength } = settings;
     const { uid } = movement.metadata;
+    const isUpload = direction.name === 'upload';
     const { pod } = read;
     const local = this.#localPod(movement);
     const exposure = this.#exposures.stateOf(uid);
@@ -229,7 +245,9 @@ export class MovementReconciler<M extends Movement> {
           turnInMs: this.#turns.inMs(uid, 'new'),
           problem: direction.problemOf(movement),
           isQueueFull: prepareQueueLength > 0 && exposingCount() >= prepareQueueLength,
-          target: read.target,
+          hasPlace: this.#exposures.hasPlace(movement),
+          target: isUpload ? 'there' : read.target,
+          targetInMs: isUpload ? 0 : this.#targets.inMs(uid),
         });
       case 'Accepted':
         return decideAccepted({
@@ -358,6 +376,9 @@ export class MovementReconciler<M extends Movement> {
     return isOf(pod, movement) ? pod : undefined;
   }
 }
+
+/** Nothing is left to do for it, whoever's it was. */
+const isOverFor = (movement: Movement): boolean => isFinal(movement) && !hasFinalizer(movement);
 
 /** Milliseconds since a pod that is being deleted should have ended. */
 function overdueMs(clock: Clock, pod: PodFact): number {

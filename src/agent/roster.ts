@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto';
 import type { Cache, Pod } from '../kube/index.ts';
 
 /** How long agents of rank 1, 2, ... leave a new CR to those before them; a dead first one costs no more than 5 s. */
@@ -6,51 +5,120 @@ const TURNS_MS = [0, 3500, 4300];
 const LATER_MS = 5000;
 const LATER_STEP_MS = 150;
 
-/** Which nodes have a living agent, by their pods: known from the API alone. */
+/** Which nodes have a living agent, by their pods: known from the API alone, and kept up with every change of them. */
 export class Roster {
-  readonly #pods: Cache<Pod>;
   readonly #self: string;
+  /** Names of the living agents' pods, by node. */
+  readonly #pods = new Map<string, Set<string>>();
+  readonly #listeners: ((node: string) => void)[] = [];
+  #others: { readonly node: string; readonly hash: number }[] | undefined;
+  #version = 0;
 
   /** `pods`: the node-agents' pods of all nodes. */
-  constructor(pods: Cache<Pod>, self: string) {
-    this.#pods = pods;
+  constructor(pods: Pick<Cache<Pod>, 'onChange'>, self: string) {
     this.#self = self;
+    pods.onChange((after, before) => {
+      const now = after && isAlive(after) ? after : undefined;
+      if (before && before.spec.nodeName !== now?.spec.nodeName) this.#set(before, false);
+      if (now) this.#set(now, true);
+    });
+  }
+
+  /** Another one whenever a node has won or lost its agent. */
+  get version(): number {
+    return this.#version;
+  }
+
+  /** Called with each node that has won or lost its agent. */
+  onChange(listener: (node: string) => void): void {
+    this.#listeners.push(listener);
   }
 
   nodes(): Set<string> {
-    const nodes = new Set([this.#self]);
-    for (const pod of this.#pods.list()) {
-      const node = pod.spec.nodeName;
-      if (node !== undefined && isAlive(pod)) nodes.add(node);
-    }
-    return nodes;
+    return new Set([this.#self, ...this.#pods.keys()]);
   }
 
   isAlive(node: string): boolean {
-    if (node === this.#self) return true;
-    return this.#pods.list().some((pod) => pod.spec.nodeName === node && isAlive(pod));
+    return node === this.#self || this.#pods.has(node);
   }
 
   /** How many agents come before this one for a CR: rendezvous hashing, so that all agree with no word spoken. */
   rank(uid: string): number {
-    const own = weight(this.#self, uid);
+    const of = hashOf(uid);
+    const own = mixed(of ^ hashOf(this.#self));
     let rank = 0;
-    for (const node of this.nodes()) if (weight(node, uid) > own) rank++;
+    for (const { node, hash } of this.#rivals()) {
+      const theirs = mixed(of ^ hash);
+      if (theirs > own || (theirs === own && node > this.#self)) rank++;
+    }
     return rank;
   }
 
-  /** Milliseconds that this agent waits, from when a CR is up for anyone, before it tries. */
-  turnMs(uid: string): number {
-    const rank = this.rank(uid);
+  /** Milliseconds that an agent of a rank waits, from when a CR is up for anyone, before it tries. */
+  static turnMs(rank: number): number {
     return TURNS_MS[rank] ?? LATER_MS + (rank - TURNS_MS.length) * LATER_STEP_MS;
+  }
+
+  #rivals(): readonly { readonly node: string; readonly hash: number }[] {
+    this.#others ??= [...this.#pods.keys()]
+      .filter((node) => node !== this.#self)
+      .map((node) => ({ node, hash: hashOf(node) }));
+    return this.#others;
+  }
+
+  #set({ metadata, spec: { nodeName: node } }: Pod, isHere: boolean): void {
+    if (node === undefined) return;
+    const names = this.#pods.get(node) ?? new Set();
+    const wasAlive = names.size > 0;
+    if (isHere) names.add(metadata.name);
+    else names.delete(metadata.name);
+    if (names.size > 0) this.#pods.set(node, names);
+    else this.#pods.delete(node);
+    if (names.size > 0 === wasAlive) return;
+    this.#others = undefined;
+    this.#version++;
+    for (const listener of this.#listeners) listener(node);
   }
 }
 
-const weight = (node: string, uid: string): string =>
-  createHash('sha1').update(`${node} ${uid}`).digest('hex');
+/** FNV-1a. */
+function hashOf(text: string): number {
+  let hash = 0x811c9dc5;
+  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193);
+  return mixed(hash);
+}
+
+/** The last step of MurmurHash3: each bit of a word depends on all of its bits. */
+function mixed(word: number): number {
+  let h = word;
+  h = Math.imul(h ^ (h >>> 16), 0x85ebca6b);
+  h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35);
+  return (h ^ (h >>> 16)) >>> 0;
+}
 
 function isAlive({ metadata, status }: Pod): boolean {
   if (metadata.deletionTimestamp !== undefined || status?.phase !== 'Running') return false;
   const ready = status.conditions?.find(({ type }) => type === 'Ready');
   return ready === undefined || ready.status === 'True';
+}
+
+/** As much of a node-agent's pod as the roster asks for: large clusters have thousands of them. */
+export function trimmedAgent(pod: Pod): Pod {
+  const { apiVersion, kind, metadata, spec, status } = pod;
+  const { name, namespace, uid, resourceVersion, creationTimestamp, deletionTimestamp } = metadata;
+  const ready = status?.conditions?.find(({ type }) => type === 'Ready');
+  return {
+    ...(apiVersion !== undefined && { apiVersion }),
+    ...(kind !== undefined && { kind }),
+    metadata: {
+      ...{ name, uid, resourceVersion, creationTimestamp },
+      ...(namespace !== undefined && { namespace }),
+      ...(deletionTimestamp !== undefined && { deletionTimestamp }),
+    },
+    spec: { ...(spec.nodeName !== undefined && { nodeName: spec.nodeName }), containers: [] },
+    status: {
+      ...(status?.phase !== undefined && { phase: status.phase }),
+      ...(ready && { conditions: [{ type: ready.type, status: ready.status }] }),
+    },
+  };
 }

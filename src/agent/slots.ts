@@ -1,8 +1,11 @@
-/** A bounded number of places, each held under a name. Whoever found none is called when one may be free. */
+/**
+ * A bounded number of places, each held under a name. Whoever found none stands in line, and is called when one may be free;
+ * it stays there until it has one or leaves.
+ */
 export class Slots {
   readonly #limit: number;
   readonly #holders = new Set<string>();
-  readonly #waiting = new Map<string, () => void>();
+  readonly #line = new Map<string, { readonly order: number; readonly onFree: () => void }>();
 
   constructor(limit: number) {
     this.#limit = limit;
@@ -16,34 +19,67 @@ export class Slots {
     return this.#limit;
   }
 
+  get waiting(): number {
+    return this.#line.size;
+  }
+
   holds(name: string): boolean {
     return this.#holders.has(name);
   }
 
-  /** True when it holds one now; else `onFree` is called once when it may try again. */
+  /** Whether {@link tryAcquire} would succeed. */
+  hasRoom(name: string): boolean {
+    return this.#holders.has(name) || this.#holders.size < this.#limit;
+  }
+
+  /** True when it holds one now; else it stands in line, and `onFree` is called when it may try again. */
   tryAcquire(name: string, onFree: () => void): boolean {
-    if (this.#holders.has(name)) return true;
-    if (this.#holders.size < this.#limit) {
-      this.#holders.add(name);
-      this.#waiting.delete(name);
-      return true;
+    if (!this.hasRoom(name)) {
+      this.wait(name, onFree);
+      return false;
     }
-    this.#waiting.set(name, onFree);
-    return false;
+    this.#holders.add(name);
+    this.#line.delete(name);
+    return true;
   }
 
   /** Takes one also above the limit: what runs already goes on. */
   acquireAnyway(name: string): void {
     this.#holders.add(name);
-    this.#waiting.delete(name);
+    this.#line.delete(name);
+  }
+
+  /** Stands in line; `order`: those of lower numbers come first. */
+  wait(name: string, onFree: () => void, order = performance.now()): void {
+    this.#line.set(name, { order, onFree });
+  }
+
+  /** Wants none any more. */
+  leave(name: string): void {
+    this.#line.delete(name);
   }
 
   release(name: string): void {
-    this.#waiting.delete(name);
-    if (!this.#holders.delete(name)) return;
-    const [next] = this.#waiting;
-    if (!next) return;
-    this.#waiting.delete(next[0]);
-    next[1]();
+    this.#line.delete(name);
+    if (this.#holders.delete(name)) this.wake();
   }
+
+  /** Calls as many as there are places, those first that come first. */
+  wake(): void {
+    const free = this.#limit - this.#holders.size;
+    if (free <= 0) return;
+    for (const { onFree } of firstOf(this.#line.values(), free)) onFree();
+  }
+}
+
+/** The few of the lowest order, without sorting thousands. */
+function firstOf<T extends { readonly order: number }>(all: Iterable<T>, count: number): T[] {
+  const first: T[] = [];
+  for (const one of all) {
+    if (first.length === count && one.order >= (first.at(-1)?.order ?? Infinity)) continue;
+    const at = first.findIndex(({ order }) => order > one.order);
+    first.splice(at < 0 ? first.length : at, 0, one);
+    if (first.length > count) first.pop();
+  }
+  return first;
 }

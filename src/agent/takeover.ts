@@ -5,6 +5,7 @@ import { type Direction } from './directions/direction.ts';
 import { fieldsOf, type Movement, ownerOf, phaseOf } from './movement.ts';
 import type { MovementWriter } from './movement-writer.ts';
 import type { Roster } from './roster.ts';
+import type { Memory } from './tracked.ts';
 import type { Turns } from './turns.ts';
 
 export interface TakeoverOptions<M extends Movement> {
@@ -15,11 +16,14 @@ export interface TakeoverOptions<M extends Movement> {
   readonly writer: MovementWriter<M>;
   readonly roster: Roster;
   readonly turns: Turns<M>;
+  readonly memory: Memory<M>;
   readonly metrics: AgentMetrics;
   readonly logger: Logger;
 }
 
 const WATCH_OVER_MS = 30_000;
+/** While its agent lives the roster tells when it does not any more. */
+const LIVES_MS = 600_000;
 
 /** CRs of other agents: left alone, unless their agent has been away for long. */
 export class Takeover<M extends Movement> {
@@ -34,6 +38,9 @@ export class Takeover<M extends Movement> {
     const owner = ownerOf(movement);
     if (owner === undefined) return undefined;
     const waitMs = this.awayInMs(movement, owner);
+    if (this.#options.roster.isAlive(owner)) {
+      return { requeueAfterMs: LIVES_MS * (0.75 + Math.random() / 2) };
+    }
     if (waitMs > 0) return { requeueAfterMs: Math.min(waitMs, WATCH_OVER_MS) };
     const taken = await writer.exclusive(movement, (copy) => {
       const field = phaseOf(copy) === 'Accepted' ? 'acceptedByNode' : 'node';
@@ -43,6 +50,8 @@ export class Takeover<M extends Movement> {
       metrics.conflict(direction.name);
       return undefined;
     }
+    // Who had it may have made something.
+    this.#options.memory.of(movement.metadata.uid).isBare = false;
     const text = `${direction.noun} taken over from an agent that is away`;
     logger.warn({ ...fieldsOf(taken), owner }, text);
     return { requeueAfterMs: 0 };

@@ -22,12 +22,21 @@ export interface WatchedPath {
 export interface Tracked<M extends Movement> {
   /** When this agent first saw what it waits for; milliseconds of `performance.now()`. */
   readonly since: Partial<Record<Wait, number>>;
+  /** What others may have seen well before this agent, which was away. */
+  readonly late: Partial<Record<Wait, true>>;
+  /** How many agents come before this one, for a version of the roster. */
+  rank: { readonly version: number; readonly is: number } | undefined;
+  /** How often the PVC of a restore was looked for in vain, when last, and when it is to be looked for again. */
+  missing:
+    { readonly times: number; readonly sinceMs: number; readonly pauseMs: number } | undefined;
   exposure: Exposure | undefined;
   dataPath: WatchedPath | undefined;
   /** UID of the last of its pods here that is known to have ended before it went. */
   endedPod: string | undefined;
   /** Since when no mover is named, as this process saw it; milliseconds of `performance.now()`. */
   unnamed: { readonly generation: number; readonly sinceMs: number } | undefined;
+  /** This process claimed it, and has made nothing for it yet. */
+  isBare: boolean;
   /** Nothing is left of what was made for it. */
   isClean: boolean;
   /** As this agent wrote it last, while the watch is behind. */
@@ -49,10 +58,14 @@ export class Memory<M extends Movement> {
     if (!record) {
       record = {
         since: {},
+        late: {},
+        rank: undefined,
+        missing: undefined,
         exposure: undefined,
         dataPath: undefined,
         endedPod: undefined,
         unnamed: undefined,
+        isBare: false,
         isClean: false,
         written: undefined,
       };

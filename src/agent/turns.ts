@@ -1,31 +1,59 @@
+import { Roster } from './roster.ts';
 import type { Movement } from './movement.ts';
-import type { Roster } from './roster.ts';
 import type { Memory, Wait } from './tracked.ts';
+
+/** After it was away from the API server, an agent hears of CRs later than others by as long as it pauses between tries. */
+const SETTLE_MS = 9000;
+/** What it first hears of within so long of being back, others may have known before. */
+const LATE_MS = 10_000;
 
 /** When this agent first saw something about a CR, and so when it is its turn to do what any agent may do. */
 export class Turns<M extends Movement> {
   readonly #roster: Roster;
   readonly #memory: Memory<M>;
+  readonly #backMs: () => number;
 
-  constructor(roster: Roster, memory: Memory<M>) {
+  /** `backMs`: milliseconds since the API server was first heard, or heard again after it was away. */
+  constructor(roster: Roster, memory: Memory<M>, backMs: () => number = () => Infinity) {
     this.#roster = roster;
     this.#memory = memory;
+    this.#backMs = backMs;
   }
 
   /** Milliseconds since it was first asked. */
   sinceMs(uid: string, what: Wait): number {
-    const { since } = this.#memory.of(uid);
-    const first = (since[what] ??= performance.now());
-    return performance.now() - first;
+    const record = this.#memory.of(uid);
+    const nowMs = performance.now();
+    if (record.since[what] === undefined && this.#backMs() < LATE_MS) record.late[what] = true;
+    return nowMs - (record.since[what] ??= nowMs);
   }
 
   /** Milliseconds until it is this agent's turn; at most 0 when it is. */
   inMs(uid: string, what: Wait): number {
-    return this.#roster.turnMs(uid) - this.sinceMs(uid, what);
+    const sinceMs = this.sinceMs(uid, what);
+    const rank = this.rank(uid);
+    const isLate = rank > 0 && this.#memory.of(uid).late[what] === true;
+    return Roster.turnMs(rank) + (isLate ? SETTLE_MS : 0) - sinceMs;
+  }
+
+  /** When it is, or was, its turn: to put those in order that wait. */
+  dueMs(uid: string, what: Wait): number {
+    return performance.now() + this.inMs(uid, what);
+  }
+
+  /** How many agents come before this one, reckoned once for as long as no agent comes or goes. */
+  rank(uid: string): number {
+    const record = this.#memory.of(uid);
+    const { version } = this.#roster;
+    if (record.rank?.version !== version) record.rank = { version, is: this.#roster.rank(uid) };
+    return record.rank.is;
   }
 
   /** It is over: should it begin again, the time counts from then. */
   reset(uid: string, what: Wait): void {
-    delete this.#memory.get(uid)?.since[what];
+    const record = this.#memory.get(uid);
+    if (!record) return;
+    delete record.since[what];
+    delete record.late[what];
   }
 }

@@ -76,7 +76,10 @@ export class CsiSnapshotExposer {
     const { name } = upload.metadata;
     const { signal } = context;
     const ref = { namespace, name };
-    if (assertMadeFor(PODS, await client.find(PODS, ref, { signal }), upload)) return;
+    if (assertMadeFor(PODS, await client.find(PODS, ref, { signal }), upload)) {
+      context.onMake?.();
+      return;
+    }
     const { claim: source, volume } = await step('failed to set exposer parameters', () =>
       this.#source(upload),
     );
@@ -87,6 +90,7 @@ export class CsiSnapshotExposer {
     );
     const config = this.#options.config.backupPvc[storageClass] ?? {};
     let claim = assertMadeFor(PVCS, await client.find(PVCS, ref, { signal }), upload);
+    context.onMake?.();
     if (!claim) {
       const restoreSize = await this.#handover.takeOver(upload, context);
       const size = restoreSize ?? source.spec.resources?.requests?.storage ?? '';
@@ -231,10 +235,14 @@ export class CsiSnapshotExposer {
   /**
    * Removes all that was made for the upload, with the storage's snapshot: the volume before the snapshot that it was
    * made of, which drivers with dependent clones refuse to delete. True when it is gone; what fails is logged, and
-   * tried again by whoever calls again. `volumes`: noted before, in case their claim is gone by now.
+   * tried again by whoever calls again. `volumes`: noted before, in case their claim is gone by now. `isBare`: nothing was
+   * made for it, and only the snapshot that it was to take over goes.
    */
-  async cleanUp(upload: DataUpload, volumes: readonly string[]): Promise<boolean> {
+  async cleanUp(upload: DataUpload, volumes: readonly string[], isBare = false): Promise<boolean> {
     const { client, namespace, logger } = this.#options;
+    if (isBare) {
+      return settleAll(logger, { 'source snapshot': this.#handover.dropSource(upload) });
+    }
     const ref = { namespace, name: upload.metadata.name };
     const removed = await settleAll(logger, {
       'backup pod and volume': removePodAndVolumes(client, upload, ref, [ref], volumes),

@@ -63,6 +63,7 @@ export class GenericRestoreExposer {
     ]);
     assertMadeFor(PODS, pod, download);
     assertMadeFor(PVCS, claim, download);
+    if (pod ?? claim) context.onMake?.();
     if (pod && claim) return;
     if (download.spec.nodeOS === 'windows') {
       const text =
@@ -75,6 +76,7 @@ export class GenericRestoreExposer {
       const text = `Target PVC ${where}/${targetName} has already been bound, abort`;
       throw new CodedError('EXPOSE_FAILED', text);
     }
+    context.onMake?.();
     const cacheClaim = await step('error to create cache pvc', () =>
       this.#createCache(download, target.node),
     );
@@ -359,7 +361,12 @@ export class GenericRestoreExposer {
   }
 
   /** As of uploads; a volume that was on its way to the target when it failed goes too, the target stays. */
-  async cleanUp(download: DataDownload, volumes: readonly string[]): Promise<boolean> {
+  async cleanUp(
+    download: DataDownload,
+    volumes: readonly string[],
+    isBare = false,
+  ): Promise<boolean> {
+    if (isBare) return true;
     const { client, namespace, logger } = this.#options;
     const { name } = download.metadata;
     const ref = { namespace, name };

@@ -62,4 +62,6 @@ export interface ExposerOptions {
 export interface ExposeContext {
   readonly operationTimeoutMs: number;
   readonly signal: AbortSignal;
+  /** Called before the first object is made, or when one is found. */
+  readonly onMake?: () => void;
 }

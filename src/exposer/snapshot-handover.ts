@@ -240,7 +240,13 @@ export class SnapshotHandover {
       }
       await waitGone(client, VOLUME_SNAPSHOT_CONTENTS, { name, uid }, wait);
     }
-    if (upload.spec.csiSnapshot) await client.delete(VOLUME_SNAPSHOTS, sourceOf(upload));
+    await this.dropSource(upload);
+  }
+
+  /** The application's snapshot: it was made for the upload, and is of no use without it. */
+  async dropSource(upload: DataUpload): Promise<void> {
+    if (!upload.spec.csiSnapshot) return;
+    await this.#options.client.delete(VOLUME_SNAPSHOTS, sourceOf(upload));
   }
 }
 

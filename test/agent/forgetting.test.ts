@@ -48,6 +48,7 @@ describe('a CR that goes while it is looked at', () => {
         onChange: (listener: (typeof listeners)[number]) => listeners.push(listener),
       },
       pods: { get: () => undefined },
+      roster: { onChange: () => undefined },
       slots,
       exposures: new Slots(1),
       exposingCount: () => 0,

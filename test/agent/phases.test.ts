@@ -57,21 +57,41 @@ const told = (action: Action): unknown => {
 type Row<F> = [does: string, when: string, facts: Partial<F>];
 
 describe('New', () => {
+  const fresh = upload({}, {}, { finalizers: [] });
   const facts: AcceptingFacts = {
     movement: upload(),
     turnInMs: 0,
     problem: undefined,
+    hasPlace: true,
     isQueueFull: false,
     target: 'there',
+    targetInMs: 0,
   };
   const rows: Row<AcceptingFacts>[] = [
     ['wait 700', "it is another agent's turn", { turnInMs: 700 }],
-    ['addFinalizer', 'it has none', { movement: upload({}, {}, { finalizers: [] }) }],
+    ['claim', 'all is there, without a finalizer too', { movement: fresh }],
+    [
+      'read target',
+      'it has no finalizer, and may be claimed',
+      { movement: fresh, target: 'unread' },
+    ],
+    ['addFinalizer', 'it is canceled', { movement: upload({}, canceled, { finalizers: [] }) }],
+    ['addFinalizer', 'its spec is no good', { movement: fresh, problem: 'no good' }],
+    ['addFinalizer', 'it has none, and there is no place', { movement: fresh, hasPlace: false }],
+    ['addFinalizer', 'it has none, and the queue is full', { movement: fresh, isQueueFull: true }],
+    [
+      'addFinalizer',
+      'it has none, and its PVC is not there',
+      { movement: fresh, target: 'missing', targetInMs: 9 },
+    ],
     ['cancel', 'it is canceled before anything began', { movement: upload({}, canceled) }],
     ['fail: no good', 'its spec is no good', { problem: 'no good' }],
-    ['wait 5000', 'the queue is full', { isQueueFull: true, target: 'unread' }],
+    ['park', 'the queue is full', { isQueueFull: true, target: 'unread' }],
+    ['park', 'this agent has no place', { hasPlace: false, target: 'unread' }],
     ['read target', 'nobody looked for its PVC', { target: 'unread' }],
-    ['wait 1000', 'its PVC is not there yet', { target: 'missing' }],
+    ['wait 900', 'its PVC is not there yet', { target: 'missing', targetInMs: 900 }],
+    ['wait 800', 'agents before it look for the PVC', { target: 'unread', targetInMs: 800 }],
+    ['read target', 'the PVC is to be looked for again', { target: 'missing' }],
     ['claim', 'all is there', {}],
   ];
   it.for(rows)('%s when %s', ([does, , some]) => {

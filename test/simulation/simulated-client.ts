@@ -174,6 +174,7 @@ export class SimulatedClient {
     const { signal, resourceVersion, timeoutSeconds = 300 } = options;
     const what = `watch ${resource.plural}`;
     await this.#call(what, () => undefined, signal);
+    options.onActivity?.();
     const events: WatchEvent<T>[] = [];
     let wake = Promise.withResolvers<undefined>();
     let end: 'open' | 'cut' | 'over' = 'open';

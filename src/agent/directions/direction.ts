@@ -30,7 +30,8 @@ export interface Direction<M extends Movement> {
   diagnose(movement: M): Promise<string>;
   /** The volumes that were made for it, as its claims name them. */
   volumesOf(movement: M): Promise<string[]>;
-  cleanUp(movement: M): Promise<boolean>;
+  /** True when nothing is left. `isBare`: nothing was made for it, as far as this process knows, which claimed it. */
+  cleanUp(movement: M, isBare?: boolean): Promise<boolean>;
   /** After a crash in the midst of {@link complete}: the data is moved, only that is left to do. */
   isCompleting(movement: M): boolean;
   /** What is missing in what the mover said at its end; undefined when nothing is. */

@@ -27,7 +27,7 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
     startAgain: (download, context) => exposer.startAgain(download, context),
     diagnose: (download) => exposer.diagnose(download),
     volumesOf: (download) => exposer.volumesOf(download),
-    cleanUp: (download) => exposer.cleanUp(download, volumesNoted(download) ?? []),
+    cleanUp: (download, isBare) => exposer.cleanUp(download, volumesNoted(download) ?? [], isBare),
     isCompleting: (download) => exposer.isRebinding(download),
     lacks: () => undefined,
     complete: async (download, _result, context) => {

@@ -25,7 +25,7 @@ export function uploads(options: ExposerOptions): Direction<DataUpload> {
     startAgain: (upload, context) => exposer.startAgain(upload, context),
     diagnose: (upload) => exposer.diagnose(upload),
     volumesOf: (upload) => exposer.volumesOf(upload),
-    cleanUp: (upload) => exposer.cleanUp(upload, volumesNoted(upload) ?? []),
+    cleanUp: (upload, isBare) => exposer.cleanUp(upload, volumesNoted(upload) ?? [], isBare),
     isCompleting: () => false,
     lacks: ({ snapshotID, emptySnapshot }) =>
       snapshotID || emptySnapshot === true ? undefined : 'it named no snapshot when it ended',

@@ -10,24 +10,33 @@ export interface AcceptingFacts {
   readonly turnInMs: number;
   /** What is wrong with the spec. */
   readonly problem: string | undefined;
+  /** This agent has a place for another volume that is made available. */
+  readonly hasPlace: boolean;
   /** So many CRs are being exposed in the cluster that no other one is accepted. */
   readonly isQueueFull: boolean;
   /** What it is to be done to, such as the PVC that waits for its data. */
   readonly target: TargetFact;
+  /** Milliseconds until this agent looks for the target. */
+  readonly targetInMs: number;
 }
 
-const CONSTRAINED_MS = 5000;
-const WAITING_MS = 1000;
-
-/** New: the agent whose turn it is writes the finalizer, then claims. */
+/**
+ * New: the agent whose turn it is claims. One that has to wait, or ends at once, has the finalizer first: what was made for
+ * it before it came here must not be forgotten.
+ */
 export function decideAccepting(facts: AcceptingFacts): Action {
-  const { movement, turnInMs, problem, isQueueFull, target } = facts;
+  const { movement, turnInMs } = facts;
   if (turnInMs > 0) return wait(turnInMs);
-  if (!hasFinalizer(movement)) return { do: 'addFinalizer' };
+  const action = decideTurn(facts);
+  if (hasFinalizer(movement) || action.do === 'read' || action.do === 'claim') return action;
+  return { do: 'addFinalizer' };
+}
+
+function decideTurn(facts: AcceptingFacts): Action {
+  const { movement, problem, hasPlace, isQueueFull, target, targetInMs } = facts;
   if (isCancelWanted(movement)) return { do: 'cancel' };
   if (problem !== undefined) return fail(problem);
-  if (isQueueFull) return wait(CONSTRAINED_MS);
-  if (target === 'unread') return read('target');
-  if (target === 'missing') return wait(WAITING_MS);
-  return { do: 'claim' };
+  if (isQueueFull || !hasPlace) return { do: 'park' };
+  if (target === 'there') return { do: 'claim' };
+  return targetInMs > 0 ? wait(targetInMs) : read('target');
 }

@@ -8,6 +8,8 @@ export type ReadWhat = 'pod' | 'latest' | 'target' | 'writer';
 export type Action =
   /** Nothing, until something changes or the time is up. */
   | { readonly do: 'wait'; readonly ms?: number }
+  /** Nothing, until there is a place for it. */
+  | { readonly do: 'park' }
   /** A decision needs it: it is read, and decided again. */
   | { readonly do: 'read'; readonly what: ReadWhat }
   /** Another agent's: left alone while that one lives. */

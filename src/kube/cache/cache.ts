@@ -23,6 +23,8 @@ const WATCH_SECONDS = 300;
 const SILENCE_MS = 150_000;
 const BACKOFF_FIRST_MS = 250;
 const BACKOFF_MAX_MS = 8000;
+/** Without its watch for no longer than this, an agent hears of things as soon as others do. */
+const AWAY_MS = 2000;
 /** A watch that lived for this long was no failure, even if it broke. */
 const LIVED_MS = 5000;
 /** A watch that ended before this and brought nothing was no watch. client-go: tools/cache/reflector.go, "very short watch". */
@@ -51,6 +53,9 @@ export class Cache<T extends KubeObject> {
   #synced = Promise.withResolvers<undefined>();
   #isSynced = false;
   #lastContactMs = -Infinity;
+  /** When the server was first heard, or heard again after it was away. */
+  #backAtMs: number | undefined;
+  #awaySinceMs: number | undefined = -Infinity;
   #failure: string | undefined;
   #attempts = 0;
 
@@ -92,6 +97,11 @@ export class Cache<T extends KubeObject> {
     return performance.now() - this.#lastContactMs;
   }
 
+  /** Milliseconds since the server was first heard, or heard again after it was away: others may know more until then. */
+  get backMs(): number {
+    return this.#backAtMs === undefined ? 0 : performance.now() - this.#backAtMs;
+  }
+
   /** Runs until it is aborted; failures are logged, waited out, and shown by {@link failure}. */
   async run(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
@@ -109,6 +119,7 @@ export class Cache<T extends KubeObject> {
         } else {
           this.#failure = messageOf(error);
         }
+        this.#awaySinceMs ??= performance.now();
         if (performance.now() - startMs > LIVED_MS) this.#attempts = 0;
         await this.#pause(error, signal);
       }
@@ -205,7 +216,11 @@ export class Cache<T extends KubeObject> {
   }
 
   #heard(): void {
-    this.#lastContactMs = performance.now();
+    const nowMs = performance.now();
+    this.#lastContactMs = nowMs;
+    if (this.#awaySinceMs === undefined) return;
+    if (nowMs - this.#awaySinceMs > AWAY_MS) this.#backAtMs = nowMs;
+    this.#awaySinceMs = undefined;
   }
 
   #set(object: T): void {
@@ -218,9 +233,9 @@ export class Cache<T extends KubeObject> {
 
   #remove(object: T): void {
     const key = keyOf(object.metadata);
-    const before = this.#objects.get(key) ?? object;
-    this.#objects.delete(key);
-    this.#tell(undefined, before);
+    const before = this.#objects.get(key);
+    // Listeners that count would count what they were never told of.
+    if (before && this.#objects.delete(key)) this.#tell(undefined, before);
   }
 
   #tell(after: T | undefined, before: T | undefined): void {

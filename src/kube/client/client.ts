@@ -35,7 +35,7 @@ export interface Page<T> {
 export interface WatchOptions extends ListOptions {
   readonly resourceVersion?: string | undefined;
   readonly timeoutSeconds?: number;
-  /** Called for whatever comes, so that silence is noticed. */
+  /** Called when it is open, and for whatever comes, so that silence is noticed. */
   readonly onActivity?: () => void;
 }
 
@@ -221,6 +221,7 @@ export class KubeClient {
       signal,
       timeoutMs: 0,
     });
+    options.onActivity?.();
     if (options.onActivity) body.on('data', options.onActivity);
     // An error of the stream ends the lines; it is looked at afterwards.
     let failure: unknown;

@@ -1,0 +1,39 @@
+import type { Movement } from './movement.ts';
+import type { Memory } from './tracked.ts';
+import type { Turns } from './turns.ts';
+
+/** Agents after the first few leave it to those before them for so long each: a look costs a request. */
+const FIRST_FEW = 3;
+const STEP_MS = 2000;
+const PAUSE_FIRST_MS = 1000;
+const PAUSE_MAX_MS = 120_000;
+
+/**
+ * When an agent looks for the PVC that a restore waits for: it may come in a moment, or never. Each pause is twice as long
+ * as the last, up to minutes, and longer for agents of higher rank, so that a thousand of them ask hardly more than one.
+ */
+export class Targets<M extends Movement> {
+  readonly #turns: Turns<M>;
+  readonly #memory: Memory<M>;
+
+  constructor(turns: Turns<M>, memory: Memory<M>) {
+    this.#turns = turns;
+    this.#memory = memory;
+  }
+
+  /** Milliseconds until this agent looks; at most 0 when it may. */
+  inMs(uid: string): number {
+    const rank = this.#turns.rank(uid);
+    const { missing } = this.#memory.of(uid);
+    if (missing) return missing.sinceMs + missing.pauseMs * (1 + rank) - performance.now();
+    return this.#turns.inMs(uid, 'new') + Math.max(0, rank + 1 - FIRST_FEW) * STEP_MS;
+  }
+
+  missed(uid: string): void {
+    const record = this.#memory.of(uid);
+    const times = (record.missing?.times ?? 0) + 1;
+    const most = Math.min(PAUSE_MAX_MS, PAUSE_FIRST_MS * 2 ** Math.min(times - 1, 30));
+    const pauseMs = most * (0.75 + Math.random() / 4);
+    record.missing = { times, sinceMs: performance.now(), pauseMs };
+  }
+}
