@@ -15,16 +15,32 @@ export interface EventRecorderOptions {
 const MESSAGE_BYTES_MAX = 1024;
 const KEPT_MAX = 256;
 const ATTEMPTS_MAX = 5;
+/** Events that wait to be written; what is more is not told of. */
+const WAITING_MAX = 256;
+const FLUSH_MS = 10_000;
+
+interface Waiting {
+  readonly key: string;
+  readonly object: KubeObject;
+  readonly reason: string;
+  readonly message: string;
+  readonly type: 'Normal' | 'Warning';
+  /** How often it was recorded. */
+  readonly times: number;
+}
 
 /**
  * Events about objects, one per object and reason: the first is created, later ones raise its count and replace the
- * message, as client-go's recorder does with what Velero sets. In order; never a failure of its caller.
+ * message, as client-go's recorder does with what Velero sets. In order; never a failure of its caller. Of those that wait
+ * while the API server is slow or away, each object and reason has one, with the last message.
  */
 export class EventRecorder {
   readonly #options: EventRecorderOptions;
   readonly #known = new Map<string, { name: string; count: number }>();
-  #last: Promise<void> = Promise.resolve();
+  readonly #waiting = new Map<string, Waiting>();
+  #writing: Promise<void> | undefined;
   #sequence = 0;
+  #dropped = 0;
 
   constructor(options: EventRecorderOptions) {
     this.#options = options;
@@ -36,29 +52,71 @@ export class EventRecorder {
     message: string,
     type: 'Normal' | 'Warning' = 'Normal',
   ): void {
-    this.#last = this.#last.then(() => this.#write(object, reason, message, type));
+    const key = `${object.metadata.uid} ${reason}`;
+    const before = this.#waiting.get(key);
+    if (!before && this.#waiting.size >= WAITING_MAX) this.#makeRoom();
+    // Behind what was recorded since: a message that is told late must not be told before what came before it.
+    this.#waiting.delete(key);
+    const times = (before?.times ?? 0) + 1;
+    this.#waiting.set(key, { key, object, reason, message, type, times });
+    this.#writing ??= this.#writeAll();
   }
 
-  /** Resolves when all that was recorded is written, or given up. */
-  flush(): Promise<void> {
-    return this.#last;
+  /** Resolves when all that was recorded is written or given up, or the time is over: what is left then is never told. */
+  async flush(timeoutMs = FLUSH_MS): Promise<void> {
+    let timer: NodeJS.Timeout | undefined;
+    const over = new Promise<void>((resolve) => {
+      timer = setTimeout(resolve, timeoutMs);
+    });
+    await Promise.race([this.#writing, over]);
+    clearTimeout(timer);
+    const left = this.#waiting.size;
+    this.#waiting.clear();
+    if (left > 0) this.#options.logger.warn({ left }, 'events were left unwritten');
   }
 
-  async #write(
-    object: KubeObject,
-    reason: string,
-    message: string,
-    type: 'Normal' | 'Warning',
-  ): Promise<void> {
+  /** The oldest goes that tells of no trouble. */
+  #makeRoom(): void {
+    const all = [...this.#waiting.values()];
+    const oldest = all.find(({ type }) => type === 'Normal') ?? all[0];
+    if (oldest) this.#waiting.delete(oldest.key);
+    if (this.#dropped++ === 0) {
+      this.#options.logger.warn(
+        { waiting: WAITING_MAX },
+        'events come faster than they are written',
+      );
+    }
+  }
+
+  async #writeAll(): Promise<void> {
+    // Also so that `#writing` is set before it is unset.
+    await Promise.resolve();
+    for (;;) {
+      const [next] = this.#waiting.values();
+      if (!next) break;
+      this.#waiting.delete(next.key);
+      await this.#write(next);
+    }
+    this.#writing = undefined;
+  }
+
+  async #write(event: Waiting): Promise<void> {
     for (let attempt = 1; ; attempt++) {
       try {
-        await this.#put(object, reason, message, type);
+        await this.#put(event);
         return;
       } catch (error) {
         const { logger } = this.#options;
+        const newer = this.#waiting.get(event.key);
+        if (newer) {
+          // What was recorded meanwhile says more, and counts for both.
+          this.#waiting.set(event.key, { ...newer, times: newer.times + event.times });
+          return;
+        }
         const isPassing = isCode(error, 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED');
         if (!isPassing || attempt >= ATTEMPTS_MAX) {
-          logger.warn({ reason, error: messageOf(error) }, 'an event could not be written');
+          const fields = { reason: event.reason, error: messageOf(error) };
+          logger.warn(fields, 'an event could not be written');
           return;
         }
         await new Promise((resume) => setTimeout(resume, 250 * 2 ** attempt));
@@ -66,20 +124,14 @@ export class EventRecorder {
     }
   }
 
-  async #put(
-    object: KubeObject,
-    reason: string,
-    message: string,
-    type: 'Normal' | 'Warning',
-  ): Promise<void> {
+  async #put({ key, object, reason, message, type, times }: Waiting): Promise<void> {
     const { client, clock, component, host } = this.#options;
-    const { namespace, uid } = object.metadata;
-    const key = `${uid} ${reason}`;
+    const { namespace } = object.metadata;
     const now = rfc3339Seconds(clock.nowNs());
     const text = message.length > MESSAGE_BYTES_MAX ? `${message.slice(0, 1020)}...` : message;
     const known = this.#known.get(key);
     if (known) {
-      known.count++;
+      known.count += times;
       const patch = { count: known.count, message: text, lastTimestamp: now };
       try {
         await client.patch(EVENTS, { namespace, name: known.name }, patch);
@@ -95,7 +147,7 @@ export class EventRecorder {
       reason,
       message: text,
       type,
-      count: 1,
+      count: times,
       firstTimestamp: now,
       lastTimestamp: now,
       source: { component, host },
@@ -103,7 +155,7 @@ export class EventRecorder {
     await client.create(EVENTS, event);
     // What is forgotten is written as a new event the next time.
     if (this.#known.size >= KEPT_MAX) this.#known.clear();
-    this.#known.set(key, { name, count: 1 });
+    this.#known.set(key, { name, count: times });
   }
 }
 
