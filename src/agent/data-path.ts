@@ -20,6 +20,8 @@ export interface DataPathOptions {
 }
 
 const PAUSE_MS = 1000;
+/** Each pause is twice as long while the server does not answer. */
+const PAUSE_MS_MAX = 8000;
 /** Movers tell every few seconds. A watch that hangs would have one failed that moves, since nobody hears it. */
 const SILENCE_MS = 150_000;
 
@@ -66,6 +68,7 @@ export class DataPath {
   async #follow(): Promise<void> {
     const { client, logger } = this.#options;
     const { signal } = this.#abort;
+    let failures = 0;
     while (!signal.aborted) {
       let isListing = true;
       try {
@@ -73,17 +76,23 @@ export class DataPath {
         this.#hear();
         for (const event of page.items) this.#see(event);
         isListing = false;
+        failures = 0;
         const { resourceVersion } = page;
         await withOwnSignal(signal, (own) => this.#watch(own, resourceVersion));
       } catch (error) {
         if (signal.aborted) return;
-        if (isListing) this.#isDeaf = true;
+        if (isListing) {
+          this.#isDeaf = true;
+          failures++;
+        }
         if (!isCode(error, 'KUBE_GONE')) {
           logger.debug({ error: messageOf(error) }, "watch of the data mover's events ended");
         }
       }
       // Also after a watch that ended well: behind some proxies each ends at once.
-      await sleep(PAUSE_MS, undefined, { signal }).catch(() => undefined);
+      const most = Math.min(PAUSE_MS_MAX, PAUSE_MS * 2 ** failures);
+      const pauseMs = failures === 0 ? PAUSE_MS : most * (0.5 + Math.random() / 2);
+      await sleep(pauseMs, undefined, { signal }).catch(() => undefined);
     }
   }
 

@@ -17,7 +17,12 @@ export interface DataPathsOptions<M extends Movement> {
   readonly direction: Direction<M>;
 }
 
+/**
+ * Every agent of the cluster hears of every write: what moves for long is written of less often, so that a tenth of its
+ * time passes at most between two looks at it.
+ */
 const WRITE_MS = 1000;
+const WRITE_MS_MAX = 10_000;
 
 /** The data paths that this agent watches; their progress goes onto the CRs, at a bounded rate. */
 export class DataPaths<M extends Movement> {
@@ -41,7 +46,12 @@ export class DataPaths<M extends Movement> {
       if (!entry.isWriting) void this.#write(movement, entry);
     };
     const path = new DataPath(movement, { client, logger, namespace, onProgress, onMoved });
-    const entry: WatchedPath = { path, latest: undefined, isWriting: false };
+    const entry: WatchedPath = {
+      path,
+      latest: undefined,
+      isWriting: false,
+      sinceMs: performance.now(),
+    };
     record.dataPath = entry;
     return path;
   }
@@ -81,11 +91,15 @@ export class DataPaths<M extends Movement> {
         'progress could not be written',
       );
     }
+    const pauseMs = Math.max(
+      WRITE_MS,
+      Math.min(WRITE_MS_MAX, (performance.now() - entry.sinceMs) / 10),
+    );
     setTimeout(() => {
       entry.isWriting = false;
       const { uid } = movement.metadata;
       const isWatched = this.#options.memory.get(uid)?.dataPath === entry;
       if (isWatched && entry.latest !== latest) void this.#write(movement, entry);
-    }, WRITE_MS).unref();
+    }, pauseMs).unref();
   }
 }

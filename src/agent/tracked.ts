@@ -16,6 +16,8 @@ export interface WatchedPath {
   readonly path: DataPath;
   latest: MoverProgress | undefined;
   isWriting: boolean;
+  /** When this agent began to watch it; milliseconds of `performance.now()`. */
+  readonly sinceMs: number;
 }
 
 /** What this process remembers of one CR. All of it can be made again: what must survive is on the CR. */

@@ -13,7 +13,10 @@ class Server {
   endsWatches = false;
   isAway = false;
 
+  lists = 0;
+
   async listPage(): Promise<object> {
+    this.lists++;
     await sleep(1);
     if (this.isAway) throw new Error('away');
     return { items: this.events, resourceVersion: '1' };
@@ -42,6 +45,16 @@ describe('what a data mover tells', () => {
       onProgress: ({ bytesDone }) => heard.push(bytesDone),
       silenceMs: 100,
     });
+
+  it('is asked for less often while the API server is away', async () => {
+    const server = new Server();
+    server.isAway = true;
+    const path = follow(server, []);
+    await sleep(4500);
+    path.close();
+    expect(server.lists).toBeGreaterThanOrEqual(2);
+    expect(server.lists).toBeLessThanOrEqual(4);
+  });
 
   it('is heard though the watch hangs', async () => {
     const server = new Server();

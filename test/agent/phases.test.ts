@@ -163,6 +163,7 @@ describe('Accepted', () => {
       { pod: pod('Pending'), podAgeMs: 60_000 },
     ],
     ['wait 1000', 'its pod waits', { pod: pod('Pending'), podAgeMs: 59_000 }],
+    ['wait 10000', 'its pod has waited for a while', { pod: pod('Pending'), podAgeMs: 20_000 }],
   ];
   it.for(rows)('%s when %s', ([does, , some]) => {
     expect(told(decideAccepted({ ...facts, ...some }))).toBe(does);

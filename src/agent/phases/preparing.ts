@@ -16,6 +16,8 @@ import {
   wait,
 } from './action.ts';
 
+const LOOK_MS_MAX = 30_000;
+
 export interface AcceptedFacts {
   readonly movement: Movement;
   /** This agent's. */
@@ -73,7 +75,9 @@ export function decideAccepted(facts: AcceptedFacts): Action {
   if (facts.podAgeMs >= prepareTimeoutMs) {
     return { do: 'failDiagnosed', message: `timeout on preparing ${noun}: ` };
   }
-  return wait(Math.min(LOOK_MS, prepareTimeoutMs - facts.podAgeMs));
+  // The agent on its node says when it runs: this one asks for what keeps it from that, and less often as it gets older.
+  const pauseMs = Math.min(LOOK_MS_MAX, Math.max(LOOK_MS, facts.podAgeMs / 2));
+  return wait(Math.min(pauseMs, prepareTimeoutMs - facts.podAgeMs));
 }
 
 /** What is under way stops first: it would make anew what the clean-up removes. */
