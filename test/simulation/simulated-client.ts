@@ -203,6 +203,15 @@ export class SimulatedClient {
         });
       },
     );
+    if (options.sendInitialEvents === true) {
+      const resourceVersion = String(this.#store.version);
+      const annotations = { 'k8s.io/initial-events-end': 'true' };
+      this.#time.after(lastMs - this.#time.nowMs, () => {
+        const object = { metadata: { resourceVersion, annotations } } as unknown as KubeObject;
+        events.push({ type: 'BOOKMARK', object });
+        wake.resolve(undefined);
+      });
+    }
     const over = this.#time.after(timeoutSeconds * 1000, () => {
       finish('over');
     });

@@ -1,8 +1,14 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { isCode, type Logger, messageOf } from '../../base/index.ts';
+import { CodedError, isCode, type Logger, messageOf, retryOf } from '../../base/index.ts';
 import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
-import type { KubeClient, ListOptions, ObjectRef, WatchEvent } from '../client/client.ts';
+import {
+  endsInitialEvents,
+  type KubeClient,
+  type ListOptions,
+  type ObjectRef,
+  type WatchEvent,
+} from '../client/client.ts';
 import { withOwnSignal } from './own-signal.ts';
 
 export interface CacheOptions<T extends KubeObject> {
@@ -23,6 +29,10 @@ const WATCH_SECONDS = 300;
 const SILENCE_MS = 150_000;
 const BACKOFF_FIRST_MS = 250;
 const BACKOFF_MAX_MS = 8000;
+/** A server that has not ended the first part by then, and says nothing, never will. */
+const INITIAL_SILENCE_MS = 30_000;
+const STREAM_FAILURES_MAX = 3;
+const NO_RIGHTS = ['KUBE_FORBIDDEN', 'KUBE_UNAUTHORIZED'];
 /** Without its watch for no longer than this, an agent hears of things as soon as others do. */
 const AWAY_MS = 2000;
 /** A watch that lived for this long was no failure, even if it broke. */
@@ -41,7 +51,8 @@ export function refOf(key: string): { namespace?: string; name: string } {
 
 /**
  * The objects of one kind as the API server last told: a list, then a watch from there, listed again when the watch
- * can't go on. Keeps no managedFields. What is read may be old by the time of a request; writes are checked by their
+ * can't go on. Where the server can, the list is the beginning of the watch: it comes out of the server's memory, one object
+ * at a time, and is never older than the request. Keeps no managedFields. What is read may be old by the time of a request; writes are checked by their
  * resourceVersion.
  */
 export class Cache<T extends KubeObject> {
@@ -58,6 +69,9 @@ export class Cache<T extends KubeObject> {
   #awaySinceMs: number | undefined = -Infinity;
   #failure: string | undefined;
   #attempts = 0;
+  /** Whether lists are asked for as the beginning of a watch. */
+  #streams = true;
+  #streamFailures = 0;
 
   constructor(options: CacheOptions<T>) {
     this.resource = options.resource;
@@ -107,12 +121,18 @@ export class Cache<T extends KubeObject> {
     while (!signal.aborted) {
       const startMs = performance.now();
       try {
-        if (this.#resourceVersion === undefined) await this.#list(signal);
-        this.#failure = undefined;
-        await this.#watch(signal);
+        const isStreamed = this.#resourceVersion === undefined && this.#streams;
+        if (this.#resourceVersion === undefined && !isStreamed) await this.#list(signal);
+        if (!isStreamed) this.#failure = undefined;
+        await this.#watch(signal, isStreamed);
         this.#attempts = 0;
       } catch (error) {
         if (signal.aborted) return;
+        if (isCode(error, 'LIST_NOT_STREAMED')) {
+          // Asked in pages at once, and from now on.
+          this.#streams = false;
+          continue;
+        }
         if (isCode(error, 'KUBE_GONE')) {
           // Too old to go on from; no failure, but no reason to hurry either.
           this.#resourceVersion = undefined;
@@ -152,6 +172,11 @@ export class Cache<T extends KubeObject> {
       next = page.continue;
     } while (next !== undefined);
     this.#heard();
+    this.#put(found, version);
+  }
+
+  /** All that is there now, and nothing else. */
+  #put(found: ReadonlyMap<string, T>, version: string): void {
     for (const [key, before] of this.#objects) {
       if (found.has(key)) continue;
       this.#objects.delete(key);
@@ -163,27 +188,38 @@ export class Cache<T extends KubeObject> {
     this.#synced.resolve(undefined);
   }
 
-  #watch(signal: AbortSignal): Promise<void> {
+  /** `isInitial`: what is there comes first, by the same request. */
+  #watch(signal: AbortSignal, isInitial: boolean): Promise<void> {
     return withOwnSignal(signal, async (own) => {
       const startMs = performance.now();
       let lastMs = startMs;
+      let isOpened = false;
       let isEmpty = true;
+      let initial = isInitial ? new Map<string, T>() : undefined;
       const timer = setInterval(() => {
-        if (performance.now() - lastMs > SILENCE_MS) own.abort(new Error('the watch was silent'));
+        const silentMs = performance.now() - lastMs;
+        if (initial && silentMs > INITIAL_SILENCE_MS) own.abort(notStreamed());
+        if (silentMs > SILENCE_MS) own.abort(new Error('the watch was silent'));
       }, SILENCE_MS / 10);
       timer.unref();
       try {
-        const events = this.#open(own.signal, () => {
+        const onActivity = (): void => {
           lastMs = performance.now();
+          isOpened = true;
           this.#heard();
-        });
-        for await (const event of events) {
+        };
+        for await (const event of this.#open(own.signal, onActivity, isInitial)) {
           isEmpty = false;
-          this.#see(event);
+          if (!initial) this.#see(event);
+          else if (this.#gather(initial, event)) initial = undefined;
         }
+      } catch (error) {
+        if (!initial) throw error;
+        throw this.#streamFailure(error, isOpened);
       } finally {
         clearInterval(timer);
       }
+      if (initial) throw notStreamed();
       // Behind some proxies each watch ends at once: asking again without a pause would be thousands of requests.
       if (isEmpty && performance.now() - startMs < SHORT_MS) {
         throw new Error('the watch ended at once');
@@ -191,12 +227,41 @@ export class Cache<T extends KubeObject> {
     });
   }
 
-  #open(signal: AbortSignal, onActivity: () => void): AsyncIterable<WatchEvent<T>> {
+  /** True with the event that ends what was there. */
+  #gather(initial: Map<string, T>, event: WatchEvent<T>): boolean {
+    if (event.type === 'BOOKMARK') {
+      // Servers that know nothing of it send others.
+      if (!endsInitialEvents(event)) throw notStreamed();
+      this.#streamFailures = 0;
+      this.#failure = undefined;
+      this.#put(initial, event.object.metadata.resourceVersion);
+      return true;
+    }
+    const key = keyOf(event.object.metadata);
+    if (event.type === 'DELETED') initial.delete(key);
+    else initial.set(key, this.#kept(event.object));
+    return false;
+  }
+
+  /** Servers refuse what they do not know; and what breaks off again and again may come through in pages. */
+  #streamFailure(error: unknown, isOpened: boolean): unknown {
+    const isRefused = retryOf(error) === 'never' && !isCode(error, ...NO_RIGHTS);
+    if (isOpened) this.#streamFailures++;
+    const isHopeless = isRefused || this.#streamFailures >= STREAM_FAILURES_MAX;
+    return isHopeless ? notStreamed(error) : error;
+  }
+
+  #open(
+    signal: AbortSignal,
+    onActivity: () => void,
+    sendInitialEvents: boolean,
+  ): AsyncIterable<WatchEvent<T>> {
     const { client, resource, scope } = this.#options;
     return client.watch(resource, {
       ...scope,
       signal,
       resourceVersion: this.#resourceVersion,
+      sendInitialEvents,
       timeoutSeconds: Math.round(WATCH_SECONDS * (1 + Math.random())),
       onActivity,
     });
@@ -242,3 +307,6 @@ export class Cache<T extends KubeObject> {
     for (const listener of this.#listeners) listener(after, before);
   }
 }
+
+const notStreamed = (cause?: unknown): CodedError =>
+  new CodedError('LIST_NOT_STREAMED', 'the server does not stream lists', { cause });

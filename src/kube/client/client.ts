@@ -35,12 +35,21 @@ export interface Page<T> {
 export interface WatchOptions extends ListOptions {
   readonly resourceVersion?: string | undefined;
   readonly timeoutSeconds?: number;
+  /** Begins with what is there, as of now, and a bookmark that ends that part: {@link endsInitialEvents}. */
+  readonly sendInitialEvents?: boolean;
   /** Called when it is open, and for whatever comes, so that silence is noticed. */
   readonly onActivity?: () => void;
 }
 
 export type WatchEvent<T> =
   { type: 'ADDED' | 'MODIFIED' | 'DELETED'; object: T } | { type: 'BOOKMARK'; object: KubeObject };
+
+/** KEP-3157. */
+export const endsInitialEvents = ({
+  type,
+  object: { metadata },
+}: WatchEvent<KubeObject>): boolean =>
+  type === 'BOOKMARK' && metadata.annotations?.['k8s.io/initial-events-end'] === 'true';
 
 export interface DeleteOptions extends CallOptions {
   /** Only this very object, not one of the same name made since. */
@@ -213,6 +222,10 @@ export class KubeClient {
       fieldSelector,
       resourceVersion,
       timeoutSeconds: options.timeoutSeconds,
+      ...(options.sendInitialEvents === true && {
+        sendInitialEvents: 'true',
+        resourceVersionMatch: 'NotOlderThan',
+      }),
     };
     const body = await this.#transport.open({
       method: 'GET',
