@@ -242,7 +242,11 @@ export class MovementReconciler<M extends Movement> {
       case 'New':
         return decideAccepting({
           movement,
-          turnInMs: this.#turns.inMs(uid, 'new'),
+          turnInMs: this.#turns.inMs(
+            uid,
+            'new',
+            millisecondsSince(clock, movement.metadata.creationTimestamp),
+          ),
           problem: direction.problemOf(movement),
           isQueueFull: prepareQueueLength > 0 && exposingCount() >= prepareQueueLength,
           hasPlace: this.#exposures.hasPlace(movement),

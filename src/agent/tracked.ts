@@ -24,8 +24,8 @@ export interface WatchedPath {
 export interface Tracked<M extends Movement> {
   /** When this agent first saw what it waits for; milliseconds of `performance.now()`. */
   readonly since: Partial<Record<Wait, number>>;
-  /** What others may have seen well before this agent, which was away. */
-  readonly late: Partial<Record<Wait, true>>;
+  /** How long before this agent others may have seen it. */
+  readonly lateMs: Partial<Record<Wait, number>>;
   /** How many agents come before this one, for a version of the roster. */
   rank: { readonly version: number; readonly is: number } | undefined;
   /** How often the PVC of a restore was looked for in vain, when last, and when it is to be looked for again. */
@@ -60,7 +60,7 @@ export class Memory<M extends Movement> {
     if (!record) {
       record = {
         since: {},
-        late: {},
+        lateMs: {},
         rank: undefined,
         missing: undefined,
         exposure: undefined,

@@ -6,6 +6,9 @@ import type { Memory, Wait } from './tracked.ts';
 const SETTLE_MS = 9000;
 /** What it first hears of within so long of being back, others may have known before. */
 const LATE_MS = 10_000;
+/** What is no older than this when it is first seen was told at once: times of objects have whole seconds. */
+const FRESH_MS = 1500;
+const SETTLE_MS_MAX = 15_000;
 
 /** When this agent first saw something about a CR, and so when it is its turn to do what any agent may do. */
 export class Turns<M extends Movement> {
@@ -20,20 +23,24 @@ export class Turns<M extends Movement> {
     this.#backMs = backMs;
   }
 
-  /** Milliseconds since it was first asked. */
-  sinceMs(uid: string, what: Wait): number {
+  /** Milliseconds since it was first asked. `ageMs`: how old it was then. */
+  sinceMs(uid: string, what: Wait, ageMs = 0): number {
     const record = this.#memory.of(uid);
     const nowMs = performance.now();
-    if (record.since[what] === undefined && this.#backMs() < LATE_MS) record.late[what] = true;
+    if (record.since[what] === undefined) {
+      // A server that falls behind its watches tells of a claim as late as of what is to be claimed.
+      const behindMs = ageMs > FRESH_MS ? Math.min(ageMs, SETTLE_MS_MAX) : 0;
+      record.lateMs[what] = Math.max(behindMs, this.#backMs() < LATE_MS ? SETTLE_MS : 0);
+    }
     return nowMs - (record.since[what] ??= nowMs);
   }
 
   /** Milliseconds until it is this agent's turn; at most 0 when it is. */
-  inMs(uid: string, what: Wait): number {
-    const sinceMs = this.sinceMs(uid, what);
+  inMs(uid: string, what: Wait, ageMs?: number): number {
+    const sinceMs = this.sinceMs(uid, what, ageMs);
     const rank = this.rank(uid);
-    const isLate = rank > 0 && this.#memory.of(uid).late[what] === true;
-    return Roster.turnMs(rank) + (isLate ? SETTLE_MS : 0) - sinceMs;
+    const lateMs = rank > 0 ? (this.#memory.of(uid).lateMs[what] ?? 0) : 0;
+    return Roster.turnMs(rank) + lateMs - sinceMs;
   }
 
   /** When it is, or was, its turn: to put those in order that wait. */
@@ -54,6 +61,6 @@ export class Turns<M extends Movement> {
     const record = this.#memory.get(uid);
     if (!record) return;
     delete record.since[what];
-    delete record.late[what];
+    delete record.lateMs[what];
   }
 }

@@ -90,10 +90,10 @@ describe('the roster as agents come and go', () => {
   });
 });
 
-describe('turns after the API server was away', () => {
-  const at = (rank: number, backMs: number): number => {
+describe('turns where others may have known before', () => {
+  const at = (rank: number, backMs: number, ageMs?: number): number => {
     const roster = { version: 1, rank: () => rank } as unknown as Roster;
-    return new Turns<DataUpload>(roster, new Memory([]), () => backMs).inMs('uid', 'new');
+    return new Turns<DataUpload>(roster, new Memory([]), () => backMs).inMs('uid', 'new', ageMs);
   };
 
   it('are left to the first agent for as long as others may take to be back', () => {
@@ -101,6 +101,12 @@ describe('turns after the API server was away', () => {
     expect(at(0, 500)).toBe(0);
     expect(at(1, 60_000)).toBe(3500);
     expect(at(1, 500)).toBe(12_500);
+  });
+
+  it('are later by as much as the server is behind', () => {
+    stillClock();
+    expect([at(0, 60_000, 6000), at(1, 60_000, 1400)]).toEqual([0, 3500]);
+    expect([at(1, 60_000, 6000), at(1, 60_000, 3_600_000)]).toEqual([9500, 18_500]);
   });
 });
 
