@@ -118,7 +118,7 @@ export class MovementReconciler<M extends Movement> {
     const memory = new Memory<M>([slots, options.exposures]);
     this.#memory = memory;
     this.#writer = new MovementWriter(client, cache, clock, memory);
-    this.#turns = new Turns(options.roster, memory, () => cache.backMs);
+    this.#turns = new Turns(options.roster, memory, cache);
     this.#targets = new Targets(this.#turns, memory);
     this.#exposures = new Exposures({ slots: options.exposures, memory, enqueue });
     this.#dataPaths = new DataPaths({ ...options, namespace, writer: this.#writer, memory });
@@ -242,11 +242,9 @@ export class MovementReconciler<M extends Movement> {
       case 'New':
         return decideAccepting({
           movement,
-          turnInMs: this.#turns.inMs(
-            uid,
-            'new',
-            millisecondsSince(clock, movement.metadata.creationTimestamp),
-          ),
+          turnInMs: this.#turns.inMs(uid, 'new', {
+            ageMs: millisecondsSince(clock, movement.metadata.creationTimestamp),
+          }),
           problem: direction.problemOf(movement),
           isQueueFull: prepareQueueLength > 0 && exposingCount() >= prepareQueueLength,
           hasPlace: this.#exposures.hasPlace(movement),

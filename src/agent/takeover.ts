@@ -64,6 +64,6 @@ export class Takeover<M extends Movement> {
       turns.reset(uid, 'away');
       return WATCH_OVER_MS;
     }
-    return takeoverMs + turns.inMs(uid, 'away');
+    return turns.inMs(uid, 'away', { afterMs: takeoverMs });
   }
 }

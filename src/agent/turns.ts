@@ -1,46 +1,55 @@
-import { Roster } from './roster.ts';
+import type { Cache } from '../kube/index.ts';
 import type { Movement } from './movement.ts';
+import { Roster } from './roster.ts';
 import type { Memory, Wait } from './tracked.ts';
 
 /** After it was away from the API server, an agent hears of CRs later than others by as long as it pauses between tries. */
 const SETTLE_MS = 9000;
-/** What it first hears of within so long of being back, others may have known before. */
-const LATE_MS = 10_000;
 /** What is no older than this when it is first seen was told at once: times of objects have whole seconds. */
 const FRESH_MS = 1500;
-const SETTLE_MS_MAX = 15_000;
+const LATE_MS_MAX = 15_000;
+
+/** How well this agent hears the API server. */
+export type Hearing = Pick<Cache<never>, 'isAway' | 'backMs'>;
 
 /** When this agent first saw something about a CR, and so when it is its turn to do what any agent may do. */
 export class Turns<M extends Movement> {
   readonly #roster: Roster;
   readonly #memory: Memory<M>;
-  readonly #backMs: () => number;
+  readonly #hearing: Hearing;
 
-  /** `backMs`: milliseconds since the API server was first heard, or heard again after it was away. */
-  constructor(roster: Roster, memory: Memory<M>, backMs: () => number = () => Infinity) {
+  constructor(roster: Roster, memory: Memory<M>, hearing: Hearing) {
     this.#roster = roster;
     this.#memory = memory;
-    this.#backMs = backMs;
+    this.#hearing = hearing;
   }
 
   /** Milliseconds since it was first asked. `ageMs`: how old it was then. */
   sinceMs(uid: string, what: Wait, ageMs = 0): number {
     const record = this.#memory.of(uid);
     const nowMs = performance.now();
+    // A server that falls behind its watches tells of a claim as late as of what is to be claimed.
     if (record.since[what] === undefined) {
-      // A server that falls behind its watches tells of a claim as late as of what is to be claimed.
-      const behindMs = ageMs > FRESH_MS ? Math.min(ageMs, SETTLE_MS_MAX) : 0;
-      record.lateMs[what] = Math.max(behindMs, this.#backMs() < LATE_MS ? SETTLE_MS : 0);
+      record.lateMs[what] = ageMs > FRESH_MS ? Math.min(ageMs, LATE_MS_MAX) : 0;
     }
     return nowMs - (record.since[what] ??= nowMs);
   }
 
-  /** Milliseconds until it is this agent's turn; at most 0 when it is. */
-  inMs(uid: string, what: Wait, ageMs?: number): number {
+  /** Milliseconds until it is this agent's turn; at most 0 when it is. `afterMs`: how long anybody waits. */
+  inMs(
+    uid: string,
+    what: Wait,
+    { ageMs = 0, afterMs = 0 }: { ageMs?: number; afterMs?: number } = {},
+  ): number {
     const sinceMs = this.sinceMs(uid, what, ageMs);
     const rank = this.rank(uid);
-    const lateMs = rank > 0 ? (this.#memory.of(uid).lateMs[what] ?? 0) : 0;
-    return Roster.turnMs(rank) + lateMs - sinceMs;
+    const turnMs = Roster.turnMs(rank);
+    if (rank === 0) return afterMs + turnMs - sinceMs;
+    // What this agent knows is as old as its last contact, and all others come back at the same time.
+    const { isAway, backMs } = this.#hearing;
+    const settledInMs = SETTLE_MS - (isAway ? 0 : backMs);
+    const lateMs = this.#memory.of(uid).lateMs[what] ?? 0;
+    return turnMs + Math.max(afterMs + lateMs - sinceMs, settledInMs);
   }
 
   /** When it is, or was, its turn: to put those in order that wait. */

@@ -27,6 +27,8 @@ const pod = (name: string, node: string, ready = 'True'): Pod =>
     status: { phase: 'Running', conditions: [{ type: 'Ready', status: ready, reason: 'x' }] },
   }) as never;
 
+const hearing = { isAway: false, backMs: Infinity };
+
 class Told<T> {
   readonly #listeners: Listener<T>[] = [];
   onChange(listener: Listener<T>): void {
@@ -71,7 +73,7 @@ describe('the roster as agents come and go', () => {
     const pods = new Told<Pod>();
     const roster = new Roster(pods, 'self');
     const rank = vi.spyOn(roster, 'rank');
-    const turns = new Turns<DataUpload>(roster, new Memory([]));
+    const turns = new Turns<DataUpload>(roster, new Memory([]), hearing);
     for (let i = 0; i < 10; i++) turns.inMs('uid', 'new');
     expect(rank).toHaveBeenCalledTimes(1);
     pods.tell(pod('a-1', 'a'));
@@ -91,16 +93,34 @@ describe('the roster as agents come and go', () => {
 });
 
 describe('turns where others may have known before', () => {
-  const at = (rank: number, backMs: number, ageMs?: number): number => {
+  const at = (rank: number, backMs: number, ageMs = 0, isAway = false): number => {
     const roster = { version: 1, rank: () => rank } as unknown as Roster;
-    return new Turns<DataUpload>(roster, new Memory([]), () => backMs).inMs('uid', 'new', ageMs);
+    return new Turns<DataUpload>(roster, new Memory([]), { isAway, backMs }).inMs('uid', 'new', {
+      ageMs,
+    });
   };
 
   it('are left to the first agent for as long as others may take to be back', () => {
     stillClock();
     expect(at(0, 500)).toBe(0);
     expect(at(1, 60_000)).toBe(3500);
-    expect(at(1, 500)).toBe(12_500);
+    expect(at(1, 500)).toBe(12_000);
+    expect(at(1, 60_000, 0, true)).toBe(12_500);
+  });
+
+  it('begin anew when the server was away in between, but for the first agent', () => {
+    const clock = stillClock();
+    const hearing = { isAway: false, backMs: 60_000 };
+    const left = [0, 1].map((rank) => {
+      const roster = { version: 1, rank: () => rank } as unknown as Roster;
+      const turns = new Turns<DataUpload>(roster, new Memory([]), hearing);
+      turns.inMs('uid', 'away', { afterMs: 300_000 });
+      return () => turns.inMs('uid', 'away', { afterMs: 300_000 });
+    });
+    clock.passMs(400_000);
+    expect(left.map((inMs) => inMs())).toEqual([-100_000, -47_500]);
+    hearing.backMs = 1000;
+    expect(left.map((inMs) => inMs())).toEqual([-100_000, 11_500]);
   });
 
   it('are later by as much as the server is behind', () => {
@@ -139,7 +159,7 @@ describe('a PVC that never comes', () => {
     const clock = stillClock();
     const memory = new Memory<DataUpload>([]);
     const roster = { version: 1, rank: () => rank } as unknown as Roster;
-    const turns = new Turns<DataUpload>(roster, memory);
+    const turns = new Turns<DataUpload>(roster, memory, hearing);
     const targets = new Targets(turns, memory);
     let looks = 0;
     for (let second = 0; second < hours * 3600; second++) {

@@ -111,6 +111,11 @@ export class Cache<T extends KubeObject> {
     return performance.now() - this.#lastContactMs;
   }
 
+  /** Its watch is broken, and has been for a while. */
+  get isAway(): boolean {
+    return this.#awaySinceMs !== undefined && performance.now() - this.#awaySinceMs > AWAY_MS;
+  }
+
   /** Milliseconds since the server was first heard, or heard again after it was away: others may know more until then. */
   get backMs(): number {
     return this.#backAtMs === undefined ? 0 : performance.now() - this.#backAtMs;
