@@ -11,6 +11,7 @@ import {
   type NewObject,
 } from '../kube/index.ts';
 import { fieldsOf } from './movement.ts';
+import { outcomeOf } from './outcome.ts';
 
 /** Velero's labels: whose backup it was, and that this is what its deletion looks for. */
 const BACKUP_NAME = 'velero.io/backup-name';
@@ -21,13 +22,11 @@ const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
  * deletion lists. The server writes it only for movers of its own name, and the data of all others would stay for ever.
  * Undefined where the server does it, or where nothing tells the backup.
  */
-export function deletionRecord(
-  upload: DataUpload,
-  snapshotId: string,
-): NewObject<ConfigMap> | undefined {
+export function deletionRecord(upload: DataUpload): NewObject<ConfigMap> | undefined {
   const { name, namespace = '', labels, uid, ownerReferences } = upload.metadata;
   const { datamover, sourceNamespace, sourcePVC, backupStorageLocation } = upload.spec;
   const backup = labels?.[BACKUP_NAME];
+  const snapshotId = snapshotOf(upload);
   if (isBuiltInMover(datamover) || !backup || snapshotId === '') return undefined;
   // It outlives the DataUpload, which somebody may delete by hand, and goes with the backup.
   const owner = ownerReferences?.find((reference) => reference.kind === 'Backup');
@@ -54,16 +53,25 @@ export function deletionRecord(
   };
 }
 
+/** Of one that is completed, or whose outcome is written: before that another agent may know of another snapshot. */
+function snapshotOf(upload: DataUpload): string {
+  const outcome = outcomeOf(upload);
+  const { phase, ...status } = outcome
+    ? { ...outcome.status, phase: outcome.phase }
+    : (upload.status ?? {});
+  const { snapshotID } = status as { snapshotID?: unknown };
+  return phase === 'Completed' && typeof snapshotID === 'string' ? snapshotID : '';
+}
+
 /**
- * Writes {@link deletionRecord} before the upload counts as completed, once or again after a crash. A backup is not lost
+ * Writes {@link deletionRecord} before the upload loses its finalizer, once or again after a crash. A backup is not lost
  * because its deletion could not be prepared: a refusal is logged. Throws what passes, such as `KUBE_UNAVAILABLE`.
  */
 export async function keepDeletionRecord(
   upload: DataUpload,
-  snapshotId: string,
   { client, logger }: { readonly client: KubeClient; readonly logger: Logger },
 ): Promise<void> {
-  const record = deletionRecord(upload, snapshotId);
+  const record = deletionRecord(upload);
   if (!record) return;
   try {
     await put(record, client);

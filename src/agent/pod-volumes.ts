@@ -11,7 +11,7 @@ import {
   type Result,
   refOf,
 } from '../kube/index.ts';
-import type { Roster } from './roster.ts';
+import { Roster } from './roster.ts';
 
 export interface PodVolumesOptions {
   readonly client: KubeClient;
@@ -84,7 +84,7 @@ export class PodVolumes {
       const now = performance.now();
       const first = seenMs.get(uid) ?? now;
       seenMs.set(uid, first);
-      const waitMs = first + patienceMs + roster.turnMs(uid) - now;
+      const waitMs = first + patienceMs + Roster.turnMs(roster.rank(uid)) - now;
       if (waitMs > 0) return { requeueAfterMs: waitMs };
     }
     await this.#end(resource, volume);

@@ -248,8 +248,8 @@ export class MovementReconciler<M extends Movement> {
           problem: direction.problemOf(movement),
           isQueueFull: prepareQueueLength > 0 && exposingCount() >= prepareQueueLength,
           hasPlace: this.#exposures.hasPlace(movement),
-          target: isUpload ? 'there' : read.target,
-          targetInMs: isUpload ? 0 : this.#targets.inMs(uid),
+          target: read.target,
+          targetInMs: isUpload ? (this.#targets.pausedMs(uid) ?? 0) : this.#targets.inMs(uid),
         });
       case 'Accepted':
         return decideAccepted({

@@ -24,9 +24,15 @@ export class Targets<M extends Movement> {
   /** Milliseconds until this agent looks; at most 0 when it may. */
   inMs(uid: string): number {
     const rank = this.#turns.rank(uid);
+    const firstMs = this.#turns.inMs(uid, 'new') + Math.max(0, rank + 1 - FIRST_FEW) * STEP_MS;
+    return this.pausedMs(uid) ?? firstMs;
+  }
+
+  /** The same, undefined as long as it was not found missing: for looks that cost nothing on most clusters. */
+  pausedMs(uid: string): number | undefined {
     const { missing } = this.#memory.of(uid);
-    if (missing) return missing.sinceMs + missing.pauseMs * (1 + rank) - performance.now();
-    return this.#turns.inMs(uid, 'new') + Math.max(0, rank + 1 - FIRST_FEW) * STEP_MS;
+    if (!missing) return undefined;
+    return missing.sinceMs + missing.pauseMs * (1 + this.#turns.rank(uid)) - performance.now();
   }
 
   missed(uid: string): void {

@@ -5,7 +5,7 @@ import { CONFIG_MAPS, type DataUpload, type KubeClient } from '../../src/kube/in
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { recordingLogger } from '../support/repositories.ts';
 
-const upload = (spec: object = {}, metadata: object = {}): DataUpload =>
+const upload = (snapshotID: string, spec: object = {}, metadata: object = {}): DataUpload =>
   ({
     metadata: {
       name: 'b1-x7k2p',
@@ -30,11 +30,12 @@ const upload = (spec: object = {}, metadata: object = {}): DataUpload =>
       backupStorageLocation: 'default',
       ...spec,
     },
+    status: { phase: 'Completed', snapshotID },
   }) as unknown as DataUpload;
 
 describe("what Velero's deletion of a backup lists", () => {
   it("is a ConfigMap as its own mover's uploads get, and goes with the backup", () => {
-    expect(deletionRecord(upload(), 'abc')).toEqual({
+    expect(deletionRecord(upload('abc'))).toEqual({
       metadata: {
         name: 'b1-x7k2p-info',
         namespace: NAMESPACE,
@@ -58,21 +59,30 @@ describe("what Velero's deletion of a backup lists", () => {
     });
   });
 
+  it('names the snapshot of the outcome that is written while the phase is not final', () => {
+    const outcome = { phase: 'Completed', status: { snapshotID: 'def' } };
+    const annotations = { 'longshore.io/outcome': JSON.stringify(outcome) };
+    const ending = { ...upload('', {}, { annotations }), status: { phase: 'InProgress' } };
+    expect(deletionRecord(ending as DataUpload)?.data?.snapshotID).toBe('def');
+  });
+
   it('goes with the upload where no backup owns that', () => {
-    const record = deletionRecord(upload({}, { ownerReferences: undefined }), 'abc');
+    const record = deletionRecord(upload('abc', {}, { ownerReferences: undefined }));
     expect(record?.metadata.ownerReferences).toEqual([
       { apiVersion: 'velero.io/v2alpha1', kind: 'DataUpload', name: 'b1-x7k2p', uid: 'upload-uid' },
     ]);
   });
 
   it.each([
-    ["Velero's own mover by its empty name", upload({ datamover: '' }), 'abc'],
-    ["Velero's own mover", upload({ datamover: 'velero' }), 'abc'],
-    ["Velero's own mover by its newer name", upload({ datamover: 'velero-fs' }), 'abc'],
-    ['a backup that nothing names', upload({}, { labels: {} }), 'abc'],
-    ['an empty volume, which has no snapshot', upload(), ''],
-  ])('is not written for %s', (_, movement, snapshotId) => {
-    expect(deletionRecord(movement, snapshotId)).toBeUndefined();
+    ["Velero's own mover by its empty name", upload('abc', { datamover: '' })],
+    ["Velero's own mover", upload('abc', { datamover: 'velero' })],
+    ["Velero's own mover by its newer name", upload('abc', { datamover: 'velero-fs' })],
+    ['a backup that nothing names', upload('abc', {}, { labels: {} })],
+    ['an empty volume, which has no snapshot', upload('')],
+    ['one that failed', { ...upload('abc'), status: { phase: 'Failed', snapshotID: 'abc' } }],
+    ['one that is not at its end', { ...upload('abc'), status: { phase: 'InProgress' } }],
+  ])('is not written for %s', (_, movement) => {
+    expect(deletionRecord(movement as DataUpload)).toBeUndefined();
   });
 
   describe('on the API server', () => {
@@ -90,10 +100,10 @@ describe("what Velero's deletion of a backup lists", () => {
 
     it('is there once, also when an agent died after it, and names the snapshot of the last mover', async () => {
       const { client } = cluster;
-      await keepDeletionRecord(upload(), 'first', { client, logger });
-      await keepDeletionRecord(upload(), 'first', { client, logger });
+      await keepDeletionRecord(upload('first'), { client, logger });
+      await keepDeletionRecord(upload('first'), { client, logger });
       expect(await idNow()).toBe('first');
-      await keepDeletionRecord(upload(), 'second', { client, logger });
+      await keepDeletionRecord(upload('second'), { client, logger });
       expect(await idNow()).toBe('second');
       expect(logger.messages).toEqual([]);
     });
@@ -102,7 +112,7 @@ describe("what Velero's deletion of a backup lists", () => {
       const { client } = cluster;
       await client.delete(CONFIG_MAPS, ref);
       await client.create(CONFIG_MAPS, { metadata: ref, data: { mine: 'yes' } });
-      await keepDeletionRecord(upload(), 'third', { client, logger });
+      await keepDeletionRecord(upload('third'), { client, logger });
       expect((await client.get(CONFIG_MAPS, ref)).data).toEqual({ mine: 'yes' });
       expect(logger.messages).toEqual([
         'the snapshot of this upload will not be deleted with its backup',
@@ -118,7 +128,7 @@ describe("what Velero's deletion of a backup lists", () => {
       create: () => Promise.reject(new CodedError(code, 'refused on purpose')),
     } as unknown as KubeClient;
     const logger = recordingLogger();
-    const kept = keepDeletionRecord(upload(), 'abc', { client, logger });
+    const kept = keepDeletionRecord(upload('abc'), { client, logger });
     if (waits) await expect(kept).rejects.toMatchObject({ code });
     else await kept;
     expect(logger.messages).toHaveLength(waits ? 0 : 1);

@@ -24,7 +24,7 @@ describe('file-system backups where no agent of Velero is', () => {
     cluster = await TestCluster.start();
     const roster = {
       isAlive: (node: string) => node !== 'gone',
-      turnMs: () => 50,
+      rank: () => 0,
     } as unknown as Roster;
     const { client } = cluster;
     const options = { client, logger, namespace: NAMESPACE, node: 'node-1', roster };

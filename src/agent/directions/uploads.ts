@@ -25,20 +25,21 @@ export function uploads(options: ExposerOptions): Direction<DataUpload> {
     startAgain: (upload, context) => exposer.startAgain(upload, context),
     diagnose: (upload) => exposer.diagnose(upload),
     volumesOf: (upload) => exposer.volumesOf(upload),
-    cleanUp: (upload, isBare) => exposer.cleanUp(upload, volumesNoted(upload) ?? [], isBare),
+    cleanUp: async (upload, isBare) => {
+      await keepDeletionRecord(upload, options);
+      return exposer.cleanUp(upload, volumesNoted(upload) ?? [], isBare);
+    },
     isCompleting: () => false,
     lacks: ({ snapshotID, emptySnapshot }) =>
       snapshotID || emptySnapshot === true ? undefined : 'it named no snapshot when it ended',
-    complete: async (upload, { snapshotID = '', ...result }) => {
-      await keepDeletionRecord(upload, snapshotID, options);
-      return {
+    complete: (upload, result) =>
+      Promise.resolve({
         path: result.source?.byPath ?? `/${upload.metadata.uid}`,
-        snapshotID,
+        snapshotID: result.snapshotID ?? '',
         ...(result.incrementalBytes && { incrementalBytes: result.incrementalBytes }),
         ...(result.emptySnapshot === true && {
           message: 'volume was empty so no data was upload',
         }),
-      };
-    },
+      }),
   };
 }
