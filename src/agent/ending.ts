@@ -93,8 +93,9 @@ export class Ending<M extends Movement> {
   }
 
   /**
-   * Clean-up first, so that nothing of ours is left once the phase is final; the finalizer stays until it is certain.
-   * Undefined when it is not as it was seen any more: it has moved on, or is gone.
+   * What is moved is told at once. Otherwise clean-up comes first, so that nothing of ours writes or is left once the phase
+   * is final. The finalizer stays until all is gone for certain. Undefined when it is not as it was seen any more: it has
+   * moved on, or is gone.
    */
   async end(movement: M, phase: Outcome['phase'], status: object): Promise<M | undefined> {
     const { direction, node, writer, metrics, logger } = this.#options;
@@ -113,20 +114,26 @@ export class Ending<M extends Movement> {
       if (isFinal(copy) || !isSameStage(copy, movement)) return false;
       // Whoever said first how it ended is right: what was moved is moved.
       outcome = outcomeOf(copy) ?? outcome;
-      setOutcome(copy, outcome);
+      if (outcome.phase === 'Completed') writer.setFinal(copy, outcome);
+      else setOutcome(copy, outcome);
       // What an earlier try noted may have no claim any more.
       setVolumes(copy, [...new Set([...(volumesNoted(copy) ?? []), ...volumes])]);
       return undefined;
     });
-    const isClean = noted !== undefined && (await direction.cleanUp(noted, isBare));
-    if (isClean) this.#options.memory.of(uid).isClean = true;
-    const ended = noted && (await writer.finish(noted, outcome, { isClean }));
+    const ended = noted && (isFinal(noted) ? noted : await this.#finish(noted, outcome, isBare));
     this.#options.memory.release(uid);
     if (!ended) return undefined;
     metrics.ended(direction.name, outcome.phase);
     if (outcome.phase === 'Canceled') logger.info(fieldsOf(ended), `${direction.noun} canceled`);
     await this.finalize(ended);
     return ended;
+  }
+
+  async #finish(noted: M, outcome: Outcome, isBare: boolean): Promise<M | undefined> {
+    const { direction, writer, memory } = this.#options;
+    const isClean = await direction.cleanUp(noted, isBare);
+    if (isClean) memory.of(noted.metadata.uid).isClean = true;
+    return writer.finish(noted, outcome, { isClean });
   }
 
   /** Of a final CR: what may be left of it goes, then the finalizer. */

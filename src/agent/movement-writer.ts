@@ -108,29 +108,30 @@ export class MovementWriter<M extends Movement> {
    * left of what was made for it, and the finalizer goes by the same write; unless it is being deleted, when its end
    * would never be seen.
    */
-  finish(
-    movement: M,
-    { phase, status }: Outcome,
-    { isClean }: { isClean: boolean },
-  ): Promise<M | undefined> {
+  finish(movement: M, outcome: Outcome, { isClean }: { isClean: boolean }): Promise<M | undefined> {
     return this.update(movement, (copy) => {
       if (isFinal(copy)) return false;
-      const time = rfc3339Seconds(this.#clock.nowNs());
-      copy.status = {
-        ...copy.status,
-        phase,
-        startTimestamp: copy.status?.startTimestamp ?? time,
-        completionTimestamp: time,
-        ...status,
-      };
-      // What was said of a mover that died is history once the data is moved.
-      if (copy.status.message === '') delete copy.status.message;
-      removeLabel(copy);
-      setOutcome(copy, undefined);
-      delete copy.metadata.annotations?.[RESTARTING];
+      this.setFinal(copy, outcome);
       if (isClean && copy.metadata.deletionTimestamp === undefined) dropFinalizer(copy);
       return undefined;
     });
+  }
+
+  /** For a write by the caller: see {@link finish}. */
+  setFinal(copy: M, { phase, status }: Outcome): void {
+    const time = rfc3339Seconds(this.#clock.nowNs());
+    copy.status = {
+      ...copy.status,
+      phase,
+      startTimestamp: copy.status?.startTimestamp ?? time,
+      completionTimestamp: time,
+      ...status,
+    };
+    // What was said of a mover that died is history once the data is moved.
+    if (copy.status.message === '') delete copy.status.message;
+    removeLabel(copy);
+    setOutcome(copy, undefined);
+    delete copy.metadata.annotations?.[RESTARTING];
   }
 
   addFinalizer(movement: M): Promise<M | undefined> {

@@ -181,7 +181,7 @@ export class TestCluster implements AsyncDisposable {
       this.client,
       DATA_UPLOADS,
       { namespace: NAMESPACE, name },
-      (upload) => (isThere(upload?.status?.phase, phase) ? upload : undefined),
+      (upload) => (isThere(upload, phase) ? upload : undefined),
       { timeoutMs },
     );
   }
@@ -191,7 +191,7 @@ export class TestCluster implements AsyncDisposable {
       this.client,
       DATA_DOWNLOADS,
       { namespace: NAMESPACE, name },
-      (download) => (isThere(download?.status?.phase, phase) ? download : undefined),
+      (download) => (isThere(download, phase) ? download : undefined),
       { timeoutMs },
     );
   }
@@ -217,5 +217,9 @@ export class TestCluster implements AsyncDisposable {
 }
 
 /** The phase wanted, or any final one where none is named. */
-const isThere = (phase: string | undefined, wanted: Phase | undefined): boolean =>
-  wanted === undefined ? FINAL.includes(phase ?? '') : phase === wanted;
+/** One is over when its phase is final, and nothing that was made for it is left: then its finalizer goes. */
+function isThere(movement: DataUpload | DataDownload | undefined, wanted?: Phase): boolean {
+  const phase = movement?.status?.phase;
+  if (wanted !== undefined) return phase === wanted;
+  return FINAL.includes(phase ?? '') && (movement?.metadata.finalizers ?? []).length === 0;
+}
