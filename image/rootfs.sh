@@ -1,30 +1,68 @@
 #!/bin/sh
-# rootfs.sh DIRECTORY : makes the root file system of the image: Node, the bundle, its native parts, the C libraries that they
-# need, what the launcher calls, and an init. The Dockerfile runs it, and so does CI, which imports the result into containerd.
+# rootfs.sh DIRECTORY [ARCHITECTURE] : makes the root file system of the image: Node, the bundle, its native parts, the C libraries
+# that they need, what the launcher calls, and an init. The Dockerfile runs it, and so does CI, which imports the result into
+# containerd. ARCHITECTURE is Debian's word, amd64 or arm64; of this machine by default.
 # Needs `npm ci` before it; of Debian: dash, coreutils, tini, ca-certificates; a C++ compiler, make and python3; Node's headers
-# (libnode-dev, or a folder that npm_config_nodedir names). Prints the size; fails above 300 MiB.
+# (libnode-dev, or a folder that npm_config_nodedir names); for another architecture its compiler (g++-aarch64-linux-gnu), and
+# what it takes from Debian and npm comes from where apt and npm are set up to look.
+# The same sources on the same machine make the same bytes. Prints size and hash; fails above 300 MiB.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=${1:?DIRECTORY}
+own=$(dpkg --print-architecture)
+architecture=${2:-$own}
 fail() { echo "rootfs.sh: $1" >&2; exit 1; }
 need() { command -v "$1" || fail "$1 is missing: apt-get install $2"; }
-shell=$(need dash dash)
-tini=$(need tini tini)
 need make make >/dev/null
-need g++ g++ >/dev/null
+need readelf binutils >/dev/null
+case $architecture in
+amd64) cpu=x64 triplet=x86_64-linux-gnu loader=/lib64/ld-linux-x86-64.so.2 ;;
+arm64) cpu=arm64 triplet=aarch64-linux-gnu loader=/lib/ld-linux-aarch64.so.1 ;;
+*) fail "no image is made for $architecture; amd64 and arm64 are" ;;
+esac
+if [ "$architecture" = "$own" ]; then
+  need g++ g++ >/dev/null
+  need dash dash >/dev/null
+  need tini tini >/dev/null
+else
+  need "$triplet-g++" "g++-$triplet" >/dev/null
+  export CC="$triplet-gcc" CXX="$triplet-g++" AR="$triplet-ar"
+fi
 need python3 python3 >/dev/null
 nodedir=${npm_config_nodedir:-/usr}
 [ -f "$nodedir/include/node/node_api.h" ] || fail "Node's headers are missing: apt-get install libnode-dev"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 rm -rf "$out"
+umask 022
+# Where the programs and libraries of Debian are.
+sysroot=
+if [ "$architecture" != "$own" ]; then
+  sysroot=$work/sysroot
+  "$root/image/sysroot.sh" "$architecture" "$sysroot"
+fi
 app=$out/opt/longshore
 mkdir -p "$app/dist" "$app/bin" "$app/node_modules/node/bin" "$out/bin" "$out/sbin" "$out/etc" "$out/tmp" "$out/proc" "$out/sys" "$out/dev" "$out/scratch"
 chmod 1777 "$out/tmp" "$out/scratch"
 
+# of npm's packages what the installation for this machine did not bring: their hashes are in the tree
+fetch() { # PACKAGE@VERSION DIRECTORY
+  mkdir -p "$2" && (cd "$work" && npm pack --silent --pack-destination "$work" "$1" >"$work/packed" && tar -C "$2" --strip-components=1 -xzf "$(tail -1 "$work/packed")")
+}
+
 # the program
-node=$root/node_modules/node/bin/node
-"$node" "$root/src/build.ts" "$app/dist" "$work/inputs.json"
+own_node=$root/node_modules/node/bin/node
+version=$("$own_node" -p 'process.versions.node')
+node=$own_node
+if [ "$architecture" != "$own" ]; then
+  fetch "node-linux-$cpu@$version" "$work/node"
+  node=$work/node/bin/node
+fi
+expected=$(awk -v v="$version" -v a="$architecture" '$1 == v && $2 == a { print $3 }' "$root/image/node.sha256")
+[ -n "$expected" ] || fail "image/node.sha256 has no hash of Node $version for $architecture"
+found=$(sha256sum "$node" | cut -d' ' -f1)
+[ "$found" = "$expected" ] || fail "Node $version for $architecture is not the one that image/node.sha256 names: its hash is $found"
+(cd "$root" && "$own_node" src/build.ts "$app/dist" "$work/inputs.json")
 rm -f "$app"/dist/*.map
 cp "$root/package.json" "$root/LICENSE" "$app/"
 cp "$root/bin/longshore" "$app/bin/"
@@ -36,10 +74,13 @@ for name in zstd-napi node-addon-api; do
   (cd "$root/node_modules" && tar -chf - --exclude=zstd-napi/build "$name") | tar -C "$work/node_modules" -xf -
 done
 # npm brings node-gyp; the package's own script would fetch the binary once more
-if ! (cd "$work/node_modules/zstd-napi" && npm_config_nodedir=$nodedir npm exec --offline --no -c 'node-gyp rebuild') >"$work/build.log" 2>&1; then
+# Paths of this build are kept out of it.
+export CFLAGS="-ffile-prefix-map=$work=/build" CXXFLAGS="-ffile-prefix-map=$work=/build"
+if ! (cd "$work/node_modules/zstd-napi" && npm_config_nodedir=$nodedir npm exec --offline --no -c "node-gyp rebuild --arch=$cpu") >"$work/build.log" 2>&1; then
   tail -20 "$work/build.log" >&2
   fail "zstd-napi could not be compiled"
 fi
+unset CFLAGS CXXFLAGS
 
 # what is not in the bundle: native parts and their loaders, without their sources
 copy() { # FROM NAME EXCLUDED...
@@ -51,16 +92,31 @@ copy "$root/node_modules" koffi
 copy "$root/node_modules" fastcdc-wasm
 copy "$work/node_modules" zstd-napi --exclude=zstd-napi/src --exclude='*.mk' --exclude='*akefile' --exclude='*.gyp*' --exclude=.deps
 # of koffi's ready-made parts the one for this platform, where they come as packages of their own
-for native in "$root"/node_modules/@koromix/koffi-linux-*; do
-  [ -d "$native" ] || continue
-  mkdir -p "$app/node_modules/@koromix" && cp -r "$native" "$app/node_modules/@koromix/"
-done
+native=@koromix/koffi-linux-$cpu
+if [ "$architecture" = "$own" ]; then
+  if [ -d "$root/node_modules/$native" ]; then
+    mkdir -p "$app/node_modules/@koromix" && cp -r "$root/node_modules/$native" "$app/node_modules/@koromix/"
+  fi
+else
+  locked() { "$own_node" -p "require('$root/package-lock.json').packages['node_modules/$native'].$1"; }
+  fetch "$native@$(locked version)" "$app/node_modules/$native"
+  found=sha512-$("$own_node" -p "crypto.createHash('sha512').update(fs.readFileSync('$work/$(tail -1 "$work/packed")')).digest('base64')")
+  [ "$found" = "$(locked integrity)" ] || fail "$native is not the one of the lockfile"
+fi
+
+rm -rf "$app/node_modules/$native"/musl_*
 
 # what the launcher calls, and nothing else: tools to look inside come with `kubectl debug`
-cp -L "$shell" "$out/bin/sh"
-for name in readlink dirname; do cp -L "$(command -v "$name")" "$out/bin/$name"; done
+tool() { # NAME TARGET
+  for folder in /usr/bin /bin; do
+    if [ -e "$sysroot$folder/$1" ]; then cp -L "$sysroot$folder/$1" "$2" && return 0; fi
+  done
+  fail "$1 is missing"
+}
+tool dash "$out/bin/sh"
+for name in readlink dirname; do tool "$name" "$out/bin/$name"; done
 # an init that forwards signals and reaps
-cp -L "$tini" "$out/sbin/tini"
+tool tini "$out/sbin/tini"
 ln -s /opt/longshore/bin/longshore "$out/velero"
 ln -s /opt/longshore/bin/longshore "$out/bin/longshore"
 printf 'root:x:0:0:root:/scratch:/bin/sh\nnonroot:x:65532:65532:nonroot:/scratch:/bin/sh\n' >"$out/etc/passwd"
@@ -69,17 +125,38 @@ if [ -f /etc/ssl/certs/ca-certificates.crt ]; then
   mkdir -p "$out/etc/ssl/certs" && cp -L /etc/ssl/certs/ca-certificates.crt "$out/etc/ssl/certs/"
 fi
 
-# libraries: what the dynamic loader says that the programs and the native parts use
-{ ldd "$node" "$out"/bin/sh "$out"/bin/readlink "$out"/bin/dirname "$out"/sbin/tini; find "$app" -name '*.node' -exec ldd {} \; ; } 2>/dev/null |
-  sed -n 's/.* => \(\/[^ ]*\) .*/\1/p; s/^[[:space:]]*\(\/lib[^ ]*ld-linux[^ ]*\) .*/\1/p' | sort -u | while read -r library; do
-    mkdir -p "$out$(dirname "$library")"
-    cp -L "$library" "$out$library"
-  done
+# libraries: what the programs and the native parts name, and what those name, at the paths of their architecture
+library() { for folder in "/lib/$triplet" "/usr/lib/$triplet" /lib /usr/lib; do if [ -e "$sysroot$folder/$1" ]; then echo "$folder/$1" && return 0; fi; done; }
+mkdir -p "$out$(dirname "$loader")"
+cp -L "$sysroot$loader" "$out$loader"
+{ printf '%s\n' "$node" "$out/bin/sh" "$out/bin/readlink" "$out/bin/dirname" "$out/sbin/tini"; find "$app" -name '*.node'; } >"$work/todo"
+while [ -s "$work/todo" ]; do
+  xargs -d '\n' readelf -d <"$work/todo" 2>/dev/null | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u >"$work/needed"
+  : >"$work/todo"
+  while read -r name; do
+    [ "$name" != "${loader##*/}" ] || continue
+    place=$(library "$name")
+    [ -n "$place" ] || fail "the library $name is missing"
+    [ ! -e "$out$place" ] || continue
+    mkdir -p "$out$(dirname "$place")"
+    cp -L "$sysroot$place" "$out$place"
+    echo "$out$place" >>"$work/todo"
+  done <"$work/needed"
+done
 
-# compiled code, so that a data mover starts in a third less time; it is kept by path, hence from inside
+# compiled code, so that a data mover starts in a third less time; it is kept by path, hence from inside. It is for processors like
+# this one, so that an image for another architecture has none. V8 seeds its hashes by chance, and writes them into the code: with
+# a seed that is given, which counts for nothing when the code is read, it is the same each time.
 mkdir -p "$app/cache"
+if [ "$architecture" = "$own" ]; then
 chroot=$(command -v chroot || echo /usr/sbin/chroot)
-inside() { env -i PATH=/bin NODE_COMPILE_CACHE=/opt/longshore/cache LONGSHORE_PASSWORD=x "$chroot" "$out" /velero "$@" >/dev/null; }
+flags=$(sed -n 's/^exec .*"$node" \(.*\) "$entry" "$@"$/\1/p' "$root/bin/longshore")
+[ -n "$flags" ] || fail "bin/longshore does not say how Node is started"
+# shellcheck disable=SC2086
+inside() {
+  env -i PATH=/bin NODE_COMPILE_CACHE=/opt/longshore/cache LONGSHORE_PASSWORD=x "$chroot" "$out" \
+    /opt/longshore/node_modules/node/bin/node --random-seed=1 $flags /opt/longshore/dist/cli.js "$@" >/dev/null
+}
 mkdir -p "$out/tmp/warm"
 [ -e "$out/dev/null" ] || : >"$out/dev/null"
 inside repository create --repo /tmp/warm/repo
@@ -88,11 +165,15 @@ warnings=$(inside snapshot create /opt/longshore/bin --repo /tmp/warm/repo 2>&1)
 [ -z "$warnings" ] || { echo "rootfs.sh: $warnings" >&2; exit 1; }
 inside node-agent server --help
 rm -rf "$out/tmp/warm" "$out/dev/null"
+fi
 chmod -R a+rX "$app"
 # what is inside, for scanners: every file, and the package that it is of
-"$node" "$root/image/spdx.ts" "$out" "$work/inputs.json" >"$work/spdx.json"
+"$own_node" "$root/image/spdx.ts" "$out" "$work/inputs.json" $sysroot >"$work/spdx.json"
 cp "$work/spdx.json" "$app/longshore.spdx.json"
 
+# every time is the same
+find "$out" -exec touch -h -d @0 {} +
+hash=$(tar -C "$out" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf - . | sha256sum | cut -d' ' -f1)
 size=$(du -sm "$out" | cut -f1)
-echo "root file system: $size MiB"
+echo "root file system: $size MiB, sha256:$hash"
 [ "$size" -le 300 ] || { echo "rootfs.sh: more than 300 MiB" >&2; exit 1; }

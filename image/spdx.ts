@@ -1,11 +1,11 @@
 /**
- * `spdx.ts ROOTFS INPUTS`: prints an SPDX 2.3 document of what a root file system holds. Every file is named with its hash and the
+ * `spdx.ts ROOTFS INPUTS [SYSROOT]`: prints an SPDX 2.3 document of what a root file system holds. Every file is named with its hash and the
  * package that it is of: Debian's by dpkg, npm's by the lockfile; the bundle is of this package, and what esbuild put into it
  * (INPUTS) and what is compiled into Node and zstd-napi are packages without files. A file of no package is an error.
  */
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { globSync, lstatSync, readFileSync, realpathSync } from 'node:fs';
+import { existsSync, globSync, lstatSync, readFileSync, realpathSync } from 'node:fs';
 import { join } from 'node:path';
 
 interface LockedPackage {
@@ -19,7 +19,7 @@ interface Package {
   readonly [field: string]: unknown;
 }
 
-const [rootfs = '', inputsFile = ''] = process.argv.slice(2);
+const [rootfs = '', inputsFile = '', sysroot = ''] = process.argv.slice(2);
 const root = new URL('../', import.meta.url);
 const read = (path: string): unknown => JSON.parse(readFileSync(new URL(path, root), 'utf8'));
 const { name, version, license } = read('package.json') as Record<
@@ -76,9 +76,13 @@ const own = packageOf('npm', name, version, {
 const say = (command: string, ...parameters: string[]): string =>
   execFileSync(command, parameters, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] });
 
-/** Debian's database knows files by the paths of before or after the merge of /usr. */
-function debianPackageOf(source: string): Package | undefined {
-  const real = realpathSync(source);
+/**
+ * Debian's database knows files by the paths of before or after the merge of /usr. `base`: where Debian's files of another
+ * architecture were unpacked, with a database of their own.
+ */
+function debianPackageOf(source: string, base = sysroot): Package | undefined {
+  const database = base === '' ? [] : [`--admindir=${base}/var/lib/dpkg`];
+  const real = realpathSync(base + source).slice(base === '' ? 0 : realpathSync(base).length);
   const paths = [
     source,
     real,
@@ -89,12 +93,12 @@ function debianPackageOf(source: string): Package | undefined {
   for (const path of paths) {
     let owner: string;
     try {
-      [owner = ''] = say('dpkg', '-S', path).split(/[:,]/);
+      [owner = ''] = say('dpkg', ...database, '-S', path).split(/[:,]/);
     } catch {
       continue;
     }
     const format = '${Version}|${source:Package}|${source:Version}\n';
-    const [first = ''] = say('dpkg-query', '-W', '-f', format, owner).split('\n');
+    const [first = ''] = say('dpkg-query', ...database, '-W', '-f', format, owner).split('\n');
     const [itsVersion = '', from = '', fromVersion = ''] = first.split('|');
     return packageOf('deb/debian', owner, itsVersion, {
       sourceInfo: `built from ${from} ${fromVersion}`,
@@ -119,12 +123,17 @@ function ownerOf(path: string): Package {
     if (found) return found;
   } else if (path.startsWith(APP)) return own;
   else if (path === 'etc/ssl/certs/ca-certificates.crt') {
-    const found = debianPackageOf('/usr/sbin/update-ca-certificates');
+    const found = debianPackageOf('/usr/sbin/update-ca-certificates', '');
     if (found) return found;
   } else {
     const tool = SOURCES[path];
-    const source = tool === undefined ? `/${path}` : say('sh', '-c', `command -v ${tool}`).trim();
-    const found = debianPackageOf(source);
+    const source =
+      tool === undefined
+        ? `/${path}`
+        : ['/usr/bin', '/bin']
+            .map((folder) => `${folder}/${tool}`)
+            .find((each) => existsSync(sysroot + each));
+    const found = source === undefined ? undefined : debianPackageOf(source);
     if (found) return found;
   }
   throw new Error(`${path} is in the image, and no package has it`);

@@ -18,16 +18,24 @@ afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const rootfs = join(work, 'rootfs');
 const PREBUILT = 'a binary that was fetched from elsewhere';
 
+const QEMU = '/usr/bin/qemu-aarch64-static';
+/** There is nothing to cross to from arm64. */
+const canCross =
+  canBuild &&
+  process.arch === 'x64' &&
+  fs.existsSync(QEMU) &&
+  spawnSync('sh', ['-c', 'command -v aarch64-linux-gnu-g++']).status === 0;
+
 /** This project with a binary of zstd-napi that an install script has fetched: the rest is linked. */
-function projectWithFetchedBinary(): string {
-  const project = join(work, 'project');
+function projectWithFetchedBinary(name = 'project'): string {
+  const project = join(work, name);
   fs.mkdirSync(join(project, 'node_modules'), { recursive: true });
-  for (const name of ['image', 'bin', 'src', 'package.json', 'package-lock.json', 'LICENSE']) {
-    fs.cpSync(join(ROOT, name), join(project, name), { recursive: true });
+  for (const part of ['image', 'bin', 'src', 'package.json', 'package-lock.json', 'LICENSE']) {
+    fs.cpSync(join(ROOT, part), join(project, part), { recursive: true });
   }
-  for (const name of fs.readdirSync(join(ROOT, 'node_modules'))) {
-    if (name === 'zstd-napi' || name === '.cache') continue;
-    fs.symlinkSync(join(ROOT, 'node_modules', name), join(project, 'node_modules', name));
+  for (const part of fs.readdirSync(join(ROOT, 'node_modules'))) {
+    if (part === 'zstd-napi' || part === '.cache') continue;
+    fs.symlinkSync(join(ROOT, 'node_modules', part), join(project, 'node_modules', part));
   }
   const native = join(project, 'node_modules/zstd-napi');
   fs.cpSync(join(ROOT, 'node_modules/zstd-napi'), native, {
@@ -45,11 +53,29 @@ interface Document {
   relationships: { spdxElementId: string; relationshipType: string; relatedSpdxElement: string }[];
 }
 
+/** Paths of programs and libraries, each with the number that ELF gives its machine. */
+function machinesOf(folder: string): Map<string, number> {
+  const found = new Map<string, number>();
+  for (const entry of fs.readdirSync(folder, { recursive: true, withFileTypes: true })) {
+    if (!entry.isFile()) continue;
+    const path = join(entry.parentPath, entry.name);
+    const head = fs.readFileSync(path).subarray(0, 20);
+    if (head.subarray(1, 4).toString('latin1') !== 'ELF') continue;
+    found.set(path.slice(folder.length), head.readUInt16LE(18));
+  }
+  return found;
+}
+
 describe.skipIf(!canBuild)("the image's root file system", () => {
   let document: Document;
+  let said: string;
+  const make = (project: string, ...parameters: string[]): string =>
+    execFileSync(join(project, 'image/rootfs.sh'), parameters, {
+      encoding: 'utf8',
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
   beforeAll(() => {
-    const script = join(projectWithFetchedBinary(), 'image/rootfs.sh');
-    execFileSync(script, [rootfs], { stdio: ['ignore', 'ignore', 'pipe'] });
+    said = make(projectWithFetchedBinary(), rootfs);
     const text = fs.readFileSync(join(rootfs, 'opt/longshore/longshore.spdx.json'), 'utf8');
     document = JSON.parse(text) as Document;
   }, 1_800_000);
@@ -108,5 +134,106 @@ describe.skipIf(!canBuild)("the image's root file system", () => {
     );
     // It is in the lockfile for the installation of zstd-napi only.
     expect(names).not.toContain('prebuild-install');
+  });
+
+  it('is the same, byte by byte, when it is made again elsewhere', () => {
+    expect(said).toMatch(/^root file system: \d+ MiB, sha256:[0-9a-f]{64}$/m);
+    const again = join(work, 'again');
+    expect(make(projectWithFetchedBinary('project-again'), again)).toBe(said);
+    execFileSync('diff', ['-r', '--no-dereference', rootfs, again]);
+    fs.rmSync(again, { recursive: true });
+  }, 900_000);
+
+  it('has code that is compiled already, and that Node takes as it is', () => {
+    const env = {
+      PATH: '/bin',
+      NODE_COMPILE_CACHE: '/opt/longshore/cache',
+      NODE_DEBUG_NATIVE: 'COMPILE_CACHE',
+    };
+    const parameters = [rootfs, '/velero', 'node-agent', 'server', '--help'];
+    const { stdout, stderr } = spawnSync('/usr/sbin/chroot', parameters, { env, encoding: 'utf8' });
+    expect(stdout + stderr).toMatch(/V8 code cache for ESM .*dist\/cli\.js was accepted/);
+    expect(stdout + stderr).not.toMatch(/was rejected/);
+  });
+
+  it('holds no Node but the one that the tree names by its hash', () => {
+    const project = projectWithFetchedBinary('project-other');
+    const hashes = join(project, 'image/node.sha256');
+    const out = join(work, 'other');
+    const refusal = (text: string): string => {
+      fs.writeFileSync(hashes, text);
+      return spawnSync(join(project, 'image/rootfs.sh'), [out], { encoding: 'utf8' }).stderr;
+    };
+    const text = fs.readFileSync(hashes, 'utf8');
+    expect(refusal(text.replaceAll(/[0-9a-f]{64}/g, 'f'.repeat(64)))).toMatch(
+      /is not the one that image\/node\.sha256 names: its hash is [0-9a-f]{64}/,
+    );
+    expect(refusal('')).toMatch(/image\/node\.sha256 has no hash of Node 24\.\d+\.\d+ for /);
+  });
+
+  it.skipIf(!canCross)(
+    'is made for arm64 too: all of it of that kind, and it runs',
+    () => {
+      const out = join(work, 'arm64');
+      expect(make(projectWithFetchedBinary('project-arm64'), out, 'arm64')).toMatch(/sha256:/);
+      const AARCH64 = 183;
+      const machines = machinesOf(out);
+      expect(machines.size).toBe(machinesOf(rootfs).size);
+      expect([...new Set(machines.values())]).toEqual([AARCH64]);
+      const parts = [...machines.keys()].filter((path) => path.endsWith('.node')).sort();
+      expect(parts.map((path) => path.split('/').at(-1))).toEqual(['koffi.node', 'binding.node']);
+      const told = JSON.parse(
+        fs.readFileSync(join(out, 'opt/longshore/longshore.spdx.json'), 'utf8'),
+      ) as Document;
+      const names = told.packages.map(({ name }) => name);
+      expect(names).toEqual(expect.arrayContaining(['libc6', 'dash', 'tini', 'node', 'koffi']));
+      fs.copyFileSync(QEMU, join(out, 'qemu'));
+      fs.chmodSync(join(out, 'qemu'), 0o755);
+      fs.writeFileSync(join(out, 'dev/null'), '');
+      const inside = (...parameters: string[]): string => {
+        const env = { PATH: '/bin', HOME: '/scratch', LONGSHORE_PASSWORD: 'x' };
+        const result = spawnSync('/usr/sbin/chroot', [out, '/qemu', ...parameters], {
+          env,
+          encoding: 'utf8',
+        });
+        expect(result.stderr).toBe('');
+        expect(result.status).toBe(0);
+        return result.stdout;
+      };
+      const program = ['/opt/longshore/node_modules/node/bin/node', '/opt/longshore/dist/cli.js'];
+      inside(...program, 'repository', 'create', '--repo', '/scratch/repo');
+      // A native part that cannot be loaded would be told on standard error.
+      const backup = ['snapshot', 'create', '/opt/longshore/bin', '--repo', '/scratch/repo'];
+      expect(inside(...program, ...backup)).toMatch(/1 files/);
+      expect(inside('/bin/sh', '-c', 'echo ready')).toBe('ready\n');
+    },
+    1_200_000,
+  );
+});
+
+describe('the Dockerfile', () => {
+  const text = fs.readFileSync(join(ROOT, 'Dockerfile'), 'utf8');
+
+  it('names what it begins with by digest', () => {
+    const bases = [...text.matchAll(/^FROM (?:--platform=\S+ )?(\S+)/gm)].map(([, base]) => base);
+    expect(bases.length).toBe(2);
+    for (const base of bases) expect(base).toMatch(/^scratch$|^\S+@sha256:[0-9a-f]{64}$/);
+  });
+
+  it("takes Debian's packages from the snapshot that the base names", () => {
+    const [, expressions = ''] = /sed -i (.*) \/etc\/apt\/sources/.exec(text) ?? [];
+    const sources = [
+      'Types: deb',
+      '# http://snapshot.test/archive/debian/20260824T000000Z',
+      'URIs: http://moving.test/debian',
+      'Suites: bookworm bookworm-updates',
+    ];
+    const input = sources.join('\n');
+    const output = execFileSync('sh', ['-c', `sed ${expressions}`], { input, encoding: 'utf8' });
+    expect(output.trim().split('\n')).toEqual([
+      'Types: deb',
+      'URIs: http://snapshot.test/archive/debian/20260824T000000Z',
+      'Suites: bookworm bookworm-updates',
+    ]);
   });
 });
