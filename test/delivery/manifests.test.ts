@@ -157,6 +157,29 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
       expect(JSON.stringify(manifests)).not.toContain('"namespace":"velero"');
     });
 
+    it('kustomizations of the documentation are what kustomize takes, and do what they say', async () => {
+      const text = readFileSync(join(ROOT, 'docs/operating.md'), 'utf8');
+      const blocks = [...text.matchAll(/```yaml\n(.*?)```/gs)].flatMap(([, block = '']) =>
+        block.includes('resources: [manifests/') ? [block] : [],
+      );
+      const rendered: string[] = [];
+      for (const [i, block] of blocks.entries()) {
+        const folder = await kustomizationOnTop(api, `documented-${i}`, [block]);
+        rendered.push(await api.kubectl('kustomize', folder));
+      }
+      expect(rendered.length).toBe(2);
+      expect(rendered[0]).toContain('name: longshore-data-mover-b');
+      const manifests = parseManifests(rendered[1] ?? '');
+      expect(ofKind(manifests, 'ServiceAccount')[0]?.metadata).toMatchObject({
+        name: 'longshore-data-mover',
+        annotations: { 'azure.workload.identity/client-id': 'CLIENT' },
+      });
+      expect(ofKind(manifests, 'DaemonSet')[0]?.spec?.template.metadata).toMatchObject({
+        labels: { 'azure.workload.identity/use': 'true', role: 'node-agent' },
+      });
+      expect(await dryRun(api, rendered[1] ?? '')).toContain('daemonset.apps/node-agent created');
+    });
+
     it('two releases of the chart stand side by side, and one that is removed leaves the other', async () => {
       const install = (release: string, namespace: string): string =>
         helm(api, 'install', release, CHART, '-n', namespace);
