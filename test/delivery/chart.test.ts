@@ -6,6 +6,8 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
+import { COMPRESSORS, NO_COMPRESSION } from '../../src/codec/index.ts';
+import { MOVER_SETTINGS, moverVariables } from '../../src/mover/index.ts';
 import { NAMESPACES, PODS } from '../../src/kube/index.ts';
 import {
   CHART,
@@ -31,10 +33,19 @@ const VALUES = {
   backupRepositoryConfigMap: 'repositories',
   logLevel: 'debug',
   logFormat: 'json',
-  limits: { upload: '50MiB', download: '1.5GB' },
   credentials: { secretName: 'own-credentials' },
   serviceAccount: { name: 'agent', annotations: { note: 'a' } },
   dataMover: {
+    settings: {
+      uploadLimit: '50MiB',
+      downloadLimit: '1.5GB',
+      requestsLimit: 100,
+      storageStallTimeout: '1m30s',
+      memoryLimit: '512MiB',
+      cacheSize: 0,
+      compression: 'zstd-fastest',
+      parallelFilesUpload: 8,
+    },
     serviceAccount: {
       name: 'mover',
       annotations: { 'eks.amazonaws.com/role-arn': 'arn:aws:iam::111122223333:role/backup' },
@@ -136,8 +147,10 @@ describe.skipIf(!hasHelm())('the chart', () => {
     expect(container.env).toEqual(
       expect.arrayContaining([
         { name: 'LONGSHORE_DAEMONSET', value: 'nightly' },
-        { name: 'LONGSHORE_UPLOAD_LIMIT', value: '50MiB' },
-        { name: 'LONGSHORE_DOWNLOAD_LIMIT', value: '1.5GB' },
+        ...MOVER_SETTINGS.map((setting) => ({
+          name: Object.keys(moverVariables({ [setting]: 'x' }))[0],
+          value: String(VALUES.dataMover.settings[setting]),
+        })),
         ...VALUES.extraEnv,
       ]),
     );
@@ -206,7 +219,13 @@ describe.skipIf(!hasHelm())('the chart', () => {
     ['image.digest=abc', /\/image\/digest'.*does not match pattern/],
     ['name=Node_Agent', /\/name'.*does not match pattern/],
     ['dataMovers=', /\/dataMovers'/],
-    ['limits.upload=fast', /\/limits\/upload': 'fast' does not match/],
+    ['dataMover.settings.uploadLimit=fast', /settings\/uploadLimit': 'fast' does not match/],
+    [
+      'dataMover.settings.compression=zip',
+      /settings\/compression': value must be one of '', 'none'/,
+    ],
+    ['dataMover.settings.parallelFilesUpload=65', /settings\/parallelFilesUpload'/],
+    ['dataMover.settings.uploadlimit=5', /'uploadlimit' not allowed/],
     ['updateStrategy.rollingUpdate.maxUnavailable=lots', /maxUnavailable': 'lots' does not match/],
     ['serviceAccount.anotations.a=b', /\/serviceAccount'.*'anotations' not allowed/],
     ['tolerations=all', /\/tolerations': got string, want array/],
@@ -215,6 +234,20 @@ describe.skipIf(!hasHelm())('the chart', () => {
   ])('refuses %s, and says what is wrong', (value, message) => {
     const said = helmRefusal(api, 'template', 'longshore', CHART, '--set', value);
     expect(said).toMatch(message);
+  });
+
+  it('knows each compressor that there is', () => {
+    const schema = JSON.parse(readFileSync(join(CHART, 'values.schema.json'), 'utf8')) as {
+      properties: {
+        dataMover: {
+          properties: { settings: { properties: { compression: { enum: string[] } } } };
+        };
+      };
+    };
+    const { compression } = schema.properties.dataMover.properties.settings.properties;
+    expect(compression.enum.toSorted()).toEqual(
+      ['', NO_COMPRESSION, ...COMPRESSORS.map(({ name }) => name)].sort(),
+    );
   });
 
   it('is in order by the word of helm lint', () => {
