@@ -63,7 +63,6 @@ expected=$(awk -v v="$version" -v a="$architecture" '$1 == v && $2 == a { print 
 found=$(sha256sum "$node" | cut -d' ' -f1)
 [ "$found" = "$expected" ] || fail "Node $version for $architecture is not the one that image/node.sha256 names: its hash is $found"
 (cd "$root" && "$own_node" src/build.ts "$app/dist" "$work/inputs.json")
-rm -f "$app"/dist/*.map
 cp "$root/package.json" "$root/LICENSE" "$app/"
 cp "$root/bin/longshore" "$app/bin/"
 cp "$node" "$app/node_modules/node/bin/node"

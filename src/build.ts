@@ -43,7 +43,8 @@ const { metafile } = await build({
   platform: 'node',
   target: 'node24',
   format: 'esm',
-  sourcemap: true,
+  // An image has none: they say where the sources lay, and names of files follow from what they say.
+  sourcemap: process.argv[3] === undefined,
   metafile: true,
   // Native or with files of their own: resolved where the package is installed.
   external: ['koffi', 'zstd-napi', 'fastcdc-wasm'],
