@@ -85,7 +85,7 @@ export class Agent {
     for (const cache of this.#caches) {
       if (cache.isSynced && cache.silentMs > SILENT_MS_MAX) {
         const seconds = Math.round(cache.silentMs / 1000);
-        const why = cache.failure ?? 'its watch says nothing';
+        const why = cache.failure ?? 'the watch is silent';
         return `no response from the API server for ${cache.resource.plural} for ${seconds} s: ${why}`;
       }
     }

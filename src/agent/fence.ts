@@ -124,7 +124,7 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
       // One that has not begun has written nothing: it may wait for as long as it takes.
       if (uid !== undefined && unaskedMs > fenceMs) {
         const seconds = Math.round(unaskedMs / 1000);
-        end(() => orders.onFenced(`the API server could not be asked for ${seconds} s`));
+        end(() => orders.onFenced(`no response from the API server for ${seconds} s`));
         return;
       }
       if (nowMs() - spokenMs > Math.min(SILENCE_MS, fenceMs / 3)) silence.abort();
@@ -191,7 +191,7 @@ function judge(
     return isNamed(movement, podUid) ? 'start' : undefined;
   }
   if (!movement || isFinal(movement)) return 'cancel';
-  if (!isNamed(movement, podUid)) return { fenced: 'another data mover has its place' };
+  if (!isNamed(movement, podUid)) return { fenced: 'another data mover has taken over' };
   return isCancelWanted(movement) ? 'cancel' : undefined;
 }
 

@@ -52,7 +52,7 @@ export class AgentMetrics {
     this.#addPodVolumeMetrics();
     this.#conflicts = new Counter({
       name: 'longshore_conflicts_total',
-      help: 'Writes that lost against another agent',
+      help: 'Writes that failed because another agent wrote first',
       labelNames: ['direction'],
       registers,
     });
@@ -86,7 +86,7 @@ export class AgentMetrics {
     });
     this.#queue = new Histogram({
       name: 'longshore_queue_seconds',
-      help: 'How long it was kept waiting for others: until accepted, and for a place to move data on the node',
+      help: 'Time in queues: until accepted, and until the node had a free place to move data',
       labelNames: ['direction', 'queue'],
       buckets: PHASE_SECONDS,
       registers,

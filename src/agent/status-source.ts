@@ -158,7 +158,7 @@ export class StatusFollower {
       const isAway = failure === undefined ? silentMs > SILENT_MS : silentMs > AWAY_MS;
       if (!isAway || (failure === undefined && silentMs === Infinity)) continue;
       const time = silentMs === Infinity ? '' : ` for ${Math.round(silentMs / 1000)} s`;
-      return `no response from the API server for ${resource.plural}${time}: ${failure ?? 'its watch brings nothing'}`;
+      return `no response from the API server for ${resource.plural}${time}: ${failure ?? 'the watch is silent'}`;
     }
     return this.#factsFailure;
   }

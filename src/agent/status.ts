@@ -223,7 +223,7 @@ class View {
       return places !== undefined && (this.#acceptedBy.get(node) ?? 0) >= exposuresOf(places);
     });
     if (isFull) {
-      return `an agent that may make another volume available: all ${alive.size} make as many as they may`;
+      return `a free place: all ${alive.size} agents are making as many volumes available as they may`;
     }
     return 'a node-agent to accept it';
   }

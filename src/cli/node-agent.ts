@@ -87,7 +87,7 @@ export function addNodeAgentCommands(program: Command): void {
     )
     .option(
       '--takeover-timeout <duration>',
-      'an agent that is away for this long loses what it looks after to another',
+      'operations of an agent that is away for this long are taken over by another agent',
       '5m',
     )
     .option(
@@ -95,10 +95,14 @@ export function addNodeAgentCommands(program: Command): void {
       'a restore that is cut off from the API server for this long stops; below --takeover-timeout',
       '4m',
     )
-    .option('--progress-interval <duration>', 'how often data movers tell how far they are', '5s')
+    .option('--progress-interval <duration>', 'how often data movers report progress', '5s')
     .option('--data-mover-image <image>', "of hosting pods (default: the DaemonSet's own)")
-    .option('--data-mover-command <command>', 'of hosting pods, words by spaces', '/velero')
-    .option('--daemonset <name>', 'whose pod template hosting pods follow', 'node-agent')
+    .option('--data-mover-command <command>', 'command of hosting pods, space-separated', '/velero')
+    .option(
+      '--daemonset <name>',
+      'DaemonSet whose pod template hosting pods are made from',
+      'node-agent',
+    )
     .addOption(new Option('--features <names>', 'accepted and not used, as by Velero').hideHelp())
     .addHelpText(
       'after',

@@ -48,7 +48,7 @@ export class Guard {
     const [type = ''] = (request.headers['content-type'] ?? '').split(';');
     const known = request.method === 'PATCH' ? PATCH_TYPES : BODY_TYPES;
     if (known.has(type.trim().toLowerCase())) return;
-    const text = `bodies of type "${type}" are not taken here, but ${[...known].join(', ')}`;
+    const text = `content type "${type}" is not supported; use one of ${[...known].join(', ')}`;
     throw new ApiError(415, 'UnsupportedMediaType', text);
   }
 }

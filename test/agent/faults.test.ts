@@ -197,7 +197,7 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
     it('an unknown snapshot type is failed with what is possible', async () => {
       await newUpload(1000, { snapshotType: 'tape' });
       startAgent();
-      await assertFailed(/"tape" type of snapshot exposer is not exist; CSI is/);
+      await assertFailed(/spec.snapshotType "tape" is not supported; CSI is/);
       await dropSnapshots();
     });
 

@@ -136,7 +136,7 @@ describe('a data mover follows its CR', () => {
     follow();
     await says('start');
     server.put(cr('InProgress', ''));
-    await says('start', 'fenced: another data mover has its place');
+    await says('start', 'fenced: another data mover has taken over');
   });
 
   it('is canceled, and may still be fenced off while it stops', async () => {
@@ -145,7 +145,7 @@ describe('a data mover follows its CR', () => {
     await says('start', 'cancel');
     server.put(cr('Canceling', 'me', { cancel: true }));
     server.put(cr('InProgress', 'another'));
-    await says('start', 'cancel', 'fenced: another data mover has its place');
+    await says('start', 'cancel', 'fenced: another data mover has taken over');
   });
 
   it('is canceled when its CR is gone or over', async () => {
@@ -178,7 +178,7 @@ describe('a data mover follows its CR', () => {
     expect(said).toEqual(['start']);
     // Asleep for ten minutes.
     nowMs = 600_000;
-    await says('start', 'fenced: the API server could not be asked for 600 s');
+    await says('start', 'fenced: no response from the API server for 600 s');
   });
 
   it('counts itself out when a watch goes on that knows nothing new', async () => {
@@ -187,7 +187,7 @@ describe('a data mover follows its CR', () => {
     await says('start');
     server.isStale = true;
     server.put(cr('InProgress', 'me'));
-    await says('start', expect.stringContaining('the API server could not be asked for'));
+    await says('start', expect.stringContaining('no response from the API server for'));
   });
 
   it('does not begin on what a watch says, which may be old', async () => {
@@ -209,7 +209,7 @@ describe('a data mover follows its CR', () => {
     server.put(cr('InProgress', 'me'));
     await sleep(100);
     expect(said).toEqual(['start']);
-    await says('start', expect.stringContaining('the API server could not be asked for'));
+    await says('start', expect.stringContaining('no response from the API server for'));
   });
 
   it('asks with a pause where watches end at once', async () => {

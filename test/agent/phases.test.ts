@@ -324,7 +324,7 @@ describe('InProgress and Canceling', () => {
       { pod: leaving, overdueMs: 360_001, direction: download },
     ],
     [
-      'fail: node other is lost, and its data mover may still write: no other one was started',
+      'fail: node other is lost and its data mover may still be writing, so no other data mover was started',
       'for longer than anything may stall',
       { pod: leaving, overdueMs: 90_000, stalledMs: 600_001 },
     ],

@@ -166,7 +166,7 @@ describe('what an operation waits for', () => {
     );
     movements.push(upload('next'));
     expect(waits({ movements }).next).toBe(
-      'an agent that may make another volume available: all 1 make as many as they may',
+      'a free place: all 1 agents are making as many volumes available as they may',
     );
     const groups = [group('node-agent', 'velero', { loadConcurrency: { globalConfig: 5 } })];
     expect(waits({ movements, groups }).next).toBe('a node-agent to accept it');

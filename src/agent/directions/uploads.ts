@@ -15,7 +15,7 @@ export function uploads(options: ExposerOptions): Direction<DataUpload> {
     waitsFor: (upload) => exposer.waitsFor(upload),
     problemOf: ({ spec }) => {
       if (spec.snapshotType !== 'CSI') {
-        return `not exist type of exposer: "${spec.snapshotType}" type of snapshot exposer is not exist; CSI is`;
+        return `spec.snapshotType "${spec.snapshotType}" is not supported; CSI is`;
       }
       if (!spec.csiSnapshot) return 'spec.csiSnapshot is missing: it names the VolumeSnapshot';
       return durationProblem(spec.operationTimeout);

@@ -111,7 +111,7 @@ function decideGone(facts: MovingFacts): Action {
   if (writer === 'ended' || fenceInMs <= 0) return { do: 'replace', pod: undefined };
   return {
     do: 'waitForWriter',
-    message: `the pod of the data mover on node ${mover.node} is gone, and nobody knows whether its process is: waiting until it must have stopped by itself`,
+    message: `the data mover's pod on node ${mover.node} is gone, but its process may still be running: waiting until it must have stopped by itself`,
     ms: Math.min(LOOK_MS, fenceInMs),
   };
 }
@@ -127,12 +127,12 @@ function decideOverdue(facts: MovingFacts, pod: Pod): Action {
   if (facts.direction.name === 'upload' && facts.overdueMs > LOST_MS) return { do: 'dropPod', pod };
   if (facts.stalledMs > facts.stallTimeoutMs) {
     return fail(
-      `node ${node} is lost, and its data mover may still write: no other one was started`,
+      `node ${node} is lost and its data mover may still be writing, so no other data mover was started`,
     );
   }
   return {
     do: 'waitForWriter',
-    message: `node ${node} does not end the data mover, which may still write: delete the node when it is gone for good, or mark it with the taint node.kubernetes.io/out-of-service`,
+    message: `node ${node} does not stop the data mover, which may still be writing: if the node is gone for good, delete it or give it the taint node.kubernetes.io/out-of-service`,
     ms: LOOK_MS,
   };
 }
