@@ -25,6 +25,11 @@ export interface AgentGroup {
   readonly wanted: number | undefined;
 }
 
+interface DaemonSetStatus {
+  readonly desiredNumberScheduled?: number;
+  readonly observedGeneration?: number;
+}
+
 /** What the caller knows better than the DaemonSets. */
 export interface ServingFlags {
   readonly dataMovers?: string | undefined;
@@ -57,13 +62,15 @@ export async function loadAgentGroups(
   for (const daemonSet of found) {
     const args = argsOf(daemonSet);
     if (!args.includes('node-agent') || !args.includes('server')) continue;
-    const { status } = daemonSet as DaemonSet & { status?: { desiredNumberScheduled?: number } };
+    const { status } = daemonSet as DaemonSet & { status?: DaemonSetStatus };
+    // Until its controller has looked at it once, 0 means nothing.
+    const isCounted = status?.observedGeneration !== undefined;
     groups.push({
       name: daemonSet.metadata.name,
       movers: dataMoversOf(flagOf(args, 'data-movers') ?? DEFAULT_MOVERS),
       selector: flags.agentSelector ?? flagOf(args, 'agent-selector') ?? DEFAULT_SELECTOR,
       config: await loadConfig(client, namespace, flagOf(args, 'node-agent-configmap')),
-      wanted: status?.desiredNumberScheduled,
+      wanted: isCounted ? status.desiredNumberScheduled : undefined,
     });
   }
   const { dataMovers, agentSelector = DEFAULT_SELECTOR } = flags;

@@ -1,0 +1,88 @@
+import { execFile, spawn } from 'node:child_process';
+import * as fs from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { DATA_DOWNLOADS, DATA_UPLOADS, NAMESPACES } from '../../src/kube/index.ts';
+import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
+
+const ROOT = new URL('../../', import.meta.url).pathname;
+const BIN = join(ROOT, 'bin/longshore');
+const NAMESPACE = 'velero';
+const WAIT_MS = 120_000;
+
+/** As `kubectl exec ds/longshore-node-agent -- longshore node-agent status` runs it: with what agents may do. */
+describe.skipIf(!hasRealApi())('node-agent status with the rights of an agent', () => {
+  let api: RealApi;
+  let environment: NodeJS.ProcessEnv;
+  beforeAll(async () => {
+    api = await startRealApi(21_900);
+    await api.client.create(NAMESPACES, { metadata: { name: NAMESPACE } });
+    await api.kubectl('apply', '-k', join(ROOT, 'manifests/beside-velero'));
+    const parameters = ['create', 'token', 'longshore-node-agent'];
+    const token = (await api.kubectl('-n', NAMESPACE, ...parameters)).trim();
+    const text = await fs.readFile(api.kubeconfig, 'utf8');
+    const kubeconfig = join(api.directory, 'agent-kubeconfig');
+    await fs.writeFile(kubeconfig, text.replace(/token: "[^"]*"/, `token: "${token}"`));
+    const { PATH, HOME } = process.env;
+    environment = { PATH, HOME, NO_COLOR: '1', KUBECONFIG: kubeconfig };
+    const common = { backupStorageLocation: 'default', operationTimeout: '10m0s' };
+    await api.client.create(DATA_UPLOADS, {
+      metadata: { name: 'ours', namespace: NAMESPACE },
+      spec: {
+        ...common,
+        datamover: 'longshore',
+        snapshotType: 'CSI',
+        csiSnapshot: { volumeSnapshot: 's', storageClass: 'c' },
+        sourceNamespace: 'app',
+        sourcePVC: 'data',
+      },
+    });
+    await api.client.create(DATA_DOWNLOADS, {
+      metadata: { name: 'theirs', namespace: NAMESPACE },
+      spec: {
+        ...common,
+        snapshotID: 'x',
+        sourceNamespace: 'app',
+        targetVolume: { namespace: 'app', pvc: 'data', pv: '' },
+      },
+    });
+  }, WAIT_MS);
+  afterAll(() => api[Symbol.asyncDispose]());
+
+  const OURS =
+    /DataUpload +ours +New .* a node-agent: none of DaemonSet longshore-node-agent is running/;
+  const THEIRS =
+    /DataDownload +theirs +New .* the data mover "velero", which no agent here serves \(longshore-node-agent serves longshore\)/;
+
+  it(
+    'it knows the DaemonSet, and what each operation waits for',
+    { timeout: WAIT_MS },
+    async () => {
+      const { out, err } = await new Promise<{ out: string; err: string }>((resolve) => {
+        execFile(BIN, ['node-agent', 'status'], { env: environment }, (_error, stdout, stderr) => {
+          resolve({ out: stdout, err: stderr });
+        });
+      });
+      expect(err).toBe('');
+      expect(out).toMatch(OURS);
+      expect(out).toMatch(THEIRS);
+    },
+  );
+
+  it('it watches', { timeout: WAIT_MS }, async () => {
+    const child = spawn(BIN, ['node-agent', 'status', '--watch'], {
+      env: environment,
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    let out = '';
+    let err = '';
+    child.stdout.on('data', (part: Buffer) => (out += part.toString()));
+    child.stderr.on('data', (part: Buffer) => (err += part.toString()));
+    const ended = new Promise((resolve) => child.on('close', resolve));
+    await expect.poll(() => out + err, { timeout: 60_000 }).toMatch(THEIRS);
+    expect(out).toMatch(OURS);
+    child.kill('SIGINT');
+    expect(await ended).toBe(0);
+    expect(err).toBe('');
+  });
+});
