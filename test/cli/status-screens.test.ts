@@ -106,7 +106,8 @@ describe('on a terminal', () => {
   it('an outage is a sentence above what was known before', async () => {
     const { screen, texts } = table();
     await screen.show(undefined, new RecentRates(), undefined);
-    expect(texts[0]).toBe('asking the API server ...\n');
+    await screen.show(undefined, new RecentRates(), undefined);
+    expect(texts).toEqual(['asking the API server ...\n']);
     await screen.show([row('a')], new RecentRates(), 'no response from the API server');
     const [, sentence, , first] = /^[^]*\[J([^\n]*)\n([^\n]*)\n([^\n]*)/.exec(texts[1] ?? '') ?? [];
     expect(sentence).toBe('no response from the API server; this is from before');
