@@ -12,8 +12,10 @@ interface Sample {
   readonly doneBytes: number;
   /** Undefined before it is known: nothing is reported then. */
   readonly totalBytes: number | undefined;
-  /** Anything that changes while there is life: bytes, entries, answers of the storage, tasks of threads. */
+  /** What changes with every step of the move itself: bytes, entries, tasks of threads. */
   readonly moved: number;
+  /** Answers of the storage. A backup also asks by itself now and then, whatever its volume does. */
+  readonly answers: number;
   readonly waitsFor: WaitsFor;
 }
 
@@ -49,6 +51,11 @@ const GRACE_MS = 30_000;
 const STORAGE_MS = 30 * 60_000;
 /** A disk writes back what it was given, and tells nothing until it is done: at 10 MB/s 36 GB in an hour. */
 const FLUSH_MS = 60 * 60_000;
+/**
+ * Answers of the storage are a sign of life too, since parts of a move consist of nothing else. A backup looks at what others
+ * wrote every 15 minutes, and names what it has every 45: that alone puts the end off no further. Our choice.
+ */
+const ANSWERS_ONLY_FACTOR = 2;
 
 /** Reports progress at a bounded rate, the first at once, never going back, and notices when nothing moves any more. */
 export function watchProgress(options: ProgressOptions, sample: () => Sample): ProgressWatch {
@@ -64,17 +71,24 @@ export function watchProgress(options: ProgressOptions, sample: () => Sample): P
   leave.promise.catch(() => undefined);
   let done = 0;
   let seen = Number.NaN;
+  let seenAnswers = Number.NaN;
   let idleMs = 0;
+  /** As `idleMs`, whatever the storage answers; it stands still while the storage is asked. */
+  let stillMs = 0;
   let isEnding = false;
   const intervalMs = Math.min(progressIntervalMs, stallMs, graceMs);
   let lookedMs = performance.now();
   const look = (): void => {
-    const { doneBytes, totalBytes, moved, waitsFor } = sample();
+    const { doneBytes, totalBytes, moved, answers, waitsFor } = sample();
     const nowMs = performance.now();
     // While the process itself was stopped nothing could move: a long pause counts as a short one.
-    idleMs = moved === seen ? idleMs + Math.min(nowMs - lookedMs, 2 * intervalMs) : 0;
+    const passedMs = Math.min(nowMs - lookedMs, 2 * intervalMs);
+    idleMs = moved === seen && answers === seenAnswers ? idleMs + passedMs : 0;
+    if (moved !== seen) stillMs = 0;
+    else if (waitsFor === 'volume') stillMs += passedMs;
     lookedMs = nowMs;
     seen = moved;
+    seenAnswers = answers;
     if (!isEnding && either.aborted) {
       isEnding = true;
       idleMs = 0;
@@ -85,6 +99,10 @@ export function watchProgress(options: ProgressOptions, sample: () => Sample): P
     }
     if (idleMs > limits[waitsFor]) {
       stall.abort(stalledError(idleMs, waitsFor, options.path));
+      return;
+    }
+    if (waitsFor === 'volume' && stillMs > ANSWERS_ONLY_FACTOR * limits.volume) {
+      stall.abort(stalledError(stillMs, waitsFor, options.path));
       return;
     }
     done = Math.max(done, doneBytes);

@@ -91,7 +91,8 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
     return {
       doneBytes,
       totalBytes: estimate === undefined ? undefined : Math.max(estimate, doneBytes),
-      moved: doneBytes + counters.bytesPacked + checked + repository.moved,
+      moved: doneBytes + counters.bytesPacked + checked + repository.tasksDone,
+      answers: repository.answers,
       waitsFor: repository.isWaitingForStorage ? 'storage' : 'volume',
     };
   });
@@ -179,7 +180,8 @@ export async function restoreVolume(
     return {
       doneBytes: Math.min(bytes, total ?? 0),
       totalBytes: total,
-      moved: bytes + files + directories + symlinks + skipped + errors + repository.moved,
+      moved: bytes + files + directories + symlinks + skipped + errors + repository.tasksDone,
+      answers: repository.answers,
       waitsFor: isFlushing ? 'disk' : repository.isWaitingForStorage ? 'storage' : 'volume',
     };
   });

@@ -96,7 +96,14 @@ export class Repository implements AsyncDisposable {
   constructor(
     parts: Omit<
       Repository,
-      'isWaitingForStorage' | 'moved' | 'flush' | 'close' | 'splitter' | typeof Symbol.asyncDispose
+      | 'isWaitingForStorage'
+      | 'moved'
+      | 'answers'
+      | 'tasksDone'
+      | 'flush'
+      | 'close'
+      | 'splitter'
+      | typeof Symbol.asyncDispose
     > & {
       activity: StorageActivity;
     },
@@ -121,7 +128,17 @@ export class Repository implements AsyncDisposable {
 
   /** Grows while there is life: with every answer of the storage, every task of a thread. */
   get moved(): number {
-    return this.#activity.answers + (this.dataPath?.pool.tasksDone ?? 0);
+    return this.answers + this.tasksDone;
+  }
+
+  /** Answers of the storage so far. */
+  get answers(): number {
+    return this.#activity.answers;
+  }
+
+  /** Tasks of threads that are done so far. */
+  get tasksDone(): number {
+    return this.dataPath?.pool.tasksDone ?? 0;
   }
 
   get isWaitingForStorage(): boolean {

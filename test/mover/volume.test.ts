@@ -268,7 +268,7 @@ describe('a move that is watched', () => {
 
   const watch = (waitsFor: WaitsFor) => {
     vi.useFakeTimers();
-    const sample = { doneBytes: 0, totalBytes: 1, moved: 0, waitsFor };
+    const sample = { doneBytes: 0, totalBytes: 1, moved: 0, answers: 0, waitsFor };
     const seen: Progress[] = [];
     const watching = watchProgress(
       {
@@ -295,6 +295,32 @@ describe('a move that is watched', () => {
     await vi.advanceTimersByTimeAsync(2 * 60_000);
     expect(watching.stalled?.message).toMatch(message);
     expect(await ended).toMatch(message);
+    watching.stop();
+  });
+
+  it('ends also where the storage answers what the move asks by itself now and then', async () => {
+    const { sample, watching, ended } = watch('volume');
+    let minutes = 0;
+    for (; minutes < 240 && !watching.stalled; minutes++) {
+      if (minutes % 14 === 0) sample.answers++;
+      await vi.advanceTimersByTimeAsync(60_000);
+    }
+    expect(minutes).toBeGreaterThanOrEqual(30);
+    expect(minutes).toBeLessThanOrEqual(31);
+    expect(await ended).toMatch(/^nothing has moved for 180\d s: the volume at \/volume hangs/);
+    watching.stop();
+  });
+
+  it.each([
+    ['answers', 'storage'],
+    ['moved', 'volume'],
+  ] as const)('does not end while its %s grow, and it waits for the %s', async (what, waitsFor) => {
+    const { sample, watching } = watch(waitsFor);
+    for (let minutes = 0; minutes < 240; minutes += 14) {
+      sample[what]++;
+      await vi.advanceTimersByTimeAsync(14 * 60_000);
+    }
+    expect(watching.stalled).toBeUndefined();
     watching.stop();
   });
 
