@@ -16,10 +16,11 @@ import { deviceBytes } from './upload.ts';
 
 const { O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK } = constants;
 const NO_VOLUME = 'it is neither a block device nor an image file';
+const IS_THERE = 'it is there already, and is not to be overwritten';
 
 /**
  * Restores the one file of a raw-volume snapshot over a device or an image. A snapshot that was cut short is refused:
- * its pieces do not lie where they belong.
+ * its pieces do not lie where they belong. With `overwrite: 'never'` only an image that is not there yet is written.
  * Throws `TARGET_UNUSABLE`, `NOT_A_RAW_VOLUME`, `SNAPSHOT_INCOMPLETE`, `RESTORE_INCOMPLETE`.
  */
 export async function restoreBlocks(
@@ -83,21 +84,27 @@ function incomplete(why: string): CodedError {
 async function openVolume(
   target: string,
   sizeBytes: number,
-  { sparse }: RestoreOptions,
+  { sparse, overwrite }: RestoreOptions,
 ): Promise<{ handle: fs.FileHandle; fd: number; isNew: boolean }> {
   const unusable = (what: string, cause?: unknown): CodedError =>
     new CodedError('TARGET_UNUSABLE', `cannot restore to ${target}: ${what}`, { cause });
-  // What was opened is looked at, not what the name leads to: that may change in between.
-  const handle = await fs
-    .open(target, O_WRONLY | O_NONBLOCK)
-    .catch((error: unknown) => {
+  const create = (): Promise<fs.FileHandle> =>
+    fs.open(target, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600);
+  const open = async (): Promise<fs.FileHandle> => {
+    if (overwrite === 'never') return create();
+    try {
+      return await fs.open(target, O_WRONLY | O_NONBLOCK);
+    } catch (error) {
       if (systemCode(error) !== 'ENOENT') throw error;
-      return fs.open(target, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600);
-    })
-    .catch((cause: unknown) => {
-      const isOther = ['EISDIR', 'ENXIO'].includes(systemCode(cause) ?? '');
-      throw unusable(isOther ? NO_VOLUME : messageOf(cause), cause);
-    });
+      return create();
+    }
+  };
+  // What was opened is looked at, not what the name leads to: that may change in between.
+  const handle = await open().catch((cause: unknown) => {
+    if (overwrite === 'never' && systemCode(cause) === 'EEXIST') throw unusable(IS_THERE, cause);
+    const isOther = ['EISDIR', 'ENXIO'].includes(systemCode(cause) ?? '');
+    throw unusable(isOther ? NO_VOLUME : messageOf(cause), cause);
+  });
   try {
     const stat = await handle.stat();
     if (stat.isBlockDevice()) {

@@ -290,6 +290,27 @@ describe('a raw volume', () => {
     },
   );
 
+  it('is not restored over what is there where nothing is to be overwritten', async () => {
+    await using repository = await openTest(repo);
+    const [snapshot] = await listSnapshots(repository);
+    const root = snapshot?.rootEntry ?? expect.fail();
+    const options = {
+      logger: recordingLogger(),
+      signal: new AbortController().signal,
+      overwrite: 'never',
+    } as const;
+    const target = at('never.img');
+    fs.writeFileSync(target, 'of somebody else');
+    await expect(restoreBlocks(repository, root, target, options)).rejects.toMatchObject({
+      code: 'TARGET_UNUSABLE',
+      message: expect.stringContaining('it is there already') as string,
+    });
+    expect(fs.readFileSync(target, 'utf8')).toBe('of somebody else');
+    fs.unlinkSync(target);
+    await restoreBlocks(repository, root, target, options);
+    expect(fs.statSync(target).size).toBe(root.summary?.size);
+  });
+
   it('is refused where the path is no volume, and for a target that is none', async () => {
     await using repository = await openTest(repo);
     await expect(backUp(repository, work, { block: true })).rejects.toMatchObject({
