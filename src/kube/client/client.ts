@@ -1,5 +1,5 @@
 import { createInterface } from 'node:readline';
-import { type Clock, isCode } from '../../base/index.ts';
+import { type Clock, CodedError, isCode } from '../../base/index.ts';
 import type { KubeObject, NewObject } from '../api/core.ts';
 import { apiVersionOf, type Resource } from '../api/resources.ts';
 import { kubeError, type Status, unreachable } from './errors.ts';
@@ -251,8 +251,10 @@ export class KubeClient {
         yield event as WatchEvent<T>;
       }
     } catch (error) {
-      if (error instanceof SyntaxError) throw unreachable(what, error);
-      throw error;
+      if (error instanceof CodedError) throw error;
+      signal?.throwIfAborted();
+      // A connection that broke, or half a line of one.
+      throw unreachable(what, error);
     } finally {
       lines.close();
       body.destroy();
