@@ -165,6 +165,7 @@ export class Agent {
       ...running.map(({ controller }) => controller.run(signal)),
     ]);
     this.#stage = 'draining';
+    await Promise.all(running.map(({ reconciler }) => reconciler.drain()));
     for (const { reconciler } of running) reconciler.stop();
     await recorder.flush();
     this.#stage = 'stopped';
@@ -179,7 +180,7 @@ export class Agent {
     direction: Parameters<typeof createReconciler<M>>[0]['direction'],
     cache: Cache<M>,
     parts: Parts,
-  ): { controller: Controller; reconciler: { stop(): void } } {
+  ): { controller: Controller; reconciler: { stop(): void; drain(): Promise<void> } } {
     const { client, logger } = this.#options;
     const reconciler: MovementReconciler<M> = createReconciler({
       ...parts,

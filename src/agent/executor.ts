@@ -8,6 +8,7 @@ import {
   PODS,
   type Result,
 } from '../kube/index.ts';
+import type { Beside } from './beside.ts';
 import type { DataPaths } from './data-paths.ts';
 import type { Direction } from './directions/direction.ts';
 import type { Ending } from './ending.ts';
@@ -40,6 +41,7 @@ export interface ExecutorOptions<M extends Movement> {
   readonly exposures: Exposures<M>;
   readonly dataPaths: DataPaths<M>;
   readonly ending: Ending<M>;
+  readonly beside: Beside;
   readonly restarts: Restarts<M>;
   readonly takeover: Takeover<M>;
   readonly slots: Slots;
@@ -117,24 +119,30 @@ export class Executor<M extends Movement> {
         return this.#setCanceling(movement);
       case 'killPod':
         await this.#deletePod(action.pod);
-        await ending.end(movement, 'Canceled', {});
-        return done;
+        return this.#end(movement, () => ending.end(movement, 'Canceled', {}));
       case 'dropPod':
         await this.#deletePod(action.pod);
         return later(0);
       case 'complete':
-        await ending.complete(movement, action.result, signal);
-        return done;
+        return this.#end(movement, () => ending.complete(movement, action.result, signal));
       case 'cancel':
-        await ending.end(movement, 'Canceled', {});
-        return done;
+        return this.#end(movement, () => ending.end(movement, 'Canceled', {}));
       case 'fail':
-        await ending.fail(movement, action.message);
-        return done;
+        return this.#end(movement, () => ending.fail(movement, action.message));
       case 'failDiagnosed':
-        await ending.fail(movement, action.message + (await direction.diagnose(movement)));
-        return done;
+        return this.#end(movement, async () =>
+          ending.fail(movement, action.message + (await direction.diagnose(movement))),
+        );
     }
+  }
+
+  /** Volumes may take minutes to change hands, or to go. */
+  #end({ metadata }: M, task: () => Promise<unknown>): Step<M> {
+    const result = this.#options.beside.start(keyOf(metadata), async () => {
+      await task();
+      return undefined;
+    });
+    return { result };
   }
 
   /** Another agent wrote first: what it wrote comes by the watch. */
@@ -190,8 +198,8 @@ export class Executor<M extends Movement> {
     return { again: prepared };
   }
 
-  async #start(movement: M, pod: Pod, signal: AbortSignal): Promise<Step<M>> {
-    const { node, direction, slots, clock, recorder, logger, metrics, turns } = this.#options;
+  #start(movement: M, pod: Pod, signal: AbortSignal): Step<M> {
+    const { slots, turns, beside } = this.#options;
     const { uid } = movement.metadata;
     const preparedMs = turns.sinceMs(uid, 'prepared');
     const key = keyOf(movement.metadata);
@@ -199,6 +207,22 @@ export class Executor<M extends Movement> {
       this.#options.enqueue(key);
     };
     if (!slots.tryAcquire(uid, wake)) return later(CONSTRAINED_MS);
+    const result = beside.start(key, async () => {
+      await this.#startPrepared(movement, pod, preparedMs, signal);
+      return undefined;
+    });
+    if (result) slots.release(uid);
+    return { result };
+  }
+
+  async #startPrepared(
+    movement: M,
+    pod: Pod,
+    preparedMs: number,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { node, direction, slots, clock, recorder, logger, metrics } = this.#options;
+    const { uid } = movement.metadata;
     try {
       await direction.waitUsable(movement, contextOf(movement, signal));
     } catch (error) {
@@ -206,7 +230,7 @@ export class Executor<M extends Movement> {
       if (isPassing(error)) throw error;
       const text = `exposed volume is not ready: ${messageOf(error)}`;
       await this.#options.ending.fail(movement, text);
-      return done;
+      return;
     }
     const started = await this.#options.writer.exclusive(movement, (copy) => {
       const os = pod.spec.os?.name === 'windows' ? 'windows' : 'linux';
@@ -221,13 +245,13 @@ export class Executor<M extends Movement> {
     });
     if (!started) {
       slots.release(uid);
-      return this.#written(undefined);
+      this.#written(undefined);
+      return;
     }
     const sinceCreatedMs = millisecondsSince(clock, movement.metadata.creationTimestamp);
     metrics.started(direction.name, sinceCreatedMs, preparedMs);
     logger.info(fieldsOf(started), `${direction.noun} started`);
     recorder.record(started, 'Started', `node ${node} moves the data`);
-    return { again: started };
   }
 
   async #setCanceling(movement: M): Promise<Step<M>> {

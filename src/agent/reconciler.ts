@@ -11,6 +11,7 @@ import {
   refOf,
   type Result,
 } from '../kube/index.ts';
+import { Beside } from './beside.ts';
 import { DataPaths } from './data-paths.ts';
 import type { Direction } from './directions/direction.ts';
 import { Ending } from './ending.ts';
@@ -110,6 +111,7 @@ export class MovementReconciler<M extends Movement> {
   readonly #ending: Ending<M>;
   readonly #takeover: Takeover<M>;
   readonly #executor: Executor<M>;
+  readonly #beside: Beside;
 
   constructor(options: ReconcilerOptions<M>) {
     this.#options = options;
@@ -120,6 +122,7 @@ export class MovementReconciler<M extends Movement> {
     this.#writer = new MovementWriter(client, cache, clock, memory);
     this.#turns = new Turns(options.roster, memory, cache);
     this.#targets = new Targets(this.#turns, memory);
+    this.#beside = new Beside({ enqueue });
     this.#exposures = new Exposures({ slots: options.exposures, memory, enqueue });
     this.#dataPaths = new DataPaths({ ...options, namespace, writer: this.#writer, memory });
     const parts = {
@@ -130,6 +133,7 @@ export class MovementReconciler<M extends Movement> {
       turns: this.#turns,
       exposures: this.#exposures,
       dataPaths: this.#dataPaths,
+      beside: this.#beside,
     };
     this.#ending = new Ending(parts);
     this.#takeover = new Takeover(parts);
@@ -158,7 +162,17 @@ export class MovementReconciler<M extends Movement> {
     this.#memory.stop();
   }
 
+  /** What ends goes on until it has: resolves then. */
+  drain(): Promise<void> {
+    return this.#beside.drain();
+  }
+
   async reconcile(key: string, signal: AbortSignal): Promise<Result | undefined> {
+    if (this.#beside.isRunning(key)) return undefined;
+    const outcome = this.#beside.take(key);
+    if (outcome && 'error' in outcome) throw outcome.error;
+    // To be tried again later. What changed meanwhile is seen then too.
+    if (outcome?.result !== undefined) return outcome.result;
     const ref = refOf(key);
     const movement = this.#writer.current(ref);
     if (!movement) return undefined;
@@ -175,7 +189,7 @@ export class MovementReconciler<M extends Movement> {
     let movement: M | undefined = seen;
     while (movement) {
       if (!this.#isServed(movement)) return undefined;
-      if (isFinal(movement)) return this.#ending.finalize(movement);
+      if (isFinal(movement)) return this.#finalize(movement);
       if (movement.metadata.deletionTimestamp !== undefined && !isCancelWanted(movement)) {
         return this.#cancelDeleted(movement);
       }
@@ -358,8 +372,16 @@ export class MovementReconciler<M extends Movement> {
     const owner = ownerOf(movement);
     if (owner !== undefined && owner !== this.#options.settings.node)
       return this.#takeover.watchOver(movement);
-    await this.#ending.end(movement, phase, status);
-    return undefined;
+    return this.#beside.start(keyOf(movement.metadata), async () => {
+      await this.#ending.end(movement, phase, status);
+      return undefined;
+    });
+  }
+
+  #finalize(movement: M): Promise<Result | undefined> | Result | undefined {
+    const finalize = (): Promise<Result | undefined> => this.#ending.finalize(movement);
+    if (!hasFinalizer(movement)) return finalize();
+    return this.#beside.start(keyOf(movement.metadata), finalize);
   }
 
   /** The hosting pod as the API has it: it may be on another node. */

@@ -1,0 +1,78 @@
+import { describe, expect, it } from 'vitest';
+import { Beside } from '../../src/agent/beside.ts';
+import { MovementReconciler } from '../../src/agent/reconciler.ts';
+import { Slots } from '../../src/agent/slots.ts';
+import { silentLogger, systemClock } from '../../src/base/index.ts';
+import type { DataDownload } from '../../src/kube/index.ts';
+
+const SIGNAL = new AbortController().signal;
+
+describe('what waits for long', () => {
+  it('is tried again when it failed, and says so to who looks next', async () => {
+    const asked: string[] = [];
+    const beside = new Beside({ enqueue: (key) => asked.push(key) });
+    beside.start('a', () => Promise.reject(new Error('no')));
+    beside.start('b', () => Promise.resolve({ requeueAfterMs: 5 }));
+    expect(beside.isRunning('a')).toBe(true);
+    await beside.drain();
+    expect(asked).toEqual(['a', 'b']);
+    expect(beside.take('a')).toMatchObject({ error: { message: 'no' } });
+    expect([beside.take('a'), beside.take('b')]).toEqual([
+      undefined,
+      { result: { requeueAfterMs: 5 } },
+    ]);
+  });
+
+  it('is no more than a bounded number at once', () => {
+    const beside = new Beside({ enqueue: () => undefined });
+    const results = Array.from({ length: 40 }, (_, i) =>
+      beside.start(String(i), () => new Promise(() => undefined)),
+    );
+    expect(results.filter((result) => result !== undefined)).toHaveLength(8);
+  });
+
+  it('holds up nobody who looks at it: its clean-up runs once, and goes on', async () => {
+    const movement = {
+      metadata: {
+        ...{ name: 'down', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
+        finalizers: ['velero.io/data-upload-download-finalizer'],
+      },
+      spec: { datamover: '' },
+      status: { phase: 'Completed', node: 'me' },
+    } as never as DataDownload;
+    const gate = Promise.withResolvers<boolean>();
+    let cleanUps = 0;
+    let written = 0;
+    const enqueued: string[] = [];
+    const reconciler = new MovementReconciler<DataDownload>({
+      direction: {
+        name: 'download',
+        cleanUp: () => {
+          cleanUps++;
+          return gate.promise;
+        },
+      },
+      client: {
+        replace: (_: unknown, copy: DataDownload) => {
+          written++;
+          return Promise.resolve(copy);
+        },
+      },
+      clock: systemClock,
+      logger: silentLogger,
+      cache: { resource: {}, get: () => movement, onChange: () => undefined },
+      pods: { get: () => undefined },
+      roster: { onChange: () => undefined, isAlive: () => true },
+      slots: new Slots(1),
+      exposures: new Slots(1),
+      exposingCount: () => 0,
+      settings: { node: 'me', namespace: 'velero', dataMovers: new Set(['']) },
+      enqueue: (key: string) => enqueued.push(key),
+    } as never);
+    for (let i = 0; i < 3; i++) await reconciler.reconcile('velero/down', SIGNAL);
+    expect([cleanUps, written, enqueued]).toEqual([1, 0, []]);
+    gate.resolve(true);
+    await reconciler.drain();
+    expect([cleanUps, written, enqueued]).toEqual([1, 1, ['velero/down']]);
+  });
+});
