@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { type Clock, type Logger, messageOf } from '../base/index.ts';
 import { type EventRecorder, isPassing, type Result } from '../kube/index.ts';
 import type { DataPaths } from './data-paths.ts';
@@ -38,6 +39,7 @@ export interface EndingOptions<M extends Movement> {
 const MESSAGE_MAX = 4096;
 /** Clean-up that failed is tried again. */
 const AGAIN_MS = 30_000;
+const VANISHED_TRIES_MAX = 60;
 
 /** How DataUploads and DataDownloads end: what was made for them goes, and the final phase is written, once. */
 export class Ending<M extends Movement> {
@@ -169,6 +171,10 @@ export class Ending<M extends Movement> {
     this.#options.memory.forget(uid);
     if (!isOurs) return;
     logger.warn(fieldsOf(movement), `${direction.noun} was deleted while it was served`);
-    await direction.cleanUp(movement);
+    // Nobody else will come back to it.
+    for (let tries = 1; !(await direction.cleanUp(movement)); tries++) {
+      if (tries >= VANISHED_TRIES_MAX) return;
+      await sleep(AGAIN_MS, undefined, { ref: false });
+    }
   }
 }

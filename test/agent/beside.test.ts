@@ -1,11 +1,34 @@
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { Beside } from '../../src/agent/beside.ts';
+import { Ending } from '../../src/agent/ending.ts';
 import { MovementReconciler } from '../../src/agent/reconciler.ts';
 import { Slots } from '../../src/agent/slots.ts';
+import { Memory } from '../../src/agent/tracked.ts';
 import { silentLogger, systemClock } from '../../src/base/index.ts';
 import type { DataDownload } from '../../src/kube/index.ts';
 
+const sleeping = vi.hoisted(() => vi.fn());
+vi.mock('node:timers/promises', () => ({ setTimeout: sleeping }));
 const SIGNAL = new AbortController().signal;
+
+describe('a CR whose finalizer somebody took off', () => {
+  it('is cleaned up until nothing is left', async () => {
+    sleeping.mockResolvedValue(undefined);
+    let cleanUps = 0;
+    const ending = new Ending<DataDownload>({
+      direction: { name: 'download', cleanUp: () => Promise.resolve(++cleanUps === 3) },
+      memory: new Memory([]),
+      logger: silentLogger,
+      node: 'me',
+    } as never);
+    await ending.vanished({
+      metadata: { name: 'down', uid: 'u-1' },
+      spec: {},
+      status: { phase: 'InProgress', node: 'me' },
+    } as never);
+    expect(cleanUps).toBe(3);
+  });
+});
 
 describe('what waits for long', () => {
   it('is tried again when it failed, and says so to who looks next', async () => {

@@ -37,6 +37,7 @@ const named = { generation: 1, pod: 'p-1', lastPod: 'p-1', node: 'other', namedA
 const restarting = (pod: string): object => ({
   annotations: { 'longshore.io/data-mover-restarting': pod },
 });
+const forbidden = new CodedError('KUBE_FORBIDDEN', 'forbidden');
 const passing = new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' });
 const broken = pod('Pending', undefined, {
   containerStatuses: [{ name: 'c', state: { waiting: { reason: 'ErrImageNeverPull' } } }],
@@ -163,6 +164,12 @@ describe('Accepted', () => {
       { pod: pod('Pending'), podAgeMs: 60_000 },
     ],
     ['wait 1000', 'its pod waits', { pod: pod('Pending'), podAgeMs: 59_000 }],
+    ['forgetExposure', 'it may not be exposed just now', { exposure: { error: forbidden } }],
+    [
+      'fail: forbidden',
+      'it may not be exposed for long',
+      { exposure: { error: forbidden }, sinceAcceptedMs: 300_000 },
+    ],
     ['wait 10000', 'its pod has waited for a while', { pod: pod('Pending'), podAgeMs: 20_000 }],
   ];
   it.for(rows)('%s when %s', ([does, , some]) => {

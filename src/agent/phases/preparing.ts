@@ -1,4 +1,4 @@
-import { messageOf } from '../../base/index.ts';
+import { isCode, messageOf } from '../../base/index.ts';
 import { terminationOf, unrecoverable } from '../../exposer/index.ts';
 import { isPassing, type Pod } from '../../kube/index.ts';
 import { isCancelWanted, isCounted, isSameStage, type Movement } from '../movement.ts';
@@ -17,6 +17,9 @@ import {
 } from './action.ts';
 
 const LOOK_MS_MAX = 30_000;
+/** While Velero is upgraded its rights may be gone for a moment, and a quota may be full for some minutes. */
+const NO_RIGHTS = ['KUBE_FORBIDDEN', 'KUBE_UNAUTHORIZED'];
+const RIGHTS_MS = 300_000;
 
 export interface AcceptedFacts {
   readonly movement: Movement;
@@ -49,7 +52,9 @@ export function decideAccepted(facts: AcceptedFacts): Action {
   if (exposure === 'running') return wait(LOOK_MS);
   if (typeof exposure === 'object') {
     const { error } = exposure;
-    return isPassing(error) ? { do: 'forgetExposure', error } : fail(messageOf(error));
+    const mayPass =
+      isPassing(error) || (isCode(error, ...NO_RIGHTS) && facts.sinceAcceptedMs < RIGHTS_MS);
+    return mayPass ? { do: 'forgetExposure', error } : fail(messageOf(error));
   }
   if (pod === 'unread') return read('pod');
   if (pod === 'none' || exposure === undefined) {
