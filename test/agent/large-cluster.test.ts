@@ -86,9 +86,9 @@ describe('the roster as agents come and go', () => {
     const roster = new Roster(pods, 'self');
     for (let i = 0; i < 1000; i++) pods.tell(pod(`a-${i}`, `node-${i}`));
     roster.rank('warm');
-    const start = performance.now();
+    const before = process.cpuUsage();
     for (let i = 0; i < 1000; i++) roster.rank(`uid-${i}`);
-    expect(performance.now() - start).toBeLessThan(100);
+    expect(process.cpuUsage(before).user / 1e6).toBeLessThan(0.1);
   });
 });
 
