@@ -122,12 +122,14 @@ export class Ending<M extends Movement> {
       setVolumes(copy, [...new Set([...(volumesNoted(copy) ?? []), ...volumes])]);
       return undefined;
     });
-    const ended = noted && (isFinal(noted) ? noted : await this.#finish(noted, outcome, isBare));
+    const isTold = noted !== undefined && isFinal(noted);
+    const ended = noted && (isTold ? noted : await this.#finish(noted, outcome, isBare));
     this.#options.memory.release(uid);
     if (!ended) return undefined;
     metrics.ended(direction.name, outcome.phase);
     if (outcome.phase === 'Canceled') logger.info(fieldsOf(ended), `${direction.noun} canceled`);
-    await this.finalize(ended);
+    // What was told first comes back by the watch, to be cleaned up after.
+    if (!isTold) await this.finalize(ended);
     return ended;
   }
 

@@ -52,6 +52,7 @@ function reconcilerOf(
     recorder: { record: () => undefined },
     cache: { resource: { plural: 'datadownloads' }, get: current, onChange: () => undefined },
     pods: { get: () => undefined },
+    roster: { onChange: () => undefined },
     slots: new Slots(1),
     exposures: new Slots(1),
     exposingCount: () => 0,

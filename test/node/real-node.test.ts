@@ -200,7 +200,11 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     expect(records).toMatch(/b1-/);
     const snapshots = await node.kopia('brief', 'snapshot', 'list', '--all', '--json');
     expect(JSON.parse(snapshots)).toEqual([]);
-    await node.kopia('brief', 'maintenance', 'run', '--full', '--safety=none');
+    // One run marks what nobody needs, a later one drops it.
+    for (let runs = 0; runs < 3 && (await bytes()) > 1 << 20; runs++) {
+      await node.kopia('brief', 'maintenance', 'run', '--full', '--safety=none');
+      await sleep(1100);
+    }
     expect(await bytes()).toBeLessThan(1 << 20);
   }, 120_000);
 
