@@ -367,11 +367,13 @@ function addVerify(group: Command): void {
           readAll: options.readAll === true,
           signal: interrupt.signal,
         });
-        if (options.json === true) printJson(result);
+        const incomplete = root.summary?.incomplete ?? null;
+        if (options.json === true) printJson({ ...result, incomplete });
         else printLine(`${result.objects} objects, ${formatBytes(result.bytesRead)} read`);
         const [first] = result.problems;
         if (first) throw new CodedError('VERIFY_FAILED', first.message);
         if (options.json !== true) printLine('no problems found');
+        warnOfMissing(root);
       } finally {
         interrupt.dispose();
       }
@@ -472,6 +474,10 @@ async function restore(
     );
     if (skipped > 0) printLine(`  ${skipped} entries were there already`);
   }
+  warnOfMissing(root);
+}
+
+function warnOfMissing(root: DirectoryEntry): void {
   for (const text of describeMissing(root)) process.stderr.write(`longshore: ${text}\n`);
-  if (incomplete !== null) process.exitCode = ExitCode.partly;
+  if (root.summary?.incomplete !== undefined) process.exitCode = ExitCode.partly;
 }

@@ -42,14 +42,14 @@ export class UnreadEntries {
   }
 }
 
-/** What a snapshot never held of its source, in sentences for whoever restores it: the target looks whole without. */
+/** What a snapshot never held of its source, in sentences for whoever restores or verifies it: it looks whole without. */
 export function describeMissing({ summary }: DirectoryEntry): string[] {
   const { incomplete, numFailed = 0 } = summary ?? {};
   return [
     ...(incomplete === undefined
       ? []
       : [
-          `the snapshot is incomplete (${printable(incomplete)}): what its backup had not come to is not restored`,
+          `the snapshot is incomplete (${printable(incomplete)}): what its backup had not come to is not in it`,
         ]),
     ...(numFailed === 0
       ? []

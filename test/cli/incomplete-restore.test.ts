@@ -48,6 +48,17 @@ it('of an incomplete snapshot is told, and does not end as one that is done', ()
   expect(code).toBe(3);
 });
 
+it('of an incomplete snapshot is told by verify, too: all of it is there, but not all of its source', () => {
+  const all = ['snapshot', 'verify', ids.cut, '--repo', repo];
+  const { status, stdout, stderr } = spawnSync(BIN, all, { env, encoding: 'utf8' });
+  expect(stdout).toContain('no problems found');
+  expect(stderr).toContain('longshore: the snapshot is incomplete (canceled): ');
+  expect(status).toBe(3);
+  const whole = spawnSync(BIN, [...all.with(2, ids.whole), '--json'], { env, encoding: 'utf8' });
+  expect(JSON.parse(whole.stdout)).toMatchObject({ incomplete: null, problems: [] });
+  expect([whole.status, whole.stderr]).toEqual([0, '']);
+});
+
 it('tells what the backup could not read', () => {
   const { code, out, err } = restore(ids.unread, 'unread');
   expect(err).toBe(
