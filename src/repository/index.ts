@@ -71,6 +71,7 @@ export {
   ManifestManager,
 } from './manifest/manifest-manager.ts';
 export {
+  assertAnswers,
   entriesByPack,
   listPackLengths,
   packProblem,

@@ -1,6 +1,7 @@
-import { isCode, mapLimited, messageOf } from '../base/index.ts';
+import { CodedError, isCode, mapLimited, messageOf } from '../base/index.ts';
 import { blobId } from '../blob/index.ts';
 import { hashOf } from './content/content-id.ts';
+import { FORMAT_BLOB } from './format/format-blob.ts';
 import type { IndexEntry } from './index/entry.ts';
 import type { Repository } from './repository.ts';
 
@@ -65,16 +66,18 @@ export async function packProblem(
   entry: IndexEntry,
   lengths: Map<string, number>,
 ): Promise<PackProblem | undefined> {
-  const problem = problemOf(entry, lengths);
-  if (problem?.code !== 'MISSING_PACK') return problem;
-  const moved = await contents.findMoved(entry);
-  if (!moved) return problem;
-  const id = blobId(moved.packBlobId);
-  if (!lengths.has(id)) {
-    const metadata = await storage.getMetadata(id).catch(asMissing);
-    if (metadata) lengths.set(id, metadata.lengthBytes);
+  // What has moved twice is looked for at its second place too.
+  for (let at = entry; ;) {
+    const problem = problemOf(at, lengths);
+    const moved = problem?.code === 'MISSING_PACK' ? await contents.findMoved(at) : undefined;
+    if (!moved) return problem;
+    const id = blobId(moved.packBlobId);
+    if (!lengths.has(id)) {
+      const metadata = await storage.getMetadata(id).catch(asMissing);
+      if (metadata) lengths.set(id, metadata.lengthBytes);
+    }
+    at = moved;
   }
-  return problemOf(moved, lengths);
 }
 
 function asMissing(error: unknown): undefined {
@@ -127,43 +130,67 @@ async function verifyPack(
   for (const entry of entries) {
     options.signal.throwIfAborted();
     counters.contents++;
-    const report = (code: Problem['code'], message: string): void => {
-      onProblem({ code, blobId: packBlobId, contentId: entry.contentId, message });
-    };
-    const problem = await packProblem(repository, entry, lengths);
-    if (problem) {
-      report(problem.code, problem.message);
-    } else if (options.readAll) {
-      const message = await verifyContent(repository, entry, counters);
-      if (message !== undefined) report('DAMAGED_CONTENT', message);
+    const problem = await problemWith(repository, entry, lengths, options);
+    // What was collected since it was looked up is missed by nobody.
+    if (problem && repository.contents.find(entry.contentId)) {
+      onProblem({ ...problem, blobId: packBlobId, contentId: entry.contentId });
     }
   }
 }
 
+async function problemWith(
+  repository: Repository,
+  entry: IndexEntry,
+  lengths: Map<string, number>,
+  { readAll, counters }: VerifyOptions,
+): Promise<Pick<Problem, 'code' | 'message'> | undefined> {
+  const problem = await packProblem(repository, entry, lengths);
+  if (problem || !readAll) return problem;
+  const message = await verifyContent(repository, entry, counters);
+  return message === undefined ? undefined : { code: 'DAMAGED_CONTENT', message };
+}
+
 async function verifyContent(
-  { contents, storage, codec }: Repository,
+  repository: Repository,
   entry: IndexEntry,
   counters: VerifyCounters,
 ): Promise<string | undefined> {
+  const { contents, storage, codec } = repository;
   const { contentId } = entry;
-  let { packBlobId } = entry;
-  const read = async (from: IndexEntry, fresh: boolean): Promise<Uint8Array> => {
-    const { packOffset: offset, packedLength: lengthBytes } = from;
-    packBlobId = from.packBlobId;
+  let at = entry;
+  const read = async (fresh: boolean): Promise<Uint8Array> => {
+    const { packBlobId, packOffset: offset, packedLength: lengthBytes } = at;
     const packed = await storage.getBlob(blobId(packBlobId), { offset, lengthBytes, fresh });
     counters.bytesRead += lengthBytes;
-    return contents.openPacked(from, packed);
+    return contents.openPacked(at, packed);
+  };
+  // What changed on its way is not damaged, nor what was moved since it was looked up.
+  const readMoved = async (error: unknown): Promise<Uint8Array> => {
+    const moved = isCode(error, 'BLOB_NOT_FOUND') ? await contents.findMoved(at) : undefined;
+    if (!moved) return read(true);
+    at = moved;
+    return read(false).catch(readMoved);
   };
   try {
-    // What changed on its way is not damaged, nor what was moved since it was looked up.
-    const plaintext = await read(entry, false).catch(async (error: unknown) => {
-      const moved = isCode(error, 'BLOB_NOT_FOUND') ? await contents.findMoved(entry) : undefined;
-      return read(moved ?? entry, true);
-    });
+    const plaintext = await read(false).catch(readMoved);
     const hash = codec.hasher.hash([plaintext]);
     if (Buffer.compare(hash, hashOf(contentId)) === 0) return undefined;
-    return `blob ${packBlobId} is damaged: content ${contentId}: its bytes hash to another id`;
+    return `blob ${at.packBlobId} is damaged: content ${contentId}: its bytes hash to another id`;
   } catch (error) {
+    await assertAnswers(repository, error);
     return messageOf(error);
+  }
+}
+
+/**
+ * After a failure of the storage's: throws it where that does not give out the format of the repository either. It cannot be
+ * reached any more, or its credentials have ended, and whatever is read next would be called damaged too.
+ */
+export async function assertAnswers({ storage }: Repository, failure: unknown): Promise<void> {
+  if (!(failure instanceof CodedError) || !failure.code.startsWith('STORAGE_')) return;
+  try {
+    await storage.getBlob(FORMAT_BLOB, { fresh: true });
+  } catch {
+    throw failure;
   }
 }

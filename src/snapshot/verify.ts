@@ -1,5 +1,6 @@
 import { BoundedList, messageOf } from '../base/index.ts';
 import {
+  assertAnswers,
   lengthOf,
   listPackLengths,
   listPieces,
@@ -63,6 +64,7 @@ export async function verifyTrees(
       try {
         await verifyObject(repository, entry, { readAll, packs }, result);
       } catch (error) {
+        await assertAnswers(repository, error);
         report(problems, entry, error);
       }
     };
@@ -70,6 +72,7 @@ export async function verifyTrees(
       await forEachObject(repository, [root], visit, visited);
     } catch (error) {
       signal.throwIfAborted();
+      await assertAnswers(repository, error);
       report(problems, root, error);
       // It ended in the middle: the next tree may have what was left out.
       visited = new VisitedObjects();

@@ -17,10 +17,12 @@ import { type BlobCodec, forEachIndexBlob } from './sealed-blob.ts';
 /** Kopia refreshes loaded indexes at most this often while it runs (repo/content/committed_read_manager.go). */
 const REFRESH_AFTER_NS = 15n * 60n * 1_000_000_000n;
 /**
- * Whoever misses a pack looks again for index blobs at most this often. Our choice: packs are deleted an hour after the
- * rewrite that moved what they held.
+ * Whoever misses a pack looks again for index blobs at most this often, and for half of the time at most: a look reads all of
+ * them where others write. Our choice: packs are deleted an hour after the rewrite that moved what they held.
  */
-const LOOK_HOLDS_NS = MINUTE_NS;
+const LOOK_HOLDS_NS_MIN = MINUTE_NS;
+const LOOK_HOLDS_NS_MAX = 30n * MINUTE_NS;
+const LOOK_HOLDS_TIMES = 2n;
 /** Index blobs that went away while being read: a compaction raced. Kopia's number of tries. */
 const LOAD_ATTEMPTS_MAX = 10;
 /** Share of the index's memory for what is written while the index is read anew; more goes to scratch files. Our choice. */
@@ -43,6 +45,7 @@ export class LoadedIndex {
   #age: Stopwatch;
   /** Since the last look for those who miss something; one under way serves all who ask meanwhile. */
   #sinceLook: Stopwatch;
+  #lookHoldsNs = LOOK_HOLDS_NS_MIN;
   #look: Promise<void> | undefined;
   /** The blobs and the watermark that the index was loaded from. */
   #loadedFrom = '';
@@ -125,7 +128,7 @@ export class LoadedIndex {
 
   /** {@link refreshIfChanged}, unless that was a moment ago. */
   async lookAgain(): Promise<void> {
-    if (this.#sinceLook.elapsedNs < LOOK_HOLDS_NS) return;
+    if (this.#sinceLook.elapsedNs < this.#lookHoldsNs) return;
     this.#look ??= this.#lookNow().finally(() => {
       this.#look = undefined;
     });
@@ -135,6 +138,11 @@ export class LoadedIndex {
   async #lookNow(): Promise<void> {
     const since = new Stopwatch(this.#options.clock);
     await this.refreshIfChanged();
+    this.#lookHoldsNs = clamp(
+      since.elapsedNs * LOOK_HOLDS_TIMES,
+      LOOK_HOLDS_NS_MIN,
+      LOOK_HOLDS_NS_MAX,
+    );
     this.#sinceLook = since;
   }
 
@@ -167,6 +175,11 @@ export class LoadedIndex {
   close(): void {
     this.#index.close();
   }
+}
+
+function clamp(value: bigint, min: bigint, max: bigint): bigint {
+  if (value < min) return min;
+  return value > max ? max : value;
 }
 
 /** Ends with the task or with the signal, whichever is first. What the storage does not end goes on, and nobody heeds it. */

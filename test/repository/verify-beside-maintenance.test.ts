@@ -1,0 +1,187 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import {
+  CodedError,
+  HOUR_NS,
+  MINUTE_NS,
+  OffsetClock,
+  silentLogger,
+  systemClock,
+} from '../../src/base/index.ts';
+import { blobId, type BlobStorage, faulty } from '../../src/blob/index.ts';
+import {
+  type Problem,
+  type Repository,
+  runMaintenance,
+  verifyContents,
+} from '../../src/repository/index.ts';
+import { collectGarbage, verifyTrees } from '../../src/snapshot/index.ts';
+import { atClock } from '../support/clocked-storage.ts';
+import { prng } from '../support/golden.ts';
+import { tempDirectory } from '../support/kopia.ts';
+import { backUp, createTest, openTest } from '../support/repositories.ts';
+
+const work = tempDirectory('verify-beside-maintenance');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+const at = (name: string): string => join(work, name);
+
+/** A day passes, and full maintenance runs. */
+async function nextDay(repo: string, clock: OffsetClock): Promise<void> {
+  clock.offsetNs += 25n * HOUR_NS;
+  await using owner = await openTest(repo, { clock, wrap: atClock(repo, clock) });
+  await runMaintenance(owner, {
+    mode: 'full',
+    safety: 'full',
+    force: false,
+    dryRun: false,
+    signal: new AbortController().signal,
+    logger: silentLogger,
+    collectGarbage,
+  });
+}
+
+async function problemsOf(reader: Repository): Promise<Problem[]> {
+  const problems: Problem[] = [];
+  await verifyContents(reader, {
+    readAll: true,
+    signal: new AbortController().signal,
+    onProblem: (problem) => problems.push(problem),
+    counters: { contents: 0, packs: 0, bytesRead: 0 },
+  });
+  return problems;
+}
+
+/** Calls back once, before the first read of a pack, which is when a verification has listed all packs. */
+function atFirstRead(callback: () => Promise<void>): (storage: BlobStorage) => BlobStorage {
+  let called: Promise<void> | undefined;
+  let isArmed = false;
+  return (storage) =>
+    faulty(storage, async ({ operation, id }) => {
+      if (operation === 'list' && id === 'q') isArmed = true;
+      if (operation === 'get' && /^[pq]/.test(id) && isArmed) await (called ??= callback());
+    });
+}
+
+describe('a verification of days beside full maintenance', () => {
+  it('does not take for damage what was collected meanwhile', async () => {
+    const repo = at('collected');
+    await createTest(repo);
+    const clock = new OffsetClock(systemClock);
+    const tree = at('collected-tree');
+    fs.mkdirSync(tree);
+    const options = { clock, wrap: atClock(repo, clock) };
+    await using writer = await openTest(repo, options);
+    fs.writeFileSync(join(tree, 'new'), prng('new', 300_000));
+    await backUp(writer, tree);
+    await nextDay(repo, clock);
+    // A pack that is long enough to stay as it is, of contents that no snapshot reaches.
+    for (let i = 0; i < 16; i++) {
+      await writer.contents.write(prng(`old-${i}`, 1 << 20), { prefix: '' });
+    }
+    await writer.flush();
+    await nextDay(repo, clock);
+    await nextDay(repo, clock);
+    const wrap = atFirstRead(() => nextDay(repo, clock));
+    await using reader = await openTest(repo, { clock, wrap });
+    expect(await problemsOf(reader)).toEqual([]);
+  });
+  it('finds what was moved twice since it was looked up', async () => {
+    const repo = at('twice');
+    await createTest(repo);
+    const clock = new OffsetClock(systemClock);
+    await using writer = await openTest(repo, { clock, wrap: atClock(repo, clock) });
+    const tree = at('twice-tree');
+    fs.mkdirSync(tree);
+    for (const name of ['a', 'b']) {
+      fs.writeFileSync(join(tree, name), prng(name, 300_000));
+      await backUp(writer, tree);
+    }
+    const wrap = atFirstRead(async () => {
+      for (let day = 0; day < 2; day++) await nextDay(repo, clock);
+      // Something else was missed, and the index read anew.
+      await reader.contents.refresh();
+      fs.writeFileSync(join(tree, 'c'), prng('c', 300_000));
+      await using other = await openTest(repo, { clock, wrap: atClock(repo, clock) });
+      await backUp(other, tree);
+      for (let day = 0; day < 2; day++) await nextDay(repo, clock);
+    });
+    await using reader = await openTest(repo, { clock, wrap });
+    expect(await problemsOf(reader)).toEqual([]);
+  });
+
+  it('does not read a long index anew for each content of a pack that is lost', async () => {
+    const repo = at('lost');
+    await createTest(repo);
+    const clock = new OffsetClock(systemClock);
+    await using writer = await openTest(repo, { clock, wrap: atClock(repo, clock) });
+    const write = async (seed: string): Promise<void> => {
+      await writer.contents.write(prng(seed, 1000), { prefix: '' });
+    };
+    for (let i = 0; i < 100; i++) await write(`lost-${i}`);
+    await writer.flush();
+    const [pack] = await Array.fromAsync(writer.storage.listBlobs('p'));
+    let looks = 0;
+    let isOpen = false;
+    await using reader = await openTest(repo, {
+      clock,
+      wrap: (storage) =>
+        faulty(storage, async ({ operation, id }) => {
+          if (!isOpen || operation !== 'list' || id !== 'x') return;
+          looks++;
+          // Others write all the time, and it takes minutes to read what is there.
+          await write(`meanwhile-${looks}`);
+          await writer.flush();
+          clock.offsetNs += 2n * MINUTE_NS;
+        }),
+    });
+    isOpen = true;
+    clock.offsetNs += HOUR_NS;
+    await reader.storage.deleteBlob(blobId(pack?.id ?? ''));
+    expect(await problemsOf(reader)).toHaveLength(100);
+    expect(looks).toBeLessThan(10);
+  });
+});
+
+describe('a verification whose storage goes away', () => {
+  it('ends with that failure, and calls nothing damaged', async () => {
+    const repo = at('away');
+    await createTest(repo);
+    const tree = at('away-tree');
+    fs.mkdirSync(tree);
+    fs.writeFileSync(join(tree, 'file'), prng('away', 300_000));
+    const denied = new CodedError('STORAGE_DENIED', 'the token has expired');
+    let isAway = false;
+    await using reader = await openTest(repo, {
+      wrap: (storage) =>
+        faulty(storage, ({ operation }) => {
+          if (isAway && operation === 'get') throw denied;
+        }),
+    });
+    const { rootEntry } = await backUp(reader, tree);
+    isAway = true;
+    await expect(problemsOf(reader)).rejects.toBe(denied);
+    const options = { readAll: true, signal: new AbortController().signal };
+    await expect(verifyTrees(reader, [rootEntry], options)).rejects.toBe(denied);
+  });
+
+  it('goes on where it fails for one blob only', async () => {
+    const repo = at('one');
+    await createTest(repo);
+    const failed = new CodedError('STORAGE_FAILED', 'input/output error');
+    await using reader = await openTest(repo, {
+      wrap: (storage) =>
+        faulty(storage, ({ operation, id }) => {
+          if (operation === 'get' && id.startsWith('p')) throw failed;
+        }),
+    });
+    for (const seed of ['one', 'two']) {
+      await reader.contents.write(prng(seed, 1000), { prefix: '' });
+      await reader.flush();
+    }
+    expect((await problemsOf(reader)).map(({ message }) => message)).toEqual([
+      failed.message,
+      failed.message,
+    ]);
+  });
+});
