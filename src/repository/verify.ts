@@ -131,11 +131,23 @@ async function verifyPack(
     options.signal.throwIfAborted();
     counters.contents++;
     const problem = await problemWith(repository, entry, lengths, options);
-    // What was collected since it was looked up is missed by nobody.
-    if (problem && repository.contents.find(entry.contentId)) {
+    if (problem && !isCollected(repository, entry)) {
       onProblem({ ...problem, blobId: packBlobId, contentId: entry.contentId });
     }
   }
+}
+
+/**
+ * Whether it was dropped as deleted since it was looked up: it is missed by nobody then. That the index does not know it any
+ * more is not enough with epochs, which forget nothing: the storage may have been unmounted, and list nothing at all.
+ */
+function isCollected(
+  { contents, format }: Repository,
+  { contentId, deleted }: IndexEntry,
+): boolean {
+  if (contents.find(contentId)) return false;
+  if (!format.parameters.epochParameters.Enabled) return deleted;
+  return contents.findHidden(contentId)?.deleted === true;
 }
 
 async function problemWith(
@@ -183,14 +195,12 @@ async function verifyContent(
 }
 
 /**
- * After a failure of the storage's: throws it where that does not give out the format of the repository either. It cannot be
- * reached any more, or its credentials have ended, and whatever is read next would be called damaged too.
+ * After a failure that need not be of one blob alone: throws where the storage does not give out the format of the repository
+ * either. It cannot be reached any more, its file system was unmounted, or its credentials have ended, and whatever is read
+ * next would be called damaged too.
  */
 export async function assertAnswers({ storage }: Repository, failure: unknown): Promise<void> {
-  if (!(failure instanceof CodedError) || !failure.code.startsWith('STORAGE_')) return;
-  try {
-    await storage.getBlob(FORMAT_BLOB, { fresh: true });
-  } catch {
-    throw failure;
-  }
+  if (!(failure instanceof CodedError)) return;
+  if (!failure.code.startsWith('STORAGE_') && failure.code !== 'BLOB_NOT_FOUND') return;
+  await storage.getBlob(FORMAT_BLOB, { fresh: true });
 }

@@ -276,6 +276,22 @@ it.skipIf(!hasKopia)('a pause of full maintenance by the real Kopia is kept', as
 describe('what was written by a clock that was ahead for a while holds nothing up:', () => {
   const YEAR_NS = 365n * DAY_NS;
 
+  it('a full run that was followed by quick ones', async () => {
+    const repo = at('repo-ahead-followed');
+    await createTest(repo);
+    const clock = new OffsetClock(systemClock);
+    await using repository = await openTest(repo, { clock, wrap: atClock(repo, clock) });
+    const auto = async (): Promise<string> => (await maintain(repository, { mode: 'auto' })).mode;
+    clock.offsetNs = YEAR_NS;
+    expect(await auto()).toBe('full');
+    for (let hour = 0; hour < 3; hour++) {
+      clock.offsetNs += HOUR_NS;
+      expect(await auto()).toBe('quick');
+    }
+    clock.offsetNs = HOUR_NS;
+    expect(await auto()).toBe('full');
+  });
+
   it('a booking', async () => {
     const repo = at('repo-ahead-booking');
     await createTest(repo);

@@ -165,6 +165,36 @@ describe('a verification whose storage goes away', () => {
     await expect(verifyTrees(reader, [rootEntry], options)).rejects.toBe(denied);
   });
 
+  it('ends where the file system of a directory was unmounted', async () => {
+    const repo = at('unmounted');
+    await createTest(repo);
+    const clock = new OffsetClock(systemClock);
+    const wrap = atFirstRead(async () => {
+      await fs.promises.rename(repo, at('elsewhere'));
+      await fs.promises.mkdir(repo);
+      clock.offsetNs += HOUR_NS;
+    });
+    await using reader = await openTest(repo, { clock, wrap });
+    await expect(problemsOf(reader)).rejects.toThrow('blob kopia.repository is not in the storage');
+    expect(reader.contents.contentCount).toBe(0);
+  });
+
+  it('takes for collected only what the index says was deleted', async () => {
+    const repo = at('emptied');
+    await createTest(repo);
+    const clock = new OffsetClock(systemClock);
+    const wrap = atFirstRead(async () => {
+      for (const name of fs.readdirSync(repo)) {
+        if (/^[pqx]/.test(name)) await fs.promises.rm(join(repo, name), { recursive: true });
+      }
+      clock.offsetNs += HOUR_NS;
+    });
+    await using reader = await openTest(repo, { clock, wrap });
+    const { contentCount } = reader.contents;
+    expect(await problemsOf(reader)).toHaveLength(contentCount);
+    expect(reader.contents.contentCount).toBe(0);
+  });
+
   it('goes on where it fails for one blob only', async () => {
     const repo = at('one');
     await createTest(repo);

@@ -146,10 +146,17 @@ function chooseMode(
   // Further away than an interval: booked while the clock was ahead.
   const isDue = (nextNs: Nanoseconds, interval: number | bigint): boolean =>
     nowNs >= nextNs || nextNs > nowNs + BigInt(interval) + CLOCK_SKEW_NS_MAX;
-  // A full run books both from the same moment. One that is further away than that was paused by Kopia's `maintenance set`.
+  // A full run books both from the same moment. One that is further away than that was paused by Kopia's `maintenance set`,
+  // unless a run from when the clock was ahead explains it, and quick ones have moved the other booking since.
   const apartNs = BigInt(full.interval) - BigInt(quick.interval);
+  const bookedNs = nextFullNs - BigInt(full.interval) - CLOCK_SKEW_NS_MAX;
+  const isOfRun = [...schedule.runs.values()].some((runs) =>
+    runs.some(({ startNs: ns }) => ns > nowNs && ns >= bookedNs && ns < nextFullNs),
+  );
   const isPaused =
-    nowNs < nextFullNs && clockSkew(nextFullNs - nextQuickNs, apartNs) > CLOCK_SKEW_NS_MAX;
+    nowNs < nextFullNs &&
+    !isOfRun &&
+    clockSkew(nextFullNs - nextQuickNs, apartNs) > CLOCK_SKEW_NS_MAX;
   if (full.enabled && !isPaused && isDue(nextFullNs, full.interval)) return 'full';
   return quick.enabled && isDue(nextQuickNs, quick.interval) ? 'quick' : 'none';
 }
