@@ -10,7 +10,7 @@ afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const id = (digits: string) => blobId(`p${digits}${'0'.repeat(30)}-s0`);
 
 /** What an unmount leaves: the mount point, which is empty, or not even that. */
-describe('a directory that goes away while it is open takes no blob', () => {
+describe('a directory that goes away while it is open takes no blob, and does not say that one is missing', () => {
   it.each([
     ['its root is gone', false, true],
     ['an empty directory is in its place', true, true],
@@ -23,6 +23,10 @@ describe('a directory that goes away while it is open takes no blob', () => {
     await storage.putBlob(id('001'), [Buffer.of(1)]);
     fs.renameSync(root, `${root} elsewhere`);
     if (isReplaced) fs.mkdirSync(root);
+    const gone = { code: 'STORAGE_NOT_FOUND' };
+    await expect(Array.fromAsync(storage.listBlobs('p'))).rejects.toMatchObject(gone);
+    await expect(storage.getBlob(id('001'))).rejects.toMatchObject(gone);
+    await expect(storage.getMetadata(id('001'))).rejects.toMatchObject(gone);
     for (const digits of ['001', '002']) {
       await expect(storage.putBlob(id(digits), [Buffer.of(1)])).rejects.toMatchObject({
         code: 'STORAGE_NOT_FOUND',

@@ -321,6 +321,10 @@ class FilesystemStorage implements BlobStorage {
     options: { signal?: AbortSignal | undefined } = {},
   ): AsyncIterable<BlobMetadata> {
     yield* this.#walk(this.#root, '', prefix, options.signal);
+    // What went away lists nothing, or only a part.
+    await this.#assertThere().catch((error: unknown) => {
+      throw mapError(error, this.#root);
+    });
   }
 
   async *#walk(
@@ -347,7 +351,7 @@ class FilesystemStorage implements BlobStorage {
     try {
       return await fs.readdir(directory, { withFileTypes: true });
     } catch (error) {
-      if (systemCode(error) === 'ENOENT' && directory !== this.#root) return [];
+      if (systemCode(error) === 'ENOENT') return [];
       throw mapError(error, directory);
     }
   }
@@ -372,9 +376,12 @@ class FilesystemStorage implements BlobStorage {
     return this.#requests.run(async () => {
       signal?.throwIfAborted();
       try {
-        return await task();
+        return await task().catch(async (error: unknown) => {
+          if (systemCode(error) !== 'ENOENT') throw error;
+          await this.#assertThere();
+          throw new BlobNotFoundError(id, { cause: error });
+        });
       } catch (error) {
-        if (systemCode(error) === 'ENOENT') throw new BlobNotFoundError(id, { cause: error });
         throw mapError(error, `blob ${id}`);
       }
     });
