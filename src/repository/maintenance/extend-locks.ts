@@ -1,4 +1,4 @@
-import { mapLimited } from '../../base/index.ts';
+import { CodedError, isCode, mapLimited } from '../../base/index.ts';
 import type { BlobMetadata } from '../../blob/index.ts';
 import { FORMAT_BLOB, BLOBCFG_BLOB } from '../format/format-blob.ts';
 import type { TaskContext, TaskStats } from './task.ts';
@@ -7,7 +7,11 @@ import type { TaskContext, TaskStats } from './task.ts';
 const PREFIXES = ['p', 'q', 'n', 'x', FORMAT_BLOB, BLOBCFG_BLOB];
 const REQUESTS_AT_ONCE = 16;
 
-/** Puts the end of every blob's retention off by the repository's period from now. */
+/**
+ * Puts the end of every blob's retention off by the repository's period from now. A blob that refuses, as one does that is
+ * locked for longer since the period was made shorter, keeps no other from it: the first refusal is thrown at the end. One that
+ * is gone needs no lock.
+ */
 export async function extendObjectLocks(context: TaskContext): Promise<TaskStats> {
   const { repository, signal, apply } = context;
   const { retention } = repository.format;
@@ -15,10 +19,24 @@ export async function extendObjectLocks(context: TaskContext): Promise<TaskStats
   for (const prefix of PREFIXES) {
     blobs.push(...(await Array.fromAsync(repository.storage.listBlobs(prefix, { signal }))));
   }
+  let refused = 0;
+  let first: CodedError | undefined;
   if (apply && retention) {
-    await mapLimited(blobs, REQUESTS_AT_ONCE, ({ id }) =>
-      repository.storage.extendRetention(id, retention, { signal }),
-    );
+    await mapLimited(blobs, REQUESTS_AT_ONCE, async ({ id }) => {
+      try {
+        await repository.storage.extendRetention(id, retention, { signal });
+      } catch (error) {
+        signal.throwIfAborted();
+        if (isCode(error, 'BLOB_NOT_FOUND')) return;
+        if (!(error instanceof CodedError) || error.retry !== 'never') throw error;
+        refused++;
+        first ??= error;
+      }
+    });
+  }
+  if (first) {
+    const text = `${refused} of ${blobs.length} blobs could not be locked for longer`;
+    throw new CodedError(first.code, `${text}: ${first.message}`, { cause: first });
   }
   return {
     kind: 'extendBlobRetentionStats',

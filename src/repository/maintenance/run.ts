@@ -289,13 +289,7 @@ class Cycle {
     }
     await this.#dropDeleted(dropNs);
     await this.#deletePacks('full-delete-blobs', ['p', 'q', 's']);
-    if (this.#parameters.extendObjectLocks) {
-      const { storage, format } = this.#context.repository;
-      const task = 'extend-blob-retention-time';
-      if (!storage.hasObjectLock) this.#skip(task, 'this storage has no object lock');
-      else if (!format.retention) this.#skip(task, 'the repository names no retention');
-      else await this.#run(task, extendObjectLocks);
-    }
+    const locks = await Promise.allSettled([this.#extendLocks()]);
     if (this.#hasEpochs) {
       await this.#run('compact-single-epoch', compactSingleEpoch);
       await this.#run('advance-epoch', advanceEpoch);
@@ -309,6 +303,17 @@ class Cycle {
     // Not in the schedule: Kopia has no such task.
     const unfinished = await cleanUpUnfinishedPuts(this.#context);
     if (unfinished) this.reports.push({ task: 'cleanup-unfinished-puts', stats: unfinished });
+    // Blobs may refuse for as long as they are locked already, and the index has to be looked after meanwhile.
+    if (locks[0].status === 'rejected') throw locks[0].reason;
+  }
+
+  async #extendLocks(): Promise<void> {
+    if (!this.#parameters.extendObjectLocks) return;
+    const { storage, format } = this.#context.repository;
+    const task = 'extend-blob-retention-time';
+    if (!storage.hasObjectLock) this.#skip(task, 'this storage has no object lock');
+    else if (!format.retention) this.#skip(task, 'the repository names no retention');
+    else await this.#run(task, extendObjectLocks);
   }
 
   /** Not in the schedule: Kopia has no such task. */

@@ -1,0 +1,84 @@
+import { expect, it } from 'vitest';
+import { CodedError, Secret, silentLogger } from '../../src/base/index.ts';
+import { type BlobId, type BlobStorage, BlobNotFoundError } from '../../src/blob/index.ts';
+import { ForwardingStorage } from '../../src/blob/wrappers/forwarding.ts';
+import {
+  createFormat,
+  defaultParameters,
+  loadSchedule,
+  openRepository,
+  putMaintenanceParameters,
+  runMaintenance,
+} from '../../src/repository/index.ts';
+import { BLOBCFG_BLOB } from '../../src/repository/format/format-blob.ts';
+import { sealFormat } from '../../src/repository/format/keys.ts';
+import { collectGarbage } from '../../src/snapshot/index.ts';
+import { MemoryStorage } from '../support/memory-storage.ts';
+import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
+
+/** As a service answers whose object is locked for longer already, and as one whose object went since it was listed. */
+class RefusingStorage extends ForwardingStorage {
+  readonly extended: string[] = [];
+  readonly #refused: ReadonlySet<string>;
+  readonly #gone: string;
+
+  constructor(inner: BlobStorage, refused: ReadonlySet<string>, gone: string) {
+    super(inner);
+    this.#refused = refused;
+    this.#gone = gone;
+  }
+
+  override extendRetention(id: BlobId): Promise<void> {
+    if (id === this.#gone) return Promise.reject(new BlobNotFoundError(id));
+    if (this.#refused.has(id))
+      return Promise.reject(new CodedError('STORAGE_DENIED', `${id} is locked`));
+    this.extended.push(id);
+    return Promise.resolve();
+  }
+}
+
+it('blobs that are locked for longer already keep no other from being locked, nor the index from its care', async () => {
+  const storage = new MemoryStorage({ hasObjectLock: true });
+  const password = new Secret(PASSWORD);
+  await createFormat(storage, password, DEFAULT_FORMAT);
+  {
+    await using plain = await openRepository({ storage, password, client: CLIENT });
+    const config = '{"retentionMode":"GOVERNANCE","retentionPeriod":259200000000000}';
+    const { formatKey, uniqueId } = plain.format;
+    storage.set(BLOBCFG_BLOB, sealFormat(formatKey, uniqueId, Buffer.from(config)));
+  }
+  {
+    await using writer = await openRepository({ storage, password, client: CLIENT });
+    for (const text of ['one', 'two', 'three']) {
+      await writer.contents.write(Buffer.from(text), { prefix: '' });
+      await writer.flush();
+    }
+    const parameters = { ...defaultParameters(CLIENT), extendObjectLocks: true };
+    await putMaintenanceParameters(writer, parameters);
+    await writer.flush();
+  }
+  const packs = [...storage.blobs.keys()].filter((id) => id.startsWith('p'));
+  const [first = '', second = '', third = ''] = packs;
+  const refusing = new RefusingStorage(storage, new Set([first, second]), third);
+  await using owner = await openRepository({ storage: refusing, password, client: CLIENT });
+  const run = runMaintenance(owner, {
+    mode: 'full',
+    safety: 'full',
+    force: false,
+    dryRun: false,
+    signal: new AbortController().signal,
+    logger: silentLogger,
+    collectGarbage,
+  });
+  await expect(run).rejects.toMatchObject({
+    code: 'STORAGE_DENIED',
+    message: expect.stringMatching(/^2 of \d+ blobs could not be locked for longer: /) as string,
+  });
+  const others = [...storage.blobs.keys()].filter(
+    (id) => /^([pqx]|kopia\.(repository|blobcfg)$)/.test(id) && !packs.includes(id),
+  );
+  expect(refusing.extended.toSorted()).toEqual(others.toSorted());
+  const { runs } = await loadSchedule(owner);
+  expect(runs.get('extend-blob-retention-time')?.[0]?.success).toBe(false);
+  expect(runs.get('delete-superseded-epoch-indexes')?.[0]?.success).toBe(true);
+});
