@@ -38,6 +38,10 @@ const restarting = (pod: string): object => ({
   annotations: { 'longshore.io/data-mover-restarting': pod },
 });
 const forbidden = new CodedError('KUBE_FORBIDDEN', 'forbidden');
+const unaccounted = new CodedError(
+  'KUBE_FORBIDDEN',
+  'pods "p" is forbidden: serviceaccount "no-such" not found',
+);
 const passing = new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' });
 const broken = pod('Pending', undefined, {
   containerStatuses: [{ name: 'c', state: { waiting: { reason: 'ErrImageNeverPull' } } }],
@@ -165,6 +169,11 @@ describe('Accepted', () => {
     ],
     ['wait 1000', 'its pod waits', { pod: pod('Pending'), podAgeMs: 59_000 }],
     ['forgetExposure', 'it may not be exposed just now', { exposure: { error: forbidden } }],
+    [
+      'fail: pods "p" is forbidden: serviceaccount "no-such" not found',
+      'its account is not there',
+      { exposure: { error: unaccounted } },
+    ],
     [
       'fail: forbidden',
       'it may not be exposed for long',

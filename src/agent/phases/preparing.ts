@@ -21,6 +21,10 @@ const LOOK_MS_MAX = 30_000;
 const NO_RIGHTS = ['KUBE_FORBIDDEN', 'KUBE_UNAUTHORIZED'];
 const RIGHTS_MS = 300_000;
 
+/** A ServiceAccount that is named and not there has the same code, and does not come by itself. */
+const isRightGone = (error: unknown): boolean =>
+  isCode(error, ...NO_RIGHTS) && !/serviceaccount "[^"]*" not found/.test(messageOf(error));
+
 export interface AcceptedFacts {
   readonly movement: Movement;
   /** This agent's. */
@@ -52,8 +56,7 @@ export function decideAccepted(facts: AcceptedFacts): Action {
   if (exposure === 'running') return wait(LOOK_MS);
   if (typeof exposure === 'object') {
     const { error } = exposure;
-    const mayPass =
-      isPassing(error) || (isCode(error, ...NO_RIGHTS) && facts.sinceAcceptedMs < RIGHTS_MS);
+    const mayPass = isPassing(error) || (isRightGone(error) && facts.sinceAcceptedMs < RIGHTS_MS);
     return mayPass ? { do: 'forgetExposure', error } : fail(messageOf(error));
   }
   if (pod === 'unread') return read('pod');
