@@ -47,7 +47,7 @@ chmod 1777 "$out/tmp" "$out/scratch"
 
 # of npm's packages what the installation for this machine did not bring: their hashes are in the tree
 fetch() { # PACKAGE@VERSION DIRECTORY
-  mkdir -p "$2" && (cd "$work" && npm pack --silent --pack-destination "$work" "$1" >"$work/packed" && tar -C "$2" --strip-components=1 -xzf "$(tail -1 "$work/packed")")
+  mkdir -p "$2" && (cd "$work" && npm pack --silent --prefer-offline --pack-destination "$work" "$1" >"$work/packed" && tar -C "$2" --strip-components=1 -xzf "$(tail -1 "$work/packed")")
 }
 
 # the program

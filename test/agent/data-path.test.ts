@@ -81,9 +81,11 @@ describe('what a data mover tells', () => {
     server.isAway = true;
     await sleep(1500);
     expect(path.stalledMs).toBeLessThan(300);
+    const { lists } = server;
     server.isAway = false;
     // Heard again, and it says nothing new: what was heard before counts on.
-    await sleep(1100);
+    await expect.poll(() => server.lists, { timeout: 5000 }).toBeGreaterThan(lists);
+    await sleep(20);
     expect(path.stalledMs).toBeLessThan(1300);
     const { stalledMs } = path;
     await sleep(50);
