@@ -17,6 +17,7 @@ import { AgentMetrics } from './metrics.ts';
 import { downloads } from './directions/downloads.ts';
 import { uploads } from './directions/uploads.ts';
 import { type Movement, trimmed } from './movement.ts';
+import { Backlog } from './backlog.ts';
 import { exposuresOf } from './node-agent-config.ts';
 import { PodVolumes } from './pod-volumes.ts';
 import { MovementReconciler, type ReconcilerSettings } from './reconciler.ts';
@@ -135,6 +136,7 @@ export class Agent {
       pods,
       roster,
       exposingCount: () => counts.upload.exposing + counts.download.exposing,
+      backlog: new Backlog([uploadCache, downloadCache], { ...this.#options, roster }),
     };
     const exposer = {
       ...this.#options.exposer,
@@ -219,8 +221,8 @@ export class Agent {
   }
 
   /**
-   * A place that is free goes to the next by itself; but where the queue of all agents was full, nobody tells when it is
-   * not. They look at different times, since each sees only later what the others have taken.
+   * A place that is free goes to the next by itself; but where the queue of all agents was full, or all nodes had enough to
+   * move, nobody tells when it is not. They look at different times, since each sees only later what the others have taken.
    */
   #callWaiting(roster: Roster, signal: AbortSignal): void {
     const { prepareQueueLength } = this.#options;
@@ -261,6 +263,7 @@ interface Parts {
   readonly pods: Cache<Pod>;
   readonly roster: Roster;
   readonly exposingCount: () => number;
+  readonly backlog: Backlog;
 }
 
 const createReconciler = <M extends Movement>(

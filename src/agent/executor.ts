@@ -8,6 +8,7 @@ import {
   PODS,
   type Result,
 } from '../kube/index.ts';
+import { volumeBytesOf } from '../exposer/index.ts';
 import type { Beside } from './beside.ts';
 import type { DataPaths } from './data-paths.ts';
 import type { Direction } from './directions/direction.ts';
@@ -55,6 +56,11 @@ export type Step<M> = { readonly again: M } | { readonly result: Result | undefi
 type Doable = Exclude<Action, { do: 'read' }>;
 
 const CONSTRAINED_MS = 5000;
+/**
+ * A volume goes before those that came earlier by a multiple of the time that it may take: the small ones that are left at
+ * the end let all nodes end at about the same time, and none waits for ever.
+ */
+const AHEAD_BYTES_PER_MS = 5_000;
 const STOPPING_MS = 100;
 const done = { result: undefined } as const;
 const later = (requeueAfterMs: number): { result: Result } => ({ result: { requeueAfterMs } });
@@ -206,7 +212,8 @@ export class Executor<M extends Movement> {
     const wake = (): void => {
       this.#options.enqueue(key);
     };
-    if (!slots.tryAcquire(uid, wake)) return later(CONSTRAINED_MS);
+    const order = performance.now() - preparedMs - volumeBytesOf(pod) / AHEAD_BYTES_PER_MS;
+    if (!slots.tryAcquire(uid, wake, order)) return later(CONSTRAINED_MS);
     const result = beside.start(key, async () => {
       await this.#startPrepared(movement, pod, preparedMs, signal);
       return undefined;

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { CodedError, parseBytes } from '../base/index.ts';
+import { quantityBytes } from '../kube/index.ts';
 import {
   MOVER_SETTINGS,
   type MoverSetting,
@@ -232,16 +233,6 @@ export function moverSettingsIn({ longshore, podResources }: NodeAgentConfig): {
     );
   }
   return { all, locations };
-}
-
-const POWERS = 'kMGTPE';
-/** Bytes of a quantity of memory as Kubernetes writes it; 0 where there is none. */
-function quantityBytes(text: string): number {
-  const match = /^(\d+(?:\.\d+)?)(?:([kKMGTPE])(i?)|e(\d+))?$/.exec(text);
-  if (!match) return 0;
-  const [, number = '', unit = '', binary = '', exponent = '0'] = match;
-  const power = unit === '' ? 0 : POWERS.indexOf(unit === 'K' ? 'k' : unit) + 1;
-  return Number(number) * 10 ** Number(exponent) * (binary === '' ? 1000 : 1024) ** power;
 }
 
 /** Volumes that an agent makes available at once, at least; snapshots may take their storage minutes. */

@@ -11,6 +11,7 @@ import {
   refOf,
   type Result,
 } from '../kube/index.ts';
+import type { Backlog } from './backlog.ts';
 import { Beside } from './beside.ts';
 import { DataPaths } from './data-paths.ts';
 import type { Direction } from './directions/direction.ts';
@@ -76,6 +77,8 @@ export interface ReconcilerOptions<M extends Movement> {
   readonly exposures: Slots;
   /** CRs of all kinds that are being exposed in the cluster. */
   readonly exposingCount: () => number;
+  /** What waits on all nodes. */
+  readonly backlog: Pick<Backlog, 'isFull'>;
   readonly recorder: EventRecorder;
   readonly metrics: AgentMetrics;
   readonly settings: ReconcilerSettings;
@@ -241,7 +244,7 @@ export class MovementReconciler<M extends Movement> {
   }
 
   #decideUpon(movement: M, read: Read<M>): Action {
-    const { settings, direction, clock, exposingCount } = this.#options;
+    const { settings, direction, clock, exposingCount, backlog } = this.#options;
     const { node, prepareTimeoutMs, stallTimeoutMs, prepareQueueLength } = settings;
     const { uid } = movement.metadata;
     const isUpload = direction.name === 'upload';
@@ -260,7 +263,8 @@ export class MovementReconciler<M extends Movement> {
             ageMs: millisecondsSince(clock, movement.metadata.creationTimestamp),
           }),
           problem: direction.problemOf(movement),
-          isQueueFull: prepareQueueLength > 0 && exposingCount() >= prepareQueueLength,
+          isQueueFull:
+            (prepareQueueLength > 0 && exposingCount() >= prepareQueueLength) || backlog.isFull(),
           hasPlace: this.#exposures.hasPlace(movement),
           target: read.target,
           targetInMs: isUpload ? (this.#targets.pausedMs(uid) ?? 0) : this.#targets.inMs(uid),

@@ -32,10 +32,10 @@ export class Slots {
     return this.#holders.has(name) || this.#holders.size < this.#limit;
   }
 
-  /** True when it holds one now; else it stands in line, and `onFree` is called when it may try again. */
-  tryAcquire(name: string, onFree: () => void): boolean {
+  /** True when it holds one now; else it {@link wait}s, and `onFree` is called when it may try again. */
+  tryAcquire(name: string, onFree: () => void, order?: number): boolean {
     if (!this.hasRoom(name)) {
-      this.wait(name, onFree);
+      this.wait(name, onFree, order);
       return false;
     }
     this.#holders.add(name);

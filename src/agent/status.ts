@@ -9,6 +9,7 @@ import {
   ownerOf,
   phaseOf,
 } from './movement.ts';
+import { haveEnough } from './backlog.ts';
 import { exposuresOf } from './node-agent-config.ts';
 import { type AgentGroup, isAgentOf, placesOf } from './serving.ts';
 
@@ -109,6 +110,8 @@ class View {
   readonly #preparing: number;
   readonly #acceptedBy: ReadonlyMap<string, number>;
   readonly #movingOn: ReadonlyMap<string, number>;
+  readonly #workOn: ReadonlyMap<string, number>;
+  readonly #acceptedOf: ReadonlyMap<string, number>;
   readonly #fresh: readonly Movement[];
 
   constructor(world: StatusWorld) {
@@ -134,10 +137,18 @@ class View {
     this.#acceptedBy = countBy(movements, (movement) =>
       phaseOf(movement) === 'Accepted' ? movement.status?.acceptedByNode : undefined,
     );
+    const nameOf = (movement: Movement): string => this.#groupOf(movement)?.name ?? '';
     this.#movingOn = countBy(movements, (movement) =>
       ['InProgress', 'Canceling'].includes(phaseOf(movement))
-        ? `${this.#groupOf(movement)?.name ?? ''} ${movement.status?.node ?? ''}`
+        ? `${nameOf(movement)} ${movement.status?.node ?? ''}`
         : undefined,
+    );
+    this.#workOn = countBy(movements, (movement) => {
+      const node = isFinal(movement) ? undefined : movement.status?.node;
+      return node && `${nameOf(movement)} ${node}`;
+    });
+    this.#acceptedOf = countBy(movements, (movement) =>
+      phaseOf(movement) === 'Accepted' ? nameOf(movement) : undefined,
     );
     this.#fresh = movements.filter((movement) => phaseOf(movement) === 'New');
   }
@@ -225,7 +236,18 @@ class View {
     if (isFull) {
       return `a free place: all ${alive.size} agents are making as many volumes available as they may`;
     }
+    if (this.#isBacklogged(group, alive)) {
+      return `a place in line: all nodes with a node-agent (${alive.size}) have volumes enough to move`;
+    }
     return 'a node-agent to accept it';
+  }
+
+  #isBacklogged(group: AgentGroup, alive: ReadonlySet<string>): boolean {
+    const accepted = this.#acceptedOf.get(group.name) ?? 0;
+    return haveEnough(alive, accepted, (node) => ({
+      count: this.#workOn.get(`${group.name} ${node}`) ?? 0,
+      concurrency: placesOf(group, this.#nodes.get(node)) ?? Infinity,
+    }));
   }
 
   #unprepared(movement: Movement): string {

@@ -14,6 +14,7 @@ import {
   PVS,
   STORAGE_CLASSES,
   VOLUME_ATTACHMENTS,
+  quantityBytes,
 } from '../kube/index.ts';
 import { affinityFor, hostingAffinity } from './affinity.ts';
 import { diagnose } from './diagnosis.ts';
@@ -183,6 +184,7 @@ export class CsiSnapshotExposer {
         spcNoRelabeling: backupPvc.spcNoRelabeling === true && readOnly,
         operationTimeout: upload.spec.operationTimeout,
         affinity: hostingAffinity(entry, topology, excluded),
+        volumeBytes: quantityBytes(claim.spec.resources?.requests?.storage ?? ''),
       },
       template,
       this.#options,

@@ -13,6 +13,7 @@ import {
   STORAGE_CLASSES,
   waitFor,
   waitGone,
+  quantityBytes,
 } from '../kube/index.ts';
 import { affinityFor, hostingAffinity } from './affinity.ts';
 import { diagnose } from './diagnosis.ts';
@@ -174,6 +175,9 @@ export class GenericRestoreExposer {
         affinity: hostingAffinity(entry),
         selectedNode: node,
         cacheClaim,
+        volumeBytes:
+          download.spec.snapshotSize ??
+          quantityBytes(target.spec.resources?.requests?.storage ?? ''),
       },
       template,
       this.#options,

@@ -82,6 +82,8 @@ export interface HostingPodRequest {
   readonly affinity: PodSpec['affinity'];
   readonly selectedNode?: string | undefined;
   readonly cacheClaim?: string | undefined;
+  /** As much as its volume may hold, or holds where that is known; 0 where nothing tells. */
+  readonly volumeBytes: number;
 }
 
 const CACHE_PATH = '/cachedir';
@@ -92,6 +94,8 @@ const IMAGE_HOME = '/scratch';
  * stop leaves a checkpoint meanwhile.
  */
 const GRACE_SECONDS = 30;
+/** On hosting pods: {@link HostingPodRequest.volumeBytes}. */
+const VOLUME_BYTES = 'longshore.io/volume-bytes';
 const POD_UID = 'LONGSHORE_POD_UID';
 const DIRECTIONS = {
   backup: { label: 'data-upload', flag: '--data-upload', group: 'snapshot-exposer' },
@@ -110,6 +114,12 @@ export function hostedName(pod: Pod, direction: 'backup' | 'restore'): string | 
   const { label } = DIRECTIONS[direction];
   const { labels = {} } = pod.metadata;
   return labels[`velero.io/${label}`] ?? labels[`longshore.io/${label}`];
+}
+
+/** How large the volume is that a hosting pod mounts, in bytes; 0 where its pod does not say. */
+export function volumeBytesOf({ metadata }: Pod): number {
+  const bytes = Number(metadata.annotations?.[VOLUME_BYTES] ?? 0);
+  return bytes > 0 && Number.isFinite(bytes) ? bytes : 0;
 }
 
 /**
@@ -178,6 +188,7 @@ export function hostingPod(
       },
       annotations: {
         ...(config.podAnnotations ?? inherited(template.annotations, INHERITED_ANNOTATION)),
+        [VOLUME_BYTES]: String(request.volumeBytes),
       },
     },
     spec: {

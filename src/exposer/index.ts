@@ -14,4 +14,4 @@ export type {
 export { CsiSnapshotExposer } from './csi-snapshot.ts';
 export { GenericRestoreExposer } from './generic-restore.ts';
 export { deathOf, hasEnded, isOutOfService, terminationOf, unrecoverable } from './pod-health.ts';
-export { hostedName } from './hosting-pod.ts';
+export { hostedName, volumeBytesOf } from './hosting-pod.ts';

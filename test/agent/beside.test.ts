@@ -89,6 +89,7 @@ describe('what waits for long', () => {
       slots: new Slots(1),
       exposures: new Slots(1),
       exposingCount: () => 0,
+      backlog: { isFull: () => false },
       settings: { node: 'me', namespace: 'velero', dataMovers: new Set(['']) },
       enqueue: (key: string) => enqueued.push(key),
     } as never);

@@ -56,6 +56,7 @@ function reconcilerOf(
     slots: new Slots(1),
     exposures: new Slots(1),
     exposingCount: () => 0,
+    backlog: { isFull: () => false },
     settings: {
       ...{ node: 'me', namespace: 'velero', dataMovers: new Set(['']), fenceMs: FENCE_MS },
     },

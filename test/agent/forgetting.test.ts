@@ -52,6 +52,7 @@ describe('a CR that goes while it is looked at', () => {
       slots,
       exposures: new Slots(1),
       exposingCount: () => 0,
+      backlog: { isFull: () => false },
       settings: { node: 'me', namespace: 'velero', dataMovers: new Set(['']) },
       enqueue: () => undefined,
     } as never);

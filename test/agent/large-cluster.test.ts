@@ -1,4 +1,5 @@
 import { afterEach, describe, expect, it, vi } from 'vitest';
+import { Backlog } from '../../src/agent/backlog.ts';
 import { Counts } from '../../src/agent/counts.ts';
 import { MovementWriter } from '../../src/agent/movement-writer.ts';
 import { Roster, trimmedAgent } from '../../src/agent/roster.ts';
@@ -205,6 +206,45 @@ describe('counts', () => {
     cache.tell(upload('InProgress'), exposing);
     cache.tell(undefined, upload('InProgress'));
     expect([[...counts.phases], counts.exposing]).toEqual([[], 0]);
+  });
+});
+
+describe('the backlog of all nodes', () => {
+  const on = (node: string, phase = 'Prepared', datamover?: string): DataUpload =>
+    ({ ...upload(phase), spec: { datamover }, status: { phase, node } }) as never;
+  const setUp = (): { cache: Told<DataUpload>; backlog: Backlog; nodes: Set<string> } => {
+    const cache = new Told<DataUpload>();
+    const nodes = new Set(['a', 'b']);
+    const backlog = new Backlog([cache], {
+      roster: { nodes: () => nodes },
+      concurrency: 1,
+      dataMovers: new Set(['']),
+    });
+    return { cache, backlog, nodes };
+  };
+
+  it('is full when no node is idle and each has enough, or will have', () => {
+    const { cache, backlog, nodes } = setUp();
+    for (let i = 0; i < 20; i++) cache.tell(on('a'));
+    expect(backlog.isFull(), 'the other one is idle').toBe(false);
+    cache.tell(on('b', 'InProgress'));
+    expect(backlog.isFull()).toBe(false);
+    for (let i = 0; i < 7; i++) cache.tell(upload('Accepted'));
+    expect(backlog.isFull(), 'seven are on their way').toBe(true);
+    cache.tell(on('b', 'Completed'), on('b', 'InProgress'));
+    expect(backlog.isFull(), 'it is idle again').toBe(false);
+    nodes.delete('b');
+    expect(backlog.isFull(), 'its agent is gone').toBe(true);
+    for (let i = 0; i < 20; i++) cache.tell(undefined, on('a'));
+    expect(backlog.isFull()).toBe(false);
+  });
+
+  it("does not count others' volumes", () => {
+    const { cache, backlog } = setUp();
+    for (const node of ['a', 'b']) {
+      for (let i = 0; i < 20; i++) cache.tell(on(node, 'InProgress', 'acme'));
+    }
+    expect(backlog.isFull()).toBe(false);
   });
 });
 

@@ -160,6 +160,22 @@ describe('what an operation waits for', () => {
     });
   });
 
+  it('nodes that have volumes enough to move', () => {
+    const on = (name: string, node: string, phase = 'Prepared'): Movement =>
+      upload(name, { phase, node });
+    const waiting = Array.from({ length: 7 }, (_, i) => on(`a${i}`, 'n-1'));
+    const movements = [...waiting, upload('next')];
+    const expected = 'a place in line: all nodes with a node-agent (1) have volumes enough to move';
+    expect(waits({ movements }).next).toBe('a node-agent to accept it');
+    expect(waits({ movements: [on('b', 'n-1', 'InProgress'), ...movements] }).next).toBe(expected);
+    const accepted = upload('c', { phase: 'Accepted', acceptedByNode: 'n-1' });
+    expect(waits({ movements: [accepted, ...movements] }).next).toBe(expected);
+    const pods = [agent('node-agent', 'n-1'), agent('node-agent', 'n-2')];
+    expect(waits({ movements: [accepted, ...movements], pods }).next).toBe(
+      'a node-agent to accept it',
+    );
+  });
+
   it('agents that make as many volumes available as they may', () => {
     const movements = Array.from({ length: 8 }, (_, i) =>
       upload(`a${i}`, { phase: 'Accepted', acceptedByNode: 'n-1' }),

@@ -25,7 +25,9 @@ const request: HostingPodRequest = {
   isBlock: false,
   operationTimeout: '10m0s',
   affinity: undefined,
+  volumeBytes: 4096,
 };
+const size = { 'longshore.io/volume-bytes': '4096' };
 const template: Template = {
   container: {
     name: 'node-agent',
@@ -130,7 +132,7 @@ describe('a hosting pod', () => {
     const annotations = { 'longshore.io/data-mover-service-account': 'longshore-data-mover' };
     const { spec, metadata } = hostingPod(request, { ...template, annotations }, options);
     expect(spec.serviceAccountName).toBe('longshore-data-mover');
-    expect(metadata.annotations).toEqual({});
+    expect(metadata.annotations).toEqual(size);
     expect(made().spec.serviceAccountName).toBe('velero');
     const bare = hostingPod(request, { ...template, spec: { containers: [] } }, options);
     expect(bare.spec).not.toHaveProperty('serviceAccountName');
@@ -187,7 +189,7 @@ describe('a hosting pod', () => {
       'velero.io/data-upload': 'up',
       'velero.io/exposer-pod-group': 'snapshot-exposer',
     });
-    expect(metadata.annotations).toEqual({ 'iam.amazonaws.com/role': 'backup' });
+    expect(metadata.annotations).toEqual({ 'iam.amazonaws.com/role': 'backup', ...size });
     expect(spec.tolerations).toEqual([{ key: 'CriticalAddonsOnly', operator: 'Exists' }]);
   });
 
@@ -239,7 +241,7 @@ describe('a hosting pod', () => {
     );
     expect(metadata.labels).toMatchObject({ team: 'a', 'velero.io/data-upload': 'up' });
     expect(metadata.labels).not.toHaveProperty('azure.workload.identity/use');
-    expect(metadata.annotations).toEqual({ note: 'b' });
+    expect(metadata.annotations).toEqual({ note: 'b', ...size });
     expect(spec).toMatchObject({
       priorityClassName: 'backup',
       containers: [

@@ -42,6 +42,10 @@ export interface WorldOptions {
   /** A mover of a restore that cannot read its CR for so long stops. */
   readonly fenceMs: number;
   readonly reclaimPolicy: 'Delete' | 'Retain';
+  /** How long a data mover takes, by its CR's name; by chance without it. */
+  readonly moveMs?: (name: string) => number;
+  /** Pods go to the node that has the fewest of them, as the scheduler does that spreads them; anywhere without it. */
+  readonly isSpread?: boolean;
 }
 
 /**
@@ -134,12 +138,12 @@ export class World {
   }
 
   /** A claim with its volume, and a word in it. */
-  addVolume(namespace: string, name: string, content: string): void {
+  addVolume(namespace: string, name: string, content: string, size = SIZE): void {
     const handle = `volume-${++this.#count}`;
     this.volumes.set(handle, content);
     const claim = this.store.create(PVCS, namespace, {
       metadata: { name },
-      spec: { storageClassName: CLASS, volumeName: `pv-${handle}`, resources: sized },
+      spec: { storageClassName: CLASS, volumeName: `pv-${handle}`, resources: sized(size) },
     } as never);
     this.#addVolumeObject(handle, claim as never);
     this.#bind(claim as never, `pv-${handle}`);
@@ -153,7 +157,7 @@ export class World {
         storageClassName: CLASS,
         accessModes: ['ReadWriteOnce'],
         selector: { matchLabels: { 'velero.io/dynamic-pv-restore': name } },
-        resources: sized,
+        resources: sized(),
       },
     } as never);
   }
@@ -354,10 +358,16 @@ export class World {
       status: {
         boundVolumeSnapshotContentName: contentName,
         readyToUse: true,
-        restoreSize: '1Gi',
+        restoreSize: this.#sizeOf(namespace, source.persistentVolumeClaimName ?? ''),
       },
     });
     for (const claim of this.store.list(PVCS, { namespace })) this.#provision(claim as never);
+  }
+
+  #sizeOf(namespace: string, claim: string): string {
+    const found = this.#find(PVCS, claim, namespace);
+    const resources = found?.spec.resources as { requests: { storage: string } } | undefined;
+    return resources?.requests.storage ?? SIZE;
   }
 
   #deleteVolume(volume: Loose): void {
@@ -479,7 +489,9 @@ export class World {
     const nodes = this.#options.nodes.filter(
       (node) => !this.deadNodes.has(node) && !this.cutNodes.has(node),
     );
-    const node = nodes[this.#random.below(nodes.length)];
+    const node = this.#options.isSpread
+      ? this.#emptiest(nodes)
+      : nodes[this.#random.below(nodes.length)];
     const claims = ((now.spec.volumes ?? []) as Record<string, { claimName?: string }>[]).flatMap(
       ({ persistentVolumeClaim }) => persistentVolumeClaim?.claimName ?? [],
     );
@@ -492,6 +504,16 @@ export class World {
     }
     this.patch(PODS, NAMESPACE, pod.metadata.name, { spec: { nodeName: node } });
     this.#startPod(pod, node, claims[0] ?? '');
+  }
+
+  #emptiest(nodes: readonly string[]): string | undefined {
+    const pods = this.store.list(PODS, { namespace: NAMESPACE, labelSelector: '!role' });
+    const count = new Map<unknown, number>();
+    for (const { spec, status } of pods as unknown as Loose[]) {
+      if (['Succeeded', 'Failed'].includes(String(status?.phase))) continue;
+      count.set(spec.nodeName, (count.get(spec.nodeName) ?? 0) + 1);
+    }
+    return nodes.toSorted((a, b) => (count.get(a) ?? 0) - (count.get(b) ?? 0))[0];
   }
 
   /** The kubelet's part: a node that is cut off starts nothing before it is back. */
@@ -565,8 +587,10 @@ export class World {
     const diesAt = this.#random.below(8);
     // Some take minutes.
     const isLong = this.#random.chance(0.3);
-    const stepMs = this.#random.between(200, isLong ? 8000 : 4000);
-    const stepBytes = isLong ? 20 : 250;
+    const { moveMs } = this.#options;
+    const stepBytes = moveMs ? 100 : isLong ? 20 : 250;
+    // The first step takes no time.
+    const stepMs = moveMs ? moveMs(name) / 9 : this.#random.between(200, isLong ? 8000 : 4000);
     const volumeOf = (): string | undefined => {
       const volume = this.#find(PVCS, claim, NAMESPACE)?.spec.volumeName;
       const found = typeof volume === 'string' ? this.#find(PVS, volume) : undefined;
@@ -648,7 +672,8 @@ export class World {
   }
 }
 
-const sized = { requests: { storage: '1Gi' } };
+const SIZE = '1Gi';
+const sized = (storage = SIZE): object => ({ requests: { storage } });
 
 const volumeHandle = ({ spec }: Loose): string =>
   (spec.csi as Record<string, string>).volumeHandle ?? '';

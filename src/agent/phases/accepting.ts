@@ -12,7 +12,7 @@ export interface AcceptingFacts {
   readonly problem: string | undefined;
   /** This agent has a place for another volume that is made available. */
   readonly hasPlace: boolean;
-  /** So many CRs are being exposed in the cluster that no other one is accepted. */
+  /** So many CRs are being exposed in the cluster, or wait on all nodes, that no other one is accepted. */
   readonly isQueueFull: boolean;
   /** What it is to be done to, such as the PVC that waits for its data. */
   readonly target: TargetFact;

@@ -1,0 +1,10 @@
+const POWERS = 'kMGTPE';
+
+/** Bytes of a quantity of storage or memory as Kubernetes writes it, such as `10Gi` or `5e9`; 0 for what is none. */
+export function quantityBytes(text: string): number {
+  const match = /^(\d+(?:\.\d+)?)(?:([kKMGTPE])(i?)|e(\d+))?$/.exec(text);
+  if (!match) return 0;
+  const [, number = '', unit = '', binary = '', exponent = '0'] = match;
+  const power = unit === '' ? 0 : POWERS.indexOf(unit === 'K' ? 'k' : unit) + 1;
+  return Number(number) * 10 ** Number(exponent) * (binary === '' ? 1000 : 1024) ** power;
+}
