@@ -1,6 +1,7 @@
 /**
- * `node bench/idle-agent.ts [N ...]`: the resident memory of an idle node-agent beside so many ended DataUploads (0, 1,000
- * and 10,000) on one real API server; of the bundle, as the image runs it. The peak is that of its start: it lists them.
+ * `node bench/idle-agent.ts [N ...] [--agents N] [--waiting N]`: the resident memory of an idle node-agent beside so many
+ * ended DataUploads (0, 1,000 and 10,000) on one real API server; of the bundle, as the image runs it. The peak is that of
+ * its start: it lists them. `--agents`: so many others are alive. `--waiting`: so many DataDownloads wait for their PVC.
  */
 import { spawn } from 'node:child_process';
 import * as fs from 'node:fs';
@@ -8,11 +9,17 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
-import { DATA_UPLOADS, NAMESPACES } from '../src/kube/index.ts';
+import { DATA_DOWNLOADS, DATA_UPLOADS, NAMESPACES, PODS } from '../src/kube/index.ts';
 import { sharedPackage } from '../test/support/package.ts';
 import { startRealApi } from '../test/support/real-api.ts';
 
-const { positionals } = parseArgs({ allowPositionals: true });
+const { positionals, values } = parseArgs({
+  allowPositionals: true,
+  options: {
+    agents: { type: 'string', default: '0' },
+    waiting: { type: 'string', default: '0' },
+  },
+});
 const counts = positionals.length > 0 ? positionals.map(Number) : [0, 1000, 10_000];
 const namespace = 'velero';
 await using api = await startRealApi(23_800);
@@ -45,6 +52,39 @@ const create = (i: number): Promise<unknown> =>
     },
   });
 
+/** As many at once as a real API server likes. */
+async function each(
+  first: number,
+  end: number,
+  make: (i: number) => Promise<unknown>,
+): Promise<void> {
+  for (let i = first; i < end; i += 20) {
+    await Promise.all(Array.from({ length: Math.min(20, end - i) }, (_, k) => make(i + k)));
+  }
+}
+
+async function createAgent(i: number): Promise<void> {
+  const pod = await api.client.create(PODS, {
+    metadata: { name: `node-agent-${i}`, namespace, labels: { role: 'node-agent' } },
+    spec: { nodeName: `other-node-${i}`, containers: [{ name: 'node-agent', image: 'longshore' }] },
+  });
+  const conditions = [{ type: 'Ready', status: 'True' as const }];
+  const status = { phase: 'Running', conditions };
+  await api.client.patch(PODS, pod.metadata, { status }, { subresource: 'status' });
+}
+
+const createWaiting = (i: number): Promise<unknown> =>
+  api.client.create(DATA_DOWNLOADS, {
+    metadata: { name: `restore-of-the-night-${i}`, namespace },
+    spec: {
+      targetVolume: { namespace: 'application', pvc: `claim-${i}`, pv: '' },
+      backupStorageLocation: 'default',
+      snapshotID: '0123456789abcdef0123456789abcdef',
+      sourceNamespace: 'application',
+      operationTimeout: '10m0s',
+    },
+  });
+
 async function measure(): Promise<{ residentMiB: number; peakMiB: number; readySeconds: number }> {
   const start = performance.now();
   const child = spawn(
@@ -67,11 +107,12 @@ async function measure(): Promise<{ residentMiB: number; peakMiB: number; readyS
   return { residentMiB: of('VmRSS'), peakMiB: of('VmHWM'), readySeconds };
 }
 
+const [agents, waiting] = [Number(values.agents), Number(values.waiting)];
+await each(0, agents, createAgent);
+await each(0, waiting, createWaiting);
 let made = 0;
 for (const count of counts) {
-  for (; made < count; made += 20) {
-    const group = Array.from({ length: Math.min(20, count - made) }, (_, k) => create(made + k));
-    await Promise.all(group);
-  }
-  console.log(JSON.stringify({ ended: count, ...(await measure()) }));
+  await each(made, count, create);
+  made = Math.max(made, count);
+  console.log(JSON.stringify({ ended: count, agents, waiting, ...(await measure()) }));
 }
