@@ -3,6 +3,7 @@
  * Velero's in turn: a small one (30 MB) and a large one (1 GiB), each pair with data of its own. Prints one row for
  * each: seconds from creation to the end, of it until InProgress, seconds from the pod's start to InProgress, the bytes
  * per second of the move, and the peak of the data mover's process. At the end both agents idle beside 1,000 ended CRs.
+ * Printed too: what each agent with its movers asked of the API server for one CR, by the server's audit log.
  * Needs root and the peers of test/peers.
  */
 import { randomBytes } from 'node:crypto';
@@ -113,7 +114,7 @@ function rowOf({ metadata, status }: DataUpload | DataDownload): Row {
 const median = (numbers: readonly number[]): number =>
   numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length / 2)] ?? NaN;
 
-await using node = await RealNode.start(PORT_BASE);
+await using node = await RealNode.start(PORT_BASE, { isAudited: true });
 await node.applyOverlay('beside-velero');
 setInterval(samplePeaks, 50).unref();
 watchFor(PODS, 'Running');
@@ -179,6 +180,32 @@ for (const [name, all] of rows) {
     `| ${what} | ${side} | ${of('total')} | ${of('until')} | ${of('beyond')} | ${of('rate')} | ${of('peakMiB')} |`,
   );
 }
+const ASKING = {
+  longshore: /^longshore/,
+  velero: /^(?:velero-)?(?:node-agent|data-mover)/,
+};
+interface Asked {
+  readonly userAgent?: string;
+  readonly verb: string;
+}
+const asked = fs
+  .readFileSync(join(node.directory, 'audit.log'), 'utf8')
+  .split('\n')
+  .filter((line) => line !== '')
+  .map((line) => JSON.parse(line) as Asked);
+const crs = 2 * SIZES.length * Number(values.pairs);
+for (const [side, agent] of Object.entries(ASKING)) {
+  const own = asked.filter(({ userAgent = '' }) => agent.test(userAgent));
+  const verbs = Map.groupBy(own, ({ verb }) => verb);
+  const parts = [...verbs].map(([verb, list]) => `${verb} ${(list.length / crs).toFixed(1)}`);
+  console.log(
+    `requests for each CR, ${side}: ${(own.length / crs).toFixed(1)} (${parts.join(', ')})`,
+  );
+}
+const names = Map.groupBy(asked, ({ userAgent = '' }) => userAgent.split(' ')[0]);
+console.log(
+  `all who asked: ${[...names].map(([name, { length }]) => `${name} ${length}`).join(', ')}`,
+);
 const AGENTS = {
   longshore: /node.*node-agent server.*--data-movers=longshore/,
   velero: /^\S*velero node-agent server/,

@@ -45,7 +45,7 @@ export interface RealApi extends AsyncDisposable {
 }
 
 /** Who asked for what, and whether it was allowed: of the ServiceAccounts of this namespace, in `audit.log`. */
-const auditPolicy = (namespace: string): string =>
+export const auditPolicy = (namespace: string): string =>
   JSON.stringify({
     apiVersion: 'audit.k8s.io/v1',
     kind: 'Policy',

@@ -5,6 +5,7 @@ import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { connectToCluster, type KubeClient } from '../../src/kube/index.ts';
+import { auditPolicy } from './real-api.ts';
 
 const run = promisify(execFile);
 const PEERS_DIR =
@@ -61,8 +62,12 @@ export class RealNode implements AsyncDisposable {
     this.client = connectToCluster({ kubeconfig, userAgent: 'longshore-test/1' });
   }
 
-  static async start(portBase: number): Promise<RealNode> {
+  /** `isAudited`: what the ServiceAccounts of Velero's namespace ask for is recorded in `audit.log`. */
+  static async start(portBase: number, { isAudited = false } = {}): Promise<RealNode> {
     const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-node-'));
+    const policy = join(directory, 'audit-policy.json');
+    if (isAudited) await fs.writeFile(policy, auditPolicy('velero'));
+    const auditFlags = `--audit-policy-file=${policy} --audit-log-path=${join(directory, 'audit.log')}`;
     const env = {
       ...process.env,
       PEERS_DIR,
@@ -70,6 +75,7 @@ export class RealNode implements AsyncDisposable {
       KUBECONFIG: join(directory, 'kubeconfig'),
       PATH: `${join(PEERS_DIR, 'bin')}:${process.env.PATH ?? ''}`,
       HOME: directory,
+      ...(isAudited && { API_MORE_FLAGS: auditFlags }),
     };
     try {
       await run(SCRIPT, ['up', directory, 'csi', 'velero', 'longshore'], { env });
