@@ -1,5 +1,6 @@
 import { type Measurement, median } from './measure.ts';
-import { PEERS, type Peer, type Scenario, type Side } from './scenarios/types.ts';
+import { PEERS, type Peer, type Side } from './peers.ts';
+import type { Scenario } from './scenarios/types.ts';
 
 export interface Result {
   readonly scenario: Scenario;

@@ -14,7 +14,8 @@ import { parseArgs } from 'node:util';
 import type { Measurement } from './measure.ts';
 import { markdownTable, peersTable, type Result, svgChart } from './report.ts';
 import { SCENARIOS } from './scenarios/index.ts';
-import { PEERS, type Scenario, type Side } from './scenarios/types.ts';
+import { PEERS, type Side } from './peers.ts';
+import type { Scenario } from './scenarios/types.ts';
 import { findTool } from './tools.ts';
 import { FULL, KOPIA, QUICK, Workplace } from './workplace.ts';
 

@@ -11,7 +11,7 @@ import { parseArgs } from 'node:util';
 import type { Measurement } from './measure.ts';
 import { markdownTable, type Result } from './report.ts';
 import { SCENARIOS } from './scenarios/index.ts';
-import type { Side } from './scenarios/types.ts';
+import type { Side } from './peers.ts';
 import { findTool } from './tools.ts';
 import { FULL, KOPIA, type Place, QUICK, type Sizes, Workplace } from './workplace.ts';
 

@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import type { Peer } from './scenarios/types.ts';
+import type { Peer } from './peers.ts';
 
 const PEERS = process.env.PEERS_DIR ?? join(homedir(), '.cache', '.peers');
 

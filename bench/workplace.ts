@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { measure, type Measurement } from './measure.ts';
-import type { Side } from './scenarios/types.ts';
+import type { Side } from './peers.ts';
 import { findTool, TOOLS } from './tools.ts';
 
 const ROOT = new URL('..', import.meta.url).pathname;

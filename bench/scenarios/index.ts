@@ -1,7 +1,8 @@
 import { utimesSync } from 'node:fs';
 import type { Measurement } from '../measure.ts';
 import type { Workplace } from '../workplace.ts';
-import type { Scenario, Side } from './types.ts';
+import type { Side } from '../peers.ts';
+import type { Scenario } from './types.ts';
 
 /** A first backup into a new repository, which the real Kopia then reads back. */
 const firstBackup =

@@ -1,10 +1,6 @@
 import type { Measurement } from '../measure.ts';
+import type { Side } from '../peers.ts';
 import type { Workplace } from '../workplace.ts';
-
-export const PEERS = ['kopia', 'rustic', 'restic', 'borg'] as const;
-export type Peer = (typeof PEERS)[number];
-/** Who does the work: Longshore, or a peer by name. */
-export type Side = 'ours' | Peer;
 
 /** One row of the report: what is measured on each side under the same conditions. */
 export interface Scenario {

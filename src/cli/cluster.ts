@@ -1,8 +1,14 @@
 import { dataMoversOf as moversIn } from '../agent/index.ts';
 import { environment } from '../config/index.ts';
 import { connectToCluster, type KubeClient } from '../kube/index.ts';
-import type { ClusterFlags, ServerFlags } from './node-agent.ts';
 import { VERSION } from './version.ts';
+
+/** How commands find the cluster, and what of it they look at. */
+export interface ClusterFlags {
+  kubeconfig?: string;
+  context?: string;
+  namespace?: string;
+}
 
 const USER_AGENT = `longshore-node-agent/${VERSION}`;
 
@@ -14,4 +20,5 @@ export function clusterOf(flags: ClusterFlags): { client: KubeClient; namespace:
 }
 
 /** Values of `spec.datamover` that are served. */
-export const dataMoversOf = ({ dataMovers }: ServerFlags): Set<string> => moversIn(dataMovers);
+export const dataMoversOf = ({ dataMovers }: { dataMovers: string }): Set<string> =>
+  moversIn(dataMovers);

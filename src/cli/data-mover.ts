@@ -1,16 +1,5 @@
 import { type Command, Option } from 'commander';
-
-export interface DataMoverFlags {
-  volumePath: string;
-  volumeMode: string;
-  dataUpload?: string;
-  dataDownload?: string;
-  resourceTimeout: string;
-  cacheVolumePath?: string;
-  logLevel: string;
-  logFormat: string;
-  kubeconfig?: string;
-}
+import type { DataMoverFlags } from './move-volume.ts';
 
 export function addDataMoverCommands(program: Command): void {
   const group = program

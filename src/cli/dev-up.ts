@@ -8,8 +8,14 @@ import { createServerLogger } from '../observability/index.ts';
 import { interruptSignal } from './context.ts';
 import { DEV_NAMESPACE, DevEnvironment } from './dev-environment.ts';
 import { printLine } from './terminal.ts';
-import type { UpFlags } from './dev.ts';
 import { UsageError } from './usage-error.ts';
+
+export interface UpFlags {
+  directory?: string;
+  nodes: string;
+  port?: string;
+  logLevel: string;
+}
 
 /** Of the package: its sources are two folders below, its bundle one. */
 const ROOT = findRoot(new URL('.', import.meta.url).pathname);

@@ -1,11 +1,5 @@
 import type { Command } from 'commander';
-
-export interface UpFlags {
-  directory?: string;
-  nodes: string;
-  port?: string;
-  logLevel: string;
-}
+import type { UpFlags } from './dev-up.ts';
 
 export function addDevCommands(program: Command): void {
   const group = program

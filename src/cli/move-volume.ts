@@ -8,9 +8,20 @@ import { connectToCluster } from '../kube/index.ts';
 import { type MoverSettings, moverSettingsOf } from '../mover/index.ts';
 import { createServerLogger } from '../observability/index.ts';
 import { type CommonOptions, interruptSignal, openContext } from './context.ts';
-import type { DataMoverFlags } from './data-mover.ts';
 import { durationFlagMs } from './usage-error.ts';
 import { VERSION } from './version.ts';
+
+export interface DataMoverFlags {
+  volumePath: string;
+  volumeMode: string;
+  dataUpload?: string;
+  dataDownload?: string;
+  resourceTimeout: string;
+  cacheVolumePath?: string;
+  logLevel: string;
+  logFormat: string;
+  kubeconfig?: string;
+}
 
 const durationMs = (flag: string, text: string): number => durationFlagMs(flag, text, '10m0s');
 

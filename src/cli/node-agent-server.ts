@@ -22,11 +22,32 @@ import {
 } from '../kube/index.ts';
 import { moverVariables } from '../mover/index.ts';
 import { createServerLogger, serveStatus } from '../observability/index.ts';
-import { clusterOf, dataMoversOf } from './cluster.ts';
+import { type ClusterFlags, clusterOf, dataMoversOf } from './cluster.ts';
 import { printText } from './output.ts';
 import { interruptSignal } from './context.ts';
-import type { ServerFlags } from './node-agent.ts';
 import { durationFlagMs, UsageError } from './usage-error.ts';
+
+export interface ServerFlags extends ClusterFlags {
+  dataMovers: string;
+  agentSelector: string;
+  node?: string;
+  logLevel: string;
+  logFormat: string;
+  metricsAddress: string;
+  resourceTimeout: string;
+  dataMoverPrepareTimeout: string;
+  nodeAgentConfigmap?: string;
+  backupRepositoryConfigmap?: string;
+  features?: string;
+  dataMoverRetries: string;
+  stallTimeout: string;
+  takeoverTimeout: string;
+  fenceTimeout: string;
+  progressInterval: string;
+  dataMoverImage?: string;
+  dataMoverCommand?: string;
+  daemonset: string;
+}
 
 const MIB = 2 ** 20;
 const durationMs = (flag: string, text: string): number => durationFlagMs(flag, text, '30m');

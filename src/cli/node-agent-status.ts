@@ -1,7 +1,6 @@
 import { describeMovements, readStatus } from '../agent/index.ts';
 import { stringify } from 'yaml';
-import { clusterOf } from './cluster.ts';
-import type { StatusFlags } from './node-agent.ts';
+import { type ClusterFlags, clusterOf } from './cluster.ts';
 import { watchStatus } from './node-agent-watch.ts';
 import {
   averageRate,
@@ -14,6 +13,16 @@ import {
 import { printText } from './output.ts';
 import { printJson, printTable } from './terminal.ts';
 import { UsageError } from './usage-error.ts';
+
+export interface StatusFlags extends ClusterFlags {
+  dataMovers?: string;
+  agentSelector?: string;
+  daemonset?: string;
+  all?: boolean;
+  json?: boolean;
+  output?: 'json' | 'yaml' | 'wide';
+  watch?: boolean;
+}
 
 /** Prints DataUploads and DataDownloads, and what each waits for. */
 export async function showStatus(flags: StatusFlags): Promise<void> {

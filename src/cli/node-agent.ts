@@ -1,44 +1,7 @@
 import { type Command, Option } from 'commander';
+import type { ServerFlags } from './node-agent-server.ts';
+import type { StatusFlags } from './node-agent-status.ts';
 import { JSON_OPTION } from './program.ts';
-
-/** How commands find the cluster, and what of it they look at. */
-export interface ClusterFlags {
-  kubeconfig?: string;
-  context?: string;
-  namespace?: string;
-}
-
-export interface ServerFlags extends ClusterFlags {
-  dataMovers: string;
-  agentSelector: string;
-  node?: string;
-  logLevel: string;
-  logFormat: string;
-  metricsAddress: string;
-  resourceTimeout: string;
-  dataMoverPrepareTimeout: string;
-  nodeAgentConfigmap?: string;
-  backupRepositoryConfigmap?: string;
-  features?: string;
-  dataMoverRetries: string;
-  stallTimeout: string;
-  takeoverTimeout: string;
-  fenceTimeout: string;
-  progressInterval: string;
-  dataMoverImage?: string;
-  dataMoverCommand?: string;
-  daemonset: string;
-}
-
-export interface StatusFlags extends ClusterFlags {
-  dataMovers?: string;
-  agentSelector?: string;
-  daemonset?: string;
-  all?: boolean;
-  json?: boolean;
-  output?: 'json' | 'yaml' | 'wide';
-  watch?: boolean;
-}
 
 function withClusterOptions(command: Command): Command {
   return command

@@ -1,5 +1,5 @@
 import { asBuffer, formatGoTime, goString, type Nanoseconds } from '../base/index.ts';
-import { type DirectoryListing, STAT_FIELDS } from './pool.ts';
+import { type DirectoryListing, type SameFiles, STAT_FIELDS } from './pool.ts';
 
 /** What a directory stream says of a name before it says what the object is. */
 export interface EntryHead {
@@ -37,20 +37,6 @@ export function entryHead({ name, type, mode, size, mtimeNs, uid, gid }: EntryHe
   const owner = uid === 0 ? '' : `"uid":${uid},`;
   const group = gid === 0 ? '' : `"gid":${gid},`;
   return `{${first}"type":"${type}",${modeField}${sizeField}${time}${owner}${group}"obj":"`;
-}
-
-/** A directory whose files are all as a stream says that they were. */
-export interface SameFiles {
-  /** Files and symbolic links. */
-  readonly entries: number;
-  /** Regular files among them, and their bytes. */
-  readonly files: number;
-  readonly bytes: number;
-  /** Keys of the contents that name their objects, one after the other, as indexes hold them. */
-  readonly keys: Uint8Array;
-  /** JSON of the stream's directories, and of its summary. */
-  readonly directories: string;
-  readonly summary: string;
 }
 
 const START = `{"stream":"${DIRECTORY_STREAM}","entries":[`;

@@ -2,12 +2,11 @@
  * Pure functions over bytes: splitters, hashes, encryption, compression and the WebAssembly kernels
  * behind them. A span of bytes that has no id yet is a chunk. Knows nothing of storage or indexes.
  */
+export type { Splitter, SplitterSpec } from './splitter/spec.ts';
 export {
   createSplitter,
   DEFAULT_SPLITTER,
   KOPIA_SPLITTER_NAMES,
-  type Splitter,
-  type SplitterSpec,
   splitterSpec,
   SPLITTERS,
 } from './splitter/splitter.ts';
@@ -63,6 +62,7 @@ export {
   type OpenItem,
   type PackedStream,
   type PartialSpans,
+  type SameFiles,
   type SealedItem,
   type SealItem,
   STAT_FIELDS,
@@ -74,6 +74,5 @@ export {
   type EntryHead,
   formatMode,
   GO_FLAGS,
-  type SameFiles,
 } from './directory-text.ts';
 export { applyAttributesToDescriptor, applyAttributesToPinned } from './file-attributes.ts';

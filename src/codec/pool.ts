@@ -1,7 +1,20 @@
 import type { Arena, Span } from './arena.ts';
-import type { SameFiles } from './directory-text.ts';
 import type { HashProgress, HashResume } from './hashing/hashing.ts';
-import type { SplitterSpec } from './splitter/splitter.ts';
+import type { SplitterSpec } from './splitter/spec.ts';
+
+/** A directory whose files are all as a stream says that they were. */
+export interface SameFiles {
+  /** Files and symbolic links. */
+  readonly entries: number;
+  /** Regular files among them, and their bytes. */
+  readonly files: number;
+  readonly bytes: number;
+  /** Keys of the contents that name their objects, one after the other, as indexes hold them. */
+  readonly keys: Uint8Array;
+  /** JSON of the stream's directories, and of its summary. */
+  readonly directories: string;
+  readonly summary: string;
+}
 
 /** Keys and algorithms of one repository, as the threads need them. */
 export interface CodecKeys {

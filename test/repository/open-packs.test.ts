@@ -3,10 +3,8 @@ import { CodedError, ManualClock, silentLogger } from '../../src/base/index.ts';
 import { type BlobId, type BlobStorage, blobId } from '../../src/blob/index.ts';
 import { Arena, contentIv, createEncryptor, createHasher, Kernels } from '../../src/codec/index.ts';
 import { type ContentId, contentIdOf } from '../../src/repository/content/content-id.ts';
-import {
-  ContentManager,
-  type ContentManagerOptions,
-} from '../../src/repository/content/content-manager.ts';
+import { ContentManager } from '../../src/repository/content/content-manager.ts';
+import type { ContentManagerOptions } from '../../src/repository/content/content-options.ts';
 import { arenaPackBuffers, type PackBuffers } from '../../src/repository/content/pack-buffers.ts';
 import { IndexBody, memorySource } from '../../src/repository/index/index-body.ts';
 import { prng } from '../support/golden.ts';

@@ -10,10 +10,9 @@ import {
 import { CodedError, MINUTE_NS, systemClock, toDate } from '../../base/index.ts';
 import { trustedAuthorities } from '../http/agents.ts';
 import { describeFailure, parseRetryAfter, strangeAnswer } from '../http/failures.ts';
-import { badListing, rootOf } from '../http/listing.ts';
+import { badListing, rootOf, type ListedPage } from '../http/listing.ts';
 import {
   CONTENT_TYPE,
-  type ListedPage,
   nanosecondsOf,
   RemoteStorage,
   type RequestInfo,

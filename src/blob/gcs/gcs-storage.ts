@@ -4,11 +4,10 @@ import { z } from 'zod';
 import { CodedError, isCode } from '../../base/index.ts';
 import { createAgents } from '../http/agents.ts';
 import { describeFailure, parseRetryAfter, strangeAnswer } from '../http/failures.ts';
-import { badListing } from '../http/listing.ts';
+import { badListing, type ListedPage } from '../http/listing.ts';
 import {
   CONNECTIONS,
   CONTENT_TYPE,
-  type ListedPage,
   nanosecondsOf,
   RemoteStorage,
   type RequestInfo,

@@ -1,5 +1,19 @@
 import { CodedError } from '../../base/index.ts';
-import type { ListedPage } from './remote-storage.ts';
+
+/** A blob as a provider lists it. */
+export interface ListedObject {
+  /** With the location's prefix. */
+  readonly key: string;
+  /** NaN where the answer holds none: such a page is refused. */
+  readonly lengthBytes: number;
+  readonly modified: Date | undefined;
+}
+
+export interface ListedPage {
+  readonly objects: readonly ListedObject[];
+  /** Undefined or empty after the last page; an answer that says neither is refused by the provider's adapter. */
+  readonly next: string | undefined;
+}
 
 export interface ListingRules {
   /** Where, for errors: `s3://bucket/prefix/`. */

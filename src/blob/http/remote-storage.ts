@@ -19,7 +19,7 @@ import {
   type SignalOptions,
   type TransferSettings,
 } from '../storage.ts';
-import { ListingCheck } from './listing.ts';
+import { type ListedPage, ListingCheck } from './listing.ts';
 import { watched } from './transfer.ts';
 
 /** Requests at once, each on a connection that is kept. Our choice: packs in flight are bounded before that. */
@@ -38,21 +38,6 @@ export interface RequestInfo {
   readonly id?: BlobId;
   /** A put that is to be refused when the blob is there. */
   readonly isExclusive?: boolean;
-}
-
-/** A blob as a provider lists it. */
-export interface ListedObject {
-  /** With the location's prefix. */
-  readonly key: string;
-  /** NaN where the answer holds none: such a page is refused. */
-  readonly lengthBytes: number;
-  readonly modified: Date | undefined;
-}
-
-export interface ListedPage {
-  readonly objects: readonly ListedObject[];
-  /** Undefined or empty after the last page; an answer that says neither is refused by the provider's adapter. */
-  readonly next: string | undefined;
 }
 
 export interface Transfer {

@@ -14,10 +14,9 @@ import {
 } from '@aws-sdk/client-s3';
 import { CodedError, isCode, messageOf, systemClock, toDate } from '../../base/index.ts';
 import { strangeAnswer } from '../http/failures.ts';
-import { badListing } from '../http/listing.ts';
+import { badListing, type ListedPage } from '../http/listing.ts';
 import {
   CONTENT_TYPE,
-  type ListedPage,
   nanosecondsOf,
   RemoteStorage,
   type RequestInfo,

@@ -1,6 +1,6 @@
 import { createRequire } from 'node:module';
 import { assert } from '../../base/index.ts';
-import type { Splitter, SplitterSpec } from './splitter.ts';
+import type { Splitter, SplitterSpec } from './spec.ts';
 
 type GetChunks = (bytes: Uint8Array, min: number, avg: number, max: number) => Uint32Array;
 

@@ -1,4 +1,4 @@
-import type { Splitter, SplitterSpec } from './splitter.ts';
+import type { Splitter, SplitterSpec } from './spec.ts';
 
 /** Irreducible polynomial of degree 53 that Kopia's rolling hash derives from Go math/rand, seed 1. */
 const POLYNOMIAL = 0x2e3e3e4a305605n;

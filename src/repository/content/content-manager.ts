@@ -1,24 +1,14 @@
-import {
-  type Clock,
-  CodedError,
-  isCode,
-  type Logger,
-  type RandomBytes,
-  type Nanoseconds,
-  unixSeconds,
-} from '../../base/index.ts';
-import type { BlobStorage, PutOptions } from '../../blob/index.ts';
+import { CodedError, isCode, type Nanoseconds, unixSeconds } from '../../base/index.ts';
 import { type Compressor, contentIv, decompressContent } from '../../codec/index.ts';
 import type { EntryRange } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { encodeIndex, sortEntries } from '../index/index-writer.ts';
 import { type ContentId, type ContentPrefix, hashOf } from './content-id.ts';
-import type { IndexStore, SignalOptions } from './index-store.ts';
+import type { ContentManagerOptions } from './content-options.ts';
+import type { SignalOptions } from './index-store.ts';
 import { LoadedIndex } from './loaded-index.ts';
 import { MetadataBlocks } from './metadata-blocks.ts';
 import { OpenPacks } from './open-packs.ts';
-import type { PackBuffers } from './pack-buffers.ts';
-import type { BlobCodec } from './sealed-blob.ts';
 import { WriteSession } from './write-session.ts';
 
 /**
@@ -32,28 +22,6 @@ const FLUSHES_MAX = 1;
  * choice: twice what an upload lets wait before it asks for the next one (uploader/checkpoint.ts).
  */
 const UNNAMED_ENTRIES_MAX = 1 << 18;
-
-export interface ContentManagerOptions {
-  storage: BlobStorage;
-  codec: BlobCodec;
-  indexStore: IndexStore;
-  clock: Clock;
-  random: RandomBytes;
-  logger: Logger;
-  client: { username: string; hostname: string };
-  indexVersion: number;
-  formatVersion: number;
-  maxPackBytes: number;
-  /** What precedes the preamble of each pack; empty in repositories whose password can change. */
-  replica: Uint8Array;
-  /** For packs and index blobs: object lock. */
-  putOptions: PutOptions;
-  packBuffers: PackBuffers;
-  /** Packs of file data that are filled at once. */
-  dataLanes: number;
-  /** Above it, merged indexes go to scratch files. */
-  indexMemoryBytes: number;
-}
 
 /** Contents by id: look-up, read, write. Packs are durable before the index that names them. */
 export class ContentManager {

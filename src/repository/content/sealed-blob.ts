@@ -2,7 +2,8 @@ import { CodedError, isCode, mapLimited } from '../../base/index.ts';
 import type { BlobId, BlobMetadata, BlobStorage } from '../../blob/index.ts';
 import { assertLength, blobId } from '../../blob/index.ts';
 import type { ContentHasher, Encryptor } from '../../codec/index.ts';
-import { type ByteSource, IndexBody, memorySource } from '../index/index-body.ts';
+import { IndexBody, memorySource } from '../index/index-body.ts';
+import type { ByteSource } from '../index/index-layout.ts';
 import { ScratchFile } from '../index/scratch-file.ts';
 import type { SignalOptions } from './index-store.ts';
 

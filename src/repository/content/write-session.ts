@@ -2,8 +2,8 @@ import { asError, type Nanoseconds } from '../../base/index.ts';
 import { type BlobId, blobId } from '../../blob/index.ts';
 import { type Compressor, compressContent, contentIv, type SealedItem } from '../../codec/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
-import type { ContentManager, ContentManagerOptions } from './content-manager.ts';
 import { type ContentId, contentIdOf, type ContentPrefix, hashOf } from './content-id.ts';
+import type { ContentManagerOptions } from './content-options.ts';
 import type { OpenPacks, PackKind, PackOwner } from './open-packs.ts';
 import { Pack } from './pack.ts';
 import { sealBlob } from './sealed-blob.ts';
@@ -16,6 +16,13 @@ export interface NewContent {
   readonly timestampSeconds: number;
   /** Rewritten while marked deleted. */
   readonly deleted?: boolean;
+}
+
+/** What is stored already, by whomever. */
+interface KnownContents {
+  find(id: ContentId): IndexEntry | undefined;
+  /** For a new entry of the same content: later than that of `present`, in seconds. */
+  timestampAfter(present: IndexEntry | undefined): number;
 }
 
 /** Seals contents at the given place in a pack's buffer. */
@@ -256,7 +263,7 @@ export class WriteSession implements PackOwner {
     data: Uint8Array,
     prefix: ContentPrefix,
     compressor: Compressor | undefined,
-    manager: Pick<ContentManager, 'find' | 'timestampAfter'>,
+    manager: KnownContents,
   ): Promise<{ contentId: ContentId; isNew: boolean }> {
     const { hasher, encryptor } = this.#options.codec;
     const contentId = contentIdOf(prefix, hasher.hash([data]));

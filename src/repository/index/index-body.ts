@@ -8,17 +8,8 @@ import {
   type IndexLayout,
   PACK_BYTES_V2,
   parseLayout,
+  type ByteSource,
 } from './index-layout.ts';
-
-/** Bytes of an index body, in memory or in a file that stays open. Reads are synchronous: look-ups are. */
-export interface ByteSource {
-  readonly lengthBytes: number;
-  /** All bytes, when they are in memory. */
-  readonly whole: Buffer | undefined;
-  /** At most until the next call. */
-  read(offset: number, length: number): Buffer;
-  close(): void;
-}
 
 /** Takes over the bytes: `close` gives their memory back at once, since a collection may come late. */
 export function memorySource(bytes: Uint8Array): ByteSource {

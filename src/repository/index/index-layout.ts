@@ -1,5 +1,14 @@
 import { CodedError } from '../../base/index.ts';
-import type { ByteSource } from './index-body.ts';
+
+/** Bytes of an index body, in memory or in a file that stays open. Reads are synchronous: look-ups are. */
+export interface ByteSource {
+  readonly lengthBytes: number;
+  /** All bytes, when they are in memory. */
+  readonly whole: Buffer | undefined;
+  /** At most until the next call. */
+  read(offset: number, length: number): Buffer;
+  close(): void;
+}
 
 const ENTRY_BYTES_V1 = 20;
 export const PACK_BYTES_V2 = 5;

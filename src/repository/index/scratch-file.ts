@@ -9,7 +9,8 @@ import {
   writeAllSync,
   type WriteSome,
 } from '../../base/index.ts';
-import { type ByteSource, fileSource } from './index-body.ts';
+import { fileSource } from './index-body.ts';
+import type { ByteSource } from './index-layout.ts';
 
 export type OpenScratch = () => ScratchFile;
 

@@ -2,21 +2,11 @@ import { createHash } from 'node:crypto';
 import { syncBuiltinESMExports } from 'node:module';
 import { Random, type VirtualTime } from '../virtual-time.ts';
 import { currentProcess, fillRandomly } from './process.ts';
+import { replace, type Undo } from './replace.ts';
 import type { Volumes } from './volume.ts';
 import { patchFiles } from './volume-files.ts';
 
-type Undo = () => void;
 type Descriptor = ConstructorParameters<typeof WebAssembly.Memory>[0];
-
-/** Puts another value in place; returns what takes it back. */
-export function replace<T extends object>(target: T, key: keyof T, value: unknown): Undo {
-  const descriptor = Object.getOwnPropertyDescriptor(target, key);
-  Object.defineProperty(target, key, { value, configurable: true, writable: true });
-  return () => {
-    if (descriptor) Object.defineProperty(target, key, descriptor);
-    else Reflect.deleteProperty(target, key);
-  };
-}
 
 /** Memories of processes that ended, by size: to map and to touch new ones would be most of the work. */
 const memories = new Map<number, WebAssembly.Memory[]>();

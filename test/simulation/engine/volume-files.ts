@@ -6,7 +6,7 @@ import {
   readContent,
   type Volumes,
 } from './volume.ts';
-import { replace } from './machine.ts';
+import { replace } from './replace.ts';
 
 type Path = string | Uint8Array | URL;
 type Functions = Record<string, unknown>;

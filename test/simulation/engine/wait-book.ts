@@ -1,7 +1,7 @@
 import { Semaphore } from '../../../src/base/index.ts';
 import { BufferPool } from '../../../src/codec/index.ts';
 import { type BufferTaker, PackBuffers } from '../../../src/repository/content/pack-buffers.ts';
-import { replace } from './machine.ts';
+import { replace } from './replace.ts';
 import { currentProcess, type Process } from './process.ts';
 
 interface Wait {
