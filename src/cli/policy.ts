@@ -11,12 +11,15 @@ import {
   parseTarget,
   type Policy,
   policySchema,
+  type PolicyTarget,
   putPolicy,
 } from '../snapshot/index.ts';
+import type { Repository } from '../repository/index.ts';
 import { openContext } from './context.ts';
+import { ExitCode } from './exit.ts';
 import { UsageError } from './usage-error.ts';
 import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
-import { printJson, printLine } from './terminal.ts';
+import { printable, printJson, printLine } from './terminal.ts';
 
 const TARGET = '<target>';
 const TARGET_HELP = '\nA target is (global), @host, user@host or user@host:/path.';
@@ -99,16 +102,20 @@ async function set(text: string, options: VerbOptions<SetOptions>): Promise<void
   await using context = await openContext(options);
   const { repository } = context;
   const target = parseTarget(text);
-  const isGlobal = target.host === '';
-  const before =
-    (await getDefinedPolicy(repository, target))?.policy ??
-    (isGlobal ? DEFAULT_POLICY : policySchema.parse({}));
-  const policy = options.fromJson === undefined ? change(before, options) : parse(options.fromJson);
+  const policy =
+    options.fromJson === undefined
+      ? change(await definedOrNew(repository, target), options)
+      : parse(options.fromJson);
   assertKnown(policy);
   await putPolicy(repository, target, policy);
   await repository.flush();
   if (options.json === true) printJson(policy);
   else printLine(`set the policy of ${formatTarget(target)}`);
+}
+
+async function definedOrNew(repository: Repository, target: PolicyTarget): Promise<Policy> {
+  const defined = await getDefinedPolicy(repository, target);
+  return defined?.policy ?? (target.host === '' ? DEFAULT_POLICY : policySchema.parse({}));
 }
 
 function parse(json: string): Policy {
@@ -122,7 +129,8 @@ function parse(json: string): Policy {
 }
 
 /** Wrong names are refused here, where the user can mend them, and not at the next backup. */
-function assertKnown({ compression, metadataCompression, splitter, files }: Policy): void {
+function assertKnown(policy: Policy): void {
+  const { compression, metadataCompression, splitter, files, retention } = policy;
   compressorByName(compression.compressorName ?? '');
   compressorByName(metadataCompression.compressorName ?? '');
   const { algorithm } = splitter;
@@ -132,6 +140,11 @@ function assertKnown({ compression, metadataCompression, splitter, files }: Poli
     );
   }
   for (const pattern of files.ignore ?? []) parseIgnorePattern(pattern, '');
+  for (const [name, value] of Object.entries(retention)) {
+    if (typeof value === 'number' && value < 0) {
+      throw new UsageError(`retention.${name} is ${value}: snapshots to keep are 0 or more`);
+    }
+  }
 }
 
 const INHERIT = 'inherit';
@@ -214,7 +227,11 @@ function addList(group: Command): void {
     .option(...JSON_OPTION)
     .action(async (options: VerbOptions) => {
       await using context = await openContext(options);
-      const policies = await listPolicies(context.repository);
+      const { policies, damaged } = await listPolicies(context.repository);
+      for (const { error } of damaged) {
+        process.stderr.write(`longshore: ${printable(error.message)}\n`);
+      }
+      if (damaged.length > 0) process.exitCode = ExitCode.partly;
       const rows = policies.map(({ id, target, policy }) => ({
         id,
         target: formatTarget(target),

@@ -19,17 +19,22 @@ export async function loadRetentionReasons(
   logger: Logger,
 ): Promise<ReadonlyMap<string, readonly string[]>> {
   const reasons = new Map<string, readonly string[]>();
-  try {
-    const policyOf = effectivePolicies(await listPolicies(repository));
-    const moment = { nowNs: repository.clock.nowNs() };
-    for (const group of Map.groupBy(snapshots, ({ source }) => formatSource(source)).values()) {
-      const [first] = group;
-      if (!first) continue;
+  const warn = (error: unknown): void => {
+    logger.warn({ error: messageOf(error) }, 'the policies cannot be read');
+  };
+  const policies = await listPolicies(repository).catch(warn);
+  if (!policies) return reasons;
+  const policyOf = effectivePolicies(policies);
+  const moment = { nowNs: repository.clock.nowNs() };
+  for (const group of Map.groupBy(snapshots, ({ source }) => formatSource(source)).values()) {
+    const [first] = group;
+    if (!first) continue;
+    try {
       const found = retentionReasons(group, policyOf(first.source).retention, moment);
       for (const [id, list] of found) reasons.set(id, list);
+    } catch (error) {
+      warn(error);
     }
-  } catch (error) {
-    logger.warn({ error: messageOf(error) }, 'the policies cannot be read');
   }
   return reasons;
 }

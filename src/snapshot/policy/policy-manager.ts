@@ -1,4 +1,4 @@
-import { goJson, parseJsonLossless } from '../../base/index.ts';
+import { goJson, isCode, parseJsonLossless } from '../../base/index.ts';
 import type { ManifestId, Repository } from '../../repository/index.ts';
 import type { SourceInfo } from '../source.ts';
 import {
@@ -10,10 +10,27 @@ import {
   policySchema,
   type PolicyTarget,
   type StoredPolicy,
+  targetOf,
 } from './policy.ts';
 
-export async function listPolicies(repository: Repository): Promise<StoredPolicy[]> {
-  return (await repository.manifests.find({ type: 'policy' })).map(parsePolicy);
+export interface ReadablePolicies {
+  readonly policies: StoredPolicy[];
+  /** `DAMAGED_POLICY` for each that cannot be read; its message names it. */
+  readonly damaged: { readonly target: PolicyTarget; readonly error: Error }[];
+}
+
+/** What can be read, and what cannot: a damaged policy concerns only those whom it is for. */
+export async function listPolicies(repository: Repository): Promise<ReadablePolicies> {
+  const found: ReadablePolicies = { policies: [], damaged: [] };
+  for (const manifest of await repository.manifests.find({ type: 'policy' })) {
+    try {
+      found.policies.push(parsePolicy(manifest));
+    } catch (error) {
+      if (!isCode(error, 'DAMAGED_POLICY')) throw error;
+      found.damaged.push({ target: targetOf(manifest), error });
+    }
+  }
+  return found;
 }
 
 /** The settings made for exactly this target, or undefined. */
@@ -88,24 +105,31 @@ export class PolicyTree {
   }
 }
 
-/** Effective policies of a source: path, its parents, user, host, global, then Kopia's defaults. */
+/**
+ * Effective policies of a source: path, its parents, user, host, global, then Kopia's defaults. Throws `DAMAGED_POLICY` where
+ * one of them, or one of a directory below, cannot be read.
+ */
 export async function loadPolicyTree(
   repository: Repository,
   source: SourceInfo,
 ): Promise<PolicyTree> {
-  const policies = await listPolicies(repository);
-  return new PolicyTree(effectivePolicies(policies)(source), definedBelow(policies, source));
+  const found = await listPolicies(repository);
+  return new PolicyTree(effectivePolicies(found)(source), definedBelow(found, source));
 }
 
-/** What holds at the root of any source, from policies that were listed once. */
-export function effectivePolicies(
-  policies: readonly StoredPolicy[],
-): (source: SourceInfo) => Policy {
+/** What holds at the root of any source, from policies that were listed once. Throws `DAMAGED_POLICY`. */
+export function effectivePolicies({
+  policies,
+  damaged,
+}: ReadablePolicies): (source: SourceInfo) => Policy {
   // Of two for one target the later one holds.
   const byTarget = new Map(policies.map(({ target, policy }) => [keyOf(target), policy]));
+  const errors = new Map(damaged.map(({ target, error }) => [keyOf(target), error]));
   return (source) => {
     let effective: Policy | undefined;
     for (const target of inheritance(source)) {
+      const error = errors.get(keyOf(target));
+      if (error) throw error;
       const policy = byTarget.get(keyOf(target));
       if (!policy) continue;
       effective = effective ? mergePolicies(effective, policy) : policy;
@@ -135,12 +159,21 @@ function inheritance({ host, userName, path }: SourceInfo): PolicyTarget[] {
   ];
 }
 
-function definedBelow(policies: readonly StoredPolicy[], source: SourceInfo): Map<string, Policy> {
+function definedBelow(
+  { policies, damaged }: ReadablePolicies,
+  source: SourceInfo,
+): Map<string, Policy> {
   const prefix = source.path.endsWith('/') ? source.path : `${source.path}/`;
+  const isBelow = ({ target: { host, userName, path } }: { target: PolicyTarget }): boolean =>
+    host === source.host &&
+    userName === source.userName &&
+    path.startsWith(prefix) &&
+    path !== source.path;
+  const unreadable = damaged.find(isBelow);
+  if (unreadable) throw unreadable.error;
   return new Map(
     policies
-      .filter(({ target }) => target.host === source.host && target.userName === source.userName)
-      .filter(({ target }) => target.path.startsWith(prefix) && target.path !== source.path)
+      .filter(isBelow)
       .map(({ target, policy }) => [target.path.slice(prefix.length), policy]),
   );
 }

@@ -7,7 +7,8 @@ import type { SourceInfo } from '../source.ts';
 export type PolicyTarget = SourceInfo;
 
 const flag = z.boolean().optional();
-const count = z.int().min(0).optional();
+/** Kopia takes and stores numbers below zero too. */
+const count = z.int().optional();
 const names = z
   .array(z.string())
   .nullish()
@@ -118,13 +119,18 @@ export function policyLabels({ host, userName, path }: PolicyTarget): Record<str
   return { type: 'policy', policyType: 'global' };
 }
 
+export function targetOf({ labels }: Manifest): PolicyTarget {
+  const { hostname = '', username = '', path = '' } = labels;
+  return { host: hostname, userName: username, path };
+}
+
 /** Throws `DAMAGED_POLICY`. */
 export function parsePolicy(manifest: Manifest): StoredPolicy {
-  const { hostname = '', username = '', path = '' } = manifest.labels;
-  const target = { host: hostname, userName: username, path };
+  const target = targetOf(manifest);
   const parsed = policySchema.safeParse(manifest.data);
   if (parsed.success) return { id: manifest.id, target, policy: parsed.data };
-  const text = `the policy ${manifest.id} for ${formatTarget(target)} is damaged`;
+  const shown = formatTarget(target);
+  const text = `the policy ${manifest.id} for ${shown} is damaged: set it anew by longshore policy set ${shown} --from-json`;
   throw new CodedError('DAMAGED_POLICY', text, { cause: parsed.error });
 }
 

@@ -47,7 +47,9 @@ function back(ns: Nanoseconds, years: number, months: number, days: number): Nan
 function periodsOf(retention: Policy['retention'], baseNs: Nanoseconds): Period[] {
   const { keepLatest, keepHourly, keepDaily, keepWeekly, keepMonthly, keepAnnual } = retention;
   const all = [keepLatest, keepHourly, keepDaily, keepWeekly, keepMonthly, keepAnnual];
-  const none = all.every((keep) => !keep);
+  // Kopia adds them up. Numbers below zero keep nothing: where there are no others all snapshots would go.
+  const sum = all.reduce<number>((total, keep) => total + (keep ?? 0), 0);
+  const none = sum === 0 || all.every((keep) => (keep ?? 0) <= 0);
   const cutoff = (
     keep: number | undefined,
     at: (keep: number) => Nanoseconds,
