@@ -8,7 +8,7 @@ import {
   parseObjectId,
   type Repository,
 } from '../repository/index.ts';
-import type { DirectoryEntry } from './directory.ts';
+import type { DirectoryEntry, DirectorySummary } from './directory.ts';
 import { streamDirectory } from './directory-stream.ts';
 import { ObjectIdSet } from './key-set.ts';
 import { getSnapshot } from './snapshot-manifest.ts';
@@ -181,12 +181,22 @@ async function resolveRoot(repository: Repository, id: string): Promise<Director
   if (/^[0-9a-f]{32}$/.test(id)) {
     const known = await repository.manifests.find({ type: 'snapshot' });
     if (known.some((manifest) => manifest.id === id)) {
-      const { rootEntry } = await getSnapshot(repository, id);
-      if (rootEntry) return rootEntry;
+      const { rootEntry, incomplete } = await getSnapshot(repository, id);
+      if (rootEntry)
+        return incomplete === undefined ? rootEntry : asIncomplete(rootEntry, incomplete);
       throw new CodedError('DAMAGED_SNAPSHOT', `snapshot ${id} has no root`);
     }
   }
   return objectEntry(repository, id);
+}
+
+/** The checkpoint of a single file has no summary that would say it. */
+function asIncomplete(root: DirectoryEntry, incomplete: string): DirectoryEntry {
+  const { size, mtimeNs, type } = root;
+  const [files, dirs] = type === 'd' ? [0, 1] : [1, 0];
+  const counts = { size, files, symlinks: 0, dirs, numFailed: 0 };
+  const summary: DirectorySummary = root.summary ?? { ...counts, maxTimeNs: mtimeNs };
+  return { ...root, summary: { ...summary, incomplete: summary.incomplete ?? incomplete } };
 }
 
 async function objectEntry(repository: Repository, id: string): Promise<DirectoryEntry> {

@@ -1,4 +1,4 @@
-import { CodedError, codeOf, isCode, type Logger, messageOf } from '../base/index.ts';
+import { CodedError, codeOf, isCode, type Logger, messageOf, printable } from '../base/index.ts';
 
 export type Overwrite = 'if-different' | 'always' | 'never';
 
@@ -101,3 +101,9 @@ const codeFor = (error: unknown): string =>
 /** Messages of system errors hold the path through /proc, which means nothing to a person. */
 const describe = (error: unknown): string =>
   messageOf(error).replace(/, \w+ '\/proc\/self\/fd\/.*$/, '');
+
+/** For what can be restored as a whole only: the pieces of a part do not lie where they belong. */
+export function incompleteSnapshot(what: 'volume' | 'file', why: string): CodedError {
+  const text = `this snapshot holds only a part of the ${what}, as its backup did not come to its end (${printable(why)}): choose another one`;
+  return new CodedError('SNAPSHOT_INCOMPLETE', text);
+}

@@ -10,7 +10,12 @@ import {
 import { decodeDirectory, type DirectoryEntry } from '../snapshot/index.ts';
 import { CHECKPOINT_REASON, isCheckpointed } from './open-tree-store.ts';
 import { assertWhole, PieceWriter } from './piece-writer.ts';
-import { type RestoreCounters, type RestoreOptions, RestoreReport } from './restore-report.ts';
+import {
+  incompleteSnapshot,
+  type RestoreCounters,
+  type RestoreOptions,
+  RestoreReport,
+} from './restore-report.ts';
 import { RestoreWriter } from './restore-writer.ts';
 import { deviceBytes } from './upload.ts';
 
@@ -65,20 +70,15 @@ async function rawVolumeOf(
   root: DirectoryEntry,
 ): Promise<DirectoryEntry> {
   if (root.type === 'f') {
-    if (isCheckpointed(root.name)) throw incomplete(CHECKPOINT_REASON);
+    if (isCheckpointed(root.name)) throw incompleteSnapshot('volume', CHECKPOINT_REASON);
     return root;
   }
   const { entries, summary } = decodeDirectory(await readObject(contents, root.objectId));
-  if (summary?.incomplete !== undefined) throw incomplete(summary.incomplete);
+  if (summary?.incomplete !== undefined) throw incompleteSnapshot('volume', summary.incomplete);
   const [file] = entries;
   if (file?.type === 'f' && entries.length === 1) return file;
   const text = 'this snapshot is not of a raw volume: it does not hold exactly one file';
   throw new CodedError('NOT_A_RAW_VOLUME', text);
-}
-
-function incomplete(why: string): CodedError {
-  const text = `this snapshot holds only a part of the volume, as its backup did not come to its end (${why}): choose another one`;
-  return new CodedError('SNAPSHOT_INCOMPLETE', text);
 }
 
 async function openVolume(

@@ -12,7 +12,12 @@ import {
 } from '../repository/index.ts';
 import { type DirectoryEntry, streamDirectory } from '../snapshot/index.ts';
 import { assertWhole, PieceWriter } from './piece-writer.ts';
-import { type RestoreCounters, type RestoreOptions, RestoreReport } from './restore-report.ts';
+import {
+  incompleteSnapshot,
+  type RestoreCounters,
+  type RestoreOptions,
+  RestoreReport,
+} from './restore-report.ts';
 import { RestoreWriter } from './restore-writer.ts';
 import { type Pinned, TargetDirectory } from './target-directory.ts';
 
@@ -32,8 +37,8 @@ const WHOLE_FILE_BYTES_MAX = 8 << 20;
 
 /**
  * Restores a tree or one file to a path. What cannot be restored is reported at the end, the rest is
- * done; a file is there whole or not at all. Throws `RESTORE_INCOMPLETE`, `TARGET_UNUSABLE`, and the
- * error of the root itself.
+ * done; a file is there whole or not at all. Throws `RESTORE_INCOMPLETE`, `TARGET_UNUSABLE`, `SNAPSHOT_INCOMPLETE` for a single
+ * file that was not read to its end, and the error of the root itself.
  */
 export async function restoreTree(
   repository: Repository,
@@ -88,6 +93,8 @@ class TreeRestore {
   }
 
   async restoreSingle(entry: DirectoryEntry, target: string): Promise<void> {
+    const incomplete = entry.summary?.incomplete;
+    if (incomplete !== undefined) throw incompleteSnapshot('file', incomplete);
     const isDirectory = await fs.stat(target).then(
       (stat) => stat.isDirectory(),
       () => false,

@@ -3,7 +3,11 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { CanceledError } from '../../src/base/index.ts';
+import { objectId, type Repository } from '../../src/repository/index.ts';
+import { saveSnapshot } from '../../src/snapshot/index.ts';
 import { newUploadCounters } from '../../src/uploader/index.ts';
+import { OpenFile } from '../../src/uploader/open-tree.ts';
+import { storeOpenTree } from '../../src/uploader/open-tree-store.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../support/repositories.ts';
 
@@ -19,7 +23,7 @@ function restore(id: string, to: string): { code: number | null; out: string; er
   return { code: status, out: stdout, err: stderr };
 }
 
-const ids = { cut: '', unread: '', whole: '' };
+const ids = { cut: '', unread: '', whole: '', file: '' };
 beforeAll(async () => {
   fs.mkdirSync(join(tree, 'below'), { recursive: true });
   fs.writeFileSync(join(tree, 'file'), 'content');
@@ -39,7 +43,27 @@ beforeAll(async () => {
   // Rules that are too long to be read, also for root.
   fs.writeFileSync(join(tree, 'below/.kopiaignore'), '['.repeat(1 << 20));
   ids.unread = (await backUp(repository, tree)).id;
+  ids.file = await checkpointOfFile(repository);
 });
+
+/** As a backup of one large file leaves it that was killed after its checkpoint, while a piece in the middle was missing. */
+async function checkpointOfFile(repository: Repository): Promise<string> {
+  const { snapshot } = await backUp(repository, join(tree, 'file'));
+  const open = new OpenFile({ name: 'disk.img', mode: 0o644, mtimeNs: 1n, uid: 0, gid: 0 });
+  for (const [text, start] of [
+    ['FIRST', 0],
+    ['THIRD', 10],
+  ] as const) {
+    const { contentId } = await repository.contents.write(Buffer.from(text), { prefix: '' });
+    const id = objectId(contentId);
+    open.parts = [...open.parts, { start, length: text.length, count: 1, id }];
+  }
+  const { signal } = new AbortController();
+  const rootEntry = await storeOpenTree(repository, { root: open }, undefined, signal);
+  const id = saveSnapshot(repository, { ...snapshot, rootEntry, incomplete: 'checkpoint' });
+  await repository.flush();
+  return id;
+}
 
 it('of an incomplete snapshot is told, and does not end as one that is done', () => {
   const { code, out, err } = restore(ids.cut, 'cut');
@@ -57,6 +81,18 @@ it('of an incomplete snapshot is told by verify, too: all of it is there, but no
   const whole = spawnSync(BIN, [...all.with(2, ids.whole), '--json'], { env, encoding: 'utf8' });
   expect(JSON.parse(whole.stdout)).toMatchObject({ incomplete: null, problems: [] });
   expect([whole.status, whole.stderr]).toEqual([0, '']);
+});
+
+it('of a file that was not read to its end is refused: its pieces are not in their order', () => {
+  const { code, err } = restore(ids.file, 'disk.img');
+  expect(err).toMatch(/only a part of the file, .* \(checkpoint\): choose another one\n$/);
+  expect(code).toBe(1);
+  expect(fs.existsSync(join(work, 'disk.img'))).toBe(false);
+  const all = ['snapshot', 'verify', ids.file, '--repo', repo, '--json'];
+  const { status, stdout, stderr } = spawnSync(BIN, all, { env, encoding: 'utf8' });
+  expect(JSON.parse(stdout)).toMatchObject({ incomplete: 'checkpoint', problems: [] });
+  expect(stderr).toContain('longshore: the snapshot is incomplete (checkpoint): ');
+  expect(status).toBe(3);
 });
 
 it('tells what the backup could not read', () => {
