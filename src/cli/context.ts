@@ -11,6 +11,7 @@ import {
   planMemory,
   type Repository,
 } from '../repository/index.ts';
+import { type Life, watchEnd } from './ending.ts';
 import { ExitCode } from './exit.ts';
 import { PasswordPrompt, readPassword } from './password.ts';
 import { openRepositoryStorage, type StorageFlags } from './storage-options.ts';
@@ -112,39 +113,23 @@ async function askPassword({ passwordFile }: CommonOptions): Promise<Secret> {
   return await readPassword(passwordFile, prompt);
 }
 
-/** After an interrupt, without any sign of life for this long, the process ends as it is. */
-const STOPPING_MS_MAX = 30_000;
-const LOOK_EVERY_MS = 500;
-
 /**
- * Aborts on Ctrl-C and SIGTERM; a second Ctrl-C ends at once. With `moved`, which grows while there is life, an end
- * that hangs is cut short.
+ * Aborts on Ctrl-C and SIGTERM; a second Ctrl-C ends at once. With signs of life, an end that hangs is cut short.
  */
-export function interruptSignal(moved?: () => number): {
+export function interruptSignal(life?: Life): {
   signal: AbortSignal;
   dispose: () => void;
 } {
   const controller = new AbortController();
-  let timer: NodeJS.Timeout | undefined;
-  const watchEnd = (life: () => number): void => {
-    let last = life();
-    let idleMs = 0;
-    timer = setInterval(() => {
-      const now = life();
-      idleMs = now === last ? idleMs + LOOK_EVERY_MS : 0;
-      last = now;
-      if (idleMs < STOPPING_MS_MAX) return;
-      const seconds = STOPPING_MS_MAX / 1000;
-      process.stderr.write(
-        `longshore: interrupted, and nothing has moved for ${seconds} s since: a disk or the storage hangs; ended as it is\n`,
-      );
-      endProcess(ExitCode.interrupted);
-    }, LOOK_EVERY_MS);
-    timer.unref();
-  };
+  let stopWatching = (): void => undefined;
   const onSignal = (name: NodeJS.Signals): void => {
     if (controller.signal.aborted) endProcess(ExitCode.interrupted);
-    if (moved) watchEnd(moved);
+    if (life) {
+      stopWatching = watchEnd(life, (text) => {
+        process.stderr.write(`longshore: ${text}\n`);
+        endProcess(ExitCode.interrupted);
+      });
+    }
     controller.abort(new CanceledError(name === 'SIGTERM' ? 'shutdown' : 'user'));
     if (process.stderr.isTTY)
       process.stderr.write('\nstopping; press Ctrl-C again to end at once\n');
@@ -154,7 +139,7 @@ export function interruptSignal(moved?: () => number): {
   return {
     signal: controller.signal,
     dispose: () => {
-      clearInterval(timer);
+      stopWatching();
       process.off('SIGINT', onSignal);
       process.off('SIGTERM', onSignal);
     },

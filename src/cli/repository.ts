@@ -216,7 +216,7 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
   // What is checked is the storage, not a copy of it.
   await using context = await openContext(options, { cache: false });
   const { repository } = context;
-  const interrupt = interruptSignal(() => repository.moved);
+  const interrupt = interruptSignal(repository);
   const counters = { contents: 0, packs: 0, bytesRead: 0 };
   const live = startLiveLine(
     () => `${counters.contents} contents, ${formatBytes(counters.bytesRead)} read`,
@@ -309,7 +309,7 @@ interface MaintainOptions {
 
 async function maintain(options: VerbOptions<MaintainOptions>): Promise<void> {
   await using context = await openContext(options);
-  const interrupt = interruptSignal(() => context.repository.moved);
+  const interrupt = interruptSignal(context.repository);
   try {
     const report = await runMaintenance(context.repository, {
       mode: options.mode,

@@ -28,6 +28,7 @@ import {
   restoreTree,
 } from '../uploader/index.ts';
 import { interruptSignal, openContext } from './context.ts';
+import { lifeWith } from './ending.ts';
 import { describeMissing, UnreadEntries } from './unread-entries.ts';
 import { UsageError } from './usage-error.ts';
 import { snapshotDocument } from './documents.ts';
@@ -120,7 +121,7 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
     ? parseSource(options.source)
     : { host: repository.client.hostname, userName: repository.client.username, path: absolute };
   const counters = newUploadCounters();
-  const interrupt = interruptSignal(() => repository.moved + counters.bytesRead);
+  const interrupt = interruptSignal(lifeWith(repository, () => counters.bytesRead));
   const meter = new RateMeter();
   const before = await lastSizeOf(context.repository, source);
   const unread = new UnreadEntries();
@@ -360,7 +361,7 @@ function addVerify(group: Command): void {
     .option(...JSON_OPTION)
     .action(async (id: string, options: VerbOptions<{ readAll?: boolean }>) => {
       await using context = await openContext(options, { cache: false });
-      const interrupt = interruptSignal(() => context.repository.moved);
+      const interrupt = interruptSignal(context.repository);
       try {
         const root = await resolveEntry(context.repository, id);
         const result = await verifyTrees(context.repository, [root], {
@@ -450,7 +451,7 @@ async function restore(
   const live = startLiveLine(
     () => `${counters.files} files, ${meter.describe(counters.bytes, total)}`,
   );
-  const interrupt = interruptSignal(() => repository.moved);
+  const interrupt = interruptSignal(repository);
   try {
     const run = options.block === true ? restoreBlocks : restoreTree;
     await run(repository, root, resolve(target), {
