@@ -58,3 +58,4 @@ export { nothingWritten, writeAllSync, type WriteSome } from './write-all.ts';
 export { parseBytes, parseDuration } from './units.ts';
 export { redact, redactAndCut } from './redact.ts';
 export { BoundedList } from './bounded-list.ts';
+export { untilAborted } from './until-aborted.ts';

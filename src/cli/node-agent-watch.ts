@@ -5,6 +5,7 @@ import {
   StatusFollower,
   type StatusQuery,
 } from '../agent/index.ts';
+import { untilAborted } from '../base/index.ts';
 import { isPassing } from '../kube/index.ts';
 import { interruptSignal } from './context.ts';
 import { isOutputOpen, writeOutput } from './output.ts';
@@ -24,7 +25,7 @@ export async function watchStatus(query: StatusQuery, flags: WatchFlags): Promis
   const both = AbortSignal.any([signal, stop.signal]);
   try {
     // What will not pass, such as rights that are missing, is an error; an API server that is away is waited for.
-    await Promise.race([assertReadable(query).catch(unlessPassing), aborted(both)]);
+    await untilAborted(both, assertReadable(query).catch(unlessPassing));
     const follower = new StatusFollower(query);
     const running = follower.run(following.signal);
     const isLive = process.stdout.isTTY && (flags.output === undefined || flags.output === 'wide');
@@ -35,7 +36,7 @@ export async function watchStatus(query: StatusQuery, flags: WatchFlags): Promis
       const rows = world && describeMovements(world);
       if (rows) rates.see(rows, performance.now());
       // A reader that stands still keeps nobody from ending it.
-      await Promise.race([screen.show(rows, rates, follower.outage), aborted(both)]);
+      await untilAborted(both, screen.show(rows, rates, follower.outage));
       await sleep(rows ? LOOK_EVERY_MS : FIRST_LOOK_MS, undefined, { signal }).catch(
         () => undefined,
       );
@@ -52,12 +53,6 @@ export async function watchStatus(query: StatusQuery, flags: WatchFlags): Promis
 function unlessPassing(error: unknown): void {
   if (!isPassing(error)) throw error;
 }
-
-const aborted = (signal: AbortSignal): Promise<void> =>
-  new Promise((resolve) => {
-    if (signal.aborted) resolve();
-    signal.addEventListener('abort', () => resolve(), { once: true });
-  });
 
 const terminal = {
   get rows(): number | undefined {
