@@ -28,7 +28,8 @@ function printError(error: unknown, verbose: boolean): void {
   process.stderr.write(`${lines.join('\n')}\n`);
 }
 
-function createProgram(): Command {
+/** All verbs and their options. */
+export function createProgram(): Command {
   const program = new Command('longshore')
     .description('Moves volumes into a Kopia repository and back.')
     .version(VERSION, '--version')

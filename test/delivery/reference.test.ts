@@ -1,0 +1,20 @@
+import { readFile } from 'node:fs/promises';
+import { format } from 'prettier';
+import { expect, it } from 'vitest';
+import { commandReference } from '../../src/cli/reference.ts';
+import { createProgram } from '../../src/cli/run.ts';
+
+it('docs/cli.md says what --help says (npm run build:docs)', async () => {
+  const page = await readFile(new URL('../../docs/cli.md', import.meta.url), 'utf8');
+  const made = await format(commandReference(createProgram()), {
+    parser: 'markdown',
+    printWidth: 100,
+  });
+  // Prettier's width changes nothing of tables and code.
+  const words = (text: string): string[] => text.split(/\s+/);
+  expect(words(page)).toEqual(words(made));
+  expect(page).toContain('## snapshot create');
+  expect(page).not.toContain('data-mover backup');
+  // Of the same name as one of the verbs on a repository, and another one.
+  expect(page.match(/`--stall-timeout <duration>`/g)).toHaveLength(2);
+});
