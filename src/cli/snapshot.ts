@@ -1,16 +1,15 @@
 import type { Command } from 'commander';
 import { Option } from 'commander';
 import { resolve } from 'node:path';
-import { CodedError, formatBytes, formatGoTime, isCode, parseDuration } from '../base/index.ts';
+import { CodedError, formatBytes, formatGoTime, parseDuration } from '../base/index.ts';
 import { SPLITTERS } from '../codec/index.ts';
-import { type Manifest, type Repository, streamObject } from '../repository/index.ts';
+import { type Repository, streamObject } from '../repository/index.ts';
 import {
   type DirectoryEntry,
+  findSnapshotId,
   formatSource,
   getSnapshot,
-  getSnapshotManifest,
   listReadableSnapshots,
-  parseSnapshot,
   parseSource,
   resolveEntry,
   type Snapshot,
@@ -30,6 +29,14 @@ import {
 import { interruptSignal, openContext } from './context.ts';
 import { lifeWith } from './ending.ts';
 import { describeMissing, UnreadEntries } from './unread-entries.ts';
+import { addDelete } from './snapshot-delete.ts';
+import {
+  type NameOptions,
+  NAMES_HELP,
+  OBJECT_ARGUMENT,
+  SOURCE_OPTION,
+  sourceOf,
+} from './snapshot-names.ts';
 import { UsageError } from './usage-error.ts';
 import { snapshotDocument } from './documents.ts';
 import { ExitCode } from './exit.ts';
@@ -50,8 +57,6 @@ import {
   RateMeter,
   startLiveLine,
 } from './terminal.ts';
-
-const OBJECT_ARGUMENT = '<id>';
 
 export function addSnapshotCommands(program: Command): void {
   const group = program
@@ -213,7 +218,7 @@ function addList(group: Command): void {
 async function list(options: VerbOptions<ListOptions>): Promise<void> {
   await using context = await openContext(options);
   const { snapshots: found, damaged } = await listReadableSnapshots(context.repository, {
-    source: options.source === undefined ? undefined : parseSource(options.source),
+    source: sourceOf(context.repository, options),
   });
   for (const { message } of damaged) process.stderr.write(`longshore: ${printable(message)}\n`);
   if (damaged.length > 0) process.exitCode = ExitCode.partly;
@@ -268,15 +273,18 @@ function addShow(group: Command): void {
   const example = 'longshore snapshot show 335744cff3425387e282aba1a0145b72 --repo /backup/repo';
   verb(group, `show ${OBJECT_ARGUMENT}`, 'show a snapshot, or one entry of it', example)
     .option(...JSON_OPTION)
-    .action(async (id: string, options: VerbOptions) => {
+    .option(...SOURCE_OPTION)
+    .addHelpText('after', NAMES_HELP)
+    .action(async (name: string, options: VerbOptions<NameOptions>) => {
       await using context = await openContext(options);
       const { repository } = context;
-      try {
-        printJson(snapshotDocument(await getSnapshot(repository, id)));
-      } catch (error) {
-        if (!isCode(error, 'SNAPSHOT_NOT_FOUND')) throw error;
-        printJson(entryDocument(await resolveEntry(repository, id)));
-      }
+      const source = sourceOf(repository, options);
+      const id = await findSnapshotId(repository, name, source);
+      printJson(
+        id === undefined
+          ? entryDocument(await resolveEntry(repository, name, source))
+          : snapshotDocument(await getSnapshot(repository, id)),
+      );
     });
 }
 
@@ -299,13 +307,18 @@ function addLs(group: Command): void {
   verb(group, `ls ${OBJECT_ARGUMENT}`, 'list a directory of a snapshot', example)
     .option('-r, --recursive', 'all below')
     .option(...JSON_OPTION)
+    .option(...SOURCE_OPTION)
+    .addHelpText('after', NAMES_HELP)
     .action(ls);
 }
 
-async function ls(id: string, options: VerbOptions<{ recursive?: boolean }>): Promise<void> {
+async function ls(
+  id: string,
+  options: VerbOptions<NameOptions & { recursive?: boolean }>,
+): Promise<void> {
   await using context = await openContext(options);
   const { repository } = context;
-  const root = await resolveEntry(repository, id);
+  const root = await resolveEntry(repository, id, sourceOf(repository, options));
   const json = new JsonList();
   const show = (entry: DirectoryEntry, path: string): Promise<void> =>
     options.json === true
@@ -339,18 +352,20 @@ function formatEntry(entry: DirectoryEntry, path: string): string {
 function addCat(group: Command): void {
   const example =
     'longshore snapshot cat 335744cff3425387e282aba1a0145b72/etc/hosts --repo /backup/repo';
-  verb(group, `cat ${OBJECT_ARGUMENT}`, 'write one file to stdout', example).action(
-    async (id: string, options: VerbOptions) => {
+  verb(group, `cat ${OBJECT_ARGUMENT}`, 'write one file to stdout', example)
+    .option(...SOURCE_OPTION)
+    .addHelpText('after', NAMES_HELP)
+    .action(async (id: string, options: VerbOptions<NameOptions>) => {
       await using context = await openContext(options);
-      const entry = await resolveEntry(context.repository, id);
+      const { repository } = context;
+      const entry = await resolveEntry(repository, id, sourceOf(repository, options));
       if (entry.type === 'd')
         throw new CodedError('IS_A_DIRECTORY', `${id} is a directory: use snapshot ls`);
       for await (const bytes of streamObject(context.repository.contents, entry.objectId)) {
         if (!isOutputOpen()) return;
         await writeOutput(bytes);
       }
-    },
-  );
+    });
 }
 
 function addVerify(group: Command): void {
@@ -359,12 +374,15 @@ function addVerify(group: Command): void {
   verb(group, `verify ${OBJECT_ARGUMENT}`, 'check that all of a snapshot is there', example)
     .option('--read-all', 'read every file')
     .option(...JSON_OPTION)
-    .action(async (id: string, options: VerbOptions<{ readAll?: boolean }>) => {
+    .option(...SOURCE_OPTION)
+    .addHelpText('after', NAMES_HELP)
+    .action(async (id: string, options: VerbOptions<NameOptions & { readAll?: boolean }>) => {
       await using context = await openContext(options, { cache: false });
-      const interrupt = interruptSignal(context.repository);
+      const { repository } = context;
+      const interrupt = interruptSignal(repository);
       try {
-        const root = await resolveEntry(context.repository, id);
-        const result = await verifyTrees(context.repository, [root], {
+        const root = await resolveEntry(repository, id, sourceOf(repository, options));
+        const result = await verifyTrees(repository, [root], {
           readAll: options.readAll === true,
           signal: interrupt.signal,
         });
@@ -381,37 +399,7 @@ function addVerify(group: Command): void {
     });
 }
 
-function addDelete(group: Command): void {
-  const example = 'longshore snapshot delete 335744cff3425387e282aba1a0145b72 --repo /backup/repo';
-  verb(
-    group,
-    'delete <snapshot-id>',
-    'delete a snapshot; maintenance frees the space later',
-    example,
-  )
-    .option(...JSON_OPTION)
-    .action(async (id: string, options: VerbOptions) => {
-      await using context = await openContext(options);
-      const { repository } = context;
-      const manifest = await getSnapshotManifest(repository, id);
-      repository.manifests.delete(manifest.id);
-      await repository.flush();
-      if (options.json === true) printJson({ deleted: id });
-      else printLine(`deleted ${id} ${describeDeleted(manifest)}`);
-    });
-}
-
-/** Whose snapshot it was: of a damaged one only the labels tell. */
-function describeDeleted(manifest: Manifest): string {
-  try {
-    return `of ${formatSource(parseSnapshot(manifest).source)}`;
-  } catch {
-    const { username = '?', hostname = '?', path = '?' } = manifest.labels;
-    return `of ${printable(`${username}@${hostname}:${path}`)}: its manifest was damaged`;
-  }
-}
-
-interface RestoreOptions {
+interface RestoreOptions extends NameOptions {
   block?: boolean;
   sparse?: boolean;
   overwrite: Overwrite;
@@ -434,6 +422,8 @@ function addRestore(group: Command): void {
         .default('if-different'),
     )
     .option(...JSON_OPTION)
+    .option(...SOURCE_OPTION)
+    .addHelpText('after', NAMES_HELP)
     .action(restore);
 }
 
@@ -444,7 +434,7 @@ async function restore(
 ): Promise<void> {
   await using context = await openContext(options, { dataPath: true });
   const { repository, logger } = context;
-  const root = await resolveEntry(repository, id);
+  const root = await resolveEntry(repository, id, sourceOf(repository, options));
   const counters = newRestoreCounters();
   const meter = new RateMeter();
   const total = root.summary?.size ?? root.size;

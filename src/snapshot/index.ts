@@ -57,6 +57,7 @@ export {
 } from './policy/ignore-pattern.ts';
 export { expiredSnapshots, type RetentionMoment, retentionReasons } from './policy/retention.ts';
 export { DirectoryDecoder, streamDirectory } from './directory-stream.ts';
+export { findSnapshotId, isRelativeName } from './snapshot-name.ts';
 export { forEachObject, readDirectory, resolveEntry, walkTree } from './tree-walk.ts';
 export {
   PROBLEMS_MAX,

@@ -12,6 +12,8 @@ import type { DirectoryEntry, DirectorySummary } from './directory.ts';
 import { streamDirectory } from './directory-stream.ts';
 import { ObjectIdSet } from './key-set.ts';
 import { getSnapshot } from './snapshot-manifest.ts';
+import { findSnapshotId } from './snapshot-name.ts';
+import type { SourceInfo } from './source.ts';
 
 export interface WalkedEntry {
   readonly entry: DirectoryEntry;
@@ -145,12 +147,16 @@ export async function forEachObject(
 }
 
 /**
- * What a user means by `snapshot-id`, `object-id` or either with `/sub/path`.
- * Throws `SNAPSHOT_NOT_FOUND`, `PATH_NOT_FOUND`, `BAD_OBJECT_ID`.
+ * What a user means by a snapshot's name ({@link findSnapshotId}), `object-id` or either with `/sub/path`.
+ * Throws `SNAPSHOT_NOT_FOUND`, `AMBIGUOUS_SNAPSHOT`, `PATH_NOT_FOUND`, `BAD_OBJECT_ID`.
  */
-export async function resolveEntry(repository: Repository, text: string): Promise<DirectoryEntry> {
+export async function resolveEntry(
+  repository: Repository,
+  text: string,
+  source?: SourceInfo,
+): Promise<DirectoryEntry> {
   const [id = '', ...path] = text.split('/');
-  let entry = await resolveRoot(repository, id);
+  let entry = await resolveRoot(repository, id, source);
   for (const [depth, name] of path.entries()) {
     if (name === '') continue;
     const child =
@@ -176,18 +182,17 @@ async function findChild(
   return undefined;
 }
 
-async function resolveRoot(repository: Repository, id: string): Promise<DirectoryEntry> {
+async function resolveRoot(
+  repository: Repository,
+  name: string,
+  source: SourceInfo | undefined,
+): Promise<DirectoryEntry> {
   // A snapshot id has the form of a content id too; snapshots come first.
-  if (/^[0-9a-f]{32}$/.test(id)) {
-    const known = await repository.manifests.find({ type: 'snapshot' });
-    if (known.some((manifest) => manifest.id === id)) {
-      const { rootEntry, incomplete } = await getSnapshot(repository, id);
-      if (rootEntry)
-        return incomplete === undefined ? rootEntry : asIncomplete(rootEntry, incomplete);
-      throw new CodedError('DAMAGED_SNAPSHOT', `snapshot ${id} has no root`);
-    }
-  }
-  return objectEntry(repository, id);
+  const id = await findSnapshotId(repository, name, source);
+  if (id === undefined) return objectEntry(repository, name);
+  const { rootEntry, incomplete } = await getSnapshot(repository, id);
+  if (!rootEntry) throw new CodedError('DAMAGED_SNAPSHOT', `snapshot ${id} has no root`);
+  return incomplete === undefined ? rootEntry : asIncomplete(rootEntry, incomplete);
 }
 
 /** The checkpoint of a single file has no summary that would say it. */

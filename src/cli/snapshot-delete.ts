@@ -1,0 +1,59 @@
+import type { Command } from 'commander';
+import type { Manifest } from '../repository/index.ts';
+import {
+  findSnapshotId,
+  formatSource,
+  getSnapshotManifest,
+  isRelativeName,
+  parseSnapshot,
+} from '../snapshot/index.ts';
+import { openContext } from './context.ts';
+import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
+import { printable, printJson, printLine } from './terminal.ts';
+import { UsageError } from './usage-error.ts';
+
+export function addDelete(group: Command): void {
+  const example = 'longshore snapshot delete 335744cff3425387e282aba1a0145b72 --repo /backup/repo';
+  verb(
+    group,
+    'delete <snapshot-id...>',
+    'delete snapshots; maintenance frees the space later',
+    example,
+  )
+    .option(...JSON_OPTION)
+    .action(deleteSnapshots);
+}
+
+/** All of them or none: a name that is wrong is found before anything is deleted. */
+async function deleteSnapshots(names: string[], options: VerbOptions): Promise<void> {
+  const relative = names.find(isRelativeName);
+  if (relative !== undefined) {
+    throw new UsageError(`name the snapshot by its ID: ${relative} may be another one by then`);
+  }
+  await using context = await openContext(options);
+  const { repository } = context;
+  const found = new Map<string, Manifest>();
+  for (const name of names) {
+    const id = await findSnapshotId(repository, name);
+    const manifest = await getSnapshotManifest(repository, id ?? name);
+    found.set(manifest.id, manifest);
+  }
+  for (const { id } of found.values()) repository.manifests.delete(id);
+  await repository.flush();
+  if (options.json === true) printJson({ deleted: [...found.keys()] });
+  else {
+    for (const manifest of found.values()) {
+      printLine(`deleted ${manifest.id} ${describeDeleted(manifest)}`);
+    }
+  }
+}
+
+/** Whose snapshot it was: of a damaged one only the labels tell. */
+function describeDeleted(manifest: Manifest): string {
+  try {
+    return `of ${formatSource(parseSnapshot(manifest).source)}`;
+  } catch {
+    const { username = '?', hostname = '?', path = '?' } = manifest.labels;
+    return `of ${printable(`${username}@${hostname}:${path}`)}: its manifest was damaged`;
+  }
+}

@@ -1,0 +1,66 @@
+import { CodedError, formatGoTime } from '../base/index.ts';
+import type { ManifestId, Repository } from '../repository/index.ts';
+import { listReadableSnapshots } from './snapshot-manifest.ts';
+import { formatSource, type SourceInfo } from './source.ts';
+
+const LATEST = /^latest(?:~(\d{1,9}))?$/;
+/** Fewer digits are a slip of the hand rather than a name. */
+const PREFIX = /^[0-9a-f]{4,32}$/;
+const SHOWN_MAX = 5;
+
+/** Whether the text means another snapshot once there is a newer one. */
+export const isRelativeName = (text: string): boolean => LATEST.test(text);
+
+/**
+ * The snapshot that a user means: its ID, the beginning of one that no other has, `latest`, or `latest~1` for the one before it.
+ * Incomplete snapshots are never the latest. Undefined where no snapshot has that name; without `source` the latest must be
+ * of the only source that there is. Throws `AMBIGUOUS_SNAPSHOT`, `SNAPSHOT_NOT_FOUND` for `latest` where there are too few.
+ */
+export async function findSnapshotId(
+  repository: Repository,
+  text: string,
+  source?: SourceInfo,
+): Promise<ManifestId | undefined> {
+  const latest = LATEST.exec(text);
+  if (latest) return latestId(repository, text, Number(latest[1] ?? 0), source);
+  if (!PREFIX.test(text)) return undefined;
+  const known = await repository.manifests.find({ type: 'snapshot' });
+  const ids = known.map(({ id }) => id).filter((id) => id.startsWith(text));
+  if (ids.length <= 1 || ids.includes(text as ManifestId)) {
+    return ids.includes(text as ManifestId) ? (text as ManifestId) : ids[0];
+  }
+  const shown = ids.slice(0, SHOWN_MAX).join(', ');
+  const more = ids.length > SHOWN_MAX ? ` and ${ids.length - SHOWN_MAX} more` : '';
+  throw new CodedError(
+    'AMBIGUOUS_SNAPSHOT',
+    `${text} is the beginning of ${ids.length} snapshots: ${shown}${more}`,
+  );
+}
+
+async function latestId(
+  repository: Repository,
+  text: string,
+  back: number,
+  source: SourceInfo | undefined,
+): Promise<ManifestId> {
+  const { snapshots } = await listReadableSnapshots(repository, { source });
+  const whole = snapshots.filter(({ incomplete, rootEntry }) => !incomplete && rootEntry);
+  const sources = [...new Set(whole.map((snapshot) => formatSource(snapshot.source)))];
+  if (sources.length > 1) {
+    const shown = sources.slice(0, SHOWN_MAX).join(', ');
+    const more = sources.length > SHOWN_MAX ? ` and ${sources.length - SHOWN_MAX} more` : '';
+    throw new CodedError(
+      'AMBIGUOUS_SNAPSHOT',
+      `${text} of which source? There are ${sources.length}: ${shown}${more}; name one with --source`,
+    );
+  }
+  const found = whole.at(-1 - back);
+  if (found) return found.id;
+  const where = source ? ` of ${formatSource(source)}` : ' in the repository';
+  const [oldest] = whole;
+  const since = oldest ? `, the oldest of ${formatGoTime(oldest.startTimeNs).slice(0, 19)}` : '';
+  throw new CodedError(
+    'SNAPSHOT_NOT_FOUND',
+    `there is no ${text}: complete snapshots${where}: ${whole.length}${since}`,
+  );
+}
