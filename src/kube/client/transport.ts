@@ -23,6 +23,10 @@ export interface Request {
 const REQUEST_MS = 32_000;
 /** How long credentials are used before they are asked for again: tokens in files are replaced every hour or so. */
 const CREDENTIALS_NS = 10n * SECOND_NS;
+/**
+ * Of requests that end by themselves. Watches have sockets of their own, as many as there are: each is held by a wait, whose number
+ * its owner bounds, and requests that queue behind waits of half an hour would wait as long, with no time limit.
+ */
 const SOCKETS_MAX = 32;
 /** client-go: rest/request.go, maxRetries. */
 const BUSY_ATTEMPTS_MAX = 10;
@@ -32,6 +36,7 @@ const ERROR_BYTES_MAX = 64 << 10;
 interface Connection {
   readonly options: https.RequestOptions;
   readonly agent: http.Agent;
+  readonly streams: http.Agent;
 }
 
 /**
@@ -47,7 +52,7 @@ export class Transport {
   #connection: Promise<Connection> | undefined;
   #connectionUntilNs = 0n;
   #identity = '';
-  #agent: http.Agent | undefined;
+  #agents: Pick<Connection, 'agent' | 'streams'> | undefined;
 
   constructor(config: KubeConfig, userAgent: string, clock: Clock = systemClock) {
     const cluster = config.getCurrentCluster();
@@ -129,7 +134,7 @@ export class Transport {
   }
 
   async #send(request: Request): Promise<http.IncomingMessage> {
-    const { options, agent } = await this.#connect();
+    const { options, agent, streams } = await this.#connect();
     const body = request.body === undefined ? undefined : JSON.stringify(request.body);
     const isTls = this.#base.protocol === 'https:';
     const timeoutMs = request.timeoutMs ?? REQUEST_MS;
@@ -137,7 +142,7 @@ export class Transport {
     return new Promise((resolve, reject) => {
       const sent = (isTls ? https : http).request({
         ...options,
-        agent,
+        agent: timeoutMs > 0 ? agent : streams,
         protocol: this.#base.protocol,
         hostname: this.#base.hostname.replace(/^\[|\]$/g, ''),
         port: this.#base.port || (isTls ? 443 : 80),
@@ -188,23 +193,28 @@ export class Transport {
       Object.entries(tls).filter(([, value]) => value !== undefined),
     ) as https.AgentOptions;
     const identity = JSON.stringify(known);
-    if (!this.#agent || identity !== this.#identity) {
-      this.#agent?.destroy();
-      const shared = { keepAlive: true, maxSockets: SOCKETS_MAX, scheduling: 'lifo' as const };
-      this.#agent =
+    if (!this.#agents || identity !== this.#identity) {
+      this.close();
+      const shared = { keepAlive: true, scheduling: 'lifo' as const };
+      const limited = { ...shared, maxSockets: SOCKETS_MAX };
+      this.#agents =
         this.#base.protocol === 'https:'
-          ? new https.Agent({ ...shared, ...known })
-          : new http.Agent(shared);
+          ? {
+              agent: new https.Agent({ ...limited, ...known }),
+              streams: new https.Agent({ ...shared, ...known }),
+            }
+          : { agent: new http.Agent(limited), streams: new http.Agent(shared) };
       this.#identity = identity;
     }
     return {
       options: { ...known, headers: headers ?? {}, ...(auth && { auth }) },
-      agent: this.#agent,
+      ...this.#agents,
     };
   }
 
   close(): void {
-    this.#agent?.destroy();
+    this.#agents?.agent.destroy();
+    this.#agents?.streams.destroy();
   }
 }
 
