@@ -31,6 +31,8 @@ export class DataPath {
   readonly #abort = new AbortController();
   readonly #uid: string;
   #lastText = '';
+  /** Of its Events by name: those of movers before it stay, and each list brings them again. */
+  readonly #versions = new Map<string, string>();
   #movedMs = performance.now();
   #heardMs = performance.now();
   #isDeaf = false;
@@ -45,7 +47,10 @@ export class DataPath {
     void this.#follow();
   }
 
-  /** Milliseconds since something last moved, counted only while the pod runs and could be heard. */
+  /**
+   * Milliseconds since the mover last told of itself, counted only while the pod runs and could be heard. One that tells
+   * the same again lives: how long nothing may move is its own affair, which knows what it waits for.
+   */
   get stalledMs(): number {
     if (!this.#isRunning) return 0;
     return Math.max(0, (this.#isDeaf ? this.#heardMs : performance.now()) - this.#movedMs);
@@ -74,6 +79,7 @@ export class DataPath {
       try {
         const page = await client.listPage(EVENTS, { ...this.#scope, signal });
         this.#hear();
+        this.#forgetAllBut(page.items);
         for (const event of page.items) this.#see(event);
         isListing = false;
         failures = 0;
@@ -127,11 +133,20 @@ export class DataPath {
     return { namespace, fieldSelector: `involvedObject.uid=${this.#uid}` };
   }
 
-  #see({ reason, message = '' }: Event): void {
+  #forgetAllBut(events: readonly Event[]): void {
+    const names = new Set(events.map(({ metadata }) => metadata.name));
+    for (const name of this.#versions.keys()) {
+      if (!names.has(name)) this.#versions.delete(name);
+    }
+  }
+
+  #see({ metadata, reason, message = '' }: Event): void {
     if (reason !== 'Data-Path-Progress') return;
+    if (this.#versions.get(metadata.name) === metadata.resourceVersion) return;
+    this.#versions.set(metadata.name, metadata.resourceVersion);
+    this.#movedMs = performance.now();
     if (message === this.#lastText) return;
     this.#lastText = message;
-    this.#movedMs = performance.now();
     const { totalBytes = 0, doneBytes = 0 } = parseProgress(message);
     // Whoever may write Events may write anything into them.
     if (Number.isSafeInteger(doneBytes) && doneBytes > this.#doneBytes) {

@@ -3,8 +3,13 @@ import { describe, expect, it } from 'vitest';
 import { DataPath } from '../../src/agent/data-path.ts';
 import type { Event, WatchEvent } from '../../src/kube/index.ts';
 
-const told = (doneBytes: number): Event =>
-  ({ reason: 'Data-Path-Progress', message: JSON.stringify({ doneBytes }) }) as never;
+/** `version`: the mover writes it anew each time, also when it has nothing new to say. */
+const told = (doneBytes: number, name = `e-${doneBytes}`, version = '1'): Event =>
+  ({
+    metadata: { name, resourceVersion: version },
+    reason: 'Data-Path-Progress',
+    message: JSON.stringify({ doneBytes }),
+  }) as never;
 
 /** Events as an API server has them; its watches tell nothing. */
 class Server {
@@ -90,6 +95,34 @@ describe('what a data mover tells', () => {
     const { stalledMs } = path;
     await sleep(50);
     expect(path.stalledMs).toBeGreaterThan(stalledMs);
+    path.close();
+  });
+
+  it('is a stall also of a mover that was started again: what the one before told is old', async () => {
+    const server = new Server();
+    const heard: number[] = [];
+    server.events = [told(500, 'first', '7'), told(5, 'second', '8')];
+    const path = follow(server, heard);
+    path.podIsRunning(true);
+    await expect.poll(() => server.lists, { timeout: 5000 }).toBe(3);
+    await sleep(50);
+    expect(path.stalledMs).toBeGreaterThan(2000);
+    expect(heard).toEqual([500, 5]);
+    path.close();
+  });
+
+  it('is no stall while the mover says that it lives, though nothing moves', async () => {
+    const server = new Server();
+    const heard: number[] = [];
+    server.events = [told(5, 'first', '7')];
+    const path = follow(server, heard);
+    path.podIsRunning(true);
+    await expect.poll(() => server.lists).toBe(1);
+    await sleep(500);
+    expect(path.stalledMs).toBeGreaterThan(400);
+    server.events = [told(5, 'first', '8')];
+    await expect.poll(() => path.stalledMs, { timeout: 3000 }).toBeLessThan(300);
+    expect(heard).toEqual([5]);
     path.close();
   });
 
