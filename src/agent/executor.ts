@@ -65,6 +65,13 @@ const STOPPING_MS = 100;
 const done = { result: undefined } as const;
 const later = (requeueAfterMs: number): { result: Result } => ({ result: { requeueAfterMs } });
 
+/** `node`: this agent's, which may look after the pod of another node whose agent is away. */
+const moverIn = (pod: Pod, node: string): Parameters<typeof nameMover>[1] => ({
+  pod: pod.metadata.uid,
+  node: pod.spec.nodeName ?? node,
+  fenceMs: fenceMsOf(pod),
+});
+
 /** Carries out what was decided. Each write is on top of the version that the decision was made on. */
 export class Executor<M extends Movement> {
   readonly #options: ExecutorOptions<M>;
@@ -86,6 +93,8 @@ export class Executor<M extends Movement> {
         if (phaseOf(movement) !== 'Accepted') {
           exposures.drop(uid);
           this.#options.dataPaths.drop(uid);
+          // This agent had taken it over, and its own agent is back.
+          this.#options.slots.release(uid);
         }
         return { result: await takeover.watchOver(movement) };
       case 'addFinalizer':
@@ -247,7 +256,7 @@ export class Executor<M extends Movement> {
         startTimestamp: rfc3339Seconds(clock.nowNs()),
         ...(direction.name === 'upload' && { nodeOS: os }),
       };
-      nameMover(copy, { pod: pod.metadata.uid, node, fenceMs: fenceMsOf(pod) }, clock);
+      nameMover(copy, moverIn(pod, node), clock);
       removeLabel(copy);
     });
     if (!started) {
@@ -312,8 +321,7 @@ export class Executor<M extends Movement> {
     const { writer, clock, node } = this.#options;
     if (!(await this.#isThere(pod))) return later(LOOK_MS);
     const named = await writer.exclusive(movement, (copy) => {
-      const at = pod.spec.nodeName ?? node;
-      nameMover(copy, { pod: pod.metadata.uid, node: at, fenceMs: fenceMsOf(pod) }, clock);
+      nameMover(copy, moverIn(pod, node), clock);
     });
     return this.#written(named);
   }

@@ -83,7 +83,11 @@ export class Exposures<M extends Movement> {
   drop(uid: string): void {
     this.abort(uid);
     const record = this.#options.memory.get(uid);
-    if (record) record.exposure = undefined;
+    if (record) {
+      record.exposure = undefined;
+      // Another agent may have made something for it meanwhile.
+      record.isBare = false;
+    }
     this.#options.slots.release(uid);
   }
 }

@@ -1,8 +1,11 @@
 import { describe, expect, it } from 'vitest';
 import { Executor } from '../../src/agent/executor.ts';
+import { Exposures } from '../../src/agent/exposures.ts';
 import { type NamedMover, moverOf, nameMover } from '../../src/agent/named-mover.ts';
 import { Restarts } from '../../src/agent/restarts.ts';
-import { systemClock } from '../../src/base/index.ts';
+import { Slots } from '../../src/agent/slots.ts';
+import { Memory } from '../../src/agent/tracked.ts';
+import { silentLogger, systemClock } from '../../src/base/index.ts';
 import type { DataDownload, Pod } from '../../src/kube/index.ts';
 
 const SIGNAL = new AbortController().signal;
@@ -54,6 +57,70 @@ describe('what is done where the watch is behind', () => {
     const taken: DataDownload[] = [];
     await executor(now, taken).carryOut(download(), { do: 'takeOver', pod: seen }, SIGNAL);
     expect(taken.map(({ status }) => status?.node)).toEqual(isDone ? ['me'] : []);
+  });
+});
+
+describe('what belongs to the agent of another node', () => {
+  it('a mover there is named with its own node: whether that is lost decides when it has a successor', async () => {
+    const written: DataDownload[] = [];
+    const executor = new Executor<DataDownload>({
+      direction: { name: 'download', waitUsable: () => Promise.resolve() },
+      node: 'me',
+      clock: systemClock,
+      logger: silentLogger,
+      metrics: { started: () => undefined },
+      recorder: { record: () => undefined },
+      slots: new Slots(1),
+      turns: { sinceMs: () => 0 },
+      beside: {
+        start: (_key: string, task: () => Promise<unknown>) => {
+          void task();
+          return undefined;
+        },
+      },
+      writer: {
+        exclusive: (movement: DataDownload, mutate: (copy: DataDownload) => void) => {
+          const copy = structuredClone(movement);
+          mutate(copy);
+          written.push(copy);
+          return Promise.resolve(copy);
+        },
+      },
+    } as never);
+    const away = pod('p-1');
+    away.spec.nodeName = 'away';
+    await executor.carryOut(download({}, 'me'), { do: 'start', pod: away }, SIGNAL);
+    await expect.poll(() => written.map(moverOf)).toMatchObject([{ pod: 'p-1', node: 'away' }]);
+  });
+
+  it('holds no place here once that one has it back', async () => {
+    const slots = new Slots(1);
+    const places = new Slots(1);
+    const memory = new Memory<DataDownload>([slots, places]);
+    const executor = new Executor<DataDownload>({
+      exposures: new Exposures({ slots: places, memory, enqueue: () => undefined }),
+      dataPaths: { drop: () => undefined },
+      takeover: { watchOver: () => Promise.resolve(undefined) },
+      slots,
+    } as never);
+    slots.acquireAnyway('u-1');
+    let isFree = false;
+    slots.wait('u-2', () => (isFree = true));
+    await executor.carryOut(download(), { do: 'watchOver' }, SIGNAL);
+    expect({ used: slots.used, isFree }).toEqual({ used: 0, isFree: true });
+  });
+
+  it('is not bare, though this agent claimed it and made nothing', () => {
+    const memory = new Memory<DataDownload>([]);
+    const exposures = new Exposures<DataDownload>({
+      ...{ slots: new Slots(1), memory, enqueue: () => undefined },
+    });
+    const movement = download({}, 'me');
+    exposures.claimed(movement);
+    expect(memory.of('u-1').isBare).toBe(true);
+    // Its pod runs here: made by an agent that had taken it over.
+    exposures.drop('u-1');
+    expect(memory.of('u-1').isBare).toBe(false);
   });
 });
 
