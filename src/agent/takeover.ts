@@ -50,6 +50,8 @@ export class Takeover<M extends Movement> {
       metrics.conflict(direction.name);
       return undefined;
     }
+    // Who had it may take it back at once, not ready and yet at work: it counts as away from then on, not from before.
+    this.#options.turns.reset(movement.metadata.uid, 'away');
     // Who had it may have made something.
     this.#options.memory.of(movement.metadata.uid).isBare = false;
     const text = `${direction.noun} taken over from an agent that is away`;
