@@ -91,6 +91,8 @@ export interface ReconcilerOptions<M extends Movement> {
 /** A mover looks at its clock now and then, and the API server's time comes in seconds. */
 export const FENCE_MARGIN_MS = 15_000;
 
+const UNDER_WAY: Result = { isUnderWay: true };
+
 /** What was read of a CR's surroundings for the decision that is being made. */
 interface Read<M> {
   pod: PodFact;
@@ -171,7 +173,7 @@ export class MovementReconciler<M extends Movement> {
   }
 
   async reconcile(key: string, signal: AbortSignal): Promise<Result | undefined> {
-    if (this.#beside.isRunning(key)) return undefined;
+    if (this.#beside.isRunning(key)) return UNDER_WAY;
     const outcome = this.#beside.take(key);
     if (outcome && 'error' in outcome) throw outcome.error;
     // To be tried again later. What changed meanwhile is seen then too.
@@ -180,7 +182,8 @@ export class MovementReconciler<M extends Movement> {
     const movement = this.#writer.current(ref);
     if (!movement) return undefined;
     try {
-      return await this.#reconcile(movement, signal);
+      const result = await this.#reconcile(movement, signal);
+      return this.#beside.isRunning(key) ? UNDER_WAY : result;
     } finally {
       // What was done for one that went meanwhile has remembered it again.
       const { uid } = movement.metadata;
@@ -394,7 +397,11 @@ export class MovementReconciler<M extends Movement> {
     const pod = await this.#options.client.find(PODS, { namespace, name }, { signal });
     if (!pod) return 'none';
     if (!isOf(pod, movement)) return phaseOf(movement) === 'Accepted' ? pod : 'none';
-    if (isOver(pod)) await copyPodLog(this.#options, pod, movement.metadata.uid);
+    const record = this.#memory.of(movement.metadata.uid);
+    if (isOver(pod) && record.loggedPod !== pod.metadata.uid) {
+      const isCopied = await copyPodLog(this.#options, pod, movement.metadata.uid);
+      if (isCopied) record.loggedPod = pod.metadata.uid;
+    }
     return pod;
   }
 

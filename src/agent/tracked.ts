@@ -35,6 +35,8 @@ export interface Tracked<M extends Movement> {
   dataPath: WatchedPath | undefined;
   /** UID of the last of its pods here that is known to have ended before it went. */
   endedPod: string | undefined;
+  /** UID of the last of its pods whose log was copied: it is looked at again as long as what comes next fails. */
+  loggedPod: string | undefined;
   /** Since when no mover is named, as this process saw it; milliseconds of `performance.now()`. */
   unnamed: { readonly generation: number; readonly sinceMs: number } | undefined;
   /** This process claimed it, and has made nothing for it yet. */
@@ -66,6 +68,7 @@ export class Memory<M extends Movement> {
         exposure: undefined,
         dataPath: undefined,
         endedPod: undefined,
+        loggedPod: undefined,
         unnamed: undefined,
         isBare: false,
         isClean: false,

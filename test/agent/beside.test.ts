@@ -4,8 +4,8 @@ import { Ending } from '../../src/agent/ending.ts';
 import { MovementReconciler } from '../../src/agent/reconciler.ts';
 import { Slots } from '../../src/agent/slots.ts';
 import { Memory } from '../../src/agent/tracked.ts';
-import { silentLogger, systemClock } from '../../src/base/index.ts';
-import type { DataDownload } from '../../src/kube/index.ts';
+import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
+import { Controller, type DataDownload, type Pod } from '../../src/kube/index.ts';
 
 const sleeping = vi.hoisted(() => vi.fn());
 vi.mock('node:timers/promises', () => ({ setTimeout: sleeping }));
@@ -99,4 +99,77 @@ describe('what waits for long', () => {
     await reconciler.drain();
     expect([cleanUps, written, enqueued]).toEqual([1, 1, ['velero/down']]);
   });
+
+  it.each(['Completed', 'InProgress'])(
+    'is tried ever more seldom while writes fail, and the log is copied once (%s)',
+    async (phase) => {
+      const movement = {
+        metadata: {
+          ...{ name: 'down', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
+          finalizers: ['velero.io/data-upload-download-finalizer'],
+        },
+        spec: { datamover: '' },
+        status: { phase, node: 'me' },
+      } as never as DataDownload;
+      const pod = {
+        metadata: { name: 'down', uid: 'p-1', ownerReferences: [{ uid: 'u-1' }] },
+        spec: { containers: [] },
+        status: {
+          phase: 'Succeeded',
+          containerStatuses: [{ state: { terminated: { message: '{}' } } }],
+        },
+      } as never as Pod;
+      let writes = 0;
+      let logs = 0;
+      const controller: Controller = new Controller({
+        name: 'test',
+        workers: 1,
+        logger: silentLogger,
+        reconcile: (key, signal) => reconciler.reconcile(key, signal),
+      });
+      const reconciler = new MovementReconciler<DataDownload>({
+        direction: {
+          name: 'download',
+          isCompleting: () => false,
+          lacks: () => undefined,
+          complete: () => Promise.resolve({}),
+          volumesOf: () => Promise.resolve([]),
+          cleanUp: () => Promise.resolve(true),
+        },
+        client: {
+          find: (resource: { plural?: string }) =>
+            Promise.resolve(resource.plural === 'pods' ? pod : structuredClone(movement)),
+          listPage: () => new Promise(() => undefined),
+          podLog: () => Promise.resolve('log'),
+          replace: async () => {
+            writes++;
+            await new Promise((resume) => setImmediate(resume));
+            throw new CodedError('KUBE_UNAVAILABLE', 'etcd has no space', { retry: 'backoff' });
+          },
+        },
+        clock: systemClock,
+        logger: silentLogger,
+        cache: { resource: {}, get: () => movement, onChange: () => undefined },
+        pods: { get: () => undefined },
+        roster: { onChange: () => undefined, isAlive: () => true },
+        slots: new Slots(1),
+        exposures: new Slots(1),
+        exposingCount: () => 0,
+        settings: { node: 'me', namespace: 'velero', dataMovers: new Set(['']) },
+        writeLog: () => logs++,
+        enqueue: (key: string) => {
+          controller.queue.add(key);
+        },
+      } as never);
+      const stop = new AbortController();
+      const running = controller.run(stop.signal);
+      controller.queue.add('velero/down');
+      await new Promise((resume) => setTimeout(resume, 2500));
+      stop.abort();
+      await running;
+      expect(writes).toBeGreaterThan(2);
+      expect(writes).toBeLessThan(8);
+      expect(logs).toBe(phase === 'Completed' ? 0 : 1);
+    },
+  );
 });

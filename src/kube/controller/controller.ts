@@ -4,6 +4,8 @@ import { WorkQueue } from '../queue/work-queue.ts';
 export interface Result {
   /** Look again after this long, whatever happens in between. */
   readonly requeueAfterMs?: number | undefined;
+  /** What was begun goes on beside, and is looked at again when it has ended: whether it fails again is not known yet. */
+  readonly isUnderWay?: boolean;
 }
 
 export interface ControllerOptions {
@@ -46,7 +48,7 @@ export class Controller {
       if (key === undefined) return;
       try {
         const result = await this.#options.reconcile(key, signal);
-        this.queue.forget(key);
+        if (result?.isUnderWay !== true) this.queue.forget(key);
         if (result?.requeueAfterMs !== undefined) this.queue.addAfter(key, result.requeueAfterMs);
       } catch (error) {
         if (!signal.aborted) this.#failed(key, error);
