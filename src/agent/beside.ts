@@ -9,6 +9,8 @@ type Outcome = { readonly result: Result | undefined } | { readonly error: unkno
 
 /** Each waits for the API server and for storage most of the time. */
 const RUNNING_MAX = 32;
+/** Of these, clean-ups that nobody waits for: storage that deletes no volumes keeps hundreds of them going, for days. */
+const UNHURRIED_MAX = 16;
 const FULL_MS = 2000;
 
 /**
@@ -18,6 +20,7 @@ const FULL_MS = 2000;
 export class Beside {
   readonly #options: BesideOptions;
   readonly #running = new Map<string, Promise<void>>();
+  readonly #unhurried = new Set<string>();
   readonly #outcomes = new Map<string, Outcome>();
 
   constructor(options: BesideOptions) {
@@ -35,9 +38,15 @@ export class Beside {
     return outcome;
   }
 
-  /** Begins it, where there is room; else it is to be asked for again. */
-  start(key: string, task: () => Promise<Result | undefined>): Result | undefined {
-    if (this.#running.size >= RUNNING_MAX) return { requeueAfterMs: FULL_MS };
+  /** Begins it, where there is room; else it is to be asked for again. `isUnhurried`: it leaves room for others. */
+  start(
+    key: string,
+    task: () => Promise<Result | undefined>,
+    { isUnhurried = false }: { isUnhurried?: boolean } = {},
+  ): Result | undefined {
+    const isFull = isUnhurried && this.#unhurried.size >= UNHURRIED_MAX;
+    if (isFull || this.#running.size >= RUNNING_MAX) return { requeueAfterMs: FULL_MS };
+    if (isUnhurried) this.#unhurried.add(key);
     const running = task()
       .then(
         (result) => this.#outcomes.set(key, { result }),
@@ -45,6 +54,7 @@ export class Beside {
       )
       .then(() => {
         this.#running.delete(key);
+        this.#unhurried.delete(key);
         this.#options.enqueue(key);
       });
     this.#running.set(key, running);

@@ -388,7 +388,7 @@ export class MovementReconciler<M extends Movement> {
   #finalize(movement: M): Promise<Result | undefined> | Result | undefined {
     const finalize = (): Promise<Result | undefined> => this.#ending.finalize(movement);
     if (!hasFinalizer(movement)) return finalize();
-    return this.#beside.start(keyOf(movement.metadata), finalize);
+    return this.#beside.start(keyOf(movement.metadata), finalize, { isUnhurried: true });
   }
 
   /** The hosting pod as the API has it: it may be on another node. */

@@ -54,6 +54,22 @@ describe('what waits for long', () => {
     expect(results.filter((result) => result !== undefined)).toHaveLength(8);
   });
 
+  it('leaves room for what is to be told, when storage deletes nothing', async () => {
+    const gate = Promise.withResolvers<undefined>();
+    const beside = new Beside({ enqueue: () => undefined });
+    const stuck = (): (string | undefined)[] =>
+      Array.from({ length: 40 }, (_, i) => {
+        const isFull = beside.start(`${i}`, () => gate.promise, { isUnhurried: true });
+        return isFull ? undefined : `${i}`;
+      }).filter((key) => key !== undefined);
+    expect(stuck()).toHaveLength(16);
+    expect(beside.start('done', () => Promise.resolve(undefined))).toBeUndefined();
+    expect(beside.isRunning('done')).toBe(true);
+    gate.resolve(undefined);
+    await beside.drain();
+    expect(stuck()).toHaveLength(16);
+  });
+
   it('holds up nobody who looks at it: its clean-up runs once, and goes on', async () => {
     const movement = {
       metadata: {
