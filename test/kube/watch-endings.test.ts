@@ -106,6 +106,25 @@ describe('watches', () => {
     expect(count).toBeLessThan(20);
   });
 
+  it('that hang keep nobody from seeing what has come', async () => {
+    let data: Record<string, string> | undefined;
+    const client = {
+      listPage: () => Promise.resolve({ items: [{ metadata: REF, data }], resourceVersion: '1' }),
+      async *watch(_resource: unknown, { signal }: { signal: AbortSignal }) {
+        await new Promise((resolve) => signal.addEventListener('abort', resolve));
+        signal.throwIfAborted();
+        yield* [];
+      },
+    } as never as KubeClient;
+    const wait = waitFor(client, CONFIG_MAPS, REF, (now) => now?.data, {
+      timeoutMs: 2000,
+      lookAgainMs: 100,
+    });
+    await sleep(50);
+    data = { a: 'b' };
+    expect(await wait).toEqual({ a: 'b' });
+  });
+
   it('end with the time that a wait may take, or with its caller', async () => {
     const client = fakeClient({});
     const never = (): undefined => undefined;

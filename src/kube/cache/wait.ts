@@ -8,8 +8,12 @@ import { withOwnSignal } from './own-signal.ts';
 export interface WaitOptions {
   readonly timeoutMs: number;
   readonly signal?: AbortSignal | undefined;
+  /** So often the server is asked anew; {@link LOOK_AGAIN_MS}, or less in tests. */
+  readonly lookAgainMs?: number;
 }
 
+/** A watch that hangs tells nothing, and what is waited for would count as never come. */
+const LOOK_AGAIN_MS = 60_000;
 const PAUSE_MS = 500;
 /** The longest that a timer knows. */
 const TIMER_MS_MAX = 2 ** 31 - 1;
@@ -24,13 +28,13 @@ export function waitFor<T extends KubeObject, R>(
   resource: Resource<T>,
   ref: ObjectRef,
   look: (object: T | undefined) => R | undefined,
-  { timeoutMs, signal }: WaitOptions,
+  { timeoutMs, signal, lookAgainMs = LOOK_AGAIN_MS }: WaitOptions,
 ): Promise<R> {
   return withOwnSignal(signal, async (own) => {
     const end = (): void => own.abort(timedOut(resource, ref, timeoutMs));
     const timer = setTimeout(end, Math.min(timeoutMs, TIMER_MS_MAX));
     try {
-      return await lookUntilFound(client, resource, ref, look, own.signal);
+      return await lookUntilFound(client, resource, ref, look, own.signal, lookAgainMs);
     } finally {
       clearTimeout(timer);
     }
@@ -43,21 +47,37 @@ async function lookUntilFound<T extends KubeObject, R>(
   ref: ObjectRef,
   look: (object: T | undefined) => R | undefined,
   signal: AbortSignal,
+  lookAgainMs: number,
 ): Promise<R> {
   const scope = { namespace: ref.namespace, fieldSelector: `metadata.name=${ref.name}` };
   for (;;) {
+    let isDue = false;
     try {
       const page = await client.listPage(resource, { ...scope, signal });
       const found = look(page.items[0]);
       if (found !== undefined) return found;
       const { resourceVersion } = page;
-      for await (const event of client.watch(resource, { ...scope, signal, resourceVersion })) {
-        if (event.type === 'BOOKMARK') continue;
-        const result = look(event.type === 'DELETED' ? undefined : event.object);
-        if (result !== undefined) return result;
-      }
+      const result = await withOwnSignal(signal, async (own) => {
+        const timer = setTimeout(() => {
+          isDue = true;
+          own.abort();
+        }, lookAgainMs);
+        try {
+          const watch = { ...scope, signal: own.signal, resourceVersion };
+          for await (const event of client.watch(resource, watch)) {
+            if (event.type === 'BOOKMARK') continue;
+            const seen = look(event.type === 'DELETED' ? undefined : event.object);
+            if (seen !== undefined) return seen;
+          }
+          return undefined;
+        } finally {
+          clearTimeout(timer);
+        }
+      });
+      if (result !== undefined) return result;
     } catch (error) {
       signal.throwIfAborted();
+      if (isDue) continue;
       const isServers = error instanceof CodedError && error.code.startsWith('KUBE_');
       if (!isServers || (retryOf(error) === 'never' && !isCode(error, 'KUBE_GONE'))) throw error;
     }
