@@ -107,9 +107,10 @@ describe('watches', () => {
   });
 
   it('that hang keep nobody from seeing what has come', async () => {
-    let data: Record<string, string> | undefined;
+    const stored: { data?: Record<string, string> } = {};
     const client = {
-      listPage: () => Promise.resolve({ items: [{ metadata: REF, data }], resourceVersion: '1' }),
+      listPage: () =>
+        Promise.resolve({ items: [{ metadata: REF, ...stored }], resourceVersion: '1' }),
       async *watch(_resource: unknown, { signal }: { signal: AbortSignal }) {
         await new Promise((resolve) => signal.addEventListener('abort', resolve));
         signal.throwIfAborted();
@@ -121,7 +122,7 @@ describe('watches', () => {
       lookAgainMs: 100,
     });
     await sleep(50);
-    data = { a: 'b' };
+    stored.data = { a: 'b' };
     expect(await wait).toEqual({ a: 'b' });
   });
 
