@@ -10,12 +10,15 @@ import {
   type KubeClient,
   type NewObject,
 } from '../kube/index.ts';
-import { fieldsOf } from './movement.ts';
+import { fieldsOf, millisecondsSince } from './movement.ts';
 import { outcomeOf } from './outcome.ts';
 
 /** Velero's labels: whose backup it was, and that this is what its deletion looks for. */
 const BACKUP_NAME = 'velero.io/backup-name';
 const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
+
+/** As long as a claim waits for rights that are missing while Velero is upgraded: nobody waits for this. */
+const RIGHTS_MS = 300_000;
 
 /**
  * What Velero's server needs to delete the snapshot of an upload together with its backup: a ConfigMap in the form that its
@@ -65,7 +68,8 @@ function snapshotOf(upload: DataUpload): string {
 
 /**
  * Writes {@link deletionRecord} before the upload loses its finalizer, once or again after a crash. A backup is not lost
- * because its deletion could not be prepared: a refusal is logged. Throws what passes, such as `KUBE_UNAVAILABLE`.
+ * because its deletion could not be prepared: a refusal is logged. Throws what passes, such as `KUBE_UNAVAILABLE`, and
+ * for some minutes a right that is missing.
  */
 export async function keepDeletionRecord(
   upload: DataUpload,
@@ -76,10 +80,16 @@ export async function keepDeletionRecord(
   try {
     await put(record, client);
   } catch (error) {
-    if (isPassing(error)) throw error;
+    if (isPassing(error) || mayBeGiven(error, upload, client)) throw error;
     const text = 'the snapshot of this upload will not be deleted with its backup';
     logger.error({ ...fieldsOf(upload), error: messageOf(error) }, text);
   }
+}
+
+function mayBeGiven(error: unknown, { status }: DataUpload, client: KubeClient): boolean {
+  const time = status?.completionTimestamp;
+  if (!time || !isCode(error, 'KUBE_FORBIDDEN', 'KUBE_UNAUTHORIZED')) return false;
+  return millisecondsSince(client.clock, time) < RIGHTS_MS;
 }
 
 async function put(record: NewObject<ConfigMap>, client: KubeClient): Promise<void> {

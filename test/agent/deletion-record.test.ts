@@ -133,4 +133,24 @@ describe("what Velero's deletion of a backup lists", () => {
     else await kept;
     expect(logger.messages).toHaveLength(waits ? 0 : 1);
   });
+
+  it.each([
+    [1, true],
+    [6, false],
+  ])(
+    'without the right %s min after the end: whether it is tried again: %s',
+    async (age, waits) => {
+      const nowMs = Date.parse('2026-01-01T12:00:00Z');
+      const client = {
+        clock: { nowNs: () => BigInt(nowMs) * 1_000_000n },
+        create: () => Promise.reject(new CodedError('KUBE_FORBIDDEN', 'not now')),
+      } as unknown as KubeClient;
+      const completionTimestamp = new Date(nowMs - age * 60_000).toISOString();
+      const ended = upload('abc');
+      const movement = { ...ended, status: { ...ended.status, completionTimestamp } } as DataUpload;
+      const kept = keepDeletionRecord(movement, { client, logger: recordingLogger() });
+      if (waits) await expect(kept).rejects.toMatchObject({ code: 'KUBE_FORBIDDEN' });
+      else await kept;
+    },
+  );
 });
