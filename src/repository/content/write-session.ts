@@ -193,7 +193,8 @@ export class WriteSession implements PackOwner {
       await this.#writeMarker();
       const pieces = pack.finish({ ...codec, indexVersion, random });
       await storage.putBlob(pack.blobId, pieces, putOptions);
-      this.#durable.push(...pack.entries);
+      // One by one: a pack of tiny files holds more entries than a call takes parameters.
+      for (const entry of pack.entries) this.#durable.push(entry);
       this.#durableBytes += pack.length;
     } finally {
       this.#inMemory.delete(pack.blobId);

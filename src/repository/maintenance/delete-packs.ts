@@ -56,7 +56,7 @@ export async function deleteUnreferencedPacks(
   // Ages count until this run began, by the storage's clock: ours may be set ahead on the way.
   const sessions = await loadSessions(repository, startNs - safety.sessionExpirationAgeNs);
   const doomed: BlobMetadata[] = [];
-  const retained: BlobMetadata[] = [];
+  const needed: BlobMetadata[] = [];
   /** In use when the run began, and now named by nothing: what the index says must explain it. */
   const lost: BlobMetadata[] = [];
   for (const blob of listed) {
@@ -66,7 +66,7 @@ export async function deleteUnreferencedPacks(
       startNs - blob.timestampNs >= safety.packDeleteMinAgeNs;
     if (kept?.has(blob.id) === true) lost.push(blob);
     else if (isSettled && !sessions.active.has(sessionOfBlob(blob.id))) doomed.push(blob);
-    else retained.push(blob);
+    else needed.push(blob);
   }
   const isMarker = ({ id }: BlobMetadata): boolean => id.startsWith('s');
   const packs = doomed.filter((blob) => !isMarker(blob));
@@ -76,20 +76,21 @@ export async function deleteUnreferencedPacks(
   }
   if (apply) await assertNoIndexHidden(context, new Set(doomed.map(({ id }) => id)));
   await accountForLost(repository, lost, signal);
-  retained.push(...lost);
   const unneeded = new Set(await accountFor(repository, packs, sessions.all, signal));
-  retained.push(...packs.filter((pack) => !unneeded.has(pack)));
+  // No spread into `push`: there may be more packs than a call takes parameters.
+  const retained = [...needed, ...lost, ...packs.filter((pack) => !unneeded.has(pack))];
   // A marker explains the packs of its session, so it goes after them.
   const explaining = new Set(retained.map(({ id }) => sessionOfBlob(id)));
   const markers = doomed.filter(
     (blob) => isMarker(blob) && !explaining.has(sessionOfBlob(blob.id)),
   );
   const going = [...unneeded, ...markers];
-  const deleted: BlobMetadata[] = [];
-  if (apply) {
-    deleted.push(...(await deletePacks(context, [...unneeded], batchPacks)));
-    deleted.push(...(await deleteBlobs(context, markers)));
-  }
+  const deleted = apply
+    ? [
+        ...(await deletePacks(context, [...unneeded], batchPacks)),
+        ...(await deleteBlobs(context, markers)),
+      ]
+    : [];
   return {
     kind: 'deleteUnreferencedPacksStats',
     data: {

@@ -80,9 +80,8 @@ export async function compactRange(context: TaskContext): Promise<TaskStats | un
   if (last - first < FullCheckpointFrequency) return undefined;
   if (context.apply) {
     const inputsOf = (of: EpochState): BlobMetadata[] => {
-      const blobs: BlobMetadata[] = [];
-      for (let epoch = first; epoch <= last; epoch++) blobs.push(...epochBlobs(of, epoch));
-      return blobs;
+      const epochs = Array.from({ length: last - first + 1 }, (_, at) => first + at);
+      return epochs.flatMap((epoch) => epochBlobs(of, epoch));
     };
     const blobs = inputsOf(state);
     await assertSameInputs(repository.storage, blobs, inputsOf);

@@ -17,7 +17,7 @@ export async function extendObjectLocks(context: TaskContext): Promise<TaskStats
   const { retention } = repository.format;
   const blobs: BlobMetadata[] = [];
   for (const prefix of PREFIXES) {
-    blobs.push(...(await Array.fromAsync(repository.storage.listBlobs(prefix, { signal }))));
+    for await (const blob of repository.storage.listBlobs(prefix, { signal })) blobs.push(blob);
   }
   let refused = 0;
   let first: CodedError | undefined;

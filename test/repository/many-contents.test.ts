@@ -1,0 +1,65 @@
+import { expect, it } from 'vitest';
+import { ManualClock, HOUR_NS, Secret, silentLogger } from '../../src/base/index.ts';
+import { createFormat, openRepository, type Repository } from '../../src/repository/index.ts';
+import { deleteUnreferencedPacks } from '../../src/repository/maintenance/delete-packs.ts';
+import { extendObjectLocks } from '../../src/repository/maintenance/extend-locks.ts';
+import { SAFETY } from '../../src/repository/maintenance/safety.ts';
+import type { TaskContext } from '../../src/repository/maintenance/task.ts';
+import { MemoryStorage } from '../support/memory-storage.ts';
+import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
+
+/** More than a call takes parameters in Node, which is some 125,000. */
+const MANY = 150_000;
+const password = new Secret(PASSWORD);
+
+const contextOf = (repository: Repository): TaskContext => ({
+  repository,
+  safety: SAFETY.full,
+  apply: true,
+  startNs: repository.clock.nowNs(),
+  signal: new AbortController().signal,
+  logger: silentLogger,
+});
+
+it('a pack takes more contents than a call takes parameters', { timeout: 60_000 }, async () => {
+  const storage = new MemoryStorage();
+  await createFormat(storage, password, DEFAULT_FORMAT);
+  await using repository = await openRepository({ storage, password, client: CLIENT });
+  for (let at = 0; at < MANY; at++) {
+    await repository.contents.write(Buffer.from(String(at)), { prefix: '' });
+  }
+  await repository.flush();
+  expect([...storage.blobs.keys()].filter((id) => id.startsWith('p'))).toHaveLength(1);
+  await using reader = await openRepository({ storage, password, client: CLIENT });
+  expect(reader.contents.contentCount).toBe(MANY);
+});
+
+it(
+  'a repository of many packs has its locks extended and is cleaned up',
+  { timeout: 60_000 },
+  async () => {
+    const clock = new ManualClock(1_700_000_000n * 10n ** 9n);
+    const storage = new MemoryStorage({ clock, hasObjectLock: true });
+    await createFormat(storage, password, DEFAULT_FORMAT);
+    await using repository = await openRepository({ storage, password, client: CLIENT, clock });
+    await repository.contents.write(Buffer.from('in use'), { prefix: '' });
+    await repository.flush();
+    // Of a session that was killed.
+    const session = '-s0123456789abcdef123';
+    storage.set(`s${'0'.repeat(32)}${session}`, Buffer.from('a marker'));
+    const packOf = (at: number): string => `p${String(at).padStart(32, '0')}${session}`;
+    for (let at = 0; at < MANY; at++) storage.set(packOf(at), Buffer.from('a pack'));
+    clock.advance(100n * 24n * HOUR_NS);
+
+    const locked = Object.assign(Object.create(repository) as Repository, {
+      format: { ...repository.format, retention: { mode: 'GOVERNANCE', periodNs: 72n * HOUR_NS } },
+    });
+    const { data: extended } = await extendObjectLocks(contextOf(locked));
+    expect(extended.extendedBlobCount).toBe(storage.blobs.size - 1);
+    expect(storage.blobs.get(packOf(MANY - 1))?.retention?.mode).toBe('GOVERNANCE');
+
+    const options = { prefixes: ['p', 'q', 's'] };
+    const { data: deleted } = await deleteUnreferencedPacks(contextOf(repository), options);
+    expect(deleted).toMatchObject({ deletedPackCount: MANY + 1, retainedPackCount: 0 });
+  },
+);
