@@ -74,6 +74,7 @@ export {
   assertAnswers,
   entriesByPack,
   listPackLengths,
+  type PackLengths,
   packProblem,
   type Problem,
   verifyContents,

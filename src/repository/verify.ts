@@ -51,9 +51,12 @@ export async function verifyContents(
   }
 }
 
-/** How long each pack in the storage is, by its name. */
-export async function listPackLengths({ storage }: Repository): Promise<Map<string, number>> {
-  const lengths = new Map<string, number>();
+/** How long each pack is, by its name; undefined for those that were asked for by name, and are not there. */
+export type PackLengths = Map<string, number | undefined>;
+
+/** The packs in the storage. */
+export async function listPackLengths({ storage }: Repository): Promise<PackLengths> {
+  const lengths: PackLengths = new Map();
   for (const prefix of ['p', 'q']) {
     for await (const { id, lengthBytes } of storage.listBlobs(prefix)) lengths.set(id, lengthBytes);
   }
@@ -62,22 +65,30 @@ export async function listPackLengths({ storage }: Repository): Promise<Map<stri
 
 /** Why no pack holds a content, by the packs' lengths; undefined when one does. What has moved since they were listed is found. */
 export async function packProblem(
-  { contents, storage }: Repository,
+  repository: Repository,
   entry: IndexEntry,
-  lengths: Map<string, number>,
+  lengths: PackLengths,
 ): Promise<PackProblem | undefined> {
   // What has moved twice is looked for at its second place too.
   for (let at = entry; ;) {
+    await askForLength(repository, at.packBlobId, lengths);
     const problem = problemOf(at, lengths);
-    const moved = problem?.code === 'MISSING_PACK' ? await contents.findMoved(at) : undefined;
+    const isMissing = problem?.code === 'MISSING_PACK';
+    const moved = isMissing ? await repository.contents.findMoved(at) : undefined;
     if (!moved) return problem;
-    const id = blobId(moved.packBlobId);
-    if (!lengths.has(id)) {
-      const metadata = await storage.getMetadata(id).catch(asMissing);
-      if (metadata) lengths.set(id, metadata.lengthBytes);
-    }
     at = moved;
   }
+}
+
+/** The index may have been read anew since the packs were listed, and then it names younger ones too. */
+async function askForLength(
+  { storage }: Repository,
+  pack: string,
+  lengths: PackLengths,
+): Promise<void> {
+  if (lengths.has(pack)) return;
+  const metadata = await storage.getMetadata(blobId(pack)).catch(asMissing);
+  lengths.set(pack, metadata?.lengthBytes);
 }
 
 function asMissing(error: unknown): undefined {
@@ -86,7 +97,7 @@ function asMissing(error: unknown): undefined {
 
 function problemOf(
   { contentId, packBlobId, packOffset, packedLength }: IndexEntry,
-  lengths: ReadonlyMap<string, number>,
+  lengths: Readonly<Pick<PackLengths, 'get'>>,
 ): PackProblem | undefined {
   const lengthBytes = lengths.get(packBlobId);
   const what = `blob ${packBlobId} is damaged: content ${contentId}`;
@@ -122,7 +133,7 @@ async function verifyPack(
   repository: Repository,
   packBlobId: string,
   entries: IndexEntry[],
-  lengths: Map<string, number>,
+  lengths: PackLengths,
   options: VerifyOptions,
 ): Promise<void> {
   const { counters, onProblem } = options;
@@ -153,7 +164,7 @@ function isCollected(
 async function problemWith(
   repository: Repository,
   entry: IndexEntry,
-  lengths: Map<string, number>,
+  lengths: PackLengths,
   { readAll, counters }: VerifyOptions,
 ): Promise<Pick<Problem, 'code' | 'message'> | undefined> {
   const problem = await packProblem(repository, entry, lengths);

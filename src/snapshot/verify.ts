@@ -4,6 +4,7 @@ import {
   lengthOf,
   listPackLengths,
   listPieces,
+  type PackLengths,
   packProblem,
   readPiece,
   type Repository,
@@ -93,7 +94,7 @@ function report(
 async function verifyObject(
   repository: Repository,
   { objectId, type, size }: DirectoryEntry,
-  { readAll, packs }: { readAll: boolean; packs: Map<string, number> | undefined },
+  { readAll, packs }: { readAll: boolean; packs: PackLengths | undefined },
   result: SnapshotVerifyResult,
 ): Promise<void> {
   const { contents } = repository;

@@ -16,7 +16,7 @@ import {
   runMaintenance,
   verifyContents,
 } from '../../src/repository/index.ts';
-import { collectGarbage, verifyTrees } from '../../src/snapshot/index.ts';
+import { collectGarbage, type DirectoryEntry, verifyTrees } from '../../src/snapshot/index.ts';
 import { atClock } from '../support/clocked-storage.ts';
 import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
@@ -110,6 +110,28 @@ describe('a verification of days beside full maintenance', () => {
     expect(await problemsOf(reader)).toEqual([]);
   });
 
+  it('finds packs that came after the listing, in an index that was read anew since', async () => {
+    const repo = at('younger');
+    await createTest(repo);
+    const clock = new OffsetClock(systemClock);
+    await using writer = await openTest(repo, { clock, wrap: atClock(repo, clock) });
+    const tree = at('younger-tree');
+    fs.mkdirSync(tree);
+    const roots: DirectoryEntry[] = [];
+    for (const name of ['a', 'b']) {
+      fs.writeFileSync(join(tree, name), prng(name, 300_000));
+      roots.push((await backUp(writer, tree)).rootEntry);
+    }
+    const wrap = atFirstRead(async () => {
+      for (let day = 0; day < 2; day++) await nextDay(repo, clock);
+    });
+    await using reader = await openTest(repo, { clock, wrap });
+    const signal = new AbortController().signal;
+    const { objects, problems } = await verifyTrees(reader, roots, { readAll: false, signal });
+    expect(problems).toEqual([]);
+    expect(objects).toBe(4);
+  });
+
   it('does not read a long index anew for each content of a pack that is lost', async () => {
     const repo = at('lost');
     await createTest(repo);
@@ -122,11 +144,13 @@ describe('a verification of days beside full maintenance', () => {
     await writer.flush();
     const [pack] = await Array.fromAsync(writer.storage.listBlobs('p'));
     let looks = 0;
+    let questions = 0;
     let isOpen = false;
     await using reader = await openTest(repo, {
       clock,
       wrap: (storage) =>
         faulty(storage, async ({ operation, id }) => {
+          if (operation === 'metadata' && id === pack?.id) questions++;
           if (!isOpen || operation !== 'list' || id !== 'x') return;
           looks++;
           // Others write all the time, and it takes minutes to read what is there.
@@ -140,6 +164,7 @@ describe('a verification of days beside full maintenance', () => {
     await reader.storage.deleteBlob(blobId(pack?.id ?? ''));
     expect(await problemsOf(reader)).toHaveLength(100);
     expect(looks).toBeLessThan(10);
+    expect(questions).toBe(1);
   });
 });
 
