@@ -48,6 +48,28 @@ it('an index that is put while two epochs go by is taken back, the upload fails,
   expect((await verifyTrees(again, roots, options)).problems).toEqual([]);
 });
 
+it('an index that is put stays when the storage does not answer afterwards: others may rely on what it names', async () => {
+  await createTest(at('relied-on'));
+  const data = Buffer.from('in the volumes of two clients');
+  const failure = new CodedError('STORAGE_THROTTLED', 'no more listings');
+  let isBusy = false;
+  /** Another client stores the same as soon as the index can be seen, and the first one is told nothing any more. */
+  const wrap = (inner: BlobStorage): BlobStorage =>
+    faulty(inner, async ({ operation, id, when }) => {
+      if (isBusy && operation === 'list') throw failure;
+      if (operation !== 'put' || !id.startsWith('xn0_') || when !== 'after') return;
+      await using other = await openTest(at('relied-on'));
+      expect(await other.contents.write(data, { prefix: 'k' })).toMatchObject({ isNew: false });
+      await other.flush();
+      isBusy = true;
+    });
+  await using repository = await openTest(at('relied-on'), { wrap });
+  const { contentId } = await repository.contents.write(data, { prefix: 'k' });
+  await expect(repository.contents.flush()).rejects.toBe(failure);
+  await using reader = await openTest(at('relied-on'));
+  expect(Buffer.from(await reader.contents.getContent(contentId))).toEqual(data);
+});
+
 /** Entries of contents that nobody has, from one number to another, which wait for an index. */
 async function addEntries({ contents }: Repository, from: number, to: number): Promise<void> {
   const { contentId } = await contents.write(Buffer.from('first'), { prefix: 'k' });

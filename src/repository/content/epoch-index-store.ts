@@ -57,31 +57,30 @@ export class EpochIndexStore implements IndexStore {
     throw this.#tooSlow('reading the list of index blobs');
   }
 
+  /**
+   * A failure leaves what was put: others may have read it already, and rely on the contents that it names, whose packs are
+   * durable. Only what came so late that its epoch may have been compacted is taken back.
+   */
   async write(bodies: readonly Uint8Array[], session: SessionId): Promise<BlobId[]> {
     let written: BlobId[] = [];
     let epoch = -1;
-    try {
-      for (let attempt = 1; ; attempt++) {
-        if (attempt > ATTEMPTS_MAX) throw this.#tooSlow('writing the index');
-        const state = this.#isValid(REFRESH_SHARE) ? this.#state : undefined;
-        const current = (state ?? (await this.#refresh())).writeEpoch;
-        if (epoch !== current) {
-          await this.#deleteAll(written);
-          written = [];
-          epoch = current;
-        }
-        if (await this.#writeInto(epoch, bodies, session, written)) break;
+    for (let attempt = 1; ; attempt++) {
+      if (attempt > ATTEMPTS_MAX) throw this.#tooSlow('writing the index');
+      const state = this.#isValid(REFRESH_SHARE) ? this.#state : undefined;
+      const current = (state ?? (await this.#refresh())).writeEpoch;
+      if (epoch !== current) {
+        await this.#deleteAll(written);
+        written = [];
+        epoch = current;
       }
-      const after = await this.#refresh();
-      if (after.writeEpoch >= epoch + 2) {
-        const text = 'writing the index took longer than two epochs; nothing was added';
-        throw new CodedError('INDEX_WRITE_TOO_SLOW', text, { retry: 'backoff' });
-      }
-      return written;
-    } catch (error) {
-      await this.#deleteAll(written);
-      throw error;
+      if (await this.#writeInto(epoch, bodies, session, written)) break;
     }
+    const after = await this.#refresh();
+    if (after.writeEpoch < epoch + 2) return written;
+    // The failure itself matters more than a blob that stays.
+    await this.#deleteAll(written).catch(() => undefined);
+    const text = 'writing the index took longer than two epochs; nothing was added';
+    throw new CodedError('INDEX_WRITE_TOO_SLOW', text, { retry: 'backoff' });
   }
 
   /** False when the state ran out on the way. */
