@@ -3,8 +3,10 @@ import { ManualClock, HOUR_NS, Secret, silentLogger } from '../../src/base/index
 import { createFormat, openRepository, type Repository } from '../../src/repository/index.ts';
 import { deleteUnreferencedPacks } from '../../src/repository/maintenance/delete-packs.ts';
 import { extendObjectLocks } from '../../src/repository/maintenance/extend-locks.ts';
+import { rewriteShortPacks } from '../../src/repository/maintenance/rewrite-packs.ts';
 import { SAFETY } from '../../src/repository/maintenance/safety.ts';
 import type { TaskContext } from '../../src/repository/maintenance/task.ts';
+import { prng } from '../support/golden.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
 
@@ -32,6 +34,35 @@ it('a pack takes more contents than a call takes parameters', { timeout: 60_000 
   expect([...storage.blobs.keys()].filter((id) => id.startsWith('p'))).toHaveLength(1);
   await using reader = await openRepository({ storage, password, client: CLIENT });
   expect(reader.contents.contentCount).toBe(MANY);
+});
+
+it('a rewrite of many contents names them by and by, and leaves no short packs behind', async () => {
+  const storage = new MemoryStorage();
+  await createFormat(storage, password, DEFAULT_FORMAT);
+  {
+    await using writer = await openRepository({ storage, password, client: CLIENT });
+    for (let at = 0; at < 80; at++) {
+      await writer.contents.write(prng(`rewrite ${at}`, 1 << 20), { prefix: '' });
+      // Half a pack is a short one.
+      if (at % 10 === 9) await writer.flush();
+    }
+  }
+  const earlier = new Set(storage.blobs.keys());
+  await using repository = await openRepository({ storage, password, client: CLIENT });
+  const context = { ...contextOf(repository), safety: SAFETY.none };
+  let waitingMax = 0;
+  const isDropped = (): boolean => {
+    waitingMax = Math.max(waitingMax, repository.contents.session.entryCount);
+    return false;
+  };
+  await rewriteShortPacks(context, ['p'], isDropped, { entriesAtOnce: 20 });
+  // Those of a pack or two, and of one that is being filled.
+  expect(waitingMax).toBeLessThan(60);
+  const packs = [...storage.blobs.keys()].filter((id) => id.startsWith('p') && !earlier.has(id));
+  expect(packs).toHaveLength(4);
+  await using reader = await openRepository({ storage, password, client: CLIENT });
+  const named = new Set(Array.from(reader.contents.entries(), ({ packBlobId }) => packBlobId));
+  expect([...named].sort()).toEqual(packs.sort());
 });
 
 it(

@@ -8,17 +8,18 @@ import type { TaskContext, TaskStats } from './task.ts';
 const SHORT_SHARE = 0.6;
 /** Bytes rewritten between two flushes. */
 const FLUSH_BYTES = 512 << 20;
-/** Entries of short packs in memory: some 250 bytes each. */
+/** Entries of short packs in memory, and of new ones that wait for an index: some 350 bytes each. */
 const ENTRIES_AT_ONCE = 200_000;
 
 /**
  * Writes the contents of short packs again, together; the old packs then belong to nobody.
- * `isDropped`: deleted entries that this run drops next; Kopia copies them once more before.
+ * `isDropped`: deleted entries that this run drops next; Kopia copies them once more before. Tests lower `entriesAtOnce`.
  */
 export async function rewriteShortPacks(
   context: TaskContext,
   letters: readonly ('p' | 'q')[],
   isDropped: (entry: IndexEntry) => boolean = () => false,
+  { entriesAtOnce = ENTRIES_AT_ONCE }: { readonly entriesAtOnce?: number } = {},
 ): Promise<TaskStats> {
   const { repository, safety, apply } = context;
   const short = findShortPacks(repository, letters);
@@ -40,7 +41,10 @@ export async function rewriteShortPacks(
     if (!apply || old.length === 0) continue;
     await rewritePack(repository, packBlobId, old);
     for (const { packedLength } of old) add(counts.rewritten, packedLength);
-    if (repository.contents.session.durableBytes >= FLUSH_BYTES) await repository.contents.flush();
+    const { durableBytes, durableEntries } = repository.contents.session;
+    if (durableBytes >= FLUSH_BYTES) await repository.contents.flush();
+    // Half a gigabyte of tiny contents is millions. The pack that is being filled stays open: it would be a short one again.
+    else if (durableEntries >= entriesAtOnce) await repository.contents.checkpoint();
   }
   await repository.contents.flush();
   return {
