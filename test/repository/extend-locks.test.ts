@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { CodedError, Secret, silentLogger } from '../../src/base/index.ts';
 import { type BlobId, type BlobStorage, BlobNotFoundError } from '../../src/blob/index.ts';
 import { ForwardingStorage } from '../../src/blob/wrappers/forwarding.ts';
@@ -15,6 +15,8 @@ import { sealFormat } from '../../src/repository/format/keys.ts';
 import { collectGarbage } from '../../src/snapshot/index.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
+
+const password = new Secret(PASSWORD);
 
 /** As a service answers whose object is locked for longer already, and as one whose object went since it was listed. */
 class RefusingStorage extends ForwardingStorage {
@@ -37,9 +39,9 @@ class RefusingStorage extends ForwardingStorage {
   }
 }
 
-it('blobs that are locked for longer already keep no other from being locked, nor the index from its care', async () => {
+/** A repository under object lock, with a pack for each text, whose locks are to be extended. */
+async function lockedRepository(texts: readonly string[]): Promise<MemoryStorage> {
   const storage = new MemoryStorage({ hasObjectLock: true });
-  const password = new Secret(PASSWORD);
   await createFormat(storage, password, DEFAULT_FORMAT);
   {
     await using plain = await openRepository({ storage, password, client: CLIENT });
@@ -47,29 +49,33 @@ it('blobs that are locked for longer already keep no other from being locked, no
     const { formatKey, uniqueId } = plain.format;
     storage.set(BLOBCFG_BLOB, sealFormat(formatKey, uniqueId, Buffer.from(config)));
   }
-  {
-    await using writer = await openRepository({ storage, password, client: CLIENT });
-    for (const text of ['one', 'two', 'three']) {
-      await writer.contents.write(Buffer.from(text), { prefix: '' });
-      await writer.flush();
-    }
-    const parameters = { ...defaultParameters(CLIENT), extendObjectLocks: true };
-    await putMaintenanceParameters(writer, parameters);
+  await using writer = await openRepository({ storage, password, client: CLIENT });
+  for (const text of texts) {
+    await writer.contents.write(Buffer.from(text), { prefix: '' });
     await writer.flush();
   }
+  const parameters = { ...defaultParameters(CLIENT), extendObjectLocks: true };
+  await putMaintenanceParameters(writer, parameters);
+  await writer.flush();
+  return storage;
+}
+
+const FULL = {
+  mode: 'full',
+  safety: 'full',
+  force: false,
+  dryRun: false,
+  logger: silentLogger,
+  collectGarbage,
+} as const;
+
+it('blobs that are locked for longer already keep no other from being locked, nor the index from its care', async () => {
+  const storage = await lockedRepository(['one', 'two', 'three']);
   const packs = [...storage.blobs.keys()].filter((id) => id.startsWith('p'));
   const [first = '', second = '', third = ''] = packs;
   const refusing = new RefusingStorage(storage, new Set([first, second]), third);
   await using owner = await openRepository({ storage: refusing, password, client: CLIENT });
-  const run = runMaintenance(owner, {
-    mode: 'full',
-    safety: 'full',
-    force: false,
-    dryRun: false,
-    signal: new AbortController().signal,
-    logger: silentLogger,
-    collectGarbage,
-  });
+  const run = runMaintenance(owner, { ...FULL, signal: new AbortController().signal });
   await expect(run).rejects.toMatchObject({
     code: 'STORAGE_DENIED',
     message: expect.stringMatching(/^2 of \d+ blobs could not be locked for longer: /) as string,
@@ -81,4 +87,50 @@ it('blobs that are locked for longer already keep no other from being locked, no
   const { runs } = await loadSchedule(owner);
   expect(runs.get('extend-blob-retention-time')?.[0]?.success).toBe(false);
   expect(runs.get('delete-superseded-epoch-indexes')?.[0]?.success).toBe(true);
+});
+
+describe('blobs are locked for longer', () => {
+  async function expectLocked(storage: MemoryStorage, failure: Error): Promise<void> {
+    const watching = new RefusingStorage(storage, new Set(), '');
+    await using owner = await openRepository({ storage: watching, password, client: CLIENT });
+    const run = runMaintenance(owner, {
+      ...FULL,
+      signal: new AbortController().signal,
+      collectGarbage: () => Promise.reject(failure),
+    });
+    await expect(run).rejects.toBe(failure);
+    const locked = [...storage.blobs.keys()].filter((id) =>
+      /^([pqx]|kopia\.(repository|blobcfg)$)/.test(id),
+    );
+    expect(watching.extended.toSorted()).toEqual(locked.toSorted());
+    const { runs } = await loadSchedule(owner);
+    expect(runs.get('snapshot-gc')?.[0]?.success).toBe(false);
+    expect(runs.get('extend-blob-retention-time')?.[0]?.success).toBe(true);
+    // The rest waits for the next run.
+    expect(runs.has('full-delete-blobs')).toBe(false);
+    expect(runs.has('compact-single-epoch')).toBe(false);
+  }
+
+  it('also where a directory that is damaged stops the collection', async () => {
+    const storage = await lockedRepository(['one']);
+    await expectLocked(storage, new CodedError('DAMAGED_BLOB', 'a directory is damaged'));
+  });
+
+  it('but not after the run was ended', async () => {
+    const storage = await lockedRepository(['one']);
+    const watching = new RefusingStorage(storage, new Set(), '');
+    await using owner = await openRepository({ storage: watching, password, client: CLIENT });
+    const ending = new AbortController();
+    const reason = new Error('ended');
+    const run = runMaintenance(owner, {
+      ...FULL,
+      signal: ending.signal,
+      collectGarbage: () => {
+        ending.abort(reason);
+        return Promise.reject(reason);
+      },
+    });
+    await expect(run).rejects.toBe(reason);
+    expect(watching.extended).toEqual([]);
+  });
 });

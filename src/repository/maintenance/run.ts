@@ -271,7 +271,29 @@ class Cycle {
     await this.#run('cleanup-logs', (context) => cleanupLogs(context, this.#parameters));
   }
 
-  async runFull(collectGarbage: (context: TaskContext) => Promise<TaskStats>): Promise<void> {
+  async runFull(collectGarbage: MaintenanceOptions['collectGarbage']): Promise<void> {
+    const packs = await Promise.allSettled([this.#lookAfterPacks(collectGarbage)]);
+    // Also where a collection or a deletion refuses, day after day: locks that nobody extends end meanwhile.
+    const locks = await Promise.allSettled([this.#extendLocks()]);
+    if (packs[0].status === 'rejected') throw packs[0].reason;
+    if (this.#hasEpochs) {
+      await this.#run('compact-single-epoch', compactSingleEpoch);
+      await this.#run('advance-epoch', advanceEpoch);
+      await this.#run('generate-epoch-range-index', compactRange);
+      await this.#run('cleanup-epoch-markers', cleanupMarkers);
+      await this.#run('delete-superseded-epoch-indexes', (context) =>
+        deleteSupersededIndexes(context, this.#late),
+      );
+    }
+    await this.#run('cleanup-logs', (context) => cleanupLogs(context, this.#parameters));
+    // Not in the schedule: Kopia has no such task.
+    const unfinished = await cleanUpUnfinishedPuts(this.#context);
+    if (unfinished) this.reports.push({ task: 'cleanup-unfinished-puts', stats: unfinished });
+    // Blobs may refuse for as long as they are locked already, and the index has to be looked after meanwhile.
+    if (locks[0].status === 'rejected') throw locks[0].reason;
+  }
+
+  async #lookAfterPacks(collectGarbage: MaintenanceOptions['collectGarbage']): Promise<void> {
     await this.#adoptLate('all');
     await this.#restoreDeletions();
     await this.#run('snapshot-gc', collectGarbage);
@@ -289,22 +311,6 @@ class Cycle {
     }
     await this.#dropDeleted(dropNs);
     await this.#deletePacks('full-delete-blobs', ['p', 'q', 's']);
-    const locks = await Promise.allSettled([this.#extendLocks()]);
-    if (this.#hasEpochs) {
-      await this.#run('compact-single-epoch', compactSingleEpoch);
-      await this.#run('advance-epoch', advanceEpoch);
-      await this.#run('generate-epoch-range-index', compactRange);
-      await this.#run('cleanup-epoch-markers', cleanupMarkers);
-      await this.#run('delete-superseded-epoch-indexes', (context) =>
-        deleteSupersededIndexes(context, this.#late),
-      );
-    }
-    await this.#run('cleanup-logs', (context) => cleanupLogs(context, this.#parameters));
-    // Not in the schedule: Kopia has no such task.
-    const unfinished = await cleanUpUnfinishedPuts(this.#context);
-    if (unfinished) this.reports.push({ task: 'cleanup-unfinished-puts', stats: unfinished });
-    // Blobs may refuse for as long as they are locked already, and the index has to be looked after meanwhile.
-    if (locks[0].status === 'rejected') throw locks[0].reason;
   }
 
   async #extendLocks(): Promise<void> {
