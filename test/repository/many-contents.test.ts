@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest';
 import { ManualClock, HOUR_NS, Secret, silentLogger } from '../../src/base/index.ts';
 import { createFormat, openRepository, type Repository } from '../../src/repository/index.ts';
+import { PACK_ENTRIES_MAX } from '../../src/repository/content/pack.ts';
 import { deleteUnreferencedPacks } from '../../src/repository/maintenance/delete-packs.ts';
 import { extendObjectLocks } from '../../src/repository/maintenance/extend-locks.ts';
 import { rewriteShortPacks } from '../../src/repository/maintenance/rewrite-packs.ts';
@@ -23,25 +24,44 @@ const contextOf = (repository: Repository): TaskContext => ({
   logger: silentLogger,
 });
 
-it('a pack takes more contents than a call takes parameters', { timeout: 60_000 }, async () => {
-  const storage = new MemoryStorage();
-  await createFormat(storage, password, DEFAULT_FORMAT);
-  await using repository = await openRepository({ storage, password, client: CLIENT });
-  for (let at = 0; at < MANY; at++) {
-    await repository.contents.write(Buffer.from(String(at)), { prefix: '' });
-  }
-  await repository.flush();
-  expect([...storage.blobs.keys()].filter((id) => id.startsWith('p'))).toHaveLength(1);
-  await using reader = await openRepository({ storage, password, client: CLIENT });
-  expect(reader.contents.contentCount).toBe(MANY);
-});
+it(
+  'tiny contents fill a pack before they fill the memory, and such packs stay as they are',
+  {
+    timeout: 60_000,
+  },
+  async () => {
+    const storage = new MemoryStorage();
+    await createFormat(storage, password, DEFAULT_FORMAT);
+    const packs = (): string[] => [...storage.blobs.keys()].filter((id) => id.startsWith('p'));
+    {
+      await using repository = await openRepository({ storage, password, client: CLIENT });
+      let unputMax = 0;
+      for (let at = 0; at < MANY; at++) {
+        await repository.contents.write(Buffer.from(String(at)), { prefix: '' });
+        const { entryCount, durableEntries } = repository.contents.session;
+        unputMax = Math.max(unputMax, entryCount - durableEntries);
+      }
+      // Those of the pack that is being filled, and of one that is being put.
+      expect(unputMax).toBeLessThan(2 * PACK_ENTRIES_MAX);
+      await repository.flush();
+    }
+    const filled = packs();
+    expect(filled).toHaveLength(Math.ceil(MANY / PACK_ENTRIES_MAX));
+    await using reader = await openRepository({ storage, password, client: CLIENT });
+    expect(reader.contents.contentCount).toBe(MANY);
+    // The last one is short, and alone.
+    const { data } = await rewriteShortPacks({ ...contextOf(reader), safety: SAFETY.none }, ['p']);
+    expect(data.toRewriteContentCount).toBe(0);
+    expect(packs()).toEqual(filled);
+  },
+);
 
 it('a rewrite of many contents names them by and by, and leaves no short packs behind', async () => {
   const storage = new MemoryStorage();
   await createFormat(storage, password, DEFAULT_FORMAT);
   {
     await using writer = await openRepository({ storage, password, client: CLIENT });
-    for (let at = 0; at < 80; at++) {
+    for (let at = 0; at < 60; at++) {
       await writer.contents.write(prng(`rewrite ${at}`, 1 << 20), { prefix: '' });
       // Half a pack is a short one.
       if (at % 10 === 9) await writer.flush();
@@ -57,9 +77,9 @@ it('a rewrite of many contents names them by and by, and leaves no short packs b
   };
   await rewriteShortPacks(context, ['p'], isDropped, { entriesAtOnce: 20 });
   // Those of a pack or two, and of one that is being filled.
-  expect(waitingMax).toBeLessThan(60);
+  expect(waitingMax).toBeLessThan(45);
   const packs = [...storage.blobs.keys()].filter((id) => id.startsWith('p') && !earlier.has(id));
-  expect(packs).toHaveLength(4);
+  expect(packs).toHaveLength(3);
   await using reader = await openRepository({ storage, password, client: CLIENT });
   const named = new Set(Array.from(reader.contents.entries(), ({ packBlobId }) => packBlobId));
   expect([...named].sort()).toEqual(packs.sort());

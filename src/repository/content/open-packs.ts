@@ -153,7 +153,7 @@ export class OpenPacks {
       this.#drop(open, this.#failure);
       return;
     }
-    if (pack.length >= this.#options.maxPackBytes) {
+    if (pack.isFull(this.#options.maxPackBytes)) {
       this.#close(open);
       return;
     }

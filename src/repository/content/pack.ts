@@ -13,6 +13,12 @@ const ALIGNMENT = 4096;
 /** Random bytes after a local index, so that its blob is unique. */
 const INDEX_SUFFIX_BYTES = 32;
 
+/**
+ * A pack of so many contents is full, however short it is: each takes some 350 bytes in memory until an index names it, and
+ * of tiny files there would be half a million. Our choice: that is as much again as a pack itself takes.
+ */
+export const PACK_ENTRIES_MAX = 1 << 16;
+
 export interface PackCodec {
   hasher: ContentHasher;
   encryptor: Encryptor;
@@ -40,6 +46,10 @@ export class Pack {
 
   get length(): number {
     return this.#length;
+  }
+
+  isFull(maxPackBytes: number): boolean {
+    return this.#length >= maxPackBytes || this.entries.length >= PACK_ENTRIES_MAX;
   }
 
   get room(): number {

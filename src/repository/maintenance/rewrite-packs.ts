@@ -1,5 +1,6 @@
 import { isCode, SECOND_NS } from '../../base/index.ts';
 import { blobId } from '../../blob/index.ts';
+import { PACK_ENTRIES_MAX } from '../content/pack.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
 import type { TaskContext, TaskStats } from './task.ts';
@@ -60,7 +61,10 @@ export async function rewriteShortPacks(
   };
 }
 
-/** Short packs and how many contents they hold. One of a letter alone stays: rewriting it would only make another. */
+/**
+ * Short packs and how many contents they hold; those with as many as a pack may have are none. One of a letter alone stays:
+ * rewriting it would only make another.
+ */
 function findShortPacks({ contents }: Repository, letters: readonly string[]): Map<string, number> {
   const packs = new Map<string, { bytes: number; count: number }>();
   for (const { packBlobId, packedLength } of contents.entries()) {
@@ -74,7 +78,8 @@ function findShortPacks({ contents }: Repository, letters: readonly string[]): M
     }
   }
   const limit = contents.options.maxPackBytes * SHORT_SHARE;
-  const short = [...packs].filter(([, { bytes }]) => bytes < limit);
+  const countLimit = PACK_ENTRIES_MAX * SHORT_SHARE;
+  const short = [...packs].filter(([, { bytes, count }]) => bytes < limit && count < countLimit);
   return new Map(
     letters.flatMap((letter) => {
       const ofLetter = short.filter(([id]) => id.startsWith(letter));
