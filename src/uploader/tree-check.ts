@@ -53,6 +53,8 @@ export async function findLostObjects(
 ): Promise<LostObjects> {
   const check = new TreeCheck(repository, options);
   await check.walk(root, (id) => check.isThere(id));
+  // What was stored again may lie in packs that are not put yet: no listing shows them, and they are not gone.
+  await repository.contents.flush();
   const isGone = await check.findGonePacks();
   if (isGone) await check.walk(root, (id) => check.isInPack(id, isGone));
   return check.lost;
@@ -152,6 +154,8 @@ class TreeCheck {
   /** Copies the sealed bytes to a new pack. Bringing the entry back in place would trust in a pack that may be about to go. */
   async #storeAgain(id: ContentId): Promise<boolean> {
     const { contents } = this.#repository;
+    const room = contents.whenRoom();
+    if (room) await room;
     const entry = contents.findOrThrow(id);
     // Another object may have led here meanwhile.
     if (!entry.deleted) return true;

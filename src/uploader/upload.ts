@@ -163,15 +163,16 @@ export async function createSnapshot(
       previous.flatMap(({ rootEntry: root }) => (root?.type === 'd' ? [root.objectId] : [])),
     );
     await long.stop();
-    await checkpoints.stop();
-    checkpoints.assertHealthy();
     snapshot = snapshotOf(rootEntry);
     if (snapshot.incomplete === undefined) {
       const { signal } = options;
       snapshot = await confirmed(snapshot, { long, upload, counters, snapshotOf, signal });
-      if (snapshot.incomplete === undefined) {
-        options.accept?.(snapshot.rootEntry as DirectoryEntry, counters);
-      }
+    }
+    // Only now: what is stored again at the end may be as much as the upload itself.
+    await checkpoints.stop();
+    checkpoints.assertHealthy();
+    if (snapshot.incomplete === undefined) {
+      options.accept?.(snapshot.rootEntry as DirectoryEntry, counters);
     }
   } catch (error) {
     await long.stop();
