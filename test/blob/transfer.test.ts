@@ -1,9 +1,11 @@
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
+import { Readable } from 'node:stream';
 import { setImmediate } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { CanceledError } from '../../src/base/index.ts';
-import { watched } from '../../src/blob/http/transfer.ts';
+import { readBody, watched } from '../../src/blob/http/transfer.ts';
+import { blobId } from '../../src/blob/index.ts';
 
 setFlagsFromString('--expose-gc');
 const collect = runInNewContext('gc') as () => void;
@@ -47,5 +49,37 @@ describe('a watched request', () => {
     const options = { signal: new AbortController().signal, stallMs: 20 };
     const running = watched('get', options, ({ signal }) => forever(signal));
     await expect(running).rejects.toMatchObject({ code: 'STORAGE_STALLED', retry: 'backoff' });
+  });
+});
+
+describe('a body', () => {
+  const options = { into: undefined, progress: () => undefined };
+  const pieces = (): Buffer[] => [1, 2, 3].map((i) => Buffer.alloc(65_536, i));
+  /** A body of which all has come before anybody reads, as over a fast network. */
+  function arrived(parts: Buffer[]): Readable {
+    const body = new Readable({ highWaterMark: 1 << 20, read: () => undefined });
+    for (const part of parts) body.push(part);
+    body.push(null);
+    return body;
+  }
+
+  it('gives the memory of each piece back at once, since collections come too late', async () => {
+    const parts = pieces();
+    const bytes = await readBody(blobId('p1'), arrived(parts), 3 * 65_536, options);
+    expect(Buffer.from(bytes)).toEqual(Buffer.concat(pieces()));
+    expect(parts.map(({ buffer }) => buffer.byteLength)).toEqual([0, 0, 0]);
+  });
+
+  it('that is longer or shorter than announced, or breaks off, is refused and closed', async () => {
+    for (const announced of [3 * 65_536 - 1, 3 * 65_536 + 1]) {
+      const body = arrived(pieces());
+      const refusal = { code: 'STORAGE_FAILED', retry: 'backoff' };
+      await expect(readBody(blobId('p1'), body, announced, options)).rejects.toMatchObject(refusal);
+      expect(body.destroyed).toBe(true);
+    }
+    const cut = new Readable({ read: () => undefined });
+    cut.push(Buffer.alloc(10));
+    setTimeout(() => cut.destroy(), 20);
+    await expect(readBody(blobId('p1'), cut, 20, options)).rejects.toThrow(/Premature close/);
   });
 });

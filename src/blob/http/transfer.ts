@@ -1,7 +1,8 @@
 import { createHash } from 'node:crypto';
 import { Readable } from 'node:stream';
+import { finished } from 'node:stream/promises';
 import { crc32 } from 'node:zlib';
-import { asBuffer, CodedError, giveBack } from '../../base/index.ts';
+import { asBuffer, asError, CodedError, giveBack } from '../../base/index.ts';
 import { assertLength, type BlobId, type GetOptions, invalidRange } from '../storage.ts';
 
 /** A request that moves nearly no byte for this long is cut and tried again. */
@@ -94,7 +95,7 @@ interface Body extends AsyncIterable<Uint8Array> {
  */
 export async function readBody(
   id: BlobId,
-  body: Body,
+  body: Readable,
   lengthBytes: number,
   { into, progress }: { into: Uint8Array | undefined; progress: (lengthBytes: number) => void },
 ): Promise<Uint8Array> {
@@ -104,14 +105,25 @@ export async function readBody(
         ? into.subarray(0, lengthBytes)
         : Buffer.allocUnsafeSlow(lengthBytes);
     let at = 0;
-    for await (const piece of body) {
+    let failure: unknown;
+    // Piece by piece: an iteration would join what has come meanwhile, and leave the parts to a collection.
+    body.on('data', (piece: Buffer) => {
+      if (failure !== undefined) return;
       progress(piece.length);
-      if (at + piece.length > lengthBytes) throw brokenBody(id, 'more bytes than announced');
+      if (at + piece.length > lengthBytes) {
+        failure = brokenBody(id, 'more bytes than announced');
+        body.destroy();
+        return;
+      }
       target.set(piece, at);
       at += piece.length;
       // Collections come too late for what a fast network brings: 40 MiB of it piled up.
       giveBack(piece);
-    }
+    });
+    await finished(body, { writable: false }).catch((error: unknown) => {
+      failure ??= error;
+    });
+    if (failure !== undefined) throw asError(failure);
     if (at < lengthBytes) throw brokenBody(id, `${at} of ${lengthBytes} bytes`);
     return target;
   } finally {
