@@ -386,9 +386,10 @@ const lengthOf = (entries: readonly IndirectEntry[]): number => {
   return last ? endOf(last) : 0;
 };
 
+/** Below zero is how Kopia's users switch parts off. */
 function partBytesOf(policy: Policy): number {
-  const bytes = policy.upload.parallelUploadAboveSize;
-  return bytes === undefined || bytes === 0 ? Number.POSITIVE_INFINITY : Number(bytes);
+  const bytes = Number(policy.upload.parallelUploadAboveSize ?? 0);
+  return bytes > 0 ? bytes : Number.POSITIVE_INFINITY;
 }
 
 export function metadataCompressor(policy: Policy): Compressor | undefined {

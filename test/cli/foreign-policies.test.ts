@@ -33,6 +33,8 @@ beforeAll(async () => {
   repository.manifests.put(labelsOf('/broken'), { retention: 'many' });
   // As `kopia policy set --keep-latest=-1` writes it.
   repository.manifests.put(labelsOf('/negative'), { retention: { keepLatest: -1 } });
+  // As `kopia policy set --parallel-upload-above-size-mib=-1` writes it: files are not split into parts.
+  repository.manifests.put(labelsOf('/whole'), { upload: { parallelUploadAboveSize: -1048576 } });
   await repository.flush();
 });
 
@@ -64,6 +66,16 @@ describe('a policy that cannot be read', () => {
     expect(set).toMatchObject({ code: 0, err: '' });
     expect(run('policy', 'list')).toMatchObject({ code: 0, err: '' });
   });
+});
+
+it('a size below zero, from which on files are split into parts, splits none', () => {
+  fs.writeFileSync(join(tree, 'large'), Buffer.alloc(3 << 20, 'large'));
+  const words = ['snapshot', 'create', tree, '--source', 'tester@testhost:/whole', '--json'];
+  const options = { env, encoding: 'utf8', timeout: 30_000, killSignal: 'SIGKILL' } as const;
+  const { status, stdout } = spawnSync(BIN, [...words, '--repo', repo], options);
+  fs.rmSync(join(tree, 'large'));
+  expect(status).toBe(0);
+  expect(JSON.parse(stdout)).toMatchObject({ incomplete: null, stats: { files: 2 } });
 });
 
 describe('a number of snapshots to keep that is below zero', () => {
