@@ -99,6 +99,8 @@ class TreeRestore {
       (stat) => stat.isDirectory(),
       () => false,
     );
+    // The name is what the snapshot says: it must not lead out of the target.
+    if (isDirectory) assertPlainName(entry.name);
     const path = isDirectory ? join(target, entry.name) : target;
     const directory = await TargetDirectory.openRoot(dirname(path));
     try {

@@ -78,6 +78,22 @@ describe('whatever a snapshot holds, nothing outside of the target is touched', 
     },
   );
 
+  it.each(['../stolen/evil', '..', '/etc/evil'])(
+    'the name %j of a single file, into a directory',
+    async (name) => {
+      fs.mkdirSync(at('into'), { recursive: true });
+      fs.mkdirSync(at('stolen'), { recursive: true });
+      const root = await file(name, 'evil');
+      await expect(restore(repository, root, at('into'))).rejects.toMatchObject({
+        code: 'UNSAFE_NAME',
+      });
+      expect([...fs.readdirSync(at('into')), ...fs.readdirSync(at('stolen'))]).toEqual([]);
+      await restore(repository, root, at('into/named'));
+      expect(fs.readFileSync(at('into/named'), 'utf8'), 'under another name').toBe('evil');
+      fs.rmSync(at('into/named'));
+    },
+  );
+
   it('a link and a directory of the same name', async () => {
     fs.mkdirSync(at('outside'));
     const inner = await directory('x', [await file('stolen', 'evil')]);
