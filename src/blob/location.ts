@@ -81,6 +81,7 @@ const SECRETS = /^(access.?key|secret|password|token|sas|account.?key|key)/i;
  * `gs://bucket/prefix/`, `file:///path`. Throws `BAD_LOCATION`.
  */
 export function parseLocation(location: string): Location {
+  if (location === '') throw bad('the location of the repository is empty');
   if (!/^[a-z][a-z0-9+.-]+:/.test(location)) return fileLocation(resolve(location));
   let url: URL;
   try {

@@ -1,6 +1,5 @@
 import type { Command } from 'commander';
 import { Option } from 'commander';
-import { resolve } from 'node:path';
 import { CodedError, formatBytes, formatGoTime, parseDuration } from '../base/index.ts';
 import { SPLITTERS } from '../codec/index.ts';
 import { type Repository, streamObject } from '../repository/index.ts';
@@ -37,7 +36,7 @@ import {
   SOURCE_OPTION,
   sourceOf,
 } from './snapshot-names.ts';
-import { UsageError } from './usage-error.ts';
+import { absolutePath, UsageError } from './usage-error.ts';
 import { snapshotDocument } from './documents.ts';
 import { ExitCode } from './exit.ts';
 import { isOutputOpen, writeOutput } from './output.ts';
@@ -119,12 +118,13 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
   if (parallel !== undefined && !(Number.isInteger(parallel) && parallel >= 1 && parallel <= 64)) {
     throw new UsageError(`--parallel "${options.parallel}" is not a number from 1 to 64`);
   }
-  const absolute = resolve(path);
+  const absolute = absolutePath('path', path);
   await using context = await openContext(options, { dataPath: true });
   const { repository, logger } = context;
-  const source = options.source
-    ? parseSource(options.source)
-    : { host: repository.client.hostname, userName: repository.client.username, path: absolute };
+  const source =
+    options.source !== undefined
+      ? parseSource(options.source)
+      : { host: repository.client.hostname, userName: repository.client.username, path: absolute };
   const counters = newUploadCounters();
   const interrupt = interruptSignal(lifeWith(repository, () => counters.bytesRead));
   const meter = new RateMeter();
@@ -432,6 +432,7 @@ async function restore(
   target: string,
   options: VerbOptions<RestoreOptions>,
 ): Promise<void> {
+  const path = absolutePath('target', target);
   await using context = await openContext(options, { dataPath: true });
   const { repository, logger } = context;
   const root = await resolveEntry(repository, id, sourceOf(repository, options));
@@ -444,7 +445,7 @@ async function restore(
   const interrupt = interruptSignal(repository);
   try {
     const run = options.block === true ? restoreBlocks : restoreTree;
-    await run(repository, root, resolve(target), {
+    await run(repository, root, path, {
       logger,
       signal: interrupt.signal,
       counters,

@@ -11,6 +11,7 @@ const environment = { ...process.env, LONGSHORE_PASSWORD: 'secret' };
 
 function run(...parameters: string[]): { code: number | null; out: string; err: string } {
   const { status, stdout, stderr } = spawnSync(BIN, parameters, {
+    cwd: work,
     env: environment,
     encoding: 'utf8',
     timeout: 60_000,
@@ -61,6 +62,28 @@ describe('where nothing can be made, the command ends and says why', () => {
     const { code, err } = run('dev', 'up', '--directory', '/proc/x');
     expect(err).toContain(`longshore: cannot use the directory /proc/x: ${REFUSED}\n`);
     expect(code).toBe(1);
+  });
+});
+
+describe('a path that is empty, as from a variable that is not set, is not the current directory', () => {
+  const entries = fs.readdirSync;
+
+  it.each([
+    ['the target is empty', () => ['snapshot', 'restore', id, '', '--repo', at('repo')]],
+    ['the path is empty', () => ['snapshot', 'create', '', '--repo', at('repo')]],
+    ['"" is not a source', () => ['snapshot', 'create', 'data', '--source', '', '--repo', 'repo']],
+    ['the location of the repository is empty', () => ['repository', 'create', '--repo', '']],
+  ])('%s', (text, words) => {
+    fs.writeFileSync(at('file'), 'mine');
+    const before = entries(work).sort();
+    expect(run(...words())).toMatchObject({
+      code: 2,
+      out: '',
+      err: expect.stringContaining(`longshore: ${text}`) as string,
+    });
+    expect(entries(work).sort()).toEqual(before);
+    expect(fs.readFileSync(at('file'), 'utf8')).toBe('mine');
+    expect(run('snapshot', 'list', '--json', '--repo', at('repo')).out.match(/"id"/g)).toHaveLength(1); // prettier-ignore
   });
 });
 
