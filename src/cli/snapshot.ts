@@ -19,6 +19,7 @@ import {
 } from '../snapshot/index.ts';
 import {
   createSnapshot,
+  incompleteSnapshot,
   newRestoreCounters,
   newUploadCounters,
   type Overwrite,
@@ -361,6 +362,8 @@ function addCat(group: Command): void {
       const entry = await resolveEntry(repository, id, sourceOf(repository, options));
       if (entry.type === 'd')
         throw new CodedError('IS_A_DIRECTORY', `${id} is a directory: use snapshot ls`);
+      const incomplete = entry.summary?.incomplete;
+      if (incomplete !== undefined) throw incompleteSnapshot('file', incomplete);
       for await (const bytes of streamObject(context.repository.contents, entry.objectId)) {
         if (!isOutputOpen()) return;
         await writeOutput(bytes);

@@ -11,6 +11,7 @@ export {
   type UploadResult,
 } from './upload.ts';
 export {
+  incompleteSnapshot,
   newRestoreCounters,
   type Overwrite,
   type RestoreCounters,

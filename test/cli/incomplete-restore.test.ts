@@ -95,6 +95,13 @@ it('of a file that was not read to its end is refused: its pieces are not in the
   expect(status).toBe(3);
 });
 
+it('of a file that was not read to its end is refused by cat too', () => {
+  const all = ['snapshot', 'cat', ids.file, '--repo', repo];
+  const { status, stdout, stderr } = spawnSync(BIN, all, { env, encoding: 'utf8' });
+  expect([status, stdout]).toEqual([1, '']);
+  expect(stderr).toMatch(/only a part of the file, .* \(checkpoint\): choose another one\n$/);
+});
+
 it('tells what the backup could not read', () => {
   const { code, out, err } = restore(ids.unread, 'unread');
   expect(err).toBe(
