@@ -154,7 +154,7 @@ export interface ReadableSnapshots {
   /** Oldest first. */
   readonly snapshots: Snapshot[];
   /** `DAMAGED_SNAPSHOT` for each that cannot be parsed; its message names it. */
-  readonly damaged: Error[];
+  readonly damaged: CodedError[];
 }
 
 /** What can be read, and what cannot: for those whom a damaged manifest does not concern. */
@@ -164,7 +164,7 @@ export async function listReadableSnapshots(
 ): Promise<ReadableSnapshots> {
   const labels = { type: 'snapshot', ...(source && sourceLabels(source)), ...tags };
   const snapshots: Snapshot[] = [];
-  const damaged: Error[] = [];
+  const damaged: CodedError[] = [];
   for (const manifest of await repository.manifests.find(labels)) {
     try {
       snapshots.push(parseSnapshot(manifest));

@@ -14,7 +14,8 @@ export const isRelativeName = (text: string): boolean => LATEST.test(text);
 /**
  * The snapshot that a user means: its ID, the beginning of one that no other has, `latest`, or `latest~1` for the one before it.
  * Incomplete snapshots are never the latest. Undefined where no snapshot has that name; without `source` the latest must be
- * of the only source that there is. Throws `AMBIGUOUS_SNAPSHOT`, `SNAPSHOT_NOT_FOUND` for `latest` where there are too few.
+ * of the only source that there is. Throws `AMBIGUOUS_SNAPSHOT`, and for `latest` `SNAPSHOT_NOT_FOUND` where there are too few,
+ * `DAMAGED_SNAPSHOT` where a later one cannot be read.
  */
 export async function findSnapshotId(
   repository: Repository,
@@ -43,7 +44,7 @@ async function latestId(
   back: number,
   source: SourceInfo | undefined,
 ): Promise<ManifestId> {
-  const { snapshots } = await listReadableSnapshots(repository, { source });
+  const { snapshots, damaged } = await listReadableSnapshots(repository, { source });
   const whole = snapshots.filter(({ incomplete, rootEntry }) => !incomplete && rootEntry);
   const sources = [...new Set(whole.map((snapshot) => formatSource(snapshot.source)))];
   if (sources.length > 1) {
@@ -55,6 +56,7 @@ async function latestId(
     );
   }
   const found = whole.at(-1 - back);
+  await assertReadableSince(repository, found?.id, damaged);
   if (found) return found.id;
   const where = source ? ` of ${formatSource(source)}` : ' in the repository';
   const [oldest] = whole;
@@ -63,4 +65,17 @@ async function latestId(
     'SNAPSHOT_NOT_FOUND',
     `there is no ${text}: complete snapshots${where}: ${whole.length}${since}`,
   );
+}
+
+/** A damaged one that was written later may be the one that is meant: an older one must not pass for it. */
+async function assertReadableSince(
+  { manifests }: Repository,
+  found: ManifestId | undefined,
+  damaged: readonly CodedError[],
+): Promise<void> {
+  const since = found && (await manifests.get(found)).modifiedNs;
+  for (const error of damaged) {
+    const { modifiedNs } = await manifests.get(String(error.facts.snapshot));
+    if (since === undefined || modifiedNs > since) throw error;
+  }
 }

@@ -40,6 +40,11 @@ it('a damaged manifest is named, the other snapshots can be used, and it can be 
   const shown = run('snapshot', 'show', damaged);
   expect(shown.code).toBe(1);
   expect(shown.err).toContain('is damaged');
+  // Later than what can be read: it may be the latest.
+  for (const name of ['latest', 'latest~1']) {
+    const latest = run('snapshot', 'cat', `${name}/file`, '--source', source);
+    expect(latest).toMatchObject({ code: 1, out: '', err: shown.err });
+  }
   expect(run('repository', 'status').out).toMatch(/1, and 1 with a damaged manifest/);
   const verified = run('repository', 'verify');
   expect(verified.code).toBe(1);
@@ -48,6 +53,9 @@ it('a damaged manifest is named, the other snapshots can be used, and it can be 
   const created = run('snapshot', 'create', tree, '--source', source);
   expect(created.code).toBe(0);
   expect(created.err).toContain(damaged);
+  // Now it is one of those before.
+  expect(run('snapshot', 'cat', 'latest/file', '--source', source).out).toBe('content');
+  expect(run('snapshot', 'cat', 'latest~1/file', '--source', source).code).toBe(1);
 
   const refused = run('repository', 'maintain', '--mode', 'full');
   expect(refused.code).toBe(1);
