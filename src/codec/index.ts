@@ -46,33 +46,4 @@ export {
   THREADS_MAX,
 } from './wasm/kernels.ts';
 export { Arena, BufferPool, LOOK_BACK_BYTES, type Span } from './arena.ts';
-export {
-  type CodecKeys,
-  type CodecPool,
-  type CodecPoolFactory,
-  type DirectoryComparison,
-  type DirectoryListing,
-  type FileRead,
-  LISTING_ENTRIES_MAX,
-  type FileToRead,
-  type FileAttributes,
-  type NewFile,
-  NO_LONGER_REGULAR,
-  type OpenFailure,
-  type OpenItem,
-  type PackedStream,
-  type PartialSpans,
-  type SameFiles,
-  type SealedItem,
-  type SealItem,
-  STAT_FIELDS,
-} from './pool.ts';
-export {
-  compareWithStream,
-  DIRECTORY_STREAM,
-  entryHead,
-  type EntryHead,
-  formatMode,
-  GO_FLAGS,
-} from './directory-text.ts';
-export { applyAttributesToDescriptor, applyAttributesToPinned } from './file-attributes.ts';
+export type { CodecKeys } from './keys.ts';

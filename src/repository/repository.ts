@@ -11,14 +11,13 @@ import {
 import { type BlobStorage, type PutOptions, type StorageActivity, watched } from '../blob/index.ts';
 import {
   Arena,
-  type CodecPool,
-  type CodecPoolFactory,
   createEncryptor,
   createHasher,
   Kernels,
   type SplitterSpec,
   splitterSpec,
 } from '../codec/index.ts';
+import type { ThreadPool, ThreadPoolFactory } from '../volume-files/index.ts';
 import { ContentManager } from './content/content-manager.ts';
 import { EpochIndexStore } from './content/epoch-index-store.ts';
 import type { IndexStore } from './content/index-store.ts';
@@ -56,7 +55,7 @@ export interface OpenRepositoryOptions {
 }
 
 export interface DataPathOptions {
-  factory: CodecPoolFactory;
+  factory: ThreadPoolFactory;
   threads: number;
   memory: Omit<MemoryPlan, 'indexMemoryBytes' | 'threads'>;
 }
@@ -71,7 +70,7 @@ const HEAP_PACKS = 4;
 
 /** The threads and their memory, as far as they are up. */
 export interface DataPath {
-  readonly pool: CodecPool;
+  readonly pool: ThreadPool;
   readonly arena: Arena;
   /** Addresses of the slabs, {@link SLAB_BYTES} each. */
   readonly slabAddresses: readonly number[];

@@ -1,5 +1,5 @@
 import { asBuffer, CodedError, isCode, parseJsonLossless } from '../base/index.ts';
-import { DIRECTORY_STREAM } from '../codec/index.ts';
+import { DIRECTORY_STREAM } from './directory-text.ts';
 import {
   type ContentManager,
   type ObjectId,

@@ -9,7 +9,7 @@ import {
   parseGoTime,
   parseJsonLossless,
 } from '../base/index.ts';
-import { DIRECTORY_STREAM, entryHead, type EntryHead, GO_FLAGS } from '../codec/index.ts';
+import { DIRECTORY_STREAM, entryHead, type EntryHead, GO_FLAGS } from './directory-text.ts';
 import { objectId, type ObjectId } from '../repository/index.ts';
 
 /** File types that a snapshot holds; anything else a reader meets is kept as it is and not restored. */

@@ -1,5 +1,6 @@
 import { asError } from '../base/index.ts';
-import type { CodecPool, Compressor, Span } from '../codec/index.ts';
+import type { Compressor, Span } from '../codec/index.ts';
+import type { ThreadPool } from '../volume-files/index.ts';
 import { compressContent } from '../codec/index.ts';
 import {
   type ContentId,
@@ -24,14 +25,14 @@ const RESOLVED = Promise.resolve();
 /** Stores chunks that the repository does not have: look-up first, compression and encryption after. */
 export class DataWriter {
   readonly #repository: Repository;
-  readonly #pool: CodecPool;
+  readonly #pool: ThreadPool;
   readonly #counters: UploadCounters;
   readonly #onStored: () => void;
   readonly #inFlight = new Map<ContentId, Promise<void>>();
 
   constructor(
     repository: Repository,
-    pool: CodecPool,
+    pool: ThreadPool,
     counters: UploadCounters,
     onStored: () => void,
   ) {

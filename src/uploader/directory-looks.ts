@@ -1,13 +1,13 @@
 import { statfs } from 'node:fs/promises';
 import { CodedError, messageOf, SECOND_NS, Stopwatch, systemCode } from '../base/index.ts';
 import {
-  type CodecPool,
+  type ThreadPool,
   type DirectoryComparison,
   type DirectoryListing,
   LISTING_ENTRIES_MAX,
   type PackedStream,
   type SameFiles,
-} from '../codec/index.ts';
+} from '../volume-files/index.ts';
 import { hashOf, type ObjectId, parseObjectId, type Repository } from '../repository/index.ts';
 import {
   type DirectoryEntry,
@@ -82,14 +82,14 @@ const TOO_LONG: DirectoryListing = {
 /** What directories of the source hold, and which of them are as the previous snapshot has them. */
 export class DirectoryLooks {
   readonly #options: DirectoryLooksOptions;
-  readonly #pool: CodecPool;
+  readonly #pool: ThreadPool;
   /** Looks that were started before their turn, by path. */
   readonly #ahead = new Map<string | Uint8Array, Ahead>();
   readonly #seen = new WeakSet<Visit>();
 
   readonly #entriesMax: number;
 
-  constructor(options: DirectoryLooksOptions, pool: CodecPool) {
+  constructor(options: DirectoryLooksOptions, pool: ThreadPool) {
     this.#entriesMax = options.listingEntriesMax ?? LISTING_ENTRIES_MAX;
     this.#options = options;
     this.#pool = pool;

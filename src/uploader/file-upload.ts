@@ -3,10 +3,10 @@ import { messageOf, type Logger, Semaphore, systemCode } from '../base/index.ts'
 import {
   compressorByName,
   type Compressor,
-  NO_LONGER_REGULAR,
   splitterSpec,
   type SplitterSpec,
 } from '../codec/index.ts';
+import { NO_LONGER_REGULAR } from '../volume-files/index.ts';
 import {
   type DataPath,
   endOf,

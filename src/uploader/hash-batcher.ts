@@ -1,4 +1,4 @@
-import type { CodecPool, PartialSpans } from '../codec/index.ts';
+import type { ThreadPool, PartialSpans } from '../volume-files/index.ts';
 
 interface Waiting {
   readonly message: PartialSpans;
@@ -14,14 +14,14 @@ const LANES = 2;
  * the next chunk, so that both lanes are always in use.
  */
 export class HashBatcher {
-  readonly #pool: CodecPool;
+  readonly #pool: ThreadPool;
   readonly #isMemoryShort: () => boolean;
   #waiting: Waiting[] = [];
   /** Who may still bring chunks; without them nobody waits for company. */
   #streams = 0;
 
   /** @param isMemoryShort whether somebody waits for the memory that waiting chunks sit on */
-  constructor(pool: CodecPool, isMemoryShort: () => boolean) {
+  constructor(pool: ThreadPool, isMemoryShort: () => boolean) {
     this.#pool = pool;
     this.#isMemoryShort = isMemoryShort;
   }

@@ -1,5 +1,5 @@
 import { decodeGoUtf8, type Nanoseconds } from '../base/index.ts';
-import { type DirectoryListing, STAT_FIELDS } from '../codec/index.ts';
+import { type DirectoryListing, STAT_FIELDS } from '../volume-files/index.ts';
 
 export type SourceType = 'f' | 'd' | 's' | 'other';
 

@@ -1,4 +1,4 @@
-import type { CodecPool } from '../codec/index.ts';
+import type { ThreadPool } from '../volume-files/index.ts';
 import { asUnreadable, CACHE_TAG_NAME } from './directory-looks.ts';
 import { enterRules, isCacheDirectory } from './directory-rules.ts';
 import { DirectoryWriter, type StoredDirectory } from './directory-writer.ts';
@@ -14,7 +14,7 @@ import { relativePath, type Started, type Visit } from './visit.ts';
 
 export interface LongDirectoryParts {
   readonly options: FileUploadOptions;
-  readonly pool: CodecPool;
+  readonly pool: ThreadPool;
   readonly files: FileUpload;
   /** Schedules entries in order. False when canceled. */
   readonly startEntries: (entries: readonly SourceEntry[], started: Started) => Promise<boolean>;
@@ -91,7 +91,7 @@ export async function visitLong(
 
 /** Of a long directory, these names alone. */
 async function lookAtNames(
-  pool: CodecPool,
+  pool: ThreadPool,
   visit: Visit,
   wanted: readonly string[],
 ): Promise<SourceDirectory> {

@@ -1,7 +1,7 @@
 import { isUtf8 } from 'node:buffer';
 import * as fs from 'node:fs/promises';
 import { CodedError } from '../base/index.ts';
-import { type CodecPool, type DirectoryListing, STAT_FIELDS } from '../codec/index.ts';
+import { type ThreadPool, type DirectoryListing, STAT_FIELDS } from '../volume-files/index.ts';
 import { ScratchFile } from '../repository/index.ts';
 import { entryAt, type SourceEntry } from './listing.ts';
 
@@ -28,7 +28,7 @@ export interface LookFailure {
 }
 
 export interface LongListingOptions {
-  readonly pool: Pick<CodecPool, 'lookAt'>;
+  readonly pool: Pick<ThreadPool, 'lookAt'>;
   readonly signal: AbortSignal;
   readonly onFailure: (failure: LookFailure) => void;
   /** Records sorted in memory; tests lower it. */

@@ -1,6 +1,6 @@
 import { createLimiter, isCode, type Limiter } from '../base/index.ts';
 import { blobId } from '../blob/index.ts';
-import type { CodecPool, OpenFailure, OpenItem } from '../codec/index.ts';
+import type { ThreadPool, OpenFailure, OpenItem } from '../volume-files/index.ts';
 import { hashOf, type IndexEntry, type Repository } from '../repository/index.ts';
 
 /** A content that goes to a file. */
@@ -38,7 +38,7 @@ const TASK_BYTES = 4 << 20;
 /** Reads contents pack by pack, each range once, and has the threads decrypt and write them. */
 export class RestoreWriter {
   readonly #repository: Repository;
-  readonly #pool: CodecPool;
+  readonly #pool: ThreadPool;
   readonly #ranges: Limiter;
   readonly #signal: AbortSignal;
   #window: Waiting[] = [];

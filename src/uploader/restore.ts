@@ -1,7 +1,7 @@
 import * as fs from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { CodedError, messageOf, Semaphore, shareOfDescriptors, systemCode } from '../base/index.ts';
-import type { CodecPool } from '../codec/index.ts';
+import type { ThreadPool } from '../volume-files/index.ts';
 import {
   listPieces,
   type ObjectId,
@@ -58,7 +58,7 @@ class TreeRestore {
   readonly #report: RestoreReport;
   readonly #repository: Repository;
   readonly #options: RestoreOptions;
-  readonly #pool: CodecPool;
+  readonly #pool: ThreadPool;
   readonly #writer: RestoreWriter;
   readonly #outstanding = new Semaphore(OUTSTANDING_MAX);
   readonly #pieces: PieceWriter;

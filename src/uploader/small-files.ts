@@ -1,4 +1,5 @@
-import type { CodecPool, Compressor, FileRead } from '../codec/index.ts';
+import type { Compressor } from '../codec/index.ts';
+import type { ThreadPool, FileRead } from '../volume-files/index.ts';
 import { type ObjectId, SLAB_BYTES } from '../repository/index.ts';
 import type { Chunk, DataWriter } from './data-writer.ts';
 import type { Slabs } from './pieces.ts';
@@ -32,13 +33,13 @@ interface Waiting {
 
 /** Reads, hashes and stores files that are one chunk each, many to a slab. */
 export class SmallFiles {
-  readonly #pool: CodecPool;
+  readonly #pool: ThreadPool;
   readonly #slabs: Slabs;
   readonly #writer: DataWriter;
   #batch: Waiting[] = [];
   #batchBytes = 0;
 
-  constructor(pool: CodecPool, slabs: Slabs, writer: DataWriter) {
+  constructor(pool: ThreadPool, slabs: Slabs, writer: DataWriter) {
     this.#pool = pool;
     this.#slabs = slabs;
     this.#writer = writer;

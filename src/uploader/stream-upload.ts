@@ -1,6 +1,5 @@
 import { asError, assert } from '../base/index.ts';
 import {
-  type CodecPool,
   type Compressor,
   createSplitter,
   LOOK_BACK_BYTES,
@@ -8,6 +7,7 @@ import {
   type Splitter,
   type SplitterSpec,
 } from '../codec/index.ts';
+import type { ThreadPool } from '../volume-files/index.ts';
 import { type IndirectEntry, type ObjectId, SLAB_BYTES } from '../repository/index.ts';
 import type { DataWriter } from './data-writer.ts';
 import type { HashBatcher } from './hash-batcher.ts';
@@ -20,7 +20,7 @@ export interface StreamUploadOptions {
 }
 
 export interface StreamUploadParts {
-  readonly pool: CodecPool;
+  readonly pool: ThreadPool;
   readonly slabs: Slabs;
   readonly writer: DataWriter;
   readonly hasher: HashBatcher;

@@ -3,7 +3,7 @@ import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { CodedError, makeDirectories, pinnedPath, refusalOf, systemCode } from '../base/index.ts';
-import type { FileAttributes } from '../codec/index.ts';
+import type { FileAttributes } from '../volume-files/index.ts';
 
 const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_DIRECTORY } = constants;
 const CREATE = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;

@@ -1,6 +1,6 @@
 import { setImmediate } from 'node:timers/promises';
 import { isCode, joinPath, mapLimited, messageOf, Semaphore } from '../base/index.ts';
-import type { CodecPool } from '../codec/index.ts';
+import type { ThreadPool } from '../volume-files/index.ts';
 import { type ObjectId, parseObjectId, readObject } from '../repository/index.ts';
 import {
   decodeDirectory,
@@ -36,7 +36,7 @@ const MATCHED_MAX = 20_000_000;
 /** Walks a tree in order and stores it, many entries at a time. One instance for one snapshot. */
 export class TreeUpload {
   readonly #options: FileUploadOptions;
-  readonly #pool: CodecPool;
+  readonly #pool: ThreadPool;
   readonly #files: FileUpload;
   readonly #looks: DirectoryLooks;
   readonly #outstanding = new Semaphore(OUTSTANDING_MAX);

@@ -3,6 +3,7 @@
  * 2 us for each object in it, which for a file of 4 KiB is as much as hashing it.
  */
 import { assert } from '../base/index.ts';
+import type { Span } from '../codec/index.ts';
 import type {
   FileRead,
   FileToRead,
@@ -10,8 +11,7 @@ import type {
   OpenItem,
   SealedItem,
   SealItem,
-  Span,
-} from '../codec/index.ts';
+} from '../volume-files/index.ts';
 
 function joinHashes(hashes: readonly Uint8Array[]): Uint8Array {
   const bytes = hashes[0]?.length ?? 0;

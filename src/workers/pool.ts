@@ -3,34 +3,43 @@ import { asError, assert, CodedError, messageOf, shareOfDescriptors } from '../b
 import {
   type Arena,
   type CodecKeys,
-  type CodecPool,
-  type CodecPoolFactory,
-  type DirectoryComparison,
-  type DirectoryListing,
-  type FileAttributes,
-  type FileRead,
-  type FileToRead,
   type HashProgress,
-  type OpenFailure,
-  type OpenItem,
-  type PackedStream,
-  type PartialSpans,
-  type SealedItem,
-  type SealItem,
   type Span,
   type SplitterSpec,
   THREADS_MAX,
 } from '../codec/index.ts';
+import type {
+  DirectoryComparison,
+  DirectoryListing,
+  FileAttributes,
+  FileRead,
+  FileToRead,
+  OpenFailure,
+  OpenItem,
+  PackedStream,
+  PartialSpans,
+  SealedItem,
+  SealItem,
+  ThreadPool,
+  ThreadPoolFactory,
+} from '../volume-files/index.ts';
 import {
-  type FileReads,
   packFilesToRead,
   packOpenItems,
   packSealItems,
   unpackFileReads,
   unpackSealed,
 } from './messages.ts';
-import type { Reply, Request, ThreadData } from './protocol.ts';
-import { type TaskName, TaskRunner } from './tasks.ts';
+import type {
+  Reply,
+  Request,
+  TaskCall,
+  TaskName,
+  TaskParameters,
+  TaskResult,
+  ThreadData,
+} from './protocol.ts';
+import { TaskRunner } from './tasks.ts';
 
 /** Tasks that a thread has at hand: one running, one waiting, so that it never idles for a message. */
 const TASKS_PER_THREAD = 2;
@@ -48,51 +57,57 @@ const THREAD_ENTRY = new URL(
 );
 
 interface Task {
-  readonly name: TaskName;
-  readonly parameters: unknown[];
-  readonly resolve: (result: unknown) => void;
+  readonly call: TaskCall;
+  readonly resolve: (result: TaskResult<TaskName>) => void;
   readonly reject: (error: unknown) => void;
 }
 
 /** Turns the methods of the contract into tasks by name. */
-abstract class TaskPool implements CodecPool {
+abstract class TaskPool implements ThreadPool {
   readonly arena: Arena;
   abstract readonly threads: number;
   abstract readonly tasksDone: number;
-  protected abstract run(name: TaskName, parameters: unknown[]): Promise<unknown>;
+  protected abstract perform(call: TaskCall): Promise<TaskResult<TaskName>>;
   abstract close(): Promise<void>;
 
   constructor(arena: Arena) {
     this.arena = arena;
   }
 
+  /** The answer to a call is the result of its task: both sides hold the same table, and a thread answers by the call's number. */
+  async #run<K extends TaskName>(
+    task: K,
+    ...parameters: TaskParameters<K>
+  ): Promise<TaskResult<K>> {
+    return await this.perform({ task, parameters } as TaskCall);
+  }
+
   hash(messages: readonly (readonly Span[])[]): Promise<Uint8Array[]> {
-    return this.run('hash', [messages]) as Promise<Uint8Array[]>;
+    return this.#run('hash', messages);
   }
 
   hashPartly(messages: readonly PartialSpans[]): Promise<HashProgress[]> {
-    return this.run('hashPartly', [messages]) as Promise<HashProgress[]>;
+    return this.#run('hashPartly', messages);
   }
 
   cut(spec: SplitterSpec, piece: Span, count: number): Promise<number[]> {
-    return this.run('cut', [spec, piece, count]) as Promise<number[]>;
+    return this.#run('cut', spec, piece, count);
   }
 
   async seal(items: readonly SealItem[], address: number): Promise<SealedItem[]> {
-    return unpackSealed((await this.run('seal', [packSealItems(items), address])) as Uint32Array);
+    return unpackSealed(await this.#run('seal', packSealItems(items), address));
   }
 
   async readFiles(files: readonly FileToRead[], slab: Span): Promise<FileRead[]> {
-    const reads = await this.run('readFiles', [packFilesToRead(files), slab]);
-    return unpackFileReads(reads as FileReads);
+    return unpackFileReads(await this.#run('readFiles', packFilesToRead(files), slab));
   }
 
   readDirectory(path: string | Uint8Array, entriesMax: number): Promise<DirectoryListing> {
-    return this.run('readDirectory', [path, entriesMax]) as Promise<DirectoryListing>;
+    return this.#run('readDirectory', path, entriesMax);
   }
 
   lookAt(path: string | Uint8Array, names: Uint8Array): Promise<DirectoryListing> {
-    return this.run('lookAt', [path, names]) as Promise<DirectoryListing>;
+    return this.#run('lookAt', path, names);
   }
 
   compareDirectory(
@@ -101,24 +116,23 @@ abstract class TaskPool implements CodecPool {
     special: readonly string[],
     entriesMax: number,
   ): Promise<DirectoryComparison> {
-    const parameters = [path, before, special, entriesMax];
-    return this.run('compareDirectory', parameters) as Promise<DirectoryComparison>;
+    return this.#run('compareDirectory', path, before, special, entriesMax);
   }
 
   open(items: readonly OpenItem[]): Promise<OpenFailure[]> {
-    return this.run('open', [packOpenItems(items)]) as Promise<OpenFailure[]>;
+    return this.#run('open', packOpenItems(items));
   }
 
-  async setAttributes(
+  setAttributes(
     descriptor: number,
     { mode, uid, gid, mtimeNs }: FileAttributes,
     isLink: boolean,
   ): Promise<void> {
-    await this.run('setAttributes', [descriptor, { mode, uid, gid, mtimeNs }, isLink]);
+    return this.#run('setAttributes', descriptor, { mode, uid, gid, mtimeNs }, isLink);
   }
 
   syncFilesystem(descriptor: number): Promise<boolean> {
-    return this.run('syncFilesystem', [descriptor]) as Promise<boolean>;
+    return this.#run('syncFilesystem', descriptor);
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -127,7 +141,7 @@ abstract class TaskPool implements CodecPool {
 }
 
 /** The same work on the calling thread: for tests, simulations and one-core machines. */
-export function createInProcessPool(keys: CodecKeys, arena: Arena): CodecPool {
+export function createInProcessPool(keys: CodecKeys, arena: Arena): ThreadPool {
   return new InProcessPool(keys, arena);
 }
 
@@ -141,11 +155,11 @@ class InProcessPool extends TaskPool {
     this.#runner = new TaskRunner(keys, arena.memory, 1);
   }
 
-  protected async run(name: TaskName, parameters: unknown[]): Promise<unknown> {
+  protected async perform(call: TaskCall): Promise<TaskResult<TaskName>> {
     // As with threads, the answer never comes before the caller goes on.
     await Promise.resolve();
     try {
-      return this.#runner.perform(name, parameters);
+      return this.#runner.perform(call);
     } finally {
       this.tasksDone++;
     }
@@ -160,12 +174,12 @@ class InProcessPool extends TaskPool {
  * Pools of so many worker threads, at most {@link THREADS_MAX}, and fewer where few files may be open. They end with `close`, and never keep the process alive. The threads
  * of the first pool start at once, so that they are up when its keys are known.
  */
-export function createThreadPool(wanted: number, entry: URL = THREAD_ENTRY): CodecPoolFactory {
+export function createThreadPool(wanted: number, entry: URL = THREAD_ENTRY): ThreadPoolFactory {
   const threads = Math.min(wanted, shareOfDescriptors(THREADS_SHARE, THREADS_MAX));
   const start = (): StartedWorker => startWorker(entry);
   const started = Array.from({ length: threads }, start);
   return (keys, arena) =>
-    new ThreadPool(keys, arena, { threads, started: started.splice(0), start });
+    new WorkerPool(keys, arena, { threads, started: started.splice(0), start });
 }
 
 interface StartedWorker {
@@ -218,7 +232,7 @@ interface Threads {
   readonly start: () => StartedWorker;
 }
 
-class ThreadPool extends TaskPool {
+class WorkerPool extends TaskPool {
   readonly threads: number;
   tasksDone = 0;
   readonly #keys: CodecKeys;
@@ -252,10 +266,10 @@ class ThreadPool extends TaskPool {
     });
   }
 
-  protected run(name: TaskName, parameters: unknown[]): Promise<unknown> {
+  protected perform(call: TaskCall): Promise<TaskResult<TaskName>> {
     if (this.#failure) return Promise.reject(this.#failure);
     return new Promise((resolve, reject) => {
-      this.#queue.push({ name, parameters, resolve, reject });
+      this.#queue.push({ call, resolve, reject });
       this.#dispatch();
     });
   }
@@ -342,7 +356,7 @@ class ThreadSlot {
     this.#tasks.set(id, task);
     // A process with an unanswered task stays alive; an idle pool does not hold it.
     this.#worker.ref();
-    const request: Request = { kind: 'task', id, task: task.name, parameters: task.parameters };
+    const request: Request = { kind: 'task', id, call: task.call };
     this.#worker.postMessage(request);
   }
 

@@ -1,5 +1,14 @@
-import type { CodecKeys } from '../codec/index.ts';
-import type { TaskName } from './tasks.ts';
+import type { CodecKeys, HashProgress, Span, SplitterSpec } from '../codec/index.ts';
+import type {
+  BytePath,
+  DirectoryComparison,
+  DirectoryListing,
+  FileAttributes,
+  OpenFailure,
+  PackedStream,
+  PartialSpans,
+} from '../volume-files/index.ts';
+import type { FileReads, OpenRequest, ReadFilesRequest, SealRequest } from './messages.ts';
 
 /** What a thread gets before its first task. Both sides hold the same memory; volume bytes never travel. */
 export interface ThreadData {
@@ -8,12 +17,50 @@ export interface ThreadData {
   readonly threadIndex: number;
 }
 
+/** What can be asked for, with its parameters and its result. See `ThreadPool` for what each does. */
+export interface Tasks {
+  hash: [parameters: [messages: readonly (readonly Span[])[]], result: Uint8Array[]];
+  hashPartly: [parameters: [messages: readonly PartialSpans[]], result: HashProgress[]];
+  cut: [parameters: [spec: SplitterSpec, piece: Span, count: number], result: number[]];
+  seal: [parameters: [request: SealRequest, address: number], result: Uint32Array];
+  readFiles: [parameters: [request: ReadFilesRequest, slab: Span], result: FileReads];
+  readDirectory: [parameters: [path: BytePath, entriesMax: number], result: DirectoryListing];
+  lookAt: [parameters: [path: BytePath, names: Uint8Array], result: DirectoryListing];
+  compareDirectory: [
+    parameters: [
+      path: BytePath,
+      before: PackedStream,
+      special: readonly string[],
+      entriesMax: number,
+    ],
+    result: DirectoryComparison,
+  ];
+  open: [parameters: [request: OpenRequest], result: OpenFailure[]];
+  setAttributes: [
+    parameters: [descriptor: number, attributes: FileAttributes, isLink: boolean],
+    result: undefined,
+  ];
+  syncFilesystem: [parameters: [descriptor: number], result: boolean];
+}
+export type TaskName = keyof Tasks;
+export type TaskParameters<K extends TaskName> = Tasks[K][0];
+export type TaskResult<K extends TaskName> = Tasks[K][1];
+/** Whoever performs tasks has a method for each. */
+export type TaskMethods = {
+  [K in TaskName]: (...parameters: TaskParameters<K>) => TaskResult<K>;
+};
+
+/** A task and its parameters, and no other's. */
+export type TaskCall = {
+  [K in TaskName]: { readonly task: K; readonly parameters: TaskParameters<K> };
+}[TaskName];
+
 export type Request =
   | { kind: 'init'; data: ThreadData }
-  | { kind: 'task'; id: number; task: TaskName; parameters: unknown[] }
+  | { kind: 'task'; id: number; call: TaskCall }
   | { kind: 'stop' };
 
 export type Reply =
   | { kind: 'ready' }
-  | { kind: 'done'; id: number; result: unknown }
+  | { kind: 'done'; id: number; result: TaskResult<TaskName> }
   | { kind: 'failed'; id: number; error: { code: string; message: string; stack: string } };

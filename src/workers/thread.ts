@@ -11,10 +11,10 @@ const reply = (message: Reply): void => {
 };
 
 function run(request: Extract<Request, { kind: 'task' }>): Reply {
-  const { id, task, parameters } = request;
+  const { id, call } = request;
   assert(runner, 'a thread was asked before it was told the keys');
   try {
-    return { kind: 'done', id, result: runner.perform(task, parameters) };
+    return { kind: 'done', id, result: runner.perform(call) };
   } catch (error) {
     const code = codeOf(error) ?? '';
     const stack = error instanceof Error ? (error.stack ?? '') : '';

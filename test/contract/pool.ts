@@ -1,13 +1,8 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import {
-  Arena,
-  type CodecKeys,
-  type CodecPool,
-  type Span,
-  STAT_FIELDS,
-} from '../../src/codec/index.ts';
+import { Arena, type CodecKeys, type Span } from '../../src/codec/index.ts';
+import { type ThreadPool, STAT_FIELDS } from '../../src/volume-files/index.ts';
 import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
 
@@ -18,13 +13,13 @@ const KEYS: CodecKeys = {
   masterKey: prng('master', 32),
 };
 
-/** What threads and the in-process form promise alike; see `CodecPool`. */
+/** What threads and the in-process form promise alike; see `ThreadPool`. */
 export function poolContract(
   name: string,
-  create: (keys: CodecKeys, arena: Arena) => CodecPool,
+  create: (keys: CodecKeys, arena: Arena) => ThreadPool,
 ): void {
   const open = (): {
-    pool: CodecPool;
+    pool: ThreadPool;
     put: (data: Uint8Array) => Span;
     room: (bytes: number) => number;
   } => {

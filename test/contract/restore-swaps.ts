@@ -3,7 +3,7 @@ import * as fs from 'node:fs';
 import { syncBuiltinESMExports } from 'node:module';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import type { CodecPool } from '../../src/codec/index.ts';
+import type { ThreadPool } from '../../src/volume-files/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { prng } from '../support/golden.ts';
@@ -96,7 +96,7 @@ export function restoreUnderSwaps(name: string): void {
       fs.writeFileSync(at('large/file'), Buffer.alloc(17 << 20, prng('large', 65_537)));
       fs.chmodSync(at('large/file'), 0o4777);
       const { rootEntry } = await backUp(repository, at('large'));
-      const pool = repository.dataPath?.pool as CodecPool;
+      const pool = repository.dataPath?.pool as ThreadPool;
       const open = pool.open.bind(pool);
       const swap = swapFor(at('large-out/file'), join(path, 'secret'));
       pool.open = async (items) => {

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
 import { CanceledError, messageOf, silentLogger } from '../../src/base/index.ts';
-import type { CodecPool } from '../../src/codec/index.ts';
+import type { ThreadPool } from '../../src/volume-files/index.ts';
 import { backupVolume, restoreVolume, volumeSource } from '../../src/mover/index.ts';
 import type { Progress } from '../../src/mover/index.ts';
 import { type WaitsFor, watchProgress } from '../../src/mover/progress.ts';
@@ -123,7 +123,7 @@ describe('a volume', () => {
     await expect(task).rejects.toThrow(message);
   });
 
-  const pool = (): CodecPool => repository.dataPath?.pool as CodecPool;
+  const pool = (): ThreadPool => repository.dataPath?.pool as ThreadPool;
 
   it('whose files are never read to the end is given up, also when the upload does not end by itself', async () => {
     const readFiles = pool().readFiles.bind(pool());
@@ -239,7 +239,7 @@ describe('a volume', () => {
         return storage;
       },
     });
-    const from = watchedRepository.dataPath?.pool as CodecPool;
+    const from = watchedRepository.dataPath?.pool as ThreadPool;
     const readFiles = from.readFiles.bind(from);
     from.readFiles = async (files, slab) => {
       const reads = await readFiles(files, slab);

@@ -1,4 +1,4 @@
-import type { CodecPoolFactory } from '../../src/codec/index.ts';
+import type { ThreadPoolFactory } from '../../src/volume-files/index.ts';
 import { createInProcessPool } from '../../src/workers/index.ts';
 
 /** Called before the pool does what is asked; what it returns is waited for. */
@@ -8,7 +8,7 @@ export type PoolGate = (
 ) => Promise<void> | undefined;
 
 /** An in-process pool that asks before each call, so that a test can hold an upload at a known place. */
-export function gatedPool(gate: PoolGate): CodecPoolFactory {
+export function gatedPool(gate: PoolGate): ThreadPoolFactory {
   return (parameters, arena) => {
     const pool = createInProcessPool(parameters, arena);
     return new Proxy(pool, {

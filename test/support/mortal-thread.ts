@@ -22,7 +22,7 @@ function isMyTurn(death: Death): boolean {
 
 parentPort?.on('message', (request: Request) => {
   const { death } = globalThis as unknown as { death: Death };
-  if (request.kind !== 'task' || request.task !== death.task || !isMyTurn(death)) return;
+  if (request.kind !== 'task' || request.call.task !== death.task || !isMyTurn(death)) return;
   if (death.how === 'exit') process.exit(7);
   // The error ends the thread only after the other listener, which must not answer.
   Object.assign(request, { kind: 'lost' });

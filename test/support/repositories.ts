@@ -1,6 +1,6 @@
 import { type Clock, type Logger, Secret, silentLogger } from '../../src/base/index.ts';
 import { type BlobStorage, openStorage, type OpenStorageOptions } from '../../src/blob/index.ts';
-import type { CodecPoolFactory } from '../../src/codec/index.ts';
+import type { ThreadPoolFactory } from '../../src/volume-files/index.ts';
 import {
   createFormat,
   type DataPathOptions,
@@ -34,7 +34,7 @@ export interface OpenTestOptions {
   /** Worker threads, two where it is only said that there are some; else all is done on this one. */
   threads?: boolean | number;
   /** Instead of either. */
-  factory?: CodecPoolFactory;
+  factory?: ThreadPoolFactory;
   wrap?: (storage: BlobStorage) => BlobStorage;
   indexMemoryBytes?: number;
   client?: { username: string; hostname: string };

@@ -2,7 +2,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { CodedError } from '../../src/base/index.ts';
-import type { CodecPoolFactory } from '../../src/codec/index.ts';
+import type { ThreadPoolFactory } from '../../src/volume-files/index.ts';
 import { DEFAULT_POLICY, listSnapshots, putPolicy } from '../../src/snapshot/index.ts';
 import { createInProcessPool } from '../../src/workers/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
@@ -14,7 +14,7 @@ const at = (name: string): string => join(work, name);
 
 /** Listing `broken` fails with this error, in whichever way it is listed. */
 const failingWith =
-  (error: Error): CodecPoolFactory =>
+  (error: Error): ThreadPoolFactory =>
   (keys, arena) => {
     const pool = createInProcessPool(keys, arena);
     const readDirectory = pool.readDirectory.bind(pool);

@@ -3,7 +3,8 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, expect, it } from 'vitest';
 import { type BlobStorage, faulty } from '../../src/blob/index.ts';
-import { Arena, type CodecPool } from '../../src/codec/index.ts';
+import { Arena } from '../../src/codec/index.ts';
+import type { ThreadPool } from '../../src/volume-files/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
 import {
   type DirectoryEntry,
@@ -125,7 +126,7 @@ it('a slab goes back only when no thread reads it any more, also where a store f
       },
     },
   } as unknown as Repository;
-  const pool = { arena } as CodecPool;
+  const pool = { arena } as ThreadPool;
   const writer = new DataWriter(repository, pool, newUploadCounters(), () => undefined);
   const chunk = (text: string): Chunk => ({
     spans: [{ address: arena.allocate(10), length: 10 }],

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { STAT_FIELDS } from '../../src/codec/index.ts';
+import { STAT_FIELDS } from '../../src/volume-files/index.ts';
 import { decodeListing } from '../../src/uploader/listing.ts';
 import { LongNames } from '../../src/uploader/long-names.ts';
 import { NameSet } from '../../src/uploader/name-set.ts';

@@ -1,7 +1,7 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import type { CodecPool } from '../../src/codec/index.ts';
+import type { ThreadPool } from '../../src/volume-files/index.ts';
 import { type ObjectId, type Repository, writeObject } from '../../src/repository/index.ts';
 import { type DirectoryEntry, encodeDirectory } from '../../src/snapshot/index.ts';
 import { newRestoreCounters } from '../../src/uploader/index.ts';
@@ -163,7 +163,7 @@ describe('what is in the target', () => {
 describe('a disk that does not take what was written', () => {
   async function restoreFlushing(flush: () => Promise<boolean>, target: string): Promise<unknown> {
     const root = await directory('root', [await file('a', 'x')]);
-    const { pool } = repository.dataPath as { pool: CodecPool };
+    const { pool } = repository.dataPath as { pool: ThreadPool };
     const spy = vi.spyOn(pool, 'syncFilesystem').mockImplementation(flush);
     try {
       return await restore(repository, root, at(target));

@@ -3,7 +3,8 @@ import { join } from 'node:path';
 import { afterAll, beforeEach, describe, expect, it, vi } from 'vitest';
 import { Secret } from '../../src/base/index.ts';
 import { openStorage } from '../../src/blob/index.ts';
-import { Arena, type CodecPool } from '../../src/codec/index.ts';
+import { Arena } from '../../src/codec/index.ts';
+import type { ThreadPool } from '../../src/volume-files/index.ts';
 import { openRepository, type Repository } from '../../src/repository/index.ts';
 import { listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
 import { createThreadPool } from '../../src/workers/index.ts';
@@ -50,7 +51,7 @@ function mortal(death: { task: string; how?: string; once?: string }): URL {
   return new URL(`data:text/javascript,${encodeURIComponent(code)}`);
 }
 
-const listing = (pool: CodecPool): Promise<unknown> => pool.readDirectory(work, 100);
+const listing = (pool: ThreadPool): Promise<unknown> => pool.readDirectory(work, 100);
 
 describe('a thread that dies in the middle of a task', () => {
   it.each([

@@ -1,6 +1,7 @@
 import { asError, type Nanoseconds } from '../../base/index.ts';
 import { type BlobId, blobId } from '../../blob/index.ts';
-import { type Compressor, compressContent, contentIv, type SealedItem } from '../../codec/index.ts';
+import { type Compressor, compressContent, contentIv } from '../../codec/index.ts';
+import type { SealedItem } from '../../volume-files/index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { type ContentId, contentIdOf, type ContentPrefix, hashOf } from './content-id.ts';
 import type { ContentManagerOptions } from './content-options.ts';

@@ -1,10 +1,11 @@
 import { CodedError } from '../../../src/base/index.ts';
-import type { Arena, CodecKeys, CodecPool } from '../../../src/codec/index.ts';
+import type { Arena, CodecKeys } from '../../../src/codec/index.ts';
+import type { ThreadPool } from '../../../src/volume-files/index.ts';
 import { createInProcessPool } from '../../../src/workers/index.ts';
 import type { Process } from './process.ts';
 
 /** The codec's threads as one process sees them: each task takes its time, and a thread may die in it. */
-export function slowPool(process: Process): (keys: CodecKeys, arena: Arena) => CodecPool {
+export function slowPool(process: Process): (keys: CodecKeys, arena: Arena) => ThreadPool {
   return (keys, arena) => {
     const pool = createInProcessPool(keys, arena);
     const { taskMs, readMs, threadDeath } = process.options;

@@ -1,5 +1,5 @@
 import { asBuffer, formatGoTime, goString, type Nanoseconds } from '../base/index.ts';
-import { type DirectoryListing, type SameFiles, STAT_FIELDS } from './pool.ts';
+import { type DirectoryListing, type SameFiles, STAT_FIELDS } from '../volume-files/index.ts';
 
 /** What a directory stream says of a name before it says what the object is. */
 export interface EntryHead {

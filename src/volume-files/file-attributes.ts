@@ -1,6 +1,13 @@
 import { chmodSync, chownSync, fchmodSync, fchownSync } from 'node:fs';
 import { pinnedPath, posix, systemCode } from '../base/index.ts';
-import type { FileAttributes } from './pool.ts';
+
+export interface FileAttributes {
+  /** 0o7777. */
+  readonly mode: number;
+  readonly uid: number;
+  readonly gid: number;
+  readonly mtimeNs: bigint;
+}
 
 /**
  * Owner, then mode (a change of owner clears setuid), then time, of a file that is open; after its last write.

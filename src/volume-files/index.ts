@@ -1,0 +1,28 @@
+/**
+ * Files and directories of a volume: listings, whole small files, writes into files and new files, attributes by descriptor; and
+ * the contract of the threads that do this work and the codec's. Knows nothing of repositories, nor of Kopia's formats.
+ */
+export {
+  type DirectoryComparison,
+  type DirectoryListing,
+  LISTING_ENTRIES_MAX,
+  lookAtNames,
+  onlyDirectories,
+  type PackedStream,
+  readDirectory,
+  type SameFiles,
+  STAT_FIELDS,
+} from './directory-listing.ts';
+export { type BytePath, toldCode } from './byte-path.ts';
+export { applyAttributesToPinned, type FileAttributes } from './file-attributes.ts';
+export { type FileRead, type FileToRead, NO_LONGER_REGULAR, readFileInto } from './read-file.ts';
+export type {
+  OpenFailure,
+  OpenItem,
+  PartialSpans,
+  SealedItem,
+  SealItem,
+  ThreadPool,
+  ThreadPoolFactory,
+} from './thread-pool.ts';
+export { type NewFile, type PlaceInFile, writeIntoFile, writeNewFile } from './write-file.ts';

@@ -1,0 +1,58 @@
+import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
+import { messageOf } from '../base/index.ts';
+import { fsPath, toldCode } from './byte-path.ts';
+
+const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = constants;
+
+/** One small file to read whole. `path` is bytes where the name is not UTF-8. */
+export interface FileToRead {
+  readonly path: string | Uint8Array;
+  /** Bytes expected; more are not read, and `grew` says so. */
+  readonly sizeBytes: number;
+}
+
+/** What is said of a path where something else has taken a file's place: a pipe, a device, a socket. */
+export const NO_LONGER_REGULAR = 'it is no longer a regular file';
+
+export interface FileRead {
+  /** Offset of the file's bytes in the slab. */
+  readonly offset: number;
+  readonly length: number;
+  readonly hash: Uint8Array;
+  /** The file had more bytes than expected: read it as a large one. */
+  readonly grew: boolean;
+  /** System error code and message when it could not be read. */
+  readonly error?: { code: string; message: string };
+}
+
+/** Reads a whole file into `room`, which has room for one byte more than expected. Never throws: `error` says why not. */
+export function readFileInto(
+  { path, sizeBytes }: FileToRead,
+  room: Uint8Array,
+): Pick<FileRead, 'length' | 'grew' | 'error'> {
+  try {
+    const descriptor = openSync(fsPath(path), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    try {
+      // Whatever took the file's place since the listing is not read: a pipe, a device.
+      if (!fstatSync(descriptor).isFile()) throw new Error(NO_LONGER_REGULAR);
+      // One byte more than expected tells a file that grew.
+      let length = 0;
+      while (length <= sizeBytes) {
+        const wanted = sizeBytes + 1 - length;
+        const got = readSync(descriptor, room, length, wanted, null);
+        length += got;
+        // A short read is the end where the listing says so. Elsewhere it may be a file system that brings less at once.
+        if (got === 0 || (got < wanted && length === sizeBytes)) break;
+      }
+      return length > sizeBytes ? { length: 0, grew: true } : { length, grew: false };
+    } finally {
+      closeSync(descriptor);
+    }
+  } catch (error) {
+    return {
+      length: 0,
+      grew: false,
+      error: { code: toldCode(error), message: messageOf(error) },
+    };
+  }
+}

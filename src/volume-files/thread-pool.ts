@@ -1,0 +1,96 @@
+import type {
+  Arena,
+  CodecKeys,
+  HashProgress,
+  HashResume,
+  Span,
+  SplitterSpec,
+} from '../codec/index.ts';
+import type { DirectoryComparison, DirectoryListing, PackedStream } from './directory-listing.ts';
+import type { FileAttributes } from './file-attributes.ts';
+import type { FileRead, FileToRead } from './read-file.ts';
+import type { NewFile, PlaceInFile } from './write-file.ts';
+
+/** A message in the shared memory that may have been hashed in part. */
+export interface PartialSpans {
+  readonly spans: readonly Span[];
+  readonly resume?: HashResume | undefined;
+}
+
+export interface SealItem {
+  readonly spans: readonly Span[];
+  readonly hash: Uint8Array;
+  /** Compressor to try, 0 for none. */
+  readonly compressionHeaderId: number;
+}
+
+export interface SealedItem {
+  readonly packedLength: number;
+  /** 0 when stored raw. */
+  readonly compressionHeaderId: number;
+}
+
+/** A content to decrypt and write. */
+export interface OpenItem {
+  /** Packed bytes, in the shared memory. */
+  readonly span: Span;
+  readonly hash: Uint8Array;
+  readonly compressionHeaderId: number;
+  readonly originalLength: number;
+  /** The plaintext carries its own compression header (objects of index version 1). */
+  readonly compressedObject: boolean;
+  /** Where it goes: a place in an open file, or a new file made of it alone. */
+  readonly target: PlaceInFile | NewFile;
+}
+
+/** Why one item failed; the others are done. */
+export interface OpenFailure {
+  readonly index: number;
+  readonly code: string;
+  readonly message: string;
+}
+
+/**
+ * The work that leaves the main thread. Everything that is long is passed as spans of the shared
+ * memory; what is sent is short. One contract suite holds the threads and the in-process form.
+ */
+export interface ThreadPool extends AsyncDisposable {
+  readonly arena: Arena;
+  /** How many tasks can make progress at once. */
+  readonly threads: number;
+  /** Grows with every task that is done: life, for those who must tell slow from stuck. */
+  readonly tasksDone: number;
+  hash(messages: readonly (readonly Span[])[]): Promise<Uint8Array[]>;
+  /** One or two messages, the longer only as far as the shorter goes; see `ContentHasher.hashPartly`. */
+  hashPartly(messages: readonly PartialSpans[]): Promise<HashProgress[]>;
+  /** Cut points of buzhash in one piece, see `Kernels.cutBuzhash`. */
+  cut(spec: SplitterSpec, piece: Span, count: number): Promise<number[]>;
+  /** Compresses, encrypts and writes one after the other at `address`, where enough room must be. */
+  seal(items: readonly SealItem[], address: number): Promise<SealedItem[]>;
+  /** Reads whole files one after the other into the slab and hashes each. */
+  readFiles(files: readonly FileToRead[], slab: Span): Promise<FileRead[]>;
+  /** With more than `entriesMax` names, it only says so. */
+  readDirectory(path: string | Uint8Array, entriesMax: number): Promise<DirectoryListing>;
+  /** What `lstat` says of these names of a directory: bytes, with a zero behind each. */
+  lookAt(path: string | Uint8Array, names: Uint8Array): Promise<DirectoryListing>;
+  /**
+   * Reads a directory and compares it with an earlier stream; one that cannot be opened is as if it
+   * differed. With any of the `special` names in it, nothing is compared.
+   */
+  compareDirectory(
+    path: string | Uint8Array,
+    before: PackedStream,
+    special: readonly string[],
+    entriesMax: number,
+  ): Promise<DirectoryComparison>;
+  /** Decrypts, decompresses and writes to files; returns what failed, by code or system error. */
+  open(items: readonly OpenItem[]): Promise<OpenFailure[]>;
+  /** Gives what a descriptor is of its attributes; it may be one that `O_PATH` opened, of a symlink itself. */
+  setAttributes(descriptor: number, attributes: FileAttributes, isLink: boolean): Promise<void>;
+  /** Flushes the file system that a descriptor is on; false where that cannot be done. */
+  syncFilesystem(descriptor: number): Promise<boolean>;
+  /** Ends the threads; one that the kernel does not let go is left behind after a while. */
+  close(): Promise<void>;
+}
+
+export type ThreadPoolFactory = (keys: CodecKeys, arena: Arena) => ThreadPool;
