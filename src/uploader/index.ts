@@ -2,10 +2,10 @@
  * Upload and restore: between a file system or a device and a repository. The data path proper; knows
  * nothing of Kubernetes.
  */
+export { deviceBytes } from './device-upload.ts';
 export { newUploadCounters, type UploadCounters } from './progress.ts';
 export {
   createSnapshot,
-  deviceBytes,
   SPLITTER_TAG,
   type UploadOptions,
   type UploadResult,

@@ -17,7 +17,7 @@ import {
   RestoreReport,
 } from './restore-report.ts';
 import { RestoreWriter } from './restore-writer.ts';
-import { deviceBytes } from './upload.ts';
+import { deviceBytes } from './device-upload.ts';
 
 const { O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK } = constants;
 const NO_VOLUME = 'it is neither a block device nor an image file';

@@ -1,47 +1,24 @@
-import * as fs from 'node:fs/promises';
-import { basename } from 'node:path';
-import {
-  CodedError,
-  isCode,
-  type Logger,
-  messageOf,
-  pinnedPath,
-  posix,
-  SECOND_NS,
-  systemCode,
-} from '../base/index.ts';
+import { isCode, type Logger, messageOf, posix, SECOND_NS } from '../base/index.ts';
 import { type SplitterSpec, splitterSpec } from '../codec/index.ts';
 import type { ManifestId, ObjectId, Repository } from '../repository/index.ts';
 import {
   type DirectoryEntry,
-  encodeDirectory,
   listReadableSnapshots,
   loadPolicyTree,
   type NewSnapshot,
-  type Policy,
   saveSnapshot,
   type Snapshot,
   type SourceInfo,
 } from '../snapshot/index.ts';
-import { writeObject } from '../repository/index.ts';
 import { applyRetention } from './apply-retention.ts';
 import { CheckpointTimer } from './checkpoint.ts';
-import { isOfTheSource } from './directory-looks.ts';
+import { uploadDevice } from './device-upload.ts';
 import { LongUpload, type UploadAgain } from './long-upload.ts';
-import { decodeListing, type SourceEntry } from './listing.ts';
 import { newUploadCounters, type UploadCounters } from './progress.ts';
-import {
-  entryFields,
-  FileUpload,
-  type FileUploadOptions,
-  metadataCompressor,
-  TOO_LONG,
-} from './file-upload.ts';
-import { OpenDirectory, OpenFile, type OpenTree } from './open-tree.ts';
+import { FileUpload, type FileUploadOptions, metadataCompressor } from './file-upload.ts';
+import { uploadRoot } from './root-upload.ts';
 import type { EntryFailure } from './summary.ts';
 import { TreeUpload } from './tree-upload.ts';
-
-const { O_RDONLY, O_NONBLOCK } = fs.constants;
 
 export interface UploadOptions {
   readonly source: SourceInfo;
@@ -154,8 +131,9 @@ export async function createSnapshot(
     const tree = new TreeUpload({ ...uploadOptions, isLost }, files);
     const { open } = uploadOptions;
     const policy = policies.root;
-    const parts = { repository, tree, files, path, roots, counters, policy, options, open };
-    return options.block === true ? uploadDevice(parts) : uploadTree(parts);
+    const { signal } = options;
+    const parts = { repository, tree, files, path, roots, counters, policy, signal, open };
+    return options.block === true ? uploadDevice(parts) : uploadRoot(parts);
   };
   let snapshot: NewSnapshot;
   try {
@@ -272,18 +250,6 @@ function warnOfFallbacks(logger: Logger): void {
 const tagOf = (spec: SplitterSpec | undefined): Record<string, string> =>
   spec ? { [SPLITTER_TAG]: spec.name } : {};
 
-interface UploadParts {
-  repository: Repository;
-  tree: TreeUpload;
-  files: FileUpload;
-  path: string;
-  roots: readonly ObjectId[];
-  counters: UploadCounters;
-  policy: Policy;
-  options: UploadOptions;
-  open: OpenTree;
-}
-
 /** The latest complete snapshot of the source, and the incomplete ones made since (Kopia: snapshot/upload). */
 async function previousSnapshots(
   repository: Repository,
@@ -295,148 +261,6 @@ async function previousSnapshots(
   const since = complete ? snapshots.slice(snapshots.indexOf(complete) + 1) : snapshots;
   const partial = since.filter(({ incomplete }) => incomplete).reverse();
   return complete ? [...partial, complete] : partial;
-}
-
-function unreadable(path: string, cause: unknown): CodedError {
-  const reason = systemCode(cause) === 'ENOENT' ? 'it does not exist' : messageOf(cause);
-  return new CodedError('SOURCE_UNREADABLE', `cannot read ${path}: ${reason}`, { cause });
-}
-
-async function uploadTree(parts: UploadParts): Promise<DirectoryEntry> {
-  const { tree, path, roots } = parts;
-  let root: SourceEntry;
-  try {
-    root = await lookAt(await fs.realpath(path));
-  } catch (cause) {
-    throw unreadable(path, cause);
-  }
-  root = { ...root, name: basename(path) || '/' };
-  if (root.type === 'f') {
-    return uploadSingleFile(parts, root);
-  }
-  if (root.type !== 'd') throw unreadable(path, new Error('it is neither a directory nor a file'));
-  try {
-    const { id, summary } = await tree.uploadDirectory(await fs.realpath(path), root, roots);
-    return { ...entryFields(root, 'd'), size: 0, objectId: id, summary };
-  } catch (cause) {
-    if (isOfTheSource(cause)) throw unreadable(path, cause);
-    throw cause;
-  }
-}
-
-async function uploadSingleFile(
-  { files, path, policy, open, options }: UploadParts,
-  root: SourceEntry,
-): Promise<DirectoryEntry> {
-  const file = new OpenFile(root);
-  open.root = file;
-  const outcome = await files.uploadStream(await fs.realpath(path), root, policy, root.name, file);
-  if (outcome.kind !== 'entry') {
-    options.signal.throwIfAborted();
-    throw unreadable(path, new Error(outcome.kind === 'error' ? outcome.error.error : 'canceled'));
-  }
-  const { entry } = outcome;
-  const { size, mtimeNs } = entry;
-  const summary = { size, files: 1, symlinks: 0, dirs: 0, maxTimeNs: mtimeNs, numFailed: 0 };
-  return { ...entry, summary };
-}
-
-async function lookAt(path: string): Promise<SourceEntry> {
-  const stat = await fs.stat(path, { bigint: true });
-  const fields = [stat.mode, stat.size, stat.mtimeNs, stat.uid, stat.gid, stat.dev];
-  const { entries } = decodeListing({
-    names: [path],
-    stats: BigInt64Array.from(fields),
-    targets: [],
-    failures: [],
-  });
-  return entries[0] as SourceEntry;
-}
-
-/** Velero's block mode: a directory of mode 0777 with one file, named by the path of the device. */
-async function uploadDevice(parts: UploadParts): Promise<DirectoryEntry> {
-  const { repository, files, path, counters, policy, options, open } = parts;
-  const mtimeNs = repository.clock.nowNs();
-  const common = { mode: 0o777, mtimeNs, uid: 0, gid: 0 };
-  const entries: DirectoryEntry[] = [];
-  const directory = new OpenDirectory({ ...common, name: basename(path) });
-  open.root = directory;
-  try {
-    const file = directory.openFile({ ...common, name: path });
-    const { size, objectId } = await uploadRaw(files, path, file);
-    entries.push({ ...common, name: path, type: 'f', size, objectId });
-  } catch (error) {
-    // What was stored is found again by the next run; part of a volume is no file.
-    if (!options.signal.aborted) throw error;
-  }
-  const size = entries[0]?.size ?? 0;
-  counters.files += entries.length;
-  counters.totalBytes += size;
-  const summary = {
-    size,
-    files: entries.length,
-    symlinks: 0,
-    dirs: 1,
-    maxTimeNs: mtimeNs,
-    numFailed: 0,
-    ...(entries.length === 0 && { incomplete: 'canceled' }),
-  };
-  const compressor = metadataCompressor(policy);
-  const id = await writeObject(repository.contents, [encodeDirectory(entries, summary)], {
-    prefix: 'k',
-    compressor,
-    metadataCompressor: compressor,
-    splitter: repository.splitter,
-    indexSplitter: repository.splitter,
-  });
-  counters.directories++;
-  return { ...common, name: basename(path), type: 'd', size: 0, objectId: id, summary };
-}
-
-async function uploadRaw(
-  files: FileUpload,
-  path: string,
-  open: OpenFile,
-): Promise<{ size: number; objectId: ObjectId }> {
-  let file: fs.FileHandle;
-  try {
-    // What takes the place of a device may be a pipe that nobody writes to.
-    file = await fs.open(path, O_RDONLY | O_NONBLOCK);
-  } catch (cause) {
-    throw unreadable(path, cause);
-  }
-  try {
-    const stat = await file.stat();
-    if (!stat.isFile() && !stat.isBlockDevice()) {
-      throw unreadable(path, new Error('--block wants a block device or an image file'));
-    }
-    const expected = stat.isFile() ? stat.size : await deviceBytes(pinnedPath(file.fd));
-    if (!Number.isSafeInteger(expected)) throw unreadable(path, new Error(TOO_LONG));
-    // So do those look that were taken off their storage.
-    if (expected === 0 && !stat.isFile()) throw unreadable(path, new Error('the device is empty'));
-    const stored = await files
-      .uploadBlocks(file, expected, stat.isFile(), open)
-      .catch((cause: unknown) => {
-        throw isOfTheSource(cause) ? unreadable(path, cause) : cause;
-      });
-    // What was cut off an image meanwhile looks like a hole to whoever asks where its data is.
-    const sizeNow = stat.isFile() ? (await file.stat()).size : expected;
-    const end = Math.min(stored.size, sizeNow);
-    if (end < expected) {
-      throw unreadable(path, new Error(`it ended after ${end} of ${expected} bytes`));
-    }
-    return stored;
-  } finally {
-    await file.close();
-  }
-}
-
-/** Size of a block device as the kernel shows it: sectors of 512 bytes. */
-export async function deviceBytes(path: string): Promise<number> {
-  const { rdev } = await fs.stat(path);
-  const numbers = `${(rdev >> 8) & 0xfff}:${(rdev & 0xff) | ((rdev >> 12) & 0xfff00)}`;
-  const sectors = await fs.readFile(`/sys/dev/block/${numbers}/size`, 'utf8');
-  return Number(sectors) * 512;
 }
 
 function statsOf(counters: UploadCounters, root: DirectoryEntry): NewSnapshot['stats'] {

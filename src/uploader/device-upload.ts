@@ -1,0 +1,100 @@
+import * as fs from 'node:fs/promises';
+import { basename } from 'node:path';
+import { pinnedPath } from '../base/index.ts';
+import { type ObjectId, writeObject } from '../repository/index.ts';
+import { type DirectoryEntry, encodeDirectory } from '../snapshot/index.ts';
+import { isOfTheSource } from './directory-looks.ts';
+import { type FileUpload, metadataCompressor, TOO_LONG } from './file-upload.ts';
+import { OpenDirectory, type OpenFile } from './open-tree.ts';
+import { unreadable, type VolumeUpload } from './volume-upload.ts';
+
+const { O_RDONLY, O_NONBLOCK } = fs.constants;
+
+/**
+ * Stores a device or an image in Velero's block mode: a directory of mode 0777 with one file, named by the path of the device.
+ * Throws `SOURCE_UNREADABLE`.
+ */
+export async function uploadDevice(parts: VolumeUpload): Promise<DirectoryEntry> {
+  const { repository, files, path, counters, policy, signal, open } = parts;
+  const mtimeNs = repository.clock.nowNs();
+  const common = { mode: 0o777, mtimeNs, uid: 0, gid: 0 };
+  const entries: DirectoryEntry[] = [];
+  const directory = new OpenDirectory({ ...common, name: basename(path) });
+  open.root = directory;
+  try {
+    const file = directory.openFile({ ...common, name: path });
+    const { size, objectId } = await uploadRaw(files, path, file);
+    entries.push({ ...common, name: path, type: 'f', size, objectId });
+  } catch (error) {
+    // What was stored is found again by the next run; part of a volume is no file.
+    if (!signal.aborted) throw error;
+  }
+  const size = entries[0]?.size ?? 0;
+  counters.files += entries.length;
+  counters.totalBytes += size;
+  const summary = {
+    size,
+    files: entries.length,
+    symlinks: 0,
+    dirs: 1,
+    maxTimeNs: mtimeNs,
+    numFailed: 0,
+    ...(entries.length === 0 && { incomplete: 'canceled' }),
+  };
+  const compressor = metadataCompressor(policy);
+  const id = await writeObject(repository.contents, [encodeDirectory(entries, summary)], {
+    prefix: 'k',
+    compressor,
+    metadataCompressor: compressor,
+    splitter: repository.splitter,
+    indexSplitter: repository.splitter,
+  });
+  counters.directories++;
+  return { ...common, name: basename(path), type: 'd', size: 0, objectId: id, summary };
+}
+
+async function uploadRaw(
+  files: FileUpload,
+  path: string,
+  open: OpenFile,
+): Promise<{ size: number; objectId: ObjectId }> {
+  let file: fs.FileHandle;
+  try {
+    // What takes the place of a device may be a pipe that nobody writes to.
+    file = await fs.open(path, O_RDONLY | O_NONBLOCK);
+  } catch (cause) {
+    throw unreadable(path, cause);
+  }
+  try {
+    const stat = await file.stat();
+    if (!stat.isFile() && !stat.isBlockDevice()) {
+      throw unreadable(path, new Error('--block wants a block device or an image file'));
+    }
+    const expected = stat.isFile() ? stat.size : await deviceBytes(pinnedPath(file.fd));
+    if (!Number.isSafeInteger(expected)) throw unreadable(path, new Error(TOO_LONG));
+    // So do those look that were taken off their storage.
+    if (expected === 0 && !stat.isFile()) throw unreadable(path, new Error('the device is empty'));
+    const stored = await files
+      .uploadBlocks(file, expected, stat.isFile(), open)
+      .catch((cause: unknown) => {
+        throw isOfTheSource(cause) ? unreadable(path, cause) : cause;
+      });
+    // What was cut off an image meanwhile looks like a hole to whoever asks where its data is.
+    const sizeNow = stat.isFile() ? (await file.stat()).size : expected;
+    const end = Math.min(stored.size, sizeNow);
+    if (end < expected) {
+      throw unreadable(path, new Error(`it ended after ${end} of ${expected} bytes`));
+    }
+    return stored;
+  } finally {
+    await file.close();
+  }
+}
+
+/** Size of a block device as the kernel shows it: sectors of 512 bytes. */
+export async function deviceBytes(path: string): Promise<number> {
+  const { rdev } = await fs.stat(path);
+  const numbers = `${(rdev >> 8) & 0xfff}:${(rdev & 0xff) | ((rdev >> 12) & 0xfff00)}`;
+  const sectors = await fs.readFile(`/sys/dev/block/${numbers}/size`, 'utf8');
+  return Number(sectors) * 512;
+}

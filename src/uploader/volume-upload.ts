@@ -1,0 +1,26 @@
+import { CodedError, messageOf, systemCode } from '../base/index.ts';
+import type { ObjectId, Repository } from '../repository/index.ts';
+import type { Policy } from '../snapshot/index.ts';
+import type { FileUpload } from './file-upload.ts';
+import type { OpenTree } from './open-tree.ts';
+import type { UploadCounters } from './progress.ts';
+import type { TreeUpload } from './tree-upload.ts';
+
+/** What the upload of a whole volume is made of. */
+export interface VolumeUpload {
+  repository: Repository;
+  tree: TreeUpload;
+  files: FileUpload;
+  path: string;
+  roots: readonly ObjectId[];
+  counters: UploadCounters;
+  policy: Policy;
+  signal: AbortSignal;
+  open: OpenTree;
+}
+
+/** `SOURCE_UNREADABLE`: the volume as a whole cannot be read. */
+export function unreadable(path: string, cause: unknown): CodedError {
+  const reason = systemCode(cause) === 'ENOENT' ? 'it does not exist' : messageOf(cause);
+  return new CodedError('SOURCE_UNREADABLE', `cannot read ${path}: ${reason}`, { cause });
+}
