@@ -12,13 +12,11 @@ import {
 } from '../kube/index.ts';
 import { fieldsOf, millisecondsSince } from './movement.ts';
 import { outcomeOf } from './outcome.ts';
+import { isRightGone, RIGHTS_MS } from './rights.ts';
 
 /** Velero's labels: whose backup it was, and that this is what its deletion looks for. */
 const BACKUP_NAME = 'velero.io/backup-name';
 const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
-
-/** As long as a claim waits for rights that are missing while Velero is upgraded: nobody waits for this. */
-const RIGHTS_MS = 300_000;
 
 /**
  * What Velero's server needs to delete the snapshot of an upload together with its backup: a ConfigMap in the form that its
@@ -88,7 +86,8 @@ export async function keepDeletionRecord(
 
 function mayBeGiven(error: unknown, { status }: DataUpload, client: KubeClient): boolean {
   const time = status?.completionTimestamp;
-  if (!time || !isCode(error, 'KUBE_FORBIDDEN', 'KUBE_UNAUTHORIZED')) return false;
+  // Nobody waits for it.
+  if (!time || !isRightGone(error)) return false;
   return millisecondsSince(client.clock, time) < RIGHTS_MS;
 }
 

@@ -17,6 +17,7 @@ import {
 } from './movement.ts';
 import { type Outcome, outcomeOf, setOutcome, setVolumes, volumesNoted } from './outcome.ts';
 import type { MovementWriter } from './movement-writer.ts';
+import { isRightGone, RIGHTS_MS } from './rights.ts';
 import type { Roster } from './roster.ts';
 import type { Memory } from './tracked.ts';
 import type { Turns } from './turns.ts';
@@ -51,7 +52,8 @@ export class Ending<M extends Movement> {
 
   /** The mover is done: the last step, then `Completed`. */
   async complete(movement: M, result: MoverResult, signal: AbortSignal): Promise<void> {
-    const { direction, writer, recorder, metrics, clock, logger, dataPaths } = this.#options;
+    const { direction, writer, recorder, metrics, clock, logger, dataPaths, turns } = this.#options;
+    const { uid } = movement.metadata;
     // Another agent may have it by now, and would be disturbed. The last step of an upload touches nothing.
     if (direction.name === 'download') {
       const current = await writer.latest(movement);
@@ -61,7 +63,9 @@ export class Ending<M extends Movement> {
     try {
       fields = await direction.complete(movement, result, contextOf(movement, signal));
     } catch (error) {
-      if (isPassing(error)) throw error;
+      // What was restored, perhaps for days, would go with the failure.
+      const mayBeGiven = isRightGone(error) && turns.sinceMs(uid, 'refused') < RIGHTS_MS;
+      if (isPassing(error) || mayBeGiven) throw error;
       await this.fail(movement, messageOf(error));
       return;
     }

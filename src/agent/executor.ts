@@ -27,6 +27,7 @@ import { addFinalizer, type MovementWriter, removeLabel } from './movement-write
 import { fenceMsOf, nameMover } from './named-mover.ts';
 import { type Action, isRunning, LOOK_MS } from './phases/action.ts';
 import type { Restarts } from './restarts.ts';
+import { isRightGone, RIGHTS_MS } from './rights.ts';
 import type { Slots } from './slots.ts';
 import type { Takeover } from './takeover.ts';
 import type { Turns } from './turns.ts';
@@ -129,6 +130,7 @@ export class Executor<M extends Movement> {
         return this.#waitForWriter(movement, action.message, action.ms);
       case 'restarted':
         await this.#options.restarts.finish(movement);
+        turns.reset(uid, 'refused');
         return later(LOOK_MS);
       case 'setCanceling':
         return this.#setCanceling(movement);
@@ -237,13 +239,14 @@ export class Executor<M extends Movement> {
     preparedMs: number,
     signal: AbortSignal,
   ): Promise<void> {
-    const { node, direction, slots, clock, recorder, logger, metrics } = this.#options;
+    const { node, direction, slots, clock, recorder, logger, metrics, turns } = this.#options;
     const { uid } = movement.metadata;
     try {
       await direction.waitUsable(movement, contextOf(movement, signal));
     } catch (error) {
       slots.release(uid);
-      if (isPassing(error)) throw error;
+      const mayBeGiven = isRightGone(error) && turns.sinceMs(uid, 'refused') < RIGHTS_MS;
+      if (isPassing(error) || mayBeGiven) throw error;
       const text = `exposed volume is not ready: ${messageOf(error)}`;
       await this.#options.ending.fail(movement, text);
       return;
@@ -264,6 +267,7 @@ export class Executor<M extends Movement> {
       this.#written(undefined);
       return;
     }
+    turns.reset(uid, 'refused');
     const sinceCreatedMs = millisecondsSince(clock, movement.metadata.creationTimestamp);
     metrics.started(direction.name, sinceCreatedMs, preparedMs);
     logger.info(fieldsOf(started), `${direction.noun} started`);

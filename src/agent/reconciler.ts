@@ -256,7 +256,10 @@ export class MovementReconciler<M extends Movement> {
     const exposure = this.#exposures.stateOf(uid);
     const podAgeMs =
       typeof pod === 'object' ? millisecondsSince(clock, pod.metadata.creationTimestamp) : 0;
-    const overdue = { overdueMs: overdueMs(clock, pod) };
+    const late = {
+      overdueMs: overdueMs(clock, pod),
+      refusedMs: () => this.#turns.sinceMs(uid, 'refused'),
+    };
     const common = { movement, node, local, pod, exposure, podAgeMs, prepareTimeoutMs };
     switch (phaseOf(movement)) {
       case 'New':
@@ -282,7 +285,7 @@ export class MovementReconciler<M extends Movement> {
           awayInMs: (other) => this.#takeover.awayInMs(movement, other),
         });
       case 'Prepared':
-        return decidePrepared({ ...common, ...overdue });
+        return decidePrepared({ ...common, ...late });
       case 'InProgress':
       case 'Canceling':
         return decideMoving({
@@ -295,7 +298,7 @@ export class MovementReconciler<M extends Movement> {
           mover: moverOf(movement),
           writer: read.writer,
           fenceInMs: this.#fenceInMs(movement),
-          ...overdue,
+          ...late,
         });
       case 'Completed':
       case 'Failed':

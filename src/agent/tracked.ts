@@ -3,7 +3,7 @@ import type { Movement } from './movement.ts';
 import type { Slots } from './slots.ts';
 
 /** What agents wait for, each by its own watch. */
-export type Wait = 'new' | 'prepared' | 'away' | 'deleted' | 'final' | 'canceling';
+export type Wait = 'new' | 'prepared' | 'away' | 'deleted' | 'final' | 'canceling' | 'refused';
 
 export type ExposureState = 'running' | 'done' | { readonly error: unknown };
 

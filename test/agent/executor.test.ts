@@ -71,7 +71,7 @@ describe('what belongs to the agent of another node', () => {
       metrics: { started: () => undefined },
       recorder: { record: () => undefined },
       slots: new Slots(1),
-      turns: { sinceMs: () => 0 },
+      turns: { sinceMs: () => 0, reset: () => undefined },
       beside: {
         start: (_key: string, task: () => Promise<unknown>) => {
           void task();

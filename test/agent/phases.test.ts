@@ -193,6 +193,7 @@ describe('Prepared', () => {
     pod: running,
     exposure: undefined,
     overdueMs: 0,
+    refusedMs: () => 299_000,
   };
   const leaving = { ...running, metadata: { ...running.metadata, deletionTimestamp: 'soon' } };
   const wanted = upload({ phase: 'Prepared', node: 'me' }, canceled);
@@ -214,6 +215,12 @@ describe('Prepared', () => {
     ['wait 5000', 'its new pod is being made', { pod: 'none', exposure: 'running' }],
     ['restarted', 'its new pod is made', { pod: 'none', exposure: 'done' }],
     ['forgetExposure', 'that failed for now', { exposure: { error: passing } }],
+    ['forgetExposure', 'that may not be done just now', { exposure: { error: forbidden } }],
+    [
+      'fail: the data mover died, and could not be started again: forbidden',
+      'that may not be done for minutes',
+      { exposure: { error: forbidden }, refusedMs: () => 300_000 },
+    ],
     [
       'fail: the data mover died, and could not be started again: no PVC',
       'that failed for good',
@@ -252,6 +259,7 @@ describe('InProgress and Canceling', () => {
     writer: 'unread',
     fenceInMs: 3000,
     overdueMs: 0,
+    refusedMs: () => 299_000,
   };
   const result = '{"snapshotID":"s-1"}';
   const download = { ...facts.direction, name: 'download' } as const;

@@ -47,6 +47,8 @@ export interface MovingFacts {
   readonly fenceInMs: number;
   /** Milliseconds since the pod should have ended. */
   readonly overdueMs: number;
+  /** Milliseconds since a right was missing first. */
+  readonly refusedMs: () => number;
 }
 
 /** `unread` as long as nothing asked for it. */
@@ -66,7 +68,9 @@ export function decideMoving(facts: MovingFacts): Action {
   }
   if (facts.isCompleting) return { do: 'complete', result: {} };
   if (exposure !== undefined) {
-    return isCancelWanted(movement) ? decideCanceled(exposure) : decideRestarting(exposure);
+    return isCancelWanted(movement)
+      ? decideCanceled(exposure)
+      : decideRestarting(exposure, facts.refusedMs);
   }
   if (pod === 'unread') return read('pod');
   if (pod !== 'none' && isOver(pod)) return decideEnded(facts, pod);

@@ -1,7 +1,8 @@
-import { isCode, messageOf } from '../../base/index.ts';
+import { messageOf } from '../../base/index.ts';
 import { terminationOf, unrecoverable } from '../../exposer/index.ts';
 import { isPassing, type Pod } from '../../kube/index.ts';
 import { isCancelWanted, isCounted, isSameStage, type Movement } from '../movement.ts';
+import { isRightGone, RIGHTS_MS } from '../rights.ts';
 import type { ExposureState } from '../tracked.ts';
 import {
   type Action,
@@ -17,13 +18,6 @@ import {
 } from './action.ts';
 
 const LOOK_MS_MAX = 30_000;
-/** While Velero is upgraded its rights may be gone for a moment, and a quota may be full for some minutes. */
-const NO_RIGHTS = ['KUBE_FORBIDDEN', 'KUBE_UNAUTHORIZED'];
-const RIGHTS_MS = 300_000;
-
-/** A ServiceAccount that is named and not there has the same code, and does not come by itself. */
-const isRightGone = (error: unknown): boolean =>
-  isCode(error, ...NO_RIGHTS) && !/serviceaccount "[^"]*" not found/.test(messageOf(error));
 
 export interface AcceptedFacts {
   readonly movement: Movement;
@@ -100,14 +94,16 @@ export interface PreparedFacts {
   readonly exposure: ExposureState | undefined;
   /** Milliseconds since the pod should have ended. */
   readonly overdueMs: number;
+  /** Milliseconds since a right was missing first. */
+  readonly refusedMs: () => number;
 }
 
 /** Prepared: the agent on the pod's node starts the data path when it has a place for it. */
 export function decidePrepared(facts: PreparedFacts): Action {
-  const { movement, node, pod, exposure, overdueMs } = facts;
+  const { movement, node, pod, exposure, overdueMs, refusedMs } = facts;
   if (movement.status?.node !== node) return { do: 'watchOver' };
   if (isCancelWanted(movement)) return decideCanceled(exposure);
-  if (exposure !== undefined) return decideRestarting(exposure);
+  if (exposure !== undefined) return decideRestarting(exposure, refusedMs);
   if (pod === 'unread') return read('pod');
   if (pod !== 'none' && !isOver(pod)) {
     if (!pod.metadata.deletionTimestamp) return { do: 'start', pod };
@@ -120,10 +116,11 @@ export function decidePrepared(facts: PreparedFacts): Action {
 }
 
 /** While the pod of a mover that died is made anew, beside the reconciler. */
-export function decideRestarting(exposure: ExposureState): Action {
+export function decideRestarting(exposure: ExposureState, refusedMs: () => number): Action {
   if (exposure === 'running') return wait(LOOK_MS);
   if (exposure === 'done') return { do: 'restarted' };
   const { error } = exposure;
-  if (isPassing(error)) return { do: 'forgetExposure', error };
+  const mayPass = isPassing(error) || (isRightGone(error) && refusedMs() < RIGHTS_MS);
+  if (mayPass) return { do: 'forgetExposure', error };
   return fail(`the data mover died, and could not be started again: ${messageOf(error)}`);
 }

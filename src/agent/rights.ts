@@ -1,0 +1,12 @@
+import { isCode, messageOf } from '../base/index.ts';
+
+/** How long a right may be missing before what needs it fails. */
+export const RIGHTS_MS = 300_000;
+const NO_RIGHTS = ['KUBE_FORBIDDEN', 'KUBE_UNAUTHORIZED'];
+
+/**
+ * While Velero is upgraded its rights may be gone for a moment, an API server that comes up may know no roles yet, and a quota
+ * may be full for some minutes. A ServiceAccount that is named and not there has the same code, and does not come by itself.
+ */
+export const isRightGone = (error: unknown): boolean =>
+  isCode(error, ...NO_RIGHTS) && !/serviceaccount "[^"]*" not found/.test(messageOf(error));

@@ -1,0 +1,98 @@
+import { describe, expect, it } from 'vitest';
+import { Ending } from '../../src/agent/ending.ts';
+import { Executor } from '../../src/agent/executor.ts';
+import { Beside } from '../../src/agent/beside.ts';
+import { Slots } from '../../src/agent/slots.ts';
+import { Memory } from '../../src/agent/tracked.ts';
+import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
+import type { DataDownload, Pod } from '../../src/kube/index.ts';
+
+const SIGNAL = new AbortController().signal;
+const down = (phase: string): DataDownload =>
+  ({
+    metadata: { name: 'down', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
+    spec: {},
+    status: { phase, node: 'me' },
+  }) as never;
+const pod = { metadata: { name: 'down', uid: 'p-1' }, spec: {}, status: {} } as never as Pod;
+const noAccount = 'pods "down" is forbidden: serviceaccount "no-such" not found';
+
+/** A server that refuses, with what is written for good. */
+function refused(code: string, sinceMs: number, message = 'refused on purpose') {
+  const error = new CodedError(code, message);
+  const failed: string[] = [];
+  const common = {
+    memory: new Memory<DataDownload>([]),
+    clock: systemClock,
+    logger: silentLogger,
+    node: 'me',
+    turns: { sinceMs: () => sinceMs },
+    exposures: { abort: () => undefined },
+    dataPaths: { drop: () => undefined },
+    writer: {
+      latest: (movement: DataDownload) => Promise.resolve(movement),
+      // Another one has written the end by now: only that it was tried counts here.
+      update: () => {
+        failed.push('Failed');
+        return Promise.resolve(undefined);
+      },
+    },
+  };
+  return { error, failed, common };
+}
+
+describe('a right that is missing', () => {
+  const rows: [code: string, sinceMs: number, message: string | undefined, fails: boolean][] = [
+    ['KUBE_FORBIDDEN', 0, undefined, false],
+    ['KUBE_UNAUTHORIZED', 299_000, undefined, false],
+    ['KUBE_FORBIDDEN', 300_000, undefined, true],
+    ['KUBE_FORBIDDEN', 0, noAccount, true],
+    ['KUBE_INVALID', 0, undefined, true],
+  ];
+
+  it.each(rows)(
+    'at the last step of a restore (%s, for %i ms): the volume is kept for some minutes',
+    async (code, sinceMs, message, fails) => {
+      const { error, failed, common } = refused(code, sinceMs, message);
+      const ending = new Ending<DataDownload>({
+        ...common,
+        direction: {
+          name: 'download',
+          complete: () => Promise.reject(error),
+          volumesOf: () => Promise.resolve([]),
+        },
+      } as never);
+      const ended = ending.complete(down('InProgress'), {}, SIGNAL);
+      if (fails) await ended;
+      else await expect(ended).rejects.toBe(error);
+      expect(failed).toEqual(fails ? ['Failed'] : []);
+    },
+  );
+
+  it.each(rows)(
+    'before a volume is moved (%s, for %i ms): it is tried again for some minutes',
+    async (code, sinceMs, message, fails) => {
+      const { error, common } = refused(code, sinceMs, message);
+      const failed: string[] = [];
+      const slots = new Slots(1);
+      const beside = new Beside({ enqueue: () => undefined });
+      const executor = new Executor<DataDownload>({
+        ...common,
+        slots,
+        beside,
+        direction: { name: 'download', waitUsable: () => Promise.reject(error) },
+        ending: {
+          fail: (_: DataDownload, text: string) => {
+            failed.push(text);
+            return Promise.resolve();
+          },
+        },
+      } as never);
+      await executor.carryOut(down('Prepared'), { do: 'start', pod }, SIGNAL);
+      await beside.drain();
+      expect(beside.take('velero/down')).toEqual(fails ? { result: undefined } : { error });
+      expect(failed).toHaveLength(fails ? 1 : 0);
+      expect(slots.used).toBe(0);
+    },
+  );
+});
