@@ -13,13 +13,12 @@ import {
   PVCS,
   PVS,
   STORAGE_CLASSES,
-  VOLUME_ATTACHMENTS,
   quantityBytes,
 } from '../kube/index.ts';
 import { affinityFor, hostingAffinity } from './affinity.ts';
 import { diagnose } from './diagnosis.ts';
 import { hostingPod, loadTemplate, ownerReference } from './hosting-pod.ts';
-import { assertLinuxVolume, WindowsNodes } from './node-os.ts';
+import { assertLinuxVolume, attachedNodes, WindowsNodes } from './node-os.ts';
 import { assertMadeFor, makeFor } from './ownership.ts';
 import type { BackupPvcConfig, ExposeContext, ExposerOptions } from './settings.ts';
 import { SnapshotHandover } from './snapshot-handover.ts';
@@ -115,7 +114,7 @@ export class CsiSnapshotExposer {
     );
     const name = claim.spec.volumeName ?? '';
     const volume = await step(`failed to get source PV ${name}`, () => client.get(PVS, { name }));
-    await assertLinuxVolume(client, claim, volume);
+    await assertLinuxVolume(client, claim, volume, this.#windows);
     return { claim, volume };
   }
 
@@ -169,7 +168,7 @@ export class CsiSnapshotExposer {
       logger.warn({}, 'spcNoRelabeling is ignored: it needs readOnly');
     }
     const isFast = backupPvc.annotations?.[VSPHERE_FAST] !== undefined;
-    const excluded = isFast ? await this.#attachedNodes(volume) : [];
+    const excluded = isFast ? await Array.fromAsync(attachedNodes(client, volume)) : [];
     const entry = affinityFor(config.loadAffinity, claim.spec.storageClassName ?? '');
     const pod = hostingPod(
       {
@@ -190,13 +189,6 @@ export class CsiSnapshotExposer {
       this.#options,
     );
     await makeFor(client, PODS, pod, upload);
-  }
-
-  async #attachedNodes(volume: PersistentVolume): Promise<string[]> {
-    const attachments = await this.#options.client.list(VOLUME_ATTACHMENTS);
-    return attachments
-      .filter(({ spec }) => spec.source.persistentVolumeName === volume.metadata.name)
-      .map(({ spec }) => spec.nodeName);
   }
 
   /** Resolves when the volume is there for the pod. */

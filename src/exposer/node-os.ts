@@ -10,6 +10,7 @@ import {
 
 const OS_LABEL = 'kubernetes.io/os';
 const SELECTED_NODE = 'volume.kubernetes.io/selected-node';
+const PAGE = 500;
 
 /**
  * Refuses volumes of Windows: the node that has the volume says it, else its file system
@@ -19,19 +20,35 @@ export async function assertLinuxVolume(
   client: KubeClient,
   claim: PersistentVolumeClaim,
   volume: PersistentVolume,
+  windows: Pick<WindowsNodes, 'arePresent'>,
 ): Promise<void> {
   if (claim.spec.volumeMode === 'Block') return;
-  const attachments = await client.list(VOLUME_ATTACHMENTS);
-  const attached = attachments.find(
-    ({ spec }) => spec.source.persistentVolumeName === volume.metadata.name,
-  );
-  const node = attached?.spec.nodeName ?? claim.metadata.annotations?.[SELECTED_NODE];
+  // Without Windows nodes, as most clusters are, nothing has to be looked through.
+  if (!(await windows.arePresent()) && !(await isNtfs(client, claim))) return;
+  const { value: attached } = await attachedNodes(client, volume).next();
+  const node = attached ?? claim.metadata.annotations?.[SELECTED_NODE];
   const os = node === undefined ? undefined : await osOf(client, node);
   const isWindows = os === undefined ? await isNtfs(client, claim) : os === 'windows';
   if (!isWindows) return;
   const { namespace = '', name } = claim.metadata;
   const text = `PVC ${namespace}/${name} is of a Windows node: Windows volumes are not supported, let Velero's own data mover take it`;
   throw new CodedError('WINDOWS_UNSUPPORTED', text);
+}
+
+/** The nodes that a volume is attached to. One page after the other: large clusters have tens of thousands of attachments. */
+export async function* attachedNodes(
+  client: KubeClient,
+  { metadata: { name } }: PersistentVolume,
+): AsyncGenerator<string, undefined> {
+  let next: string | undefined;
+  do {
+    const page = await client.listPage(VOLUME_ATTACHMENTS, { limit: PAGE, continue: next });
+    for (const { spec } of page.items) {
+      if (spec.source.persistentVolumeName === name) yield spec.nodeName;
+    }
+    next = page.continue;
+  } while (next !== undefined);
+  return undefined;
 }
 
 async function osOf(client: KubeClient, name: string): Promise<string | undefined> {

@@ -41,7 +41,8 @@ const SIZE = 40 << 20;
 const WALKED_ELSEWHERE: Readonly<Record<string, readonly string[]>> = {
   // Where the server has no streaming lists (test/kube/streamed-lists).
   [`Role ${AGENT}`]: ['podvolumebackups.velero.io list', 'podvolumerestores.velero.io list'],
-  [`ClusterRole ${AGENT}`]: [],
+  // On clusters with Windows nodes (test/exposer/node-os).
+  [`ClusterRole ${AGENT}`]: ['volumeattachments.storage.k8s.io list'],
   // Velero's own data mover, run by our agent (test/node).
   [`Role ${MOVER}`]: ['datauploads.velero.io get', 'datadownloads.velero.io get'],
 };
