@@ -24,6 +24,9 @@ const PAUSE_MS = 1000;
 const PAUSE_MS_MAX = 8000;
 /** Movers tell every few seconds. A watch that hangs would have one failed that moves, since nobody hears it. */
 const SILENCE_MS = 150_000;
+const TICK_MS = 5000;
+/** Where so much passed between two ticks the process stood still, or its node did: nothing could be heard. */
+const STOOD_STILL_MS = 30_000;
 
 /** What a data mover tells of itself by Events on its CR while it runs (Velero: pkg/datapath/micro_service_watcher.go). */
 export class DataPath {
@@ -35,6 +38,8 @@ export class DataPath {
   readonly #versions = new Map<string, string>();
   #movedMs = performance.now();
   #heardMs = performance.now();
+  #tickedMs = performance.now();
+  readonly #ticks: NodeJS.Timeout;
   #isDeaf = false;
   #isRunning = false;
   #doneBytes: number;
@@ -44,6 +49,8 @@ export class DataPath {
     // What its CR says was counted by the agent that wrote it.
     this.#doneBytes = movement.status?.progress?.bytesDone ?? 0;
     this.#options = options;
+    this.#ticks = setInterval(() => this.#tick(), TICK_MS);
+    this.#ticks.unref();
     void this.#follow();
   }
 
@@ -53,6 +60,8 @@ export class DataPath {
    */
   get stalledMs(): number {
     if (!this.#isRunning) return 0;
+    // It may be asked first of all when the process goes on.
+    this.#tick();
     return Math.max(0, (this.#isDeaf ? this.#heardMs : performance.now()) - this.#movedMs);
   }
 
@@ -67,7 +76,15 @@ export class DataPath {
   }
 
   close(): void {
+    clearInterval(this.#ticks);
     this.#abort.abort();
+  }
+
+  #tick(): void {
+    const nowMs = performance.now();
+    const passedMs = nowMs - this.#tickedMs;
+    this.#tickedMs = nowMs;
+    if (passedMs > STOOD_STILL_MS) this.#movedMs = Math.min(nowMs, this.#movedMs + passedMs);
   }
 
   async #follow(): Promise<void> {
@@ -123,7 +140,7 @@ export class DataPath {
   /** While the API server was away the mover may have moved: that time does not count. */
   #hear(): void {
     const nowMs = performance.now();
-    if (this.#isDeaf) this.#movedMs += nowMs - this.#heardMs;
+    if (this.#isDeaf) this.#movedMs = Math.min(nowMs, this.#movedMs + nowMs - this.#heardMs);
     this.#isDeaf = false;
     this.#heardMs = nowMs;
   }

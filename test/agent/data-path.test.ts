@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { DataPath } from '../../src/agent/data-path.ts';
 import type { Event, WatchEvent } from '../../src/kube/index.ts';
 
@@ -123,6 +123,24 @@ describe('what a data mover tells', () => {
     server.events = [told(5, 'first', '8')];
     await expect.poll(() => path.stalledMs, { timeout: 3000 }).toBeLessThan(300);
     expect(heard).toEqual([5]);
+    path.close();
+  });
+
+  it('is no stall while the process, or its node, stood still', async () => {
+    const server = new Server();
+    const heard: number[] = [];
+    server.events = [told(5)];
+    const path = follow(server, heard);
+    path.podIsRunning(true);
+    await expect.poll(() => heard).toEqual([5]);
+    const real = performance.now.bind(performance);
+    const { stalledMs } = path;
+    vi.spyOn(performance, 'now').mockImplementation(() => real() + 20_000);
+    expect(path.stalledMs).toBeGreaterThan(20_000);
+    const now = vi.spyOn(performance, 'now').mockImplementation(() => real() + 3_600_000);
+    expect(path.stalledMs).toBeLessThan(21_000 + stalledMs);
+    await expect.poll(() => path.stalledMs, { timeout: 3000 }).toBeGreaterThan(21_000);
+    now.mockRestore();
     path.close();
   });
 
