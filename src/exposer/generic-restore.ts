@@ -384,7 +384,8 @@ export class GenericRestoreExposer {
       ),
     });
     const stray = download.metadata.annotations?.[RESTORED_VOLUME];
-    if (stray === undefined) return isClean;
+    // One that is completed has its volume as it was to be: what its users set there since is theirs.
+    if (stray === undefined || download.status?.phase === 'Completed') return isClean;
     return (
       (await settleAll(logger, { 'restored volume': this.#dropStray(download, stray) })) && isClean
     );
