@@ -18,7 +18,7 @@ import { downloads } from './directions/downloads.ts';
 import { uploads } from './directions/uploads.ts';
 import { type Movement, trimmed } from './movement.ts';
 import { Backlog } from './backlog.ts';
-import { exposuresOf } from './node-agent-config.ts';
+import { exposuresLeast, exposuresOf } from './node-agent-config.ts';
 import { PodVolumes } from './pod-volumes.ts';
 import { MovementReconciler, type ReconcilerSettings } from './reconciler.ts';
 import { Roster, trimmedAgent } from './roster.ts';
@@ -58,14 +58,24 @@ export class Agent {
   readonly #options: AgentOptions;
   readonly #caches: Cache<never>[] = [];
   readonly #slots: Slots;
-  readonly #exposures: Slots;
+  /** Each direction has a line of its own, and some places that the other one cannot take. */
+  readonly #exposures: Readonly<Record<'upload' | 'download', Slots>>;
   #stage: 'starting' | 'running' | 'draining' | 'stopped' = 'starting';
 
   constructor(options: AgentOptions) {
     this.#options = options;
     this.metrics = new AgentMetrics(options.node);
     this.#slots = new Slots(options.concurrency);
-    this.#exposures = new Slots(exposuresOf(options.concurrency));
+    const places = exposuresOf(options.concurrency);
+    const shared = {
+      usedByAll: () => this.#exposing,
+      least: exposuresLeast(options.concurrency),
+    };
+    this.#exposures = { upload: new Slots(places, shared), download: new Slots(places, shared) };
+  }
+
+  get #exposing(): number {
+    return this.#exposures.upload.used + this.#exposures.download.used;
   }
 
   get stage(): string {
@@ -191,7 +201,7 @@ export class Agent {
       logger,
       cache,
       slots: this.#slots,
-      exposures: this.#exposures,
+      exposures: this.#exposures[direction.name],
       metrics: this.metrics,
       settings: this.#options,
       writeLog: this.#options.writeLog,
@@ -231,7 +241,7 @@ export class Agent {
       const spreadMs = prepareQueueLength > 0 ? roster.nodes().size * CALL_STEP_MS : 0;
       timer = setTimeout(
         () => {
-          this.#exposures.wake();
+          for (const places of Object.values(this.#exposures)) places.wake();
           next();
         },
         Math.max(CALL_MS, spreadMs) * (0.5 + Math.random()),
@@ -251,7 +261,7 @@ export class Agent {
         ),
       dataPaths: () => ({ used: this.#slots.used, limit: this.#slots.limit }),
       memoryLimitBytes: this.#options.memoryLimitBytes,
-      exposing: () => this.#exposures.used,
+      exposing: () => this.#exposing,
       silentSeconds: () => Math.max(...this.#caches.map(({ silentMs }) => silentMs)) / 1000,
     });
   }

@@ -91,6 +91,7 @@ export class Executor<M extends Movement> {
         exposures.park(movement, turns.dueMs(uid, 'new'));
         return done;
       case 'watchOver':
+        exposures.leave(uid);
         if (phaseOf(movement) !== 'Accepted') {
           exposures.drop(uid);
           this.#options.dataPaths.drop(uid);

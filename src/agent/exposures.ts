@@ -1,6 +1,6 @@
 import type { ExposeContext } from '../exposer/index.ts';
 import { keyOf } from '../kube/index.ts';
-import { type Movement, operationTimeoutMs } from './movement.ts';
+import { type Movement, operationTimeoutMs, phaseOf } from './movement.ts';
 import type { Slots } from './slots.ts';
 import type { Exposure, ExposureState, Memory } from './tracked.ts';
 
@@ -19,11 +19,15 @@ export class Exposures<M extends Movement> {
     this.#options = options;
   }
 
-  /** True when there is a place for it, which {@link start} uses; else the CR is looked at again once one is free. */
-  tryAcquire({ metadata }: M): boolean {
-    return this.#options.slots.tryAcquire(metadata.uid, () => {
-      this.#options.enqueue(keyOf(metadata));
-    });
+  /**
+   * True when there is a place for it, which {@link start} uses; else the CR is looked at again once one is free. What is
+   * under way already goes on before anything is begun: behind all that is new it would wait for hours.
+   */
+  tryAcquire(movement: M): boolean {
+    const { metadata } = movement;
+    const order = phaseOf(movement) === 'New' ? performance.now() : -Infinity;
+    const onFree = (): void => this.#options.enqueue(keyOf(metadata));
+    return this.#options.slots.tryAcquire(metadata.uid, onFree, order);
   }
 
   hasPlace({ metadata: { uid } }: M): boolean {

@@ -242,6 +242,10 @@ const EXPOSURES_MIN = 8;
 export const exposuresOf = (concurrency: number): number =>
   Math.max(EXPOSURES_MIN, 2 * concurrency);
 
+/** Of these, how many are for each direction only: restores may wait half an hour for who uses their volumes. */
+export const exposuresLeast = (concurrency: number): number =>
+  Math.floor(exposuresOf(concurrency) / 4);
+
 const QUANTITY = /^\d+(?:\.\d+)?(?:[numkKMGTPE]|[KMGTPE]i|e\d+)?$/;
 
 /**

@@ -73,7 +73,7 @@ export interface ReconcilerOptions<M extends Movement> {
   readonly roster: Roster;
   /** Data paths that may run on this node. */
   readonly slots: Slots;
-  /** Volumes that this agent may be exposing at once. */
+  /** Volumes that this agent may be exposing at once in this direction. */
   readonly exposures: Slots;
   /** CRs of all kinds that are being exposed in the cluster. */
   readonly exposingCount: () => number;

@@ -4,11 +4,19 @@
  */
 export class Slots {
   readonly #limit: number;
+  readonly #usedByAll: () => number;
+  readonly #least: number;
   readonly #holders = new Set<string>();
   readonly #line = new Map<string, { readonly order: number; readonly onFree: () => void }>();
 
-  constructor(limit: number) {
+  /** `usedByAll`: of those that share the limit, how many are held; `least`: so many are to be had whatever the others hold. */
+  constructor(
+    limit: number,
+    { usedByAll = () => this.used, least = 0 }: { usedByAll?: () => number; least?: number } = {},
+  ) {
     this.#limit = limit;
+    this.#usedByAll = usedByAll;
+    this.#least = least;
   }
 
   get used(): number {
@@ -23,13 +31,17 @@ export class Slots {
     return this.#line.size;
   }
 
+  get #free(): number {
+    return Math.max(this.#limit - this.#usedByAll(), this.#least - this.#holders.size);
+  }
+
   holds(name: string): boolean {
     return this.#holders.has(name);
   }
 
   /** Whether {@link tryAcquire} would succeed. */
   hasRoom(name: string): boolean {
-    return this.#holders.has(name) || this.#holders.size < this.#limit;
+    return this.#holders.has(name) || this.#free > 0;
   }
 
   /** True when it holds one now; else it {@link wait}s, and `onFree` is called when it may try again. */
@@ -66,7 +78,7 @@ export class Slots {
 
   /** Calls as many as there are places, those first that come first. */
   wake(): void {
-    const free = this.#limit - this.#holders.size;
+    const free = this.#free;
     if (free <= 0) return;
     for (const { onFree } of firstOf(this.#line.values(), free)) onFree();
   }

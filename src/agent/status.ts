@@ -10,7 +10,7 @@ import {
   phaseOf,
 } from './movement.ts';
 import { haveEnough } from './backlog.ts';
-import { exposuresOf } from './node-agent-config.ts';
+import { exposuresLeast, exposuresOf } from './node-agent-config.ts';
 import { type AgentGroup, isAgentOf, placesOf } from './serving.ts';
 
 export interface MovementDescription {
@@ -108,7 +108,9 @@ class View {
   readonly #alive: ReadonlyMap<AgentGroup, ReadonlySet<string>>;
   /** Being made available in the whole cluster: what `prepareQueueLength` bounds. */
   readonly #preparing: number;
+  /** By node, and by node and direction. */
   readonly #acceptedBy: ReadonlyMap<string, number>;
+  readonly #acceptedAlike: ReadonlyMap<string, number>;
   readonly #movingOn: ReadonlyMap<string, number>;
   readonly #workOn: ReadonlyMap<string, number>;
   readonly #acceptedOf: ReadonlyMap<string, number>;
@@ -136,6 +138,11 @@ class View {
     this.#preparing = movements.filter(isPreparing).length;
     this.#acceptedBy = countBy(movements, (movement) =>
       phaseOf(movement) === 'Accepted' ? movement.status?.acceptedByNode : undefined,
+    );
+    this.#acceptedAlike = countBy(movements, (movement) =>
+      phaseOf(movement) === 'Accepted'
+        ? `${isDownload(movement)} ${movement.status?.acceptedByNode ?? ''}`
+        : undefined,
     );
     const nameOf = (movement: Movement): string => this.#groupOf(movement)?.name ?? '';
     this.#movingOn = countBy(movements, (movement) =>
@@ -231,7 +238,9 @@ class View {
     }
     const isFull = [...alive].every((node) => {
       const places = placesOf(group, this.#nodes.get(node));
-      return places !== undefined && (this.#acceptedBy.get(node) ?? 0) >= exposuresOf(places);
+      const alike = this.#acceptedAlike.get(`${isDownload(movement)} ${node}`) ?? 0;
+      const all = this.#acceptedBy.get(node) ?? 0;
+      return places !== undefined && all >= exposuresOf(places) && alike >= exposuresLeast(places);
     });
     if (isFull) {
       return `a free place: all ${alive.size} agents are making as many volumes available as they may`;

@@ -110,6 +110,21 @@ describe('what belongs to the agent of another node', () => {
     expect({ used: slots.used, isFree }).toEqual({ used: 0, isFree: true });
   });
 
+  it('stands in no line here for what it takes to go on', async () => {
+    const places = new Slots(1);
+    const executor = new Executor<DataDownload>({
+      exposures: new Exposures({
+        ...{ slots: places, memory: new Memory<DataDownload>([]), enqueue: () => undefined },
+      }),
+      takeover: { watchOver: () => Promise.resolve(undefined) },
+    } as never);
+    places.wait('u-1', () => undefined);
+    const taken = download();
+    taken.status = { phase: 'Accepted', acceptedByNode: 'other' };
+    await executor.carryOut(taken, { do: 'watchOver' }, SIGNAL);
+    expect(places.waiting).toBe(0);
+  });
+
   it('is not bare, though this agent claimed it and made nothing', () => {
     const memory = new Memory<DataDownload>([]);
     const exposures = new Exposures<DataDownload>({

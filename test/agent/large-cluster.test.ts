@@ -1,6 +1,7 @@
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { Backlog } from '../../src/agent/backlog.ts';
 import { Counts } from '../../src/agent/counts.ts';
+import { Exposures } from '../../src/agent/exposures.ts';
 import { MovementWriter } from '../../src/agent/movement-writer.ts';
 import { Roster, trimmedAgent } from '../../src/agent/roster.ts';
 import { Slots } from '../../src/agent/slots.ts';
@@ -152,6 +153,55 @@ describe('those that wait for a place', () => {
     expect(called.slice(2)).toEqual(['second', 'late']);
     expect(slots.tryAcquire('second', () => undefined)).toBe(true);
     expect(slots.waiting).toBe(1);
+  });
+
+  it('of two lines with one limit: each has some places that the other one cannot take', () => {
+    const called: string[] = [];
+    const usedByAll = (): number => backups.used + restores.used;
+    const backups = new Slots(8, { usedByAll, least: 2 });
+    const restores = new Slots(8, { usedByAll, least: 2 });
+    const take = (slots: Slots, count: number): number =>
+      Array.from({ length: count }, (_, i) =>
+        slots.tryAcquire(`${i}`, () => called.push(`${i}`)),
+      ).filter(Boolean).length;
+    expect([take(restores, 20), take(backups, 20)]).toEqual([8, 2]);
+    backups.release('0');
+    expect(called).toEqual(['2']);
+    restores.release('0');
+    // Nine were held: the one that is free now is within the share of the backups.
+    expect(called).toEqual(['2']);
+    backups.wake();
+    expect(called).toEqual(['2', '2']);
+  });
+
+  it('let what is under way go on before anything is begun', () => {
+    const slots = new Slots(1);
+    const called: string[] = [];
+    const exposures = new Exposures<DataUpload>({
+      ...{ slots, memory: new Memory([slots]), enqueue: (key) => called.push(key) },
+    });
+    const upload = (name: string, phase: string): DataUpload =>
+      ({
+        metadata: { name, namespace: 'velero', uid: name },
+        spec: {},
+        status: { phase },
+      }) as never;
+    slots.tryAcquire('x', () => undefined);
+    for (let i = 0; i < 100; i++) exposures.park(upload(`new-${i}`, 'New'), i);
+    for (const phase of ['InProgress', 'Accepted']) {
+      const died = upload(`died-${phase}`, phase);
+      // It asks again and again.
+      for (let i = 0; i < 2; i++) expect(exposures.tryAcquire(died)).toBe(false);
+    }
+    expect(exposures.tryAcquire(upload('newest', 'New'))).toBe(false);
+    slots.release('x');
+    expect(called).toEqual(['velero/died-InProgress']);
+    slots.release('died-InProgress');
+    slots.wake();
+    expect(called).toEqual(['velero/died-InProgress', 'velero/died-Accepted']);
+    slots.release('died-Accepted');
+    slots.wake();
+    expect(called[2]).toBe('velero/new-0');
   });
 });
 

@@ -180,7 +180,9 @@ describe('what an operation waits for', () => {
     const movements = Array.from({ length: 8 }, (_, i) =>
       upload(`a${i}`, { phase: 'Accepted', acceptedByNode: 'n-1' }),
     );
-    movements.push(upload('next'));
+    movements.push(upload('next'), download('back', 'app'));
+    // Some places are for restores only.
+    expect(waits({ movements }).back).toBe('a node-agent to accept it');
     expect(waits({ movements }).next).toBe(
       'a free place: all 1 agents are making as many volumes available as they may',
     );

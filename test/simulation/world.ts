@@ -170,7 +170,12 @@ export class World {
   }
 
   /** Writes that never fail: what people and other controllers do. */
-  patch(resource: Resource<KubeObject>, namespace: string, name: string, patch: object): void {
+  patch(
+    resource: Resource<KubeObject>,
+    namespace: string | undefined,
+    name: string,
+    patch: object,
+  ): void {
     const found = this.#find(resource, name, namespace);
     if (!found) return;
     const after = mergePatch(structuredClone(found), patch) as Stored;
