@@ -4,7 +4,8 @@ import { pinnedPath } from '../base/index.ts';
 import { type ObjectId, writeObject } from '../repository/index.ts';
 import { type DirectoryEntry, encodeDirectory } from '../snapshot/index.ts';
 import { isOfTheSource } from './directory-looks.ts';
-import { type FileUpload, metadataCompressor, TOO_LONG } from './file-upload.ts';
+import { type FileUpload, TOO_LONG } from './file-upload.ts';
+import { metadataCompressor } from './upload-policy.ts';
 import { OpenDirectory, type OpenFile } from './open-tree.ts';
 import { unreadable, type VolumeUpload } from './volume-upload.ts';
 

@@ -1,11 +1,6 @@
 import type * as fs from 'node:fs/promises';
 import { messageOf, type Logger, Semaphore, systemCode } from '../base/index.ts';
-import {
-  compressorByName,
-  type Compressor,
-  splitterSpec,
-  type SplitterSpec,
-} from '../codec/index.ts';
+import { splitterSpec, type SplitterSpec } from '../codec/index.ts';
 import { NO_LONGER_REGULAR } from '../volume-files/index.ts';
 import {
   type DataPath,
@@ -16,12 +11,7 @@ import {
   type Repository,
   SLAB_BYTES,
 } from '../repository/index.ts';
-import {
-  compressorForFile,
-  type DirectoryEntry,
-  type Policy,
-  type PolicyTree,
-} from '../snapshot/index.ts';
+import { type DirectoryEntry, type Policy, type PolicyTree } from '../snapshot/index.ts';
 import { DataWriter } from './data-writer.ts';
 import { HashBatcher } from './hash-batcher.ts';
 import { isOwnTrouble } from './directory-looks.ts';
@@ -34,6 +24,7 @@ import { type SmallFileResult, SmallFiles } from './small-files.ts';
 import type { OpenDirectory, OpenFile, OpenTree } from './open-tree.ts';
 import type { Outcome } from './outcomes.ts';
 import { StreamUpload } from './stream-upload.ts';
+import { fileCompressor, metadataCompressor, partBytesOf, splitterOf } from './upload-policy.ts';
 
 export interface FileUploadOptions {
   readonly repository: Repository;
@@ -181,7 +172,7 @@ export class FileUpload {
       this.#startStream(file, settle, fail);
       return;
     }
-    const compressor = compressorFor(policy, entry);
+    const compressor = fileCompressor(policy, entry);
     this.#small.add(
       { path, sizeBytes: entry.sizeBytes, compressor },
       {
@@ -325,7 +316,7 @@ export class FileUpload {
 
   #stream(policy: Policy, name: string, sizeBytes: number): StreamUpload {
     const { signal } = this.#options;
-    const compressor = compressorByNameForWriting(compressorForFile(policy, name, sizeBytes));
+    const compressor = fileCompressor(policy, { name, sizeBytes });
     return new StreamUpload(
       { pool: this.#dataPath.pool, slabs: this.#slabs, writer: this.#writer, hasher: this.#hasher },
       { splitter: this.#splitterFor(policy), compressor, signal },
@@ -343,8 +334,7 @@ export class FileUpload {
 
   #splitterFor(policy: Policy): SplitterSpec {
     const { splitter, repository } = this.#options;
-    const { algorithm } = policy.splitter;
-    return splitter ?? (algorithm ? splitterSpec(algorithm) : repository.splitter);
+    return splitterOf(policy, splitter, repository);
   }
 
   /** Counts an entry that could not be stored. */
@@ -385,23 +375,3 @@ const lengthOf = (entries: readonly IndirectEntry[]): number => {
   const last = entries.at(-1);
   return last ? endOf(last) : 0;
 };
-
-/** Below zero is how Kopia's users switch parts off. */
-function partBytesOf(policy: Policy): number {
-  const bytes = Number(policy.upload.parallelUploadAboveSize ?? 0);
-  return bytes > 0 ? bytes : Number.POSITIVE_INFINITY;
-}
-
-export function metadataCompressor(policy: Policy): Compressor | undefined {
-  return compressorByNameForWriting(policy.metadataCompression.compressorName ?? 'zstd-fastest');
-}
-
-/** What we only read is written with the nearest that we can: readers go by the number in front. */
-function compressorByNameForWriting(name: string): Compressor | undefined {
-  const compressor = compressorByName(name);
-  return compressor && !compressor.compress ? compressorByName('zstd-fastest') : compressor;
-}
-
-function compressorFor(policy: Policy, entry: SourceEntry): Compressor | undefined {
-  return compressorByNameForWriting(compressorForFile(policy, entry.name, entry.sizeBytes));
-}

@@ -8,12 +8,8 @@ import {
   type Policy,
   readDirectory,
 } from '../snapshot/index.ts';
-import {
-  entryFields,
-  type FileUpload,
-  type FileUploadOptions,
-  metadataCompressor,
-} from './file-upload.ts';
+import { entryFields, type FileUpload, type FileUploadOptions } from './file-upload.ts';
+import { metadataCompressor } from './upload-policy.ts';
 import { DirectoryLooks, type KeptDirectory } from './directory-looks.ts';
 import { enterRules, isCacheDirectory } from './directory-rules.ts';
 import { DirectoryWriter, type StoredDirectory } from './directory-writer.ts';
