@@ -1,0 +1,101 @@
+import type { Arena, HashProgress, Span, SplitterSpec } from '../codec/index.ts';
+import type {
+  DirectoryComparison,
+  DirectoryListing,
+  FileAttributes,
+  FileRead,
+  FileToRead,
+  OpenFailure,
+  OpenItem,
+  PackedStream,
+  PartialSpans,
+  SealedItem,
+  SealItem,
+  ThreadPool,
+} from '../volume-files/index.ts';
+import {
+  packFilesToRead,
+  packOpenItems,
+  packSealItems,
+  unpackFileReads,
+  unpackSealed,
+} from './messages.ts';
+import type { TaskCall, TaskName, TaskParameters, TaskResult } from './protocol.ts';
+
+/** Turns the methods of the contract into tasks by name. */
+export abstract class TaskPool implements ThreadPool {
+  readonly arena: Arena;
+  abstract readonly threads: number;
+  abstract readonly tasksDone: number;
+  protected abstract perform(call: TaskCall): Promise<TaskResult<TaskName>>;
+  abstract close(): Promise<void>;
+
+  constructor(arena: Arena) {
+    this.arena = arena;
+  }
+
+  /** The answer to a call is the result of its task: both sides hold the same table, and a thread answers by the call's number. */
+  async #run<K extends TaskName>(
+    task: K,
+    ...parameters: TaskParameters<K>
+  ): Promise<TaskResult<K>> {
+    return await this.perform({ task, parameters } as TaskCall);
+  }
+
+  hash(messages: readonly (readonly Span[])[]): Promise<Uint8Array[]> {
+    return this.#run('hash', messages);
+  }
+
+  hashPartly(messages: readonly PartialSpans[]): Promise<HashProgress[]> {
+    return this.#run('hashPartly', messages);
+  }
+
+  cut(spec: SplitterSpec, piece: Span, count: number): Promise<number[]> {
+    return this.#run('cut', spec, piece, count);
+  }
+
+  async seal(items: readonly SealItem[], address: number): Promise<SealedItem[]> {
+    return unpackSealed(await this.#run('seal', packSealItems(items), address));
+  }
+
+  async readFiles(files: readonly FileToRead[], slab: Span): Promise<FileRead[]> {
+    return unpackFileReads(await this.#run('readFiles', packFilesToRead(files), slab));
+  }
+
+  readDirectory(path: string | Uint8Array, entriesMax: number): Promise<DirectoryListing> {
+    return this.#run('readDirectory', path, entriesMax);
+  }
+
+  lookAt(path: string | Uint8Array, names: Uint8Array): Promise<DirectoryListing> {
+    return this.#run('lookAt', path, names);
+  }
+
+  compareDirectory(
+    path: string | Uint8Array,
+    before: PackedStream,
+    special: readonly string[],
+    entriesMax: number,
+  ): Promise<DirectoryComparison> {
+    return this.#run('compareDirectory', path, before, special, entriesMax);
+  }
+
+  open(items: readonly OpenItem[]): Promise<OpenFailure[]> {
+    return this.#run('open', packOpenItems(items));
+  }
+
+  setAttributes(
+    descriptor: number,
+    { mode, uid, gid, mtimeNs }: FileAttributes,
+    isLink: boolean,
+  ): Promise<void> {
+    return this.#run('setAttributes', descriptor, { mode, uid, gid, mtimeNs }, isLink);
+  }
+
+  syncFilesystem(descriptor: number): Promise<boolean> {
+    return this.#run('syncFilesystem', descriptor);
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}

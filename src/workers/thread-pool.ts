@@ -1,0 +1,130 @@
+import { asError, CodedError, messageOf, shareOfDescriptors } from '../base/index.ts';
+import { type Arena, type CodecKeys, THREADS_MAX } from '../codec/index.ts';
+import type { ThreadPoolFactory } from '../volume-files/index.ts';
+import type { TaskCall, TaskName, TaskResult, ThreadData } from './protocol.ts';
+import { TaskPool } from './task-pool.ts';
+import {
+  type SlotExit,
+  type StartedWorker,
+  startWorker,
+  type Task,
+  type ThreadEnd,
+  ThreadSlot,
+} from './thread-slot.ts';
+
+/** Tasks that a thread has at hand: one running, one waiting, so that it never idles for a message. */
+const TASKS_PER_THREAD = 2;
+/** Threads that died are replaced this many times in all. Our choice: more means a bug, not bad luck. */
+const REPLACEMENTS_MAX = 3;
+/** Threads for each descriptor that this process may have: one takes 4 for its event loop, and 1 for what it reads. */
+const THREADS_SHARE = 1 / 48;
+const THREAD_ENTRY = new URL(
+  import.meta.url.endsWith('.ts') ? './thread.ts' : './thread.js',
+  import.meta.url,
+);
+
+/**
+ * Pools of so many worker threads, at most {@link THREADS_MAX}, and fewer where few files may be open. They end with `close`, and never keep the process alive. The threads
+ * of the first pool start at once, so that they are up when its keys are known.
+ */
+export function createThreadPool(wanted: number, entry: URL = THREAD_ENTRY): ThreadPoolFactory {
+  const threads = Math.min(wanted, shareOfDescriptors(THREADS_SHARE, THREADS_MAX));
+  const start = (): StartedWorker => startWorker(entry);
+  const started = Array.from({ length: threads }, start);
+  return (keys, arena) =>
+    new WorkerPool(keys, arena, { threads, started: started.splice(0), start });
+}
+
+/** An error for the callers of a thread that ended: the only place where its reason is told. */
+function threadDied({ exitCode, error }: ThreadEnd): CodedError {
+  const reason = error === undefined ? `it exited with code ${exitCode}` : messageOf(error);
+  return new CodedError('THREAD_DIED', `a worker thread died: ${reason}`, { cause: error });
+}
+
+interface Threads {
+  readonly threads: number;
+  readonly started: StartedWorker[];
+  readonly start: () => StartedWorker;
+}
+
+class WorkerPool extends TaskPool {
+  readonly threads: number;
+  tasksDone = 0;
+  readonly #keys: CodecKeys;
+  readonly #start: () => StartedWorker;
+  readonly #slots: ThreadSlot[];
+  readonly #queue: Task[] = [];
+  #replacementsLeft = REPLACEMENTS_MAX;
+  #failure: Error | undefined;
+
+  constructor(keys: CodecKeys, arena: Arena, { threads, started, start }: Threads) {
+    super(arena);
+    this.threads = threads;
+    this.#start = start;
+    const { hash, encryption, secret, masterKey } = keys;
+    this.#keys = { hash, encryption, secret, masterKey };
+    this.#slots = Array.from({ length: threads }, (_, i) =>
+      this.#startThread(i + 1, started.pop()),
+    );
+  }
+
+  #startThread(threadIndex: number, started = this.#start()): ThreadSlot {
+    const data: ThreadData = { keys: this.#keys, memory: this.arena.memory, threadIndex };
+    return new ThreadSlot(started, data, {
+      onFree: () => {
+        this.tasksDone++;
+        this.#dispatch();
+      },
+      onExit: (exit) => {
+        this.#onExit(exit, threadIndex);
+      },
+    });
+  }
+
+  protected perform(call: TaskCall): Promise<TaskResult<TaskName>> {
+    if (this.#failure) return Promise.reject(this.#failure);
+    return new Promise((resolve, reject) => {
+      this.#queue.push({ call, resolve, reject });
+      this.#dispatch();
+    });
+  }
+
+  /** Tasks go to the thread with the least at hand. */
+  #dispatch(): void {
+    while (this.#queue.length > 0) {
+      const slot = this.#slots.reduce((a, b) => (b.pending < a.pending ? b : a));
+      if (slot.pending >= TASKS_PER_THREAD) return;
+      slot.start(this.#queue.shift() as Task);
+    }
+  }
+
+  #onExit({ lost, slot, end }: SlotExit, threadIndex: number): void {
+    const error = threadDied(end);
+    for (const task of lost) task.reject(error);
+    if (this.#failure) return;
+    if (this.#replacementsLeft === 0) {
+      this.#fail(error);
+      return;
+    }
+    this.#replacementsLeft--;
+    try {
+      this.#slots[this.#slots.indexOf(slot)] = this.#startThread(threadIndex);
+    } catch (noThread) {
+      this.#fail(asError(noThread));
+      return;
+    }
+    this.#dispatch();
+  }
+
+  /** From here on every task fails, also those that wait. */
+  #fail(error: Error): void {
+    this.#failure = error;
+    for (const task of this.#queue.splice(0)) task.reject(error);
+  }
+
+  async close(): Promise<void> {
+    this.#failure ??= new CodedError('POOL_CLOSED', 'the worker threads have been stopped');
+    for (const task of this.#queue.splice(0)) task.reject(this.#failure);
+    await Promise.all(this.#slots.map((slot) => slot.stop()));
+  }
+}
