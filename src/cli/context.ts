@@ -22,6 +22,7 @@ import { createThreadPool } from '../workers/index.ts';
 /** Options that every verb takes. */
 export interface CommonOptions extends StorageFlags {
   passwordFile?: string;
+  passwordCommand?: string;
   client?: string;
   json?: boolean;
   verbose?: boolean;
@@ -108,9 +109,9 @@ export async function openContext(
   }
 }
 
-async function askPassword({ passwordFile }: CommonOptions): Promise<Secret> {
+async function askPassword(options: CommonOptions): Promise<Secret> {
   using prompt = new PasswordPrompt();
-  return await readPassword(passwordFile, prompt);
+  return await readPassword(options, prompt);
 }
 
 /**

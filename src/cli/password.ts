@@ -1,4 +1,6 @@
 import { isUtf8 } from 'node:buffer';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { createInterface, type Interface } from 'node:readline';
 import { Writable } from 'node:stream';
@@ -6,9 +8,19 @@ import { CanceledError, CodedError, messageOf, Secret } from '../base/index.ts';
 import { environment } from '../config/index.ts';
 import { UsageError } from './usage-error.ts';
 
-/** The password of a repository that exists: from a file, the environment, or a terminal. Throws `NO_PASSWORD`. */
+/** No password is as long. Our choice. */
+const PASSWORD_BYTES_MAX = 64 << 10;
+
+/** Where the password of a repository may come from beside the environment and a terminal. */
+export interface PasswordSource {
+  readonly passwordFile?: string | undefined;
+  /** Run by `/bin/sh`; the password is what it prints. */
+  readonly passwordCommand?: string | undefined;
+}
+
+/** The password of a repository that exists: from a file, a command, the environment, or a terminal. Throws `NO_PASSWORD`. */
 export async function readPassword(
-  file: string | undefined,
+  { passwordFile: file, passwordCommand }: PasswordSource,
   prompt: PasswordPrompt,
 ): Promise<Secret> {
   if (file !== undefined) {
@@ -21,10 +33,33 @@ export async function readPassword(
       });
     }
   }
+  if (passwordCommand !== undefined) return nonEmpty(await outputOf(passwordCommand));
   if (environment.password !== undefined) return nonEmpty(environment.password);
   if (isTerminal()) return nonEmpty(await prompt.ask('Password: '));
-  const text = 'no password: use --password-file, LONGSHORE_PASSWORD or a terminal';
+  const text =
+    'no password: use --password-file, --password-command, LONGSHORE_PASSWORD or a terminal';
   throw new CodedError('NO_PASSWORD', text);
+}
+
+/** What a command prints, one line end aside. It may ask on the terminal, as password managers do. Throws `NO_PASSWORD`. */
+async function outputOf(command: string): Promise<string> {
+  const child = spawn('/bin/sh', ['-c', command], { stdio: ['inherit', 'pipe', 'inherit'] });
+  const ended = once(child, 'close') as Promise<[code: number | null, signal: string | null]>;
+  const pieces: Buffer[] = [];
+  let lengthBytes = 0;
+  child.stdout.on('data', (piece: Buffer) => {
+    lengthBytes += piece.length;
+    if (lengthBytes <= PASSWORD_BYTES_MAX) pieces.push(piece);
+  });
+  try {
+    const [code, signal] = await ended;
+    if (code !== 0) throw new Error(signal ? `ended by ${signal}` : `exit code ${code}`);
+  } catch (cause) {
+    const text = `the password command failed: ${messageOf(cause)}`;
+    throw new CodedError('NO_PASSWORD', text, { cause });
+  }
+  if (lengthBytes <= PASSWORD_BYTES_MAX) return withoutLineEnd(Buffer.concat(pieces));
+  throw new CodedError('NO_PASSWORD', 'the password command printed more than 64 KiB');
 }
 
 function nonEmpty(text: string): Secret {
@@ -40,6 +75,7 @@ export interface NewPasswordSource {
   readonly flag: string;
   readonly variable: string;
   readonly file: string | undefined;
+  readonly command?: string | undefined;
   readonly value: string | undefined;
 }
 
@@ -53,8 +89,8 @@ export class NewPassword {
   /** Throws {@link UsageError} at once when there is neither file, variable nor terminal. */
   constructor(source: NewPasswordSource) {
     this.#source = source;
-    const { file, value, flag, variable } = source;
-    if (file !== undefined || value !== undefined || isTerminal()) return;
+    const { file, command, value, flag, variable } = source;
+    if ([file, command, value].some((each) => each !== undefined) || isTerminal()) return;
     throw new UsageError(`no new password: use ${flag}, ${variable} or a terminal`);
   }
 
@@ -68,8 +104,9 @@ export class NewPassword {
   }
 
   async #text(prompt: PasswordPrompt): Promise<string> {
-    const { file, value } = this.#source;
+    const { file, command, value } = this.#source;
     if (file !== undefined) return readNewFile(file);
+    if (command !== undefined) return outputOf(command);
     if (value !== undefined) return value;
     const first = await prompt.ask('New password: ');
     // Asking again would hide that it is empty.

@@ -1,17 +1,28 @@
 import { Command, Option } from 'commander';
 import type { CommonOptions } from './context.ts';
+import { type RepositoryFlags, resolveRepository } from './connection.ts';
 import { UsageError } from './usage-error.ts';
 
-/** Adds what every verb takes. */
-export function withCommonOptions(command: Command): Command {
+/** Adds what every verb takes. Whoever makes a repository `isNew` to the user does not mean the connected one. */
+export function withCommonOptions(command: Command, { isNew = false } = {}): Command {
   return command
-    .requiredOption(
+    .hook('preAction', async (_, action) => {
+      const flags = await resolveRepository(action.opts<RepositoryFlags>(), { isNew });
+      for (const [name, value] of Object.entries(flags)) action.setOptionValue(name, value);
+    })
+    .option(
       '--repo <location>',
-      'where the repository is: a path, s3://bucket/prefix/, azblob://container/prefix/ or gs://bucket/prefix/ (docs/storage.md)',
+      'where the repository is: a path, s3://bucket/prefix/, azblob://container/prefix/ or gs://bucket/prefix/ (docs/storage.md), or @name of a connected one (else LONGSHORE_REPO, else what `repository connect` connected last)',
     )
     .option(
       '--password-file <file>',
-      'file that holds the password, one line end aside (else LONGSHORE_PASSWORD, else a prompt)',
+      'file that holds the password, one line end aside (else LONGSHORE_PASSWORD, else as connected, else a prompt)',
+    )
+    .addOption(
+      new Option(
+        '--password-command <command>',
+        'what /bin/sh runs and prints the password, such as "pass show backup"',
+      ).conflicts('passwordFile'),
     )
     .option(
       '--client <user@host>',
@@ -39,9 +50,15 @@ export function withCommonOptions(command: Command): Command {
 
 export const JSON_OPTION: [string, string] = ['--json', 'print one JSON document on stdout'];
 
-export function verb(parent: Command, usage: string, summary: string, example: string): Command {
+export function verb(
+  parent: Command,
+  usage: string,
+  summary: string,
+  example: string,
+  { isNew = false } = {},
+): Command {
   const command = parent.command(usage).description(summary);
-  return withCommonOptions(command).addHelpText('after', `\nExample:\n  $ ${example}`);
+  return withCommonOptions(command, { isNew }).addHelpText('after', `\nExample:\n  $ ${example}`);
 }
 
 /** Collects a repeatable `key=value` option. */

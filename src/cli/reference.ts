@@ -20,7 +20,7 @@ export function commandReference(program: Command): string {
   for (const { words, command } of verbsOf(program)) {
     const isOnRepository = command.options.some(({ long }) => long === '--repo');
     const own = command.options.filter((option) => !isOnRepository || !common.has(flagsOf(option)));
-    const call = [...words, isOnRepository ? '--repo <location>' : '', command.usage()];
+    const call = [...words, isOnRepository ? '[--repo <location>]' : '', command.usage()];
     parts.push(
       `## ${words.slice(1).join(' ')}`,
       sentence(command.description()),

@@ -39,6 +39,7 @@ import {
   putPolicy,
   verifyTrees,
 } from '../snapshot/index.ts';
+import { addConnectionCommands } from './connection-commands.ts';
 import { createLogger, interruptSignal, openContext } from './context.ts';
 import { NewPassword, PasswordPrompt, readPassword } from './password.ts';
 import { openRepositoryStorage } from './storage-options.ts';
@@ -55,11 +56,12 @@ export function addRepositoryCommands(program: Command): void {
   addVerify(group);
   addMaintain(group);
   addChangePassword(group);
+  addConnectionCommands(group);
 }
 
 function addCreate(group: Command): void {
   const example = 'longshore repository create --repo /backup/repo';
-  verb(group, 'create', 'create a repository in an empty place', example)
+  verb(group, 'create', 'create a repository in an empty place', example, { isNew: true })
     .addOption(
       new Option('--hash <name>', 'hash that names contents')
         .choices(HASH_NAMES)
@@ -119,10 +121,13 @@ async function create(options: VerbOptions<CreateOptions>): Promise<void> {
   printLine('Keep the password: without it nothing can be restored.');
 }
 
-async function passwordToCreate({ passwordFile: file }: VerbOptions): Promise<Secret> {
+async function passwordToCreate(options: VerbOptions): Promise<Secret> {
+  const { passwordFile: file, passwordCommand: command } = options;
   using prompt = new PasswordPrompt();
   const [flag, variable] = ['--password-file', 'LONGSHORE_PASSWORD'];
-  return await new NewPassword({ flag, variable, file, value: environment.password }).read(prompt);
+  return await new NewPassword({ flag, variable, file, command, value: environment.password }).read(
+    prompt,
+  );
 }
 
 function statusDocument(
@@ -356,7 +361,7 @@ async function replacePassword(options: VerbOptions<{ newPasswordFile?: string }
     value: environment.newPassword,
   });
   using prompt = new PasswordPrompt();
-  const password = await readPassword(options.passwordFile, prompt);
+  const password = await readPassword(options, prompt);
   const newPassword = await wanted.read(prompt);
   if (newPassword.reveal() === password.reveal()) {
     throw new UsageError('the new password is the same as the old one: nothing was changed');

@@ -8,6 +8,15 @@ export const environment = {
   get password(): string | undefined {
     return process.env.LONGSHORE_PASSWORD;
   },
+  /** For commands that name no repository. */
+  get repository(): string | undefined {
+    return process.env.LONGSHORE_REPO || undefined;
+  },
+  /** Which repositories `repository connect` has written down: https://specifications.freedesktop.org/basedir-spec */
+  get connectionsFile(): string {
+    const directory = process.env.XDG_CONFIG_HOME || join(homedir(), '.config');
+    return process.env.LONGSHORE_CONFIG || join(directory, 'longshore', 'repositories.json');
+  },
   get newPassword(): string | undefined {
     return process.env.LONGSHORE_NEW_PASSWORD;
   },

@@ -1,6 +1,12 @@
 /** Settings from outside: environment, files, later ConfigMaps. */
 export { defaultClient, environment } from './environment.ts';
 export {
+  type Connection,
+  type Connections,
+  loadConnections,
+  saveConnections,
+} from './connections.ts';
+export {
   type BackupStorageLocation,
   type LocationFiles,
   parseBackupStorageLocation,

@@ -1,0 +1,122 @@
+import type { Command } from 'commander';
+import { resolve } from 'node:path';
+import { parseLocation } from '../blob/index.ts';
+import {
+  type Connection,
+  type Connections,
+  environment,
+  loadConnections,
+  saveConnections,
+} from '../config/index.ts';
+import { connectionName, connectionOf } from './connection.ts';
+import { openContext } from './context.ts';
+import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
+import { printJson, printLine } from './terminal.ts';
+import { UsageError } from './usage-error.ts';
+
+const DEFAULT_NAME = 'default';
+
+/** `connect`, `disconnect` and `connections`: repositories that need not be named each time. */
+export function addConnectionCommands(group: Command): void {
+  const example = `longshore repository connect --repo /backup/repo --password-file /etc/backup-password
+  $ longshore repository connect --repo s3://backups/prod/ --name prod --password-command 'pass show backup'
+  $ longshore snapshot list --repo @prod`;
+  verb(group, 'connect', 'open a repository, and let other commands find it', example, {
+    isNew: true,
+  })
+    .option(
+      '--name <name>',
+      `how it is called; @name is it from then on (default: ${DEFAULT_NAME})`,
+    )
+    .action(connect);
+  group
+    .command('disconnect [name]')
+    .description('forget a connected repository; the repository itself stays')
+    .addHelpText(
+      'after',
+      `
+Without a name it is the one that commands without --repo go to.
+
+Example:
+  $ longshore repository disconnect prod`,
+    )
+    .action(disconnect);
+  group
+    .command('connections')
+    .description('list the connected repositories')
+    .option(...JSON_OPTION)
+    .addHelpText('after', '\nExample:\n  $ longshore repository connections')
+    .action(list);
+}
+
+async function connect(
+  options: VerbOptions<{ name?: string; connectedAs?: string }>,
+): Promise<void> {
+  const name = plainName(options.name ?? options.connectedAs ?? DEFAULT_NAME);
+  await using context = await openContext(options, { cache: false });
+  const path = environment.connectionsFile;
+  const before = await loadConnections(path);
+  const connection = connectionFrom(options);
+  await saveConnections(path, {
+    current: name,
+    repositories: { ...before.repositories, [name]: connection },
+  });
+  printLine(`connected to ${context.storage.displayName} as @${name}: --repo can be left out now`);
+  if (connection.passwordFile === undefined && connection.passwordCommand === undefined) {
+    printLine(
+      'Its password is not kept: it is asked for, or comes from LONGSHORE_PASSWORD, unless you connect with --password-file or --password-command.',
+    );
+  }
+}
+
+function connectionFrom(options: VerbOptions): Connection {
+  const { repo, passwordFile, passwordCommand, client } = options;
+  const location = parseLocation(repo);
+  return {
+    // Commands run in other directories.
+    repo: location.kind === 'file' ? location.path : repo,
+    ...(passwordFile !== undefined && { passwordFile: resolve(passwordFile) }),
+    ...(passwordCommand !== undefined && { passwordCommand }),
+    ...(client !== undefined && { client }),
+  };
+}
+
+function plainName(name: string): string {
+  const plain = connectionName(name.startsWith('@') ? name : `@${name}`);
+  if (plain !== undefined) return plain;
+  throw new UsageError(`--name "${name}" is not a name`);
+}
+
+async function disconnect(given: string | undefined): Promise<void> {
+  const path = environment.connectionsFile;
+  const { current, repositories } = await loadConnections(path);
+  const name = given === undefined ? current : plainName(given);
+  if (name === undefined) throw new UsageError('no repository is connected');
+  const { repo } = await connectionOf(name);
+  const others = Object.entries(repositories).filter(([each]) => each !== name);
+  const after: Connections = {
+    ...(current !== undefined && current !== name && { current }),
+    repositories: Object.fromEntries(others),
+  };
+  await saveConnections(path, after);
+  printLine(`disconnected from ${parseLocation(repo).displayName}, which was @${name}`);
+}
+
+async function list(options: { json?: boolean }): Promise<void> {
+  const { current, repositories } = await loadConnections(environment.connectionsFile);
+  const rows = Object.entries(repositories).map(([name, connection]) => ({
+    name,
+    isCurrent: name === current,
+    ...connection,
+  }));
+  if (options.json === true) {
+    printJson(rows);
+    return;
+  }
+  if (rows.length === 0) printLine('no repository is connected');
+  const width = Math.max(...rows.map(({ name }) => name.length));
+  for (const { name, isCurrent, repo } of rows) {
+    const location = parseLocation(repo).displayName;
+    printLine(`${isCurrent ? '*' : ' '} @${name.padEnd(width)}  ${location}`);
+  }
+}

@@ -1,0 +1,79 @@
+import * as fs from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import { z } from 'zod';
+import { CodedError, isCode, messageOf, randomHex } from '../base/index.ts';
+
+/** Others may not write a file that says which command is run. */
+const WRITABLE_BY_OTHERS = 0o022;
+
+const connectionSchema = z.strictObject({
+  /** As `--repo` has it; paths are absolute. */
+  repo: z.string().min(1),
+  /** Absolute. */
+  passwordFile: z.string().min(1).optional(),
+  /** Run by `/bin/sh`; its output is the password. */
+  passwordCommand: z.string().min(1).optional(),
+  /** `user@host`. */
+  client: z.string().min(1).optional(),
+});
+const schema = z.strictObject({
+  current: z.string().optional(),
+  repositories: z.record(z.string(), connectionSchema),
+});
+
+/** A repository that a user need not name each time, and where its password comes from. The password itself is not kept. */
+export type Connection = Readonly<z.infer<typeof connectionSchema>>;
+/** By name; `current` is the one that is meant where none is named. */
+export type Connections = Readonly<z.infer<typeof schema>>;
+
+/**
+ * What `repository connect` has written; nothing where there is no file. Throws `BAD_CONNECTIONS`, which names the file.
+ */
+export async function loadConnections(path: string): Promise<Connections> {
+  let text: string;
+  try {
+    await using file = await fs.open(path, 'r');
+    const { mode, uid } = await file.stat();
+    if ((mode & WRITABLE_BY_OTHERS) !== 0 || ![0, process.getuid?.() ?? 0].includes(uid)) {
+      throw bad(path, 'others may write it: it must be yours, with mode 0600');
+    }
+    text = await file.readFile('utf8');
+  } catch (error) {
+    if (isCode(error, 'ENOENT', 'ENOTDIR')) return { repositories: {} };
+    if (isCode(error, 'BAD_CONNECTIONS')) throw error;
+    throw bad(path, `cannot read it: ${messageOf(error)}`);
+  }
+  const parsed = schema.safeParse(json(text));
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  const where = issue && issue.path.length > 0 ? `${issue.path.join('.')}: ` : '';
+  throw bad(path, `${where}${issue?.message ?? 'it is not JSON'}`);
+}
+
+/** Replaces the file as a whole: whoever reads meanwhile sees the old one or the new one. Throws `BAD_CONNECTIONS`. */
+export async function saveConnections(path: string, connections: Connections): Promise<void> {
+  const temporary = join(dirname(path), `.${basename(path)}.${randomHex(6)}`);
+  try {
+    await fs.mkdir(dirname(path), { recursive: true, mode: 0o700 });
+    try {
+      const text = `${JSON.stringify(connections, null, 2)}\n`;
+      await fs.writeFile(temporary, text, { mode: 0o600, flag: 'wx', flush: true });
+      await fs.rename(temporary, path);
+    } finally {
+      await fs.rm(temporary, { force: true });
+    }
+  } catch (error) {
+    throw bad(path, `cannot write it: ${messageOf(error)}`);
+  }
+}
+
+function json(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+const bad = (path: string, text: string): CodedError =>
+  new CodedError('BAD_CONNECTIONS', `the file of connected repositories, ${path}: ${text}`);
