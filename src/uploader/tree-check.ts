@@ -201,10 +201,16 @@ class TreeCheck {
 
   async isInPack(id: ContentId, isGone: (id: BlobId) => Promise<boolean>): Promise<boolean> {
     const { contents } = this.#repository;
-    const entry = contents.find(id);
-    if (!entry || entry.deleted) return false;
-    if (!(await isGone(blobId(entry.packBlobId)))) return true;
-    contents.setDeleted(id, true);
+    for (let entry = contents.find(id); entry && !entry.deleted;) {
+      if (!(await isGone(blobId(entry.packBlobId)))) return true;
+      // An index from before would let a deletion win over the place that maintenance has moved it to.
+      const moved = await contents.findMoved(entry);
+      if (!moved) {
+        contents.setDeleted(id, true);
+        return false;
+      }
+      entry = moved;
+    }
     return false;
   }
 }
