@@ -2,7 +2,7 @@ import { asError, type Nanoseconds } from '../../base/index.ts';
 import { type BlobId, blobId } from '../../blob/index.ts';
 import { type Compressor, compressContent, contentIv } from '../../codec/index.ts';
 import type { SealedItem } from '../../volume-files/index.ts';
-import type { IndexEntry } from '../index/entry.ts';
+import { comparePrecedence, type IndexEntry } from '../index/entry.ts';
 import { type ContentId, contentIdOf, type ContentPrefix, hashOf } from './content-id.ts';
 import type { ContentManagerOptions } from './content-options.ts';
 import type { OpenPacks, PackKind, PackOwner } from './open-packs.ts';
@@ -161,7 +161,9 @@ export class WriteSession implements PackOwner {
       encryptionKeyId: 0,
     };
     pack.entries.push(entry);
-    this.#entries.set(entry.contentId, entry);
+    // Two may store the same at once, in two packs: named is what the packs' own indexes call the newer one.
+    const known = this.#entries.get(entry.contentId);
+    if (!known || comparePrecedence(entry, known) > 0) this.#entries.set(entry.contentId, entry);
   }
 
   newPack(kind: PackKind, buffer: Uint8Array): Pack {

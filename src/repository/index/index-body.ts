@@ -1,7 +1,7 @@
 import { closeSync, fstatSync, readSync } from 'node:fs';
 import { giveBack } from '../../base/index.ts';
 import { type ContentId, contentIdOfKey } from '../content/content-id.ts';
-import type { IndexEntry } from './entry.ts';
+import { comparePrecedence, type IndexEntry } from './entry.ts';
 import {
   badIndex,
   FORMAT_BYTES_V2,
@@ -106,20 +106,33 @@ export class IndexBody {
     if (keyBytes !== this.keyBytes) return -1;
     const { entriesAt } = this.#layout;
     const stride = this.#stride;
-    let [low, high] = this.#narrow(key, at);
+    const [from, to] = this.#narrow(key, at);
+    let [low, high] = [from, to];
     if (low >= high) return -1;
     // In a file, all that the table leaves is read at once.
     const whole = this.#source.whole;
     const page = whole ?? this.#source.read(entriesAt + low * stride, (high - low) * stride);
     const base = whole ? entriesAt : -low * stride;
+    const compareAt = (position: number): number =>
+      compareKey(page, base + position * stride, key, at, keyBytes);
     while (low < high) {
       const middle = (low + high) >>> 1;
-      const order = compareKey(page, base + middle * stride, key, at, keyBytes);
-      if (order === 0) return middle;
+      const order = compareAt(middle);
+      if (order === 0) {
+        if (middle > from && compareAt(middle - 1) === 0) return this.#preferred(middle - 1);
+        if (middle + 1 < to && compareAt(middle + 1) === 0) return this.#preferred(middle);
+        return middle;
+      }
       if (order < 0) low = middle + 1;
       else high = middle;
     }
     return -1;
+  }
+
+  /** Of this row and the next. Early versions named a content twice in one body, where it was stored twice at once. */
+  #preferred(position: number): number {
+    const [first, second] = [this.entryAt(position), this.entryAt(position + 1)];
+    return comparePrecedence(first, second) < 0 ? position + 1 : position;
   }
 
   /** First position whose key is not below the key. */

@@ -1,6 +1,6 @@
 import { assert } from '../../base/index.ts';
 import { contentKey, keyBytesOf, writeContentKey } from '../content/content-id.ts';
-import type { IndexEntry } from './entry.ts';
+import { comparePrecedence, type IndexEntry } from './entry.ts';
 import type { IndexBody, RowCursor } from './index-body.ts';
 
 /** Limits of version 2 (repo/content/index/index_v2.go). */
@@ -30,10 +30,16 @@ class Numbering {
 const formatKeyOf = (entry: IndexEntry): string =>
   `${entry.compressionHeaderId},${entry.formatVersion},${entry.encryptionKeyId}`;
 
-/** Sorts by key; keys must be unique. */
+/**
+ * Sorts by key. A content that was stored twice at once is left as the entry that takes precedence: bodies hold each key
+ * once, and readers find any row of it.
+ */
 export function sortEntries(entries: Iterable<IndexEntry>): IndexEntry[] {
   // Digits sort before the letters of prefixes, and hex sorts as its bytes do.
-  return Array.from(entries).sort((a, b) => (a.contentId < b.contentId ? -1 : 1));
+  const sorted = Array.from(entries).sort((a, b) =>
+    a.contentId === b.contentId ? comparePrecedence(b, a) : a.contentId < b.contentId ? -1 : 1,
+  );
+  return sorted.filter(({ contentId }, i) => contentId !== sorted[i - 1]?.contentId);
 }
 
 /** Body of the wanted version for entries sorted by {@link sortEntries}; not empty. */

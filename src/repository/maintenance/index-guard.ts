@@ -1,5 +1,5 @@
 import { CodedError, isCode, mapLimited } from '../../base/index.ts';
-import type { BlobMetadata } from '../../blob/index.ts';
+import { blobId, type BlobMetadata, hasBlob } from '../../blob/index.ts';
 import { loadLocalIndex } from '../content/local-index.ts';
 import { POISON_BLOB } from '../content/legacy-index-store.ts';
 import { sessionOfBlob } from '../content/session.ts';
@@ -41,7 +41,7 @@ export async function accountFor(
   sessions: ReadonlySet<string>,
   signal: AbortSignal,
 ): Promise<BlobMetadata[]> {
-  const { contents, storage, codec, logger } = repository;
+  const { storage, codec, logger } = repository;
   // Indexes of format 1 forget deleted contents, so their absence tells nothing.
   if (!repository.format.parameters.epochParameters.Enabled) return [...packs];
   const readable: BlobMetadata[] = [];
@@ -60,10 +60,7 @@ export async function accountFor(
       logger.warn({ blobId: pack.id }, 'a pack whose own index cannot be read is kept');
       return;
     }
-    const entry = entries.find((each) => {
-      const known = contents.findHidden(each.contentId);
-      return !known || comparePrecedence(known, each) < 0;
-    });
+    const entry = await firstUnknown(repository, entries);
     if (entry) unknown.push({ pack, entry });
     else readable.push(pack);
   });
@@ -76,6 +73,21 @@ export async function accountFor(
   const example = `content ${first.entry.contentId} in ${first.pack.id}`;
   const text = `${many} contents that the index does not know, such as ${example}: index blobs are lost or were not listed`;
   throw indexRefusal('INDEX_INCOMPLETE', text);
+}
+
+/** The first of a pack's entries that the index has neither a better place for nor a deletion. */
+async function firstUnknown(
+  { contents, storage }: Repository,
+  entries: readonly IndexEntry[],
+): Promise<IndexEntry | undefined> {
+  for (const entry of entries) {
+    const known = contents.findHidden(entry.contentId);
+    if (known && comparePrecedence(known, entry) >= 0) continue;
+    // Stored twice in one moment, and named in the other pack alone: whoever wrote that let the last one count.
+    const isTwin = known?.deleted === false && known.timestampSeconds === entry.timestampSeconds;
+    if (!isTwin || !(await hasBlob(storage, blobId(known.packBlobId)))) return entry;
+  }
+  return undefined;
 }
 
 /** Another client's maintenance was quicker. */

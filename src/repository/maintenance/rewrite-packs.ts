@@ -114,9 +114,14 @@ function* entriesOf(
 async function rewritePack(
   repository: Repository,
   packBlobId: string,
-  entries: IndexEntry[],
+  named: readonly IndexEntry[],
 ): Promise<void> {
   const { contents, storage } = repository;
+  // Of early versions there are bodies that name a content twice; one of its packs may have gone since.
+  const entries = named.filter(
+    ({ contentId }) => contents.find(contentId)?.packBlobId === packBlobId,
+  );
+  if (entries.length === 0) return;
   entries.sort((a, b) => a.packOffset - b.packOffset);
   const last = entries.at(-1);
   const start = (entries[0] as IndexEntry).packOffset;
