@@ -1,7 +1,9 @@
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { HOUR_NS, ManualClock, Secret, silentLogger } from '../../src/base/index.ts';
 import { type BlobId, listAll } from '../../src/blob/index.ts';
 import { createFormat, openRepository, type Repository } from '../../src/repository/index.ts';
+import { contentIv } from '../../src/codec/index.ts';
+import { type ContentId, contentIdOf, hashOf } from '../../src/repository/content/content-id.ts';
 import { loadLocalIndex } from '../../src/repository/content/local-index.ts';
 import { sealBlob } from '../../src/repository/content/sealed-blob.ts';
 import { comparePrecedence, type IndexEntry } from '../../src/repository/index/entry.ts';
@@ -18,6 +20,7 @@ import { MemoryStorage } from '../support/memory-storage.ts';
 import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
 
 /** Targets of links, directories that are equal: stored at the same time, nobody has seen the other one yet. */
+const TARGET = Buffer.from('../target');
 const password = new Secret(PASSWORD);
 const clock = new ManualClock(1_700_000_000n * 10n ** 9n);
 
@@ -45,11 +48,25 @@ interface TwiceStored {
   readonly others: readonly IndexEntry[];
 }
 
-async function storeTwice({ contents }: Repository): Promise<TwiceStored> {
-  const write = async (text: string): Promise<IndexEntry['contentId']> =>
-    (await contents.write(Buffer.from(text), { prefix: '' })).contentId;
-  const [twin] = await Promise.all([write('../target'), write('../target')]);
-  const others = await Promise.all(['one', 'other'].map(write));
+/** As what is stored once more is appended, without a look at what others are about to append. */
+async function append({ contents, codec }: Repository, data: Uint8Array): Promise<ContentId> {
+  const { hasher, encryptor } = codec;
+  const contentId = contentIdOf('', hasher.hash([data]));
+  const timestampSeconds = contents.timestampAfter(undefined);
+  const content = { contentId, originalLength: data.length, timestampSeconds };
+  const iv = contentIv(hashOf(contentId));
+  await contents.session.append('p', [content], data.length + encryptor.overheadBytes, (out) => [
+    { packedLength: encryptor.seal([data], iv, out), compressionHeaderId: 0 },
+  ]);
+  return contentId;
+}
+
+async function storeTwice(repository: Repository): Promise<TwiceStored> {
+  const { contents } = repository;
+  const [twin] = await Promise.all([append(repository, TARGET), append(repository, TARGET)]);
+  const others = await Promise.all(
+    ['one', 'other'].map((text) => append(repository, Buffer.from(text))),
+  );
   await contents.flush();
   const found = others.map((id) => contents.findOrThrow(id));
   expect(new Set(found.map(({ packBlobId }) => packBlobId)).size).toBe(2);
@@ -80,6 +97,38 @@ async function cleanUp(repository: Repository, { twin, others }: TwiceStored): P
   return Number(data.deletedPackCount);
 }
 
+it('what many write at once is stored once', async () => {
+  const storage = new MemoryStorage({ clock });
+  await createFormat(storage, password, DEFAULT_FORMAT);
+  await using repository = await openWithLanes(storage);
+  const { contents } = repository;
+  const writes = Array.from({ length: 300 }, () => contents.write(TARGET, { prefix: '' }));
+  const written = await Promise.all(writes);
+  expect(written.filter(({ isNew }) => isNew)).toHaveLength(1);
+  await contents.flush();
+  const packs = await listAll(storage, 'p');
+  expect(packs.map(({ lengthBytes }) => lengthBytes < 8192)).toEqual([true]);
+  expect(Buffer.from(await contents.getContent(written[299]?.contentId ?? expect.fail()))).toEqual(
+    TARGET,
+  );
+});
+
+it('what many write at once fails for all of them', async () => {
+  const storage = new MemoryStorage({ clock });
+  await createFormat(storage, password, DEFAULT_FORMAT);
+  await using repository = await openWithLanes(storage);
+  const { contents, codec } = repository;
+  const seal = vi.spyOn(codec.encryptor, 'seal').mockImplementation(() => {
+    throw new Error('no more');
+  });
+  const write = (): Promise<unknown> => contents.write(TARGET, { prefix: '' });
+  const outcomes = await Promise.allSettled([write(), write()]);
+  expect(outcomes.map(({ status }) => status)).toEqual(['rejected', 'rejected']);
+  seal.mockRestore();
+  // Nothing stays behind that says it is being written.
+  expect(await write()).toMatchObject({ isNew: true });
+});
+
 describe('a content that was stored twice at once', () => {
   it('is named as the indexes of its packs say, and the other pack may go', async () => {
     const storage = new MemoryStorage({ clock });
@@ -94,7 +143,7 @@ describe('a content that was stored twice at once', () => {
     }
     expect(await cleanUp(repository, stored)).toBe(1);
     expect(Buffer.from(await repository.contents.getContent(stored.twin.contentId))).toEqual(
-      Buffer.from('../target'),
+      TARGET,
     );
   });
 
@@ -126,14 +175,11 @@ describe('a content that was stored twice at once', () => {
     await createFormat(storage, password, DEFAULT_FORMAT);
     await using repository = await openWithLanes(storage);
     const { contents } = repository;
-    const write = async (data: Uint8Array): Promise<string> =>
-      (await contents.write(data, { prefix: '' })).contentId;
-    const target = Buffer.from('../target');
-    const [twin] = await Promise.all([write(target), write(target)]);
+    const [twin] = await Promise.all([append(repository, TARGET), append(repository, TARGET)]);
     // Two packs are filled side by side.
     for (let at = 0; at < 22; at++) {
       const pair = [2 * at, 2 * at + 1];
-      await Promise.all(pair.map((fill) => write(Buffer.alloc(1 << 20, fill))));
+      await Promise.all(pair.map((fill) => append(repository, Buffer.alloc(1 << 20, fill))));
     }
     expect(await listAll(storage, 'p')).toHaveLength(2);
     await contents.checkpoint();
@@ -145,16 +191,17 @@ describe('a content that was stored twice at once', () => {
 });
 
 /** As early versions wrote it: Kopia takes the one that takes precedence, and deletes the other pack. */
-describe('an index body that names a content twice', () => {
+describe('an index body that names a content several times', () => {
   const around = sortEntries(makeEntries(300));
   const twinsAt = (position: number): { entries: IndexEntry[]; best: IndexEntry } => {
     const worse = around[position] ?? expect.fail();
     const best = { ...worse, packBlobId: `p${'f'.repeat(32)}-s0123456789abcdef147` };
-    const pair = position % 2 === 0 ? [worse, best] : [best, worse];
-    return { entries: around.toSpliced(position, 1, ...pair), best };
+    const several = Array.from({ length: 1 + (position % 4) }, () => worse);
+    const rows = position % 2 === 0 ? [...several, best] : [best, ...several];
+    return { entries: around.toSpliced(position, 1, ...rows), best };
   };
 
-  it.each([0, 1, 150, 151, 298, 299])(
+  it.each([0, 1, 2, 3, 150, 151, 152, 153, 298, 299])(
     'is read as one that names it once, at row %i',
     (position) => {
       const { entries, best } = twinsAt(position);
@@ -181,8 +228,6 @@ describe('an index body that names a content twice', () => {
     await contents.refresh();
     clock.advance(100n * HOUR_NS);
     await rewriteShortPacks(contextOf(repository), ['p']);
-    expect(Buffer.from(await contents.getContent(twin.contentId))).toEqual(
-      Buffer.from('../target'),
-    );
+    expect(Buffer.from(await contents.getContent(twin.contentId))).toEqual(TARGET);
   });
 });

@@ -42,6 +42,8 @@ export class WriteSession implements PackOwner {
   /** Appends of each kind that have no pack yet. */
   readonly #unplaced: Record<PackKind, number> = { p: 0, q: 0 };
   readonly #puts = new Set<Promise<void>>();
+  /** What {@link write} is about to append: hundreds of links have one target, and the first is not found yet. */
+  readonly #writing = new Map<ContentId, Promise<void>>();
   /** Set by {@link finish}: nothing will be appended but what waits already. */
   #isFinishing = false;
   #marker: { readonly id: BlobId; readonly bytes: Uint8Array } | undefined;
@@ -271,6 +273,11 @@ export class WriteSession implements PackOwner {
   ): Promise<{ contentId: ContentId; isNew: boolean }> {
     const { hasher, encryptor } = this.#options.codec;
     const contentId = contentIdOf(prefix, hasher.hash([data]));
+    const writing = this.#writing.get(contentId);
+    if (writing) {
+      await writing;
+      return { contentId, isNew: false };
+    }
     const present = manager.find(contentId);
     if (present && !present.deleted) return { contentId, isNew: false };
     const compressed =
@@ -283,12 +290,18 @@ export class WriteSession implements PackOwner {
     };
     const room = plaintext.length + encryptor.overheadBytes;
     const iv = contentIv(hashOf(contentId));
-    await this.append(prefix === '' ? 'p' : 'q', [content], room, (out) => [
+    const appended = this.append(prefix === '' ? 'p' : 'q', [content], room, (out) => [
       {
         packedLength: encryptor.seal([plaintext], iv, out),
         compressionHeaderId: compressed ? (compressor?.headerId ?? 0) : 0,
       },
     ]);
+    this.#writing.set(contentId, appended);
+    try {
+      await appended;
+    } finally {
+      this.#writing.delete(contentId);
+    }
     return { contentId, isNew: true };
   }
 }

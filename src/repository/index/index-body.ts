@@ -119,9 +119,10 @@ export class IndexBody {
       const middle = (low + high) >>> 1;
       const order = compareAt(middle);
       if (order === 0) {
-        if (middle > from && compareAt(middle - 1) === 0) return this.#preferred(middle - 1);
-        if (middle + 1 < to && compareAt(middle + 1) === 0) return this.#preferred(middle);
-        return middle;
+        let [first, last] = [middle, middle];
+        while (first > from && compareAt(first - 1) === 0) first--;
+        while (last + 1 < to && compareAt(last + 1) === 0) last++;
+        return first === last ? middle : this.#preferred(first, last);
       }
       if (order < 0) low = middle + 1;
       else high = middle;
@@ -129,10 +130,13 @@ export class IndexBody {
     return -1;
   }
 
-  /** Of this row and the next. Early versions named a content twice in one body, where it was stored twice at once. */
-  #preferred(position: number): number {
-    const [first, second] = [this.entryAt(position), this.entryAt(position + 1)];
-    return comparePrecedence(first, second) < 0 ? position + 1 : position;
+  /** Of these rows. Early versions named a content several times in one body, where it was stored so at once. */
+  #preferred(first: number, last: number): number {
+    let best = first;
+    for (let position = first + 1; position <= last; position++) {
+      if (comparePrecedence(this.entryAt(position), this.entryAt(best)) > 0) best = position;
+    }
+    return best;
   }
 
   /** First position whose key is not below the key. */
