@@ -11,6 +11,9 @@ export interface ExposuresOptions<M extends Movement> {
   readonly enqueue: (key: string) => void;
 }
 
+/** Steps that are done already take no time when it is tried again: what is refused ends well before this. */
+const LIVED_MS = 60_000;
+
 /** Volumes that are being made available: beside the reconciler, since each waits for storage; so many at once. */
 export class Exposures<M extends Movement> {
   readonly #options: ExposuresOptions<M>;
@@ -58,6 +61,7 @@ export class Exposures<M extends Movement> {
     const { uid } = movement.metadata;
     const exposure: Exposure = { abort: new AbortController(), state: 'running' };
     this.#options.memory.of(uid).exposure = exposure;
+    const startMs = performance.now();
     const onMake = (): void => {
       const record = this.#options.memory.get(uid);
       if (record) record.isBare = false;
@@ -68,6 +72,9 @@ export class Exposures<M extends Movement> {
         (error: unknown) => (exposure.state = { error }),
       )
       .then(() => {
+        // It had its rights, and waited for something else: should one be missing now, that is another time.
+        const hadRights = exposure.state === 'done' || performance.now() - startMs > LIVED_MS;
+        if (hadRights) delete this.#options.memory.get(uid)?.since.refused;
         // Unless it was dropped, and another one holds the place.
         const now = this.#options.memory.get(uid)?.exposure;
         if (now === exposure || now === undefined) this.#options.slots.release(uid);

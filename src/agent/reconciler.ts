@@ -283,6 +283,7 @@ export class MovementReconciler<M extends Movement> {
           latest: read.latest,
           sinceAcceptedMs: millisecondsSince(clock, movement.status?.acceptedTimestamp),
           awayInMs: (other) => this.#takeover.awayInMs(movement, other),
+          ...late,
         });
       case 'Prepared':
         return decidePrepared({ ...common, ...late });

@@ -1,6 +1,8 @@
-import { describe, expect, it } from 'vitest';
+import { setImmediate as settled } from 'node:timers/promises';
+import { describe, expect, it, vi } from 'vitest';
 import { Ending } from '../../src/agent/ending.ts';
 import { Executor } from '../../src/agent/executor.ts';
+import { Exposures } from '../../src/agent/exposures.ts';
 import { Beside } from '../../src/agent/beside.ts';
 import { Slots } from '../../src/agent/slots.ts';
 import { Memory } from '../../src/agent/tracked.ts';
@@ -93,6 +95,35 @@ describe('a right that is missing', () => {
       expect(beside.take('velero/down')).toEqual(fails ? { result: undefined } : { error });
       expect(failed).toHaveLength(fails ? 1 : 0);
       expect(slots.used).toBe(0);
+    },
+  );
+
+  const waits: [ranMs: number, error: Error | undefined, isKept: boolean][] = [
+    [1000, new CodedError('KUBE_FORBIDDEN', 'refused on purpose'), true],
+    [61_000, new CodedError('KUBE_FORBIDDEN', 'refused on purpose'), false],
+    [1000, undefined, false],
+  ];
+  it.each(waits)(
+    'while a volume is made available (after %i ms: %s): what worked meanwhile begins the time anew',
+    async (ranMs, error, isKept) => {
+      vi.useFakeTimers({ toFake: ['performance'] });
+      try {
+        const memory = new Memory<DataDownload>([]);
+        const exposures = new Exposures<DataDownload>({
+          ...{ slots: new Slots(1), memory, enqueue: () => undefined },
+        });
+        memory.of('u-1').since.refused = performance.now();
+        const ended = Promise.withResolvers<undefined>();
+        exposures.start(down('Accepted'), () => ended.promise);
+        vi.advanceTimersByTime(ranMs);
+        if (error) ended.reject(error);
+        else ended.resolve(undefined);
+        await settled();
+        expect(exposures.stateOf('u-1')).toEqual(error ? { error } : 'done');
+        expect(memory.of('u-1').since.refused !== undefined).toBe(isKept);
+      } finally {
+        vi.useRealTimers();
+      }
     },
   );
 });

@@ -118,6 +118,7 @@ describe('Accepted', () => {
     podAgeMs: 2000,
     prepareTimeoutMs: 60_000,
     awayInMs: () => 1000,
+    refusedMs: () => 299_000,
   };
   const others = upload({ phase: 'Accepted', acceptedByNode: 'other' });
   const wanted = upload({ phase: 'Accepted', acceptedByNode: 'me' }, canceled);
@@ -170,6 +171,11 @@ describe('Accepted', () => {
     ['wait 1000', 'its pod waits', { pod: pod('Pending'), podAgeMs: 59_000 }],
     ['forgetExposure', 'it may not be exposed just now', { exposure: { error: forbidden } }],
     [
+      'forgetExposure',
+      'it waited for long, and may not be exposed just now',
+      { exposure: { error: forbidden }, sinceAcceptedMs: 1_200_000 },
+    ],
+    [
       'fail: pods "p" is forbidden: serviceaccount "no-such" not found',
       'its account is not there',
       { exposure: { error: unaccounted } },
@@ -177,7 +183,7 @@ describe('Accepted', () => {
     [
       'fail: forbidden',
       'it may not be exposed for long',
-      { exposure: { error: forbidden }, sinceAcceptedMs: 300_000 },
+      { exposure: { error: forbidden }, refusedMs: () => 300_000 },
     ],
     ['wait 10000', 'its pod has waited for a while', { pod: pod('Pending'), podAgeMs: 20_000 }],
   ];

@@ -38,6 +38,8 @@ export interface AcceptedFacts {
   readonly prepareTimeoutMs: number;
   /** Milliseconds until the agent of a node counts as away for good, and it is this one's turn to replace it. */
   readonly awayInMs: (node: string) => number;
+  /** Milliseconds since a right was missing first. */
+  readonly refusedMs: () => number;
 }
 
 /** Accepted: the agent that claimed makes the volume available; the one on the pod's node says when it is. */
@@ -50,8 +52,9 @@ export function decideAccepted(facts: AcceptedFacts): Action {
   if (exposure === 'running') return wait(LOOK_MS);
   if (typeof exposure === 'object') {
     const { error } = exposure;
-    const mayPass = isPassing(error) || (isRightGone(error) && facts.sinceAcceptedMs < RIGHTS_MS);
-    return mayPass ? { do: 'forgetExposure', error } : fail(messageOf(error));
+    return mayPass(error, facts.refusedMs)
+      ? { do: 'forgetExposure', error }
+      : fail(messageOf(error));
   }
   if (pod === 'unread') return read('pod');
   if (pod === 'none' || exposure === undefined) {
@@ -120,7 +123,9 @@ export function decideRestarting(exposure: ExposureState, refusedMs: () => numbe
   if (exposure === 'running') return wait(LOOK_MS);
   if (exposure === 'done') return { do: 'restarted' };
   const { error } = exposure;
-  const mayPass = isPassing(error) || (isRightGone(error) && refusedMs() < RIGHTS_MS);
-  if (mayPass) return { do: 'forgetExposure', error };
+  if (mayPass(error, refusedMs)) return { do: 'forgetExposure', error };
   return fail(`the data mover died, and could not be started again: ${messageOf(error)}`);
 }
+
+const mayPass = (error: unknown, refusedMs: () => number): boolean =>
+  isPassing(error) || (isRightGone(error) && refusedMs() < RIGHTS_MS);
