@@ -17,6 +17,7 @@ import {
 } from './backup-repository.ts';
 import { FENCED_SUFFIX, followOrders } from './fence.ts';
 import { type Movement, OPERATION_LABEL, phaseOf } from './movement.ts';
+import { waitingForRights } from './rights.ts';
 
 export interface DataMoverOptions {
   readonly direction: 'backup' | 'restore';
@@ -240,7 +241,7 @@ async function openFor(
       ]);
     // An API server that is away for a while is no reason to give a backup up.
     const attemptsMax = Math.ceil(options.resourceTimeoutMs / AWAY_PAUSE_MS);
-    const [access] = await withRetry(load, {
+    const [access] = await withRetry(waitingForRights(load), {
       budgetOf: () => ({ attemptsMax, delayMsMax: AWAY_PAUSE_MS }),
       firstDelayMs: 200,
       signal,

@@ -4,6 +4,7 @@ import { CodedError, isCode, messageOf, retryOf } from '../base/index.ts';
 import type { KubeClient, Resource } from '../kube/index.ts';
 import { isCancelWanted, isFinal, type Movement, phaseOf } from './movement.ts';
 import { moverOf } from './named-mover.ts';
+import { isRightGone, RIGHTS_MS } from './rights.ts';
 
 export interface OrdersOptions {
   readonly client: KubeClient;
@@ -54,6 +55,7 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
   let askedMs = nowMs();
   let spokenMs = askedMs;
   let uid: string | undefined;
+  let refusedMs: number | undefined;
   let isCanceled = false;
   let isOver = false;
   const over = new AbortController();
@@ -139,6 +141,7 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
       try {
         const resourceVersion = await ask(own);
         spokenMs = nowMs();
+        refusedMs = undefined;
         for await (const event of client.watch(resource, {
           ...scope,
           signal: own,
@@ -158,7 +161,9 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
           if (silentLists === 0) continue;
         }
         const isServers = error instanceof CodedError && error.code.startsWith('KUBE_');
-        const isForGood = retryOf(error) === 'never' && !isCode(error, 'KUBE_GONE');
+        if (isRightGone(error)) refusedMs ??= nowMs();
+        const mayBeGiven = isRightGone(error) && nowMs() - (refusedMs ?? 0) < RIGHTS_MS;
+        const isForGood = retryOf(error) === 'never' && !isCode(error, 'KUBE_GONE') && !mayBeGiven;
         // One that has begun is followed whatever the server says: a server that comes up may refuse for a while, and
         // nobody else would fence it off.
         if (uid === undefined && !silence.signal.aborted && (!isServers || isForGood)) {

@@ -1,4 +1,4 @@
-import { isCode, messageOf } from '../base/index.ts';
+import { CodedError, isCode, messageOf } from '../base/index.ts';
 
 /** How long a right may be missing before what needs it fails. */
 export const RIGHTS_MS = 300_000;
@@ -10,3 +10,22 @@ const NO_RIGHTS = ['KUBE_FORBIDDEN', 'KUBE_UNAUTHORIZED'];
  */
 export const isRightGone = (error: unknown): boolean =>
   isCode(error, ...NO_RIGHTS) && !/serviceaccount "[^"]*" not found/.test(messageOf(error));
+
+/** The task, to be tried again while only a right is missing, for as long as it may be. */
+export function waitingForRights<T>(task: () => Promise<T>): () => Promise<T> {
+  let refusedMs: number | undefined;
+  return async () => {
+    try {
+      return await task();
+    } catch (error) {
+      if (!isRightGone(error)) {
+        refusedMs = undefined;
+        throw error;
+      }
+      refusedMs ??= performance.now();
+      if (!(error instanceof CodedError) || performance.now() - refusedMs >= RIGHTS_MS) throw error;
+      const { code, facts } = error;
+      throw new CodedError(code, error.message, { cause: error, facts, retry: 'backoff' });
+    }
+  };
+}

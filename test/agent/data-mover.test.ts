@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 import { runDataMover } from '../../src/agent/data-mover.ts';
-import { systemClock } from '../../src/base/index.ts';
+import { CodedError, systemClock } from '../../src/base/index.ts';
 import type { DataUpload, WatchEvent } from '../../src/kube/index.ts';
 
 const upload = (cancel: boolean): DataUpload =>
@@ -58,6 +58,53 @@ it('says how it ended before it waits for the API server to take its Events', as
     await expect
       .poll(() => readFileSync(terminationLog, 'utf8'), { timeout: 3000 })
       .toMatch(/data path is canceled$/);
+  } finally {
+    rmSync(directory, { recursive: true });
+  }
+});
+
+it('tries again when a right to read its location or Secret is missing for a moment', async () => {
+  const directory = mkdtempSync(join(tmpdir(), 'data-mover-'));
+  const terminationLog = join(directory, 'log');
+  let asked = 0;
+  const location = {
+    kind: 'BackupStorageLocation',
+    metadata: { name: 'default', namespace: 'velero' },
+    spec: { provider: 'aws', objectStorage: { bucket: 'backups' } },
+  };
+  const secret = { data: { 'repository-password': Buffer.from('secret').toString('base64') } };
+  const client = {
+    clock: systemClock,
+    listPage: () => Promise.resolve({ items: [upload(false)], resourceVersion: '1' }),
+    async *watch(): AsyncGenerator<WatchEvent<DataUpload>> {
+      await never();
+    },
+    get: (_resource: unknown, { name }: { name: string }) =>
+      ++asked <= 2
+        ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'not now'))
+        : Promise.resolve(name === 'default' ? location : secret),
+    list: () => Promise.resolve([{ status: { phase: 'Ready' } }]),
+    ...{ create: () => Promise.resolve({}), patch: () => Promise.resolve({}) },
+  };
+  try {
+    await runDataMover({
+      direction: 'backup',
+      client: client as never,
+      logger: { info: () => undefined, error: () => undefined } as never,
+      ...{ namespace: 'velero', node: 'n', name: 'up', volumePath: '/v', isBlock: false },
+      ...{ resourceTimeoutMs: 60_000, progressIntervalMs: 1000, stallMs: 1000, fenceMs: 1000 },
+      settings: {},
+      terminationLog,
+      podUid: 'p-1',
+      endNow: () => undefined,
+      directory,
+      defaultCredentials: () => undefined,
+      openRepository: () => Promise.reject(new Error('opened')),
+      signal: new AbortController().signal,
+    });
+    expect(readFileSync(terminationLog, 'utf8')).toMatch(
+      /error to open backup repository .*opened$/,
+    );
   } finally {
     rmSync(directory, { recursive: true });
   }

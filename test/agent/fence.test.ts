@@ -160,12 +160,30 @@ describe('a data mover follows its CR', () => {
     server.put(cr('Completed'));
     follow();
     await says('refused: it is Completed already');
-    server.refusal = kubeError('list', 403, { message: 'no such right' });
+    server.refusal = kubeError('list', 422, { message: 'no such field' });
     follow();
     await says(
       'refused: it is Completed already',
       expect.stringContaining('its CR cannot be read'),
     );
+  });
+
+  it('waits for a right that is missing for a moment, and not for ever', async () => {
+    let nowMs = 0;
+    server.put(cr('InProgress', 'me'));
+    const none = kubeError('list', 403, { message: 'no such right' });
+    server.refusal = none;
+    follow({ nowMs: () => nowMs });
+    await sleep(50);
+    server.refusal = undefined;
+    await says('start');
+    server.refusal = none;
+    follow({ nowMs: () => nowMs });
+    await sleep(50);
+    nowMs = 300_000;
+    await expect
+      .poll(() => said, { timeout: 5000 })
+      .toContainEqual(expect.stringContaining('its CR cannot be read'));
   });
 
   it('counts itself out when the API server is away for too long, however its machine slept', async () => {
