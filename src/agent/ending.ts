@@ -132,8 +132,9 @@ export class Ending<M extends Movement> {
     if (!ended) return undefined;
     metrics.ended(direction.name, outcome.phase);
     if (outcome.phase === 'Canceled') logger.info(fieldsOf(ended), `${direction.noun} canceled`);
-    // What was told first comes back by the watch, to be cleaned up after.
-    if (!isTold) await this.finalize(ended);
+    // What was told first comes back by the watch, to be cleaned up after, and so does what could not be cleaned up: another
+    // try would keep others from their end for as long again.
+    if (this.#options.memory.get(uid)?.isClean === true) await this.finalize(ended);
     return ended;
   }
 

@@ -30,6 +30,40 @@ describe('a CR whose finalizer somebody took off', () => {
   });
 });
 
+describe('a failure that is told, and whose clean-up fails', () => {
+  it('is not cleaned up once more in the same place, which others wait for', async () => {
+    const failed = {
+      metadata: {
+        ...{ name: 'down', uid: 'u-1' },
+        finalizers: ['velero.io/data-upload-download-finalizer'],
+      },
+      spec: {},
+      status: { phase: 'InProgress', node: 'me' },
+    } as never as DataDownload;
+    let cleanUps = 0;
+    const ending = new Ending<DataDownload>({
+      direction: {
+        name: 'download',
+        volumesOf: () => Promise.resolve([]),
+        cleanUp: () => Promise.resolve(++cleanUps === 0),
+      },
+      exposures: { abort: () => undefined },
+      dataPaths: { drop: () => undefined },
+      metrics: { ended: () => undefined },
+      writer: {
+        update: (movement: DataDownload) => Promise.resolve(movement),
+        finish: (movement: DataDownload, { phase }: { phase: 'Failed' }) =>
+          Promise.resolve({ ...movement, status: { ...movement.status, phase } }),
+      },
+      memory: new Memory<DataDownload>([]),
+      logger: silentLogger,
+      node: 'me',
+    } as never);
+    const ended = await ending.end(failed, 'Failed', {});
+    expect([ended?.status?.phase, cleanUps]).toEqual(['Failed', 1]);
+  });
+});
+
 describe('what waits for long', () => {
   it('is tried again when it failed, and says so to who looks next', async () => {
     const asked: string[] = [];
