@@ -150,7 +150,9 @@ export class Ending<M extends Movement> {
     const { node, roster, direction, turns, writer } = this.#options;
     const { uid } = movement.metadata;
     const { memory } = this.#options;
+    const late = memory.get(uid)?.exposure;
     memory.release(uid);
+    if (late) void late.over.then(() => this.#dropLate(movement));
     if (!hasFinalizer(movement)) {
       // While the watch is behind, what was written is still needed: else all would be cleaned up once more.
       if (memory.get(uid)?.written === undefined) memory.forget(uid);
@@ -168,6 +170,18 @@ export class Ending<M extends Movement> {
     }
     await writer.removeFinalizer(movement);
     return undefined;
+  }
+
+  /**
+   * Another agent has ended it while this one stood still in the midst of making something for it, which that one could not
+   * see: what came of that goes, and nobody else knows of it.
+   */
+  async #dropLate(movement: M): Promise<void> {
+    const { direction } = this.#options;
+    for (let tries = 1; tries <= VANISHED_TRIES_MAX; tries++) {
+      if (await direction.cleanUp(movement).catch(() => false)) return;
+      await sleep(AGAIN_MS, undefined, { ref: false });
+    }
   }
 
   /** Somebody took its finalizer off: places are free again, and what was made for it has nobody else to remove it. */

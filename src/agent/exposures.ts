@@ -59,14 +59,17 @@ export class Exposures<M extends Movement> {
 
   start(movement: M, task: (context: ExposeContext) => Promise<void>): void {
     const { uid } = movement.metadata;
-    const exposure: Exposure = { abort: new AbortController(), state: 'running' };
+    const exposure: Exposure = {
+      ...{ abort: new AbortController(), state: 'running' },
+      over: Promise.resolve(),
+    };
     this.#options.memory.of(uid).exposure = exposure;
     const startMs = performance.now();
     const onMake = (): void => {
       const record = this.#options.memory.get(uid);
       if (record) record.isBare = false;
     };
-    void task({ ...contextOf(movement, exposure.abort.signal), onMake })
+    exposure.over = task({ ...contextOf(movement, exposure.abort.signal), onMake })
       .then(
         () => (exposure.state = 'done'),
         (error: unknown) => (exposure.state = { error }),

@@ -10,6 +10,8 @@ export type ExposureState = 'running' | 'done' | { readonly error: unknown };
 export interface Exposure {
   readonly abort: AbortController;
   state: ExposureState;
+  /** Resolves when it has stopped, whatever came of it. */
+  over: Promise<void>;
 }
 
 export interface WatchedPath {

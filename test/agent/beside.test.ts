@@ -1,6 +1,7 @@
 import { describe, expect, it, vi } from 'vitest';
 import { Beside } from '../../src/agent/beside.ts';
 import { Ending } from '../../src/agent/ending.ts';
+import { Exposures } from '../../src/agent/exposures.ts';
 import { MovementReconciler } from '../../src/agent/reconciler.ts';
 import { Slots } from '../../src/agent/slots.ts';
 import { Memory } from '../../src/agent/tracked.ts';
@@ -61,6 +62,38 @@ describe('a failure that is told, and whose clean-up fails', () => {
     } as never);
     const ended = await ending.end(failed, 'Failed', {});
     expect([ended?.status?.phase, cleanUps]).toEqual(['Failed', 1]);
+  });
+});
+
+describe('a CR that another agent ended while this one stood still', () => {
+  it('leaves nothing of what this one was about to make', async () => {
+    sleeping.mockResolvedValue(undefined);
+    const memory = new Memory<DataDownload>([]);
+    const exposures = new Exposures<DataDownload>({
+      ...{ slots: new Slots(1), memory, enqueue: () => undefined },
+    });
+    const metadata = { name: 'down', uid: 'u-1' };
+    const accepted = {
+      metadata,
+      spec: { operationTimeout: '10m0s' },
+      status: { phase: 'Accepted' },
+    };
+    const asleep = Promise.withResolvers<undefined>();
+    const done: string[] = [];
+    exposures.start(accepted as never, async () => {
+      await asleep.promise;
+      done.push('made');
+    });
+    const ending = new Ending<DataDownload>({
+      direction: {
+        cleanUp: () => Promise.resolve(done.push('cleaned up') === 3),
+      },
+      ...{ memory, node: 'me' },
+    } as never);
+    await ending.finalize({ metadata, spec: {}, status: { phase: 'Canceled' } } as never);
+    expect(done).toEqual([]);
+    asleep.resolve(undefined);
+    await expect.poll(() => done).toEqual(['made', 'cleaned up', 'cleaned up']);
   });
 });
 
