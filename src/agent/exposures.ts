@@ -59,10 +59,8 @@ export class Exposures<M extends Movement> {
 
   start(movement: M, task: (context: ExposeContext) => Promise<void>): void {
     const { uid } = movement.metadata;
-    const exposure: Exposure = {
-      ...{ abort: new AbortController(), state: 'running' },
-      over: Promise.resolve(),
-    };
+    const over = Promise.resolve();
+    const exposure: Exposure = { abort: new AbortController(), state: 'running', over };
     this.#options.memory.of(uid).exposure = exposure;
     const startMs = performance.now();
     const onMake = (): void => {
