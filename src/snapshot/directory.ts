@@ -15,6 +15,12 @@ import { objectId, type ObjectId } from '../repository/index.ts';
 /** File types that a snapshot holds; anything else a reader meets is kept as it is and not restored. */
 export type EntryType = 'f' | 'd' | 's';
 
+/** What the name begins with of a part of a file that was stored before the file was read to its end. */
+export const CHECKPOINTED = '.checkpointed.';
+
+/** Whether a name is of such a part: Kopia gives it the size of the file. */
+export const isCheckpointed = (name: string): boolean => name.startsWith(CHECKPOINTED);
+
 /** What is below a directory, itself included. */
 export interface DirectorySummary {
   readonly size: number;

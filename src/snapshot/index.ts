@@ -3,6 +3,7 @@
  * of file systems or devices; `uploader` fills and restores them.
  */
 export {
+  CHECKPOINTED,
   compareEntries,
   decodeDirectory,
   DirectoryEncoder,
@@ -14,6 +15,7 @@ export {
   encodeEntry,
   type EntryError,
   type EntryType,
+  isCheckpointed,
   parseMode,
 } from './directory.ts';
 export {

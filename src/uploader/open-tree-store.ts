@@ -9,17 +9,17 @@ import {
   writeObject,
   type WriteObjectOptions,
 } from '../repository/index.ts';
-import { compareEntries, decodeDirectory, type DirectoryEntry } from '../snapshot/index.ts';
+import {
+  CHECKPOINTED,
+  compareEntries,
+  decodeDirectory,
+  type DirectoryEntry,
+} from '../snapshot/index.ts';
 import { DirectoryWriter } from './directory-writer.ts';
 import { type OpenAttributes, type OpenDirectory, OpenFile, type OpenTree } from './open-tree.ts';
 
 /** Why a checkpoint is not a whole snapshot, in Kopia's word (snapshot/upload/upload.go). */
 export const CHECKPOINT_REASON = 'checkpoint';
-
-const CHECKPOINTED = '.checkpointed.';
-
-/** Whether a name is of what was stored of a file before it was read to its end. */
-export const isCheckpointed = (name: string): boolean => name.startsWith(CHECKPOINTED);
 
 /**
  * Stores a tree that names everything an upload has stored so far: finished entries as they are, and for each

@@ -6,8 +6,7 @@ import {
   type Repository,
   singly,
 } from '../repository/index.ts';
-import type { DirectoryEntry } from '../snapshot/index.ts';
-import { isCheckpointed } from './open-tree-store.ts';
+import { type DirectoryEntry, isCheckpointed } from '../snapshot/index.ts';
 import type { RestoreWriter } from './restore-writer.ts';
 
 /** Contents of large files on their way at once. */

@@ -7,8 +7,8 @@ import {
   readObject,
   type Repository,
 } from '../repository/index.ts';
-import { decodeDirectory, type DirectoryEntry } from '../snapshot/index.ts';
-import { CHECKPOINT_REASON, isCheckpointed } from './open-tree-store.ts';
+import { decodeDirectory, type DirectoryEntry, isCheckpointed } from '../snapshot/index.ts';
+import { CHECKPOINT_REASON } from './open-tree-store.ts';
 import { assertWhole, PieceWriter } from './piece-writer.ts';
 import {
   incompleteSnapshot,

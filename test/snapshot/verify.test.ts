@@ -3,7 +3,12 @@ import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import type { BlobId } from '../../src/blob/index.ts';
 import { objectId, type Repository } from '../../src/repository/index.ts';
-import { type DirectoryEntry, listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
+import {
+  type DirectoryEntry,
+  listSnapshots,
+  readDirectory,
+  verifyTrees,
+} from '../../src/snapshot/index.ts';
 import { randomBytes } from '../../src/base/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { backUp, createTest, openTest } from '../support/repositories.ts';
@@ -90,5 +95,19 @@ it('holds a bounded number of problems and counts the rest', async () => {
   const some = await verifyTrees(repository, bad, { ...options, problemsMax: 2 });
   expect(some.problems).toEqual(all.problems.slice(0, 2));
   expect(some.problemsNotListed).toBe(all.problems.length - 2);
+  await repository.close();
+});
+
+it("takes a part of a file in a checkpoint of Kopia's, which has the size of the file, for no damage", async () => {
+  const repository = await repositoryWithTwo('checkpointed');
+  const [root] = (await rootsOf(repository)) as [DirectoryEntry];
+  const [file] = (await readDirectory(repository, root.objectId)) as [DirectoryEntry];
+  const options = { readAll: false, signal };
+  const problemsOf = async (name: string): Promise<readonly { message: string }[]> =>
+    (await verifyTrees(repository, [{ ...file, name, size: file.size + 1 }], options)).problems;
+  expect(await problemsOf('.checkpointed.a.59a71a98-e077-49e9-9a8f-c431650ca086')).toEqual([]);
+  expect(await problemsOf('a')).toMatchObject([
+    { message: expect.stringContaining('has 50000 bytes, not 50001') as string },
+  ]);
   await repository.close();
 });
