@@ -1,6 +1,6 @@
 import type * as fs from 'node:fs/promises';
 import { messageOf, type Logger, Semaphore, systemCode } from '../base/index.ts';
-import { splitterSpec, type SplitterSpec } from '../codec/index.ts';
+import type { SplitterSpec } from '../codec/index.ts';
 import { NO_LONGER_REGULAR } from '../volume-files/index.ts';
 import {
   type DataPath,
@@ -24,7 +24,13 @@ import { type SmallFileResult, SmallFiles } from './small-files.ts';
 import type { OpenDirectory, OpenFile, OpenTree } from './open-tree.ts';
 import type { Outcome } from './outcomes.ts';
 import { StreamUpload } from './stream-upload.ts';
-import { fileCompressor, metadataCompressor, partBytesOf, splitterOf } from './upload-policy.ts';
+import {
+  fileCompressor,
+  metadataCompressor,
+  partBytesOf,
+  splitterOf,
+  splittersOf,
+} from './upload-policy.ts';
 
 export interface FileUploadOptions {
   readonly repository: Repository;
@@ -355,8 +361,7 @@ const ownTrouble = ({ code, message }: { code: string; message: string }): Error
 
 /** What an open chunk may sit on: streams that could need more at once could wait for each other. */
 function slabsPerStream({ repository, policies, splitter }: FileUploadOptions): number {
-  const names = policies.splitterNames();
-  const specs = [splitter ?? repository.splitter, ...names.map(splitterSpec)];
+  const specs = [splitter ?? repository.splitter, ...splittersOf(policies)];
   const chunkBytesMax = Math.max(...specs.map(({ maxBytes }) => maxBytes));
   return Math.ceil(chunkBytesMax / SLAB_BYTES) + 1;
 }

@@ -1,10 +1,11 @@
+import { isCode, type Logger } from '../base/index.ts';
 import {
   type Compressor,
   compressorByName,
   splitterSpec,
   type SplitterSpec,
 } from '../codec/index.ts';
-import { compressorForFile, type Policy } from '../snapshot/index.ts';
+import { compressorForFile, type Policy, type PolicyTree } from '../snapshot/index.ts';
 
 /** What a policy says of how bytes are stored; see Kopia's policies. */
 
@@ -32,11 +33,42 @@ export function splitterOf(
   repository: { readonly splitter: SplitterSpec },
 ): SplitterSpec {
   const { algorithm } = policy.splitter;
-  return wanted ?? (algorithm ? splitterSpec(algorithm) : repository.splitter);
+  return wanted ?? (algorithm ? knownSplitter(algorithm) : undefined) ?? repository.splitter;
+}
+
+/** Splitters that a file of the tree may be cut by, beside the repository's. */
+export const splittersOf = (policies: PolicyTree): SplitterSpec[] =>
+  policies.splitterNames().flatMap((name) => knownSplitter(name) ?? []);
+
+/** Policies outlive programs: a name that Kopia has dropped or will have means for it what stands in the warning. */
+export function warnOfUnknownNames(policies: PolicyTree, logger: Logger): void {
+  for (const splitter of new Set(policies.splitterNames())) {
+    if (knownSplitter(splitter)) continue;
+    const text = "a policy names a splitter that is not known; using the repository's";
+    logger.warn({ splitter }, text);
+  }
+  for (const compression of new Set(policies.compressorNames())) {
+    if (ifKnown(() => compressorByName(compression), 'UNKNOWN_COMPRESSION')) continue;
+    const text = 'a policy names a compression that is not known; storing without';
+    logger.warn({ compression }, text);
+  }
+}
+
+function knownSplitter(name: string): SplitterSpec | undefined {
+  return ifKnown(() => splitterSpec(name), 'UNKNOWN_SPLITTER')?.found;
+}
+
+function ifKnown<T>(find: () => T, code: string): { readonly found: T } | undefined {
+  try {
+    return { found: find() };
+  } catch (error) {
+    if (!isCode(error, code)) throw error;
+    return undefined;
+  }
 }
 
 /** What we only read is written with the nearest that we can: readers go by the number in front. */
 function compressorByNameForWriting(name: string): Compressor | undefined {
-  const compressor = compressorByName(name);
+  const compressor = ifKnown(() => compressorByName(name), 'UNKNOWN_COMPRESSION')?.found;
   return compressor && !compressor.compress ? compressorByName('zstd-fastest') : compressor;
 }

@@ -4,7 +4,14 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { expiredSnapshots, listSnapshots, loadPolicyTree } from '../../src/snapshot/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
-import { backUp, CLIENT, createTest, openTest, PASSWORD } from '../support/repositories.ts';
+import {
+  backUp,
+  CLIENT,
+  createTest,
+  openTest,
+  PASSWORD,
+  recordingLogger,
+} from '../support/repositories.ts';
 
 const work = tempDirectory('foreign-policies');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
@@ -35,6 +42,9 @@ beforeAll(async () => {
   repository.manifests.put(labelsOf('/negative'), { retention: { keepLatest: -1 } });
   // As `kopia policy set --parallel-upload-above-size-mib=-1` writes it: files are not split into parts.
   repository.manifests.put(labelsOf('/whole'), { upload: { parallelUploadAboveSize: -1048576 } });
+  // lz4 was a compression of Kopia's once; where a policy still names it, Kopia stores without.
+  const dropped = { compression: { compressorName: 'lz4' }, splitter: { algorithm: 'LATER-4M' } };
+  repository.manifests.put(labelsOf('/dropped'), dropped);
   await repository.flush();
 });
 
@@ -99,4 +109,22 @@ describe('a number of snapshots to keep that is below zero', () => {
       'longshore: retention.keepLatest is -1: snapshots to keep are 0 or more\n',
     ]);
   });
+});
+
+it('names that are not known of a compression and a splitter cost a warning, and no backup', async () => {
+  fs.writeFileSync(join(tree, 'large'), Buffer.alloc(9 << 20, 'large'));
+  await using repository = await openTest(repo);
+  const logger = recordingLogger();
+  const options = { source: sourceOf('/dropped'), logger };
+  const { rootEntry } = await backUp(repository, tree, options);
+  const plain = await backUp(repository, tree, { source: sourceOf('/plain') });
+  fs.rmSync(join(tree, 'large'));
+  expect(rootEntry.objectId).toBe(plain.rootEntry.objectId);
+  expect(rootEntry.summary).toMatchObject({ files: 2, numFailed: 0 });
+  expect(logger.messages).toEqual(
+    expect.arrayContaining([
+      "a policy names a splitter that is not known; using the repository's",
+      'a policy names a compression that is not known; storing without',
+    ]),
+  );
 });

@@ -92,6 +92,14 @@ export class PolicyTree {
     return all.flatMap(({ splitter }) => splitter.algorithm ?? []).filter((name) => name !== '');
   }
 
+  /** Compressions that some directory asks for, of files or metadata. */
+  compressorNames(): string[] {
+    const all = [this.#root, ...this.#below.values()];
+    return all
+      .flatMap(({ compression, metadataCompression }) => [compression, metadataCompression])
+      .flatMap(({ compressorName }) => compressorName ?? []);
+  }
+
   /** Effective settings in a directory. */
   at(relativePath: string): Policy {
     if (this.#below.size === 0 || relativePath === '') return this.#root;
