@@ -287,6 +287,7 @@ async function moveBytes(
       sourceNamespace: movement.spec.sourceNamespace,
       sourcePvc: movement.spec.sourcePVC as string,
       operationId: movement.metadata.labels?.[OPERATION_LABEL] ?? '',
+      uid: movement.metadata.uid,
       compression,
       ...(parallel !== undefined && { parallelFiles: Number(parallel) }),
     });

@@ -107,6 +107,7 @@ export class Ending<M extends Movement> {
     const { direction, node, writer, metrics, logger } = this.#options;
     const { uid } = movement.metadata;
     this.#options.exposures.abort(uid);
+    this.#options.exposures.withdraw(uid);
     this.#options.dataPaths.drop(uid);
     // Nothing is made for what nobody has claimed. Both hold as long as nobody writes, which the next write makes sure of.
     const isBare =

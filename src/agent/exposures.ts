@@ -47,6 +47,11 @@ export class Exposures<M extends Movement> {
     this.#options.slots.leave(uid);
   }
 
+  /** It ends: it may be first in line for a place that is free, and others want it. */
+  withdraw(uid: string): void {
+    this.#options.slots.withdraw(uid);
+  }
+
   /** This process claimed it: from here on it knows what is made for it. */
   claimed({ metadata: { uid } }: M): void {
     this.#options.memory.of(uid).isBare = true;

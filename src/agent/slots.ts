@@ -71,9 +71,14 @@ export class Slots {
     this.#line.delete(name);
   }
 
+  /** Wants none any more, and may have been called for one that is free: who comes next is called for it. */
+  withdraw(name: string): void {
+    if (this.#line.delete(name)) this.wake();
+  }
+
   release(name: string): void {
-    this.#line.delete(name);
-    if (this.#holders.delete(name)) this.wake();
+    const waited = this.#line.delete(name);
+    if (this.#holders.delete(name) || waited) this.wake();
   }
 
   /** Calls as many as there are places, those first that come first. */

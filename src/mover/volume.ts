@@ -8,6 +8,7 @@ import {
   type Policy,
   policySchema,
   putPolicy,
+  type Snapshot,
   type SourceInfo,
 } from '../snapshot/index.ts';
 import {
@@ -24,6 +25,8 @@ import { type Progress, type ProgressWatch, watchProgress } from './progress.ts'
 export const REQUESTOR = 'snapshot-data-upload-download';
 const UPLOADER = 'kopia';
 const PIN = 'velero-pin';
+/** UID of the DataUpload: one that is served again, after its mover was killed or cut off, finds what that one finished. */
+export const UPLOAD_TAG = 'longshore-data-upload';
 /** Velero keeps all snapshots until their backup is deleted: the largest number that its policy can hold. */
 const KEEP_ALL = 2 ** 31 - 1;
 const ERRORS_SHOWN_MAX = 11;
@@ -53,6 +56,8 @@ export interface BackupVolumeOptions extends VolumeMoveOptions {
   readonly sourceNamespace: string;
   readonly sourcePvc: string;
   readonly operationId: string;
+  /** UID of the DataUpload. */
+  readonly uid: string;
   /** Compressor for the data; none without it, as Velero's data mover has it. */
   readonly compression?: string | undefined;
   /** Large files read at once, where {@link VolumeMoveOptions.config} does not say. */
@@ -74,7 +79,9 @@ export const volumeSource = (namespace: string, pvc: string): SourceInfo => ({
 
 /**
  * Stores a volume as Velero's data mover does: policy, tags, pin and source are its own. Whatever of the volume can't
- * be read fails the backup, and no snapshot is left that looks whole.
+ * be read fails the backup, and no snapshot is left that looks whole. What an earlier mover of the DataUpload has stored to
+ * the end, without its word coming through, is the result: a second snapshot would stay for good, since only one is named
+ * on the CR.
  * Throws `VOLUME_INCOMPLETE`, `BAD_MOVER_CONFIG`, `STALLED`, `CANCELED`, and what the upload throws.
  */
 export async function backupVolume(options: BackupVolumeOptions): Promise<BackupVolumeResult> {
@@ -97,12 +104,18 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
     };
   });
   try {
-    const { id, snapshot } = await progress.run(async (signal) => {
+    const { id, snapshot, isNew } = await progress.run(async (signal) => {
       await assertVolume(path, isBlock);
+      const before = await finishedBefore(repository, source, options.uid);
+      if (before) {
+        logger.info({ snapshot: before.id }, 'an earlier data mover has stored the volume already');
+        // How much of it was new, nobody knows any more.
+        return { id: before.id, snapshot: before, isNew: false };
+      }
       await putPolicy(repository, source, volumePolicy(parallel, options.compression));
       await repository.flush();
       estimate = await estimatedBytes(options, source);
-      return createSnapshot(repository, path, {
+      const created = await createSnapshot(repository, path, {
         source,
         logger,
         signal,
@@ -117,21 +130,39 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
           'snapshot-requester': REQUESTOR,
           'snapshot-uploader': UPLOADER,
           'velero.io/async-operation-id': options.operationId,
+          [UPLOAD_TAG]: options.uid,
         },
         accept: (_root, { errors }) => {
           if (errors > 0) throw incomplete(errors, unread);
         },
         ...(parallel !== undefined && { parallel }),
       });
+      return { ...created, isNew: true };
     });
     if (snapshot.incomplete !== undefined) throw endOf(progress);
     const totalBytes = snapshot.stats.totalSize;
     progress.finish(totalBytes);
-    const incrementalBytes = isBlock ? counters.bytesNew : totalBytes - counters.cachedBytes;
+    const incrementalBytes = !isNew
+      ? 0
+      : isBlock
+        ? counters.bytesNew
+        : totalBytes - counters.cachedBytes;
     return { snapshotId: id, totalBytes, incrementalBytes: Math.max(0, incrementalBytes) };
   } finally {
     progress.stop();
   }
+}
+
+async function finishedBefore(
+  repository: Repository,
+  source: SourceInfo,
+  uid: string,
+): Promise<Snapshot | undefined> {
+  const { snapshots } = await listReadableSnapshots(repository, {
+    source,
+    tags: { [UPLOAD_TAG]: uid },
+  });
+  return snapshots.find(({ incomplete }) => incomplete === undefined);
 }
 
 /** A stalled upload ends as one that was cut short, without an error of its own. */

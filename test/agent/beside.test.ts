@@ -48,7 +48,7 @@ describe('a failure that is told, and whose clean-up fails', () => {
         volumesOf: () => Promise.resolve([]),
         cleanUp: () => Promise.resolve(++cleanUps === 0),
       },
-      exposures: { abort: () => undefined },
+      exposures: { abort: () => undefined, withdraw: () => undefined },
       dataPaths: { drop: () => undefined },
       metrics: { ended: () => undefined },
       writer: {
@@ -94,6 +94,46 @@ describe('a CR that another agent ended while this one stood still', () => {
     expect(done).toEqual([]);
     asleep.resolve(undefined);
     await expect.poll(() => done).toEqual(['made', 'cleaned up', 'cleaned up']);
+  });
+});
+
+describe('a CR that is canceled while it is first in line', () => {
+  it('keeps no place from others during its clean-up', async () => {
+    const asked: string[] = [];
+    const slots = new Slots(1);
+    const memory = new Memory<DataDownload>([]);
+    const exposures = new Exposures<DataDownload>({
+      slots,
+      memory,
+      enqueue: (key) => asked.push(key),
+    });
+    const down = (name: string) =>
+      ({
+        metadata: { name, namespace: 'velero', uid: name },
+        spec: {},
+        status: { phase: 'Accepted', node: 'me' },
+      }) as never as DataDownload;
+    exposures.tryAcquire(down('holder'));
+    expect([exposures.tryAcquire(down('canceled')), exposures.tryAcquire(down('next'))]).toEqual([
+      false,
+      false,
+    ]);
+    const cleanUp = Promise.withResolvers<boolean>();
+    const ending = new Ending<DataDownload>({
+      direction: { cleanUp: () => cleanUp.promise, volumesOf: () => Promise.resolve([]) },
+      writer: {
+        update: (one: DataDownload) => Promise.resolve(one),
+        finish: () => Promise.resolve(undefined),
+      },
+      dataPaths: { drop: () => undefined },
+      ...{ exposures, memory, node: 'me' },
+    } as never);
+    // It is called first, and is busy with its end.
+    exposures.release('holder');
+    const end = ending.end(down('canceled'), 'Canceled', {});
+    await expect.poll(() => asked).toEqual(['velero/canceled', 'velero/next']);
+    cleanUp.resolve(true);
+    await end;
   });
 });
 

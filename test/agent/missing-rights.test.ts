@@ -29,7 +29,7 @@ function refused(code: string, sinceMs: number, message = 'refused on purpose') 
     logger: silentLogger,
     node: 'me',
     turns: { sinceMs: () => sinceMs },
-    exposures: { abort: () => undefined },
+    exposures: { abort: () => undefined, withdraw: () => undefined },
     dataPaths: { drop: () => undefined },
     writer: {
       latest: (movement: DataDownload) => Promise.resolve(movement),

@@ -23,6 +23,7 @@ try {
     sourceNamespace: 'app',
     sourcePvc: 'data',
     operationId: '',
+    uid: 'nobody',
   });
 } catch (thrown) {
   error = thrown as Error;

@@ -8,14 +8,27 @@ import { CanceledError, messageOf, silentLogger } from '../../src/base/index.ts'
 import type { ThreadPool } from '../../src/volume-files/index.ts';
 import { backupVolume, restoreVolume, volumeSource } from '../../src/mover/index.ts';
 import type { Progress } from '../../src/mover/index.ts';
+import { UPLOAD_TAG } from '../../src/mover/volume.ts';
 import { type WaitsFor, watchProgress } from '../../src/mover/progress.ts';
 import type { Repository } from '../../src/repository/index.ts';
-import { getDefinedPolicy, listSnapshots } from '../../src/snapshot/index.ts';
+import { getDefinedPolicy, listSnapshots, saveSnapshot } from '../../src/snapshot/index.ts';
 import { createTest, openTest } from '../support/repositories.ts';
 import { makeTree } from '../support/trees.ts';
 
 const root = fs.mkdtempSync(join(tmpdir(), 'longshore-mover-test-'));
 const source = volumeSource('app', 'data');
+const statsOfNothing = {
+  totalSize: 0,
+  excludedTotalSize: 0,
+  fileCount: 0,
+  cachedFiles: 0,
+  nonCachedFiles: 0,
+  dirCount: 0,
+  excludedFileCount: 0,
+  excludedDirCount: 0,
+  ignoredErrorCount: 0,
+  errorCount: 0,
+};
 
 describe('a volume', () => {
   let repository: Repository;
@@ -41,7 +54,7 @@ describe('a volume', () => {
     progressIntervalMs: 10,
     stallMs: 60_000,
   });
-  const upload = { sourceNamespace: 'app', sourcePvc: 'data', operationId: 'du-1' };
+  const upload = { sourceNamespace: 'app', sourcePvc: 'data', operationId: 'du-1', uid: 'u-1' };
 
   it('is recorded as Velero records it: source, tags, pin, policy; progress ends at the total', async () => {
     const seen: Progress[] = [];
@@ -60,6 +73,7 @@ describe('a volume', () => {
         'snapshot-requester': 'snapshot-data-upload-download',
         'snapshot-uploader': 'kopia',
         'velero.io/async-operation-id': 'du-1',
+        [UPLOAD_TAG]: 'u-1',
       },
     });
     const policy = await getDefinedPolicy(repository, source);
@@ -83,6 +97,37 @@ describe('a volume', () => {
     });
     expect(restored.totalBytes).toBe(result.totalBytes);
     expect(spawnSync('diff', ['-r', '--no-dereference', volume, target]).status).toBe(0);
+  });
+
+  it('is stored once for one DataUpload, however often a mover is started for it', async () => {
+    const move = { ...upload, sourcePvc: 'once', uid: 'u-once' };
+    const first = await backupVolume({ ...options(), ...move });
+    const seen: Progress[] = [];
+    const again = await backupVolume({ ...options(seen), ...move });
+    expect(again).toEqual({ ...first, incrementalBytes: 0 });
+    expect(seen.at(-1)).toEqual({ totalBytes: first.totalBytes, doneBytes: first.totalBytes });
+    // The next backup of the volume has a DataUpload of its own.
+    const next = await backupVolume({ ...options(), ...move, uid: 'u-next' });
+    const found = await listSnapshots(repository, { source: volumeSource('app', 'once') });
+    expect(found.map(({ id }) => id)).toEqual([first.snapshotId, next.snapshotId]);
+  });
+
+  it('of which an earlier mover stored a part only is stored to the end', async () => {
+    const move = { ...upload, sourcePvc: 'part', uid: 'u-part' };
+    const source = volumeSource('app', 'part');
+    saveSnapshot(repository, {
+      source,
+      description: '',
+      startTimeNs: 1n,
+      endTimeNs: 2n,
+      stats: statsOfNothing,
+      incomplete: 'checkpoint',
+      tags: { [UPLOAD_TAG]: move.uid },
+    });
+    await repository.flush();
+    const { snapshotId } = await backupVolume({ ...options(), ...move });
+    const found = await listSnapshots(repository, { source });
+    expect(found.find(({ id }) => id === snapshotId)?.incomplete).toBeUndefined();
   });
 
   it('that is canceled leaves part of a snapshot with no pin, and says that it was', async () => {
