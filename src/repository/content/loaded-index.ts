@@ -12,7 +12,8 @@ import type { BlobStorage } from '../../blob/index.ts';
 import { CommittedIndex } from '../index/committed-index.ts';
 import { IndexBody, memorySource } from '../index/index-body.ts';
 import type { ActiveIndexSet, IndexStore, SignalOptions } from './index-store.ts';
-import { type BlobCodec, forEachIndexBlob } from './sealed-blob.ts';
+import { forEachIndexBlob } from './index-blobs.ts';
+import { type BlobCodec } from './sealed-blob.ts';
 
 /** Kopia refreshes loaded indexes at most this often while it runs (repo/content/committed_read_manager.go). */
 const REFRESH_AFTER_NS = 15n * 60n * 1_000_000_000n;

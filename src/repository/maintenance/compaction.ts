@@ -1,6 +1,7 @@
 import { randomHex } from '../../base/index.ts';
 import type { BlobId, BlobMetadata } from '../../blob/index.ts';
-import { forEachIndexBlob, sealBlob } from '../content/sealed-blob.ts';
+import { forEachIndexBlob } from '../content/index-blobs.ts';
+import { sealBlob } from '../content/sealed-blob.ts';
 import { CommittedIndex } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { IndexBody, memorySource } from '../index/index-body.ts';

@@ -7,7 +7,7 @@ import {
   lastEpochOf,
   loadEpochState,
 } from '../content/epoch-state.ts';
-import { forEachIndexBlob } from '../content/sealed-blob.ts';
+import { forEachIndexBlob } from '../content/index-blobs.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
 import { indexRefusal } from './index-guard.ts';

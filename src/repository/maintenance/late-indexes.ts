@@ -2,7 +2,7 @@ import { HOUR_NS, isCode, type Nanoseconds, SECOND_NS } from '../../base/index.t
 import { blobId, type BlobId, type BlobMetadata, type BlobStorage } from '../../blob/index.ts';
 import { compactionsOf, type EpochState, loadEpochState } from '../content/epoch-state.ts';
 import { type ContentId, prefixOf } from '../content/content-id.ts';
-import { loadIndexBlobs } from '../content/sealed-blob.ts';
+import { loadIndexBlobs } from '../content/index-blobs.ts';
 import { sessionOfBlob } from '../content/session.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from '../index/entry.ts';
 import type { IndexBody } from '../index/index-body.ts';

@@ -5,7 +5,8 @@ import {
   LegacyIndexStore,
   loadCompactionLogs,
 } from '../content/legacy-index-store.ts';
-import { loadIndexBlobs, sealBlob } from '../content/sealed-blob.ts';
+import { loadIndexBlobs } from '../content/index-blobs.ts';
+import { sealBlob } from '../content/sealed-blob.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { IndexBody, memorySource } from '../index/index-body.ts';
 import { encodeIndex } from '../index/index-writer.ts';

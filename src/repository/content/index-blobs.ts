@@ -1,0 +1,124 @@
+import { isCode, mapLimited } from '../../base/index.ts';
+import { assertLength, type BlobMetadata, type BlobStorage } from '../../blob/index.ts';
+import { IndexBody, memorySource } from '../index/index-body.ts';
+import type { ByteSource } from '../index/index-layout.ts';
+import { ScratchFile } from '../index/scratch-file.ts';
+import type { SignalOptions } from './index-store.ts';
+import { type BlobCodec, damagedBlob, ivOfBlob, openBlob } from './sealed-blob.ts';
+
+/** Kopia: repo/content/content_manager_indexes.go, parallelFetches. */
+const INDEX_READS_MAX = 5;
+/** A longer index blob is decrypted in pieces to a scratch file. Our choice. */
+const IN_MEMORY_BYTES_MAX = 8 << 20;
+/** Kopia puts up to 16 million entries into one, of 34 to 52 bytes and the names of their packs. */
+const INDEX_BYTES_MAX = 2 * 2 ** 30;
+const PIECE_BYTES = 4 << 20;
+const NONCE_BYTES = 12;
+const TAG_BYTES = 16;
+
+/**
+ * Loads index blobs, some at a time, and hands each on as it comes; the receiver owns it.
+ * Throws `BLOB_NOT_FOUND` when one went away, `DAMAGED_BLOB`.
+ */
+export async function forEachIndexBlob(
+  storage: BlobStorage,
+  codec: BlobCodec,
+  blobs: readonly BlobMetadata[],
+  receive: (body: IndexBody) => void,
+  { signal }: SignalOptions = {},
+): Promise<void> {
+  // Reused: what reads leave behind is collected late.
+  const idle: Uint8Array[] = [];
+  await mapLimited(blobs, INDEX_READS_MAX, async (blob) => {
+    signal?.throwIfAborted();
+    let buffer = idle.pop();
+    if (blob.lengthBytes <= IN_MEMORY_BYTES_MAX && (buffer?.length ?? 0) < blob.lengthBytes)
+      buffer = Buffer.allocUnsafeSlow(blob.lengthBytes);
+    receive(await loadIndexBlob(storage, codec, blob, { into: buffer, signal }));
+    if (buffer) idle.push(buffer);
+  });
+}
+
+/** The same, all at once: for compactions, whose inputs have a bound. */
+export async function loadIndexBlobs(
+  storage: BlobStorage,
+  codec: BlobCodec,
+  blobs: readonly BlobMetadata[],
+): Promise<IndexBody[]> {
+  const loaded: IndexBody[] = [];
+  try {
+    await forEachIndexBlob(storage, codec, blobs, (body) => loaded.push(body));
+    return loaded;
+  } catch (error) {
+    for (const body of loaded) body.close();
+    throw error;
+  }
+}
+
+interface ReadOptions {
+  readonly into: Uint8Array | undefined;
+  readonly signal: AbortSignal | undefined;
+  readonly fresh?: boolean;
+}
+
+async function loadIndexBlob(
+  storage: BlobStorage,
+  codec: BlobCodec,
+  blob: BlobMetadata,
+  options: ReadOptions,
+): Promise<IndexBody> {
+  try {
+    return await readIndexBlob(storage, codec, blob, options);
+  } catch (error) {
+    if (!isCode(error, 'DAMAGED_BLOB')) throw error;
+    // Bytes may have changed on their way, or in a cache: the storage has the last word.
+    return readIndexBlob(storage, codec, blob, { ...options, fresh: true });
+  }
+}
+
+async function readIndexBlob(
+  storage: BlobStorage,
+  codec: BlobCodec,
+  blob: BlobMetadata,
+  options: ReadOptions,
+): Promise<IndexBody> {
+  assertLength(blob.id, blob.lengthBytes, INDEX_BYTES_MAX);
+  // The blob may have been replaced since it was listed.
+  const whole = { ...options, lengthMax: IN_MEMORY_BYTES_MAX };
+  const source =
+    blob.lengthBytes > IN_MEMORY_BYTES_MAX
+      ? await decryptToFile(storage, codec, blob, options)
+      : memorySource(openBlob(codec, blob.id, await storage.getBlob(blob.id, whole)));
+  try {
+    return new IndexBody(source);
+  } catch (cause) {
+    source.close();
+    throw damagedBlob(blob.id, 'it is not an index', cause);
+  }
+}
+
+/** Throws `SCRATCH_FULL` where the file does not fit. */
+async function decryptToFile(
+  storage: BlobStorage,
+  codec: BlobCodec,
+  { id, lengthBytes }: BlobMetadata,
+  { fresh = false, signal }: ReadOptions,
+): Promise<ByteSource> {
+  const read = (offset: number, length: number): Promise<Uint8Array> =>
+    storage.getBlob(id, { offset, lengthBytes: length, fresh, signal });
+  const scratch = new ScratchFile();
+  try {
+    const opener = codec.encryptor.openStream(await read(0, NONCE_BYTES), ivOfBlob(id));
+    const end = lengthBytes - TAG_BYTES;
+    for (let offset = NONCE_BYTES; offset < end; offset += PIECE_BYTES) {
+      const piece = await read(offset, Math.min(PIECE_BYTES, end - offset));
+      scratch.write(opener.update(piece), offset - NONCE_BYTES);
+    }
+    opener.final(await read(end, TAG_BYTES));
+    return scratch.toSource();
+  } catch (cause) {
+    scratch.close();
+    if (isCode(cause, 'DECRYPT_FAILED')) throw damagedBlob(id, 'it cannot be decrypted', cause);
+    throw cause;
+  }
+}
