@@ -49,7 +49,7 @@ export class DataWriter {
   async store(chunks: readonly Chunk[]): Promise<ObjectId[]> {
     // Also where all of it is there already: a volume with little new would be read to its end in vain.
     this.#repository.contents.assertWritable();
-    if (this.#repository.contents.options.indexVersion === 1) {
+    if (!this.#repository.contents.storesCompressed) {
       return Promise.all(chunks.map((chunk) => this.#storeOldFormat(chunk)));
     }
     const { contents } = this.#repository;

@@ -75,7 +75,7 @@ export class RestoreWriter {
     const window = this.#window;
     this.#window = [];
     this.#windowBytes = 0;
-    const { bufferBytes } = this.#repository.contents.options.packBuffers;
+    const { bufferBytes } = this.#repository.contents.packBuffers;
     for (const range of planRanges(window, Math.min(bufferBytes, RANGE_BYTES_MAX))) {
       this.#ranges
         .run(() => this.#restore(range))
@@ -86,7 +86,7 @@ export class RestoreWriter {
   }
 
   async #restore(range: Range): Promise<void> {
-    const { packBuffers } = this.#repository.contents.options;
+    const { packBuffers } = this.#repository.contents;
     const buffer = await packBuffers.acquire();
     try {
       this.#signal.throwIfAborted();

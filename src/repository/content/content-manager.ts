@@ -1,14 +1,16 @@
 import { CodedError, isCode, type Nanoseconds, unixSeconds } from '../../base/index.ts';
-import { type Compressor, contentIv, decompressContent } from '../../codec/index.ts';
+import { contentIv, decompressContent } from '../../codec/index.ts';
 import type { EntryRange } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { encodeIndex, sortEntries } from '../index/index-writer.ts';
-import { type ContentId, type ContentPrefix, hashOf } from './content-id.ts';
+import { type ContentId, hashOf } from './content-id.ts';
 import type { ContentManagerOptions } from './content-options.ts';
+import { ContentWriter, type WriteContentOptions } from './content-writer.ts';
 import type { SignalOptions } from './index-store.ts';
 import { LoadedIndex } from './loaded-index.ts';
 import { MetadataBlocks } from './metadata-blocks.ts';
 import { OpenPacks } from './open-packs.ts';
+import type { PackBuffers } from './pack-buffers.ts';
 import { WriteSession } from './write-session.ts';
 
 /**
@@ -25,7 +27,7 @@ const UNNAMED_ENTRIES_MAX = 1 << 18;
 
 /** Contents by id: look-up, read, write. Packs are durable before the index that names them. */
 export class ContentManager {
-  readonly options: ContentManagerOptions;
+  readonly #options: ContentManagerOptions;
   readonly #loaded: LoadedIndex;
   /** The session that takes writes, and those whose flush is under way. */
   #session: WriteSession;
@@ -33,6 +35,7 @@ export class ContentManager {
   readonly #blocks: MetadataBlocks;
   /** After a failed put or flush contents that others refer to may be missing: it takes nothing any more. */
   readonly #packs: OpenPacks;
+  readonly #writer: ContentWriter;
   #flushQueue: Promise<void> = Promise.resolve();
   /** Flushes and checkpoints under way, all of them in {@link #flushQueue}. */
   #naming = 0;
@@ -40,12 +43,13 @@ export class ContentManager {
   #nextFlush: Promise<void> | undefined;
 
   private constructor(options: ContentManagerOptions) {
-    this.options = options;
+    this.#options = options;
     this.#loaded = new LoadedIndex(options);
     const { packBuffers: buffers, dataLanes, maxPackBytes } = options;
     this.#packs = new OpenPacks({ buffers, dataLanes, maxPackBytes });
     this.#session = new WriteSession(options, this.#packs);
     this.#blocks = new MetadataBlocks(options.storage);
+    this.#writer = new ContentWriter(options, this);
   }
 
   /** Loads the index. Throws `DAMAGED_BLOB` and what the storage throws. */
@@ -103,6 +107,20 @@ export class ContentManager {
   /** Committed entries in key order, deleted ones included. Flush first to see what was written here. */
   entries(range: EntryRange = {}): Iterable<IndexEntry> {
     return this.#loaded.index.entries(range);
+  }
+
+  /** Version 1 of the index knows no compressed contents. */
+  get storesCompressed(): boolean {
+    return this.#options.indexVersion >= 2;
+  }
+
+  get maxPackBytes(): number {
+    return this.#options.maxPackBytes;
+  }
+
+  /** Memory of a pack's size each, shared by those who fill packs and those who read from them. */
+  get packBuffers(): PackBuffers {
+    return this.#options.packBuffers;
   }
 
   get watermarkSeconds(): number {
@@ -218,7 +236,7 @@ export class ContentManager {
 
   /** Decrypts and decompresses; throws `DAMAGED_BLOB`. */
   openPacked(entry: IndexEntry, packed: Uint8Array): Uint8Array {
-    const { encryptor } = this.options.codec;
+    const { encryptor } = this.#options.codec;
     let plaintext: Uint8Array;
     try {
       plaintext = encryptor.open(packed, contentIv(hashOf(entry.contentId)));
@@ -260,11 +278,11 @@ export class ContentManager {
   /** Writes one content from this thread; nothing is stored when it is there already. */
   async write(
     data: Uint8Array,
-    options: { prefix: ContentPrefix; compressor?: Compressor | undefined },
+    options: WriteContentOptions,
   ): Promise<{ contentId: ContentId; isNew: boolean }> {
     const room = this.whenRoom();
     if (room) await room;
-    return this.#session.write(data, options.prefix, options.compressor, this);
+    return this.#writer.write(data, options);
   }
 
   /**
@@ -285,7 +303,7 @@ export class ContentManager {
    * to a clock that is behind it would stay the newer entry, and hide the new one too.
    */
   timestampAfter(previous: IndexEntry | undefined): number {
-    const now = Math.max(unixSeconds(this.options.clock.nowNs()), this.watermarkSeconds + 1);
+    const now = Math.max(unixSeconds(this.#options.clock.nowNs()), this.watermarkSeconds + 1);
     return previous ? Math.max(now, previous.timestampSeconds + 1) : now;
   }
 
@@ -316,7 +334,7 @@ export class ContentManager {
 
   #startFlush(): Promise<void> {
     const session = this.#session;
-    this.#session = new WriteSession(this.options, this.#packs);
+    this.#session = new WriteSession(this.#options, this.#packs);
     this.#flushing.add(session);
     // Packs are put at once; only the index blobs keep the order of flushes and checkpoints.
     const finished = session.finish();
@@ -360,7 +378,7 @@ export class ContentManager {
   }
 
   async #writeIndex(session: WriteSession, entries: readonly IndexEntry[]): Promise<void> {
-    const { indexStore, indexVersion } = this.options;
+    const { indexStore, indexVersion } = this.#options;
     const body = encodeIndex(indexVersion, sortEntries(entries));
     await indexStore.write([body], session.id);
     this.#loaded.add(body);

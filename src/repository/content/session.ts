@@ -1,4 +1,4 @@
-import { type Clock, formatGoTime, type RandomBytes, SECOND_NS } from '../../base/index.ts';
+import { type Clock, type RandomBytes, SECOND_NS } from '../../base/index.ts';
 
 /** `s`, 16 random hex digits, months of 30 days since 2000 (repo/content/sessions.go). */
 export type SessionId = string & { readonly brand: 'SessionId' };
@@ -10,23 +10,6 @@ export function newSessionId(clock: Clock, random: RandomBytes): SessionId {
   const months = (clock.nowNs() / SECOND_NS - EPOCH_SECONDS) / MONTH_SECONDS;
   const digits = Buffer.from(random(8)).toString('hex');
   return `s${digits}${months.toString(16)}` as SessionId;
-}
-
-/** The marker's JSON; it keeps pack deletion away from packs that no index names yet. */
-export function sessionMarker(
-  id: SessionId,
-  startedAtNs: bigint,
-  clock: Clock,
-  client: { username: string; hostname: string },
-): Uint8Array {
-  const marker = {
-    id,
-    startTime: formatGoTime(startedAtNs),
-    checkpointTime: formatGoTime(clock.nowNs()),
-    username: client.username,
-    hostname: client.hostname,
-  };
-  return Buffer.from(JSON.stringify(marker));
 }
 
 /** Session of a pack or marker: the first part after the first `-` that starts with `s`. */

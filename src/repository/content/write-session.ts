@@ -1,14 +1,13 @@
 import { asError, type Nanoseconds } from '../../base/index.ts';
-import { type BlobId, blobId } from '../../blob/index.ts';
-import { type Compressor, compressContent, contentIv } from '../../codec/index.ts';
+import { blobId } from '../../blob/index.ts';
 import type { SealedItem } from '../../volume-files/index.ts';
 import { comparePrecedence, type IndexEntry } from '../index/entry.ts';
-import { type ContentId, contentIdOf, type ContentPrefix, hashOf } from './content-id.ts';
+import type { ContentId } from './content-id.ts';
 import type { ContentManagerOptions } from './content-options.ts';
 import type { OpenPacks, PackKind, PackOwner } from './open-packs.ts';
 import { Pack } from './pack.ts';
-import { sealBlob } from './sealed-blob.ts';
-import { newSessionId, type SessionId, sessionMarker } from './session.ts';
+import { newSessionId, type SessionId } from './session.ts';
+import { SessionMarker } from './session-marker.ts';
 
 /** A content whose bytes are about to be sealed. */
 export interface NewContent {
@@ -19,13 +18,6 @@ export interface NewContent {
   readonly deleted?: boolean;
 }
 
-/** What is stored already, by whomever. */
-interface KnownContents {
-  find(id: ContentId): IndexEntry | undefined;
-  /** For a new entry of the same content: later than that of `present`, in seconds. */
-  timestampAfter(present: IndexEntry | undefined): number;
-}
-
 /** Seals contents at the given place in a pack's buffer. */
 export type SealInto = (address: Uint8Array) => Promise<SealedItem[]> | SealedItem[];
 
@@ -34,7 +26,7 @@ export class WriteSession implements PackOwner {
   readonly id: SessionId;
   readonly #options: ContentManagerOptions;
   readonly #packs: OpenPacks;
-  readonly #startedAtNs: Nanoseconds;
+  readonly #marker: SessionMarker;
   readonly #entries = new Map<ContentId, IndexEntry>();
   /** Every pack whose bytes are still in memory, for reading back. */
   readonly #inMemory = new Map<string, Pack>();
@@ -42,12 +34,8 @@ export class WriteSession implements PackOwner {
   /** Appends of each kind that have no pack yet. */
   readonly #unplaced: Record<PackKind, number> = { p: 0, q: 0 };
   readonly #puts = new Set<Promise<void>>();
-  /** What {@link write} is about to append: hundreds of links have one target, and the first is not found yet. */
-  readonly #writing = new Map<ContentId, Promise<void>>();
   /** Set by {@link finish}: nothing will be appended but what waits already. */
   #isFinishing = false;
-  #marker: { readonly id: BlobId; readonly bytes: Uint8Array } | undefined;
-  #markerPut: Promise<void> | undefined;
   #failure: unknown;
   /** Entries of packs that are put and that no index names yet, and the bytes of those packs. */
   #durable: IndexEntry[] = [];
@@ -56,12 +44,12 @@ export class WriteSession implements PackOwner {
   constructor(options: ContentManagerOptions, packs: OpenPacks) {
     this.#options = options;
     this.#packs = packs;
-    this.#startedAtNs = options.clock.nowNs();
     this.id = newSessionId(options.clock, options.random);
+    this.#marker = new SessionMarker(options, this.id);
   }
 
   get isEmpty(): boolean {
-    return this.#entries.size === 0 && this.#appends.size === 0 && this.#marker === undefined;
+    return this.#entries.size === 0 && this.#appends.size === 0 && !this.#marker.isMade;
   }
 
   /** Bytes of packs that are put and wait for an index to name them. */
@@ -195,7 +183,7 @@ export class WriteSession implements PackOwner {
     const { storage, codec, indexVersion, random, putOptions } = this.#options;
     try {
       if (pack.entries.length === 0) return;
-      await this.#writeMarker();
+      await this.#marker.put();
       const pieces = pack.finish({ ...codec, indexVersion, random });
       await storage.putBlob(pack.blobId, pieces, putOptions);
       // One by one: a pack of tiny files holds more entries than a call takes parameters.
@@ -211,32 +199,9 @@ export class WriteSession implements PackOwner {
     if (pack.entries.length > 0) this.#failure ??= failure;
   }
 
-  /** The marker keeps other clients' pack deletion away until the index names the packs. */
-  async #writeMarker(): Promise<{ id: BlobId; bytes: Uint8Array }> {
-    const { storage, codec, clock, client } = this.#options;
-    if (!this.#marker) {
-      const plaintext = sessionMarker(this.id, this.#startedAtNs, clock, client);
-      this.#marker = sealBlob(codec, 's', `-${this.id}`, plaintext);
-    }
-    const { id, bytes } = this.#marker;
-    this.#markerPut ??= storage.putBlob(id, [bytes]);
-    try {
-      await this.#markerPut;
-    } catch (error) {
-      // Whoever only asked for the time does without it: the next one tries again.
-      this.#markerPut = undefined;
-      throw error;
-    }
-    return { id, bytes };
-  }
-
-  /** The time of the storage's clock: that of the marker, which is put now. Throws what the storage throws. */
-  async storageTime(): Promise<Nanoseconds> {
-    const { storage } = this.#options;
-    const isThere = this.#markerPut !== undefined;
-    const { id, bytes } = await this.#writeMarker();
-    if (isThere) await storage.putBlob(id, [bytes]);
-    return (await storage.getMetadata(id)).timestampNs;
+  /** The time of the storage's clock. Throws what the storage throws. */
+  storageTime(): Promise<Nanoseconds> {
+    return this.#marker.storageTime();
   }
 
   /** How many entries no index names yet. */
@@ -260,48 +225,7 @@ export class WriteSession implements PackOwner {
   }
 
   /** Deletes the marker: the index names every pack now. */
-  async end(): Promise<void> {
-    if (this.#marker) await this.#options.storage.deleteBlob(this.#marker.id);
-  }
-
-  /** Hashes, compresses and seals in this thread: for metadata and other small contents. */
-  async write(
-    data: Uint8Array,
-    prefix: ContentPrefix,
-    compressor: Compressor | undefined,
-    manager: KnownContents,
-  ): Promise<{ contentId: ContentId; isNew: boolean }> {
-    const { hasher, encryptor } = this.#options.codec;
-    const contentId = contentIdOf(prefix, hasher.hash([data]));
-    const writing = this.#writing.get(contentId);
-    if (writing) {
-      await writing;
-      return { contentId, isNew: false };
-    }
-    const present = manager.find(contentId);
-    if (present && !present.deleted) return { contentId, isNew: false };
-    const compressed =
-      compressor && this.#options.indexVersion >= 2 ? compressContent(compressor, data) : undefined;
-    const plaintext = compressed ?? data;
-    const content = {
-      contentId,
-      originalLength: data.length,
-      timestampSeconds: manager.timestampAfter(present),
-    };
-    const room = plaintext.length + encryptor.overheadBytes;
-    const iv = contentIv(hashOf(contentId));
-    const appended = this.append(prefix === '' ? 'p' : 'q', [content], room, (out) => [
-      {
-        packedLength: encryptor.seal([plaintext], iv, out),
-        compressionHeaderId: compressed ? (compressor?.headerId ?? 0) : 0,
-      },
-    ]);
-    this.#writing.set(contentId, appended);
-    try {
-      await appended;
-    } finally {
-      this.#writing.delete(contentId);
-    }
-    return { contentId, isNew: true };
+  end(): Promise<void> {
+    return this.#marker.delete();
   }
 }

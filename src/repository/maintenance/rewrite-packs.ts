@@ -77,7 +77,7 @@ function findShortPacks({ contents }: Repository, letters: readonly string[]): M
       packs.set(packBlobId, { bytes: packedLength, count: 1 });
     }
   }
-  const limit = contents.options.maxPackBytes * SHORT_SHARE;
+  const limit = contents.maxPackBytes * SHORT_SHARE;
   const countLimit = PACK_ENTRIES_MAX * SHORT_SHARE;
   const short = [...packs].filter(([, { bytes, count }]) => bytes < limit && count < countLimit);
   return new Map(

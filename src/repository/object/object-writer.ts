@@ -161,8 +161,8 @@ async function writeChunk(
   chunk: Uint8Array,
   { prefix, compressor }: WriteObjectOptions,
 ): Promise<ObjectId> {
-  // Index version 1 knows no compressed contents: file data carries its header inside (`Z` objects).
-  if (contents.options.indexVersion === 1 && compressor && prefix === '') {
+  // File data carries its header inside (`Z` objects) where contents cannot.
+  if (!contents.storesCompressed && compressor && prefix === '') {
     const packed = compressContent(compressor, chunk);
     if (packed) return `Z${(await contents.write(packed, { prefix })).contentId}` as ObjectId;
   }

@@ -88,7 +88,7 @@ function watchFlushes(
   tell: { flushed: (ids: readonly ContentId[]) => void; count: (event: string) => void },
 ): void {
   const flush = contents.flush.bind(contents);
-  const { packBuffers } = contents.options;
+  const { packBuffers } = contents;
   contents.flush = async () => {
     const { session } = contents;
     tell.count('flushes');

@@ -164,12 +164,12 @@ export class Oracle {
     return entries;
   }
 
-  async #readOnce({ contents }: Repository, id: ContentId): Promise<void> {
+  async #readOnce({ contents, codec }: Repository, id: ContentId): Promise<void> {
     const { packBlobId, packOffset } = contents.findOrThrow(id);
     const key = `${id} ${packBlobId} ${packOffset}`;
     if (this.#read.has(key)) return;
     const plaintext = await contents.getContent(id);
-    const digest = Buffer.from(repositoryHash(contents, plaintext)).toString('hex');
+    const digest = Buffer.from(codec.hasher.hash([plaintext])).toString('hex');
     if (!id.endsWith(digest)) throw new Error(`content ${id} has other bytes`);
     this.#read.add(key);
   }
@@ -285,6 +285,3 @@ export class Oracle {
     return this.#repository?.close() ?? Promise.resolve();
   }
 }
-
-const repositoryHash = (contents: Repository['contents'], data: Uint8Array): Uint8Array =>
-  contents.options.codec.hasher.hash([data]);

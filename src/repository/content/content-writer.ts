@@ -1,0 +1,71 @@
+import { type Compressor, compressContent, contentIv } from '../../codec/index.ts';
+import type { IndexEntry } from '../index/entry.ts';
+import { type ContentId, contentIdOf, type ContentPrefix, hashOf } from './content-id.ts';
+import type { ContentManagerOptions } from './content-options.ts';
+import type { WriteSession } from './write-session.ts';
+
+/** What is stored already, by whomever, and the session that takes what is new. */
+interface StoredContents {
+  find(id: ContentId): IndexEntry | undefined;
+  /** For a new entry of the same content: later than that of `present`, in seconds. */
+  timestampAfter(present: IndexEntry | undefined): number;
+  readonly session: WriteSession;
+}
+
+export interface WriteContentOptions {
+  readonly prefix: ContentPrefix;
+  readonly compressor?: Compressor | undefined;
+}
+
+/** Hashes, compresses and seals contents in this thread: metadata and other small ones. */
+export class ContentWriter {
+  readonly #options: ContentManagerOptions;
+  readonly #contents: StoredContents;
+  /** What is about to be appended: hundreds of links have one target, and the first is not found yet. */
+  readonly #writing = new Map<ContentId, Promise<void>>();
+
+  constructor(options: ContentManagerOptions, contents: StoredContents) {
+    this.#options = options;
+    this.#contents = contents;
+  }
+
+  /** Stores nothing when the content is there already. Throws what kept it from a pack. */
+  async write(
+    data: Uint8Array,
+    { prefix, compressor }: WriteContentOptions,
+  ): Promise<{ contentId: ContentId; isNew: boolean }> {
+    const { hasher, encryptor } = this.#options.codec;
+    const contentId = contentIdOf(prefix, hasher.hash([data]));
+    const writing = this.#writing.get(contentId);
+    if (writing) {
+      await writing;
+      return { contentId, isNew: false };
+    }
+    const present = this.#contents.find(contentId);
+    if (present && !present.deleted) return { contentId, isNew: false };
+    const compressed =
+      compressor && this.#options.indexVersion >= 2 ? compressContent(compressor, data) : undefined;
+    const plaintext = compressed ?? data;
+    const content = {
+      contentId,
+      originalLength: data.length,
+      timestampSeconds: this.#contents.timestampAfter(present),
+    };
+    const room = plaintext.length + encryptor.overheadBytes;
+    const iv = contentIv(hashOf(contentId));
+    const kind = prefix === '' ? 'p' : 'q';
+    const appended = this.#contents.session.append(kind, [content], room, (out) => [
+      {
+        packedLength: encryptor.seal([plaintext], iv, out),
+        compressionHeaderId: compressed ? (compressor?.headerId ?? 0) : 0,
+      },
+    ]);
+    this.#writing.set(contentId, appended);
+    try {
+      await appended;
+    } finally {
+      this.#writing.delete(contentId);
+    }
+    return { contentId, isNew: true };
+  }
+}
