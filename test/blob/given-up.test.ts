@@ -18,12 +18,18 @@ interface SilentServer extends AsyncDisposable {
   readonly closed: Promise<void>;
 }
 
-/** Takes connections, answers nothing, and reads bodies only when it is told to. */
-async function startSilent(kind: StubKind, stallMs: number): Promise<SilentServer> {
+/** Takes connections, answers nothing but a status at most, and reads bodies only when it is told to. */
+async function startSilent(
+  kind: StubKind,
+  stallMs: number,
+  status?: number,
+): Promise<SilentServer> {
   let request: IncomingMessage | undefined;
   const closed = Promise.withResolvers<undefined>();
-  const server = createServer((incoming) => {
+  const server = createServer((incoming, outgoing) => {
     request = incoming;
+    // Whole for whoever reads it, but not ended: then the rest of the request would be read.
+    if (status !== undefined) outgoing.writeHead(status, { 'content-length': 0 }).flushHeaders();
     incoming.on('error', () => undefined);
     incoming.socket.once('close', () => closed.resolve(undefined));
   });
@@ -74,6 +80,14 @@ describe.each(STUB_KINDS)('%s', (kind) => {
     const put = server.storage.putBlob(ID, [Buffer.alloc(LARGE)], { signal: controller.signal });
     setTimeout(() => controller.abort(new CanceledError('user')), 200);
     await expect(put).rejects.toMatchObject({ code: 'CANCELED' });
+    expect(await Promise.race([server.rest(), late()])).toBe(false);
+  });
+
+  it('a put that is refused before all of it was sent never arrives, and frees its connection', async () => {
+    await using server = await startSilent(kind, 60_000, 503);
+    await expect(server.storage.putBlob(ID, [Buffer.alloc(LARGE)])).rejects.toMatchObject({
+      code: 'STORAGE_THROTTLED',
+    });
     expect(await Promise.race([server.rest(), late()])).toBe(false);
   });
 

@@ -56,9 +56,12 @@ export async function watched<T>(
   try {
     return await request({ signal: controller.signal, progress });
   } catch (error) {
+    const wasAborted = controller.signal.aborted;
+    // An answer may come before the body was sent: the rest would keep its connection, or arrive later after all.
+    controller.abort(error);
     // The client libraries throw errors of their own when they are aborted.
     signal?.throwIfAborted();
-    if (controller.signal.aborted) throw controller.signal.reason;
+    if (wasAborted) throw controller.signal.reason;
     throw error;
   } finally {
     clearTimeout(timer);
