@@ -14,6 +14,9 @@ export interface ExposuresOptions<M extends Movement> {
 /** Steps that are done already take no time when it is tried again: what is refused ends well before this. */
 const LIVED_MS = 60_000;
 
+/** While the API server is away nothing is begun: so many in a row are answers, such as those of a webhook that is down. */
+const FAILED_TIMES_MIN = 10;
+
 /** Volumes that are being made available: beside the reconciler, since each waits for storage; so many at once. */
 export class Exposures<M extends Movement> {
   readonly #options: ExposuresOptions<M>;
@@ -81,11 +84,25 @@ export class Exposures<M extends Movement> {
         // It had its rights, and waited for something else: should one be missing now, that is another time.
         const hadRights = exposure.state === 'done' || performance.now() - startMs > LIVED_MS;
         if (hadRights) delete this.#options.memory.get(uid)?.since.refused;
+        this.#count(uid, exposure.state);
         // Unless it was dropped, and another one holds the place.
         const now = this.#options.memory.get(uid)?.exposure;
         if (now === exposure || now === undefined) this.#options.slots.release(uid);
         this.#options.enqueue(keyOf(movement.metadata));
       });
+  }
+
+  #count(uid: string, state: ExposureState): void {
+    const record = this.#options.memory.get(uid);
+    if (!record) return;
+    const { times, sinceMs } = record.failed ?? { times: 0, sinceMs: performance.now() };
+    record.failed = state === 'done' ? undefined : { times: times + 1, sinceMs };
+  }
+
+  /** Milliseconds since it failed first, when it has failed again and again since; else 0. */
+  failingMs(uid: string): number {
+    const failed = this.#options.memory.get(uid)?.failed;
+    return failed && failed.times >= FAILED_TIMES_MIN ? performance.now() - failed.sinceMs : 0;
   }
 
   stateOf(uid: string): ExposureState | undefined {

@@ -259,6 +259,7 @@ export class MovementReconciler<M extends Movement> {
     const late = {
       overdueMs: overdueMs(clock, pod),
       refusedMs: () => this.#turns.sinceMs(uid, 'refused'),
+      failingMs: this.#exposures.failingMs(uid),
     };
     const common = { movement, node, local, pod, exposure, podAgeMs, prepareTimeoutMs };
     switch (phaseOf(movement)) {

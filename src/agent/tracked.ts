@@ -35,6 +35,8 @@ export interface Tracked<M extends Movement> {
     { readonly times: number; readonly sinceMs: number; readonly pauseMs: number } | undefined;
   exposure: Exposure | undefined;
   dataPath: WatchedPath | undefined;
+  /** How often in a row it could not be made available, and since when; milliseconds of `performance.now()`. */
+  failed: { readonly times: number; readonly sinceMs: number } | undefined;
   /** UID of the last of its pods here that is known to have ended before it went. */
   endedPod: string | undefined;
   /** UID of the last of its pods whose log was copied: it is looked at again as long as what comes next fails. */
@@ -69,6 +71,7 @@ export class Memory<M extends Movement> {
         missing: undefined,
         exposure: undefined,
         dataPath: undefined,
+        failed: undefined,
         endedPod: undefined,
         loggedPod: undefined,
         unnamed: undefined,

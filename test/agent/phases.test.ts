@@ -119,6 +119,7 @@ describe('Accepted', () => {
     prepareTimeoutMs: 60_000,
     awayInMs: () => 1000,
     refusedMs: () => 299_000,
+    failingMs: 59_000,
   };
   const others = upload({ phase: 'Accepted', acceptedByNode: 'other' });
   const wanted = upload({ phase: 'Accepted', acceptedByNode: 'me' }, canceled);
@@ -129,6 +130,11 @@ describe('Accepted', () => {
     ['cancel', 'it is canceled', { movement: wanted, local: running }],
     ['wait 5000', 'it is being exposed', { exposure: 'running' }],
     ['forgetExposure', 'that failed for now', { exposure: { error: passing } }],
+    [
+      'fail: away',
+      'that has failed for as long as it may take',
+      { exposure: { error: passing }, failingMs: 60_000 },
+    ],
     ['fail: no class', 'that failed for good', { exposure: { error: new Error('no class') } }],
     ['read pod', 'nobody looked for its pod', {}],
     ['read latest', 'there is no pod', { pod: 'none' }],
@@ -199,7 +205,9 @@ describe('Prepared', () => {
     pod: running,
     exposure: undefined,
     overdueMs: 0,
+    prepareTimeoutMs: 60_000,
     refusedMs: () => 299_000,
+    failingMs: 59_000,
   };
   const leaving = { ...running, metadata: { ...running.metadata, deletionTimestamp: 'soon' } };
   const wanted = upload({ phase: 'Prepared', node: 'me' }, canceled);
@@ -222,6 +230,11 @@ describe('Prepared', () => {
     ['restarted', 'its new pod is made', { pod: 'none', exposure: 'done' }],
     ['forgetExposure', 'that failed for now', { exposure: { error: passing } }],
     ['forgetExposure', 'that may not be done just now', { exposure: { error: forbidden } }],
+    [
+      'fail: the data mover died, and could not be started again: away',
+      'that has failed for as long as it may take',
+      { exposure: { error: passing }, failingMs: 60_000 },
+    ],
     [
       'fail: the data mover died, and could not be started again: forbidden',
       'that may not be done for minutes',
@@ -266,6 +279,7 @@ describe('InProgress and Canceling', () => {
     fenceInMs: 3000,
     overdueMs: 0,
     refusedMs: () => 299_000,
+    failingMs: 59_000,
   };
   const result = '{"snapshotID":"s-1"}';
   const download = { ...facts.direction, name: 'download' } as const;

@@ -17,9 +17,9 @@ import {
   read,
   wait,
 } from './action.ts';
-import { decideCanceled, decideRestarting } from './preparing.ts';
+import { decideCanceled, decideRestarting, type Patience } from './preparing.ts';
 
-export interface MovingFacts {
+export interface MovingFacts extends Patience {
   readonly movement: Movement;
   readonly node: string;
   readonly direction: {
@@ -36,7 +36,6 @@ export interface MovingFacts {
   readonly stalledMs: number;
   readonly stallTimeoutMs: number;
   readonly podAgeMs: number;
-  readonly prepareTimeoutMs: number;
   /** Milliseconds since the mover was told to stop. */
   readonly cancelingMs: () => number;
   /** The mover that may write, as the CR says. */
@@ -47,8 +46,6 @@ export interface MovingFacts {
   readonly fenceInMs: number;
   /** Milliseconds since the pod should have ended. */
   readonly overdueMs: number;
-  /** Milliseconds since a right was missing first. */
-  readonly refusedMs: () => number;
 }
 
 /** `unread` as long as nothing asked for it. */
@@ -68,9 +65,7 @@ export function decideMoving(facts: MovingFacts): Action {
   }
   if (facts.isCompleting) return { do: 'complete', result: {} };
   if (exposure !== undefined) {
-    return isCancelWanted(movement)
-      ? decideCanceled(exposure)
-      : decideRestarting(exposure, facts.refusedMs);
+    return isCancelWanted(movement) ? decideCanceled(exposure) : decideRestarting(exposure, facts);
   }
   if (pod === 'unread') return read('pod');
   if (pod !== 'none' && isOver(pod)) return decideEnded(facts, pod);

@@ -19,7 +19,16 @@ import {
 
 const LOOK_MS_MAX = 30_000;
 
-export interface AcceptedFacts {
+/** How long it is tried again for a reason that may pass. */
+export interface Patience {
+  readonly prepareTimeoutMs: number;
+  /** Milliseconds since a right was missing first. */
+  readonly refusedMs: () => number;
+  /** Milliseconds since making it available failed first, when it has failed again and again since. */
+  readonly failingMs: number;
+}
+
+export interface AcceptedFacts extends Patience {
   readonly movement: Movement;
   /** This agent's. */
   readonly node: string;
@@ -35,11 +44,8 @@ export interface AcceptedFacts {
   readonly latest: Movement | 'unread' | 'gone';
   readonly sinceAcceptedMs: number;
   readonly podAgeMs: number;
-  readonly prepareTimeoutMs: number;
   /** Milliseconds until the agent of a node counts as away for good, and it is this one's turn to replace it. */
   readonly awayInMs: (node: string) => number;
-  /** Milliseconds since a right was missing first. */
-  readonly refusedMs: () => number;
 }
 
 /** Accepted: the agent that claimed makes the volume available; the one on the pod's node says when it is. */
@@ -52,9 +58,7 @@ export function decideAccepted(facts: AcceptedFacts): Action {
   if (exposure === 'running') return wait(LOOK_MS);
   if (typeof exposure === 'object') {
     const { error } = exposure;
-    return mayPass(error, facts.refusedMs)
-      ? { do: 'forgetExposure', error }
-      : fail(messageOf(error));
+    return mayPass(error, facts) ? { do: 'forgetExposure', error } : fail(messageOf(error));
   }
   if (pod === 'unread') return read('pod');
   if (pod === 'none' || exposure === undefined) {
@@ -89,7 +93,7 @@ export function decideAccepted(facts: AcceptedFacts): Action {
 export const decideCanceled = (exposure: ExposureState | undefined): Action =>
   exposure === 'running' ? { do: 'abortExposure' } : { do: 'cancel' };
 
-export interface PreparedFacts {
+export interface PreparedFacts extends Patience {
   readonly movement: Movement;
   readonly node: string;
   readonly pod: PodFact;
@@ -97,16 +101,14 @@ export interface PreparedFacts {
   readonly exposure: ExposureState | undefined;
   /** Milliseconds since the pod should have ended. */
   readonly overdueMs: number;
-  /** Milliseconds since a right was missing first. */
-  readonly refusedMs: () => number;
 }
 
 /** Prepared: the agent on the pod's node starts the data path when it has a place for it. */
 export function decidePrepared(facts: PreparedFacts): Action {
-  const { movement, node, pod, exposure, overdueMs, refusedMs } = facts;
+  const { movement, node, pod, exposure, overdueMs } = facts;
   if (movement.status?.node !== node) return { do: 'watchOver' };
   if (isCancelWanted(movement)) return decideCanceled(exposure);
-  if (exposure !== undefined) return decideRestarting(exposure, refusedMs);
+  if (exposure !== undefined) return decideRestarting(exposure, facts);
   if (pod === 'unread') return read('pod');
   if (pod !== 'none' && !isOver(pod)) {
     if (!pod.metadata.deletionTimestamp) return { do: 'start', pod };
@@ -119,13 +121,15 @@ export function decidePrepared(facts: PreparedFacts): Action {
 }
 
 /** While the pod of a mover that died is made anew, beside the reconciler. */
-export function decideRestarting(exposure: ExposureState, refusedMs: () => number): Action {
+export function decideRestarting(exposure: ExposureState, patience: Patience): Action {
   if (exposure === 'running') return wait(LOOK_MS);
   if (exposure === 'done') return { do: 'restarted' };
   const { error } = exposure;
-  if (mayPass(error, refusedMs)) return { do: 'forgetExposure', error };
+  if (mayPass(error, patience)) return { do: 'forgetExposure', error };
   return fail(`the data mover died, and could not be started again: ${messageOf(error)}`);
 }
 
-const mayPass = (error: unknown, refusedMs: () => number): boolean =>
-  isPassing(error) || (isRightGone(error) && refusedMs() < RIGHTS_MS);
+/** What never passes would be tried for ever, with nobody told of it. */
+const mayPass = (error: unknown, { prepareTimeoutMs, refusedMs, failingMs }: Patience): boolean =>
+  (isPassing(error) && failingMs < prepareTimeoutMs) ||
+  (isRightGone(error) && refusedMs() < RIGHTS_MS);
