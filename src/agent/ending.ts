@@ -151,9 +151,11 @@ export class Ending<M extends Movement> {
     const { node, roster, direction, turns, writer } = this.#options;
     const { uid } = movement.metadata;
     const { memory } = this.#options;
-    const late = memory.get(uid)?.exposure;
+    const record = memory.get(uid);
+    const late = record?.exposure?.over ?? record?.late;
     memory.release(uid);
-    if (late) void late.over.then(() => this.#dropLate(movement));
+    if (record) record.late = undefined;
+    if (late) void late.then(() => this.#dropLate(movement));
     if (!hasFinalizer(movement)) {
       // While the watch is behind, what was written is still needed: else all would be cleaned up once more.
       if (memory.get(uid)?.written === undefined) memory.forget(uid);

@@ -118,6 +118,7 @@ export class Exposures<M extends Movement> {
     this.abort(uid);
     const record = this.#options.memory.get(uid);
     if (record) {
+      if (record.exposure?.state === 'running') record.late = record.exposure.over;
       record.exposure = undefined;
       // Another agent may have made something for it meanwhile.
       record.isBare = false;

@@ -34,6 +34,8 @@ export interface Tracked<M extends Movement> {
   missing:
     { readonly times: number; readonly sinceMs: number; readonly pauseMs: number } | undefined;
   exposure: Exposure | undefined;
+  /** Resolves when an exposure has stopped that was given up in the midst of making something, for another agent. */
+  late: Promise<void> | undefined;
   dataPath: WatchedPath | undefined;
   /** How often in a row it could not be made available, and since when; milliseconds of `performance.now()`. */
   failed: { readonly times: number; readonly sinceMs: number } | undefined;
@@ -70,6 +72,7 @@ export class Memory<M extends Movement> {
         rank: undefined,
         missing: undefined,
         exposure: undefined,
+        late: undefined,
         dataPath: undefined,
         failed: undefined,
         endedPod: undefined,

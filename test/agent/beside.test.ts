@@ -66,7 +66,10 @@ describe('a failure that is told, and whose clean-up fails', () => {
 });
 
 describe('a CR that another agent ended while this one stood still', () => {
-  it('leaves nothing of what this one was about to make', async () => {
+  it.each([
+    ['heard of that at once', false],
+    ['heard before that it was moved elsewhere', true],
+  ])('leaves nothing of what this one was about to make, which %s', async (_how, isDropped) => {
     sleeping.mockResolvedValue(undefined);
     const memory = new Memory<DataDownload>([]);
     const exposures = new Exposures<DataDownload>({
@@ -90,10 +93,14 @@ describe('a CR that another agent ended while this one stood still', () => {
       },
       ...{ memory, node: 'me' },
     } as never);
-    await ending.finalize({ metadata, spec: {}, status: { phase: 'Canceled' } } as never);
+    if (isDropped) exposures.drop(metadata.uid);
+    for (let looks = 1; looks <= 2; looks++) {
+      await ending.finalize({ metadata, spec: {}, status: { phase: 'Canceled' } } as never);
+    }
     expect(done).toEqual([]);
     asleep.resolve(undefined);
     await expect.poll(() => done).toEqual(['made', 'cleaned up', 'cleaned up']);
+    expect(memory.size).toBe(0);
   });
 });
 
