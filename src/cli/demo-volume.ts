@@ -7,7 +7,7 @@ export interface SampleSize {
   readonly smallFiles: number;
 }
 
-const PIECE_BYTES = 8 << 20;
+const APPEND_BYTES = 8 << 20;
 
 /** Files as an application may have them: many small ones, a large one, a link. Throws system errors. */
 export async function makeSample(
@@ -21,9 +21,9 @@ export async function makeSample(
   }
   const table = await fs.open(join(path, 'database', 'table.bin'), 'w');
   try {
-    for (let done = 0; done < largeFileBytes; done += PIECE_BYTES) {
+    for (let done = 0; done < largeFileBytes; done += APPEND_BYTES) {
       // Unlike `write`, which may take a part: a disk that fills up is an error.
-      await table.appendFile(randomBytes(Math.min(PIECE_BYTES, largeFileBytes - done)));
+      await table.appendFile(randomBytes(Math.min(APPEND_BYTES, largeFileBytes - done)));
     }
   } finally {
     await table.close();

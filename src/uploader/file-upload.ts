@@ -16,14 +16,16 @@ import { DataWriter } from './data-writer.ts';
 import { HashBatcher } from './hash-batcher.ts';
 import { isOwnTrouble } from './directory-looks.ts';
 import type { SourceEntry } from './listing.ts';
-import { readPieces, Slabs } from './pieces.ts';
+
 import type { EntryFailure } from './summary.ts';
 import type { UploadCounters } from './progress.ts';
 import { openRegular } from './regular-file.ts';
+import { Slabs } from './slabs.ts';
 import { type SmallFileResult, SmallFiles } from './small-files.ts';
 import type { OpenDirectory, OpenFile, OpenTree } from './open-tree.ts';
 import type { Outcome } from './outcomes.ts';
 import { StreamUpload } from './stream-upload.ts';
+import { readStretches } from './stretches.ts';
 import {
   fileCompressor,
   metadataCompressor,
@@ -62,6 +64,17 @@ export interface FileToUpload {
   readonly directory: OpenDirectory;
   /** Its path in the snapshot: seldom needed. */
   readonly relative: () => string;
+}
+
+/** A file that is read as a stream, whatever its size. */
+export interface StreamToUpload {
+  readonly path: string | Uint8Array;
+  readonly entry: SourceEntry;
+  readonly policy: Policy;
+  /** Its path in the snapshot. */
+  readonly relative: string;
+  /** What is stored of it so far. */
+  readonly open: OpenFile;
 }
 
 type Fail = (error: unknown) => void;
@@ -144,7 +157,7 @@ export class FileUpload {
       const stream = this.#stream(this.#options.policies.root, '', sizeBytes);
       open.stream = stream;
       const entries = await stream.run(
-        readPieces(file, this.#slabs, {
+        readStretches(file, this.#slabs, {
           start: 0,
           end: sizeBytes,
           toEndOfFile: true,
@@ -217,7 +230,7 @@ export class FileUpload {
     const { path, entry, policy, directory, relative } = file;
     const open = directory.openFile(entry);
     const leave = (): void => void directory.files.delete(open);
-    this.uploadStream(path, entry, policy, relative(), open).then(
+    this.uploadStream({ path, entry, policy, relative: relative(), open }).then(
       (outcome) => {
         settle(outcome);
         leave();
@@ -240,18 +253,12 @@ export class FileUpload {
     );
   }
 
-  /** The same, read as a stream whatever its size. */
-  async uploadStream(
-    path: string | Uint8Array,
-    entry: SourceEntry,
-    policy: Policy,
-    relative: string,
-    open: OpenFile,
-  ): Promise<Outcome> {
+  async uploadStream(source: StreamToUpload): Promise<Outcome> {
+    const { relative, policy } = source;
     await this.#streams.acquire();
     await this.#streamSlabs.acquire(this.#slabsPerStream);
     try {
-      return await this.#uploadOpened(path, entry, policy, relative, open);
+      return await this.#uploadOpened(source);
     } catch (error) {
       if (this.#options.signal.aborted) return { kind: 'canceled' };
       const code = systemCode(error);
@@ -264,13 +271,8 @@ export class FileUpload {
     }
   }
 
-  async #uploadOpened(
-    path: string | Uint8Array,
-    entry: SourceEntry,
-    policy: Policy,
-    relative: string,
-    open: OpenFile,
-  ): Promise<Outcome> {
+  async #uploadOpened(source: StreamToUpload): Promise<Outcome> {
+    const { path, entry, policy, relative, open } = source;
     const { signal, counters } = this.#options;
     signal.throwIfAborted();
     const file = await openRegular(path, signal);
@@ -288,7 +290,7 @@ export class FileUpload {
       for (;;) {
         const end = size > partBytes ? Math.min(start + partBytes, size) : size;
         const isLast = end >= size;
-        const pieces = readPieces(file, this.#slabs, {
+        const stretches = readStretches(file, this.#slabs, {
           start,
           end,
           toEndOfFile: isLast,
@@ -298,7 +300,7 @@ export class FileUpload {
         });
         const stream = this.#stream(policy, entry.name, size);
         open.stream = stream;
-        const part = await stream.run(pieces);
+        const part = await stream.run(stretches);
         const length = lengthOf(part);
         if (start === 0) entries = part;
         else if (length > 0) {

@@ -36,7 +36,13 @@ async function uploadSingleFile(
 ): Promise<DirectoryEntry> {
   const file = new OpenFile(root);
   open.root = file;
-  const outcome = await files.uploadStream(await fs.realpath(path), root, policy, root.name, file);
+  const outcome = await files.uploadStream({
+    path: await fs.realpath(path),
+    entry: root,
+    policy,
+    relative: root.name,
+    open: file,
+  });
   if (outcome.kind !== 'entry') {
     signal.throwIfAborted();
     throw unreadable(path, new Error(outcome.kind === 'error' ? outcome.error.error : 'canceled'));

@@ -2,7 +2,7 @@ import type { Compressor } from '../codec/index.ts';
 import type { ThreadPool, FileRead } from '../volume-files/index.ts';
 import { type ObjectId, SLAB_BYTES } from '../repository/index.ts';
 import type { Chunk, DataWriter } from './data-writer.ts';
-import type { Slabs } from './pieces.ts';
+import type { Slabs } from './slabs.ts';
 
 /** Files of one request to a thread. Our choice: enough to be worth the trip, few enough to share the work. */
 const FILES_MAX = 128;

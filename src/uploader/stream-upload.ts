@@ -11,7 +11,8 @@ import type { ThreadPool } from '../volume-files/index.ts';
 import { type IndirectEntry, type ObjectId, SLAB_BYTES } from '../repository/index.ts';
 import type { DataWriter } from './data-writer.ts';
 import type { HashBatcher } from './hash-batcher.ts';
-import type { Piece, Slabs } from './pieces.ts';
+import type { Slabs } from './slabs.ts';
+import type { Stretch } from './stretches.ts';
 
 export interface StreamUploadOptions {
   readonly splitter: SplitterSpec;
@@ -27,7 +28,7 @@ export interface StreamUploadParts {
 }
 
 /** Bytes of a slab that several chunks may use; the slab goes back when the last is stored. */
-interface SharedPiece {
+interface SharedStretch {
   users: number;
   readonly release: () => void;
 }
@@ -42,7 +43,7 @@ interface OpenEntry {
 
 interface OpenSpan {
   readonly span: Span;
-  readonly piece: SharedPiece | undefined;
+  readonly stretch: SharedStretch | undefined;
 }
 
 const isStored = (entry: OpenEntry): entry is OpenEntry & IndirectEntry => entry.id !== undefined;
@@ -74,16 +75,16 @@ export class StreamUpload {
   }
 
   /** Takes the whole stream; resolves with its pieces in order. An empty stream is one empty content. */
-  async run(pieces: AsyncIterable<Piece>): Promise<IndirectEntry[]> {
+  async run(stretches: AsyncIterable<Stretch>): Promise<IndirectEntry[]> {
     const { hasher } = this.#parts;
     hasher.beginStream();
     try {
-      for await (const piece of pieces) {
-        if (this.#mustEnd() && piece.kind === 'data') piece.release();
+      for await (const stretch of stretches) {
+        if (this.#mustEnd() && stretch.kind === 'data') stretch.release();
         this.#options.signal?.throwIfAborted();
         if (this.#failure !== undefined) throw asError(this.#failure);
-        if (piece.kind === 'data') await this.#addData(piece.span, piece.release);
-        else await this.#addZeros(piece.length);
+        if (stretch.kind === 'data') await this.#addData(stretch.span, stretch.release);
+        else await this.#addZeros(stretch.length);
       }
       for (const cut of this.#splitter?.finish() ?? []) this.#cutAt(cut);
       if (this.#openBytes > 0 || this.#entries.length === 0) this.#cutAt(this.#position);
@@ -107,12 +108,12 @@ export class StreamUpload {
   }
 
   async #addData(span: Span, release: () => void): Promise<void> {
-    const piece: SharedPiece = { users: 1, release };
+    const stretch: SharedStretch = { users: 1, release };
     try {
       this.#parts.slabs.bytes.set(this.#tail, span.address - LOOK_BACK_BYTES);
-      await this.#addSpan(span, piece);
+      await this.#addSpan(span, stretch);
     } finally {
-      this.#drop(piece);
+      this.#drop(stretch);
     }
   }
 
@@ -148,7 +149,7 @@ export class StreamUpload {
     return bytes;
   }
 
-  /** A splitter without kernel keeps its own position: show it the zeros, piece by piece. */
+  /** A splitter without kernel keeps its own position: show it the zeros, stretch by stretch. */
   #skipSplitter(bytes: number): void {
     if (!this.#splitter) return;
     const { slabs } = this.#parts;
@@ -170,15 +171,15 @@ export class StreamUpload {
     return (await writer.store([chunk]))[0] as ObjectId;
   }
 
-  async #addSpan(span: Span, piece: SharedPiece | undefined): Promise<void> {
+  async #addSpan(span: Span, stretch: SharedStretch | undefined): Promise<void> {
     const start = this.#position;
     const cuts = await this.#findCuts(span);
     const { bytes } = this.#parts.slabs;
     const end = span.address + span.length;
     this.#tail.set(bytes.subarray(end - LOOK_BACK_BYTES, end));
     this.#position += span.length;
-    if (piece) piece.users++;
-    this.#open.push({ span, piece });
+    if (stretch) stretch.users++;
+    this.#open.push({ span, stretch });
     this.#openBytes += span.length;
     for (const cut of cuts) this.#cutAt(cut);
     assert(this.#position === start + span.length, 'the stream moved while it was being cut');
@@ -212,10 +213,10 @@ export class StreamUpload {
         continue;
       }
       const { address, length: whole } = first.span;
-      if (first.piece) first.piece.users++;
-      spans.push({ span: { address, length: missing }, piece: first.piece });
+      if (first.stretch) first.stretch.users++;
+      spans.push({ span: { address, length: missing }, stretch: first.stretch });
       const rest = { address: address + missing, length: whole - missing };
-      this.#open[0] = { span: rest, piece: first.piece };
+      this.#open[0] = { span: rest, stretch: first.stretch };
       missing = 0;
     }
     this.#openBytes -= length;
@@ -235,7 +236,7 @@ export class StreamUpload {
       const chunk = { spans, length: entry.length, hash, compressor };
       entry.id = (await writer.store([chunk]))[0];
     } finally {
-      for (const { piece } of open) this.#drop(piece);
+      for (const { stretch } of open) this.#drop(stretch);
     }
   }
 
@@ -249,11 +250,11 @@ export class StreamUpload {
   }
 
   #giveUpOpen(): void {
-    for (const { piece } of this.#open) this.#drop(piece);
+    for (const { stretch } of this.#open) this.#drop(stretch);
     this.#open = [];
   }
 
-  #drop(piece: SharedPiece | undefined): void {
-    if (piece && --piece.users === 0) piece.release();
+  #drop(stretch: SharedStretch | undefined): void {
+    if (stretch && --stretch.users === 0) stretch.release();
   }
 }

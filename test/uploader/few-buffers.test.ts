@@ -110,7 +110,7 @@ it('a slab goes back only when no thread reads it any more, also where a store f
   const repository = {
     codec: { encryptor: { overheadBytes: 28 } },
     contents: {
-      options: { indexVersion: 2 },
+      storesCompressed: true,
       find: () => undefined,
       whenRoom: () => undefined,
       assertWritable: () => undefined,

@@ -28,7 +28,7 @@ function slowRepository(fails: () => boolean): Repository {
     splitter: { name: 'test', kind: 'fixed', ...sizes },
     random: (length: number) => Buffer.alloc(length),
     contents: {
-      options: { indexVersion: 2 },
+      storesCompressed: true,
       write: async (data: Uint8Array, { prefix }: { prefix: string }) => {
         const bytes = Buffer.from(data);
         const isFailing = fails();

@@ -13,7 +13,7 @@ export const STALL_MS = 60_000;
  */
 const RATE_MIN = 1024;
 /** What a body is handed out in: small enough that each piece tells of progress. */
-const PIECE_BYTES = 256 << 10;
+const HANDED_OUT_BYTES = 256 << 10;
 
 /**
  * Runs one request under a watchdog: when `progress` tells of less than 1 KiB/s for `stallMs` the request's signal aborts
@@ -76,14 +76,14 @@ export function bodyOf(
 ): Readable {
   function* pieces(): Generator<Buffer> {
     for (const piece of data) {
-      for (let at = 0; at < piece.length; at += PIECE_BYTES) {
-        const part = asBuffer(piece.subarray(at, at + PIECE_BYTES));
+      for (let at = 0; at < piece.length; at += HANDED_OUT_BYTES) {
+        const part = asBuffer(piece.subarray(at, at + HANDED_OUT_BYTES));
         progress(part.length);
         yield part;
       }
     }
   }
-  return Readable.from(pieces(), { objectMode: false, highWaterMark: PIECE_BYTES });
+  return Readable.from(pieces(), { objectMode: false, highWaterMark: HANDED_OUT_BYTES });
 }
 
 /** A body as libraries hand it out. */

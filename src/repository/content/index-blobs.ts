@@ -12,7 +12,7 @@ const INDEX_READS_MAX = 5;
 const IN_MEMORY_BYTES_MAX = 8 << 20;
 /** Kopia puts up to 16 million entries into one, of 34 to 52 bytes and the names of their packs. */
 const INDEX_BYTES_MAX = 2 * 2 ** 30;
-const PIECE_BYTES = 4 << 20;
+const READ_BYTES = 4 << 20;
 const NONCE_BYTES = 12;
 const TAG_BYTES = 16;
 
@@ -110,8 +110,8 @@ async function decryptToFile(
   try {
     const opener = codec.encryptor.openStream(await read(0, NONCE_BYTES), ivOfBlob(id));
     const end = lengthBytes - TAG_BYTES;
-    for (let offset = NONCE_BYTES; offset < end; offset += PIECE_BYTES) {
-      const piece = await read(offset, Math.min(PIECE_BYTES, end - offset));
+    for (let offset = NONCE_BYTES; offset < end; offset += READ_BYTES) {
+      const piece = await read(offset, Math.min(READ_BYTES, end - offset));
       scratch.write(opener.update(piece), offset - NONCE_BYTES);
     }
     opener.final(await read(end, TAG_BYTES));

@@ -1,59 +1,20 @@
 import type { FileHandle } from 'node:fs/promises';
 import { posix } from '../base/index.ts';
-import { BufferPool, LOOK_BACK_BYTES, type Span } from '../codec/index.ts';
-import type { DataPath } from '../repository/index.ts';
+import { LOOK_BACK_BYTES, type Span } from '../codec/index.ts';
 import { SLAB_BYTES } from '../repository/index.ts';
+import type { Slabs } from './slabs.ts';
 
 /**
  * A stretch of a stream: bytes in a slab that goes back when released, or zeros that nobody reads.
  * The {@link LOOK_BACK_BYTES} before zeros are zeros too, or the start of the stream, so that whoever
  * looks for cuts needs no more slabs than the stream has.
  */
-export type Piece =
+export type Stretch =
   | { readonly kind: 'data'; readonly span: Span; readonly release: () => void }
   | { readonly kind: 'zeros'; readonly length: number };
 
 /** Reads under way for one file. Our choice: more only holds memory, the disk is busy with these. */
 const READ_AHEAD = 3;
-
-/** The slabs that volume bytes are read into; a fixed number, shared by all files. */
-export class Slabs {
-  readonly #pool: BufferPool;
-  readonly bytes: Uint8Array;
-  readonly zerosAddress: number;
-  readonly count: number;
-  /** Called when somebody has to wait for a slab: whoever sits on some should let go. */
-  onShortage: () => void = () => undefined;
-
-  constructor({ arena, slabAddresses, zerosAddress }: DataPath) {
-    this.#pool = BufferPool.of(slabAddresses, SLAB_BYTES);
-    this.count = slabAddresses.length;
-    this.bytes = arena.bytes;
-    this.zerosAddress = zerosAddress;
-  }
-
-  async acquire(): Promise<number> {
-    const free = this.#pool.tryAcquire();
-    if (free !== undefined) return free;
-    const waiting = this.#pool.acquire();
-    this.onShortage();
-    return waiting;
-  }
-
-  get isShort(): boolean {
-    return this.#pool.hasWaiters;
-  }
-
-  release(address: number): void {
-    this.#pool.release(address);
-  }
-
-  /** Whether bytes in a slab are all zero: one memcmp, which ends at the first difference. */
-  isZero({ address, length }: Span): boolean {
-    const zeros = this.bytes.subarray(this.zerosAddress, this.zerosAddress + length);
-    return Buffer.compare(this.bytes.subarray(address, address + length), zeros) === 0;
-  }
-}
 
 interface Extent {
   readonly kind: 'data' | 'hole';
@@ -67,7 +28,7 @@ interface Extent {
  * Holes, and reads of at most one slab each, in order, as far as the file system tells. Holes within
  * the length of a slab are read along: reads begin at least a slab apart, so a chunk of a file with many
  * short extents sits on no more slabs than any other. A read that ends before a hole takes its first
- * bytes along, as {@link Piece} promises.
+ * bytes along, as {@link Stretch} promises.
  */
 function* extentsOf(descriptor: number, start: number, end: number): Generator<Extent> {
   const dataFrom = (at: number): number => Math.min(posix().seekData(descriptor, at) ?? end, end);
@@ -110,11 +71,11 @@ export interface ReadRangeOptions {
  * The bytes of a file in order, with reads ahead in slabs. A file that ends early ends the stream.
  * Leaving the loop releases what was read ahead.
  */
-export async function* readPieces(
+export async function* readStretches(
   file: FileHandle,
   slabs: Slabs,
   options: ReadRangeOptions,
-): AsyncGenerator<Piece> {
+): AsyncGenerator<Stretch> {
   const ahead: Promise<{ span: Span; wanted: number } | number>[] = [];
   const plan = planReads(file.fd, options);
   const read = async (extent: Extent): Promise<{ span: Span; wanted: number }> => {
