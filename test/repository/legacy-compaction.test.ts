@@ -1,4 +1,7 @@
-import { beforeAll, describe, expect, it } from 'vitest';
+import { spawnSync } from 'node:child_process';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import {
   CodedError,
   MINUTE_NS,
@@ -21,9 +24,14 @@ import {
 } from '../../src/repository/maintenance/legacy-indexes.ts';
 import { SAFETY } from '../../src/repository/maintenance/safety.ts';
 import type { TaskContext } from '../../src/repository/maintenance/task.ts';
+import { makeEntries, putIndex } from '../support/index-blobs.ts';
+import { tempDirectory } from '../support/kopia.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
+import { createTest, openTest } from '../support/repositories.ts';
 
 const PASSWORD = new Secret('test password');
+const work = tempDirectory('legacy-compaction');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const clock = new OffsetClock(systemClock);
 /** Holds two compactions in a row: the second took the output of the first, and dropped a deleted content. */
 const storage = new MemoryStorage({ clock });
@@ -145,6 +153,42 @@ it('a log that goes while the index blobs are listed anew ends nothing: they are
   isGoing = true;
   expect(await repository.contents.refreshIfChanged()).toBe(true);
   expect(isGoing).toBe(false);
+});
+
+it('an index of many contents is merged in little memory', { timeout: 120_000 }, async () => {
+  const repo = join(work, 'many');
+  await createTest(repo, { version: 1 });
+  const count = 200_000;
+  const seconds = 1_700_000_000;
+  let before: number;
+  {
+    await using repository = await openTest(repo);
+    const { contents } = repository;
+    before = contents.contentCount;
+    const entries = makeEntries(count);
+    const put = (of: typeof entries): Promise<unknown> =>
+      putIndex(repository.storage, repository.codec, of, { prefix: 'n', suffix: '' });
+    for (let at = 0; at < count; at += 50_000) await put(entries.slice(at, at + 50_000));
+    // The first hundred were deleted later, half of them too late to be dropped.
+    const deletedAt = (i: number): number => (i < 50 ? seconds + 10 : seconds + 30);
+    await put(
+      entries
+        .slice(0, 100)
+        .map((entry, i) => ({ ...entry, deleted: true, timestampSeconds: deletedAt(i) })),
+    );
+  }
+  const user = new URL('legacy-user.ts', import.meta.url).pathname;
+  const { stdout, stderr } = spawnSync(
+    process.execPath,
+    ['--max-old-space-size=40', user, repo, String(seconds + 20)],
+    { encoding: 'utf8' },
+  );
+  expect(stdout, stderr.slice(0, 1000)).toBe(`merged ${before + count - 50}\n`);
+  await using reader = await openTest(repo);
+  const deleted = Array.from(reader.contents.entries()).filter((entry) => entry.deleted);
+  expect(deleted.map(({ timestampSeconds }) => timestampSeconds - seconds)).toEqual(
+    Array.from({ length: 50 }, () => 30),
+  );
 });
 
 describe('compactions that took what others made', () => {

@@ -1,5 +1,5 @@
 import { assert } from '../../base/index.ts';
-import { contentKey, keyBytesOf, writeContentKey } from '../content/content-id.ts';
+import { keyBytesOf, writeContentKey } from '../content/content-id.ts';
 import { comparePrecedence, type IndexEntry } from './entry.ts';
 import type { IndexBody, RowCursor } from './index-body.ts';
 
@@ -42,28 +42,52 @@ export function sortEntries(entries: Iterable<IndexEntry>): IndexEntry[] {
   return sorted.filter(({ contentId }, i) => contentId !== sorted[i - 1]?.contentId);
 }
 
-/** Body of the wanted version for entries sorted by {@link sortEntries}; not empty. */
-export function encodeIndex(version: number, entries: readonly IndexEntry[]): Uint8Array {
-  assert(entries.length > 0, 'an empty index is never written');
-  return version === 1 ? encodeV1(entries) : encodeV2(entries);
+/**
+ * Body of the wanted version for entries sorted by {@link sortEntries}; not empty. They are passed over several times, so they
+ * need not be in memory.
+ */
+export function encodeIndex(version: number, entries: Iterable<IndexEntry>): Uint8Array {
+  const tables = tablesOf(entries);
+  assert(tables.count > 0, 'an empty index is never written');
+  return version === 1 ? encodeV1(entries, tables) : encodeV2(entries, tables);
 }
 
-function encodeV1(entries: readonly IndexEntry[]): Uint8Array {
-  const keyBytes = contentKey((entries[0] as IndexEntry).contentId).length;
-  const stride = keyBytes + ENTRY_BYTES_V1;
+/** What is in the entries of a body. */
+interface Tables {
+  readonly count: number;
+  readonly keyBytes: number;
+  readonly packs: Numbering;
+  readonly formats: Numbering;
+  /** In bytes, of all lengths. */
+  readonly longest: number;
+}
+
+function tablesOf(entries: Iterable<IndexEntry>): Tables {
   const packs = new Numbering();
-  for (const entry of entries) packs.numberOf(entry.packBlobId);
-  const namesAt = HEADER_BYTES_V1 + entries.length * stride;
+  const formats = new Numbering();
+  let [count, keyBytes, longest] = [0, 0, 0];
+  for (const entry of entries) {
+    if (count++ === 0) keyBytes = keyBytesOf(entry.contentId);
+    packs.numberOf(entry.packBlobId);
+    formats.numberOf(formatKeyOf(entry));
+    longest = Math.max(longest, entry.originalLength, entry.packedLength);
+  }
+  return { count, keyBytes, packs, formats, longest };
+}
+
+function encodeV1(entries: Iterable<IndexEntry>, { count, keyBytes, packs }: Tables): Uint8Array {
+  const stride = keyBytes + ENTRY_BYTES_V1;
+  const namesAt = HEADER_BYTES_V1 + count * stride;
   const offsets = nameOffsets(packs.values, namesAt);
   const out = Buffer.alloc(namesAt + packs.values.join('').length);
   out.writeUInt8(1, 0);
   out.writeUInt8(keyBytes, 1);
   out.writeUInt16BE(ENTRY_BYTES_V1, 2);
-  out.writeUInt32BE(entries.length, 4);
-  entries.forEach((entry, i) => {
+  out.writeUInt32BE(count, 4);
+  let at = HEADER_BYTES_V1;
+  for (const entry of entries) {
     assert(entry.compressionHeaderId === 0, 'index version 1 has no compression');
-    const at = HEADER_BYTES_V1 + i * stride;
-    contentKey(entry.contentId).copy(out, at);
+    writeContentKey(entry.contentId, out, at);
     const rest = at + keyBytes;
     out.writeUIntBE(entry.timestampSeconds, rest, 6);
     out.writeUInt8(entry.formatVersion, rest + 6);
@@ -71,7 +95,8 @@ function encodeV1(entries: readonly IndexEntry[]): Uint8Array {
     out.writeUInt32BE(offsets[packs.numberOf(entry.packBlobId)] as number, rest + 8);
     out.writeUInt32BE(entry.packOffset + (entry.deleted ? 0x80000000 : 0), rest + 12);
     out.writeUInt32BE(entry.packedLength, rest + 16);
-  });
+    at += stride;
+  }
   out.write(packs.values.join(''), namesAt, 'latin1');
   return out;
 }
@@ -85,29 +110,23 @@ function nameOffsets(names: readonly string[], start: number): number[] {
   });
 }
 
-function encodeV2(entries: readonly IndexEntry[]): Uint8Array {
-  const encoder = new IndexV2Encoder(entryBytesFor(entries));
-  const keyBytes = contentKey((entries[0] as IndexEntry).contentId).length;
-  const rows = Buffer.allocUnsafeSlow(entries.length * (keyBytes + encoder.entryBytes));
-  entries.forEach((entry, i) => {
-    encoder.encode(entry, rows, i * (keyBytes + encoder.entryBytes));
-  });
+function encodeV2(entries: Iterable<IndexEntry>, tables: Tables): Uint8Array {
+  const encoder = new IndexV2Encoder(entryBytesFor(tables));
+  const stride = tables.keyBytes + encoder.entryBytes;
+  const rows = Buffer.allocUnsafeSlow(tables.count * stride);
+  let at = 0;
+  for (const entry of entries) {
+    encoder.encode(entry, rows, at);
+    at += stride;
+  }
   return Buffer.concat([encoder.header(), rows, encoder.trailer()]);
 }
 
 /** The smallest entry that holds all values; bytes are positional, so a later one implies the earlier. */
-function entryBytesFor(entries: readonly IndexEntry[]): number {
-  const packs = new Set<string>();
-  const formats = new Set<string>();
-  let longest = 0;
-  for (const entry of entries) {
-    packs.add(entry.packBlobId);
-    formats.add(formatKeyOf(entry));
-    longest = Math.max(longest, entry.originalLength, entry.packedLength);
-  }
+function entryBytesFor({ packs, formats, longest }: Tables): number {
   if (longest >= 1 << 24) return 19;
-  if (packs.size > 65_536) return 18;
-  return formats.size > 1 ? 17 : 16;
+  if (packs.values.length > 65_536) return 18;
+  return formats.values.length > 1 ? 17 : 16;
 }
 
 /** Writes a version 2 body piece by piece: entries in key order first, header and trailer when all are known. */

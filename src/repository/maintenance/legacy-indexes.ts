@@ -1,17 +1,16 @@
-import { formatGoTime, goJson, type Nanoseconds, unixSeconds } from '../../base/index.ts';
+import { formatGoTime, giveBack, goJson, type Nanoseconds, unixSeconds } from '../../base/index.ts';
 import { blobId, type BlobMetadata } from '../../blob/index.ts';
 import {
   type CompactionLog,
   LegacyIndexStore,
   loadCompactionLogs,
 } from '../content/legacy-index-store.ts';
-import { loadIndexBlobs } from '../content/index-blobs.ts';
+import { forEachIndexBlob } from '../content/index-blobs.ts';
 import { sealBlob } from '../content/sealed-blob.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { IndexBody, memorySource } from '../index/index-body.ts';
 import { encodeIndex } from '../index/index-writer.ts';
-import { mergeEntries } from '../index/merge.ts';
-import { protectedPut } from '../repository.ts';
+import { protectedPut, type Repository } from '../repository.ts';
 import { CompactionSums } from './compaction-sums.ts';
 import type { TaskContext, TaskStats } from './task.ts';
 
@@ -19,6 +18,8 @@ import type { TaskContext, TaskStats } from './task.ts';
 const COMPACT_AT = 8;
 const VERY_SMALL_SHARE = 20;
 const SUFFIX_BYTES = 32;
+/** What the blobs being merged may take; more goes to scratch files. */
+const INDEX_MEMORY_BYTES = 48 << 20;
 
 export interface LegacyCompactionOptions {
   readonly allIndexes: boolean;
@@ -39,45 +40,59 @@ export async function compactLegacyIndexes(
   const inputs = chooseInputs(blobs, format.parameters.maxPackSize, options.allIndexes);
   const dropBefore = options.dropDeletedBeforeNs;
   if (apply && inputs.length > 0) {
-    const bodies = await loadIndexBlobs(storage, codec, inputs);
-    const sums = new CompactionSums();
-    for (const body of bodies) sums.addInput(body);
-    const drop = (entry: IndexEntry): void => {
-      sums.drop(entry);
-    };
-    const merged: IndexEntry[] = [];
-    for (const entry of mergeEntries(
-      bodies.map((body) => body.rows()),
-      drop,
-    )) {
-      const { deleted, timestampSeconds } = entry;
-      const isKept =
-        !deleted || dropBefore === undefined || timestampSeconds >= unixSeconds(dropBefore);
-      if (isKept) merged.push(entry);
-      else drop(entry);
-    }
-    for (const body of bodies) body.close();
-    const outputs: BlobMetadata[] = [];
-    if (merged.length > 0) {
-      const body = encodeIndex(format.parameters.indexVersion, merged);
-      sums.addOutput(new IndexBody(memorySource(Buffer.from(body))));
-      sums.assertEqual(`of ${inputs.length} index blobs`);
-      const { id, bytes } = sealBlob(
-        codec,
-        'n',
-        '',
-        Buffer.concat([body, repository.random(SUFFIX_BYTES)]),
-      );
-      await storage.putBlob(id, [bytes], putOptions);
-      outputs.push(await storage.getMetadata(id));
-    }
-    await putLog(context, inputs, outputs);
+    const output = await writeMerged(repository, inputs, dropBefore);
+    await putLog(context, inputs, output);
   }
   if (apply) await deleteSuperseded(context);
   return {
     kind: 'compactIndexesStats',
     data: { droppedContentsDeletedBefore: formatGoTime(dropBefore ?? 0n) },
   };
+}
+
+/** Puts what the inputs hold, less what is dropped: as one blob, or none. Throws `COMPACTION_MISMATCH`. */
+async function writeMerged(
+  { storage, codec, format, random }: Repository,
+  inputs: readonly BlobMetadata[],
+  dropBeforeNs: Nanoseconds | undefined,
+): Promise<BlobMetadata[]> {
+  const sums = new CompactionSums();
+  const drop = (entry: IndexEntry): void => {
+    sums.drop(entry);
+  };
+  const isKept = ({ deleted, timestampSeconds }: IndexEntry): boolean =>
+    !deleted || dropBeforeNs === undefined || timestampSeconds >= unixSeconds(dropBeforeNs);
+  // As for readers, in rows and scratch files: as entries the contents of an old repository fill no memory.
+  const index = new CommittedIndex(INDEX_MEMORY_BYTES, -1, { onSuperseded: drop });
+  const kept: Iterable<IndexEntry> = {
+    *[Symbol.iterator]() {
+      for (const entry of index.entries()) if (isKept(entry)) yield entry;
+    },
+  };
+  let body: Uint8Array;
+  try {
+    await forEachIndexBlob(storage, codec, inputs, (input) => {
+      sums.addInput(input);
+      index.add(input);
+    });
+    let count = 0;
+    for (const entry of index.entries({}, drop)) {
+      if (isKept(entry)) count++;
+      else drop(entry);
+    }
+    if (count === 0) return [];
+    body = encodeIndex(format.parameters.indexVersion, kept);
+  } finally {
+    index.close();
+  }
+  sums.addOutput(new IndexBody(memorySource(body)));
+  sums.assertEqual(`of ${inputs.length} index blobs`);
+  const plaintext = Buffer.concat([body, random(SUFFIX_BYTES)]);
+  giveBack(body);
+  const { id, bytes } = sealBlob(codec, 'n', '', plaintext);
+  giveBack(plaintext);
+  await storage.putBlob(id, [bytes], protectedPut(format));
+  return [await storage.getMetadata(id)];
 }
 
 function chooseInputs(

@@ -1,0 +1,21 @@
+/** Merges all index blobs of a repository of format 1 and drops what was deleted before a time: `legacy-user.ts REPO SECONDS`. */
+import { SECOND_NS, silentLogger } from '../../src/base/index.ts';
+import { compactLegacyIndexes } from '../../src/repository/maintenance/legacy-indexes.ts';
+import { SAFETY } from '../../src/repository/maintenance/safety.ts';
+import { openTest } from '../support/repositories.ts';
+
+const [repo = '', seconds = ''] = process.argv.slice(2);
+await using repository = await openTest(repo);
+await compactLegacyIndexes(
+  {
+    repository,
+    safety: SAFETY.full,
+    apply: true,
+    startNs: repository.clock.nowNs(),
+    signal: new AbortController().signal,
+    logger: silentLogger,
+  },
+  { allIndexes: true, dropDeletedBeforeNs: BigInt(seconds) * SECOND_NS },
+);
+await repository.contents.refresh();
+process.stdout.write(`merged ${repository.contents.contentCount}\n`);
