@@ -95,13 +95,7 @@ class TreeRestore {
   async restoreSingle(entry: DirectoryEntry, target: string): Promise<void> {
     const incomplete = entry.summary?.incomplete;
     if (incomplete !== undefined) throw incompleteSnapshot('file', incomplete);
-    const isDirectory = await fs.stat(target).then(
-      (stat) => stat.isDirectory(),
-      () => false,
-    );
-    // The name is what the snapshot says: it must not lead out of the target.
-    if (isDirectory) assertPlainName(entry.name);
-    const path = isDirectory ? join(target, entry.name) : target;
+    const path = await placeOfSingle(entry, target);
     const directory = await TargetDirectory.openRoot(dirname(path));
     try {
       const work = this.#restoreEntry(directory, { ...entry, name: basename(path) });
@@ -403,6 +397,23 @@ function hasAttributes({ attributes, type }: Pinned, entry: DirectoryEntry): boo
   const { uid, gid, mode, mtimeNs } = attributes;
   const isOwned = uid === entry.uid && gid === entry.gid;
   return isOwned && mtimeNs === entry.mtimeNs && (type === 's' || mode === entry.mode);
+}
+
+/**
+ * Where a single file goes: into a directory, else in the place of the file that is named. Whoever names it may name a link. What
+ * is no file stays: a device would become a file of memory, and `/dev/null` one for every process of the machine.
+ */
+async function placeOfSingle(entry: DirectoryEntry, target: string): Promise<string> {
+  const found = await fs.stat(target).catch(() => undefined);
+  if (!found) return target;
+  if (found.isFile()) return fs.realpath(target);
+  if (!found.isDirectory()) {
+    const text = `cannot restore to ${target}: it is a device, pipe or socket; a device is written over by --block, and snapshot cat writes to a pipe`;
+    throw new CodedError('TARGET_UNUSABLE', text);
+  }
+  // The name is what the snapshot says: it must not lead out of the target.
+  assertPlainName(entry.name);
+  return join(target, entry.name);
 }
 
 /** What is lost has the right size and time all the same: nobody can tell it from what is whole. */

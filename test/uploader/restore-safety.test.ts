@@ -94,6 +94,29 @@ describe('whatever a snapshot holds, nothing outside of the target is touched', 
     },
   );
 
+  it('what is no file at the named target of a single file, which is a link perhaps', async () => {
+    const root = await file('single', 'text');
+    await repository.flush();
+    const { execFileSync } = await import('node:child_process');
+    execFileSync('mkfifo', [at('pipe')]);
+    fs.symlinkSync(at('pipe'), at('to-pipe'));
+    for (const target of ['pipe', 'to-pipe']) {
+      for (const overwrite of ['always', 'if-different'] as const) {
+        await expect(restore(repository, root, at(target), { overwrite })).rejects.toMatchObject({
+          code: 'TARGET_UNUSABLE',
+          message: expect.stringContaining('it is a device, pipe or socket') as string,
+        });
+      }
+    }
+    expect(fs.lstatSync(at('pipe')).isFIFO()).toBe(true);
+    expect(fs.readlinkSync(at('to-pipe'))).toBe(at('pipe'));
+    fs.writeFileSync(at('plain'), 'before');
+    fs.symlinkSync(at('plain'), at('to-plain'));
+    await restore(repository, root, at('to-plain'));
+    expect(fs.readFileSync(at('plain'), 'utf8'), 'the file behind a link').toBe('text');
+    expect(fs.readlinkSync(at('to-plain'))).toBe(at('plain'));
+  });
+
   it('a link and a directory of the same name', async () => {
     fs.mkdirSync(at('outside'));
     const inner = await directory('x', [await file('stolen', 'evil')]);
