@@ -11,13 +11,20 @@ export interface FileAttributes {
 
 /**
  * Owner, then mode (a change of owner clears setuid), then time, of a file that is open; after its last write.
- * Without the right to give files away the owner stays, as Velero's restore ignores permission errors.
+ * What is not permitted stays as it is, in Velero's restores and by default in Kopia's: a directory of somebody else may take all
+ * files and no mode, as at the top of a network share, and some file systems keep no owners or modes.
  */
 export function applyAttributesToDescriptor(descriptor: number, attributes: FileAttributes): void {
   const { uid, gid, mode, mtimeNs } = attributes;
-  unlessNotPermitted(() => fchownSync(descriptor, uid, gid));
-  fchmodSync(descriptor, mode);
-  posix().setDescriptorTime(descriptor, mtimeNs);
+  unlessNotPermitted(() => {
+    fchownSync(descriptor, uid, gid);
+  });
+  unlessNotPermitted(() => {
+    fchmodSync(descriptor, mode);
+  });
+  unlessNotPermitted(() => {
+    posix().setDescriptorTime(descriptor, mtimeNs);
+  });
 }
 
 /** The same for whatever a descriptor is of, also one that `O_PATH` opened. Symlinks have no mode. */
@@ -27,15 +34,24 @@ export function applyAttributesToPinned(
   isLink: boolean,
 ): void {
   const path = pinnedPath(descriptor);
-  unlessNotPermitted(() => chownSync(path, attributes.uid, attributes.gid));
-  if (!isLink) chmodSync(path, attributes.mode);
-  posix().setPinnedTime(descriptor, attributes.mtimeNs);
+  unlessNotPermitted(() => {
+    chownSync(path, attributes.uid, attributes.gid);
+  });
+  unlessNotPermitted(() => {
+    if (!isLink) chmodSync(path, attributes.mode);
+  });
+  unlessNotPermitted(() => {
+    posix().setPinnedTime(descriptor, attributes.mtimeNs);
+  });
 }
+
+/** What Go counts as a permission error. */
+const NOT_PERMITTED = ['EPERM', 'EACCES'];
 
 function unlessNotPermitted(call: () => void): void {
   try {
     call();
   } catch (error) {
-    if (systemCode(error) !== 'EPERM') throw error;
+    if (!NOT_PERMITTED.includes(systemCode(error) ?? '')) throw error;
   }
 }

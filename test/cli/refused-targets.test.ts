@@ -1,5 +1,6 @@
 import { execFileSync, spawnSync } from 'node:child_process';
 import * as fs from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { tempDirectory } from '../support/kopia.ts';
@@ -117,5 +118,43 @@ describe.skipIf(!isRoot && process.env.REQUIRE_PEERS !== '1')('what is read-only
     const backup = run('snapshot', 'create', at('data'), '--repo', at('read-only/repo'));
     expect(backup.code).toBe(1);
     expect(backup.err).toMatch(/^longshore: cannot write blob \S+: the storage is read-only\n$/m);
+  });
+});
+
+const NOBODY = { uid: 65_534, gid: 65_534 };
+
+describe.skipIf(!isRoot && process.env.REQUIRE_PEERS !== '1')('what belongs to others', () => {
+  it('takes a restore like Kopia: owners, modes and times that are not permitted stay as they are', () => {
+    const folder = fs.mkdtempSync(join(tmpdir(), 'longshore-shared-'));
+    const own = (...names: string[]): string => join(folder, ...names);
+    const runAsNobody = (...words: string[]): { code: number | null; err: string } => {
+      const env = { ...environment, HOME: folder, XDG_CACHE_HOME: own('cache') };
+      const options = { cwd: folder, env, encoding: 'utf8', timeout: 60_000, ...NOBODY } as const;
+      const { status, stderr } = spawnSync(BIN, [...words, '--repo', own('repo')], options);
+      return { code: status, err: stderr };
+    };
+    try {
+      fs.chownSync(folder, NOBODY.uid, NOBODY.gid);
+      fs.mkdirSync(own('source', 'dir'), { recursive: true });
+      for (const name of ['dir/new', 'dir/there']) fs.writeFileSync(own('source', name), name);
+      expect(runAsNobody('repository', 'create').code).toBe(0);
+      expect(runAsNobody('snapshot', 'create', own('source')).code).toBe(0);
+      for (const name of ['shared', 'shared/dir']) {
+        fs.mkdirSync(own(name));
+        fs.chmodSync(own(name), 0o777);
+      }
+      const there = own('shared/dir/there');
+      execFileSync('cp', ['--preserve=timestamps', own('source/dir/there'), there]);
+      fs.chmodSync(there, 0o640);
+      expect(runAsNobody('snapshot', 'restore', 'latest', own('shared'))).toEqual({
+        code: 0,
+        err: '',
+      });
+      expect(fs.readFileSync(own('shared/dir/new'), 'utf8')).toBe('dir/new');
+      expect(fs.statSync(own('shared/dir')).mode & 0o7777).toBe(0o777);
+      expect(fs.statSync(there)).toMatchObject({ uid: 0, mode: 0o100640 });
+    } finally {
+      fs.rmSync(folder, { recursive: true, force: true });
+    }
   });
 });
