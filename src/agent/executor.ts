@@ -93,7 +93,9 @@ export class Executor<M extends Movement> {
       case 'watchOver':
         exposures.leave(uid);
         if (phaseOf(movement) !== 'Accepted') {
-          exposures.drop(uid);
+          exposures.drop(uid, {
+            isTakenOver: movement.status?.acceptedByNode !== this.#options.node,
+          });
           this.#options.dataPaths.drop(uid);
           // This agent had taken it over, and its own agent is back.
           this.#options.slots.release(uid);

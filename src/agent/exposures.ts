@@ -114,11 +114,13 @@ export class Exposures<M extends Movement> {
     this.#options.memory.get(uid)?.exposure?.abort.abort();
   }
 
-  drop(uid: string): void {
+  /** `isTakenOver`: another agent has made it available meanwhile, and may have ended it. */
+  drop(uid: string, { isTakenOver = false }: { isTakenOver?: boolean } = {}): void {
     this.abort(uid);
     const record = this.#options.memory.get(uid);
     if (record) {
-      if (record.exposure?.state === 'running') record.late = record.exposure.over;
+      const { exposure } = record;
+      if (exposure && (isTakenOver || exposure.state === 'running')) record.late = exposure.over;
       record.exposure = undefined;
       // Another agent may have made something for it meanwhile.
       record.isBare = false;

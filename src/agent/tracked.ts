@@ -34,7 +34,7 @@ export interface Tracked<M extends Movement> {
   missing:
     { readonly times: number; readonly sinceMs: number; readonly pauseMs: number } | undefined;
   exposure: Exposure | undefined;
-  /** Resolves when an exposure has stopped that was given up in the midst of making something, for another agent. */
+  /** Resolves when an exposure has stopped that another agent did not wait for: what came of it is known to nobody else. */
   late: Promise<void> | undefined;
   dataPath: WatchedPath | undefined;
   /** How often in a row it could not be made available, and since when; milliseconds of `performance.now()`. */

@@ -1,6 +1,7 @@
 import { describe, expect, it, vi } from 'vitest';
 import { Beside } from '../../src/agent/beside.ts';
 import { Ending } from '../../src/agent/ending.ts';
+import { Executor } from '../../src/agent/executor.ts';
 import { Exposures } from '../../src/agent/exposures.ts';
 import { MovementReconciler } from '../../src/agent/reconciler.ts';
 import { Slots } from '../../src/agent/slots.ts';
@@ -9,6 +10,7 @@ import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
 import { Controller, type DataDownload, type Pod } from '../../src/kube/index.ts';
 
 const sleeping = vi.hoisted(() => vi.fn());
+const settled = (): Promise<void> => new Promise((resolve) => void setImmediate(resolve));
 vi.mock('node:timers/promises', () => ({ setTimeout: sleeping }));
 const SIGNAL = new AbortController().signal;
 
@@ -101,6 +103,39 @@ describe('a CR that another agent ended while this one stood still', () => {
     asleep.resolve(undefined);
     await expect.poll(() => done).toEqual(['made', 'cleaned up', 'cleaned up']);
     expect(memory.size).toBe(0);
+  });
+
+  it.each([
+    ['what it made of it too late', 'other', ['made', 'cleaned up']],
+    ['what it made before that was given to the other', 'me', ['made']],
+  ])('takes or leaves %s', async (_what, acceptedByNode, expected) => {
+    const memory = new Memory<DataDownload>([]);
+    const enqueue = (): void => undefined;
+    const slots = new Slots(1);
+    const exposures = new Exposures<DataDownload>({ slots, memory, enqueue });
+    const metadata = { name: 'down', uid: 'u-1' };
+    const inPhase = (phase: string): DataDownload =>
+      ({
+        metadata,
+        spec: { operationTimeout: '10m0s' },
+        status: { phase, acceptedByNode, node: 'other' },
+      }) as never;
+    const done: string[] = [];
+    exposures.start(inPhase('Accepted'), () => Promise.resolve(void done.push('made')));
+    await settled();
+    const executor = new Executor<DataDownload>({
+      ...{ node: 'me', exposures, slots },
+      dataPaths: { drop: () => undefined },
+      takeover: { watchOver: () => Promise.resolve(undefined) },
+    } as never);
+    await executor.carryOut(inPhase('Prepared'), { do: 'watchOver' }, new AbortController().signal);
+    const ending = new Ending<DataDownload>({
+      direction: { cleanUp: () => Promise.resolve(done.push('cleaned up') > 0) },
+      ...{ memory, node: 'me' },
+    } as never);
+    await ending.finalize(inPhase('Completed'));
+    await settled();
+    expect(done).toEqual(expected);
   });
 });
 
