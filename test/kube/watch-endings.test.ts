@@ -3,6 +3,7 @@ import { setImmediate, setTimeout as sleep } from 'node:timers/promises';
 import { runInNewContext } from 'node:vm';
 import { describe, expect, it } from 'vitest';
 import { CanceledError, silentLogger } from '../../src/base/index.ts';
+import { unreachable } from '../../src/kube/client/errors.ts';
 import {
   Cache,
   CONFIG_MAPS,
@@ -124,6 +125,55 @@ describe('watches', () => {
     await sleep(50);
     stored.data = { a: 'b' };
     expect(await wait).toEqual({ a: 'b' });
+  });
+
+  it.each([
+    ['the server was away for longer than a wait may take', 600],
+    ['nothing was heard until that time was over', 0],
+  ])('keep nobody from what has come where %s', async (_where, awayMs) => {
+    const startMs = performance.now();
+    let asked = 0;
+    const client = {
+      listPage: () => {
+        if (asked++ > 0 && performance.now() - startMs < awayMs) {
+          return Promise.reject(unreachable('list', new Error('refused')));
+        }
+        const found = { metadata: REF, ...(asked > 1 && { data: { a: 'b' } }) };
+        return Promise.resolve({ items: [found], resourceVersion: '1' });
+      },
+      async *watch(_resource: unknown, { signal }: { signal: AbortSignal }) {
+        if (awayMs > 0) await Promise.reject(unreachable('watch', new Error('broken off')));
+        await new Promise((resolve) => signal.addEventListener('abort', resolve));
+        signal.throwIfAborted();
+        yield* [];
+      },
+    } as never as KubeClient;
+    const wait = waitFor(client, CONFIG_MAPS, REF, (now) => now?.data, { timeoutMs: 300 });
+    expect(await wait).toEqual({ a: 'b' });
+  });
+
+  it('end also where watches break off and lists are answered', async () => {
+    const client = {
+      listPage: () => Promise.resolve({ items: [], resourceVersion: '1' }),
+      async *watch() {
+        await Promise.reject(unreachable('watch', new Error('broken off')));
+        yield* [];
+      },
+    } as never as KubeClient;
+    const wait = waitFor(client, CONFIG_MAPS, REF, () => undefined, { timeoutMs: 700 });
+    await expect(wait).rejects.toMatchObject({ code: 'WAIT_TIMEOUT' });
+  });
+
+  it('end where a kind is never answered for', async () => {
+    const listPage = (): Promise<never> => Promise.reject(unreachable('list', new Error('broken')));
+    const client = { listPage } as never as KubeClient;
+    const limits = { timeoutMs: 300, awayMsMax: 600 };
+    const wait = waitFor(client, CONFIG_MAPS, REF, () => undefined, limits);
+    await expect(wait).rejects.toMatchObject({
+      code: 'WAIT_TIMEOUT',
+      message:
+        'ConfigMap app/one was not ready within 0.3 s: list: cannot reach the API server: broken',
+    });
   });
 
   it('end with the time that a wait may take, or with its caller', async () => {

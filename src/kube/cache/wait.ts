@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { CodedError, isCode, retryOf } from '../../base/index.ts';
+import { CodedError, isCode, messageOf, retryOf } from '../../base/index.ts';
 import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
 import type { KubeClient, ObjectRef } from '../client/client.ts';
@@ -10,17 +10,21 @@ export interface WaitOptions {
   readonly signal?: AbortSignal | undefined;
   /** So often the server is asked anew; {@link LOOK_AGAIN_MS}, or less in tests. */
   readonly lookAgainMs?: number;
+  /** So much time at most does not count; {@link AWAY_MS_MAX}, or less in tests. */
+  readonly awayMsMax?: number;
 }
 
 /** A watch that hangs tells nothing, and what is waited for would count as never come. */
 const LOOK_AGAIN_MS = 60_000;
 const PAUSE_MS = 500;
-/** The longest that a timer knows. */
-const TIMER_MS_MAX = 2 ** 31 - 1;
+/** What never answers for one kind only, such as a conversion webhook, is no API server that is away. Our choice. */
+const AWAY_MS_MAX = 1_800_000;
 
 /**
  * Waits until the object is as `look` wants it: what it returns, once that is not undefined. It is called with the
  * object as it is now and at every change, with undefined while there is none; what it throws ends the wait.
+ * Time in which the API server is away does not count: nobody could do what is waited for, or be heard of. When the time is
+ * over, what the server says then decides: this process may have stood still, and others gone on.
  * Throws `WAIT_TIMEOUT`, and what the API server refuses for good.
  */
 export function waitFor<T extends KubeObject, R>(
@@ -28,17 +32,11 @@ export function waitFor<T extends KubeObject, R>(
   resource: Resource<T>,
   ref: ObjectRef,
   look: (object: T | undefined) => R | undefined,
-  { timeoutMs, signal, lookAgainMs = LOOK_AGAIN_MS }: WaitOptions,
+  options: WaitOptions,
 ): Promise<R> {
-  return withOwnSignal(signal, async (own) => {
-    const end = (): void => own.abort(timedOut(resource, ref, timeoutMs));
-    const timer = setTimeout(end, Math.min(timeoutMs, TIMER_MS_MAX));
-    try {
-      return await lookUntilFound(client, resource, ref, look, own.signal, lookAgainMs);
-    } finally {
-      clearTimeout(timer);
-    }
-  });
+  return withOwnSignal(options.signal, (own) =>
+    lookUntilFound(client, resource, ref, look, { ...options, signal: own.signal }),
+  );
 }
 
 async function lookUntilFound<T extends KubeObject, R>(
@@ -46,22 +44,35 @@ async function lookUntilFound<T extends KubeObject, R>(
   resource: Resource<T>,
   ref: ObjectRef,
   look: (object: T | undefined) => R | undefined,
-  signal: AbortSignal,
-  lookAgainMs: number,
+  options: WaitOptions & { readonly signal: AbortSignal },
 ): Promise<R> {
+  const { timeoutMs, signal, lookAgainMs = LOOK_AGAIN_MS, awayMsMax = AWAY_MS_MAX } = options;
   const scope = { namespace: ref.namespace, fieldSelector: `metadata.name=${ref.name}` };
+  let untilMs = performance.now() + timeoutMs;
+  const mostMs = untilMs + awayMsMax;
+  let awaySinceMs: number | undefined;
   for (;;) {
     let isDue = false;
+    let isListed = false;
+    const askedMs = performance.now();
     try {
       const page = await client.listPage(resource, { ...scope, signal });
+      isListed = true;
       const found = look(page.items[0]);
       if (found !== undefined) return found;
       const { resourceVersion } = page;
+      const nowMs = performance.now();
+      if (awaySinceMs !== undefined) untilMs = Math.min(mostMs, untilMs + nowMs - awaySinceMs);
+      awaySinceMs = undefined;
+      if (nowMs >= untilMs) throw timedOut(resource, ref, timeoutMs);
       const result = await withOwnSignal(signal, async (own) => {
-        const timer = setTimeout(() => {
-          isDue = true;
-          own.abort();
-        }, lookAgainMs);
+        const timer = setTimeout(
+          () => {
+            isDue = true;
+            own.abort();
+          },
+          Math.min(lookAgainMs, untilMs - nowMs),
+        );
         try {
           const watch = { ...scope, signal: own.signal, resourceVersion };
           for await (const event of client.watch(resource, watch)) {
@@ -80,6 +91,10 @@ async function lookUntilFound<T extends KubeObject, R>(
       if (isDue) continue;
       const isServers = error instanceof CodedError && error.code.startsWith('KUBE_');
       if (!isServers || (retryOf(error) === 'never' && !isCode(error, 'KUBE_GONE'))) throw error;
+      if (!isListed) {
+        awaySinceMs ??= askedMs;
+        if (performance.now() >= mostMs) throw timedOut(resource, ref, timeoutMs, error);
+      }
     }
     // Also after a watch that ended well: behind some proxies each ends at once.
     await sleep(PAUSE_MS, undefined, { signal }).catch(() => undefined);
@@ -105,8 +120,10 @@ function timedOut(
   resource: Resource<KubeObject>,
   { name, namespace }: ObjectRef,
   timeoutMs: number,
+  cause?: unknown,
 ): CodedError {
   const where = namespace === undefined ? name : `${namespace}/${name}`;
-  const text = `${resource.kind} ${where} was not ready within ${timeoutMs / 1000} s`;
-  return new CodedError('WAIT_TIMEOUT', text);
+  const why = cause === undefined ? '' : `: ${messageOf(cause)}`;
+  const text = `${resource.kind} ${where} was not ready within ${timeoutMs / 1000} s${why}`;
+  return new CodedError('WAIT_TIMEOUT', text, { cause });
 }
