@@ -7,6 +7,7 @@ import {
 } from '../content/legacy-index-store.ts';
 import { forEachIndexBlob } from '../content/index-blobs.ts';
 import { sealBlob } from '../content/sealed-blob.ts';
+import { CommittedIndex } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import { IndexBody, memorySource } from '../index/index-body.ts';
 import { encodeIndex } from '../index/index-writer.ts';
