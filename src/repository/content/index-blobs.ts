@@ -39,33 +39,19 @@ export async function forEachIndexBlob(
   });
 }
 
-/** The same, all at once: for compactions, whose inputs have a bound. */
-export async function loadIndexBlobs(
-  storage: BlobStorage,
-  codec: BlobCodec,
-  blobs: readonly BlobMetadata[],
-): Promise<IndexBody[]> {
-  const loaded: IndexBody[] = [];
-  try {
-    await forEachIndexBlob(storage, codec, blobs, (body) => loaded.push(body));
-    return loaded;
-  } catch (error) {
-    for (const body of loaded) body.close();
-    throw error;
-  }
-}
-
 interface ReadOptions {
-  readonly into: Uint8Array | undefined;
-  readonly signal: AbortSignal | undefined;
+  /** Memory for what is read; less than the blob is long is not used. */
+  readonly into?: Uint8Array | undefined;
+  readonly signal?: AbortSignal | undefined;
   readonly fresh?: boolean;
 }
 
-async function loadIndexBlob(
+/** One index blob, which the caller closes. Throws as {@link forEachIndexBlob} does. */
+export async function loadIndexBlob(
   storage: BlobStorage,
   codec: BlobCodec,
   blob: BlobMetadata,
-  options: ReadOptions,
+  options: ReadOptions = {},
 ): Promise<IndexBody> {
   try {
     return await readIndexBlob(storage, codec, blob, options);

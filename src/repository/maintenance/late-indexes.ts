@@ -2,7 +2,7 @@ import { HOUR_NS, isCode, type Nanoseconds, SECOND_NS } from '../../base/index.t
 import { blobId, type BlobId, type BlobMetadata, type BlobStorage } from '../../blob/index.ts';
 import { compactionsOf, type EpochState, loadEpochState } from '../content/epoch-state.ts';
 import { type ContentId, prefixOf } from '../content/content-id.ts';
-import { loadIndexBlobs } from '../content/index-blobs.ts';
+import { loadIndexBlob } from '../content/index-blobs.ts';
 import { sessionOfBlob } from '../content/session.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from '../index/entry.ts';
 import type { IndexBody } from '../index/index-body.ts';
@@ -137,12 +137,11 @@ class Adoption implements LateIndexes {
 
   async take(blob: BlobMetadata): Promise<void> {
     const { storage, codec } = this.#context.repository;
-    for (const body of await loadIndexBlobs(storage, codec, [blob])) {
-      try {
-        await this.#takeAll(blob, body);
-      } finally {
-        body.close();
-      }
+    const body = await loadIndexBlob(storage, codec, blob);
+    try {
+      await this.#takeAll(blob, body);
+    } finally {
+      body.close();
     }
   }
 
