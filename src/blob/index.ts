@@ -18,7 +18,7 @@ export {
   type SignalOptions,
 } from './storage.ts';
 export { checkStorage, type CheckOptions, type CheckResult } from './check.ts';
-export { type Location, parseLocation, SCHEMES } from './location.ts';
+export { absoluteLocation, type Location, parseLocation, SCHEMES } from './location.ts';
 export { openStorage, type OpenStorageOptions } from './registry.ts';
 export { openFilesystemStorage } from './filesystem/filesystem-storage.ts';
 export { type FaultPlan, faulty, type StorageOperation } from './wrappers/faulty.ts';

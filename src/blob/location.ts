@@ -1,4 +1,4 @@
-import { resolve } from 'node:path';
+import { isAbsolute, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { CodedError, messageOf } from '../base/index.ts';
@@ -104,6 +104,22 @@ export function parseLocation(location: string): Location {
       throw bad(`storage scheme "${url.protocol}//" is not known; use a path or ${known}`);
     }
   }
+}
+
+/** Settings that are paths, of any kind of location. */
+const PATHS = ['credentialsFile', 'caFile', 'sseCustomerKeyFile'];
+
+/** The same location, whatever the current directory is by then. Throws `BAD_LOCATION`. */
+export function absoluteLocation(text: string): string {
+  const location = parseLocation(text);
+  if (location.kind === 'file') return location.path;
+  const url = new URL(text);
+  const relative = PATHS.flatMap((name) => {
+    const path = url.searchParams.get(name);
+    return path === null || isAbsolute(path) ? [] : [[name, path] as const];
+  });
+  for (const [name, path] of relative) url.searchParams.set(name, resolve(path));
+  return relative.length > 0 ? url.href : text;
 }
 
 const fileLocation = (path: string): FileLocation => ({

@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { resolve } from 'node:path';
-import { parseLocation } from '../blob/index.ts';
+import { absoluteLocation, parseLocation } from '../blob/index.ts';
 import {
   type Connection,
   type Connections,
@@ -49,14 +49,14 @@ Example:
     .action(list);
 }
 
-async function connect(
-  options: VerbOptions<{ name?: string; connectedAs?: string }>,
-): Promise<void> {
+type ConnectOptions = VerbOptions<{ name?: string; connectedAs?: string }>;
+
+async function connect(options: ConnectOptions): Promise<void> {
   const name = plainName(options.name ?? options.connectedAs ?? DEFAULT_NAME);
   await using context = await openContext(options, { cache: false });
   const path = environment.connectionsFile;
   const before = await loadConnections(path);
-  const connection = connectionFrom(options);
+  const connection = connectionFrom(options, before);
   await saveConnections(path, {
     current: name,
     repositories: { ...before.repositories, [name]: connection },
@@ -69,14 +69,20 @@ async function connect(
   }
 }
 
-function connectionFrom(options: VerbOptions): Connection {
-  const { repo, passwordFile, passwordCommand, client } = options;
-  const location = parseLocation(repo);
+/** What is kept; of a connection that was named, also what was not typed anew. */
+function connectionFrom(
+  { repo, passwordFile, passwordCommand, client, connectedAs }: ConnectOptions,
+  { repositories }: Connections,
+): Connection {
+  const isTyped = (passwordFile ?? passwordCommand) !== undefined;
+  const known = connectedAs === undefined ? undefined : repositories[connectedAs];
+  // A password of the environment opens it this time: where the next one comes from stays known.
+  const password = isTyped ? { passwordFile, passwordCommand } : { ...known };
   return {
     // Commands run in other directories.
-    repo: location.kind === 'file' ? location.path : repo,
-    ...(passwordFile !== undefined && { passwordFile: resolve(passwordFile) }),
-    ...(passwordCommand !== undefined && { passwordCommand }),
+    repo: absoluteLocation(repo),
+    ...(password.passwordFile !== undefined && { passwordFile: resolve(password.passwordFile) }),
+    ...(password.passwordCommand !== undefined && { passwordCommand: password.passwordCommand }),
     ...(client !== undefined && { client }),
   };
 }

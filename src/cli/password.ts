@@ -10,6 +10,8 @@ import { UsageError } from './usage-error.ts';
 
 /** No password is as long. Our choice. */
 const PASSWORD_BYTES_MAX = 64 << 10;
+/** What a password command may leave behind holds its output open, maybe for ever: an agent that it started. Our choice. */
+const OUTPUT_MS_MAX = 1000;
 
 /** Where the password of a repository may come from beside the environment and a terminal. */
 export interface PasswordSource {
@@ -45,6 +47,9 @@ export async function readPassword(
 async function outputOf(command: string): Promise<string> {
   const child = spawn('/bin/sh', ['-c', command], { stdio: ['inherit', 'pipe', 'inherit'] });
   const ended = once(child, 'close') as Promise<[code: number | null, signal: string | null]>;
+  child.once('exit', () => {
+    setTimeout(() => child.stdout.destroy(), OUTPUT_MS_MAX).unref();
+  });
   const pieces: Buffer[] = [];
   let lengthBytes = 0;
   child.stdout.on('data', (piece: Buffer) => {

@@ -1,13 +1,20 @@
 import * as fs from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { z } from 'zod';
-import { CodedError, isCode, messageOf, randomHex } from '../base/index.ts';
+import {
+  CodedError,
+  isCode,
+  makeDirectories,
+  messageOf,
+  randomHex,
+  refusalOf,
+} from '../base/index.ts';
 
 /** Others may not write a file that says which command is run. */
 const WRITABLE_BY_OTHERS = 0o022;
 
 const connectionSchema = z.strictObject({
-  /** As `--repo` has it; paths are absolute. */
+  /** As `--repo` has it; paths in it are absolute. */
   repo: z.string().min(1),
   /** Absolute. */
   passwordFile: z.string().min(1).optional(),
@@ -54,7 +61,7 @@ export async function loadConnections(path: string): Promise<Connections> {
 export async function saveConnections(path: string, connections: Connections): Promise<void> {
   const temporary = join(dirname(path), `.${basename(path)}.${randomHex(6)}`);
   try {
-    await fs.mkdir(dirname(path), { recursive: true, mode: 0o700 });
+    await makeDirectories(dirname(path), 0o700);
     try {
       const text = `${JSON.stringify(connections, null, 2)}\n`;
       await fs.writeFile(temporary, text, { mode: 0o600, flag: 'wx', flush: true });
@@ -63,7 +70,7 @@ export async function saveConnections(path: string, connections: Connections): P
       await fs.rm(temporary, { force: true });
     }
   } catch (error) {
-    throw bad(path, `cannot write it: ${messageOf(error)}`);
+    throw bad(path, `cannot write it: ${refusalOf(error)}`);
   }
 }
 

@@ -1,5 +1,6 @@
+import { resolve } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { openStorage, parseLocation } from '../../src/blob/index.ts';
+import { absoluteLocation, openStorage, parseLocation } from '../../src/blob/index.ts';
 
 describe('locations', () => {
   it.each([
@@ -63,5 +64,22 @@ describe('locations', () => {
     ['gs://b/?insecureTls=true', {}, /NODE_EXTRA_CA_CERTS/],
   ])('%s cannot be opened', async (location, environment, message) => {
     await expect(openStorage(location, { environment })).rejects.toThrow(message);
+  });
+});
+
+it('a location that is kept names its files from the root on, and is the same otherwise', () => {
+  expect(absoluteLocation('repo')).toBe(resolve('repo'));
+  for (const location of ['s3://bucket', 's3://b/with%20space/?region=r&caFile=/etc/ca.pem']) {
+    expect(absoluteLocation(location)).toBe(location);
+  }
+  const files = 'caFile=ca.pem&credentialsFile=../keys&sseCustomerKeyFile=a%20b';
+  const kept = absoluteLocation(`s3://b/p/?endpoint=http://h:1&${files}`);
+  expect(parseLocation(kept)).toMatchObject({
+    bucket: 'b',
+    prefix: 'p/',
+    endpoint: 'http://h:1',
+    caFile: resolve('ca.pem'),
+    credentialsFile: resolve('../keys'),
+    sseCustomerKeyFile: resolve('a b'),
   });
 });

@@ -22,7 +22,13 @@ interface Said {
 function run(words: readonly string[], env: NodeJS.ProcessEnv = {}, cwd = work): Said {
   const none = { LONGSHORE_PASSWORD: undefined, LONGSHORE_REPO: undefined };
   const all = { ...process.env, ...none, NO_COLOR: '1', XDG_CONFIG_HOME: config, ...env };
-  const { status, stdout, stderr } = spawnSync(BIN, words, { env: all, cwd, encoding: 'utf8' });
+  const { status, stdout, stderr } = spawnSync(BIN, words, {
+    env: all,
+    cwd,
+    encoding: 'utf8',
+    timeout: 60_000,
+    killSignal: 'SIGKILL',
+  });
   return { code: status, out: stdout, err: stderr };
 }
 const list = (words: readonly string[] = [], env?: NodeJS.ProcessEnv): Said =>
@@ -93,6 +99,23 @@ it('several have names; the one connected last is meant where none is named', ()
   expect(list().out).toMatch(/tree/);
 });
 
+it('one that is connected anew by its name keeps where its password comes from', () => {
+  connect('--repo', repo, '--password-file', passwordFile);
+  const anew = (...words: string[]): Said =>
+    run(['repository', 'connect', '--repo', '@default', ...words], {
+      LONGSHORE_PASSWORD: PASSWORD,
+    });
+  expect(anew().out).not.toMatch(/not kept/);
+  expect(saved()).toMatchObject({ repositories: { default: { repo, passwordFile } } });
+  expect(list().code).toBe(0);
+  const passwordCommand = `cat ${passwordFile}`;
+  expect(anew('--password-command', passwordCommand).code).toBe(0);
+  expect(saved()).toEqual({
+    current: 'default',
+    repositories: { default: { repo, passwordCommand } },
+  });
+});
+
 it('flags come before the environment, and that before the connection', () => {
   connect('--repo', other, '--password-file', passwordFile);
   expect(list([], { LONGSHORE_REPO: repo, LONGSHORE_PASSWORD: PASSWORD }).out).toMatch(/tree/);
@@ -153,6 +176,24 @@ it('a password command that fails, prints nothing or too much is told', () => {
   expect(list(both)).toMatchObject({
     code: 2,
     err: expect.stringMatching(/cannot be used/) as string,
+  });
+});
+
+it('a password command is not waited for once it has ended, whatever it has left behind', () => {
+  const command = `sleep 60 2>/dev/null & echo $! > pid; echo '${PASSWORD}'`;
+  const start = performance.now();
+  const { code } = list(['--repo', repo, '--password-command', command]);
+  const seconds = (performance.now() - start) / 1000;
+  process.kill(Number(fs.readFileSync(join(work, 'pid'), 'utf8')));
+  expect(code).toBe(0);
+  expect(seconds).toBeLessThan(40);
+});
+
+it('where the file cannot be made, that is said', () => {
+  const words = ['repository', 'connect', '--repo', repo, '--password-file', passwordFile];
+  expect(run(words, { LONGSHORE_CONFIG: '/proc/x/repositories.json' })).toMatchObject({
+    code: 1,
+    err: expect.stringMatching(/cannot write it: its parent takes no new directories/) as string,
   });
 });
 
