@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { ManualClock } from '../../src/base/index.ts';
+import { ManualClock, SystemClock } from '../../src/base/index.ts';
 import { ServerClock } from '../../src/kube/client/server-clock.ts';
 
 const NOON_MS = Date.UTC(2026, 0, 1, 12);
@@ -31,6 +31,35 @@ describe("the API server's clock", () => {
       clock.note(date(clock.ownMs() + skewMs), sentMs);
     }
     expect(Math.abs(clock.offsetMs - skewMs)).toBeLessThan(1000);
+  });
+
+  it.each([3_600_000, -3_600_000])(
+    'goes on when the clock of the node is set by %i ms between two answers',
+    (stepMs) => {
+      let [wallMs, monotonicMs] = [NOON_MS, 5000];
+      const system = { wallMs: () => wallMs, monotonicMs: () => monotonicMs };
+      const clock = new ServerClock(new SystemClock(system));
+      clock.note(date(NOON_MS + 90_000), clock.ownMs());
+      const pass = (ms: number): void => {
+        wallMs += ms;
+        monotonicMs += ms;
+      };
+      const ageMs = (): number => Number(clock.nowNs() / MS) - NOON_MS - 90_000;
+      pass(10_000);
+      wallMs += stepMs;
+      expect(Math.abs(ageMs() - 10_000)).toBeLessThan(1000);
+      pass(10_000);
+      clock.note(date(NOON_MS + 110_000), clock.ownMs());
+      expect(Math.abs(ageMs() - 20_000)).toBeLessThan(1000);
+    },
+  );
+
+  it('is right again with the next answer when the machine was suspended', () => {
+    let wallMs = NOON_MS;
+    const clock = new ServerClock(new SystemClock({ wallMs: () => wallMs, monotonicMs: () => 5 }));
+    wallMs += 3_600_000;
+    clock.note(date(wallMs), clock.ownMs());
+    expect(Math.abs(Number(clock.nowNs() / MS) - wallMs)).toBeLessThan(1000);
   });
 
   it('follows a clock of the node that is put right', () => {

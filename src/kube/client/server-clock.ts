@@ -4,14 +4,18 @@ const MILLISECOND_NS = 1_000_000n;
 
 /**
  * The API server's time, by the `Date` of its answers: nodes whose clocks differ then agree on how old an object is,
- * and on when something was. Exact to a second at worst; equal to the node's own clock as long as that may be right.
+ * and on when something was. Exact to a second at worst; equal to the node's own clock as long as that may be right. Between
+ * two answers it goes by the monotonic clock: a node's clock that is set meanwhile makes no pod older.
  */
 export class ServerClock implements Clock {
   readonly #base: Clock;
+  /** What the node's clock said when its monotonic clock said nothing. */
+  readonly #zeroNs: Nanoseconds;
   #offsetMs = 0;
 
   constructor(base: Clock) {
     this.#base = base;
+    this.#zeroNs = base.nowNs() - (base.monotonicNs?.() ?? 0n);
   }
 
   get offsetMs(): number {
@@ -19,12 +23,17 @@ export class ServerClock implements Clock {
   }
 
   nowNs(): Nanoseconds {
-    return this.#base.nowNs() + BigInt(this.#offsetMs) * MILLISECOND_NS;
+    return this.#ownNs() + BigInt(this.#offsetMs) * MILLISECOND_NS;
   }
 
-  /** What the node's own clock says: taken before a request is sent, for {@link note}. */
+  /** What the node's own clock says, but for steps of it: taken before a request is sent, for {@link note}. */
   ownMs(): number {
-    return Number(this.#base.nowNs() / MILLISECOND_NS);
+    return Number(this.#ownNs() / MILLISECOND_NS);
+  }
+
+  #ownNs(): Nanoseconds {
+    const passedNs = this.#base.monotonicNs?.();
+    return passedNs === undefined ? this.#base.nowNs() : this.#zeroNs + passedNs;
   }
 
   /** `date`: of an answer that came just now, in whole seconds; the request was sent at `sentMs`. */
