@@ -1,4 +1,4 @@
-/** `npm run build [-- DIRECTORY [INPUTS]]`: files for the command line, for the threads and for what both share, the kernels beside them. */
+/** `npm run build [-- DIRECTORY [INPUTS]]`: files for the command line, for the threads and for what they share, the kernels beside them. */
 import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs';
 import { build, type Plugin } from 'esbuild';
 
@@ -34,7 +34,11 @@ const withoutGeneratedClients: Plugin = {
 };
 
 const { metafile } = await build({
-  entryPoints: { cli: `${root}src/cli/main.ts`, thread: `${root}src/workers/thread.ts` },
+  entryPoints: {
+    cli: `${root}src/cli/main.ts`,
+    thread: `${root}src/workers/thread.ts`,
+    'estimate-thread': `${root}src/uploader/estimate-thread.ts`,
+  },
   outdir: out,
   bundle: true,
   // Libraries of cloud storages become files of their own, loaded when a location asks for them.

@@ -27,14 +27,17 @@ import {
   loadSchedule,
   type MaintenanceMode,
   putMaintenanceParameters,
+  type Repository,
   runMaintenance,
   type SafetyLevel,
+  TaskProgress,
   verifyContents,
 } from '../repository/index.ts';
 import {
   collectGarbage,
   DEFAULT_POLICY,
   listReadableSnapshots,
+  newTreeCounters,
   PROBLEMS_MAX,
   putPolicy,
   verifyTrees,
@@ -43,8 +46,11 @@ import { addConnectionCommands } from './connection-commands.ts';
 import { createLogger, interruptSignal, openContext } from './context.ts';
 import { NewPassword, PasswordPrompt, readPassword } from './password.ts';
 import { openRepositoryStorage } from './storage-options.ts';
+import { formatElapsed } from './progress/lines.ts';
+import { type ProgressFlags, progressOption, startProgress, styleOf } from './progress/reporter.ts';
+import { maintenanceSample, repositorySample } from './progress/samples.ts';
 import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
-import { printJson, printLine, startLiveLine } from './terminal.ts';
+import { printJson, printLine } from './terminal.ts';
 import { UsageError } from './usage-error.ts';
 
 export function addRepositoryCommands(program: Command): void {
@@ -213,21 +219,28 @@ function addVerify(group: Command): void {
   const example = 'longshore repository verify --repo /backup/repo --read-all';
   verb(group, 'verify', 'check that all contents and snapshots are whole', example)
     .option('--read-all', 'decrypt and hash every content')
+    .addOption(progressOption())
     .option(...JSON_OPTION)
     .action(verify);
 }
 
-async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void> {
+async function verify(options: VerbOptions<ProgressFlags & { readAll?: boolean }>): Promise<void> {
   // What is checked is the storage, not a copy of it.
   await using context = await openContext(options, { cache: false });
   const { repository } = context;
   const interrupt = interruptSignal(repository);
   const counters = { contents: 0, packs: 0, bytesRead: 0 };
-  const live = startLiveLine(
-    () => `${counters.contents} contents, ${formatBytes(counters.bytesRead)} read`,
-  );
+  const treeCounters = newTreeCounters();
   const problems = new BoundedList<{ code: string; message: string; object?: string }>(
     PROBLEMS_MAX,
+  );
+  const style = styleOf(options);
+  const whole = style === 'none' ? { contents: 0 } : wholeOf(repository, options.readAll === true);
+  const progress = startProgress('repository verify', style, () =>
+    repositorySample(counters, treeCounters, {
+      ...whole,
+      errors: problems.held.length + problems.notHeld,
+    }),
   );
   try {
     const { signal } = interrupt;
@@ -245,9 +258,10 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
     const trees = await verifyTrees(repository, roots, {
       readAll: false,
       signal,
+      counters: treeCounters,
       arePacksChecked: true,
     });
-    live.stop();
+    progress.stop();
     for (const { message, object } of trees.problems) {
       problems.add({ code: 'DAMAGED_OBJECT', object, message });
     }
@@ -257,6 +271,7 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
       objects: trees.objects,
       problems: problems.held,
       problemsNotListed: problems.notHeld + trees.problemsNotListed,
+      elapsedSeconds: progress.elapsedSeconds,
     };
     if (options.json === true) printJson(document);
     else {
@@ -265,7 +280,7 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
       if (problemsNotListed > 0) printLine(`and ${problemsNotListed} more problems`);
       const read = options.readAll === true ? `, ${formatBytes(counters.bytesRead)} read` : '';
       printLine(
-        `${counters.contents} contents in ${counters.packs} packs${read}; ${trees.objects} objects of ${snapshots.length} snapshots`,
+        `${counters.contents} contents in ${counters.packs} packs${read}; ${trees.objects} objects of ${snapshots.length} snapshots; took ${formatElapsed(progress.elapsedSeconds)}`,
       );
     }
     const [first] = document.problems;
@@ -276,9 +291,23 @@ async function verify(options: VerbOptions<{ readAll?: boolean }>): Promise<void
     }
     if (options.json !== true) printLine('no problems found');
   } finally {
-    live.stop();
+    progress.stop();
     interrupt.dispose();
   }
+}
+
+/** What a check of the contents goes through. */
+function wholeOf(
+  { contents }: Repository,
+  readAll: boolean,
+): { contents: number; packedBytes?: number } {
+  if (!readAll) return { contents: contents.contentCount };
+  let [count, packedBytes] = [0, 0];
+  for (const { packedLength } of contents.entries()) {
+    count++;
+    packedBytes += packedLength;
+  }
+  return { contents: count, packedBytes };
 }
 
 function addMaintain(group: Command): void {
@@ -301,11 +330,12 @@ function addMaintain(group: Command): void {
     )
     .option('--force', 'also when another client owns maintenance')
     .option('--dry-run', 'only print what would be done')
+    .addOption(progressOption())
     .option(...JSON_OPTION)
     .action(maintain);
 }
 
-interface MaintainOptions {
+interface MaintainOptions extends ProgressFlags {
   mode: MaintenanceMode;
   safety: SafetyLevel;
   force?: boolean;
@@ -315,6 +345,10 @@ interface MaintainOptions {
 async function maintain(options: VerbOptions<MaintainOptions>): Promise<void> {
   await using context = await openContext(options);
   const interrupt = interruptSignal(context.repository);
+  const tasks = new TaskProgress();
+  const progress = startProgress('repository maintain', styleOf(options), () =>
+    maintenanceSample(tasks),
+  );
   try {
     const report = await runMaintenance(context.repository, {
       mode: options.mode,
@@ -324,9 +358,12 @@ async function maintain(options: VerbOptions<MaintainOptions>): Promise<void> {
       signal: interrupt.signal,
       logger: context.logger,
       collectGarbage,
+      progress: tasks,
     });
+    progress.stop();
+    const { elapsedSeconds } = progress;
     if (options.json === true) {
-      printJson(report);
+      printJson({ ...report, elapsedSeconds });
       return;
     }
     if (report.mode === 'none') printLine('nothing is due');
@@ -337,7 +374,9 @@ async function maintain(options: VerbOptions<MaintainOptions>): Promise<void> {
       );
     }
     if (report.dryRun) printLine('dry run: nothing was changed');
+    printLine(`took ${formatElapsed(elapsedSeconds)}`);
   } finally {
+    progress.stop();
     interrupt.dispose();
   }
 }

@@ -2,13 +2,14 @@ import type { Command } from 'commander';
 import { Option } from 'commander';
 import { CodedError, formatBytes, formatGoTime, parseDuration } from '../base/index.ts';
 import { SPLITTERS } from '../codec/index.ts';
-import { type Repository, streamObject } from '../repository/index.ts';
+import { streamObject } from '../repository/index.ts';
 import {
   type DirectoryEntry,
   findSnapshotId,
   formatSource,
   getSnapshot,
   listReadableSnapshots,
+  newTreeCounters,
   parseSource,
   resolveEntry,
   type Snapshot,
@@ -41,6 +42,16 @@ import { absolutePath, UsageError } from './usage-error.ts';
 import { snapshotDocument } from './documents.ts';
 import { ExitCode } from './exit.ts';
 import { isOutputOpen, writeOutput } from './output.ts';
+import { formatElapsed } from './progress/lines.ts';
+import {
+  type Progress,
+  type ProgressFlags,
+  progressOption,
+  startProgress,
+  styleOf,
+} from './progress/reporter.ts';
+import { restoreSample, treeSample } from './progress/samples.ts';
+import { startUploadProgress } from './progress/upload-progress.ts';
 import { collectPairs, JSON_OPTION, verb, type VerbOptions } from './program.ts';
 import {
   describeReasons,
@@ -48,15 +59,7 @@ import {
   removedDocuments,
   removedLines,
 } from './retention.ts';
-import {
-  JsonList,
-  printable,
-  printJson,
-  printLine,
-  printTable,
-  RateMeter,
-  startLiveLine,
-} from './terminal.ts';
+import { JsonList, printable, printJson, printLine, printTable } from './terminal.ts';
 
 export function addSnapshotCommands(program: Command): void {
   const group = program
@@ -72,7 +75,7 @@ export function addSnapshotCommands(program: Command): void {
   addRestore(group);
 }
 
-interface CreateOptions {
+interface CreateOptions extends ProgressFlags {
   block?: boolean;
   source?: string;
   tag?: Record<string, string>;
@@ -104,6 +107,7 @@ function addCreate(group: Command): void {
       ]),
     )
     .option('--checkpoint-interval <duration>', 'make what is stored durable this often', '60s')
+    .addOption(progressOption())
     .option(...JSON_OPTION)
     .action(create);
 }
@@ -128,14 +132,14 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
       : { host: repository.client.hostname, userName: repository.client.username, path: absolute };
   const counters = newUploadCounters();
   const interrupt = interruptSignal(lifeWith(repository, () => counters.bytesRead));
-  const meter = new RateMeter();
-  const before = await lastSizeOf(context.repository, source);
   const unread = new UnreadEntries();
-  const live = startLiveLine(() => {
-    const done = counters.bytesRead + counters.cachedBytes;
-    const unique = done > 0 ? `, ${Math.round((100 * counters.bytesNew) / done)} % new` : '';
-    const files = counters.files + counters.cachedFiles;
-    return `${files} files, ${meter.describe(done, Math.max(before, done))}${unique}`;
+  const progress = await startUploadProgress(styleOf(options), {
+    repository,
+    source,
+    path: absolute,
+    isBlock: options.block === true,
+    counters,
+    signal: interrupt.signal,
   });
   try {
     const result = await createSnapshot(repository, absolute, {
@@ -153,14 +157,16 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
       },
       ...(parallel !== undefined && { parallel }),
     });
-    live.stop();
+    progress.stop();
+    const { elapsedSeconds } = progress;
     const snapshot: Snapshot = { ...result.snapshot, id: result.id };
     const { removed } = result;
     if (options.json === true) {
-      const more = { ...unread.document(), removedByPolicy: removedDocuments(removed) };
+      const documents = { ...unread.document(), removedByPolicy: removedDocuments(removed) };
+      const more = { ...documents, elapsedSeconds };
       printJson(snapshotDocument(snapshot, counters, more));
     } else {
-      describeUpload(snapshot, counters);
+      describeUpload(snapshot, counters, elapsedSeconds);
       for (const line of removedLines(removed)) printLine(printable(line));
     }
     if (interrupt.signal.aborted) {
@@ -170,21 +176,19 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
       process.exitCode = ExitCode.partly;
     }
   } finally {
-    live.stop();
+    progress.stop();
     interrupt.dispose();
   }
-}
-
-/** What the source had last time: the best guess of the total. */
-async function lastSizeOf(repository: Repository, source: Snapshot['source']): Promise<number> {
-  const { snapshots } = await listReadableSnapshots(repository, { source });
-  return snapshots.at(-1)?.stats.totalSize ?? 0;
 }
 
 const prefixTags = (tags: Record<string, string> = {}): Record<string, string> =>
   Object.fromEntries(Object.entries(tags).map(([key, value]) => [USER_TAG_PREFIX + key, value]));
 
-function describeUpload(snapshot: Snapshot, counters: ReturnType<typeof newUploadCounters>): void {
+function describeUpload(
+  snapshot: Snapshot,
+  counters: ReturnType<typeof newUploadCounters>,
+  elapsedSeconds: number,
+): void {
   const { rootEntry, incomplete } = snapshot;
   const state = incomplete ? `incomplete (${incomplete}) snapshot` : 'snapshot';
   printLine(`${state} ${snapshot.id} of ${formatSource(snapshot.source)}`);
@@ -198,6 +202,7 @@ function describeUpload(snapshot: Snapshot, counters: ReturnType<typeof newUploa
     `  read ${formatBytes(counters.bytesRead)}, stored ${formatBytes(counters.bytesPacked)} in ${counters.contentsNew} new contents, ${shared} were there already`,
   );
   if (counters.skipped > 0) printLine(`  ${counters.skipped} entries skipped by rule or type`);
+  printLine(`  took ${formatElapsed(elapsedSeconds)}`);
 }
 
 interface ListOptions {
@@ -376,33 +381,51 @@ function addVerify(group: Command): void {
     'longshore snapshot verify 335744cff3425387e282aba1a0145b72 --repo /backup/repo --read-all';
   verb(group, `verify ${OBJECT_ARGUMENT}`, 'check that all of a snapshot is there', example)
     .option('--read-all', 'read every file')
+    .addOption(progressOption())
     .option(...JSON_OPTION)
     .option(...SOURCE_OPTION)
     .addHelpText('after', NAMES_HELP)
-    .action(async (id: string, options: VerbOptions<NameOptions & { readAll?: boolean }>) => {
-      await using context = await openContext(options, { cache: false });
-      const { repository } = context;
-      const interrupt = interruptSignal(repository);
-      try {
-        const root = await resolveEntry(repository, id, sourceOf(repository, options));
-        const result = await verifyTrees(repository, [root], {
-          readAll: options.readAll === true,
-          signal: interrupt.signal,
-        });
-        const incomplete = root.summary?.incomplete ?? null;
-        if (options.json === true) printJson({ ...result, incomplete });
-        else printLine(`${result.objects} objects, ${formatBytes(result.bytesRead)} read`);
-        const [first] = result.problems;
-        if (first) throw new CodedError('VERIFY_FAILED', first.message);
-        if (options.json !== true) printLine('no problems found');
-        warnOfMissing(root);
-      } finally {
-        interrupt.dispose();
-      }
-    });
+    .action(verify);
 }
 
-interface RestoreOptions extends NameOptions {
+type VerifyFlags = NameOptions & ProgressFlags & { readAll?: boolean };
+
+async function verify(id: string, options: VerbOptions<VerifyFlags>): Promise<void> {
+  await using context = await openContext(options, { cache: false });
+  const { repository } = context;
+  const interrupt = interruptSignal(repository);
+  const counters = newTreeCounters();
+  const readAll = options.readAll === true;
+  let progress: Progress | undefined;
+  try {
+    const root = await resolveEntry(repository, id, sourceOf(repository, options));
+    progress = startProgress('snapshot verify', styleOf(options), () =>
+      treeSample(counters, root, readAll),
+    );
+    const result = await verifyTrees(repository, [root], {
+      readAll,
+      signal: interrupt.signal,
+      counters,
+    });
+    progress.stop();
+    const { elapsedSeconds } = progress;
+    const incomplete = root.summary?.incomplete ?? null;
+    if (options.json === true) printJson({ ...result, incomplete, elapsedSeconds });
+    else {
+      const took = formatElapsed(elapsedSeconds);
+      printLine(`${result.objects} objects, ${formatBytes(result.bytesRead)} read in ${took}`);
+    }
+    const [first] = result.problems;
+    if (first) throw new CodedError('VERIFY_FAILED', first.message);
+    if (options.json !== true) printLine('no problems found');
+    warnOfMissing(root);
+  } finally {
+    progress?.stop();
+    interrupt.dispose();
+  }
+}
+
+interface RestoreOptions extends NameOptions, ProgressFlags {
   block?: boolean;
   sparse?: boolean;
   overwrite: Overwrite;
@@ -424,6 +447,7 @@ function addRestore(group: Command): void {
         .choices(['if-different', 'always', 'never'])
         .default('if-different'),
     )
+    .addOption(progressOption())
     .option(...JSON_OPTION)
     .option(...SOURCE_OPTION)
     .addHelpText('after', NAMES_HELP)
@@ -440,10 +464,8 @@ async function restore(
   const { repository, logger } = context;
   const root = await resolveEntry(repository, id, sourceOf(repository, options));
   const counters = newRestoreCounters();
-  const meter = new RateMeter();
-  const total = root.summary?.size ?? root.size;
-  const live = startLiveLine(
-    () => `${counters.files} files, ${meter.describe(counters.bytes, total)}`,
+  const progress = startProgress('snapshot restore', styleOf(options), () =>
+    restoreSample(counters, root),
   );
   const interrupt = interruptSignal(repository);
   try {
@@ -456,16 +478,17 @@ async function restore(
       sparse: options.sparse === true,
     });
   } finally {
-    live.stop();
+    progress.stop();
     interrupt.dispose();
   }
+  const { elapsedSeconds } = progress;
   const { files, directories, symlinks, skipped, bytes } = counters;
   const incomplete = root.summary?.incomplete ?? null;
   if (options.json === true)
-    printJson({ files, directories, symlinks, skipped, bytes, incomplete });
+    printJson({ files, directories, symlinks, skipped, bytes, incomplete, elapsedSeconds });
   else {
     printLine(
-      `restored ${files} files, ${directories} directories, ${symlinks} symbolic links, ${formatBytes(bytes)} to ${target}`,
+      `restored ${files} files, ${directories} directories, ${symlinks} symbolic links, ${formatBytes(bytes)} to ${target} in ${formatElapsed(elapsedSeconds)}`,
     );
     if (skipped > 0) printLine(`  ${skipped} entries were there already`);
   }

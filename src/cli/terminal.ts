@@ -1,4 +1,4 @@
-import { formatBytes, type Logger, printable } from '../base/index.ts';
+import { type Logger, printable } from '../base/index.ts';
 import { printText, writeOutput } from './output.ts';
 
 export { printable };
@@ -38,13 +38,13 @@ export interface LiveLine {
   stop(): void;
 }
 
-/** A line that is drawn anew four times a second, on a terminal only. */
-export function startLiveLine(render: () => string): LiveLine {
+/** A line that is drawn anew four times a second, on a terminal only. It is given the terminal's columns. */
+export function startLiveLine(render: (columns: number) => string): LiveLine {
   if (!process.stderr.isTTY) return { stop: () => undefined };
   const draw = (): void => {
     eraseLive();
     const width = process.stderr.columns || 80;
-    liveLine = printable(render()).slice(0, width - 1);
+    liveLine = printable(render(width)).slice(0, width - 1);
     redrawLive();
   };
   const timer = setInterval(draw, 250);
@@ -56,20 +56,6 @@ export function startLiveLine(render: () => string): LiveLine {
       liveLine = '';
     },
   };
-}
-
-/** Done, rate and time left of something that moves bytes. */
-export class RateMeter {
-  readonly #startMs = performance.now();
-
-  describe(doneBytes: number, totalBytes: number): string {
-    const seconds = (performance.now() - this.#startMs) / 1000;
-    const rate = seconds > 0 ? doneBytes / seconds : 0;
-    const left = rate > 0 && totalBytes > doneBytes ? (totalBytes - doneBytes) / rate : 0;
-    const share = totalBytes > 0 ? ` of ${formatBytes(totalBytes)}` : '';
-    const eta = left > 0 ? `, ${formatDuration(left)} left` : '';
-    return `${formatBytes(doneBytes)}${share}, ${formatBytes(rate)}/s${eta}`;
-  }
 }
 
 export function formatDuration(seconds: number): string {

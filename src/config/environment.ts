@@ -95,6 +95,10 @@ export const environment = {
   get cacheDirectory(): string {
     return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'longshore');
   },
+  /** A terminal that can do no more than print lines. */
+  get isDumbTerminal(): boolean {
+    return process.env.TERM === 'dumb';
+  },
   /** Shown colours and live lines are for people: https://no-color.org */
   get noColor(): boolean {
     return (process.env.NO_COLOR ?? '') !== '';

@@ -94,4 +94,4 @@ export {
 } from './maintenance/run.ts';
 export type { SafetyLevel } from './maintenance/safety.ts';
 export { loadSchedule, SCHEDULE_BLOB } from './maintenance/schedule.ts';
-export type { TaskContext, TaskStats } from './maintenance/task.ts';
+export { type TaskContext, TaskProgress, type TaskStats } from './maintenance/task.ts';

@@ -72,11 +72,12 @@ export async function collectGarbage(context: TaskContext): Promise<TaskStats> {
 /** The index changes with each flush, so the iteration starts again behind the last id. */
 async function forEachBatch(
   { contents }: Repository,
-  { signal }: TaskContext,
+  { signal, progress }: TaskContext,
   examine: (entry: IndexEntry) => boolean | undefined,
   apply: boolean,
 ): Promise<void> {
   let after: ContentId | undefined;
+  progress?.begin(progress.task, 'contents', contents.contentCount);
   for (;;) {
     signal.throwIfAborted();
     let looked = 0;
@@ -87,6 +88,7 @@ async function forEachBatch(
       if (deleted !== undefined) changes.push([entry.contentId, deleted]);
       if (++looked === BATCH_ENTRIES) break;
     }
+    if (progress) progress.done += looked;
     if (apply && changes.length > 0) {
       for (const [id, deleted] of changes) contents.setDeleted(id, deleted);
       await contents.flush();
@@ -96,9 +98,14 @@ async function forEachBatch(
 }
 
 /** Everything reachable; any error ends the collection before it has changed anything. */
-async function findUsedContents({ repository, signal }: TaskContext): Promise<ContentIdSet> {
+async function findUsedContents({
+  repository,
+  signal,
+  progress,
+}: TaskContext): Promise<ContentIdSet> {
   const { contents } = repository;
   const used = new ContentIdSet();
+  progress?.begin(progress.task, 'entries');
   const mark = (id: ObjectId): Promise<void> =>
     visitContents(contents, id, (contentId) => void used.add(contentId));
   const roots = (await listSnapshots(repository)).flatMap(({ rootEntry }) => rootEntry ?? []);
@@ -107,6 +114,7 @@ async function findUsedContents({ repository, signal }: TaskContext): Promise<Co
   const isNew = ({ type, objectId }: DirectoryEntry): boolean =>
     type === 'd' && walked.add(objectId);
   const visit = ({ objectId }: DirectoryEntry): Promise<void> | void => {
+    if (progress) progress.done++;
     // Most objects are one content; only the others need a read.
     if (objectId.startsWith('I')) return mark(objectId);
     used.add(parseObjectId(objectId).contentId);

@@ -62,8 +62,10 @@ export { DirectoryDecoder, streamDirectory } from './directory-stream.ts';
 export { findSnapshotId, isRelativeName } from './snapshot-name.ts';
 export { forEachObject, readDirectory, resolveEntry, walkTree } from './tree-walk.ts';
 export {
+  newTreeCounters,
   PROBLEMS_MAX,
   type SnapshotVerifyResult,
+  type TreeCounters,
   type TreeProblem,
   verifyTrees,
 } from './verify.ts';

@@ -12,12 +12,21 @@ import {
 import { type DirectoryEntry, isCheckpointed } from './directory.ts';
 import { forEachObject, VisitedObjects } from './tree-walk.ts';
 
-export interface SnapshotVerifyResult {
+/** Counted as it happens; read it whenever you like. */
+export interface TreeCounters {
   objects: number;
   bytesRead: number;
+  problemCount: number;
+}
+
+export const newTreeCounters = (): TreeCounters => ({ objects: 0, bytesRead: 0, problemCount: 0 });
+
+export interface SnapshotVerifyResult {
+  readonly objects: number;
+  readonly bytesRead: number;
   /** The first of them: a lost pack may break millions of objects. */
   readonly problems: readonly TreeProblem[];
-  problemsNotListed: number;
+  readonly problemsNotListed: number;
 }
 
 export interface TreeProblem {
@@ -32,6 +41,7 @@ export const PROBLEMS_MAX = 100_000;
 export interface VerifyTreesOptions {
   readonly readAll: boolean;
   readonly signal: AbortSignal;
+  readonly counters?: TreeCounters;
   /** The caller has looked for the packs of all contents already. */
   readonly arePacksChecked?: boolean;
   /** How many problems are held; tests lower it. */
@@ -49,11 +59,10 @@ export async function verifyTrees(
 ): Promise<SnapshotVerifyResult> {
   const { signal, readAll, arePacksChecked } = options;
   const problems = new BoundedList<TreeProblem>(options.problemsMax ?? PROBLEMS_MAX);
-  const result: SnapshotVerifyResult = {
-    objects: 0,
-    bytesRead: 0,
-    problems: problems.held,
-    problemsNotListed: 0,
+  const counters = options.counters ?? newTreeCounters();
+  const fail = (entry: DirectoryEntry, error: unknown): void => {
+    counters.problemCount++;
+    report(problems, entry, error);
   };
   // What is read need not be looked for.
   const packs = readAll || arePacksChecked ? undefined : await listPackLengths(repository);
@@ -61,12 +70,12 @@ export async function verifyTrees(
   for (const root of roots) {
     const visit = async (entry: DirectoryEntry): Promise<void> => {
       signal.throwIfAborted();
-      result.objects++;
+      counters.objects++;
       try {
-        await verifyObject(repository, entry, { readAll, packs }, result);
+        await verifyObject(repository, entry, { readAll, packs }, counters);
       } catch (error) {
         await assertAnswers(repository, error);
-        report(problems, entry, error);
+        fail(entry, error);
       }
     };
     try {
@@ -74,13 +83,14 @@ export async function verifyTrees(
     } catch (error) {
       signal.throwIfAborted();
       await assertAnswers(repository, error);
-      report(problems, root, error);
+      fail(root, error);
       // It ended in the middle: the next tree may have what was left out.
       visited = new VisitedObjects();
     }
   }
-  result.problemsNotListed = problems.notHeld;
-  return result;
+  const { objects, bytesRead } = counters;
+  const { held, notHeld } = problems;
+  return { objects, bytesRead, problems: held, problemsNotListed: notHeld };
 }
 
 function report(
@@ -95,7 +105,7 @@ async function verifyObject(
   repository: Repository,
   { name, objectId, type, size }: DirectoryEntry,
   { readAll, packs }: { readAll: boolean; packs: PackLengths | undefined },
-  result: SnapshotVerifyResult,
+  counters: TreeCounters,
 ): Promise<void> {
   const { contents } = repository;
   const pieces = await listPieces(contents, objectId);
@@ -105,7 +115,9 @@ async function verifyObject(
   }
   for (const piece of pieces) {
     if (readAll) {
-      result.bytesRead += (await readPiece(contents, piece)).length;
+      // `+=` on the call itself would lose what others added while it waited.
+      const { length: lengthBytes } = await readPiece(contents, piece);
+      counters.bytesRead += lengthBytes;
       continue;
     }
     const entry = contents.findOrThrow(piece.contentId);

@@ -4,7 +4,7 @@ import { pinnedPath } from '../base/index.ts';
 import { type ObjectId, writeObject } from '../repository/index.ts';
 import { type DirectoryEntry, encodeDirectory } from '../snapshot/index.ts';
 import { isOfTheSource } from './directory-looks.ts';
-import { type FileUpload, TOO_LONG } from './file-upload.ts';
+import { TOO_LONG } from './file-upload.ts';
 import { metadataCompressor } from './upload-policy.ts';
 import { OpenDirectory, type OpenFile } from './open-tree.ts';
 import { unreadable, type VolumeUpload } from './volume-upload.ts';
@@ -16,7 +16,7 @@ const { O_RDONLY, O_NONBLOCK } = fs.constants;
  * Throws `SOURCE_UNREADABLE`.
  */
 export async function uploadDevice(parts: VolumeUpload): Promise<DirectoryEntry> {
-  const { repository, files, path, counters, policy, signal, open } = parts;
+  const { repository, path, counters, policy, signal, open } = parts;
   const mtimeNs = repository.clock.nowNs();
   const common = { mode: 0o777, mtimeNs, uid: 0, gid: 0 };
   const entries: DirectoryEntry[] = [];
@@ -24,7 +24,7 @@ export async function uploadDevice(parts: VolumeUpload): Promise<DirectoryEntry>
   open.root = directory;
   try {
     const file = directory.openFile({ ...common, name: path });
-    const { size, objectId } = await uploadRaw(files, path, file);
+    const { size, objectId } = await uploadRaw(parts, file);
     entries.push({ ...common, name: path, type: 'f', size, objectId });
   } catch (error) {
     // What was stored is found again by the next run; part of a volume is no file.
@@ -55,8 +55,7 @@ export async function uploadDevice(parts: VolumeUpload): Promise<DirectoryEntry>
 }
 
 async function uploadRaw(
-  files: FileUpload,
-  path: string,
+  { files, path, counters }: VolumeUpload,
   open: OpenFile,
 ): Promise<{ size: number; objectId: ObjectId }> {
   let file: fs.FileHandle;
@@ -75,6 +74,7 @@ async function uploadRaw(
     if (!Number.isSafeInteger(expected)) throw unreadable(path, new Error(TOO_LONG));
     // So do those look that were taken off their storage.
     if (expected === 0 && !stat.isFile()) throw unreadable(path, new Error('the device is empty'));
+    Object.assign(counters, { filesFound: 1, bytesFound: expected, isListed: true });
     const stored = await files
       .uploadBlocks(file, expected, stat.isFile(), open)
       .catch((cause: unknown) => {

@@ -16,6 +16,7 @@ import {
   parseSummary,
   type PolicyTree,
 } from '../snapshot/index.ts';
+import { CACHE_TAG_NAME } from './directory-rules.ts';
 import { hasMoreNames } from './long-listing.ts';
 import type { Visit } from './visit.ts';
 
@@ -34,7 +35,6 @@ const AHEAD_MAX = 32;
  * would be missed or asked for in vain. Our choice.
  */
 const AHEAD_NS_MAX = 30n * SECOND_NS;
-export const CACHE_TAG_NAME = 'CACHEDIR.TAG';
 
 export interface DirectoryLooksOptions {
   readonly repository: Repository;

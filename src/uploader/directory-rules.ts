@@ -1,16 +1,16 @@
 import { joinPath, type Logger } from '../base/index.ts';
 import type { Policy, PolicyTree } from '../snapshot/index.ts';
-import { CACHE_TAG_NAME } from './directory-looks.ts';
 import { type IgnoreFileEntry, IgnoreRules } from './ignore-rules.ts';
 import type { SourceDirectory } from './listing.ts';
 import { openRegular, readStart } from './regular-file.ts';
 import { relativePath, type Visit } from './visit.ts';
 
+export const CACHE_TAG_NAME = 'CACHEDIR.TAG';
 /** bford.info/cachedir: a directory with this tag holds nothing worth keeping. */
 const CACHE_TAG = 'Signature: 8a477f597d28d172789f06886806bc55';
 
 export interface EnterRulesOptions {
-  readonly policies: PolicyTree;
+  readonly policies: Pick<PolicyTree, 'definedAt'>;
   readonly logger: Logger;
 }
 
@@ -34,7 +34,7 @@ export async function enterRules(
 export async function isCacheDirectory(
   visit: Visit,
   { entries }: SourceDirectory,
-  policy: Policy,
+  policy: { readonly files: Pick<Policy['files'], 'ignoreCacheDirs'> },
 ): Promise<boolean> {
   if (policy.files.ignoreCacheDirs === false) return false;
   const tag = entries.find(({ name, type }) => name === CACHE_TAG_NAME && type === 'f');

@@ -164,6 +164,7 @@ export class FileUpload {
           sparse,
           signal,
           onRead: (bytes) => (counters.bytesRead += bytes),
+          onHole: (bytes) => (counters.bytesInHoles += bytes),
         }),
       );
       return { size: lengthOf(entries), objectId: await this.#finishFile(entries) };
@@ -297,6 +298,7 @@ export class FileUpload {
           sparse,
           signal,
           onRead: (bytes) => (counters.bytesRead += bytes),
+          onHole: (bytes) => (counters.bytesInHoles += bytes),
         });
         const stream = this.#stream(policy, entry.name, size);
         open.stream = stream;

@@ -1,5 +1,5 @@
 import { CodedError, isCode, messageOf, printable } from '../base/index.ts';
-import { type IgnorePattern, parseIgnoreFile } from '../snapshot/index.ts';
+import { type IgnorePattern, parseIgnoreFile } from '../snapshot/policy/ignore-pattern.ts';
 import { openRegular, readStart } from './regular-file.ts';
 
 /**

@@ -1,5 +1,6 @@
 import type { Logger } from '../base/index.ts';
-import { type IgnorePattern, parseIgnorePattern, type Policy } from '../snapshot/index.ts';
+import type { Policy } from '../snapshot/index.ts';
+import { type IgnorePattern, parseIgnorePattern } from '../snapshot/policy/ignore-pattern.ts';
 import { IGNORE_BYTES_MAX, IGNORE_RULES_MAX, loadIgnoreFile } from './ignore-file.ts';
 
 /** An ignore file that the listing of a directory has. */

@@ -1,6 +1,6 @@
 import type { ThreadPool } from '../volume-files/index.ts';
-import { asUnreadable, CACHE_TAG_NAME } from './directory-looks.ts';
-import { enterRules, isCacheDirectory } from './directory-rules.ts';
+import { asUnreadable } from './directory-looks.ts';
+import { CACHE_TAG_NAME, enterRules, isCacheDirectory } from './directory-rules.ts';
 import { DirectoryWriter, type StoredDirectory } from './directory-writer.ts';
 import { type FileUpload, type FileUploadOptions } from './file-upload.ts';
 import { metadataCompressor } from './upload-policy.ts';

@@ -24,6 +24,13 @@ export interface UploadCounters {
   contentsDeduplicated: number;
   /** Objects that were looked over before a long upload counts. */
   objectsChecked: number;
+  /** Files that the listings have shown so far, and their bytes; cached ones included. */
+  filesFound: number;
+  bytesFound: number;
+  /** Bytes of holes, which need no reading. */
+  bytesInHoles: number;
+  /** Every directory is listed: what was found is all that there is. */
+  isListed: boolean;
 }
 
 export const newUploadCounters = (): UploadCounters => ({
@@ -44,4 +51,8 @@ export const newUploadCounters = (): UploadCounters => ({
   contentsNew: 0,
   contentsDeduplicated: 0,
   objectsChecked: 0,
+  filesFound: 0,
+  bytesFound: 0,
+  bytesInHoles: 0,
+  isListed: false,
 });

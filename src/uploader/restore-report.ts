@@ -9,6 +9,8 @@ export interface RestoreCounters {
   /** Left as they were: same size and time, or not to be overwritten. */
   skipped: number;
   bytes: number;
+  /** Of them, bytes of files that were left as they were. */
+  bytesSkipped: number;
   errors: number;
   /** Files and bytes known so far; grows while directories are read. */
   filesFound: number;
@@ -23,6 +25,7 @@ export const newRestoreCounters = (): RestoreCounters => ({
   symlinks: 0,
   skipped: 0,
   bytes: 0,
+  bytesSkipped: 0,
   errors: 0,
   filesFound: 0,
   bytesFound: 0,

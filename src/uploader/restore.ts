@@ -292,6 +292,7 @@ class TreeRestore {
     if (!directory.isNew && (await this.#isSame(directory, entry))) {
       this.#report.counters.skipped++;
       this.#report.counters.bytes += entry.size;
+      this.#report.counters.bytesSkipped += entry.size;
       return;
     }
     if (await this.#restoreContents(directory, entry)) this.#report.counters.files++;

@@ -31,11 +31,12 @@ export async function uploadRoot(parts: VolumeUpload): Promise<DirectoryEntry> {
 }
 
 async function uploadSingleFile(
-  { files, path, policy, open, signal }: VolumeUpload,
+  { files, path, policy, open, signal, counters }: VolumeUpload,
   root: SourceEntry,
 ): Promise<DirectoryEntry> {
   const file = new OpenFile(root);
   open.root = file;
+  Object.assign(counters, { filesFound: 1, bytesFound: root.sizeBytes, isListed: true });
   const outcome = await files.uploadStream({
     path: await fs.realpath(path),
     entry: root,

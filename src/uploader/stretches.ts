@@ -65,6 +65,8 @@ export interface ReadRangeOptions {
   readonly sparse: boolean;
   readonly signal?: AbortSignal | undefined;
   readonly onRead: (bytes: number) => void;
+  /** Called for bytes that need no reading. */
+  readonly onHole?: (bytes: number) => void;
 }
 
 /**
@@ -121,6 +123,7 @@ export async function* readStretches(
       if (typeof next === 'number') {
         fill();
         followsZeros = true;
+        options.onHole?.(next);
         yield { kind: 'zeros', length: next };
         continue;
       }

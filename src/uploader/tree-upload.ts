@@ -58,6 +58,7 @@ export class TreeUpload {
     const { done } = await this.#visit(visit, open).catch((error: unknown) => {
       throw isCode(error, 'UNREADABLE_DIRECTORY') ? error.cause : error;
     });
+    this.#options.counters.isListed = true;
     this.#files.flush();
     return done;
   }
@@ -117,6 +118,7 @@ export class TreeUpload {
         await setImmediate();
       }
       if (this.#isExcluded(visit, entry, rules)) continue;
+      if (entry.type === 'f') this.#found(1, entry.sizeBytes);
       if (entry.type === 'd') children.push(entry);
       else if (!this.#take(visit, entry, policy, previous, outcomes)) {
         if (!this.#outstanding.tryAcquire()) {
@@ -156,6 +158,7 @@ export class TreeUpload {
     counters.cachedFiles += same.files;
     counters.cachedBytes += same.bytes;
     counters.totalBytes += same.bytes;
+    this.#found(same.files, same.bytes);
     const before = new PreviousEntries([directories]);
     const below = (child: SourceEntry): Visit =>
       visitBelow(visit, child, visit.rules, before.directories(child.name));
@@ -201,6 +204,12 @@ export class TreeUpload {
   #warnOfName(visit: Visit, name: string): void {
     const path = relativePath(visit, name);
     this.#options.logger.warn({ path }, 'a name is not valid UTF-8 and is stored changed');
+  }
+
+  #found(files: number, bytes: number): void {
+    const { counters } = this.#options;
+    counters.filesFound += files;
+    counters.bytesFound += bytes;
   }
 
   #isExcluded(visit: Visit, entry: SourceEntry, rules: IgnoreRules): boolean {

@@ -111,3 +111,18 @@ it("takes a part of a file in a checkpoint of Kopia's, which has the size of the
   ]);
   await repository.close();
 });
+
+it('tells all that it read, however many were read at once', async () => {
+  const [path, tree] = [join(work, 'reads'), join(work, 'reads-tree')];
+  fs.mkdirSync(tree);
+  for (let i = 0; i < 30; i++) fs.writeFileSync(join(tree, `f${i}`), randomBytes(1000));
+  await createTest(path);
+  await using repository = await openTest(path);
+  const { rootEntry } = await backUp(repository, tree);
+  const { objects, bytesRead } = await verifyTrees(repository, [rootEntry], {
+    readAll: true,
+    signal,
+  });
+  expect(objects).toBe(31);
+  expect(bytesRead).toBeGreaterThan(30_000);
+});

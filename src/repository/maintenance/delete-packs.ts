@@ -85,6 +85,7 @@ export async function deleteUnreferencedPacks(
     (blob) => isMarker(blob) && !explaining.has(sessionOfBlob(blob.id)),
   );
   const going = [...unneeded, ...markers];
+  context.progress?.begin(context.progress.task, 'blobs', apply ? going.length : undefined);
   const deleted = apply
     ? [
         ...(await deletePacks(context, [...unneeded], batchPacks)),
@@ -148,12 +149,13 @@ async function deletePacks(
 }
 
 async function deleteBlobs(
-  { repository, signal }: TaskContext,
+  { repository, signal, progress }: TaskContext,
   blobs: readonly BlobMetadata[],
 ): Promise<readonly BlobMetadata[]> {
-  await mapLimited(blobs, DELETES_AT_ONCE, ({ id }) => {
+  await mapLimited(blobs, DELETES_AT_ONCE, async ({ id }) => {
     signal.throwIfAborted();
-    return repository.storage.deleteBlob(id);
+    await repository.storage.deleteBlob(id);
+    if (progress) progress.done++;
   });
   return blobs;
 }

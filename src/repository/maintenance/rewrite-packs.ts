@@ -22,8 +22,9 @@ export async function rewriteShortPacks(
   isDropped: (entry: IndexEntry) => boolean = () => false,
   { entriesAtOnce = ENTRIES_AT_ONCE }: { readonly entriesAtOnce?: number } = {},
 ): Promise<TaskStats> {
-  const { repository, safety, apply } = context;
+  const { repository, safety, apply, progress } = context;
   const short = findShortPacks(repository, letters);
+  progress?.begin(progress.task, 'packs', short.size);
   const now = repository.clock.nowNs();
   const counts = { toRewrite: [0, 0], rewritten: [0, 0], retained: [0, 0] };
   const add = (counter: number[], bytes: number): void => {
@@ -32,6 +33,7 @@ export async function rewriteShortPacks(
   };
   for (const [packBlobId, entries] of entriesOf(repository, short)) {
     context.signal.throwIfAborted();
+    if (progress) progress.done++;
     const old = entries.filter((entry) => {
       if (isDropped(entry)) return false;
       const { timestampSeconds, packedLength } = entry;

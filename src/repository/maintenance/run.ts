@@ -45,7 +45,7 @@ import {
   type Schedule,
   type TaskRun,
 } from './schedule.ts';
-import type { TaskContext, TaskStats } from './task.ts';
+import type { TaskContext, TaskProgress, TaskStats } from './task.ts';
 import { cleanUpUnfinishedPuts } from './unfinished-puts.ts';
 
 export type MaintenanceMode = 'auto' | 'quick' | 'full';
@@ -59,6 +59,8 @@ export interface MaintenanceOptions {
   readonly dryRun: boolean;
   readonly signal: AbortSignal;
   readonly logger: Logger;
+  /** Filled as tasks go on. */
+  readonly progress?: TaskProgress | undefined;
   /** Marks what no snapshot reaches; snapshots lie above this layer. */
   readonly collectGarbage: (context: TaskContext) => Promise<TaskStats>;
 }
@@ -118,6 +120,7 @@ export async function runMaintenance(
       startNs,
       signal: options.signal,
       logger: options.logger,
+      progress: options.progress,
     },
     parameters,
     schedule,
@@ -436,8 +439,9 @@ class Cycle {
   }
 
   async #run(task: string, run: Task): Promise<void> {
-    const { repository, signal, apply, logger } = this.#context;
+    const { repository, signal, apply, logger, progress } = this.#context;
     signal.throwIfAborted();
+    progress?.begin(task);
     const startNs = repository.clock.nowNs();
     try {
       const stats = await run(this.#context);

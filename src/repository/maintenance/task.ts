@@ -2,6 +2,21 @@ import type { Logger, Nanoseconds } from '../../base/index.ts';
 import type { Repository } from '../repository.ts';
 import type { SafetyParameters } from './safety.ts';
 
+/** How far the task is that runs; read it whenever you like. */
+export class TaskProgress {
+  task = '';
+  /** What is counted, in the plural. */
+  noun = 'steps';
+  done = 0;
+  /** Undefined where it is not known before. */
+  total: number | undefined;
+
+  /** Another task, or the next part of one, begins. */
+  begin(task: string, noun = 'steps', total?: number): void {
+    Object.assign(this, { task, noun, done: 0, total });
+  }
+}
+
 /** What every task gets. With `apply` false it only counts what it would do. */
 export interface TaskContext {
   readonly repository: Repository;
@@ -11,6 +26,7 @@ export interface TaskContext {
   readonly startNs: Nanoseconds;
   readonly signal: AbortSignal;
   readonly logger: Logger;
+  readonly progress?: TaskProgress | undefined;
 }
 
 /** Counters of one task under Kopia's names, for the schedule and for people. */

@@ -77,6 +77,11 @@ export class PolicyTree {
     this.#below = below;
   }
 
+  /** Plain values, for another thread. */
+  get definitions(): { readonly root: Policy; readonly below: ReadonlyMap<string, Policy> } {
+    return { root: this.#root, below: this.#below };
+  }
+
   get root(): Policy {
     return this.#root;
   }

@@ -1,0 +1,121 @@
+import { listReadableSnapshots, loadPolicyTree, type SourceInfo } from '../../snapshot/index.ts';
+import type { Repository } from '../../repository/index.ts';
+import { SourceEstimate, type UploadCounters } from '../../uploader/index.ts';
+import type { Sample, Total } from './figures.ts';
+import { type Progress, type ProgressStyle, startProgress } from './reporter.ts';
+
+interface Extent {
+  readonly files: number;
+  readonly bytes: number;
+}
+
+/** What is known of the volume beside what the upload has found itself. */
+export interface Guesses {
+  /** What the last whole snapshot of the source had. */
+  readonly previous?: Extent | undefined;
+  readonly estimate?: (Extent & { readonly state: 'counting' | 'whole' | 'given-up' }) | undefined;
+}
+
+/** An upload that is over sooner needs no estimate. A line every 30 s asks for it later. Our choice. */
+const ESTIMATE_AFTER_MS = { live: 500, json: 500, lines: 10_000 };
+
+/** A sample of an upload. Cached bytes are done, and not read. */
+export function uploadSample(counters: UploadCounters, guesses: Guesses): Sample {
+  const { bytesRead, cachedBytes, bytesInHoles, totalBytes, errors } = counters;
+  const filesDone = counters.files + counters.cachedFiles;
+  const bytesDone = Math.max(bytesRead + cachedBytes + bytesInHoles, totalBytes);
+  const { filesFound, bytesFound, isListed, ignoredErrors, objectsChecked } = counters;
+  const total = (found: number, of: keyof Extent): Total => {
+    if (isListed) return { value: found, kind: 'exact' };
+    const { estimate, previous } = guesses;
+    const counted = Math.max(found, estimate?.[of] ?? 0);
+    if (estimate?.state === 'whole') return { value: counted, kind: 'about' };
+    if (previous) return { value: Math.max(counted, previous[of]), kind: 'about' };
+    return { value: counted, kind: 'atLeast' };
+  };
+  const isRead = isListed && filesDone + errors + ignoredErrors >= filesFound;
+  return {
+    phase: objectsChecked > 0 ? 'checking what is stored' : isRead ? 'finishing' : undefined,
+    bytes: { done: bytesDone, total: total(bytesFound, 'bytes') },
+    items: { noun: 'files', done: filesDone, total: total(filesFound, 'files') },
+    movedBytes: bytesRead,
+    errors,
+  };
+}
+
+export interface UploadProgressOptions {
+  readonly repository: Repository;
+  readonly source: SourceInfo;
+  readonly path: string;
+  /** A device or image knows its size. */
+  readonly isBlock: boolean;
+  readonly counters: UploadCounters;
+  readonly signal: AbortSignal;
+}
+
+/** Shows how far an upload is. An estimate of the whole runs ahead of it, where that is worth its while. */
+export async function startUploadProgress(
+  style: ProgressStyle,
+  options: UploadProgressOptions,
+): Promise<Progress> {
+  const { counters, signal } = options;
+  if (style === 'none')
+    return startProgress('snapshot create', style, () => uploadSample(counters, {}));
+  const previous = await previousExtent(options);
+  const isWanted = !options.isBlock && !(style === 'lines' && previous !== undefined);
+  const ahead = isWanted ? new Ahead(options, ESTIMATE_AFTER_MS[style]) : undefined;
+  const progress = startProgress('snapshot create', style, () => {
+    if (counters.isListed || signal.aborted) ahead?.stop();
+    return uploadSample(counters, { previous, estimate: ahead?.estimate?.report });
+  });
+  return {
+    stop: () => {
+      ahead?.stop();
+      progress.stop();
+    },
+    get elapsedSeconds() {
+      return progress.elapsedSeconds;
+    },
+  };
+}
+
+/** An estimate that starts after a while, unless it was stopped before. */
+class Ahead {
+  readonly #timer: NodeJS.Timeout;
+  #isStopped = false;
+  estimate: SourceEstimate | undefined;
+
+  constructor(options: UploadProgressOptions, afterMs: number) {
+    this.#timer = setTimeout(() => {
+      // Where policies cannot be read the upload itself says so.
+      this.#start(options).catch(() => undefined);
+    }, afterMs);
+    this.#timer.unref();
+  }
+
+  async #start({ repository, source, path, counters }: UploadProgressOptions): Promise<void> {
+    if (counters.isListed) return;
+    const policies = await loadPolicyTree(repository, source);
+    if (!this.#isStopped) this.estimate = new SourceEstimate(path, policies);
+  }
+
+  stop(): void {
+    this.#isStopped = true;
+    clearTimeout(this.#timer);
+    this.estimate?.stop();
+  }
+}
+
+async function previousExtent({
+  repository,
+  source,
+}: UploadProgressOptions): Promise<Extent | undefined> {
+  const { snapshots } = await listReadableSnapshots(repository, { source });
+  const last = snapshots.findLast(({ incomplete }) => !incomplete);
+  if (!last) return undefined;
+  const { stats, rootEntry } = last;
+  return {
+    files: rootEntry?.summary?.files ?? stats.fileCount + stats.cachedFiles,
+    bytes: rootEntry?.summary?.size ?? stats.totalSize,
+  };
+}
