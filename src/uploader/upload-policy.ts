@@ -40,8 +40,14 @@ export function splitterOf(
 export const splittersOf = (policies: PolicyTree): SplitterSpec[] =>
   policies.splitterNames().flatMap((name) => knownSplitter(name) ?? []);
 
-/** Policies outlive programs: a name that Kopia has dropped or will have means for it what stands in the warning. */
-export function warnOfUnknownNames(policies: PolicyTree, logger: Logger): void {
+/**
+ * Policies outlive programs: a name that Kopia has dropped or will have means for it what stands in the warning. Actions are run by
+ * none but clients of Kopia's that were told to: what they make ready, a dump of a database perhaps, is not.
+ */
+export function warnOfUnmet(policies: PolicyTree, logger: Logger): void {
+  for (const action of new Set(policies.actionNames())) {
+    logger.warn({ action }, 'a policy has an action of Kopia; it is not run');
+  }
   for (const splitter of new Set(policies.splitterNames())) {
     if (knownSplitter(splitter)) continue;
     const text = "a policy names a splitter that is not known; using the repository's";

@@ -16,7 +16,7 @@ import { uploadDevice } from './device-upload.ts';
 import { LongUpload, type UploadAgain } from './long-upload.ts';
 import { newUploadCounters, type UploadCounters } from './progress.ts';
 import { FileUpload, type FileUploadOptions } from './file-upload.ts';
-import { metadataCompressor, warnOfUnknownNames } from './upload-policy.ts';
+import { metadataCompressor, warnOfUnmet } from './upload-policy.ts';
 import { uploadRoot } from './root-upload.ts';
 import type { EntryFailure } from './summary.ts';
 import { TreeUpload } from './tree-upload.ts';
@@ -75,7 +75,7 @@ export async function createSnapshot(
   warnOfFallbacks(options.logger);
   const counters = options.counters ?? newUploadCounters();
   const policies = await loadPolicyTree(repository, options.source);
-  warnOfUnknownNames(policies, options.logger);
+  warnOfUnmet(policies, options.logger);
   const previous = await previousSnapshots(repository, options);
   const spec =
     options.splitter === undefined

@@ -45,6 +45,9 @@ beforeAll(async () => {
   // lz4 was a compression of Kopia's once; where a policy still names it, Kopia stores without.
   const dropped = { compression: { compressorName: 'lz4' }, splitter: { algorithm: 'LATER-4M' } };
   repository.manifests.put(labelsOf('/dropped'), dropped);
+  // As `kopia policy set --before-snapshot-root-action=/usr/bin/dump` writes it.
+  const dump = { path: '/usr/bin/dump', timeout: 300, mode: 'essential' };
+  repository.manifests.put(labelsOf('/actions'), { actions: { beforeSnapshotRoot: dump } });
   await repository.flush();
 });
 
@@ -127,4 +130,12 @@ it('names that are not known of a compression and a splitter cost a warning, and
       'a policy names a compression that is not known; storing without',
     ]),
   );
+});
+
+it('an action of Kopia, which makes something ready for a backup, is not left out without a word', () => {
+  const text =
+    'warning: a policy has an action of Kopia; it is not run action=beforeSnapshotRoot\n';
+  const words = ['snapshot', 'create', tree, '--source'];
+  expect(run(...words, 'tester@testhost:/actions')).toMatchObject({ code: 0, err: text });
+  expect(run(...words, 'tester@testhost:/above')).toMatchObject({ code: 0, err: '' });
 });

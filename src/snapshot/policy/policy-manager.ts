@@ -105,6 +105,14 @@ export class PolicyTree {
       .flatMap(({ compressorName }) => compressorName ?? []);
   }
 
+  /** Commands that Kopia runs before or after a backup or a directory, by their names in the policy. */
+  actionNames(): string[] {
+    const all = [this.#root, ...this.#below.values()];
+    return all
+      .flatMap(({ actions }) => Object.entries(actions))
+      .flatMap(([name, action]) => (action === undefined || action === null ? [] : name));
+  }
+
   /** Effective settings in a directory. */
   at(relativePath: string): Policy {
     if (this.#below.size === 0 || relativePath === '') return this.#root;
