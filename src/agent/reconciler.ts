@@ -247,7 +247,7 @@ export class MovementReconciler<M extends Movement> {
   }
 
   #decideUpon(movement: M, read: Read<M>): Action {
-    const { settings, direction, clock, exposingCount, backlog } = this.#options;
+    const { settings, direction, clock, cache, exposingCount, backlog } = this.#options;
     const { node, prepareTimeoutMs, stallTimeoutMs, prepareQueueLength } = settings;
     const { uid } = movement.metadata;
     const isUpload = direction.name === 'upload';
@@ -260,6 +260,7 @@ export class MovementReconciler<M extends Movement> {
       overdueMs: overdueMs(clock, pod),
       refusedMs: () => this.#turns.sinceMs(uid, 'refused'),
       failingMs: this.#exposures.failingMs(uid),
+      heardMs: cache.isAway ? 0 : cache.backMs,
     };
     const common = { movement, node, local, pod, exposure, podAgeMs, prepareTimeoutMs };
     switch (phaseOf(movement)) {

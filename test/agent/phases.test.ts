@@ -120,6 +120,7 @@ describe('Accepted', () => {
     awayInMs: () => 1000,
     refusedMs: () => 299_000,
     failingMs: 59_000,
+    heardMs: 60_000,
   };
   const others = upload({ phase: 'Accepted', acceptedByNode: 'other' });
   const wanted = upload({ phase: 'Accepted', acceptedByNode: 'me' }, canceled);
@@ -174,6 +175,21 @@ describe('Accepted', () => {
       'its pod waits for too long',
       { pod: pod('Pending'), podAgeMs: 60_000 },
     ],
+    [
+      'wait 30000',
+      'its pod waited while the API server was away',
+      { pod: pod('Pending'), podAgeMs: 3_600_000, heardMs: 59_000 },
+    ],
+    [
+      'failDiagnosed: timeout on preparing data upload: ',
+      'the API server is away again and again',
+      { pod: pod('Pending'), podAgeMs: 90_000_000, heardMs: 59_000 },
+    ],
+    [
+      'expose',
+      'its pod went while the API server was away',
+      { pod: 'none', latest: facts.movement, sinceAcceptedMs: 61_000, heardMs: 59_000 },
+    ],
     ['wait 1000', 'its pod waits', { pod: pod('Pending'), podAgeMs: 59_000 }],
     ['forgetExposure', 'it may not be exposed just now', { exposure: { error: forbidden } }],
     [
@@ -208,6 +224,7 @@ describe('Prepared', () => {
     prepareTimeoutMs: 60_000,
     refusedMs: () => 299_000,
     failingMs: 59_000,
+    heardMs: 60_000,
   };
   const leaving = { ...running, metadata: { ...running.metadata, deletionTimestamp: 'soon' } };
   const wanted = upload({ phase: 'Prepared', node: 'me' }, canceled);
@@ -280,6 +297,7 @@ describe('InProgress and Canceling', () => {
     overdueMs: 0,
     refusedMs: () => 299_000,
     failingMs: 59_000,
+    heardMs: 60_000,
   };
   const result = '{"snapshotID":"s-1"}';
   const download = { ...facts.direction, name: 'download' } as const;

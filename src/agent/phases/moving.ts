@@ -17,7 +17,7 @@ import {
   read,
   wait,
 } from './action.ts';
-import { decideCanceled, decideRestarting, type Patience } from './preparing.ts';
+import { decideCanceled, decideRestarting, isLate, type Patience } from './preparing.ts';
 
 export interface MovingFacts extends Patience {
   readonly movement: Movement;
@@ -83,7 +83,7 @@ export function decideMoving(facts: MovingFacts): Action {
     const broken = unrecoverable(pod);
     const message = 'the data mover could not be started again: ';
     if (broken !== undefined) return fail(message + broken);
-    if (facts.podAgeMs >= facts.prepareTimeoutMs) return { do: 'failDiagnosed', message };
+    if (isLate(facts.podAgeMs, facts)) return { do: 'failDiagnosed', message };
   }
   return wait(LOOK_MS);
 }

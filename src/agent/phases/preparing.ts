@@ -22,6 +22,8 @@ const LOOK_MS_MAX = 30_000;
 /** How long it is tried again for a reason that may pass. */
 export interface Patience {
   readonly prepareTimeoutMs: number;
+  /** Milliseconds since this agent heard the API server again, after it was away. */
+  readonly heardMs: number;
   /** Milliseconds since a right was missing first. */
   readonly refusedMs: () => number;
   /** Milliseconds since making it available failed first, when it has failed again and again since. */
@@ -66,7 +68,7 @@ export function decideAccepted(facts: AcceptedFacts): Action {
     // Or gone because it is over, and the watch is behind.
     if (latest === 'unread') return read('latest');
     if (latest === 'gone' || !isSameStage(latest, movement)) return wait();
-    if (exposure === 'done' && facts.sinceAcceptedMs > prepareTimeoutMs) {
+    if (exposure === 'done' && isLate(facts.sinceAcceptedMs, facts)) {
       return fail(`timeout on preparing ${noun}: its pod was deleted`);
     }
     return { do: 'expose' };
@@ -81,13 +83,27 @@ export function decideAccepted(facts: AcceptedFacts): Action {
   if (broken !== undefined) return fail(broken);
   // On the node of another agent, which is to go on; unless there is none, for long.
   if (isRunning(pod) && facts.awayInMs(pod.spec.nodeName ?? '') <= 0) return { do: 'setPrepared' };
-  if (facts.podAgeMs >= prepareTimeoutMs) {
+  if (isLate(facts.podAgeMs, facts)) {
     return { do: 'failDiagnosed', message: `timeout on preparing ${noun}: ` };
   }
   // The agent on its node says when it runs: this one asks for what keeps it from that, and less often as it gets older.
   const pauseMs = Math.min(LOOK_MS_MAX, Math.max(LOOK_MS, facts.podAgeMs / 2));
-  return wait(Math.min(pauseMs, prepareTimeoutMs - facts.podAgeMs));
+  const leftMs = prepareTimeoutMs - facts.podAgeMs;
+  return wait(leftMs > 0 ? Math.min(pauseMs, leftMs) : pauseMs);
 }
+
+/** Others have to come back first, and nodes have to say what they did meanwhile. Our choice. */
+const SETTLE_MS = 300_000;
+const DAY_MS = 86_400_000;
+
+/** Whether the prepare time-out is over; after the API server was away it is not, until all may have caught up. */
+export const isLate = (
+  ms: number,
+  { prepareTimeoutMs, heardMs }: Pick<Patience, 'prepareTimeoutMs' | 'heardMs'>,
+): boolean => {
+  const isSettled = heardMs >= Math.min(SETTLE_MS, prepareTimeoutMs);
+  return ms >= prepareTimeoutMs && (isSettled || ms >= prepareTimeoutMs + DAY_MS);
+};
 
 /** What is under way stops first: it would make anew what the clean-up removes. */
 export const decideCanceled = (exposure: ExposureState | undefined): Action =>
