@@ -16,8 +16,8 @@ export interface Guesses {
   readonly estimate?: (Extent & { readonly state: 'counting' | 'whole' | 'given-up' }) | undefined;
 }
 
-/** An upload that is over sooner needs no estimate. A line every 30 s asks for it later. Our choice. */
-const ESTIMATE_AFTER_MS = { live: 500, json: 500, lines: 10_000 };
+/** An upload that is over sooner needs no estimate. Our choice. */
+const ESTIMATE_AFTER_MS = 500;
 
 /** A sample of an upload. Cached bytes are done, and not read. */
 export function uploadSample(counters: UploadCounters, guesses: Guesses): Sample {
@@ -62,8 +62,9 @@ export async function startUploadProgress(
   if (style === 'none')
     return startProgress('snapshot create', style, () => uploadSample(counters, {}));
   const previous = await previousExtent(options);
-  const isWanted = !options.isBlock && !(style === 'lines' && previous !== undefined);
-  const ahead = isWanted ? new Ahead(options, ESTIMATE_AFTER_MS[style]) : undefined;
+  // Nobody waits before a log: a second thread would take time and memory from the upload for nothing.
+  const isWanted = !options.isBlock && style !== 'lines';
+  const ahead = isWanted ? new Ahead(options, ESTIMATE_AFTER_MS) : undefined;
   const progress = startProgress('snapshot create', style, () => {
     if (counters.isListed || signal.aborted) ahead?.stop();
     return uploadSample(counters, { previous, estimate: ahead?.estimate?.report });
