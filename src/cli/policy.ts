@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { CodedError, parseJsonLossless } from '../base/index.ts';
+import { CodedError, messageOf } from '../base/index.ts';
 import { compressorByName, KOPIA_SPLITTER_NAMES } from '../codec/index.ts';
 import {
   DEFAULT_POLICY,
@@ -16,6 +16,7 @@ import {
 } from '../snapshot/index.ts';
 import type { Repository } from '../repository/index.ts';
 import { openContext } from './context.ts';
+import { parsePolicyJson } from './policy-json.ts';
 import { ExitCode } from './exit.ts';
 import { UsageError } from './usage-error.ts';
 import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
@@ -69,6 +70,23 @@ interface SetOptions {
   fromJson?: string;
 }
 
+const SET_OPTIONS = [
+  'keepLatest',
+  'keepHourly',
+  'keepDaily',
+  'keepWeekly',
+  'keepMonthly',
+  'keepAnnual',
+  'compression',
+  'metadataCompression',
+  'splitter',
+  'addIgnore',
+  'removeIgnore',
+  'ignoreFileErrors',
+  'ignoreDirErrors',
+  'oneFileSystem',
+] as const satisfies (keyof SetOptions)[];
+
 const collect = (value: string, before: string[] = []): string[] => [...before, value];
 
 function addSet(group: Command): void {
@@ -99,13 +117,22 @@ function addSet(group: Command): void {
 }
 
 async function set(text: string, options: VerbOptions<SetOptions>): Promise<void> {
+  const target = parseTarget(text);
+  const whole = options.fromJson === undefined ? undefined : parsePolicyJson(options.fromJson);
+  const isChange = SET_OPTIONS.some((option) => options[option] !== undefined);
+  if (whole && isChange) {
+    throw new UsageError('--from-json is the whole policy: no other setting goes with it');
+  }
+  if (!whole && !isChange)
+    throw new UsageError('name what is to be set (--help shows what can be)');
+  // What was typed is looked at before anything is opened; what is stored already is nobody's slip.
+  const typed = whole ?? change(policySchema.parse({}), options);
+  asUsage(() => {
+    assertKnown(typed);
+  });
   await using context = await openContext(options);
   const { repository } = context;
-  const target = parseTarget(text);
-  const policy =
-    options.fromJson === undefined
-      ? change(await definedOrNew(repository, target), options)
-      : parse(options.fromJson);
+  const policy = whole ?? change(await definedOrNew(repository, target), options);
   assertKnown(policy);
   await putPolicy(repository, target, policy);
   await repository.flush();
@@ -113,19 +140,17 @@ async function set(text: string, options: VerbOptions<SetOptions>): Promise<void
   else printLine(`set the policy of ${formatTarget(target)}`);
 }
 
+function asUsage(check: () => void): void {
+  try {
+    check();
+  } catch (error) {
+    throw new UsageError(messageOf(error));
+  }
+}
+
 async function definedOrNew(repository: Repository, target: PolicyTarget): Promise<Policy> {
   const defined = await getDefinedPolicy(repository, target);
   return defined?.policy ?? (target.host === '' ? DEFAULT_POLICY : policySchema.parse({}));
-}
-
-function parse(json: string): Policy {
-  try {
-    return policySchema.parse(parseJsonLossless(json));
-  } catch (cause) {
-    throw new UsageError(
-      `--from-json is not a policy: ${(cause as Error).message.split('\n')[0] ?? ''}`,
-    );
-  }
 }
 
 /** Wrong names are refused here, where the user can mend them, and not at the next backup. */
@@ -136,7 +161,7 @@ function assertKnown(policy: Policy): void {
   const { algorithm } = splitter;
   if (algorithm && !KOPIA_SPLITTER_NAMES.includes(algorithm)) {
     throw new UsageError(
-      `--splitter "${algorithm}" is not one of Kopia's: ${KOPIA_SPLITTER_NAMES.join(', ')}`,
+      `splitter "${algorithm}" is not one of Kopia's: ${KOPIA_SPLITTER_NAMES.join(', ')}`,
     );
   }
   for (const pattern of files.ignore ?? []) parseIgnorePattern(pattern, '');

@@ -12,11 +12,21 @@ import { addStoreCommands } from './store.ts';
 import { printable } from './terminal.ts';
 import { VERSION } from './version.ts';
 
+/** What was typed makes no sense, whatever is in the repository. */
+const USAGE_CODES = [
+  'USAGE',
+  'BAD_SOURCE',
+  'BAD_POLICY_TARGET',
+  'BAD_LOCATION',
+  'BAD_SNAPSHOT_NAME',
+  'SHORT_SNAPSHOT_ID',
+  'MEMORY_LIMIT_TOO_LOW',
+];
+
 /** Errors of a disk or a permission that reach the top unmapped still name no stack. */
 function exitCodeOf(error: unknown): number {
   if (error instanceof CommanderError) return error.exitCode === 0 ? ExitCode.done : ExitCode.usage;
-  if (isCode(error, 'USAGE', 'BAD_SOURCE', 'BAD_POLICY_TARGET', 'BAD_LOCATION'))
-    return ExitCode.usage;
+  if (isCode(error, ...USAGE_CODES)) return ExitCode.usage;
   return isCode(error, 'CANCELED') ? ExitCode.interrupted : ExitCode.failed;
 }
 

@@ -1,11 +1,11 @@
 import type { Command } from 'commander';
 import type { Manifest } from '../repository/index.ts';
 import {
-  findSnapshotId,
   formatSource,
-  getSnapshotManifest,
   isRelativeName,
+  noSuchSnapshot,
   parseSnapshot,
+  SnapshotIds,
 } from '../snapshot/index.ts';
 import { openContext } from './context.ts';
 import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
@@ -33,9 +33,10 @@ async function deleteSnapshots(names: string[], options: VerbOptions): Promise<v
   await using context = await openContext(options);
   const { repository } = context;
   const found = new Map<string, Manifest>();
+  const all = new SnapshotIds(await repository.manifests.find({ type: 'snapshot' }));
   for (const name of names) {
-    const id = await findSnapshotId(repository, name);
-    const manifest = await getSnapshotManifest(repository, id ?? name);
+    const manifest = all.find(name);
+    if (!manifest) throw noSuchSnapshot(name);
     found.set(manifest.id, manifest);
   }
   for (const { id } of found.values()) repository.manifests.delete(id);

@@ -6,8 +6,9 @@ import { parseSource, type SourceInfo } from '../snapshot/index.ts';
 export const OBJECT_ARGUMENT = '<id>';
 export const SOURCE_OPTION = ['--source <user@host:/path>', 'with latest: of this source'] as const;
 export const NAMES_HELP = `
-An <id> is that of a snapshot or its first digits, latest, latest~1 for the one before it, or an object's;
-with /path behind it, what is there. A source is user@host:/path, or a path of this client.`;
+An <id> is the ID of a snapshot or its first digits (at least 4), latest, latest~1 for the one before it, or the ID of
+an object. With /path behind it, it is what lies there. The latest is the complete snapshot that began last; with
+snapshots of several sources, --source says of which: user@host:/path, or a path of this client.`;
 
 export interface NameOptions {
   source?: string;

@@ -25,6 +25,7 @@ export {
   listReadableSnapshots,
   listSnapshots,
   type NewSnapshot,
+  noSuchSnapshot,
   parseSnapshot,
   saveSnapshot,
   type Snapshot,
@@ -60,6 +61,7 @@ export {
 export { expiredSnapshots, type RetentionMoment, retentionReasons } from './policy/retention.ts';
 export { DirectoryDecoder, streamDirectory } from './directory-stream.ts';
 export { findSnapshotId, isRelativeName } from './snapshot-name.ts';
+export { SnapshotIds } from './snapshot-ids.ts';
 export { forEachObject, readDirectory, resolveEntry, walkTree } from './tree-walk.ts';
 export {
   newTreeCounters,

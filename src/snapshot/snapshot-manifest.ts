@@ -190,5 +190,8 @@ export async function getSnapshotManifest(repository: Repository, id: string): P
     (candidate) => candidate.id === id,
   );
   if (manifest) return manifest;
-  throw new CodedError('SNAPSHOT_NOT_FOUND', `there is no snapshot ${id} in the repository`);
+  throw noSuchSnapshot(id);
 }
+
+export const noSuchSnapshot = (id: string): CodedError =>
+  new CodedError('SNAPSHOT_NOT_FOUND', `there is no snapshot ${id} in the repository`);

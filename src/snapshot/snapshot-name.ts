@@ -1,11 +1,10 @@
 import { CodedError, formatGoTime } from '../base/index.ts';
 import type { ManifestId, Repository } from '../repository/index.ts';
+import { SnapshotIds } from './snapshot-ids.ts';
 import { listReadableSnapshots } from './snapshot-manifest.ts';
 import { formatSource, type SourceInfo } from './source.ts';
 
 const LATEST = /^latest(?:~(\d{1,9}))?$/;
-/** Fewer digits are a slip of the hand rather than a name. */
-const PREFIX = /^[0-9a-f]{4,32}$/;
 const SHOWN_MAX = 5;
 
 /** Whether the text means another snapshot once there is a newer one. */
@@ -13,8 +12,8 @@ export const isRelativeName = (text: string): boolean => LATEST.test(text);
 
 /**
  * The snapshot that a user means: its ID, the beginning of one that no other has, `latest`, or `latest~1` for the one before it.
- * Incomplete snapshots are never the latest. Undefined where no snapshot has that name; without `source` the latest must be
- * of the only source that there is. Throws `AMBIGUOUS_SNAPSHOT`, and for `latest` `SNAPSHOT_NOT_FOUND` where there are too few,
+ * The latest is the one that began last; incomplete ones never are. Undefined where no snapshot has that name; without `source` the latest must be
+ * of the only source that there is. Throws `AMBIGUOUS_SNAPSHOT`, `SHORT_SNAPSHOT_ID`, and for `latest` `SNAPSHOT_NOT_FOUND` where there are too few,
  * `DAMAGED_SNAPSHOT` where a later one cannot be read.
  */
 export async function findSnapshotId(
@@ -24,18 +23,7 @@ export async function findSnapshotId(
 ): Promise<ManifestId | undefined> {
   const latest = LATEST.exec(text);
   if (latest) return latestId(repository, text, Number(latest[1] ?? 0), source);
-  if (!PREFIX.test(text)) return undefined;
-  const known = await repository.manifests.find({ type: 'snapshot' });
-  const ids = known.map(({ id }) => id).filter((id) => id.startsWith(text));
-  if (ids.length <= 1 || ids.includes(text as ManifestId)) {
-    return ids.includes(text as ManifestId) ? (text as ManifestId) : ids[0];
-  }
-  const shown = ids.slice(0, SHOWN_MAX).join(', ');
-  const more = ids.length > SHOWN_MAX ? ` and ${ids.length - SHOWN_MAX} more` : '';
-  throw new CodedError(
-    'AMBIGUOUS_SNAPSHOT',
-    `${text} is the beginning of ${ids.length} snapshots: ${shown}${more}`,
-  );
+  return new SnapshotIds(await repository.manifests.find({ type: 'snapshot' })).find(text)?.id;
 }
 
 async function latestId(
@@ -60,7 +48,7 @@ async function latestId(
   if (found) return found.id;
   const where = source ? ` of ${formatSource(source)}` : ' in the repository';
   const [oldest] = whole;
-  const since = oldest ? `, the oldest of ${formatGoTime(oldest.startTimeNs).slice(0, 19)}` : '';
+  const since = oldest ? `, the oldest of ${formatGoTime(oldest.startTimeNs).slice(0, 19)}Z` : '';
   throw new CodedError(
     'SNAPSHOT_NOT_FOUND',
     `there is no ${text}: complete snapshots${where}: ${whole.length}${since}`,

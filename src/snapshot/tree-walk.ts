@@ -148,7 +148,7 @@ export async function forEachObject(
 
 /**
  * What a user means by a snapshot's name ({@link findSnapshotId}), `object-id` or either with `/sub/path`.
- * Throws `SNAPSHOT_NOT_FOUND`, `AMBIGUOUS_SNAPSHOT`, `PATH_NOT_FOUND`, `BAD_OBJECT_ID`.
+ * Throws `SNAPSHOT_NOT_FOUND`, `AMBIGUOUS_SNAPSHOT`, `PATH_NOT_FOUND`, `BAD_SNAPSHOT_NAME`.
  */
 export async function resolveEntry(
   repository: Repository,
@@ -205,7 +205,7 @@ function asIncomplete(root: DirectoryEntry, incomplete: string): DirectoryEntry 
 }
 
 async function objectEntry(repository: Repository, id: string): Promise<DirectoryEntry> {
-  const object = objectId(id);
+  const object = parseName(id);
   if (!repository.contents.find(parseObjectId(object).contentId)) {
     // Most who name one mean a snapshot that is gone, and nothing is lost.
     throw new CodedError('SNAPSHOT_NOT_FOUND', `there is no snapshot and no object ${id}`);
@@ -214,4 +214,13 @@ async function objectEntry(repository: Repository, id: string): Promise<Director
   if (isDirectoryObject(object)) return { ...plain, type: 'd', mode: 0o755, size: 0 };
   const size = lengthOf(await listPieces(repository.contents, object));
   return { ...plain, type: 'f', mode: 0o644, size };
+}
+
+function parseName(text: string): ObjectId {
+  try {
+    return objectId(text);
+  } catch (cause) {
+    const message = `"${text.slice(0, 80)}" is neither the name of a snapshot nor the ID of an object`;
+    throw new CodedError('BAD_SNAPSHOT_NAME', message, { cause });
+  }
 }

@@ -43,7 +43,7 @@ const cat = (name: string, ...more: string[]): ReturnType<typeof run> => run('ca
 
 it('by the beginning of its ID', () => {
   expect(cat(`${ids[0]?.slice(0, 12)}/file`)).toMatchObject({ code: 0, out: 'one' });
-  expect(cat(`${ids[0]?.slice(0, 3)}/file`), 'too short').toMatchObject({ code: 1 });
+  expect(cat(`${ids[0]?.slice(0, 3)}/file`), 'too short').toMatchObject({ code: 2 });
 });
 
 it('the latest that is complete of a source, and those before it', () => {

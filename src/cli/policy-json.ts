@@ -1,0 +1,70 @@
+import { messageOf, parseJsonLossless } from '../base/index.ts';
+import { type Policy, policySchema } from '../snapshot/index.ts';
+import { UsageError } from './usage-error.ts';
+
+/** What Kopia 0.23 has in the parts of a policy that this program carries along and does not look into. */
+const action = { path: {}, args: {}, script: {}, timeout: {}, mode: {} };
+const CARRIED: Keys = {
+  scheduling: {
+    intervalSeconds: {},
+    timeOfDay: { hour: {}, min: {} },
+    noParentTimeOfDay: {},
+    cron: {},
+    runMissed: {},
+  },
+  actions: {
+    beforeFolder: action,
+    afterFolder: action,
+    beforeSnapshotRoot: action,
+    afterSnapshotRoot: action,
+  },
+  osSnapshots: { volumeShadowCopy: { enable: {} } },
+  logging: {
+    directories: { snapshotted: {}, ignored: {} },
+    entries: { snapshotted: {}, ignored: {}, cacheHit: {}, cacheMiss: {} },
+  },
+};
+
+interface Keys {
+  readonly [key: string]: Keys;
+}
+
+/** A whole policy as it was typed. Throws {@link UsageError}, with the names of keys that no policy has. */
+export function parsePolicyJson(json: string): Policy {
+  let data: unknown;
+  try {
+    data = parseJsonLossless(json);
+  } catch (cause) {
+    throw new UsageError(`--from-json is not JSON: ${messageOf(cause)}`);
+  }
+  const parsed = policySchema.safeParse(data);
+  if (!parsed.success) {
+    const [issue] = parsed.error.issues;
+    const where = issue?.path.join('.') ?? '';
+    const at = where === '' ? '' : ` at ${where}`;
+    throw new UsageError(`--from-json is not a policy: ${issue?.message ?? 'it is wrong'}${at}`);
+  }
+  const unknown = unknownKeys(data, KNOWN);
+  if (unknown.length === 0) return parsed.data;
+  const what = unknown.length === 1 ? 'a key that no policy has' : 'keys that no policy has';
+  throw new UsageError(`--from-json has ${what}: ${unknown.join(', ')}`);
+}
+
+const KNOWN: Keys = Object.fromEntries(
+  Object.entries(policySchema.shape).map(([section, schema]) => {
+    const inner = 'unwrap' in schema ? schema.unwrap() : undefined;
+    const own = inner && 'shape' in inner ? Object.keys(inner.shape) : [];
+    const keys: Keys = Object.fromEntries(own.map((key) => [key, {}]));
+    return [section, { ...keys, ...CARRIED[section] }];
+  }),
+);
+
+function unknownKeys(value: unknown, known: Keys, path = ''): string[] {
+  if (Array.isArray(value)) return value.flatMap((each) => unknownKeys(each, known, path));
+  if (typeof value !== 'object' || value === null) return [];
+  return Object.entries(value).flatMap(([key, inner]) => {
+    const name = path === '' ? key : `${path}.${key}`;
+    const below = Object.hasOwn(known, key) ? known[key] : undefined;
+    return below ? unknownKeys(inner, below, name) : [name];
+  });
+}
