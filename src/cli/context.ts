@@ -13,18 +13,19 @@ import {
 } from '../repository/index.ts';
 import { type Life, watchEnd } from './ending.ts';
 import { ExitCode } from './exit.ts';
+import type { OutputFlags } from './output-form.ts';
 import { PasswordPrompt, readPassword } from './password.ts';
 import { openRepositoryStorage, type StorageFlags } from './storage-options.ts';
 import { createTerminalLogger } from './terminal.ts';
+import type { TimeFlags } from './times.ts';
 import { UsageError } from './usage-error.ts';
 import { createThreadPool } from '../workers/index.ts';
 
 /** Options that every verb takes. */
-export interface CommonOptions extends StorageFlags {
+export interface CommonOptions extends StorageFlags, OutputFlags, TimeFlags {
   passwordFile?: string;
   passwordCommand?: string;
   client?: string;
-  json?: boolean;
   verbose?: boolean;
   logJson?: boolean;
   memoryLimit?: string;

@@ -20,7 +20,7 @@ import { parsePolicyJson } from './policy-json.ts';
 import { ExitCode } from './exit.ts';
 import { UsageError } from './usage-error.ts';
 import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
-import { printable, printJson, printLine } from './terminal.ts';
+import { printable, printFact, printJson, printLine } from './terminal.ts';
 
 const TARGET = '<target>';
 const TARGET_HELP = '\nA target is (global), @host, user@host or user@host:/path.';
@@ -263,6 +263,6 @@ function addList(group: Command): void {
         policy,
       }));
       if (options.json === true) printJson(rows);
-      else for (const { id, target } of rows) printLine(`${id}  ${target}`);
+      else for (const { id, target } of rows) printFact(`${id}  ${target}`);
     });
 }

@@ -44,6 +44,8 @@ export function withCommonOptions(command: Command, { isNew = false } = {}): Com
       'where metadata of remote storages is kept (default: ~/.cache/longshore)',
     )
     .option('--cache-size <size>', 'what the cache may take; 0 for none (default: 1GiB)')
+    .option('--utc', 'times for people in UTC instead of the local zone')
+    .option('-q, --quiet', 'print IDs, tables and errors, and nothing else')
     .option('--verbose', 'more messages, and stacks with errors')
     .addOption(new Option('--log-json', 'messages as JSON, one object a line').hideHelp());
 }

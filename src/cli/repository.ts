@@ -1,13 +1,6 @@
 import type { Command } from 'commander';
 import { Option } from 'commander';
-import {
-  BoundedList,
-  CodedError,
-  formatBytes,
-  formatGoTime,
-  type Secret,
-  systemClock,
-} from '../base/index.ts';
+import { BoundedList, CodedError, formatBytes, type Secret, systemClock } from '../base/index.ts';
 import {
   DEFAULT_ENCRYPTION,
   DEFAULT_HASH,
@@ -19,12 +12,9 @@ import {
 import { environment } from '../config/index.ts';
 import {
   changePassword,
-  clientName,
   createFormat,
   defaultParameters,
   loadFormatToChange,
-  loadMaintenanceParameters,
-  loadSchedule,
   type MaintenanceMode,
   putMaintenanceParameters,
   type Repository,
@@ -50,6 +40,7 @@ import { formatElapsed } from './progress/lines.ts';
 import { type ProgressFlags, progressOption, startProgress, styleOf } from './progress/reporter.ts';
 import { maintenanceSample, repositorySample } from './progress/samples.ts';
 import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
+import { addStatus, statusDocument } from './repository-status.ts';
 import { printJson, printLine } from './terminal.ts';
 import { UsageError } from './usage-error.ts';
 
@@ -133,85 +124,6 @@ async function passwordToCreate(options: VerbOptions): Promise<Secret> {
   const [flag, variable] = ['--password-file', 'LONGSHORE_PASSWORD'];
   return await new NewPassword({ flag, variable, file, command, value: environment.password }).read(
     prompt,
-  );
-}
-
-function statusDocument(
-  uniqueId: Uint8Array,
-  parameters: {
-    hash: string;
-    encryption: string;
-    splitter: string;
-    version: number;
-    maxPackSize: number;
-    indexVersion: number;
-  },
-  location: string,
-): { location: string; uniqueID: string } & Record<string, unknown> {
-  return {
-    location,
-    uniqueID: Buffer.from(uniqueId).toString('hex'),
-    hash: parameters.hash,
-    encryption: parameters.encryption,
-    splitter: parameters.splitter,
-    formatVersion: parameters.version,
-    indexVersion: parameters.indexVersion,
-    maxPackSize: parameters.maxPackSize,
-  };
-}
-
-function addStatus(group: Command): void {
-  const example = 'longshore repository status --repo /backup/repo';
-  verb(group, 'status', 'show parameters, contents and maintenance', example)
-    .option(...JSON_OPTION)
-    .action(status);
-}
-
-async function status(options: VerbOptions): Promise<void> {
-  await using context = await openContext(options);
-  const { repository } = context;
-  const { format, contents, storage, client } = repository;
-  let [count, deleted, packed] = [0, 0, 0];
-  for (const entry of contents.entries()) {
-    if (entry.deleted) deleted++;
-    else {
-      count++;
-      packed += entry.packedLength;
-    }
-  }
-  const { snapshots, damaged } = await listReadableSnapshots(repository);
-  const maintenance = await loadMaintenanceParameters(repository);
-  const schedule = await loadSchedule(repository);
-  const document = {
-    ...statusDocument(format.uniqueId, format.parameters, storage.displayName),
-    client: clientName(client),
-    snapshots: snapshots.length,
-    damagedSnapshots: damaged.length,
-    contents: { count, deleted, packedBytes: packed },
-    maintenance: {
-      owner: maintenance?.owner ?? null,
-      nextFull: formatGoTime(schedule.nextFullNs),
-      nextQuick: formatGoTime(schedule.nextQuickNs),
-    },
-  };
-  if (options.json === true) {
-    printJson(document);
-    return;
-  }
-  printLine(`location:    ${document.location}`);
-  printLine(`unique id:   ${document.uniqueID}`);
-  printLine(
-    `format:      version ${format.parameters.version}, index version ${format.parameters.indexVersion}`,
-  );
-  printLine(`hash:        ${format.parameters.hash}`);
-  printLine(`encryption:  ${format.parameters.encryption}`);
-  printLine(`splitter:    ${format.parameters.splitter}`);
-  const unreadable = damaged.length > 0 ? `, and ${damaged.length} with a damaged manifest` : '';
-  printLine(`snapshots:   ${snapshots.length}${unreadable}`);
-  printLine(`contents:    ${count} (${formatBytes(packed)} in packs), ${deleted} deleted`);
-  printLine(`client:      ${document.client}`);
-  printLine(
-    `maintenance: by ${document.maintenance.owner ?? 'nobody'}, next full ${document.maintenance.nextFull}`,
   );
 }
 

@@ -8,6 +8,7 @@ import {
   type Snapshot,
   USER_TAG_PREFIX,
 } from '../snapshot/index.ts';
+import { type TimeFlags, timeText } from './times.ts';
 
 /**
  * Why the policies of their sources keep snapshots, by id. `snapshots` are all of each source. A policy that cannot be read
@@ -59,13 +60,13 @@ export const removedDocuments = (removed: readonly Snapshot[]): object[] =>
   }));
 
 /** The same in lines for people. */
-export function removedLines(removed: readonly Snapshot[]): string[] {
+export function removedLines(removed: readonly Snapshot[], flags: TimeFlags): string[] {
   if (removed.length === 0) return [];
   const lines = removed.map(({ id, startTimeNs, tags }) => {
     const own = Object.entries(tags ?? {})
       .filter(([key]) => key.startsWith(USER_TAG_PREFIX))
       .map(([key, value]) => ` ${key.slice(USER_TAG_PREFIX.length)}=${value}`);
-    return `    ${id} of ${formatGoTime(startTimeNs).slice(0, 19)}${own.join('')}`;
+    return `    ${id} of ${timeText(startTimeNs, flags)}${own.join('')}`;
   });
   return [`  removed ${removed.length} by policy:`, ...lines];
 }

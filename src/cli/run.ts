@@ -4,7 +4,9 @@ import { describeChain } from './error-chain.ts';
 import { ExitCode } from './exit.ts';
 import { addDevCommands } from './dev.ts';
 import { addDataMoverCommands } from './data-mover.ts';
+import { addHelpVerb } from './help-verb.ts';
 import { addNodeAgentCommands } from './node-agent.ts';
+import { withOutputForms } from './output-form.ts';
 import { addPolicyCommands } from './policy.ts';
 import { addRepositoryCommands } from './repository.ts';
 import { addSnapshotCommands } from './snapshot.ts';
@@ -53,6 +55,8 @@ export function createProgram(): Command {
   addNodeAgentCommands(program);
   addDataMoverCommands(program);
   addDevCommands(program);
+  addHelpVerb(program);
+  withOutputForms(program);
   const override = (command: Command): void => {
     command.exitOverride();
     for (const child of command.commands) override(child);

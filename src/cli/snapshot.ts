@@ -8,7 +8,6 @@ import {
   findSnapshotId,
   formatSource,
   getSnapshot,
-  listReadableSnapshots,
   newTreeCounters,
   parseSource,
   resolveEntry,
@@ -52,14 +51,12 @@ import {
 } from './progress/reporter.ts';
 import { restoreSample, treeSample } from './progress/samples.ts';
 import { startUploadProgress } from './progress/upload-progress.ts';
+import { isWide, type OutputFlags, withOutputForm } from './output-form.ts';
 import { collectPairs, JSON_OPTION, verb, type VerbOptions } from './program.ts';
-import {
-  describeReasons,
-  loadRetentionReasons,
-  removedDocuments,
-  removedLines,
-} from './retention.ts';
-import { JsonList, printable, printJson, printLine, printTable } from './terminal.ts';
+import { removedDocuments, removedLines } from './retention.ts';
+import { addList } from './snapshot-list.ts';
+import { JsonList, printable, printId, printJson, printLine, terminalWidth } from './terminal.ts';
+import { type TimeFlags, timeText } from './times.ts';
 
 export function addSnapshotCommands(program: Command): void {
   const group = program
@@ -166,8 +163,9 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
       const more = { ...documents, elapsedSeconds };
       printJson(snapshotDocument(snapshot, counters, more));
     } else {
+      printId(result.id);
       describeUpload(snapshot, counters, elapsedSeconds);
-      for (const line of removedLines(removed)) printLine(printable(line));
+      for (const line of removedLines(removed, options)) printLine(printable(line));
     }
     if (interrupt.signal.aborted) {
       process.exitCode = ExitCode.interrupted;
@@ -205,76 +203,6 @@ function describeUpload(
   printLine(`  took ${formatElapsed(elapsedSeconds)}`);
 }
 
-interface ListOptions {
-  source?: string;
-  tag?: Record<string, string>;
-  all?: boolean;
-}
-
-function addList(group: Command): void {
-  const example = 'longshore snapshot list --repo /backup/repo --source me@host:/data';
-  verb(group, 'list', 'list snapshots, oldest first', example)
-    .option('--source <user@host:/path>', 'of this source only')
-    .option('--tag <key=value>', 'with this tag only, may be repeated', collectPairs)
-    .option('--all', 'incomplete snapshots too')
-    .option(...JSON_OPTION)
-    .action(list);
-}
-
-async function list(options: VerbOptions<ListOptions>): Promise<void> {
-  await using context = await openContext(options);
-  const { snapshots: found, damaged } = await listReadableSnapshots(context.repository, {
-    source: sourceOf(context.repository, options),
-  });
-  for (const { message } of damaged) process.stderr.write(`longshore: ${printable(message)}\n`);
-  if (damaged.length > 0) process.exitCode = ExitCode.partly;
-  const wanted = Object.entries(options.tag ?? {});
-  const snapshots = found
-    .filter(({ incomplete }) => options.all === true || !incomplete)
-    // Kopia's command line and Velero write the same key with and without a prefix.
-    .filter(({ tags }) =>
-      wanted.every(
-        ([key, value]) => tags?.[key] === value || tags?.[USER_TAG_PREFIX + key] === value,
-      ),
-    );
-  const reasons = await loadRetentionReasons(context.repository, found, context.logger);
-  if (options.json === true) {
-    printJson(
-      snapshots.map((snapshot) => {
-        const retentionReasons = reasons.get(snapshot.id) ?? null;
-        return snapshotDocument(snapshot, undefined, { retentionReasons });
-      }),
-    );
-    return;
-  }
-  printTable(
-    ['ID', 'SOURCE', 'TIME', 'SIZE', 'FILES', 'ROOT', 'KEPT BY', 'NOTE'],
-    snapshots.map((snapshot) => {
-      const { id, source, startTimeNs, stats, rootEntry, incomplete } = snapshot;
-      return [
-        id,
-        formatSource(source),
-        formatGoTime(startTimeNs).slice(0, 19),
-        formatBytes(stats.totalSize),
-        String(rootEntry?.summary?.files ?? 1),
-        rootEntry?.objectId ?? '-',
-        describeReasons(snapshot, reasons.get(id)),
-        noteOf(incomplete, stats),
-      ];
-    }),
-  );
-}
-
-function noteOf(incomplete: string | undefined, stats: Snapshot['stats']): string {
-  const { errorCount, ignoredErrorCount } = stats;
-  const notes = [
-    incomplete ?? '',
-    errorCount > 0 ? `${errorCount} not read` : '',
-    ignoredErrorCount > 0 ? `${ignoredErrorCount} not read, ignored` : '',
-  ];
-  return notes.filter((note) => note !== '').join(', ');
-}
-
 function addShow(group: Command): void {
   const example = 'longshore snapshot show 335744cff3425387e282aba1a0145b72 --repo /backup/repo';
   verb(group, `show ${OBJECT_ARGUMENT}`, 'show a snapshot, or one entry of it', example)
@@ -310,7 +238,8 @@ function entryDocument(entry: DirectoryEntry, path = entry.name): object {
 function addLs(group: Command): void {
   const example =
     'longshore snapshot ls 335744cff3425387e282aba1a0145b72/etc --repo /backup/repo -r';
-  verb(group, `ls ${OBJECT_ARGUMENT}`, 'list a directory of a snapshot', example)
+  const command = verb(group, `ls ${OBJECT_ARGUMENT}`, 'list a directory of a snapshot', example);
+  withOutputForm(command, { isTable: true })
     .option('-r, --recursive', 'all below')
     .option(...JSON_OPTION)
     .option(...SOURCE_OPTION)
@@ -329,7 +258,7 @@ async function ls(
   const show = (entry: DirectoryEntry, path: string): Promise<void> =>
     options.json === true
       ? json.add(entryDocument(entry, path))
-      : writeOutput(`${formatEntry(entry, path)}\n`);
+      : writeOutput(`${formatEntry(entry, path, options)}\n`);
   if (root.type !== 'd') await show(root, root.name);
   else if (options.recursive === true) {
     for await (const { entry, path } of walkTree(repository, root)) {
@@ -344,15 +273,28 @@ async function ls(
   if (options.json === true) await json.end();
 }
 
-function formatEntry(entry: DirectoryEntry, path: string): string {
+/** Narrower terminals see no times, and no IDs of objects. */
+const LS_TIME_WIDTH = 70;
+const LS_OBJECT_WIDTH = 120;
+const TIME_LENGTH = 26;
+
+function formatEntry(
+  entry: DirectoryEntry,
+  path: string,
+  options: TimeFlags & OutputFlags,
+): string {
   const size = entry.type === 'd' ? (entry.summary?.size ?? 0) : entry.size;
   const kind = entry.type === 'f' ? '-' : entry.type === 's' ? 'l' : entry.type;
   const bits = [...'rwxrwxrwx']
     .map((letter, i) => (entry.mode & (0o400 >> i) ? letter : '-'))
     .join('');
-  const time = formatGoTime(entry.mtimeNs).slice(0, 19).replace('T', ' ');
   const name = printable(path) + (entry.type === 'd' ? '/' : '');
-  return `${kind}${bits} ${String(size).padStart(12)} ${time} ${entry.objectId.padEnd(34)} ${name}`;
+  const start = `${kind}${bits} ${String(size).padStart(12)}`;
+  const width = isWide(options) ? undefined : terminalWidth();
+  if (width !== undefined && width < LS_TIME_WIDTH) return `${start} ${name}`;
+  const time = timeText(entry.mtimeNs, options).padEnd(TIME_LENGTH);
+  if (width !== undefined && width < LS_OBJECT_WIDTH) return `${start} ${time} ${name}`;
+  return `${start} ${time} ${entry.objectId.padEnd(34)} ${name}`;
 }
 
 function addCat(group: Command): void {

@@ -1,5 +1,6 @@
 import { type Logger, printable } from '../base/index.ts';
 import { printText, writeOutput } from './output.ts';
+import { type Column, fittingTable, wideTable } from './table.ts';
 
 export { printable };
 
@@ -40,7 +41,7 @@ export interface LiveLine {
 
 /** A line that is drawn anew four times a second, on a terminal only. It is given the terminal's columns. */
 export function startLiveLine(render: (columns: number) => string): LiveLine {
-  if (!process.stderr.isTTY) return { stop: () => undefined };
+  if (!process.stderr.isTTY || form.isQuiet) return { stop: () => undefined };
   const draw = (): void => {
     eraseLive();
     const width = process.stderr.columns || 80;
@@ -65,9 +66,29 @@ export function formatDuration(seconds: number): string {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** The one document of `--json`; bigints as integers. */
+export type DocumentFormat = 'json' | 'yaml';
+
+/** What the flags of the command that runs say of its output. */
+const form: { toYaml: ((value: unknown) => string) | undefined; isQuiet: boolean } = {
+  toYaml: undefined,
+  isQuiet: false,
+};
+
+/** What documents are printed as from here on. */
+export async function setDocumentFormat(format: DocumentFormat): Promise<void> {
+  // As large as all of ours together: loaded for those who ask.
+  form.toYaml = format === 'yaml' ? (await import('yaml')).stringify : undefined;
+}
+
+/** With `--quiet` only IDs, tables, documents and errors are printed. */
+export function setQuiet(isQuiet: boolean): void {
+  form.isQuiet = isQuiet;
+}
+
+/** The one document of `--json` or `-o`; bigints as integers. */
 export function printJson(value: unknown): void {
-  printText(`${jsonText(value)}\n`);
+  const json = jsonText(value);
+  printText(form.toYaml ? form.toYaml(JSON.parse(json)) : `${json}\n`);
 }
 
 const jsonText = (value: unknown): string =>
@@ -82,34 +103,62 @@ export class JsonList {
   #count = 0;
 
   async add(value: unknown): Promise<void> {
-    await writeOutput(`${this.#count++ === 0 ? '[' : ','}\n${jsonText(value)}`);
+    const json = jsonText(value);
+    const isFirst = this.#count++ === 0;
+    if (form.toYaml) await writeOutput(form.toYaml([JSON.parse(json)]));
+    else await writeOutput(`${isFirst ? '[' : ','}\n${json}`);
   }
 
   async end(): Promise<void> {
-    await writeOutput(this.#count === 0 ? '[]\n' : '\n]\n');
+    if (this.#count === 0) await writeOutput('[]\n');
+    else if (!form.toYaml) await writeOutput('\n]\n');
   }
 }
 
-/** Sources, owners and targets are what other clients wrote: nothing of them reaches a terminal as it is. */
+/**
+ * One line for people, unless they want quiet. Sources, owners and targets are what other clients wrote: nothing of them
+ * reaches a terminal as it is.
+ */
 export function printLine(text: string): void {
+  if (!form.isQuiet) printFact(text);
+}
+
+/** The same where the line is what was asked for. */
+export function printFact(text: string): void {
   printText(`${printable(text)}\n`);
 }
 
-/** Columns aligned by their longest cell. */
-export function printTable(header: readonly string[], rows: readonly string[][]): void {
-  for (const line of tableLines(header, rows)) printText(`${line}\n`);
+/** What a script needs of a command whose output is quiet. */
+export function printId(id: string): void {
+  if (form.isQuiet) printFact(id);
 }
 
-export function tableLines(header: readonly string[], rows: readonly string[][]): string[] {
-  const all: (readonly string[])[] = [header, ...rows.map((row) => row.map(printable))];
-  // By hand: a call takes some 100,000 parameters.
-  const widths = header.map((_, i) =>
-    all.reduce((width, row) => Math.max(width, (row[i] ?? '').length), 0),
-  );
-  return all.map((row) =>
-    row
-      .map((cell, i) => cell.padEnd(widths[i] ?? 0))
-      .join('  ')
-      .trimEnd(),
-  );
+/** How wide the terminal is; undefined where output goes to a file or a pipe. */
+export const terminalWidth = (): number | undefined =>
+  process.stdout.isTTY ? process.stdout.columns || 80 : undefined;
+
+const LAST_COLUMN_MIN = 16;
+
+/** A table that fits the terminal; in full where there is none, or with `isWide`. */
+export function printTable(
+  columns: readonly (Column | string)[],
+  rows: readonly (readonly string[])[],
+  { isWide = false } = {},
+): void {
+  const all = columns.map((column, i) => {
+    if (typeof column !== 'string') return column;
+    return { title: column, ...(i === columns.length - 1 && { min: LAST_COLUMN_MIN }) };
+  });
+  const width = isWide ? undefined : terminalWidth();
+  const lines = width === undefined ? wideTable(all, rows) : fittingTable(all, rows, width);
+  for (const line of lines) printText(`${line}\n`);
 }
+
+export const tableLines = (
+  header: readonly string[],
+  rows: readonly (readonly string[])[],
+): string[] =>
+  wideTable(
+    header.map((title) => ({ title })),
+    rows,
+  );
