@@ -2,7 +2,7 @@ import type { Command } from 'commander';
 import { Option } from 'commander';
 import { CodedError, formatBytes, formatGoTime, parseDuration } from '../base/index.ts';
 import { SPLITTERS } from '../codec/index.ts';
-import { streamObject } from '../repository/index.ts';
+import { type Repository, streamObject } from '../repository/index.ts';
 import {
   type DirectoryEntry,
   findSnapshotId,
@@ -25,6 +25,7 @@ import {
   type Overwrite,
   restoreBlocks,
   restoreTree,
+  type Selection,
 } from '../uploader/index.ts';
 import { interruptSignal, openContext } from './context.ts';
 import { lifeWith } from './ending.ts';
@@ -53,6 +54,14 @@ import { restoreSample, treeSample } from './progress/samples.ts';
 import { startUploadProgress } from './progress/upload-progress.ts';
 import { isWide, type OutputFlags, withOutputForm } from './output-form.ts';
 import { collectPairs, JSON_OPTION, verb, type VerbOptions } from './program.ts';
+import {
+  assertHasParts,
+  collectPatterns,
+  makeTypedDirectory,
+  type PartFlags,
+  partOf,
+  printPlan,
+} from './restore-options.ts';
 import { removedDocuments, removedLines } from './retention.ts';
 import { addList } from './snapshot-list.ts';
 import { JsonList, printable, printId, printJson, printLine, terminalWidth } from './terminal.ts';
@@ -367,7 +376,7 @@ async function verify(id: string, options: VerbOptions<VerifyFlags>): Promise<vo
   }
 }
 
-interface RestoreOptions extends NameOptions, ProgressFlags {
+interface RestoreOptions extends NameOptions, ProgressFlags, PartFlags {
   block?: boolean;
   sparse?: boolean;
   overwrite: Overwrite;
@@ -383,6 +392,10 @@ function addRestore(group: Command): void {
     example,
   )
     .option('--block', 'the snapshot is of a raw volume: write it over a device or image')
+    .option('--include <pattern>', 'only what matches, may be repeated', collectPatterns)
+    .option('--exclude <pattern>', 'leave out what matches, may be repeated', collectPatterns)
+    .option('--no-owner', 'what is restored belongs to who runs this, not to its owners')
+    .option('--dry-run', 'only print what would be restored')
     .option('--sparse', 'leave holes where there are only zeros')
     .addOption(
       new Option('--overwrite <when>', 'what to do with files that are there')
@@ -392,9 +405,13 @@ function addRestore(group: Command): void {
     .addOption(progressOption())
     .option(...JSON_OPTION)
     .option(...SOURCE_OPTION)
-    .addHelpText('after', NAMES_HELP)
+    .addHelpText('after', `${NAMES_HELP}\n${PATTERNS_HELP}`)
     .action(restore);
 }
+
+const PATTERNS_HELP = `
+Patterns are those of a .gitignore: "*.log" anywhere, "/etc/" a directory at the root of what is restored, with all below.
+A file that is restored to a directory, or to a target that ends with a slash, keeps its name.`;
 
 async function restore(
   id: string,
@@ -402,9 +419,16 @@ async function restore(
   options: VerbOptions<RestoreOptions>,
 ): Promise<void> {
   const path = absolutePath('target', target);
+  const part = partOf(options);
   await using context = await openContext(options, { dataPath: true });
   const { repository, logger } = context;
   const root = await resolveEntry(repository, id, sourceOf(repository, options));
+  assertHasParts(root, part);
+  if (options.dryRun === true) {
+    await showPlan(repository, root, { typed: target, path }, { ...options, ...part });
+    return;
+  }
+  await makeTypedDirectory(target, root);
   const counters = newRestoreCounters();
   const progress = startProgress('snapshot restore', styleOf(options), () =>
     restoreSample(counters, root),
@@ -418,6 +442,7 @@ async function restore(
       counters,
       overwrite: options.overwrite,
       sparse: options.sparse === true,
+      ...part,
     });
   } finally {
     progress.stop();
@@ -435,6 +460,37 @@ async function restore(
     if (skipped > 0) printLine(`  ${skipped} entries were there already`);
   }
   warnOfMissing(root);
+}
+
+async function showPlan(
+  repository: Repository,
+  root: DirectoryEntry,
+  target: { typed: string; path: string },
+  options: VerbOptions<{ overwrite: Overwrite; selection?: Selection }>,
+): Promise<void> {
+  const interrupt = interruptSignal(repository);
+  const { overwrite, selection, json = false, quiet = false } = options;
+  try {
+    const { files, directories, symlinks, skipped, bytes } = await printPlan(
+      repository,
+      root,
+      target,
+      {
+        signal: interrupt.signal,
+        overwrite,
+        ...(selection && { selection }),
+        isSilent: json || quiet,
+      },
+    );
+    if (json) printJson({ dryRun: true, files, directories, symlinks, skipped, bytes });
+    else {
+      printLine(
+        `dry run: ${files} files, ${directories} directories, ${symlinks} symbolic links, ${formatBytes(bytes)} would be restored; ${skipped} entries are there already`,
+      );
+    }
+  } finally {
+    interrupt.dispose();
+  }
 }
 
 function warnOfMissing(root: DirectoryEntry): void {

@@ -15,4 +15,6 @@ export {
 } from './restore-report.ts';
 export type { EntryFailure } from './summary.ts';
 export { restoreTree } from './restore.ts';
+export { type PlannedEntry, planRestore } from './restore-plan.ts';
+export { Selection } from './selection.ts';
 export { restoreBlocks } from './restore-volume.ts';

@@ -1,4 +1,5 @@
 import { CodedError, codeOf, isCode, type Logger, messageOf, printable } from '../base/index.ts';
+import type { Selection } from './selection.ts';
 
 export type Overwrite = 'if-different' | 'always' | 'never';
 
@@ -38,6 +39,10 @@ export interface RestoreOptions {
   readonly counters?: RestoreCounters;
   readonly overwrite?: Overwrite;
   readonly sparse?: boolean;
+  /** Of a tree only this part. */
+  readonly selection?: Selection;
+  /** Whose everything becomes, instead of those who had it. */
+  readonly owner?: { readonly uid: number; readonly gid: number };
 }
 
 /** After these nothing more can be written, and what is left would be read and tried in vain. */

@@ -66,6 +66,7 @@ class TreeRestore {
   readonly #pins = new Semaphore(shareOfDescriptors(PINS_SHARE, OUTSTANDING_MAX));
   readonly #heldDirectoriesMax = shareOfDescriptors(HELD_DIRECTORIES_SHARE, HELD_DIRECTORIES_MAX);
   readonly #directories = new Semaphore(DIRECTORIES_MAX);
+  #rootShown = '';
 
   constructor(repository: Repository, options: RestoreOptions, report: RestoreReport) {
     const { dataPath } = repository;
@@ -81,11 +82,13 @@ class TreeRestore {
   }
 
   async restoreRoot(root: DirectoryEntry, target: string): Promise<void> {
-    // Before anything is made: a snapshot that cannot be read leaves no trace.
-    const entries = await this.#readDirectory(root.objectId);
+    // Before anything is made: a snapshot that cannot be read, or has nothing that is meant, leaves no trace.
+    await this.#options.selection?.assertSome(this.#repository, root);
+    const entries = await this.#readDirectory(root.objectId, '');
+    this.#rootShown = target === '/' ? '' : target;
     const directory = await TargetDirectory.openRoot(target);
     try {
-      await this.#fill(directory, root, entries);
+      await this.#fill(directory, this.#owned(root), entries);
       await this.#finish(directory);
     } finally {
       directory.close();
@@ -98,7 +101,7 @@ class TreeRestore {
     const path = await placeOfSingle(entry, target);
     const directory = await TargetDirectory.openRoot(dirname(path));
     try {
-      const work = this.#restoreEntry(directory, { ...entry, name: basename(path) });
+      const work = this.#restoreEntry(directory, { ...this.#owned(entry), name: basename(path) });
       this.#writer.flush();
       await work;
       await this.#finish(directory);
@@ -125,15 +128,25 @@ class TreeRestore {
     );
   }
 
-  /** Entries in stored order, of which the first part has been read. */
-  async #readDirectory(id: ObjectId): Promise<AsyncIterable<readonly DirectoryEntry[]>> {
-    const { signal } = this.#options;
-    const batches = streamDirectory(this.#repository.contents, id, { signal });
+  /** Entries in stored order, of which the first part has been read. `path` is '' for the root. */
+  async #readDirectory(
+    id: ObjectId,
+    path: string,
+  ): Promise<AsyncIterable<readonly DirectoryEntry[]>> {
+    const { signal, selection, owner } = this.#options;
+    const all = streamDirectory(this.#repository.contents, id, { signal });
+    const batches = selection ? selection.entriesOf(this.#repository, path, all) : all;
+    const own = (entries: readonly DirectoryEntry[]): readonly DirectoryEntry[] =>
+      owner ? entries.map((entry) => this.#owned(entry)) : entries;
     const first = await batches.next();
     return (async function* () {
-      if (first.done !== true) yield first.value;
-      yield* batches;
+      if (first.done !== true) yield own(first.value);
+      for await (const entries of batches) yield own(entries);
     })();
+  }
+
+  #owned(entry: DirectoryEntry): DirectoryEntry {
+    return { ...entry, ...this.#options.owner };
   }
 
   /** Restores what is in a directory, then its attributes; between the two it can still be searched. */
@@ -215,7 +228,10 @@ class TreeRestore {
     if (this.#options.signal.aborted) return;
     try {
       assertPlainName(entry.name);
-      const entries = await this.#readDirectory(entry.objectId);
+      const entries = await this.#readDirectory(
+        entry.objectId,
+        shown.slice(this.#rootShown.length),
+      );
       const directory = await parent.enter(entry.name);
       try {
         let reopen: (() => Promise<void>) | undefined;

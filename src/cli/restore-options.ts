@@ -1,0 +1,89 @@
+import { stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { makeDirectories, messageOf } from '../base/index.ts';
+import type { Repository } from '../repository/index.ts';
+import type { DirectoryEntry } from '../snapshot/index.ts';
+import {
+  type PlannedEntry,
+  planRestore,
+  type RestoreCounters,
+  type RestoreOptions,
+  Selection,
+} from '../uploader/index.ts';
+import { writeOutput } from './output.ts';
+import { printable } from './terminal.ts';
+import { UsageError } from './usage-error.ts';
+
+export interface PartFlags {
+  block?: boolean;
+  include?: string[];
+  exclude?: string[];
+  /** Commander's name of `--no-owner`. */
+  owner: boolean;
+  dryRun?: boolean;
+}
+
+export const collectPatterns = (pattern: string, before: string[] = []): string[] => [
+  ...before,
+  pattern,
+];
+
+/** What is to be restored, and as whose. Throws {@link UsageError}. */
+export function partOf(flags: PartFlags): Pick<RestoreOptions, 'selection' | 'owner'> {
+  const { include, exclude, block, owner, dryRun } = flags;
+  const isPart = include !== undefined || exclude !== undefined;
+  if (block === true && (isPart || !owner || dryRun === true)) {
+    throw new UsageError(
+      '--include, --exclude, --no-owner and --dry-run are not for raw volumes (--block)',
+    );
+  }
+  return {
+    ...(isPart && { selection: selectionOf({ include, exclude }) }),
+    ...(!owner && { owner: { uid: process.geteuid?.() ?? 0, gid: process.getegid?.() ?? 0 } }),
+  };
+}
+
+function selectionOf(patterns: {
+  include?: string[] | undefined;
+  exclude?: string[] | undefined;
+}): Selection {
+  try {
+    const { include = [], exclude = [] } = patterns;
+    return new Selection({ include, exclude });
+  } catch (error) {
+    throw new UsageError(messageOf(error));
+  }
+}
+
+/** A part of a single file is none. Throws {@link UsageError}. */
+export function assertHasParts(root: DirectoryEntry, { selection }: { selection?: unknown }): void {
+  if (selection === undefined || root.type === 'd') return;
+  throw new UsageError(
+    '--include and --exclude choose from a directory, and this is a single file',
+  );
+}
+
+/** A target that is typed with a slash at its end is a directory: a single file goes into it, and it is made if need be. */
+export async function makeTypedDirectory(typed: string, root: DirectoryEntry): Promise<void> {
+  if (typed.endsWith('/') && root.type !== 'd') await makeDirectories(typed);
+}
+
+/** Prints each entry as it would be restored. */
+export async function printPlan(
+  repository: Repository,
+  root: DirectoryEntry,
+  target: { typed: string; path: string },
+  options: Pick<RestoreOptions, 'signal' | 'overwrite' | 'selection'> & { isSilent: boolean },
+): Promise<RestoreCounters> {
+  const isDirectory = await stat(target.path).then(
+    (found) => found.isDirectory(),
+    () => target.typed.endsWith('/'),
+  );
+  const path = root.type !== 'd' && isDirectory ? join(target.path, root.name) : target.path;
+  const show = async ({ path: below, type, isKept }: PlannedEntry): Promise<void> => {
+    if (options.isSilent) return;
+    const name = printable(join(path, below)) + (type === 'd' && below !== '' ? '/' : '');
+    await writeOutput(`${isKept ? 'keep   ' : 'restore'} ${name}\n`);
+  };
+  return await planRestore(repository, root, path, options, show);
+}

@@ -1,0 +1,90 @@
+import { CodedError } from '../base/index.ts';
+import type { Repository } from '../repository/index.ts';
+import {
+  type DirectoryEntry,
+  type IgnorePattern,
+  parseIgnorePattern,
+  streamDirectory,
+} from '../snapshot/index.ts';
+
+type Batches = AsyncIterable<readonly DirectoryEntry[]>;
+
+/**
+ * Which part of a tree is meant: patterns as in policies. A directory that an `include` names is meant with all below it; what
+ * an `exclude` names is left out, with all below it. Paths begin with `/`, the root of what is restored. Throws
+ * `BAD_IGNORE_PATTERN`.
+ */
+export class Selection {
+  readonly #include: readonly IgnorePattern[];
+  readonly #exclude: readonly IgnorePattern[];
+
+  constructor({ include = [], exclude = [] }: { include?: string[]; exclude?: string[] }) {
+    const parse = (pattern: string): IgnorePattern => parseIgnorePattern(pattern, '');
+    this.#include = include.map(parse);
+    this.#exclude = exclude.map(parse);
+  }
+
+  /** Entries of a directory that are meant, or are directories with something below that is. */
+  async *entriesOf(
+    repository: Repository,
+    path: string,
+    batches: Batches,
+  ): Batches & AsyncGenerator<DirectoryEntry[]> {
+    const isWhole = this.#isWhole(path);
+    for await (const entries of batches) {
+      const meant: DirectoryEntry[] = [];
+      for (const entry of entries) {
+        if (await this.#isMeant(repository, entry, `${path}/${entry.name}`, isWhole)) {
+          meant.push(entry);
+        }
+      }
+      yield meant;
+    }
+  }
+
+  /** Throws `NOTHING_SELECTED` where a restore would have nothing to do. */
+  async assertSome(repository: Repository, root: DirectoryEntry): Promise<void> {
+    if (this.#include.length === 0 || (await this.#hasMeant(repository, root, ''))) return;
+    throw new CodedError('NOTHING_SELECTED', 'nothing in the snapshot is what --include names');
+  }
+
+  /** Whether a directory is meant with all below it. */
+  #isWhole(path: string): boolean {
+    if (this.#include.length === 0) return true;
+    const names = path.split('/').slice(1);
+    return names.some((_, i) =>
+      matches(this.#include, `/${names.slice(0, i + 1).join('/')}`, true),
+    );
+  }
+
+  async #isMeant(
+    repository: Repository,
+    entry: DirectoryEntry,
+    path: string,
+    isWhole: boolean,
+  ): Promise<boolean> {
+    const isDirectory = entry.type === 'd';
+    if (matches(this.#exclude, path, isDirectory)) return false;
+    if (isWhole || matches(this.#include, path, isDirectory)) return true;
+    return isDirectory && this.#hasMeant(repository, entry, path);
+  }
+
+  async #hasMeant(
+    repository: Repository,
+    directory: DirectoryEntry,
+    path: string,
+  ): Promise<boolean> {
+    for await (const entries of streamDirectory(repository.contents, directory.objectId)) {
+      for (const entry of entries) {
+        if (await this.#isMeant(repository, entry, `${path}/${entry.name}`, false)) return true;
+      }
+    }
+    return false;
+  }
+}
+
+/** The last one that applies decides, as in a .gitignore. */
+function matches(patterns: readonly IgnorePattern[], path: string, isDirectory: boolean): boolean {
+  const last = patterns.findLast((pattern) => pattern.applies(path, isDirectory));
+  return last !== undefined && !last.negated;
+}
