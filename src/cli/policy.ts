@@ -3,6 +3,7 @@ import { CodedError, messageOf } from '../base/index.ts';
 import { compressorByName, KOPIA_SPLITTER_NAMES } from '../codec/index.ts';
 import {
   DEFAULT_POLICY,
+  deletePolicy,
   formatTarget,
   getDefinedPolicy,
   listPolicies,
@@ -31,6 +32,7 @@ export function addPolicyCommands(program: Command): void {
     .description('what is kept, ignored and compressed, for all or for one source');
   addShow(group);
   addSet(group);
+  addDelete(group);
   addList(group);
 }
 
@@ -244,6 +246,29 @@ function change(before: Policy, options: SetOptions): Policy {
     },
     splitter: { ...before.splitter, algorithm: name(options.splitter, before.splitter.algorithm) },
   });
+}
+
+function addDelete(group: Command): void {
+  const example = 'longshore policy delete me@host:/data --repo /backup/repo';
+  verb(
+    group,
+    `delete ${TARGET}`,
+    'delete the settings of a target: what holds above it holds for it then',
+    example,
+  )
+    .option(...JSON_OPTION)
+    .addHelpText('after', TARGET_HELP)
+    .action(async (text: string, options: VerbOptions) => {
+      const target = parseTarget(text);
+      await using context = await openContext(options);
+      const { repository } = context;
+      if (!(await deletePolicy(repository, target))) {
+        throw new CodedError('POLICY_NOT_FOUND', `no policy is set for ${text}`);
+      }
+      await repository.flush();
+      if (options.json === true) printJson({ deleted: formatTarget(target) });
+      else printLine(`deleted the policy of ${formatTarget(target)}`);
+    });
 }
 
 function addList(group: Command): void {

@@ -63,6 +63,8 @@ import {
   printPlan,
 } from './restore-options.ts';
 import { removedDocuments, removedLines } from './retention.ts';
+import { addDiff } from './snapshot-diff.ts';
+import { addKeepVerbs } from './snapshot-keep.ts';
 import { addList } from './snapshot-list.ts';
 import { JsonList, printable, printId, printJson, printLine, terminalWidth } from './terminal.ts';
 import { type TimeFlags, timeText } from './times.ts';
@@ -77,6 +79,8 @@ export function addSnapshotCommands(program: Command): void {
   addLs(group);
   addCat(group);
   addVerify(group);
+  addDiff(group);
+  addKeepVerbs(group);
   addDelete(group);
   addRestore(group);
 }

@@ -46,6 +46,7 @@ export {
   type StoredPolicy,
 } from './policy/policy.ts';
 export {
+  deletePolicy,
   getDefinedPolicy,
   listPolicies,
   effectivePolicies,
@@ -61,6 +62,8 @@ export {
 export { expiredSnapshots, type RetentionMoment, retentionReasons } from './policy/retention.ts';
 export { DirectoryDecoder, streamDirectory } from './directory-stream.ts';
 export { findSnapshotId, isRelativeName } from './snapshot-name.ts';
+export { changePins } from './pins.ts';
+export { diffTrees, type TreeChange } from './tree-diff.ts';
 export { SnapshotIds } from './snapshot-ids.ts';
 export { forEachObject, readDirectory, resolveEntry, walkTree } from './tree-walk.ts';
 export {

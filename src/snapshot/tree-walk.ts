@@ -11,7 +11,7 @@ import {
 import type { DirectoryEntry, DirectorySummary } from './directory.ts';
 import { streamDirectory } from './directory-stream.ts';
 import { ObjectIdSet } from './key-set.ts';
-import { getSnapshot } from './snapshot-manifest.ts';
+import { getSnapshot, noSuchSnapshot } from './snapshot-manifest.ts';
 import { findSnapshotId } from './snapshot-name.ts';
 import type { SourceInfo } from './source.ts';
 
@@ -220,6 +220,7 @@ function parseName(text: string): ObjectId {
   try {
     return objectId(text);
   } catch (cause) {
+    if (/^[0-9a-f]+$/.test(text)) throw noSuchSnapshot(text);
     const message = `"${text.slice(0, 80)}" is neither the name of a snapshot nor the ID of an object`;
     throw new CodedError('BAD_SNAPSHOT_NAME', message, { cause });
   }

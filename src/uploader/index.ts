@@ -18,3 +18,4 @@ export { restoreTree } from './restore.ts';
 export { type PlannedEntry, planRestore } from './restore-plan.ts';
 export { Selection } from './selection.ts';
 export { restoreBlocks } from './restore-volume.ts';
+export { expireSnapshots } from './expire.ts';

@@ -104,6 +104,11 @@ export class ManifestManager {
     return id as ManifestId;
   }
 
+  /** Gives a manifest other data; durable as {@link put}. Of two for one ID every client takes the later one. */
+  replace(id: ManifestId, labels: Labels, data: unknown): void {
+    this.#add({ id, labels: { ...labels }, deleted: false, data });
+  }
+
   delete(id: ManifestId): void {
     this.#add({ id, labels: null, deleted: true, data: null });
   }

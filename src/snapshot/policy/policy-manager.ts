@@ -55,6 +55,16 @@ export async function putPolicy(
   return repository.manifests.put(labels, parseJsonLossless(goJson(inKopiaOrder(normalized))));
 }
 
+/** Removes the settings of a target, damaged ones too; durable after a flush. False when there were none. */
+export async function deletePolicy(
+  { manifests }: Repository,
+  target: PolicyTarget,
+): Promise<boolean> {
+  const found = await manifests.find(policyLabels(target));
+  for (const { id } of found) manifests.delete(id);
+  return found.length > 0;
+}
+
 const SECTIONS = Object.keys(policySchema.shape);
 
 function inKopiaOrder(policy: Policy): Record<string, unknown> {

@@ -1,0 +1,41 @@
+import type { Logger } from '../base/index.ts';
+import type { Repository } from '../repository/index.ts';
+import {
+  effectivePolicies,
+  expiredSnapshots,
+  formatSource,
+  listPolicies,
+  listReadableSnapshots,
+  type Snapshot,
+  type SourceInfo,
+} from '../snapshot/index.ts';
+import { isClockRight } from './apply-retention.ts';
+
+export interface ExpireOptions {
+  /** Of this source only. */
+  readonly source?: SourceInfo | undefined;
+  readonly dryRun: boolean;
+  readonly logger: Logger;
+}
+
+/**
+ * Deletes what the policies of the sources no longer keep, and tells it; durable after a flush. With `dryRun` it only tells.
+ * Nothing is deleted by a clock that is wrong. Throws `DAMAGED_POLICY`.
+ */
+export async function expireSnapshots(
+  repository: Repository,
+  { source, dryRun, logger }: ExpireOptions,
+): Promise<Snapshot[]> {
+  const policyOf = effectivePolicies(await listPolicies(repository));
+  const { snapshots } = await listReadableSnapshots(repository, { source });
+  const moment = { nowNs: repository.clock.nowNs() };
+  const groups = Map.groupBy(snapshots, (snapshot) => formatSource(snapshot.source)).values();
+  const expired = [...groups].flatMap((group) => {
+    const [first] = group;
+    return first ? expiredSnapshots(group, policyOf(first.source).retention, moment) : [];
+  });
+  if (dryRun || expired.length === 0) return expired;
+  if (!(await isClockRight(repository, logger))) return [];
+  for (const { id } of expired) repository.manifests.delete(id);
+  return expired;
+}
