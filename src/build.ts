@@ -1,4 +1,7 @@
-/** `npm run build [-- DIRECTORY [INPUTS]]`: files for the command line, for the threads and for what they share, the kernels beside them. */
+/**
+ * `npm run build [-- DIRECTORY [INPUTS]]`: files for the command line, for the threads and for what they share, the kernels and
+ * Kubernetes' schemas beside them.
+ */
 import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs';
 import { build, type Plugin } from 'esbuild';
 
@@ -57,5 +60,6 @@ const { metafile } = await build({
   },
 });
 copyFileSync(`${root}src/codec/wasm/kernels.wasm`, `${out}/kernels.wasm`);
+copyFileSync(`${root}src/dev/schemas.json.br`, `${out}/schemas.json.br`);
 // What went into the bundle: image/spdx.ts tells packages by it.
 if (process.argv[3]) writeFileSync(process.argv[3], JSON.stringify(Object.keys(metafile.inputs)));

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import * as fs from 'node:fs/promises';
+import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { Agent, type AgentOptions } from '../agent/index.ts';
 import {
@@ -37,6 +38,8 @@ export const DEV_NAMESPACE = 'velero';
 /** Velero's own, which it gives to every repository. */
 export const DEV_PASSWORD = 'static-passw0rd';
 const CLIENT = { username: 'default', hostname: 'default' };
+/** What `dev up` keeps of its objects. */
+const STATE_FILE = 'state.jsonl';
 const PREPARE_MS = 300_000;
 const BOUND_MS = 30_000;
 
@@ -51,6 +54,8 @@ export interface DevEnvironmentOptions {
   readonly kubeconfig?: string | undefined;
   readonly port?: number | undefined;
   readonly snapshotMs?: number | undefined;
+  /** Objects are kept in the directory, and there again when it is used once more. */
+  readonly isKept?: boolean;
 }
 
 /** A cluster to try things on: API server, simulated CSI driver, nodes whose pods are processes, agents on demand. */
@@ -63,6 +68,7 @@ export class DevEnvironment implements AsyncDisposable {
   readonly #abort = new AbortController();
   readonly #work: Promise<unknown>[] = [];
   readonly #agents: RunningAgent[] = [];
+  #turn: AsyncDisposable | undefined;
 
   private constructor(
     options: DevEnvironmentOptions,
@@ -95,19 +101,30 @@ export class DevEnvironment implements AsyncDisposable {
       throw new CodedError('UNUSABLE_DIRECTORY', text, { cause });
     });
     await assertPrivate(options.directory);
-    const server =
-      options.kubeconfig === undefined
-        ? await ApiServer.start({
-            ...(options.port !== undefined && { port: options.port }),
-            podLog: (_namespace, name) => environment.cluster.podLog(name),
-          })
-        : undefined;
-    const kubeconfig = options.kubeconfig ?? join(options.directory, 'kubeconfig');
-    if (server) await writePrivate(kubeconfig, server.kubeconfig);
-    const environment: DevEnvironment = new DevEnvironment(options, kubeconfig, server);
-    await environment.cluster.seed();
-    environment.#work.push(environment.cluster.run(environment.#abort.signal));
-    return environment;
+    // Of two on one directory each would undo what the other does.
+    const turn = options.isKept ? await takeDirectory(options.directory) : undefined;
+    try {
+      const server =
+        options.kubeconfig === undefined
+          ? await ApiServer.start({
+              ...(options.port !== undefined && { port: options.port }),
+              podLog: (_namespace, name) => environment.cluster.podLog(name),
+              logger: options.logger,
+              ...(options.isKept && { statePath: join(options.directory, STATE_FILE) }),
+            })
+          : undefined;
+      const kubeconfig = options.kubeconfig ?? join(options.directory, 'kubeconfig');
+      if (server) await writePrivate(kubeconfig, server.kubeconfig);
+      const environment: DevEnvironment = new DevEnvironment(options, kubeconfig, server);
+      environment.#turn = turn;
+      if (options.isKept) await environment.cluster.resume();
+      await environment.cluster.seed();
+      environment.#work.push(environment.cluster.run(environment.#abort.signal));
+      return environment;
+    } catch (error) {
+      await turn?.[Symbol.asyncDispose]();
+      throw error;
+    }
   }
 
   /** `clock`: the node's own, which may be wrong. */
@@ -171,6 +188,7 @@ export class DevEnvironment implements AsyncDisposable {
     await Promise.all(this.#work);
     this.client.close();
     await this.#server?.[Symbol.asyncDispose]();
+    await this.#turn?.[Symbol.asyncDispose]();
   }
 }
 
@@ -189,6 +207,28 @@ async function assertPrivate(directory: string): Promise<void> {
   if (reason === undefined) return;
   const text = `cannot use the directory ${directory}: ${reason}`;
   throw new CodedError('UNUSABLE_DIRECTORY', text);
+}
+
+/** Throws `DIRECTORY_IN_USE`. The system gives the name back when this process ends, however it ends. */
+async function takeDirectory(directory: string): Promise<AsyncDisposable> {
+  const { dev, ino } = await fs.stat(directory);
+  const server = createServer();
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', (cause: NodeJS.ErrnoException) => {
+      if (cause.code !== 'EADDRINUSE') reject(cause);
+      const text = `another dev up uses the directory ${directory}; end it first, or name another --directory`;
+      reject(new CodedError('DIRECTORY_IN_USE', text, { cause }));
+    });
+    // A name of the system's own, and no file that a kill would leave behind.
+    server.listen(`\0longshore-dev-${dev}-${ino}`, resolve);
+  });
+  server.unref();
+  return {
+    [Symbol.asyncDispose]: () =>
+      new Promise<void>((resolve) => {
+        server.close(() => resolve());
+      }),
+  };
 }
 
 /** A new file that only this user can read: one that is there may be readable by others, or a link. */

@@ -46,6 +46,7 @@ export async function runCluster(flags: UpFlags): Promise<void> {
       command: [join(ROOT, 'bin/longshore')],
       environment: { HOME: join(directory, 'home'), PATH: '/usr/bin:/bin' },
       logger: createServerLogger(flags.logLevel, 'text'),
+      isKept: true,
     });
     for (const node of nodes) {
       environment.startAgent(node);
@@ -84,7 +85,14 @@ async function showAgent(client: KubeClient, node: string): Promise<void> {
     metadata: { ...metadata, labels, annotations: { [IN_PROCESS]: 'true' } },
     spec: { nodeName: node, containers: [{ name: 'node-agent', image: 'longshore' }] },
   });
-  const status = { phase: 'Running' as const, conditions: [{ type: 'Ready', status: 'True' }] };
+  const container = { name: 'node-agent', image: 'longshore', imageID: '', restartCount: 0 };
+  const status = {
+    phase: 'Running' as const,
+    conditions: [{ type: 'Ready', status: 'True' }],
+    containerStatuses: [
+      { ...container, ready: true, state: { running: { startedAt: new Date().toISOString() } } },
+    ],
+  };
   await client.patch(PODS, metadata, { status }, { subresource: 'status' });
 }
 

@@ -1,14 +1,29 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { createServer, type Server } from 'node:https';
 import type { AddressInfo } from 'node:net';
-import { type Clock, messageOf, systemClock } from '../base/index.ts';
-import { apiVersionOf, type KubeObject, type Resource } from '../kube/index.ts';
+import { type Clock, type Logger, messageOf, silentLogger, systemClock } from '../base/index.ts';
+import {
+  apiVersionOf,
+  EVENTS,
+  type KubeObject,
+  NAMESPACES,
+  type Resource,
+  VELERO_GROUP,
+} from '../kube/index.ts';
+import { Admission, FIRST_NAMESPACES } from './admission.ts';
+import { notAllowed, send, sendText, statusOf } from './answers.ts';
+import { ApiError, detailsOf } from './api-error.ts';
+import { named, objectOf, patched, readBody } from './bodies.ts';
 import { type Certificate, makeCertificate } from './certificate.ts';
-import { Guard } from './guard.ts';
-import { ApiError, type Selection, Store, type Stored } from './store.ts';
-import { isTableWanted, tableOf } from './table.ts';
 import { discovery } from './discovery.ts';
-import { resourceAt } from './resources.ts';
+import { bodyTypeOf, Guard } from './guard.ts';
+import { openApi } from './open-api.ts';
+import { lastLines } from './pod-log.ts';
+import { isReadOnly, resourceAt, type ResourcePlace } from './resources.ts';
+import { reviewed } from './reviews.ts';
+import { StateFile } from './state-file.ts';
+import { type Selection, Store, type Stored } from './store.ts';
+import { includeObjectOf, isTableWanted, tableOf } from './table.ts';
 
 export interface ApiServerOptions {
   readonly clock?: Clock;
@@ -16,12 +31,22 @@ export interface ApiServerOptions {
   readonly port?: number;
   /** What a container has written. */
   readonly podLog?: (namespace: string, name: string) => string | undefined;
+  /** The file that objects are kept in beyond the life of this process; without it they end with it. */
+  readonly statePath?: string | undefined;
+  readonly logger?: Logger;
 }
 
-const BODY_BYTES_MAX = 8 << 20;
+/** Of all objects together. Our choice: tens of thousands of them. */
+const STATE_BYTES_MAX = 64 << 20;
 const BOOKMARK_MS = 30_000;
+/** As long as a real server keeps them. */
+const EVENT_MS_MAX = 3_600_000;
+const EVENTS_MAX = 5000;
+const EXPIRY_MS = 60_000;
 /** What a watch may have waiting for its reader, besides what it began with. Our choice: thousands of objects. */
 const WATCH_BYTES_MAX = 8 << 20;
+const HEALTH_PATHS = new Set(['/healthz', '/livez', '/readyz']);
+const APPLY = 'application/apply-patch+yaml';
 /** The longest that a timer knows. */
 const TIMER_MS_MAX = 2 ** 31 - 1;
 /** Ends the first part of a watch that begins with what is there (KEP-3157). */
@@ -40,15 +65,43 @@ export class ApiServer implements AsyncDisposable {
   readonly #guard = new Guard();
   readonly #certificate: Certificate = makeCertificate(Number(systemClock.nowNs() / 1_000_000n));
 
+  readonly #stateFile: StateFile | undefined;
+  readonly #admission = new Admission(() => this.store);
+  readonly #expiry: NodeJS.Timeout;
+
   private constructor(options: ApiServerOptions) {
     this.#options = options;
-    this.store = new Store(options.clock ?? systemClock);
+    const { statePath: path, logger = silentLogger, clock = systemClock } = options;
+    const opened = path === undefined ? undefined : StateFile.open({ path, logger });
+    const file = opened?.file;
+    this.#stateFile = file;
+    this.store = new Store(clock, {
+      saved: opened?.saved,
+      bytesMax: STATE_BYTES_MAX,
+      admit: (resource, object) => {
+        this.#admission.complete(resource, object);
+      },
+      ...(file && {
+        record: (change) => {
+          file.append(change);
+        },
+      }),
+    });
+    file?.attach(() => this.store.saved);
+    for (const name of FIRST_NAMESPACES) {
+      if (this.store.has(NAMESPACES, undefined, name)) continue;
+      this.store.create(NAMESPACES, undefined, { metadata: { name } } as Stored);
+    }
+    this.#expiry = setInterval(() => {
+      this.#expireEvents();
+    }, EXPIRY_MS).unref();
     const { key, certificate: cert } = this.#certificate;
     this.#server = createServer({ key, cert }, (request, response) => {
       void this.#answer(request, response);
     });
   }
 
+  /** Throws `DAMAGED_STATE` when the objects of an earlier run cannot be read. */
   static async start(options: ApiServerOptions = {}): Promise<ApiServer> {
     const server = new ApiServer(options);
     await new Promise<void>((resolve, reject) => {
@@ -97,6 +150,23 @@ export class ApiServer implements AsyncDisposable {
     for (const stream of this.#streams) stream.destroy();
     this.#server.closeAllConnections();
     await new Promise((resolve) => this.#server.close(resolve));
+    clearInterval(this.#expiry);
+    this.#stateFile?.close();
+  }
+
+  #expireEvents(): void {
+    const now = Number((this.#options.clock ?? systemClock).nowNs() / 1_000_000n);
+    const timeOf = (event: Stored): number =>
+      Math.max(
+        ...[event.lastTimestamp, event.eventTime, event.metadata.creationTimestamp].map((time) =>
+          typeof time === 'string' ? Date.parse(time) || 0 : 0,
+        ),
+      );
+    const events = this.store.list(EVENTS).sort((a, b) => timeOf(b) - timeOf(a));
+    for (const [index, event] of events.entries()) {
+      if (index < EVENTS_MAX && now - timeOf(event) < EVENT_MS_MAX) continue;
+      this.store.delete(EVENTS, event.metadata.namespace, event.metadata.name);
+    }
   }
 
   async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
@@ -105,69 +175,133 @@ export class ApiServer implements AsyncDisposable {
       this.#guard.admit(request, url.pathname);
       const body = await readBody(request, this.#guard);
       this.#route({ request, response, url, body });
+      this.#stateFile?.tidy();
     } catch (error) {
       const known = error instanceof ApiError;
       const code = known ? error.code : 500;
       const reason = known ? error.reason : 'InternalError';
       // What is left of a body that was not read must not be taken for the next request.
       response.shouldKeepAlive = request.complete;
-      if (!response.headersSent) send(response, code, statusOf(code, reason, messageOf(error)));
+      const details = known ? error.details : undefined;
+      const status = statusOf(code, reason, messageOf(error), details);
+      if (!response.headersSent) send(response, code, status);
       else response.destroy();
     }
   }
 
   #route(call: Call): void {
     const { url, response, request } = call;
-    const discovered = discovery(url.pathname);
-    if (discovered !== undefined) {
-      send(response, 200, discovered);
+    if (HEALTH_PATHS.has(url.pathname)) {
+      sendText(response, 'ok');
+      return;
+    }
+    const known = discovery(url.pathname) ?? openApi(url.pathname);
+    if (known !== undefined) {
+      send(response, 200, known);
+      return;
+    }
+    const review = request.method === 'POST' ? reviewed(url.pathname, call.body) : undefined;
+    if (review !== undefined) {
+      send(response, 201, review);
       return;
     }
     const place = resourceAt(url.pathname);
     if (!place)
       throw new ApiError(404, 'NotFound', 'the server could not find the requested resource');
     const { name, namespace, resource, subresource } = place;
-    if (name === undefined) {
-      if (request.method === 'POST') {
-        send(response, 201, this.store.create(resource, namespace, call.body as Stored));
-      } else if (url.searchParams.get('watch')) this.#watch(call, resource, namespace);
-      else if (request.method === 'DELETE') {
-        for (const object of this.store.list(resource, selectionOf(url, namespace))) {
-          this.store.delete(resource, object.metadata.namespace, object.metadata.name);
-        }
-        send(response, 200, statusOf(200, '', 'deleted'));
-      } else this.#list(call, resource, namespace);
-      return;
+    if (request.method !== 'GET' && isReadOnly(resource)) throw notAllowed();
+    if (name === undefined) this.#collection(call, resource, namespace);
+    else if (subresource === 'log') this.#log(call, namespace, name);
+    else {
+      const { code = 200, answer } = this.#change(call, () => this.#object(call, place));
+      send(response, code, answer);
     }
-    if (subresource === 'log') {
-      const text = this.#options.podLog?.(namespace ?? '', name);
-      if (text === undefined) throw new ApiError(404, 'NotFound', 'there is no log');
-      response.writeHead(200, { 'content-type': 'text/plain' });
-      response.end(text);
-      return;
-    }
-    send(response, subresource === 'binding' ? 201 : 200, this.#object(call, place));
   }
 
-  #object({ request, body }: Call, place: Place): object {
+  #collection(call: Call, resource: Resource<KubeObject>, namespace?: string): void {
+    const { url, response, request } = call;
+    switch (request.method) {
+      case 'POST': {
+        const created = this.#change(call, () => this.#create(resource, namespace, call.body));
+        send(response, 201, created);
+        return;
+      }
+      case 'GET': {
+        if (isSet(url, 'watch')) this.#watch(call, resource, namespace);
+        else this.#list(call, resource, namespace);
+        return;
+      }
+      case 'DELETE': {
+        const found = this.store.list(resource, selectionOf(url, namespace));
+        this.#change(call, () => {
+          for (const { metadata } of found) {
+            this.#admission.assertDeletable(resource, metadata.name);
+            // One may have gone with another one that owned it.
+            if (!this.store.has(resource, metadata.namespace, metadata.name)) continue;
+            this.store.delete(resource, metadata.namespace, metadata.name);
+          }
+        });
+        send(response, 200, statusOf(200, '', 'deleted'));
+        return;
+      }
+      case undefined:
+        break;
+    }
+    throw notAllowed();
+  }
+
+  #create(resource: Resource<KubeObject>, namespace: string | undefined, body: unknown): Stored {
+    this.#admission.assertNamespace(resource, namespace ?? 'default');
+    return this.store.create(resource, namespace, objectOf(body));
+  }
+
+  /** With `dryRun=All`, in the address or in the options of a deletion, nothing is changed. */
+  #change<T>({ url, body, request }: Call, change: () => T): T {
+    const said = url.searchParams.getAll('dryRun');
+    const { dryRun } = (body ?? {}) as { dryRun?: unknown };
+    if (request.method === 'DELETE' && Array.isArray(dryRun)) said.push(...dryRun.map(String));
+    if (said.length === 0) return change();
+    const wrong = said.find((value) => value !== 'All');
+    if (wrong === undefined) return this.store.trial(change);
+    throw new ApiError(400, 'BadRequest', `dryRun: "${wrong}" is not supported; use All`);
+  }
+
+  #log({ url, response }: Call, namespace: string | undefined, name: string): void {
+    const text = this.#options.podLog?.(namespace ?? '', name);
+    if (text === undefined) throw new ApiError(404, 'NotFound', 'there is no log');
+    const lines = url.searchParams.get('tailLines');
+    const bytes = url.searchParams.get('limitBytes');
+    const tail = lines === null ? text : lastLines(text, Number(lines));
+    sendText(response, bytes === null ? tail : Buffer.from(tail).subarray(0, Number(bytes)));
+  }
+
+  #object(call: Call, place: ResourcePlace): { answer: object; code?: number } {
+    const { request, body, url } = call;
     const { resource, namespace, subresource } = place;
     const name = place.name ?? '';
     const { store } = this;
     const part = subresource === 'status' ? 'status' : undefined;
-    if (part && resource.group === 'velero.io') {
+    if (part && resource.group === VELERO_GROUP) {
       throw new ApiError(404, 'NotFound', 'the server could not find the requested resource');
     }
     switch (request.method) {
       case 'GET': {
         const found = store.get(resource, namespace, name);
-        return isTableWanted(request) ? tableOf(resource, [found], store.version) : found;
+        if (!isTableWanted(request)) return { answer: found };
+        const { version } = store;
+        const include = includeObjectOf(url);
+        return { answer: tableOf({ resource, objects: [found], version, include }) };
       }
       case 'PUT': {
-        return store.update(resource, named(body, place), part);
+        return { answer: store.update(resource, named(body, place), part) };
       }
       case 'PATCH': {
+        if (bodyTypeOf(request) === APPLY && !store.has(resource, namespace, name)) {
+          return { answer: this.#create(resource, namespace, named(body, place)), code: 201 };
+        }
         const before = store.get(resource, namespace, name);
-        return store.update(resource, named(mergePatch(before, body), place), part);
+        const after = patched({ resource, before, patch: body, type: bodyTypeOf(request) });
+        return { answer: store.update(resource, named(after, place), part) };
       }
       case 'POST': {
         if (subresource !== 'binding') break;
@@ -175,16 +309,35 @@ export class ApiServer implements AsyncDisposable {
         const pod = structuredClone(store.get(resource, namespace, name));
         pod.spec = { ...(pod.spec as object), nodeName: target?.name };
         store.update(resource, pod);
-        return statusOf(201, '', 'bound');
+        return { answer: statusOf(201, '', 'bound'), code: 201 };
       }
       case 'DELETE': {
-        const options = (body ?? {}) as { preconditions?: { uid?: string } };
-        return store.delete(resource, namespace, name, options.preconditions?.uid);
+        return { answer: this.#delete(call, place, name) };
       }
       case undefined:
         break;
     }
-    throw new ApiError(405, 'MethodNotAllowed', 'the server does not allow this method here');
+    throw notAllowed();
+  }
+
+  #delete({ body }: Call, { resource, namespace }: ResourcePlace, name: string): object {
+    const { preconditions } = (body ?? {}) as {
+      preconditions?: { uid?: string; resourceVersion?: string };
+    };
+    this.#admission.assertDeletable(resource, name);
+    const { store } = this;
+    const { metadata } = store.get(resource, namespace, name);
+    const wanted = preconditions?.resourceVersion;
+    if (wanted !== undefined && wanted !== metadata.resourceVersion) {
+      const text = 'the resourceVersion in the precondition does not match';
+      throw new ApiError(409, 'Conflict', text, detailsOf(resource, name));
+    }
+    const last = store.delete(resource, namespace, name, preconditions?.uid);
+    if (last.metadata.deletionTimestamp !== undefined) return last;
+    return {
+      ...statusOf(200, '', ''),
+      details: { ...detailsOf(resource, name), uid: metadata.uid },
+    };
   }
 
   #list(
@@ -195,7 +348,8 @@ export class ApiServer implements AsyncDisposable {
     const items = this.store.list(resource, selectionOf(url, namespace));
     const { version } = this.store;
     if (isTableWanted(request)) {
-      send(response, 200, tableOf(resource, items, version));
+      const include = includeObjectOf(url);
+      send(response, 200, tableOf({ resource, objects: items, version, include }));
       return;
     }
     send(response, 200, {
@@ -212,7 +366,8 @@ export class ApiServer implements AsyncDisposable {
     namespace?: string,
   ): void {
     const since = url.searchParams.get('resourceVersion');
-    const table = isTableWanted(request);
+    const isTable = isTableWanted(request);
+    const include = includeObjectOf(url);
     let bytesMax = Infinity;
     const write = (type: string, object: object): void => {
       response.write(`${JSON.stringify({ type, object })}\n`);
@@ -230,7 +385,11 @@ export class ApiServer implements AsyncDisposable {
         selectionOf(url, namespace),
         since === null || since === '' ? undefined : Number(since),
         (type, object) => {
-          write(type, table ? tableOf(resource, [object], this.store.version) : object);
+          if (!isTable) write(type, object);
+          else {
+            const { version } = this.store;
+            write(type, tableOf({ resource, objects: [object], version, include }));
+          }
         },
       );
     } catch (error) {
@@ -245,8 +404,10 @@ export class ApiServer implements AsyncDisposable {
     if (url.searchParams.get('sendInitialEvents') === 'true') bookmark(INITIAL_EVENTS_END);
     bytesMax = response.writableLength + WATCH_BYTES_MAX;
     this.#streams.add(response);
+    // kubectl would print them as objects.
+    const wantsBookmarks = isSet(url, 'allowWatchBookmarks') && !isTable;
     const timer = setInterval(() => {
-      bookmark();
+      if (wantsBookmarks) bookmark();
     }, BOOKMARK_MS);
     const quiet = (): void => {
       clearInterval(timer);
@@ -279,70 +440,14 @@ interface Call {
   readonly body: unknown;
 }
 
-type Place = NonNullable<ReturnType<typeof resourceAt>>;
-
-/** The object of a body, with the name that the path says: one object is not written over another. */
-function named(body: unknown, { name, namespace }: Place): Stored {
-  if (typeof body !== 'object' || body === null || Array.isArray(body)) {
-    throw new ApiError(400, 'BadRequest', 'the body is no object');
-  }
-  const object = body as Stored;
-  const where = { name: name ?? '', ...(namespace !== undefined && { namespace }) };
-  return { ...object, metadata: { ...object.metadata, ...where } };
-}
-
 const selectionOf = (url: URL, namespace: string | undefined): Selection => ({
   namespace,
   labelSelector: url.searchParams.get('labelSelector') ?? undefined,
   fieldSelector: url.searchParams.get('fieldSelector') ?? undefined,
 });
 
-async function readBody(request: IncomingMessage, guard: Guard): Promise<unknown> {
-  const parts: Buffer[] = [];
-  let length = 0;
-  for await (const part of request) {
-    if (length === 0) guard.admitBody(request);
-    length += (part as Buffer).length;
-    if (length > BODY_BYTES_MAX) throw new ApiError(413, 'RequestEntityTooLarge', 'too large');
-    parts.push(part as Buffer);
-  }
-  if (length === 0) return undefined;
-  const text = Buffer.concat(parts).toString('utf8');
-  try {
-    return JSON.parse(text);
-  } catch {
-    // Server-side apply may send YAML beside its part that is JSON.
-    throw new ApiError(415, 'UnsupportedMediaType', 'only JSON is understood here');
-  }
-}
-
-function send(response: ServerResponse, code: number, value: object): void {
-  const text = JSON.stringify(value);
-  response.writeHead(code, {
-    'content-type': 'application/json',
-    'content-length': Buffer.byteLength(text),
-  });
-  response.end(text);
-}
-
-const statusOf = (code: number, reason: string, message: string): object => ({
-  kind: 'Status',
-  apiVersion: 'v1',
-  metadata: {},
-  status: code < 300 ? 'Success' : 'Failure',
-  message,
-  reason,
-  code,
-});
-
-/** RFC 7386; kubectl's strategic merge patches are taken for the same, which they are for what is used here. */
-export function mergePatch(target: unknown, patch: unknown): unknown {
-  if (typeof patch !== 'object' || patch === null || Array.isArray(patch)) return patch;
-  const isObject = typeof target === 'object' && target !== null && !Array.isArray(target);
-  const result: Record<string, unknown> = isObject ? { ...target } : {};
-  for (const [key, value] of Object.entries(patch)) {
-    if (value === null) delete result[key];
-    else result[key] = mergePatch(result[key], value);
-  }
-  return result;
+/** `1`, `true` and the name alone, as Go reads booleans of an address. */
+function isSet(url: URL, name: string): boolean {
+  const value = url.searchParams.get(name);
+  return value !== null && value !== '0' && value !== 'false';
 }

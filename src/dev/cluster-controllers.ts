@@ -104,7 +104,7 @@ export class ClusterControllers {
           (spec.claimRef.uid === undefined || spec.claimRef.uid === uid),
       );
     if (!volume) {
-      if (claim.status?.phase !== 'Pending') await this.#setPhase(claim, 'Pending');
+      if (claim.status?.phase !== 'Pending') await this.#setStatus(claim, { phase: 'Pending' });
       return undefined;
     }
     if (volume.spec.claimRef?.uid !== uid) {
@@ -127,13 +127,14 @@ export class ClusterControllers {
         spec: { volumeName: volume.metadata.name },
       });
     }
-    await this.#setPhase(claim, 'Bound');
+    const { accessModes, capacity } = volume.spec;
+    await this.#setStatus(claim, { phase: 'Bound', accessModes, capacity });
     return undefined;
   }
 
-  async #setPhase({ metadata }: PersistentVolumeClaim, phase: string): Promise<void> {
+  async #setStatus({ metadata }: PersistentVolumeClaim, status: object): Promise<void> {
     const { client } = this.#options;
-    await client.patch(PVCS, metadata, { status: { phase } }, { subresource: 'status' });
+    await client.patch(PVCS, metadata, { status }, { subresource: 'status' });
   }
 
   /** A volume whose claim is gone is released; one without a claim is available. */

@@ -1,7 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
-import { type Clock, type Logger, systemClock } from '../base/index.ts';
+import { type Clock, type Logger, rfc3339Seconds, systemClock } from '../base/index.ts';
 import {
   type BackupRepository,
   BACKUP_STORAGE_LOCATIONS,
@@ -11,13 +11,21 @@ import {
   NAMESPACES,
   NODES,
   type NewObject,
+  PODS,
+  type PodSpec,
   type Resource,
   SECRETS,
   STORAGE_CLASSES,
 } from '../kube/index.ts';
 import { ClusterControllers } from './cluster-controllers.ts';
-import { PodRunner } from './pod-runner.ts';
+import { NamespaceController } from './namespace-controller.ts';
+import { IN_PROCESS, PodRunner } from './pod-runner.ts';
 import { RepositoryKeeper } from './repository-keeper.ts';
+import {
+  DEFAULT_SNAPSHOT_CLASS,
+  DEFAULT_STORAGE_CLASS,
+  VOLUME_SNAPSHOT_CLASSES,
+} from './resources.ts';
 import { SIMULATED_DRIVER, SimulatedCsi } from './simulated-csi.ts';
 
 export interface DevClusterOptions {
@@ -39,12 +47,36 @@ export interface DevClusterOptions {
 
 export const STORAGE_CLASS = 'dir';
 export const LATE_STORAGE_CLASS = 'dir-wait';
+const SNAPSHOT_CLASS = 'dir-snap';
+/** The program in the image that pods of data movers start. */
+const MOVER = '/velero';
 const ROOM = { cpu: '64', memory: '256Gi', pods: '1000' };
 const NODE_STATUS = {
   capacity: ROOM,
   allocatable: ROOM,
   conditions: [{ type: 'Ready', status: 'True', reason: 'Simulated' }],
+  nodeInfo: { kubeletVersion: 'simulated', osImage: 'simulated' },
 };
+
+/** As a kubelet says of containers that it does not find after a restart. */
+const lostStatus = ({ containers }: PodSpec): object => ({
+  phase: 'Failed',
+  conditions: [{ type: 'Ready', status: 'False' }],
+  containerStatuses: containers.map(({ name, image = '' }) => ({
+    name,
+    image,
+    imageID: '',
+    ready: false,
+    restartCount: 0,
+    state: {
+      terminated: {
+        exitCode: 137,
+        reason: 'ContainerStatusUnknown',
+        message: 'The cluster was stopped while the container ran',
+      },
+    },
+  })),
+});
 
 /** What a cluster has beside its API server, simulated: nodes that run pods, a CSI driver, Velero's objects. */
 export class DevCluster {
@@ -70,6 +102,7 @@ export class DevCluster {
           node,
           directory: join(directory, 'pods', node),
           volumePath: (handle) => this.csi.volumePath(handle),
+          isKnown: ([program]) => program === MOVER,
           commandOf: ([, ...rest]) => [...command, ...rest],
           environment,
         }),
@@ -91,9 +124,27 @@ export class DevCluster {
     return undefined;
   }
 
+  /** What an earlier run has left in an API server that kept its objects: nodes that are no more, pods without processes. */
+  async resume(): Promise<void> {
+    const { client, nodes } = this.#options;
+    const isOurs = (name = ''): boolean => nodes.includes(name);
+    for (const { metadata } of await client.list(NODES)) {
+      if (!isOurs(metadata.name)) await client.delete(NODES, metadata);
+    }
+    for (const { metadata, spec, status } of await client.list(PODS)) {
+      if (!spec.nodeName) continue;
+      const isInProcess = metadata.annotations?.[IN_PROCESS] !== undefined;
+      if (isInProcess && !isOurs(spec.nodeName)) await client.delete(PODS, metadata);
+      if (isInProcess || status?.phase === 'Succeeded' || status?.phase === 'Failed') continue;
+      if (status?.phase !== 'Running' && isOurs(spec.nodeName)) continue;
+      await client.patch(PODS, metadata, { status: lostStatus(spec) }, { subresource: 'status' });
+    }
+  }
+
   /** Namespaces, nodes, classes, and what an installed Velero has; what is there already stays. */
   async seed(): Promise<void> {
-    const { client, namespace, nodes, repositoryPassword } = this.#options;
+    const { client, namespace, nodes, repositoryPassword, withControllers } = this.#options;
+    const { clock = systemClock } = this.#options;
     await fs.mkdir(this.storageDirectory, { recursive: true });
     const add = async <T extends KubeObject>(
       resource: Resource<T>,
@@ -117,10 +168,26 @@ export class DevCluster {
       [LATE_STORAGE_CLASS, 'WaitForFirstConsumer'],
     ] as const) {
       await add(STORAGE_CLASSES, {
-        metadata: { name },
+        metadata: {
+          name,
+          // A real cluster may have its own, and other tests on it.
+          ...(withControllers &&
+            name === STORAGE_CLASS && { annotations: { [DEFAULT_STORAGE_CLASS]: 'true' } }),
+        },
         provisioner: SIMULATED_DRIVER,
         volumeBindingMode,
         reclaimPolicy: 'Delete',
+      });
+    }
+    if (withControllers) {
+      await add(VOLUME_SNAPSHOT_CLASSES, {
+        metadata: {
+          name: SNAPSHOT_CLASS,
+          labels: { 'velero.io/csi-volumesnapshot-class': 'true' },
+          annotations: { [DEFAULT_SNAPSHOT_CLASS]: 'true' },
+        },
+        driver: SIMULATED_DRIVER,
+        deletionPolicy: 'Delete',
       });
     }
     await add(SECRETS, {
@@ -135,6 +202,10 @@ export class DevCluster {
         objectStorage: { bucket: 'default' },
         default: true,
       },
+      // What Velero's server says of one that it has reached.
+      ...(withControllers && {
+        status: { phase: 'Available', lastValidationTime: rfc3339Seconds(clock.nowNs()) },
+      }),
     } as NewObject<KubeObject>);
     await add(DAEMON_SETS, {
       metadata: { name: 'node-agent', namespace },
@@ -147,7 +218,7 @@ export class DevCluster {
               {
                 name: 'node-agent',
                 image: 'longshore',
-                command: ['/velero'],
+                command: [MOVER],
                 args: ['node-agent', 'server'],
                 env: [
                   { name: 'NODE_NAME', valueFrom: { fieldRef: { fieldPath: 'spec.nodeName' } } },
@@ -162,6 +233,20 @@ export class DevCluster {
         },
       },
     } as never);
+    if (!withControllers) return;
+    const counts = [
+      'desiredNumberScheduled',
+      'currentNumberScheduled',
+      'updatedNumberScheduled',
+      'numberReady',
+      'numberAvailable',
+    ].map((key) => [key, nodes.length] as const);
+    await client.patch(
+      DAEMON_SETS,
+      { name: 'node-agent', namespace },
+      { status: Object.fromEntries(counts) as object },
+      { subresource: 'status' },
+    );
   }
 
   /** Runs until aborted; pods that still run are killed then. */
@@ -185,7 +270,12 @@ export class DevCluster {
       this.csi.run(signal),
       keeper.run(signal),
       ...[...this.runners.values()].map((runner) => runner.run(signal)),
-      ...(withControllers ? [new ClusterControllers({ client, logger }).run(signal)] : []),
+      ...(withControllers
+        ? [
+            new ClusterControllers({ client, logger }).run(signal),
+            new NamespaceController({ client, logger }).run(signal),
+          ]
+        : []),
     ]);
   }
 }

@@ -1,18 +1,25 @@
 import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import { randomBytes } from '../base/index.ts';
-import { ApiError } from './store.ts';
+import { ApiError } from './api-error.ts';
+import { PROTOBUF_TYPE } from './protobuf.ts';
 
 /** Paths that say that the server lives, and nothing else. */
 const OPEN_PATHS = new Set(['/healthz', '/livez', '/readyz']);
 const LOOPBACK_HOSTS = new Set(['127.0.0.1', 'localhost', '[::1]']);
 /** What bodies may be. A web page can send the types of forms to any server without asking it first. */
-const BODY_TYPES = new Set(['application/json']);
+const BODY_TYPES = new Set(['application/json', PROTOBUF_TYPE]);
 const PATCH_TYPES = new Set([
+  'application/json-patch+json',
   'application/merge-patch+json',
   'application/strategic-merge-patch+json',
   'application/apply-patch+yaml',
 ]);
+
+export function bodyTypeOf({ headers }: IncomingMessage): string {
+  const [type = ''] = (headers['content-type'] ?? '').split(';');
+  return type.trim().toLowerCase();
+}
 
 const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
 
@@ -45,9 +52,9 @@ export class Guard {
 
   /** Throws {@link ApiError} when the body is of a type that this server does not take. */
   admitBody(request: IncomingMessage): void {
-    const [type = ''] = (request.headers['content-type'] ?? '').split(';');
+    const type = bodyTypeOf(request);
     const known = request.method === 'PATCH' ? PATCH_TYPES : BODY_TYPES;
-    if (known.has(type.trim().toLowerCase())) return;
+    if (known.has(type)) return;
     const text = `content type "${type}" is not supported; use one of ${[...known].join(', ')}`;
     throw new ApiError(415, 'UnsupportedMediaType', text);
   }

@@ -26,6 +26,8 @@ export interface PodRunnerOptions {
   readonly volumePath: (handle: string) => string;
   /** What a command of a container is run as: `/velero` and the like are not on this machine. */
   readonly commandOf: (command: readonly string[]) => readonly string[];
+  /** Whether there is something for a command to be run as: no container runs here. */
+  readonly isKnown: (command: readonly string[]) => boolean;
   /** For containers beside what their pod says. */
   readonly environment: Readonly<Record<string, string>>;
   /** Milliseconds between a pod's arrival and its start. */
@@ -117,6 +119,10 @@ export class PodRunner {
     const { uid } = pod.metadata;
     if (this.#running.get(key)?.uid === uid || this.#done.has(uid)) return undefined;
     if (pod.status?.phase === 'Succeeded' || pod.status?.phase === 'Failed') return undefined;
+    if (!this.#options.isKnown(pod.spec.containers.at(0)?.command ?? [])) {
+      await this.#refuse(pod);
+      return undefined;
+    }
     const paths = await this.#mounts(pod);
     if (!paths) return { requeueAfterMs: 100 };
     if (this.#options.startMs)
@@ -204,6 +210,19 @@ export class PodRunner {
       phase: 'Running',
       conditions: [{ type: 'Ready', status: 'True' }],
       containerStatuses: [statusOf(container, { running: { startedAt: timeNow() } }, true)],
+    });
+  }
+
+  /** As a kubelet that cannot make the container. */
+  async #refuse(pod: Pod): Promise<void> {
+    const message = 'no containers run here: dev up runs data movers only, as processes';
+    const [status] = pod.status?.containerStatuses ?? [];
+    if (status?.state?.waiting !== undefined) return;
+    const waiting = { reason: 'CreateContainerError', message };
+    await this.#setStatus(pod, {
+      phase: 'Pending',
+      conditions: [{ type: 'Ready', status: 'False' }],
+      containerStatuses: pod.spec.containers.map((one) => statusOf(one, { waiting }, false)),
     });
   }
 

@@ -18,10 +18,46 @@ import {
   type Resource,
   SECRETS,
   STORAGE_CLASSES,
+  VELERO_GROUP,
   VOLUME_ATTACHMENTS,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
 } from '../kube/index.ts';
+
+/** Nobody but a user of the cluster reads or writes these. */
+export const VOLUME_SNAPSHOT_CLASSES: Resource<VolumeSnapshotClass> = {
+  group: 'snapshot.storage.k8s.io',
+  version: 'v1',
+  kind: 'VolumeSnapshotClass',
+  plural: 'volumesnapshotclasses',
+  namespaced: false,
+};
+const SERVICE_ACCOUNTS: Resource<KubeObject> = {
+  group: '',
+  version: 'v1',
+  kind: 'ServiceAccount',
+  plural: 'serviceaccounts',
+  namespaced: true,
+};
+/** There are none, but `kubectl cluster-info` looks for some. */
+const SERVICES: Resource<KubeObject> = {
+  group: '',
+  version: 'v1',
+  kind: 'Service',
+  plural: 'services',
+  namespaced: true,
+};
+
+export interface VolumeSnapshotClass extends KubeObject {
+  driver: string;
+  deletionPolicy: 'Delete' | 'Retain';
+}
+
+/** Not made by a CustomResourceDefinition. */
+export const isBuiltIn = ({ group }: Resource<KubeObject>): boolean =>
+  group !== VELERO_GROUP && group !== VOLUME_SNAPSHOT_CLASSES.group;
+
+export const isReadOnly = (resource: Resource<KubeObject>): boolean => resource === SERVICES;
 
 /** What the embedded API server knows. */
 export const DEV_RESOURCES: readonly Resource<KubeObject>[] = [
@@ -33,12 +69,15 @@ export const DEV_RESOURCES: readonly Resource<KubeObject>[] = [
   SECRETS,
   CONFIG_MAPS,
   EVENTS,
+  SERVICE_ACCOUNTS,
+  SERVICES,
   DAEMON_SETS,
   STORAGE_CLASSES,
   VOLUME_ATTACHMENTS,
   PRIORITY_CLASSES,
   VOLUME_SNAPSHOTS,
   VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOT_CLASSES,
   DATA_UPLOADS,
   DATA_DOWNLOADS,
   BACKUP_REPOSITORIES,
@@ -46,6 +85,33 @@ export const DEV_RESOURCES: readonly Resource<KubeObject>[] = [
   POD_VOLUME_BACKUPS,
   POD_VOLUME_RESTORES,
 ];
+
+interface Names {
+  readonly shortNames?: readonly string[];
+  readonly categories?: readonly string[];
+}
+
+const ALL = ['all'];
+/** What kinds are called on a command line, as the real server and the definitions of Velero and of snapshots have it. */
+const NAMES: Readonly<Record<string, Names>> = {
+  backupstoragelocations: { shortNames: ['bsl'] },
+  configmaps: { shortNames: ['cm'] },
+  daemonsets: { shortNames: ['ds'], categories: ALL },
+  events: { shortNames: ['ev'] },
+  namespaces: { shortNames: ['ns'] },
+  nodes: { shortNames: ['no'] },
+  persistentvolumeclaims: { shortNames: ['pvc'] },
+  persistentvolumes: { shortNames: ['pv'] },
+  pods: { shortNames: ['po'], categories: ALL },
+  priorityclasses: { shortNames: ['pc'] },
+  serviceaccounts: { shortNames: ['sa'] },
+  services: { shortNames: ['svc'], categories: ALL },
+  storageclasses: { shortNames: ['sc'] },
+  volumesnapshotclasses: { shortNames: ['vsclass', 'vsclasses'] },
+  volumesnapshotcontents: { shortNames: ['vsc', 'vscs'] },
+  volumesnapshots: { shortNames: ['vs'] },
+};
+export const namesOf = ({ plural }: Resource<KubeObject>): Names => NAMES[plural] ?? {};
 
 export interface ResourcePlace {
   readonly resource: Resource<KubeObject>;
@@ -66,7 +132,8 @@ export function resourceAt(path: string): ResourcePlace | undefined {
   const rest = parts.slice(parts[0] === 'api' ? 2 : 3);
   let namespace: string | undefined;
   // Namespaces themselves are at the same place as what is in them.
-  if (rest[0] === 'namespaces' && rest.length > 2 && rest[2] !== 'status') {
+  const isOwnPart = rest[2] === 'status' || rest[2] === 'finalize';
+  if (rest[0] === 'namespaces' && rest.length > 2 && !isOwnPart) {
     namespace = rest[1];
     rest.splice(0, 2);
   }
@@ -74,3 +141,6 @@ export function resourceAt(path: string): ResourcePlace | undefined {
   const resource = DEV_RESOURCES.find((known) => known.group === group && known.plural === plural);
   return resource && { resource, namespace, name, subresource };
 }
+
+export const DEFAULT_STORAGE_CLASS = 'storageclass.kubernetes.io/is-default-class';
+export const DEFAULT_SNAPSHOT_CLASS = 'snapshot.storage.kubernetes.io/is-default-class';

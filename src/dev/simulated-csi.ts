@@ -20,6 +20,11 @@ import {
   type VolumeSnapshot,
   type VolumeSnapshotContent,
 } from '../kube/index.ts';
+import {
+  DEFAULT_SNAPSHOT_CLASS,
+  VOLUME_SNAPSHOT_CLASSES,
+  type VolumeSnapshotClass,
+} from './resources.ts';
 
 const run = promisify(execFile);
 
@@ -218,15 +223,20 @@ export class SimulatedCsi {
       if (!claim?.spec.volumeName) return { requeueAfterMs: 500 };
       const volume = await client.find(PVS, { name: claim.spec.volumeName });
       if (volume?.spec.csi?.driver !== SIMULATED_DRIVER) return undefined;
-      await client.create(VOLUME_SNAPSHOT_CONTENTS, {
+      const snapshotClass = await this.#classOf(snapshot);
+      const volumeSnapshotClassName =
+        snapshot.spec.volumeSnapshotClassName ?? snapshotClass?.metadata.name;
+      if (volumeSnapshotClassName !== snapshot.spec.volumeSnapshotClassName) {
+        const patch = { spec: { volumeSnapshotClassName } };
+        await client.patch(VOLUME_SNAPSHOTS, snapshot.metadata, patch);
+      }
+      const created = client.create(VOLUME_SNAPSHOT_CONTENTS, {
         metadata: { name: contentName },
         spec: {
-          deletionPolicy: 'Delete',
+          deletionPolicy: snapshotClass?.deletionPolicy ?? 'Delete',
           driver: SIMULATED_DRIVER,
           source: { volumeHandle: volume.spec.csi.volumeHandle },
-          ...(snapshot.spec.volumeSnapshotClassName !== undefined && {
-            volumeSnapshotClassName: snapshot.spec.volumeSnapshotClassName,
-          }),
+          ...(volumeSnapshotClassName !== undefined && { volumeSnapshotClassName }),
           volumeSnapshotRef: {
             apiVersion: 'snapshot.storage.k8s.io/v1',
             kind: 'VolumeSnapshot',
@@ -235,6 +245,10 @@ export class SimulatedCsi {
             uid,
           },
         },
+      });
+      // The watch may not have told of it yet.
+      await created.catch((error: unknown) => {
+        if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
       });
       return undefined;
     }
@@ -248,11 +262,24 @@ export class SimulatedCsi {
           boundVolumeSnapshotContentName: contentName,
           readyToUse: true,
           restoreSize: String(size),
+          creationTime: snapshot.metadata.creationTimestamp,
         },
       },
       { subresource: 'status' },
     );
     return undefined;
+  }
+
+  /** The class that a snapshot names, or the default one of this driver. */
+  async #classOf({ spec }: VolumeSnapshot): Promise<VolumeSnapshotClass | undefined> {
+    const { client } = this.#options;
+    const name = spec.volumeSnapshotClassName;
+    if (name !== undefined) return client.find(VOLUME_SNAPSHOT_CLASSES, { name });
+    const classes = await client.list(VOLUME_SNAPSHOT_CLASSES);
+    return classes.find(
+      ({ driver, metadata }) =>
+        driver === SIMULATED_DRIVER && metadata.annotations?.[DEFAULT_SNAPSHOT_CLASS] === 'true',
+    );
   }
 
   /** The snapshotter's part of a VolumeSnapshotContent. */

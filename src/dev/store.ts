@@ -1,22 +1,10 @@
 import { randomUUID } from 'node:crypto';
-import { z } from 'zod';
 import { type Clock, rfc3339Seconds } from '../base/index.ts';
-import { apiVersionOf, CRDS, type KubeObject, type Resource } from '../kube/index.ts';
+import { apiVersionOf, type KubeObject, type Metadata, type Resource } from '../kube/index.ts';
+import { ApiError, detailsOf, invalid, notFound, qualified } from './api-error.ts';
+import type { Stored } from './stored.ts';
+import { assertMetadata, validate } from './validation.ts';
 import { parseFieldSelector, parseLabelSelector } from './selectors.ts';
-
-/** An answer of the API that is no success, as metav1.Status has it. */
-export class ApiError extends Error {
-  readonly code: number;
-  readonly reason: string;
-  constructor(code: number, reason: string, message: string) {
-    super(message);
-    this.code = code;
-    this.reason = reason;
-  }
-}
-
-/** An object as it is kept: anything may be in it. */
-export type Stored = KubeObject & Record<string, unknown>;
 
 export interface Change {
   readonly type: 'ADDED' | 'MODIFIED' | 'DELETED';
@@ -32,6 +20,34 @@ export interface Selection {
   readonly fieldSelector?: string | undefined;
 }
 
+export type { Stored } from './stored.ts';
+
+/** What is written down before it happens. */
+export type StoredChange =
+  | { readonly type: 'put'; readonly resource: string; readonly object: Stored }
+  | {
+      readonly type: 'gone';
+      readonly resource: string;
+      readonly key: string;
+      readonly version: number;
+    };
+
+/** All that a store keeps. */
+export interface SavedState {
+  readonly version: number;
+  readonly objects: readonly { readonly resource: string; readonly object: Stored }[];
+}
+
+export interface StoreOptions {
+  readonly saved?: SavedState | undefined;
+  /** Fills in what the server decides on a new object. */
+  readonly admit?: (resource: Resource<KubeObject>, object: Stored) => void;
+  /** Called before a change takes place; it does not when this throws. */
+  readonly record?: (change: StoredChange) => void;
+  /** Of all objects together, and of all that watches may begin from; without it nothing is measured. */
+  readonly bytesMax?: number;
+}
+
 /** Changes that a watch may still begin from. */
 const HISTORY_MAX = 20_000;
 const NAME_LETTERS = 'bcdfghjklmnpqrstvwxz2456789';
@@ -42,10 +58,47 @@ export class Store {
   readonly #objects = new Map<string, Map<string, Stored>>();
   readonly #history: Change[] = [];
   readonly #watchers = new Set<(change: Change) => void>();
+  readonly #options: StoreOptions;
+  /** Length of each object as JSON. */
+  readonly #sizes = new WeakMap<Stored, number>();
+  #bytes = 0;
+  #historyBytes = 0;
   #version = 1;
+  /** Watches begin here at the earliest. */
+  #oldestVersion = 1;
+  #isTrial = false;
 
-  constructor(clock: Clock) {
+  constructor(clock: Clock, options: StoreOptions = {}) {
     this.#clock = clock;
+    this.#options = options;
+    const { saved } = options;
+    if (!saved) return;
+    this.#version = saved.version;
+    this.#oldestVersion = saved.version;
+    for (const { resource, object } of saved.objects) {
+      const [group = '', plural = ''] = splitOnce(resource);
+      const { namespace, name } = object.metadata;
+      this.#of({ group, plural }).set(keyOf(namespace, name), object);
+      this.#measure(object);
+    }
+  }
+
+  /** All that is kept, to be written down. */
+  get saved(): SavedState {
+    const objects = [...this.#objects].flatMap(([resource, kept]) =>
+      [...kept.values()].map((object) => ({ resource, object })),
+    );
+    return { version: this.#version, objects };
+  }
+
+  /** What a change would come to, without making it (`dryRun=All`). */
+  trial<T>(change: () => T): T {
+    this.#isTrial = true;
+    try {
+      return change();
+    } finally {
+      this.#isTrial = false;
+    }
   }
 
   get version(): number {
@@ -55,7 +108,11 @@ export class Store {
   get(resource: Resource<KubeObject>, namespace: string | undefined, name: string): Stored {
     const found = this.#of(resource).get(keyOf(namespace, name));
     if (found) return found;
-    throw new ApiError(404, 'NotFound', `${resource.plural} "${name}" not found`);
+    throw notFound(resource, name);
+  }
+
+  has(resource: Resource<KubeObject>, namespace: string | undefined, name: string): boolean {
+    return this.#of(resource).has(keyOf(namespace, name));
   }
 
   list(resource: Resource<KubeObject>, selection: Selection = {}): Stored[] {
@@ -69,17 +126,24 @@ export class Store {
     assertMetadata(resource, object);
     const metadata = { ...object.metadata };
     if (!metadata.name && metadata.generateName) metadata.name = metadata.generateName + suffix();
-    if (!metadata.name) throw new ApiError(422, 'Invalid', 'name or generateName is required');
+    if (!metadata.name) {
+      throw invalid(
+        resource,
+        '',
+        'metadata.name',
+        'Required value: name or generateName is required',
+      );
+    }
     // As for every kind (apimachinery: IsValidPathSegmentName); files are named after objects here too.
     if (/^\.{1,2}$|[/%]/.test(metadata.name)) {
-      const text = `metadata.name: Invalid value: "${metadata.name}": not a part of a path`;
-      throw new ApiError(422, 'Invalid', `${resource.plural} is invalid: ${text}`);
+      const text = `Invalid value: "${metadata.name}": not a part of a path`;
+      throw invalid(resource, metadata.name, 'metadata.name', text);
     }
     if (resource.namespaced) metadata.namespace = namespace ?? 'default';
     const key = keyOf(metadata.namespace, metadata.name);
     if (this.#of(resource).has(key)) {
-      const text = `${resource.plural} "${metadata.name}" already exists`;
-      throw new ApiError(409, 'AlreadyExists', text);
+      const text = `${qualified(resource)} "${metadata.name}" already exists`;
+      throw new ApiError(409, 'AlreadyExists', text, detailsOf(resource, metadata.name));
     }
     const created: Stored = {
       ...structuredClone(object),
@@ -95,8 +159,10 @@ export class Store {
     };
     delete created.metadata.deletionTimestamp;
     if (hasStatusSubresource(resource)) delete created.status;
+    this.#options.admit?.(resource, created);
     validate(resource, created);
     this.#put(resource, key, created, undefined);
+    if (this.#isTrial) delete (created.metadata as Partial<Metadata>).resourceVersion;
     return created;
   }
 
@@ -106,11 +172,11 @@ export class Store {
     const { namespace, name, resourceVersion, uid } = object.metadata;
     const before = this.get(resource, namespace, name);
     if (!resourceVersion && !part && !hasStatusSubresource(resource)) {
-      const text = 'metadata.resourceVersion: must be specified for an update';
-      throw new ApiError(422, 'Invalid', `${resource.plural} "${name}" is invalid: ${text}`);
+      const text = 'Invalid value: 0: must be specified for an update';
+      throw invalid(resource, name, 'metadata.resourceVersion', text);
     }
     if (resourceVersion && resourceVersion !== before.metadata.resourceVersion) {
-      throw new ApiError(409, 'Conflict', conflictText(resource, name));
+      throw new ApiError(409, 'Conflict', conflictText(resource, name), detailsOf(resource, name));
     }
     if (uid && uid !== before.metadata.uid) {
       throw new ApiError(409, 'Conflict', `the UID in the precondition does not match`);
@@ -135,12 +201,13 @@ export class Store {
     }
     validate(resource, after);
     const key = keyOf(namespace, name);
-    if (deletionTimestamp !== undefined && (after.metadata.finalizers ?? []).length === 0) {
+    if (deletionTimestamp !== undefined && !isHeld(resource, after)) {
       this.#remove(resource, key, after);
       return after;
     }
-    this.#put(resource, key, structuredClone(after), before);
-    return this.get(resource, namespace, name);
+    const kept = structuredClone(after);
+    this.#put(resource, key, kept, before);
+    return kept;
   }
 
   delete(
@@ -154,13 +221,14 @@ export class Store {
       throw new ApiError(409, 'Conflict', 'the UID in the precondition does not match');
     }
     const key = keyOf(namespace, name);
-    if ((before.metadata.finalizers ?? []).length === 0) {
+    if (!isHeld(resource, before)) {
       this.#remove(resource, key, before);
       return before;
     }
     if (before.metadata.deletionTimestamp !== undefined) return before;
     const marked = structuredClone(before);
     marked.metadata.deletionTimestamp = this.#now();
+    if (isNamespace(resource)) marked.status = { phase: 'Terminating' };
     this.#put(resource, key, marked, before);
     return marked;
   }
@@ -186,12 +254,11 @@ export class Store {
     if (since === undefined || since === 0) {
       for (const object of this.list(resource, selection)) onEvent('ADDED', object);
     } else {
-      const [oldest] = this.#history;
       // Of another server, or no version at all: whoever asks lists again.
       if (!(since <= this.#version)) {
         throw new ApiError(410, 'Expired', `unknown resource version: ${since}`);
       }
-      if (oldest && oldest.version > since + 1 && this.#history.length >= HISTORY_MAX) {
+      if (since < this.#oldestVersion) {
         throw new ApiError(410, 'Expired', `too old resource version: ${since}`);
       }
       for (const change of this.#history) if (change.version > since) see(change);
@@ -200,8 +267,8 @@ export class Store {
     return () => this.#watchers.delete(see);
   }
 
-  #of(resource: Resource<KubeObject>): Map<string, Stored> {
-    const key = `${resource.group}/${resource.plural}`;
+  #of(resource: Pick<Resource<KubeObject>, 'group' | 'plural'>): Map<string, Stored> {
+    const key = nameOf(resource);
     let objects = this.#objects.get(key);
     if (objects) return objects;
     objects = new Map<string, Stored>();
@@ -215,16 +282,27 @@ export class Store {
     object: Stored,
     before: Stored | undefined,
   ): void {
-    object.metadata.resourceVersion = String(++this.#version);
+    if (this.#isTrial) return;
+    const version = this.#version + 1;
+    object.metadata.resourceVersion = String(version);
+    this.#assertRoom(object, before);
+    this.#options.record?.({ type: 'put', resource: nameOf(resource), object });
+    this.#version = version;
+    this.#measure(object, before);
     this.#of(resource).set(key, object);
     this.#tell({ type: before ? 'MODIFIED' : 'ADDED', object, before, resource });
   }
 
   #remove(resource: Resource<KubeObject>, key: string, object: Stored): void {
+    if (this.#isTrial) return;
     const before = this.#of(resource).get(key);
+    const version = this.#version + 1;
+    this.#options.record?.({ type: 'gone', resource: nameOf(resource), key, version });
+    this.#version = version;
     this.#of(resource).delete(key);
     const last = structuredClone(object);
-    last.metadata.resourceVersion = String(++this.#version);
+    last.metadata.resourceVersion = String(version);
+    this.#bytes -= before ? (this.#sizes.get(before) ?? 0) : 0;
     this.#tell({ type: 'DELETED', object: last, before, resource });
     this.#collect(object.metadata.uid);
   }
@@ -232,8 +310,33 @@ export class Store {
   #tell(change: Omit<Change, 'version'>): void {
     const full = { ...change, version: this.#version };
     this.#history.push(full);
-    if (this.#history.length > HISTORY_MAX) this.#history.shift();
+    this.#historyBytes += this.#sizes.get(full.object) ?? 0;
+    const { bytesMax = Infinity } = this.#options;
+    while (this.#history.length > HISTORY_MAX || this.#historyBytes > bytesMax) {
+      const [dropped] = this.#history.splice(0, 1);
+      if (!dropped) break;
+      this.#historyBytes -= this.#sizes.get(dropped.object) ?? 0;
+      this.#oldestVersion = dropped.version;
+    }
     for (const watcher of [...this.#watchers]) watcher(full);
+  }
+
+  /** Throws {@link ApiError} when there is no room for what is to be kept. */
+  #assertRoom(object: Stored, before: Stored | undefined): void {
+    const { bytesMax } = this.#options;
+    if (bytesMax === undefined) return;
+    const bytes = JSON.stringify(object).length;
+    const more = bytes - (before ? (this.#sizes.get(before) ?? 0) : 0);
+    if (more <= 0 || this.#bytes + more <= bytesMax) return;
+    const text = `the cluster is full: its objects take ${bytesMax} bytes; delete some first`;
+    throw new ApiError(507, 'InsufficientStorage', text);
+  }
+
+  #measure(object: Stored, before?: Stored): void {
+    if (this.#options.bytesMax === undefined) return;
+    const bytes = JSON.stringify(object).length;
+    this.#sizes.set(object, bytes);
+    this.#bytes += bytes - (before ? (this.#sizes.get(before) ?? 0) : 0);
   }
 
   /** What has only owners that are gone goes too, as the garbage collector has it. */
@@ -268,10 +371,22 @@ const splitOnce = (text: string): string[] => {
 };
 
 const keyOf = (namespace: string | undefined, name: string): string => `${namespace ?? ''}/${name}`;
+const nameOf = ({ group, plural }: Pick<Resource<KubeObject>, 'group' | 'plural'>): string =>
+  `${group}/${plural}`;
 const orderOf = ({ metadata }: Stored): string => keyOf(metadata.namespace, metadata.name);
 
 const isSameResource = (a: Resource<KubeObject>, b: Resource<KubeObject>): boolean =>
   a.group === b.group && a.plural === b.plural;
+
+const isNamespace = ({ group, plural }: Resource<KubeObject>): boolean =>
+  group === '' && plural === 'namespaces';
+
+/** A namespace goes when what is in it is gone: it has a finalizer of its own kind for that. */
+function isHeld(resource: Resource<KubeObject>, { metadata, spec }: Stored): boolean {
+  if ((metadata.finalizers ?? []).length > 0) return true;
+  const { finalizers } = (spec ?? {}) as { finalizers?: unknown };
+  return isNamespace(resource) && Array.isArray(finalizers) && finalizers.length > 0;
+}
 
 const isSame = (a: object, b: object): boolean => canonical(a) === canonical(b);
 const canonical = (value: object): string =>
@@ -299,37 +414,5 @@ function matcher({ namespace, labelSelector, fieldSelector }: Selection): (o: St
     fields(object);
 }
 
-/** What the store itself looks at: an object that it cannot read would stop the deletion of others. */
-const metadataSchema = z.looseObject({
-  name: z.string().optional(),
-  generateName: z.string().optional(),
-  labels: z.record(z.string(), z.string()).optional(),
-  finalizers: z.array(z.string()).optional(),
-  ownerReferences: z.array(z.looseObject({ uid: z.string() })).optional(),
-});
-
-function assertMetadata({ plural }: Resource<KubeObject>, object: unknown): void {
-  const { metadata } = (object ?? {}) as { metadata?: unknown };
-  const parsed = metadataSchema.safeParse(metadata ?? {});
-  if (parsed.success) return;
-  const [issue] = parsed.error.issues;
-  const where = ['metadata', ...(issue?.path ?? [])].join('.');
-  throw new ApiError(422, 'Invalid', `${plural} is invalid: ${where}: ${issue?.message ?? ''}`);
-}
-
-function validate({ group, plural }: Resource<KubeObject>, object: Stored): void {
-  if (group !== 'velero.io') return;
-  const definition = CRDS.find((crd) => crd.plural === plural);
-  if (!definition) return;
-  for (const part of ['spec', 'status'] as const) {
-    if (object[part] === undefined) continue;
-    const parsed = definition[part].safeParse(object[part]);
-    if (parsed.success) continue;
-    const [issue] = parsed.error.issues;
-    const where = [part, ...(issue?.path ?? [])].join('.');
-    throw new ApiError(422, 'Invalid', `${plural} is invalid: ${where}: ${issue?.message ?? ''}`);
-  }
-}
-
 const conflictText = (resource: Resource<KubeObject>, name: string): string =>
-  `Operation cannot be fulfilled on ${resource.plural} "${name}": the object has been modified; please apply your changes to the latest version and try again`;
+  `Operation cannot be fulfilled on ${qualified(resource)} "${name}": the object has been modified; please apply your changes to the latest version and try again`;

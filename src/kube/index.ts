@@ -75,4 +75,4 @@ export { WorkQueue } from './queue/work-queue.ts';
 export { isPassing } from './client/errors.ts';
 export { EventRecorder } from './controller/event-recorder.ts';
 export { CRDS } from './api/schema.ts';
-export { customResourceDefinition } from './api/crd.ts';
+export { customResourceDefinition, VELERO_GROUP } from './api/crd.ts';

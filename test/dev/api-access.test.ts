@@ -65,7 +65,7 @@ describe('the embedded API server', () => {
       request.end(body);
     });
 
-  const MAPS = '/api/v1/namespaces/app/configmaps';
+  const MAPS = '/api/v1/namespaces/default/configmaps';
   const map = (name: string): string => JSON.stringify({ metadata: { name }, data: { a: 'b' } });
   const JSON_BODY = { 'content-type': 'application/json' };
 
@@ -147,7 +147,7 @@ describe('the embedded API server', () => {
       const answer = await ask('POST', MAPS, headers, map('typed'));
       expect(answer, type).toMatchObject({ code: 415 });
     }
-    const patch = { ...bearer(), 'content-type': 'application/json-patch+json' };
+    const patch = { ...bearer(), 'content-type': 'application/x-patch+json' };
     expect(await ask('POST', MAPS, { ...bearer(), ...JSON_BODY }, map('typed'))).toMatchObject({
       code: 201,
     });

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { systemClock } from '../../src/base/index.ts';
-import { mergePatch } from '../../src/dev/api-server.ts';
+import { mergePatch } from '../../src/dev/patches.ts';
 import { Store, type Stored } from '../../src/dev/store.ts';
 import { CONFIG_MAPS } from '../../src/kube/index.ts';
 

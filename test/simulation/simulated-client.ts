@@ -1,6 +1,7 @@
 import type { Clock } from '../../src/base/index.ts';
-import { mergePatch } from '../../src/dev/api-server.ts';
-import { ApiError, type Store, type Stored } from '../../src/dev/store.ts';
+import { mergePatch } from '../../src/dev/patches.ts';
+import { ApiError } from '../../src/dev/api-error.ts';
+import type { Store, Stored } from '../../src/dev/store.ts';
 import { kubeError, unreachable } from '../../src/kube/client/errors.ts';
 import type {
   CallOptions,

@@ -1,8 +1,9 @@
 import { FENCED_SUFFIX } from '../../src/agent/fence.ts';
 import { moverOf } from '../../src/agent/named-mover.ts';
 import type { Clock } from '../../src/base/index.ts';
-import { mergePatch } from '../../src/dev/api-server.ts';
-import { ApiError, type Change, Store, type Stored } from '../../src/dev/store.ts';
+import { mergePatch } from '../../src/dev/patches.ts';
+import { ApiError } from '../../src/dev/api-error.ts';
+import { type Change, Store, type Stored } from '../../src/dev/store.ts';
 import {
   DAEMON_SETS,
   DATA_DOWNLOADS,

@@ -14,7 +14,7 @@ import {
 } from '../../src/kube/index.ts';
 
 const run = promisify(execFile);
-const PEERS_DIR =
+export const PEERS_DIR =
   process.env.PEERS_DIR ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), '.peers');
 const SCRIPTS = new URL('../peers/', import.meta.url).pathname;
 const NEEDED = ['etcd', 'kube-apiserver', 'kube-controller-manager', 'kube-scheduler', 'kubectl'];

@@ -1,0 +1,7 @@
+/** The last lines of a log (`kubectl logs --tail`), each with its end. */
+export function lastLines(text: string, count: number): string {
+  if (!(count >= 0)) return text;
+  const lines = text.split('\n');
+  const end = lines.at(-1) === '' ? lines.length - 1 : lines.length;
+  return lines.slice(Math.max(0, end - count)).join('\n');
+}

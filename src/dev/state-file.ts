@@ -1,0 +1,241 @@
+import * as fs from 'node:fs';
+import { dirname } from 'node:path';
+import { crc32 } from 'node:zlib';
+import {
+  asError,
+  CodedError,
+  type Logger,
+  messageOf,
+  systemClock,
+  writeAllSync,
+} from '../base/index.ts';
+import type { SavedState, Stored, StoredChange } from './store.ts';
+
+const FORMAT = 'longshore-dev-state';
+const FORMAT_VERSION = 1;
+/** A state is rewritten when its changes take this much, and as often more than it takes itself. */
+const CHANGES_BYTES = 4 << 20;
+const CHANGES_FACTOR = 2;
+/** What is read at once. Twice what the store keeps, with its changes. */
+const STATE_BYTES_MAX = 512 << 20;
+const NEWLINE = '\n';
+
+interface Header {
+  readonly format: string;
+  readonly formatVersion: number;
+  /** Of the newest change that is in the objects below it. */
+  readonly version: number;
+}
+type Line =
+  | Header
+  | { readonly put: string; readonly object: Stored }
+  | { readonly gone: string; readonly key: string; readonly version: number };
+
+export interface StateFileOptions {
+  readonly path: string;
+  readonly logger: Logger;
+}
+
+/**
+ * The objects of a cluster in a file, so that they outlive the process: first all of them, then each change, written before
+ * anybody is told of it. Each line carries a checksum. Only the user may read it, since Secrets are in it.
+ */
+export class StateFile {
+  readonly #options: StateFileOptions;
+  /** All that is there, for a rewrite. */
+  #source: (() => SavedState) | undefined;
+  #descriptor: number;
+  #length = 0;
+  #rewriteAt = 0;
+  #broken: Error | undefined;
+
+  private constructor(options: StateFileOptions, descriptor: number) {
+    this.#options = options;
+    this.#descriptor = descriptor;
+  }
+
+  /**
+   * Reads what is there, an empty state where nothing is. A last line that is not whole was never answered: it is left out, and
+   * a copy of the file kept. Throws `DAMAGED_STATE` for all other damage and leaves the file as it is.
+   */
+  static open(options: StateFileOptions): { file: StateFile; saved: SavedState | undefined } {
+    const saved = load(options);
+    const file = new StateFile(options, -1);
+    file.#rewrite(saved ?? { version: 1, objects: [] });
+    return { file, saved };
+  }
+
+  /** Where the objects are that a rewrite writes. */
+  attach(source: () => SavedState): void {
+    this.#source = source;
+  }
+
+  /** Throws when the change could not be written; the file is as before then. */
+  append(change: StoredChange): void {
+    if (this.#broken !== undefined) throw this.#broken;
+    const bytes = Buffer.from(encode(lineOf(change)));
+    try {
+      writeAllSync(this.#descriptor, bytes, this.#length);
+      this.#length += bytes.length;
+    } catch (error) {
+      try {
+        // Half a line in the midst of the file would be taken for damage.
+        fs.ftruncateSync(this.#descriptor, this.#length);
+      } catch {
+        this.#broken = asError(error);
+      }
+      throw error;
+    }
+  }
+
+  /** Rewrites the file when its changes have grown; called between changes. */
+  tidy(): void {
+    if (this.#length < this.#rewriteAt || this.#source === undefined) return;
+    try {
+      this.#rewrite(this.#source());
+    } catch (error) {
+      this.#rewriteAt = this.#length + CHANGES_BYTES;
+      this.#options.logger.warn(
+        { file: this.#options.path, error: messageOf(error) },
+        'the state of the cluster could not be rewritten; its changes are still added to it',
+      );
+    }
+  }
+
+  close(): void {
+    if (this.#descriptor >= 0) fs.closeSync(this.#descriptor);
+    this.#descriptor = -1;
+    this.#broken = new CodedError('STATE_CLOSED', 'the cluster is being stopped');
+  }
+
+  #rewrite(state: SavedState): void {
+    const { path } = this.#options;
+    const partial = `${path}.partial`;
+    // Never one that others have opened, and never through a link.
+    fs.rmSync(partial, { force: true });
+    const descriptor = fs.openSync(partial, 'wx', 0o600);
+    let length = 0;
+    try {
+      for (const text of encodedState(state)) {
+        const bytes = Buffer.from(text);
+        writeAllSync(descriptor, bytes, length);
+        length += bytes.length;
+      }
+      fs.fsyncSync(descriptor);
+      fs.renameSync(partial, path);
+      syncDirectory(dirname(path));
+    } catch (error) {
+      fs.closeSync(descriptor);
+      fs.rmSync(partial, { force: true });
+      throw error;
+    }
+    if (this.#descriptor >= 0) fs.closeSync(this.#descriptor);
+    this.#descriptor = descriptor;
+    this.#length = length;
+    this.#rewriteAt = length * CHANGES_FACTOR + CHANGES_BYTES;
+  }
+}
+
+function syncDirectory(path: string): void {
+  const descriptor = fs.openSync(path, 'r');
+  try {
+    fs.fsyncSync(descriptor);
+  } finally {
+    fs.closeSync(descriptor);
+  }
+}
+
+const lineOf = (change: StoredChange): Line =>
+  change.type === 'put'
+    ? { put: change.resource, object: change.object }
+    : { gone: change.resource, key: change.key, version: change.version };
+
+function encode(line: Line): string {
+  const text = JSON.stringify(line);
+  return `${checksumOf(text)} ${text}${NEWLINE}`;
+}
+
+const checksumOf = (text: string): string => crc32(text).toString(16).padStart(8, '0');
+
+function* encodedState({ version, objects }: SavedState): Generator<string> {
+  yield encode({ format: FORMAT, formatVersion: FORMAT_VERSION, version });
+  for (const { resource, object } of objects) yield encode({ put: resource, object });
+}
+
+function load({ path, logger }: StateFileOptions): SavedState | undefined {
+  const text = read(path);
+  if (text === undefined) return undefined;
+  const lines = text.split(NEWLINE);
+  const rest = lines.pop() ?? '';
+  if (rest !== '') setAside(path, logger);
+  const [first, ...changes] = lines.map((line, index) => decode(path, line, index + 1));
+  if (first === undefined) {
+    throw damaged(path, 'it has no first line');
+  }
+  if (!('format' in first) || first.format !== FORMAT) throw damaged(path, 'it is no such state');
+  if (first.formatVersion !== FORMAT_VERSION) {
+    throw damaged(path, `it is of version ${first.formatVersion}, which this program cannot read`);
+  }
+  let { version } = first;
+  const objects = new Map<string, { resource: string; object: Stored }>();
+  changes.forEach((line, index) => {
+    if ('put' in line) {
+      const { namespace = '', name, resourceVersion } = line.object.metadata;
+      objects.set(`${line.put} ${namespace}/${name}`, { resource: line.put, object: line.object });
+      version = Math.max(version, Number(resourceVersion));
+    } else if ('gone' in line) {
+      objects.delete(`${line.gone} ${line.key}`);
+      version = Math.max(version, line.version);
+    } else throw damaged(path, `line ${index + 2} is no change`);
+  });
+  return { version, objects: [...objects.values()] };
+}
+
+function read(path: string): string | undefined {
+  let descriptor: number;
+  try {
+    descriptor = fs.openSync(path, fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    throw damaged(path, messageOf(error));
+  }
+  try {
+    const stat = fs.fstatSync(descriptor);
+    if (!stat.isFile()) throw damaged(path, 'it is no file');
+    if (stat.size > STATE_BYTES_MAX) throw damaged(path, 'it is too large');
+    return fs.readFileSync(descriptor, 'utf8');
+  } finally {
+    fs.closeSync(descriptor);
+  }
+}
+
+function decode(path: string, line: string, number: number): Line {
+  const text = line.slice(9);
+  if (line.slice(0, 9) !== `${checksumOf(text)} `) throw damaged(path, `line ${number} is damaged`);
+  const parsed = JSON.parse(text) as Line;
+  if ('put' in parsed && !isKept(parsed.object)) {
+    throw damaged(path, `line ${number} holds no object`);
+  }
+  return parsed;
+}
+
+const isKept = (object: Partial<Stored> | undefined): boolean =>
+  typeof object?.metadata?.name === 'string' &&
+  typeof object.metadata.uid === 'string' &&
+  Number.isSafeInteger(Number(object.metadata.resourceVersion));
+
+/** What the process wrote last was cut short: it was killed, or the machine stopped. */
+function setAside(path: string, logger: Logger): void {
+  const copy = `${path}.${systemClock.nowNs() / 1_000_000n}.damaged`;
+  fs.copyFileSync(path, copy, fs.constants.COPYFILE_EXCL);
+  fs.chmodSync(copy, 0o600);
+  logger.warn(
+    { file: path, copy },
+    'the last change of the cluster was written by half and is left out; the copy has the file as it was',
+  );
+}
+
+function damaged(path: string, why: string): CodedError {
+  const text = `the state of the cluster in ${path} cannot be read: ${why}; nothing was changed. Move the file away to start with an empty cluster (volumes and repositories stay), or use another --directory`;
+  return new CodedError('DAMAGED_STATE', text);
+}
