@@ -10,7 +10,7 @@ export function addDevCommands(program: Command): void {
     .description('runs an API server with node-agents and a simulated CSI driver until Ctrl-C')
     .option(
       '--directory <path>',
-      'where volumes, snapshots and repositories lie (default: a new one)',
+      'where all of it lies: volumes, snapshots, repositories, and the objects of the cluster, which are there again at the next start (default: a new one)',
     )
     .option('--nodes <n>', 'how many nodes, each with its agent', '2')
     .option('--port <port>', 'of the API server (default: any)')
