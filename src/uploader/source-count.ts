@@ -162,17 +162,17 @@ class SourceCounter {
     };
     if (kind !== 'unknown' && ignores(kind === 'd')) return false;
     if (kind === 'd' && !rules.oneFileSystem) return true;
-    const entry = lookAt(path, name.raw);
-    if (!entry || (entry.type !== 'f' && entry.type !== 'd')) return false;
+    const found = sizeOf(path, name.raw);
+    if (!found || found.kind === 'other') return false;
     if (kind === 'unknown') {
-      kind = entry.type;
+      kind = found.kind;
       if (ignores(kind === 'd')) return false;
     }
-    if (rules.oneFileSystem && entry.device !== attributes.device) return false;
-    if (entry.type === 'd') return true;
-    if (rules.maxFileBytes > 0 && entry.sizeBytes > rules.maxFileBytes) return false;
+    if (rules.oneFileSystem && found.device !== Number(attributes.device)) return false;
+    if (found.kind === 'd') return true;
+    if (rules.maxFileBytes > 0 && found.sizeBytes > rules.maxFileBytes) return false;
     this.count.files++;
-    this.count.bytes += entry.sizeBytes;
+    this.count.bytes += found.sizeBytes;
     return false;
   }
 
@@ -194,6 +194,24 @@ function lookAt(path: RawName, name: RawName): SourceEntry | undefined {
     const stat = lstatSync(typeof full === 'string' ? full : Buffer.from(full), { bigint: true });
     const fields = [stat.mode, stat.size, stat.mtimeNs, stat.uid, stat.gid, stat.dev];
     return entryAt(name, (k) => fields[k] as bigint, undefined);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Of each file: no more than is needed. */
+function sizeOf(
+  path: RawName,
+  name: RawName,
+): { kind: 'f' | 'd' | 'other'; sizeBytes: number; device: number } | undefined {
+  const full = joinPath(path, name);
+  try {
+    const stat = lstatSync(typeof full === 'string' ? full : Buffer.from(full), {
+      throwIfNoEntry: false,
+    });
+    if (!stat) return undefined;
+    const kind = stat.isFile() ? 'f' : stat.isDirectory() ? 'd' : 'other';
+    return { kind, sizeBytes: stat.size, device: stat.dev };
   } catch {
     return undefined;
   }

@@ -1,4 +1,5 @@
 import { Worker } from 'node:worker_threads';
+import { descriptorsMax } from '../base/index.ts';
 import type { PolicyTree } from '../snapshot/index.ts';
 import type { EstimateReport, EstimateTask } from './estimate-thread.ts';
 
@@ -6,13 +7,15 @@ const ENTRY = new URL(
   import.meta.url.endsWith('.ts') ? './estimate-thread.ts' : './estimate-thread.js',
   import.meta.url,
 );
+/** With fewer, all of them are for the upload: a thread takes 4, and its directories up to 16. Our choice. */
+const DESCRIPTORS_MIN = 512;
 /** It holds names of directories that wait, and no more. */
 const HEAP_MIB = 48;
 const YOUNG_HEAP_MIB = 4;
 
 /**
  * Counts what an upload will store, ahead of it, in a thread of low priority that is not of the pool: a slow directory
- * keeps nobody else waiting. It gives up where the storage is slow, and without a thread. It never throws.
+ * keeps nobody else waiting. It gives up where the storage is slow, and without a thread or descriptors for it. It never throws.
  */
 export class SourceEstimate {
   #report: EstimateReport = { files: 0, bytes: 0, state: 'counting' };
@@ -20,6 +23,10 @@ export class SourceEstimate {
 
   constructor(path: string, policies: PolicyTree, entry: URL = ENTRY) {
     const task: EstimateTask = { path, policies: policies.definitions };
+    if (descriptorsMax() < DESCRIPTORS_MIN) {
+      this.#giveUp();
+      return;
+    }
     try {
       this.#worker = new Worker(entry, {
         workerData: task,

@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
@@ -140,6 +141,25 @@ describe('the thread of an estimate', () => {
       .poll(() => estimate.report, { timeout: 30_000 })
       .toEqual({ files: 0, bytes: 0, state: 'given-up' });
     estimate.stop();
+  });
+
+  it('leaves descriptors to the upload where there are few', () => {
+    const modules = ['uploader', 'snapshot'].map(
+      (name) => new URL(`../../src/${name}/index.ts`, import.meta.url).href,
+    );
+    const script = `
+      const { SourceEstimate } = await import(${JSON.stringify(modules[0])});
+      const { policySchema, PolicyTree } = await import(${JSON.stringify(modules[1])});
+      const policies = new PolicyTree(policySchema.parse({}));
+      const estimate = new SourceEstimate(${JSON.stringify(work)}, policies);
+      console.log(estimate.report.state);
+      estimate.stop();`;
+    const stateWith = (descriptors: number): string => {
+      const node = [process.execPath, '--input-type=module', '-e', script];
+      const shell = ['-c', `ulimit -n ${descriptors} && exec "$@"`, 'sh', ...node];
+      return spawnSync('sh', shell, { encoding: 'utf8' }).stdout.trim();
+    };
+    expect([stateWith(256), stateWith(1024)]).toEqual(['given-up', 'counting']);
   });
 
   it('may be stopped before it has begun, and again', () => {
