@@ -435,7 +435,7 @@ async function restore(
   await makeTypedDirectory(target, root);
   const counters = newRestoreCounters();
   const progress = startProgress('snapshot restore', styleOf(options), () =>
-    restoreSample(counters, root),
+    restoreSample(counters, root, part.selection !== undefined),
   );
   const interrupt = interruptSignal(repository);
   try {

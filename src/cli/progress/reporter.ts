@@ -7,10 +7,11 @@ import { jsonText, liveText, plainText } from './lines.ts';
 
 export type ProgressMode = 'auto' | 'plain' | 'none' | 'json';
 
-/** Options that say how progress is shown; `logJson` makes stderr a stream of JSON. */
+/** Options that say how progress is shown: `logJson` makes stderr a stream of JSON, `quiet` wants none unless it is asked for. */
 export interface ProgressFlags {
   readonly progress?: ProgressMode;
   readonly logJson?: boolean;
+  readonly quiet?: boolean;
 }
 
 export type ProgressStyle = 'live' | 'lines' | 'json' | 'none';
@@ -25,11 +26,12 @@ export const progressOption = (): Option =>
 
 /** A live line needs a terminal that can go back to the start of a line and clear it. */
 export function progressStyle(
-  { progress = 'auto', logJson }: ProgressFlags,
+  { progress = 'auto', logJson, quiet }: ProgressFlags,
   terminal: { readonly isTTY: boolean; readonly isDumb: boolean },
 ): ProgressStyle {
   if (progress === 'none' || progress === 'json') return progress;
   if (progress === 'plain') return 'lines';
+  if (quiet === true) return 'none';
   if (logJson === true) return 'json';
   return terminal.isTTY && !terminal.isDumb ? 'live' : 'lines';
 }

@@ -16,10 +16,14 @@ function extentOf({ type, size, summary }: Restored): { files: number; bytes: nu
   return type === 'f' ? { files: 1, bytes: size } : undefined;
 }
 
-/** Files that were there already count as done, and not for the rate. */
-export function restoreSample(counters: RestoreCounters, root: Restored): Sample {
+/** Files that were there already count as done, and not for the rate. How much a selection takes is found on the way. */
+export function restoreSample(
+  counters: RestoreCounters,
+  root: Restored,
+  isSelection = false,
+): Sample {
   const { files, skipped, bytes, bytesSkipped, errors, isFlushing } = counters;
-  const extent = extentOf(root);
+  const extent = isSelection ? undefined : extentOf(root);
   const total = (whole: number | undefined, found: number): Total =>
     whole === undefined ? { value: found, kind: 'atLeast' } : { value: whole, kind: 'exact' };
   return {

@@ -15,6 +15,8 @@ describe('the style', () => {
     [{}, dumb, 'lines'],
     [{}, pipe, 'lines'],
     [{ logJson: true }, terminal, 'json'],
+    [{ quiet: true }, terminal, 'none'],
+    [{ quiet: true, progress: 'json' }, terminal, 'json'],
     [{ progress: 'plain' }, terminal, 'lines'],
     [{ progress: 'none' }, terminal, 'none'],
     [{ progress: 'json' }, terminal, 'json'],

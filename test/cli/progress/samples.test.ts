@@ -89,6 +89,10 @@ describe('how much there is of a restore', () => {
       movedBytes: 200,
     });
   });
+  it('a part that was selected is found on the way', () => {
+    const sample = restoreSample(counters, { type: 'd', size: 0, summary }, true);
+    expect(sample.bytes?.total).toEqual({ value: 500, kind: 'atLeast' });
+  });
   it('says that it waits for the disk', () => {
     const sample = restoreSample({ ...counters, isFlushing: true }, { type: 'f', size: 1 });
     expect(sample.phase).toBe('flushing to disk');
