@@ -34,6 +34,7 @@ import {
 } from '../snapshot/index.ts';
 import { addConnectionCommands } from './connection-commands.ts';
 import { createLogger, interruptSignal, openContext } from './context.ts';
+import { maintenanceLines } from './maintenance-words.ts';
 import { NewPassword, PasswordPrompt, readPassword } from './password.ts';
 import { openRepositoryStorage } from './storage-options.ts';
 import { formatElapsed } from './progress/lines.ts';
@@ -278,14 +279,7 @@ async function maintain(options: VerbOptions<MaintainOptions>): Promise<void> {
       printJson({ ...report, elapsedSeconds });
       return;
     }
-    if (report.mode === 'none') printLine('nothing is due');
-    for (const { task, stats, skipped } of report.tasks) {
-      const facts = Object.entries(stats ?? {}).map(([key, value]) => `${key} ${value}`);
-      printLine(
-        `${task}: ${skipped === undefined ? facts.join(', ') || 'done' : `skipped, ${skipped}`}`,
-      );
-    }
-    if (report.dryRun) printLine('dry run: nothing was changed');
+    for (const line of maintenanceLines(report)) printLine(line);
     printLine(`took ${formatElapsed(elapsedSeconds)}`);
   } finally {
     progress.stop();

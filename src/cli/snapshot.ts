@@ -53,6 +53,7 @@ import {
 import { restoreSample, treeSample } from './progress/samples.ts';
 import { startUploadProgress } from './progress/upload-progress.ts';
 import { isWide, type OutputFlags, withOutputForm } from './output-form.ts';
+import { lookAfterRepository } from './maintenance-due.ts';
 import { collectPairs, JSON_OPTION, verb, type VerbOptions } from './program.ts';
 import {
   assertHasParts,
@@ -93,6 +94,7 @@ interface CreateOptions extends ProgressFlags {
   parallel?: string;
   splitter?: string;
   checkpointInterval: string;
+  maintenance: 'auto' | 'never' | 'remind';
 }
 
 function addCreate(group: Command): void {
@@ -117,6 +119,14 @@ function addCreate(group: Command): void {
       ]),
     )
     .option('--checkpoint-interval <duration>', 'make what is stored durable this often', '60s')
+    .addOption(
+      new Option(
+        '--maintenance <when>',
+        'after the backup: auto runs what is due, remind says when it is overdue',
+      )
+        .choices(['auto', 'remind', 'never'])
+        .default('remind'),
+    )
     .addOption(progressOption())
     .option(...JSON_OPTION)
     .action(create);
@@ -185,6 +195,14 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
     } else if (counters.errors > 0) {
       process.stderr.write(`${unread.describe().join('\n')}\n`);
       process.exitCode = ExitCode.partly;
+    }
+    if (!interrupt.signal.aborted && options.maintenance !== 'never') {
+      await lookAfterRepository(repository, {
+        isAuto: options.maintenance === 'auto',
+        isSilent: options.quiet === true || options.json === true,
+        signal: interrupt.signal,
+        logger,
+      });
     }
   } finally {
     progress.stop();

@@ -1,0 +1,72 @@
+import { GO_ZERO_TIME_NS, HOUR_NS, type Logger, messageOf } from '../base/index.ts';
+import {
+  clientName,
+  loadMaintenanceParameters,
+  loadSchedule,
+  type Repository,
+  runMaintenance,
+} from '../repository/index.ts';
+import { collectGarbage } from '../snapshot/index.ts';
+import { ExitCode } from './exit.ts';
+import { maintenanceLines } from './maintenance-words.ts';
+import { printLine } from './terminal.ts';
+
+export interface AfterBackup {
+  /** Runs what is due, instead of only saying that a run is overdue. */
+  readonly isAuto: boolean;
+  readonly isSilent: boolean;
+  readonly signal: AbortSignal;
+  readonly logger: Logger;
+}
+
+/**
+ * Maintenance after a backup. The snapshot is stored by then: what goes wrong here is told, and the exit code says that not
+ * all was done.
+ */
+export async function lookAfterRepository(
+  repository: Repository,
+  { isAuto, isSilent, signal, logger }: AfterBackup,
+): Promise<void> {
+  try {
+    const overdue = await describeOverdue(repository);
+    if (!isAuto || overdue?.isOfOther === true) {
+      if (overdue && !isSilent) process.stderr.write(`longshore: ${overdue.text}\n`);
+      return;
+    }
+    const owner = (await loadMaintenanceParameters(repository))?.owner ?? '';
+    if (owner !== '' && owner !== clientName(repository.client)) return;
+    const options = { mode: 'auto', safety: 'full', force: false, dryRun: false } as const;
+    const report = await runMaintenance(repository, { ...options, signal, logger, collectGarbage });
+    if (report.mode === 'none' || isSilent) return;
+    for (const line of maintenanceLines(report)) printLine(`  maintenance: ${line}`);
+  } catch (error) {
+    process.stderr.write(
+      `longshore: the snapshot is stored, but maintenance failed: ${messageOf(error)}\n`,
+    );
+    process.exitCode = ExitCode.partly;
+  }
+}
+
+/** A run is overdue when it could have been made twice since the last one. */
+async function describeOverdue(
+  repository: Repository,
+): Promise<{ text: string; isOfOther: boolean } | undefined> {
+  const parameters = await loadMaintenanceParameters(repository);
+  if (!parameters?.full.enabled) return undefined;
+  const { nextFullNs } = await loadSchedule(repository);
+  const intervalNs = BigInt(parameters.full.interval);
+  const [first] = await repository.manifests.find({ type: 'snapshot' });
+  const isFirst = nextFullNs === GO_ZERO_TIME_NS;
+  const sinceNs = isFirst ? first?.modifiedNs : nextFullNs - intervalNs;
+  const idleNs = sinceNs === undefined ? 0n : repository.clock.nowNs() - sinceNs;
+  if (idleNs < 2n * intervalNs || idleNs <= 0n) return undefined;
+  const days = idleNs / (24n * HOUR_NS);
+  const ago = days > 1n ? `${days} days` : `${idleNs / HOUR_NS} hours`;
+  const last = isFirst ? `it has never run, for ${ago}` : `it ran last ${ago} ago`;
+  const { owner } = parameters;
+  const isOfOther = owner !== '' && owner !== clientName(repository.client);
+  const remedy = isOfOther
+    ? `its owner is ${owner}`
+    : 'run longshore repository maintain, or add --maintenance auto';
+  return { text: `full maintenance is overdue: ${last}; ${remedy}`, isOfOther };
+}
