@@ -2,6 +2,7 @@ import { Command, CommanderError } from 'commander';
 import { isCode, messageOf, redact } from '../base/index.ts';
 import { describeChain } from './error-chain.ts';
 import { ExitCode } from './exit.ts';
+import { addCompletionVerb } from './completion.ts';
 import { addDevCommands } from './dev.ts';
 import { addDataMoverCommands } from './data-mover.ts';
 import { addHelpVerb } from './help-verb.ts';
@@ -55,6 +56,7 @@ export function createProgram(): Command {
   addNodeAgentCommands(program);
   addDataMoverCommands(program);
   addDevCommands(program);
+  addCompletionVerb(program);
   addHelpVerb(program);
   withOutputForms(program);
   const override = (command: Command): void => {

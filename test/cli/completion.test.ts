@@ -1,0 +1,87 @@
+import { spawnSync } from 'node:child_process';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { runHere } from '../support/command-line.ts';
+import { tempDirectory } from '../support/kopia.ts';
+
+const work = tempDirectory('completion');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+fs.mkdirSync(join(work, 'here', 'directory'), { recursive: true });
+fs.writeFileSync(join(work, 'here', 'a file'), '');
+const has = (shell: string): boolean => spawnSync(shell, ['--version']).status === 0;
+
+async function scriptOf(shell: string): Promise<string> {
+  const { code, out } = await runHere('completion', shell);
+  expect(code).toBe(0);
+  const path = join(work, shell);
+  fs.writeFileSync(path, out);
+  return path;
+}
+
+describe.runIf(has('bash'))('bash', () => {
+  /** What is offered for the last word. */
+  async function offered(...words: string[]): Promise<string[]> {
+    const script = `source "$0"; COMP_WORDS=(longshore "$@"); COMP_CWORD=$#; _longshore; printf '%s\\n' "\${COMPREPLY[@]}"`;
+    const path = await scriptOf('bash');
+    const { stdout, stderr } = spawnSync('bash', ['--norc', '-c', script, path, ...words], {
+      cwd: join(work, 'here'),
+      encoding: 'utf8',
+    });
+    expect(stderr).toBe('');
+    return stdout.split('\n').filter((line) => line !== '');
+  }
+
+  it('offers verbs, and verbs below', async () => {
+    expect(await offered('')).toEqual(expect.arrayContaining(['snapshot', 'policy', 'help']));
+    expect(await offered('sn')).toEqual(['snapshot']);
+    expect(await offered('snapshot', 'l')).toEqual(['list', 'ls']);
+    expect(await offered('snapshot', 'x')).toEqual([]);
+  });
+
+  it('offers options, also behind others, and what may follow them', async () => {
+    expect(await offered('snapshot', 'create', '--check')).toEqual(['--checkpoint-interval']);
+    expect(await offered('snapshot', 'restore', '--repo', 'x', '--over')).toEqual(['--overwrite']);
+    expect(await offered('snapshot', 'restore', '--overwrite', '')).toEqual([
+      'if-different',
+      'always',
+      'never',
+    ]);
+    expect(await offered('snapshot', 'list', '-o', 'y')).toEqual(['yaml']);
+    expect(await offered('snapshot', 'list', '--source', '')).toEqual([]);
+    expect(await offered('snapshot', 'list', '--log')).toEqual([]);
+  });
+
+  it('offers files where files belong, and directories alone where those do', async () => {
+    expect(await offered('snapshot', 'create', '')).toEqual(
+      expect.arrayContaining(['a file', 'directory']),
+    );
+    expect(await offered('snapshot', 'list', '--password-file', 'a')).toEqual(['a file']);
+    expect(await offered('snapshot', 'list', '--cache-dir', '')).toEqual(['directory']);
+  });
+});
+
+it.runIf(has('zsh'))('zsh takes its script', async () => {
+  expect(spawnSync('zsh', ['-n', await scriptOf('zsh')], { encoding: 'utf8' })).toMatchObject({
+    status: 0,
+    stderr: '',
+  });
+});
+
+it.runIf(has('fish'))('fish takes its script', async () => {
+  expect(spawnSync('fish', ['-n', await scriptOf('fish')], { encoding: 'utf8' })).toMatchObject({
+    status: 0,
+    stderr: '',
+  });
+});
+
+it('each shell gets all verbs and their options; another one is refused', async () => {
+  for (const shell of ['bash', 'zsh', 'fish']) {
+    const { out } = await runHere('completion', shell);
+    for (const word of ['restore', 'overwrite', 'if-different', 'change-password']) {
+      expect(out, shell).toContain(word);
+    }
+  }
+  expect((await runHere('completion', 'csh')).code).toBe(2);
+  expect((await runHere('completion')).code).toBe(2);
+});
