@@ -16,6 +16,7 @@ import {
   refOf,
   type Result,
 } from '../kube/index.ts';
+import { endLeftProcesses, noteProcess, processNote } from './left-processes.ts';
 
 export interface PodRunnerOptions {
   readonly client: KubeClient;
@@ -74,6 +75,7 @@ export class PodRunner {
   async run(signal: AbortSignal): Promise<void> {
     const { client, logger, node, directory } = this.#options;
     await fs.mkdir(directory, { recursive: true });
+    await endLeftProcesses(directory, logger);
     const pods = new Cache({
       client,
       logger,
@@ -184,6 +186,8 @@ export class PodRunner {
     });
     const key = keyOf(pod.metadata);
     this.#running.set(key, { child, uid });
+    const note = processNote(directory, uid);
+    if (child.pid !== undefined) noteProcess(note, child.pid, this.#options.logger);
     const log = createWriteStream(this.logPath(name), { flags: 'a' });
     // A full disk ends the log, and not the cluster; what the pod writes is then dropped, or it would wait.
     log.on('error', (error) => {
@@ -198,6 +202,7 @@ export class PodRunner {
     child.stdout.pipe(log);
     child.stderr.pipe(log);
     child.on('close', (code, signalName) => {
+      void fs.rm(note, { force: true }).catch(() => undefined);
       void this.#ended(pod, code, signalName, terminationLog);
     });
     child.on('error', (error) => {
