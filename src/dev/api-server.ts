@@ -4,7 +4,6 @@ import type { AddressInfo } from 'node:net';
 import { type Clock, type Logger, messageOf, silentLogger, systemClock } from '../base/index.ts';
 import {
   apiVersionOf,
-  EVENTS,
   type KubeObject,
   NAMESPACES,
   type Resource,
@@ -16,6 +15,7 @@ import { ApiError, detailsOf } from './api-error.ts';
 import { named, objectOf, patched, readBody } from './bodies.ts';
 import { type Certificate, makeCertificate } from './certificate.ts';
 import { discovery } from './discovery.ts';
+import { expireEvents } from './event-expiry.ts';
 import { bodyTypeOf, Guard } from './guard.ts';
 import { openApi } from './open-api.ts';
 import { lastLines } from './pod-log.ts';
@@ -39,9 +39,6 @@ export interface ApiServerOptions {
 /** Of all objects together. Our choice: tens of thousands of them. */
 const STATE_BYTES_MAX = 64 << 20;
 const BOOKMARK_MS = 30_000;
-/** As long as a real server keeps them. */
-const EVENT_MS_MAX = 3_600_000;
-const EVENTS_MAX = 5000;
 const EXPIRY_MS = 60_000;
 /** What a watch may have waiting for its reader, besides what it began with. Our choice: thousands of objects. */
 const WATCH_BYTES_MAX = 8 << 20;
@@ -93,7 +90,7 @@ export class ApiServer implements AsyncDisposable {
       this.store.create(NAMESPACES, undefined, { metadata: { name } } as Stored);
     }
     this.#expiry = setInterval(() => {
-      this.#expireEvents();
+      expireEvents(this.store, Number(clock.nowNs() / 1_000_000n));
     }, EXPIRY_MS).unref();
     const { key, certificate: cert } = this.#certificate;
     this.#server = createServer({ key, cert }, (request, response) => {
@@ -152,21 +149,6 @@ export class ApiServer implements AsyncDisposable {
     await new Promise((resolve) => this.#server.close(resolve));
     clearInterval(this.#expiry);
     this.#stateFile?.close();
-  }
-
-  #expireEvents(): void {
-    const now = Number((this.#options.clock ?? systemClock).nowNs() / 1_000_000n);
-    const timeOf = (event: Stored): number =>
-      Math.max(
-        ...[event.lastTimestamp, event.eventTime, event.metadata.creationTimestamp].map((time) =>
-          typeof time === 'string' ? Date.parse(time) || 0 : 0,
-        ),
-      );
-    const events = this.store.list(EVENTS).sort((a, b) => timeOf(b) - timeOf(a));
-    for (const [index, event] of events.entries()) {
-      if (index < EVENTS_MAX && now - timeOf(event) < EVENT_MS_MAX) continue;
-      this.store.delete(EVENTS, event.metadata.namespace, event.metadata.name);
-    }
   }
 
   async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {

@@ -3,5 +3,5 @@ export function lastLines(text: string, count: number): string {
   if (!(count >= 0)) return text;
   const lines = text.split('\n');
   const end = lines.at(-1) === '' ? lines.length - 1 : lines.length;
-  return lines.slice(Math.max(0, end - count)).join('\n');
+  return count === 0 ? '' : lines.slice(Math.max(0, end - count)).join('\n');
 }

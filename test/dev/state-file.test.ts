@@ -152,6 +152,8 @@ describe('the state of the embedded cluster', () => {
     put('later');
     file.close();
     const again = open(path);
+    // Nothing of the change that was refused is left in the file.
+    expect(fs.readdirSync(disk.path)).toEqual(['state.jsonl']);
     expect(again.names()).toEqual([...kept, 'later'].sort());
     expect(again.store.saved).toEqual(store.saved);
     again.file.close();

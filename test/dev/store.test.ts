@@ -1,8 +1,11 @@
 import { describe, expect, it } from 'vitest';
 import { systemClock } from '../../src/base/index.ts';
+import { expireEvents } from '../../src/dev/event-expiry.ts';
+import { humanDuration } from '../../src/dev/human-duration.ts';
 import { mergePatch } from '../../src/dev/patches.ts';
+import { lastLines } from '../../src/dev/pod-log.ts';
 import { Store, type Stored } from '../../src/dev/store.ts';
-import { CONFIG_MAPS } from '../../src/kube/index.ts';
+import { CONFIG_MAPS, EVENTS } from '../../src/kube/index.ts';
 
 const NAMESPACE = 'app';
 
@@ -61,4 +64,72 @@ describe('the store of the embedded API server', () => {
     mergePatch({ a: 1 }, patch);
     expect(({} as { polluted?: boolean }).polluted).toBeUndefined();
   });
+
+  it('says when it is full, and takes more once something is deleted', () => {
+    const store = new Store(systemClock, { bytesMax: 10_000 });
+    const create = (name: string): Stored =>
+      store.create(CONFIG_MAPS, NAMESPACE, { metadata: { name }, data: 'x'.repeat(4000) } as never);
+    create('a');
+    create('b');
+    expect(() => create('c')).toThrow(/the cluster is full/);
+    expect(store.list(CONFIG_MAPS)).toHaveLength(2);
+    store.delete(CONFIG_MAPS, NAMESPACE, 'a');
+    create('c');
+    // What changed before the room for changes was used up is not told any more.
+    expect(() => store.watch(CONFIG_MAPS, {}, 1, () => undefined)).toThrow(/too old/);
+    expect(() => store.watch(CONFIG_MAPS, {}, store.version, () => undefined)).not.toThrow();
+  });
+
+  it('tries a change without making it', () => {
+    const { store, add, names } = startStore();
+    add('there');
+    const { version } = store;
+    const tried = store.trial(() => {
+      store.delete(CONFIG_MAPS, NAMESPACE, 'there');
+      return store.create(CONFIG_MAPS, NAMESPACE, { metadata: { name: 'tried' } } as Stored);
+    });
+    expect(tried.metadata.uid).toBeTruthy();
+    expect(names()).toEqual(['there']);
+    expect(store.version).toBe(version);
+  });
+
+  it('forgets events an hour after they were seen last', () => {
+    const { store } = startStore();
+    const now = Date.parse('2026-01-01T12:00:00Z');
+    const seen = (name: string, lastTimestamp: string): void => {
+      const event = { metadata: { name }, lastTimestamp } as unknown as Stored;
+      const created = store.create(EVENTS, NAMESPACE, event);
+      created.metadata.creationTimestamp = '2026-01-01T09:00:00Z';
+    };
+    seen('old', '2026-01-01T11:00:00Z');
+    seen('young', '2026-01-01T11:00:01Z');
+    expireEvents(store, now);
+    expect(store.list(EVENTS).map(({ metadata }) => metadata.name)).toEqual(['young']);
+  });
+});
+
+it.each([
+  [-5_000, '<invalid>'],
+  [-900, '0s'],
+  [119_999, '119s'],
+  [120_000, '2m'],
+  [185_000, '3m5s'],
+  [601_000, '10m'],
+  [10_799_000, '179m'],
+  [11_100_000, '3h5m'],
+  [28_800_000, '8h'],
+  [180_000_000, '2d2h'],
+  [8 * 86_400_000, '8d'],
+  [800 * 86_400_000, '2y70d'],
+  [9 * 365 * 86_400_000, '9y'],
+])('an age of %d ms is %s', (ms, text) => {
+  expect(humanDuration(ms)).toBe(text);
+});
+
+it('the last lines of a log are whole lines', () => {
+  expect(lastLines('a\nb\nc\n', 2)).toBe('b\nc\n');
+  expect(lastLines('a\nb\nc', 2)).toBe('b\nc');
+  expect(lastLines('a\nb\n', 0)).toBe('');
+  expect(lastLines('a\n', 9)).toBe('a\n');
+  expect(lastLines('a\n', NaN)).toBe('a\n');
 });
