@@ -302,7 +302,7 @@ describe.skipIf(!hasRealApi())('kubectl on the embedded API server', () => {
     embedded = await ApiServer.start();
     const kubeconfig = join(directory, 'kubeconfig');
     await fs.writeFile(kubeconfig, embedded.kubeconfig, { mode: 0o600 });
-    real = await startRealApi(21_700);
+    real = await startRealApi(22_200);
     servers.push(
       { kubeconfig, home: join(directory, 'embedded') },
       { kubeconfig: real.kubeconfig, home: join(directory, 'real') },
@@ -311,7 +311,8 @@ describe.skipIf(!hasRealApi())('kubectl on the embedded API server', () => {
   }, 180_000);
   afterAll(async () => {
     await embedded[Symbol.asyncDispose]();
-    await real[Symbol.asyncDispose]();
+    // It may not have started.
+    await (real as RealApi | undefined)?.[Symbol.asyncDispose]();
     await fs.rm(directory, { recursive: true, force: true });
   });
 

@@ -66,6 +66,6 @@ function isOneOf(
 }
 
 if (import.meta.main) {
-  await using api = await startRealApi(21_600);
+  await using api = await startRealApi(22_200);
   writeFileSync(FILE, brotliCompressSync(JSON.stringify(await realSchemas(api))));
 }
