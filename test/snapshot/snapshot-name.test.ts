@@ -3,15 +3,16 @@ import type { Repository } from '../../src/repository/index.ts';
 import { findSnapshotId } from '../../src/snapshot/index.ts';
 
 const ids = ['0', '1', '2', '3', '4', '5', '6'].map((digit) => digit.padStart(32, 'ab'));
+const labels = { hostname: 'host', username: 'ann', path: '/data' };
 const repository = {
-  manifests: { find: () => Promise.resolve(ids.map((id) => ({ id }))) },
+  manifests: { find: () => Promise.resolve(ids.map((id) => ({ id, labels }))) },
 } as unknown as Repository;
 
 it('the beginning of several is refused with what they are', async () => {
   await expect(findSnapshotId(repository, 'abab')).rejects.toMatchObject({
     code: 'AMBIGUOUS_SNAPSHOT',
     message: expect.stringMatching(
-      /beginning of 7 snapshots: (\w{32}, ){4}\w{32} and 2 more$/,
+      /beginning of 7 snapshots: (\w{32} \(ann@host:\/data\), ){4}\w{32} \(ann@host:\/data\) and 2 more$/,
     ) as string,
   });
 });
