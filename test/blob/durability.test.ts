@@ -10,7 +10,10 @@ const work = tempDirectory('durability');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 
 /** The paths that were synced while the task ran, in order. */
-async function syncedBy(task: () => Promise<unknown>): Promise<string[]> {
+async function syncedBy(
+  task: () => Promise<unknown>,
+  refuse: (path: string) => void = () => undefined,
+): Promise<string[]> {
   const probe = await fsPromises.open(work, 'r');
   const prototype = Object.getPrototypeOf(probe) as fsPromises.FileHandle;
   await probe.close();
@@ -19,7 +22,9 @@ async function syncedBy(task: () => Promise<unknown>): Promise<string[]> {
   Object.defineProperty(prototype, 'sync', {
     ...sync,
     value: async function (this: fsPromises.FileHandle) {
-      paths.push(fs.readlinkSync(`/proc/self/fd/${this.fd}`));
+      const path = fs.readlinkSync(`/proc/self/fd/${this.fd}`);
+      paths.push(path);
+      refuse(path);
       await (sync.value as () => Promise<void>).call(this);
     },
   });
@@ -56,4 +61,33 @@ it('a directory that another process has just made is synced too', async () => {
   const id = blobId(`q00a${'0'.repeat(30)}-s0`);
   const synced = await syncedBy(() => storage.putBlob(id, [Buffer.of(1)]));
   expect(synced).toEqual(expect.arrayContaining([root, join(root, 'q'), join(root, 'q/00a')]));
+});
+
+const refusing =
+  (code: string) =>
+  (path: string): void => {
+    if (!fs.statSync(path).isDirectory()) return;
+    throw Object.assign(new Error(code), { code, syscall: 'fsync' });
+  };
+
+it.each(['EINVAL', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS'])(
+  'a file system that says %s to the sync of a directory takes a repository',
+  async (code) => {
+    const root = join(work, `without-${code}`, 'root');
+    const id = blobId(`p003${'0'.repeat(30)}-s0`);
+    const synced = await syncedBy(async () => {
+      await using storage = await openStorage(root, { create: true });
+      await storage.putBlob(id, [Buffer.of(1)]);
+      expect([...(await storage.getBlob(id))]).toEqual([1]);
+    }, refusing(code));
+    expect(synced).toContain(join(root, 'p/003'));
+  },
+);
+
+it('a directory that the disk does not take fails the put', async () => {
+  await using storage = await openStorage(join(work, 'broken'), { create: true });
+  const put = storage.putBlob(blobId(`p003${'0'.repeat(30)}-s0`), [Buffer.of(1)]);
+  await expect(syncedBy(() => put, refusing('EIO'))).rejects.toMatchObject({
+    code: 'STORAGE_FAILED',
+  });
 });

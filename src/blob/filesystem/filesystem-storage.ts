@@ -1,6 +1,6 @@
 import type { Dirent } from 'node:fs';
 import * as fs from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import {
   CodedError,
   createLimiter,
@@ -44,6 +44,12 @@ const DIRECTORY_MODE = 0o700;
 const REQUESTS_MAX = 32;
 /** Of the files that this process may have open. */
 const REQUESTS_SHARE = 1 / 8;
+/** How file systems say that they bring no directory to the disk by itself: shared folders of virtual machines, some network drives. */
+const NO_DIRECTORY_SYNC = ['EINVAL', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS'];
+/** How a directory is refused that is of somebody else: `lost+found` at the top of a disk. */
+const REFUSED = ['EACCES', 'EPERM'];
+/** What the directory of a blob can be called. No ID has other characters. */
+const SHARD_NAME = /^[\w-][\w.-]*$/;
 /** How file systems without hard links say so. */
 const NO_LINKS = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK'];
 
@@ -138,10 +144,13 @@ function mapError(error: unknown, what: string): unknown {
   }
 }
 
+/** Where that cannot be asked for, a name is on disk as soon as the file system sees fit: there a repository is all the same. */
 async function syncDirectory(path: string): Promise<void> {
   const directory = await fs.open(path, 'r');
   try {
     await directory.sync();
+  } catch (error) {
+    if (!NO_DIRECTORY_SYNC.includes(systemCode(error) ?? '')) throw error;
   } finally {
     await directory.close();
   }
@@ -351,7 +360,9 @@ class FilesystemStorage implements BlobStorage {
     try {
       return await fs.readdir(directory, { withFileTypes: true });
     } catch (error) {
-      if (systemCode(error) === 'ENOENT') return [];
+      const code = systemCode(error) ?? '';
+      const isForeign = REFUSED.includes(code) && !SHARD_NAME.test(basename(directory));
+      if (code === 'ENOENT' || (isForeign && directory !== this.#root)) return [];
       throw mapError(error, directory);
     }
   }
