@@ -1,7 +1,7 @@
 import * as fs from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { CodedError, messageOf, Semaphore, shareOfDescriptors, systemCode } from '../base/index.ts';
-import type { ThreadPool } from '../volume-files/index.ts';
+import { RUNS_AS_OWNER, type ThreadPool } from '../volume-files/index.ts';
 import {
   listPieces,
   type ObjectId,
@@ -145,8 +145,12 @@ class TreeRestore {
     })();
   }
 
+  /** What ran as its owner must not run as another one. */
   #owned(entry: DirectoryEntry): DirectoryEntry {
-    return { ...entry, ...this.#options.owner };
+    const { owner } = this.#options;
+    if (!owner) return entry;
+    const keeps = entry.type === 'd' || (owner.uid === entry.uid && owner.gid === entry.gid);
+    return { ...entry, ...owner, mode: keeps ? entry.mode : entry.mode & ~RUNS_AS_OWNER };
   }
 
   /** Restores what is in a directory, then its attributes; between the two it can still be searched. */

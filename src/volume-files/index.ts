@@ -14,7 +14,7 @@ export {
   STAT_FIELDS,
 } from './directory-listing.ts';
 export { type BytePath, toldCode } from './byte-path.ts';
-export { applyAttributesToPinned, type FileAttributes } from './file-attributes.ts';
+export { applyAttributesToPinned, type FileAttributes, RUNS_AS_OWNER } from './file-attributes.ts';
 export { type FileRead, type FileToRead, NO_LONGER_REGULAR, readFileInto } from './read-file.ts';
 export type {
   OpenFailure,

@@ -2,7 +2,7 @@ import { execFileSync, spawnSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { tempDirectory } from '../support/kopia.ts';
 
 const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
@@ -124,37 +124,98 @@ describe.skipIf(!isRoot && process.env.REQUIRE_PEERS !== '1')('what is read-only
 const NOBODY = { uid: 65_534, gid: 65_534 };
 
 describe.skipIf(!isRoot && process.env.REQUIRE_PEERS !== '1')('what belongs to others', () => {
+  let folder = '';
+  const own = (...names: string[]): string => join(folder, ...names);
+  const runAsNobody = (...words: string[]): { code: number | null; err: string } => {
+    const env = { ...environment, HOME: folder, XDG_CACHE_HOME: own('cache') };
+    const options = { cwd: folder, env, encoding: 'utf8', timeout: 60_000, ...NOBODY } as const;
+    const { status, stderr } = spawnSync(BIN, [...words, '--repo', own('repo')], options);
+    return { code: status, err: stderr };
+  };
+  beforeEach(() => {
+    folder = fs.mkdtempSync(join(tmpdir(), 'longshore-shared-'));
+    fs.chownSync(folder, NOBODY.uid, NOBODY.gid);
+  });
+  afterEach(() => {
+    fs.rmSync(folder, { recursive: true, force: true });
+  });
+
   it('takes a restore like Kopia: owners, modes and times that are not permitted stay as they are', () => {
-    const folder = fs.mkdtempSync(join(tmpdir(), 'longshore-shared-'));
-    const own = (...names: string[]): string => join(folder, ...names);
-    const runAsNobody = (...words: string[]): { code: number | null; err: string } => {
-      const env = { ...environment, HOME: folder, XDG_CACHE_HOME: own('cache') };
-      const options = { cwd: folder, env, encoding: 'utf8', timeout: 60_000, ...NOBODY } as const;
-      const { status, stderr } = spawnSync(BIN, [...words, '--repo', own('repo')], options);
-      return { code: status, err: stderr };
-    };
-    try {
-      fs.chownSync(folder, NOBODY.uid, NOBODY.gid);
-      fs.mkdirSync(own('source', 'dir'), { recursive: true });
-      for (const name of ['dir/new', 'dir/there']) fs.writeFileSync(own('source', name), name);
-      expect(runAsNobody('repository', 'create').code).toBe(0);
-      expect(runAsNobody('snapshot', 'create', own('source')).code).toBe(0);
-      for (const name of ['shared', 'shared/dir']) {
-        fs.mkdirSync(own(name));
-        fs.chmodSync(own(name), 0o777);
-      }
-      const there = own('shared/dir/there');
-      execFileSync('cp', ['--preserve=timestamps', own('source/dir/there'), there]);
-      fs.chmodSync(there, 0o640);
-      expect(runAsNobody('snapshot', 'restore', 'latest', own('shared'))).toEqual({
-        code: 0,
-        err: '',
-      });
-      expect(fs.readFileSync(own('shared/dir/new'), 'utf8')).toBe('dir/new');
-      expect(fs.statSync(own('shared/dir')).mode & 0o7777).toBe(0o777);
-      expect(fs.statSync(there)).toMatchObject({ uid: 0, mode: 0o100640 });
-    } finally {
-      fs.rmSync(folder, { recursive: true, force: true });
+    fs.mkdirSync(own('source', 'dir'), { recursive: true });
+    for (const name of ['dir/new', 'dir/there']) fs.writeFileSync(own('source', name), name);
+    expect(runAsNobody('repository', 'create').code).toBe(0);
+    expect(runAsNobody('snapshot', 'create', own('source')).code).toBe(0);
+    for (const name of ['shared', 'shared/dir']) {
+      fs.mkdirSync(own(name));
+      fs.chmodSync(own(name), 0o777);
     }
+    const there = own('shared/dir/there');
+    execFileSync('cp', ['--preserve=timestamps', own('source/dir/there'), there]);
+    fs.chmodSync(there, 0o640);
+    expect(runAsNobody('snapshot', 'restore', 'latest', own('shared'))).toEqual({
+      code: 0,
+      err: '',
+    });
+    expect(fs.readFileSync(own('shared/dir/new'), 'utf8')).toBe('dir/new');
+    expect(fs.statSync(own('shared/dir')).mode & 0o7777).toBe(0o777);
+    expect(fs.statSync(there)).toMatchObject({ uid: 0, mode: 0o100640 });
+  });
+
+  it('runs as nobody else once it is restored: without its owner a file has no setuid or setgid', () => {
+    fs.mkdirSync(own('source/dir'), { recursive: true });
+    fs.chmodSync(own('source/dir'), 0o2755);
+    for (const [name, uid, mode] of [
+      ['of-root', 0, 0o6755],
+      ['of-nobody', NOBODY.uid, 0o4750],
+    ] as const) {
+      fs.writeFileSync(own('source', name), name);
+      fs.chownSync(own('source', name), uid, uid);
+      fs.chmodSync(own('source', name), mode);
+    }
+    // Longer than what a thread writes in one go.
+    fs.copyFileSync(own('source/of-root'), own('source/long'));
+    fs.truncateSync(own('source/long'), 20 << 20);
+    fs.chmodSync(own('source/long'), 0o4755);
+    const modes = (target: string): string[] =>
+      ['of-root', 'of-nobody', 'long', 'dir'].map((name) =>
+        (fs.statSync(own(target, name)).mode & 0o7777).toString(8),
+      );
+    for (const words of [
+      ['repository', 'create'],
+      ['snapshot', 'create', own('source'), '--client', 'tester@host'],
+    ]) {
+      expect(run(...words, '--repo', own('repo')).code).toBe(0);
+    }
+    const restore = [
+      'snapshot',
+      'restore',
+      'latest',
+      '--client',
+      'tester@host',
+      '--source',
+      own('source'),
+    ];
+    expect(run(...restore, own('as-root'), '--repo', own('repo')).code).toBe(0);
+    expect(modes('as-root')).toEqual(['6755', '4750', '4755', '2755']);
+    expect(run(...restore, own('mine'), '--no-owner', '--repo', own('repo')).code).toBe(0);
+    expect(modes('mine')).toEqual(['6755', '750', '4755', '2755']);
+    execFileSync('chown', ['-R', `${NOBODY.uid}:${NOBODY.gid}`, own('repo')]);
+    expect(runAsNobody(...restore, own('as-nobody'))).toEqual({ code: 0, err: '' });
+    expect(modes('as-nobody')).toEqual(['755', '4750', '755', '2755']);
+  });
+
+  it('keeps no repository from the top of a disk, where lost+found is', () => {
+    fs.mkdirSync(own('repo/lost+found'), { recursive: true });
+    fs.chmodSync(own('repo/lost+found'), 0o700);
+    fs.chownSync(own('repo'), NOBODY.uid, NOBODY.gid);
+    expect(runAsNobody('repository', 'create')).toEqual({ code: 0, err: '' });
+    expect(runAsNobody('repository', 'verify').code).toBe(0);
+    // What may hold blobs is not passed over.
+    fs.mkdirSync(own('repo/p/000'), { recursive: true });
+    fs.chmodSync(own('repo/p/000'), 0o700);
+    expect(runAsNobody('repository', 'verify')).toMatchObject({
+      code: 1,
+      err: expect.stringContaining('denies access to') as string,
+    });
   });
 });
