@@ -35,12 +35,12 @@ export async function planRestore(
     }
     if (entry.type !== 'd') return;
     const all = streamDirectory(repository.contents, entry.objectId, { signal });
-    const meant = selection ? selection.entriesOf(repository, path, all) : all;
+    const meant = selection ? selection.entriesOf({ repository, signal }, path, all) : all;
     for await (const entries of meant) {
       for (const child of entries) await visit(child, `${path}/${child.name}`);
     }
   };
-  if (root.type === 'd') await selection?.assertSome(repository, root);
+  if (root.type === 'd') await selection?.assertSome({ repository, signal }, root);
   await visit(root, '');
   return counters;
 }

@@ -83,7 +83,7 @@ class TreeRestore {
 
   async restoreRoot(root: DirectoryEntry, target: string): Promise<void> {
     // Before anything is made: a snapshot that cannot be read, or has nothing that is meant, leaves no trace.
-    await this.#options.selection?.assertSome(this.#repository, root);
+    await this.#options.selection?.assertSome(this.#context, root);
     const entries = await this.#readDirectory(root.objectId, '');
     this.#rootShown = target === '/' ? '' : target;
     const directory = await TargetDirectory.openRoot(target);
@@ -128,6 +128,10 @@ class TreeRestore {
     );
   }
 
+  get #context(): { repository: Repository; signal: AbortSignal } {
+    return { repository: this.#repository, signal: this.#options.signal };
+  }
+
   /** Entries in stored order, of which the first part has been read. `path` is '' for the root. */
   async #readDirectory(
     id: ObjectId,
@@ -135,7 +139,7 @@ class TreeRestore {
   ): Promise<AsyncIterable<readonly DirectoryEntry[]>> {
     const { signal, selection, owner } = this.#options;
     const all = streamDirectory(this.#repository.contents, id, { signal });
-    const batches = selection ? selection.entriesOf(this.#repository, path, all) : all;
+    const batches = selection ? selection.entriesOf(this.#context, path, all) : all;
     const own = (entries: readonly DirectoryEntry[]): readonly DirectoryEntry[] =>
       owner ? entries.map((entry) => this.#owned(entry)) : entries;
     const first = await batches.next();

@@ -9,6 +9,12 @@ import {
 
 type Batches = AsyncIterable<readonly DirectoryEntry[]>;
 
+/** Where it is looked, and until when. */
+interface SelectionContext {
+  readonly repository: Repository;
+  readonly signal: AbortSignal;
+}
+
 /**
  * Which part of a tree is meant: patterns as in policies. A directory that an `include` names is meant with all below it; what
  * an `exclude` names is left out, with all below it. Paths begin with `/`, the root of what is restored. Throws
@@ -26,7 +32,7 @@ export class Selection {
 
   /** Entries of a directory that are meant, or are directories with something below that is. */
   async *entriesOf(
-    repository: Repository,
+    context: SelectionContext,
     path: string,
     batches: Batches,
   ): Batches & AsyncGenerator<DirectoryEntry[]> {
@@ -34,7 +40,7 @@ export class Selection {
     for await (const entries of batches) {
       const meant: DirectoryEntry[] = [];
       for (const entry of entries) {
-        if (await this.#isMeant(repository, entry, `${path}/${entry.name}`, isWhole)) {
+        if (await this.#isMeant(context, entry, `${path}/${entry.name}`, isWhole)) {
           meant.push(entry);
         }
       }
@@ -43,8 +49,8 @@ export class Selection {
   }
 
   /** Throws `NOTHING_SELECTED` where a restore would have nothing to do. */
-  async assertSome(repository: Repository, root: DirectoryEntry): Promise<void> {
-    if (this.#include.length === 0 || (await this.#hasMeant(repository, root, ''))) return;
+  async assertSome(context: SelectionContext, root: DirectoryEntry): Promise<void> {
+    if (this.#include.length === 0 || (await this.#hasMeant(context, root, ''))) return;
     throw new CodedError('NOTHING_SELECTED', 'nothing in the snapshot is what --include names');
   }
 
@@ -58,7 +64,7 @@ export class Selection {
   }
 
   async #isMeant(
-    repository: Repository,
+    context: SelectionContext,
     entry: DirectoryEntry,
     path: string,
     isWhole: boolean,
@@ -66,18 +72,29 @@ export class Selection {
     const isDirectory = entry.type === 'd';
     if (matches(this.#exclude, path, isDirectory)) return false;
     if (isWhole || matches(this.#include, path, isDirectory)) return true;
-    return isDirectory && this.#hasMeant(repository, entry, path);
+    return isDirectory && this.#hasMeant(context, entry, path);
   }
 
+  /** Also true where it cannot be read: whoever wants to restore it meets that, and goes on beside it. */
   async #hasMeant(
-    repository: Repository,
-    directory: DirectoryEntry,
+    context: SelectionContext,
+    { objectId }: DirectoryEntry,
     path: string,
   ): Promise<boolean> {
-    for await (const entries of streamDirectory(repository.contents, directory.objectId)) {
-      for (const entry of entries) {
-        if (await this.#isMeant(repository, entry, `${path}/${entry.name}`, false)) return true;
+    if (!this.#include.some((pattern) => !pattern.negated && pattern.mayApplyBelow(path))) {
+      return false;
+    }
+    const { repository, signal } = context;
+    signal.throwIfAborted();
+    try {
+      for await (const entries of streamDirectory(repository.contents, objectId, { signal })) {
+        for (const entry of entries) {
+          if (await this.#isMeant(context, entry, `${path}/${entry.name}`, false)) return true;
+        }
       }
+    } catch {
+      signal.throwIfAborted();
+      return true;
     }
     return false;
   }

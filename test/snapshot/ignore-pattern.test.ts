@@ -52,6 +52,27 @@ describe('a rule', () => {
     expect(applied).toBeGreaterThan(200);
   });
 
+  it('may apply below every directory above what it applies to, and not everywhere', () => {
+    const seen = { applied: 0, never: 0 };
+    fc.assert(
+      fc.property(pattern, fc.constantFrom('', '/a', '/a/b', '/'), path, (text, base, at) => {
+        if (!Array.isArray(outcome(parseIgnorePattern, text, base, at, true))) return;
+        // Rules of a directory are asked about what is below it only.
+        if (!at.startsWith(base === '/' ? base : `${base}/`)) return;
+        const rule = parseIgnorePattern(text, base);
+        const above = [...at].flatMap((char, i) => (char === '/' ? [...at].slice(0, i).join('') : [])); // prettier-ignore
+        const reached = above.map((directory) => rule.mayApplyBelow(directory));
+        if (reached.includes(false)) seen.never++;
+        if (!rule.applies(at, true)) return;
+        seen.applied++;
+        expect(reached).not.toContain(false);
+      }),
+      { numRuns: process.env.SOAK === '1' ? 2_000_000 : 15_000, seed: 13 },
+    );
+    expect(seen.applied).toBeGreaterThan(200);
+    expect(seen.never).toBeGreaterThan(200);
+  });
+
   it('with many elements applies as its regular expression does', () => {
     const longer = fc
       .array(fc.constantFrom('a', 'b', '?', '[ab]', '*', '/', '**/'), {

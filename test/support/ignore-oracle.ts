@@ -32,7 +32,7 @@ const quoteInSet = (char: string): string => (char === '-' ? '\\-' : quote(char)
 export function parseByExpression(
   text: string,
   baseDirectory: string,
-): Omit<IgnorePattern, 'isCostly'> {
+): Pick<IgnorePattern, 'negated' | 'applies'> {
   const trimmed = text.length > 2 && text.at(-2) !== '\\' ? text.trim() : text;
   let pattern = trimmed.trimStart();
   const negated = pattern.startsWith('!');

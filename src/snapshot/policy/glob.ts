@@ -49,6 +49,18 @@ export class Glob {
 
   matches(text: string): boolean {
     if (!text.endsWith(this.#suffix)) return false;
+    const end = this.#elements.length;
+    const open = this.#openAfter(text);
+    return open !== undefined && (((open[end >>> 5] as number) >>> (end & 31)) & 1) === 1;
+  }
+
+  /** Whether a text that begins like this can match. */
+  mayBegin(start: string): boolean {
+    return this.#openAfter(start) !== undefined;
+  }
+
+  /** The positions that are possible behind a text; undefined where none is. */
+  #openAfter(text: string): Uint32Array | undefined {
     const words = this.#words;
     const open = new Uint32Array(words);
     open[0] = 1;
@@ -66,11 +78,10 @@ export class Glob {
         open[w] = next;
         any |= next;
       }
-      if (any === 0) return false;
+      if (any === 0) return undefined;
       this.#skip(open);
     }
-    const end = this.#elements.length;
-    return (((open[end >>> 5] as number) >>> (end & 31)) & 1) === 1;
+    return open;
   }
 
   /** Adds the places that are reached without a character. Few steps in a row can be skipped: see toSteps. */

@@ -8,6 +8,8 @@ export interface IgnorePattern {
   readonly isCostly: boolean;
   /** `path` begins with `/`, the root of the snapshot. True when the rule applies: ignore, or keep if negated. */
   applies(path: string, isDirectory: boolean): boolean;
+  /** Whether it may apply to anything below a directory, '' for the root. */
+  mayApplyBelow(directory: string): boolean;
 }
 
 /** Longer rules are refused: no path that Linux can open is longer, and time and memory grow with it. */
@@ -76,7 +78,9 @@ function parseRule(text: string, baseDirectory: string): IgnorePattern {
     : rooted || (pattern === '**' && baseDirectory === '')
       ? []
       : [slash];
-  const { isCostly, matches } = matcherOf([...start, ...parseElements(pattern)]);
+  const elements = [...start, ...parseElements(pattern)];
+  const { isCostly, matches } = matcherOf(elements);
+  let glob: Glob | undefined;
   return {
     negated,
     isCostly,
@@ -84,6 +88,12 @@ function parseRule(text: string, baseDirectory: string): IgnorePattern {
       (isDirectory || !directoryOnly) &&
       path.startsWith(base) &&
       matches(base === '' ? path : path.slice(base.length)),
+    mayApplyBelow: (directory) => {
+      const inside = `${directory}/`;
+      if (base.startsWith(inside)) return true;
+      glob ??= new Glob(elements);
+      return inside.startsWith(`${base}/`) && glob.mayBegin(inside.slice(base.length));
+    },
   };
 }
 
