@@ -13,6 +13,7 @@ import {
 import { storageContract } from '../contract/storage.ts';
 import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { backUp, createTest, openTest } from '../support/repositories.ts';
 
 const work = tempDirectory('cache');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
@@ -30,12 +31,15 @@ storageContract('with a cache', async () =>
 );
 
 const TOTAL = 'total-on-disk';
+const TAG = 'CACHEDIR.TAG';
+const namesIn = (directory: string): string[] =>
+  fs.readdirSync(directory).filter((name) => name !== TAG);
 const inBlocks = (bytes: number): number => Math.ceil(bytes / 4096) * 4096;
 /** What the entries take of the disk. */
 const sizeOf = (directory: string): number =>
   fs
     .readdirSync(directory, { withFileTypes: true })
-    .filter((entry) => entry.isFile() && entry.name !== TOTAL)
+    .filter((entry) => entry.isFile() && ![TOTAL, TAG].includes(entry.name))
     .reduce((sum, { name }) => sum + inBlocks(fs.statSync(join(directory, name)).size), 0);
 
 describe('the cache on disk', () => {
@@ -113,9 +117,9 @@ describe('the cache on disk', () => {
       await expect(gone).rejects.toMatchObject({ code: 'BLOB_NOT_FOUND' });
     }
     // Their entries are not looked for one by one.
-    expect(fs.readdirSync(directory)).toHaveLength(103);
+    expect(namesIn(directory)).toHaveLength(103);
     await storage.close();
-    const left = (): string[] => fs.readdirSync(directory).filter((name) => name !== TOTAL);
+    const left = (): string[] => namesIn(directory).filter((name) => name !== TOTAL);
     expect(left()).toEqual([`${METADATA}.1.10`, `${INDEX}.1.10`].sort());
     await storage.deleteBlob(METADATA);
     for (let i = 0; i < 999; i++) await storage.deleteBlob(blobId(`q${i}`));
@@ -127,12 +131,26 @@ describe('the cache on disk', () => {
     expect(left()).toHaveLength(2);
   });
 
+  it('is no part of a backup, also after it was full', async () => {
+    for (const id of [METADATA, INDEX]) await inner.putBlob(id, [bytes]);
+    const storage = await open(9000);
+    for (const id of [METADATA, INDEX]) {
+      for (let i = 0; i < 4; i++) await storage.getBlob(id, { offset: i, lengthBytes: 300 });
+    }
+    await storage.close();
+    const repo = join(work, `home-${next++}`);
+    await createTest(repo);
+    await using repository = await openTest(repo);
+    const { rootEntry } = await backUp(repository, directory);
+    expect(rootEntry.summary).toMatchObject({ files: 0, size: 0 });
+  });
+
   it('a blob too long for it passes it by', async () => {
     await inner.putBlob(METADATA, [prng('long', 20_000)]);
     const storage = await open(100_000);
     await storage.getBlob(METADATA);
     await storage.close();
-    expect(fs.readdirSync(directory)).toEqual([]);
+    expect(namesIn(directory)).toEqual([]);
   });
 
   it.each([
@@ -246,7 +264,7 @@ describe('the cache on disk', () => {
 function tolerantSize(directory: string): number {
   let sum = 0;
   for (const name of fs.readdirSync(directory)) {
-    if (name === TOTAL || name === 'lock') continue;
+    if ([TOTAL, TAG, 'lock'].includes(name)) continue;
     sum += inBlocks(fs.statSync(join(directory, name), { throwIfNoEntry: false })?.size ?? 0);
   }
   return sum;

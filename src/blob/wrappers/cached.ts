@@ -36,6 +36,14 @@ const ENTRY_SHARE_MAX = 0.1;
 const LOCK = 'lock';
 /** An earlier version kept another number under the name of `total`: lengths, not what the disk takes. */
 const TOTAL = 'total-on-disk';
+/**
+ * Tells backups, ours too, that nothing here is worth keeping (bford.info/cachedir); Kopia's cache has it too. A backup of a home would
+ * store what was read of its own repository, anew after each maintenance.
+ */
+const TAG = 'CACHEDIR.TAG';
+const TAG_TEXT = `Signature: 8a477f597d28d172789f06886806bc55
+# This file says that the directory is a cache, here of longshore. See https://bford.info/cachedir/
+`;
 /** What files are made of on disk: ext4, XFS and most others; what takes less room is counted as this all the same. */
 const BLOCK_BYTES = 4096;
 /** Entries looked at side by side when they are counted. */
@@ -65,6 +73,8 @@ export async function withCache(inner: BlobStorage, options: CacheOptions): Prom
     }
     throw new CodedError('CACHE_UNUSABLE', text, { cause });
   }
+  // Where it cannot be written nothing else can.
+  await fs.writeFile(join(options.directory, TAG), TAG_TEXT).catch(() => undefined);
   return new CachedStorage(inner, options);
 }
 
@@ -217,7 +227,7 @@ class CachedStorage extends ForwardingStorage {
 
   async #names(): Promise<string[]> {
     const names = await fs.readdir(this.#options.directory);
-    return names.filter((name) => name !== LOCK && name !== TOTAL);
+    return names.filter((name) => ![LOCK, TOTAL, TAG].includes(name));
   }
 
   override async close(): Promise<void> {
