@@ -38,6 +38,7 @@ import {
   SOURCE_OPTION,
   sourceOf,
 } from './snapshot-names.ts';
+import { repositoryPath } from './storage-options.ts';
 import { absolutePath, UsageError } from './usage-error.ts';
 import { snapshotDocument } from './documents.ts';
 import { ExitCode } from './exit.ts';
@@ -172,6 +173,7 @@ async function create(path: string, options: VerbOptions<CreateOptions>): Promis
       description: options.description ?? '',
       splitter: options.splitter,
       checkpointIntervalNs,
+      repositoryPath: await repositoryPath(options),
       onFailure: (failure) => {
         unread.add(failure);
       },

@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { realpath } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Logger, messageOf, parseBytes } from '../base/index.ts';
 import {
@@ -56,6 +57,12 @@ export async function openRepositoryStorage(
   const name = createHash('sha256').update(place).digest('hex').slice(0, 16);
   const directory = join(flags.cacheDir ?? environment.cacheDirectory, name);
   return withCache(storage, { directory, bytesMax, logger });
+}
+
+/** Undefined where it is no directory of this machine. */
+export async function repositoryPath({ repo }: { repo: string }): Promise<string | undefined> {
+  const location = parseLocation(repo);
+  return location.kind === 'file' ? await realpath(location.path) : undefined;
 }
 
 function stallMsOf({ stallTimeout: text }: StorageFlags): number | undefined {

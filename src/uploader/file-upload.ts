@@ -54,6 +54,7 @@ export interface FileUploadOptions {
   readonly onFailure: (failure: EntryFailure) => void;
   /** Names of one directory held in memory at once; tests lower it. */
   readonly listingEntriesMax?: number | undefined;
+  readonly repositoryPath?: string | undefined;
 }
 
 /** A file, and what counts for it. */

@@ -68,6 +68,7 @@ export class TreeUpload {
     const { signal, counters, policies, repository } = this.#options;
     signal.throwIfAborted();
     repository.contents.assertWritable();
+    if (visit.path === this.#options.repositoryPath) this.#warnOfRepository(visit);
     const look = await this.#looks.look(visit);
     if (look.listing.isTooLong) return this.#visitLong(visit, open);
     // With contents gone every entry is looked at by itself.
@@ -204,6 +205,12 @@ export class TreeUpload {
   #warnOfName(visit: Visit, name: string): void {
     const path = relativePath(visit, name);
     this.#options.logger.warn({ path }, 'a name is not valid UTF-8 and is stored changed');
+  }
+
+  #warnOfRepository({ path, relative }: Visit): void {
+    const text =
+      'the repository lies in the source and is stored too: each backup stores all that the one before has added, compressed and encrypted as it is; exclude it by a rule of the policy';
+    this.#options.logger.warn({ path, ...(relative !== '' && { rule: `/${relative}/` }) }, text);
   }
 
   #found(files: number, bytes: number): void {

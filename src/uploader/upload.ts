@@ -42,6 +42,8 @@ export interface UploadOptions {
   readonly onFailure?: (failure: EntryFailure) => void;
   /** Names of one directory held in memory at once; tests lower it. */
   readonly listingEntriesMax?: number;
+  /** Real path of the repository, where it is a directory here: a source that it lies in is warned about. */
+  readonly repositoryPath?: string | undefined;
   /** Called with a whole tree before its snapshot is saved. What it throws ends the upload, and no snapshot is left. */
   readonly accept?: (root: DirectoryEntry, counters: UploadCounters) => void;
 }
@@ -101,6 +103,7 @@ export async function createSnapshot(
       options.onFailure?.(failure);
     },
     listingEntriesMax: options.listingEntriesMax,
+    repositoryPath: options.repositoryPath,
     open: { root: undefined },
     onStored: () => {
       checkpoints.look();
