@@ -95,6 +95,7 @@ export class Exposures<M extends Movement> {
   #count(uid: string, state: ExposureState): void {
     const record = this.#options.memory.get(uid);
     if (!record) return;
+    if (state === 'done' && record.failed) record.madeAtMs = performance.now();
     const { times, sinceMs } = record.failed ?? { times: 0, sinceMs: performance.now() };
     record.failed = state === 'done' ? undefined : { times: times + 1, sinceMs };
   }
@@ -103,6 +104,11 @@ export class Exposures<M extends Movement> {
   failingMs(uid: string): number {
     const failed = this.#options.memory.get(uid)?.failed;
     return failed && failed.times >= FAILED_TIMES_MIN ? performance.now() - failed.sinceMs : 0;
+  }
+
+  /** Milliseconds since all of it was made, where some of it failed before: no part of it has waited for longer. */
+  madeMs(uid: string): number {
+    return performance.now() - (this.#options.memory.get(uid)?.madeAtMs ?? -Infinity);
   }
 
   stateOf(uid: string): ExposureState | undefined {

@@ -13,6 +13,8 @@ import { type Outcome, setOutcome, setVolumes } from './outcome.ts';
 import type { Memory } from './tracked.ts';
 
 const ATTEMPTS_MAX = 10;
+/** One write that failed beside others that did not is nothing to wait for. */
+const REFUSING_MS = 15_000;
 
 /**
  * Reads and writes CRs of one kind. What was written here is known here at once, though the watch may be behind:
@@ -23,6 +25,9 @@ export class MovementWriter<M extends Movement> {
   readonly #cache: Cache<M>;
   readonly #clock: Clock;
   readonly #memory: Memory<M>;
+  /** Since when no write has come through; milliseconds of `performance.now()`. */
+  #refusingSinceMs: number | undefined;
+  #takenAtMs = -Infinity;
 
   constructor(client: KubeClient, cache: Cache<M>, clock: Clock, memory: Memory<M>) {
     this.#client = client;
@@ -34,6 +39,14 @@ export class MovementWriter<M extends Movement> {
       const record = memory.get(after.metadata.uid);
       if (record?.written && !isNewer(record.written, after)) record.written = undefined;
     });
+  }
+
+  /**
+   * Milliseconds since the API server took writes again, after it took none for a while: 0 as long as it takes none, Infinity
+   * where it always took them. One whose storage is full, or has lost its quorum, may answer all else.
+   */
+  get takenMs(): number {
+    return this.#refusingSinceMs === undefined ? performance.now() - this.#takenAtMs : 0;
   }
 
   current(ref: { namespace?: string; name: string }): M | undefined {
@@ -75,7 +88,7 @@ export class MovementWriter<M extends Movement> {
       delete found.metadata.managedFields;
       if (mutate(found) === false) return undefined;
       try {
-        return this.#remember(await this.#client.replace(this.#cache.resource, found));
+        return this.#remember(await this.#replace(found));
       } catch (error) {
         if (isCode(error, 'KUBE_NOT_FOUND')) return undefined;
         if (!isCode(error, 'KUBE_CONFLICT') || attempt >= ATTEMPTS_MAX) throw error;
@@ -96,11 +109,31 @@ export class MovementWriter<M extends Movement> {
   /** Undefined when somebody else wrote in between, or it is gone. */
   async #tryReplace(copy: M): Promise<M | undefined> {
     try {
-      return this.#remember(await this.#client.replace(this.#cache.resource, copy));
+      return this.#remember(await this.#replace(copy));
     } catch (error) {
       if (isCode(error, 'KUBE_CONFLICT', 'KUBE_NOT_FOUND')) return undefined;
       throw error;
     }
+  }
+
+  async #replace(copy: M): Promise<M> {
+    try {
+      const written = await this.#client.replace(this.#cache.resource, copy);
+      this.#isTaken();
+      return written;
+    } catch (error) {
+      if (!isCode(error, 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED')) this.#isTaken();
+      else this.#refusingSinceMs ??= performance.now();
+      throw error;
+    }
+  }
+
+  #isTaken(): void {
+    const sinceMs = this.#refusingSinceMs;
+    if (sinceMs === undefined) return;
+    const nowMs = performance.now();
+    if (nowMs - sinceMs > REFUSING_MS) this.#takenAtMs = nowMs;
+    this.#refusingSinceMs = undefined;
   }
 
   /**

@@ -254,13 +254,16 @@ export class MovementReconciler<M extends Movement> {
     const { pod } = read;
     const local = this.#localPod(movement);
     const exposure = this.#exposures.stateOf(uid);
-    const podAgeMs =
-      typeof pod === 'object' ? millisecondsSince(clock, pod.metadata.creationTimestamp) : 0;
+    const { creationTimestamp } = typeof pod === 'object' ? pod.metadata : {};
+    const podAgeMs = Math.min(
+      millisecondsSince(clock, creationTimestamp),
+      this.#exposures.madeMs(uid),
+    );
     const late = {
       overdueMs: overdueMs(clock, pod),
       refusedMs: () => this.#turns.sinceMs(uid, 'refused'),
       failingMs: this.#exposures.failingMs(uid),
-      heardMs: cache.isAway ? 0 : cache.backMs,
+      heardMs: Math.min(cache.isAway ? 0 : cache.backMs, this.#writer.takenMs),
     };
     const common = { movement, node, local, pod, exposure, podAgeMs, prepareTimeoutMs };
     switch (phaseOf(movement)) {
@@ -317,7 +320,10 @@ export class MovementReconciler<M extends Movement> {
     slots.acquireAnyway(movement.metadata.uid);
     if (pod === 'unread' || direction.isCompleting(movement)) return 0;
     const path = this.#dataPaths.of(movement);
-    path.podIsRunning(pod !== 'none' && isRunning(pod));
+    // One that is not named waits for its agent, which may wait for the API server to take the name.
+    const mover = moverOf(movement);
+    const isNamed = typeof pod === 'object' && (!mover || mover.pod === pod.metadata.uid);
+    path.podIsRunning(isNamed && isRunning(pod));
     return path.stalledMs;
   }
 

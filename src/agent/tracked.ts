@@ -39,6 +39,8 @@ export interface Tracked<M extends Movement> {
   dataPath: WatchedPath | undefined;
   /** How often in a row it could not be made available, and since when; milliseconds of `performance.now()`. */
   failed: { readonly times: number; readonly sinceMs: number } | undefined;
+  /** When it was made available after that had failed; milliseconds of `performance.now()`. */
+  madeAtMs: number | undefined;
   /** UID of the last of its pods here that is known to have ended before it went. */
   endedPod: string | undefined;
   /** UID of the last of its pods whose log was copied: it is looked at again as long as what comes next fails. */
@@ -75,6 +77,7 @@ export class Memory<M extends Movement> {
         late: undefined,
         dataPath: undefined,
         failed: undefined,
+        madeAtMs: undefined,
         endedPod: undefined,
         loggedPod: undefined,
         unnamed: undefined,

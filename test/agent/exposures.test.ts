@@ -61,4 +61,17 @@ describe('a volume that is tried to be made available again and again', () => {
     await fail();
     expect(exposures.failingMs('u-1')).toBe(0);
   });
+
+  it('waits anew once the last part of it was made; one that never failed tells nothing', async () => {
+    const { exposures, fail } = start();
+    exposures.start(up, () => Promise.resolve());
+    await settled();
+    expect(exposures.madeMs('u-1')).toBe(Infinity);
+    await fail();
+    exposures.start(up, () => Promise.resolve());
+    await settled();
+    vi.advanceTimersByTime(60_000);
+    expect(exposures.madeMs('u-1')).toBe(60_000);
+    expect(exposures.madeMs('another')).toBe(Infinity);
+  });
 });

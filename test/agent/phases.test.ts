@@ -136,6 +136,11 @@ describe('Accepted', () => {
       'that has failed for as long as it may take',
       { exposure: { error: passing }, failingMs: 60_000 },
     ],
+    [
+      'forgetExposure',
+      'that has failed for as long while the API server took no writes',
+      { exposure: { error: passing }, failingMs: 60_000, heardMs: 59_000 },
+    ],
     ['fail: no class', 'that failed for good', { exposure: { error: new Error('no class') } }],
     ['read pod', 'nobody looked for its pod', {}],
     ['read latest', 'there is no pod', { pod: 'none' }],
@@ -251,6 +256,11 @@ describe('Prepared', () => {
       'fail: the data mover died, and could not be started again: away',
       'that has failed for as long as it may take',
       { exposure: { error: passing }, failingMs: 60_000 },
+    ],
+    [
+      'forgetExposure',
+      'that has failed for as long while the API server took no writes',
+      { exposure: { error: passing }, failingMs: 60_000, heardMs: 59_000 },
     ],
     [
       'fail: the data mover died, and could not be started again: forbidden',

@@ -27,6 +27,8 @@ export interface Weather {
   cut: number;
   latencyMs: number;
   watchLagMs: number;
+  /** Reads and watches go on, and nothing is written: etcd's disk quota is used up. */
+  isFull?: boolean;
 }
 
 /** What one agent sees of the API server: the embedded one's store, through weather. */
@@ -257,9 +259,12 @@ export class SimulatedClient {
   async #call<R>(what: string, effect: () => R, signal: AbortSignal | undefined): Promise<R> {
     signal?.throwIfAborted();
     this.#onRequest?.(what);
-    const { latencyMs, refused, lost } = this.#weather();
+    const { latencyMs, refused, lost, isFull } = this.#weather();
     await this.#pass(latencyMs, signal);
     if (this.#random.chance(refused)) throw unreachable(what, new Error('refused'));
+    if (isFull === true && !/^(get|list|watch)/.test(what)) {
+      throw kubeError(what, 500, { message: 'etcdserver: mvcc: database space exceeded' });
+    }
     let result: R;
     try {
       result = effect();

@@ -37,3 +37,13 @@ describe('agents through crashes, cut nodes, lost answers and late watches, by s
     }
   });
 });
+
+/** Longer than the prepare and the stall time-out of the simulation's agents. */
+const FULL_MS = 1_200_000;
+
+it('nothing fails because the API server took no writes for a while', async () => {
+  for (let seed = 0; seed < 60; seed++) {
+    const { problems } = await simulate(seed, undefined, { fullMs: FULL_MS });
+    expect({ seed, problems }).toEqual({ seed, problems: [] });
+  }
+});

@@ -48,9 +48,13 @@ export interface Course {
 
 /**
  * One course of events: some agents, some volumes to move, two minutes of bad weather and crashes, then calm.
- * `trace` is told of every change and of what agents log.
+ * `trace` is told of every change and of what agents log; for `fullMs` from some time on the API server takes no writes.
  */
-export async function simulate(seed: number, trace?: (line: string) => void): Promise<Course> {
+export async function simulate(
+  seed: number,
+  trace?: (line: string) => void,
+  { fullMs = 0 }: { fullMs?: number } = {},
+): Promise<Course> {
   const random = new Random(seed);
   using time = new VirtualTime(seed);
   time.install();
@@ -64,7 +68,11 @@ export async function simulate(seed: number, trace?: (line: string) => void): Pr
     latencyMs: random.chance(0.3) ? 800 : 30,
     watchLagMs: random.chance(0.3) ? 6000 : 100,
   };
-  const weather = (): Weather => (isRough && time.nowMs < CHAOS_MS ? rough : CALM);
+  const fullFromMs = new Random(seed + 1_000_000).between(5000, CHAOS_MS);
+  const weather = (): Weather => ({
+    ...(isRough && time.nowMs < CHAOS_MS ? rough : CALM),
+    isFull: fullFromMs < time.nowMs && time.nowMs < fullFromMs + fullMs,
+  });
   const reclaimPolicy = random.chance(0.2) ? 'Retain' : 'Delete';
   const prepareQueueLength = random.chance(0.2) ? 1 + random.below(2) : 0;
   const world = new World(time, random, clock, {

@@ -22,7 +22,7 @@ const LOOK_MS_MAX = 30_000;
 /** How long it is tried again for a reason that may pass. */
 export interface Patience {
   readonly prepareTimeoutMs: number;
-  /** Milliseconds since this agent heard the API server again, after it was away. */
+  /** Milliseconds since this agent heard the API server again, after it was away or took no writes. */
   readonly heardMs: number;
   /** Milliseconds since a right was missing first. */
   readonly refusedMs: () => number;
@@ -96,7 +96,7 @@ export function decideAccepted(facts: AcceptedFacts): Action {
 const SETTLE_MS = 300_000;
 const DAY_MS = 86_400_000;
 
-/** Whether the prepare time-out is over; after the API server was away it is not, until all may have caught up. */
+/** Whether the prepare time-out is over; after the API server was away or took no writes it is not, until all may have caught up. */
 export const isLate = (
   ms: number,
   { prepareTimeoutMs, heardMs }: Pick<Patience, 'prepareTimeoutMs' | 'heardMs'>,
@@ -146,6 +146,6 @@ export function decideRestarting(exposure: ExposureState, patience: Patience): A
 }
 
 /** What never passes would be tried for ever, with nobody told of it. */
-const mayPass = (error: unknown, { prepareTimeoutMs, refusedMs, failingMs }: Patience): boolean =>
-  (isPassing(error) && failingMs < prepareTimeoutMs) ||
-  (isRightGone(error) && refusedMs() < RIGHTS_MS);
+const mayPass = (error: unknown, patience: Patience): boolean =>
+  (isPassing(error) && !isLate(patience.failingMs, patience)) ||
+  (isRightGone(error) && patience.refusedMs() < RIGHTS_MS);

@@ -1,0 +1,64 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { MovementWriter } from '../../src/agent/movement-writer.ts';
+import { Memory } from '../../src/agent/tracked.ts';
+import { CodedError, systemClock } from '../../src/base/index.ts';
+import type { DataUpload, KubeClient } from '../../src/kube/index.ts';
+
+const up = {
+  metadata: { name: 'up', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
+  spec: {},
+} as never as DataUpload;
+
+describe('an API server that takes no writes', () => {
+  beforeEach(() => void vi.useFakeTimers({ toFake: ['performance'] }));
+  afterEach(() => void vi.useRealTimers());
+
+  const start = (): {
+    writer: MovementWriter<DataUpload>;
+    write: (code?: string) => Promise<unknown>;
+  } => {
+    let refusal: string | undefined;
+    const replace = (_resource: unknown, copy: DataUpload): Promise<DataUpload> =>
+      refusal === undefined
+        ? Promise.resolve(copy)
+        : Promise.reject(new CodedError(refusal, 'database space exceeded', { retry: 'backoff' }));
+    const writer = new MovementWriter<DataUpload>(
+      { replace } as never as KubeClient,
+      { get: () => up, onChange: () => undefined } as never,
+      systemClock,
+      new Memory([]),
+    );
+    const write = (code?: string): Promise<unknown> => {
+      refusal = code;
+      return writer.exclusive(up, () => undefined).catch(() => undefined);
+    };
+    return { writer, write };
+  };
+
+  it.each(['KUBE_UNAVAILABLE', 'KUBE_THROTTLED'])('is seen by %s, and by its end', async (code) => {
+    const { writer, write } = start();
+    expect(writer.takenMs).toBe(Infinity);
+    await write(code);
+    vi.advanceTimersByTime(16_000);
+    await write(code);
+    expect(writer.takenMs).toBe(0);
+    await write();
+    vi.advanceTimersByTime(5000);
+    expect(writer.takenMs).toBe(5000);
+  });
+
+  it('is none that only refuses one write among others, or what others wrote first', async () => {
+    const { writer, write } = start();
+    await write('KUBE_UNAVAILABLE');
+    vi.advanceTimersByTime(10_000);
+    await write();
+    expect(writer.takenMs).toBe(Infinity);
+    await write('KUBE_CONFLICT');
+    expect(writer.takenMs).toBe(Infinity);
+    await write('KUBE_UNAVAILABLE');
+    vi.advanceTimersByTime(16_000);
+    await write('KUBE_CONFLICT');
+    vi.advanceTimersByTime(5000);
+    expect(writer.takenMs).toBe(5000);
+  });
+});
