@@ -197,10 +197,8 @@ describe('those that wait for a place', () => {
     slots.release('x');
     expect(called).toEqual(['velero/died-InProgress']);
     slots.release('died-InProgress');
-    slots.wake();
     expect(called).toEqual(['velero/died-InProgress', 'velero/died-Accepted']);
     slots.release('died-Accepted');
-    slots.wake();
     expect(called[2]).toBe('velero/new-0');
   });
 });
