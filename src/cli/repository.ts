@@ -280,7 +280,7 @@ async function maintain(options: VerbOptions<MaintainOptions>): Promise<void> {
       return;
     }
     for (const line of maintenanceLines(report)) printLine(line);
-    printLine(`took ${formatElapsed(elapsedSeconds)}`);
+    if (report.mode !== 'none') printLine(`took ${formatElapsed(elapsedSeconds)}`);
   } finally {
     progress.stop();
     interrupt.dispose();

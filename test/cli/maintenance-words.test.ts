@@ -66,7 +66,7 @@ it('a real run has no year 1 and no counters of zero', async () => {
   await run('snapshot', 'create', tree);
   const { code, out } = await run('repository', 'maintain', '--mode', 'full');
   expect(code).toBe(0);
-  expect(out).not.toMatch(/0001-|Count|\b0 /);
+  expect(out).not.toMatch(/0001-|Count|(?<!\.)\b0 /);
   expect((await run('repository', 'maintain')).out).toBe('nothing is due\n');
 });
 
