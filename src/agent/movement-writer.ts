@@ -27,6 +27,7 @@ export class MovementWriter<M extends Movement> {
   readonly #memory: Memory<M>;
   /** Since when no write has come through; milliseconds of `performance.now()`. */
   #refusingSinceMs: number | undefined;
+  #refusedAtMs = -Infinity;
   #takenAtMs = -Infinity;
 
   constructor(client: KubeClient, cache: Cache<M>, clock: Clock, memory: Memory<M>) {
@@ -42,11 +43,13 @@ export class MovementWriter<M extends Movement> {
   }
 
   /**
-   * Milliseconds since the API server took writes again, after it took none for a while: 0 as long as it takes none, Infinity
-   * where it always took them. One whose storage is full, or has lost its quorum, may answer all else.
+   * Milliseconds since the API server took writes again, after it took none for a while; as long as it takes none, since it
+   * refused one last: where nobody has tried for long, it may take them. Infinity where it always took them. One whose storage
+   * is full, or has lost its quorum, may answer all else.
    */
   get takenMs(): number {
-    return this.#refusingSinceMs === undefined ? performance.now() - this.#takenAtMs : 0;
+    const isRefusing = this.#refusingSinceMs !== undefined;
+    return performance.now() - (isRefusing ? this.#refusedAtMs : this.#takenAtMs);
   }
 
   current(ref: { namespace?: string; name: string }): M | undefined {
@@ -123,7 +126,10 @@ export class MovementWriter<M extends Movement> {
       return written;
     } catch (error) {
       if (!isCode(error, 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED')) this.#isTaken();
-      else this.#refusingSinceMs ??= performance.now();
+      else {
+        this.#refusedAtMs = performance.now();
+        this.#refusingSinceMs ??= this.#refusedAtMs;
+      }
       throw error;
     }
   }

@@ -42,6 +42,10 @@ describe('an API server that takes no writes', () => {
     vi.advanceTimersByTime(16_000);
     await write(code);
     expect(writer.takenMs).toBe(0);
+    vi.advanceTimersByTime(400_000);
+    expect(writer.takenMs, 'nobody has tried since').toBe(400_000);
+    await write(code);
+    expect(writer.takenMs).toBe(0);
     await write();
     vi.advanceTimersByTime(5000);
     expect(writer.takenMs).toBe(5000);
