@@ -86,8 +86,8 @@ try {
     results.push(result);
     const [header = '', line = '', row = ''] = markdownTable([result]).split('\n');
     console.log(i === 0 ? `${header}\n${line}\n${row}` : row);
-    if (scenario.name === 'G') work.drop('sparse');
-    if (scenario.name === 'F') work.drop('small');
+    const last = { F: 'small', G: 'sparse', U: 'few', N: 'tiny' }[scenario.name];
+    if (last !== undefined) work.drop(last);
   }
 } finally {
   fs.rmSync(values.dir, { recursive: true, force: true });

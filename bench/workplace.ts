@@ -11,6 +11,10 @@ export const KOPIA = findTool('kopia') ?? 'kopia';
 export interface Sizes {
   readonly largeBytes: number;
   readonly smallFiles: number;
+  /** Like {@link smallFiles}: most volumes are no larger. */
+  readonly fewFiles: number;
+  /** Of 300 to 1,800 bytes. */
+  readonly tinyFiles: number;
   readonly sparseBytes: number;
   readonly sparseDataBytes: number;
   /** More than a run writes. */
@@ -19,6 +23,8 @@ export interface Sizes {
 export const FULL: Sizes = {
   largeBytes: 3 * 2 ** 30,
   smallFiles: 100_000,
+  fewFiles: 20_000,
+  tinyFiles: 1_000_000,
   sparseBytes: 16 * 2 ** 30,
   sparseDataBytes: 3 * 2 ** 30,
   warmBytes: 4 * 2 ** 30,
@@ -26,12 +32,17 @@ export const FULL: Sizes = {
 export const QUICK: Sizes = {
   largeBytes: 64 << 20,
   smallFiles: 2000,
+  fewFiles: 1000,
+  tinyFiles: 5000,
   sparseBytes: 512 << 20,
   sparseDataBytes: 96 << 20,
   warmBytes: 1 << 20,
 };
 const SPARSE_PIECES = 24;
 const CACHES = ['kopia-cache', 'rustic-cache', 'restic-cache', 'borg'];
+
+/** What is backed up. */
+export type Source = 'large' | 'small' | 'few' | 'tiny' | 'sparse' | 'text';
 
 /** Where repositories lie: a directory of the workplace, or a bucket. */
 export interface Place {
@@ -205,11 +216,11 @@ export class Workplace {
   }
 
   /** Makes a source once. */
-  need(name: 'large' | 'small' | 'sparse' | 'text'): void {
+  need(name: Source): void {
     if (fs.existsSync(this.at(name))) return;
     fs.mkdirSync(this.at(name), { recursive: true });
     if (name === 'large') this.#makeRandom(this.at('large', 'volume'), this.sizes.largeBytes);
-    else if (name === 'small') this.#makeSmall();
+    else if (name === 'small' || name === 'few' || name === 'tiny') this.#makeFiles(name);
     else if (name === 'sparse') this.#makeSparse();
     else this.#makeText();
   }
@@ -222,8 +233,10 @@ export class Workplace {
     execFileSync('bash', ['-c', `head -c ${bytes} /dev/urandom > '${path}'`]);
   }
 
-  /** Log-normal sizes with a median of 4 KiB, from a fixed seed; about 1 GiB in 100,000 files. */
-  #makeSmall(): void {
+  /** Sizes are log-normal with a median of 4 KiB, or even between 300 and 1,800 bytes, from a fixed seed. */
+  #makeFiles(name: 'small' | 'few' | 'tiny'): void {
+    const { smallFiles, fewFiles, tinyFiles } = this.sizes;
+    const count = { small: smallFiles, few: fewFiles, tiny: tinyFiles }[name];
     const pool = Buffer.alloc(32 << 20);
     execFileSync('bash', ['-c', `head -c ${pool.length} /dev/urandom > '${this.at('pool')}'`]);
     fs.readFileSync(this.at('pool')).copy(pool);
@@ -233,11 +246,20 @@ export class Workplace {
       state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
       return (state + 0.5) / 2 ** 32;
     };
-    for (let i = 0; i < this.sizes.smallFiles; i++) {
-      const folder = this.at('small', `d${Math.floor(i / 1000)}`, `e${Math.floor(i / 100) % 10}`);
-      if (i % 100 === 0) fs.mkdirSync(folder, { recursive: true });
+    const logNormal = (): number => {
       const normal = Math.sqrt(-2 * Math.log(random())) * Math.cos(2 * Math.PI * random());
-      const bytes = Math.min(4 << 20, Math.round(4096 * Math.exp(1.36 * normal)));
+      return Math.min(4 << 20, Math.round(4096 * Math.exp(1.36 * normal)));
+    };
+    const isTiny = name === 'tiny';
+    const perFolder = isTiny ? 1000 : 100;
+    let folder = '';
+    for (let i = 0; i < count; i++) {
+      if (i % perFolder === 0) {
+        const thousand = this.at(name, `d${Math.floor(i / 1000)}`);
+        folder = isTiny ? thousand : join(thousand, `e${Math.floor(i / 100) % 10}`);
+        fs.mkdirSync(folder, { recursive: true });
+      }
+      const bytes = isTiny ? Math.round(300 + 1500 * random()) : logNormal();
       const start = Math.floor(random() * (pool.length - bytes));
       fs.writeFileSync(join(folder, `f${i}`), pool.subarray(start, start + bytes));
     }

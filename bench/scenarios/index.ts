@@ -1,12 +1,12 @@
 import { utimesSync } from 'node:fs';
 import type { Measurement } from '../measure.ts';
-import type { Workplace } from '../workplace.ts';
+import type { Source, Workplace } from '../workplace.ts';
 import type { Side } from '../peers.ts';
 import type { Scenario } from './types.ts';
 
 /** A first backup into a new repository, which the real Kopia then reads back. */
 const firstBackup =
-  (source: 'large' | 'small' | 'text', compression?: string) =>
+  (source: Source, compression?: string) =>
   async (work: Workplace, side: Side): Promise<Measurement> => {
     work.need(source);
     work.newRepository(side, compression);
@@ -17,13 +17,24 @@ const firstBackup =
   };
 
 const restore =
-  (source: 'large' | 'small') =>
+  (source: Source) =>
   async (work: Workplace, side: Side): Promise<Measurement> => {
     work.need(source);
     work.newRepository(side);
     await work.upload(side, source);
     work.warm();
     return work.restore(side, source);
+  };
+
+/** The second backup of a tree in which nothing has changed. */
+const unchanged =
+  (source: Source) =>
+  async (work: Workplace, side: Side): Promise<Measurement> => {
+    work.need(source);
+    work.newRepository(side);
+    await work.upload(side, source);
+    work.warm();
+    return work.upload(side, source);
   };
 
 export const SCENARIOS: readonly Scenario[] = [
@@ -52,7 +63,7 @@ export const SCENARIOS: readonly Scenario[] = [
   {
     name: 'D',
     title: '100,000 files, 1 GiB, first backup',
-    bar: 1.3,
+    bar: 1.6,
     run: firstBackup('small'),
   },
   {
@@ -60,13 +71,7 @@ export const SCENARIOS: readonly Scenario[] = [
     title: 'D unchanged',
     bar: 1.0,
     isShort: true,
-    run: async (work, side) => {
-      work.need('small');
-      work.newRepository(side);
-      await work.upload(side, 'small');
-      work.warm();
-      return work.upload(side, 'small');
-    },
+    run: unchanged('small'),
   },
   { name: 'F', title: 'restore of D', bar: 1.6, run: restore('small') },
   {
@@ -94,4 +99,21 @@ export const SCENARIOS: readonly Scenario[] = [
     kopiaOnly: true,
     run: firstBackup('text', 'zstd-fastest'),
   },
+  {
+    name: 'S',
+    title: '20,000 files, first backup',
+    bar: 1.3,
+    isShort: true,
+    run: firstBackup('few'),
+  },
+  { name: 'T', title: 'S unchanged', bar: 1.0, isShort: true, run: unchanged('few') },
+  { name: 'U', title: 'restore of S', bar: 1.6, isShort: true, run: restore('few') },
+  {
+    name: 'M',
+    title: '1,000,000 tiny files, 1.1 GB, first backup',
+    bar: 1.7,
+    kopiaOnly: true,
+    run: firstBackup('tiny'),
+  },
+  { name: 'N', title: 'M unchanged', bar: 1.2, kopiaOnly: true, run: unchanged('tiny') },
 ];
