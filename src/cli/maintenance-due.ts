@@ -20,8 +20,8 @@ export interface AfterBackup {
 }
 
 /**
- * Maintenance after a backup. The snapshot is stored by then: what goes wrong here is told, and the exit code says that not
- * all was done.
+ * Maintenance after a backup. The snapshot is stored by then: what goes wrong here is told, and where maintenance was asked for
+ * the exit code says that not all was done.
  */
 export async function lookAfterRepository(
   repository: Repository,
@@ -40,6 +40,13 @@ export async function lookAfterRepository(
     if (report.mode === 'none' || isSilent) return;
     for (const line of maintenanceLines(report)) printLine(`  maintenance: ${line}`);
   } catch (error) {
+    if (!isAuto) {
+      // Nobody asked for maintenance: the backup is whole.
+      const text =
+        'whether maintenance is overdue cannot be told; longshore repository verify says more';
+      logger.warn({ error: messageOf(error) }, text);
+      return;
+    }
     process.stderr.write(
       `longshore: the snapshot is stored, but maintenance failed: ${messageOf(error)}\n`,
     );
