@@ -230,7 +230,8 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
       await node.kubectl('-n', 'velero', 'rollout', 'status', daemonSet, '--timeout=60s');
     };
     await node.applyOverlay('beside-velero', ['--progress-interval=200ms']);
-    await setLimit('LONGSHORE_UPLOAD_LIMIT=50MiB');
+    // The last tenth takes long enough to be seen on the CR, which is written once a second.
+    await setLimit('LONGSHORE_UPLOAD_LIMIT=25MiB');
     await runApplication('killed', [{ name: 'data', storage: '1Gi' }]);
     const source = await node.volumePath('killed', 'data');
     fs.writeFileSync(join(source, 'data.bin'), randomBytes(mebibytes << 20));
