@@ -20,8 +20,11 @@ const mayImport = {
 
 /** The thread that counts a tree ahead of its upload loads the rules, and not the repository that policies are in. */
 const IGNORE_PATTERNS = '^src/snapshot/policy/ignore-pattern\\.ts$';
-/** Threads compare listings with Kopia's directories as text; they load that file, and not the repository that snapshots are in. */
-const DIRECTORY_TEXT = '^src/snapshot/directory-text\\.ts$';
+/** Threads compare directories with Kopia's streams of them; they load these files, and not the repository that snapshots are in. */
+const DIRECTORY_TEXT = '^src/snapshot/directory-(text|check)\\.ts$';
+/** Loaded before the rest of the program, by `cli/head-start.ts`: their folders are most of that rest. */
+const LOADED_FIRST = '^src/(repository/format/keys|config/environment)\\.ts$';
+const HEAD_START = '^src/cli/head-start\\.ts$';
 const alsoOf = (folder) => (folder === 'workers' ? [DIRECTORY_TEXT] : []);
 
 const folders = Object.entries(mayImport).map(([folder, below]) => ({
@@ -35,11 +38,19 @@ const acrossByIndex = {
   name: 'across-folders-by-index',
   comment: 'Other folders are imported through their index.ts.',
   severity: 'error',
-  from: { path: '^src/([^/]+)/' },
+  from: { path: '^src/([^/]+)/', pathNot: HEAD_START },
   to: {
     path: '^src/[^/]+/',
     pathNot: ['^src/$1/', '^src/[^/]+/index\\.ts$', DIRECTORY_TEXT, IGNORE_PATTERNS],
   },
+};
+
+const headStart = {
+  name: 'head-start-loads-little',
+  comment: 'What is imported here is loaded before the key is being derived.',
+  severity: 'error',
+  from: { path: HEAD_START },
+  to: { path: '^src/', pathNot: ['^src/base/index\\.ts$', LOADED_FIRST] },
 };
 
 const inRepository = (folder, below) => ({
@@ -55,6 +66,7 @@ const inRepository = (folder, below) => ({
 module.exports = {
   forbidden: [
     ...folders,
+    headStart,
     acrossByIndex,
     inRepository('format', []),
     inRepository('index', ['content/content-id']),

@@ -22,7 +22,8 @@ import {
 } from '../src/kube/index.ts';
 import { SimulatedClient, type Weather } from '../test/simulation/simulated-client.ts';
 import { Random, VirtualTime } from '../test/simulation/virtual-time.ts';
-import { NAMESPACE, World } from '../test/simulation/world.ts';
+import { NAMESPACE } from '../test/simulation/objects.ts';
+import { World } from '../test/simulation/world.ts';
 
 const { values } = parseArgs({
   options: {

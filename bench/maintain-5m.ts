@@ -23,7 +23,7 @@ import {
 import { sealBlob } from '../src/repository/content/sealed-blob.ts';
 import { encodeIndex, sortEntries } from '../src/repository/index/index-writer.ts';
 import {
-  collectGarbage,
+  planGarbageCollection,
   type DirectoryEntry,
   encodeDirectory,
   saveSnapshot,
@@ -144,7 +144,7 @@ async function maintain(path: string): Promise<void> {
     dryRun: false,
     signal: new AbortController().signal,
     logger: silentLogger,
-    collectGarbage,
+    collectGarbage: planGarbageCollection,
   });
   const status = fs.readFileSync('/proc/self/status', 'utf8');
   console.log(

@@ -11,16 +11,10 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
-import {
-  DATA_DOWNLOADS,
-  DATA_UPLOADS,
-  type DataDownload,
-  type DataUpload,
-  type KubeObject,
-  PODS,
-  type Resource,
-} from '../src/kube/index.ts';
-import { application, processesOf, RealNode } from '../test/support/real-node.ts';
+import { DATA_DOWNLOADS, DATA_UPLOADS } from '../src/kube/index.ts';
+import { application, RealNode } from '../test/support/real-node.ts';
+import { median } from './measure.ts';
+import { NodeWatch, residentMiB, type Row } from './node-watch.ts';
 
 const { values } = parseArgs({
   options: { pairs: { type: 'string', default: '3' }, large: { type: 'string', default: '1024' } },
@@ -33,93 +27,9 @@ const SIZES = [
 const PORT_BASE = 23_400;
 const CRS = 1000;
 
-interface Row {
-  readonly total: number;
-  readonly until: number;
-  readonly rate: number;
-  /** Seconds from the pod's start, as a watcher sees both. */
-  readonly beyond: number;
-  readonly peakMiB: number;
-}
-
-const seconds = (from: string | null | undefined, to: string | null | undefined): number =>
-  (Date.parse(to ?? '') - Date.parse(from ?? '')) / 1000;
-
-/** Peaks of the data movers' processes, by the names of their CRs.*/
-const peaks = new Map<string, number>();
-function samplePeaks(): void {
-  for (const { pid, command } of processesOf(/--data-(?:upload|download)=/)) {
-    const name = /--data-(?:upload|download)=(\S+)/.exec(command)?.[1] ?? '';
-    peaks.set(name, Math.max(peaks.get(name) ?? 0, memoryMiB(pid, 'VmHWM')));
-  }
-}
-
-function memoryMiB(pid: number, key: 'VmHWM' | 'VmRSS'): number {
-  try {
-    const status = fs.readFileSync(`/proc/${pid}/status`, 'utf8');
-    return Number(new RegExp(`${key}:\\s+(\\d+)`).exec(status)?.[1] ?? 0) / 1024;
-  } catch {
-    // It has just ended.
-    return 0;
-  }
-}
-
-const over = new AbortController();
-/** When pods began to run and CRs to be in progress, by name, as seen here. */
-const seenMs = new Map<string, number>();
-function note(what: string, name: string): void {
-  const key = `${what} ${name}`;
-  if (!seenMs.has(key)) seenMs.set(key, performance.now());
-}
-
-function watchFor<T extends KubeObject & { status?: { phase?: string | undefined } | undefined }>(
-  resource: Resource<T>,
-  phase: string,
-): void {
-  void (async () => {
-    while (!over.signal.aborted) {
-      try {
-        const scope = { namespace: 'velero', signal: over.signal };
-        for await (const { object } of node.client.watch(resource, scope)) {
-          if ((object as T).status?.phase === phase) note(phase, object.metadata.name);
-        }
-      } catch {
-        await sleep(200);
-      }
-    }
-  })();
-}
-
-/** Resident MiB of the processes whose command matches. */
-const residentMiB = (command: RegExp): number =>
-  Math.round(processesOf(command).reduce((sum, { pid }) => sum + memoryMiB(pid, 'VmRSS'), 0));
-
-function rowOf({ metadata, status }: DataUpload | DataDownload): Row {
-  if (status?.phase !== 'Completed')
-    throw new Error(`${metadata.name}: ${status?.phase ?? ''} ${status?.message ?? ''}`);
-  const { startTimestamp, completionTimestamp, progress } = status;
-  const moving = Math.max(1, seconds(startTimestamp, completionTimestamp));
-  return {
-    total: seconds(metadata.creationTimestamp, completionTimestamp),
-    until: seconds(metadata.creationTimestamp, startTimestamp),
-    rate: (progress?.totalBytes ?? 0) / moving / 1e6,
-    beyond:
-      ((seenMs.get(`InProgress ${metadata.name}`) ?? NaN) -
-        (seenMs.get(`Running ${metadata.name}`) ?? NaN)) /
-      1000,
-    peakMiB: peaks.get(metadata.name) ?? NaN,
-  };
-}
-
-const median = (numbers: readonly number[]): number =>
-  numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length / 2)] ?? NaN;
-
 await using node = await RealNode.start(PORT_BASE, { isAudited: true });
 await node.applyOverlay('beside-velero');
-setInterval(samplePeaks, 50).unref();
-watchFor(PODS, 'Running');
-watchFor(DATA_UPLOADS, 'InProgress');
-watchFor(DATA_DOWNLOADS, 'InProgress');
+using watch = new NodeWatch(node.client, [DATA_UPLOADS, DATA_DOWNLOADS]);
 const rows = new Map<string, Row[]>();
 const add = (name: string, row: Row): void => void rows.set(name, [...(rows.get(name) ?? []), row]);
 let run = 0;
@@ -146,22 +56,22 @@ for (const [label, mebibytes] of SIZES) {
         namespace: 'velero',
         labelSelector: `velero.io/backup-name=${name}`,
       });
-      if (upload) add(`${label} up ${side}`, rowOf(upload));
+      if (upload) add(`${label} up ${side}`, watch.rowOf(upload));
       const mapping = ['--namespace-mappings', `${namespace}:${namespace}-back`, '--wait'];
       await node.velero('restore', 'create', name, '--from-backup', name, ...mapping);
       const [download] = await node.client.list(DATA_DOWNLOADS, {
         namespace: 'velero',
         labelSelector: `velero.io/restore-name=${name}`,
       });
-      if (download) add(`${label} down ${side}`, rowOf(download));
+      if (download) add(`${label} down ${side}`, watch.rowOf(download));
       await node.kubectl('delete', 'ns', namespace, `${namespace}-back`, '--wait=false');
       console.log(
         JSON.stringify({
           label,
           pair,
           side,
-          upload: upload && rowOf(upload),
-          download: download && rowOf(download),
+          upload: upload && watch.rowOf(upload),
+          download: download && watch.rowOf(download),
         }),
       );
     }
@@ -236,4 +146,3 @@ for (let i = 0; i < CRS; i++) {
 }
 await sleep(30_000);
 console.log(`beside ${CRS} ended CRs: ${idle()}`);
-over.abort();

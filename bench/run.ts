@@ -27,8 +27,21 @@ const { values, positionals } = parseArgs({
     dir: { type: 'string', default: '/dev/shm/longshore-bench' },
     pairs: { type: 'string', default: '3' },
     others: { type: 'string', default: '1' },
+    help: { type: 'boolean', default: false },
   },
 });
+if (values.help) {
+  const [text = ''] = fs.readFileSync(import.meta.filename, 'utf8').split('*/');
+  console.log(
+    text
+      .replace(/^\/\*\*\n/, '')
+      .replaceAll(/^ \* ?/gm, '')
+      .trimEnd(),
+  );
+  const width = Math.max(...SCENARIOS.map(({ name }) => name.length));
+  for (const { name, title } of SCENARIOS) console.log(`  ${name.padEnd(width)}  ${title}`);
+  process.exit(0);
+}
 
 const RESULTS = new URL('results/', import.meta.url).pathname;
 const OTHERS = PEERS.filter((peer) => peer !== 'kopia' && findTool(peer));

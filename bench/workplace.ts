@@ -3,6 +3,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { measure, type Measurement } from './measure.ts';
 import type { Side } from './peers.ts';
+import { makeFiles, makeRandom } from './sources.ts';
 import { findTool, TOOLS } from './tools.ts';
 
 const ROOT = new URL('..', import.meta.url).pathname;
@@ -102,6 +103,8 @@ export class Workplace {
     const target = this.at('package');
     execFileSync(process.execPath, [join(ROOT, 'src/build.ts'), join(target, 'dist')]);
     fs.cpSync(join(ROOT, 'bin'), join(target, 'bin'), { recursive: true });
+    // Says that its files are modules: Node would find that out by parsing each.
+    fs.cpSync(join(ROOT, 'package.json'), join(target, 'package.json'));
     fs.symlinkSync(join(ROOT, 'node_modules'), join(target, 'node_modules'));
     return join(target, 'bin', 'longshore');
   }
@@ -219,50 +222,16 @@ export class Workplace {
   need(name: Source): void {
     if (fs.existsSync(this.at(name))) return;
     fs.mkdirSync(this.at(name), { recursive: true });
-    if (name === 'large') this.#makeRandom(this.at('large', 'volume'), this.sizes.largeBytes);
-    else if (name === 'small' || name === 'few' || name === 'tiny') this.#makeFiles(name);
+    if (name === 'large') makeRandom(this.at('large', 'volume'), this.sizes.largeBytes);
+    else if (name === 'small') makeFiles(this.at(name), this.sizes.smallFiles);
+    else if (name === 'few') makeFiles(this.at(name), this.sizes.fewFiles);
+    else if (name === 'tiny') makeFiles(this.at(name), this.sizes.tinyFiles, 'tiny');
     else if (name === 'sparse') this.#makeSparse();
     else this.#makeText();
   }
 
   drop(name: string): void {
     fs.rmSync(this.at(name), { recursive: true, force: true });
-  }
-
-  #makeRandom(path: string, bytes: number): void {
-    execFileSync('bash', ['-c', `head -c ${bytes} /dev/urandom > '${path}'`]);
-  }
-
-  /** Sizes are log-normal with a median of 4 KiB, or even between 300 and 1,800 bytes, from a fixed seed. */
-  #makeFiles(name: 'small' | 'few' | 'tiny'): void {
-    const { smallFiles, fewFiles, tinyFiles } = this.sizes;
-    const count = { small: smallFiles, few: fewFiles, tiny: tinyFiles }[name];
-    const pool = Buffer.alloc(32 << 20);
-    execFileSync('bash', ['-c', `head -c ${pool.length} /dev/urandom > '${this.at('pool')}'`]);
-    fs.readFileSync(this.at('pool')).copy(pool);
-    fs.rmSync(this.at('pool'));
-    let state = 1;
-    const random = (): number => {
-      state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
-      return (state + 0.5) / 2 ** 32;
-    };
-    const logNormal = (): number => {
-      const normal = Math.sqrt(-2 * Math.log(random())) * Math.cos(2 * Math.PI * random());
-      return Math.min(4 << 20, Math.round(4096 * Math.exp(1.36 * normal)));
-    };
-    const isTiny = name === 'tiny';
-    const perFolder = isTiny ? 1000 : 100;
-    let folder = '';
-    for (let i = 0; i < count; i++) {
-      if (i % perFolder === 0) {
-        const thousand = this.at(name, `d${Math.floor(i / 1000)}`);
-        folder = isTiny ? thousand : join(thousand, `e${Math.floor(i / 100) % 10}`);
-        fs.mkdirSync(folder, { recursive: true });
-      }
-      const bytes = isTiny ? Math.round(300 + 1500 * random()) : logNormal();
-      const start = Math.floor(random() * (pool.length - bytes));
-      fs.writeFileSync(join(folder, `f${i}`), pool.subarray(start, start + bytes));
-    }
   }
 
   /** Data in 24 pieces, spread over an image of holes. */

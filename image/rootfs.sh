@@ -157,9 +157,9 @@ inside() {
     /opt/longshore/node_modules/node/bin/node --random-seed=1 $flags /opt/longshore/dist/cli.js "$@" >/dev/null
 }
 [ -e "$out/dev/null" ] || : >"$out/dev/null"
-# What a slow machine calls besides, such as a timer, is compiled too: it is made until the same comes twice.
-made= before=
-for attempt in 1 2 3 4 5 6; do
+# What a slow machine calls besides, such as a timer, is compiled too: it is made until something comes for the second time.
+made= seen=
+for attempt in 1 2 3 4 5 6 7 8 9 10 11 12; do
   rm -rf "$app/cache" && mkdir -p "$app/cache" "$out/tmp/warm"
   inside repository create --repo /tmp/warm/repo
   # a native part that cannot be loaded has a slower stand-in, and a warning, which must not be in an image
@@ -167,10 +167,10 @@ for attempt in 1 2 3 4 5 6; do
   [ -z "$warnings" ] || { echo "rootfs.sh: $warnings" >&2; exit 1; }
   inside node-agent server --help
   rm -rf "$out/tmp/warm"
-  made=$(cd "$app/cache" && find . -type f -exec sha256sum {} + | sort)
-  [ "$made" != "$before" ] || break
-  [ "$attempt" -lt 6 ] || fail "the compiled code was never the same twice"
-  before=$made
+  made=$(cd "$app/cache" && find . -type f -exec sha256sum {} + | sort | sha256sum)
+  case $seen in *"$made"*) break ;; esac
+  [ "$attempt" -lt 12 ] || fail "the compiled code was never the same twice"
+  seen="$seen $made"
 done
 rm -f "$out/dev/null"
 fi

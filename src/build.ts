@@ -3,7 +3,8 @@
  * Kubernetes' schemas beside them.
  */
 import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs';
-import { build, type Plugin } from 'esbuild';
+import { build, type BuildOptions, type Plugin } from 'esbuild';
+import { lookUpBuiltins } from './build-builtins.ts';
 
 const root = new URL('../', import.meta.url).pathname;
 const out = process.argv[2] ?? `${root}dist`;
@@ -36,30 +37,60 @@ const withoutGeneratedClients: Plugin = {
   },
 };
 
-const { metafile } = await build({
-  entryPoints: {
-    cli: `${root}src/cli/main.ts`,
-    thread: `${root}src/workers/thread.ts`,
-    'estimate-thread': `${root}src/uploader/estimate-thread.ts`,
+/** What commander loads for verbs that are programs of their own. Here none is. */
+const withoutPrograms: Plugin = {
+  name: 'without-programs',
+  setup: (bundler) => {
+    bundler.onResolve({ filter: /^node:child_process$/ }, ({ path, importer }) =>
+      /commander[/\\]lib[/\\]command\.js$/.test(importer)
+        ? { path, namespace: 'no-programs' }
+        : undefined,
+    );
+    bundler.onLoad({ filter: /.*/, namespace: 'no-programs' }, () => ({
+      contents: 'export default {};',
+      loader: 'js',
+    }));
   },
-  outdir: out,
-  bundle: true,
+};
+
+/** Paths of all that went into the files. */
+async function bundle(options: Pick<BuildOptions, 'entryPoints' | 'splitting'>): Promise<string[]> {
+  const { metafile, outputFiles } = await build({
+    ...options,
+    outdir: out,
+    bundle: true,
+    plugins: [withoutLocales, withoutGeneratedClients, withoutPrograms],
+    platform: 'node',
+    target: 'node24',
+    format: 'esm',
+    // An image has none: they say where the sources lay, and names of files follow from what they say.
+    sourcemap: process.argv[3] === undefined,
+    metafile: true,
+    write: false,
+    // Native or with files of their own: resolved where the package is installed.
+    external: ['koffi', 'zstd-napi', 'fastcdc-wasm'],
+    banner: {
+      js: 'const require = process.getBuiltinModule("node:module").createRequire(import.meta.url);',
+    },
+  });
+  for (const { path, text, contents } of outputFiles) {
+    writeFileSync(path, path.endsWith('.js') ? lookUpBuiltins(text) : contents);
+  }
+  return Object.keys(metafile.inputs);
+}
+
+const inputs = [
   // Libraries of cloud storages become files of their own, loaded when a location asks for them.
-  splitting: true,
-  plugins: [withoutLocales, withoutGeneratedClients],
-  platform: 'node',
-  target: 'node24',
-  format: 'esm',
-  // An image has none: they say where the sources lay, and names of files follow from what they say.
-  sourcemap: process.argv[3] === undefined,
-  metafile: true,
-  // Native or with files of their own: resolved where the package is installed.
-  external: ['koffi', 'zstd-napi', 'fastcdc-wasm'],
-  banner: {
-    js: "import { createRequire as bundleRequire } from 'node:module'; const require = bundleRequire(import.meta.url);",
-  },
-});
+  ...(await bundle({ entryPoints: { cli: `${root}src/cli/main.ts` }, splitting: true })),
+  // A thread loads what it needs and nothing that only others need.
+  ...(await bundle({
+    entryPoints: {
+      thread: `${root}src/workers/thread.ts`,
+      'estimate-thread': `${root}src/uploader/estimate-thread.ts`,
+    },
+  })),
+];
 copyFileSync(`${root}src/codec/wasm/kernels.wasm`, `${out}/kernels.wasm`);
 copyFileSync(`${root}src/dev/schemas.json.br`, `${out}/schemas.json.br`);
 // What went into the bundle: image/spdx.ts tells packages by it.
-if (process.argv[3]) writeFileSync(process.argv[3], JSON.stringify(Object.keys(metafile.inputs)));
+if (process.argv[3]) writeFileSync(process.argv[3], JSON.stringify([...new Set(inputs)]));

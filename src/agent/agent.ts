@@ -1,5 +1,5 @@
 import type { Clock, Logger } from '../base/index.ts';
-import type { ExposerOptions } from '../exposer/index.ts';
+import { type ExposerOptions, isWaitOver } from '../exposer/index.ts';
 import {
   Cache,
   Controller,
@@ -10,19 +10,25 @@ import {
   type KubeObject,
   keyOf,
   type Pod,
+  POD_VOLUME_BACKUPS,
+  POD_VOLUME_RESTORES,
+  type PodVolumeBackup,
+  type PodVolumeRestore,
   PODS,
 } from '../kube/index.ts';
 import { Counts } from './counts.ts';
 import { AgentMetrics } from './metrics.ts';
+import { type DirectionName, DIRECTIONS } from './directions/direction.ts';
 import { downloads } from './directions/downloads.ts';
+import { podVolumeBackups, podVolumeRestores } from './directions/pod-volumes.ts';
 import { uploads } from './directions/uploads.ts';
-import { type Movement, trimmed } from './movement.ts';
+import { isFinal, type Movement, trimmed } from './movement.ts';
 import { Backlog } from './backlog.ts';
 import { exposuresLeast, exposuresOf } from './node-agent-config.ts';
-import { PodVolumes } from './pod-volumes.ts';
 import { MovementReconciler, type ReconcilerSettings } from './reconciler.ts';
 import { Roster, trimmedAgent } from './roster.ts';
 import { Slots } from './slots.ts';
+import { RestoresByPod, SharedClaims, trimmedRestored } from './restored-pods.ts';
 
 export interface AgentOptions extends ReconcilerSettings {
   readonly client: KubeClient;
@@ -38,7 +44,7 @@ export interface AgentOptions extends ReconcilerSettings {
   /** Label selector of the node-agents' own pods. */
   readonly agentSelector: string;
   /** This agent is in place of Velero's: file-system backups and restores are nobody else's. */
-  readonly endsPodVolumes?: boolean;
+  readonly servesPodVolumes?: boolean;
   /** Where the logs of data movers go when they have ended. */
   readonly writeLog?: (text: string) => void;
 }
@@ -52,14 +58,19 @@ const CALL_MS = 5000;
 const CALL_STEP_MS = 30;
 const HOSTING_PODS = 'velero.io/exposer-pod-group';
 
-/** The node-agent: claims DataUploads and DataDownloads, exposes their volumes, watches their data movers. */
+/** On all that Velero restores (Velero: pkg/restore/restore.go, addRestoreLabels). */
+const RESTORED = 'velero.io/restore-name';
+
+/** The node-agent: claims CRs that ask for a volume to be moved, exposes their volumes, watches their data movers. */
 export class Agent {
   readonly metrics: AgentMetrics;
   readonly #options: AgentOptions;
   readonly #caches: Cache<never>[] = [];
   readonly #slots: Slots;
-  /** Each direction has a line of its own, and some places that the other one cannot take. */
-  readonly #exposures: Readonly<Record<'upload' | 'download', Slots>>;
+  /** Each direction has a line of its own, and some places that the others cannot take. */
+  readonly #exposures: Readonly<Record<DirectionName, Slots>>;
+  /** Of the pods that stand on this node for volumes of its pods: nobody else counts what it is given. */
+  readonly #hosted: Readonly<Partial<Record<DirectionName, Slots>>>;
   #stage: 'starting' | 'running' | 'draining' | 'stopped' = 'starting';
 
   constructor(options: AgentOptions) {
@@ -71,11 +82,22 @@ export class Agent {
       usedByAll: () => this.#exposing,
       least: exposuresLeast(options.concurrency),
     };
-    this.#exposures = { upload: new Slots(places, shared), download: new Slots(places, shared) };
+    const line = (): Slots => new Slots(places, shared);
+    const hosted = { ...shared, usedByAll: () => usedOf(this.#hosted) };
+    this.#exposures = {
+      upload: line(),
+      download: line(),
+      'pod-volume-backup': line(),
+      'pod-volume-restore': line(),
+    };
+    this.#hosted = {
+      'pod-volume-backup': new Slots(places, hosted),
+      'pod-volume-restore': new Slots(places, hosted),
+    };
   }
 
   get #exposing(): number {
-    return this.#exposures.upload.used + this.#exposures.download.used;
+    return usedOf(this.#exposures);
   }
 
   get stage(): string {
@@ -138,15 +160,28 @@ export class Agent {
       component: 'longshore-node-agent',
       host: node,
     });
-    const counts = { upload: new Counts(uploadCache), download: new Counts(downloadCache) };
+    const podVolumes = this.#options.servesPodVolumes ? this.#addPodVolumeCaches() : undefined;
+    const counts: Partial<Record<DirectionName, Counts>> = {
+      upload: new Counts(uploadCache),
+      download: new Counts(downloadCache),
+      ...(podVolumes && {
+        'pod-volume-backup': new Counts(podVolumes.backups),
+        'pod-volume-restore': new Counts(podVolumes.restores),
+      }),
+    };
     const roster = new Roster(agents, node);
+    const movements = [
+      uploadCache,
+      downloadCache,
+      ...(podVolumes ? [podVolumes.backups, podVolumes.restores] : []),
+    ];
     const parts: Parts = {
       clock,
       recorder,
       pods,
       roster,
-      exposingCount: () => counts.upload.exposing + counts.download.exposing,
-      backlog: new Backlog([uploadCache, downloadCache], { ...this.#options, roster }),
+      exposingCount: () => Object.values(counts).reduce((sum, { exposing }) => sum + exposing, 0),
+      backlog: new Backlog(movements, { ...this.#options, roster }),
     };
     const exposer = {
       ...this.#options.exposer,
@@ -159,23 +194,18 @@ export class Agent {
     const running = [
       this.#control(uploads(exposer), uploadCache, parts),
       this.#control(downloads(exposer), downloadCache, parts),
+      ...(podVolumes ? this.#controlPodVolumes(exposer, podVolumes, parts) : []),
     ];
     this.#observe(counts);
     this.#callWaiting(roster, signal);
     const work = this.#caches.map((cache) => cache.run(signal));
     await Promise.race([Promise.all(this.#caches.map(({ synced }) => synced)), aborted(signal)]);
+    for (const { reconciler } of running) reconciler.takePlaces();
     if (!signal.aborted) {
       this.#stage = 'running';
       logger.info({ node, namespace }, 'node-agent is running');
     }
-    const others = this.#options.endsPodVolumes
-      ? [new PodVolumes({ client, logger, namespace, node, roster }).run(signal)]
-      : [];
-    await Promise.all([
-      ...work,
-      ...others,
-      ...running.map(({ controller }) => controller.run(signal)),
-    ]);
+    await Promise.all([...work, ...running.map(({ controller }) => controller.run(signal))]);
     this.#stage = 'draining';
     await Promise.all(running.map(({ reconciler }) => reconciler.drain()));
     for (const { reconciler } of running) reconciler.stop();
@@ -188,11 +218,68 @@ export class Agent {
     return cache;
   }
 
+  #addPodVolumeCaches(): PodVolumeCaches {
+    const { client, logger, namespace, node } = this.#options;
+    const scope = { namespace };
+    return {
+      backups: this.#addCache(
+        new Cache({ client, logger, scope, resource: POD_VOLUME_BACKUPS, trim: trimmed }),
+      ),
+      restores: this.#addCache(
+        new Cache({ client, logger, scope, resource: POD_VOLUME_RESTORES, trim: trimmed }),
+      ),
+      restoredPods: this.#addCache(
+        new Cache({
+          client,
+          logger,
+          resource: PODS,
+          scope: { fieldSelector: `spec.nodeName=${node}`, labelSelector: RESTORED },
+          trim: trimmedRestored,
+        }),
+      ),
+    };
+  }
+
+  #controlPodVolumes(
+    exposer: ExposerOptions,
+    { backups, restores, restoredPods }: PodVolumeCaches,
+    parts: Parts,
+  ): Running[] {
+    const { node } = this.#options;
+    const byPod = new RestoresByPod(restores);
+    const restoring = this.#control(
+      podVolumeRestores({ exposer, node, restoredPods, sharedClaims: new SharedClaims(byPod) }),
+      restores,
+      parts,
+    );
+    const lookAgain = (pod: Parameters<typeof byPod.waitingFor>[0]): void => {
+      for (const key of byPod.waitingFor(pod)) restoring.reconciler.targetChanged(key);
+    };
+    restoredPods.onChange((after, before) => {
+      const pod = after ?? before;
+      if (!pod) return;
+      lookAgain(pod.metadata);
+      if (!after && isWaitOver(pod)) {
+        for (const key of byPod.underWay(pod.metadata)) {
+          restoring.reconciler.targetWentOn(key, pod.metadata.uid);
+        }
+      }
+      const isGoing = (seen: Pod | undefined): boolean =>
+        !seen || seen.metadata.deletionTimestamp !== undefined;
+      if (!isGoing(after) || (before && after && isGoing(before))) return;
+      for (const key of byPod.underWay(pod.metadata)) restoring.reconciler.podLost(key);
+    });
+    restores.onChange((after, before) => {
+      if (before && !isFinal(before) && (!after || isFinal(after))) lookAgain(before.spec.pod);
+    });
+    return [this.#control(podVolumeBackups({ exposer, node }), backups, parts), restoring];
+  }
+
   #control<M extends Movement>(
     direction: Parameters<typeof createReconciler<M>>[0]['direction'],
     cache: Cache<M>,
     parts: Parts,
-  ): { controller: Controller; reconciler: { stop(): void; drain(): Promise<void> } } {
+  ): Running {
     const { client, logger } = this.#options;
     const reconciler: MovementReconciler<M> = createReconciler({
       ...parts,
@@ -202,6 +289,7 @@ export class Agent {
       cache,
       slots: this.#slots,
       exposures: this.#exposures[direction.name],
+      hosted: this.#hosted[direction.name],
       metrics: this.metrics,
       settings: this.#options,
       writeLog: this.#options.writeLog,
@@ -241,7 +329,8 @@ export class Agent {
       const spreadMs = prepareQueueLength > 0 ? roster.nodes().size * CALL_STEP_MS : 0;
       timer = setTimeout(
         () => {
-          for (const places of Object.values(this.#exposures)) places.wake();
+          const lines = [...Object.values(this.#exposures), ...Object.values(this.#hosted)];
+          for (const places of lines) places.wake();
           next();
         },
         Math.max(CALL_MS, spreadMs) * (0.5 + Math.random()),
@@ -252,12 +341,15 @@ export class Agent {
     signal.addEventListener('abort', () => clearTimeout(timer), { once: true });
   }
 
-  #observe(counts: Readonly<Record<'upload' | 'download', Counts>>): void {
-    const directions = ['upload', 'download'] as const;
+  #observe(counts: Readonly<Partial<Record<DirectionName, Counts>>>): void {
     this.metrics.observe({
       phases: () =>
-        directions.flatMap((direction) =>
-          [...counts[direction].phases].map(([phase, count]) => ({ direction, phase, count })),
+        DIRECTIONS.flatMap((direction) =>
+          [...(counts[direction]?.phases ?? [])].map(([phase, count]) => ({
+            direction,
+            phase,
+            count,
+          })),
         ),
       dataPaths: () => ({ used: this.#slots.used, limit: this.#slots.limit }),
       memoryLimitBytes: this.#options.memoryLimitBytes,
@@ -265,6 +357,25 @@ export class Agent {
       silentSeconds: () => Math.max(...this.#caches.map(({ silentMs }) => silentMs)) / 1000,
     });
   }
+}
+
+interface Running {
+  readonly controller: Controller;
+  readonly reconciler: {
+    podLost(key: string): void;
+    targetWentOn(key: string, podUid: string): void;
+    takePlaces(): void;
+    stop(): void;
+    drain(): Promise<void>;
+    targetChanged(key: string): void;
+  };
+}
+
+interface PodVolumeCaches {
+  readonly backups: Cache<PodVolumeBackup>;
+  readonly restores: Cache<PodVolumeRestore>;
+  /** On this node. */
+  readonly restoredPods: Cache<Pod>;
 }
 
 interface Parts {
@@ -275,6 +386,9 @@ interface Parts {
   readonly exposingCount: () => number;
   readonly backlog: Backlog;
 }
+
+const usedOf = (places: Readonly<Record<string, Slots>>): number =>
+  Object.values(places).reduce((sum, { used }) => sum + used, 0);
 
 const createReconciler = <M extends Movement>(
   options: ConstructorParameters<typeof MovementReconciler<M>>[0],

@@ -1,5 +1,5 @@
 import type { Cache } from '../kube/index.ts';
-import { isFinal, type Movement, phaseOf } from './movement.ts';
+import { isFinal, isPodVolume, type Movement, moverNodeOf, phaseOf } from './movement.ts';
 import { exposuresOf } from './node-agent-config.ts';
 import type { Roster } from './roster.ts';
 
@@ -31,7 +31,7 @@ export function haveEnough(
 }
 
 /**
- * Whether all nodes have volumes enough to move. Which node a volume is moved on is settled when its pod is placed, by how
+ * Whether all nodes already have enough volumes to move. Which node a volume is moved on is settled when its pod is placed, by how
  * many there are and not by how large they are: the longer that can wait, the sooner the last node is done.
  */
 export class Backlog {
@@ -60,9 +60,10 @@ export class Backlog {
 
   #add(movement: Movement | undefined, change: number): void {
     if (!movement || isFinal(movement)) return;
-    if (!this.#options.dataMovers.has(movement.spec.datamover ?? '')) return;
+    if (!isPodVolume(movement) && !this.#options.dataMovers.has(movement.spec.datamover ?? ''))
+      return;
     if (phaseOf(movement) === 'Accepted') this.#accepted += change;
-    const node = movement.status?.node;
+    const node = moverNodeOf(movement);
     if (!node) return;
     const count = (this.#onNodes.get(node) ?? 0) + change;
     if (count === 0) this.#onNodes.delete(node);

@@ -1,7 +1,7 @@
 import { writeFileSync } from 'node:fs';
-import { CanceledError, isCanceled, type Logger, messageOf, withRetry } from '../base/index.ts';
+import { CanceledError, isCanceled, type Logger, messageOf } from '../base/index.ts';
 import type { StorageKind } from '../config/index.ts';
-import { DATA_DOWNLOADS, DATA_UPLOADS, EventRecorder, type KubeClient } from '../kube/index.ts';
+import { EventRecorder, type KubeClient } from '../kube/index.ts';
 import {
   backupVolume,
   describeMove,
@@ -10,22 +10,24 @@ import {
   restoreVolume,
 } from '../mover/index.ts';
 import type { Repository } from '../repository/index.ts';
+import { askPatiently } from './asking.ts';
 import {
   ensureBackupRepository,
   loadRepositoryAccess,
   type RepositoryAccess,
 } from './backup-repository.ts';
 import { FENCED_SUFFIX, followOrders } from './fence.ts';
-import { type Movement, OPERATION_LABEL, phaseOf } from './movement.ts';
-import { waitingForRights } from './rights.ts';
+import { MOVED, type MovedKind } from './moved.ts';
+import { assertMovable, configOf, namespaceOf, originOf, waiterOf } from './moved-volume.ts';
+import { phaseOf, type Movement } from './movement.ts';
 
 export interface DataMoverOptions {
-  readonly direction: 'backup' | 'restore';
+  readonly kind: MovedKind;
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
   readonly node: string;
-  /** Name of the DataUpload or DataDownload. */
+  /** Of the CR. */
   readonly name: string;
   readonly volumePath: string;
   readonly isBlock: boolean;
@@ -34,7 +36,10 @@ export interface DataMoverOptions {
   readonly progressIntervalMs: number;
   readonly stallMs: number;
   /** How to move; those of the storage are the affair of {@link openRepository}. */
-  readonly settings: Pick<MoverSettings, 'compression' | 'parallelFilesUpload'>;
+  readonly settings: Pick<
+    MoverSettings,
+    'compression' | 'parallelFilesUpload' | 'ignoreUnreadable'
+  >;
   readonly terminationLog: string;
   /** UID of this process's pod: the CR names the one that may write. Undefined where nobody tells it. */
   readonly podUid: string | undefined;
@@ -52,23 +57,16 @@ export interface DataMoverOptions {
   readonly signal: AbortSignal;
 }
 
-const WORDS = {
-  backup: { kind: 'DataUpload', noun: 'data upload', short: 'du' },
-  restore: { kind: 'DataDownload', noun: 'data download', short: 'dd' },
-} as const;
 /** Kubernetes keeps no more of a termination message. */
 const TERMINATION_BYTES_MAX = 4096;
 const CANCELED = 'data path is canceled';
-const AWAY_PAUSE_MS = 5000;
-
 /**
  * What runs in a hosting pod: waits until its CR is in progress, moves the volume, and tells how it went by Events and
- * the termination message, in the words that Velero's node-agent reads (pkg/datamover, pkg/cmd/cli/datamover).
+ * the termination message, in the words that Velero's node-agent reads (pkg/datamover, pkg/podvolume, pkg/cmd/cli).
  * Resolves with the exit code.
  */
 export async function runDataMover(options: DataMoverOptions): Promise<number> {
-  const { direction, name, logger, client, node } = options;
-  const { kind } = WORDS[direction];
+  const { kind, name, logger, client, node } = options;
   const recorder = new EventRecorder({
     client,
     clock: client.clock,
@@ -82,7 +80,7 @@ export async function runDataMover(options: DataMoverOptions): Promise<number> {
     message = JSON.stringify(await move(options, recorder));
   } catch (error) {
     exitCode = 1;
-    message = `Failed to run data path service for ${kind} ${name}: ${messageOf(error)}`;
+    message = `Failed to run data path service for ${MOVED[kind].title} ${name}: ${messageOf(error)}`;
     logger.error({ error: messageOf(error) }, 'the data mover failed');
   }
   // Before the Events, which wait for the API server: a pod that is ended meanwhile has said how it went.
@@ -108,8 +106,8 @@ function clipped(message: string): string {
 }
 
 async function move(options: DataMoverOptions, recorder: EventRecorder): Promise<object> {
-  const { direction, name, logger, signal } = options;
-  const { noun, short } = WORDS[direction];
+  const { kind, name, logger, signal } = options;
+  const { resource, direction, noun, short } = MOVED[kind];
   const started = Promise.withResolvers<Movement>();
   const cancel = new AbortController();
   const done = new AbortController();
@@ -122,7 +120,7 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
   void followOrders(
     {
       ...options,
-      resource: direction === 'backup' ? DATA_UPLOADS : DATA_DOWNLOADS,
+      resource,
       // Two that read one snapshot do no harm: a backup goes on as long as no other one is named.
       fenceMs: direction === 'backup' ? Infinity : options.fenceMs,
       signal: done.signal,
@@ -145,6 +143,7 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
   try {
     movement = await started.promise;
     logger.info({ name, phase: phaseOf(movement) }, `${noun} is in progress`);
+    assertMovable(kind, movement);
     return await moveVolume(options, movement, recorder, AbortSignal.any([signal, cancel.signal]));
   } finally {
     done.abort();
@@ -154,12 +153,11 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
 
 /** Another mover may write to the volume from now on: not one more byte from this one, so that nothing is waited for. */
 function stopFenced(
-  { direction, name, logger, terminationLog, endNow }: DataMoverOptions,
+  { kind, name, logger, terminationLog, endNow }: DataMoverOptions,
   reason: string,
 ): void {
-  const { kind } = WORDS[direction];
-  const message = `Stopped data path of ${kind} ${name}: ${reason}; ${FENCED_SUFFIX}`;
-  logger.error({ reason }, 'the data mover stops at once');
+  const message = `Stopped data path of ${MOVED[kind].title} ${name}: ${reason}; ${FENCED_SUFFIX}`;
+  logger.error({ reason }, 'the data mover is stopping at once');
   try {
     writeFileSync(terminationLog, clipped(message));
   } finally {
@@ -173,8 +171,8 @@ async function moveVolume(
   recorder: EventRecorder,
   signal: AbortSignal,
 ): Promise<object> {
-  const { direction, name, logger } = options;
-  const { noun } = WORDS[direction];
+  const { kind, name, logger } = options;
+  const { noun } = MOVED[kind];
   const startMs = performance.now();
   await using opened = await openFor(options, movement, signal);
   recorder.record(movement, 'Data-Path-Started', `Data path for ${name} started`);
@@ -216,8 +214,10 @@ async function openFor(
   movement: Movement,
   signal: AbortSignal,
 ): Promise<{ repository: Repository } & AsyncDisposable> {
-  const { client, namespace, name, direction } = options;
-  const { sourceNamespace, backupStorageLocation } = movement.spec;
+  const { client, namespace, name, kind } = options;
+  const { direction, noun } = MOVED[kind];
+  const { backupStorageLocation } = movement.spec;
+  const sourceNamespace = namespaceOf(kind, movement);
   const query = {
     client,
     namespace,
@@ -239,19 +239,13 @@ async function openFor(
         }),
         ensureBackupRepository(query, options.resourceTimeoutMs),
       ]);
-    // An API server that is away for a while is no reason to give a backup up.
-    const attemptsMax = Math.ceil(options.resourceTimeoutMs / AWAY_PAUSE_MS);
-    const [access] = await withRetry(waitingForRights(load), {
-      budgetOf: () => ({ attemptsMax, delayMsMax: AWAY_PAUSE_MS }),
-      firstDelayMs: 200,
-      signal,
-    });
+    const [access] = await askPatiently(load, { timeoutMs: options.resourceTimeoutMs, signal });
     step = `error to open backup repository ${repositoryName}`;
     return await options.openRepository(access);
   } catch (error) {
     if (signal.aborted) throw canceled();
     const text = `error to initialize data path: ${step}: ${messageOf(error)}`;
-    throw new Error(`Data path for ${WORDS[direction].noun} ${name} failed: ${text}`, {
+    throw new Error(`Data path for ${noun} ${name} failed: ${text}`, {
       cause: error,
     });
   }
@@ -268,8 +262,9 @@ async function moveBytes(
   repository: Repository,
   reporting: Reporting,
 ): Promise<{ totalBytes?: number }> {
-  const { volumePath: path, isBlock, logger, progressIntervalMs, stallMs } = options;
+  const { kind, volumePath: path, isBlock, logger, progressIntervalMs, stallMs } = options;
   const volumeMode = isBlock ? 'Block' : 'Filesystem';
+  const asking = { client: options.client, logger, timeoutMs: options.resourceTimeoutMs };
   const common = {
     repository,
     path,
@@ -277,29 +272,30 @@ async function moveBytes(
     logger,
     progressIntervalMs,
     stallMs,
-    config: movement.spec.dataMoverConfig ?? {},
+    config: configOf(kind, movement),
     ...reporting,
   };
-  if ('sourcePVC' in movement.spec) {
-    const { compression, parallelFilesUpload: parallel } = options.settings;
-    const { snapshotId, totalBytes, incrementalBytes } = await backupVolume({
+  if (MOVED[kind].direction === 'backup') {
+    const { compression, parallelFilesUpload: parallel, ignoreUnreadable } = options.settings;
+    const { snapshotId, totalBytes, incrementalBytes, unreadable } = await backupVolume({
       ...common,
-      sourceNamespace: movement.spec.sourceNamespace,
-      sourcePvc: movement.spec.sourcePVC as string,
-      operationId: movement.metadata.labels?.[OPERATION_LABEL] ?? '',
+      ...originOf(kind, movement, asking),
       uid: movement.metadata.uid,
       compression,
       ...(parallel !== undefined && { parallelFiles: Number(parallel) }),
+      ignoreUnreadable: ignoreUnreadable === 'true',
     });
     return {
       ...{ snapshotID: snapshotId, emptySnapshot: false, source: { byPath: path, volumeMode } },
       ...(totalBytes > 0 && { totalBytes }),
       ...(incrementalBytes > 0 && { incrementalBytes }),
+      ...(unreadable > 0 && { unreadable }),
     };
   }
   const { totalBytes } = await restoreVolume({
     ...common,
-    snapshotId: movement.spec.snapshotID,
+    ...waiterOf(kind, movement, asking),
+    snapshotId: movement.spec.snapshotID as string,
   });
   return { ...{ target: { byPath: path, volumeMode } }, ...(totalBytes > 0 && { totalBytes }) };
 }

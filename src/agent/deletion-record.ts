@@ -20,7 +20,7 @@ const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
 
 /**
  * What Velero's server needs to delete the snapshot of an upload together with its backup: a ConfigMap in the form that its
- * deletion lists. The server writes it only for movers of its own name, and the data of all others would stay for ever.
+ * deletion lists. The server writes it only for movers of its own name, and the data of all others would stay forever.
  * Undefined where the server does it, or where nothing tells the backup.
  */
 export function deletionRecord(upload: DataUpload): NewObject<ConfigMap> | undefined {
@@ -79,7 +79,7 @@ export async function keepDeletionRecord(
     await put(record, client);
   } catch (error) {
     if (isPassing(error) || mayBeGiven(error, upload, client)) throw error;
-    const text = 'the snapshot of this upload will not be deleted with its backup';
+    const text = 'the snapshot of this upload will not be deleted together with its backup';
     logger.error({ ...fieldsOf(upload), error: messageOf(error) }, text);
   }
 }

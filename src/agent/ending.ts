@@ -1,14 +1,15 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Clock, type Logger, messageOf } from '../base/index.ts';
+import { type Clock, isCode, type Logger, messageOf } from '../base/index.ts';
 import { type EventRecorder, isPassing, type Result } from '../kube/index.ts';
 import type { DataPaths } from './data-paths.ts';
 import { contextOf, type Exposures } from './exposures.ts';
 import type { AgentMetrics } from './metrics.ts';
-import { type Direction, type MoverResult } from './directions/direction.ts';
+import type { Direction, DoneBefore, MoverResult } from './directions/direction.ts';
 import {
   fieldsOf,
   hasFinalizer,
   isFinal,
+  isPodVolumeBackup,
   isSameStage,
   millisecondsSince,
   type Movement,
@@ -17,6 +18,7 @@ import {
 } from './movement.ts';
 import { type Outcome, outcomeOf, setOutcome, setVolumes, volumesNoted } from './outcome.ts';
 import type { MovementWriter } from './movement-writer.ts';
+import { DAY_MS, isCutShort } from './phases/preparing.ts';
 import { isRightGone, RIGHTS_MS } from './rights.ts';
 import type { Roster } from './roster.ts';
 import type { Memory } from './tracked.ts';
@@ -31,6 +33,9 @@ export interface EndingOptions<M extends Movement> {
   readonly memory: Memory<M>;
   readonly roster: Roster;
   readonly turns: Turns<M>;
+  readonly prepareTimeoutMs: number;
+  /** Milliseconds since this agent heard the API server again, after it was away or took no writes. */
+  readonly heardMs: () => number;
   readonly metrics: AgentMetrics;
   readonly recorder: EventRecorder;
   readonly clock: Clock;
@@ -54,8 +59,9 @@ export class Ending<M extends Movement> {
   async complete(movement: M, result: MoverResult, signal: AbortSignal): Promise<void> {
     const { direction, writer, recorder, metrics, clock, logger, dataPaths, turns } = this.#options;
     const { uid } = movement.metadata;
-    // Another agent may have it by now, and would be disturbed. The last step of an upload touches nothing.
-    if (direction.name === 'download') {
+    // Another agent may have it by now, and would be disturbed. The last step of others touches nothing; but a mover that did not
+    // say how much it moved has said it before, and the watch may not have told of that yet.
+    if (direction.name === 'download' || result.totalBytes === undefined) {
       const current = await writer.latest(movement);
       if (!current || !isSameStage(current, movement)) return;
     }
@@ -65,7 +71,7 @@ export class Ending<M extends Movement> {
     } catch (error) {
       // What was restored, perhaps for days, would go with the failure.
       const mayBeGiven = isRightGone(error) && turns.sinceMs(uid, 'refused') < RIGHTS_MS;
-      if (isPassing(error) || mayBeGiven) throw error;
+      if (isPassing(error) || mayBeGiven || (await this.#isCutShort(movement, error))) throw error;
       await this.fail(movement, messageOf(error));
       return;
     }
@@ -82,11 +88,35 @@ export class Ending<M extends Movement> {
     const ms = millisecondsSince(clock, done.status?.startTimestamp);
     metrics.moved(direction.name, rest);
     metrics.completed(direction.name, total, ms, result.incrementalBytes ?? 0);
+    if (isPodVolumeBackup(done)) metrics.podVolumeBackedUp(done, ms);
     logger.info(
       { ...fieldsOf(done), bytes: total, seconds: ms / 1000 },
       `${direction.noun} completed`,
     );
     recorder.record(done, 'Completed', `${total} bytes moved in ${Math.round(ms / 1000)} s`);
+  }
+
+  /** There was nothing to move. */
+  async completeAs(movement: M, { doneBy, totalBytes }: DoneBefore): Promise<void> {
+    const { direction, recorder, logger } = this.#options;
+    const progress = totalBytes > 0 ? { totalBytes, bytesDone: totalBytes } : {};
+    const done = await this.end(movement, 'Completed', { message: doneBy, progress });
+    if (!done) return;
+    logger.info({ ...fieldsOf(done), bytes: 0 }, `${direction.noun} completed: ${doneBy}`);
+    recorder.record(done, 'Completed', doneBy);
+  }
+
+  /** Others may not have been able to do what was waited for: whether the API server takes writes by now, one tells. */
+  async #isCutShort(movement: M, error: unknown): Promise<boolean> {
+    if (!isCode(error, 'WAIT_TIMEOUT')) return false;
+    const { writer, turns, prepareTimeoutMs, heardMs } = this.#options;
+    const { uid } = movement.metadata;
+    const lateMs = turns.sinceMs(uid, 'timedOut');
+    // The step notes things on the CR, so that it is not as it was seen; others may have ended it meanwhile.
+    const current = writer.current(movement.metadata);
+    if (current?.metadata.uid !== uid || !isSameStage(current, movement)) return false;
+    if (writer.isRefusing) await writer.touch(current);
+    return lateMs < DAY_MS && isCutShort(error, { prepareTimeoutMs, heardMs: heardMs() });
   }
 
   async fail(movement: M, message: string): Promise<void> {
@@ -99,8 +129,8 @@ export class Ending<M extends Movement> {
   }
 
   /**
-   * What is moved is told at once. Otherwise clean-up comes first, so that nothing of ours writes or is left once the phase
-   * is final. The finalizer stays until all is gone for certain. Undefined when it is not as it was seen any more: it has
+   * Success is reported at once. Otherwise clean-up comes first, so that nothing of ours writes or is left once the phase
+   * is final; only a mover on a node that does not answer may write until its fence stops it. The finalizer stays until all is gone for certain. Undefined when it is not as it was seen any more: it has
    * moved on, or is gone.
    */
   async end(movement: M, phase: Outcome['phase'], status: object): Promise<M | undefined> {
@@ -194,7 +224,7 @@ export class Ending<M extends Movement> {
     const isOurs = ownerOf(movement) === node && !isFinal(movement);
     this.#options.memory.forget(uid);
     if (!isOurs) return;
-    logger.warn(fieldsOf(movement), `${direction.noun} was deleted while it was served`);
+    logger.warn(fieldsOf(movement), `${direction.noun} was deleted while it was under way`);
     // Nobody else will come back to it.
     for (let tries = 1; !(await direction.cleanUp(movement)); tries++) {
       if (tries >= VANISHED_TRIES_MAX) return;

@@ -16,14 +16,19 @@ import type { Ending } from './ending.ts';
 import { contextOf, type Exposures } from './exposures.ts';
 import type { AgentMetrics } from './metrics.ts';
 import {
+  addFinalizer,
+  claimantOf,
   EXPOSING_LABEL,
   fieldsOf,
   hasFinalizer,
+  isMoving,
   millisecondsSince,
   type Movement,
+  moverNodeOf,
   phaseOf,
+  setOwner,
 } from './movement.ts';
-import { addFinalizer, type MovementWriter, removeLabel } from './movement-writer.ts';
+import { type MovementWriter, removeLabel } from './movement-writer.ts';
 import { fenceMsOf, nameMover } from './named-mover.ts';
 import { type Action, isRunning, LOOK_MS } from './phases/action.ts';
 import type { Restarts } from './restarts.ts';
@@ -59,7 +64,7 @@ type Doable = Exclude<Action, { do: 'read' }>;
 const CONSTRAINED_MS = 5000;
 /**
  * A volume goes before those that came earlier by a multiple of the time that it may take: the small ones that are left at
- * the end let all nodes end at about the same time, and none waits for ever.
+ * the end let all nodes end at about the same time, and none waits forever.
  */
 const AHEAD_BYTES_PER_MS = 5_000;
 const STOPPING_MS = 100;
@@ -82,7 +87,7 @@ export class Executor<M extends Movement> {
   }
 
   async carryOut(movement: M, action: Doable, signal: AbortSignal): Promise<Step<M>> {
-    const { direction, ending, exposures, takeover, turns } = this.#options;
+    const { direction, ending, exposures, takeover, turns, writer } = this.#options;
     const { uid } = movement.metadata;
     switch (action.do) {
       case 'wait':
@@ -94,7 +99,7 @@ export class Executor<M extends Movement> {
         exposures.leave(uid);
         if (phaseOf(movement) !== 'Accepted') {
           exposures.drop(uid, {
-            isTakenOver: movement.status?.acceptedByNode !== this.#options.node,
+            isTakenOver: claimantOf(movement) !== this.#options.node,
           });
           this.#options.dataPaths.drop(uid);
           // This agent had taken it over, and its own agent is back.
@@ -127,6 +132,8 @@ export class Executor<M extends Movement> {
         return this.#name(movement, action.pod);
       case 'countDeath':
         return this.#countDeath(movement, action.pod, action.reason);
+      case 'noteRefusal':
+        return this.#noteRefusal(movement, action.pod, action.reason);
       case 'replace':
         return this.#replace(movement, action.pod);
       case 'waitForWriter':
@@ -145,11 +152,16 @@ export class Executor<M extends Movement> {
         return later(0);
       case 'complete':
         return this.#end(movement, () => ending.complete(movement, action.result, signal));
+      case 'completeAs':
+        return this.#end(movement, () => ending.completeAs(movement, action.done));
       case 'cancel':
         return this.#end(movement, () => ending.end(movement, 'Canceled', {}));
       case 'fail':
+        if (writer.isRefusing) return this.#written(await writer.touch(movement));
         return this.#end(movement, () => ending.fail(movement, action.message));
       case 'failDiagnosed':
+        // The first write that is taken must not say that there was no time, of which there was none while none was taken.
+        if (writer.isRefusing) return this.#written(await writer.touch(movement));
         return this.#end(movement, async () =>
           ending.fail(movement, action.message + (await direction.diagnose(movement))),
         );
@@ -165,7 +177,7 @@ export class Executor<M extends Movement> {
     return { result };
   }
 
-  /** Another agent wrote first: what it wrote comes by the watch. */
+  /** Another agent wrote first: the watch will deliver what it wrote. */
   #written(movement: M | undefined): Step<M> {
     if (movement) return { again: movement };
     this.#options.metrics.conflict(this.#options.direction.name);
@@ -183,9 +195,9 @@ export class Executor<M extends Movement> {
         copy.status = {
           ...copy.status,
           phase: 'Accepted',
-          acceptedByNode: node,
           acceptedTimestamp: rfc3339Seconds(clock.nowNs()),
         };
+        setOwner(copy, node);
       });
     } finally {
       if (!claimed) exposures.release(movement.metadata.uid);
@@ -194,7 +206,7 @@ export class Executor<M extends Movement> {
     metrics.accepted(direction.name, millisecondsSince(clock, claimed.metadata.creationTimestamp));
     logger.info(fieldsOf(claimed), `${direction.noun} accepted`);
     exposures.claimed(claimed);
-    recorder.record(claimed, 'Accepted', `node ${node} makes the volume available`);
+    recorder.record(claimed, 'Accepted', `node ${node} is making the volume available`);
     this.#expose(claimed);
     return { again: claimed };
   }
@@ -209,7 +221,8 @@ export class Executor<M extends Movement> {
   async #setPrepared(movement: M): Promise<Step<M>> {
     const { node, direction, logger, metrics, clock } = this.#options;
     const prepared = await this.#options.writer.exclusive(movement, (copy) => {
-      copy.status = { ...copy.status, phase: 'Prepared', node };
+      copy.status = { ...copy.status, phase: 'Prepared' };
+      setOwner(copy, node);
     });
     if (!prepared) return this.#written(undefined);
     this.#options.exposures.drop(movement.metadata.uid);
@@ -266,7 +279,11 @@ export class Executor<M extends Movement> {
       removeLabel(copy);
     });
     if (!started) {
-      slots.release(uid);
+      // An earlier try may have been written, and only its answer was lost: its mover runs.
+      const current = await this.#options.writer.latest(movement);
+      if (!current || !isMoving(current) || moverNodeOf(current) !== node) {
+        slots.release(uid);
+      }
       this.#written(undefined);
       return;
     }
@@ -274,7 +291,7 @@ export class Executor<M extends Movement> {
     const sinceCreatedMs = millisecondsSince(clock, movement.metadata.creationTimestamp);
     metrics.started(direction.name, sinceCreatedMs, preparedMs);
     logger.info(fieldsOf(started), `${direction.noun} started`);
-    recorder.record(started, 'Started', `node ${node} moves the data`);
+    recorder.record(started, 'Started', `node ${node} is moving the data`);
   }
 
   async #setCanceling(movement: M): Promise<Step<M>> {
@@ -292,6 +309,12 @@ export class Executor<M extends Movement> {
     if (changed) return changed;
     const counted = await this.#options.restarts.count(movement, pod, reason);
     return counted ? { again: counted } : done;
+  }
+
+  async #noteRefusal(movement: M, pod: Pod, reason: string): Promise<Step<M>> {
+    const changed = await this.#changed(movement);
+    if (changed) return changed;
+    return this.#written(await this.#options.restarts.refuse(movement, pod, reason));
   }
 
   async #replace(movement: M, pod: Pod | undefined): Promise<Step<M>> {
@@ -313,7 +336,7 @@ export class Executor<M extends Movement> {
     const { writer, node, takeover } = this.#options;
     if (!(await this.#isThere(pod))) return { result: await takeover.watchOver(movement) };
     const taken = await writer.exclusive(movement, (copy) => {
-      copy.status = { ...copy.status, node };
+      setOwner(copy, node);
     });
     return this.#written(taken);
   }

@@ -6,6 +6,8 @@ import type { Exposure, ExposureState, Memory } from './tracked.ts';
 
 export interface ExposuresOptions<M extends Movement> {
   readonly slots: Slots;
+  /** Pods that may stand on this node for volumes of its pods; undefined for kinds whose pods the scheduler places. */
+  readonly hosted?: Slots | undefined;
   readonly memory: Memory<M>;
   /** Looks at a CR again, soon. */
   readonly enqueue: (key: string) => void;
@@ -31,28 +33,53 @@ export class Exposures<M extends Movement> {
    */
   tryAcquire(movement: M): boolean {
     const { metadata } = movement;
-    const order = phaseOf(movement) === 'New' ? performance.now() : -Infinity;
+    const { slots, hosted } = this.#options;
+    const isNew = phaseOf(movement) === 'New';
+    const order = isNew ? performance.now() : -Infinity;
     const onFree = (): void => this.#options.enqueue(keyOf(metadata));
-    return this.#options.slots.tryAcquire(metadata.uid, onFree, order);
+    if (isNew && hosted && !hosted.hasRoom(metadata.uid)) {
+      hosted.wait(metadata.uid, onFree, order);
+      return false;
+    }
+    if (!slots.tryAcquire(metadata.uid, onFree, order)) return false;
+    if (isNew) hosted?.acquireAnyway(metadata.uid);
+    return true;
   }
 
   hasPlace({ metadata: { uid } }: M): boolean {
-    return this.#options.slots.hasRoom(uid);
+    const { slots, hosted } = this.#options;
+    return slots.hasRoom(uid) && hosted?.hasRoom(uid) !== false;
+  }
+
+  /** Its pod is on this node until it ends, whoever claimed it. */
+  host({ metadata: { uid } }: M): void {
+    this.#options.hosted?.acquireAnyway(uid);
   }
 
   /** Looks at it again once there may be a place for it; those of lower order come first. */
   park({ metadata }: M, order: number): void {
-    this.#options.slots.wait(metadata.uid, () => this.#options.enqueue(keyOf(metadata)), order);
+    const { slots, hosted, enqueue } = this.#options;
+    const line = hosted?.hasRoom(metadata.uid) === false ? hosted : slots;
+    line.wait(metadata.uid, () => enqueue(keyOf(metadata)), order);
   }
 
-  /** It waits for something else, or for nothing any more. */
-  leave(uid: string): void {
-    this.#options.slots.leave(uid);
+  /** It waits for something else, or for nothing any more; whether it stood in line. */
+  leave(uid: string): boolean {
+    const { slots, hosted } = this.#options;
+    const stood = slots.leave(uid);
+    return hosted?.leave(uid) === true || stood;
+  }
+
+  /** One that was called for a free place has not taken it. */
+  callNext(): void {
+    this.#options.slots.wake();
+    this.#options.hosted?.wake();
   }
 
   /** It ends: it may be first in line for a place that is free, and others want it. */
   withdraw(uid: string): void {
     this.#options.slots.withdraw(uid);
+    this.#options.hosted?.withdraw(uid);
   }
 
   /** This process claimed it: from here on it knows what is made for it. */
@@ -60,17 +87,21 @@ export class Exposures<M extends Movement> {
     this.#options.memory.of(uid).isBare = true;
   }
 
-  /** Gives a place back that was not used. */
+  /** Gives the places back of one that was not claimed. */
   release(uid: string): void {
     this.#options.slots.release(uid);
+    this.#options.hosted?.release(uid);
   }
 
   start(movement: M, task: (context: ExposeContext) => Promise<void>): void {
     const { uid } = movement.metadata;
     const over = Promise.resolve();
-    const exposure: Exposure = { abort: new AbortController(), state: 'running', over };
-    this.#options.memory.of(uid).exposure = exposure;
-    const startMs = performance.now();
+    const sinceMs = performance.now();
+    const exposure: Exposure = { abort: new AbortController(), sinceMs, state: 'running', over };
+    const record = this.#options.memory.of(uid);
+    record.exposure = exposure;
+    // Whether it can still be moved is looked at as part of it.
+    record.lostAskedMs = sinceMs;
     const onMake = (): void => {
       const record = this.#options.memory.get(uid);
       if (record) record.isBare = false;
@@ -82,7 +113,7 @@ export class Exposures<M extends Movement> {
       )
       .then(() => {
         // It had its rights, and waited for something else: should one be missing now, that is another time.
-        const hadRights = exposure.state === 'done' || performance.now() - startMs > LIVED_MS;
+        const hadRights = exposure.state === 'done' || performance.now() - sinceMs > LIVED_MS;
         if (hadRights) delete this.#options.memory.get(uid)?.since.refused;
         this.#count(uid, exposure.state);
         // Unless it was dropped, and another one holds the place.

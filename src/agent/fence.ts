@@ -6,6 +6,9 @@ import { isCancelWanted, isFinal, type Movement, phaseOf } from './movement.ts';
 import { moverOf } from './named-mover.ts';
 import { isRightGone, RIGHTS_MS } from './rights.ts';
 
+/** A mover looks at its clock now and then, and the API server's time comes in seconds. */
+export const FENCE_MARGIN_MS = 15_000;
+
 export interface OrdersOptions {
   readonly client: KubeClient;
   readonly resource: Resource<Movement>;
@@ -191,7 +194,7 @@ function judge(
   if (!isStarted) {
     if (!movement) return undefined;
     // A final one has no use for a mover.
-    if (isFinal(movement)) return { refused: `it is ${phaseOf(movement)} already` };
+    if (isFinal(movement)) return { refused: `it is already ${phaseOf(movement)}` };
     if (!['InProgress', 'Canceling'].includes(phaseOf(movement))) return undefined;
     return isNamed(movement, podUid) ? 'start' : undefined;
   }

@@ -4,8 +4,9 @@
  */
 export { Agent, type AgentOptions } from './agent.ts';
 export { FENCE_VARIABLE } from './named-mover.ts';
-export { FENCE_MARGIN_MS } from './reconciler.ts';
+export { FENCE_MARGIN_MS } from './fence.ts';
 export { type DataMoverOptions, runDataMover } from './data-mover.ts';
+export type { MovedKind } from './moved.ts';
 export {
   ensureBackupRepository,
   loadRepositoryAccess,

@@ -1,12 +1,19 @@
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
+import type { PodVolumeBackup } from '../kube/index.ts';
+import { type DirectionName, DIRECTIONS } from './directions/direction.ts';
 
-type DirectionName = 'upload' | 'download';
-type FinalPhase = 'Completed' | 'Failed' | 'Canceled';
+const FINAL_PHASES = ['Completed', 'Failed', 'Canceled'] as const;
+type FinalPhase = (typeof FINAL_PHASES)[number];
 
 const OUTCOMES = { Completed: 'success', Failed: 'failure', Canceled: 'cancel' } as const;
 const OUTCOME_WORDS = { Completed: 'successful', Failed: 'failed', Canceled: 'canceled' } as const;
 /** Velero: pkg/metrics/metrics.go. */
 const LATENCY_SECONDS = [60, 300, 600, 900, 1800, 3600, 7200, 10_800, 14_400];
+/**
+ * PodVolumeBackups that have latency series of their own, which are a dozen samples each: the newest. Velero keeps all of them
+ * until its agent is restarted. A node has 110 pods by default, so that a backup of all of them is there to be seen. Our choice.
+ */
+const LATENCIES_MAX = 200;
 const PHASE_SECONDS = [0.5, 1, 2, 5, 10, 30, 60, 300, 900, 1800, 3600];
 
 export interface AgentGauges {
@@ -20,11 +27,18 @@ export interface AgentGauges {
   readonly silentSeconds: () => number;
 }
 
+type LatencyLabel = 'node' | 'operation' | 'backupName' | 'pod_volume_backup';
+
+const isBackup = (direction: DirectionName): boolean =>
+  direction === 'upload' || direction === 'pod-volume-backup';
+
 /** The node-agent's metrics: Velero's by their names and labels, so that dashboards go on working, and ours. */
 export class AgentMetrics {
   readonly registry = new Registry();
   readonly #node: string;
   readonly #outcomes = new Map<string, Counter<'node'>>();
+  readonly #ended: Counter<'node' | 'direction' | 'phase'>;
+  readonly #podVolumes: PodVolumeMetrics;
   readonly #conflicts: Counter<'direction'>;
   readonly #restarts: Counter<'direction'>;
   readonly #bytes: Counter<'direction'>;
@@ -38,7 +52,7 @@ export class AgentMetrics {
     this.#node = node;
     const registers = [this.registry];
     for (const direction of ['upload', 'download'] as const) {
-      for (const phase of ['Completed', 'Failed', 'Canceled'] as const) {
+      for (const phase of FINAL_PHASES) {
         const counter = new Counter({
           name: `podVolume_data_${direction}_${OUTCOMES[phase]}_total`,
           help: `Total number of ${OUTCOME_WORDS[phase]} ${direction}ed snapshots`,
@@ -49,7 +63,14 @@ export class AgentMetrics {
         this.#outcomes.set(direction + phase, counter);
       }
     }
-    this.#addPodVolumeMetrics();
+    this.#podVolumes = new PodVolumeMetrics(node, this.registry);
+    // Velero counts neither the ends of PodVolumeBackups nor those of PodVolumeRestores.
+    this.#ended = new Counter({
+      name: 'longshore_ended_total',
+      help: 'Operations that ended, by the phase that they ended in',
+      labelNames: ['node', 'direction', 'phase'],
+      registers,
+    });
     this.#conflicts = new Counter({
       name: 'longshore_conflicts_total',
       help: 'Writes that failed because another agent wrote first',
@@ -64,29 +85,31 @@ export class AgentMetrics {
     });
     this.#bytes = new Counter({
       name: 'longshore_moved_bytes_total',
-      help: 'Bytes of volumes that were moved; they count while the volume is being moved',
+      help: 'Bytes of volumes that were moved, counted while a volume is being moved',
       labelNames: ['direction'],
       registers,
     });
     this.#completed = new Counter({
       name: 'longshore_completed_bytes_total',
-      help: 'Bytes of volumes that were moved to the end; they count when the volume is done',
+      help: 'Bytes of volumes that were moved completely, counted when a volume is done',
       labelNames: ['direction'],
       registers,
     });
-    // Both are there from the start: an alert on a rate of zero needs a series, and a rate misses the bytes that a series begins with.
-    for (const direction of ['upload', 'download'] as const) {
+    // All are there from the start: an alert on a rate of zero needs a series, and a rate misses the bytes that a series begins with.
+    for (const direction of DIRECTIONS) {
+      for (const phase of FINAL_PHASES) this.#ended.inc({ node, direction, phase }, 0);
+      this.#restarts.inc({ direction }, 0);
       this.#bytes.inc({ direction }, 0);
       this.#completed.inc({ direction }, 0);
     }
     this.#newBytes = new Counter({
       name: 'longshore_new_bytes_total',
-      help: 'Bytes of backed up volumes that the backups before did not have',
+      help: 'Bytes of backed-up volumes that no earlier backup had',
       registers,
     });
     this.#queue = new Histogram({
       name: 'longshore_queue_seconds',
-      help: 'Time in queues: until accepted, and until the node had a free place to move data',
+      help: 'Time spent in queues: until accepted, and until the node had a free place to move data',
       labelNames: ['direction', 'queue'],
       buckets: PHASE_SECONDS,
       registers,
@@ -99,37 +122,9 @@ export class AgentMetrics {
     });
     this.#phases = new Histogram({
       name: 'longshore_phase_seconds',
-      help: 'How long it took: until accepted, prepared and started, and the move itself',
+      help: 'Time taken until accepted, until prepared, until started, and by the move itself',
       labelNames: ['direction', 'phase'],
       buckets: PHASE_SECONDS,
-      registers,
-    });
-  }
-
-  /** Velero's own of file-system backup; there from the start, so that queries find them. */
-  #addPodVolumeMetrics(): void {
-    const registers = [this.registry];
-    const node = this.#node;
-    for (const verb of ['enqueue', 'dequeue']) {
-      new Counter({
-        name: `podVolume_pod_volume_backup_${verb}_count`,
-        help: `Total number of pod_volume_backup objects ${verb}d`,
-        labelNames: ['node'] as const,
-        registers,
-      }).inc({ node }, 0);
-    }
-    const labelNames = ['node', 'operation', 'backupName', 'pod_volume_backup'] as const;
-    new Histogram({
-      name: 'podVolume_pod_volume_operation_latency_seconds',
-      help: 'Time taken to perform pod volume operations',
-      labelNames,
-      buckets: LATENCY_SECONDS,
-      registers,
-    });
-    new Gauge({
-      name: 'podVolume_pod_volume_operation_latency_seconds_gauge',
-      help: 'Time taken to perform pod volume operations',
-      labelNames,
       registers,
     });
   }
@@ -139,7 +134,7 @@ export class AgentMetrics {
     const registers = [this.registry];
     new Gauge({
       name: 'longshore_data_paths',
-      help: 'Data paths that run on this node',
+      help: 'Data paths running on this node',
       registers,
       collect() {
         this.set(gauges.dataPaths().used);
@@ -147,7 +142,7 @@ export class AgentMetrics {
     });
     new Gauge({
       name: 'longshore_data_paths_limit',
-      help: 'Data paths that may run on this node',
+      help: 'Data paths that may run on this node at once',
       registers,
       collect() {
         this.set(gauges.dataPaths().limit);
@@ -163,7 +158,7 @@ export class AgentMetrics {
     });
     new Gauge({
       name: 'longshore_memory_limit_bytes',
-      help: 'What the container of the agent may use; 0 without a limit',
+      help: "Memory limit of the agent's container in bytes; 0 if it has none",
       registers,
     }).set(gauges.memoryLimitBytes ?? 0);
     new Gauge({
@@ -184,7 +179,7 @@ export class AgentMetrics {
     });
     new Gauge({
       name: 'longshore_operations',
-      help: 'DataUploads and DataDownloads by phase',
+      help: 'DataUploads, DataDownloads, PodVolumeBackups and PodVolumeRestores by phase',
       labelNames: ['direction', 'phase'],
       registers,
       collect() {
@@ -207,24 +202,31 @@ export class AgentMetrics {
 
   /** `queuedMs`: since it was prepared. */
   started(direction: DirectionName, ms: number, queuedMs: number): void {
+    if (direction === 'pod-volume-backup') this.#podVolumes.enqueued();
     this.#queue.observe({ direction, queue: 'data-path' }, queuedMs / 1000);
     this.#phases.observe({ direction, phase: 'InProgress' }, ms / 1000);
   }
 
-  /** Of a volume that is being moved: what came since this was called last. */
+  /** Bytes of a volume that were moved since the last call. */
   moved(direction: DirectionName, bytes: number): void {
     this.#bytes.inc({ direction }, bytes);
   }
 
   /** `bytes`: of the whole volume. `newBytes`: of a backup, what was not there before. */
   completed(direction: DirectionName, bytes: number, ms: number, newBytes: number): void {
-    if (direction === 'upload') this.#newBytes.inc(newBytes);
+    if (isBackup(direction)) this.#newBytes.inc(newBytes);
     this.#phases.observe({ direction, phase: 'Completed' }, ms / 1000);
     this.#completed.inc({ direction }, bytes);
     if (ms > 0) this.#rate.set({ direction }, (bytes * 1000) / ms);
   }
 
+  /** A PodVolumeBackup is `Completed`, `ms` after it began to be moved. */
+  podVolumeBackedUp(backup: PodVolumeBackup, ms: number): void {
+    this.#podVolumes.completed(backup, ms);
+  }
+
   ended(direction: DirectionName, phase: FinalPhase): void {
+    this.#ended.inc({ node: this.#node, direction, phase });
     this.#outcomes.get(direction + phase)?.inc({ node: this.#node });
   }
 
@@ -234,5 +236,80 @@ export class AgentMetrics {
 
   restarted(direction: DirectionName): void {
     this.#restarts.inc({ direction });
+  }
+}
+
+/**
+ * Velero's own of PodVolumeBackups; it has none of PodVolumeRestores. As there, a CR is enqueued once, when its data begins to move,
+ * by the agent that starts that, and dequeued if it completes, by the agent that ends it: neither a restart of the agent nor
+ * a takeover counts again. Velero: pkg/controller/pod_volume_backup_controller.go, pkg/metrics/metrics.go (v1.18.3).
+ */
+class PodVolumeMetrics {
+  readonly #node: string;
+  readonly #enqueued: Counter<'node'>;
+  readonly #dequeued: Counter<'node'>;
+  readonly #latency: Histogram<LatencyLabel>;
+  readonly #latencyGauge: Gauge<LatencyLabel>;
+  /** Labels of the series that there are, oldest first. */
+  readonly #kept = new Map<string, Record<LatencyLabel, string>>();
+
+  constructor(node: string, registry: Registry) {
+    this.#node = node;
+    const registers = [registry];
+    // There from the start, so that queries find them.
+    const counter = (verb: string): Counter<'node'> => {
+      const made = new Counter({
+        name: `podVolume_pod_volume_backup_${verb}_count`,
+        help: `Total number of pod_volume_backup objects ${verb}d`,
+        labelNames: ['node'] as const,
+        registers,
+      });
+      made.inc({ node }, 0);
+      return made;
+    };
+    this.#enqueued = counter('enqueue');
+    this.#dequeued = counter('dequeue');
+    const labelNames = ['node', 'operation', 'backupName', 'pod_volume_backup'] as const;
+    this.#latency = new Histogram({
+      name: 'podVolume_pod_volume_operation_latency_seconds',
+      help: 'Time taken to complete pod volume operations, in seconds',
+      labelNames,
+      buckets: LATENCY_SECONDS,
+      registers,
+    });
+    this.#latencyGauge = new Gauge({
+      name: 'podVolume_pod_volume_operation_latency_seconds_gauge',
+      help: 'Gauge metric indicating time taken, in seconds, to perform pod volume operations',
+      labelNames,
+      registers,
+    });
+  }
+
+  enqueued(): void {
+    this.#enqueued.inc({ node: this.#node });
+  }
+
+  completed({ metadata, spec }: PodVolumeBackup, ms: number): void {
+    this.#dequeued.inc({ node: this.#node });
+    const { name, namespace = '', ownerReferences } = metadata;
+    const { backupStorageLocation, pod, uploaderType = '' } = spec;
+    const labels = {
+      node: this.#node,
+      operation: `${name}-${backupStorageLocation}-${pod.namespace ?? ''}-${uploaderType}-backup`,
+      backupName: `${namespace}/${ownerReferences?.[0]?.name ?? ''}`,
+      pod_volume_backup: name,
+    };
+    const seconds = Math.trunc(ms / 1000);
+    this.#latency.observe(labels, seconds);
+    this.#latencyGauge.set(labels, seconds);
+    const key = JSON.stringify(labels);
+    this.#kept.delete(key);
+    this.#kept.set(key, labels);
+    for (const [oldest, old] of this.#kept) {
+      if (this.#kept.size <= LATENCIES_MAX) break;
+      this.#kept.delete(oldest);
+      this.#latency.remove(old);
+      this.#latencyGauge.remove(old);
+    }
   }
 }

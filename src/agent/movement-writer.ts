@@ -1,8 +1,9 @@
 import { type Clock, isCode, rfc3339Seconds } from '../base/index.ts';
 import type { Cache, KubeClient } from '../kube/index.ts';
 import {
+  addFinalizer,
+  dropFinalizer,
   EXPOSING_LABEL,
-  FINALIZER,
   hasFinalizer,
   isFinal,
   isWhole,
@@ -48,8 +49,23 @@ export class MovementWriter<M extends Movement> {
    * is full, or has lost its quorum, may answer all else.
    */
   get takenMs(): number {
-    const isRefusing = this.#refusingSinceMs !== undefined;
-    return performance.now() - (isRefusing ? this.#refusedAtMs : this.#takenAtMs);
+    return performance.now() - (this.isRefusing ? this.#refusedAtMs : this.#takenAtMs);
+  }
+
+  /** The last write did not come through: whether the API server takes writes by now, only another one tells. */
+  get isRefusing(): boolean {
+    return this.#refusingSinceMs !== undefined;
+  }
+
+  /** Such a write, which decides nothing. Undefined when somebody else wrote in between. */
+  async touch(movement: M): Promise<M | undefined> {
+    const touched = await this.exclusive(movement, (copy) => {
+      // Another text each time: what changes nothing is not stored.
+      const time = rfc3339Seconds(this.#clock.nowNs());
+      copy.status = { ...copy.status, message: `the API server took no writes until ${time}` };
+    });
+    if (touched) this.#takenAtMs = performance.now();
+    return touched;
   }
 
   current(ref: { namespace?: string; name: string }): M | undefined {
@@ -151,7 +167,7 @@ export class MovementWriter<M extends Movement> {
     return this.update(movement, (copy) => {
       if (isFinal(copy)) return false;
       this.setFinal(copy, outcome);
-      if (isClean && copy.metadata.deletionTimestamp === undefined) dropFinalizer(copy);
+      if (isClean && copy.metadata.deletionTimestamp === undefined) release(copy);
       return undefined;
     });
   }
@@ -180,7 +196,7 @@ export class MovementWriter<M extends Movement> {
   removeFinalizer(movement: M): Promise<M | undefined> {
     return this.update(movement, (copy) => {
       if (!hasFinalizer(copy)) return false;
-      dropFinalizer(copy);
+      release(copy);
       return undefined;
     });
   }
@@ -196,13 +212,8 @@ export class MovementWriter<M extends Movement> {
   }
 }
 
-export function addFinalizer({ metadata }: Movement): void {
-  metadata.finalizers = [...(metadata.finalizers ?? []), FINALIZER];
-}
-
-function dropFinalizer(movement: Movement): void {
-  const { metadata } = movement;
-  metadata.finalizers = (metadata.finalizers ?? []).filter((name) => name !== FINALIZER);
+function release(movement: Movement): void {
+  dropFinalizer(movement);
   setVolumes(movement, undefined);
 }
 

@@ -23,7 +23,7 @@ const moverSchema = z.object({
 export type NamedMover = z.infer<typeof moverSchema>;
 
 /** Undefined as long as none was named, and where the annotation is not one of ours. */
-export function moverOf({ metadata }: Movement): NamedMover | undefined {
+export function moverOf({ metadata }: Pick<Movement, 'metadata'>): NamedMover | undefined {
   const text = metadata.annotations?.[MOVER];
   if (text === undefined) return undefined;
   try {

@@ -27,17 +27,19 @@ const selector = z.strictObject({
 
 const texts = z.record(z.string(), z.string());
 
-/** Sizes and counts may be written as numbers too. */
+/** Sizes and counts may be written as numbers too, and what is true or false without quotes. */
 const settingOf = (setting: MoverSetting): z.ZodOptional<z.ZodType<string>> =>
   z
     .unknown()
     .transform((value, context): string => {
-      const text = typeof value === 'number' ? String(value) : value;
+      const isFlag =
+        typeof value === 'boolean' && moverSettingProblem(setting, String(value)) === undefined;
+      const text = typeof value === 'number' || isFlag ? String(value) : value;
       const shown = typeof text === 'string' ? text : JSON.stringify(text);
       const problem =
         typeof text === 'string'
           ? moverSettingProblem(setting, text)
-          : `${shown} is not a text or a number`;
+          : `${shown} is neither text nor a number`;
       if (problem !== undefined) context.addIssue({ code: 'custom', message: problem });
       return shown;
     })
@@ -120,7 +122,8 @@ export function parseNodeAgentConfig(
 ): { config: NodeAgentConfig; warnings: string[] } {
   const values = Object.values(data ?? {});
   const [text] = values;
-  if (text === undefined) throw bad(name, 'it has no data; one key with a JSON object is expected');
+  if (text === undefined)
+    throw bad(name, 'it has no data; it must have one key that holds a JSON object');
   if (values.length > 1) {
     throw bad(name, 'more than one keys are found in its data. only expect one');
   }
@@ -145,7 +148,7 @@ export function parseNodeAgentConfig(
     for (const issue of unknown) {
       for (const key of issue.keys) {
         const path = [...issue.path, key].join('.');
-        warnings.push(`${path} is not known${nearest(key)}`);
+        warnings.push(`${path} is not a known setting${nearest(key)}`);
         drop(json, issue.path, key);
       }
     }
@@ -179,7 +182,7 @@ function nearest(key: string): string {
   const same = KNOWN.find((known) => known.toLowerCase() === key.toLowerCase());
   const close =
     same ?? KNOWN.find((known) => distance(known.toLowerCase(), key.toLowerCase()) <= 2);
-  return close === undefined ? '' : `; is ${close} meant?`;
+  return close === undefined ? '' : `; did you mean ${close}?`;
 }
 
 function distance(a: string, b: string): number {
@@ -229,7 +232,7 @@ export function moverSettingsIn({ longshore, podResources }: NodeAgentConfig): {
     if ((parseBytes(memoryLimit) ?? 0) <= podBytes) continue;
     throw new CodedError(
       'BAD_CONFIG',
-      `${place}.memoryLimit: ${memoryLimit} is more than the pod may use; podResources.memoryLimit is ${podText}, and four fifths of it are right`,
+      `${place}.memoryLimit: ${memoryLimit} is more than the pod may use; podResources.memoryLimit is ${podText}: set at most four fifths of it`,
     );
   }
   return { all, locations };

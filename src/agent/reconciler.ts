@@ -1,19 +1,18 @@
 import type { Clock, Logger } from '../base/index.ts';
-import { hasEnded, isOutOfService } from '../exposer/index.ts';
+import { hasEnded } from '../exposer/index.ts';
 import {
   type Cache,
   type EventRecorder,
   type KubeClient,
   keyOf,
-  NODES,
   type Pod,
-  PODS,
   refOf,
   type Result,
 } from '../kube/index.ts';
 import type { Backlog } from './backlog.ts';
 import { Beside } from './beside.ts';
 import { DataPaths } from './data-paths.ts';
+import { Decider } from './decider.ts';
 import type { Direction } from './directions/direction.ts';
 import { Ending } from './ending.ts';
 import { Executor } from './executor.ts';
@@ -23,20 +22,18 @@ import {
   hasFinalizer,
   isCancelWanted,
   isFinal,
-  millisecondsSince,
+  isMoving,
+  isPodOf,
+  isPodVolume,
   type Movement,
+  moverNodeOf,
   ownerOf,
   phaseOf,
-  RESTARTING,
+  podNodeOf,
 } from './movement.ts';
 import { MovementWriter } from './movement-writer.ts';
 import { type Outcome, outcomeOf } from './outcome.ts';
-import { decideAccepting, type TargetFact } from './phases/accepting.ts';
-import { type Action, isOver, isRunning, type PodFact, wait } from './phases/action.ts';
-import { moverOf } from './named-mover.ts';
-import { decideMoving, type WriterFact } from './phases/moving.ts';
-import { decideAccepted, decidePrepared } from './phases/preparing.ts';
-import { copyPodLog } from './pod-log.ts';
+import { isRunning } from './phases/action.ts';
 import { Restarts } from './restarts.ts';
 import type { Roster } from './roster.ts';
 import type { Slots } from './slots.ts';
@@ -75,6 +72,8 @@ export interface ReconcilerOptions<M extends Movement> {
   readonly slots: Slots;
   /** Volumes that this agent may be exposing at once in this direction. */
   readonly exposures: Slots;
+  /** Pods that may stand on this node for volumes of its pods; undefined for kinds whose pods the scheduler places. */
+  readonly hosted?: Slots | undefined;
   /** CRs of all kinds that are being exposed in the cluster. */
   readonly exposingCount: () => number;
   /** What waits on all nodes. */
@@ -88,21 +87,10 @@ export interface ReconcilerOptions<M extends Movement> {
   readonly enqueue: (key: string) => void;
 }
 
-/** A mover looks at its clock now and then, and the API server's time comes in seconds. */
-export const FENCE_MARGIN_MS = 15_000;
-
 const UNDER_WAY: Result = { isUnderWay: true };
 
-/** What was read of a CR's surroundings for the decision that is being made. */
-interface Read<M> {
-  pod: PodFact;
-  latest: M | 'unread' | 'gone';
-  target: TargetFact;
-  writer: WriterFact;
-}
-
 /**
- * Drives DataUploads or DataDownloads through their phases: gathers what is there, has it decided what to do next, and
+ * Drives the CRs of one kind through their phases: has it decided what to do next, and
  * has that done. Every step starts from what the API server has now, so that agents and movers may die at any point.
  */
 export class MovementReconciler<M extends Movement> {
@@ -117,18 +105,20 @@ export class MovementReconciler<M extends Movement> {
   readonly #takeover: Takeover<M>;
   readonly #executor: Executor<M>;
   readonly #beside: Beside;
+  readonly #decider: Decider<M>;
 
   constructor(options: ReconcilerOptions<M>) {
     this.#options = options;
     const { client, clock, cache, settings, slots, enqueue } = options;
     const { namespace } = settings;
-    const memory = new Memory<M>([slots, options.exposures]);
+    const { hosted } = options;
+    const memory = new Memory<M>([slots, options.exposures, ...(hosted ? [hosted] : [])]);
     this.#memory = memory;
     this.#writer = new MovementWriter(client, cache, clock, memory);
     this.#turns = new Turns(options.roster, memory, cache);
     this.#targets = new Targets(this.#turns, memory);
     this.#beside = new Beside({ enqueue });
-    this.#exposures = new Exposures({ slots: options.exposures, memory, enqueue });
+    this.#exposures = new Exposures({ slots: options.exposures, hosted, memory, enqueue });
     this.#dataPaths = new DataPaths({ ...options, namespace, writer: this.#writer, memory });
     const parts = {
       ...options,
@@ -139,9 +129,16 @@ export class MovementReconciler<M extends Movement> {
       exposures: this.#exposures,
       dataPaths: this.#dataPaths,
       beside: this.#beside,
+      heardMs: () => this.#heardMs,
     };
     this.#ending = new Ending(parts);
     this.#takeover = new Takeover(parts);
+    this.#decider = new Decider({
+      ...parts,
+      settings,
+      targets: this.#targets,
+      takeover: this.#takeover,
+    });
     const restarts = new Restarts({ ...parts, ending: this.#ending });
     this.#executor = new Executor({
       ...parts,
@@ -157,7 +154,9 @@ export class MovementReconciler<M extends Movement> {
     });
     options.roster.onChange((node) => {
       for (const movement of cache.list()) {
-        if (ownerOf(movement) === node && !isOverFor(movement)) enqueue(keyOf(movement.metadata));
+        const isNew = phaseOf(movement) === 'New';
+        const agent = isNew ? options.direction.homeOf(movement) : ownerOf(movement);
+        if (agent === node && !isOverFor(movement)) enqueue(keyOf(movement.metadata));
       }
     });
   }
@@ -170,6 +169,19 @@ export class MovementReconciler<M extends Movement> {
   /** What ends goes on until it has: resolves then. */
   drain(): Promise<void> {
     return this.#beside.drain();
+  }
+
+  /** To be called before anything is started: pods and data movers that are there already have their places first. */
+  takePlaces(): void {
+    const { cache, slots, settings } = this.#options;
+    for (const movement of cache.list()) {
+      if (this.#isHosted(movement)) this.#exposures.host(movement);
+      if (!isMoving(movement) || !this.#isServed(movement) || outcomeOf(movement)) continue;
+      // It runs here also where another agent looks after it by now.
+      const isHere =
+        moverNodeOf(movement) === settings.node || isRunning(this.#decider.localPod(movement));
+      if (isHere) slots.acquireAnyway(movement.metadata.uid);
+    }
   }
 
   async reconcile(key: string, signal: AbortSignal): Promise<Result | undefined> {
@@ -192,6 +204,22 @@ export class MovementReconciler<M extends Movement> {
   }
 
   async #reconcile(seen: M, signal: AbortSignal): Promise<Result | undefined> {
+    // Whatever it waits for next: it stands in line only for a place. It may have been called for one that is free.
+    const stoodInLine = phaseOf(seen) === 'New' && this.#exposures.leave(seen.metadata.uid);
+    const line = { isSettled: false };
+    try {
+      return await this.#goOn(seen, signal, line);
+    } finally {
+      if (stoodInLine && !line.isSettled) this.#exposures.callNext();
+    }
+  }
+
+  /** `line`: whether it took the place that it was called for, or stands in line for one. */
+  async #goOn(
+    seen: M,
+    signal: AbortSignal,
+    line: { isSettled: boolean },
+  ): Promise<Result | undefined> {
     let movement: M | undefined = seen;
     while (movement) {
       if (!this.#isServed(movement)) return undefined;
@@ -199,11 +227,11 @@ export class MovementReconciler<M extends Movement> {
       if (movement.metadata.deletionTimestamp !== undefined && !isCancelWanted(movement)) {
         return this.#cancelDeleted(movement);
       }
-      // Whatever it waits for next: it stands in line only for a place.
-      if (phaseOf(movement) === 'New') this.#exposures.leave(movement.metadata.uid);
+      if (this.#isHosted(movement)) this.#exposures.host(movement);
       const outcome = outcomeOf(movement);
       if (outcome) return this.#goOnEnding(movement, outcome);
-      const action = await this.#decide(movement, signal);
+      const action = await this.#decider.decide(movement, signal);
+      line.isSettled ||= action.do === 'claim' || action.do === 'park';
       const step = await this.#executor.carryOut(movement, action, signal);
       if ('result' in step) return step.result;
       movement = step.again;
@@ -211,153 +239,49 @@ export class MovementReconciler<M extends Movement> {
     return undefined;
   }
 
-  #isServed({ spec }: M): boolean {
-    return this.#options.settings.dataMovers.has(spec.datamover ?? '');
+  /** It has been claimed, and its pod stands on this node or is to. */
+  #isHosted(movement: M): boolean {
+    if (!isPodVolume(movement) || phaseOf(movement) === 'New' || isFinal(movement)) return false;
+    return podNodeOf(movement) === this.#options.settings.node;
   }
 
-  /** Reads only what the decision asks for: most are made of what the watches have told. */
-  async #decide(movement: M, signal: AbortSignal): Promise<Exclude<Action, { do: 'read' }>> {
-    const { direction } = this.#options;
-    const read: Read<M> = {
-      pod: this.#localPod(movement) ?? 'unread',
-      latest: 'unread',
-      target: 'unread',
-      writer: 'unread',
-    };
-    // A pod here that has ended may have been replaced long before the watch tells.
-    if (typeof read.pod === 'object' && isOver(read.pod)) read.pod = 'unread';
-    for (;;) {
-      const action = this.#decideUpon(movement, read);
-      if (action.do !== 'read') return action;
-      switch (action.what) {
-        case 'pod':
-          read.pod = await this.#readPod(movement, signal);
-          break;
-        case 'latest':
-          read.latest = (await this.#writer.latest(movement)) ?? 'gone';
-          break;
-        case 'target':
-          read.target = (await direction.waitsFor(movement)) === undefined ? 'there' : 'missing';
-          if (read.target === 'missing') this.#targets.missed(movement.metadata.uid);
-          break;
-        case 'writer':
-          read.writer = await this.#readWriter(movement, signal);
-      }
-    }
+  #isServed(movement: M): boolean {
+    if (isPodVolume(movement)) return true;
+    return this.#options.settings.dataMovers.has(movement.spec.datamover ?? '');
   }
 
-  #decideUpon(movement: M, read: Read<M>): Action {
-    const { settings, direction, clock, cache, exposingCount, backlog } = this.#options;
-    const { node, prepareTimeoutMs, stallTimeoutMs, prepareQueueLength } = settings;
-    const { uid } = movement.metadata;
-    const isUpload = direction.name === 'upload';
-    const { pod } = read;
-    const local = this.#localPod(movement);
-    const exposure = this.#exposures.stateOf(uid);
-    const { creationTimestamp } = typeof pod === 'object' ? pod.metadata : {};
-    const podAgeMs = Math.min(
-      millisecondsSince(clock, creationTimestamp),
-      this.#exposures.madeMs(uid),
-    );
-    const late = {
-      overdueMs: overdueMs(clock, pod),
-      refusedMs: () => this.#turns.sinceMs(uid, 'refused'),
-      failingMs: this.#exposures.failingMs(uid),
-      heardMs: Math.min(cache.isAway ? 0 : cache.backMs, this.#writer.takenMs),
-    };
-    const common = { movement, node, local, pod, exposure, podAgeMs, prepareTimeoutMs };
-    switch (phaseOf(movement)) {
-      case 'New':
-        return decideAccepting({
-          movement,
-          turnInMs: this.#turns.inMs(uid, 'new', {
-            ageMs: millisecondsSince(clock, movement.metadata.creationTimestamp),
-          }),
-          problem: direction.problemOf(movement),
-          isQueueFull:
-            (prepareQueueLength > 0 && exposingCount() >= prepareQueueLength) || backlog.isFull(),
-          hasPlace: this.#exposures.hasPlace(movement),
-          target: read.target,
-          targetInMs: isUpload ? (this.#targets.pausedMs(uid) ?? 0) : this.#targets.inMs(uid),
-        });
-      case 'Accepted':
-        return decideAccepted({
-          ...common,
-          noun: direction.noun,
-          isPodOurs: typeof pod === 'object' && isOf(pod, movement),
-          latest: read.latest,
-          sinceAcceptedMs: millisecondsSince(clock, movement.status?.acceptedTimestamp),
-          awayInMs: (other) => this.#takeover.awayInMs(movement, other),
-          ...late,
-        });
-      case 'Prepared':
-        return decidePrepared({ ...common, ...late });
-      case 'InProgress':
-      case 'Canceling':
-        return decideMoving({
-          ...common,
-          direction,
-          isCompleting: direction.isCompleting(movement),
-          stalledMs: this.#stalledMs(movement, pod),
-          stallTimeoutMs,
-          cancelingMs: () => this.#turns.sinceMs(uid, 'canceling'),
-          mover: moverOf(movement),
-          writer: read.writer,
-          fenceInMs: this.#fenceInMs(movement),
-          ...late,
-        });
-      case 'Completed':
-      case 'Failed':
-      case 'Canceled':
-        return wait();
-    }
+  get #heardMs(): number {
+    const { cache } = this.#options;
+    return Math.min(cache.isAway ? 0 : cache.backMs, this.#writer.takenMs);
   }
 
-  /** Watches the data path of a CR of ours. Milliseconds since something last moved. */
-  #stalledMs(movement: M, pod: PodFact): number {
-    const { slots, settings, direction } = this.#options;
-    if (movement.status?.node !== settings.node) return 0;
-    slots.acquireAnyway(movement.metadata.uid);
-    if (pod === 'unread' || direction.isCompleting(movement)) return 0;
-    const path = this.#dataPaths.of(movement);
-    // One that is not named waits for its agent, which may wait for the API server to take the name.
-    const mover = moverOf(movement);
-    const isNamed = typeof pod === 'object' && (!mover || mover.pod === pod.metadata.uid);
-    path.podIsRunning(isNamed && isRunning(pod));
-    return path.stalledMs;
+  /** The pod that a restore waits for has changed. */
+  targetChanged(key: string): void {
+    const movement = this.#options.cache.get(refOf(key));
+    if (movement) this.#targets.changed(movement.metadata.uid);
+    this.#options.enqueue(key);
   }
 
-  /**
-   * A mover that could not ask has stopped by then; it may have asked last when the agent wrote that none may write.
-   * Counted from when this process saw that: the API server's clock may have been set meanwhile.
-   */
-  #fenceInMs(movement: M): number {
-    const mover = moverOf(movement);
-    if (mover?.pod !== '') return Infinity;
-    const record = this.#memory.of(movement.metadata.uid);
-    const { generation } = mover;
-    if (record.unnamed?.generation !== generation) {
-      record.unnamed = { generation, sinceMs: performance.now() };
-    }
-    const { fenceMs = this.#options.settings.fenceMs } = mover;
-    return fenceMs + FENCE_MARGIN_MS - (performance.now() - record.unnamed.sinceMs);
+  /** The pod whose volume is moved is going, or gone: whether it can be moved yet is asked at once. */
+  podLost(key: string): void {
+    const movement = this.#options.cache.get(refOf(key));
+    const record = movement && this.#memory.get(movement.metadata.uid);
+    if (!record) return;
+    record.lostAskedMs = -Infinity;
+    this.#options.enqueue(key);
   }
 
-  /** What is known of the process of a pod that is gone. */
-  async #readWriter(movement: M, signal: AbortSignal): Promise<WriterFact> {
-    const { endedPod } = this.#memory.of(movement.metadata.uid);
-    const mover = moverOf(movement);
-    if (!mover || mover.lastPod === endedPod) return 'ended';
-    // Its pod was seen, and had ended: that of one that was gone already has no UID there.
-    if (movement.metadata.annotations?.[RESTARTING] === mover.lastPod) return 'ended';
-    const node = await this.#options.client.find(NODES, { name: mover.node }, { signal });
-    return !node || isOutOfService(node) ? 'ended' : 'unknown';
+  /** The pod that waited for the data is gone, and its last version says that it had gone on with them. */
+  targetWentOn(key: string, podUid: string): void {
+    const movement = this.#options.cache.get(refOf(key));
+    if (!movement || !isPodVolume(movement) || movement.spec.pod.uid !== podUid) return;
+    this.#memory.of(movement.metadata.uid).isSeenDone = true;
   }
 
   /** A pod of this node is gone: what its last version said of its end is all that will ever be known. */
   podGone(pod: Pod, ref: { namespace?: string | undefined; name: string }): void {
     const movement = this.#options.cache.get(ref);
-    if (!movement || !isOf(pod, movement) || !hasEnded(pod)) return;
+    if (!movement || !isPodOf(pod, movement) || !hasEnded(pod)) return;
     this.#memory.of(movement.metadata.uid).endedPod = pod.metadata.uid;
   }
 
@@ -373,12 +297,12 @@ export class MovementReconciler<M extends Movement> {
       if (waitMs > 0) return { requeueAfterMs: waitMs };
     }
     if (owner === undefined && !hasFinalizer(movement)) return undefined;
-    const { name } = direction;
+    const { name, shortNoun } = direction;
     const updated = await this.#writer.exclusive(movement, (copy) => {
       copy.spec.cancel = true;
       copy.status = {
         ...copy.status,
-        message: `Cancel data${name} because it is being deleted`,
+        message: `Cancel ${shortNoun} because it is being deleted`,
       };
     });
     if (updated) return { requeueAfterMs: 0 };
@@ -402,37 +326,7 @@ export class MovementReconciler<M extends Movement> {
     if (!hasFinalizer(movement)) return finalize();
     return this.#beside.start(keyOf(movement.metadata), finalize, { isUnhurried: true });
   }
-
-  /** The hosting pod as the API has it: it may be on another node. */
-  async #readPod(movement: M, signal: AbortSignal): Promise<PodFact> {
-    const { namespace, name } = movement.metadata;
-    const pod = await this.#options.client.find(PODS, { namespace, name }, { signal });
-    if (!pod) return 'none';
-    if (!isOf(pod, movement)) return phaseOf(movement) === 'Accepted' ? pod : 'none';
-    const record = this.#memory.of(movement.metadata.uid);
-    if (isOver(pod) && record.loggedPod !== pod.metadata.uid) {
-      const isCopied = await copyPodLog(this.#options, pod, movement.metadata.uid);
-      if (isCopied) record.loggedPod = pod.metadata.uid;
-    }
-    return pod;
-  }
-
-  #localPod(movement: M): Pod | undefined {
-    const pod = this.#options.pods.get(movement.metadata);
-    if (!pod || pod.metadata.deletionTimestamp !== undefined) return undefined;
-    return isOf(pod, movement) ? pod : undefined;
-  }
 }
 
 /** Nothing is left to do for it, whoever's it was. */
 const isOverFor = (movement: Movement): boolean => isFinal(movement) && !hasFinalizer(movement);
-
-/** Milliseconds since a pod that is being deleted should have ended. */
-function overdueMs(clock: Clock, pod: PodFact): number {
-  if (typeof pod !== 'object') return 0;
-  // Kubernetes adds the grace period to the time of the deletion.
-  return millisecondsSince(clock, pod.metadata.deletionTimestamp);
-}
-
-const isOf = ({ metadata }: Pod, movement: Movement): boolean =>
-  metadata.ownerReferences?.some(({ uid }) => uid === movement.metadata.uid) === true;

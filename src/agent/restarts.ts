@@ -7,11 +7,13 @@ import type { AgentMetrics } from './metrics.ts';
 import {
   fieldsOf,
   isFinal,
+  isSameStage,
   type Movement,
   ownerOf,
   phaseOf,
   RESTARTING,
   RESTARTS,
+  restartsOf,
 } from './movement.ts';
 import type { MovementWriter } from './movement-writer.ts';
 import { revokeMover } from './named-mover.ts';
@@ -69,7 +71,7 @@ export class Restarts<M extends Movement> {
       this.#options;
     const restarts = restartsOf(movement);
     if (restarts >= restartsMax) {
-      const text = `the data mover died ${restarts + 1} times: ${reason}`;
+      const text = `the data mover died ${restarts === 0 ? 'once' : `${restarts + 1} times`}: ${reason}`;
       await this.#options.ending.fail(movement, text);
       return undefined;
     }
@@ -95,6 +97,21 @@ export class Restarts<M extends Movement> {
     return counted;
   }
 
+  /** Its node had no room for the pod: it is to be made again, and no mover has died. Undefined when it is another agent's by now. */
+  async refuse(movement: M, pod: Pod, reason: string): Promise<M | undefined> {
+    const { node, writer, recorder, logger } = this.#options;
+    const noted = await writer.update(movement, (copy) => {
+      if (!isSameStage(copy, movement) || ownerOf(copy) !== node) return false;
+      copy.metadata.annotations = { ...copy.metadata.annotations, [RESTARTING]: pod.metadata.uid };
+      copy.status = { ...copy.status, message: `${reason}; trying again` };
+      return undefined;
+    });
+    if (!noted) return undefined;
+    logger.warn({ ...fieldsOf(movement), reason }, 'no room for the data mover; trying again');
+    recorder.record(noted, 'NoRoomForDataMover', reason, 'Warning');
+    return noted;
+  }
+
   /** Without its pod it is made available from the start, as far as that is not done. */
   async #exposeAgain({ metadata }: M, pod: Pod | undefined): Promise<void> {
     this.#options.exposures.drop(metadata.uid);
@@ -102,10 +119,4 @@ export class Restarts<M extends Movement> {
     const { namespace, name, uid } = pod.metadata;
     await this.#options.client.delete(PODS, { namespace, name }, { uid, gracePeriodSeconds: 0 });
   }
-}
-
-/** What somebody else wrote there counts as none: the next death counts again. */
-function restartsOf({ metadata }: Movement): number {
-  const count = Number(metadata.annotations?.[RESTARTS] ?? 0);
-  return Number.isSafeInteger(count) && count > 0 ? count : 0;
 }

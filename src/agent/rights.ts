@@ -11,6 +11,10 @@ const NO_RIGHTS = ['KUBE_FORBIDDEN', 'KUBE_UNAUTHORIZED'];
 export const isRightGone = (error: unknown): boolean =>
   isCode(error, ...NO_RIGHTS) && !/serviceaccount "[^"]*" not found/.test(messageOf(error));
 
+/** A quota of the namespace allows no more pods or claims: there is room again once others are gone. */
+export const isQuotaFull = (error: unknown): boolean =>
+  isCode(error, 'KUBE_FORBIDDEN') && messageOf(error).includes('exceeded quota');
+
 /** The task, to be tried again while only a right is missing, for as long as it may be. */
 export function waitingForRights<T>(task: () => Promise<T>): () => Promise<T> {
   let refusedMs: number | undefined;

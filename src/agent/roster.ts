@@ -1,4 +1,5 @@
 import type { Cache, Pod } from '../kube/index.ts';
+import { outlineOf } from './pod-outline.ts';
 
 /** How long agents of rank 1, 2, ... leave a new CR to those before them; a dead first one costs no more than 5 s. */
 const TURNS_MS = [0, 3500, 4300];
@@ -104,17 +105,10 @@ function isAlive({ metadata, status }: Pod): boolean {
 
 /** As much of a node-agent's pod as the roster asks for: large clusters have thousands of them. */
 export function trimmedAgent(pod: Pod): Pod {
-  const { apiVersion, kind, metadata, spec, status } = pod;
-  const { name, namespace, uid, resourceVersion, creationTimestamp, deletionTimestamp } = metadata;
+  const { spec, status } = pod;
   const ready = status?.conditions?.find(({ type }) => type === 'Ready');
   return {
-    ...(apiVersion !== undefined && { apiVersion }),
-    ...(kind !== undefined && { kind }),
-    metadata: {
-      ...{ name, uid, resourceVersion, creationTimestamp },
-      ...(namespace !== undefined && { namespace }),
-      ...(deletionTimestamp !== undefined && { deletionTimestamp }),
-    },
+    ...outlineOf(pod),
     spec: { ...(spec.nodeName !== undefined && { nodeName: spec.nodeName }), containers: [] },
     status: {
       ...(status?.phase !== undefined && { phase: status.phase }),

@@ -66,9 +66,9 @@ export class Slots {
     this.#line.set(name, { order, onFree });
   }
 
-  /** Wants none any more. */
-  leave(name: string): void {
-    this.#line.delete(name);
+  /** Wants none any more; whether it stood in line. */
+  leave(name: string): boolean {
+    return this.#line.delete(name);
   }
 
   /** Wants none any more, and may have been called for one that is free: who comes next is called for it. */

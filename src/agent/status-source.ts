@@ -10,6 +10,8 @@ import {
   type Node,
   type PersistentVolumeClaim,
   type Pod,
+  POD_VOLUME_BACKUPS,
+  POD_VOLUME_RESTORES,
   PODS,
   PVCS,
 } from '../kube/index.ts';
@@ -26,12 +28,14 @@ export interface StatusQuery {
 /** Reads all once. Throws `KUBE_*` errors. */
 export async function readStatus(query: StatusQuery): Promise<StatusWorld> {
   const { client, namespace } = query;
-  const [ups, downs, pods] = await Promise.all([
+  const [ups, downs, pods, backups, restores] = await Promise.all([
     client.list(DATA_UPLOADS, { namespace }),
     client.list(DATA_DOWNLOADS, { namespace }),
     client.list(PODS, { namespace }),
+    unlessRefused(client.list(POD_VOLUME_BACKUPS, { namespace })),
+    unlessRefused(client.list(POD_VOLUME_RESTORES, { namespace })),
   ]);
-  const movements = [...ups, ...downs];
+  const movements = [...ups, ...downs, ...(backups ?? []), ...(restores ?? [])];
   const facts = await readFacts(query, pods, movements);
   return { ...facts, movements, pods, nowMs: nowMsOf(client) };
 }
@@ -102,6 +106,8 @@ const SILENT_MS = 100_000;
 export class StatusFollower {
   readonly #query: StatusQuery;
   readonly #caches: readonly [Cache<Movement>, Cache<Movement>, Cache<Pod>];
+  /** Of volumes of pods: shown where they can be read. */
+  readonly #others: readonly Cache<Movement>[];
   #facts: Facts | undefined;
   #factsFailure: string | undefined;
   #factsMs = -Infinity;
@@ -117,12 +123,21 @@ export class StatusFollower {
       new Cache<Movement>({ ...common, resource: DATA_DOWNLOADS, trim: shortened }),
       new Cache<Pod>({ ...common, resource: PODS, trim: outlined }),
     ];
+    this.#others = [POD_VOLUME_BACKUPS, POD_VOLUME_RESTORES].map(
+      (resource) =>
+        new Cache<Movement>({
+          ...common,
+          resource: resource,
+          trim: shortened,
+        }),
+    );
   }
 
   /** Runs until aborted. */
   async run(signal: AbortSignal): Promise<void> {
     const [ups, downs, pods] = this.#caches;
-    await Promise.all([ups.run(signal), downs.run(signal), pods.run(signal)]);
+    const others = this.#others.map((cache) => cache.run(signal));
+    await Promise.all([ups.run(signal), downs.run(signal), pods.run(signal), ...others]);
     await this.#reading;
   }
 
@@ -130,7 +145,12 @@ export class StatusFollower {
   look(): StatusWorld | undefined {
     const [ups, downs, pods] = this.#caches;
     if (!this.#caches.every(({ isSynced }) => isSynced)) return undefined;
-    const movements = [...ups.list(), ...downs.list()];
+    // What cannot be read is not waited for.
+    const isRead = ({ isSynced, failure }: Cache<Movement>): boolean =>
+      isSynced || failure !== undefined;
+    if (!this.#others.every(isRead)) return undefined;
+    const others = this.#others.flatMap((cache) => cache.list());
+    const movements = [...ups.list(), ...downs.list(), ...others];
     const podList = pods.list();
     if (!this.#reading && performance.now() - this.#factsMs > FACTS_EVERY_MS) {
       this.#reading = readFacts(this.#query, podList, movements)

@@ -1,26 +1,37 @@
 import { formatBytes } from '../base/index.ts';
-import type { DataDownload, Node, PersistentVolumeClaim, Pod } from '../kube/index.ts';
+import type {
+  DataDownload,
+  Node,
+  PersistentVolumeClaim,
+  Pod,
+  PodVolumeRestore,
+} from '../kube/index.ts';
 import {
+  claimantOf,
   EXPOSING_LABEL,
   hasFinalizer,
   isCancelWanted,
   isFinal,
+  isPodVolume,
+  isPodVolumeBackup,
   type Movement,
+  moverNodeOf,
   ownerOf,
   phaseOf,
+  podNodeOf,
 } from './movement.ts';
 import { haveEnough } from './backlog.ts';
 import { exposuresLeast, exposuresOf } from './node-agent-config.ts';
 import { type AgentGroup, isAgentOf, placesOf } from './serving.ts';
 
 export interface MovementDescription {
-  readonly kind: 'DataUpload' | 'DataDownload';
+  readonly kind: 'DataUpload' | 'DataDownload' | 'PodVolumeBackup' | 'PodVolumeRestore';
   readonly name: string;
   readonly uid: string;
-  /** The PVC whose data it is, or that waits for it: `namespace/name`. */
+  /** The PVC whose data it is, or that waits for it: `namespace/name`; of a volume of a pod, `namespace/pod/volume`. */
   readonly volume: string;
   readonly storageLocation: string;
-  /** `spec.datamover`; `velero` where it is empty. */
+  /** `spec.datamover`; `velero` where it is empty, or there is no such field. */
   readonly dataMover: string;
   readonly phase: string;
   readonly node: string;
@@ -54,7 +65,7 @@ export interface StatusWorld {
   readonly nowMs: number;
 }
 
-/** What each DataUpload and DataDownload waits for, oldest first. */
+/** What each CR waits for, oldest first. */
 export function describeMovements(world: StatusWorld): MovementDescription[] {
   const view = new View(world);
   return [...world.movements]
@@ -65,12 +76,12 @@ export function describeMovements(world: StatusWorld): MovementDescription[] {
       const { bytesDone = 0, totalBytes = 0 } = status?.progress ?? {};
       const isMoving = phase === 'InProgress' || phase === 'Canceling';
       return {
-        kind: isDownload(movement) ? 'DataDownload' : 'DataUpload',
+        kind: kindOf(movement),
         name: metadata.name,
         uid: metadata.uid,
         volume: volumeOf(movement),
         storageLocation: spec.backupStorageLocation,
-        dataMover: spec.datamover || 'velero',
+        dataMover: dataMoverOf(movement) || 'velero',
         phase,
         node: ownerOf(movement) ?? '',
         ageSeconds: secondsSince(world.nowMs, metadata.creationTimestamp) ?? 0,
@@ -84,9 +95,26 @@ export function describeMovements(world: StatusWorld): MovementDescription[] {
 }
 
 const isDownload = (movement: Movement): movement is DataDownload =>
-  !('sourcePVC' in movement.spec);
+  'targetVolume' in movement.spec;
+
+const isRestoreOfPod = (movement: Movement): movement is PodVolumeRestore =>
+  isPodVolume(movement) && !isPodVolumeBackup(movement);
+
+function kindOf(movement: Movement): MovementDescription['kind'] {
+  if (isPodVolumeBackup(movement)) return 'PodVolumeBackup';
+  if (isPodVolume(movement)) return 'PodVolumeRestore';
+  return isDownload(movement) ? 'DataDownload' : 'DataUpload';
+}
+
+/** Volumes of pods are served by whoever serves Velero's own data mover. */
+const dataMoverOf = (movement: Movement): string =>
+  isPodVolume(movement) ? '' : (movement.spec.datamover ?? '');
 
 function volumeOf(movement: Movement): string {
+  if (isPodVolume(movement)) {
+    const { pod, volume } = movement.spec;
+    return `${pod.namespace ?? ''}/${pod.name ?? ''}/${volume}`;
+  }
   if (isDownload(movement)) {
     const { namespace, pvc } = movement.spec.targetVolume;
     return `${namespace}/${pvc}`;
@@ -111,10 +139,14 @@ class View {
   /** By node, and by node and direction. */
   readonly #acceptedBy: ReadonlyMap<string, number>;
   readonly #acceptedAlike: ReadonlyMap<string, number>;
+  readonly #hostedOn: ReadonlyMap<string, number>;
+  readonly #hostedAlike: ReadonlyMap<string, number>;
   readonly #movingOn: ReadonlyMap<string, number>;
   readonly #workOn: ReadonlyMap<string, number>;
   readonly #acceptedOf: ReadonlyMap<string, number>;
   readonly #fresh: readonly Movement[];
+  /** Nodes of pods that wait for their data, as those of their restores tell that have one. */
+  readonly #podNodes: ReadonlyMap<string, string>;
 
   constructor(world: StatusWorld) {
     this.#world = world;
@@ -137,41 +169,58 @@ class View {
       metadata.labels?.[EXPOSING_LABEL] === 'true';
     this.#preparing = movements.filter(isPreparing).length;
     this.#acceptedBy = countBy(movements, (movement) =>
-      phaseOf(movement) === 'Accepted' ? movement.status?.acceptedByNode : undefined,
+      phaseOf(movement) === 'Accepted' ? claimantOf(movement) : undefined,
     );
     this.#acceptedAlike = countBy(movements, (movement) =>
       phaseOf(movement) === 'Accepted'
-        ? `${isDownload(movement)} ${movement.status?.acceptedByNode ?? ''}`
+        ? `${kindOf(movement)} ${claimantOf(movement) ?? ''}`
         : undefined,
     );
     const nameOf = (movement: Movement): string => this.#groupOf(movement)?.name ?? '';
     this.#movingOn = countBy(movements, (movement) =>
       ['InProgress', 'Canceling'].includes(phaseOf(movement))
-        ? `${nameOf(movement)} ${movement.status?.node ?? ''}`
+        ? `${nameOf(movement)} ${moverNodeOf(movement) ?? ''}`
         : undefined,
     );
     this.#workOn = countBy(movements, (movement) => {
-      const node = isFinal(movement) ? undefined : movement.status?.node;
+      const node = isFinal(movement) ? undefined : moverNodeOf(movement);
       return node && `${nameOf(movement)} ${node}`;
+    });
+    const hostOf = (movement: Movement): string | undefined =>
+      isPodVolume(movement) && phaseOf(movement) !== 'New' && !isFinal(movement)
+        ? podNodeOf(movement)
+        : undefined;
+    this.#hostedOn = countBy(movements, hostOf);
+    this.#hostedAlike = countBy(movements, (movement) => {
+      const node = hostOf(movement);
+      return node && `${kindOf(movement)} ${node}`;
     });
     this.#acceptedOf = countBy(movements, (movement) =>
       phaseOf(movement) === 'Accepted' ? nameOf(movement) : undefined,
     );
     this.#fresh = movements.filter((movement) => phaseOf(movement) === 'New');
+    this.#podNodes = new Map(
+      movements.flatMap((movement) => {
+        const [pod, node] = isRestoreOfPod(movement)
+          ? [movement.spec.pod.uid, podNodeOf(movement)]
+          : [];
+        return pod && node ? [[pod, node]] : [];
+      }),
+    );
   }
 
-  #groupOf({ spec }: Movement): AgentGroup | undefined {
-    return this.#world.groups.find(({ movers }) => movers.has(spec.datamover ?? ''));
+  #groupOf(movement: Movement): AgentGroup | undefined {
+    return this.#world.groups.find(({ movers }) => movers.has(dataMoverOf(movement)));
   }
 
   waitsFor(movement: Movement): string {
-    const { status, spec } = movement;
+    const { status } = movement;
     if (isFinal(movement)) {
       if (!hasFinalizer(movement)) return status?.message ?? '';
       return `its finalizer: an agent is removing what was made for it`;
     }
     const group = this.#groupOf(movement);
-    if (!group) return this.#unserved(spec.datamover || 'velero');
+    if (!group) return this.#unserved(dataMoverOf(movement) || 'velero');
     const alive = this.#alive.get(group) ?? new Set();
     const owner = ownerOf(movement);
     if (owner !== undefined && !alive.has(owner)) {
@@ -179,7 +228,7 @@ class View {
     }
     if (alive.size === 0) return nobody(group);
     if (isCancelWanted(movement) || movement.metadata.deletionTimestamp !== undefined) {
-      return 'its cancel to take effect';
+      return 'its cancellation to take effect';
     }
     switch (phaseOf(movement)) {
       case 'New':
@@ -202,7 +251,7 @@ class View {
   #unserved(mover: string): string {
     const { groups } = this.#world;
     if (groups.length === 0) {
-      return 'a node-agent: there is no DaemonSet of one in this namespace';
+      return 'a node-agent: there is no node-agent DaemonSet in this namespace';
     }
     const served = groups.map(({ name, movers }) => {
       const names = [...movers].filter((each) => each !== '' && each !== 'velero-fs');
@@ -227,28 +276,66 @@ class View {
         (other) =>
           other.metadata.creationTimestamp < creationTimestamp && this.#groupOf(other) === group,
       ).length;
-      return `the queue: ${this.#preparing} of ${limit} volumes are being made available (prepareQueueLength); before it: ${before}`;
+      return `the queue: ${this.#preparing} of ${limit} volumes are being made available (prepareQueueLength); ahead of it: ${before}`;
     }
     if (isDownload(movement)) {
       const { namespaces, names } = this.#world.targets;
       const target = volumeOf(movement);
       if (namespaces.has(movement.spec.targetVolume.namespace) && !names.has(target)) {
-        return `PVC ${target}, which is not there yet`;
+        return `PVC ${target}, which does not exist yet`;
       }
     }
-    const isFull = [...alive].every((node) => {
-      const places = placesOf(group, this.#nodes.get(node));
-      const alike = this.#acceptedAlike.get(`${isDownload(movement)} ${node}`) ?? 0;
-      const all = this.#acceptedBy.get(node) ?? 0;
-      return places !== undefined && all >= exposuresOf(places) && alike >= exposuresLeast(places);
-    });
-    if (isFull) {
-      return `a free place: all ${alive.size} agents are making as many volumes available as they may`;
+    const home = this.#homeOf(movement);
+    if (home !== undefined && !alive.has(home)) {
+      return `the node-agent of ${home}, which is not running${this.#nodeProblem(home)}`;
+    }
+    const isBusy = (node: string): boolean => this.#isAcceptingEnough(movement, group, node);
+    if (home !== undefined && isBusy(home)) {
+      return `a free place: the node-agent of ${home} is already making as many volumes available as it may`;
+    }
+    if (home === undefined && [...alive].every(isBusy)) {
+      return alive.size === 1
+        ? 'a free place: the only agent is already making as many volumes available as it may'
+        : `a free place: all ${alive.size} agents are already making as many volumes available as they may`;
+    }
+    if (home !== undefined && this.#isHostingEnough(movement, group, home)) {
+      return `a place in line: ${home} already has enough volumes of its pods to move`;
+    }
+    if (isPodVolume(movement)) {
+      if (home !== undefined) return `the node-agent of ${home} to accept it`;
+      const { namespace = '', name = '' } = movement.spec.pod;
+      const pod = `pod ${namespace}/${name} to wait for its data (init container restore-wait)`;
+      const hasNoRoom = (node: string): boolean =>
+        isBusy(node) || this.#isHostingEnough(movement, group, node);
+      // Its pod, which is of another namespace, is not read: it may be on one of these nodes, and wait already.
+      return [...alive].some(hasNoRoom)
+        ? `${pod}, or for a place in line: nodes already have enough volumes of their pods to move`
+        : pod;
     }
     if (this.#isBacklogged(group, alive)) {
-      return `a place in line: all nodes with a node-agent (${alive.size}) have volumes enough to move`;
+      return `a place in line: all nodes with a node-agent (${alive.size}) already have enough volumes to move`;
     }
     return 'a node-agent to accept it';
+  }
+
+  /** The node that the volume of a pod is on; undefined where it is not known. */
+  #homeOf(movement: Movement): string | undefined {
+    if (isPodVolumeBackup(movement)) return movement.spec.node;
+    return isRestoreOfPod(movement) ? this.#podNodes.get(movement.spec.pod.uid ?? '') : undefined;
+  }
+
+  #isAcceptingEnough(movement: Movement, group: AgentGroup, node: string): boolean {
+    const places = placesOf(group, this.#nodes.get(node));
+    const alike = this.#acceptedAlike.get(`${kindOf(movement)} ${node}`) ?? 0;
+    const all = this.#acceptedBy.get(node) ?? 0;
+    return places !== undefined && all >= exposuresOf(places) && alike >= exposuresLeast(places);
+  }
+
+  #isHostingEnough(movement: Movement, group: AgentGroup, node: string): boolean {
+    const places = placesOf(group, this.#nodes.get(node));
+    const alike = this.#hostedAlike.get(`${kindOf(movement)} ${node}`) ?? 0;
+    const all = this.#hostedOn.get(node) ?? 0;
+    return places !== undefined && all >= exposuresOf(places) && alike >= exposuresLeast(places);
   }
 
   #isBacklogged(group: AgentGroup, alive: ReadonlySet<string>): boolean {
@@ -264,10 +351,9 @@ class View {
     const pod = this.#hosting.get(name);
     if (pod) return podState(pod);
     const claim = this.#claims.get(name);
-    if (claim)
-      return `its pod, which is to mount PVC ${name} (${claim.status?.phase ?? 'Pending'})`;
-    if (isDownload(movement)) return 'its volume to be made available';
-    return 'its snapshot to be ready, and a volume to be made of it';
+    if (claim) return `its pod, which will mount PVC ${name} (${claim.status?.phase ?? 'Pending'})`;
+    if (isDownload(movement) || isPodVolume(movement)) return 'its volume to be made available';
+    return 'its snapshot to be ready, and a volume to be made from it';
   }
 
   #unstarted(node: string, group: AgentGroup): string {
@@ -318,5 +404,6 @@ function podState({ spec, status, metadata }: Pod): string {
   if (scheduled?.status === 'False')
     return `a node for pod ${metadata.name}: ${scheduled.message ?? ''}`;
   const waiting = status?.containerStatuses?.[0]?.state?.waiting?.reason;
-  return `pod ${metadata.name} on ${spec.nodeName ?? 'no node yet'} (${waiting ?? status?.phase ?? 'Pending'})`;
+  const state = waiting ?? status?.reason ?? status?.phase ?? 'Pending';
+  return `pod ${metadata.name} on ${spec.nodeName ?? 'no node yet'} (${state})`;
 }

@@ -2,7 +2,7 @@ import type { Logger } from '../base/index.ts';
 import type { Result } from '../kube/index.ts';
 import type { AgentMetrics } from './metrics.ts';
 import { type Direction } from './directions/direction.ts';
-import { fieldsOf, type Movement, ownerOf, phaseOf } from './movement.ts';
+import { fieldsOf, type Movement, ownerOf, setOwner } from './movement.ts';
 import type { MovementWriter } from './movement-writer.ts';
 import type { Roster } from './roster.ts';
 import type { Memory } from './tracked.ts';
@@ -43,8 +43,7 @@ export class Takeover<M extends Movement> {
     }
     if (waitMs > 0) return { requeueAfterMs: Math.min(waitMs, WATCH_OVER_MS) };
     const taken = await writer.exclusive(movement, (copy) => {
-      const field = phaseOf(copy) === 'Accepted' ? 'acceptedByNode' : 'node';
-      copy.status = { ...copy.status, [field]: node };
+      setOwner(copy, node);
     });
     if (!taken) {
       metrics.conflict(direction.name);
@@ -54,7 +53,7 @@ export class Takeover<M extends Movement> {
     this.#options.turns.reset(movement.metadata.uid, 'away');
     // Who had it may have made something.
     this.#options.memory.of(movement.metadata.uid).isBare = false;
-    const text = `${direction.noun} taken over from an agent that is away`;
+    const text = `${direction.noun} taken over from an agent that is gone`;
     logger.warn({ ...fieldsOf(taken), owner }, text);
     return { requeueAfterMs: 0 };
   }

@@ -32,14 +32,32 @@ export class Targets<M extends Movement> {
   pausedMs(uid: string): number | undefined {
     const { missing } = this.#memory.of(uid);
     if (!missing) return undefined;
-    return missing.sinceMs + missing.pauseMs * (1 + this.#turns.rank(uid)) - performance.now();
+    const askers = missing.isOwn ? 1 : 1 + this.#turns.rank(uid);
+    return missing.sinceMs + missing.pauseMs * askers - performance.now();
   }
 
-  missed(uid: string): void {
+  /** What it waits for may have come: this agent looks at once. */
+  changed(uid: string): void {
     const record = this.#memory.of(uid);
+    record.missing = undefined;
+    record.targetChanges++;
+  }
+
+  /** To be read before this agent looks, and given to {@link missed}. */
+  changesOf(uid: string): number {
+    return this.#memory.of(uid).targetChanges;
+  }
+
+  /**
+   * It was not there when this agent looked, unless it has changed since then. `isOwn`: no other agent may claim it, so that none asks
+   * in place of this one.
+   */
+  missed(uid: string, { changes, isOwn }: { changes: number; isOwn: boolean }): void {
+    const record = this.#memory.of(uid);
+    if (record.targetChanges !== changes) return;
     const times = (record.missing?.times ?? 0) + 1;
     const most = Math.min(PAUSE_MAX_MS, PAUSE_FIRST_MS * 2 ** Math.min(times - 1, 30));
     const pauseMs = most * (0.75 + Math.random() / 4);
-    record.missing = { times, sinceMs: performance.now(), pauseMs };
+    record.missing = { times, sinceMs: performance.now(), pauseMs, isOwn };
   }
 }

@@ -1,14 +1,26 @@
+import type { Sighting } from './ages.ts';
 import type { DataPath, MoverProgress } from './data-path.ts';
 import type { Movement } from './movement.ts';
 import type { Slots } from './slots.ts';
 
 /** What agents wait for, each by its own watch. */
-export type Wait = 'new' | 'prepared' | 'away' | 'deleted' | 'final' | 'canceling' | 'refused';
+export type Wait =
+  | 'new'
+  | 'prepared'
+  | 'away'
+  | 'deleted'
+  | 'final'
+  | 'canceling'
+  | 'refused'
+  | 'noRoom'
+  | 'timedOut';
 
 export type ExposureState = 'running' | 'done' | { readonly error: unknown };
 
 export interface Exposure {
   readonly abort: AbortController;
+  /** When it began; milliseconds of `performance.now()`. */
+  readonly sinceMs: number;
   state: ExposureState;
   /** Resolves when it has stopped, whatever came of it. */
   over: Promise<void>;
@@ -32,19 +44,38 @@ export interface Tracked<M extends Movement> {
   rank: { readonly version: number; readonly is: number } | undefined;
   /** How often the PVC of a restore was looked for in vain, when last, and when it is to be looked for again. */
   missing:
-    { readonly times: number; readonly sinceMs: number; readonly pauseMs: number } | undefined;
+    | {
+        readonly times: number;
+        readonly sinceMs: number;
+        readonly pauseMs: number;
+        /** Only this agent may claim it: it waits for what happens on this node. */
+        readonly isOwn: boolean;
+      }
+    | undefined;
+  /** How often what it waits for has changed. */
+  targetChanges: number;
   exposure: Exposure | undefined;
-  /** Resolves when an exposure has stopped that another agent did not wait for: what came of it is known to nobody else. */
+  /** Resolves when an exposure has stopped that another agent did not wait for: nobody else knows its outcome. */
   late: Promise<void> | undefined;
   dataPath: WatchedPath | undefined;
   /** How often in a row it could not be made available, and since when; milliseconds of `performance.now()`. */
   failed: { readonly times: number; readonly sinceMs: number } | undefined;
   /** When it was made available after that had failed; milliseconds of `performance.now()`. */
   madeAtMs: number | undefined;
+  /** Of its claim, by the time that is written on it. */
+  claimSeen: Sighting | undefined;
+  /** Of its last pod, by UID. */
+  podSeen: Sighting | undefined;
   /** UID of the last of its pods here that is known to have ended before it went. */
   endedPod: string | undefined;
+  /** Who waited for its data went on before it was gone. */
+  isSeenDone: boolean;
   /** UID of the last of its pods whose log was copied: it is looked at again as long as what comes next fails. */
   loggedPod: string | undefined;
+  /** When it was last asked whether it can still be moved; milliseconds of `performance.now()`. */
+  lostAskedMs: number;
+  /** The last answer was that it cannot. */
+  isLost: boolean;
   /** Since when no mover is named, as this process saw it; milliseconds of `performance.now()`. */
   unnamed: { readonly generation: number; readonly sinceMs: number } | undefined;
   /** This process claimed it, and has made nothing for it yet. */
@@ -73,13 +104,19 @@ export class Memory<M extends Movement> {
         lateMs: {},
         rank: undefined,
         missing: undefined,
+        targetChanges: 0,
         exposure: undefined,
         late: undefined,
         dataPath: undefined,
         failed: undefined,
         madeAtMs: undefined,
+        claimSeen: undefined,
+        podSeen: undefined,
         endedPod: undefined,
+        isSeenDone: false,
         loggedPod: undefined,
+        lostAskedMs: -Infinity,
+        isLost: false,
         unnamed: undefined,
         isBare: false,
         isClean: false,

@@ -57,7 +57,7 @@ export class Turns<M extends Movement> {
     return performance.now() + this.inMs(uid, what);
   }
 
-  /** How many agents come before this one, reckoned once for as long as no agent comes or goes. */
+  /** How many agents come before this one, calculated once for as long as no agent comes or goes. */
   rank(uid: string): number {
     const record = this.#memory.of(uid);
     const { version } = this.#roster;

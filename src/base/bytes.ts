@@ -3,6 +3,10 @@ export function asBuffer(bytes: Uint8Array): Buffer {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
+/** Bytes of pieces that follow one another. */
+export const totalLength = (data: readonly Uint8Array[]): number =>
+  data.reduce((sum, piece) => sum + piece.length, 0);
+
 /**
  * Gives the memory of bytes back at once that nobody uses any more; a collection may come late, and the
  * next allocation then finds it still in the cache. Bytes that share their memory are left alone, unless

@@ -1,7 +1,7 @@
 import { posix } from './posix.ts';
 
 /**
- * Ends this process at once. `process.exit` waits for all threads, and so for ever when one of them is blocked in the
+ * Ends this process at once. `process.exit` waits for all threads, and so forever when one of them is blocked in the
  * kernel: by a read from a file server that is gone, by a pipe that nobody writes to.
  */
 export function endProcess(code: number): never {

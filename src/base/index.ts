@@ -47,9 +47,17 @@ export { createLimiter, type Limiter, mapLimited, Semaphore } from './limiter.ts
 export { type RetryBudget, type RetryOptions, retryOf, withRetry } from './retry.ts';
 export { type Logger, silentLogger } from './log.ts';
 export { Secret } from './secret.ts';
-export { asBuffer, decodeUvarint, encodeUvarint, formatBytes, giveBack } from './bytes.ts';
+export {
+  asBuffer,
+  decodeUvarint,
+  encodeUvarint,
+  formatBytes,
+  giveBack,
+  totalLength,
+} from './bytes.ts';
 export { descriptorsMax, shareOfDescriptors } from './descriptors.ts';
 export { isPosixLoaded, pinnedPath, type Posix, posix } from './posix.ts';
+export type { FileStatus, NativeLibrary, StatusReader } from './native-status.ts';
 export { makeDirectories, refusalOf } from './make-directories.ts';
 export { endProcess } from './end-process.ts';
 export { joinPath } from './paths.ts';

@@ -43,8 +43,8 @@ const REFUSALS: Readonly<Record<string, string>> = {
   EROFS: 'the file system is read-only',
   EACCES: 'permission denied',
   EPERM: 'permission denied',
-  ENOENT: 'its parent takes no new directories',
-  ENOTDIR: 'a part of the path is not a directory',
+  ENOENT: 'its parent directory does not accept new directories',
+  ENOTDIR: 'one of its parents is not a directory',
 };
 
 /** Why a directory could not be made or written, for a person. */

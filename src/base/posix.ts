@@ -1,8 +1,9 @@
 import { createRequire } from 'node:module';
-import { futimesSync, utimesSync } from 'node:fs';
-import { getSystemErrorName } from 'node:util';
+import { closeSync, constants, futimesSync, utimesSync } from 'node:fs';
+import { getSystemErrorMessage, getSystemErrorName } from 'node:util';
 import type { Nanoseconds } from './clock.ts';
 import { SECOND_NS } from './clock.ts';
+import { loadStatusReader, type NativeLibrary, type StatusReader } from './native-status.ts';
 import { nameOfCode } from './system-errors.ts';
 
 /** The libc calls that Node lacks, through koffi (prebuilt). Each has a fallback, except for holes and syncfs. */
@@ -20,6 +21,15 @@ export interface Posix {
    * not take all that was written since the descriptor was opened.
    */
   syncFilesystem(descriptor: number): boolean;
+  /**
+   * Opens an absolute path (with a zero at its end) no part of which is a symbolic link; undefined where the kernel cannot make
+   * sure of that. Throws like `fs`: `ELOOP` where a part is a link. Not for the main thread: calls block.
+   */
+  readonly openWithoutLinks: ((path: Uint8Array, flags: number) => number) | undefined;
+  /** Looks at many names at little cost; undefined where that is not known to work. Made on first use. */
+  readonly statusReader: StatusReader | undefined;
+  /** Functions that the program itself has, as Node has OpenSSL's; undefined where they cannot be called. */
+  readonly program: NativeLibrary | undefined;
   /** Ends the process whatever its threads do; returns where it cannot be done. */
   exitNow(code: number): void;
   /** False: times are kept to the microsecond only and holes are not seen. */
@@ -30,11 +40,16 @@ const SEEK_DATA = 3;
 const SEEK_HOLE = 4;
 const AT_FDCWD = -100;
 const ENXIO = 6;
+/** `openat2`, which has the same number everywhere: https://man7.org/linux/man-pages/man2/openat2.2.html */
+const SYS_OPENAT2 = 437;
+const RESOLVE_NO_SYMLINKS = 4n;
+/** Node does not name it. */
+const O_CLOEXEC = 0o2000000;
 /** How a kernel or its sandbox says that it has no such call. */
 const NO_CALL = ['ENOSYS', 'EPERM'];
 
 interface Koffi {
-  load(path: string | null): { func(declaration: string): (...values: unknown[]) => number };
+  load(path: string | null): NativeLibrary;
   errno(): number;
 }
 
@@ -64,9 +79,13 @@ function loadPosix(): Posix {
   }
 }
 
-function systemError(syscall: string, errno: number): Error & { code: string } {
+/** In the words of `fs`, where there is a path. */
+function systemError(syscall: string, errno: number, path = ''): Error & { code: string } {
   const code = nameOfCode(getSystemErrorName(-errno));
-  return Object.assign(new Error(`${code}: ${syscall} failed`), { syscall, errno, code });
+  const text = path
+    ? `${code}: ${getSystemErrorMessage(-errno)}, ${syscall} '${path}'`
+    : `${code}: ${syscall} failed`;
+  return Object.assign(new Error(text), { syscall, errno, code });
 }
 
 const times = new BigInt64Array(4);
@@ -92,8 +111,23 @@ function nativePosix(koffi: Koffi): Posix {
     const found = lseek(descriptor, offset, whence);
     return found >= 0 ? found : undefined;
   };
+  let opener: { found: Posix['openWithoutLinks'] } | undefined;
+  let program: NativeLibrary | undefined;
+  let reader: { found: StatusReader | undefined } | undefined;
   return {
     native: true,
+    get program() {
+      program ??= koffi.load(null);
+      return program;
+    },
+    get openWithoutLinks() {
+      opener ??= { found: loadOpener(libc, koffi) };
+      return opener.found;
+    },
+    get statusReader() {
+      reader ??= { found: loadStatusReader(libc) };
+      return reader.found;
+    },
     setPinnedTime: (descriptor, mtimeNs) => {
       const path = Buffer.from(`${pinnedPath(descriptor)}\0`);
       if (utimensat(AT_FDCWD, path, timesOf(mtimeNs), 0) !== 0) {
@@ -121,8 +155,37 @@ function nativePosix(koffi: Koffi): Posix {
   };
 }
 
+/** Undefined where the kernel or its sandbox has no such call. */
+function loadOpener(libc: NativeLibrary, koffi: Koffi): Posix['openWithoutLinks'] {
+  const openat2 = libc.func(
+    'int64_t syscall(int64_t number, int64_t directory, const uint8_t *path, const uint64_t *how, size_t length)',
+  );
+  const how = new BigUint64Array([0n, 0n, RESOLVE_NO_SYMLINKS]);
+  const open = (path: Uint8Array, flags: number): number => {
+    how[0] = BigInt(flags | O_CLOEXEC);
+    const descriptor = openat2(SYS_OPENAT2, AT_FDCWD, path, how, how.byteLength);
+    if (descriptor >= 0) return descriptor;
+    throw systemError(
+      'open',
+      koffi.errno(),
+      Buffer.from(path).toString('utf8', 0, path.length - 1),
+    );
+  };
+  try {
+    closeSync(open(Buffer.from('/\0'), constants.O_RDONLY));
+    // A link, so that it must not be opened.
+    closeSync(open(Buffer.from('/proc/self\0'), constants.O_RDONLY));
+  } catch (error) {
+    return (error as { code?: string }).code === 'ELOOP' ? open : undefined;
+  }
+  return undefined;
+}
+
 const fallback: Posix = {
   native: false,
+  program: undefined,
+  openWithoutLinks: undefined,
+  statusReader: undefined,
   setDescriptorTime: (descriptor, mtimeNs) => {
     const seconds = Number(mtimeNs / 1000n) / 1e6;
     futimesSync(descriptor, seconds, seconds);

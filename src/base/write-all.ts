@@ -28,4 +28,7 @@ export function writeAllSync(
 
 /** The system error of a write that took no byte. */
 export const nothingWritten = (): Error =>
-  Object.assign(new Error('ENOSPC: a write took no byte'), { code: 'ENOSPC', syscall: 'write' });
+  Object.assign(new Error('ENOSPC: a write accepted no bytes'), {
+    code: 'ENOSPC',
+    syscall: 'write',
+  });

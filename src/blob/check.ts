@@ -59,10 +59,10 @@ const PERMISSIONS: Record<Location['kind'], Record<Operation, string>> = {
   },
 };
 
-/** Above it, signatures are refused and maintenance, which reckons with hours, is not safe (Kopia: 5 minutes). */
+/** Above it, signatures are refused and maintenance, which relies on hours, is not safe (Kopia: 5 minutes). */
 const CLOCK_DIFFERENCE_MAX: Nanoseconds = 300n * SECOND_NS;
 const DATA_BYTES = 4096;
-/** What goes wrong before any permission is looked at. */
+/** Failures that come before any permission is checked. */
 const HOPELESS = ['STORAGE_NOT_FOUND', 'STORAGE_CREDENTIALS', 'STORAGE_UNREACHABLE', 'STORAGE_TLS'];
 /** Blobs that are counted before the check stops counting. */
 const COUNTED_MAX = 10_000;
@@ -91,14 +91,14 @@ export async function* checkStorage(
     yield await check.step('range', 'get', () => check.range());
     yield await check.step('metadata', 'get', () => check.metadata());
     yield await check.step('clock', 'get', () => check.clock());
-    yield await check.step('list what was put', 'list', () => check.listed());
+    yield await check.step('list new blobs', 'list', () => check.listed());
     yield await check.step('overwrite', 'put', () => check.overwrite());
   } finally {
     yield await check.step('delete', 'delete', () => check.delete());
   }
 }
 
-/** A finding that is no error of the storage's. */
+/** A finding that is not an error that the storage reported. */
 class Finding extends Error {
   readonly fix: string;
 
@@ -109,7 +109,7 @@ class Finding extends Error {
 }
 
 const NOT_CONSISTENT =
-  'a repository needs a storage that shows at once what was put: check for caches and gateways in between';
+  'a repository needs storage that shows every write at once: look for caches and gateways in between';
 
 class StorageCheck {
   readonly #storage: BlobStorage;
@@ -153,7 +153,8 @@ class StorageCheck {
     for await (const blob of this.#storage.listBlobs('', this.#options)) {
       if (blob.id !== '' && ++count === COUNTED_MAX) break;
     }
-    return count === COUNTED_MAX ? `${count} blobs or more` : `${count} blobs`;
+    if (count === COUNTED_MAX) return `${count} blobs or more`;
+    return count === 1 ? '1 blob' : `${count} blobs`;
   }
 
   async put(): Promise<string> {
@@ -164,9 +165,12 @@ class StorageCheck {
   async get(): Promise<string> {
     const found = await this.#storage.getBlob(this.#id, this.#options);
     if (Buffer.compare(found, this.#data) !== 0) {
-      throw new Finding('what was put is read back with other bytes', NOT_CONSISTENT);
+      throw new Finding(
+        'the bytes that are read back differ from those that were written',
+        NOT_CONSISTENT,
+      );
     }
-    return 'what was put is read back at once';
+    return 'a new blob is read back at once';
   }
 
   async range(): Promise<string> {
@@ -174,8 +178,8 @@ class StorageCheck {
     const found = await this.#storage.getBlob(this.#id, wanted);
     if (Buffer.compare(found, this.#data.subarray(1000, 1100)) !== 0) {
       throw new Finding(
-        'a range is answered with other bytes',
-        'the service, or a proxy before it, does not heed the Range header',
+        'a request for a range is answered with the wrong bytes',
+        'the service, or a proxy in front of it, ignores the Range header',
       );
     }
     return '100 bytes from the middle';
@@ -208,15 +212,15 @@ class StorageCheck {
 
   async listed(): Promise<string> {
     const found = await Array.fromAsync(this.#storage.listBlobs(this.#id, this.#options));
-    if (found.length !== 1) throw new Finding('what was put is not listed', NOT_CONSISTENT);
-    return 'what was put is listed at once';
+    if (found.length !== 1) throw new Finding('a new blob is not listed', NOT_CONSISTENT);
+    return 'a new blob is listed at once';
   }
 
   async overwrite(): Promise<string> {
     this.#data = this.#options.random(DATA_BYTES / 2);
     await this.put();
     await this.get();
-    return 'the new bytes are read back at once';
+    return 'an overwritten blob is read back at once';
   }
 
   async delete(): Promise<string> {
@@ -224,8 +228,8 @@ class StorageCheck {
     const found = await Array.fromAsync(this.#storage.listBlobs(this.#id));
     if (found.length > 0) {
       throw new Finding(
-        'what was deleted is still listed',
-        `delete ${this.#id} by hand; ${NOT_CONSISTENT}`,
+        'a deleted blob is still listed',
+        `delete ${this.#id} manually; ${NOT_CONSISTENT}`,
       );
     }
     return 'nothing is left behind';

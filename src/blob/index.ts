@@ -16,6 +16,7 @@ export {
   type Retention,
   type RetentionMode,
   type SignalOptions,
+  type UnfinishedPutsOptions,
 } from './storage.ts';
 export { checkStorage, type CheckOptions, type CheckResult } from './check.ts';
 export { absoluteLocation, type Location, parseLocation, SCHEMES } from './location.ts';

@@ -131,7 +131,7 @@ const fileLocation = (path: string): FileLocation => ({
 function bucketOf(url: URL): Bucket {
   if (url.username !== '' || url.password !== '' || url.port !== '') {
     throw bad(
-      `"${url.protocol}//…" takes no user, password or port; see credentialsFile and endpoint`,
+      `"${url.protocol}//…" must not have a user, a password or a port; use credentialsFile and endpoint`,
     );
   }
   if (url.host === '') throw bad(`"${url.href}" names no bucket`);
@@ -146,7 +146,7 @@ function decodedPath(url: URL): string {
     return decodeURIComponent(url.pathname);
   } catch {
     throw bad(
-      `"${url.protocol}//${url.host}${url.pathname}" has a % that begins no character: write %25`,
+      `"${url.protocol}//${url.host}${url.pathname}" has a % that does not begin an escaped character: write %25 for a percent sign`,
     );
   }
 }
@@ -165,7 +165,7 @@ function parametersOf<S extends z.ZodType>(url: URL, schema: S): z.infer<S> {
   const secret = Object.keys(given).find((name) => SECRETS.test(name) && name !== 'keyVariable');
   if (secret !== undefined) {
     throw bad(
-      `"${secret}" must not be part of a location, where others see it; use credentialsFile`,
+      `"${secret}" must not be part of a location, where others can see it; use credentialsFile`,
     );
   }
   const parsed = schema.safeParse(given);
@@ -174,7 +174,7 @@ function parametersOf<S extends z.ZodType>(url: URL, schema: S): z.infer<S> {
   if (issue?.code === 'unrecognized_keys') {
     const known = Object.keys((schema as unknown as z.ZodObject).shape).join(', ');
     throw bad(
-      `"${issue.keys.join(', ')}" is not a setting of ${url.protocol}// locations; there are ${known}`,
+      `"${issue.keys.join(', ')}" is not a setting of ${url.protocol}// locations; its settings are ${known}`,
     );
   }
   const name = issue?.path.join('.') ?? '';

@@ -136,7 +136,7 @@ export function invalidRange(id: BlobId, offset: number, lengthBytes: number): C
 /** Throws `DAMAGED_BLOB` for a blob that is longer than its kind ever is. */
 export function assertLength(id: BlobId, lengthBytes: number, lengthMax = Infinity): void {
   if (lengthBytes <= lengthMax) return;
-  const text = `blob ${id} is damaged: it has ${lengthBytes} bytes, and no blob of its kind has more than ${lengthMax}`;
+  const text = `blob ${id} is damaged: it has ${lengthBytes} bytes, and blobs of its kind never have more than ${lengthMax}`;
   throw new CodedError('DAMAGED_BLOB', text, { facts: { blobId: id, lengthBytes } });
 }
 
@@ -156,7 +156,3 @@ export async function hasBlob(storage: BlobStorage, id: BlobId): Promise<boolean
     throw error;
   }
 }
-
-/** Bytes of pieces that follow one another. */
-export const totalLength = (data: readonly Uint8Array[]): number =>
-  data.reduce((sum, piece) => sum + piece.length, 0);

@@ -16,7 +16,7 @@ interface Node {
 export function addCompletionVerb(program: Command): void {
   program
     .command('completion')
-    .description('print a script that lets a shell complete verbs and options')
+    .description('print a shell script that completes verbs and options')
     .addArgument(new Argument('<shell>').choices(SHELLS))
     .addHelpText(
       'after',

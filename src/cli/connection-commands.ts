@@ -21,21 +21,27 @@ export function addConnectionCommands(group: Command): void {
   const example = `longshore repository connect --repo /backup/repo --password-file /etc/backup-password
   $ longshore repository connect --repo s3://backups/prod/ --name prod --password-command 'pass show backup'
   $ longshore snapshot list --repo @prod`;
-  verb(group, 'connect', 'open a repository, and let other commands find it', example, {
-    isNew: true,
-  })
+  verb(
+    group,
+    'connect',
+    'connect to a repository, so that other commands need no --repo',
+    example,
+    {
+      isNew: true,
+    },
+  )
     .option(
       '--name <name>',
-      `how it is called; @name is it from then on (default: ${DEFAULT_NAME})`,
+      `name to store it under; other commands then take @name (default: ${DEFAULT_NAME})`,
     )
     .action(connect);
   group
     .command('disconnect [name]')
-    .description('forget a connected repository; the repository itself stays')
+    .description('forget a connected repository; the repository itself is not touched')
     .addHelpText(
       'after',
       `
-Without a name it is the one that commands without --repo go to.
+Without a name, this is the repository that commands without --repo use.
 
 Example:
   $ longshore repository disconnect prod`,
@@ -61,10 +67,12 @@ async function connect(options: ConnectOptions): Promise<void> {
     current: name,
     repositories: { ...before.repositories, [name]: connection },
   });
-  printLine(`connected to ${context.storage.displayName} as @${name}: --repo can be left out now`);
+  printLine(
+    `connected to ${context.storage.displayName} as @${name}; commands without --repo now use it`,
+  );
   if (connection.passwordFile === undefined && connection.passwordCommand === undefined) {
     printLine(
-      'Its password is not kept: it is asked for, or comes from LONGSHORE_PASSWORD, unless you connect with --password-file or --password-command.',
+      'Its password is not stored: commands take it from LONGSHORE_PASSWORD or ask for it, unless you connect with --password-file or --password-command.',
     );
   }
 }
@@ -90,7 +98,7 @@ function connectionFrom(
 function plainName(name: string): string {
   const plain = connectionName(name.startsWith('@') ? name : `@${name}`);
   if (plain !== undefined) return plain;
-  throw new UsageError(`--name "${name}" is not a name`);
+  throw new UsageError(`--name "${name}" is not a name: use letters, digits, ".", "_" and "-"`);
 }
 
 async function disconnect(given: string | undefined): Promise<void> {

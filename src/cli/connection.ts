@@ -19,7 +19,7 @@ export function connectionName(repo: string): string | undefined {
   const [, name] = NAME.exec(repo) ?? [];
   if (name !== undefined) return name;
   throw new UsageError(
-    `--repo "${repo}" is not @name of a connected repository; a path that begins so is ./${repo}`,
+    `--repo "${repo}" is not the @name of a connected repository; for a path that begins with @, write ./${repo}`,
   );
 }
 
@@ -29,7 +29,7 @@ export async function connectionOf(name: string): Promise<Connection> {
   const connection = Object.hasOwn(repositories, name) ? repositories[name] : undefined;
   if (connection) return connection;
   const names = Object.keys(repositories).map((each) => `@${each}`);
-  const others = names.length > 0 ? `; connected are ${names.join(', ')}` : '';
+  const others = names.length > 0 ? `; there are ${names.join(', ')}` : '';
   throw new UsageError(`no repository is connected as @${name}${others}`);
 }
 

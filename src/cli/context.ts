@@ -2,7 +2,6 @@ import { availableParallelism } from 'node:os';
 import { CanceledError, endProcess, type Logger, parseBytes, type Secret } from '../base/index.ts';
 import { type BlobStorage, parseLocation } from '../blob/index.ts';
 import { cgroupMemoryBytes, defaultClient, environment } from '../config/index.ts';
-import { createJsonLogger } from '../observability/index.ts';
 import {
   type Client,
   DEFAULT_MEMORY_BYTES,
@@ -54,9 +53,11 @@ export function parseClient(text: string | undefined): Client {
   throw new UsageError(`--client "${text}" is not of the form user@host`);
 }
 
-export function createLogger(options: CommonOptions): Logger {
+export async function createLogger(options: CommonOptions): Promise<Logger> {
   const level = options.verbose === true ? 'debug' : (environment.logLevel ?? 'warn');
-  return options.logJson === true ? createJsonLogger(level) : createTerminalLogger(level);
+  if (options.logJson !== true) return createTerminalLogger(level);
+  const { createJsonLogger } = await import('../observability/index.ts');
+  return createJsonLogger(level);
 }
 
 export interface OpenedContext extends AsyncDisposable {
@@ -82,7 +83,7 @@ export async function openContext(
   const plan = planMemory(memoryLimitOf(options), availableParallelism(), isRemote);
   const { threads, indexMemoryBytes, ...memory } = plan;
   const factory = dataPath ? createThreadPool(threads) : undefined;
-  const logger = given.logger ?? createLogger(options);
+  const logger = given.logger ?? (await createLogger(options));
   const client = parseClient(options.client);
   const password = given.password ?? (await askPassword(options));
   const storage = await openRepositoryStorage(options, logger, { cache });

@@ -1,38 +1,45 @@
 import { type Command, Option } from 'commander';
-import type { DataMoverFlags } from './move-volume.ts';
+import type { MoveFlags } from './move-volume.ts';
+import { addMoveOptions } from './move-options.ts';
+
+interface DataMoverFlags extends MoveFlags {
+  volumeMode: string;
+  dataUpload?: string;
+  dataDownload?: string;
+}
 
 export function addDataMoverCommands(program: Command): void {
   const group = program
     .command('data-mover', { hidden: true })
-    .description('what hosting pods run: moves one volume');
+    .description('run by hosting pods: move one volume');
   const add = (direction: 'backup' | 'restore', flag: string): void => {
-    group
+    const command = group
       .command(direction)
       .description(
-        direction === 'backup' ? 'a volume into its repository' : 'a snapshot into a volume',
+        direction === 'backup'
+          ? 'move a volume into its repository'
+          : 'move a snapshot into a volume',
       )
-      .requiredOption('--volume-path <path>', 'where the volume is mounted, or its device')
+      .requiredOption(
+        '--volume-path <path>',
+        'path where the volume is mounted, or path of its device',
+      )
       .addOption(
         new Option('--volume-mode <mode>', 'of the volume')
           .choices(['Filesystem', 'Block'])
           .makeOptionMandatory(),
       )
-      .requiredOption(`${flag} <name>`, 'the CR that asks for it')
-      .requiredOption(
-        '--resource-timeout <duration>',
-        'how long the repository may take to be ready',
-      )
-      .option('--cache-volume-path <path>', 'where metadata of the repository is kept')
-      .option('--log-level <level>', 'debug, info, warning or error', 'info')
-      .addOption(
-        new Option('--log-format <format>', 'of the log').choices(['text', 'json']).default('text'),
-      )
-      .addOption(new Option('--features <names>', 'accepted and not used').hideHelp())
-      .addOption(new Option('--kubeconfig <file>', 'outside a pod').hideHelp())
-      .action(async (flags: DataMoverFlags) => {
-        const { moveVolume } = await import('./move-volume.ts');
-        await moveVolume(direction, flags);
-      });
+      .requiredOption(`${flag} <name>`, 'the DataUpload or DataDownload that asks for it');
+    addMoveOptions(command, { hasCache: true }).action(async (flags: DataMoverFlags) => {
+      const { moveVolume } = await import('./move-volume.ts');
+      const volume = {
+        kind: direction === 'backup' ? ('DataUpload' as const) : ('DataDownload' as const),
+        name: flags.dataUpload ?? flags.dataDownload ?? '',
+        isBlock: flags.volumeMode === 'Block',
+        program: `longshore-data-mover-${direction}`,
+      };
+      await moveVolume(volume, flags);
+    });
   };
   add('backup', '--data-upload');
   add('restore', '--data-download');

@@ -3,7 +3,7 @@ import * as fs from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { formatBytes, silentLogger } from '../base/index.ts';
-import { STORAGE_CLASS } from '../dev/index.ts';
+import { STAND_IN, STORAGE_CLASS } from '../dev/index.ts';
 import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,
@@ -11,6 +11,12 @@ import {
   type DataUpload,
   type KubeClient,
   NAMESPACES,
+  type Pod,
+  POD_VOLUME_BACKUPS,
+  POD_VOLUME_RESTORES,
+  type PodVolumeBackup,
+  type PodVolumeRestore,
+  PODS,
   PVCS,
   type Resource,
   VOLUME_SNAPSHOTS,
@@ -20,7 +26,10 @@ import { makeSample } from './demo-volume.ts';
 import { DEV_NAMESPACE, DEV_PASSWORD, DevEnvironment } from './dev-environment.ts';
 import { printLine } from './terminal.ts';
 
-/** `npm run demo`: a volume of a cluster into a repository and back, with npm alone and in well under a minute. */
+/**
+ * `npm run demo [-- fs-backup]`: a volume of a cluster into a repository and back, with npm alone and in well under a minute. With
+ * `fs-backup` it is backed up where its pod has it mounted, and without a snapshot.
+ */
 const LARGE_FILE_BYTES = 256 << 20;
 const SMALL_FILES = 1000;
 const NODES = ['node-1', 'node-2'];
@@ -45,6 +54,9 @@ async function createClaim(
   });
 }
 
+type Moved = DataUpload | DataDownload | PodVolumeBackup | PodVolumeRestore;
+type Status = NonNullable<DataUpload['status']>;
+
 const COLUMNS = [14, 12, 12, 12, 8];
 const row = (cells: readonly string[]): string =>
   cells
@@ -53,7 +65,7 @@ const row = (cells: readonly string[]): string =>
     .trimEnd();
 
 /** One line for each change that `kubectl get -w` would show; resolves with the CR when its phase is final. */
-async function follow<T extends DataUpload | DataDownload>(
+async function follow<T extends Moved>(
   client: KubeClient,
   resource: Resource<T>,
   name: string,
@@ -65,7 +77,7 @@ async function follow<T extends DataUpload | DataDownload>(
     resource,
     { namespace: DEV_NAMESPACE, name },
     (now) => {
-      const { phase = '', progress, node = '' } = now?.status ?? {};
+      const { phase = '', progress, node = '' } = (now?.status ?? {}) as Status;
       const { bytesDone, totalBytes } = progress ?? {};
       const text = row([name, phase, String(bytesDone ?? ''), String(totalBytes ?? ''), node]);
       if (text !== shown) printLine(text);
@@ -76,10 +88,10 @@ async function follow<T extends DataUpload | DataDownload>(
   );
 }
 
-function assertCompleted({ status, kind }: DataUpload | DataDownload): void {
+function assertCompleted({ status, kind }: Moved): void {
   if (status?.phase === 'Completed') return;
   throw new Error(
-    `the ${kind ?? 'operation'} ended ${status?.phase ?? ''}: ${status?.message ?? ''}`,
+    `the ${kind ?? 'operation'} ended as ${status?.phase ?? ''}: ${status?.message ?? ''}`,
   );
 }
 
@@ -90,7 +102,7 @@ async function demo(environment: DevEnvironment): Promise<void> {
   for (const name of ['app', 'app-restored'])
     await client.create(NAMESPACES, { metadata: { name } });
 
-  printLine('3. an application has a volume; a CSI snapshot of it is made');
+  printLine('3. an application has a volume, and a CSI snapshot of it is taken');
   await createClaim(client, 'app', false);
   const source = await environment.volumeOf('app', 'data');
   await makeSample(source, { largeFileBytes: LARGE_FILE_BYTES, smallFiles: SMALL_FILES });
@@ -118,7 +130,7 @@ async function demo(environment: DevEnvironment): Promise<void> {
   const uploaded = await follow(client, DATA_UPLOADS, upload.name);
   assertCompleted(uploaded);
 
-  printLine('5. a DataDownload: its volume becomes the one of a PVC that waits for it');
+  printLine('5. a DataDownload: its volume is bound to a PVC that is waiting for it');
   await createClaim(client, 'app-restored', true);
   const download = { namespace: DEV_NAMESPACE, name: 'restore-1' };
   await client.create(DATA_DOWNLOADS, {
@@ -133,11 +145,133 @@ async function demo(environment: DevEnvironment): Promise<void> {
   });
   assertCompleted(await follow(client, DATA_DOWNLOADS, download.name));
 
+  await compare(environment, source, uploaded);
+}
+
+async function compare(
+  environment: DevEnvironment,
+  source: string,
+  { status }: DataUpload | PodVolumeBackup,
+): Promise<void> {
   printLine('6. comparing the two volumes');
   const target = await environment.volumeOf('app-restored', 'data');
   execFileSync('diff', ['-r', '--no-dereference', source, target]);
-  const bytes = formatBytes(uploaded.status?.progress?.bytesDone ?? 0);
+  const bytes = formatBytes(status?.progress?.bytesDone ?? 0);
   printLine(`   ${bytes} in ${SMALL_FILES + 1} files: every byte is the same`);
+}
+
+/** What Velero's server would be called, and gives to the pod that waits for its data. */
+const RESTORE = { name: 'restore-1', uid: '5f0c2b52-9c0f-4e3e-8a65-0e5d6f1c2a10' };
+
+/** A pod of an application with the volume `data`. `waits`: as Velero restores it. */
+function createPod(
+  client: KubeClient,
+  namespace: string,
+  { node, waits }: { node: string; waits: boolean },
+): Promise<Pod> {
+  const container = (mountPath: string): object => ({
+    image: 'application',
+    volumeMounts: [{ name: 'data', mountPath }],
+  });
+  return client.create(PODS, {
+    metadata: {
+      name: 'web-0',
+      namespace,
+      annotations: { [STAND_IN]: 'true' },
+      ...(waits && { labels: { 'velero.io/restore-name': RESTORE.name } }),
+    },
+    spec: {
+      nodeName: node,
+      containers: [{ name: 'web', ...container('/data') }],
+      ...(waits && {
+        initContainers: [
+          { name: 'restore-wait', args: [RESTORE.uid], ...container('/restores/data') },
+        ],
+      }),
+      volumes: [{ name: 'data', persistentVolumeClaim: { claimName: 'data' } }],
+    },
+  });
+}
+
+const whenRunning = (client: KubeClient, { metadata }: Pod): Promise<Pod> =>
+  waitFor(client, PODS, metadata, (pod) => (pod?.status?.phase === 'Running' ? pod : undefined), {
+    timeoutMs: WAIT_MS,
+  });
+
+async function fsBackup(environment: DevEnvironment): Promise<void> {
+  const { client } = environment;
+  printLine(`2. two node-agents start: ${NODES.join(', ')}`);
+  for (const node of NODES) environment.startAgent(node);
+  for (const name of ['app', 'app-restored'])
+    await client.create(NAMESPACES, { metadata: { name } });
+
+  printLine('3. a pod of an application runs on node-1, and has a volume mounted');
+  await createClaim(client, 'app', false);
+  const source = await environment.volumeOf('app', 'data');
+  await makeSample(source, { largeFileBytes: LARGE_FILE_BYTES, smallFiles: SMALL_FILES });
+  const pod = await whenRunning(
+    client,
+    await createPod(client, 'app', { node: 'node-1', waits: false }),
+  );
+
+  printLine(
+    '4. a PodVolumeBackup, as Velero creates it: the agent of node-1 claims it, a data mover reads the volume where it is mounted',
+  );
+  const refOf = ({
+    metadata: { namespace = '', name, uid },
+  }: Pod): PodVolumeBackup['spec']['pod'] => ({ kind: 'Pod', namespace, name, uid });
+  const common = {
+    volume: 'data',
+    backupStorageLocation: 'default',
+    repoIdentifier: '',
+    uploaderType: 'kopia' as const,
+  };
+  await client.create(POD_VOLUME_BACKUPS, {
+    metadata: {
+      name: 'backup-1',
+      namespace: DEV_NAMESPACE,
+      annotations: { 'velero.io/pvc-name': 'data' },
+    },
+    spec: { ...common, node: 'node-1', pod: refOf(pod) },
+  });
+  const backup = await follow(client, POD_VOLUME_BACKUPS, 'backup-1');
+  assertCompleted(backup);
+
+  printLine(
+    '5. a PodVolumeRestore: a pod on node-2 waits for its data, and begins when it is there',
+  );
+  await createClaim(client, 'app-restored', false);
+  await environment.volumeOf('app-restored', 'data');
+  const waiting = await createPod(client, 'app-restored', { node: 'node-2', waits: true });
+  await client.create(POD_VOLUME_RESTORES, {
+    metadata: {
+      name: 'restore-1',
+      namespace: DEV_NAMESPACE,
+      ownerReferences: [
+        { apiVersion: 'velero.io/v1', kind: 'Restore', ...RESTORE, controller: true },
+      ],
+    },
+    spec: {
+      ...common,
+      snapshotID: backup.status?.snapshotID ?? '',
+      sourceNamespace: 'app',
+      pod: refOf(waiting),
+    },
+  });
+  assertCompleted(await follow(client, POD_VOLUME_RESTORES, 'restore-1'));
+  await whenRunning(client, waiting);
+  await compare(environment, source, backup);
+}
+
+const DEMOS: Readonly<Record<string, (environment: DevEnvironment) => Promise<void>>> = {
+  snapshot: demo,
+  'fs-backup': fsBackup,
+};
+const [which = 'snapshot', ...others] = process.argv.slice(2);
+const chosen = DEMOS[which];
+if (!chosen || others.length > 0) {
+  printLine(`usage: npm run demo [-- ${Object.keys(DEMOS).join('|')}]`);
+  process.exit(2);
 }
 
 const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-demo-'));
@@ -153,13 +287,13 @@ let repository = '';
     environment: { HOME: join(directory, 'home'), PATH: '/usr/bin:/bin' },
     logger: silentLogger,
   });
-  await demo(environment);
+  await chosen(environment);
   repository = join(environment.cluster.storageDirectory, 'kopia', 'app');
   await fs.access(repository);
 }
 printLine('');
 printLine(
-  'Look into the repository, start such a cluster to stay (bin/longshore dev up), or remove it all:',
+  'Look into the repository, start a cluster that stays up (bin/longshore dev up), or remove everything:',
 );
 printLine(`  LONGSHORE_PASSWORD=${DEV_PASSWORD} bin/longshore snapshot list --repo ${repository}`);
 printLine(`  rm -r ${directory}`);

@@ -145,6 +145,7 @@ export class DevEnvironment implements AsyncDisposable {
       takeoverMs: 300_000,
       fenceMs: 240_000,
       prepareQueueLength: 0,
+      servesPodVolumes: true,
       ...overrides,
       exposer: {
         daemonSet: 'node-agent',
@@ -202,7 +203,7 @@ async function assertPrivate(directory: string): Promise<void> {
     uid !== process.getuid?.()
       ? 'it belongs to another user'
       : mode & 0o022
-        ? 'others may write to it; chmod go-w makes it yours alone'
+        ? 'other users can write to it; run chmod go-w on it'
         : undefined;
   if (reason === undefined) return;
   const text = `cannot use the directory ${directory}: ${reason}`;
@@ -216,7 +217,7 @@ async function takeDirectory(directory: string): Promise<AsyncDisposable> {
   await new Promise<void>((resolve, reject) => {
     server.once('error', (cause: NodeJS.ErrnoException) => {
       if (cause.code !== 'EADDRINUSE') reject(cause);
-      const text = `another dev up uses the directory ${directory}; end it first, or name another --directory`;
+      const text = `another dev up is using the directory ${directory}; stop that one first, or choose another --directory`;
       reject(new CodedError('DIRECTORY_IN_USE', text, { cause }));
     });
     // A name of the system's own, and no file that a kill would leave behind.

@@ -30,7 +30,7 @@ export async function runCluster(flags: UpFlags): Promise<void> {
   }
   const port = flags.port === undefined ? undefined : Number(flags.port);
   if (port !== undefined && !(Number.isInteger(port) && port >= 0 && port <= PORT_MAX)) {
-    throw new UsageError(`--port "${flags.port ?? ''}" is not a port`);
+    throw new UsageError(`--port "${flags.port ?? ''}" is not a port number`);
   }
   const directory = flags.directory
     ? resolve(flags.directory)
@@ -57,19 +57,19 @@ export async function runCluster(flags: UpFlags): Promise<void> {
       await environment.client.create(NAMESPACES, { metadata: { name } });
     }
     printLine(
-      `nodes ${nodes.join(', ')}; Velero's namespace is ${DEV_NAMESPACE}; all of it lies in ${directory}`,
+      `nodes ${nodes.join(', ')}; Velero's namespace is ${DEV_NAMESPACE}; everything is kept in ${directory}`,
     );
     printLine(`  export KUBECONFIG=${environment.kubeconfig}`);
     printLine(`  kubectl -n ${DEV_NAMESPACE} get datauploads -w`);
     if (existsSync(EXAMPLES)) {
-      printLine('Three commands make a volume, back it up, and bring it back:');
+      printLine('Three commands create a volume, back it up and restore it:');
       for (const command of exampleCommands()) printLine(`  ${command}`);
-      printLine('Both volumes have the file then:');
+      printLine('Both volumes then hold the file:');
       printLine(`  cat ${join(directory, 'storage/volumes')}/*/sample.txt`);
     }
-    printLine('What each operation waits for:');
+    printLine('To see what each operation is waiting for:');
     printLine(`  ${join(ROOT, 'bin/longshore')} node-agent status --all`);
-    printLine('Ctrl-C ends it.');
+    printLine('Press Ctrl-C to stop.');
     await aborted(interrupt.signal);
   } finally {
     interrupt.dispose();

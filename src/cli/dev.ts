@@ -1,20 +1,21 @@
 import type { Command } from 'commander';
 import type { UpFlags } from './dev-up.ts';
+import { LOG_LEVEL_OPTION } from './log-options.ts';
 
 export function addDevCommands(program: Command): void {
   const group = program
     .command('dev')
-    .description('a cluster without Kubernetes, to try things on this machine');
+    .description('a small simulated cluster to try things on this machine, without Kubernetes');
   group
     .command('up')
-    .description('runs an API server with node-agents and a simulated CSI driver until Ctrl-C')
+    .description('run an API server with node-agents and a simulated CSI driver until Ctrl-C')
     .option(
       '--directory <path>',
-      'where all of it lies: volumes, snapshots, repositories, and the objects of the cluster, which are there again at the next start (default: a new one)',
+      "where everything is kept: volumes, snapshots, repositories, and the cluster's objects, which are there again at the next start (default: a new directory)",
     )
-    .option('--nodes <n>', 'how many nodes, each with its agent', '2')
-    .option('--port <port>', 'of the API server (default: any)')
-    .option('--log-level <level>', 'debug, info, warning or error', 'info')
+    .option('--nodes <n>', 'number of nodes, each with its own agent', '2')
+    .option('--port <port>', 'port of the API server (default: any free one)')
+    .option(...LOG_LEVEL_OPTION)
     .addHelpText('after', '\nExample:\n  $ longshore dev up --directory /tmp/dev')
     .action(async (flags: UpFlags) => {
       const { runCluster } = await import('./dev-up.ts');

@@ -33,7 +33,7 @@ export function watchEnd(life: Life, onHang: (text: string) => void): () => void
     clearInterval(timer);
     const what = isWaitingForStorage ? 'the storage' : 'a disk';
     onHang(
-      `interrupted, and nothing has moved for ${idleMs / 1000} s since: ${what} hangs; ended as it is`,
+      `interrupted, and nothing has moved for ${idleMs / 1000} s since: ${what} hangs; stopping without waiting for it`,
     );
   }, LOOK_EVERY_MS);
   timer.unref();

@@ -6,7 +6,9 @@ export function addHelpVerb(program: Command): void {
   program.helpCommand(false);
   program
     .command('help [verb...]')
-    .description('show what a verb does and takes, such as help snapshot create')
+    .description(
+      'show what a verb does and which options it takes, for example help snapshot create',
+    )
     .action((words: string[]) => {
       const shown: string[] = [];
       let command = program;
@@ -25,6 +27,6 @@ export function addHelpVerb(program: Command): void {
 function noSuchVerb(command: Command, words: readonly string[]): string {
   const names = command.createHelp().visibleCommands(command);
   const known = names.map((each) => each.name()).filter((name) => name !== 'help');
-  const there = known.length > 0 ? `; there are ${known.join(', ')}` : '';
+  const there = known.length > 0 ? `; the verbs are ${known.join(', ')}` : '';
   return `there is no verb "${words.join(' ')}"${there}`;
 }

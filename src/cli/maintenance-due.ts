@@ -6,7 +6,7 @@ import {
   type Repository,
   runMaintenance,
 } from '../repository/index.ts';
-import { collectGarbage } from '../snapshot/index.ts';
+import { planGarbageCollection } from '../snapshot/index.ts';
 import { ExitCode } from './exit.ts';
 import { maintenanceLines } from './maintenance-words.ts';
 import { printLine } from './terminal.ts';
@@ -36,14 +36,19 @@ export async function lookAfterRepository(
     const owner = (await loadMaintenanceParameters(repository))?.owner ?? '';
     if (owner !== '' && owner !== clientName(repository.client)) return;
     const options = { mode: 'auto', safety: 'full', force: false, dryRun: false } as const;
-    const report = await runMaintenance(repository, { ...options, signal, logger, collectGarbage });
+    const report = await runMaintenance(repository, {
+      ...options,
+      signal,
+      logger,
+      collectGarbage: planGarbageCollection,
+    });
     if (report.mode === 'none' || isSilent) return;
     for (const line of maintenanceLines(report)) printLine(`  maintenance: ${line}`);
   } catch (error) {
     if (!isAuto) {
       // Nobody asked for maintenance: the backup is whole.
       const text =
-        'whether maintenance is overdue cannot be told; longshore repository verify says more';
+        'cannot tell whether maintenance is overdue; run longshore repository verify to find out more';
       logger.warn({ error: messageOf(error) }, text);
       return;
     }
@@ -69,7 +74,7 @@ async function describeOverdue(
   if (idleNs < 2n * intervalNs || idleNs <= 0n) return undefined;
   const days = idleNs / (24n * HOUR_NS);
   const ago = days > 1n ? `${days} days` : `${idleNs / HOUR_NS} hours`;
-  const last = isFirst ? `it has never run, for ${ago}` : `it ran last ${ago} ago`;
+  const last = isFirst ? `it has not run once in ${ago}` : `it last ran ${ago} ago`;
   const { owner } = parameters;
   const isOfOther = owner !== '' && owner !== clientName(repository.client);
   const remedy = isOfOther

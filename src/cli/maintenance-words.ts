@@ -1,5 +1,6 @@
 import { formatBytes } from '../base/index.ts';
 import type { MaintenanceReport } from '../repository/index.ts';
+import { countOf } from './amounts.ts';
 
 type Task = MaintenanceReport['tasks'][number];
 type Stats = NonNullable<Task['stats']>;
@@ -16,7 +17,7 @@ const NAMES: Readonly<Record<string, string>> = {
 
 /** What a run of maintenance did, in words for people: one line for each task that did something, or was left out. */
 export function maintenanceLines({ mode, dryRun, tasks }: MaintenanceReport): string[] {
-  if (mode === 'none') return ['nothing is due'];
+  if (mode === 'none') return ['nothing is due yet'];
   const left = tasks.flatMap(({ task, skipped }) =>
     skipped === undefined ? [] : [`not now: ${NAMES[task] ?? task} (${skipped})`],
   );
@@ -36,7 +37,7 @@ const numberOf = (stats: Stats, key: string): number => {
 };
 
 function amount(count: number, noun: string, bytes?: number): string {
-  const what = `${count.toLocaleString('en-US')} ${noun}${count === 1 ? '' : 's'}`;
+  const what = countOf(count, `${noun}s`);
   return bytes === undefined ? what : `${what}, ${formatBytes(bytes)}`;
 }
 
@@ -48,7 +49,7 @@ const rewritten: Words = (stats, dryRun) => {
   const count = numberOf(stats, `${kind}ContentCount`);
   if (count === 0) return [];
   const what = amount(count, 'content', numberOf(stats, `${kind}ContentSize`));
-  return [`${verbOf('rewrote', 'rewrite', dryRun)} ${what} of short packs`];
+  return [`${verbOf('rewrote', 'rewrite', dryRun)} ${what} from short packs`];
 };
 
 const packsDeleted: Words = (stats, dryRun) => {
@@ -61,7 +62,7 @@ const packsDeleted: Words = (stats, dryRun) => {
   const kept = numberOf(stats, 'retainedPackCount');
   if (kept > 0) {
     const what = amount(kept, 'pack', numberOf(stats, 'retainedTotalSize'));
-    lines.push(`kept ${what}, that nothing refers to and that are too young to delete`);
+    lines.push(`kept ${what} that nothing refers to, but that are too young to delete`);
   }
   return lines;
 };
@@ -87,7 +88,7 @@ const WORDS: Readonly<Record<string, Words>> = {
       stats,
       dryRun,
     ),
-    ...counted('brought back', 'bring back', 'content', [
+    ...counted('recovered', 'recover', 'content', [
       'recoveredContentCount',
       'recoveredContentSize',
     ])(stats, dryRun),
@@ -97,7 +98,7 @@ const WORDS: Readonly<Record<string, Words>> = {
   'full-delete-blobs': packsDeleted,
   'quick-delete-blobs': packsDeleted,
   'full-drop-deleted-content': (_, dryRun) => [
-    `${verbOf('dropped', 'drop', dryRun)} contents from the index that were collected long enough ago`,
+    `${verbOf('dropped', 'drop', dryRun)} deleted contents from the index that are old enough`,
   ],
   'compact-single-epoch': counted('merged', 'merge', 'index blob', [
     'supersededIndexBlobCount',
@@ -126,7 +127,7 @@ const WORDS: Readonly<Record<string, Words>> = {
     'toDeleteFileCount',
     'toDeleteFileSize',
   ]),
-  'adopt-late-indexes': counted('wrote anew', 'write anew', 'index blob', ['adoptedBlobCount']),
+  'adopt-late-indexes': counted('rewrote', 'rewrite', 'late index blob', ['adoptedBlobCount']),
   'restore-manifest-deletions': counted('deleted again', 'delete again', 'manifest', [
     'restoredManifestCount',
   ]),

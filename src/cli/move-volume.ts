@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { endProcess } from '../base/index.ts';
-import { runDataMover } from '../agent/index.ts';
+import { type MovedKind, runDataMover } from '../agent/index.ts';
 import { environment } from '../config/index.ts';
 import { connectToCluster } from '../kube/index.ts';
 import { type MoverSettings, moverSettingsOf } from '../mover/index.ts';
@@ -11,11 +11,8 @@ import { type CommonOptions, interruptSignal, openContext } from './context.ts';
 import { durationFlagMs } from './usage-error.ts';
 import { VERSION } from './version.ts';
 
-export interface DataMoverFlags {
+export interface MoveFlags {
   volumePath: string;
-  volumeMode: string;
-  dataUpload?: string;
-  dataDownload?: string;
   resourceTimeout: string;
   cacheVolumePath?: string;
   logLevel: string;
@@ -25,35 +22,44 @@ export interface DataMoverFlags {
 
 const durationMs = (flag: string, text: string): number => durationFlagMs(flag, text, '10m0s');
 
+export interface VolumeToMove {
+  readonly kind: MovedKind;
+  /** Of the CR. */
+  readonly name: string;
+  readonly isBlock: boolean;
+  /** What the API server knows this process by. */
+  readonly program: string;
+}
+
 /** What a hosting pod runs; the exit code is set on the process. */
 export async function moveVolume(
-  direction: 'backup' | 'restore',
-  flags: DataMoverFlags,
+  { kind, name, isBlock, program }: VolumeToMove,
+  flags: MoveFlags,
 ): Promise<void> {
+  const resourceTimeoutMs = durationMs('--resource-timeout', flags.resourceTimeout);
   const logger = createServerLogger(flags.logLevel, flags.logFormat);
   const missing = environment.forgetMissingCredentials();
   if (missing.length > 0) {
-    logger.info({ variables: missing }, "no file of credentials: the cloud's own identity is used");
+    logger.info({ variables: missing }, "no credentials file: using the cloud's own identity");
   }
   const directory = mkdtempSync(join(tmpdir(), 'longshore-mover-'));
   const interrupt = interruptSignal();
   const client = connectToCluster({
     kubeconfig: flags.kubeconfig,
-    userAgent: `longshore-data-mover-${direction}/${VERSION}`,
+    userAgent: `${program}/${VERSION}`,
   });
   const settings = readSettings();
-  const isBlock = flags.volumeMode === 'Block';
   try {
     process.exitCode = await runDataMover({
-      direction,
+      kind,
       client,
       logger,
       namespace: environment.veleroNamespace,
       node: environment.nodeName ?? '',
-      name: flags.dataUpload ?? flags.dataDownload ?? '',
+      name,
       volumePath: flags.volumePath,
       isBlock,
-      resourceTimeoutMs: durationMs('--resource-timeout', flags.resourceTimeout),
+      resourceTimeoutMs,
       stallMs: durationMs('LONGSHORE_STALL_TIMEOUT', environment.stallTimeout ?? '15m'),
       progressIntervalMs: durationMs(
         'LONGSHORE_PROGRESS_INTERVAL',

@@ -55,10 +55,13 @@ const durationMs = (flag: string, text: string): number => durationFlagMs(flag, 
 /** Runs the node-agent until it is told to end. */
 export async function serve(flags: ServerFlags): Promise<void> {
   const node = flags.node ?? environment.nodeName;
-  if (node === undefined) throw new UsageError('no node is named: set NODE_NAME or --node');
+  if (node === undefined)
+    throw new UsageError('the name of this node is missing: set NODE_NAME or --node');
   const retries = Number(flags.dataMoverRetries);
   if (!/^\d{1,9}$/.test(flags.dataMoverRetries)) {
-    throw new UsageError(`--data-mover-retries "${flags.dataMoverRetries}" is not a number from 0`);
+    throw new UsageError(
+      `--data-mover-retries "${flags.dataMoverRetries}" is not a whole number of 0 or more`,
+    );
   }
   const logger = createServerLogger(flags.logLevel, flags.logFormat);
   const { client, namespace } = clusterOf(flags);
@@ -83,7 +86,7 @@ export async function serve(flags: ServerFlags): Promise<void> {
     node,
     namespace,
     dataMovers,
-    endsPodVolumes: dataMovers.has('velero'),
+    servesPodVolumes: dataMovers.has('velero'),
     agentSelector: flags.agentSelector,
     writeLog: (text) => printText(text),
     concurrency: concurrencyOf(
@@ -118,7 +121,7 @@ export async function serve(flags: ServerFlags): Promise<void> {
     metrics: () => agent.metrics.registry.metrics(),
     notReady: () => agent.notReady(),
   });
-  logger.info({ address: server.address }, 'metrics and health are served');
+  logger.info({ address: server.address }, 'serving metrics and health');
   try {
     await agent.run(interrupt.signal);
   } finally {
@@ -155,7 +158,7 @@ async function loadConfig(
     priorityClassName !== undefined &&
     (await client.find(PRIORITY_CLASSES, { name: priorityClassName })) !== undefined;
   if (priorityClassName !== undefined && !isPriorityKnown) {
-    logger.warn({ priorityClassName }, 'there is no such priority class; none is used');
+    logger.warn({ priorityClassName }, 'there is no such priority class; using none');
   }
   return {
     config,
@@ -167,6 +170,7 @@ async function loadConfig(
       priorityClassName: isPriorityKnown ? priorityClassName : undefined,
       podAnnotations: podAnnotations ?? undefined,
       podLabels: podLabels ?? undefined,
+      privilegedFsBackup: config.privilegedFsBackup,
       ...(isCacheUsable && {
         cacheVolume: {
           storageClass: cacheClass,

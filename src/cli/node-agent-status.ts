@@ -24,11 +24,11 @@ export interface StatusFlags extends ClusterFlags {
   watch?: boolean;
 }
 
-/** Prints DataUploads and DataDownloads, and what each waits for. */
+/** Prints CRs that ask for a volume to be moved, and what each waits for. */
 export async function showStatus(flags: StatusFlags): Promise<void> {
   const output = flags.output ?? (flags.json === true ? 'json' : undefined);
   if (flags.json === true && output !== 'json') {
-    throw new UsageError(`--json and -o ${flags.output ?? ''} say different things`);
+    throw new UsageError(`--json and -o ${flags.output ?? ''} contradict each other`);
   }
   const { client, namespace } = clusterOf(flags);
   const { dataMovers, agentSelector, daemonset: daemonSet } = flags;
@@ -58,5 +58,5 @@ export async function showStatus(flags: StatusFlags): Promise<void> {
 /** Where a table would have no rows. */
 const nothing = (namespace: string, hidden: number): string =>
   hidden === 0
-    ? `no DataUpload or DataDownload in namespace ${namespace}`
-    : `nothing is under way in namespace ${namespace}; --all shows ${hidden} that ${hidden === 1 ? 'is' : 'are'} over`;
+    ? `no DataUpload, DataDownload, PodVolumeBackup or PodVolumeRestore in namespace ${namespace}`
+    : `nothing is under way in namespace ${namespace}; --all shows ${hidden} that ${hidden === 1 ? 'has' : 'have'} ended`;

@@ -1,4 +1,5 @@
 import { type Command, Option } from 'commander';
+import { LOG_LEVEL_OPTION, logFormatOption } from './log-options.ts';
 import type { ServerFlags } from './node-agent-server.ts';
 import type { StatusFlags } from './node-agent-status.ts';
 import { JSON_OPTION } from './program.ts';
@@ -7,66 +8,68 @@ function withClusterOptions(command: Command): Command {
   return command
     .option('--kubeconfig <file>', 'kubeconfig (default: KUBECONFIG, ~/.kube/config, or the pod)')
     .option('--context <name>', 'context of the kubeconfig')
-    .option('-n, --namespace <name>', 'namespace that Velero is in (default: VELERO_NAMESPACE)');
+    .option('-n, --namespace <name>', 'namespace of Velero (default: VELERO_NAMESPACE)');
 }
 
 export function addNodeAgentCommands(program: Command): void {
   const group = program
     .command('node-agent')
-    .description('what the DaemonSet runs: moves the volumes of DataUploads and DataDownloads');
+    .description("run by the DaemonSet: move the volumes of Velero's backups and restores");
   withClusterOptions(group.command('server'))
     .description(
-      "claims DataUploads and DataDownloads and looks after them, as Velero's node-agent does",
+      "claim and process DataUploads, DataDownloads, PodVolumeBackups and PodVolumeRestores, as Velero's node-agent does",
     )
     .option(
       '--data-movers <names>',
-      'values of spec.datamover that are served; velero serves the empty one too',
+      'values of spec.datamover to serve; velero includes the empty one',
       'velero',
     )
     .option('--agent-selector <labels>', "labels of the node-agents' own pods", 'role=node-agent')
-    .option('--node <name>', 'the node that this is (default: NODE_NAME)')
-    .option('--log-level <level>', 'debug, info, warning or error', 'info')
-    .addOption(
-      new Option('--log-format <format>', 'of the log').choices(['text', 'json']).default('text'),
-    )
+    .option('--node <name>', 'name of this node (default: NODE_NAME)')
+    .option(...LOG_LEVEL_OPTION)
+    .addOption(logFormatOption())
     .option(
       '--metrics-address <address>',
-      'where /metrics, /healthz and /readyz are served',
+      'address that serves /metrics, /healthz and /readyz',
       ':8085',
     )
-    .option('--resource-timeout <duration>', 'for single waits on the API server', '10m')
+    .option('--resource-timeout <duration>', 'longest single wait on the API server', '10m')
     .option(
       '--data-mover-prepare-timeout <duration>',
-      'how long a volume and its pod may take to be ready; time in queues does not count',
+      'how long a volume and its pod may take to become ready; time in queues does not count',
       '30m',
     )
     .option('--node-agent-configmap <name>', "Velero's ConfigMap of node-agent settings")
     .option('--backup-repository-configmap <name>', "Velero's ConfigMap of repository settings")
-    .option('--data-mover-retries <n>', 'how often a data mover that died is started again', '3')
+    .option(
+      '--data-mover-retries <n>',
+      'how many times a data mover that died is started again',
+      '3',
+    )
     .option(
       '--stall-timeout <duration>',
-      'a data mover that moves no byte for this long has failed',
+      'how long a data mover may move nothing before it has failed',
       '15m',
     )
     .option(
       '--takeover-timeout <duration>',
-      'operations of an agent that is away for this long are taken over by another agent',
+      'how long an agent may be gone before another one takes over its operations',
       '5m',
     )
     .option(
       '--fence-timeout <duration>',
-      'a restore that is cut off from the API server for this long stops; below --takeover-timeout',
+      'how long a restore goes on when it is cut off from the API server; less than --takeover-timeout',
       '4m',
     )
     .option('--progress-interval <duration>', 'how often data movers report progress', '5s')
-    .option('--data-mover-image <image>', "of hosting pods (default: the DaemonSet's own)")
+    .option('--data-mover-image <image>', 'image of hosting pods (default: that of the DaemonSet)')
     .option('--data-mover-command <command>', 'command of hosting pods, space-separated', '/velero')
     .option(
       '--daemonset <name>',
       'DaemonSet whose pod template hosting pods are made from',
       'node-agent',
     )
-    .addOption(new Option('--features <names>', 'accepted and not used, as by Velero').hideHelp())
+    .addOption(new Option('--features <names>', 'accepted and ignored, as by Velero').hideHelp())
     .addHelpText(
       'after',
       '\nExample:\n  $ longshore node-agent server --node-agent-configmap node-agent-config',
@@ -77,23 +80,25 @@ export function addNodeAgentCommands(program: Command): void {
       await serve(flags);
     });
   withClusterOptions(group.command('status'))
-    .description('DataUploads and DataDownloads that are under way, and what each waits for')
-    .option('--all', 'those that are over too, with how they ended')
+    .description(
+      'list the DataUploads, DataDownloads, PodVolumeBackups and PodVolumeRestores that are under way, and what each is waiting for',
+    )
+    .option('--all', 'include those that have ended, and how')
     .option(
       '-w, --watch',
-      'goes on until Ctrl-C: a live table, or on a pipe a line for each change',
+      'keep watching until Ctrl-C: a live table, or one line for each change when piped',
     )
     .addOption(
-      new Option('-o, --output <format>', 'json, yaml, or wide: more columns').choices([
+      new Option('-o, --output <format>', 'json, yaml, or wide for more columns').choices([
         'json',
         'yaml',
         'wide',
       ]),
     )
-    .option('--daemonset <name>', 'only the agents of this DaemonSet (default: all that there are)')
+    .option('--daemonset <name>', 'only the agents of this DaemonSet (default: all of them)')
     .option(
       '--data-movers <names>',
-      'values of spec.datamover that are served (default: those of the DaemonSets)',
+      'values of spec.datamover that count as served (default: those of the DaemonSets)',
     )
     .option(
       '--agent-selector <labels>',

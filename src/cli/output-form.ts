@@ -14,14 +14,14 @@ export const isWide = ({ output }: OutputFlags): boolean => output === 'wide';
 /** Adds `-o` to a verb that prints a document with `--json`. */
 export function withOutputForm(command: Command, { isTable = false } = {}): Command {
   const [text, choices] = isTable
-    ? ['one document, or the table with all columns in full', ['json', 'yaml', 'wide']]
-    : ['one document on stdout', ['json', 'yaml']];
+    ? ['one JSON or YAML document, or the table with all columns in full', ['json', 'yaml', 'wide']]
+    : ['print one document in this form on stdout', ['json', 'yaml']];
   return command
     .addOption(new Option('-o, --output <form>', text).choices(choices))
     .hook('preAction', async (_, action) => {
       const { json, output } = action.opts<OutputFlags>();
       if (json === true && output !== undefined && output !== 'json') {
-        throw new UsageError(`--json and -o ${output} say different things`);
+        throw new UsageError(`--json and -o ${output} contradict each other`);
       }
       if (output === 'json' || output === 'yaml') action.setOptionValue('json', true);
       await setDocumentFormat(output === 'yaml' ? 'yaml' : 'json');

@@ -20,7 +20,7 @@ export function guardOutput(): void {
   if (state.isGuarded) return;
   state.isGuarded = true;
   process.stdout.on('error', note);
-  // There is nobody left to tell.
+  // Nobody is left to read it.
   process.stderr.on('error', () => undefined);
   try {
     state.isFile = fstatSync(STDOUT).isFile();

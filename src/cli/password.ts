@@ -1,8 +1,7 @@
 import { isUtf8 } from 'node:buffer';
-import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
-import { createInterface, type Interface } from 'node:readline';
+import type { Interface } from 'node:readline';
 import { Writable } from 'node:stream';
 import { CanceledError, CodedError, messageOf, Secret } from '../base/index.ts';
 import { environment } from '../config/index.ts';
@@ -10,7 +9,7 @@ import { UsageError } from './usage-error.ts';
 
 /** No password is as long. Our choice. */
 const PASSWORD_BYTES_MAX = 64 << 10;
-/** What a password command may leave behind holds its output open, maybe for ever: an agent that it started. Our choice. */
+/** What a password command may leave behind holds its output open, maybe forever: an agent that it started. Our choice. */
 const OUTPUT_MS_MAX = 1000;
 
 /** Where the password of a repository may come from beside the environment and a terminal. */
@@ -45,6 +44,8 @@ export async function readPassword(
 
 /** What a command prints, one line end aside. It may ask on the terminal, as password managers do. Throws `NO_PASSWORD`. */
 async function outputOf(command: string): Promise<string> {
+  // Few need it, and it is much to load; so are the lines of a terminal.
+  const { spawn } = await import('node:child_process');
   const child = spawn('/bin/sh', ['-c', command], { stdio: ['inherit', 'pipe', 'inherit'] });
   const ended = once(child, 'close') as Promise<[code: number | null, signal: string | null]>;
   child.once('exit', () => {
@@ -104,7 +105,7 @@ export class NewPassword {
     const text = await this.#text(prompt);
     if (text === '') throw new UsageError('the new password is empty');
     // What is left of bytes that are no text: different files would make the same password.
-    if (text.includes('\ufffd')) throw new UsageError('the new password is not UTF-8 text');
+    if (text.includes('\ufffd')) throw new UsageError('the new password is not valid UTF-8 text');
     return new Secret(text);
   }
 
@@ -116,7 +117,7 @@ export class NewPassword {
     const first = await prompt.ask('New password: ');
     // Asking again would hide that it is empty.
     if (first === '' || first === (await prompt.ask('New password again: '))) return first;
-    throw new UsageError('the two passwords differ: nothing was changed');
+    throw new UsageError('the two passwords do not match: nothing was changed');
   }
 }
 
@@ -127,7 +128,7 @@ async function readNewFile(file: string): Promise<string> {
   } catch (cause) {
     throw new UsageError(`cannot read the file with the new password: ${messageOf(cause)}`);
   }
-  if (!isUtf8(bytes)) throw new UsageError('the new password is not UTF-8 text');
+  if (!isUtf8(bytes)) throw new UsageError('the new password is not valid UTF-8 text');
   return withoutLineEnd(bytes);
 }
 
@@ -146,7 +147,7 @@ export class PasswordPrompt implements Disposable {
   /** Throws `CANCELED` on Ctrl-C, {@link UsageError} at the end of the input. */
   async ask(question: string): Promise<string> {
     // The terminal must not show keys any more when the question is there to be answered.
-    this.#open();
+    await this.#open();
     process.stderr.write(question);
     try {
       return this.#typed.shift() ?? (await this.#next());
@@ -158,12 +159,13 @@ export class PasswordPrompt implements Disposable {
   #next(): Promise<string> {
     return new Promise((resolve, reject) => {
       this.#waiting = { resolve, reject };
-      if (this.#isClosed) this.#fail(new UsageError('no password was typed'));
+      if (this.#isClosed) this.#fail(new UsageError('no password was entered'));
     });
   }
 
-  #open(): void {
+  async #open(): Promise<void> {
     if (this.#lines) return;
+    const { createInterface } = await import('node:readline');
     const output = new Writable({
       write: (_chunk, _encoding, callback) => {
         callback();
@@ -184,7 +186,7 @@ export class PasswordPrompt implements Disposable {
     });
     this.#lines.on('close', () => {
       this.#isClosed = true;
-      this.#fail(new UsageError('no password was typed'));
+      this.#fail(new UsageError('no password was entered'));
     });
   }
 

@@ -29,7 +29,7 @@ interface Keys {
   readonly [key: string]: Keys;
 }
 
-/** A whole policy as it was typed. Throws {@link UsageError}, with the names of keys that no policy has. */
+/** A whole policy as it was typed. Throws {@link UsageError}, with the names of unknown keys. */
 export function parsePolicyJson(json: string): Policy {
   let data: unknown;
   try {
@@ -42,11 +42,13 @@ export function parsePolicyJson(json: string): Policy {
     const [issue] = parsed.error.issues;
     const where = issue?.path.join('.') ?? '';
     const at = where === '' ? '' : ` at ${where}`;
-    throw new UsageError(`--from-json is not a policy: ${issue?.message ?? 'it is wrong'}${at}`);
+    throw new UsageError(
+      `--from-json is not a policy: ${issue?.message ?? 'it is not valid'}${at}`,
+    );
   }
   const unknown = unknownKeys(data, KNOWN);
   if (unknown.length === 0) return parsed.data;
-  const what = unknown.length === 1 ? 'a key that no policy has' : 'keys that no policy has';
+  const what = unknown.length === 1 ? 'an unknown key' : 'unknown keys';
   throw new UsageError(`--from-json has ${what}: ${unknown.join(', ')}`);
 }
 

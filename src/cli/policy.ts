@@ -29,7 +29,7 @@ const TARGET_HELP = '\nA target is (global), @host, user@host or user@host:/path
 export function addPolicyCommands(program: Command): void {
   const group = program
     .command('policy')
-    .description('what is kept, ignored and compressed, for all or for one source');
+    .description('decide what is kept, ignored and compressed, for all sources or for one');
   addShow(group);
   addSet(group);
   addDelete(group);
@@ -38,8 +38,8 @@ export function addPolicyCommands(program: Command): void {
 
 function addShow(group: Command): void {
   const example = 'longshore policy show me@host:/data --repo /backup/repo';
-  verb(group, `show ${TARGET}`, 'show the settings that hold for a target', example)
-    .option('--defined', 'only what is set for the very target')
+  verb(group, `show ${TARGET}`, 'show the settings that apply to a target', example)
+    .option('--defined', 'only what is set for this very target, without what it inherits')
     .option(...JSON_OPTION)
     .addHelpText('after', TARGET_HELP)
     .action(async (text: string, options: VerbOptions<{ defined?: boolean }>) => {
@@ -107,11 +107,15 @@ function addSet(group: Command): void {
     .option('--compression <name>', 'compressor for files, or none')
     .option('--metadata-compression <name>', 'compressor for directories, or none')
     .option('--splitter <name>', "one of Kopia's splitters")
-    .option('--add-ignore <pattern>', 'ignore what matches, may be repeated', collect)
-    .option('--remove-ignore <pattern>', 'no longer ignore, may be repeated', collect)
-    .option('--ignore-file-errors <bool>', 'go on when a file cannot be read, without an error')
-    .option('--ignore-dir-errors <bool>', 'the same for directories')
-    .option('--one-file-system <bool>', 'do not enter other file systems')
+    .option('--add-ignore <pattern>', 'ignore what matches this pattern; may be repeated', collect)
+    .option(
+      '--remove-ignore <pattern>',
+      'remove this pattern from those that are ignored; may be repeated',
+      collect,
+    )
+    .option('--ignore-file-errors <bool>', 'skip files that cannot be read, without an error')
+    .option('--ignore-dir-errors <bool>', 'skip directories that cannot be read, without an error')
+    .option('--one-file-system <bool>', 'do not enter other file systems that are mounted below')
     .option('--from-json <json>', 'the whole policy as JSON, as `policy show --defined` prints it')
     .option(...JSON_OPTION)
     .addHelpText('after', TARGET_HELP)
@@ -123,10 +127,12 @@ async function set(text: string, options: VerbOptions<SetOptions>): Promise<void
   const whole = options.fromJson === undefined ? undefined : parsePolicyJson(options.fromJson);
   const isChange = SET_OPTIONS.some((option) => options[option] !== undefined);
   if (whole && isChange) {
-    throw new UsageError('--from-json is the whole policy: no other setting goes with it');
+    throw new UsageError(
+      '--from-json sets the whole policy: it cannot be combined with other settings',
+    );
   }
   if (!whole && !isChange)
-    throw new UsageError('name what is to be set (--help shows what can be)');
+    throw new UsageError('nothing to set: name at least one setting (see --help)');
   // What was typed is looked at before anything is opened; what is stored already is nobody's slip.
   const typed = whole ?? change(policySchema.parse({}), options);
   asUsage(() => {
@@ -169,7 +175,9 @@ function assertKnown(policy: Policy): void {
   for (const pattern of files.ignore ?? []) parseIgnorePattern(pattern, '');
   for (const [name, value] of Object.entries(retention)) {
     if (typeof value === 'number' && value < 0) {
-      throw new UsageError(`retention.${name} is ${value}: snapshots to keep are 0 or more`);
+      throw new UsageError(
+        `retention.${name} is ${value}: the number of snapshots to keep must be 0 or more`,
+      );
     }
   }
 }
@@ -253,7 +261,7 @@ function addDelete(group: Command): void {
   verb(
     group,
     `delete ${TARGET}`,
-    'delete the settings of a target: what holds above it holds for it then',
+    'delete the settings of a target, so that it inherits them all again',
     example,
   )
     .option(...JSON_OPTION)
@@ -273,7 +281,7 @@ function addDelete(group: Command): void {
 
 function addList(group: Command): void {
   const example = 'longshore policy list --repo /backup/repo';
-  verb(group, 'list', 'list the targets that have settings of their own', example)
+  verb(group, 'list', 'list the targets that have their own settings', example)
     .option(...JSON_OPTION)
     .action(async (options: VerbOptions) => {
       await using context = await openContext(options);

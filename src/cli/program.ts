@@ -12,42 +12,44 @@ export function withCommonOptions(command: Command, { isNew = false } = {}): Com
     })
     .option(
       '--repo <location>',
-      'where the repository is: a path, s3://bucket/prefix/, azblob://container/prefix/ or gs://bucket/prefix/ (docs/storage.md), or @name of a connected one (else LONGSHORE_REPO, else what `repository connect` connected last)',
+      'location of the repository: a path, s3://bucket/prefix/, azblob://container/prefix/ or gs://bucket/prefix/ (docs/storage.md), or @name of a connected one (default: LONGSHORE_REPO, then the one that `repository connect` connected last)',
     )
     .option(
       '--password-file <file>',
-      'file that holds the password, one line end aside (else LONGSHORE_PASSWORD, else as connected, else a prompt)',
+      'file that holds the password; a final line end is ignored (default: LONGSHORE_PASSWORD, then as connected, then a prompt)',
     )
     .addOption(
       new Option(
         '--password-command <command>',
-        'what /bin/sh runs and prints the password, such as "pass show backup"',
+        'shell command that prints the password, such as "pass show backup"',
       ).conflicts('passwordFile'),
     )
     .option(
       '--client <user@host>',
-      'who this is: default source and owner of maintenance (default: OS user and host)',
+      'identity of this client, used for sources and as owner of maintenance (default: OS user and host)',
     )
     .option(
       '--memory-limit <size>',
-      'what the process may take, such as 512MiB; more carries more threads (default: 256MiB, less where a container has less)',
+      'memory that the process may use, such as 512MiB; more memory allows more threads (default: 256MiB, or less if the container has less)',
     )
-    .option('--upload-limit <rate>', 'bytes per second to the storage, such as 50MiB')
-    .option('--download-limit <rate>', 'bytes per second from the storage')
-    .option('--requests-limit <n>', 'requests per second to the storage')
+    .option('--upload-limit <rate>', 'most bytes per second to the storage, such as 50MiB')
+    .option('--download-limit <rate>', 'most bytes per second from the storage')
+    .option('--requests-limit <n>', 'most requests per second to the storage')
     .option(
       '--stall-timeout <duration>',
-      'a request that moves no byte for this long is cut and tried again (default: 60s)',
+      'how long a request may move no byte before it is cut off and tried again (default: 60s)',
     )
     .option(
       '--cache-dir <directory>',
-      'where metadata of remote storages is kept (default: ~/.cache/longshore)',
+      'directory that caches metadata of remote storage (default: ~/.cache/longshore)',
     )
-    .option('--cache-size <size>', 'what the cache may take; 0 for none (default: 1GiB)')
-    .option('--utc', 'times for people in UTC instead of the local zone')
-    .option('-q, --quiet', 'print IDs, tables and errors, and nothing else')
-    .option('--verbose', 'more messages, and stacks with errors')
-    .addOption(new Option('--log-json', 'messages as JSON, one object a line').hideHelp());
+    .option('--cache-size <size>', 'most disk space for the cache; 0 for no cache (default: 1GiB)')
+    .option('--utc', 'show times in UTC instead of the local time zone')
+    .option('-q, --quiet', 'print nothing but IDs, tables and errors')
+    .option('--verbose', 'log more, and print stack traces with errors')
+    .addOption(
+      new Option('--log-json', 'print log messages as JSON, one object per line').hideHelp(),
+    );
 }
 
 export const JSON_OPTION: [string, string] = ['--json', 'print one JSON document on stdout'];

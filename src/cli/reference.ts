@@ -12,9 +12,9 @@ export function commandReference(program: Command): string {
   const common = new Set(withCommonOptions(program.createCommand('any')).options.map(flagsOf));
   const parts = [
     '# Command line',
-    'Made of what `--help` says, by `npm run build:docs`.',
+    'Generated from the `--help` texts by `npm run build:docs`.',
     '## Options of all verbs on a repository',
-    'Verbs that are marked with `--repo` below take these too.',
+    'Verbs whose usage shows `--repo` below take these too.',
     optionTable(withCommonOptions(program.createCommand('any')).options),
   ];
   for (const { words, command } of verbsOf(program)) {
@@ -59,7 +59,7 @@ function optionTable(options: readonly Option[]): string {
       const otherwise = isTold ? '' : `; default: ${JSON.stringify(defaultValue)}`;
       return `| \`${flags.replaceAll('|', '\\|')}\` | ${cell(description + choices + otherwise)} |`;
     });
-  return ['| option | what it says |', '| --- | --- |', ...rows].join('\n');
+  return ['| option | meaning |', '| --- | --- |', ...rows].join('\n');
 }
 
 /** Examples, and whatever else a verb adds to its help. */
@@ -70,10 +70,10 @@ function helpAfter(command: Command): string {
   if (command instanceof EventEmitter) command.emit('afterHelp', { error: false, command, write });
   return text
     .trim()
-    .split(/\n(?=Examples?:\n)/)
+    .split(/\n\n+|\n(?=Examples?:\n)/)
     .map((part) => part.trim())
     .map((part) => {
-      if (!EXAMPLE.test(part)) return part;
+      if (!EXAMPLE.test(part)) return part.replace(/<\w+>/g, '`$&`');
       return ['```sh', part.replace(EXAMPLE, '').replace(/^ *\$ /gm, ''), '```'].join('\n');
     })
     .join('\n\n');

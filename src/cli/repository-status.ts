@@ -33,7 +33,7 @@ export function statusDocument(
 
 export function addStatus(group: Command): void {
   const example = 'longshore repository status --repo /backup/repo';
-  verb(group, 'status', 'show parameters, contents and maintenance', example)
+  verb(group, 'status', 'show the parameters, the contents and the state of maintenance', example)
     .option(...JSON_OPTION)
     .action(status);
 }

@@ -24,7 +24,7 @@ import {
   verifyContents,
 } from '../repository/index.ts';
 import {
-  collectGarbage,
+  planGarbageCollection,
   DEFAULT_POLICY,
   listReadableSnapshots,
   newTreeCounters,
@@ -32,6 +32,7 @@ import {
   putPolicy,
   verifyTrees,
 } from '../snapshot/index.ts';
+import { countOf } from './amounts.ts';
 import { addConnectionCommands } from './connection-commands.ts';
 import { createLogger, interruptSignal, openContext } from './context.ts';
 import { maintenanceLines } from './maintenance-words.ts';
@@ -48,7 +49,7 @@ import { UsageError } from './usage-error.ts';
 export function addRepositoryCommands(program: Command): void {
   const group = program
     .command('repository')
-    .description('create a repository, look after it, check it');
+    .description('create, connect, maintain and check a repository');
   addCreate(group);
   addStatus(group);
   addVerify(group);
@@ -59,24 +60,26 @@ export function addRepositoryCommands(program: Command): void {
 
 function addCreate(group: Command): void {
   const example = 'longshore repository create --repo /backup/repo';
-  verb(group, 'create', 'create a repository in an empty place', example, { isNew: true })
+  verb(group, 'create', 'create a repository in an empty location', example, { isNew: true })
     .addOption(
-      new Option('--hash <name>', 'hash that names contents')
+      new Option('--hash <name>', 'hash function that names contents')
         .choices(HASH_NAMES)
         .default(DEFAULT_HASH),
     )
     .addOption(
-      new Option('--encryption <name>', 'encryption of contents')
+      new Option('--encryption <name>', 'encryption algorithm for contents')
         .choices(ENCRYPTION_NAMES)
         .default(DEFAULT_ENCRYPTION),
     )
     .addOption(
-      new Option('--splitter <name>', 'where files are cut')
+      new Option('--splitter <name>', 'splitter that cuts files into contents')
         .choices(KOPIA_SPLITTER_NAMES)
         .default(DEFAULT_SPLITTER),
     )
     .addOption(
-      new Option('--format-version <n>', 'version of the format').choices(['2', '3']).default('3'),
+      new Option('--format-version <n>', 'version of the repository format')
+        .choices(['2', '3'])
+        .default('3'),
     )
     .option(...JSON_OPTION)
     .action(create);
@@ -92,7 +95,7 @@ interface CreateOptions {
 async function create(options: VerbOptions<CreateOptions>): Promise<void> {
   const password = await passwordToCreate(options);
   {
-    const logger = createLogger(options);
+    const logger = await createLogger(options);
     await using storage = await openRepositoryStorage(options, logger, {
       create: true,
       cache: false,
@@ -130,8 +133,8 @@ async function passwordToCreate(options: VerbOptions): Promise<Secret> {
 
 function addVerify(group: Command): void {
   const example = 'longshore repository verify --repo /backup/repo --read-all';
-  verb(group, 'verify', 'check that all contents and snapshots are whole', example)
-    .option('--read-all', 'decrypt and hash every content')
+  verb(group, 'verify', 'check that all contents and snapshots are intact', example)
+    .option('--read-all', 'read, decrypt and hash every content')
     .addOption(progressOption())
     .option(...JSON_OPTION)
     .action(verify);
@@ -190,16 +193,16 @@ async function verify(options: VerbOptions<ProgressFlags & { readAll?: boolean }
     else {
       for (const { message } of document.problems) printLine(message);
       const { problemsNotListed } = document;
-      if (problemsNotListed > 0) printLine(`and ${problemsNotListed} more problems`);
+      if (problemsNotListed > 0) printLine(`and ${countOf(problemsNotListed, 'more problems')}`);
       const read = options.readAll === true ? `, ${formatBytes(counters.bytesRead)} read` : '';
       printLine(
-        `${counters.contents} contents in ${counters.packs} packs${read}; ${trees.objects} objects of ${snapshots.length} snapshots; took ${formatElapsed(progress.elapsedSeconds)}`,
+        `${countOf(counters.contents, 'contents')} in ${countOf(counters.packs, 'packs')}${read}; ${countOf(trees.objects, 'objects')} of ${countOf(snapshots.length, 'snapshots')}; took ${formatElapsed(progress.elapsedSeconds)}`,
       );
     }
     const [first] = document.problems;
     if (first) {
       const others = document.problems.length + document.problemsNotListed - 1;
-      const more = others > 0 ? ` (and ${others} more problems)` : '';
+      const more = others > 0 ? ` (and ${countOf(others, 'more problems')})` : '';
       throw new CodedError('VERIFY_FAILED', `${first.message}${more}`);
     }
     if (options.json !== true) printLine('no problems found');
@@ -228,20 +231,23 @@ function addMaintain(group: Command): void {
   verb(
     group,
     'maintain',
-    'collect garbage, compact indexes, delete packs that nobody needs',
+    'collect garbage, compact indexes and delete packs that nothing needs',
     example,
   )
     .addOption(
-      new Option('--mode <mode>', 'auto does what is due')
+      new Option('--mode <mode>', 'which maintenance to run: auto runs what is due')
         .choices(['auto', 'quick', 'full'])
         .default('auto'),
     )
     .addOption(
-      new Option('--safety <level>', 'none: at once, only where nobody else uses the repository')
+      new Option(
+        '--safety <level>',
+        'none deletes at once: only while nobody else uses the repository',
+      )
         .choices(['full', 'none'])
         .default('full'),
     )
-    .option('--force', 'also when another client owns maintenance')
+    .option('--force', 'run even if another client owns maintenance')
     .option('--dry-run', 'only print what would be done')
     .addOption(progressOption())
     .option(...JSON_OPTION)
@@ -270,7 +276,7 @@ async function maintain(options: VerbOptions<MaintainOptions>): Promise<void> {
       dryRun: options.dryRun === true,
       signal: interrupt.signal,
       logger: context.logger,
-      collectGarbage,
+      collectGarbage: planGarbageCollection,
       progress: tasks,
     });
     progress.stop();
@@ -290,10 +296,10 @@ async function maintain(options: VerbOptions<MaintainOptions>): Promise<void> {
 function addChangePassword(group: Command): void {
   const example =
     'LONGSHORE_NEW_PASSWORD=... longshore repository change-password --repo /backup/repo';
-  verb(group, 'change-password', 'change the password; contents stay as they are', example)
+  verb(group, 'change-password', 'change the password; contents are not rewritten', example)
     .option(
       '--new-password-file <file>',
-      'file with the new password (else LONGSHORE_NEW_PASSWORD, else asked for twice)',
+      'file that holds the new password (default: LONGSHORE_NEW_PASSWORD, then a prompt)',
     )
     .action(replacePassword);
 }
@@ -311,7 +317,7 @@ async function replacePassword(options: VerbOptions<{ newPasswordFile?: string }
   if (newPassword.reveal() === password.reveal()) {
     throw new UsageError('the new password is the same as the old one: nothing was changed');
   }
-  const logger = createLogger(options);
+  const logger = await createLogger(options);
   await using storage = await openRepositoryStorage(options, logger, { cache: false });
   const warn = (message: string): void => {
     logger.warn({ storage: storage.displayName }, message);

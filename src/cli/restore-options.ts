@@ -58,9 +58,7 @@ function selectionOf(patterns: {
 /** A part of a single file is none. Throws {@link UsageError}. */
 export function assertHasParts(root: DirectoryEntry, { selection }: { selection?: unknown }): void {
   if (selection === undefined || root.type === 'd') return;
-  throw new UsageError(
-    '--include and --exclude choose from a directory, and this is a single file',
-  );
+  throw new UsageError('--include and --exclude need a directory, but this is a single file');
 }
 
 /** A target that is typed with a slash at its end is a directory: a single file goes into it, and it is made if need be. */

@@ -21,7 +21,7 @@ export async function loadRetentionReasons(
 ): Promise<ReadonlyMap<string, readonly string[]>> {
   const reasons = new Map<string, readonly string[]>();
   const warn = (error: unknown): void => {
-    logger.warn({ error: messageOf(error) }, 'the policies cannot be read');
+    logger.warn({ error: messageOf(error) }, 'cannot read the policies');
   };
   const policies = await listPolicies(repository).catch(warn);
   if (!policies) return reasons;
@@ -47,7 +47,9 @@ export function describeReasons(
 ): string {
   if (!reasons) return '?';
   const all = [...reasons, ...pins.map((pin) => `pin ${pin}`)];
-  return all.length > 0 ? all.join(', ') : 'nothing: goes with the next snapshot of its source';
+  return all.length > 0
+    ? all.join(', ')
+    : 'nothing: it is removed after the next snapshot of its source';
 }
 
 /** What `snapshot create` removed, for `--json`. */

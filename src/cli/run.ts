@@ -5,6 +5,7 @@ import { ExitCode } from './exit.ts';
 import { addCompletionVerb } from './completion.ts';
 import { addDevCommands } from './dev.ts';
 import { addDataMoverCommands } from './data-mover.ts';
+import { addPodVolumeCommands } from './pod-volume.ts';
 import { addHelpVerb } from './help-verb.ts';
 import { addNodeAgentCommands } from './node-agent.ts';
 import { withOutputForms } from './output-form.ts';
@@ -47,7 +48,7 @@ export function createProgram(): Command {
     .description('Moves volumes into a Kopia repository and back.')
     .version(VERSION, '--version')
     .exitOverride()
-    .showHelpAfterError('(--help shows what is possible)')
+    .showHelpAfterError('(see --help)')
     .configureHelp({ showGlobalOptions: false });
   addRepositoryCommands(program);
   addSnapshotCommands(program);
@@ -55,6 +56,7 @@ export function createProgram(): Command {
   addStoreCommands(program);
   addNodeAgentCommands(program);
   addDataMoverCommands(program);
+  addPodVolumeCommands(program);
   addDevCommands(program);
   addCompletionVerb(program);
   addHelpVerb(program);

@@ -17,7 +17,7 @@ export function addDelete(group: Command): void {
   verb(
     group,
     'delete <snapshot-id...>',
-    'delete snapshots; maintenance frees the space later',
+    'delete snapshots; a later maintenance run frees the space',
     example,
   )
     .option(...JSON_OPTION)
@@ -28,7 +28,7 @@ export function addDelete(group: Command): void {
 async function deleteSnapshots(names: string[], options: VerbOptions): Promise<void> {
   const relative = names.find(isRelativeName);
   if (relative !== undefined) {
-    throw new UsageError(`name the snapshot by its ID: ${relative} may be another one by then`);
+    throw new UsageError(`use the ID of the snapshot: ${relative} may be another one by then`);
   }
   await using context = await openContext(options);
   const { repository } = context;

@@ -8,20 +8,18 @@ import {
 import { openContext } from './context.ts';
 import { isOutputOpen, writeOutput } from './output.ts';
 import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
-import { type NameOptions, NAMES_HELP, SOURCE_OPTION, sourceOf } from './snapshot-names.ts';
+import { type NameOptions, sourceOf, withNames } from './snapshot-names.ts';
 import { JsonList, printable, printLine } from './terminal.ts';
 
 const SIGNS = { added: '+', removed: '-', changed: 'M', attributes: 'U' } as const;
 const SIGNS_HELP = `
-+ added, - removed, M content changed, U only mode, owner or time changed.`;
+Signs: + added, - removed, M content changed, U only mode, owner or time changed.`;
 
 export function addDiff(group: Command): void {
   const example = 'longshore snapshot diff latest~1 latest --source /data --repo /backup/repo';
-  verb(group, 'diff <id> <other-id>', 'show what changed between two snapshots', example)
-    .option(...JSON_OPTION)
-    .option(...SOURCE_OPTION)
-    .addHelpText('after', `${NAMES_HELP}\n${SIGNS_HELP}`)
-    .action(diff);
+  const summary = 'show what changed between two snapshots';
+  const command = verb(group, 'diff <id> <other-id>', summary, example).option(...JSON_OPTION);
+  withNames(command, SIGNS_HELP).action(diff);
 }
 
 async function diff(from: string, to: string, options: VerbOptions<NameOptions>): Promise<void> {

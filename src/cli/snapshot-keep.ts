@@ -15,8 +15,8 @@ const DEFAULT_PIN = 'manual';
 export function addKeepVerbs(group: Command): void {
   const id = '335744cf';
   for (const [name, summary] of [
-    ['pin', 'keep snapshots, whatever the policy says'],
-    ['unpin', 'take pins of snapshots away: the policy decides again'],
+    ['pin', 'pin snapshots: policies do not remove them'],
+    ['unpin', 'remove pins from snapshots: policies decide again'],
   ] as const) {
     const example = `longshore snapshot ${name} ${id} --name audit --repo /backup/repo`;
     verb(group, `${name} <snapshot-id...>`, summary, example)
@@ -28,10 +28,13 @@ export function addKeepVerbs(group: Command): void {
       });
   }
   const example = 'longshore snapshot expire --all --dry-run --repo /backup/repo';
-  verb(group, 'expire', 'remove the snapshots that policies no longer keep', example)
-    .option('--source <source>', 'of this source: user@host:/path, or a path of this client')
-    .option('--all', 'of all sources')
-    .option('--dry-run', 'only print which would be removed')
+  verb(group, 'expire', 'remove the snapshots that no policy keeps any longer', example)
+    .option(
+      '--source <source>',
+      'only snapshots of this source: user@host:/path, or a path of this client',
+    )
+    .option('--all', 'snapshots of all sources')
+    .option('--dry-run', 'only print which snapshots would be removed')
     .option(...JSON_OPTION)
     .action(expire);
 }

@@ -42,9 +42,12 @@ export function addList(group: Command): void {
   const example = 'longshore snapshot list --repo /backup/repo --source me@host:/data';
   const command = verb(group, 'list', 'list snapshots, oldest first', example);
   withOutputForm(command, { isTable: true })
-    .option('--source <source>', 'of this source only: user@host:/path, or a path of this client')
-    .option('--tag <key=value>', 'with this tag only, may be repeated', collectPairs)
-    .option('--all', 'incomplete snapshots too')
+    .option(
+      '--source <source>',
+      'only snapshots of this source: user@host:/path, or a path of this client',
+    )
+    .option('--tag <key=value>', 'only snapshots with this tag; may be repeated', collectPairs)
+    .option('--all', 'include incomplete snapshots')
     .option(...JSON_OPTION)
     .action(list);
 }

@@ -1,17 +1,24 @@
 import { isAbsolute, resolve } from 'node:path';
+import type { Command } from 'commander';
 import type { Repository } from '../repository/index.ts';
 import { parseSource, type SourceInfo } from '../snapshot/index.ts';
 
 /** How verbs are told which snapshot is meant. */
 export const OBJECT_ARGUMENT = '<id>';
-export const SOURCE_OPTION = ['--source <user@host:/path>', 'with latest: of this source'] as const;
-export const NAMES_HELP = `
+const SOURCE_OPTION = ['--source <user@host:/path>', 'source that latest refers to'] as const;
+const NAMES_HELP = `
 An <id> is the ID of a snapshot or its first digits (at least 4), latest, latest~1 for the one before it, or the ID of
-an object. With /path behind it, it is what lies there. The latest is the complete snapshot that began last; with
-snapshots of several sources, --source says of which: user@host:/path, or a path of this client.`;
+an object. With /path behind it, it names the entry at that path. Latest is the complete snapshot that began last; with
+snapshots of several sources, --source says which one: user@host:/path, or a path of this client.`;
 
 export interface NameOptions {
   source?: string;
+}
+
+/** Adds what a verb takes that is told a snapshot, and the help for it; `moreHelp` comes behind that. */
+export function withNames(command: Command, moreHelp?: string): Command {
+  const help = moreHelp === undefined ? NAMES_HELP : `${NAMES_HELP}\n${moreHelp}`;
+  return command.option(...SOURCE_OPTION).addHelpText('after', help);
 }
 
 /** Of a path alone: as this client records it. */

@@ -61,9 +61,10 @@ export class LiveTable implements Screen {
     outage: string | undefined,
   ): Promise<void> {
     const { rows: height = 24, columns: width = 80, write } = this.#terminal;
-    const lines = outage === undefined ? [] : [rows ? `${outage}; this is from before` : outage];
+    const lines =
+      outage === undefined ? [] : [rows ? `${outage}; below is the last known state` : outage];
     if (rows) lines.push(...this.#table(rows, rates, Math.max(1, height - lines.length - 3)));
-    else if (outage === undefined) lines.push('asking the API server ...');
+    else if (outage === undefined) lines.push('asking the API server...');
     const text = lines.map((line) => printable(line).slice(0, Math.max(20, width - 1))).join('\n');
     if (text === this.#drawn) return;
     await write(`${this.#erase()}${text}\n`);

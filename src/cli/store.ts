@@ -13,16 +13,18 @@ const STALL_MS = 15_000;
 const NAME_WIDTH = 18;
 
 export function addStoreCommands(program: Command): void {
-  const group = program.command('store').description('try a storage, find where a repository is');
+  const group = program
+    .command('store')
+    .description('check a storage, or find the location of a repository');
   group
     .command('check <location>')
-    .description('try what a repository needs of its storage, and say what to mend')
+    .description('check that a storage does what a repository needs, and say what to fix')
     .option(...JSON_OPTION)
     .addHelpText(
       'after',
       `
-It lists, puts, reads, overwrites and deletes one small blob, which it removes again.
-Exit code 1 when anything fails.
+It lists, writes, reads, overwrites and deletes one small blob, and leaves nothing behind.
+The exit code is 1 if anything fails.
 
 Example:
   $ longshore store check 's3://backups/cluster-1/?region=eu-central-1'`,
@@ -30,10 +32,12 @@ Example:
     .action(check);
   group
     .command('location <file>')
-    .description("print where the repository of a namespace is, by Velero's BackupStorageLocation")
-    .requiredOption('--volume-namespace <namespace>', 'namespace of the volumes')
-    .option('--credentials-file <file>', 'what the secret of spec.credential holds')
-    .option('--ca-file <file>', 'what caCert or caCertRef holds')
+    .description(
+      "print the location of a namespace's repository, from Velero's BackupStorageLocation",
+    )
+    .requiredOption('--volume-namespace <namespace>', 'namespace of the backed-up volumes')
+    .option('--credentials-file <file>', 'file with the content of the Secret in spec.credential')
+    .option('--ca-file <file>', 'file with the content of caCert or caCertRef')
     .addHelpText(
       'after',
       `
@@ -64,7 +68,7 @@ async function check(text: string, options: { json?: boolean }): Promise<void> {
   }
   const failed = results.filter(({ ok }) => !ok).length;
   if (options.json === true) printJson({ location: text, ok: failed === 0, results });
-  else printLine(failed === 0 ? 'all is well' : `${failed} of ${results.length} failed`);
+  else printLine(failed === 0 ? 'all checks passed' : `${failed} of ${results.length} failed`);
   if (failed > 0) process.exitCode = ExitCode.failed;
 }
 

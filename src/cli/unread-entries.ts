@@ -1,5 +1,7 @@
 import type { DirectoryEntry } from '../snapshot/index.ts';
 import type { EntryFailure } from '../uploader/index.ts';
+import { countOf } from './amounts.ts';
+import { ExitCode } from './exit.ts';
 import { printable } from './terminal.ts';
 
 /** What is shown on a terminal; the log has all of them with --verbose, and --json up to {@link HELD_MAX}. */
@@ -27,7 +29,7 @@ export class UnreadEntries {
     );
     const more = this.#errors - shown.length;
     return [
-      `longshore: ${this.#errors} entries could not be read: ${lines[0] ?? 'see the log'}`,
+      `longshore: ${countOf(this.#errors, 'entries')} could not be read: ${lines[0] ?? 'see the log'}`,
       ...lines.slice(1).map((line) => `  ${line}`),
       ...(more > 0 ? [`  and ${more} more; --verbose names them all`] : []),
     ];
@@ -43,16 +45,22 @@ export class UnreadEntries {
 }
 
 /** What a snapshot never held of its source, in sentences for whoever restores or verifies it: it looks whole without. */
-export function describeMissing({ summary }: DirectoryEntry): string[] {
+function describeMissing({ summary }: DirectoryEntry): string[] {
   const { incomplete, numFailed = 0 } = summary ?? {};
   return [
     ...(incomplete === undefined
       ? []
       : [
-          `the snapshot is incomplete (${printable(incomplete)}): what its backup had not come to is not in it`,
+          `the snapshot is incomplete (${printable(incomplete)}): whatever its backup had not reached is missing from it`,
         ]),
     ...(numFailed === 0
       ? []
-      : [`${numFailed} entries could not be read by the backup and are not in the snapshot`]),
+      : [`the snapshot lacks ${countOf(numFailed, 'entries')} that the backup could not read`]),
   ];
+}
+
+/** Says on stderr what the snapshot does not hold, and has the process end with the code for that. */
+export function warnOfMissing(root: DirectoryEntry): void {
+  for (const text of describeMissing(root)) process.stderr.write(`longshore: ${text}\n`);
+  if (root.summary?.incomplete !== undefined) process.exitCode = ExitCode.partly;
 }

@@ -12,7 +12,7 @@ export const LOOK_BACK_BYTES = 64;
 const ALIGNMENT = 4096;
 
 /**
- * The shared memory of one process: fixed buffers, handed out by the main thread, reused for ever.
+ * The shared memory of one process: fixed buffers, handed out by the main thread, reused until the process ends.
  * Buffers that stay warm are the first thing to get right: a page that is touched anew costs more
  * than hashing it. Holes of files are spans of `zeros`, which nobody writes.
  */
@@ -40,7 +40,7 @@ export class Arena {
   }
 }
 
-/** A fixed number of equal buffers; who asks for more waits. */
+/** A fixed number of equal buffers; callers that ask for more wait. */
 export class BufferPool {
   readonly bufferBytes: number;
   readonly #free: number[];

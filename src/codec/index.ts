@@ -22,6 +22,7 @@ export {
 export {
   contentIv,
   createEncryptor,
+  hasNativeCipher,
   DEFAULT_ENCRYPTION,
   ENCRYPTION_NAMES,
   type Encryptor,

@@ -55,7 +55,7 @@ export function storageKindOf({ spec }: Pick<BackupStorageLocation, 'spec'>): St
   const kind = BACKENDS[name] ?? (config.s3Url ? 's3' : undefined);
   if (kind !== undefined) return kind;
   const known = Object.keys(BACKENDS).join(', ');
-  throw bad(`invalid storage provider "${provider}"; there are ${known}, or any with s3Url`);
+  throw bad(`invalid storage provider "${provider}"; known are ${known}, and any with s3Url`);
 }
 
 /**
@@ -116,7 +116,7 @@ function endpointOf(s3Url: string): string {
     throw bad(`s3Url "${s3Url}" is not a URL`);
   }
   if (url.pathname !== '/' && url.pathname !== '') {
-    throw bad(`path is not expected in s3Url ${s3Url}`);
+    throw bad(`s3Url must not have a path: ${s3Url}`);
   }
   return url.origin;
 }

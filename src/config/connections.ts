@@ -42,7 +42,7 @@ export async function loadConnections(path: string): Promise<Connections> {
     await using file = await fs.open(path, 'r');
     const { mode, uid } = await file.stat();
     if ((mode & WRITABLE_BY_OTHERS) !== 0 || ![0, process.getuid?.() ?? 0].includes(uid)) {
-      throw bad(path, 'others may write it: it must be yours, with mode 0600');
+      throw bad(path, 'other users can write to it: it must be yours, with mode 0600');
     }
     text = await file.readFile('utf8');
   } catch (error) {

@@ -40,6 +40,8 @@ export interface ApiServerOptions {
 const STATE_BYTES_MAX = 64 << 20;
 const BOOKMARK_MS = 30_000;
 const EXPIRY_MS = 60_000;
+/** Connections without a request are closed after as long as kube-apiserver has it: a busy client may be about to send one. */
+const IDLE_MS = 90_000;
 /** What a watch may have waiting for its reader, besides what it began with. Our choice: thousands of objects. */
 const WATCH_BYTES_MAX = 8 << 20;
 const HEALTH_PATHS = new Set(['/healthz', '/livez', '/readyz']);
@@ -96,6 +98,7 @@ export class ApiServer implements AsyncDisposable {
     this.#server = createServer({ key, cert }, (request, response) => {
       void this.#answer(request, response);
     });
+    this.#server.keepAliveTimeout = IDLE_MS;
   }
 
   /** Throws `DAMAGED_STATE` when the objects of an earlier run cannot be read. */
@@ -250,7 +253,7 @@ export class ApiServer implements AsyncDisposable {
 
   #log({ url, response }: Call, namespace: string | undefined, name: string): void {
     const text = this.#options.podLog?.(namespace ?? '', name);
-    if (text === undefined) throw new ApiError(404, 'NotFound', 'there is no log');
+    if (text === undefined) throw new ApiError(404, 'NotFound', 'there is no log of this pod');
     const lines = url.searchParams.get('tailLines');
     const bytes = url.searchParams.get('limitBytes');
     const tail = lines === null ? text : lastLines(text, Number(lines));

@@ -26,7 +26,7 @@ export async function readBody(request: IncomingMessage, guard: Guard): Promise<
     return JSON.parse(text);
   } catch {
     // Server-side apply may send YAML beside its part that is JSON.
-    throw new ApiError(415, 'UnsupportedMediaType', 'only JSON is understood here');
+    throw new ApiError(415, 'UnsupportedMediaType', 'only JSON is supported here');
   }
 }
 
@@ -62,5 +62,5 @@ export function named(body: unknown, { name, namespace }: ResourcePlace): Stored
 
 export function objectOf(body: unknown): Stored {
   if (typeof body === 'object' && body !== null && !Array.isArray(body)) return body as Stored;
-  throw new ApiError(400, 'BadRequest', 'the body is no object');
+  throw new ApiError(400, 'BadRequest', 'the body is not an object');
 }

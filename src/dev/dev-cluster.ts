@@ -102,6 +102,7 @@ export class DevCluster {
           node,
           directory: join(directory, 'pods', node),
           volumePath: (handle) => this.csi.volumePath(handle),
+          kubeletPods: join(directory, 'kubelet', 'pods'),
           isKnown: ([program]) => program === MOVER,
           commandOf: ([, ...rest]) => [...command, ...rest],
           environment,
@@ -143,7 +144,8 @@ export class DevCluster {
 
   /** Namespaces, nodes, classes, and what an installed Velero has; what is there already stays. */
   async seed(): Promise<void> {
-    const { client, namespace, nodes, repositoryPassword, withControllers } = this.#options;
+    const { client, directory, namespace, nodes, repositoryPassword, withControllers } =
+      this.#options;
     const { clock = systemClock } = this.#options;
     await fs.mkdir(this.storageDirectory, { recursive: true });
     const add = async <T extends KubeObject>(
@@ -228,6 +230,9 @@ export class DevCluster {
                   },
                 ],
               },
+            ],
+            volumes: [
+              { name: 'host-pods', hostPath: { path: join(directory, 'kubelet', 'pods') } },
             ],
           },
         },

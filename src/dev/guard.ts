@@ -37,7 +37,11 @@ export class Guard {
     const { host = '', origin, authorization = '' } = request.headers;
     // A page whose own name was made to point to this machine still sends that name.
     if (!LOOPBACK_HOSTS.has(host.replace(/:\d*$/, '').toLowerCase())) {
-      throw new ApiError(403, 'Forbidden', 'this server is reached only by a name of this machine');
+      throw new ApiError(
+        403,
+        'Forbidden',
+        'this server can only be reached by a name of this machine',
+      );
     }
     if (origin !== undefined) {
       throw new ApiError(403, 'Forbidden', 'this server is not for web pages');

@@ -10,4 +10,4 @@ export {
   STORAGE_CLASS,
 } from './dev-cluster.ts';
 export { SIMULATED_DRIVER } from './simulated-csi.ts';
-export { IN_PROCESS } from './pod-runner.ts';
+export { IN_PROCESS, STAND_IN } from './pod-runner.ts';

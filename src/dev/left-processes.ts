@@ -16,7 +16,7 @@ export function noteProcess(path: string, pid: number, logger: Logger): void {
   try {
     writeFileSync(path, `${pid} ${began}`, { mode: 0o600 });
   } catch (error) {
-    logger.warn({ file: path, error: messageOf(error) }, 'a process could not be noted');
+    logger.warn({ file: path, error: messageOf(error) }, 'a process could not be recorded');
   }
 }
 
@@ -31,11 +31,11 @@ export async function endLeftProcesses(directory: string, logger: Logger): Promi
       const [, pid = '', began] = /^(\d+) (.*)$/.exec(await fs.readFile(path, 'utf8')) ?? [];
       if (began !== undefined && beginningOf(Number(pid)) === began) {
         process.kill(Number(pid), 'SIGKILL');
-        logger.info({ pid: Number(pid) }, 'ended a data mover of an earlier run');
+        logger.info({ pid: Number(pid) }, 'stopped a data mover of an earlier run');
       }
       await fs.rm(path, { force: true });
     } catch (error) {
-      logger.warn({ file: path, error: messageOf(error) }, 'a process could not be ended');
+      logger.warn({ file: path, error: messageOf(error) }, 'a process could not be stopped');
     }
   }
 }

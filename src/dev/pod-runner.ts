@@ -7,6 +7,7 @@ import {
   Cache,
   type Container,
   Controller,
+  EVENTS,
   type KubeClient,
   keyOf,
   type Pod,
@@ -16,6 +17,7 @@ import {
   refOf,
   type Result,
 } from '../kube/index.ts';
+import { PodDirectories } from './pod-directories.ts';
 import { endLeftProcesses, noteProcess, processNote } from './left-processes.ts';
 
 export interface PodRunnerOptions {
@@ -25,6 +27,8 @@ export interface PodRunnerOptions {
   readonly directory: string;
   /** Where the volume with this handle lies. */
   readonly volumePath: (handle: string) => string;
+  /** What stands for the kubelet's directory of pods. */
+  readonly kubeletPods: string;
   /** What a command of a container is run as: `/velero` and the like are not on this machine. */
   readonly commandOf: (command: readonly string[]) => readonly string[];
   /** Whether there is something for a command to be run as: no container runs here. */
@@ -40,6 +44,14 @@ export interface PodRunnerOptions {
  * NODE_OPTIONS, LD_PRELOAD, PATH, cache folders and settings of cloud libraries would run other code on this machine.
  */
 const ALLOWED_VARIABLES = /^(NODE_NAME|VELERO_NAMESPACE|LONGSHORE_[A-Z0-9_]+)$/;
+
+/**
+ * Of a pod of an application, whose containers cannot run here: its volumes are mounted and it counts as running; an init
+ * container `restore-wait` ends when Velero's own helper would.
+ */
+export const STAND_IN = 'longshore.dev/stand-in';
+const WAIT_CONTAINER = 'restore-wait';
+const WAIT_MS = 500;
 
 /** Of a pod whose process is that of the cluster itself: it is there to be seen. */
 export const IN_PROCESS = 'longshore.dev/in-process';
@@ -57,9 +69,14 @@ export class PodRunner {
   readonly #options: PodRunnerOptions;
   readonly #running = new Map<string, Running>();
   readonly #done = new Set<string>();
+  /** UIDs of pods whose marks were all there, and went then: as its watch has it, one may wait for them yet. */
+  readonly #released = new Set<string>();
+  readonly #directories: PodDirectories;
 
   constructor(options: PodRunnerOptions) {
     this.#options = options;
+    const { client, kubeletPods, volumePath } = options;
+    this.#directories = new PodDirectories({ client, directory: kubeletPods, volumePath });
   }
 
   /** Process of a pod, to be killed by tests. */
@@ -95,6 +112,9 @@ export class PodRunner {
       // Gone, or another one of its name: the process has no pod any more.
       if (!pod || (before && before.metadata.uid !== pod.metadata.uid))
         this.#kill(key, before?.metadata.uid);
+      if (before && before.metadata.uid !== pod?.metadata.uid) {
+        void this.#directories.unmount(before).catch(() => undefined);
+      }
       if (pod) controller.queue.add(key);
     });
     await Promise.all([pods.run(signal), controller.run(signal)]);
@@ -121,6 +141,7 @@ export class PodRunner {
     const { uid } = pod.metadata;
     if (this.#running.get(key)?.uid === uid || this.#done.has(uid)) return undefined;
     if (pod.status?.phase === 'Succeeded' || pod.status?.phase === 'Failed') return undefined;
+    if (pod.metadata.annotations?.[STAND_IN] !== undefined) return this.#standIn(pod);
     if (!this.#options.isKnown(pod.spec.containers.at(0)?.command ?? [])) {
       await this.#refuse(pod);
       return undefined;
@@ -139,6 +160,16 @@ export class PodRunner {
     const found = new Map<string, string>();
     for (const volume of pod.spec.volumes ?? []) {
       const claimName = volume.persistentVolumeClaim?.claimName;
+      const hostPath = (volume.hostPath as { path?: string } | undefined)?.path;
+      if (hostPath !== undefined) {
+        const real = await this.#directories.resolve(hostPath);
+        if (real === undefined) {
+          await this.#tellNoDirectory(pod, volume.name, hostPath);
+          return undefined;
+        }
+        found.set(volume.name, real);
+        continue;
+      }
       if (claimName === undefined) {
         const scratch = join(directory, `${pod.metadata.uid}-${volume.name.replaceAll('/', '_')}`);
         await fs.mkdir(scratch, { recursive: true });
@@ -153,6 +184,86 @@ export class PodRunner {
       found.set(volume.name, volumePath(handle));
     }
     return found;
+  }
+
+  /** As a kubelet that is asked for a directory of the node that is not there. */
+  async #tellNoDirectory(pod: Pod, volume: string, path: string): Promise<void> {
+    const { client, node } = this.#options;
+    const { namespace = '', name, uid } = pod.metadata;
+    const time = timeNow();
+    await client
+      .create(EVENTS, {
+        metadata: { name: `${name}.${uid.slice(0, 8)}.failed-mount`, namespace },
+        involvedObject: { apiVersion: 'v1', kind: 'Pod', namespace, name, uid },
+        type: 'Warning',
+        reason: 'FailedMount',
+        message: `MountVolume.SetUp failed for volume "${volume}" : hostPath type check failed: ${path} is not a directory`,
+        source: { component: 'kubelet', host: node },
+        firstTimestamp: time,
+        lastTimestamp: time,
+        count: 1,
+      })
+      .catch(() => undefined);
+  }
+
+  async #standIn(pod: Pod): Promise<Result | undefined> {
+    if (!(await this.#directories.mount(pod))) return { requeueAfterMs: 100 };
+    const { initContainers = [], containers } = pod.spec;
+    const waiter = initContainers.find(({ name }) => name === WAIT_CONTAINER);
+    const { uid } = pod.metadata;
+    const isReleased = !waiter || this.#released.has(uid) || (await this.#isReleased(pod, waiter));
+    if (waiter && isReleased) this.#released.add(uid);
+    const now = { startedAt: timeNow() };
+    const [status] = pod.status?.initContainerStatuses ?? [];
+    if (!isReleased) {
+      if (status?.state?.running === undefined) {
+        await this.#setStatus(pod, {
+          phase: 'Pending',
+          initContainerStatuses: initContainers.map((one) =>
+            statusOf(one, one === waiter ? { running: now } : ended(), false),
+          ),
+        });
+      }
+      return { requeueAfterMs: WAIT_MS };
+    }
+    if (pod.status?.phase === 'Running') return undefined;
+    await this.#setStatus(pod, {
+      phase: 'Running',
+      conditions: [{ type: 'Ready', status: 'True' }],
+      initContainerStatuses: initContainers.map((one) => statusOf(one, ended(), true)),
+      containerStatuses: containers.map((one) => statusOf(one, { running: now }, true)),
+    });
+    return undefined;
+  }
+
+  /** Whether each volume that it waits for has the mark of its restore, which goes then (Velero: cmd/velero-restore-helper). */
+  async #isReleased(pod: Pod, { args = [], volumeMounts = [] }: Container): Promise<boolean> {
+    const mounted = await this.#directories.volumes(pod);
+    const claims = new Map(
+      await Promise.all(
+        (pod.spec.volumes ?? []).map(async ({ name, persistentVolumeClaim: claim }) => {
+          const { namespace } = pod.metadata;
+          const found =
+            claim && (await this.#options.client.find(PVCS, { namespace, name: claim.claimName }));
+          return [name, found?.spec.volumeName ?? name] as const;
+        }),
+      ),
+    );
+    const paths = volumeMounts
+      .filter(({ mountPath }) => mountPath.startsWith('/restores/'))
+      .map(({ name }) => mounted.get(claims.get(name) ?? name) ?? '');
+    const marks = paths.map((path) => join(path, '.velero', args[0] ?? ''));
+    const areThere = await Promise.all(
+      marks.map((mark) =>
+        fs.stat(mark).then(
+          () => true,
+          () => false,
+        ),
+      ),
+    );
+    if (!areThere.every(Boolean)) return false;
+    for (const path of paths) await fs.rm(join(path, '.velero'), { recursive: true, force: true });
+    return true;
   }
 
   async #start(pod: Pod, paths: ReadonlyMap<string, string>): Promise<void> {
@@ -220,7 +331,7 @@ export class PodRunner {
 
   /** As a kubelet that cannot make the container. */
   async #refuse(pod: Pod): Promise<void> {
-    const message = 'no containers run here: dev up runs data movers only, as processes';
+    const message = 'no containers can run here: dev up only runs data movers, as processes';
     const [status] = pod.status?.containerStatuses ?? [];
     if (status?.state?.waiting !== undefined) return;
     const waiting = { reason: 'CreateContainerError', message };
@@ -277,6 +388,10 @@ export class PodRunner {
 }
 
 const timeNow = (): string => rfc3339Seconds(systemClock.nowNs());
+
+const ended = (): object => ({
+  terminated: { exitCode: 0, reason: 'Completed', finishedAt: timeNow() },
+});
 
 const statusOf = (container: Container, state: object, ready: boolean): object => ({
   name: container.name,

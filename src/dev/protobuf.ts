@@ -126,7 +126,7 @@ const VARINT_BYTES_MAX = 10;
 /** The object that a body in Kubernetes' protobuf envelope stands for. Throws {@link ApiError}. */
 export function decodeProtobuf(body: Buffer): object {
   if (!body.subarray(0, MAGIC.length).equals(MAGIC)) {
-    throw new ApiError(400, 'BadRequest', "the body does not begin as Kubernetes' protobuf does");
+    throw new ApiError(400, 'BadRequest', "the body does not begin like Kubernetes' protobuf");
   }
   const envelope = new Reader(body.subarray(MAGIC.length));
   let apiVersion = '';
@@ -144,7 +144,7 @@ export function decodeProtobuf(body: Buffer): object {
   // Options of a deletion carry the version of what is deleted.
   const known = KINDS[`${kind === 'DeleteOptions' ? 'meta.k8s.io/v1' : apiVersion} ${kind}`];
   if (!known) {
-    const text = `${kind || 'this'} in protobuf is not understood here; send it as JSON, as kubectl apply does`;
+    const text = `${kind || 'this'} in protobuf is not supported here; send it as JSON, as kubectl apply does`;
     throw new ApiError(415, 'UnsupportedMediaType', text);
   }
   return { apiVersion, kind, ...decode(raw, known, kind) };
@@ -158,7 +158,7 @@ function decode(bytes: Buffer, message: Message, what: string): Decoded {
     const field = message[number];
     if (!field) {
       // Without a word about it part of the object would be lost.
-      const text = `field ${number} of ${what} in protobuf is not understood here; send it as JSON`;
+      const text = `field ${number} of ${what} in protobuf is not supported here; send it as JSON`;
       throw new ApiError(415, 'UnsupportedMediaType', text);
     }
     put(object, field, value, `${what}.${field.name}`);
@@ -216,7 +216,7 @@ function timeOf(bytes: Buffer, what: string): string | undefined {
     if (number !== 1) continue;
     const seconds = Number(BigInt.asIntN(64, numberOf(value, what)));
     const time = new Date(seconds * 1000);
-    if (Number.isNaN(time.getTime())) throw malformed(`${what} is no time`);
+    if (Number.isNaN(time.getTime())) throw malformed(`${what} is not a time`);
     return time.toISOString().replace('.000Z', 'Z');
   }
   return undefined;
@@ -243,7 +243,7 @@ function bytesOf(value: Value, what: string): Buffer<ArrayBuffer> {
 }
 
 function numberOf(value: Value, what: string): bigint {
-  if (typeof value !== 'bigint') throw malformed(`${what} is no number`);
+  if (typeof value !== 'bigint') throw malformed(`${what} is not a number`);
   return value;
 }
 
@@ -281,7 +281,7 @@ class Reader {
 
   #take(length: number): Buffer {
     const end = this.#at + length;
-    if (end > this.#bytes.length) throw malformed('it ends in the midst of a field');
+    if (end > this.#bytes.length) throw malformed('it ends in the middle of a field');
     const taken = this.#bytes.subarray(this.#at, end);
     this.#at = end;
     return taken;
@@ -291,7 +291,7 @@ class Reader {
     let value = 0n;
     for (let i = 0; i < VARINT_BYTES_MAX; i++) {
       const byte = this.#bytes[this.#at++];
-      if (byte === undefined) throw malformed('it ends in the midst of a number');
+      if (byte === undefined) throw malformed('it ends in the middle of a number');
       value |= BigInt(byte & 0x7f) << BigInt(7 * i);
       if (byte < 0x80) return value;
     }

@@ -14,7 +14,7 @@ export const REVIEWS: readonly Review[] = [
     group: 'authorization.k8s.io',
     kind: 'SelfSubjectAccessReview',
     plural: 'selfsubjectaccessreviews',
-    status: { allowed: true, reason: 'the token of this server allows everything' },
+    status: { allowed: true, reason: "this server's token allows everything" },
   },
   {
     group: 'authorization.k8s.io',

@@ -97,7 +97,7 @@ export class StateFile {
       this.#rewriteAt = this.#length + CHANGES_BYTES;
       this.#options.logger.warn(
         { file: this.#options.path, error: messageOf(error) },
-        'the state of the cluster could not be rewritten; its changes are still added to it',
+        'the state of the cluster could not be rewritten; changes are still appended to the old file',
       );
     }
   }
@@ -172,7 +172,8 @@ function load({ path, logger }: StateFileOptions): SavedState | undefined {
   if (first === undefined) {
     throw damaged(path, 'it has no first line');
   }
-  if (!('format' in first) || first.format !== FORMAT) throw damaged(path, 'it is no such state');
+  if (!('format' in first) || first.format !== FORMAT)
+    throw damaged(path, 'it does not hold the state of a cluster');
   if (first.formatVersion !== FORMAT_VERSION) {
     throw damaged(path, `it is of version ${first.formatVersion}, which this program cannot read`);
   }
@@ -186,7 +187,7 @@ function load({ path, logger }: StateFileOptions): SavedState | undefined {
     } else if ('gone' in line) {
       objects.delete(`${line.gone} ${line.key}`);
       version = Math.max(version, line.version);
-    } else throw damaged(path, `line ${index + 2} is no change`);
+    } else throw damaged(path, `line ${index + 2} is not a change`);
   });
   return { version, objects: [...objects.values()] };
 }
@@ -201,7 +202,7 @@ function read(path: string): string | undefined {
   }
   try {
     const stat = fs.fstatSync(descriptor);
-    if (!stat.isFile()) throw damaged(path, 'it is no file');
+    if (!stat.isFile()) throw damaged(path, 'it is not a regular file');
     if (stat.size > STATE_BYTES_MAX) throw damaged(path, 'it is too large');
     return fs.readFileSync(descriptor, 'utf8');
   } finally {
@@ -231,7 +232,7 @@ function setAside(path: string, logger: Logger): void {
   fs.chmodSync(copy, 0o600);
   logger.warn(
     { file: path, copy },
-    'the last change of the cluster was written by half and is left out; the copy has the file as it was',
+    'the last change of the cluster was only half written and is left out; the copy holds the file as it was',
   );
 }
 

@@ -39,6 +39,8 @@ export class CsiSnapshotExposer {
   readonly #options: ExposerOptions;
   readonly #handover: SnapshotHandover;
   readonly #windows: WindowsNodes;
+  /** Volumes that may be left of a clean-up that failed, by UID of the upload: their claims, which named them, are gone. */
+  readonly #left = new Map<string, Set<string>>();
 
   constructor(options: ExposerOptions) {
     this.#options = options;
@@ -120,7 +122,7 @@ export class CsiSnapshotExposer {
 
   /** Where volumes of a late-binding class can be used is where the source can. */
   async #topology(volume: PersistentVolume, storageClass: string): Promise<NodeSelectorTerm[]> {
-    if (storageClass === '') throw new CodedError('INVALID_SPEC', 'no storage class is named');
+    if (storageClass === '') throw new CodedError('INVALID_SPEC', 'it names no storage class');
     const { client } = this.#options;
     const found = await client.get(STORAGE_CLASSES, { name: storageClass });
     if (found.volumeBindingMode !== 'WaitForFirstConsumer') return [];
@@ -165,21 +167,20 @@ export class CsiSnapshotExposer {
     const template = await loadTemplate(client, namespace, daemonSet);
     const readOnly = backupPvc.readOnly === true;
     if (backupPvc.spcNoRelabeling === true && !readOnly) {
-      logger.warn({}, 'spcNoRelabeling is ignored: it needs readOnly');
+      logger.warn({}, 'spcNoRelabeling is ignored: it requires readOnly');
     }
     const isFast = backupPvc.annotations?.[VSPHERE_FAST] !== undefined;
     const excluded = isFast ? await Array.fromAsync(attachedNodes(client, volume)) : [];
     const entry = affinityFor(config.loadAffinity, claim.spec.storageClassName ?? '');
     const pod = hostingPod(
       {
-        direction: 'backup',
+        kind: 'data-upload',
         owner: upload,
         resource: DATA_UPLOADS,
         dataMover: upload.spec.datamover,
         storageLocation: upload.spec.backupStorageLocation,
-        claimName: claim.metadata.name,
+        volume: { claim: claim.metadata.name, readOnly },
         isBlock: isBlockClaim(claim),
-        readOnly,
         spcNoRelabeling: backupPvc.spcNoRelabeling === true && readOnly,
         operationTimeout: upload.spec.operationTimeout,
         affinity: hostingAffinity(entry, topology, excluded),
@@ -237,11 +238,16 @@ export class CsiSnapshotExposer {
     if (isBare) {
       return settleAll(logger, { 'source snapshot': this.#handover.dropSource(upload) });
     }
-    const ref = { namespace, name: upload.metadata.name };
+    const { name, uid } = upload.metadata;
+    const ref = { namespace, name };
+    const left = this.#left.get(uid) ?? new Set();
+    for (const volume of volumes) left.add(volume);
+    this.#left.set(uid, left);
     const removed = await settleAll(logger, {
-      'backup pod and volume': removePodAndVolumes(client, upload, ref, [ref], volumes),
+      'backup pod and volume': removePodAndVolumes(client, upload, ref, [ref], left),
     });
     if (!removed) return false;
+    this.#left.delete(uid);
     return settleAll(logger, { 'backup snapshot': this.#handover.cleanUp(upload) });
   }
 }

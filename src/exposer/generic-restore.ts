@@ -15,6 +15,7 @@ import {
   waitGone,
   quantityBytes,
 } from '../kube/index.ts';
+import { createCacheClaim, SELECTED_NODE } from './cache-claim.ts';
 import { affinityFor, hostingAffinity } from './affinity.ts';
 import { diagnose } from './diagnosis.ts';
 import { hostingPod, loadTemplate, ownerReference } from './hosting-pod.ts';
@@ -30,7 +31,6 @@ import {
   waitBound,
 } from './volumes.ts';
 
-const SELECTED_NODE = 'volume.kubernetes.io/selected-node';
 const BIND_COMPLETED = 'pv.kubernetes.io/bind-completed';
 const BOUND_BY_CONTROLLER = 'pv.kubernetes.io/bound-by-controller';
 /** On the DataDownload while its volume changes hands, so that an agent that comes back can go on. */
@@ -38,7 +38,6 @@ const RESTORED_VOLUME = 'longshore.io/restored-volume';
 const RECLAIM_POLICY = 'longshore.io/reclaim-policy';
 /** What VMware's driver reads off claims has this domain, its provisioner another. */
 const VSPHERE_DOMAIN = 'csi.vsphere.volume';
-const GIB = 2n ** 30n;
 
 /**
  * Makes a volume like the one that a PVC waits for, and a pod that has it; afterwards the volume is given to that
@@ -68,7 +67,7 @@ export class GenericRestoreExposer {
     if (pod && claim) return;
     if (download.spec.nodeOS === 'windows') {
       const text =
-        "volumes of Windows are not supported, let Velero's own data mover restore this one";
+        "Windows volumes are not supported: let Velero's own data mover restore this one";
       throw new CodedError('WINDOWS_UNSUPPORTED', text);
     }
     const target = await this.#waitConsumed(download, signal);
@@ -79,7 +78,7 @@ export class GenericRestoreExposer {
     }
     context.onMake?.();
     const cacheClaim = await step('error to create cache pvc', () =>
-      this.#createCache(download, target.node),
+      createCacheClaim(this.#options, DATA_DOWNLOADS, download, target.node),
     );
     if (!pod) {
       await step('error to create restore pod', () =>
@@ -119,36 +118,6 @@ export class GenericRestoreExposer {
     });
   }
 
-  /** A volume for the mover's cache, where one is configured and the restore is large enough for it. */
-  async #createCache(
-    download: DataDownload,
-    node: string | undefined,
-  ): Promise<string | undefined> {
-    const { client, namespace, config } = this.#options;
-    const { cacheVolume } = config;
-    const size = download.spec.snapshotSize ?? 0;
-    if (!cacheVolume || (size !== 0 && size < cacheVolume.residentThresholdBytes)) return undefined;
-    const name = `${download.metadata.name}-cache`;
-    const needed = (BigInt(cacheVolume.limitBytes) * 12n) / 10n;
-    const gib = (needed + GIB - 1n) / GIB;
-    const cache: NewObject<PersistentVolumeClaim> = {
-      metadata: {
-        name,
-        namespace,
-        ownerReferences: [ownerReference(DATA_DOWNLOADS, download)],
-        ...(node !== undefined && { annotations: { [SELECTED_NODE]: node } }),
-      },
-      spec: {
-        accessModes: ['ReadWriteOnce'],
-        storageClassName: cacheVolume.storageClass,
-        volumeMode: 'Filesystem',
-        resources: { requests: { storage: `${gib}Gi` } },
-      },
-    };
-    await makeFor(client, PVCS, cache, download);
-    return name;
-  }
-
   async #createPod(
     download: DataDownload,
     target: PersistentVolumeClaim,
@@ -164,12 +133,12 @@ export class GenericRestoreExposer {
         : undefined;
     const pod = hostingPod(
       {
-        direction: 'restore',
+        kind: 'data-download',
         owner: download,
         resource: DATA_DOWNLOADS,
         dataMover: download.spec.datamover,
         storageLocation: download.spec.backupStorageLocation,
-        claimName: name,
+        volume: { claim: name },
         isBlock: isBlockClaim(target),
         operationTimeout: download.spec.operationTimeout,
         affinity: hostingAffinity(entry),
@@ -380,7 +349,7 @@ export class GenericRestoreExposer {
         download,
         ref,
         this.#claimsOf(download),
-        volumes,
+        new Set(volumes),
       ),
     });
     const stray = download.metadata.annotations?.[RESTORED_VOLUME];
@@ -391,7 +360,7 @@ export class GenericRestoreExposer {
     );
   }
 
-  /** A restored volume that no claim got: nobody knows it any more, and it would cost money for ever. */
+  /** A restored volume that no claim got: nobody knows about it any more, and it would cost money forever. */
   async #dropStray(download: DataDownload, name: string): Promise<void> {
     const { client } = this.#options;
     const volume = await client.find(PVS, { name });

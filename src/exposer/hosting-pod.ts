@@ -65,21 +65,25 @@ export async function loadTemplate(
   }
 }
 
+/** The volume of a hosting pod: that of a claim, or one that the node has mounted for another pod. */
+export type HostedVolume =
+  | { readonly claim: string; readonly readOnly?: boolean }
+  | { readonly hostPath: string; readonly node: string; readonly readOnly: boolean };
+
 export interface HostingPodRequest {
-  readonly direction: 'backup' | 'restore';
+  readonly kind: HostedKind;
   readonly owner: KubeObject;
   readonly resource: Resource<KubeObject>;
-  /** `spec.datamover`. */
-  readonly dataMover: string | undefined;
+  /** `spec.datamover`; undefined where there is no such field. */
+  readonly dataMover?: string | undefined;
   /** Of its repository, by name. */
   readonly storageLocation: string;
-  readonly claimName: string;
+  readonly volume: HostedVolume;
   readonly isBlock: boolean;
-  readonly readOnly?: boolean;
   /** SELinux relabelling of a read-only volume is left out. */
   readonly spcNoRelabeling?: boolean;
   readonly operationTimeout: string;
-  readonly affinity: PodSpec['affinity'];
+  readonly affinity?: PodSpec['affinity'];
   readonly selectedNode?: string | undefined;
   readonly cacheClaim?: string | undefined;
   /** As much as its volume may hold, or holds where that is known; 0 where nothing tells. */
@@ -90,30 +94,29 @@ const CACHE_PATH = '/cachedir';
 /** HOME in our image (Dockerfile). */
 const IMAGE_HOME = '/scratch';
 /**
- * With none, a pod of a node that is lost would be gone from the API while its mover still runs. A mover that is told to
- * stop leaves a checkpoint meanwhile.
+ * Where somebody else deletes the pod. With none, that of a node that is lost would be gone from the API while its mover still
+ * runs. A mover that is told to stop leaves a checkpoint meanwhile.
  */
 const GRACE_SECONDS = 30;
 /** On hosting pods: {@link HostingPodRequest.volumeBytes}. */
 const VOLUME_BYTES = 'longshore.io/volume-bytes';
 const POD_UID = 'LONGSHORE_POD_UID';
-const DIRECTIONS = {
-  backup: { label: 'data-upload', flag: '--data-upload', group: 'snapshot-exposer' },
-  restore: {
-    label: 'data-download',
-    flag: '--data-download',
-    group: 'generic-restore-exposer',
-  },
+const KINDS = {
+  'data-upload': { command: 'data-mover', moves: 'backup', group: 'snapshot-exposer' },
+  'data-download': { command: 'data-mover', moves: 'restore', group: 'generic-restore-exposer' },
+  'pod-volume-backup': { command: 'pod-volume', moves: 'backup', group: 'pod-volume-exposer' },
+  'pod-volume-restore': { command: 'pod-volume', moves: 'restore', group: 'pod-volume-exposer' },
 } as const;
+/** What a hosting pod is for: its label, and the flag that names the CR to its mover, are called so. */
+export type HostedKind = keyof typeof KINDS;
 
 /**
  * The CR that a hosting pod is for, by its label: Velero's, where Velero's data mover was asked for. Velero's agent
  * writes phases onto whatever CR its own label names, whoever the CR is meant for, so that others get a label of ours.
  */
-export function hostedName(pod: Pod, direction: 'backup' | 'restore'): string | undefined {
-  const { label } = DIRECTIONS[direction];
+export function hostedName(pod: Pod, kind: HostedKind): string | undefined {
   const { labels = {} } = pod.metadata;
-  return labels[`velero.io/${label}`] ?? labels[`longshore.io/${label}`];
+  return labels[`velero.io/${kind}`] ?? labels[`longshore.io/${kind}`];
 }
 
 /** How large the volume is that a hosting pod mounts, in bytes; 0 where its pod does not say. */
@@ -138,18 +141,19 @@ export function hostingPod(
   template: Template,
   options: ExposerOptions,
 ): NewObject<Pod> {
-  const { direction, owner, operationTimeout } = request;
-  const { label, flag, group } = DIRECTIONS[direction];
+  const { kind, owner, operationTimeout, volume } = request;
+  const { command: verb, moves, group } = KINDS[kind];
+  const isOfPod = 'hostPath' in volume;
   const { config } = options;
   const { name, uid } = owner.metadata;
   const { container, spec } = template;
   const path = `/${uid}`;
   const args = [
     `--volume-path=${path}`,
-    `--volume-mode=${request.isBlock ? 'Block' : 'Filesystem'}`,
-    `${flag}=${name}`,
+    ...(isOfPod ? [] : [`--volume-mode=${request.isBlock ? 'Block' : 'Filesystem'}`]),
+    `--${kind}=${name}`,
     `--resource-timeout=${operationTimeout}`,
-    ...(direction === 'restore'
+    ...(moves === 'restore'
       ? [`--cache-volume-path=${request.cacheClaim === undefined ? '' : CACHE_PATH}`]
       : []),
     ...logFlags(container.args ?? []),
@@ -159,7 +163,9 @@ export function hostingPod(
     mounts.push({
       name: uid,
       mountPath: path,
-      ...(request.readOnly === true && { readOnly: true }),
+      ...(volume.readOnly === true && { readOnly: true }),
+      // As Velero mounts it. Only mounts below the volume go when the node unmounts them: the volume itself is held until this pod ends.
+      ...(isOfPod && { mountPropagation: 'HostToContainer' }),
     });
   }
   if (request.cacheClaim !== undefined) mounts.push({ name: 'cachedir', mountPath: CACHE_PATH });
@@ -176,6 +182,7 @@ export function hostingPod(
   const scratch = isOurImage ? scratchOf(env, mounts) : [];
   const serviceAccountName = template.annotations[SERVICE_ACCOUNT] ?? spec.serviceAccountName;
   const command = options.moverCommand ?? ['/velero'];
+  const isPrivileged = isOfPod && config.privilegedFsBackup === true;
   return {
     metadata: {
       name,
@@ -183,7 +190,7 @@ export function hostingPod(
       ownerReferences: [ownerReference(request.resource, owner)],
       labels: {
         ...(config.podLabels ?? inherited(template.labels, INHERITED_LABEL)),
-        [`${isBuiltInMover(request.dataMover) ? 'velero.io' : 'longshore.io'}/${label}`]: name,
+        [`${isBuiltInMover(request.dataMover) ? 'velero.io' : 'longshore.io'}/${kind}`]: name,
         [POD_GROUP]: group,
       },
       annotations: {
@@ -198,21 +205,19 @@ export function hostingPod(
       ...(request.selectedNode !== undefined && {
         nodeSelector: { 'kubernetes.io/hostname': request.selectedNode },
       }),
-      topologySpreadConstraints: [
-        {
-          maxSkew: 1,
-          topologyKey: 'kubernetes.io/hostname',
-          whenUnsatisfiable: 'ScheduleAnyway',
-          labelSelector: { matchLabels: { [POD_GROUP]: group } },
-        },
-      ],
-      affinity: request.affinity ?? {},
+      // The pod whose volume it is runs there: no scheduler is asked.
+      ...(isOfPod
+        ? { nodeName: volume.node }
+        : { topologySpreadConstraints: [spreadOver(group)], affinity: request.affinity ?? {} }),
       ...(serviceAccountName !== undefined && { serviceAccountName }),
       ...pick(spec, ['dnsPolicy', 'dnsConfig', 'imagePullSecrets']),
       ...(config.priorityClassName !== undefined && {
         priorityClassName: config.priorityClassName,
       }),
-      tolerations: inheritedTolerations(spec.tolerations ?? []),
+      // The agent runs there, with what it tolerates.
+      tolerations: isOfPod
+        ? (spec.tolerations ?? [])
+        : inheritedTolerations(spec.tolerations ?? []),
       securityContext: {
         runAsUser: 0,
         seccompProfile: { type: 'RuntimeDefault' },
@@ -226,7 +231,7 @@ export function hostingPod(
         {
           name: uid,
           ...imageOf(container, options),
-          command: [...command, 'data-mover', direction],
+          command: [...command, verb, moves],
           args,
           env,
           ...pick(container, ['envFrom']),
@@ -234,10 +239,11 @@ export function hostingPod(
           ...(request.isBlock && { volumeDevices: [{ name: uid, devicePath: path }] }),
           resources: config.podResources,
           securityContext: {
-            allowPrivilegeEscalation: false,
+            ...(isOfPod && { privileged: isPrivileged }),
+            allowPrivilegeEscalation: isPrivileged,
             // Another image may write where it likes.
             ...(isOurImage && { readOnlyRootFilesystem: true }),
-            capabilities: { drop: ['ALL'], add: [...CAPABILITIES[direction]] },
+            capabilities: { drop: ['ALL'], add: [...CAPABILITIES[moves]] },
           },
         },
       ],
@@ -271,18 +277,29 @@ const isWithin = (path: string, { mountPath }: VolumeMount): boolean =>
 
 /** Directories of the node are the agent's affair: a mover needs none, and a tenant's data must not meet them. */
 function volumesOf(request: HostingPodRequest, inheritedVolumes: readonly Volume[]): Volume[] {
-  const { claimName, readOnly, cacheClaim, owner } = request;
-  const volumes: Volume[] = [
-    {
-      name: owner.metadata.uid,
-      persistentVolumeClaim: { claimName, ...(readOnly === true && { readOnly: true }) },
-    },
-  ];
+  const { volume, cacheClaim, owner } = request;
+  const volumes: Volume[] = [{ name: owner.metadata.uid, ...sourceOf(volume) }];
   if (cacheClaim !== undefined) {
     volumes.push({ name: 'cachedir', persistentVolumeClaim: { claimName: cacheClaim } });
   }
   return [...volumes, ...inheritedVolumes];
 }
+
+function sourceOf(volume: HostedVolume): Omit<Volume, 'name'> {
+  // A directory that is not there must not be made: it would be an empty volume.
+  if ('hostPath' in volume) return { hostPath: { path: volume.hostPath, type: 'Directory' } };
+  const { claim, readOnly } = volume;
+  return {
+    persistentVolumeClaim: { claimName: claim, ...(readOnly === true && { readOnly: true }) },
+  };
+}
+
+const spreadOver = (group: string): object => ({
+  maxSkew: 1,
+  topologyKey: 'kubernetes.io/hostname',
+  whenUnsatisfiable: 'ScheduleAnyway',
+  labelSelector: { matchLabels: { [POD_GROUP]: group } },
+});
 
 function environmentOf(env: readonly EnvVar[], more: Readonly<Record<string, string>>): EnvVar[] {
   const added = Object.entries(more).map(([name, value]) => ({ name, value }));

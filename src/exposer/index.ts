@@ -13,5 +13,20 @@ export type {
 } from './settings.ts';
 export { CsiSnapshotExposer } from './csi-snapshot.ts';
 export { GenericRestoreExposer } from './generic-restore.ts';
-export { deathOf, hasEnded, isOutOfService, terminationOf, unrecoverable } from './pod-health.ts';
-export { hostedName, volumeBytesOf } from './hosting-pod.ts';
+export {
+  deathOf,
+  hasEnded,
+  isOutOfService,
+  refusalOf,
+  terminationOf,
+  unrecoverable,
+} from './pod-health.ts';
+export {
+  BACKUP_KIND,
+  PodVolumeExposer,
+  RESTORE_KIND,
+  restoreTargetOf,
+  type RestoreTarget,
+} from './pod-volume.ts';
+export { isWaitOver, WAIT_CONTAINER } from './wait-container.ts';
+export { type HostedKind, hostedName, volumeBytesOf } from './hosting-pod.ts';

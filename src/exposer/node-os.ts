@@ -31,7 +31,7 @@ export async function assertLinuxVolume(
   const isWindows = os === undefined ? await isNtfs(client, claim) : os === 'windows';
   if (!isWindows) return;
   const { namespace = '', name } = claim.metadata;
-  const text = `PVC ${namespace}/${name} is of a Windows node: Windows volumes are not supported, let Velero's own data mover take it`;
+  const text = `PVC ${namespace}/${name} belongs to a Windows node: Windows volumes are not supported; let Velero's own data mover back it up`;
   throw new CodedError('WINDOWS_UNSUPPORTED', text);
 }
 

@@ -20,7 +20,7 @@ export function assertMadeFor<T extends KubeObject>(
   const where = namespace === undefined ? name : `${namespace}/${name}`;
   throw new CodedError(
     'FOREIGN_OBJECT',
-    `there is a ${resource.kind} ${where} already, and it was not made for this one: it was left as it is; ` +
+    `there is a ${resource.kind} ${where} already, and it was not made for this operation: it was left untouched; ` +
       'remove it, or use another name, and try again',
   );
 }

@@ -38,13 +38,28 @@ export function deathOf(pod: Pod): string {
   const { reason, message } = pod.status ?? {};
   const terminated = pod.status?.containerStatuses?.[0]?.state?.terminated;
   if (terminated?.reason === 'OOMKilled') return 'its pod ran out of memory (OOMKilled)';
-  if (reason !== undefined) return `its pod was ended: ${reason}${message ? `: ${message}` : ''}`;
+  if (reason !== undefined)
+    return `its pod was terminated: ${reason}${message ? `: ${message}` : ''}`;
   if (terminated && !OWN_REASONS.includes(terminated.reason ?? '')) {
     const { message: text } = terminated;
-    return `its container was ended: ${terminated.reason ?? ''}${text ? `: ${text}` : ''}`;
+    return `its container was terminated: ${terminated.reason ?? ''}${text ? `: ${text}` : ''}`;
   }
   if (terminated) return `it ended with exit code ${terminated.exitCode} and no message`;
   return 'its pod failed without a reason';
+}
+
+/** The kubelet's reasons where a node is short of something: OutOfpods, OutOfcpu, OutOfmemory, OutOfephemeral-storage. */
+const NO_ROOM = /^(OutOf[a-z]|Evicted$|UnexpectedAdmissionError$|NodeShutdown$|Terminated$)/;
+
+/**
+ * Why the kubelet did not let the pod in; undefined where it did. Nothing of it has ever run, and the node may have room for another
+ * one later.
+ */
+export function refusalOf({ status }: Pod): string | undefined {
+  const { phase, reason = '', message = '', containerStatuses = [] } = status ?? {};
+  if (phase !== 'Failed' || !NO_ROOM.test(reason)) return undefined;
+  if (containerStatuses.some(({ state }) => state?.running ?? state?.terminated)) return undefined;
+  return [reason, message].filter((text) => text !== '').join(': ');
 }
 
 /** Whether no process of the pod runs any more, by its node's own word. */

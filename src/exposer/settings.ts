@@ -37,6 +37,8 @@ export interface ExposeConfig {
   readonly podAnnotations?: Readonly<Record<string, string>> | undefined;
   readonly podLabels?: Readonly<Record<string, string>> | undefined;
   readonly cacheVolume?: CacheVolumeConfig | undefined;
+  /** Hosting pods of volumes of other pods are privileged, as SELinux may ask for. */
+  readonly privilegedFsBackup?: boolean | undefined;
 }
 
 export interface ExposerOptions {

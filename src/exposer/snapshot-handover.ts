@@ -113,7 +113,7 @@ export class SnapshotHandover {
     } catch (cause) {
       if (!isCode(cause, 'WAIT_TIMEOUT')) throw cause;
       const text = `${prefix}: volume snapshot is not ready until timeout, errors: [${[...errors].join(', ')}]`;
-      throw new CodedError('EXPOSE_FAILED', text, { cause });
+      throw new CodedError('WAIT_TIMEOUT', text, { cause });
     }
   }
 
@@ -262,8 +262,8 @@ function assertContentOf(content: VolumeSnapshotContent, snapshot: VolumeSnapsho
   if (of.namespace === namespace && of.name === name && of.uid === uid) return;
   throw new CodedError(
     'FOREIGN_OBJECT',
-    `VolumeSnapshot ${namespace ?? ''}/${name} says that it is bound to VolumeSnapshotContent ` +
-      `${content.metadata.name}, which is bound to another one: nothing was touched`,
+    `VolumeSnapshot ${namespace ?? ''}/${name} claims to be bound to VolumeSnapshotContent ` +
+      `${content.metadata.name}, which is bound to another one: nothing was changed`,
   );
 }
 

@@ -15,7 +15,16 @@ import { assertMadeFor, isMadeFor } from './ownership.ts';
 /** Velero waits as long for a claim, and again for its volume. */
 const GONE_MS = 60_000;
 
-/** Deletes a hosting pod, and waits until it is gone: its volumes are in use until then. One of somebody else stays. */
+/** Its process is killed right after it was told to end: nobody has any use for what it could still do. */
+const KILL_SECONDS = 1;
+/** A node that lives says well before that a pod has ended. Our choice. */
+const END_MS = 15_000;
+
+/**
+ * Deletes a hosting pod, and waits until it is gone: its volumes are in use until then, and its process may write. A node that is
+ * lost never says that the pod has ended: its object goes without that then, and the process stops by its fence. One of somebody
+ * else stays.
+ */
 export async function deletePod(
   client: KubeClient,
   ref: ObjectRef,
@@ -25,8 +34,18 @@ export async function deletePod(
   const pod = await client.find(PODS, ref, { signal });
   if (!pod || !isMadeFor(pod, owner)) return;
   const { uid } = pod.metadata;
-  await client.delete(PODS, ref, { signal, uid, gracePeriodSeconds: 0 });
-  await waitGone(client, PODS, { ...ref, uid }, { signal, timeoutMs });
+  const isEnding = await client.delete(PODS, ref, {
+    ...{ signal, uid, gracePeriodSeconds: KILL_SECONDS },
+  });
+  if (!isEnding) return;
+  const known = { ...ref, uid };
+  try {
+    await waitGone(client, PODS, known, { signal, timeoutMs: Math.min(END_MS, timeoutMs) });
+  } catch (error) {
+    if (!isCode(error, 'WAIT_TIMEOUT')) throw error;
+    await client.delete(PODS, ref, { signal, uid, gracePeriodSeconds: 0 });
+    await waitGone(client, PODS, known, { signal, timeoutMs });
+  }
 }
 
 /** The volumes of claims that were made for the CR. */
@@ -42,18 +61,24 @@ export async function volumesOf(
   });
 }
 
-/** All that mounts or holds data for the CR. `volumes`: noted before, in case their claims are gone by now. */
+/**
+ * All that mounts or holds data for the CR. `volumes`: noted before, in case their claims are gone by now. Those of claims that it
+ * deletes are added: the next try finds no claim that names them.
+ */
 export async function removePodAndVolumes(
   client: KubeClient,
   owner: KubeObject,
   pod: ObjectRef,
   claims: readonly ObjectRef[],
-  volumes: readonly string[],
+  volumes: Set<string>,
 ): Promise<void> {
   await deletePod(client, pod, owner);
-  const gone = await Promise.all(claims.map((ref) => deleteClaimAndVolume(client, ref, owner)));
+  const onVolume = (name: string): void => void volumes.add(name);
+  const gone = await Promise.all(
+    claims.map((ref) => deleteClaimAndVolume(client, ref, owner, onVolume)),
+  );
   // Of claims that went before, and left their volume behind.
-  const left = volumes.filter((name) => !gone.includes(name));
+  const left = [...volumes].filter((name) => !gone.includes(name));
   await Promise.all(left.map((name) => deleteVolumeOf(client, name, claims)));
 }
 
@@ -65,12 +90,16 @@ async function deleteClaimAndVolume(
   client: KubeClient,
   ref: ObjectRef,
   owner: KubeObject,
+  onVolume: (name: string) => void,
 ): Promise<string | undefined> {
   const claim = await client.find(PVCS, ref);
   if (!claim || !isMadeFor(claim, owner)) return undefined;
   const { uid } = claim.metadata;
   const volume = claim.spec.volumeName ?? '';
-  if (volume !== '') await setReclaimPolicy(client, volume, 'Delete');
+  if (volume !== '') {
+    onVolume(volume);
+    await setReclaimPolicy(client, volume, 'Delete');
+  }
   await client.delete(PVCS, ref, { uid });
   await waitGone(client, PVCS, { ...ref, uid }, { timeoutMs: GONE_MS });
   if (volume === '') return undefined;

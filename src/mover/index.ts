@@ -1,4 +1,5 @@
 /** The data path: one volume into a repository, or back, as Velero records it. Knows nothing of Kubernetes. */
+export { isMarkName } from './done-mark.ts';
 export type { Progress } from './progress.ts';
 export {
   MOVER_SETTINGS,
@@ -12,9 +13,19 @@ export {
   backupVolume,
   type BackupVolumeOptions,
   type BackupVolumeResult,
-  describeMove,
+  type Parents,
+  type PodOrigin,
+  type PvcOrigin,
+  type StoredVolume,
+} from './backup-volume.ts';
+export type { WrittenVolume } from './kept-volume.ts';
+export { restoreVolume, type RestoreVolumeOptions } from './restore-volume.ts';
+export { NOT_MOUNTED_SUFFIX } from './same-volume.ts';
+export {
+  POD_VOLUME_REQUESTOR,
+  podVolumeSource,
   REPOSITORY_CLIENT,
   REQUESTOR,
-  restoreVolume,
   volumeSource,
-} from './volume.ts';
+} from './snapshot-source.ts';
+export { describeMove, type VolumeMoveOptions } from './volume.ts';

@@ -49,7 +49,7 @@ const GRACE_MS = 30_000;
  * the service asks for long ones (base/retry.ts): it always ends before this, and says what was wrong.
  */
 const STORAGE_MS = 30 * 60_000;
-/** A disk writes back what it was given, and tells nothing until it is done: at 10 MB/s 36 GB in an hour. */
+/** A disk writes back what it was given, and reports nothing until it is done: at 10 MB/s 36 GB in an hour. */
 const FLUSH_MS = 60 * 60_000;
 /**
  * Answers of the storage are a sign of life too, since parts of a move consist of nothing else. A backup looks at what others
@@ -138,9 +138,9 @@ export function watchProgress(options: ProgressOptions, sample: () => Sample): P
 
 function stalledError(idleMs: number, waitsFor: WaitsFor, path: string): CodedError {
   const causes = {
-    volume: `the volume at ${path} hangs; see that its storage answers`,
-    storage: "the repository's storage does not answer; see that it can be reached",
-    disk: `all is written, but the volume at ${path} does not flush it to disk; see that its storage answers`,
+    volume: `the volume at ${path} hangs; check that its storage responds`,
+    storage: "the repository's storage does not respond; check that it can be reached",
+    disk: `everything is written, but the volume at ${path} does not flush it to disk; check that its storage responds`,
   };
   const seconds = Math.round(idleMs / 1000);
   const text = `nothing has moved for ${seconds} s: ${causes[waitsFor]}, then try again`;

@@ -20,6 +20,8 @@ export interface MoverSettings {
   readonly compression?: string | undefined;
   /** Large files read at once, where the backup itself does not say (`uploaderConfig.parallelFilesUpload`). */
   readonly parallelFilesUpload?: string | undefined;
+  /** Backups leave out what they cannot read, and count it, where the backup itself does not say (`longshore.ignoreUnreadable`). */
+  readonly ignoreUnreadable?: string | undefined;
 }
 export type MoverSetting = keyof MoverSettings;
 
@@ -67,6 +69,11 @@ const RULES: Record<MoverSetting, Rule> = {
     variable: 'LONGSHORE_PARALLEL_FILES_UPLOAD',
     isRight: (text) => /^\d{1,2}$/.test(text) && Number(text) >= 1 && Number(text) <= PARALLEL_MAX,
     wanted: `a whole number from 1 to ${PARALLEL_MAX}`,
+  },
+  ignoreUnreadable: {
+    variable: 'LONGSHORE_IGNORE_UNREADABLE',
+    isRight: (text) => text === 'true' || text === 'false',
+    wanted: 'true or false',
   },
 };
 

@@ -40,7 +40,7 @@ export async function serveStatus(
           answer(500, `${String(error)}\n`);
         },
       );
-    } else answer(404, 'there are /metrics, /healthz and /readyz\n');
+    } else answer(404, 'not found; try /metrics, /healthz or /readyz\n');
   });
   server.headersTimeout = HEADERS_MS;
   await new Promise<void>((resolve, reject) => {

@@ -42,10 +42,9 @@ export {
 } from './content/content-id.ts';
 export type { ContentManager } from './content/content-manager.ts';
 export type { NewContent, WriteSession } from './content/write-session.ts';
-export { encodeIndirect, endOf, type IndirectEntry } from './object/indirect.ts';
+export { encodeIndirect, type IndirectEntry, objectLength } from './object/indirect.ts';
 export { isDirectoryObject, objectId, type ObjectId, parseObjectId } from './object/object-id.ts';
 export {
-  lengthOf,
   listPieces,
   type ObjectPiece,
   readObject,
@@ -72,7 +71,6 @@ export {
 } from './manifest/manifest-manager.ts';
 export {
   assertAnswers,
-  entriesByPack,
   listPackLengths,
   type PackLengths,
   packProblem,
@@ -94,4 +92,9 @@ export {
 } from './maintenance/run.ts';
 export type { SafetyLevel } from './maintenance/safety.ts';
 export { loadSchedule, SCHEDULE_BLOB } from './maintenance/schedule.ts';
-export { type TaskContext, TaskProgress, type TaskStats } from './maintenance/task.ts';
+export {
+  type TaskContext,
+  type TaskPlan,
+  TaskProgress,
+  type TaskStats,
+} from './maintenance/task.ts';

@@ -154,7 +154,7 @@ export class Repository implements AsyncDisposable {
       await this.manifests.confirmMerge();
     } catch (error) {
       // What the caller wanted is durable; the next writer tries again.
-      this.logger.warn({ error: messageOf(error) }, 'merging the contents of manifests failed');
+      this.logger.warn({ error: messageOf(error) }, 'could not merge the contents of manifests');
     }
   }
 

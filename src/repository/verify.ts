@@ -109,7 +109,7 @@ function problemOf(
 }
 
 /** Entries grouped by pack, in bounded memory. */
-export function* entriesByPack(repository: Repository): Generator<Map<string, IndexEntry[]>> {
+function* entriesByPack(repository: Repository): Generator<Map<string, IndexEntry[]>> {
   let total = 0;
   for (const entry of repository.contents.entries()) if (entry.packBlobId) total++;
   const shares = Math.max(1, Math.ceil(total / ENTRIES_MAX));
@@ -187,7 +187,7 @@ async function verifyContent(
     counters.bytesRead += lengthBytes;
     return contents.openPacked(at, packed);
   };
-  // What changed on its way is not damaged, nor what was moved since it was looked up.
+  // Bytes that changed in transit are not damage, nor is a content that was moved since it was looked up.
   const readMoved = async (error: unknown): Promise<Uint8Array> => {
     const moved = isCode(error, 'BLOB_NOT_FOUND') ? await contents.findMoved(at) : undefined;
     if (!moved) return read(true);
@@ -198,7 +198,7 @@ async function verifyContent(
     const plaintext = await read(false).catch(readMoved);
     const hash = codec.hasher.hash([plaintext]);
     if (Buffer.compare(hash, hashOf(contentId)) === 0) return undefined;
-    return `blob ${at.packBlobId} is damaged: content ${contentId}: its bytes hash to another id`;
+    return `blob ${at.packBlobId} is damaged: content ${contentId}: its bytes have a different hash`;
   } catch (error) {
     await assertAnswers(repository, error);
     return messageOf(error);

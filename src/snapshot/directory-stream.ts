@@ -5,6 +5,7 @@ import {
   type ObjectId,
   parseObjectId,
   readObject,
+  type Repository,
   streamObject,
 } from '../repository/index.ts';
 import {
@@ -41,7 +42,7 @@ export class DirectoryDecoder {
       if (this.#heldBytes < BLOCK_BYTES) continue;
       const entries = this.#take();
       if (entries.length > 0) yield entries;
-      if (this.#heldBytes > WHOLE_BYTES_MAX) throw damaged('it is too long for its form');
+      if (this.#heldBytes > WHOLE_BYTES_MAX) throw damaged('it is too long for its format');
     }
   }
 
@@ -97,4 +98,16 @@ export async function* streamDirectory(
   const { entries, summary } = decoder.finish();
   yield entries;
   return summary;
+}
+
+/** All entries of a directory object: only where their number does not matter. Throws `BAD_DIRECTORY` and what reading throws. */
+export async function readDirectory(
+  { contents }: Repository,
+  id: ObjectId,
+): Promise<DirectoryEntry[]> {
+  const entries: DirectoryEntry[] = [];
+  for await (const batch of streamDirectory(contents, id)) {
+    for (const entry of batch) entries.push(entry);
+  }
+  return entries;
 }

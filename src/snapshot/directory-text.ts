@@ -39,8 +39,8 @@ export function entryHead({ name, type, mode, size, mtimeNs, uid, gid }: EntryHe
   return `{${first}"type":"${type}",${modeField}${sizeField}${time}${owner}${group}"obj":"`;
 }
 
-const START = `{"stream":"${DIRECTORY_STREAM}","entries":[`;
-const END = '],"summary":';
+export const STREAM_START = `{"stream":"${DIRECTORY_STREAM}","entries":[`;
+export const STREAM_END = '],"summary":';
 const ASCII = /^[\u0020-\u007e]*$/;
 const TYPE_MASK = 0o170000;
 const REGULAR = 0o100000;
@@ -58,9 +58,13 @@ export function compareWithStream(
 ): SameFiles | undefined {
   const { names, stats, failures } = listing;
   const text = asBuffer(stream).toString('latin1');
-  const end = text.lastIndexOf(END);
-  if (failures.length > 0 || !text.startsWith(START) || !text.endsWith('}\n')) return undefined;
-  if (end < START.length || !names.every((name) => typeof name === 'string' && ASCII.test(name)))
+  const end = text.lastIndexOf(STREAM_END);
+  if (failures.length > 0 || !text.startsWith(STREAM_START) || !text.endsWith('}\n'))
+    return undefined;
+  if (
+    end < STREAM_START.length ||
+    !names.every((name) => typeof name === 'string' && ASCII.test(name))
+  )
     return undefined;
   const order = (names as string[]).flatMap((name, i) => {
     const type = Number(stats[i * STAT_FIELDS]) & TYPE_MASK;
@@ -87,16 +91,16 @@ export function compareWithStream(
       gid: Number(field(4)),
     });
     if (position === 0) {
-      at = text.indexOf(head, START.length);
+      at = text.indexOf(head, STREAM_START.length);
       if (at < 0) return undefined;
-      directoriesEnd = at === START.length ? at : at - 1;
+      directoriesEnd = at === STREAM_START.length ? at : at - 1;
     }
     if (!text.startsWith(head, at)) return undefined;
     const idEnd = text.indexOf('"', at + head.length);
     if (!writeKey(text.slice(at + head.length, idEnd), keys, position * keyBytes, keyBytes))
       return undefined;
     const isLast = position === order.length - 1;
-    if (!text.startsWith(isLast ? `}${END}` : '},', idEnd + 1)) return undefined;
+    if (!text.startsWith(isLast ? `}${STREAM_END}` : '},', idEnd + 1)) return undefined;
     at = idEnd + 3;
     if (type !== REGULAR) continue;
     files++;
@@ -107,8 +111,8 @@ export function compareWithStream(
     files,
     bytes,
     keys,
-    directories: `[${text.slice(START.length, directoriesEnd)}]`,
-    summary: text.slice(end + END.length, -2),
+    directories: `[${text.slice(STREAM_START.length, directoriesEnd)}]`,
+    summary: text.slice(end + STREAM_END.length, -2),
   };
 }
 

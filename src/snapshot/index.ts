@@ -60,12 +60,13 @@ export {
   parseIgnorePattern,
 } from './policy/ignore-pattern.ts';
 export { expiredSnapshots, type RetentionMoment, retentionReasons } from './policy/retention.ts';
-export { DirectoryDecoder, streamDirectory } from './directory-stream.ts';
+export { DirectoryDecoder, readDirectory, streamDirectory } from './directory-stream.ts';
 export { findSnapshotId, isRelativeName } from './snapshot-name.ts';
 export { changePins } from './pins.ts';
 export { diffTrees, type TreeChange } from './tree-diff.ts';
 export { SnapshotIds } from './snapshot-ids.ts';
-export { forEachObject, readDirectory, resolveEntry, walkTree } from './tree-walk.ts';
+export { resolveEntry } from './resolve-entry.ts';
+export { type Batches, walkDirectories, walkTree } from './tree-walk.ts';
 export {
   newTreeCounters,
   PROBLEMS_MAX,
@@ -74,5 +75,5 @@ export {
   type TreeProblem,
   verifyTrees,
 } from './verify.ts';
-export { collectGarbage } from './gc.ts';
+export { planGarbageCollection } from './gc.ts';
 export { ContentIdSet } from './key-set.ts';

@@ -92,7 +92,7 @@ export function parseSnapshot(manifest: Manifest): Snapshot {
     };
   } catch (cause) {
     const { id } = manifest;
-    const text = `the manifest of snapshot ${id} is damaged: bring an earlier version back, or give the snapshot up by longshore snapshot delete ${id}`;
+    const text = `the manifest of snapshot ${id} is damaged: restore an earlier version of the blob, or give the snapshot up with longshore snapshot delete ${id}`;
     throw new CodedError('DAMAGED_SNAPSHOT', text, { cause, facts: { snapshot: id } });
   }
 }
@@ -128,7 +128,8 @@ export function encodeSnapshot(snapshot: NewSnapshot): unknown {
 /** Adds the manifest; durable after a flush. Throws `BAD_TAG`. */
 export function saveSnapshot(repository: Repository, snapshot: NewSnapshot): ManifestId {
   const reserved = Object.keys(snapshot.tags ?? {}).find((key) => RESERVED_LABELS.includes(key));
-  if (reserved) throw new CodedError('BAD_TAG', `"${reserved}" cannot be the key of a tag`);
+  if (reserved)
+    throw new CodedError('BAD_TAG', `"${reserved}" is reserved and cannot be the key of a tag`);
   const labels = { type: 'snapshot', ...sourceLabels(snapshot.source), ...snapshot.tags };
   // Through text, so that what is kept in memory has the shape of what a reader gets.
   return repository.manifests.put(labels, parseJsonLossless(goJson(encodeSnapshot(snapshot))));

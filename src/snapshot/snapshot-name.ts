@@ -40,7 +40,7 @@ async function latestId(
     const more = sources.length > SHOWN_MAX ? ` and ${sources.length - SHOWN_MAX} more` : '';
     throw new CodedError(
       'AMBIGUOUS_SNAPSHOT',
-      `${text} of which source? There are ${sources.length}: ${shown}${more}; name one with --source`,
+      `${text} exists in ${sources.length} sources: ${shown}${more}; name one with --source`,
     );
   }
   const found = whole.at(-1 - back);

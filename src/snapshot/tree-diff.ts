@@ -1,6 +1,8 @@
 import type { Repository } from '../repository/index.ts';
 import type { DirectoryEntry } from './directory.ts';
-import { readDirectory, walkTree } from './tree-walk.ts';
+import { pairEntries } from './directory-pairs.ts';
+import { streamDirectory } from './directory-stream.ts';
+import { walkTree } from './tree-walk.ts';
 
 export interface TreeChange {
   readonly kind: 'added' | 'removed' | 'changed' | 'attributes';
@@ -13,6 +15,8 @@ export interface TreeChange {
 /**
  * What differs between two trees, parents first. Directories that are one object are not entered. What is added or removed
  * comes with all below it; an entry of another type is removed and added. Two files whose objects differ count as changed.
+ * Of each directory on the way down a part is held, however long it is. It is a walk of its own since it goes down two trees at
+ * once; what only one of them has is walked as any other tree.
  */
 export async function* diffTrees(
   repository: Repository,
@@ -29,17 +33,17 @@ export async function* diffTrees(
   if (isOtherObject && before.type !== 'd') yield { kind: 'changed', path, before, after };
   else if (!hasSameAttributes(before, after)) yield { kind: 'attributes', path, before, after };
   if (!isOtherObject || before.type !== 'd') return;
-  const old = new Map<string, DirectoryEntry>();
-  for (const entry of await readDirectory(repository, before.objectId)) old.set(entry.name, entry);
-  for (const entry of await readDirectory(repository, after.objectId)) {
-    const below = path === '' ? entry.name : `${path}/${entry.name}`;
-    const earlier = old.get(entry.name);
-    old.delete(entry.name);
-    if (earlier) yield* diffTrees(repository, earlier, entry, below);
-    else yield* whole(repository, entry, below, 'added');
-  }
-  for (const entry of old.values()) {
-    yield* whole(repository, entry, path === '' ? entry.name : `${path}/${entry.name}`, 'removed');
+  const { contents } = repository;
+  const pairs = pairEntries(
+    streamDirectory(contents, before.objectId),
+    streamDirectory(contents, after.objectId),
+  );
+  for await (const { before: old, after: young } of pairs) {
+    const name = (young ?? old)?.name ?? '';
+    const below = path === '' ? name : `${path}/${name}`;
+    if (old && young) yield* diffTrees(repository, old, young, below);
+    else if (old) yield* whole(repository, old, below, 'removed');
+    else if (young) yield* whole(repository, young, below, 'added');
   }
 }
 
@@ -49,7 +53,7 @@ async function* whole(
   at: string,
   kind: 'added' | 'removed',
 ): AsyncGenerator<TreeChange> {
-  for await (const { entry, path } of walkTree(repository, root, at)) {
+  for await (const { entry, path } of walkTree(repository, root, { path: at })) {
     yield kind === 'added' ? { kind, path, after: entry } : { kind, path, before: entry };
   }
 }

@@ -1,7 +1,7 @@
 import { BoundedList, messageOf } from '../base/index.ts';
 import {
   assertAnswers,
-  lengthOf,
+  objectLength,
   listPackLengths,
   listPieces,
   type PackLengths,
@@ -10,7 +10,8 @@ import {
   type Repository,
 } from '../repository/index.ts';
 import { type DirectoryEntry, isCheckpointed } from './directory.ts';
-import { forEachObject, VisitedObjects } from './tree-walk.ts';
+import { ObjectIdSet } from './key-set.ts';
+import { walkDirectories } from './tree-walk.ts';
 
 /** Counted as it happens; read it whenever you like. */
 export interface TreeCounters {
@@ -79,7 +80,7 @@ export async function verifyTrees(
       }
     };
     try {
-      await forEachObject(repository, [root], visit, visited);
+      await forEachObject(repository, root, visit, visited);
     } catch (error) {
       signal.throwIfAborted();
       await assertAnswers(repository, error);
@@ -109,7 +110,7 @@ async function verifyObject(
 ): Promise<void> {
   const { contents } = repository;
   const pieces = await listPieces(contents, objectId);
-  const length = lengthOf(pieces);
+  const length = objectLength(pieces);
   if (type === 'f' && length !== size && !isCheckpointed(name)) {
     throw new Error(`object ${objectId} has ${length} bytes, not ${size}`);
   }
@@ -124,4 +125,28 @@ async function verifyObject(
     const problem = packs && (await packProblem(repository, entry, packs));
     if (problem) throw new Error(problem.message);
   }
+}
+
+/** Objects that were looked at, and directories whose entries were, too: over all trees. */
+class VisitedObjects {
+  readonly seen = new ObjectIdSet();
+  readonly entered = new ObjectIdSet();
+}
+
+/**
+ * Calls back once for each different object of a tree; directories before what is in them. What was `visited` by an
+ * earlier call is left out; a call that failed has not visited all that it says.
+ */
+async function forEachObject(
+  repository: Repository,
+  root: DirectoryEntry,
+  callback: (entry: DirectoryEntry) => Promise<void>,
+  { seen, entered }: VisitedObjects,
+): Promise<void> {
+  const visit = (entry: DirectoryEntry): Promise<void> | undefined =>
+    seen.add(entry.objectId) ? callback(entry) : undefined;
+  const isNew = ({ type, objectId }: DirectoryEntry): boolean =>
+    type === 'd' && entered.add(objectId);
+  await visit(root);
+  if (isNew(root)) await walkDirectories(repository, [root.objectId], { isNew, visit });
 }

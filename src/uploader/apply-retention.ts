@@ -44,7 +44,7 @@ export async function isClockRight(
     if (clockSkew(here, storage) <= CLOCK_SKEW_NS_MAX) return true;
     logger.warn(
       { here: formatGoTime(here), storage: formatGoTime(storage) },
-      `no snapshot was removed by policy: the clock here says ${formatGoTime(here)}, the storage's ${formatGoTime(storage)}; set the clock right`,
+      `no snapshot was removed by policy: this machine's clock says ${formatGoTime(here)}, the storage's ${formatGoTime(storage)}; correct the clock`,
     );
   } catch (error) {
     const text = "no snapshot was removed by policy: the storage's time is not known";

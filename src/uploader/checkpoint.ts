@@ -20,7 +20,7 @@ const BYTES_MIN = 128 << 20;
 const CLOSE_AFTER_PARTS = 20n;
 /** Index entries that wait in memory, some 300 bytes each: millions of small files fill no pack for long. */
 const ENTRIES_MAX = 1 << 17;
-/** How often the time is looked at; the bytes are looked at whenever some were stored. */
+/** How often the time is checked; the bytes are checked whenever some were stored. */
 const LOOK_EVERY_MS = 100;
 
 /** Makes what an upload has stored durable every so often, so that a killed one stores little again. */
@@ -78,7 +78,7 @@ export class CheckpointTimer {
     try {
       await (closes ? contents.flush() : contents.checkpoint());
       if (isLate) this.#refresh();
-      this.#options.logger.debug({}, 'checkpoint: what is stored so far is durable');
+      this.#options.logger.debug({}, 'checkpoint: everything stored so far is durable');
     } catch (error) {
       this.#failure = error;
       this.#options.logger.error({ error: messageOf(error) }, 'checkpoint failed');
@@ -95,7 +95,7 @@ export class CheckpointTimer {
       .refreshIfOld({ signal })
       .catch((error: unknown) => {
         if (signal.aborted) return;
-        logger.warn({ error: messageOf(error) }, 'the index could not be read anew');
+        logger.warn({ error: messageOf(error) }, 'the index could not be read again');
       })
       .finally(() => {
         this.#refreshing = undefined;

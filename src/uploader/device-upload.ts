@@ -68,7 +68,7 @@ async function uploadRaw(
   try {
     const stat = await file.stat();
     if (!stat.isFile() && !stat.isBlockDevice()) {
-      throw unreadable(path, new Error('--block wants a block device or an image file'));
+      throw unreadable(path, new Error('--block requires a block device or an image file'));
     }
     const expected = stat.isFile() ? stat.size : await deviceBytes(pinnedPath(file.fd));
     if (!Number.isSafeInteger(expected)) throw unreadable(path, new Error(TOO_LONG));
@@ -80,7 +80,7 @@ async function uploadRaw(
       .catch((cause: unknown) => {
         throw isOfTheSource(cause) ? unreadable(path, cause) : cause;
       });
-    // What was cut off an image meanwhile looks like a hole to whoever asks where its data is.
+    // If an image was truncated meanwhile, the missing part looks like a hole when asked where the data is.
     const sizeNow = stat.isFile() ? (await file.stat()).size : expected;
     const end = Math.min(stored.size, sizeNow);
     if (end < expected) {

@@ -1,5 +1,12 @@
 import { statfs } from 'node:fs/promises';
-import { CodedError, messageOf, SECOND_NS, Stopwatch, systemCode } from '../base/index.ts';
+import {
+  CodedError,
+  messageOf,
+  type Nanoseconds,
+  SECOND_NS,
+  Stopwatch,
+  systemCode,
+} from '../base/index.ts';
 import {
   type ThreadPool,
   type DirectoryComparison,
@@ -18,12 +25,15 @@ import {
 } from '../snapshot/index.ts';
 import { CACHE_TAG_NAME } from './directory-rules.ts';
 import { hasMoreNames } from './long-listing.ts';
+import { tellsChanges } from './previous-entries.ts';
 import type { Visit } from './visit.ts';
 
 /** A directory whose files are as in the previous snapshot, and what that one holds of it. */
 export interface KeptDirectory {
   readonly same: SameFiles;
   readonly id: ObjectId;
+  /** Start of that snapshot. */
+  readonly startNs: Nanoseconds;
   readonly summary: DirectorySummary;
   readonly directories: readonly DirectoryEntry[];
 }
@@ -156,7 +166,7 @@ export class DirectoryLooks {
     const { rules } = visit;
     const isPlain = rules.isEmpty && rules.maxFileBytes === 0 && !rules.oneFileSystem;
     if (!newest || !isPlain || policies.definedAt(visit.relative)) return undefined;
-    const { indirections, compressed, contentId } = parseObjectId(newest);
+    const { indirections, compressed, contentId } = parseObjectId(newest.id);
     const entry = repository.contents.find(contentId);
     if (indirections > 0 || compressed || !entry) return undefined;
     try {
@@ -164,7 +174,7 @@ export class DirectoryLooks {
       const { compressionHeaderId, originalLength } = entry;
       return { packed, hash: hashOf(contentId), compressionHeaderId, originalLength };
     } catch {
-      // Loaded once more, it is warned of.
+      // It is loaded again when the directory is compared, and that warns.
       return undefined;
     }
   }
@@ -172,7 +182,9 @@ export class DirectoryLooks {
   /** What is kept of a directory whose files did not change; undefined when its contents are no longer all there. */
   keep(visit: Visit, same: SameFiles): KeptDirectory | undefined {
     const { contents } = this.#options.repository;
-    const id = visit.previous[0] as ObjectId;
+    const [previous] = visit.previous;
+    if (!previous) return undefined;
+    const { id, startNs } = previous;
     // Its own content may be marked deleted, as those of its files: writing it anew brings it back.
     if (!contents.has(parseObjectId(id).contentId)) return undefined;
     if (!contents.hasAllCommitted(same.keys, same.keys.length / Math.max(1, same.entries))) {
@@ -184,19 +196,21 @@ export class DirectoryLooks {
       directories = (JSON.parse(same.directories) as unknown[]).map(parseEntry);
       summary = parseSummary(JSON.parse(same.summary));
     } catch {
-      // Loaded once more, it is warned of.
+      // It is loaded again when the directory is compared, and that warns.
       return undefined;
     }
     const isClean =
       summary?.incomplete === undefined &&
       summary?.numFailed === 0 &&
       (summary.numIgnoredErrors ?? 0) === 0;
+    // Something below may have changed without another time: every entry is looked at by itself.
+    if (summary && !tellsChanges(summary.maxTimeNs, startNs)) return undefined;
     if (!summary || !isClean || directories.some(({ type }) => type !== 'd')) return undefined;
-    return { same, id, summary, directories };
+    return { same, id, startNs, summary, directories };
   }
 }
 
-/** System errors that say something of this process or machine, and nothing of the directory or file. */
+/** System errors that concern this process or machine, and not the directory or file. */
 const OWN_TROUBLE = ['EMFILE', 'ENFILE', 'ENOMEM', 'ENOBUFS', 'ENOSPC'];
 
 export const isOwnTrouble = (code: string): boolean => OWN_TROUBLE.includes(code);

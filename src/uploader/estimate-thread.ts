@@ -21,7 +21,7 @@ export interface EstimateReport {
 const NICE = 10;
 const REPORT_EVERY_MS = 200;
 
-assert(parentPort, 'this file is the entry of a worker thread');
+assert(parentPort, 'this file is the entry point of a worker thread');
 const port = parentPort;
 const report = (message: EstimateReport): void => {
   port.postMessage(message);

@@ -4,10 +4,10 @@ import type { SplitterSpec } from '../codec/index.ts';
 import { NO_LONGER_REGULAR } from '../volume-files/index.ts';
 import {
   type DataPath,
-  endOf,
   finishObject,
   type IndirectEntry,
   type ObjectId,
+  objectLength,
   type Repository,
   SLAB_BYTES,
 } from '../repository/index.ts';
@@ -168,7 +168,7 @@ export class FileUpload {
           onHole: (bytes) => (counters.bytesInHoles += bytes),
         }),
       );
-      return { size: lengthOf(entries), objectId: await this.#finishFile(entries) };
+      return { size: objectLength(entries), objectId: await this.#finishFile(entries) };
     } finally {
       this.#streamSlabs.release(this.#slabsPerStream);
     }
@@ -245,7 +245,7 @@ export class FileUpload {
   }
 
   #vanished(path: string): void {
-    this.#options.logger.warn({ path }, 'a file went away before it could be read');
+    this.#options.logger.warn({ path }, 'a file disappeared before it could be read');
   }
 
   #changed(path: string): void {
@@ -304,7 +304,7 @@ export class FileUpload {
         const stream = this.#stream(policy, entry.name, size);
         open.stream = stream;
         const part = await stream.run(stretches);
-        const length = lengthOf(part);
+        const length = objectLength(part);
         if (start === 0) entries = part;
         else if (length > 0) {
           for (const each of part) entries.push({ ...each, start: start + each.start });
@@ -380,8 +380,3 @@ export function entryFields(
 
 /** Positions beyond 2^53 have no exact number. Whoever made such a file has a volume of holes. */
 export const TOO_LONG = 'it is longer than 8 PiB';
-
-const lengthOf = (entries: readonly IndirectEntry[]): number => {
-  const last = entries.at(-1);
-  return last ? endOf(last) : 0;
-};

@@ -74,7 +74,7 @@ export class IgnoreRules {
       const room = { bytes: IGNORE_BYTES_MAX - fileBytes, rules: IGNORE_RULES_MAX - fileRules };
       const loaded = isRegular ? await loadIgnoreFile(path, shown, base, room) : undefined;
       if (!loaded) {
-        logger.warn({ path: shown }, 'an ignore file is not a regular file; it has no effect');
+        logger.warn({ path: shown }, 'an ignore file is not a regular file; it is ignored');
         continue;
       }
       for (const pattern of loaded.patterns) patterns.push(pattern);

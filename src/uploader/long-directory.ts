@@ -43,7 +43,10 @@ export async function visitLong(
   const isCache = await isCacheDirectory(visit, special, policy);
   const rules = await enterRules(visit, special, options);
   counters.directories++;
-  const before = visit.previous.map((id) => new PreviousStream(repository.contents, id, logger));
+  const before = visit.previous.map(({ id, startNs }) => ({
+    stream: new PreviousStream(repository.contents, id, logger),
+    startNs,
+  }));
   const names = new LongNames((path) => {
     warnOfName(visit, path);
   });
@@ -72,7 +75,9 @@ export async function visitLong(
   try {
     for await (const listed of isCache ? [] : marked(pages, signal, onCancel)) {
       const page = names.unique(listed);
-      const held = await Promise.all(before.map((stream) => stream.take(page)));
+      const held = await Promise.all(
+        before.map(async ({ stream, startNs }) => ({ entries: await stream.take(page), startNs })),
+      );
       const outcomes = new Outcomes();
       open.outcomes.add(outcomes);
       const previous = new PreviousEntries(held);
@@ -85,7 +90,7 @@ export async function visitLong(
     }
     await writeOut();
   } finally {
-    for (const stream of before) await stream.close();
+    for (const { stream } of before) await stream.close();
   }
   return withDone(writer.finish(visit.attributes.mtimeNs, canceled));
 }

@@ -1,10 +1,21 @@
 import { isUtf8 } from 'node:buffer';
 import * as fs from 'node:fs/promises';
-import { CodedError } from '../base/index.ts';
-import { type ThreadPool, type DirectoryListing, STAT_FIELDS } from '../volume-files/index.ts';
+import { CodedError, joinPath } from '../base/index.ts';
+import {
+  type BytePath,
+  type DirectoryListing,
+  fsPath,
+  isAt,
+  linkError,
+  OPENS_MAX,
+  pathOf,
+  STAT_FIELDS,
+  type ThreadPool,
+} from '../volume-files/index.ts';
 import { ScratchFile } from '../repository/index.ts';
 import { entryAt, type SourceEntry } from './listing.ts';
 
+const { O_RDONLY, O_DIRECTORY, O_NOFOLLOW } = fs.constants;
 /** Names that a thread looks at in one go, and entries that are handed out together. Our choice. */
 const BATCH_NAMES = 2048;
 /** Records that are sorted in memory; more than one such run goes to a scratch file. */
@@ -36,11 +47,19 @@ export interface LongListingOptions {
 }
 
 const DIRENTS = 1024;
-const openDirectory = (path: string | Uint8Array): Promise<DirectoryOfBytes> =>
-  fs.opendir(typeof path === 'string' ? path : Buffer.from(path), {
-    encoding: 'buffer' as BufferEncoding,
-    bufferSize: DIRENTS,
-  }) as unknown as Promise<DirectoryOfBytes>;
+async function openDirectory(path: BytePath): Promise<DirectoryOfBytes> {
+  for (let opens = 0; opens < OPENS_MAX; opens++) {
+    await using directory = await fs.open(fsPath(path), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    // Renamed meanwhile, perhaps.
+    if (!isAt(directory.fd, path)) continue;
+    // What the path of a descriptor names is opened anew.
+    return (await fs.opendir(fsPath(joinPath(pathOf(directory.fd, path), '.')), {
+      encoding: 'buffer' as BufferEncoding,
+      bufferSize: DIRENTS,
+    })) as unknown as DirectoryOfBytes;
+  }
+  throw linkError(path);
+}
 type DirectoryOfBytes = AsyncIterable<{ name: Buffer }>;
 
 /** Whether a directory has more than so many names; reads no more than these. Throws system errors. */

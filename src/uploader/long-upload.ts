@@ -31,7 +31,7 @@ const RETRY_AFTER_NS = 5n * MINUTE_NS;
  */
 const CHECK_AFTER_NS = 4n * HOUR_NS;
 const REPAIRS_MAX = 2;
-/** How often the time is looked at. */
+/** How often the time is checked. */
 const LOOK_EVERY_MS = 250;
 
 export interface LongUploadOptions {
@@ -183,7 +183,7 @@ export class LongUpload {
     await repository.flush();
     throw new CodedError(
       'CONTENTS_LOST',
-      'contents of this backup were deleted from the repository while it ran, and again after they were stored again; find out what deletes them (maintenance without safety?) and run the backup again',
+      'contents of this backup were deleted from the repository while it ran, and again after they were stored again; find out what deletes them (maintenance with --safety none?) and run the backup again',
     );
   }
 }

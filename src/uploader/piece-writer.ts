@@ -1,7 +1,7 @@
 import { asError, CodedError, Semaphore } from '../base/index.ts';
 import {
   contentIdOf,
-  lengthOf,
+  objectLength,
   type ObjectPiece,
   type Repository,
   singly,
@@ -17,9 +17,9 @@ const PIECES_MAX = 2048;
  * What was stored of a file that was not read to its end has Kopia's size of the file.
  */
 export function assertWhole(entry: DirectoryEntry, pieces: readonly ObjectPiece[]): void {
-  const length = lengthOf(pieces);
+  const length = objectLength(pieces);
   if (length === entry.size || isCheckpointed(entry.name)) return;
-  const text = `its content has ${length} bytes, and the snapshot says ${entry.size}: restore it from another snapshot`;
+  const text = `its content has ${length} bytes, but the snapshot says ${entry.size}: restore it from another snapshot`;
   throw new CodedError('BAD_OBJECT', text);
 }
 

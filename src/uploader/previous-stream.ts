@@ -66,7 +66,10 @@ export class PreviousStream {
       } catch (error) {
         // An older snapshot only saves work; damage to it must not stop this one.
         const fields = { object: this.#id, error: messageOf(error) };
-        this.#logger.warn(fields, 'previous directory unreadable');
+        this.#logger.warn(
+          fields,
+          'a directory of the previous snapshot cannot be read; its files are read again',
+        );
         this.#isEnded = true;
         this.#batch = [];
       }

@@ -1,6 +1,7 @@
 import * as fs from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isCode, Stopwatch, SECOND_NS } from '../base/index.ts';
+import { fsPath, isAt, OPENS_MAX } from '../volume-files/index.ts';
 
 const FLAGS = fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW | fs.constants.O_NONBLOCK;
 
@@ -20,21 +21,27 @@ export async function openRegular(
   path: string | Uint8Array,
   signal?: AbortSignal,
 ): Promise<fs.FileHandle | undefined> {
-  let file: fs.FileHandle;
-  try {
-    file = await openLeased(typeof path === 'string' ? path : Buffer.from(path), signal);
-  } catch (error) {
-    // A link; a socket, or a device that is not there.
-    if (isCode(error, 'ELOOP', 'ENXIO', 'ENODEV')) return undefined;
-    throw error;
+  for (let opens = 0; opens < OPENS_MAX; opens++) {
+    let file: fs.FileHandle;
+    try {
+      file = await openLeased(fsPath(path), signal);
+    } catch (error) {
+      // A link; a socket, or a device that is not there.
+      if (isCode(error, 'ELOOP', 'ENXIO', 'ENODEV')) return undefined;
+      throw error;
+    }
+    let isFile = false;
+    let isThere = false;
+    try {
+      // A directory on the way may have become a link that leads out of the volume; or the file was renamed meanwhile.
+      isThere = isAt(file.fd, path);
+      isFile = (await file.stat()).isFile();
+    } finally {
+      if (!isThere || !isFile) await file.close();
+    }
+    if (isThere && isFile) return file;
+    if (isThere) return undefined;
   }
-  try {
-    if ((await file.stat()).isFile()) return file;
-  } catch (error) {
-    await file.close();
-    throw error;
-  }
-  await file.close();
   return undefined;
 }
 

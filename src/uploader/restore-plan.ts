@@ -1,10 +1,11 @@
 import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
 import { readObject, type Repository } from '../repository/index.ts';
-import { type DirectoryEntry, streamDirectory } from '../snapshot/index.ts';
+import { type Batches, type DirectoryEntry, walkTree } from '../snapshot/index.ts';
 import { newRestoreCounters, type RestoreCounters, type RestoreOptions } from './restore-report.ts';
 
 export interface PlannedEntry {
+  /** Relative to the target, '' for the target itself. */
   readonly path: string;
   readonly type: DirectoryEntry['type'];
   /** It is there already, and would be left alone. */
@@ -21,8 +22,12 @@ export async function planRestore(
 ): Promise<RestoreCounters> {
   const counters = newRestoreCounters();
   const { signal, selection } = options;
-  const visit = async (entry: DirectoryEntry, path: string): Promise<void> => {
-    signal.throwIfAborted();
+  if (root.type === 'd') await selection?.assertSome({ repository, signal }, root);
+  const entriesOf =
+    selection &&
+    ((path: string, all: Batches): Batches =>
+      selection.entriesOf({ repository, signal }, path === '' ? '' : `/${path}`, all));
+  for await (const { entry, path } of walkTree(repository, root, { signal, entriesOf })) {
     const isKept =
       entry.type !== 'd' && (await isKeptAt(repository, entry, join(target, path), options));
     await onEntry({ path, type: entry.type, isKept });
@@ -33,15 +38,7 @@ export async function planRestore(
       counters.files++;
       counters.bytes += entry.size;
     }
-    if (entry.type !== 'd') return;
-    const all = streamDirectory(repository.contents, entry.objectId, { signal });
-    const meant = selection ? selection.entriesOf({ repository, signal }, path, all) : all;
-    for await (const entries of meant) {
-      for (const child of entries) await visit(child, `${path}/${child.name}`);
-    }
-  };
-  if (root.type === 'd') await selection?.assertSome({ repository, signal }, root);
-  await visit(root, '');
+  }
   return counters;
 }
 

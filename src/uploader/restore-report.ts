@@ -39,6 +39,8 @@ export interface RestoreOptions {
   readonly counters?: RestoreCounters;
   readonly overwrite?: Overwrite;
   readonly sparse?: boolean;
+  /** Name of an entry of a tree's root that is not restored, with all below it. */
+  readonly leaveOut?: string;
   /** Of a tree only this part. */
   readonly selection?: Selection;
   /** Whose everything becomes, instead of those who had it. */
@@ -75,7 +77,7 @@ export class RestoreReport {
     if (errors <= LOGGED_MAX) {
       logger.warn({ path, error: messageOf(error) }, 'an entry could not be restored');
     } else if (errors === LOGGED_MAX + 1) {
-      logger.warn({}, 'more entries could not be restored; they are counted, and not named');
+      logger.warn({}, 'more entries could not be restored; from here on they are only counted');
     }
     if (!HOPELESS.includes(codeOf(error) ?? '')) return;
     this.#firstError = { error, path };
@@ -112,6 +114,6 @@ const describe = (error: unknown): string =>
 
 /** For what can be restored as a whole only: the pieces of a part do not lie where they belong. */
 export function incompleteSnapshot(what: 'volume' | 'file', why: string): CodedError {
-  const text = `this snapshot holds only a part of the ${what}, as its backup did not come to its end (${printable(why)}): choose another one`;
+  const text = `this snapshot holds only a part of the ${what}, because its backup did not finish (${printable(why)}): choose another one`;
   return new CodedError('SNAPSHOT_INCOMPLETE', text);
 }

@@ -21,7 +21,7 @@ import { deviceBytes } from './device-upload.ts';
 
 const { O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK } = constants;
 const NO_VOLUME = 'it is neither a block device nor an image file';
-const IS_THERE = 'it is there already, and is not to be overwritten';
+const IS_THERE = 'it already exists, and is not to be overwritten';
 
 /**
  * Restores the one file of a raw-volume snapshot over a device or an image. A snapshot that was cut short is refused:
@@ -110,7 +110,7 @@ async function openVolume(
     if (stat.isBlockDevice()) {
       const available = await deviceBytes(pinnedPath(handle.fd));
       if (available < sizeBytes) {
-        throw unusable(`the device has ${available} bytes and the volume needs ${sizeBytes}`);
+        throw unusable(`the device has ${available} bytes, but the volume needs ${sizeBytes}`);
       }
       return { handle, fd: handle.fd, isNew: false };
     }

@@ -54,6 +54,10 @@ export async function restoreTree(
   return report.counters;
 }
 
+/**
+ * A walk of its own, since its order is that of the work: the files of a part of a directory fill the writer's windows before
+ * the directories in that part are entered, an open directory of the target goes along, and what is damaged is left out.
+ */
 class TreeRestore {
   readonly #report: RestoreReport;
   readonly #repository: Repository;
@@ -137,11 +141,14 @@ class TreeRestore {
     id: ObjectId,
     path: string,
   ): Promise<AsyncIterable<readonly DirectoryEntry[]>> {
-    const { signal, selection, owner } = this.#options;
+    const { signal, selection, owner, leaveOut } = this.#options;
     const all = streamDirectory(this.#repository.contents, id, { signal });
     const batches = selection ? selection.entriesOf(this.#context, path, all) : all;
-    const own = (entries: readonly DirectoryEntry[]): readonly DirectoryEntry[] =>
-      owner ? entries.map((entry) => this.#owned(entry)) : entries;
+    const own = (found: readonly DirectoryEntry[]): readonly DirectoryEntry[] => {
+      const isRoot = path === '' && leaveOut !== undefined;
+      const entries = isRoot ? found.filter(({ name }) => name !== leaveOut) : found;
+      return owner ? entries.map((entry) => this.#owned(entry)) : entries;
+    };
     const first = await batches.next();
     return (async function* () {
       if (first.done !== true) yield own(first.value);
@@ -433,7 +440,7 @@ async function placeOfSingle(entry: DirectoryEntry, target: string): Promise<str
   if (!found) return target;
   if (found.isFile()) return fs.realpath(target);
   if (!found.isDirectory()) {
-    const text = `cannot restore to ${target}: it is a device, pipe or socket; a device is written over by --block, and snapshot cat writes to a pipe`;
+    const text = `cannot restore to ${target}: it is a device, pipe or socket; use --block to write to a device, and snapshot cat to write to a pipe`;
     throw new CodedError('TARGET_UNUSABLE', text);
   }
   // The name is what the snapshot says: it must not lead out of the target.
@@ -443,7 +450,7 @@ async function placeOfSingle(entry: DirectoryEntry, target: string): Promise<str
 
 /** What is lost has the right size and time all the same: nobody can tell it from what is whole. */
 function notFlushed(cause: unknown): Error {
-  const text = `not all of it reached the disk (${messageOf(cause)}); see that the disk works and restore everything again, on the command line with --overwrite always`;
+  const text = `not all of it reached the disk (${messageOf(cause)}); check the disk and restore everything again, on the command line with --overwrite always`;
   return Object.assign(new Error(text, { cause }), { code: systemCode(cause) });
 }
 

@@ -1,13 +1,12 @@
 import { CodedError } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 import {
+  type Batches,
   type DirectoryEntry,
   type IgnorePattern,
   parseIgnorePattern,
   streamDirectory,
 } from '../snapshot/index.ts';
-
-type Batches = AsyncIterable<readonly DirectoryEntry[]>;
 
 /** Where it is looked, and until when. */
 interface SelectionContext {
@@ -51,7 +50,7 @@ export class Selection {
   /** Throws `NOTHING_SELECTED` where a restore would have nothing to do. */
   async assertSome(context: SelectionContext, root: DirectoryEntry): Promise<void> {
     if (this.#include.length === 0 || (await this.#hasMeant(context, root, ''))) return;
-    throw new CodedError('NOTHING_SELECTED', 'nothing in the snapshot is what --include names');
+    throw new CodedError('NOTHING_SELECTED', 'nothing in the snapshot matches --include');
   }
 
   /** Whether a directory is meant with all below it. */
@@ -75,7 +74,10 @@ export class Selection {
     return isDirectory && this.#hasMeant(context, entry, path);
   }
 
-  /** Also true where it cannot be read: whoever wants to restore it meets that, and goes on beside it. */
+  /**
+   * Also true where it cannot be read: whoever wants to restore it meets that, and goes on beside it. A search rather than a walk:
+   * it ends at the first entry that is meant, and what it enters hangs on what it looks for.
+   */
   async #hasMeant(
     context: SelectionContext,
     { objectId }: DirectoryEntry,

@@ -27,7 +27,7 @@ export interface Pinned {
 
 /**
  * An open directory of the target. Its entries are reached through its descriptor and never by following a link, so
- * that no link can lead a restore astray, also not one that appears meanwhile. One instance has one owner, who closes it.
+ * that no link can lead a restore astray, not even one that appears meanwhile. One instance has one owner, who closes it.
  */
 export class TargetDirectory {
   #descriptor: number | undefined;

@@ -1,5 +1,5 @@
 import { isCode } from '../base/index.ts';
-import { type BlobId, blobId } from '../blob/index.ts';
+import { type BlobId, blobId, hasBlob } from '../blob/index.ts';
 import {
   type ContentId,
   isDirectoryObject,
@@ -8,18 +8,16 @@ import {
   type Repository,
   visitContents,
 } from '../repository/index.ts';
-import { ContentIdSet, type DirectoryEntry, streamDirectory } from '../snapshot/index.ts';
+import { ContentIdSet, type DirectoryEntry, walkDirectories } from '../snapshot/index.ts';
 
-/** Directories read at once. As garbage collection has it. */
-const DIRECTORIES_AT_ONCE = 8;
-/** Objects that were looked at and need no second look; forgotten when there are more, to bound the memory. */
+/** Objects that were checked and need not be checked again; forgotten when there are more, to bound the memory. */
 const SEEN_MAX = 50_000;
 /** Objects that can be told apart as lost, about 50 MB; with more every file is read again. */
 const LOST_MAX = 2_000_000;
 
 export interface TreeCheckOptions {
   readonly signal: AbortSignal;
-  /** Called for each object that was looked at. */
+  /** Called for each object that was checked. */
   readonly onChecked: () => void;
 }
 
@@ -65,13 +63,14 @@ class TreeCheck {
   readonly #repository: Repository;
   readonly #options: TreeCheckOptions;
   readonly #packs = new ContentIdSet();
+  readonly #storing = new Map<ContentId, Promise<boolean>>();
 
   constructor(repository: Repository, options: TreeCheckOptions) {
     this.#repository = repository;
     this.#options = options;
   }
 
-  /** Notes each object of which a content fails the test. Depth first, so that few directories wait for their turn. */
+  /** Notes each object of which a content fails the test. What is below a directory that is lost is not looked at. */
   async walk(root: DirectoryEntry, test: ContentTest): Promise<void> {
     const seen = new Set<ObjectId>();
     const isNew = (id: ObjectId): boolean => {
@@ -80,64 +79,65 @@ class TreeCheck {
       seen.add(id);
       return true;
     };
-    if (!isDirectoryObject(root.objectId)) await this.#testObject(root.objectId, test);
-    const waiting = isDirectoryObject(root.objectId) ? [root.objectId] : [];
-    while (waiting.length > 0) {
-      const batch = waiting.splice(-DIRECTORIES_AT_ONCE);
-      const visits = batch.map((id) =>
-        this.#visitDirectory(id, test, async ({ type, objectId }) => {
-          if (type === 'd') {
-            if (isNew(objectId)) waiting.push(objectId);
-            return;
-          }
-          // Most files are one content, and a look at the index costs less than a note of it.
-          if (!objectId.startsWith('I') || isNew(objectId)) await this.#testObject(objectId, test);
-        }),
-      );
-      for (const settled of await Promise.allSettled(visits)) {
-        if (settled.status === 'rejected') throw settled.reason;
-      }
+    if (!isDirectoryObject(root.objectId)) {
+      await this.#testObject(root.objectId, test);
+      return;
     }
+    await walkDirectories(this.#repository, [root.objectId], {
+      signal: this.#options.signal,
+      isNew: ({ objectId }) => isNew(objectId),
+      visit: ({ type, objectId }) => {
+        // Most files are one content, and a look at the index costs less than a note of it.
+        if (type === 'd' || (objectId.startsWith('I') && !isNew(objectId))) return undefined;
+        const tested = this.#testObject(objectId, test);
+        return typeof tested === 'boolean' ? undefined : tested;
+      },
+      enter: async (id, read) => {
+        if (!(await this.#testObject(id, test))) return;
+        try {
+          await read();
+        } catch (error) {
+          if (!isCode(error, 'CONTENT_NOT_FOUND', 'DAMAGED_BLOB')) throw error;
+          this.lost.add(id);
+        }
+      },
+    });
   }
 
-  /** Calls back for each entry, in parts, so that a long directory is never held whole. */
-  async #visitDirectory(
-    id: ObjectId,
-    test: ContentTest,
-    visit: (entry: DirectoryEntry) => Promise<void>,
-  ): Promise<void> {
-    if (!(await this.#testObject(id, test))) return;
-    const { contents } = this.#repository;
-    try {
-      for await (const entries of streamDirectory(contents, id)) {
-        for (const entry of entries) await visit(entry);
-      }
-    } catch (error) {
-      if (!isCode(error, 'CONTENT_NOT_FOUND', 'DAMAGED_BLOB')) throw error;
-      this.lost.add(id);
-    }
-  }
-
-  /** False when a content of the object fails the test; all are tested in any case. */
-  async #testObject(id: ObjectId, test: ContentTest): Promise<boolean> {
+  /** False when a content of the object fails the test; all are tested in any case. Most are one, which needs no wait. */
+  #testObject(id: ObjectId, test: ContentTest): boolean | Promise<boolean> {
     const { signal, onChecked } = this.#options;
     signal.throwIfAborted();
     onChecked();
+    const { indirections, contentId } = parseObjectId(id);
+    const passed = indirections === 0 ? test(contentId) : this.#testEach(id, test);
+    return typeof passed === 'boolean' ? this.#note(id, passed) : this.#noteLater(id, passed);
+  }
+
+  async #testEach(id: ObjectId, test: ContentTest): Promise<boolean> {
     let isWhole = true;
     const note = (passed: boolean): void => {
       isWhole &&= passed;
     };
+    await visitContents(this.#repository.contents, id, (contentId) => {
+      const passed = test(contentId);
+      if (typeof passed === 'boolean') note(passed);
+      else return passed.then(note);
+      return undefined;
+    });
+    return isWhole;
+  }
+
+  async #noteLater(id: ObjectId, passed: Promise<boolean>): Promise<boolean> {
     try {
-      await visitContents(this.#repository.contents, id, (contentId) => {
-        const passed = test(contentId);
-        if (typeof passed === 'boolean') note(passed);
-        else return passed.then(note);
-        return undefined;
-      });
+      return this.#note(id, await passed);
     } catch (error) {
       if (!isCode(error, 'CONTENT_NOT_FOUND', 'DAMAGED_BLOB')) throw error;
-      isWhole = false;
+      return this.#note(id, false);
     }
+  }
+
+  #note(id: ObjectId, isWhole: boolean): boolean {
     if (!isWhole) this.lost.add(id);
     return isWhole;
   }
@@ -145,10 +145,19 @@ class TreeCheck {
   isThere(id: ContentId): boolean | Promise<boolean> {
     const entry = this.#repository.contents.find(id);
     if (!entry) return false;
-    if (entry.deleted) return this.#storeAgain(id);
+    if (entry.deleted) return this.#storeAgainOnce(id);
     const pack = packKey(entry.packBlobId);
     if (pack) this.#packs.add(pack);
     return true;
+  }
+
+  /** Several objects may lead to a content at once. */
+  #storeAgainOnce(id: ContentId): Promise<boolean> {
+    const begun = this.#storing.get(id);
+    if (begun) return begun;
+    const stored = this.#storeAgain(id).finally(() => this.#storing.delete(id));
+    this.#storing.set(id, stored);
+    return stored;
   }
 
   /** Copies the sealed bytes to a new pack. Bringing the entry back in place would trust in a pack that may be about to go. */
@@ -157,7 +166,7 @@ class TreeCheck {
     const room = contents.whenRoom();
     if (room) await room;
     const entry = contents.findOrThrow(id);
-    // Another object may have led here meanwhile.
+    // Somebody else may have stored it meanwhile.
     if (!entry.deleted) return true;
     try {
       const packed = await contents.soundPacked(entry, await contents.getPacked(entry));
@@ -193,7 +202,7 @@ class TreeCheck {
       if (!key || listed.has(key) || !this.#packs.has(key)) return false;
       let isGone = known.get(key);
       // A listing may be late; what decides is the blob itself.
-      isGone ??= !(await exists(this.#repository, id));
+      isGone ??= !(await hasBlob(this.#repository.storage, id));
       known.set(key, isGone);
       return isGone;
     };
@@ -220,13 +229,3 @@ type ContentTest = (id: ContentId) => boolean | Promise<boolean>;
 /** The kind and the 32 random digits of a pack's name, which have the form of a content's id; undefined for other names. */
 const packKey = (packBlobId: string): ContentId | undefined =>
   /^[pq][0-9a-f]{32}/.exec(packBlobId)?.[0] as ContentId | undefined;
-
-async function exists({ storage }: Repository, id: BlobId): Promise<boolean> {
-  try {
-    await storage.getMetadata(id);
-    return true;
-  } catch (error) {
-    if (isCode(error, 'BLOB_NOT_FOUND')) return false;
-    throw error;
-  }
-}

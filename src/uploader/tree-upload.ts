@@ -1,7 +1,7 @@
 import { setImmediate } from 'node:timers/promises';
 import { isCode, joinPath, mapLimited, messageOf, Semaphore } from '../base/index.ts';
 import type { ThreadPool } from '../volume-files/index.ts';
-import { type ObjectId, parseObjectId, readObject } from '../repository/index.ts';
+import { parseObjectId, readObject } from '../repository/index.ts';
 import {
   decodeDirectory,
   type DirectoryEntry,
@@ -18,7 +18,7 @@ import { decodeListing, type SourceDirectory, type SourceEntry } from './listing
 import { visitLong } from './long-directory.ts';
 import { OpenDirectory } from './open-tree.ts';
 import { type Outcome, Outcomes, withDone } from './outcomes.ts';
-import { PreviousEntries } from './previous-entries.ts';
+import { type PreviousDirectory, PreviousEntries } from './previous-entries.ts';
 import { relativePath, type Started, type Visit, visitBelow } from './visit.ts';
 
 /** Children of one directory that threads look at before their turn. Our choice. */
@@ -50,7 +50,7 @@ export class TreeUpload {
   async uploadDirectory(
     path: string,
     root: SourceEntry,
-    previous: readonly ObjectId[],
+    previous: readonly PreviousDirectory[],
   ): Promise<StoredDirectory> {
     const visit = { path, relative: '', previous, rules: IgnoreRules.none, attributes: root };
     const open = new OpenDirectory(root);
@@ -89,7 +89,7 @@ export class TreeUpload {
     const outcomes = new Outcomes();
     open.outcomes.add(outcomes);
     for (const { name, code, message } of directory.failures) {
-      // What went away between the listing and the look at it is as if it had never been.
+      // An entry that was removed after the listing is left out, as if it had been removed before.
       if (code === 'ENOENT') continue;
       outcomes.add(this.#files.fail(relativePath(visit, name), message, policy));
     }
@@ -151,7 +151,7 @@ export class TreeUpload {
   async #visitKept(
     visit: Visit,
     children: readonly SourceEntry[],
-    { same, id, summary, directories }: KeptDirectory,
+    { same, id, startNs, summary, directories }: KeptDirectory,
     open: OpenDirectory,
   ): Promise<{ done: Promise<StoredDirectory> }> {
     const { counters, policies } = this.#options;
@@ -160,7 +160,7 @@ export class TreeUpload {
     counters.cachedBytes += same.bytes;
     counters.totalBytes += same.bytes;
     this.#found(same.files, same.bytes);
-    const before = new PreviousEntries([directories]);
+    const before = new PreviousEntries([{ entries: directories, startNs }]);
     const below = (child: SourceEntry): Visit =>
       visitBelow(visit, child, visit.rules, before.directories(child.name));
     const outcomes = new Outcomes();
@@ -204,12 +204,15 @@ export class TreeUpload {
 
   #warnOfName(visit: Visit, name: string): void {
     const path = relativePath(visit, name);
-    this.#options.logger.warn({ path }, 'a name is not valid UTF-8 and is stored changed');
+    this.#options.logger.warn(
+      { path },
+      'a name is not valid UTF-8 and is stored with replacement characters',
+    );
   }
 
   #warnOfRepository({ path, relative }: Visit): void {
     const text =
-      'the repository lies in the source and is stored too: each backup stores all that the one before has added, compressed and encrypted as it is; exclude it by a rule of the policy';
+      'the repository lies inside the source and is backed up with it: each backup stores everything that the previous one added to it; exclude it with an ignore rule of the policy';
     this.#options.logger.warn({ path, ...(relative !== '' && { rule: `/${relative}/` }) }, text);
   }
 
@@ -270,7 +273,7 @@ export class TreeUpload {
         outcomes.add({ kind: 'canceled' });
         return;
       }
-      // Anything else is no matter of this directory: going on would leave a part out without a word.
+      // Anything else does not concern this directory: going on would silently leave a part out.
       const isUnreadable = isCode(error, 'UNREADABLE_DIRECTORY');
       if (!isUnreadable && !isCode(error, 'BAD_IGNORE_FILE')) throw error;
       const ignored = isUnreadable && policy.errorHandling.ignoreDirectoryErrors === true;
@@ -368,17 +371,17 @@ export class TreeUpload {
     return writer.finish(visit.attributes.mtimeNs, canceled);
   }
 
-  async #loadPrevious(ids: readonly ObjectId[]): Promise<PreviousEntries> {
-    const loaded = await mapLimited(ids, PREVIOUS_READS_MAX, async (id) => {
+  async #loadPrevious(directories: readonly PreviousDirectory[]): Promise<PreviousEntries> {
+    const loaded = await mapLimited(directories, PREVIOUS_READS_MAX, async ({ id, startNs }) => {
       try {
-        return await readDirectory(this.#options.repository, id);
+        return { entries: await readDirectory(this.#options.repository, id), startNs };
       } catch (error) {
         // An older snapshot only saves work; damage to it must not stop this one.
         this.#options.logger.warn(
           { object: id, error: messageOf(error) },
-          'previous directory unreadable',
+          'a directory of the previous snapshot cannot be read; its files are read again',
         );
-        return [];
+        return { entries: [], startNs };
       }
     });
     return new PreviousEntries(loaded);

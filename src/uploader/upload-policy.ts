@@ -46,16 +46,16 @@ export const splittersOf = (policies: PolicyTree): SplitterSpec[] =>
  */
 export function warnOfUnmet(policies: PolicyTree, logger: Logger): void {
   for (const action of new Set(policies.actionNames())) {
-    logger.warn({ action }, 'a policy has an action of Kopia; it is not run');
+    logger.warn({ action }, 'a policy has a Kopia action; it is not run');
   }
   for (const splitter of new Set(policies.splitterNames())) {
     if (knownSplitter(splitter)) continue;
-    const text = "a policy names a splitter that is not known; using the repository's";
+    const text = "a policy names an unknown splitter; using the repository's";
     logger.warn({ splitter }, text);
   }
   for (const compression of new Set(policies.compressorNames())) {
     if (ifKnown(() => compressorByName(compression), 'UNKNOWN_COMPRESSION')) continue;
-    const text = 'a policy names a compression that is not known; storing without';
+    const text = 'a policy names an unknown compression; storing files uncompressed';
     logger.warn({ compression }, text);
   }
 }

@@ -1,6 +1,6 @@
 import { isCode, type Logger, messageOf, posix, SECOND_NS } from '../base/index.ts';
-import { type SplitterSpec, splitterSpec } from '../codec/index.ts';
-import type { ManifestId, ObjectId, Repository } from '../repository/index.ts';
+import { hasNativeCipher, type SplitterSpec, splitterSpec } from '../codec/index.ts';
+import type { ManifestId, Repository } from '../repository/index.ts';
 import {
   type DirectoryEntry,
   listReadableSnapshots,
@@ -14,6 +14,7 @@ import { applyRetention } from './apply-retention.ts';
 import { CheckpointTimer } from './checkpoint.ts';
 import { uploadDevice } from './device-upload.ts';
 import { LongUpload, type UploadAgain } from './long-upload.ts';
+import { type PreviousDirectory, previousRoots } from './previous-entries.ts';
 import { newUploadCounters, type UploadCounters } from './progress.ts';
 import { FileUpload, type FileUploadOptions } from './file-upload.ts';
 import { metadataCompressor, warnOfUnmet } from './upload-policy.ts';
@@ -45,7 +46,11 @@ export interface UploadOptions {
   /** Real path of the repository, where it is a directory here: a source that it lies in is warned about. */
   readonly repositoryPath?: string | undefined;
   /** Called with a whole tree before its snapshot is saved. What it throws ends the upload, and no snapshot is left. */
-  readonly accept?: (root: DirectoryEntry, counters: UploadCounters) => void;
+  readonly accept?: (root: DirectoryEntry, counters: UploadCounters) => void | Promise<void>;
+  /** Whether the source's own earlier snapshot may save work: two volumes may be recorded as one source. All by default. */
+  readonly isParent?: (snapshot: Snapshot) => boolean;
+  /** Complete snapshots under other sources that hold this volume as it was. They only save work. */
+  readonly moreParents?: readonly Snapshot[];
 }
 
 export interface UploadResult {
@@ -74,7 +79,7 @@ export async function createSnapshot(
   options: UploadOptions,
 ): Promise<UploadResult> {
   const startTimeNs = repository.clock.nowNs();
-  warnOfFallbacks(options.logger);
+  warnOfFallbacks(options.logger, repository.format.parameters.encryption);
   const counters = options.counters ?? newUploadCounters();
   const policies = await loadPolicyTree(repository, options.source);
   warnOfUnmet(policies, options.logger);
@@ -142,9 +147,7 @@ export async function createSnapshot(
   };
   let snapshot: NewSnapshot;
   try {
-    const rootEntry = await upload(
-      previous.flatMap(({ rootEntry: root }) => (root?.type === 'd' ? [root.objectId] : [])),
-    );
+    const rootEntry = await upload(previousRoots(previous));
     await long.stop();
     snapshot = snapshotOf(rootEntry);
     if (snapshot.incomplete === undefined) {
@@ -155,7 +158,7 @@ export async function createSnapshot(
     await checkpoints.stop();
     checkpoints.assertHealthy();
     if (snapshot.incomplete === undefined) {
-      options.accept?.(snapshot.rootEntry as DirectoryEntry, counters);
+      await options.accept?.(snapshot.rootEntry as DirectoryEntry, counters);
     }
   } catch (error) {
     await long.stop();
@@ -185,7 +188,7 @@ async function removedByPolicy(
   try {
     return await applyRetention(repository, source, id, logger);
   } catch (error) {
-    logger.warn({ error: messageOf(error) }, 'no snapshot was removed by policy: that failed');
+    logger.warn({ error: messageOf(error) }, 'could not remove snapshots by policy');
     return [];
   }
 }
@@ -195,11 +198,11 @@ async function confirmed(
   snapshot: NewSnapshot,
   { long, upload, counters, snapshotOf, signal }: ConfirmParts,
 ): Promise<NewSnapshot> {
-  const { rootEntry } = snapshot;
+  const { rootEntry, startTimeNs: startNs } = snapshot;
   if (!rootEntry) return snapshot;
   const uploadAgain: UploadAgain = async (root, isLost) => {
     const before = { ...counters };
-    const again = await upload(root.type === 'd' ? [root.objectId] : [], isLost);
+    const again = await upload(root.type === 'd' ? [{ id: root.objectId, startNs }] : [], isLost);
     const { bytesRead, bytesNew, bytesPacked, contentsNew, contentsDeduplicated } = counters;
     const moved = { bytesRead, bytesNew, bytesPacked, contentsNew, contentsDeduplicated };
     // Entries were counted once already; what cannot be read counts as it is now.
@@ -219,7 +222,7 @@ async function confirmed(
 interface ConfirmParts {
   long: LongUpload;
   upload: (
-    roots: readonly ObjectId[],
+    roots: readonly PreviousDirectory[],
     isLost?: FileUploadOptions['isLost'],
   ) => Promise<DirectoryEntry>;
   counters: UploadCounters;
@@ -238,34 +241,46 @@ function rememberedSplitter(
     return splitterSpec(name);
   } catch (error) {
     if (!isCode(error, 'UNKNOWN_SPLITTER')) throw error;
-    const text = 'earlier snapshots were cut by a splitter that is not known; using the default';
+    const text = 'earlier snapshots were cut by an unknown splitter; using the default';
     logger.warn({ splitter: name }, text);
     return undefined;
   }
 }
 
-function warnOfFallbacks(logger: Logger): void {
-  if (posix().native) return;
-  logger.warn(
-    {},
-    'koffi cannot be loaded: holes of files are read, restored times end at microseconds',
-  );
+function warnOfFallbacks(logger: Logger, encryption: string): void {
+  if (!posix().native) {
+    const text =
+      'koffi cannot be loaded: holes in files are read like data, restored times are exact only to the microsecond, and small files take longer';
+    logger.warn({}, text);
+  } else if (!posix().statusReader) {
+    logger.warn({}, 'statx does not work as expected here: comparing directories takes longer');
+  } else if (!hasNativeCipher(encryption)) {
+    logger.warn({}, 'OpenSSL cannot be called directly here: encrypting small files takes longer');
+  }
 }
 
 const tagOf = (spec: SplitterSpec | undefined): Record<string, string> =>
   spec ? { [SPLITTER_TAG]: spec.name } : {};
 
-/** The latest complete snapshot of the source, and the incomplete ones made since (Kopia: snapshot/upload). */
+/**
+ * The latest complete snapshot of the source, and the incomplete ones made since (Kopia: snapshot/upload). Those of other
+ * sources stand beside the complete one, by age: most files are as the newest has them.
+ */
 async function previousSnapshots(
   repository: Repository,
-  { source, logger }: UploadOptions,
+  { source, logger, isParent = () => true, moreParents = [] }: UploadOptions,
 ): Promise<Snapshot[]> {
-  const { snapshots, damaged } = await listReadableSnapshots(repository, { source });
+  const { snapshots: all, damaged } = await listReadableSnapshots(repository, { source });
   for (const { message } of damaged) logger.warn({}, message);
+  const snapshots = all.filter(isParent);
   const complete = snapshots.findLast(({ incomplete }) => !incomplete);
   const since = complete ? snapshots.slice(snapshots.indexOf(complete) + 1) : snapshots;
   const partial = since.filter(({ incomplete }) => incomplete).reverse();
-  return complete ? [...partial, complete] : partial;
+  const whole = complete ? [complete] : [];
+  for (const parent of moreParents) {
+    if (parent.incomplete === undefined && parent.id !== complete?.id) whole.push(parent);
+  }
+  return [...partial, ...whole.sort((a, b) => (a.startTimeNs > b.startTimeNs ? -1 : 1))];
 }
 
 function statsOf(counters: UploadCounters, root: DirectoryEntry): NewSnapshot['stats'] {

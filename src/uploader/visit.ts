@@ -1,18 +1,17 @@
 import { joinPath } from '../base/index.ts';
-import type { ObjectId } from '../repository/index.ts';
 import type { Policy } from '../snapshot/index.ts';
 import type { IgnoreRules } from './ignore-rules.ts';
 import type { SourceEntry } from './listing.ts';
 import type { OpenDirectory } from './open-tree.ts';
 import type { Outcomes } from './outcomes.ts';
-import type { PreviousEntries } from './previous-entries.ts';
+import type { PreviousDirectory, PreviousEntries } from './previous-entries.ts';
 
 /** A directory on its way: what was in it last time, and where it lies. */
 export interface Visit {
   readonly path: string | Uint8Array;
   /** Relative to the root of the snapshot, '' for the root. */
   readonly relative: string;
-  readonly previous: readonly ObjectId[];
+  readonly previous: readonly PreviousDirectory[];
   readonly rules: IgnoreRules;
   readonly attributes: Pick<SourceEntry, 'mtimeNs' | 'device' | 'sizeBytes'>;
 }
@@ -31,7 +30,7 @@ export function visitBelow(
   visit: Visit,
   child: SourceEntry,
   rules: IgnoreRules,
-  previous: readonly ObjectId[],
+  previous: readonly PreviousDirectory[],
 ): Visit {
   const path = joinPath(visit.path, child.rawName);
   return { path, relative: relativePath(visit, child.name), previous, rules, attributes: child };

@@ -1,8 +1,9 @@
 import { CodedError, messageOf, systemCode } from '../base/index.ts';
-import type { ObjectId, Repository } from '../repository/index.ts';
+import type { Repository } from '../repository/index.ts';
 import type { Policy } from '../snapshot/index.ts';
 import type { FileUpload } from './file-upload.ts';
 import type { OpenTree } from './open-tree.ts';
+import type { PreviousDirectory } from './previous-entries.ts';
 import type { UploadCounters } from './progress.ts';
 import type { TreeUpload } from './tree-upload.ts';
 
@@ -12,7 +13,7 @@ export interface VolumeUpload {
   tree: TreeUpload;
   files: FileUpload;
   path: string;
-  roots: readonly ObjectId[];
+  roots: readonly PreviousDirectory[];
   counters: UploadCounters;
   policy: Policy;
   signal: AbortSignal;

@@ -7,14 +7,16 @@ export {
   type DirectoryListing,
   LISTING_ENTRIES_MAX,
   lookAtNames,
+  lookAtNamesIn,
   onlyDirectories,
   type PackedStream,
   readDirectory,
   type SameFiles,
   STAT_FIELDS,
 } from './directory-listing.ts';
-export { type BytePath, toldCode } from './byte-path.ts';
+export { type BytePath, fsPath, toldCode } from './byte-path.ts';
 export { applyAttributesToPinned, type FileAttributes, RUNS_AS_OWNER } from './file-attributes.ts';
+export { isAt, linkError, openDirectly, OPENS_MAX, pathOf } from './open-directly.ts';
 export { type FileRead, type FileToRead, NO_LONGER_REGULAR, readFileInto } from './read-file.ts';
 export type {
   OpenFailure,

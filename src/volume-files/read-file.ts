@@ -1,6 +1,7 @@
-import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
+import { closeSync, constants, fstatSync, readSync } from 'node:fs';
 import { messageOf } from '../base/index.ts';
-import { fsPath, toldCode } from './byte-path.ts';
+import { toldCode } from './byte-path.ts';
+import { openDirectly } from './open-directly.ts';
 
 const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = constants;
 
@@ -31,7 +32,7 @@ export function readFileInto(
   room: Uint8Array,
 ): Pick<FileRead, 'length' | 'grew' | 'error'> {
   try {
-    const descriptor = openSync(fsPath(path), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    const descriptor = openDirectly(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
     try {
       // Whatever took the file's place since the listing is not read: a pipe, a device.
       if (!fstatSync(descriptor).isFile()) throw new Error(NO_LONGER_REGULAR);

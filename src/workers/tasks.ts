@@ -1,4 +1,4 @@
-import { codeOf, giveBack, messageOf, posix } from '../base/index.ts';
+import { asBuffer, codeOf, giveBack, messageOf, posix } from '../base/index.ts';
 import {
   type CodecKeys,
   compressInto,
@@ -14,6 +14,7 @@ import {
   type Span,
   type SplitterSpec,
 } from '../codec/index.ts';
+import { checkDirectory } from '../snapshot/directory-check.ts';
 import { compareWithStream } from '../snapshot/directory-text.ts';
 import {
   applyAttributesToPinned,
@@ -29,7 +30,6 @@ import {
   type PartialSpans,
   readDirectory,
   readFileInto,
-  type SameFiles,
   toldCode,
   writeIntoFile,
   writeNewFile,
@@ -140,23 +140,35 @@ export class TaskRunner implements TaskMethods {
     special: readonly string[],
     entriesMax: number,
   ): DirectoryComparison {
+    const stream = this.#streamOf(before);
+    const hashBytes = before.hash.length;
+    const reader = stream && posix().statusReader;
+    const checked = { path, stream, hashBytes, special, entriesMax };
+    const check = reader ? checkDirectory({ ...checked, stream }, reader) : 'unknown';
+    if (typeof check === 'object') return check;
     const listing = readDirectory(path, entriesMax);
-    if (listing.isTooLong) return { listing };
+    if (listing.isTooLong || !stream || check === 'differs') return { listing };
     if (listing.names.some((name) => special.includes(String(name)))) return { listing };
-    let same: SameFiles | undefined;
-    try {
-      const { packed, hash, compressionHeaderId, originalLength } = before;
-      const opened = this.#encryptor.open(packed, contentIv(hash));
-      const stream =
-        compressionHeaderId === 0
-          ? opened
-          : decompressContent(opened, compressionHeaderId, originalLength);
-      same = compareWithStream(listing, stream, hash.length);
-    } catch (error) {
-      // The caller reads it again, and says what is wrong with it.
-      if (codeOf(error) === undefined) throw error;
-    }
+    const same = compareWithStream(listing, stream, hashBytes);
     return same ? { listing: onlyDirectories(listing), same } : { listing };
+  }
+
+  /** Undefined where it is damaged: the caller reads it again, and says what is wrong with it. */
+  #streamOf({
+    packed,
+    hash,
+    compressionHeaderId,
+    originalLength,
+  }: PackedStream): Buffer | undefined {
+    try {
+      const opened = this.#encryptor.open(packed, contentIv(hash), this.#opened.of(packed.length));
+      if (compressionHeaderId === 0) return asBuffer(opened);
+      const room = this.#plain.of(originalLength);
+      return asBuffer(decompressContent(opened, compressionHeaderId, originalLength, room));
+    } catch (error) {
+      if (codeOf(error) === undefined) throw error;
+      return undefined;
+    }
   }
 
   open(request: OpenRequest): OpenFailure[] {

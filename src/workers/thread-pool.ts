@@ -23,14 +23,18 @@ const THREAD_ENTRY = new URL(
   import.meta.url,
 );
 
+/** While the key is derived and the program is loaded, more threads would only slow these down. */
+const STARTED_AT_ONCE = 1;
+
 /**
- * Pools of so many worker threads, at most {@link THREADS_MAX}, and fewer where few files may be open. They end with `close`, and never keep the process alive. The threads
- * of the first pool start at once, so that they are up when its keys are known.
+ * Pools of so many worker threads, at most {@link THREADS_MAX}, and fewer where few files may be open. They end with `close`,
+ * and never keep the process alive. The first thread of the first pool starts at once, so that it is up when the pool's keys
+ * are known; each other one starts when a task has to wait.
  */
 export function createThreadPool(wanted: number, entry: URL = THREAD_ENTRY): ThreadPoolFactory {
   const threads = Math.min(wanted, shareOfDescriptors(THREADS_SHARE, THREADS_MAX));
   const start = (): StartedWorker => startWorker(entry);
-  const started = Array.from({ length: threads }, start);
+  const started = Array.from({ length: Math.min(threads, STARTED_AT_ONCE) }, start);
   return (keys, arena) =>
     new WorkerPool(keys, arena, { threads, started: started.splice(0), start });
 }
@@ -56,6 +60,8 @@ class WorkerPool extends TaskPool {
   readonly #queue: Task[] = [];
   #replacementsLeft = REPLACEMENTS_MAX;
   #failure: Error | undefined;
+  /** Whether no thread is to be started any more. */
+  #isGrown = false;
 
   constructor(keys: CodecKeys, arena: Arena, { threads, started, start }: Threads) {
     super(arena);
@@ -63,9 +69,7 @@ class WorkerPool extends TaskPool {
     this.#start = start;
     const { hash, encryption, secret, masterKey } = keys;
     this.#keys = { hash, encryption, secret, masterKey };
-    this.#slots = Array.from({ length: threads }, (_, i) =>
-      this.#startThread(i + 1, started.pop()),
-    );
+    this.#slots = [this.#startThread(1, started.pop())];
   }
 
   #startThread(threadIndex: number, started = this.#start()): ThreadSlot {
@@ -93,8 +97,24 @@ class WorkerPool extends TaskPool {
   #dispatch(): void {
     while (this.#queue.length > 0) {
       const slot = this.#slots.reduce((a, b) => (b.pending < a.pending ? b : a));
-      if (slot.pending >= TASKS_PER_THREAD) return;
+      if (slot.pending >= TASKS_PER_THREAD) {
+        if (!this.#grow()) return;
+        continue;
+      }
       slot.start(this.#queue.shift() as Task);
+    }
+  }
+
+  /** Starts one more thread; false when there are enough, or when the system gives no more. */
+  #grow(): boolean {
+    if (this.#slots.length >= this.threads || this.#isGrown) return false;
+    try {
+      this.#slots.push(this.#startThread(this.#slots.length + 1));
+      return true;
+    } catch {
+      // Those that are there do the work.
+      this.#isGrown = true;
+      return false;
     }
   }
 

@@ -43,10 +43,11 @@ export function startWorker(entry: URL): StartedWorker {
 
 function newWorker(entry: URL): Worker {
   try {
-    return new Worker(entry);
+    // Descriptors that the threads open by libc itself are closed by Node, which would warn of each.
+    return new Worker(entry, { trackUnmanagedFds: false });
   } catch (cause) {
     // Node tells no more than the code.
-    const text = `a worker thread cannot be started (${messageOf(cause)}): see how many processes and threads this container or user may have`;
+    const text = `a worker thread cannot be started (${messageOf(cause)}): check how many processes and threads this container or user may have`;
     throw new CodedError('NO_THREAD', text, { cause });
   }
 }
@@ -102,7 +103,7 @@ export class ThreadSlot {
     const task = this.#tasks.get(reply.id);
     // It was given up, and came back after all.
     if (!task && this.#stopping) return;
-    assert(task, 'a thread answered a task that it was not given');
+    assert(task, 'a thread answered a task that it had not been given');
     this.#tasks.delete(reply.id);
     if (this.#tasks.size === 0) this.#worker.unref();
     if (reply.kind === 'done') task.resolve(reply.result);

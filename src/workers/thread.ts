@@ -3,7 +3,7 @@ import { assert, codeOf, messageOf } from '../base/index.ts';
 import type { Reply, Request } from './protocol.ts';
 import { TaskRunner } from './tasks.ts';
 
-assert(parentPort, 'this file is the entry of a worker thread');
+assert(parentPort, 'this file is the entry point of a worker thread');
 const port = parentPort;
 let runner: TaskRunner | undefined;
 const reply = (message: Reply): void => {
@@ -12,7 +12,7 @@ const reply = (message: Reply): void => {
 
 function run(request: Extract<Request, { kind: 'task' }>): Reply {
   const { id, call } = request;
-  assert(runner, 'a thread was asked before it was told the keys');
+  assert(runner, 'a thread was given a task before it was given the keys');
   try {
     return { kind: 'done', id, result: runner.perform(call) };
   } catch (error) {

@@ -40,7 +40,7 @@ it('says how it ended before it waits for the API server to take its Events', as
     ...{ create: never, patch: never },
   };
   void runDataMover({
-    direction: 'backup',
+    kind: 'DataUpload',
     client: client as never,
     logger: { info: () => undefined, error: () => undefined } as never,
     ...{ namespace: 'velero', node: 'n', name: 'up', volumePath: '/v', isBlock: false },
@@ -88,7 +88,7 @@ it('tries again when a right to read its location or Secret is missing for a mom
   };
   try {
     await runDataMover({
-      direction: 'backup',
+      kind: 'DataUpload',
       client: client as never,
       logger: { info: () => undefined, error: () => undefined } as never,
       ...{ namespace: 'velero', node: 'n', name: 'up', volumePath: '/v', isBlock: false },

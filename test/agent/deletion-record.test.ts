@@ -115,7 +115,7 @@ describe("what Velero's deletion of a backup lists", () => {
       await keepDeletionRecord(upload('third'), { client, logger });
       expect((await client.get(CONFIG_MAPS, ref)).data).toEqual({ mine: 'yes' });
       expect(logger.messages).toEqual([
-        'the snapshot of this upload will not be deleted with its backup',
+        'the snapshot of this upload will not be deleted together with its backup',
       ]);
     });
   });

@@ -139,6 +139,20 @@ describe('what belongs to the agent of another node', () => {
   });
 });
 
+describe('while the API server took no writes', () => {
+  it.each([
+    { do: 'fail', message: 'late' } as const,
+    { do: 'failDiagnosed', message: 'late' } as const,
+  ])('the first write that it takes decides nothing: $do', async (action) => {
+    const touched = download({}, 'me');
+    const executor = new Executor<DataDownload>({
+      writer: { isRefusing: true, touch: () => Promise.resolve(touched) },
+      beside: { start: () => expect.unreachable('it failed') },
+    } as never);
+    expect(await executor.carryOut(download({}, 'me'), action, SIGNAL)).toEqual({ again: touched });
+  });
+});
+
 describe('annotations that somebody edited', () => {
   it('a count that is no number ends no counting', async () => {
     const counts: (string | undefined)[] = [];

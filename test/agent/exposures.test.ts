@@ -75,3 +75,65 @@ describe('a volume that is tried to be made available again and again', () => {
     expect(exposures.madeMs('another')).toBe(Infinity);
   });
 });
+
+describe('pods that stand on this node for volumes of its pods', () => {
+  const fresh = (uid: string): DataUpload =>
+    ({ metadata: { name: uid, namespace: 'velero', uid }, spec: {}, status: {} }) as never;
+  const start = (): { exposures: Exposures<DataUpload>; hosted: Slots; called: string[] } => {
+    const called: string[] = [];
+    const hosted = new Slots(2);
+    const exposures = new Exposures<DataUpload>({
+      slots: new Slots(1),
+      hosted,
+      memory: new Memory<DataUpload>([hosted]),
+      enqueue: (key) => called.push(key),
+    });
+    return { exposures, hosted, called };
+  };
+
+  it('are no more than there are places: one that was made available keeps its place until it has ended', async () => {
+    const { exposures, hosted, called } = start();
+    for (const uid of ['u-1', 'u-2']) {
+      expect(exposures.tryAcquire(fresh(uid))).toBe(true);
+      exposures.start(fresh(uid), () => Promise.resolve());
+      await settled();
+      exposures.drop(uid);
+    }
+    expect(exposures.hasPlace(fresh('u-3'))).toBe(false);
+    expect(exposures.tryAcquire(fresh('u-3'))).toBe(false);
+    exposures.park(fresh('u-3'), 1);
+    called.length = 0;
+    hosted.release('u-1');
+    expect(called).toEqual(['velero/u-3']);
+    expect(exposures.tryAcquire(fresh('u-3'))).toBe(true);
+  });
+
+  it('call the next in line where the one that was called takes none', () => {
+    const { exposures, hosted, called } = start();
+    for (const uid of ['u-1', 'u-2']) exposures.host(fresh(uid));
+    for (const [i, uid] of ['u-3', 'u-4'].entries()) exposures.park(fresh(uid), i);
+    hosted.release('u-1');
+    expect(called).toEqual(['velero/u-3']);
+    // Its pod has gone meanwhile.
+    expect(exposures.leave('u-3')).toBe(true);
+    exposures.callNext();
+    expect(called).toEqual(['velero/u-3', 'velero/u-4']);
+    expect(exposures.leave('u-3')).toBe(false);
+  });
+
+  it('have their places whatever there are, where they were claimed before', () => {
+    const { exposures, hosted } = start();
+    for (const uid of ['u-1', 'u-2', 'u-3']) exposures.host(fresh(uid));
+    expect(hosted.used).toBe(3);
+    // What was claimed goes on.
+    expect(exposures.tryAcquire(up)).toBe(true);
+  });
+
+  it('give a place back that was not claimed', () => {
+    const { exposures } = start();
+    exposures.tryAcquire(fresh('u-1'));
+    exposures.release('u-1');
+    exposures.host(fresh('u-2'));
+    expect(exposures.tryAcquire(fresh('u-3'))).toBe(true);
+  });
+});

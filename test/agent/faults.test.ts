@@ -197,7 +197,7 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
     it('an unknown snapshot type is failed with what is possible', async () => {
       await newUpload(1000, { snapshotType: 'tape' });
       startAgent();
-      await assertFailed(/spec.snapshotType "tape" is not supported; CSI is/);
+      await assertFailed(/spec.snapshotType "tape" is not supported; only CSI is/);
       await dropSnapshots();
     });
 
@@ -544,7 +544,7 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
       expect(upload.status).toMatchObject({ phase: 'Completed' });
       expect(upload.status?.message).toBeUndefined();
       expect(messages).toContain(
-        'the data mover died: its pod was ended: Evicted: The node was low on resource: memory.; started again (1 of 3)',
+        'the data mover died: its pod was terminated: Evicted: The node was low on resource: memory.; started again (1 of 3)',
       );
     });
 

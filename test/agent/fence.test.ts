@@ -159,11 +159,11 @@ describe('a data mover follows its CR', () => {
   it('refuses to begin for a CR that is over, or that cannot be read', async () => {
     server.put(cr('Completed'));
     follow();
-    await says('refused: it is Completed already');
+    await says('refused: it is already Completed');
     server.refusal = kubeError('list', 422, { message: 'no such field' });
     follow();
     await says(
-      'refused: it is Completed already',
+      'refused: it is already Completed',
       expect.stringContaining('its CR cannot be read'),
     );
   });

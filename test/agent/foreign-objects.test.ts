@@ -72,7 +72,7 @@ describe('what others own is left alone, whatever it is called and whatever it s
     made.push([VOLUME_SNAPSHOT_CONTENTS, undefined, 'content']);
     await cluster.createUpload('content', { namespace: 'app', pvc: 'content', snapshot });
     expect(await messageOf('content')).toContain(
-      'there is a VolumeSnapshotContent content already, and it was not made for this one',
+      'there is a VolumeSnapshotContent content already, and it was not made for this operation',
     );
     const kept = await cluster.client.get(VOLUME_SNAPSHOT_CONTENTS, { name: 'content' });
     expect(kept.metadata.deletionTimestamp).toBeUndefined();
@@ -113,7 +113,7 @@ describe('what others own is left alone, whatever it is called and whatever it s
     const status = { readyToUse: true, boundVolumeSnapshotContentName: victim.content };
     await cluster.client.patch(VOLUME_SNAPSHOTS, metadata, { status }, { subresource: 'status' });
     await cluster.createUpload('lie', { namespace: 'app', pvc: 'lie', snapshot: 'lying' });
-    expect(await messageOf('lie')).toContain('which is bound to another one: nothing was touched');
+    expect(await messageOf('lie')).toContain('which is bound to another one: nothing was changed');
     const kept = await cluster.client.get(VOLUME_SNAPSHOT_CONTENTS, { name: victim.content });
     expect(kept.metadata.deletionTimestamp).toBeUndefined();
     expect(kept.spec.deletionPolicy).toBe('Delete');

@@ -40,7 +40,7 @@ it.each([
     const upload = await cluster.waitUpload(file, undefined, 170_000);
     expect(upload.status?.phase).toBe('Failed');
     expect(upload.status?.message).toMatch(
-      /nothing has moved for \d+ s: the volume at \S+ hangs; see that its storage answers, then try again/,
+      /nothing has moved for \d+ s: the volume at \S+ hangs; check that its storage responds, then try again/,
     );
     expect(await cluster.leftovers()).toEqual([]);
   },

@@ -214,7 +214,7 @@ describe('a PVC that never comes', () => {
     for (let second = 0; second < hours * 3600; second++) {
       if (targets.inMs('uid') <= 0) {
         looks++;
-        targets.missed('uid');
+        targets.missed('uid', { changes: 0, isOwn: false });
       }
       clock.passMs(1000);
     }

@@ -7,6 +7,7 @@ import type { DataUpload, KubeClient } from '../../src/kube/index.ts';
 const up = {
   metadata: { name: 'up', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
   spec: {},
+  status: { phase: 'Accepted' },
 } as never as DataUpload;
 
 describe('an API server that takes no writes', () => {
@@ -16,6 +17,7 @@ describe('an API server that takes no writes', () => {
   const start = (): {
     writer: MovementWriter<DataUpload>;
     write: (code?: string) => Promise<unknown>;
+    touch: (code?: string) => Promise<DataUpload | undefined>;
   } => {
     let refusal: string | undefined;
     const replace = (_resource: unknown, copy: DataUpload): Promise<DataUpload> =>
@@ -32,7 +34,11 @@ describe('an API server that takes no writes', () => {
       refusal = code;
       return writer.exclusive(up, () => undefined).catch(() => undefined);
     };
-    return { writer, write };
+    const touch = (code?: string): Promise<DataUpload | undefined> => {
+      refusal = code;
+      return writer.touch(up);
+    };
+    return { writer, write, touch };
   };
 
   it.each(['KUBE_UNAVAILABLE', 'KUBE_THROTTLED'])('is seen by %s, and by its end', async (code) => {
@@ -49,6 +55,20 @@ describe('an API server that takes no writes', () => {
     await write();
     vi.advanceTimersByTime(5000);
     expect(writer.takenMs).toBe(5000);
+  });
+
+  it('is asked by a write that decides nothing, and has to take it', async () => {
+    const { writer, write, touch } = start();
+    await write('KUBE_UNAVAILABLE');
+    expect(writer.isRefusing).toBe(true);
+    vi.advanceTimersByTime(1000);
+    await expect(touch('KUBE_UNAVAILABLE')).rejects.toThrow();
+    expect(writer.isRefusing).toBe(true);
+    // However short it seemed: nobody knows for how long nobody had tried.
+    const touched = await touch();
+    expect(touched?.status).toMatchObject({ phase: 'Accepted' });
+    expect(touched?.status?.message).toMatch(/^the API server took no writes until 20/);
+    expect(writer).toMatchObject({ isRefusing: false, takenMs: 0 });
   });
 
   it('is none that only refuses one write among others, or what others wrote first', async () => {

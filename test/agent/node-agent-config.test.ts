@@ -57,8 +57,8 @@ describe('the node-agent ConfigMap', () => {
       privilegedFsBackup: true,
     });
     expect(warnings.sort()).toEqual([
-      'loadConcurency is not known; is loadConcurrency meant?',
-      'restorePVC.ignoredelaybinding is not known; is ignoreDelayBinding meant?',
+      'loadConcurency is not a known setting; did you mean loadConcurrency?',
+      'restorePVC.ignoredelaybinding is not a known setting; did you mean ignoreDelayBinding?',
     ]);
     expect(config).toEqual({ restorePVC: {}, privilegedFsBackup: true });
   });
@@ -120,6 +120,7 @@ describe('the node-agent ConfigMap', () => {
       cacheSize: '0',
       compression: 'zstd-fastest',
       parallelFilesUpload: '8',
+      ignoreUnreadable: 'true',
     };
 
     it('are all there, as texts or numbers, and by storage location', () => {
@@ -130,6 +131,7 @@ describe('the node-agent ConfigMap', () => {
           requestsLimit: 20,
           cacheSize: 0,
           parallelFilesUpload: 8,
+          ignoreUnreadable: true,
           storageLocations: { far: { uploadLimit: 1048576 }, near: ALL },
         },
       });
@@ -162,6 +164,7 @@ describe('the node-agent ConfigMap', () => {
         requestsLimit: 0,
         compression: 'lz4',
         memoryLimit: '64MiB',
+        ignoreUnreadable: 'yes',
         storageLocations: { far: { storageStallTimeout: 'soon', parallelFilesUpload: 65 } },
       };
       const message = (() => {
@@ -176,13 +179,14 @@ describe('the node-agent ConfigMap', () => {
         'longshore.requestsLimit: "0" is not a number of requests per second above 0',
         'longshore.compression: "lz4" is not one of none, gzip,',
         'longshore.memoryLimit: "64MiB" is not a size such as 512MiB, of at least 160',
+        'longshore.ignoreUnreadable: "yes" is not true or false',
         'longshore.storageLocations.far.storageStallTimeout: "soon" is not a duration such as 60s',
         'longshore.storageLocations.far.parallelFilesUpload: "65" is not a whole number from 1 to 64',
       ]) {
         expect(message).toContain(part);
       }
       expect(() => parse({ longshore: { uploadLimit: true } })).toThrow(
-        /longshore.uploadLimit: true is not a text or a number/,
+        /longshore.uploadLimit: true is neither text nor a number/,
       );
     });
 
@@ -193,8 +197,8 @@ describe('the node-agent ConfigMap', () => {
       };
       const { config, warnings } = parse({ longshore });
       expect(warnings.sort()).toEqual([
-        'longshore.storageLocations.far.compresion is not known; is compression meant?',
-        'longshore.uploadlimit is not known; is uploadLimit meant?',
+        'longshore.storageLocations.far.compresion is not a known setting; did you mean compression?',
+        'longshore.uploadlimit is not a known setting; did you mean uploadLimit?',
       ]);
       expect(config).toEqual({ longshore: { storageLocations: { far: {} } } });
     });

@@ -30,6 +30,12 @@ const pod = (phase: string, message?: string, more: object = {}): Pod =>
       ...more,
     },
   }) as never;
+const crowded = pod('Failed', undefined, {
+  reason: 'OutOfpods',
+  message: 'Pod was rejected: full',
+});
+const noRoom =
+  'node other has no room for the pod of the data mover: OutOfpods: Pod was rejected: full';
 const running = pod('Running');
 const died = pod('Failed');
 const canceled = { cancel: true };
@@ -42,7 +48,9 @@ const unaccounted = new CodedError(
   'KUBE_FORBIDDEN',
   'pods "p" is forbidden: serviceaccount "no-such" not found',
 );
+const overQuota = new CodedError('KUBE_FORBIDDEN', 'pods "p" is forbidden: exceeded quota: q');
 const passing = new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' });
+const late = new CodedError('WAIT_TIMEOUT', 'not ready');
 const broken = pod('Pending', undefined, {
   containerStatuses: [{ name: 'c', state: { waiting: { reason: 'ErrImageNeverPull' } } }],
 });
@@ -54,6 +62,7 @@ const told = (action: Action): unknown => {
   if (action.do === 'fail' || action.do === 'failDiagnosed') {
     return `${action.do}: ${action.message}`;
   }
+  if (action.do === 'noteRefusal') return `noteRefusal: ${action.reason}`;
   if (action.do === 'countDeath') return `countDeath: ${action.reason}`;
   if (action.do === 'waitForWriter') return `waitForWriter ${action.ms}`;
   if (action.do === 'complete') return `complete ${JSON.stringify(action.result)}`;
@@ -68,7 +77,9 @@ describe('New', () => {
     turnInMs: 0,
     problem: undefined,
     hasPlace: true,
+    looksFirst: false,
     isQueueFull: false,
+    elsewhere: undefined,
     target: 'there',
     targetInMs: 0,
   };
@@ -93,9 +104,32 @@ describe('New', () => {
     ['fail: no good', 'its spec is no good', { problem: 'no good' }],
     ['park', 'the queue is full', { isQueueFull: true, target: 'unread' }],
     ['park', 'this agent has no place', { hasPlace: false, target: 'unread' }],
+    [
+      'read target',
+      'it has no place, and the target tells whether it needs one here',
+      { hasPlace: false, looksFirst: true, target: 'unread' },
+    ],
+    [
+      'wait 700',
+      'it has no place, and its target is not there',
+      { hasPlace: false, looksFirst: true, target: 'missing', targetInMs: 700 },
+    ],
+    ['park', 'it has no place, and its target is there', { hasPlace: false, looksFirst: true }],
     ['read target', 'nobody looked for its PVC', { target: 'unread' }],
     ['wait 900', 'its PVC is not there yet', { target: 'missing', targetInMs: 900 }],
     ['wait 800', 'agents before it look for the PVC', { target: 'unread', targetInMs: 800 }],
+    ['wait 700', 'the agent of its node lives', { elsewhere: { node: 'n', awayInMs: 700 } }],
+    [
+      'fail: node n has no node-agent that could read or write the volume: check that the DaemonSet runs there',
+      'its node has no agent for long',
+      { elsewhere: { node: 'n', awayInMs: 0 } },
+    ],
+    [
+      'wait 900',
+      'its pod is on another node',
+      { target: { node: 'n', awayInMs: 700 }, targetInMs: 900 },
+    ],
+    ['fail: gone', 'nothing waits for it any more', { target: { never: 'gone' } }],
     ['read target', 'the PVC is to be looked for again', { target: 'missing' }],
     ['claim', 'all is there', {}],
   ];
@@ -114,11 +148,13 @@ describe('Accepted', () => {
     isPodOurs: true,
     exposure: 'done',
     latest: 'unread',
+    lost: undefined,
     sinceAcceptedMs: 10_000,
     podAgeMs: 2000,
     prepareTimeoutMs: 60_000,
     awayInMs: () => 1000,
     refusedMs: () => 299_000,
+    noRoomMs: () => 20_000,
     failingMs: 59_000,
     heardMs: 60_000,
   };
@@ -140,6 +176,17 @@ describe('Accepted', () => {
       'forgetExposure',
       'that has failed for as long while the API server took no writes',
       { exposure: { error: passing }, failingMs: 60_000, heardMs: 59_000 },
+    ],
+    ['fail: not ready', 'its storage took too long', { exposure: { error: late } }],
+    [
+      'forgetExposure',
+      'its storage took too long while the API server took no writes',
+      { exposure: { error: late }, heardMs: 59_000 },
+    ],
+    [
+      'fail: not ready',
+      'its storage took too long for a day',
+      { exposure: { error: late }, heardMs: 59_000, failingMs: 60_000 + 86_400_000 },
     ],
     ['fail: no class', 'that failed for good', { exposure: { error: new Error('no class') } }],
     ['read pod', 'nobody looked for its pod', {}],
@@ -212,6 +259,52 @@ describe('Accepted', () => {
       'it may not be exposed for long',
       { exposure: { error: forbidden }, refusedMs: () => 300_000 },
     ],
+    ['wait 8000', 'its node had no room for its pod', { pod: crowded }],
+    [`noteRefusal: ${noRoom}`, 'that was a while ago', { pod: crowded, podAgeMs: 10_000 }],
+    [
+      'replace',
+      'that is noted',
+      {
+        pod: crowded,
+        movement: upload({ phase: 'Accepted', acceptedByNode: 'me' }, {}, restarting('p-1')),
+      },
+    ],
+    [
+      `fail: timeout on preparing data upload: ${noRoom}`,
+      'its node has had no room for long',
+      { pod: crowded, noRoomMs: () => 60_000 },
+    ],
+    [
+      'wait 58000',
+      'its node has had no room for long, while the API server was away',
+      { pod: crowded, noRoomMs: () => 3_600_000, heardMs: 59_000 },
+    ],
+    [
+      'countDeath: its pod was terminated: OutOfcpu',
+      'its node found after a restart that it has no room for a pod that ran',
+      {
+        pod: pod('Failed', undefined, {
+          reason: 'OutOfcpu',
+          containerStatuses: [{ name: 'c', state: { terminated: { exitCode: 137 } } }],
+        }),
+      },
+    ],
+    [
+      'forgetExposure',
+      'the quota of its namespace is full',
+      { exposure: { error: overQuota }, refusedMs: () => 1_200_000 },
+    ],
+    [
+      'fail: pods "p" is forbidden: exceeded quota: q',
+      'that has been full for long',
+      { exposure: { error: overQuota }, noRoomMs: () => 60_000 },
+    ],
+    ['read lost', 'nobody asked whether it can be moved', { pod: pod('Pending'), lost: 'unread' }],
+    [
+      'fail: pod a is gone',
+      'it cannot be moved any more',
+      { pod: pod('Pending'), lost: { reason: 'pod a is gone', isSure: false } },
+    ],
     ['wait 10000', 'its pod has waited for a while', { pod: pod('Pending'), podAgeMs: 20_000 }],
   ];
   it.for(rows)('%s when %s', ([does, , some]) => {
@@ -224,10 +317,13 @@ describe('Prepared', () => {
     movement: upload({ phase: 'Prepared', node: 'me' }),
     node: 'me',
     pod: running,
+    podAgeMs: 1000,
+    lost: undefined,
     exposure: undefined,
     overdueMs: 0,
     prepareTimeoutMs: 60_000,
     refusedMs: () => 299_000,
+    noRoomMs: () => 20_000,
     failingMs: 59_000,
     heardMs: 60_000,
   };
@@ -272,6 +368,19 @@ describe('Prepared', () => {
       'that failed for good',
       { exposure: { error: new Error('no PVC') } },
     ],
+    ['wait 9000', 'its node had no room for its new pod', { pod: crowded }],
+    [`noteRefusal: ${noRoom}`, 'that was a while ago', { pod: crowded, podAgeMs: 10_000 }],
+    [
+      `fail: the data mover could not be started again: ${noRoom}`,
+      'its node has had no room for long',
+      { pod: crowded, noRoomMs: () => 60_000 },
+    ],
+    ['read lost', 'nobody asked whether it can be moved', { lost: 'unread' }],
+    [
+      'fail: pod a is gone',
+      'it stands in line, and holds a volume of a pod that is gone',
+      { lost: { reason: 'pod a is gone', isSure: false } },
+    ],
     ['start', 'its pod runs', {}],
     ['wait 5000', 'its pod is being ended', { pod: leaving }],
     ['dropPod', 'its node does not end its pod', { pod: leaving, overdueMs: 60_001 }],
@@ -289,8 +398,8 @@ describe('InProgress and Canceling', () => {
     movement: inProgress,
     node: 'me',
     direction: {
-      name: 'upload',
-      lacks: ({ snapshotID }) => (snapshotID ? undefined : 'it named no snapshot'),
+      moves: 'backup',
+      lacks: ({ snapshotID }) => (snapshotID ? undefined : 'it ended without naming a snapshot'),
     },
     local: undefined,
     pod: running,
@@ -303,14 +412,17 @@ describe('InProgress and Canceling', () => {
     cancelingMs: () => 1000,
     mover: named,
     writer: 'unread',
+    lost: undefined,
+    seenDone: false,
     fenceInMs: 3000,
     overdueMs: 0,
     refusedMs: () => 299_000,
+    noRoomMs: () => 20_000,
     failingMs: 59_000,
-    heardMs: 60_000,
+    heardMs: 300_000,
   };
   const result = '{"snapshotID":"s-1"}';
-  const download = { ...facts.direction, name: 'download' } as const;
+  const download = { ...facts.direction, moves: 'restore' } as const;
   const counted = upload({ phase: 'InProgress', node: 'me' }, {}, restarting('gone'));
   const nobody = { ...named, pod: '' };
   const gone = { movement: counted, pod: 'none', direction: download, mover: nobody } as const;
@@ -325,14 +437,18 @@ describe('InProgress and Canceling', () => {
     ['read pod', 'nobody looked for its pod', { pod: 'unread' }],
     [`complete ${result}`, 'the mover is done', { pod: pod('Succeeded', result) }],
     [`complete ${result}`, 'it was killed at its very end', { pod: pod('Failed', result) }],
-    ['countDeath: it named no snapshot', 'nobody could find it', { pod: pod('Succeeded', '{}') }],
     [
-      'countDeath: it did not say what it had done',
+      'countDeath: it ended without naming a snapshot',
+      'nobody could find it',
+      { pod: pod('Succeeded', '{}') },
+    ],
+    [
+      'countDeath: it did not report its outcome',
       'it ended well without a word',
       { pod: pod('Succeeded') },
     ],
     [
-      'countDeath: it did not say what it had done',
+      'countDeath: it did not report its outcome',
       'what it said was cut off',
       { pod: pod('Succeeded', '{"snapshotID":') },
     ],
@@ -344,11 +460,54 @@ describe('InProgress and Canceling', () => {
     ],
     ['countDeath: its pod failed without a reason', 'it died', { pod: died }],
     ['fail: data path backup failed: disk', 'it failed', { pod: pod('Failed', 'disk') }],
+    [
+      'complete {}',
+      'it failed, and who waited has the data of an earlier one',
+      { pod: pod('Failed', 'disk'), seenDone: true },
+    ],
     ['setCanceling', 'it is canceled', { movement: wanted }],
     ['cancel', 'it is canceling without a pod', { movement: canceling, pod: 'none' }],
     ['wait 5000', 'it may leave a checkpoint', { movement: canceling }],
     ['killPod', 'it does not', { movement: canceling, cancelingMs: () => 30_000 }],
     ['countDeath: its pod is gone', 'its pod is gone', { pod: 'none' }],
+    ['read seenDone', 'its pod is gone', { pod: 'none', mover: named, seenDone: 'unread' }],
+    [
+      'complete {}',
+      'its pod is gone, and who waited has the data',
+      { pod: 'none', mover: named, seenDone: true },
+    ],
+    ['read seenDone', 'it died', { pod: died, seenDone: 'unread' }],
+    ['complete {}', 'it died after its last act', { pod: died, seenDone: true }],
+    [
+      'complete {}',
+      'it died after its last act, and cannot be started again',
+      { exposure: { error: new CodedError('EXPOSE_FAILED', 'no pod') }, seenDone: true },
+    ],
+    [
+      'fail: the data mover died, and could not be started again: no pod',
+      'it died, and what it was to be done to is gone',
+      { exposure: { error: new CodedError('EXPOSE_FAILED', 'no pod') } },
+    ],
+    [
+      'wait 5000',
+      'its volume seems lost, and its mover may be done and about to say so',
+      { pod: running, lost: { reason: 'pod a is gone', isSure: false } },
+    ],
+    [
+      'fail: pod a is gone',
+      'its volume is lost for sure',
+      { pod: running, lost: { reason: 'pod a is gone', isSure: true } },
+    ],
+    [
+      'fail: pod a is gone',
+      'its volume is lost, and no mover is there that could be done',
+      { pod: 'none', lost: { reason: 'pod a is gone', isSure: false } },
+    ],
+    [
+      'complete {}',
+      'its volume is gone, since who waited for it has ended',
+      { pod: running, lost: { reason: 'pod a has ended', isSure: true }, seenDone: true },
+    ],
     ['replace', 'a backup lost its pod', { ...gone, direction: facts.direction }],
     ['replace', 'the pod of one that was never named is gone', { ...gone, mover: undefined }],
     [
@@ -365,6 +524,17 @@ describe('InProgress and Canceling', () => {
       'a death is counted that was not followed up',
       { pod: died, movement: upload({ phase: 'InProgress', node: 'me' }, {}, restarting('p-1')) },
     ],
+    [
+      `noteRefusal: ${noRoom}`,
+      'its node had no room for its new pod',
+      { pod: crowded, podAgeMs: 10_000, mover: nobody },
+    ],
+    [
+      'countDeath: its pod was terminated: OutOfpods: Pod was rejected: full',
+      'its node refused a pod that was to write already',
+      { pod: crowded, podAgeMs: 10_000 },
+    ],
+    ['read seenDone', 'it was refused', { pod: crowded, mover: nobody, seenDone: 'unread' }],
     ['name', 'its new pod runs', { mover: { ...named, pod: '' } }],
     ['name', 'none was ever named', { mover: undefined }],
     [
@@ -376,6 +546,11 @@ describe('InProgress and Canceling', () => {
       'countDeath: gone; data mover is fenced off',
       'it was cut off',
       { pod: pod('Failed', 'gone; data mover is fenced off') },
+    ],
+    [
+      "countDeath: the volume is not mounted: /x is the kubelet's own directory",
+      'its volume was not mounted again after its node was started again',
+      { pod: pod('Failed', "the volume is not mounted: /x is the kubelet's own directory") },
     ],
     ['wait 5000', 'its pod is being ended', { pod: leaving, overdueMs: 60_000, mover: undefined }],
     [
@@ -400,10 +575,27 @@ describe('InProgress and Canceling', () => {
       'for longer than anything may stall',
       { pod: leaving, overdueMs: 90_000, stalledMs: 600_001 },
     ],
+    ['read lost', 'nobody asked whether its pod is there', { lost: 'unread' }],
+    ['fail: pod gone', 'what it is of is gone', { lost: { reason: 'pod gone', isSure: true } }],
+    [
+      `complete ${result}`,
+      'what it is of is gone, and its mover was done before',
+      { lost: 'unread', pod: pod('Succeeded', result) },
+    ],
     [
       'fail: no progress for 10 min: the data mover, the volume or the storage hangs',
       'nothing moves',
       { stalledMs: 600_001 },
+    ],
+    [
+      'wait 5000',
+      'nothing is told of moving, as the API server took no writes until now',
+      { stalledMs: 600_001, heardMs: 299_000 },
+    ],
+    [
+      'waitForWriter 5000',
+      'nobody could say that its node is gone, as the API server took no writes until now',
+      { pod: leaving, overdueMs: 90_000, stalledMs: 600_001, heardMs: 299_000 },
     ],
     [
       'fail: the data mover could not be started again: Container c in Pod /up is in pull image failed with reason ErrImageNeverPull: ',

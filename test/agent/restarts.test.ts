@@ -18,7 +18,7 @@ import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
 
 const SIZE = 160 << 20;
 
-describe.skipIf(!hasRealApi())('what dies comes back, on a real API server', () => {
+describe.skipIf(!hasRealApi())('crashed components resume, on a real API server', () => {
   let api: RealApi;
   let cluster: TestCluster;
   let agent: RunningAgent;

@@ -8,9 +8,10 @@ import { promisify } from 'node:util';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { parseAllDocuments } from 'yaml';
 import type { AgentOptions } from '../../src/agent/index.ts';
+import type { Movement } from '../../src/agent/movement.ts';
 import { CodedError } from '../../src/base/index.ts';
 import type { RunningAgent } from '../../src/cli/dev-environment.ts';
-import { LATE_STORAGE_CLASS, STORAGE_CLASS } from '../../src/dev/index.ts';
+import { LATE_STORAGE_CLASS, STAND_IN, STORAGE_CLASS } from '../../src/dev/index.ts';
 import type { ExposeConfig } from '../../src/exposer/index.ts';
 import {
   CONFIG_MAPS,
@@ -23,9 +24,13 @@ import {
   NODES,
   POD_VOLUME_BACKUPS,
   POD_VOLUME_RESTORES,
+  type PodVolumeBackup,
+  type Pod,
   PODS,
   PVS,
+  type Resource,
   VOLUME_SNAPSHOT_CONTENTS,
+  waitFor,
 } from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { sharedPackage } from '../support/package.ts';
@@ -39,12 +44,13 @@ const SIZE = 40 << 20;
 
 /** Rights that are used by nothing here, each with the test that walks it. */
 const WALKED_ELSEWHERE: Readonly<Record<string, readonly string[]>> = {
-  // Where the server has no streaming lists (test/kube/streamed-lists).
-  [`Role ${AGENT}`]: ['podvolumebackups.velero.io list', 'podvolumerestores.velero.io list'],
-  // On clusters with Windows nodes (test/exposer/node-os).
-  [`ClusterRole ${AGENT}`]: ['volumeattachments.storage.k8s.io list'],
+  // Where the server has no streaming lists (test/kube/streamed-lists); on clusters with Windows nodes (test/exposer/node-os).
+  [`ClusterRole ${AGENT}`]: ['pods list', 'volumeattachments.storage.k8s.io list'],
   // Velero's own data mover, run by our agent (test/node).
-  [`Role ${MOVER}`]: ['datauploads.velero.io get', 'datadownloads.velero.io get'],
+  [`Role ${MOVER}`]: [
+    ...['datauploads.velero.io get', 'datadownloads.velero.io get'],
+    ...['podvolumebackups.velero.io get', 'podvolumerestores.velero.io get'],
+  ],
 };
 
 const CONFIG: ExposeConfig = {
@@ -178,7 +184,9 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     const { stdout, stderr } = await promisify(execFile)(command, status);
     expect([stdout, stderr]).toEqual([
       '',
-      expect.stringMatching(/^no DataUpload or DataDownload in namespace velero$/m),
+      expect.stringMatching(
+        /^no DataUpload, DataDownload, PodVolumeBackup or PodVolumeRestore in namespace velero$/m,
+      ),
     ]);
   });
 
@@ -261,23 +269,95 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     }
   });
 
-  it('file-system backups are ended', async () => {
-    startAgent('node-1', { endsPodVolumes: true });
+  it('file-system backups and restores of pods that are gone are ended', async () => {
+    startAgent('node-1', { servesPodVolumes: true });
     const spec = {
-      ...{ backupStorageLocation: 'default', repoIdentifier: '', volume: 'v', node: 'node-1' },
+      ...{ backupStorageLocation: 'default', repoIdentifier: '', volume: 'v' },
       pod: { kind: 'Pod', name: 'p', namespace: 'app' },
     };
-    const status = { phase: 'InProgress', node: 'node-1' };
     const metadata = { name: 'files', namespace: NAMESPACE };
-    await cluster.client.create(POD_VOLUME_BACKUPS, { metadata, spec });
+    await cluster.client.create(POD_VOLUME_BACKUPS, {
+      metadata,
+      spec: { ...spec, node: 'node-1' },
+    });
     const more = { ...spec, snapshotID: 'a', sourceNamespace: 'app' };
-    await cluster.client.create(POD_VOLUME_RESTORES, { metadata, spec: more, status });
-    for (const resource of [POD_VOLUME_BACKUPS, POD_VOLUME_RESTORES]) {
+    await cluster.client.create(POD_VOLUME_RESTORES, { metadata, spec: more });
+    const resources: Resource<Movement>[] = [POD_VOLUME_BACKUPS, POD_VOLUME_RESTORES];
+    for (const resource of resources) {
       const phaseNow = async (): Promise<string | undefined> =>
         (await cluster.client.get(resource, metadata)).status?.phase;
       for (let i = 0; i < 100 && (await phaseNow()) !== 'Failed'; i++) await sleep(100);
       expect(await phaseNow()).toBe('Failed');
     }
+  });
+
+  it('volumes of pods go and come back', async () => {
+    startAgent('node-1', { servesPodVolumes: true });
+    const hostPods = { 'longshore.io/host-pods': join(cluster.directory, 'kubelet/pods') };
+    await cluster.client.patch(
+      DAEMON_SETS,
+      { namespace: NAMESPACE, name: AGENT },
+      { spec: { template: { metadata: { annotations: hostPods } } } },
+    );
+    await cluster.makeVolume('app', 'of-pod');
+    const uid = '0b9a2a2e-8d8b-4d6a-9f5e-7a1f3f0c9d11';
+    const makePod = async (name: string, waits: boolean): Promise<Pod> => {
+      const volumeMounts = [{ name: 'v', mountPath: '/restores/v' }];
+      const pod = await cluster.client.create(PODS, {
+        metadata: {
+          ...{ name, namespace: 'app', annotations: { [STAND_IN]: 'true' } },
+          labels: { 'velero.io/restore-name': 'r' },
+        },
+        spec: {
+          nodeName: 'node-1',
+          containers: [{ name: 'app', image: 'x', volumeMounts }],
+          ...(waits && {
+            initContainers: [{ name: 'restore-wait', image: 'x', args: [uid], volumeMounts }],
+          }),
+          volumes: [{ name: 'v', persistentVolumeClaim: { claimName: 'of-pod' } }],
+        },
+      });
+      const isUp = (now: Pod | undefined): Pod | undefined =>
+        now?.status?.initContainerStatuses?.[0]?.state?.running || now?.status?.phase === 'Running'
+          ? now
+          : undefined;
+      return waitFor(cluster.client, PODS, pod.metadata, isUp, { timeoutMs: 30_000 });
+    };
+    // Until nothing is left of it: an agent that is stopped before leaves that to the next one.
+    const end = <M extends Movement>(resource: Resource<M>, name: string): Promise<M> =>
+      waitFor(
+        cluster.client,
+        resource,
+        { namespace: NAMESPACE, name },
+        (now) => {
+          const isOver = ['Completed', 'Failed'].includes(now?.status?.phase ?? '');
+          return isOver && (now?.metadata.finalizers ?? []).length === 0 ? now : undefined;
+        },
+        { timeoutMs: 60_000 },
+      );
+    const specOf = ({
+      metadata: { name, uid: podUid },
+    }: Pod): Pick<
+      PodVolumeBackup['spec'],
+      'pod' | 'volume' | 'backupStorageLocation' | 'repoIdentifier'
+    > => ({
+      ...{ backupStorageLocation: 'default', repoIdentifier: '', volume: 'v' },
+      pod: { kind: 'Pod', namespace: 'app', name, uid: podUid },
+    });
+    const metadata = { name: 'of-pod', namespace: NAMESPACE };
+    await cluster.client.create(POD_VOLUME_BACKUPS, {
+      metadata: { ...metadata, labels: { 'velero.io/pvc-uid': 'pvc' } },
+      spec: { ...specOf(await makePod('read', false)), node: 'node-1' },
+    });
+    const { status } = await end(POD_VOLUME_BACKUPS, 'of-pod');
+    expect(status?.message).toBeUndefined();
+    const spec = specOf(await makePod('written', true));
+    const owner = { apiVersion: 'velero.io/v1', kind: 'Restore', name: 'r', uid, controller: true };
+    await cluster.client.create(POD_VOLUME_RESTORES, {
+      metadata: { ...metadata, ownerReferences: [owner] },
+      spec: { ...spec, snapshotID: status?.snapshotID ?? '', sourceNamespace: 'app' },
+    });
+    expect((await end(POD_VOLUME_RESTORES, 'of-pod')).status).toMatchObject({ phase: 'Completed' });
   });
 
   it('a data mover that dies is started again', async () => {
@@ -394,7 +474,7 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
         .map((document) => document.toJS() as { kind: string; metadata: { name: string } })
         .filter(({ kind, metadata }) => /Role$/.test(kind) && metadata.name === account)
         .map((role) => role as typeof role & { rules: Rule[] });
-      expect(roles.length).toBe(account === AGENT ? 2 : 1);
+      expect(roles.length).toBe(2);
       for (const { kind, metadata, rules } of roles) {
         // What is used in Velero's namespace only is no reason for a right in all of them.
         const isFor = (asking: Asked): boolean =>
@@ -423,6 +503,8 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
         [MOVER, 'get', 'persistentvolumes'],
         [MOVER, 'get', 'persistentvolumeclaims', '-n', 'app'],
         [MOVER, 'update', 'datauploads.velero.io', ...here],
+        [MOVER, 'patch', 'podvolumebackups.velero.io', ...here],
+        [MOVER, 'update', 'podvolumerestores.velero.io', ...here],
         [MOVER, 'get', 'secrets', '-n', 'app'],
       ] as const) {
         expect(await can(account, ...what), what.join(' ')).toBe('no\n');

@@ -24,6 +24,16 @@ const download = (name: string, namespace: string): Movement =>
     spec: { targetVolume: { namespace, pvc: name, pv: '' }, backupStorageLocation: 'default' },
   }) as Movement;
 
+const podVolume = (name: string, spec: object, status: object = {}, metadata = {}): Movement =>
+  ({
+    metadata: { name, uid: `u-${name}`, creationTimestamp: time(++count), ...metadata },
+    spec: {
+      ...{ pod: { namespace: 'app', name: 'web-0' }, volume: 'data' },
+      ...{ backupStorageLocation: 'default', ...spec },
+    },
+    status,
+  }) as Movement;
+
 const group = (name: string, movers: string, config: object = {}, wanted = 2): AgentGroup => ({
   name,
   movers: dataMoversOf(movers),
@@ -127,7 +137,7 @@ describe('what an operation waits for', () => {
   });
 
   it.each([
-    ['no DaemonSet', [], 'a node-agent: there is no DaemonSet of one in this namespace'],
+    ['no DaemonSet', [], 'a node-agent: there is no node-agent DaemonSet in this namespace'],
     [
       'a DaemonSet without nodes',
       [group('far', 'velero', {}, 0)],
@@ -154,18 +164,19 @@ describe('what an operation waits for', () => {
     expect(waits({ groups, movements })).toMatchObject({ second: 'a node-agent to accept it' });
     expect(waits({ groups, movements: [accepted('a2'), ...movements] })).toMatchObject({
       first:
-        'the queue: 2 of 2 volumes are being made available (prepareQueueLength); before it: 0',
+        'the queue: 2 of 2 volumes are being made available (prepareQueueLength); ahead of it: 0',
       second:
-        'the queue: 2 of 2 volumes are being made available (prepareQueueLength); before it: 1',
+        'the queue: 2 of 2 volumes are being made available (prepareQueueLength); ahead of it: 1',
     });
   });
 
-  it('nodes that have volumes enough to move', () => {
+  it('nodes that already have enough volumes to move', () => {
     const on = (name: string, node: string, phase = 'Prepared'): Movement =>
       upload(name, { phase, node });
     const waiting = Array.from({ length: 7 }, (_, i) => on(`a${i}`, 'n-1'));
     const movements = [...waiting, upload('next')];
-    const expected = 'a place in line: all nodes with a node-agent (1) have volumes enough to move';
+    const expected =
+      'a place in line: all nodes with a node-agent (1) already have enough volumes to move';
     expect(waits({ movements }).next).toBe('a node-agent to accept it');
     expect(waits({ movements: [on('b', 'n-1', 'InProgress'), ...movements] }).next).toBe(expected);
     const accepted = upload('c', { phase: 'Accepted', acceptedByNode: 'n-1' });
@@ -173,6 +184,49 @@ describe('what an operation waits for', () => {
     const pods = [agent('node-agent', 'n-1'), agent('node-agent', 'n-2')];
     expect(waits({ movements: [accepted, ...movements], pods }).next).toBe(
       'a node-agent to accept it',
+    );
+  });
+
+  it('a node that already has enough volumes of its pods to move', () => {
+    const backup = (name: string, phase: string, node = 'n-1'): Movement => ({
+      ...upload(name, { phase }),
+      spec: { node, pod: { namespace: 'app', name: 'web', uid: 'u' }, volume: name } as never,
+    });
+    const waiting = Array.from({ length: 7 }, (_, i) => backup(`a${i}`, 'Prepared'));
+    const movements = [...waiting, backup('next', 'New'), backup('far', 'New', 'n-2')];
+    const pods = [agent('node-agent', 'n-1'), agent('node-agent', 'n-2')];
+    expect(waits({ movements, pods }).next).toBe('the node-agent of n-1 to accept it');
+    const moving = backup('b', 'InProgress');
+    expect(waits({ movements: [moving, ...movements], pods })).toMatchObject({
+      next: 'a place in line: n-1 already has enough volumes of its pods to move',
+      far: 'the node-agent of n-2 to accept it',
+    });
+  });
+
+  it('a restore of a volume of a pod, whose node only other restores of the pod tell', () => {
+    const restore = (name: string, pod: string, status: object = {}): Movement =>
+      podVolume(name, { pod: { namespace: 'app', name: pod, uid: `u-${pod}` } }, status);
+    const prepared = { phase: 'Prepared', node: 'n-1' };
+    const waiting = Array.from({ length: 7 }, (_, i) => restore(`a${i}`, 'web', prepared));
+    const movements = [...waiting, restore('next', 'web'), restore('other', 'db')];
+    const pods = [agent('node-agent', 'n-1'), agent('node-agent', 'n-2')];
+    const other = 'pod app/db to wait for its data (init container restore-wait)';
+    const places = { movements, pods };
+    expect(waits(places)).toMatchObject({ next: 'the node-agent of n-1 to accept it', other });
+    const full = { ...places, movements: [restore('b', 'web', prepared), ...movements] };
+    expect(waits(full)).toMatchObject({
+      next: 'a place in line: n-1 already has enough volumes of its pods to move',
+      other: `${other}, or for a place in line: nodes already have enough volumes of their pods to move`,
+    });
+    // One that is over tells the node as well, and takes no place.
+    const done = restore('done', 'db', { phase: 'Completed', node: 'n-2' });
+    expect(waits({ ...full, movements: [done, ...full.movements] }).other).toBe(
+      'the node-agent of n-2 to accept it',
+    );
+    const accepted = { phase: 'Accepted', node: 'n-1' };
+    const busy = Array.from({ length: 8 }, (_, i) => restore(`c${i}`, 'web', accepted));
+    expect(waits({ pods, movements: [...busy, restore('next', 'web')] }).next).toBe(
+      'a free place: the node-agent of n-1 is already making as many volumes available as it may',
     );
   });
 
@@ -184,7 +238,7 @@ describe('what an operation waits for', () => {
     // Some places are for restores only.
     expect(waits({ movements }).back).toBe('a node-agent to accept it');
     expect(waits({ movements }).next).toBe(
-      'a free place: all 1 agents are making as many volumes available as they may',
+      'a free place: the only agent is already making as many volumes available as it may',
     );
     const groups = [group('node-agent', 'velero', { loadConcurrency: { globalConfig: 5 } })];
     expect(waits({ movements, groups }).next).toBe('a node-agent to accept it');
@@ -197,7 +251,7 @@ describe('what an operation waits for', () => {
     const targets = { namespaces: new Set(['app']), names: new Set(['app/there']) };
     expect(waits({ movements, targets })).toEqual({
       there: 'a node-agent to accept it',
-      missing: 'PVC app/missing, which is not there yet',
+      missing: 'PVC app/missing, which does not exist yet',
       b: 'a node-agent to accept it',
     });
   });
@@ -243,10 +297,56 @@ describe('what an operation waits for', () => {
     ];
     const claims = [{ metadata: { name: 'claimed' }, status: { phase: 'Pending' } }] as never;
     expect(waits({ movements, pods, claims })).toEqual({
-      early: 'its snapshot to be ready, and a volume to be made of it',
-      claimed: 'its pod, which is to mount PVC claimed (Pending)',
+      early: 'its snapshot to be ready, and a volume to be made from it',
+      claimed: 'its pod, which will mount PVC claimed (Pending)',
       pulling: 'pod pulling on n-1 (ImagePullBackOff)',
     });
+  });
+
+  it('volumes of pods, which stay on the nodes of their pods', () => {
+    const finalizers = ['velero.io/pod-volume-finalizer'];
+    const here = { node: 'n-1' };
+    const moving = { phase: 'InProgress', progress: { bytesDone: 2048, totalBytes: 4096 } };
+    const movements = [
+      podVolume('new', here),
+      podVolume('far', { node: 'n-9' }),
+      podVolume('early', here, { phase: 'Accepted' }),
+      podVolume('queued', here, { phase: 'Prepared' }),
+      podVolume('moves', here, { ...moving, startTimestamp: time(NOW - 10) }),
+      podVolume('stops', { ...here, cancel: true }, { phase: 'Canceling' }),
+      podVolume('cleaning', here, { phase: 'Completed' }, { finalizers }),
+      podVolume('back', {}),
+      podVolume('backAlone', {}, { phase: 'InProgress', node: 'n-9' }),
+      podVolume('failed', {}, { phase: 'Failed', node: 'n-1', message: 'no luck' }),
+    ];
+    const far = 'the node-agent of n-9, which is not running: the node is gone';
+    expect(waits({ movements })).toEqual({
+      new: 'the node-agent of n-1 to accept it',
+      far,
+      early: 'its volume to be made available',
+      queued: 'a free place on n-1: 2 of 1 are in use (loadConcurrency)',
+      moves: 'its data: 2.0 KiB of 4.0 KiB',
+      stops: 'its cancellation to take effect',
+      cleaning: 'its finalizer: an agent is removing what was made for it',
+      back: 'pod app/web-0 to wait for its data (init container restore-wait)',
+      backAlone: far,
+      failed: 'no luck',
+    });
+    const rows = new Map(describeMovements(world({ movements })).map((row) => [row.name, row]));
+    expect(rows.get('moves')).toMatchObject({
+      ...{ kind: 'PodVolumeBackup', volume: 'app/web-0/data', node: 'n-1', movingSeconds: 10 },
+      ...{ bytesDone: 2048, totalBytes: 4096, dataMover: 'velero', isOver: false },
+    });
+    expect(rows.get('failed')).toMatchObject({
+      kind: 'PodVolumeRestore',
+      node: 'n-1',
+      isOver: true,
+    });
+    // An agent that serves another data mover only does not serve them.
+    const groups = [group('longshore-node-agent', 'longshore')];
+    expect(waits({ movements: [podVolume('other', here)], groups }).other).toBe(
+      'the data mover "velero", which no agent here serves (longshore-node-agent serves longshore)',
+    );
   });
 
   it('of one that is over but not cleaned up, its finalizer', () => {

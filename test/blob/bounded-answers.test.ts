@@ -109,7 +109,7 @@ describe.each(STUB_KINDS)('%s', (kind) => {
     const got = stub.storage.getBlob(ID, { offset: 0, lengthBytes: 10 });
     await expect(got).rejects.toMatchObject({ code: 'STORAGE_FAILED', facts: { status } });
     expect(stub.requests.map(({ path }) => path)).not.toContain('/login');
-    await expect(got).rejects.toThrow('check the endpoint and the proxies');
+    await expect(got).rejects.toThrow('check the endpoint and any proxies');
   });
 });
 

@@ -65,7 +65,7 @@ it.each([
   await expect(stub.storage.deleteBlob(ID)).rejects.toMatchObject({
     code: 'STORAGE_FAILED',
     retry: 'backoff',
-    message: expect.stringContaining("is not the service's") as string,
+    message: expect.stringContaining('does not come from the service') as string,
   });
 });
 

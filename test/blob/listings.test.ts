@@ -136,7 +136,7 @@ describe.each(STUB_KINDS)('a listing of %s', (kind) => {
 
   it('names the storage, and says what did not fit and what to look at', async () => {
     await expect(list(kind, refused['a page of a proxy'] ?? expect.fail())).rejects.toThrow(
-      new RegExp(`^list at ${kind}://backups/cluster/ .* check the endpoint and the proxies`),
+      new RegExp(`^list at ${kind}://backups/cluster/ .* check the endpoint and any proxies`),
     );
   });
 

@@ -80,7 +80,7 @@ describe.each(STUB_KINDS)('%s', (kind) => {
       await using stub = await startStub(kind, () => ({ status: 404, ...answer }));
       const failure = operation(stub.storage);
       await expect(failure).rejects.toMatchObject({ code: 'STORAGE_FAILED', retry: 'backoff' });
-      await expect(failure).rejects.toThrow(/check the endpoint and the proxies on the way/);
+      await expect(failure).rejects.toThrow(/check the endpoint and any proxies in between/);
     });
   });
 

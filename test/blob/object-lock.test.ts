@@ -9,7 +9,7 @@ import {
   putMaintenanceParameters,
   runMaintenance,
 } from '../../src/repository/index.ts';
-import { collectGarbage } from '../../src/snapshot/index.ts';
+import { planGarbageCollection as collectGarbage } from '../../src/snapshot/index.ts';
 import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { hasStore, startStore } from '../support/object-stores.ts';
 import { backUp, openTest, PASSWORD } from '../support/repositories.ts';

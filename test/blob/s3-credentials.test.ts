@@ -87,7 +87,7 @@ describe.each([
     service.valid = 'second';
     // Nobody has put a new one there yet: that is an error, and not tried for ever.
     await expect(put(storage, 'p2')).rejects.toMatchObject(ended);
-    await expect(put(storage, 'p2')).rejects.toThrow('no newer one where it came from');
+    await expect(put(storage, 'p2')).rejects.toThrow('its source had no newer one');
     expect(service.seen).toEqual(['first', 'first', 'first']);
     grant(file, 'second');
     await Promise.all(['p3', 'p4', 'p5'].map((name) => put(storage, name)));

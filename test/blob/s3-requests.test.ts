@@ -366,20 +366,20 @@ describe('requests to S3', () => {
 
 describe('answers of S3', () => {
   it.each([
-    [403, 'AccessDenied', 'STORAGE_DENIED', 'never', /what they may do/],
+    [403, 'AccessDenied', 'STORAGE_DENIED', 'never', /their permissions/],
     [403, 'InvalidAccessKeyId', 'STORAGE_CREDENTIALS', 'never', /does not know this access key/],
     [403, 'SignatureDoesNotMatch', 'STORAGE_CREDENTIALS', 'never', /secret key/],
-    [400, 'ExpiredToken', 'STORAGE_CREDENTIALS', 'never', /session token has ended/],
+    [400, 'ExpiredToken', 'STORAGE_CREDENTIALS', 'never', /session token has expired/],
     [404, 'NoSuchBucket', 'STORAGE_NOT_FOUND', 'never', /no such bucket/],
     [404, 'NoSuchKey', 'BLOB_NOT_FOUND', 'never', /is not in the storage/],
     [403, 'RequestTimeTooSkewed', 'STORAGE_CLOCK', 'backoff', /clock of this machine/],
     [412, 'PreconditionFailed', 'BLOB_EXISTS', 'never', /412/],
     [409, 'OperationAborted', 'STORAGE_FAILED', 'backoff', /409 OperationAborted/],
-    [503, 'SlowDown', 'STORAGE_THROTTLED', 'backoff', /lower the rates/],
-    [429, 'TooManyRequests', 'STORAGE_THROTTLED', 'backoff', /lower the rates/],
+    [503, 'SlowDown', 'STORAGE_THROTTLED', 'backoff', /lower the rate limits/],
+    [429, 'TooManyRequests', 'STORAGE_THROTTLED', 'backoff', /lower the rate limits/],
     [500, 'InternalError', 'STORAGE_FAILED', 'backoff', /500 InternalError/],
     [502, 'BadGateway', 'STORAGE_FAILED', 'backoff', /502/],
-    [400, 'BadDigest', 'STORAGE_FAILED', 'backoff', /changed on their way/],
+    [400, 'BadDigest', 'STORAGE_FAILED', 'backoff', /changed in transit/],
     [507, 'XMinioStorageFull', 'STORAGE_FULL', 'never', /no space left/],
     [405, 'MethodNotAllowed', 'STORAGE_FAILED', 'never', /405/],
   ] as const)('%i %s is %s, retry %s', async (status, code, expected, retry, message) => {

@@ -30,7 +30,7 @@ describe('a directory that goes away while it is open takes no blob, and does no
     for (const digits of ['001', '002']) {
       await expect(storage.putBlob(id(digits), [Buffer.of(1)])).rejects.toMatchObject({
         code: 'STORAGE_NOT_FOUND',
-        message: expect.stringContaining('went away while it was open') as string,
+        message: expect.stringContaining('disappeared while it was open') as string,
       });
     }
     expect(isReplaced ? fs.readdirSync(root) : fs.existsSync(root)).toEqual(

@@ -4,7 +4,7 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { HOUR_NS, silentLogger, systemClock } from '../../src/base/index.ts';
 import { blobId, type BlobStorage, openStorage, readOnly } from '../../src/blob/index.ts';
 import { type MaintenanceReport, runMaintenance } from '../../src/repository/index.ts';
-import { collectGarbage } from '../../src/snapshot/index.ts';
+import { planGarbageCollection as collectGarbage } from '../../src/snapshot/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { createTest, openTest, recordingLogger } from '../support/repositories.ts';
 import { canInject, runInjected } from '../support/strace.ts';
@@ -81,7 +81,7 @@ describe('full maintenance', () => {
     await using repository = await openTest(at('refusing'), { wrap: refusing });
     const logger = recordingLogger();
     expect((await maintain(repository, { logger })).mode).toBe('full');
-    expect(logger.messages).toContain('what killed puts left could not be removed');
+    expect(logger.messages).toContain('could not remove what interrupted puts left behind');
   });
 });
 

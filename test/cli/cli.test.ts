@@ -151,14 +151,14 @@ describe('exit codes and sentences', () => {
     sentence(
       run(['snapshot', 'show', 'f'.repeat(32), ...repo]),
       1,
-      /there is no snapshot and no object f+$/m,
+      /there is neither a snapshot nor an object f+$/m,
     );
     sentence(
       run(['snapshot', 'create', at('missing'), ...repo]),
       1,
       /cannot read .*missing: it does not exist/,
     );
-    sentence(run(['repository', 'create', ...repo]), 1, /there is a repository in .* already/);
+    sentence(run(['repository', 'create', ...repo]), 1, /there is already a repository in /);
     const none = { ...environment, LONGSHORE_PASSWORD: undefined };
     sentence(run(['snapshot', 'list', ...repo], none), 1, /no password: use --password-file/);
   });
@@ -198,7 +198,7 @@ describe('exit codes and sentences', () => {
     const create = ['repository', 'create', '--repo', at('partly-repo'), '--client', 'no@body'];
     expect(spawnSync(BIN, create, nobody).status).toBe(0);
     const { status, stderr } = spawnSync(BIN, [...parameters, '--client', 'no@body'], nobody);
-    expect(stderr).toMatch(/^longshore: 1 entries could not be read: bad: /m);
+    expect(stderr).toMatch(/^longshore: 1 entry could not be read: bad: /m);
     expect(status).toBe(3);
   });
 

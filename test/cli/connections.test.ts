@@ -51,7 +51,7 @@ it('a connected repository need not be named, nor its password', () => {
   const { code, out } = connect('--repo', 'repo', '--password-file', 'password');
   expect({ code, out }).toEqual({
     code: 0,
-    out: `connected to file://${repo} as @default: --repo can be left out now\n`,
+    out: `connected to file://${repo} as @default; commands without --repo now use it\n`,
   });
   expect(saved()).toEqual({
     current: 'default',
@@ -64,7 +64,7 @@ it('a connected repository need not be named, nor its password', () => {
 
 it('a password that is not kept is asked for, and the command says so', () => {
   const { out } = run(['repository', 'connect', '--repo', repo], { LONGSHORE_PASSWORD: PASSWORD });
-  expect(out).toMatch(/password is not kept/);
+  expect(out).toMatch(/password is not stored/);
   expect(list()).toMatchObject({ code: 1, err: expect.stringMatching(/no password/) as string });
   expect(list([], { LONGSHORE_PASSWORD: PASSWORD }).code).toBe(0);
 });
@@ -105,7 +105,7 @@ it('one that is connected anew by its name keeps where its password comes from',
     run(['repository', 'connect', '--repo', '@default', ...words], {
       LONGSHORE_PASSWORD: PASSWORD,
     });
-  expect(anew().out).not.toMatch(/not kept/);
+  expect(anew().out).not.toMatch(/not stored/);
   expect(saved()).toMatchObject({ repositories: { default: { repo, passwordFile } } });
   expect(list().code).toBe(0);
   const passwordCommand = `cat ${passwordFile}`;
@@ -139,9 +139,7 @@ it('what is disconnected is forgotten, and stays', () => {
   });
   expect(list(['--repo', '@prod'])).toMatchObject({
     code: 2,
-    err: expect.stringMatching(
-      /no repository is connected as @prod; connected are @default/,
-    ) as string,
+    err: expect.stringMatching(/no repository is connected as @prod; there are @default/) as string,
   });
   expect(run(['repository', 'disconnect', 'default']).code).toBe(0);
   expect(run(['repository', 'disconnect'])).toMatchObject({ code: 2 });
@@ -154,7 +152,7 @@ it('a file that others may write, or that is damaged, is refused by its name', (
   fs.chmodSync(file, 0o666);
   expect(list()).toMatchObject({
     code: 1,
-    err: expect.stringMatching(/others may write/) as string,
+    err: expect.stringMatching(/other users can write/) as string,
   });
   fs.chmodSync(file, 0o600);
   for (const text of ['{', '{"repositories":{"a":{"repo":1}}}', '{"repositories":{},"more":1}']) {
@@ -193,7 +191,9 @@ it('where the file cannot be made, that is said', () => {
   const words = ['repository', 'connect', '--repo', repo, '--password-file', passwordFile];
   expect(run(words, { LONGSHORE_CONFIG: '/proc/x/repositories.json' })).toMatchObject({
     code: 1,
-    err: expect.stringMatching(/cannot write it: its parent takes no new directories/) as string,
+    err: expect.stringMatching(
+      /cannot write it: its parent directory does not accept new directories/,
+    ) as string,
   });
 });
 
@@ -202,5 +202,5 @@ it('names are plain', () => {
     const { code } = connect('--repo', repo, '--password-file', passwordFile, `--name=${name}`);
     expect(code, name).toBe(2);
   }
-  expect(list(['--repo', '@a/b']).err).toMatch(/is not @name of a connected repository/);
+  expect(list(['--repo', '@a/b']).err).toMatch(/is not the @name of a connected repository/);
 });

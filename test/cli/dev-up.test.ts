@@ -46,7 +46,7 @@ it.each([
   try {
     expect(await Promise.race([ended, sleep(20_000, 'it runs')])).toBe(1);
     expect(text()).toMatch(
-      /cannot use the directory .*: (it belongs to another user|others may write)/,
+      /cannot use the directory .*: (it belongs to another user|other users can write)/,
     );
     expect(fs.readdirSync(directory)).toEqual([]);
   } finally {
@@ -62,7 +62,7 @@ it.skipIf(!fs.existsSync(KUBECTL) && process.env.REQUIRE_PEERS !== '1')(
     const directory = join(work, 'examples');
     const { child, text } = start(directory);
     try {
-      await expect.poll(text, { timeout: 60_000 }).toMatch(/Ctrl-C ends it/);
+      await expect.poll(text, { timeout: 60_000 }).toMatch(/Press Ctrl-C to stop/);
       const commands = text()
         .split('\n')
         .filter((line) => line.startsWith('  '))

@@ -24,7 +24,7 @@ describe('an end that was asked for', () => {
     expect(said).toEqual([]);
     vi.advanceTimersByTime(60_000);
     expect(said).toEqual([
-      `interrupted, and nothing has moved for ${seconds} s since: ${what} hangs; ended as it is`,
+      `interrupted, and nothing has moved for ${seconds} s since: ${what} hangs; stopping without waiting for it`,
     ]);
   });
 

@@ -109,7 +109,7 @@ describe('a number of snapshots to keep that is below zero', () => {
     const { code, err } = run('policy', 'set', 'tester@testhost:/other', '--from-json', json);
     expect([code, err]).toEqual([
       2,
-      'longshore: retention.keepLatest is -1: snapshots to keep are 0 or more\n',
+      'longshore: retention.keepLatest is -1: the number of snapshots to keep must be 0 or more\n',
     ]);
   });
 });
@@ -126,15 +126,14 @@ it('names that are not known of a compression and a splitter cost a warning, and
   expect(rootEntry.summary).toMatchObject({ files: 2, numFailed: 0 });
   expect(logger.messages).toEqual(
     expect.arrayContaining([
-      "a policy names a splitter that is not known; using the repository's",
-      'a policy names a compression that is not known; storing without',
+      "a policy names an unknown splitter; using the repository's",
+      'a policy names an unknown compression; storing files uncompressed',
     ]),
   );
 });
 
 it('an action of Kopia, which makes something ready for a backup, is not left out without a word', () => {
-  const text =
-    'warning: a policy has an action of Kopia; it is not run action=beforeSnapshotRoot\n';
+  const text = 'warning: a policy has a Kopia action; it is not run action=beforeSnapshotRoot\n';
   const words = ['snapshot', 'create', tree, '--source'];
   expect(run(...words, 'tester@testhost:/actions')).toMatchObject({ code: 0, err: text });
   expect(run(...words, 'tester@testhost:/above')).toMatchObject({ code: 0, err: '' });

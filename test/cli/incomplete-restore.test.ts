@@ -104,9 +104,7 @@ it('of a file that was not read to its end is refused by cat too', () => {
 
 it('tells what the backup could not read', () => {
   const { code, out, err } = restore(ids.unread, 'unread');
-  expect(err).toBe(
-    'longshore: 1 entries could not be read by the backup and are not in the snapshot\n',
-  );
+  expect(err).toBe('longshore: the snapshot lacks 1 entry that the backup could not read\n');
   expect(JSON.parse(out)).toMatchObject({ incomplete: null });
   expect(code).toBe(0);
 });
@@ -123,6 +121,6 @@ it('of an id that is none says so, and speaks of no lost content', () => {
   expect(restore(id, 'nothing')).toEqual({
     code: 1,
     out: '',
-    err: `longshore: there is no snapshot and no object ${id}\n`,
+    err: `longshore: there is neither a snapshot nor an object ${id}\n`,
   });
 });

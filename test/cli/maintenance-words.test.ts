@@ -59,7 +59,9 @@ it('what was done is said in words, and what was not with its reason', () => {
     'not now: rewriting short packs (why not)',
     'dry run: nothing was changed',
   ]);
-  expect(maintenanceLines({ mode: 'none', dryRun: false, tasks: [] })).toEqual(['nothing is due']);
+  expect(maintenanceLines({ mode: 'none', dryRun: false, tasks: [] })).toEqual([
+    'nothing is due yet',
+  ]);
 });
 
 it('a real run has no year 1 and no counters of zero', async () => {
@@ -67,7 +69,7 @@ it('a real run has no year 1 and no counters of zero', async () => {
   const { code, out } = await run('repository', 'maintain', '--mode', 'full');
   expect(code).toBe(0);
   expect(out).not.toMatch(/0001-|Count|(?<!\.)\b0 /);
-  expect((await run('repository', 'maintain')).out).toBe('nothing is due\n');
+  expect((await run('repository', 'maintain')).out).toBe('nothing is due yet\n');
 });
 
 it('snapshot create --maintenance auto runs what is due, and a backup alone does not', async () => {
@@ -119,11 +121,11 @@ it('is said to be overdue once it could have run twice', async () => {
   }
   expect(await look(47n)).toBe('');
   expect(await look(97n)).toBe(
-    'longshore: full maintenance is overdue: it has never run, for 4 days; run longshore repository maintain, or add --maintenance auto\n',
+    'longshore: full maintenance is overdue: it has not run once in 4 days; run longshore repository maintain, or add --maintenance auto\n',
   );
   expect(await look(97n, 'other')).toContain('; its owner is tester@testhost\n');
   await run('repository', 'maintain', '--mode', 'full');
-  expect(await look(97n)).toContain('it ran last 4 days ago');
+  expect(await look(97n)).toContain('it last ran 4 days ago');
 });
 
 it('a failure of maintenance is told, and costs no snapshot', async () => {

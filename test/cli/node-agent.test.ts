@@ -100,7 +100,7 @@ describe('longshore node-agent', () => {
         '',
         'the data mover "acme", which no agent here serves (node-agent serves velero)',
       ],
-      ['waiting', 'Accepted', 'far-1', 'its snapshot to be ready, and a volume to be made of it'],
+      ['waiting', 'Accepted', 'far-1', 'its snapshot to be ready, and a volume to be made from it'],
       [
         'lost',
         'InProgress',
@@ -110,7 +110,7 @@ describe('longshore node-agent', () => {
       ['moving', 'InProgress', 'far-1', 'its data: 5 B of 10 B'],
       ['queued', 'Prepared', 'far-1', 'a free place on far-1: 2 of 1 are in use (loadConcurrency)'],
       ['failed', 'Failed', 'far-1', 'no luck'],
-      ['stopping', 'InProgress', 'far-1', 'its cancel to take effect'],
+      ['stopping', 'InProgress', 'far-1', 'its cancellation to take effect'],
     ])('%s', (name, phase, node, waitsFor) => {
       const row = rows.find((found) => found.name === name);
       expect(row).toMatchObject({ kind: 'DataUpload', phase, node, waitsFor });
@@ -138,9 +138,11 @@ describe('longshore node-agent', () => {
         rows.map(({ name, phase }) => expect.objectContaining({ name, phase }) as object),
       );
       const both = await run(['status', '--json', '-o', 'yaml']);
-      expect(both.err).toMatch(/--json and -o yaml say different things/);
+      expect(both.err).toMatch(/--json and -o yaml contradict each other/);
       const none = await run(['status', '-n', 'default']);
-      expect(none.err).toBe('no DataUpload or DataDownload in namespace default\n');
+      expect(none.err).toBe(
+        'no DataUpload, DataDownload, PodVolumeBackup or PodVolumeRestore in namespace default\n',
+      );
     });
 
     it('reads from a DaemonSet beside that of Velero whom it serves', async () => {
@@ -162,7 +164,7 @@ describe('longshore node-agent', () => {
       const exposing = { metadata: { labels: { 'velero.io/expose-on-going': 'true' } } };
       await cluster.client.patch(DATA_UPLOADS, { namespace: NAMESPACE, name: 'waiting' }, exposing);
       expect((await run(['status'])).out).toMatch(
-        / ours +New .* the queue: 1 of 1 volumes are being made available \(prepareQueueLength\); before it: 0$/m,
+        / ours +New .* the queue: 1 of 1 volumes are being made available \(prepareQueueLength\); ahead of it: 0$/m,
       );
       expect((await run(['status', '--daemonset', 'missing'])).err).toMatch(/missing.*not found/);
     });
@@ -181,12 +183,12 @@ describe('longshore node-agent', () => {
       /cannot read the kubeconfig: .*\/nowhere/,
     ],
     ['an unknown context', ['status', '--context', 'moon'], 1, /moon|no Kubernetes cluster/],
-    ['no node', ['server'], 2, /no node is named: set NODE_NAME or --node/],
+    ['no node', ['server'], 2, /the name of this node is missing: set NODE_NAME or --node/],
     [
       'restarts that are no number',
       ['server', '--node', 'node-1', '--data-mover-retries', 'many'],
       2,
-      /--data-mover-retries "many" is not a number from 0/,
+      /--data-mover-retries "many" is not a whole number of 0 or more/,
     ],
     [
       'a time-out that is none',

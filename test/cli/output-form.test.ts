@@ -48,7 +48,7 @@ describe('-o', () => {
   it('is refused where it contradicts --json, or is none', async () => {
     expect(await run('snapshot list --json -o wide')).toMatchObject({
       code: 2,
-      err: expect.stringContaining('--json and -o wide say different things') as string,
+      err: expect.stringContaining('--json and -o wide contradict each other') as string,
     });
     expect((await run('snapshot list -o xml')).code).toBe(2);
     expect((await run('repository status -o wide')).code, 'no table').toBe(2);
@@ -76,7 +76,7 @@ describe('help', () => {
     expect(await runHere('help', 'snapshot', 'vacuum')).toEqual({
       code: 2,
       out: '',
-      err: expect.stringContaining('no verb "snapshot vacuum"; there are create, ') as string,
+      err: expect.stringContaining('no verb "snapshot vacuum"; the verbs are create, ') as string,
     });
   });
 });

@@ -11,7 +11,7 @@ const home = join(work, 'home');
 vi.stubEnv('LONGSHORE_PASSWORD', PASSWORD);
 const run = (...words: string[]): Promise<Ran> =>
   runHere(...words, '--repo', join(work, 'link', 'backup'), '--client', 'tester@testhost');
-const WARNING = 'the repository lies in the source and is stored too';
+const WARNING = 'the repository lies inside the source and is backed up with it';
 
 beforeAll(async () => {
   fs.mkdirSync(join(home, 'data'), { recursive: true });

@@ -100,7 +100,7 @@ describe('repository change-password without a terminal', () => {
       [change(repo, {}, '--new-password-file', file('empty', '\n')), /the new password is empty/],
       [
         change(repo, {}, '--new-password-file', file('bytes', Buffer.from([0x61, 0xff, 0xfe]))),
-        /the new password is not UTF-8 text/,
+        /the new password is not valid UTF-8 text/,
       ],
       [change(repo, {}, '--new-password-file', at('missing')), /cannot read .*missing/],
     ];
@@ -167,7 +167,7 @@ describe.skipIf(!hasTerminal())('passwords that are typed on a terminal', () => 
     terminal.type('open sesame\r');
     await terminal.see('New password again: ');
     terminal.type('open sesane\r');
-    await terminal.see('longshore: the two passwords differ');
+    await terminal.see('longshore: the two passwords do not match');
     expect(await terminal.exit()).toBe(2);
     expect(terminal.shown).not.toMatch(/sesam|sesan/);
     expect(fs.existsSync(at('mistyped'))).toBe(false);
@@ -182,7 +182,7 @@ describe.skipIf(!hasTerminal())('passwords that are typed on a terminal', () => 
       terminal.type('second\r');
       await terminal.see('New password again: ');
       terminal.type('secund\r');
-      await terminal.see('longshore: the two passwords differ');
+      await terminal.see('longshore: the two passwords do not match');
       expect(await terminal.exit()).toBe(2);
     }
     expect(opens(repo, 'first')).toBe(true);
@@ -214,7 +214,7 @@ describe.skipIf(!hasTerminal())('passwords that are typed on a terminal', () => 
     const old = { LONGSHORE_PASSWORD: 'first' };
     for (const [keys, code, sentence] of [
       ['\r', 2, 'longshore: the new password is empty'],
-      ['\u0004', 2, 'longshore: no password was typed'],
+      ['\u0004', 2, 'longshore: no password was entered'],
       ['\u0003', 130, 'longshore: canceled'],
     ] as const) {
       using terminal = start(['repository', 'change-password', ...repo], old);
@@ -229,7 +229,7 @@ describe.skipIf(!hasTerminal())('passwords that are typed on a terminal', () => 
     terminal.type('second\r');
     await terminal.see('New password again: ');
     terminal.type('\u001b[A\r');
-    await terminal.see('longshore: the two passwords differ');
+    await terminal.see('longshore: the two passwords do not match');
     expect(await terminal.exit()).toBe(2);
     expect(opens(repo, 'first')).toBe(true);
   });

@@ -34,7 +34,7 @@ afterAll(() => {
 });
 
 describe('where nothing can be made, the command ends and says why', () => {
-  const REFUSED = 'its parent takes no new directories';
+  const REFUSED = 'its parent directory does not accept new directories';
 
   it('a restore', () => {
     expect(run('snapshot', 'restore', id, '/proc/x/y', '--repo', at('repo'))).toMatchObject({

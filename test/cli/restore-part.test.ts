@@ -102,7 +102,7 @@ describe('restore', () => {
       expect(await run('restore', 'latest', target, '--include', 'nowhere', ...more)).toEqual({
         code: 1,
         out: '',
-        err: 'longshore: nothing in the snapshot is what --include names\n',
+        err: 'longshore: nothing in the snapshot matches --include\n',
       });
     }
     expect(fs.existsSync(target)).toBe(false);

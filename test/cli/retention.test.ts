@@ -80,7 +80,9 @@ it('snapshot create names what it removed by policy, and list what holds the res
   ]);
   const table = ok('snapshot', 'list').split('\n');
   expect(table[0]).toMatch(/ROOT +KEPT BY/);
-  expect(table.find((line) => line.startsWith(doomed[0] ?? '-'))).toMatch(/ nothing: goes with/);
+  expect(table.find((line) => line.startsWith(doomed[0] ?? '-'))).toMatch(
+    / nothing: it is removed after/,
+  );
   expect(table.find((line) => line.startsWith(doomed[3] ?? '-'))).toMatch(/ latest-1$/);
 
   const text = ok('snapshot', 'create', at('tree'));

@@ -60,7 +60,7 @@ it('of which source is asked where there are several', () => {
   const { code, err } = run('restore', 'latest', join(work, 'out'));
   expect([code, err]).toEqual([
     1,
-    expect.stringMatching(/latest of which source\?.*tester@testhost:\/mine.*--source/),
+    expect.stringMatching(/latest exists in \d+ sources.*tester@testhost:\/mine.*--source/),
   ]);
   expect(fs.existsSync(join(work, 'out'))).toBe(false);
 });
@@ -69,7 +69,7 @@ it('several are deleted together, or none where a name is wrong', () => {
   const [first = '', second = '', other = ''] = ids;
   expect(run('delete', 'latest')).toMatchObject({
     code: 2,
-    err: expect.stringContaining('name the snapshot by its ID') as string,
+    err: expect.stringContaining('use the ID of the snapshot') as string,
   });
   expect(run('delete', other, 'feedfeed').code).toBe(1);
   expect(run('show', other).code, 'still there').toBe(0);

@@ -107,10 +107,10 @@ describe('on a terminal', () => {
     const { screen, texts } = table();
     await screen.show(undefined, new RecentRates(), undefined);
     await screen.show(undefined, new RecentRates(), undefined);
-    expect(texts).toEqual(['asking the API server ...\n']);
+    expect(texts).toEqual(['asking the API server...\n']);
     await screen.show([row('a')], new RecentRates(), 'no response from the API server');
     const [, sentence, , first] = /^[^]*\[J([^\n]*)\n([^\n]*)\n([^\n]*)/.exec(texts[1] ?? '') ?? [];
-    expect(sentence).toBe('no response from the API server; this is from before');
+    expect(sentence).toBe('no response from the API server; below is the last known state');
     expect(first).toMatch(/^DataUpload +a /);
   });
 

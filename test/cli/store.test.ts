@@ -48,10 +48,10 @@ describe('store check', () => {
       'ok     range',
       'ok     metadata',
       'ok     clock',
-      'ok     list what was put',
+      'ok     list new blobs',
       'ok     overwrite',
       'ok     delete',
-      'all is well',
+      'all checks passed',
       '',
     ]);
     expect(code).toBe(0);
@@ -62,7 +62,7 @@ describe('store check', () => {
   it.each([
     [['store', 'check', '/nowhere/at/all'], 1, /FAILED open .*no repository at/],
     [['store', 'check', 's3://bucket/?color=red'], 2, /is not a setting of s3:\/\/ locations/],
-    [['store', 'check', 's3://b/?endpoint=http://127.0.0.1:1'], 1, /nothing listens there/],
+    [['store', 'check', 's3://b/?endpoint=http://127.0.0.1:1'], 1, /nothing is listening there/],
     [
       ['store', 'check', 's3://b/?endpoint=http://no-such-host.invalid'],
       1,
@@ -132,7 +132,7 @@ describe.skipIf(!hasStore('minio'))('on a real S3 server', () => {
     [
       'a list that is denied where gets are allowed',
       (kind) => (kind === 'list' ? 'denied' : undefined),
-      ['list', 'list what was put', 'delete'],
+      ['list', 'list new blobs', 'delete'],
       /needed: s3:ListBucket on the bucket/,
     ],
     [

@@ -10,7 +10,7 @@ afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const ROOT = new URL('../../', import.meta.url).pathname;
 const KUBECTL = peer('kubectl');
 const GUIDE = fs.readFileSync(join(ROOT, 'docs/try-kubernetes.md'), 'utf8');
-const READY = /Ctrl-C ends it/;
+const READY = /Press Ctrl-C to stop/;
 
 function start(directory: string) {
   const words = ['dev', 'up', '--directory', directory, '--log-level', 'warning'];
@@ -66,7 +66,7 @@ it.skipIf(!fs.existsSync(KUBECTL) && process.env.REQUIRE_PEERS !== '1')(
       // A second one on the same directory would undo what this one does.
       const other = start(directory);
       expect(await other.ended).toBe(1);
-      expect(other.text()).toMatch(/another dev up uses the directory/);
+      expect(other.text()).toMatch(/another dev up is using the directory/);
     } finally {
       // As a power cut would: nothing can be put in order.
       first.child.kill('SIGKILL');

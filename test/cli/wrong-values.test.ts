@@ -21,14 +21,14 @@ it.each([
   [['--splitter', 'foo'], `splitter "foo" is not one of Kopia's: `],
   [['--add-ignore', '['], 'ignore pattern "[" is not valid: a "[" has no "]"'],
   [['--one-file-system', 'yes'], '--one-file-system "yes" is not true, false or inherit'],
-  [[], 'name what is to be set'],
-  [['--keep-latest', '3', ...json({})], '--from-json is the whole policy'],
+  [[], 'nothing to set: name at least one setting'],
+  [['--keep-latest', '3', ...json({})], '--from-json sets the whole policy'],
   [['--from-json', '{'], '--from-json is not JSON'],
   [json({ retention: { keepLatest: 'x' } }), 'at retention.keepLatest'],
-  [json({ retention: { keepLast: 3 } }), 'a key that no policy has: retention.keepLast'],
+  [json({ retention: { keepLast: 3 } }), 'an unknown key: retention.keepLast'],
   [
     json({ keep: 1, logging: { entries: { seen: 1 } } }),
-    'keys that no policy has: keep, logging.entries.seen',
+    'unknown keys: keep, logging.entries.seen',
   ],
 ])('policy set %j ends with exit code 2 and changes nothing', async (words, text) => {
   const { code, out, err } = await run('policy', 'set', '(global)', ...words);
@@ -59,7 +59,7 @@ it.each([
   ['snapshot list --upload-limit x', '--upload-limit "x" is not a rate'],
   ['snapshot list --client me', '--client "me" is not of the form user@host'],
   ['snapshot list --source me', '"me" is not a source'],
-  ['snapshot show what', '"what" is neither the name of a snapshot nor the ID of an object'],
+  ['snapshot show what', '"what" is neither a snapshot nor the ID of an object'],
   ['snapshot show abc', '"abc" is too short'],
   ['snapshot delete abc', '"abc" is too short'],
 ])('%s ends with exit code 2', async (line, text) => {

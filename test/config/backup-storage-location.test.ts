@@ -85,7 +85,7 @@ describe("the repository of Velero's BackupStorageLocation", () => {
     [{ provider: 'aws', objectStorage: { bucket: '' } }, /names no bucket/],
     [
       { provider: 'aws', objectStorage, config: { s3Url: 'https://x/path' } },
-      /path is not expected in s3Url/,
+      /s3Url must not have a path:/,
     ],
     [{ provider: 'velero.io/fs', config: { fspath: 'rel' } }, /not absolute/],
   ])('%j is refused', (spec, message) => {

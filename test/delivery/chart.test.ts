@@ -27,6 +27,7 @@ const VALUES = {
   image: { repository: 'registry.test/agent', tag: 'v9', pullPolicy: 'Always' },
   imagePullSecrets: [{ name: 'pull' }],
   name: 'nightly',
+  hostPodsPath: '/data/kubelet/pods',
   commonLabels: { team: 'backup' },
   dataMovers: 'longshore,other',
   nodeAgentConfigMap: 'settings',
@@ -45,6 +46,7 @@ const VALUES = {
       cacheSize: 0,
       compression: 'zstd-fastest',
       parallelFilesUpload: 8,
+      ignoreUnreadable: true,
     },
     serviceAccount: {
       name: 'mover',
@@ -114,6 +116,7 @@ describe.skipIf(!hasHelm())('the chart', () => {
       annotations: {
         'iam.amazonaws.com/role': 'backup',
         'longshore.io/data-mover-service-account': 'mover',
+        'longshore.io/host-pods': VALUES.hostPodsPath,
       },
     });
     const pod = spec?.template.spec;
@@ -258,13 +261,13 @@ describe.skipIf(!hasHelm())('the chart', () => {
     const said = helm(api, 'install', 'longshore', CHART, '-n', 'velero');
     expect(said).toContain('DaemonSet velero/longshore-node-agent');
     expect(said).toContain('--snapshot-move-data --data-mover longshore');
-    expect(said).toContain('which no registry is named in');
+    expect(said).toContain('without a registry');
     const upgraded = helm(
       ...([api, 'upgrade', 'longshore', CHART, '-n', 'velero'] as const),
       ...['--set', 'credentials.secretName=,image.repository=registry.test/longshore'],
     );
     expect(upgraded).toContain('longshore-data-mover is the one that needs it');
-    expect(upgraded).not.toContain('which no registry is named in');
+    expect(upgraded).not.toContain('without a registry');
     // Nothing runs pods here: this test says for the kubelet that the pod has ended well.
     const env = { ...process.env, HOME: api.directory, KUBECONFIG: api.kubeconfig };
     const test = spawn(peer('helm'), ['test', 'longshore', '-n', 'velero'], { env });

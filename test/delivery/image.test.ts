@@ -207,7 +207,7 @@ describe.skipIf(!canBuild)("the image's root file system", () => {
       inside(...program, 'repository', 'create', '--repo', '/scratch/repo');
       // A native part that cannot be loaded would be told on standard error.
       const backup = ['snapshot', 'create', '/opt/longshore/bin', '--repo', '/scratch/repo'];
-      expect(inside(...program, ...backup)).toMatch(/1 files/);
+      expect(inside(...program, ...backup)).toMatch(/ 1 file \(/);
       expect(inside('/bin/sh', '-c', 'echo ready')).toBe('ready\n');
     },
     1_200_000,

@@ -1,7 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { AgentMetrics } from '../../src/agent/metrics.ts';
 import { NAMESPACES } from '../../src/kube/index.ts';
 import {
   CHART,
@@ -22,7 +21,11 @@ const ROOT = new URL('../../', import.meta.url).pathname;
 const DEFAULTS = new Set(['--data-movers=velero', '--agent-selector=role=node-agent']);
 const OVERLAYS = [
   ['beside-velero', 'longshore-node-agent', []],
-  ['instead-of-velero', 'node-agent', ['--set', 'name=node-agent,dataMovers=velero']],
+  [
+    'instead-of-velero',
+    'node-agent',
+    ['--set', 'name=node-agent,dataMovers=velero,hostPodsPath=/var/lib/kubelet/pods'],
+  ],
 ] as const;
 
 describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
@@ -50,7 +53,7 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
       const charts = parseManifests(renderChart(api, ...flags));
       for (const kind of ['Role', 'ClusterRole']) {
         const rules = ofKind(ours, kind).map((role) => role.rules);
-        expect(rules.length).toBe(kind === 'Role' ? 2 : 1);
+        expect(rules.length).toBe(2);
         expect(ofKind(charts, kind).map((role) => role.rules)).toEqual(rules);
       }
       const names = (list: Manifest[]): string[] =>
@@ -167,7 +170,7 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
         const folder = await kustomizationOnTop(api, `documented-${i}`, [block]);
         rendered.push(await api.kubectl('kustomize', folder));
       }
-      expect(rendered.length).toBe(2);
+      expect(rendered.length).toBe(3);
       expect(rendered[0]).toContain('name: longshore-data-mover-b');
       const manifests = parseManifests(rendered[1] ?? '');
       expect(ofKind(manifests, 'ServiceAccount')[0]?.metadata).toMatchObject({
@@ -178,6 +181,10 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
         labels: { 'azure.workload.identity/use': 'true', role: 'node-agent' },
       });
       expect(await dryRun(api, rendered[1] ?? '')).toContain('daemonset.apps/node-agent created');
+      const openshift = ofKind(parseManifests(rendered[2] ?? ''), 'SecurityContextConstraints');
+      expect(openshift.map(({ metadata }) => metadata.name)).toEqual([
+        ...['longshore-data-mover', 'longshore-pod-volumes'],
+      ]);
     });
 
     it('two releases of the chart stand side by side, and one that is removed leaves the other', async () => {
@@ -203,7 +210,8 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
       expect(told(ofKind(manifests, 'DaemonSet')[0] as Manifest)).toEqual([
         ...['nightly-agent', 'nightly-longshore-data-mover'],
       ]);
-      const [binding] = ofKind(manifests, 'ClusterRoleBinding');
+      const bindings = ofKind(manifests, 'ClusterRoleBinding');
+      const binding = bindings.find(({ metadata }) => metadata.name.includes('node-agent'));
       expect(binding).toMatchObject({
         metadata: { name: 'nightly-longshore-node-agent.velero' },
         roleRef: { name: 'nightly-longshore-node-agent.velero' },
@@ -216,51 +224,36 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
     const folder = await kustomizationOnTop(api, 'openshift', [
       'nameSuffix: -b',
       'resources: [manifests/beside-velero]',
-      'components: [manifests/openshift]',
+      'components: [manifests/openshift, manifests/openshift-file-system-backup]',
     ]);
     const ours = parseManifests(await api.kubectl('kustomize', folder));
-    const charts = parseManifests(renderChart(api, '--set', 'openshift.enabled=true'));
-    const [constraints, chartConstraints] = [ours, charts].map((list) => {
-      const fields = Object.entries(ofKind(list, 'SecurityContextConstraints')[0] ?? {});
-      return Object.fromEntries(fields.filter(([key]) => key !== 'metadata'));
-    });
-    expect(chartConstraints).toEqual(constraints);
+    const flags = 'openshift.enabled=true,hostPodsPath=/var/lib/kubelet/pods';
+    const charts = parseManifests(renderChart(api, '--set', flags));
+    const constraintsOf = (list: Manifest[]): Record<string, unknown>[] =>
+      ofKind(list, 'SecurityContextConstraints').map((constraints) =>
+        Object.fromEntries(Object.entries(constraints).filter(([key]) => key !== 'metadata')),
+      );
+    const constraints = constraintsOf(ours);
+    expect(constraints.length).toBe(2);
+    expect(constraintsOf(charts)).toEqual(constraints);
     // All that a data mover asks for (src/exposer/hosting-pod.ts).
     const asked = ['CHOWN', 'DAC_OVERRIDE', 'DAC_READ_SEARCH', 'FOWNER', 'FSETID'];
-    expect((constraints?.allowedCapabilities as string[]).toSorted()).toEqual(asked);
-    for (const [list, name] of [
-      [ours, 'longshore-data-mover-b'],
-      [charts, 'longshore-data-mover.velero'],
+    for (const { allowedCapabilities } of constraints) {
+      expect((allowedCapabilities as string[]).toSorted()).toEqual(asked);
+    }
+    for (const [list, names] of [
+      [ours, ['longshore-data-mover-b', 'longshore-pod-volumes-b']],
+      [charts, ['longshore-data-mover.velero', 'longshore-pod-volumes.velero']],
     ] as const) {
-      expect(ofKind(list, 'SecurityContextConstraints')[0]?.metadata.name).toBe(name);
+      const own = ofKind(list, 'SecurityContextConstraints');
+      expect(own.map(({ metadata }) => metadata.name)).toEqual(names);
       const uses = ofKind(list, 'Role')
         .filter(({ metadata }) => metadata.name.includes('-scc'))
         .map(({ rules }) => (rules?.[0] as { resourceNames?: string[] }).resourceNames);
-      expect(uses).toEqual([[name], ['nonroot-v2']]);
+      expect(uses).toEqual([[names[0]], ['nonroot-v2'], [names[1]]]);
     }
-  });
-});
-
-describe('monitoring', () => {
-  it('asks for metrics that there are', async () => {
-    const metrics = new AgentMetrics('node');
-    metrics.observe({
-      phases: () => [],
-      dataPaths: () => ({ used: 0, limit: 0 }),
-      exposing: () => 0,
-      memoryLimitBytes: undefined,
-      silentSeconds: () => 0,
-    });
-    const known = new Set(
-      (await metrics.registry.getMetricsAsJSON()).flatMap(({ name, type }) =>
-        String(type) === 'histogram' ? [`${name}_bucket`, `${name}_sum`, `${name}_count`] : [name],
-      ),
-    );
-    for (const file of ['alerts.yaml', 'dashboard.json']) {
-      const text = readFileSync(join(ROOT, 'manifests/monitoring', file), 'utf8');
-      const used = new Set(text.match(/\b(longshore|podVolume|process)_[A-Za-z_]+/g));
-      expect(used.size).toBeGreaterThan(2);
-      for (const name of used) expect(known, `${file} asks for ${name}`).toContain(name);
-    }
+    // Without file-system backup nobody may mount directories of a node.
+    const without = parseManifests(renderChart(api, '--set', 'openshift.enabled=true'));
+    expect(constraintsOf(without)).toEqual([constraints[0]]);
   });
 });

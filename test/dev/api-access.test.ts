@@ -123,7 +123,7 @@ describe('the embedded API server', () => {
     ]) {
       const { code, text } = await ask('GET', MAPS, { ...bearer(), host });
       expect(code, host).toBe(403);
-      expect(text).toContain('only by a name of this machine');
+      expect(text).toContain('only be reached by a name of this machine');
     }
     for (const host of [`127.0.0.1:${port}`, 'localhost', `LOCALHOST:${port}`, '[::1]:1']) {
       expect(await ask('GET', MAPS, { ...bearer(), host }), host).toMatchObject({ code: 200 });

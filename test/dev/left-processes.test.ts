@@ -27,7 +27,7 @@ it('what a killed cluster left running is ended, and no other process of its num
     const logger = recordingLogger();
     await endLeftProcesses(work, logger);
     expect(await ended).toBe('SIGKILL');
-    expect(logger.messages).toEqual(['ended a data mover of an earlier run']);
+    expect(logger.messages).toEqual(['stopped a data mover of an earlier run']);
     expect(other.exitCode ?? other.signalCode).toBeNull();
     expect(fs.readdirSync(work)).toEqual(['pod.log']);
   } finally {

@@ -56,12 +56,12 @@ describe("bodies in Kubernetes' protobuf", () => {
   });
 
   it.each([
-    ['another kind', message('v1', 'Pod', metadata()), /Pod in protobuf is not understood/],
+    ['another kind', message('v1', 'Pod', metadata()), /Pod in protobuf is not supported/],
     ['a field that would be lost', message('v1', 'Secret', field(9, 'x')), /field 9 of Secret/],
     ['no envelope', Buffer.from('{"kind":"x"}'), /does not begin/],
-    ['half a field', message('v1', 'Secret', metadata()).subarray(0, 15), /ends in the midst/],
+    ['half a field', message('v1', 'Secret', metadata()).subarray(0, 15), /ends in the middle/],
     ['a number for a text', message('v1', 'Secret', number(3, 1)), /Secret\.type is a number/],
-    ['a text for a number', message('v1', 'Secret', field(5, 'x')), /is no number/],
+    ['a text for a number', message('v1', 'Secret', field(5, 'x')), /is not a number/],
     ['an endless number', message('v1', 'Secret', Buffer.alloc(30, 0xff)), /too long/],
     ['a group', message('v1', 'Secret', Buffer.from([3])), /unknown type/],
   ])('are refused when they are %s', (_what, body, why) => {

@@ -68,7 +68,7 @@ describe('the state of the embedded cluster', () => {
     const second = open(path, logger);
     expect(second.names()).toEqual(['whole']);
     expect(logger.messages).toEqual([
-      'the last change of the cluster was written by half and is left out; the copy has the file as it was',
+      'the last change of the cluster was only half written and is left out; the copy holds the file as it was',
     ]);
     const [copy = ''] = fs.readdirSync(work).filter((name) => name.endsWith('.damaged'));
     expect(fs.readFileSync(join(work, copy))).toEqual(text.subarray(0, -20));
@@ -87,7 +87,7 @@ describe('the state of the embedded cluster', () => {
       ([first = '', ...rest]) => [first, first, ...rest].join('\n'),
       /line 2/,
     ],
-    ['no first line', ([, ...rest]) => rest.join('\n'), /no such state/],
+    ['no first line', ([, ...rest]) => rest.join('\n'), /does not hold the state of a cluster/],
     ['nothing in it', () => '', /no first line/],
     ['zeros', () => `${'\0'.repeat(100)}\n`, /line 1 is damaged/],
   ])('is refused and left as it is with %s', (_what, damage, why) => {

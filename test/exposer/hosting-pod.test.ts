@@ -16,12 +16,12 @@ const owner = {
   metadata: { name: 'up', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
 } as never;
 const request: HostingPodRequest = {
-  direction: 'backup',
+  kind: 'data-upload',
   owner,
   resource: DATA_UPLOADS,
   dataMover: 'velero',
   storageLocation: 'default',
-  claimName: 'up',
+  volume: { claim: 'up' },
   isBlock: false,
   operationTimeout: '10m0s',
   affinity: undefined,
@@ -114,14 +114,14 @@ describe('a hosting pod', () => {
   });
 
   it('may read or write what others own, and nothing else that root may', () => {
-    const context = (direction: 'backup' | 'restore'): object | undefined =>
-      made({ direction }).spec.containers[0]?.securityContext;
-    expect(context('backup')).toEqual({
+    const context = (kind: 'data-upload' | 'data-download'): object | undefined =>
+      made({ kind }).spec.containers[0]?.securityContext;
+    expect(context('data-upload')).toEqual({
       allowPrivilegeEscalation: false,
       readOnlyRootFilesystem: true,
       capabilities: { drop: ['ALL'], add: ['DAC_READ_SEARCH'] },
     });
-    expect(context('restore')).toEqual({
+    expect(context('data-download')).toEqual({
       allowPrivilegeEscalation: false,
       readOnlyRootFilesystem: true,
       capabilities: { drop: ['ALL'], add: ['CHOWN', 'DAC_OVERRIDE', 'FOWNER', 'FSETID'] },
@@ -264,11 +264,14 @@ describe('a hosting pod', () => {
   });
 
   it('has a device in block mode, and a read-only claim where that is wanted', () => {
-    const block = made({ isBlock: true, direction: 'restore' }).spec.containers[0];
+    const block = made({ isBlock: true, kind: 'data-download' }).spec.containers[0];
     expect(block?.volumeDevices).toEqual([{ name: 'u-1', devicePath: '/u-1' }]);
     expect(block?.volumeMounts?.[0]).toEqual({ name: 'cloud', mountPath: '/credentials' });
     expect(block?.args).toContain('--volume-mode=Block');
-    const { spec } = made({ readOnly: true, spcNoRelabeling: true });
+    const { spec } = made({
+      volume: { claim: 'up', readOnly: true },
+      spcNoRelabeling: true,
+    });
     expect(spec.volumes?.[0]?.persistentVolumeClaim).toEqual({ claimName: 'up', readOnly: true });
     expect(spec.containers[0]?.volumeMounts?.[0]).toMatchObject({ readOnly: true });
     expect(spec.securityContext).toMatchObject({ seLinuxOptions: { type: 'spc_t' } });
@@ -284,8 +287,8 @@ describe('a hosting pod', () => {
     ] as const) {
       const pod = made({ dataMover });
       expect(pod.metadata.labels?.[label]).toBe('up');
-      expect(hostedName(pod as Pod, 'backup')).toBe('up');
-      expect(hostedName(pod as Pod, 'restore')).toBeUndefined();
+      expect(hostedName(pod as Pod, 'data-upload')).toBe('up');
+      expect(hostedName(pod as Pod, 'data-download')).toBeUndefined();
     }
   });
 });

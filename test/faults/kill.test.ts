@@ -4,7 +4,11 @@ import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { HOUR_NS, OffsetClock, silentLogger, systemClock } from '../../src/base/index.ts';
 import { type MaintenanceOptions, runMaintenance } from '../../src/repository/index.ts';
-import { collectGarbage, listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
+import {
+  listSnapshots,
+  planGarbageCollection as collectGarbage,
+  verifyTrees,
+} from '../../src/snapshot/index.ts';
 import { atClock } from '../support/clocked-storage.ts';
 import { prng } from '../support/golden.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';

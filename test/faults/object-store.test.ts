@@ -4,7 +4,11 @@ import { afterAll, expect, it } from 'vitest';
 import { silentLogger } from '../../src/base/index.ts';
 import { blobId, type BlobStorage, withRetries } from '../../src/blob/index.ts';
 import { type ManifestId, runMaintenance } from '../../src/repository/index.ts';
-import { collectGarbage, listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
+import {
+  listSnapshots,
+  planGarbageCollection as collectGarbage,
+  verifyTrees,
+} from '../../src/snapshot/index.ts';
 import {
   applies,
   type Fault,
@@ -136,7 +140,8 @@ it.skipIf(!hasStore('minio') || !hasKopia)(
     }
 
     // What is there now, looked at without the proxy: by us, and by the real Kopia.
-    await using repository = await openTest(direct, { storage: options.storage, threads: true });
+    const patient = { environment: store.environment };
+    await using repository = await openTest(direct, { storage: patient, threads: true });
     const snapshots = await listSnapshots(repository);
     expect(snapshots.map(({ id }) => id).sort()).toEqual(trees.map(({ id }) => id).sort());
     const roots = snapshots.flatMap(({ rootEntry }) => rootEntry ?? []);

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { faulty, metered, type MeteredStorage } from '../../src/blob/index.ts';
 import { silentLogger } from '../../src/base/index.ts';
 import { runMaintenance } from '../../src/repository/index.ts';
-import { collectGarbage } from '../../src/snapshot/index.ts';
+import { planGarbageCollection as collectGarbage } from '../../src/snapshot/index.ts';
 import { backUp, openTest } from '../support/repositories.ts';
 
 const [mode = '', repo = '', tree = '', eventText = '-1', deathWhen = 'before'] =

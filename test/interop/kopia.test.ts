@@ -13,9 +13,9 @@ import {
 } from '../../src/codec/index.ts';
 import { changePassword, openRepository, runMaintenance } from '../../src/repository/index.ts';
 import {
-  collectGarbage,
   DEFAULT_POLICY,
   listSnapshots,
+  planGarbageCollection as collectGarbage,
   policySchema,
   putPolicy,
   verifyTrees,

@@ -8,7 +8,7 @@ import { CanceledError, messageOf, silentLogger } from '../../src/base/index.ts'
 import type { ThreadPool } from '../../src/volume-files/index.ts';
 import { backupVolume, restoreVolume, volumeSource } from '../../src/mover/index.ts';
 import type { Progress } from '../../src/mover/index.ts';
-import { UPLOAD_TAG } from '../../src/mover/volume.ts';
+import { UPLOAD_TAG } from '../../src/mover/snapshot-source.ts';
 import { type WaitsFor, watchProgress } from '../../src/mover/progress.ts';
 import type { Repository } from '../../src/repository/index.ts';
 import { getDefinedPolicy, listSnapshots, saveSnapshot } from '../../src/snapshot/index.ts';
@@ -150,7 +150,7 @@ describe('a volume', () => {
 
   it('that is not there, or of the other mode, is an error that says so', async () => {
     await expect(backupVolume({ ...options(), ...upload, path: '/nowhere' })).rejects.toThrow(
-      /the volume is not there: \/nowhere/,
+      /the volume does not exist: \/nowhere/,
     );
     await expect(backupVolume({ ...options(), ...upload, isBlock: true })).rejects.toThrow(
       /is not a block device/,
@@ -331,8 +331,12 @@ describe('a move that is watched', () => {
 
   it.each([
     ['volume', 15, /^nothing has moved for 9\d\d s: the volume at \/volume hangs/],
-    ['storage', 30, /^nothing has moved for 180\d s: the repository's storage does not answer/],
-    ['disk', 60, /^nothing has moved for 360\d s: all is written, but the volume at \/volume/],
+    ['storage', 30, /^nothing has moved for 180\d s: the repository's storage does not respond/],
+    [
+      'disk',
+      60,
+      /^nothing has moved for 360\d s: everything is written, but the volume at \/volume/,
+    ],
   ] as const)('and waits for the %s has %d minutes', async (waitsFor, minutes, message) => {
     const { watching, ended } = watch(waitsFor);
     await vi.advanceTimersByTimeAsync((minutes - 1) * 60_000);

@@ -4,18 +4,25 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { setTimeout as sleep } from 'node:timers/promises';
-import {
-  DATA_DOWNLOADS,
-  DATA_UPLOADS,
-  type DataDownload,
-  type DataUpload,
-  keyOf,
-  type Resource,
-} from '../../src/kube/index.ts';
+import { DATA_DOWNLOADS, DATA_UPLOADS, type DataUpload } from '../../src/kube/index.ts';
+import { testPodVolumes } from './pod-volumes.ts';
 import { storyOf } from './stories.ts';
-import { application, hasRealNode, processesOf, RealNode } from '../support/real-node.ts';
+import {
+  assertSame,
+  DEATHS,
+  record,
+  restore,
+  runApplication,
+  setConcurrency,
+  setEnvironment,
+  whileKillingMover,
+} from './tools.ts';
+import { hasRealNode, processesOf, RealNode } from '../support/real-node.ts';
 import { makeTree } from '../support/trees.ts';
 import { prng } from '../support/golden.ts';
+
+/** Volumes that are moved while their node is disturbed: as many as fit into CI's time, and more in the soak run. */
+const MANY = process.env.SOAK === '1' ? 20 : 10;
 
 describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
   let node: RealNode;
@@ -26,35 +33,6 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
   afterAll(async () => {
     await node[Symbol.asyncDispose]();
   });
-
-  async function runApplication(
-    namespace: string,
-    claims: Parameters<typeof application>[1],
-  ): Promise<void> {
-    await node.applyPatiently(application(namespace, claims));
-    await node.kubectl(
-      '-n',
-      namespace,
-      'wait',
-      '--for=condition=Ready',
-      'pod/writer',
-      '--timeout=60s',
-    );
-  }
-
-  const list = (path: string): string =>
-    execFileSync('find', ['.', '-mindepth', '1', '-printf', '%P %m %U %G %l %T@\n'], {
-      cwd: path,
-      encoding: 'utf8',
-    })
-      .split('\n')
-      .sort()
-      .join('\n');
-
-  function assertSame(before: string, after: string): void {
-    execFileSync('diff', ['-r', '--no-dereference', before, after]);
-    expect(list(after)).toBe(list(before));
-  }
 
   async function backUp(name: string, namespace: string, mover: string): Promise<DataUpload> {
     const flags = ['--snapshot-move-data', '--data-mover', mover, '--wait'];
@@ -77,36 +55,6 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     return uploads[0] as DataUpload;
   }
 
-  async function restore(name: string, backup: string, from: string, to: string): Promise<void> {
-    const flags = ['--namespace-mappings', `${from}:${to}`, '--wait'];
-    const text = await node.velero('restore', 'create', name, '--from-backup', backup, ...flags);
-    const query = ['get', `restore.velero.io/${name}`, '-o', 'jsonpath={.status}'];
-    const status = await node.kubectl('-n', 'velero', ...query);
-    expect(text, status).toMatch(/completed with status: Completed/);
-  }
-
-  /** Every version of every object of a kind, as a watcher sees them, until it is stopped. */
-  function record<T extends DataUpload | DataDownload>(
-    resource: Resource<T>,
-  ): { versions: Map<string, T[]>; stop: () => void } {
-    const versions = new Map<string, T[]>();
-    const abort = new AbortController();
-    void (async () => {
-      const events = node.client.watch(resource, { namespace: 'velero', signal: abort.signal });
-      for await (const event of events) {
-        if (event.type === 'BOOKMARK') continue;
-        const key = keyOf(event.object.metadata);
-        versions.set(key, [...(versions.get(key) ?? []), event.object]);
-      }
-    })().catch(() => undefined);
-    return {
-      versions,
-      stop: () => {
-        abort.abort();
-      },
-    };
-  }
-
   const recordedStory = (name: string): string[] => {
     const path = new URL(`../golden/velero/recorded/${name}.json`, import.meta.url);
     const versions = JSON.parse(fs.readFileSync(path, 'utf8')) as { object: DataUpload }[];
@@ -114,9 +62,9 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
   };
 
   it('volumes of files and blocks go to S3 and come back as they were', async () => {
-    const uploads = record(DATA_UPLOADS);
-    const downloads = record(DATA_DOWNLOADS);
-    await runApplication('app', [{ name: 'data' }, { name: 'raw', block: true }]);
+    const uploads = record(node, DATA_UPLOADS);
+    const downloads = record(node, DATA_DOWNLOADS);
+    await runApplication(node, 'app', [{ name: 'data' }, { name: 'raw', block: true }]);
     const data = await node.volumePath('app', 'data');
     const raw = await node.volumePath('app', 'raw');
     makeTree(join(data, 'tree'), 'real-node');
@@ -126,7 +74,7 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     fs.writeSync(file, prng('raw', 5 << 20), 0, 5 << 20, 20 << 20);
     fs.closeSync(file);
     await backUp('b1', 'app', 'longshore');
-    await restore('r1', 'b1', 'app', 'app-back');
+    await restore(node, 'r1', 'b1', { app: 'app-back' });
     assertSame(data, await node.volumePath('app-back', 'data'));
     execFileSync('cmp', [raw, await node.volumePath('app-back', 'raw')]);
     await node.kopia('app', 'snapshot', 'verify', '--verify-files-percent=100');
@@ -168,12 +116,12 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     const location = { namespace: 'velero', labelSelector: 'velero.io/backup-name=by-velero' };
     const uploads = await node.client.list(DATA_UPLOADS, location);
     expect(uploads.map(({ status }) => status?.phase)).toContain('Completed');
-    await restore('r-velero', 'by-velero', 'app', 'by-velero');
+    await restore(node, 'r-velero', 'by-velero', { app: 'by-velero' });
     assertSame(before, await node.volumePath('by-velero', 'data'));
   });
 
   it('the data of a deleted and of an expired backup is gone after maintenance', async () => {
-    await runApplication('brief', [{ name: 'data' }]);
+    await runApplication(node, 'brief', [{ name: 'data' }]);
     const data = await node.volumePath('brief', 'data');
     fs.writeFileSync(join(data, 'first'), randomBytes(8 << 20));
     await backUp('deleted', 'brief', 'longshore');
@@ -224,67 +172,42 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
 
   it('a data mover killed at 30, 60 and 90 % goes on each time, and every byte is there', async () => {
     const mebibytes = 600;
-    const daemonSet = 'ds/longshore-node-agent';
-    const setLimit = async (limit: string): Promise<void> => {
-      await node.kubectl('-n', 'velero', 'set', 'env', daemonSet, limit);
-      await node.kubectl('-n', 'velero', 'rollout', 'status', daemonSet, '--timeout=60s');
-    };
     await node.applyOverlay('beside-velero', ['--progress-interval=200ms']);
     // The last tenth takes long enough to be seen on the CR, which is written once a second.
-    await setLimit('LONGSHORE_UPLOAD_LIMIT=25MiB');
-    await runApplication('killed', [{ name: 'data', storage: '1Gi' }]);
+    await setEnvironment(node, 'longshore-node-agent', 'LONGSHORE_UPLOAD_LIMIT=25MiB');
+    await runApplication(node, 'killed', [{ name: 'data', storage: '1Gi' }]);
     const source = await node.volumePath('killed', 'data');
     fs.writeFileSync(join(source, 'data.bin'), randomBytes(mebibytes << 20));
-    const labelSelector = 'velero.io/backup-name=killed';
-    const killedAt: number[] = [];
-    const done: number[] = [];
-    let isOver = false;
-    const killer = (async () => {
-      for (const share of [0.3, 0.6, 0.9]) {
-        for (let now = 0; now < share && !isOver;) {
-          const scope = { namespace: 'velero', labelSelector };
-          const [upload] = await node.client.list(DATA_UPLOADS, scope);
-          now = (upload?.status?.progress?.bytesDone ?? 0) / (mebibytes << 20);
-          done.push(now);
-          await sleep(50);
-        }
-        let killed = processesOf(/--data-upload=killed-/);
-        while (killed.length === 0 && !isOver) {
-          await sleep(50);
-          killed = processesOf(/--data-upload=killed-/);
-        }
-        for (const { pid } of killed) process.kill(pid, 'SIGKILL');
-        if (killed.length > 0) killedAt.push(share);
-        await sleep(1500);
-      }
-    })();
-    const upload = await backUp('killed', 'killed', 'longshore').finally(() => {
-      isOver = true;
-    });
-    await killer;
-    expect(killedAt).toEqual([0.3, 0.6, 0.9]);
+    const {
+      result: upload,
+      killedAt,
+      done,
+    } = await whileKillingMover(
+      node,
+      DATA_UPLOADS,
+      {
+        labelSelector: 'velero.io/backup-name=killed',
+        command: /--data-upload=killed-/,
+        bytes: mebibytes << 20,
+      },
+      () => backUp('killed', 'killed', 'longshore'),
+    );
+    expect(killedAt).toEqual(DEATHS);
     expect(upload.metadata.annotations?.['longshore.io/data-mover-restarts']).toBe('3');
     expect(upload.status?.message).toBeUndefined();
     expect(done).toEqual(done.toSorted((a, b) => a - b));
-    await setLimit('LONGSHORE_UPLOAD_LIMIT-');
-    await restore('r-killed', 'killed', 'killed', 'killed-back');
+    await setEnvironment(node, 'longshore-node-agent', 'LONGSHORE_UPLOAD_LIMIT-');
+    await restore(node, 'r-killed', 'killed', { killed: 'killed-back' });
     assertSame(source, await node.volumePath('killed-back', 'data'));
   }, 200_000);
 
-  it('20 volumes go and come back while agents, movers, kubelet, containerd are killed, and movers cut off', async () => {
-    const claims = Array.from({ length: 20 }, (_, i) => ({
+  it(`${MANY} volumes go and come back while agents, movers, kubelet, containerd are killed, and movers cut off`, async () => {
+    const claims = Array.from({ length: MANY }, (_, i) => ({
       name: `v${i}`,
       block: i % 5 === 4,
       storage: i % 5 === 4 ? '24Mi' : '64Mi',
     }));
-    await node.apply(
-      JSON.stringify({
-        apiVersion: 'v1',
-        kind: 'ConfigMap',
-        metadata: { name: 'node-agent-config', namespace: 'velero' },
-        data: { json: JSON.stringify({ loadConcurrency: { globalConfig: 3 } }) },
-      }),
-    );
+    await setConcurrency(node, 3);
     // One volume may be hit more often than movers are started again for by default.
     await node.applyOverlay('beside-velero', [
       '--node-agent-configmap=node-agent-config',
@@ -292,7 +215,7 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
       // Of a pod that was deleted by force nobody knows whether its process has ended: its successor waits for so long.
       '--fence-timeout=5s',
     ]);
-    await runApplication('many', claims);
+    await runApplication(node, 'many', claims);
     const sources = new Map<string, string>();
     for (const [i, { name, block }] of claims.entries()) {
       const path = await node.volumePath('many', name);
@@ -354,7 +277,7 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     })();
     try {
       await backUp('many', 'many', 'longshore');
-      await restore('r-many', 'many', 'many', 'many-back');
+      await restore(node, 'r-many', 'many', { many: 'many-back' });
     } finally {
       isOver = true;
       await killer;
@@ -368,7 +291,9 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
       else execFileSync('diff', ['-r', path, target]);
     }
     await node.kopia('many', 'snapshot', 'verify', '--verify-files-percent=100');
-  }, 700_000);
+  }, 900_000);
+
+  testPodVolumes(() => node);
 
   it("our agent runs Velero's data mover, and Velero's agent runs ours", async () => {
     const before = await node.volumePath('app', 'data');
@@ -377,7 +302,7 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     await node.kubectl('-n', 'velero', 'delete', 'ds', 'node-agent');
     await node.applyOverlay('instead-of-velero', ['--data-mover-image=localhost/velero:1']);
     await backUp('their-mover', 'app', 'velero');
-    await restore('r-their-mover', 'their-mover', 'app', 'their-mover');
+    await restore(node, 'r-their-mover', 'their-mover', { app: 'their-mover' });
     assertSame(before, await node.volumePath('their-mover', 'data'));
     const logs = await node.kubectl('-n', 'velero', 'logs', '-l', 'name=node-agent', '--tail=-1');
     expect(logs).toMatch(/Starting Velero data-mover backup/);
@@ -417,7 +342,7 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
       JSON.stringify([image]),
     );
     await backUp('our-mover', 'app', 'velero');
-    await restore('r-our-mover', 'our-mover', 'app', 'our-mover');
+    await restore(node, 'r-our-mover', 'our-mover', { app: 'our-mover' });
     assertSame(before, await node.volumePath('our-mover', 'data'));
     const agent = await node.kubectl('-n', 'velero', 'logs', '-l', 'name=node-agent', '--tail=-1');
     expect(agent).toMatch(/msg="data upload is in progress"/);

@@ -18,7 +18,7 @@ import {
   type Repository,
   runMaintenance,
 } from '../../src/repository/index.ts';
-import { collectGarbage } from '../../src/snapshot/index.ts';
+import { planGarbageCollection as collectGarbage } from '../../src/snapshot/index.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 
 const PASSWORD = new Secret('test password');

@@ -12,7 +12,7 @@ import {
 } from '../../src/repository/index.ts';
 import { BLOBCFG_BLOB } from '../../src/repository/format/format-blob.ts';
 import { sealFormat } from '../../src/repository/format/keys.ts';
-import { collectGarbage } from '../../src/snapshot/index.ts';
+import { planGarbageCollection as collectGarbage } from '../../src/snapshot/index.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
 
@@ -78,7 +78,9 @@ it('blobs that are locked for longer already keep no other from being locked, no
   const run = runMaintenance(owner, { ...FULL, signal: new AbortController().signal });
   await expect(run).rejects.toMatchObject({
     code: 'STORAGE_DENIED',
-    message: expect.stringMatching(/^2 of \d+ blobs could not be locked for longer: /) as string,
+    message: expect.stringMatching(
+      /^2 of \d+ blobs could not have their lock extended: /,
+    ) as string,
   });
   const others = [...storage.blobs.keys()].filter(
     (id) => /^([pqx]|kopia\.(repository|blobcfg)$)/.test(id) && !packs.includes(id),

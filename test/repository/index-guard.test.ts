@@ -9,14 +9,14 @@ import {
   type Repository,
   runMaintenance,
 } from '../../src/repository/index.ts';
-import { deleteUnreferencedPacks } from '../../src/repository/maintenance/delete-packs.ts';
 import { SAFETY } from '../../src/repository/maintenance/safety.ts';
-import { collectGarbage, listSnapshots } from '../../src/snapshot/index.ts';
+import { listSnapshots } from '../../src/snapshot/index.ts';
 import { atClock } from '../support/clocked-storage.ts';
 import { prng } from '../support/golden.ts';
 import { putIndex } from '../support/index-blobs.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { type Lie, LyingStorage } from '../support/lying-storage.ts';
+import { collectGarbage, deleteUnreferencedPacks } from '../support/maintenance-tasks.ts';
 import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
 
 /** Deleting never rests on one listing. */
@@ -270,7 +270,6 @@ describe('an index of many duplicate rows', () => {
       const context = {
         repository,
         safety: SAFETY.full,
-        apply: true,
         startNs: clock.nowNs(),
         signal: new AbortController().signal,
         logger: silentLogger,

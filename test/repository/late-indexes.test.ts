@@ -63,7 +63,7 @@ describe('an index blob that lands after its epoch was compacted, its writer dea
     }
     const first = await passDay(world);
     expect(taskOf(first, 'adopt-late-indexes').stats).toMatchObject({ adoptedBlobCount: 1 });
-    expect(taskOf(first, 'full-delete-blobs').skipped).toMatch(/came late/);
+    expect(taskOf(first, 'full-delete-blobs').skipped).toMatch(/late index blobs/);
     expect(storage.blobs.has(late)).toBe(true);
     {
       await using after = await open(world);
@@ -311,7 +311,7 @@ describe('maintenance refuses', () => {
     await expect(passDay(world)).rejects.toMatchObject({
       code: 'INDEX_HIDDEN',
       message: expect.stringMatching(
-        /the compacted index xs0_\S+ that took its place does not; nothing was deleted\..*delete no index blob by hand/,
+        /the compacted index xs0_\S+ that replaced it does not; nothing was deleted\..*do not delete index blobs manually/,
       ) as string,
     });
     await using repository = await open(world);

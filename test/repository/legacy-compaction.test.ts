@@ -18,14 +18,12 @@ import {
   type Repository,
 } from '../../src/repository/index.ts';
 import type { CompactionLog } from '../../src/repository/content/legacy-index-store.ts';
-import {
-  compactLegacyIndexes,
-  makersFirst,
-} from '../../src/repository/maintenance/legacy-indexes.ts';
+import { makersFirst } from '../../src/repository/maintenance/legacy-indexes.ts';
 import { SAFETY } from '../../src/repository/maintenance/safety.ts';
 import type { TaskContext } from '../../src/repository/maintenance/task.ts';
 import { makeEntries, putIndex } from '../support/index-blobs.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { compactLegacyIndexes } from '../support/maintenance-tasks.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 import { createTest, openTest } from '../support/repositories.ts';
 
@@ -48,7 +46,6 @@ const open = (of: BlobStorage): Promise<Repository> =>
 const contextOf = (repository: Repository): TaskContext => ({
   repository,
   safety: SAFETY.full,
-  apply: true,
   startNs: clock.nowNs(),
   signal: new AbortController().signal,
   logger: silentLogger,

@@ -1,7 +1,7 @@
 /** Merges all index blobs of a repository of format 1 and drops what was deleted before a time: `legacy-user.ts REPO SECONDS`. */
 import { SECOND_NS, silentLogger } from '../../src/base/index.ts';
-import { compactLegacyIndexes } from '../../src/repository/maintenance/legacy-indexes.ts';
 import { SAFETY } from '../../src/repository/maintenance/safety.ts';
+import { compactLegacyIndexes } from '../support/maintenance-tasks.ts';
 import { openTest } from '../support/repositories.ts';
 
 const [repo = '', seconds = ''] = process.argv.slice(2);
@@ -10,7 +10,6 @@ await compactLegacyIndexes(
   {
     repository,
     safety: SAFETY.full,
-    apply: true,
     startNs: repository.clock.nowNs(),
     signal: new AbortController().signal,
     logger: silentLogger,

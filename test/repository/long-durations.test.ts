@@ -9,7 +9,7 @@ import {
   runMaintenance,
 } from '../../src/repository/index.ts';
 import { loadMaintenanceParameters } from '../../src/repository/maintenance/parameters.ts';
-import { collectGarbage } from '../../src/snapshot/index.ts';
+import { planGarbageCollection as collectGarbage } from '../../src/snapshot/index.ts';
 import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { CLIENT, createTest, openTest, PASSWORD } from '../support/repositories.ts';
 

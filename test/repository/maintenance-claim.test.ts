@@ -11,7 +11,7 @@ import {
   type Repository,
   runMaintenance,
 } from '../../src/repository/index.ts';
-import { collectGarbage } from '../../src/snapshot/index.ts';
+import { planGarbageCollection as collectGarbage } from '../../src/snapshot/index.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 
 const PASSWORD = new Secret('test password');
@@ -82,7 +82,7 @@ it.each([0n, -240_000_000_000n])(
     const second = await open(storage, 'second', clock);
     expect(await loadMaintenanceParameters(second)).toBe(undefined);
     await maintain(await open(storage, 'first'));
-    const message = expect.stringContaining('done by first@host') as string;
+    const message = expect.stringContaining('belongs to first@host') as string;
     await expect(maintain(second)).rejects.toMatchObject({
       code: 'NOT_MAINTENANCE_OWNER',
       message,

@@ -12,7 +12,10 @@ import {
 } from '../../src/repository/index.ts';
 import { ROW_COUNT } from '../../src/repository/maintenance/delete-packs.ts';
 import { putSchedule, type TaskRun } from '../../src/repository/maintenance/schedule.ts';
-import { collectGarbage, listSnapshots } from '../../src/snapshot/index.ts';
+import {
+  listSnapshots,
+  planGarbageCollection as collectGarbage,
+} from '../../src/snapshot/index.ts';
 import { prng } from '../support/golden.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';

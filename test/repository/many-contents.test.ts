@@ -2,12 +2,14 @@ import { expect, it } from 'vitest';
 import { ManualClock, HOUR_NS, Secret, silentLogger } from '../../src/base/index.ts';
 import { createFormat, openRepository, type Repository } from '../../src/repository/index.ts';
 import { PACK_ENTRIES_MAX } from '../../src/repository/content/pack.ts';
-import { deleteUnreferencedPacks } from '../../src/repository/maintenance/delete-packs.ts';
-import { extendObjectLocks } from '../../src/repository/maintenance/extend-locks.ts';
-import { rewriteShortPacks } from '../../src/repository/maintenance/rewrite-packs.ts';
 import { SAFETY } from '../../src/repository/maintenance/safety.ts';
 import type { TaskContext } from '../../src/repository/maintenance/task.ts';
 import { prng } from '../support/golden.ts';
+import {
+  deleteUnreferencedPacks,
+  extendObjectLocks,
+  rewriteShortPacks,
+} from '../support/maintenance-tasks.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
 
@@ -18,7 +20,6 @@ const password = new Secret(PASSWORD);
 const contextOf = (repository: Repository): TaskContext => ({
   repository,
   safety: SAFETY.full,
-  apply: true,
   startNs: repository.clock.nowNs(),
   signal: new AbortController().signal,
   logger: silentLogger,

@@ -4,11 +4,11 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { silentLogger } from '../../src/base/index.ts';
 import { blobId, type BlobMetadata, listAll } from '../../src/blob/index.ts';
 import type { Repository, TaskContext, TaskStats } from '../../src/repository/index.ts';
-import { compactRange, compactSingleEpoch } from '../../src/repository/maintenance/epochs.ts';
 import { SAFETY } from '../../src/repository/maintenance/safety.ts';
 import { makeEntries, putIndex } from '../support/index-blobs.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { type Lie, LyingStorage } from '../support/lying-storage.ts';
+import { compactRange, compactSingleEpoch } from '../support/maintenance-tasks.ts';
 import { createTest, openTest } from '../support/repositories.ts';
 
 /** What a compaction lacks is hidden from then on: it never rests on one listing. */
@@ -50,7 +50,6 @@ async function openEpochs(name: string): Promise<Epochs> {
 const contextOf = (repository: Repository): TaskContext => ({
   repository,
   safety: SAFETY.full,
-  apply: true,
   startNs: repository.clock.nowNs(),
   signal: new AbortController().signal,
   logger: silentLogger,

@@ -9,13 +9,15 @@ import { sealBlob } from '../../src/repository/content/sealed-blob.ts';
 import { comparePrecedence, type IndexEntry } from '../../src/repository/index/entry.ts';
 import { IndexBody, memorySource } from '../../src/repository/index/index-body.ts';
 import { encodeIndex, sortEntries } from '../../src/repository/index/index-writer.ts';
-import { deleteUnreferencedPacks } from '../../src/repository/maintenance/delete-packs.ts';
-import { putWatermark } from '../../src/repository/maintenance/epochs.ts';
-import { rewriteShortPacks } from '../../src/repository/maintenance/rewrite-packs.ts';
 import { SAFETY } from '../../src/repository/maintenance/safety.ts';
 import type { TaskContext } from '../../src/repository/maintenance/task.ts';
 import { createInProcessPool } from '../../src/workers/index.ts';
 import { makeEntries, putIndex } from '../support/index-blobs.ts';
+import {
+  deleteUnreferencedPacks,
+  putWatermark,
+  rewriteShortPacks,
+} from '../support/maintenance-tasks.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
 
@@ -76,7 +78,6 @@ async function storeTwice(repository: Repository): Promise<TwiceStored> {
 const contextOf = (repository: Repository): TaskContext => ({
   repository,
   safety: SAFETY.full,
-  apply: true,
   startNs: clock.nowNs(),
   signal: new AbortController().signal,
   logger: silentLogger,

@@ -16,7 +16,11 @@ import {
   runMaintenance,
   verifyContents,
 } from '../../src/repository/index.ts';
-import { collectGarbage, type DirectoryEntry, verifyTrees } from '../../src/snapshot/index.ts';
+import {
+  type DirectoryEntry,
+  planGarbageCollection as collectGarbage,
+  verifyTrees,
+} from '../../src/snapshot/index.ts';
 import { atClock } from '../support/clocked-storage.ts';
 import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';

@@ -29,6 +29,8 @@ export interface Weather {
   watchLagMs: number;
   /** Reads and watches go on, and nothing is written: etcd's disk quota is used up. */
   isFull?: boolean;
+  /** The client stands still for so long: it neither sends nor hears anything, and its node says that all is well. */
+  frozenMs?: number;
 }
 
 /** What one agent sees of the API server: the embedded one's store, through weather. */
@@ -191,10 +193,13 @@ export class SimulatedClient {
       options,
       resourceVersion === undefined ? undefined : Number(resourceVersion),
       (type, object) => {
-        const { watchLagMs, cut } = this.#weather();
+        const { watchLagMs, cut, frozenMs = 0 } = this.#weather();
         const isCut = this.#random.chance(cut);
         // Late, but in their order.
-        lastMs = Math.max(lastMs, this.#time.nowMs + this.#random.between(0, watchLagMs));
+        lastMs = Math.max(
+          lastMs,
+          this.#time.nowMs + frozenMs + this.#random.between(0, watchLagMs),
+        );
         this.#time.after(lastMs - this.#time.nowMs, () => {
           if (end !== 'open') return;
           if (isCut) {
@@ -286,7 +291,8 @@ export class SimulatedClient {
         this.#time.clear(timer);
         if (!this.#isDead) reject(signal?.reason as Error);
       };
-      const timer = this.#time.after(this.#random.between(0, latencyMs), () => {
+      const { frozenMs = 0 } = this.#weather();
+      const timer = this.#time.after(frozenMs + this.#random.between(0, latencyMs), () => {
         signal?.removeEventListener('abort', aborted);
         if (!this.#isDead) resolve();
       });

@@ -1,11 +1,13 @@
 import { Agent } from '../../src/agent/index.ts';
-import { ownerOf, RESTARTS } from '../../src/agent/movement.ts';
+import { EXPOSING_LABEL, ownerOf, RESTARTS } from '../../src/agent/movement.ts';
 import { type Clock, type Logger, silentLogger } from '../../src/base/index.ts';
 import type { Stored } from '../../src/dev/store.ts';
 import {
   DATA_DOWNLOADS,
   DATA_UPLOADS,
   type KubeObject,
+  POD_VOLUME_BACKUPS,
+  POD_VOLUME_RESTORES,
   PODS,
   PVCS,
   PVS,
@@ -13,15 +15,23 @@ import {
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
+import { Absences } from './absences.ts';
+import { APP, DIRECTORY } from './client-pods.ts';
+import { layOutPods, type PodPlan } from './pod-plans.ts';
 import { SimulatedClient, type Weather } from './simulated-client.ts';
 import { Random, VirtualTime } from './virtual-time.ts';
-import { NAMESPACE, World } from './world.ts';
+import { NAMESPACE } from './objects.ts';
+import { World } from './world.ts';
 
 const START_MS = Date.UTC(2026, 0, 1);
 const CHAOS_MS = 120_000;
 /** Nothing may take longer: time-outs, takeovers and retries all end well before. */
 const END_MS = 2 * 3_600_000;
 const FENCE_MS = 40_000;
+const CONCURRENCY_MAX = 2;
+const TAKEOVER_MS = 60_000;
+/** An agent counts as away a little before it is, and a little longer. */
+const AWAY_MS = TAKEOVER_MS - 15_000;
 const FINAL = ['Completed', 'Failed', 'Canceled'];
 const ORDER = ['', 'New', 'Accepted', 'Prepared', 'InProgress', 'Canceling', ...FINAL];
 /** Of a node that is cut off. */
@@ -33,8 +43,17 @@ interface Plan {
   readonly kind: 'upload' | 'download';
   /** What is in the volume, or is to be. */
   readonly content: string;
-  fate: 'left alone' | 'canceled' | 'deleted';
+  fate: Fate;
 }
+
+type Fate = PodPlan['fate'];
+/** All four kinds share what is counted and limited. */
+const MOVEMENTS = [
+  DATA_UPLOADS,
+  DATA_DOWNLOADS,
+  POD_VOLUME_BACKUPS,
+  POD_VOLUME_RESTORES,
+] as unknown as readonly Resource<KubeObject>[];
 
 export interface Course {
   readonly problems: string[];
@@ -74,15 +93,27 @@ export async function simulate(
     isFull: fullFromMs < time.nowMs && time.nowMs < fullFromMs + fullMs,
   });
   const reclaimPolicy = random.chance(0.2) ? 'Retain' : 'Delete';
+  const concurrency = 1 + random.below(CONCURRENCY_MAX);
   const prepareQueueLength = random.chance(0.2) ? 1 + random.below(2) : 0;
+  const roomRandom = new Random(seed + 2_000_000);
   const world = new World(time, random, clock, {
     nodes,
     moverDeath: () => (time.nowMs < CHAOS_MS ? 0.3 : 0),
     moverDeathsMax: 2,
     fenceMs: FENCE_MS,
     reclaimPolicy,
+    ...(roomRandom.chance(0.3) && { podsMax: 2 + roomRandom.below(2) }),
+    isFull: () => weather().isFull === true,
   });
-  const course = new Chronicle(world);
+  const absences = new Absences(() => time.nowMs);
+  const frozenUntilMs = new Map<string, number>();
+  const course = new Chronicle(world, time, {
+    concurrency,
+    prepareQueueLength,
+    isBehind: (node) =>
+      absences.isAway(node, HEARD_MS) ||
+      time.nowMs < (frozenUntilMs.get(node) ?? -HEARD_MS) + HEARD_MS,
+  });
   const tell =
     trace &&
     ((text: string) => {
@@ -90,11 +121,15 @@ export async function simulate(
     });
   if (tell) traceStore(world, tell);
   const plans = layOut(world, random, time);
+  const podPlans = layOutPods(world, random, time, nodes);
   const abort = new AbortController();
   let crashes = 0;
 
   const startAgent = (node: string): (() => void) => {
-    const here = (): Weather => (world.cutNodes.has(node) ? CUT : weather());
+    const here = (): Weather => ({
+      ...(world.cutNodes.has(node) ? CUT : weather()),
+      frozenMs: Math.max(0, (frozenUntilMs.get(node) ?? 0) - time.nowMs),
+    });
     const client = new SimulatedClient(world.store, time, clock, random, here);
     const own = new AbortController();
     const metadata = { name: `agent-${node}-${Math.round(time.nowMs)}` };
@@ -111,11 +146,12 @@ export async function simulate(
       namespace: NAMESPACE,
       dataMovers: new Set(['', 'velero']),
       agentSelector: 'role=node-agent',
-      concurrency: 2,
+      concurrency,
+      servesPodVolumes: true,
       prepareTimeoutMs: 900_000,
       restartsMax: 5,
       stallTimeoutMs: 900_000,
-      takeoverMs: 60_000,
+      takeoverMs: TAKEOVER_MS,
       fenceMs: FENCE_MS,
       prepareQueueLength,
       exposer: {
@@ -143,6 +179,7 @@ export async function simulate(
     crashes++;
     tell?.(`CRASH ${node}`);
     live.delete(node);
+    absences.begin(node);
     kill();
     if (random.chance(0.1) && world.deadNodes.size < nodes.length - 1) {
       world.loseNode(node);
@@ -151,6 +188,7 @@ export async function simulate(
     const isLong = random.chance(0.2);
     time.after(isLong ? random.between(70_000, 150_000) : random.between(500, 15_000), () => {
       live.set(node, startAgent(node));
+      absences.end(node);
     });
   };
   if (random.chance(0.8)) time.after(random.between(1000, 20_000), crash);
@@ -161,11 +199,30 @@ export async function simulate(
     if (others.length < 2) return;
     const node = others[random.below(others.length)] ?? '';
     tell?.(`CUT ${node}`);
-    world.cutNode(node, random.between(5000, random.chance(0.5) ? 60_000 : 600_000));
+    const forMs = random.between(5000, random.chance(0.5) ? 60_000 : 600_000);
+    world.cutNode(node, forMs);
+    absences.begin(node);
+    time.after(forMs, () => {
+      absences.end(node);
+    });
   };
   if (random.chance(0.5)) time.after(random.between(1000, 60_000), cutOff);
 
-  const isOver = (): boolean => time.nowMs > CHAOS_MS && course.isOver(plans);
+  const freeze = (): void => {
+    if (time.nowMs > CHAOS_MS) return;
+    time.after(random.between(20_000, 90_000), freeze);
+    const node = nodes[random.below(nodes.length)] ?? '';
+    tell?.(`FREEZE ${node}`);
+    world.note('agents frozen');
+    frozenUntilMs.set(
+      node,
+      time.nowMs + random.between(2000, random.chance(0.5) ? 20_000 : 100_000),
+    );
+  };
+  if (random.chance(0.3)) time.after(random.between(1000, 60_000), freeze);
+
+  const all = [...plans, ...podPlans];
+  const isOver = (): boolean => time.nowMs > CHAOS_MS && course.isOver(all);
   const isDone = await time.run(END_MS, isOver);
   if (isDone) {
     // What is only late, such as the deletion of a volume, has a little longer.
@@ -177,8 +234,9 @@ export async function simulate(
   const problems = [
     ...course.problems,
     ...world.violations,
-    ...(isDone ? [] : course.unfinished(plans)),
+    ...(isDone ? [] : course.unfinished(all)),
     ...(isDone ? outcomes(world, plans, course) : []),
+    ...(isDone ? podOutcomes(world, podPlans, course, absences) : []),
     ...(isDone ? leaks(world, plans, course) : []),
   ];
   const counts = new Map([...world.counts, ...course.counts, ['crashes', crashes]]);
@@ -187,7 +245,8 @@ export async function simulate(
 
 function traceStore(world: World, tell: (text: string) => void): void {
   const resources: Resource<KubeObject>[] = [
-    ...[DATA_UPLOADS, DATA_DOWNLOADS, PODS, PVCS, PVS],
+    ...MOVEMENTS,
+    ...[PODS, PVCS, PVS],
     ...[VOLUME_SNAPSHOTS, VOLUME_SNAPSHOT_CONTENTS],
   ];
   for (const resource of resources) {
@@ -209,7 +268,7 @@ function tracingLogger(node: string, tell: (text: string) => void): Logger {
 /** Volumes, snapshots, and CRs that come up at their times; some are canceled or deleted by their users. */
 function layOut(world: World, random: Random, time: VirtualTime): Plan[] {
   const plans: Plan[] = [];
-  const count = 2 + random.below(4);
+  const count = 1 + random.below(4);
   for (let i = 0; i < count; i++) {
     const kind = random.chance(0.6) ? 'upload' : 'download';
     const name = `${kind}-${i}`;
@@ -271,6 +330,20 @@ type Movement = Stored & {
 const restartsOf = (movement: Movement | undefined): number =>
   Number(movement?.metadata.annotations?.[RESTARTS] ?? 0);
 
+type Fated = Pick<Plan, 'name' | 'fate'>;
+
+interface Limits {
+  /** Data paths at once on a node. */
+  readonly concurrency: number;
+  /** CRs whose volumes are made available at once; 0 for any number. */
+  readonly prepareQueueLength: number;
+  /** Whether the agent of a node may not have heard of what the others have done. */
+  readonly isBehind: (node: string) => boolean;
+}
+
+/** By then all agents have heard of a claim, unless they are cut off. */
+const HEARD_MS = 30_000;
+
 /** What became of each CR, version by version, and what must not have. */
 class Chronicle {
   readonly problems: string[] = [];
@@ -278,12 +351,25 @@ class Chronicle {
   readonly last = new Map<string, Movement>();
   readonly #gone = new Set<string>();
   readonly #claims = new Map<string, number>();
+  /** When its volume began to be made available, by name. */
+  readonly #exposingSinceMs = new Map<string, number>();
+  readonly #first = new Map<string, Movement>();
+  /** When another agent began to look after it, by name. */
+  readonly #ownedSinceMs = new Map<string, number>();
+  readonly #world: World;
+  readonly #time: VirtualTime;
+  readonly #limits: Limits;
 
-  constructor(world: World) {
-    for (const resource of [DATA_UPLOADS, DATA_DOWNLOADS] as Resource<KubeObject>[]) {
+  constructor(world: World, time: VirtualTime, limits: Limits) {
+    this.#world = world;
+    this.#time = time;
+    this.#limits = limits;
+    for (const resource of MOVEMENTS) {
       world.store.watch(resource, {}, world.store.version, (type, object) => {
         this.#see(object);
-        if (type === 'DELETED') this.#gone.add(object.metadata.name);
+        if (type !== 'DELETED') return;
+        this.#gone.add(object.metadata.name);
+        this.#exposingSinceMs.delete(object.metadata.name);
       });
     }
   }
@@ -297,14 +383,20 @@ class Chronicle {
     if (ORDER.indexOf(is) < ORDER.indexOf(was)) {
       this.problems.push(`${name}: went back from ${was} to ${is}`);
     }
-    if (was !== 'Accepted' && is === 'Accepted') {
+    if (!before) this.#first.set(name, movement);
+    this.#checkKept(movement);
+    this.#checkLimits(movement, was, is);
+    if (before && was !== 'Accepted' && is === 'Accepted') {
       const claims = (this.#claims.get(name) ?? 0) + 1;
       this.#claims.set(name, claims);
       if (claims > 1) this.problems.push(`${name}: was claimed ${claims} times`);
     }
     const ownerNow = ownerOf(movement as never);
     const ownerBefore = before && ownerOf(before as never);
-    if (ownerBefore !== undefined && ownerNow !== ownerBefore) this.#note('changes of the agent');
+    if (ownerBefore !== undefined && ownerNow !== ownerBefore) {
+      this.#note('changes of the agent');
+      this.#ownedSinceMs.set(name, this.#time.nowMs);
+    }
     if (restartsOf(movement) > restartsOf(before)) this.#note('restarts');
     if (is === 'Completed' && was !== is && movement.kind === 'DataDownload') {
       this.#note('rebinds');
@@ -314,6 +406,57 @@ class Chronicle {
     if (bytes < bytesBefore) {
       this.problems.push(`${name}: bytesDone went back from ${bytesBefore} to ${bytes}`);
     }
+  }
+
+  /** What others wrote stays, and what is there for a while goes in time. */
+  #checkKept({ metadata, status }: Movement): void {
+    const { name, labels = {}, annotations = {}, ownerReferences } = metadata;
+    const first = this.#first.get(name)?.metadata;
+    const isKept =
+      Object.entries(first?.labels ?? {}).every(([key, value]) => labels[key] === value) &&
+      Object.entries(first?.annotations ?? {}).every(
+        ([key, value]) => annotations[key] === value,
+      ) &&
+      JSON.stringify(ownerReferences) === JSON.stringify(first?.ownerReferences);
+    if (!isKept) this.problems.push(`${name}: lost what others wrote: ${JSON.stringify(metadata)}`);
+    if (FINAL.includes(status?.phase ?? '') && labels[EXPOSING_LABEL] !== undefined) {
+      this.problems.push(`${name}: is ${String(status?.phase)} and labelled as being exposed`);
+    }
+  }
+
+  #checkLimits(movement: Movement, was: string, is: string): void {
+    const { name } = movement.metadata;
+    const { concurrency, prepareQueueLength } = this.#limits;
+    const nowMs = this.#time.nowMs;
+    const isExposing =
+      movement.metadata.labels?.[EXPOSING_LABEL] === 'true' && !this.#gone.has(name);
+    if (isExposing && !this.#exposingSinceMs.has(name)) {
+      const others = [...this.#exposingSinceMs.values()].filter((ms) => nowMs - ms > HEARD_MS);
+      const isBehind = this.#limits.isBehind(ownerOf(movement as never) ?? '');
+      if (!isBehind && prepareQueueLength > 0 && others.length >= prepareQueueLength) {
+        this.problems.push(`${name}: was claimed as number ${others.length + 1}`);
+      }
+      if (prepareQueueLength > 0 && others.length === 0) this.#note('claims with a queue length');
+      this.#exposingSinceMs.set(name, nowMs);
+    }
+    if (!isExposing) this.#exposingSinceMs.delete(name);
+    if (was !== 'Prepared' || is !== 'InProgress') return;
+    const node = ownerOf(movement as never);
+    const busy = [...this.last.values()].filter(
+      (other) =>
+        ['InProgress', 'Canceling'].includes(other.status?.phase ?? '') &&
+        !this.#gone.has(other.metadata.name) &&
+        ownerOf(other as never) === node &&
+        // A data mover that was started again elsewhere goes on there, whatever the agent there is about to begin.
+        (restartsOf(other) === 0 ||
+          this.#time.nowMs - (this.#ownedSinceMs.get(other.metadata.name) ?? 0) > HEARD_MS / 3) &&
+        (other === movement || this.#world.movers.isMoving(other.metadata.name, node ?? '')),
+    );
+    if (busy.length > concurrency) {
+      const names = busy.map((other) => other.metadata.name).join(', ');
+      this.problems.push(`${name}: node ${String(node)} moves more than it may: ${names}`);
+    }
+    if (new Set(busy.map(({ kind }) => kind)).size > 1) this.#note('places shared by kinds');
   }
 
   #note(what: string): void {
@@ -328,7 +471,7 @@ class Chronicle {
     return this.#gone.has(name);
   }
 
-  isOver(plans: readonly Plan[]): boolean {
+  isOver(plans: readonly Fated[]): boolean {
     return plans.every(({ name, fate }) => this.isGone(name) || this.#isEnded(name, fate));
   }
 
@@ -338,10 +481,19 @@ class Chronicle {
     return fate !== 'deleted' && (movement.metadata.finalizers ?? []).length === 0;
   }
 
-  unfinished(plans: readonly Plan[]): string[] {
+  unfinished(plans: readonly Fated[]): string[] {
     return plans
       .filter(({ name, fate }) => !this.isGone(name) && !this.#isEnded(name, fate))
       .map(({ name }) => `${name}: not over: ${JSON.stringify(this.last.get(name))}`);
+  }
+
+  /** The phase that it came with. */
+  first(name: string): string {
+    return this.#first.get(name)?.status?.phase ?? '';
+  }
+
+  noteEnd(kind: string, phase: string): void {
+    this.#note(`pod ${kind}s ${phase}`);
   }
 
   ends(): Record<string, number> {
@@ -354,11 +506,19 @@ class Chronicle {
   }
 }
 
+/** Shorter than the prepare time-out by more than the pause between two tries. */
+const CROWDED_MS = 700_000;
+
+/** Movers that hang kept its node full for as long as it may wait for a place. */
+const isCrowdedOut = ({ refusedMs }: World, name: string, message: unknown): boolean =>
+  String(message).includes('has no room for the pod') && (refusedMs.get(name) ?? 0) > CROWDED_MS;
+
 function outcomes(world: World, plans: readonly Plan[], course: Chronicle): string[] {
   return plans.flatMap(({ name, kind, content, fate }) => {
     const phase = course.phaseOf(name);
     const status = (course.last.get(name)?.status ?? {}) as Record<string, unknown>;
     if (fate === 'left alone' && phase !== 'Completed') {
+      if (isCrowdedOut(world, name, status.message)) return [];
       return [`${name}: ended as ${phase}: ${String(status.message)}`];
     }
     if (kind === 'upload' && world.contentOf('app', name) !== content) {
@@ -373,6 +533,74 @@ function outcomes(world: World, plans: readonly Plan[], course: Chronicle): stri
     return restored === content ? [] : [`${name}: restored is ${String(restored)}`];
   });
 }
+
+/** Of volumes of pods: what nobody disturbed is completed, and nothing is Canceled that nobody canceled. */
+function podOutcomes(
+  world: World,
+  plans: readonly PodPlan[],
+  course: Chronicle,
+  absences: Absences,
+): string[] {
+  const marked = [...world.movers.marked.keys()]
+    .filter((name) => course.phaseOf(name) !== 'Completed' && !world.movers.unheard.has(name))
+    .map((name) => `${name}: has its mark, and is ${course.phaseOf(name)}`);
+  return [...marked, ...plans.flatMap((plan) => podProblems(world, plan, course, absences))];
+}
+
+function podProblems(
+  world: World,
+  { name, kind, content, fate, isNever, of }: PodPlan,
+  course: Chronicle,
+  absences: Absences,
+): string[] {
+  const phase = course.phaseOf(name);
+  const { spec, status = {} } = (course.last.get(name) ?? {}) as {
+    spec?: { node?: string; pod: { uid: string } };
+    status?: Record<string, unknown>;
+  };
+  const { message = '' } = status as { message?: string };
+  course.noteEnd(kind, phase);
+  if (phase === 'Canceled' && fate === 'left alone') return [`${name}: nobody canceled it`];
+  if (phase === 'Failed' && message === '') return [`${name}: failed without a reason`];
+  if (isNever === true) {
+    return phase === 'Completed' && course.first(name) !== 'Completed'
+      ? [`${name}: was never to be done`]
+      : [];
+  }
+  if (fate === 'left alone' && phase === 'Failed') {
+    const node = spec?.node ?? of.node() ?? '';
+    const isAgentless =
+      message.includes('has no node-agent') &&
+      (absences.longestMs(node) > AWAY_MS || world.deadNodes.has(node));
+    const isDisturbed = of.uid !== undefined && world.clientPods.disturbed.has(of.uid);
+    if (isCrowdedOut(world, name, message) || isForgotten(world, name, message)) return [];
+    if (!isAgentless && !isDisturbed) return [`${name}: ended as Failed: ${message}`];
+    course.noteEnd(kind, isAgentless ? 'agentless' : 'disturbed');
+  }
+  if (phase !== 'Completed') return [];
+  if (kind === 'backup') {
+    const id = String(status.snapshotID);
+    if (world.repository.get(id) !== content) {
+      return [`${name}: stored is ${String(world.repository.get(id))}`];
+    }
+    return world.movers.sources.get(id) === spec?.pod.uid ? [] : [`${name}: another pod was read`];
+  }
+  const handle = world.movers.marked.get(name) ?? world.movers.noted.get(name);
+  if (handle === undefined) return [`${name}: is completed without its mark`];
+  // A directory goes with its pod.
+  const restored = world.volumes.get(handle);
+  const isGone = restored === undefined && handle.startsWith(DIRECTORY);
+  return restored === content || isGone ? [] : [`${name}: restored is ${String(restored)}`];
+}
+
+/**
+ * A Job that is over within seconds takes its directory and the mark with it. Where no agent of its node saw it, and the mover could not
+ * say that it was done, nobody can tell any more that it had its data.
+ */
+const isForgotten = ({ movers }: World, name: string, message: string): boolean =>
+  message.includes('does not exist any more') &&
+  movers.unheard.has(name) &&
+  movers.marked.get(name)?.startsWith(DIRECTORY) === true;
 
 /** What nobody will ever remove. */
 function leaks(world: World, plans: readonly Plan[], course: Chronicle): string[] {
@@ -395,13 +623,14 @@ function leaks(world: World, plans: readonly Plan[], course: Chronicle): string[
     spec?: { claimRef?: { namespace?: string }; persistentVolumeReclaimPolicy?: string };
   })[];
   for (const { metadata, spec } of volumes) {
-    if (spec?.claimRef?.namespace !== 'app') left.push(`left: PV ${metadata.name}`);
+    if (spec?.claimRef?.namespace !== APP) left.push(`left: PV ${metadata.name}`);
     if (spec?.persistentVolumeReclaimPolicy !== world.reclaimPolicy) {
       left.push(`PV ${metadata.name} has policy ${String(spec?.persistentVolumeReclaimPolicy)}`);
     }
   }
-  if (world.volumes.size !== volumes.length) {
-    left.push(`the storage has ${world.volumes.size} volumes, Kubernetes ${volumes.length}`);
+  const handles = [...world.volumes.keys()].filter((handle) => !handle.startsWith(DIRECTORY));
+  if (handles.length !== volumes.length) {
+    left.push(`the storage has ${handles.length} volumes, Kubernetes ${volumes.length}`);
   }
   return left;
 }

@@ -3,7 +3,8 @@ import { type Clock, silentLogger } from '../../src/base/index.ts';
 import { DATA_DOWNLOADS, DATA_UPLOADS, type KubeObject, PODS } from '../../src/kube/index.ts';
 import { SimulatedClient, type Weather } from './simulated-client.ts';
 import { Random, VirtualTime } from './virtual-time.ts';
-import { NAMESPACE, World } from './world.ts';
+import { NAMESPACE } from './objects.ts';
+import { World } from './world.ts';
 
 const START_MS = Date.UTC(2026, 0, 1);
 const CALM: Weather = { refused: 0, lost: 0, cut: 0, latencyMs: 10, watchLagMs: 50 };

@@ -1,13 +1,9 @@
-import { FENCED_SUFFIX } from '../../src/agent/fence.ts';
-import { moverOf } from '../../src/agent/named-mover.ts';
 import type { Clock } from '../../src/base/index.ts';
 import { mergePatch } from '../../src/dev/patches.ts';
 import { ApiError } from '../../src/dev/api-error.ts';
 import { type Change, Store, type Stored } from '../../src/dev/store.ts';
 import {
   DAEMON_SETS,
-  DATA_DOWNLOADS,
-  DATA_UPLOADS,
   EVENTS,
   type KubeObject,
   NODES,
@@ -19,41 +15,27 @@ import {
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
+import { ClientPods, type ClientWorld, KUBELET, KUBELET_PODS } from './client-pods.ts';
+import { DataMovers, type MoverOptions, type MoverWorld } from './data-movers.ts';
+import { type Loose, NAMESPACE, volumeHandle } from './objects.ts';
 import type { Random, VirtualTime } from './virtual-time.ts';
 
-export const NAMESPACE = 'velero';
 const CLASS = 'simulated';
 const DRIVER = 'csi.simulated';
-/** Kept on pods that are to end, until their kubelet has done so. */
-const KUBELET = 'simulation/kubelet';
-/** Of a volume that a data mover has begun to restore into. */
-const HALF = 'half of something';
-
-interface Loose {
-  metadata: KubeObject['metadata'];
-  spec: Record<string, unknown>;
-  status?: Record<string, unknown>;
-}
-
-export interface WorldOptions {
+export interface WorldOptions extends MoverOptions {
   readonly nodes: readonly string[];
-  /** Chance that a data mover dies before its end; each CR has so many deaths at most. */
-  readonly moverDeath: () => number;
-  readonly moverDeathsMax: number;
-  /** A mover of a restore that cannot read its CR for so long stops. */
-  readonly fenceMs: number;
   readonly reclaimPolicy: 'Delete' | 'Retain';
-  /** How long a data mover takes, by its CR's name; by chance without it. */
-  readonly moveMs?: (name: string) => number;
   /** Pods go to the node that has the fewest of them, as the scheduler does that spreads them; anywhere without it. */
   readonly isSpread?: boolean;
+  /** So many hosting pods run on a node; its kubelet refuses others. Any number without it. */
+  readonly podsMax?: number;
 }
 
 /**
  * All of a cluster but the agents: storage, snapshot and volume controllers, scheduler, kubelets with data movers, each
  * at its own pace. Volumes and snapshots are a word each, and the repository is what movers brought into it.
  */
-export class World {
+export class World implements MoverWorld, ClientWorld {
   readonly store: Store;
   /** Contents by handle. */
   readonly volumes = new Map<string, string>();
@@ -68,15 +50,16 @@ export class World {
   readonly cutNodes = new Set<string>();
   /** What happened, and how often: seeds that exercise nothing prove nothing. */
   readonly counts = new Map<string, number>();
-  /** UIDs of pods whose processes have ended. */
-  readonly #ended = new Set<string>();
-  /** UIDs of pods that wrote to a volume, in their order, by its handle. */
-  readonly #writers = new Map<string, string[]>();
+  /** How long the node of a hosting pod had been full when its kubelet refused it last; milliseconds, by the pod's name. */
+  readonly refusedMs = new Map<string, number>();
+  /** When nodes became full, by name: one whose place is free is taken again soon. */
+  readonly #fullSinceMs = new Map<string, number>();
   readonly reclaimPolicy: 'Delete' | 'Retain';
   readonly #time: VirtualTime;
   readonly #random: Random;
   readonly #options: WorldOptions;
-  readonly #deaths = new Map<string, number>();
+  readonly movers: DataMovers;
+  readonly clientPods: ClientPods;
   #count = 0;
 
   constructor(time: VirtualTime, random: Random, clock: Clock, options: WorldOptions) {
@@ -85,6 +68,8 @@ export class World {
     this.#options = options;
     this.reclaimPolicy = options.reclaimPolicy;
     this.store = new Store(clock);
+    this.clientPods = new ClientPods(this, random, options.nodes);
+    this.movers = new DataMovers(this, time, random, options);
     this.store.create(STORAGE_CLASSES, undefined, {
       metadata: { name: CLASS },
       provisioner: DRIVER,
@@ -97,7 +82,10 @@ export class World {
         selector: {},
         template: {
           metadata: { labels: { role: 'node-agent' } },
-          spec: { containers: [{ name: 'node-agent', image: 'longshore' }] },
+          spec: {
+            containers: [{ name: 'node-agent', image: 'longshore' }],
+            volumes: [{ name: 'host-pods', hostPath: { path: KUBELET_PODS } }],
+          },
         },
       },
     } as never);
@@ -116,7 +104,7 @@ export class World {
         return;
       }
       const { namespace, name } = content.spec.volumeSnapshotRef as Record<string, string>;
-      const snapshot = this.#find(VOLUME_SNAPSHOTS, name ?? '', namespace);
+      const snapshot = this.find(VOLUME_SNAPSHOTS, name ?? '', namespace);
       if (snapshot) this.#cutSnapshot(snapshot);
     });
     this.#on(PVCS, (claim, type) => {
@@ -130,11 +118,12 @@ export class World {
       }
       this.#reclaim(volume.metadata);
       const { namespace, name } = (volume.spec.claimRef ?? {}) as Record<string, string>;
-      const claim = name === undefined ? undefined : this.#find(PVCS, name, namespace);
+      const claim = name === undefined ? undefined : this.find(PVCS, name, namespace);
       if (claim) this.#provision(claim);
     });
     this.#on(PODS, (pod, type) => {
-      if (type === 'ADDED' && pod.metadata.labels?.role === undefined) this.#schedule(pod);
+      const isHosting = pod.metadata.namespace === NAMESPACE && !pod.metadata.labels?.role;
+      if (type === 'ADDED' && isHosting) this.#schedule(pod);
     });
   }
 
@@ -177,7 +166,7 @@ export class World {
     name: string,
     patch: object,
   ): void {
-    const found = this.#find(resource, name, namespace);
+    const found = this.find(resource, name, namespace);
     if (!found) return;
     const after = mergePatch(structuredClone(found), patch) as Stored;
     this.store.update(
@@ -188,38 +177,39 @@ export class World {
   }
 
   delete(resource: Resource<KubeObject>, namespace: string, name: string): void {
-    if (this.#find(resource, name, namespace)) this.store.delete(resource, namespace, name);
+    if (this.find(resource, name, namespace)) this.store.delete(resource, namespace, name);
   }
 
   /** The content of the volume that a claim has; undefined while it has none. */
   contentOf(namespace: string, name: string): string | undefined {
-    const claim = this.#find(PVCS, name, namespace);
+    const claim = this.find(PVCS, name, namespace);
     if (claim?.status?.phase !== 'Bound') return undefined;
-    const volume = this.#find(PVS, String(claim.spec.volumeName));
+    const volume = this.find(PVS, String(claim.spec.volumeName));
     return volume && this.volumes.get(volumeHandle(volume));
   }
 
   /** The VolumeSnapshotContent that a VolumeSnapshot is bound to. */
   contentNameOf(namespace: string, snapshot: string): string | undefined {
-    const { status } = this.#find(VOLUME_SNAPSHOTS, snapshot, namespace) ?? {};
+    const { status } = this.find(VOLUME_SNAPSHOTS, snapshot, namespace) ?? {};
     return status?.boundVolumeSnapshotContentName as string | undefined;
   }
 
   /** Its power is gone. Its pods stay, being ended for ever, until somebody says that the node is gone. */
   loseNode(node: string): void {
     this.deadNodes.add(node);
-    this.#note('nodes lost');
-    this.#after(20_000, 40_000, () => {
+    this.note('nodes lost');
+    this.after(20_000, 40_000, () => {
       this.#evict(node);
     });
-    this.#after(60_000, 300_000, () => {
+    this.after(60_000, 300_000, () => {
       if (this.#random.chance(0.5)) this.delete(NODES, '', node);
       else {
         const key = 'node.kubernetes.io/out-of-service';
         this.patch(NODES, '', node, { spec: { taints: [{ key, effect: 'NoExecute' }] } });
       }
-      this.#after(0, 20_000, () => {
+      this.after(0, 20_000, () => {
         for (const pod of this.#podsOf(node)) this.forceDelete(pod.metadata.name);
+        this.clientPods.forceDeleteFrom(node);
       });
     });
   }
@@ -228,34 +218,38 @@ export class World {
   cutNode(node: string, ms: number): void {
     if (this.cutNodes.has(node) || this.deadNodes.has(node)) return;
     this.cutNodes.add(node);
-    this.#note('nodes cut off');
-    this.#after(20_000, 40_000, () => {
+    this.note('nodes cut off');
+    this.after(20_000, 40_000, () => {
       if (!this.cutNodes.has(node)) return;
       this.#setReady(node, 'False');
       this.#evict(node);
       if (!this.#random.chance(0.5)) return;
       // What desperate people do.
-      this.#after(0, 20_000, () => {
+      this.after(0, 20_000, () => {
         if (!this.cutNodes.has(node)) return;
         for (const { metadata } of this.#podsOf(node)) this.forceDelete(metadata.name);
+        if (this.#random.chance(0.5)) this.clientPods.forceDeleteFrom(node);
       });
     });
     this.#time.after(ms, () => {
       this.cutNodes.delete(node);
       this.#setReady(node, 'True');
       for (const { metadata } of this.#podsOf(node)) this.#endPod(metadata);
+      this.clientPods.nodeIsBack(node);
     });
   }
 
   /** Without its node's word. */
   forceDelete(name: string): void {
-    if (!this.#find(PODS, name, NAMESPACE)) return;
-    this.#note('pods deleted by force');
+    if (!this.find(PODS, name, NAMESPACE)) return;
+    this.note('pods deleted by force');
+    this.movers.unheard.add(name);
     this.patch(PODS, NAMESPACE, name, { metadata: { finalizers: null } });
     this.delete(PODS, NAMESPACE, name);
   }
 
-  #note(what: string): void {
+  /** Counts what happened. */
+  note(what: string): void {
     this.counts.set(what, (this.counts.get(what) ?? 0) + 1);
   }
 
@@ -279,19 +273,21 @@ export class World {
     for (const { metadata } of this.#podsOf(node)) {
       this.patch(PODS, NAMESPACE, metadata.name, { metadata: { finalizers: [KUBELET] } });
       this.delete(PODS, NAMESPACE, metadata.name);
+      this.movers.unheard.add(metadata.name);
       this.#endPod(metadata);
     }
+    if (this.#random.chance(0.7)) this.clientPods.evictFrom(node);
   }
 
   /** The kubelet's part of a deletion. */
   #endPod(metadata: Loose['metadata']): void {
-    this.#after(300, 3000, () => {
-      const pod = this.#find(PODS, metadata.name, NAMESPACE);
+    this.after(300, 3000, () => {
+      const pod = this.find(PODS, metadata.name, NAMESPACE);
       if (pod?.metadata.uid !== metadata.uid || pod.metadata.deletionTimestamp === undefined)
         return;
       const node = String(pod.spec.nodeName);
       if (this.deadNodes.has(node) || this.cutNodes.has(node)) return;
-      this.#ended.add(metadata.uid);
+      this.movers.kill(metadata.uid);
       if (!['Succeeded', 'Failed'].includes(String(pod.status?.phase))) {
         this.patch(PODS, NAMESPACE, metadata.name, { status: { phase: 'Failed' } });
       }
@@ -299,19 +295,33 @@ export class World {
     });
   }
 
-  #after(lowMs: number, highMs: number, run: () => void): void {
-    this.#time.after(this.#random.between(lowMs, highMs), run);
+  /** After a time between the two, and once the API server takes writes. */
+  after(lowMs: number, highMs: number, run: () => void): void {
+    this.#time.after(this.#random.between(lowMs, highMs), () => {
+      this.#onceTaken(run);
+    });
+  }
+
+  /** Controllers and kubelets try again until their writes are taken. */
+  #onceTaken(run: () => void): void {
+    if (this.#options.isFull?.() !== true) run();
+    else {
+      this.#time.after(this.#random.between(1000, 60_000), () => {
+        this.#onceTaken(run);
+      });
+    }
   }
 
   #on(resource: Resource<KubeObject>, see: (object: Loose, type: Change['type']) => void): void {
     this.store.watch(resource, {}, this.store.version, (type, object) => {
-      this.#after(1, 300, () => {
+      this.after(1, 300, () => {
         see(object as unknown as Loose, type);
       });
     });
   }
 
-  #find(resource: Resource<KubeObject>, name: string, namespace?: string): Loose | undefined {
+  /** Undefined where there is none. */
+  find(resource: Resource<KubeObject>, name: string, namespace?: string): Loose | undefined {
     try {
       return this.store.get(resource, namespace, name) as unknown as Loose;
     } catch (error) {
@@ -322,14 +332,14 @@ export class World {
 
   /** The snapshot controller: cuts what names a claim, and readies what names a content. */
   #cutSnapshot({ metadata }: Loose): void {
-    const now = this.#find(VOLUME_SNAPSHOTS, metadata.name, metadata.namespace);
+    const now = this.find(VOLUME_SNAPSHOTS, metadata.name, metadata.namespace);
     if (!now || now.metadata.uid !== metadata.uid || now.status?.readyToUse === true) return;
     const source = now.spec.source as Record<string, string>;
     const { namespace = '', name, uid } = now.metadata;
     let contentName = source.volumeSnapshotContentName;
     if (contentName === undefined) {
       contentName = `snapcontent-${uid}`;
-      if (!this.#find(VOLUME_SNAPSHOT_CONTENTS, contentName)) {
+      if (!this.find(VOLUME_SNAPSHOT_CONTENTS, contentName)) {
         const content = this.contentOf(namespace, source.persistentVolumeClaimName ?? '');
         const handle = `snapshot-${++this.#count}`;
         this.snapshots.set(handle, content ?? '');
@@ -347,7 +357,7 @@ export class World {
         });
       }
     } else {
-      const content = this.#find(VOLUME_SNAPSHOT_CONTENTS, contentName);
+      const content = this.find(VOLUME_SNAPSHOT_CONTENTS, contentName);
       if (!content) return;
       const ref = content.spec.volumeSnapshotRef as Record<string, string>;
       if (ref.uid !== undefined && ref.uid !== uid) return;
@@ -371,7 +381,7 @@ export class World {
   }
 
   #sizeOf(namespace: string, claim: string): string {
-    const found = this.#find(PVCS, claim, namespace);
+    const found = this.find(PVCS, claim, namespace);
     const resources = found?.spec.resources as { requests: { storage: string } } | undefined;
     return resources?.requests.storage ?? SIZE;
   }
@@ -391,7 +401,7 @@ export class World {
   #dropContent({ metadata, status }: Loose): void {
     const name = status?.boundVolumeSnapshotContentName;
     if (typeof name !== 'string') return;
-    const content = this.#find(VOLUME_SNAPSHOT_CONTENTS, name);
+    const content = this.find(VOLUME_SNAPSHOT_CONTENTS, name);
     const ref = content?.spec.volumeSnapshotRef as Record<string, string> | undefined;
     if (content?.spec.deletionPolicy !== 'Delete' || ref?.name !== metadata.name) return;
     this.delete(VOLUME_SNAPSHOT_CONTENTS, '', name);
@@ -399,7 +409,7 @@ export class World {
 
   /** Provisioner and volume controller: makes a volume of a snapshot or an empty one, or binds what is given. */
   #provision({ metadata }: Loose): void {
-    const claim = this.#find(PVCS, metadata.name, metadata.namespace);
+    const claim = this.find(PVCS, metadata.name, metadata.namespace);
     if (!claim || claim.metadata.uid !== metadata.uid || claim.status?.phase === 'Bound') return;
     const { namespace = '', name, uid } = claim.metadata;
     const given = this.store
@@ -422,10 +432,10 @@ export class World {
     let content = '';
     let clonedFrom: string | undefined;
     if (source) {
-      const snapshot = this.#find(VOLUME_SNAPSHOTS, source.name ?? '', namespace);
+      const snapshot = this.find(VOLUME_SNAPSHOTS, source.name ?? '', namespace);
       if (snapshot?.status?.readyToUse !== true) return;
       const name = String(snapshot.status.boundVolumeSnapshotContentName);
-      const of = this.#find(VOLUME_SNAPSHOT_CONTENTS, name);
+      const of = this.find(VOLUME_SNAPSHOT_CONTENTS, name);
       const found = of && this.snapshots.get(handleOf(of));
       if (found === undefined) return;
       content = found;
@@ -461,7 +471,7 @@ export class World {
 
   #releaseVolume(claim: Loose): void {
     const name = claim.spec.volumeName;
-    const volume = typeof name === 'string' ? this.#find(PVS, name) : undefined;
+    const volume = typeof name === 'string' ? this.find(PVS, name) : undefined;
     const ref = volume?.spec.claimRef as Record<string, string> | undefined;
     if (!volume || ref?.uid !== claim.metadata.uid) return;
     this.patch(PVS, '', volume.metadata.name, { status: { phase: 'Released' } });
@@ -470,12 +480,12 @@ export class World {
 
   /** Some drivers take minutes to delete a volume. */
   #reclaim({ name, uid }: Loose['metadata']): void {
-    const volume = this.#find(PVS, name);
+    const volume = this.find(PVS, name);
     if (volume?.metadata.uid !== uid || volume.status?.phase !== 'Released') return;
     if (volume.spec.persistentVolumeReclaimPolicy !== 'Delete') return;
     const isSlow = this.#random.chance(0.2);
-    this.#after(0, isSlow ? 200_000 : 500, () => {
-      const now = this.#find(PVS, name);
+    this.after(0, isSlow ? 200_000 : 500, () => {
+      const now = this.find(PVS, name);
       if (now?.metadata.uid !== uid || now.status?.phase !== 'Released') return;
       if (now.spec.persistentVolumeReclaimPolicy !== 'Delete') return;
       this.#deleteVolume(now);
@@ -485,10 +495,15 @@ export class World {
 
   /** Scheduler and kubelet: a pod starts on a living node once its claims are bound. */
   #schedule(pod: Loose): void {
-    const now = this.#find(PODS, pod.metadata.name, pod.metadata.namespace);
+    const now = this.find(PODS, pod.metadata.name, pod.metadata.namespace);
     if (now?.metadata.uid !== pod.metadata.uid) return;
+    if (typeof now.spec.nodeName === 'string') {
+      // Placed by whoever made it.
+      this.#startPod(pod, now.spec.nodeName, '');
+      return;
+    }
     const again = (): void => {
-      this.#after(200, 1000, () => {
+      this.after(200, 1000, () => {
         this.#schedule(pod);
       });
     };
@@ -502,7 +517,7 @@ export class World {
       ({ persistentVolumeClaim }) => persistentVolumeClaim?.claimName ?? [],
     );
     const isBound = claims.every(
-      (name) => this.#find(PVCS, name, pod.metadata.namespace)?.status?.phase === 'Bound',
+      (name) => this.find(PVCS, name, pod.metadata.namespace)?.status?.phase === 'Bound',
     );
     if (!isBound || node === undefined) {
       again();
@@ -524,156 +539,49 @@ export class World {
 
   /** The kubelet's part: a node that is cut off starts nothing before it is back. */
   #startPod(pod: Loose, node: string, claim: string): void {
-    this.#after(300, 3000, () => {
-      const now = this.#find(PODS, pod.metadata.name, NAMESPACE);
+    this.after(300, 3000, () => {
+      const now = this.find(PODS, pod.metadata.name, NAMESPACE);
       const isThere = now?.metadata.uid === pod.metadata.uid && !now.metadata.deletionTimestamp;
       if (!isThere || this.deadNodes.has(node)) return;
       if (this.cutNodes.has(node)) {
         this.#startPod(pod, node, claim);
         return;
       }
+      const path = hostPathOf(pod);
+      if (path !== undefined && !this.clientPods.mountAt(node, path)) {
+        this.#refuse(pod, path);
+        this.after(2000, 10_000, () => {
+          this.#startPod(pod, node, claim);
+        });
+        return;
+      }
+      const { podsMax = Infinity } = this.#options;
+      if (this.#runningOn(node) >= podsMax) {
+        this.note('pods refused');
+        const sinceMs = this.#fullSinceMs.get(node) ?? this.#time.nowMs;
+        this.refusedMs.set(pod.metadata.name, this.#time.nowMs - sinceMs);
+        const message = `Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: ${podsMax}, capacity: ${podsMax}`;
+        const status = { phase: 'Failed', reason: 'OutOfpods', message };
+        this.patch(PODS, NAMESPACE, pod.metadata.name, { status });
+        return;
+      }
       this.patch(PODS, NAMESPACE, pod.metadata.name, { status: { phase: 'Running' } });
-      this.#move(pod, node, claim);
+      this.#fullSinceMs.set(node, this.#time.nowMs);
+      this.movers.start(pod, node, claim, path);
     });
   }
 
-  #isPod({ metadata }: Loose): boolean {
-    return this.#find(PODS, metadata.name, NAMESPACE)?.metadata.uid === metadata.uid;
+  #runningOn(node: string): number {
+    return this.#podsOf(node).filter(({ status }) => status?.phase === 'Running').length;
   }
 
-  /** One volume, one writer: whoever was followed by another one writes no more, nor does anyone once it is given away. */
-  #write(handle: string, content: string, pod: Loose): void {
-    const { uid, name } = pod.metadata;
-    const writers = this.#writers.get(handle) ?? [];
-    if (writers.at(-1) !== uid) {
-      if (writers.includes(uid)) this.violations.push(`two data movers of ${name} wrote at once`);
-      this.#writers.set(handle, [...writers, uid]);
-    }
-    const volume = this.store
-      .list(PVS)
-      .map((found) => found as unknown as Loose)
-      .find((found) => volumeHandle(found) === handle);
-    const of = (volume?.spec.claimRef as Record<string, string> | undefined)?.namespace;
-    if (of === 'app') this.violations.push(`${name} was written after it was given away`);
-    this.volumes.set(handle, content);
-  }
-
-  /**
-   * The data mover in a pod, by the words it has with the agent: Events, and the termination message. It lives as long
-   * as its node lets it, whatever became of its pod's object.
-   */
-  #move(pod: Loose, node: string, claim: string): void {
-    const { name, uid, labels = {} } = pod.metadata;
-    const isUpload = labels['velero.io/data-upload'] !== undefined;
-    const resource = (isUpload ? DATA_UPLOADS : DATA_DOWNLOADS) as Resource<KubeObject>;
-    const total = 1000;
-    let done = 0;
-    let step = 0;
-    let heardMs = this.#time.nowMs;
-    let handle: string | undefined;
-    let cr: Loose | undefined;
-    const end = (phase: string, message: string): void => {
-      this.#ended.add(uid);
-      const tell = (): void => {
-        if (this.deadNodes.has(node) || !this.#isPod(pod)) return;
-        if (this.cutNodes.has(node)) {
-          this.#time.after(1000, tell);
-          return;
-        }
-        const state = { terminated: { exitCode: phase === 'Succeeded' ? 0 : 1, message } };
-        this.patch(PODS, NAMESPACE, name, {
-          status: { phase, containerStatuses: [{ name: 'mover', state }] },
-        });
-      };
-      tell();
-    };
-    const isDying =
-      (this.#deaths.get(name) ?? 0) < this.#options.moverDeathsMax &&
-      this.#random.chance(this.#options.moverDeath());
-    const diesAt = this.#random.below(8);
-    // Some take minutes.
-    const isLong = this.#random.chance(0.3);
-    const { moveMs } = this.#options;
-    const stepBytes = moveMs ? 100 : isLong ? 20 : 250;
-    // The first step takes no time.
-    const stepMs = moveMs ? moveMs(name) / 9 : this.#random.between(200, isLong ? 8000 : 4000);
-    const volumeOf = (): string | undefined => {
-      const volume = this.#find(PVCS, claim, NAMESPACE)?.spec.volumeName;
-      const found = typeof volume === 'string' ? this.#find(PVS, volume) : undefined;
-      return found && volumeHandle(found);
-    };
-    const tick = (): void => {
-      if (this.#ended.has(uid) || this.deadNodes.has(node)) return;
-      const isCut = this.cutNodes.has(node);
-      if (!isCut) {
-        // The kubelet ends what has no pod any more.
-        if (!this.#isPod(pod)) return;
-        cr = this.#find(resource, name, NAMESPACE);
-        heardMs = this.#time.nowMs;
-      }
-      const phase = cr?.status?.phase;
-      if (isDying && step >= diesAt) {
-        this.#deaths.set(name, (this.#deaths.get(name) ?? 0) + 1);
-        this.#note(isUpload ? 'uploads killed' : 'downloads killed');
-        end('Failed', '');
-        return;
-      }
-      const mover = cr && moverOf(cr as never);
-      const isNamed = mover === undefined || mover.pod === uid;
-      const silentMs = this.#time.nowMs - heardMs;
-      if (step > 0 && (!isNamed || (!isUpload && silentMs > this.#options.fenceMs))) {
-        this.#note('fences');
-        end('Failed', `its place is taken, or may be; ${FENCED_SUFFIX}`);
-        return;
-      }
-      if (!isCut && (!cr || ['Completed', 'Failed', 'Canceled'].includes(String(phase)))) {
-        end('Failed', 'it is over already');
-        return;
-      }
-      if (!cr || (phase !== 'InProgress' && phase !== 'Canceling') || !isNamed) {
-        this.#time.after(200, tick);
-        return;
-      }
-      if (cr.spec.cancel === true) {
-        end('Failed', 'data path is canceled');
-        return;
-      }
-      // Mounted once, and there for as long as the pod's processes are.
-      handle ??= volumeOf();
-      if (!isCut && (handle === undefined || !this.volumes.has(handle))) {
-        this.violations.push(`the volume of ${name} went while its data mover ran`);
-        end('Failed', 'the volume is gone');
-        return;
-      }
-      if (handle === undefined || !this.volumes.has(handle)) return;
-      step++;
-      done = Math.min(total, done + stepBytes);
-      if (!isUpload) this.#write(handle, HALF, pod);
-      if (!isCut) this.#tell(cr, { totalBytes: total, doneBytes: done });
-      if (done < total) {
-        this.#time.after(stepMs, tick);
-        return;
-      }
-      if (isUpload) {
-        const id = `snapshot-id-${++this.#count}`;
-        this.repository.set(id, this.volumes.get(handle) ?? '');
-        end('Succeeded', JSON.stringify({ snapshotID: id, totalBytes: total }));
-      } else {
-        this.#write(handle, this.repository.get(String(cr.spec.snapshotID)) ?? '', pod);
-        end('Succeeded', JSON.stringify({ totalBytes: total }));
-      }
-    };
-    tick();
-  }
-
-  #tell({ metadata }: Loose, progress: object): void {
-    const { name, uid } = metadata;
-    const event = `${name}.${++this.#count}`;
+  #refuse({ metadata: { name, uid } }: Loose, path: string): void {
+    this.note('directories refused');
     this.store.create(EVENTS, NAMESPACE, {
-      metadata: { name: event },
+      metadata: { name: `${name}.refused-${++this.#count}` },
       involvedObject: { name, uid, namespace: NAMESPACE },
-      reason: 'Data-Path-Progress',
-      message: JSON.stringify(progress),
+      reason: 'FailedMount',
+      message: `MountVolume.SetUp failed for volume "${uid}": hostPath type check failed: ${path} is not a directory`,
     } as never);
   }
 }
@@ -681,12 +589,14 @@ export class World {
 const SIZE = '1Gi';
 const sized = (storage = SIZE): object => ({ requests: { storage } });
 
-const volumeHandle = ({ spec }: Loose): string =>
-  (spec.csi as Record<string, string>).volumeHandle ?? '';
-
 const handleOf = ({ spec, status }: Loose): string =>
   (status as Record<string, string> | undefined)?.snapshotHandle ??
   (spec.source as Record<string, string>).snapshotHandle ??
   '';
 
 const isCore = ({ group }: Resource<KubeObject>): boolean => group !== 'velero.io';
+
+function hostPathOf({ spec }: Loose): string | undefined {
+  const volumes = (spec.volumes ?? []) as { hostPath?: { path: string } }[];
+  return volumes.find(({ hostPath }) => hostPath !== undefined)?.hostPath?.path;
+}

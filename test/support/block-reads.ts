@@ -3,7 +3,7 @@
  * with a file server that is gone. The pipe of `BLOCKING_PIPE` has no writer.
  */
 import fs from 'node:fs';
-import { syncBuiltinESMExports } from 'node:module';
+import Module, { syncBuiltinESMExports } from 'node:module';
 
 const { openSync } = fs;
 const { open } = fs.promises;
@@ -24,3 +24,44 @@ fs.promises.open = (path, flags, mode) => {
   return open(pipe, 'r');
 };
 syncBuiltinESMExports();
+
+/** openat2 has the same number everywhere. It is called through koffi, that of the sources and that of a package alike. */
+const SYS_OPENAT2 = 437;
+type Call = (...parameters: unknown[]) => unknown;
+interface Library {
+  func: (signature: string) => Call;
+}
+
+function blocking(call: Call): Call {
+  return (number, directory, path, ...rest) => {
+    if (
+      number !== SYS_OPENAT2 ||
+      !isBlocked(
+        Buffer.from(path as Uint8Array)
+          .toString()
+          .slice(0, -1),
+      )
+    )
+      return call(number, directory, path, ...rest);
+    note();
+    return openSync(pipe, 'r');
+  };
+}
+
+const loader = Module as unknown as { _load: (request: string, ...rest: unknown[]) => unknown };
+const { _load } = loader;
+loader._load = (request, ...rest) => {
+  const loaded = _load(request, ...rest);
+  if (request !== 'koffi') return loaded;
+  const koffi = loaded as { load: (path: string | null) => Library; errno: () => number };
+  const load = (path: string | null): Library => {
+    const library = koffi.load(path);
+    return {
+      func: (signature) => {
+        const call = library.func(signature);
+        return signature.includes(' syscall(') ? blocking(call) : call;
+      },
+    };
+  };
+  return { load, errno: () => koffi.errno() };
+};

@@ -57,6 +57,8 @@ export interface OpenVictim {
 export const open = ({ storage, clock }: OpenVictim): Promise<Repository> =>
   openRepository({ storage, password: new Secret(PASSWORD), client: CLIENT, clock });
 
+const NO_GARBAGE = { kind: 'snapshotGCStats', data: {} };
+
 /** Without garbage collection: no snapshot names these contents. */
 export const maintain = (
   repository: Repository,
@@ -70,7 +72,10 @@ export const maintain = (
     dryRun: false,
     signal: new AbortController().signal,
     logger: silentLogger,
-    collectGarbage: () => Promise.resolve({ kind: 'snapshotGCStats', data: {} }),
+    collectGarbage: () => ({
+      count: () => NO_GARBAGE,
+      apply: () => Promise.resolve(NO_GARBAGE),
+    }),
     ...options,
   });
 

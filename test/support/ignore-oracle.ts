@@ -62,7 +62,8 @@ function translate(pattern: string): string {
     const char = chars[at] as string;
     if (char === '\\') {
       const next = chars[++at];
-      if (next === undefined) throw bad(pattern, 'it ends in a backslash; write "\\\\" for one');
+      if (next === undefined)
+        throw bad(pattern, 'it ends in a backslash; write "\\\\" for a literal one');
       out += quote(next);
     } else if (char === '?') {
       out += '[^/]';
@@ -107,12 +108,14 @@ function translateSet(pattern: string, chars: string[], start: number): [string,
       continue;
     }
     if (char === '\\') char = chars[++at];
-    if (char === undefined) throw bad(pattern, 'it ends in a backslash; write "\\\\" for one');
+    if (char === undefined)
+      throw bad(pattern, 'it ends in a backslash; write "\\\\" for a literal one');
     set += quoteInSet(char);
     if (chars[at + 1] === '-' && chars[at + 2] !== ']' && chars[at + 2] !== undefined) {
       const last = chars[at + 2] === '\\' ? at + 3 : at + 2;
       const end = chars[last];
-      if (end === undefined) throw bad(pattern, 'it ends in a backslash; write "\\\\" for one');
+      if (end === undefined)
+        throw bad(pattern, 'it ends in a backslash; write "\\\\" for a literal one');
       if (end < char) throw bad(pattern, `the range ${char}-${end} is reversed`);
       set += `-${quoteInSet(end)}`;
       at = last;

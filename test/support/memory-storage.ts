@@ -91,7 +91,7 @@ export class MemoryStorage implements BlobStorage {
         throw new CodedError('UNSUPPORTED_PUT', 'memory has no put-if-absent');
       }
       if (this.#conditionalPut === 'works' && this.blobs.has(id)) {
-        throw new CodedError('BLOB_EXISTS', `blob ${id} is there already`);
+        throw new CodedError('BLOB_EXISTS', `blob ${id} already exists`);
       }
     }
     const { retention } = options;

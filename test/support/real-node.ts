@@ -4,7 +4,7 @@ import * as fs from 'node:fs/promises';
 import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { connectToCluster, type KubeClient } from '../../src/kube/index.ts';
+import { connectToCluster, type KubeClient, PODS } from '../../src/kube/index.ts';
 import { auditPolicy } from './real-api.ts';
 
 const run = promisify(execFile);
@@ -15,7 +15,7 @@ const SCRIPT = join(ROOT, 'test/peers/cluster.sh');
 const NEEDED = [
   ...['etcd', 'kube-apiserver', 'kube-controller-manager', 'kube-scheduler', 'kubectl', 'kubelet'],
   ...['containerd', 'csidir', 'csi-provisioner', 'csi-snapshotter', 'snapshot-controller'],
-  ...['minio', 'velero', 'velero-plugin-for-aws', 'kopia', 'pause', 'fwd'],
+  ...['minio', 'velero', 'velero-restore-helper', 'velero-plugin-for-aws', 'kopia', 'pause', 'fwd'],
 ];
 const BUFFER_BYTES = 64 << 20;
 /** In the image that stands for ours. */
@@ -48,12 +48,22 @@ export function processesOf(command: RegExp): { pid: number; command: string }[]
 }
 
 export type Overlay = 'beside-velero' | 'instead-of-velero';
+export type Agent = 'longshore' | 'velero';
+
+export interface VolumeOfPod {
+  readonly pod: string;
+  readonly volume: string;
+  /** What it holds, on this machine. */
+  readonly path: string;
+}
 
 /** A whole node: kubelet, containerd, the CSI stack, S3, the real Velero; our image is there, our manifests are not. */
 export class RealNode implements AsyncDisposable {
   readonly directory: string;
   readonly client: KubeClient;
   readonly #env: NodeJS.ProcessEnv;
+  /** The DaemonSet `node-agent` as Velero's installer made it, as JSON. */
+  #veleroDaemonSet: string | undefined;
 
   private constructor(directory: string, env: NodeJS.ProcessEnv) {
     this.directory = directory;
@@ -143,10 +153,51 @@ export class RealNode implements AsyncDisposable {
     await this.apply(
       yaml
         .replace(/image: longshore$/m, `image: ${IMAGE}`)
+        .replace('/var/lib/kubelet/pods', join(this.directory, 'kubelet/pods'))
         .replace(/(args:\n\s+- node-agent\n\s+- server)/, `$1${more}`),
     );
     const name = overlay === 'beside-velero' ? 'longshore-node-agent' : 'node-agent';
     await this.kubectl('-n', 'velero', 'rollout', 'status', `ds/${name}`, '--timeout=60s');
+  }
+
+  /** From now on the DaemonSet `node-agent` is this one, with flags of the test's own, and no pod of the one before is left. */
+  async useAgent(agent: Agent, flags: readonly string[] = []): Promise<void> {
+    const daemonSet = ['-n', 'velero', 'ds', 'node-agent'];
+    this.#veleroDaemonSet ??= await this.kubectl('get', ...daemonSet, '-o', 'json');
+    await this.kubectl('delete', ...daemonSet, '--cascade=foreground', '--timeout=60s');
+    if (agent === 'longshore') return this.applyOverlay('instead-of-velero', flags);
+    const { apiVersion, kind, metadata, spec } = JSON.parse(this.#veleroDaemonSet) as {
+      apiVersion: string;
+      kind: string;
+      metadata: Record<string, unknown>;
+      spec: { template: { spec: { containers: { args: string[] }[] } } };
+    };
+    const { name, namespace, labels } = metadata;
+    for (const { args } of spec.template.spec.containers) args.push(...flags);
+    await this.apply(
+      JSON.stringify({ apiVersion, kind, metadata: { name, namespace, labels }, spec }),
+    );
+    await this.kubectl('-n', 'velero', 'rollout', 'status', 'ds/node-agent', '--timeout=60s');
+  }
+
+  /** The volumes of all pods of a namespace that hold data: of csidir, or a pod's own directories. */
+  async volumesOfPods(namespace: string): Promise<VolumeOfPod[]> {
+    const pods = await this.client.list(PODS, { namespace });
+    return Promise.all(
+      pods.flatMap(({ metadata: { name: pod, uid }, spec }) =>
+        (spec.volumes ?? [])
+          .filter((volume) => volume.projected === undefined)
+          .map(async ({ name: volume, ephemeral, persistentVolumeClaim }) => {
+            const claim = ephemeral ? `${pod}-${volume}` : persistentVolumeClaim?.claimName;
+            const own = `kubelet/pods/${uid}/volumes/kubernetes.io~empty-dir/${volume}`;
+            const path =
+              claim === undefined
+                ? join(this.directory, own)
+                : await this.volumePath(namespace, claim);
+            return { pod, volume, path };
+          }),
+      ),
+    );
   }
 
   /** What a volume of csidir holds, on this machine. */
@@ -201,20 +252,21 @@ export class RealNode implements AsyncDisposable {
   }
 }
 
-/** An application: its namespace, claims, and a pod that holds them. */
+/** An application: its namespace, claims, and a pod that holds them, with annotations of its own. */
 export function application(
   namespace: string,
-  claims: readonly { name: string; block?: boolean; storage?: string }[],
+  claims: readonly { name: string; block?: boolean; storage?: string; storageClass?: string }[],
+  { annotations = {} }: { annotations?: Readonly<Record<string, string>> } = {},
 ): string {
   const documents: object[] = [
     { apiVersion: 'v1', kind: 'Namespace', metadata: { name: namespace } },
-    ...claims.map(({ name, block, storage = '64Mi' }) => ({
+    ...claims.map(({ name, block, storage = '64Mi', storageClass = 'dir' }) => ({
       apiVersion: 'v1',
       kind: 'PersistentVolumeClaim',
       metadata: { name, namespace },
       spec: {
         accessModes: ['ReadWriteOnce'],
-        storageClassName: 'dir',
+        storageClassName: storageClass,
         ...(block === true && { volumeMode: 'Block' }),
         resources: { requests: { storage } },
       },
@@ -222,7 +274,7 @@ export function application(
     {
       apiVersion: 'v1',
       kind: 'Pod',
-      metadata: { name: 'writer', namespace },
+      metadata: { name: 'writer', namespace, annotations },
       spec: {
         restartPolicy: 'Never',
         terminationGracePeriodSeconds: 0,
@@ -241,6 +293,86 @@ export function application(
           },
         ],
         volumes: claims.map(({ name }) => ({ name, persistentVolumeClaim: { claimName: name } })),
+      },
+    },
+  ];
+  return documents.map((document) => JSON.stringify(document)).join('\n---\n');
+}
+
+/**
+ * Applications with volumes of each kind: a StatefulSet, and a Deployment that mounts a part of its volume. `withEphemeral`: that has
+ * one that Kubernetes makes a claim for, which Velero's own node-agent does not find.
+ */
+export function applicationOfVolumes(namespace: string, { withEphemeral = false } = {}): string {
+  const template = (app: string, mounts: object[], volumes: object[]): object => ({
+    metadata: { labels: { app } },
+    spec: {
+      terminationGracePeriodSeconds: 0,
+      automountServiceAccountToken: false,
+      containers: [
+        {
+          name: 'c',
+          image: 'localhost/busybox:1',
+          imagePullPolicy: 'Never',
+          command: ['sleep', '36000'],
+          volumeMounts: mounts,
+        },
+      ],
+      volumes,
+    },
+  });
+  const claim = {
+    accessModes: ['ReadWriteOnce'],
+    storageClassName: 'dir',
+    resources: { requests: { storage: '64Mi' } },
+  };
+  const selector = (app: string): object => ({ matchLabels: { app } });
+  const documents = [
+    { apiVersion: 'v1', kind: 'Namespace', metadata: { name: namespace } },
+    {
+      apiVersion: 'v1',
+      kind: 'PersistentVolumeClaim',
+      metadata: { name: 'shared', namespace },
+      spec: claim,
+    },
+    {
+      apiVersion: 'apps/v1',
+      kind: 'StatefulSet',
+      metadata: { name: 'db', namespace },
+      spec: {
+        serviceName: 'db',
+        selector: selector('db'),
+        template: template(
+          'db',
+          [
+            { name: 'data', mountPath: '/data' },
+            { name: 'cache', mountPath: '/cache' },
+          ],
+          [{ name: 'cache', emptyDir: {} }],
+        ),
+        volumeClaimTemplates: [{ metadata: { name: 'data' }, spec: claim }],
+      },
+    },
+    {
+      apiVersion: 'apps/v1',
+      kind: 'Deployment',
+      metadata: { name: 'web', namespace },
+      spec: {
+        strategy: { type: 'Recreate' },
+        selector: selector('web'),
+        template: template(
+          'web',
+          [
+            { name: 'shared', mountPath: '/shared', subPath: 'below' },
+            { name: 'scratch', mountPath: '/scratch' },
+          ],
+          [
+            { name: 'shared', persistentVolumeClaim: { claimName: 'shared' } },
+            withEphemeral
+              ? { name: 'scratch', ephemeral: { volumeClaimTemplate: { spec: claim } } }
+              : { name: 'scratch', emptyDir: {} },
+          ],
+        ),
       },
     },
   ];

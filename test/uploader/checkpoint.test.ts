@@ -83,7 +83,7 @@ it('an index that cannot be read anew at a checkpoint is warned of; only a faile
     timer.assertHealthy();
     expect(flushes).toBe(minute);
   }
-  expect(logger.messages).toContain('the index could not be read anew');
+  expect(logger.messages).toContain('the index could not be read again');
   expect(logger.messages).not.toContain('checkpoint failed');
   isBroken = true;
   await lookLater();
@@ -157,6 +157,6 @@ it('an abort ends a look at what others wrote that the storage does not answer, 
   const stopped = timer.stop();
   controller.abort(new Error('canceled'));
   await stopped;
-  expect(logger.messages).not.toContain('the index could not be read anew');
+  expect(logger.messages).not.toContain('the index could not be read again');
   expect(repository.contents.has(stored.contentId)).toBe(true);
 });

@@ -4,7 +4,11 @@ import { afterAll, expect, it } from 'vitest';
 import { HOUR_NS, OffsetClock, silentLogger, systemClock } from '../../src/base/index.ts';
 import { faulty } from '../../src/blob/index.ts';
 import { runMaintenance } from '../../src/repository/index.ts';
-import { collectGarbage, listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
+import {
+  listSnapshots,
+  planGarbageCollection as collectGarbage,
+  verifyTrees,
+} from '../../src/snapshot/index.ts';
 import { findLostObjects } from '../../src/uploader/tree-check.ts';
 import { atClock } from '../support/clocked-storage.ts';
 import { prng } from '../support/golden.ts';

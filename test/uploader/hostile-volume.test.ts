@@ -17,7 +17,7 @@ const at = (name: string): string => join(work, name);
 const pipe = (path: string): void => {
   execFileSync('mkfifo', [path]);
 };
-const IGNORED_LINK = 'an ignore file is not a regular file; it has no effect';
+const IGNORED_LINK = 'an ignore file is not a regular file; it is ignored';
 /** Outside of every volume; a line of it that is no rule must not be seen anywhere. */
 fs.writeFileSync(at('secret'), 'secret-of-the-node[\n');
 

@@ -18,9 +18,9 @@ import {
   runMaintenance,
 } from '../../src/repository/index.ts';
 import {
-  collectGarbage,
   type DirectoryEntry,
   listSnapshots,
+  planGarbageCollection as collectGarbage,
   readDirectory,
   saveSnapshot,
   verifyTrees,

@@ -1,7 +1,8 @@
 import fs from 'node:fs';
 import { syncBuiltinESMExports } from 'node:module';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { posix } from '../../src/base/index.ts';
 import { DEFAULT_POLICY, listSnapshots, putPolicy } from '../../src/snapshot/index.ts';
 import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
@@ -30,6 +31,7 @@ async function withoutOpening<T>(name: string, code: string, task: () => Promise
   };
   const { openSync } = fs;
   const { open } = fs.promises;
+  const native = vi.spyOn(posix(), 'openWithoutLinks', 'get').mockReturnValue(undefined);
   fs.openSync = (...parameters) => {
     refuse(parameters[0]);
     return openSync(...parameters);
@@ -44,6 +46,7 @@ async function withoutOpening<T>(name: string, code: string, task: () => Promise
   } finally {
     fs.openSync = openSync;
     fs.promises.open = open;
+    native.mockRestore();
     syncBuiltinESMExports();
   }
 }

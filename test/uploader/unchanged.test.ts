@@ -1,6 +1,7 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, expect, it } from 'vitest';
+import { afterAll, expect, it, vi } from 'vitest';
+import { posix, silentLogger } from '../../src/base/index.ts';
 import { readDirectory, resolveEntry } from '../../src/snapshot/index.ts';
 import { parseObjectId, type Repository } from '../../src/repository/index.ts';
 import type { UploadResult } from '../../src/uploader/index.ts';
@@ -126,4 +127,39 @@ it('a directory whose own content is marked deleted is stored again', async () =
   const again = await backUp(opened, tree);
   expect(again.rootEntry.objectId).toBe(rootEntry.objectId);
   expect(opened.contents.has(contentId)).toBe(true);
+});
+
+it('without a reader of statuses, a tree is taken over all the same, and that is said', async () => {
+  const reader = vi.spyOn(posix(), 'statusReader', 'get').mockReturnValue(undefined);
+  const tree = at('slowly-tree');
+  makeTree(join(tree, 'deep/inside'), 'slowly');
+  await createTest(at('slowly'));
+  await using repository = await openTest(at('slowly'));
+  await backUp(repository, tree);
+  const { counters } = await backUp(repository, tree);
+  expect(counters.cachedFiles).toBeGreaterThan(25);
+  expect(counters.bytesRead).toBe(0);
+  expect(reader).toHaveBeenCalled();
+  reader.mockRestore();
+});
+
+it.runIf(posix().native)('a stand-in for a fast path says that it is one', async () => {
+  const tree = at('said-tree');
+  makeTree(tree, 'said');
+  await createTest(at('said'));
+  const warnings: string[] = [];
+  const warn = (_fields: object, text: string): void => void warnings.push(text);
+  const said = async (): Promise<string[]> => {
+    warnings.length = 0;
+    await using repository = await openTest(at('said'));
+    await backUp(repository, tree, { logger: { ...silentLogger, warn } });
+    return [...warnings];
+  };
+  expect(await said()).toEqual([]);
+  const reader = vi.spyOn(posix(), 'statusReader', 'get').mockReturnValue(undefined);
+  expect(await said()).toEqual([expect.stringContaining('statx does not work')]);
+  reader.mockRestore();
+  const native = vi.spyOn(posix(), 'native', 'get').mockReturnValue(false);
+  expect(await said()).toEqual([expect.stringContaining('koffi cannot be loaded')]);
+  native.mockRestore();
 });

@@ -89,13 +89,33 @@ describe('a thread that dies in the middle of a task', () => {
 
 describe('a thread for which there is no room', () => {
   const NO_ROOM =
-    'a worker thread cannot be started (EAGAIN): see how many processes and threads this container or user may have';
+    'a worker thread cannot be started (EAGAIN): check how many processes and threads this container or user may have';
 
   it('is told of in words', () => {
-    room.threads = 1;
+    room.threads = 0;
     expect(() => createThreadPool(2)).toThrow(
       expect.objectContaining({ code: 'NO_THREAD', message: NO_ROOM }),
     );
+  });
+
+  it('is done without where there is another one', async () => {
+    room.threads = 1;
+    const pool = createThreadPool(4)(KEYS, new Arena(1 << 20));
+    const listed = await Promise.all(Array.from({ length: 20 }, () => listing(pool)));
+    expect(listed).toHaveLength(20);
+    // It is asked for once, and not before every task.
+    expect(room.threads).toBe(-1);
+    await pool.close();
+  });
+
+  it('is started when a task has to wait, and not before', async () => {
+    room.threads = 4;
+    const pool = createThreadPool(4)(KEYS, new Arena(1 << 20));
+    for (let i = 0; i < 5; i++) await listing(pool);
+    expect(room.threads).toBe(3);
+    await Promise.all(Array.from({ length: 20 }, () => listing(pool)));
+    expect(room.threads).toBe(0);
+    await pool.close();
   });
 
   it('in the place of one that died fails every task, also those that wait', async () => {

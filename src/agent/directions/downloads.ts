@@ -9,16 +9,21 @@ export function downloads(options: ExposerOptions): Direction<DataDownload> {
   const { client } = options;
   return {
     name: 'download',
+    moves: 'restore',
     resource: DATA_DOWNLOADS,
     noun: 'data download',
-    hostedName: (pod) => hostedName(pod, 'restore'),
-    waitsFor: async ({ spec: { targetVolume } }) => {
+    shortNoun: 'datadownload',
+    hostedName: (pod) => hostedName(pod, 'data-download'),
+    homeOf: () => undefined,
+    isCheapToLook: false,
+    hindranceOf: async ({ spec: { targetVolume } }) => {
       const { namespace, pvc: name } = targetVolume;
       const found = await client.find(PVCS, { namespace, name });
-      return found ? undefined : `PVC ${namespace}/${name} is not there yet`;
+      return found ? undefined : { waitsFor: `PVC ${namespace}/${name} does not exist yet` };
     },
     problemOf: ({ spec }) => {
-      if (spec.snapshotID === '') return 'spec.snapshotID is empty: it names the snapshot';
+      if (spec.snapshotID === '')
+        return 'spec.snapshotID is empty: it must name the snapshot to restore';
       if (spec.targetVolume.pvc === '') return 'spec.targetVolume.pvc is empty';
       return durationProblem(spec.operationTimeout);
     },

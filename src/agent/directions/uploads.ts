@@ -2,22 +2,29 @@ import { CsiSnapshotExposer, type ExposerOptions, hostedName } from '../../expos
 import { DATA_UPLOADS, type DataUpload } from '../../kube/index.ts';
 import { keepDeletionRecord } from '../deletion-record.ts';
 import { volumesNoted } from '../outcome.ts';
-import { type Direction, durationProblem } from './direction.ts';
+import { type Direction, durationProblem, unreadableNote } from './direction.ts';
 
 /** DataUploads: a volume is made of a snapshot, and read. */
 export function uploads(options: ExposerOptions): Direction<DataUpload> {
   const exposer = new CsiSnapshotExposer(options);
   return {
     name: 'upload',
+    moves: 'backup',
     resource: DATA_UPLOADS,
     noun: 'data upload',
-    hostedName: (pod) => hostedName(pod, 'backup'),
-    waitsFor: (upload) => exposer.waitsFor(upload),
+    shortNoun: 'dataupload',
+    hostedName: (pod) => hostedName(pod, 'data-upload'),
+    homeOf: () => undefined,
+    isCheapToLook: true,
+    hindranceOf: async (upload) => {
+      const waitsFor = await exposer.waitsFor(upload);
+      return waitsFor === undefined ? undefined : { waitsFor };
+    },
     problemOf: ({ spec }) => {
       if (spec.snapshotType !== 'CSI') {
-        return `spec.snapshotType "${spec.snapshotType}" is not supported; CSI is`;
+        return `spec.snapshotType "${spec.snapshotType}" is not supported; only CSI is`;
       }
-      if (!spec.csiSnapshot) return 'spec.csiSnapshot is missing: it names the VolumeSnapshot';
+      if (!spec.csiSnapshot) return 'spec.csiSnapshot is missing: it must name the VolumeSnapshot';
       return durationProblem(spec.operationTimeout);
     },
     expose: (upload, context) => exposer.expose(upload, context),
@@ -31,12 +38,13 @@ export function uploads(options: ExposerOptions): Direction<DataUpload> {
     },
     isCompleting: () => false,
     lacks: ({ snapshotID, emptySnapshot }) =>
-      snapshotID || emptySnapshot === true ? undefined : 'it named no snapshot when it ended',
+      snapshotID || emptySnapshot === true ? undefined : 'it ended without naming a snapshot',
     complete: (upload, result) =>
       Promise.resolve({
         path: result.source?.byPath ?? `/${upload.metadata.uid}`,
         snapshotID: result.snapshotID ?? '',
         ...(result.incrementalBytes && { incrementalBytes: result.incrementalBytes }),
+        ...unreadableNote(result),
         ...(result.emptySnapshot === true && {
           message: 'volume was empty so no data was upload',
         }),

@@ -1,8 +1,8 @@
 import { deathOf as deathOfPod } from '../../exposer/index.ts';
 import type { Pod } from '../../kube/index.ts';
-import type { MoverResult } from '../directions/direction.ts';
+import type { DoneBefore, MoverResult } from '../directions/direction.ts';
 
-export type ReadWhat = 'pod' | 'latest' | 'target' | 'writer';
+export type ReadWhat = 'pod' | 'latest' | 'target' | 'writer' | 'lost' | 'seenDone';
 
 /** What is to be done about a CR next. Decisions are pure: they name it, and the executor does it. */
 export type Action =
@@ -28,6 +28,8 @@ export type Action =
   | { readonly do: 'name'; readonly pod: Pod }
   /** From here on it is no mover any more that may write. */
   | { readonly do: 'countDeath'; readonly pod: Pod | undefined; readonly reason: string }
+  /** Its node did not let the pod in: no mover has died, and another pod is to be made. */
+  | { readonly do: 'noteRefusal'; readonly pod: Pod; readonly reason: string }
   /** A new pod is made in place of one that died. */
   | { readonly do: 'replace'; readonly pod: Pod | undefined }
   /** The old mover may write yet: its users are told what is waited for. */
@@ -40,12 +42,13 @@ export type Action =
   /** Its object goes, though its node does not say that it has ended. */
   | { readonly do: 'dropPod'; readonly pod: Pod }
   | { readonly do: 'complete'; readonly result: MoverResult }
+  | { readonly do: 'completeAs'; readonly done: DoneBefore }
   | { readonly do: 'cancel' }
   | { readonly do: 'fail'; readonly message: string }
   /** What keeps the pod from running is found out, and put behind the message. */
   | { readonly do: 'failDiagnosed'; readonly message: string };
 
-/** Looks at what an agent may have missed; everything else comes by watch. */
+/** Looks at what an agent may have missed; watches deliver everything else. */
 export const LOOK_MS = 5000;
 /** A kubelet that lives has ended a pod well before. */
 export const OVERDUE_MS = 60_000;
@@ -57,6 +60,12 @@ export const fail = (message: string): Action => ({ do: 'fail', message });
 
 /** A hosting pod: `unread` as long as nothing asked for it, `none` where there is none. */
 export type PodFact = Pod | 'unread' | 'none';
+
+/**
+ * `unread` as long as nothing asked for it, where something is to ask. `isSure`: it was so a while ago already, and a mover that was
+ * done by then has said so.
+ */
+export type LostFact = { readonly reason: string; readonly isSure: boolean } | 'unread' | undefined;
 
 export const isOver = ({ status }: Pod): boolean =>
   status?.phase === 'Succeeded' || status?.phase === 'Failed';

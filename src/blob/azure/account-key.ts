@@ -69,7 +69,7 @@ async function askForKeys({
   const { status } = answer;
   if (status === 401 || status === 403) {
     const hint =
-      'give the identity Microsoft.Storage/storageAccounts/listkeys/action, or say useAad=true';
+      'grant the identity Microsoft.Storage/storageAccounts/listkeys/action, or set useAad=true';
     const told = `${OPERATION} at ${where} failed: ${status} ${redactAndCut(text)}`;
     throw new CodedError('STORAGE_DENIED', `${told}; ${hint}`);
   }

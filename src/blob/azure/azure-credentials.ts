@@ -46,7 +46,7 @@ export async function findAccess(
   const variables = variablesOf(location.credentialsFile, environment);
   const cloud = CLOUDS[variables('AZURE_CLOUD_NAME') ?? 'AzurePublicCloud'];
   if (!cloud) {
-    throw bad(`AZURE_CLOUD_NAME is none of ${Object.keys(CLOUDS).join(', ')}`);
+    throw bad(`AZURE_CLOUD_NAME must be one of ${Object.keys(CLOUDS).join(', ')}`);
   }
   const account = location.account ?? variables('AZURE_STORAGE_ACCOUNT');
   if (account === undefined) {

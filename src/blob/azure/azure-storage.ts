@@ -7,7 +7,7 @@ import {
   newPipeline,
   type RestError,
 } from '@azure/storage-blob';
-import { CodedError, MINUTE_NS, systemClock, toDate } from '../../base/index.ts';
+import { CodedError, MINUTE_NS, systemClock, toDate, totalLength } from '../../base/index.ts';
 import { trustedAuthorities } from '../http/agents.ts';
 import { describeFailure, parseRetryAfter, strangeAnswer } from '../http/failures.ts';
 import { badListing, rootOf, type ListedPage } from '../http/listing.ts';
@@ -36,7 +36,6 @@ import {
   type PutOptions,
   type Retention,
   type SignalOptions,
-  totalLength,
   type TransferSettings,
 } from '../storage.ts';
 import { type AzureAccess, findAccess } from './azure-credentials.ts';
@@ -182,7 +181,7 @@ class AzureStorage extends RemoteStorage {
   }
 
   /**
-   * As Kopia does: a version under a lock cannot go, nor can a blob whose newest version is such a one. An empty version comes
+   * As Kopia does: a locked version cannot be deleted, nor can a blob whose newest version is locked. An empty version comes
    * above it, and that one goes. The locked one stays in the account for its time, and is not listed.
    */
   async #hide(id: BlobId, options: SignalOptions): Promise<void> {
@@ -228,7 +227,7 @@ class AzureStorage extends RemoteStorage {
       page = (await pages.next()).value as ContainerListBlobFlatSegmentResponse;
     } catch (error) {
       // The library trips over answers of other kinds.
-      if (error instanceof TypeError) this.#refuse('it is of another kind', error);
+      if (error instanceof TypeError) this.#refuse('it is for another kind', error);
       throw error;
     }
     this.#assertFits(page, prefix, token);
@@ -250,13 +249,13 @@ class AzureStorage extends RemoteStorage {
   ): void {
     const { containerName, prefix: ofPrefix = '', marker = '' } = page;
     const text = page._response.bodyAsText;
-    // The library takes what it finds below any root, and says nothing of what is not there.
+    // The library accepts whatever it finds below any root, and does not report what is missing.
     const root = rootOf(text.slice(0, 1000));
     if (root !== 'EnumerationResults') this.#refuse(`it is <${root ?? ''}>`);
     if (containerName !== this.#name) {
-      this.#refuse(`it is of container "${containerName}"`);
+      this.#refuse(`it is for container "${containerName}"`);
     }
-    if (ofPrefix !== prefix) this.#refuse(`it is of prefix "${ofPrefix}", not of "${prefix}"`);
+    if (ofPrefix !== prefix) this.#refuse(`it is for prefix "${ofPrefix}", not of "${prefix}"`);
     if (marker !== '' && marker !== token) this.#refuse('it is another page');
     if (page.continuationToken === undefined && !/<NextMarker\s*\/?>/.test(text)) {
       this.#refuse('it does not say whether there is more');

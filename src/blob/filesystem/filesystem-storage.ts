@@ -191,7 +191,7 @@ async function publishNew(temporary: string, path: string): Promise<void> {
     await fs.link(temporary, path);
   } catch (cause) {
     if (systemCode(cause) === 'EEXIST') {
-      throw new CodedError('BLOB_EXISTS', `${path} is there already`, { cause });
+      throw new CodedError('BLOB_EXISTS', `${path} already exists`, { cause });
     }
     if (!NO_LINKS.includes(systemCode(cause) ?? '')) throw cause;
     const text = `the file system of ${path} has no hard links, and so no put-if-absent`;
@@ -211,7 +211,7 @@ async function writeAll(file: fs.FileHandle, data: Uint8Array): Promise<void> {
 }
 
 const noObjectLock = (): CodedError =>
-  new CodedError('UNSUPPORTED_PUT', 'a file system storage has no object lock');
+  new CodedError('UNSUPPORTED_PUT', 'file system storage has no object lock');
 
 class FilesystemStorage implements BlobStorage {
   readonly displayName: string;
@@ -291,7 +291,7 @@ class FilesystemStorage implements BlobStorage {
       await fs.stat(this.#witness);
     } catch (cause) {
       if (systemCode(cause) !== 'ENOENT') throw cause;
-      const text = `the storage at ${this.#root} went away while it was open: see that its file system is mounted, then try again`;
+      const text = `the storage at ${this.#root} disappeared while it was open: make sure that its file system is mounted, then try again`;
       throw new CodedError('STORAGE_NOT_FOUND', text, { cause });
     }
   }

@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http';
 import { Storage } from '@google-cloud/storage';
 import { z } from 'zod';
-import { CodedError, isCode } from '../../base/index.ts';
+import { CodedError, isCode, totalLength } from '../../base/index.ts';
 import { createAgents } from '../http/agents.ts';
 import { describeFailure, parseRetryAfter, strangeAnswer } from '../http/failures.ts';
 import { badListing, type ListedPage } from '../http/listing.ts';
@@ -31,7 +31,6 @@ import {
   invalidRange,
   type PutOptions,
   type SignalOptions,
-  totalLength,
   type TransferSettings,
 } from '../storage.ts';
 import { GcsApi, GcsError, uploadBody } from './json-api.ts';
@@ -74,7 +73,8 @@ const errorSchema = z.looseObject({
 export function openGcsStorage(location: GcsLocation, settings: TransferSettings): BlobStorage {
   const { endpoint, credentialsFile, displayName } = location;
   if (location.caFile !== undefined || location.insecureTls === true) {
-    const text = 'gs:// locations take their authorities from NODE_EXTRA_CA_CERTS, not from caFile';
+    const text =
+      'gs:// locations take certificate authorities from NODE_EXTRA_CA_CERTS, not from caFile';
     throw new CodedError('BAD_LOCATION', text);
   }
   const connect = (): Storage =>
@@ -220,11 +220,11 @@ class GcsStorage extends RemoteStorage {
     const text = await this.#api.text({ method: 'GET', path: this.#pathOf(), query }, transfer);
     const parsed = listingSchema.safeParse(parse(text));
     if (!parsed.success) {
-      throw badListing(this.displayName, 'it is of another kind', parsed.error);
+      throw badListing(this.displayName, 'it is for another kind', parsed.error);
     }
     const { items = [], nextPageToken } = parsed.data;
     const foreign = items.find(({ bucket }) => bucket !== this.#bucket);
-    if (foreign) throw badListing(this.displayName, `it is of bucket "${foreign.bucket}"`);
+    if (foreign) throw badListing(this.displayName, `it is for bucket "${foreign.bucket}"`);
     return {
       objects: items.map(({ name, size, updated }) => ({
         key: name,

@@ -3,11 +3,10 @@ import { type Agent, type IncomingMessage, request as httpRequest } from 'node:h
 import { request as httpsRequest } from 'node:https';
 import { pipeline } from 'node:stream/promises';
 import type { Storage } from '@google-cloud/storage';
-import { asError, redactAndCut } from '../../base/index.ts';
+import { asError, redactAndCut, totalLength } from '../../base/index.ts';
 import { describeFailure } from '../http/failures.ts';
 import type { Transfer } from '../http/remote-storage.ts';
 import { bodyOf, ERROR_BYTES_MAX, PAGE_BYTES_MAX } from '../http/transfer.ts';
-import { totalLength } from '../storage.ts';
 
 export interface GcsRequest {
   readonly method: 'GET' | 'POST' | 'DELETE';

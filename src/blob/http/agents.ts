@@ -24,7 +24,7 @@ export function trustedAuthorities({ caFile }: TlsSettings): string[] | undefine
   return [...getCACertificates('default'), pem];
 }
 
-/** Connections that are kept and used again; HTTP_PROXY, HTTPS_PROXY and NO_PROXY are heeded. */
+/** Connections that are kept and used again; HTTP_PROXY, HTTPS_PROXY and NO_PROXY are respected. */
 export function createAgents(
   settings: TlsSettings,
   connections: number,

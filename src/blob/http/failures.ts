@@ -23,13 +23,13 @@ export interface Failure {
 
 /** Codes of connections that could not be made or broke; all may pass. */
 const UNREACHABLE: Record<string, string> = {
-  ECONNREFUSED: 'nothing listens there: check the endpoint and whether the service runs',
-  ENOTFOUND: 'the name is not known: check the endpoint and DNS',
+  ECONNREFUSED: 'nothing is listening there: check the endpoint, and that the service is running',
+  ENOTFOUND: 'the host name is not known: check the endpoint and DNS',
   EAI_AGAIN: 'the name server did not answer: check DNS',
-  EHOSTUNREACH: 'there is no route: check the network',
-  ENETUNREACH: 'there is no route: check the network',
-  ETIMEDOUT: 'no connection in time: check the network and firewalls',
-  TimeoutError: 'no connection in time: check the network and firewalls',
+  EHOSTUNREACH: 'there is no route to it: check the network',
+  ENETUNREACH: 'there is no route to it: check the network',
+  ETIMEDOUT: 'the connection timed out: check the network and firewalls',
+  TimeoutError: 'the connection timed out: check the network and firewalls',
   ENETDOWN: 'the network is down',
 };
 const BAD_CERTIFICATE =
@@ -61,7 +61,11 @@ export function describeFailure(failure: Failure): CodedError {
     });
   const system = systemCodeOf(cause) ?? code;
   if (/wrong version number|plain HTTP request/i.test(messageOf(cause))) {
-    return make('STORAGE_TLS', 'the server does not speak TLS: check http and https', 'never');
+    return make(
+      'STORAGE_TLS',
+      'the server does not speak TLS: check whether the endpoint must be http or https',
+      'never',
+    );
   }
   if (BAD_CERTIFICATE.test(system)) {
     const hint =
@@ -73,32 +77,31 @@ export function describeFailure(failure: Failure): CodedError {
   if (status === undefined) return make('STORAGE_FAILED', '', 'backoff');
   if (missing === 'blob' && id !== undefined) return new BlobNotFoundError(id, { cause });
   if (missing === 'bucket') {
-    const hint =
-      'there is no such bucket: check its name, the endpoint, and whether it has been made';
+    const hint = 'there is no such bucket: check its name and the endpoint, or create it';
     return make('STORAGE_NOT_FOUND', hint, 'never');
   }
   if (status === 401 || status === 403) {
     const hint =
-      'check the credentials and what they may do (docs/storage.md lists the permissions)';
+      'check the credentials and their permissions (docs/storage.md lists those that are needed)';
     return make('STORAGE_DENIED', hint, 'never');
   }
   if (status === 404) {
     const hint =
-      'the service does not say what is missing: check the endpoint and the proxies on the way';
+      'the service does not say what it did not find: check the endpoint and any proxies in between';
     return make('STORAGE_FAILED', hint, 'backoff');
   }
   if (isRefusedPut(failure)) return make('BLOB_EXISTS', '', 'never');
   if (THROTTLED.has(status)) {
     return make(
       'STORAGE_THROTTLED',
-      'the service is busy: lower the rates or the number of agents',
+      'the service is busy: lower the rate limits or the number of agents',
       'backoff',
     );
   }
   if (status === 507) return make('STORAGE_FULL', 'there is no space left in the storage', 'never');
   if (PASSING.has(status) || status > 500) return make('STORAGE_FAILED', '', 'backoff');
   if (status >= 300 && status < 400 && code === '') {
-    const hint = 'it sends elsewhere: check the endpoint and the proxies on the way';
+    const hint = 'it redirects elsewhere: check the endpoint and any proxies in between';
     return make('STORAGE_FAILED', hint, 'backoff');
   }
   // An answer of 2xx that could not be understood was damaged on its way.
@@ -117,8 +120,8 @@ const isRefusedPut = ({ operation, status, code, isExclusive }: Failure): boolea
 
 /** A success that the service would not have sent so: somebody else answered. */
 export function strangeAnswer(storage: string, operation: string, what: string): CodedError {
-  const text = `${operation} at ${storage} got an answer that is not the service's: ${what}`;
-  const hint = 'check the endpoint and the proxies on the way';
+  const text = `${operation} at ${storage} got an answer that does not come from the service: ${what}`;
+  const hint = 'check the endpoint and any proxies in between';
   return new CodedError('STORAGE_FAILED', `${text}; ${hint}`, { retry: 'backoff' });
 }
 

@@ -31,8 +31,8 @@ export interface ListingRules {
  * would be an empty bucket, and maintenance would delete what an empty index does not name. May be asked again.
  */
 export function badListing(storage: string, what: string, cause?: unknown): CodedError {
-  const text = `list at ${storage} got an answer that is no list of it: ${what}`;
-  const hint = 'check the endpoint and the proxies on the way';
+  const text = `list at ${storage} got an answer that is not a listing of it: ${what}`;
+  const hint = 'check the endpoint and any proxies in between';
   return new CodedError('BAD_LISTING', `${text}; ${hint}`, { cause, retry: 'backoff' });
 }
 
@@ -50,11 +50,11 @@ export class ListingCheck {
   /** Throws `BAD_LISTING`. Returns the token of the next page. */
   accept({ objects, next }: ListedPage): string | undefined {
     const first = objects[0]?.key;
-    if (first !== undefined && first === this.#first) this.#fail('a page came twice');
+    if (first !== undefined && first === this.#first) this.#fail('a page was repeated');
     const last = objects.reduce((before, object) => this.#check(object, before), this.#last);
     const token = next === '' ? undefined : next;
     if (token !== undefined && this.#tokens.has(token)) {
-      this.#fail('its pages go round in a circle');
+      this.#fail('its pages go round in circles');
     }
     // A page that was refused leaves no trace: it is asked for again.
     this.#first = first ?? this.#first;

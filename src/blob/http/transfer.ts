@@ -36,7 +36,7 @@ export async function watched<T>(
   const controller = new AbortController();
   const timer = setTimeout(() => {
     const seconds = Math.round(stallMs / 1000);
-    const text = `${what}: next to nothing moved for ${seconds} s; check the network and the storage's load`;
+    const text = `${what}: almost nothing moved for ${seconds} s; check the network and the storage's load`;
     controller.abort(new CodedError('STORAGE_STALLED', text, { retry: 'backoff' }));
   }, stallMs);
   const enough = (stallMs / 1000) * RATE_MIN;
@@ -166,19 +166,19 @@ export function leave(body: Omit<Body, typeof Symbol.asyncIterator> | undefined)
 }
 
 function brokenBody(id: BlobId, what: string): CodedError {
-  const text = `the answer for blob ${id} broke off: ${what}`;
+  const text = `the answer for blob ${id} was cut short: ${what}`;
   return new CodedError('STORAGE_FAILED', text, { retry: 'backoff', facts: { blobId: id } });
 }
 
 /** It is no answer to what was asked: a proxy changed it, or it is of another request. */
 function otherBody(id: BlobId, what: string): CodedError {
-  const text = `the answer for blob ${id} is not what was asked for: ${what}; check the proxies on the way`;
+  const text = `the answer for blob ${id} is not what was asked for: ${what}; check any proxies in between`;
   return new CodedError('STORAGE_FAILED', text, { retry: 'backoff', facts: { blobId: id } });
 }
 
 /** The service says what the body should have been, and it is not. */
 export function corruptBody(id: BlobId): CodedError {
-  const text = `blob ${id} changed on its way: its checksum is wrong`;
+  const text = `blob ${id} was changed in transit: its checksum is wrong`;
   return new CodedError('STORAGE_FAILED', text, { retry: 'backoff', facts: { blobId: id } });
 }
 
@@ -237,13 +237,14 @@ function announcedLength(
   { contentLength, contentRange, contentEncoding = '' }: BodyHeaders,
 ): number {
   // A proxy did that: blobs are put without. Some services keep the `aws-chunked` of an upload.
-  if (COMPRESSED.test(contentEncoding)) throw otherBody(id, `it came as ${contentEncoding}`);
+  if (COMPRESSED.test(contentEncoding))
+    throw otherBody(id, `it came with the encoding ${contentEncoding}`);
   if (contentLength === undefined) throw otherBody(id, 'it has no length');
   const range = /^bytes (\d+)-(\d+)\/(\d+|\*)$/.exec(contentRange ?? '');
   if (offset !== 0 || lengthBytes !== undefined) {
-    if (Number(range?.[1] ?? Number.NaN) !== offset) throw otherBody(id, 'it is another range');
+    if (Number(range?.[1] ?? Number.NaN) !== offset) throw otherBody(id, 'it is a different range');
   } else if (range && (range[1] !== '0' || Number(range[2]) + 1 !== Number(range[3]))) {
-    throw otherBody(id, 'it is a part only');
+    throw otherBody(id, 'it is only a part');
   }
   assertLength(id, contentLength, lengthMax);
   if (lengthBytes === undefined) return contentLength;

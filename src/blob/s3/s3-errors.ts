@@ -31,7 +31,7 @@ const ENDED_CODES = [
 ];
 const ENDED: Kind = {
   name: 'STORAGE_CREDENTIALS',
-  hint: 'the session token has ended, and there was no newer one where it came from: put a new one there; of files it is read again while a command runs, of AWS_SESSION_TOKEN it is not',
+  hint: 'the session token has expired, and its source had no newer one: put a new one there (files are read again while a command runs, AWS_SESSION_TOKEN is not)',
   retry: 'never',
 };
 
@@ -50,28 +50,32 @@ const KINDS: Record<string, Kind> = {
   ...Object.fromEntries(ENDED_CODES.map((code) => [code, ENDED] as const)),
   CredentialsProviderError: {
     name: 'STORAGE_CREDENTIALS',
-    hint: 'no credentials were found: give credentialsFile or profile, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role',
+    hint: 'no credentials were found: set credentialsFile or profile, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role',
     retry: 'never',
   },
   // The client sets its clock by the answer, so the next try is in time.
   RequestTimeTooSkewed: {
     name: 'STORAGE_CLOCK',
-    hint: 'the clock of this machine is wrong: check its time',
+    hint: 'the clock of this machine is wrong: correct it (NTP)',
     retry: 'backoff',
   },
   SlowDown: {
     name: 'STORAGE_THROTTLED',
-    hint: 'the service is busy: lower the rates or the number of agents',
+    hint: 'the service is busy: lower the rate limits or the number of agents',
     retry: 'backoff',
   },
   // Somebody else was at the same key at the same time; these come with 409.
   OperationAborted: { name: 'STORAGE_FAILED', hint: '', retry: 'backoff' },
   ConditionalRequestConflict: { name: 'STORAGE_FAILED', hint: '', retry: 'backoff' },
   RequestTimeout: { name: 'STORAGE_FAILED', hint: '', retry: 'backoff' },
-  BadDigest: { name: 'STORAGE_FAILED', hint: 'the bytes changed on their way', retry: 'backoff' },
+  BadDigest: {
+    name: 'STORAGE_FAILED',
+    hint: 'the bytes were changed in transit',
+    retry: 'backoff',
+  },
   XAmzContentChecksumMismatch: {
     name: 'STORAGE_FAILED',
-    hint: 'the bytes changed on their way',
+    hint: 'the bytes were changed in transit',
     retry: 'backoff',
   },
   IncompleteBody: { name: 'STORAGE_FAILED', hint: '', retry: 'backoff' },
@@ -97,7 +101,7 @@ export function s3Error(error: unknown, failed: S3Failure): CodedError {
   const status = service.$metadata?.httpStatusCode ?? service.$response?.statusCode;
   if (status === 416 && id !== undefined) return invalidRange(id, 0, 0);
   if (UNKNOWN_CHECKSUM_CODES.includes(code) && UNKNOWN_CHECKSUM.test(service.message)) {
-    const text = `${storage} does not know this checksum: ${service.message}`;
+    const text = `${storage} does not support this checksum: ${service.message}`;
     return new CodedError('UNSUPPORTED_CHECKSUM', text, { cause: error });
   }
   const missing = MISSING[code];

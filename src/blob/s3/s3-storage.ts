@@ -12,7 +12,14 @@ import {
   PutObjectRetentionCommand,
   type S3Client,
 } from '@aws-sdk/client-s3';
-import { CodedError, isCode, messageOf, systemClock, toDate } from '../../base/index.ts';
+import {
+  CodedError,
+  isCode,
+  messageOf,
+  systemClock,
+  toDate,
+  totalLength,
+} from '../../base/index.ts';
 import { strangeAnswer } from '../http/failures.ts';
 import { badListing, type ListedPage } from '../http/listing.ts';
 import {
@@ -42,7 +49,6 @@ import {
   type PutOptions,
   type Retention,
   type SignalOptions,
-  totalLength,
   type TransferSettings,
 } from '../storage.ts';
 import { watchRoot } from './list-root.ts';
@@ -215,7 +221,11 @@ class S3Storage extends RemoteStorage {
       const { $metadata } = await this.#client.send(command, { abortSignal: signal });
       // The service says 204; some say 200, but then with an id of the request, which a page has not.
       if ($metadata.httpStatusCode !== 204 && $metadata.requestId === undefined) {
-        throw strangeAnswer(this.displayName, `delete of ${id}`, 'it is a page');
+        throw strangeAnswer(
+          this.displayName,
+          `delete of ${id}`,
+          'it is a page and not an answer of the service',
+        );
       }
     });
   }
@@ -268,11 +278,12 @@ class S3Storage extends RemoteStorage {
       throw badListing(this.displayName, what);
     };
     // An access point answers with the name of the bucket behind it.
-    if (Name !== bucket && !ACCESS_POINT.test(bucket)) fail(`it is of bucket "${Name ?? ''}"`);
-    if (Prefix !== prefix) fail(`it is of prefix "${Prefix}", not of "${prefix}"`);
+    if (Name !== bucket && !ACCESS_POINT.test(bucket)) fail(`it is for bucket "${Name ?? ''}"`);
+    if (Prefix !== prefix) fail(`it is for prefix "${Prefix}", not of "${prefix}"`);
     if (ContinuationToken && ContinuationToken !== token) fail('it is another page');
     if (IsTruncated === undefined) fail('it does not say whether there is more');
-    if (IsTruncated === true && !NextContinuationToken) fail('there is more, but no way to it');
+    if (IsTruncated === true && !NextContinuationToken)
+      fail('it says that there is more, but not how to get it');
   }
 
   #object(id: BlobId): { Bucket: string; Key: string } {
@@ -312,9 +323,13 @@ const isUnknownCondition = (error: unknown): boolean =>
   (error.facts.status === 501 || /NotImplemented|not implemented/i.test(messageOf(error)));
 
 const noConditionalPut = (cause: unknown): CodedError =>
-  new CodedError('UNSUPPORTED_PUT', `this service has no put-if-absent: ${messageOf(cause)}`, {
-    cause,
-  });
+  new CodedError(
+    'UNSUPPORTED_PUT',
+    `this service does not support put-if-absent: ${messageOf(cause)}`,
+    {
+      cause,
+    },
+  );
 
 const lockOf = ({
   mode,

@@ -42,7 +42,7 @@ const TOTAL = 'total-on-disk';
  */
 const TAG = 'CACHEDIR.TAG';
 const TAG_TEXT = `Signature: 8a477f597d28d172789f06886806bc55
-# This file says that the directory is a cache, here of longshore. See https://bford.info/cachedir/
+# This file marks the directory as a cache, here one of longshore. See https://bford.info/cachedir/
 `;
 /** What files are made of on disk: ext4, XFS and most others; what takes less room is counted as this all the same. */
 const BLOCK_BYTES = 4096;
@@ -68,7 +68,7 @@ export async function withCache(inner: BlobStorage, options: CacheOptions): Prom
   } catch (cause) {
     const text = `the cache directory ${options.directory} cannot be used: ${refusalOf(cause)}`;
     if (['ENOSPC', 'EDQUOT'].includes(systemCode(cause) ?? '')) {
-      options.logger.warn({ directory: options.directory }, `${text}; going on without a cache`);
+      options.logger.warn({ directory: options.directory }, `${text}; continuing without a cache`);
       return inner;
     }
     throw new CodedError('CACHE_UNUSABLE', text, { cause });
@@ -177,7 +177,8 @@ class CachedStorage extends ForwardingStorage {
       await fs.rename(temporary, path);
     } catch (error) {
       await fs.rm(temporary, { force: true }).catch(() => undefined);
-      if (!this.#hasWarned) logger.warn({ error: messageOf(error) }, 'the cache cannot be written');
+      if (!this.#hasWarned)
+        logger.warn({ error: messageOf(error) }, 'the cache cannot be written to');
       this.#hasWarned = true;
     } finally {
       await fs.rmdir(join(this.#options.directory, LOCK)).catch(() => undefined);

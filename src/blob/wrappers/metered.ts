@@ -1,3 +1,4 @@
+import { totalLength } from '../../base/index.ts';
 import {
   type BlobId,
   type BlobMetadata,
@@ -5,7 +6,6 @@ import {
   type GetOptions,
   type ListOptions,
   type PutOptions,
-  totalLength,
 } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 

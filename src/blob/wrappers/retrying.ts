@@ -14,7 +14,7 @@ import type {
 import { ForwardingStorage } from './forwarding.ts';
 
 /**
- * Tries by what went wrong; Kopia retries everything for about 10 minutes (internal/retry). Busy services are
+ * How often to try depends on what went wrong; Kopia retries everything for about 10 minutes (internal/retry). Busy services are
  * waited for, some 5 minutes. Nobody there: half a minute, so that a wrong name is told soon and a restart of
  * the service is waited for. The rest: some 30 s, then it is the caller's turn.
  */

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { totalLength } from '../../base/index.ts';
 import {
   type BlobId,
   type BlobMetadata,
@@ -8,7 +9,6 @@ import {
   type PutOptions,
   type Retention,
   type SignalOptions,
-  totalLength,
 } from '../storage.ts';
 import { ForwardingStorage } from './forwarding.ts';
 

@@ -1,4 +1,5 @@
 import { formatBytes } from '../../base/index.ts';
+import { countOf, numberText } from '../amounts.ts';
 import type { Amount, Figures, Total } from './figures.ts';
 
 /** Below this many columns numbers are shorter. */
@@ -139,12 +140,6 @@ const shortBytes: BytesText = (bytes) =>
 const rateOf = (bytesPerSecond: number, format: BytesText): string =>
   `${format(Math.round(bytesPerSecond))}/s`;
 
-const numberOf = (value: number): string => value.toLocaleString('en-US');
-
-/** `1 file`, `2 files`; nouns come in the plural. */
-const countOf = (count: number, noun: string): string =>
-  `${numberOf(count)} ${count === 1 ? noun.replace(/s$/, '') : noun}`;
-
 type TotalText = (text: string, kind: Total['kind']) => string;
 const shortTotal: TotalText = (text, kind) =>
   kind === 'exact' ? text : kind === 'about' ? `~${text}` : `${text}+`;
@@ -154,7 +149,7 @@ const longTotal: TotalText = (text, kind) =>
 function amountOf({ bytes, items }: Figures, totalText: TotalText, format: BytesText): string {
   if (bytes) return ofTotal(bytes, format, totalText);
   const { noun } = items;
-  const text = ofTotal(items, numberOf, totalText);
+  const text = ofTotal(items, numberText, totalText);
   return items.total ? `${text} ${noun}` : countOf(items.done, noun);
 }
 

@@ -19,7 +19,7 @@ export type ProgressStyle = 'live' | 'lines' | 'json' | 'none';
 export const progressOption = (): Option =>
   new Option(
     '--progress <how>',
-    'on stderr: auto is one live line on a terminal, else as plain; plain is a line every 30 s; json is one JSON object a line, every second',
+    'progress on stderr: plain is a line every 30 s, json is one JSON object per line every second, auto is one live line on a terminal and plain elsewhere',
   )
     .choices(['auto', 'plain', 'none', 'json'])
     .default('auto');

@@ -1,6 +1,6 @@
 import { createRequire } from 'node:module';
 import * as zlib from 'node:zlib';
-import { CodedError, giveBack } from '../../base/index.ts';
+import { CodedError, giveBack, totalLength } from '../../base/index.ts';
 import type { Spans } from '../wasm/kernels.ts';
 import { decodeS2Stream } from './s2.ts';
 
@@ -68,7 +68,7 @@ function zstdCompress(level: number): Compress {
       context.setParameter(CParameter.compressionLevel, level);
     }
     context.reset(ResetDirective.sessionOnly);
-    context.setPledgedSrcSize(lengthOf(parts));
+    context.setPledgedSrcSize(totalLength(parts));
     let at = 0;
     for (const [i, part] of parts.entries()) {
       const end = i === parts.length - 1 ? EndDirective.end : EndDirective.continue;
@@ -101,8 +101,6 @@ const whole =
     giveBack(stream, { slack: true });
     return fits ? length : undefined;
   };
-
-const lengthOf = (parts: Spans): number => parts.reduce((sum, part) => sum + part.length, 0);
 
 /** Contents are at most one chunk; longer metadata comes in pieces of this. */
 const OUTPUT_PIECE_MAX = 8 << 20;
@@ -214,7 +212,7 @@ export function compressInto(
   parts: Spans,
   out: Uint8Array,
 ): Uint8Array | undefined {
-  const room = Math.min(lengthOf(parts) - 1, out.length) - COMPRESSION_HEADER_BYTES;
+  const room = Math.min(totalLength(parts) - 1, out.length) - COMPRESSION_HEADER_BYTES;
   if (!compressor.compress || room <= 0) return undefined;
   const end = COMPRESSION_HEADER_BYTES + room;
   const length = compressor.compress(parts, out.subarray(COMPRESSION_HEADER_BYTES, end));

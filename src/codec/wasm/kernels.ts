@@ -134,7 +134,7 @@ export class Kernels {
    * those before it in the stream. `count`: bytes of the open chunk that came before.
    */
   cutBuzhash(spec: SplitterSpec, address: number, length: number, count: number): number[] {
-    assert(length / spec.minBytes + 2 < CUTS_MAX, 'piece too long for the cut list');
+    assert(length / spec.minBytes + 2 < CUTS_MAX, 'chunk too long for the cut list');
     const out = this.#scratch + CUTS;
     const { minBytes, maxBytes, avgBytes } = spec;
     const found = this.#wasm.cutBuzhash(

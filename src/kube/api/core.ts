@@ -79,6 +79,7 @@ export interface Container {
 export interface Volume {
   name: string;
   persistentVolumeClaim?: { claimName: string; readOnly?: boolean };
+  ephemeral?: object;
   [source: string]: unknown;
 }
 
@@ -96,6 +97,7 @@ export interface NodeSelectorTerm {
 
 export interface PodSpec {
   containers: Container[];
+  initContainers?: Container[];
   volumes?: Volume[];
   nodeName?: string;
   nodeSelector?: Record<string, string>;
@@ -142,6 +144,7 @@ export interface Pod extends KubeObject {
     reason?: string;
     conditions?: Condition[];
     containerStatuses?: ContainerStatus[];
+    initContainerStatuses?: ContainerStatus[];
     startTime?: string;
   };
 }

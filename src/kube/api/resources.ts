@@ -22,6 +22,10 @@ import type {
   DataDownloadStatus,
   DataUploadSpec,
   DataUploadStatus,
+  PodVolumeBackupSpec,
+  PodVolumeBackupStatus,
+  PodVolumeRestoreSpec,
+  PodVolumeRestoreStatus,
 } from './schema.ts';
 
 export interface DataUpload extends KubeObject {
@@ -43,16 +47,16 @@ export interface BackupRepository extends KubeObject {
 export const BUILT_IN_MOVERS: readonly string[] = ['', 'velero', 'velero-fs'];
 export const isBuiltInMover = (dataMover = ''): boolean => BUILT_IN_MOVERS.includes(dataMover);
 
-/** A PodVolumeBackup or a PodVolumeRestore, as far as they are alike. */
-export interface PodVolume extends KubeObject {
-  spec: { node?: string };
-  status?: {
-    phase?: string;
-    node?: string;
-    message?: string;
-    startTimestamp?: string | null;
-    completionTimestamp?: string | null;
-  };
+/** Asks for a volume of a running pod to be backed up. */
+export interface PodVolumeBackup extends KubeObject {
+  spec: PodVolumeBackupSpec;
+  status?: PodVolumeBackupStatus;
+}
+
+/** Asks for a snapshot to be restored into a volume of a pod that waits for it. */
+export interface PodVolumeRestore extends KubeObject {
+  spec: PodVolumeRestoreSpec;
+  status?: PodVolumeRestoreStatus;
 }
 
 /** A kind of object and where the API server has it. */
@@ -87,13 +91,13 @@ export const DATA_DOWNLOADS = resource<DataDownload>(
   'DataDownload',
   'datadownloads',
 );
-export const POD_VOLUME_BACKUPS = resource<PodVolume>(
+export const POD_VOLUME_BACKUPS = resource<PodVolumeBackup>(
   VELERO_GROUP,
   'v1',
   'PodVolumeBackup',
   'podvolumebackups',
 );
-export const POD_VOLUME_RESTORES = resource<PodVolume>(
+export const POD_VOLUME_RESTORES = resource<PodVolumeRestore>(
   VELERO_GROUP,
   'v1',
   'PodVolumeRestore',

@@ -29,7 +29,7 @@ const progress = z
     bytesDone: int64.optional(),
     totalBytes: int64.optional(),
   })
-  .describe('How many bytes were moved, of how many.');
+  .describe('How many bytes were moved, and how many there are in total.');
 
 const cancel = z.boolean().describe('Set to ask for the operation to be canceled.');
 const datamover = z
@@ -37,7 +37,7 @@ const datamover = z
   .describe('Who moves the data; empty or "velero" is the built-in data mover.');
 const operationTimeout = z
   .string()
-  .describe('How long single internal waits may take, not the whole operation; 10m0s for example.');
+  .describe('How long single internal waits may take, not the whole operation; for example 10m0s.');
 const storageLocation = z.string().describe('Name of the BackupStorageLocation.');
 const moverConfig = strings.describe('Settings for the data mover.');
 
@@ -45,7 +45,7 @@ const movementStatus = {
   acceptedByNode: z.string().optional().describe('The node whose agent exposes the volume.'),
   acceptedTimestamp: time.nullable().optional(),
   completionTimestamp: time.nullable().optional(),
-  message: z.string().optional().describe('Why the operation is as it is, for a person.'),
+  message: z.string().optional().describe('Why the operation is in its phase, in words.'),
   node: z.string().optional().describe('The node whose agent runs the data path.'),
   phase: phase.optional(),
   progress: progress.optional(),
@@ -69,16 +69,18 @@ const dataUploadSpec = z.looseObject({
   operationTimeout,
   snapshotType: z.string().describe('The kind of the snapshot; CSI.'),
   sourceNamespace: z.string().describe('Namespace of the PVC and of its repository.'),
-  sourcePVC: z.string().describe('Name of the PVC that the snapshot is of.'),
+  sourcePVC: z.string().describe('Name of the PVC that the snapshot was taken of.'),
 });
 
 const dataUploadStatus = z.looseObject({
   ...movementStatus,
   dataMoverResult: strings.nullable().optional(),
-  incrementalBytes: int64.optional().describe('Bytes of files that were not taken over.'),
+  incrementalBytes: int64
+    .optional()
+    .describe('Bytes of files that were not taken over from an earlier backup.'),
   nodeOS: nodeOs.optional(),
   path: z.string().optional().describe('The path in the data mover that was backed up.'),
-  snapshotID: z.string().optional().describe('Id of the snapshot manifest in the repository.'),
+  snapshotID: z.string().optional().describe('ID of the snapshot manifest in the repository.'),
 });
 
 const dataDownloadSpec = z.looseObject({
@@ -88,7 +90,7 @@ const dataDownloadSpec = z.looseObject({
   datamover: datamover.optional(),
   nodeOS: nodeOs.optional(),
   operationTimeout,
-  snapshotID: z.string().describe('Id of the snapshot manifest in the repository.'),
+  snapshotID: z.string().describe('ID of the snapshot manifest in the repository.'),
   snapshotSize: int64.optional().describe('Logical size of the snapshot in bytes.'),
   sourceNamespace: z.string().describe('Namespace at backup time: it selects the repository.'),
   targetVolume: z.looseObject({
@@ -102,7 +104,7 @@ const dataDownloadStatus = z.looseObject(movementStatus);
 
 const backupRepositorySpec = z.looseObject({
   backupStorageLocation: storageLocation,
-  maintenanceFrequency: z.string().describe('How often maintenance runs; 1h0m0s for example.'),
+  maintenanceFrequency: z.string().describe('How often maintenance runs; for example 1h0m0s.'),
   repositoryConfig: strings.nullable().optional(),
   repositoryType: z.enum(['kopia', 'restic', '']).optional(),
   resticIdentifier: z.string().optional().describe('Deprecated.'),
@@ -189,6 +191,10 @@ export type DataUploadSpec = z.infer<typeof dataUploadSpec>;
 export type DataUploadStatus = z.infer<typeof dataUploadStatus>;
 export type DataDownloadSpec = z.infer<typeof dataDownloadSpec>;
 export type DataDownloadStatus = z.infer<typeof dataDownloadStatus>;
+export type PodVolumeBackupSpec = z.infer<typeof podVolumeBackupSpec>;
+export type PodVolumeBackupStatus = z.infer<typeof podVolumeBackupStatus>;
+export type PodVolumeRestoreSpec = z.infer<typeof podVolumeRestoreSpec>;
+export type PodVolumeRestoreStatus = z.infer<typeof podVolumeRestoreStatus>;
 export type BackupRepositorySpec = z.infer<typeof backupRepositorySpec>;
 export type BackupRepositoryStatus = z.infer<typeof backupRepositoryStatus>;
 
@@ -212,7 +218,7 @@ const TOTAL_BYTES = column('Total Bytes', '.status.progress.totalBytes', 'intege
   format: 'int64',
 });
 const INCREMENTAL_BYTES = column('Incremental Bytes', '.status.incrementalBytes', 'integer', {
-  description: 'Bytes that were not taken over from before',
+  description: 'Bytes that no earlier backup had',
   format: 'int64',
   priority: 10,
 });
@@ -249,7 +255,8 @@ export const CRDS: readonly CrdDefinition[] = [
     kind: 'DataDownload',
     plural: 'datadownloads',
     version: 'v2alpha1',
-    description: 'DataDownload asks for a snapshot of a backup repository to be put into a volume.',
+    description:
+      'DataDownload asks for a snapshot in a backup repository to be restored into a volume.',
     spec: dataDownloadSpec,
     status: dataDownloadStatus,
     columns: [STATUS, STARTED, BYTES_DONE, TOTAL_BYTES, STORAGE_LOCATION, AGE, NODE],
@@ -286,7 +293,7 @@ export const CRDS: readonly CrdDefinition[] = [
     kind: 'PodVolumeRestore',
     plural: 'podvolumerestores',
     version: 'v1',
-    description: 'PodVolumeRestore asks for a snapshot to be put into a volume of a pod.',
+    description: 'PodVolumeRestore asks for a snapshot to be restored into a volume of a pod.',
     spec: podVolumeRestoreSpec,
     status: podVolumeRestoreStatus,
     columns: [

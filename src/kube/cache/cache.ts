@@ -156,7 +156,7 @@ export class Cache<T extends KubeObject> {
     const most = Math.min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS * 2 ** this.#attempts++);
     const delayMs = most * (0.5 + Math.random() / 2);
     const log = this.#attempts > 3 ? logger.warn.bind(logger) : logger.debug.bind(logger);
-    log({ resource: resource.plural, error: messageOf(error) }, 'watch ended; starting again');
+    log({ resource: resource.plural, error: messageOf(error) }, 'watch ended; starting it again');
     await sleep(delayMs, undefined, { signal }).catch(() => undefined);
   }
 

@@ -14,7 +14,7 @@ export interface WaitOptions {
   readonly awayMsMax?: number;
 }
 
-/** A watch that hangs tells nothing, and what is waited for would count as never come. */
+/** A watch that hangs delivers nothing, and what is waited for would seem never to have happened. */
 const LOOK_AGAIN_MS = 60_000;
 const PAUSE_MS = 500;
 /** What never answers for one kind only, such as a conversion webhook, is no API server that is away. Our choice. */

@@ -63,9 +63,9 @@ export class Controller {
     const fields = { controller: name, key, error: messageOf(error) };
     if (isCode(error, 'KUBE_CONFLICT')) {
       // Somebody else wrote: the change comes through the watch.
-      logger.debug(fields, 'conflict; looking again');
+      logger.debug(fields, 'conflict; reconciling again');
     } else if (retryOf(error) === 'never') {
-      // A right that is missing may be given, and nothing shall wait for ever.
+      // A missing right may still be granted, but nothing may wait forever.
       logger.error(fields, 'reconcile failed; trying again in a minute');
       this.queue.addAfter(key, REFUSED_MS);
       return;

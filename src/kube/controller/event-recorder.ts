@@ -72,7 +72,7 @@ export class EventRecorder {
     clearTimeout(timer);
     const left = this.#waiting.size;
     this.#waiting.clear();
-    if (left > 0) this.#options.logger.warn({ left }, 'events were left unwritten');
+    if (left > 0) this.#options.logger.warn({ left }, 'some events were not written');
   }
 
   /** The oldest goes that tells of no trouble. */
@@ -83,7 +83,7 @@ export class EventRecorder {
     if (this.#dropped++ === 0) {
       this.#options.logger.warn(
         { waiting: WAITING_MAX },
-        'events come faster than they are written',
+        'events arrive faster than they can be written',
       );
     }
   }

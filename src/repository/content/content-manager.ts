@@ -136,7 +136,7 @@ export class ContentManager {
     return this.#loaded.index.contentCount;
   }
 
-  /** What the committed index says of a content, also when a watermark hides it. */
+  /** What the committed index says about a content, even when a watermark hides it. */
   findHidden(id: ContentId): IndexEntry | undefined {
     return this.#loaded.index.findHidden(id);
   }

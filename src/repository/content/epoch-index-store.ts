@@ -79,7 +79,7 @@ export class EpochIndexStore implements IndexStore {
     if (after.writeEpoch < epoch + 2) return written;
     // The failure itself matters more than a blob that stays.
     await this.#deleteAll(written).catch(() => undefined);
-    const text = 'writing the index took longer than two epochs; nothing was added';
+    const text = 'writing the index took longer than two epochs; no index was added';
     throw new CodedError('INDEX_WRITE_TOO_SLOW', text, { retry: 'backoff' });
   }
 

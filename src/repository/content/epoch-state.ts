@@ -162,10 +162,10 @@ export function assertEpochsFollow(state: EpochState): void {
   for (let epoch = lastRangeEpoch(state) + 1; epoch < state.writeEpoch; epoch++) {
     if (state.written.has(epoch) || state.compacted.has(epoch)) continue;
     const marker = epochMarkerId(state.writeEpoch);
-    const text = `blob ${marker} says that epoch ${state.writeEpoch} has begun, but epoch ${epoch} holds no index`;
+    const text = `blob ${marker} says that epoch ${state.writeEpoch} has begun, but epoch ${epoch} has no index`;
     throw new CodedError(
       'EPOCH_IMPLAUSIBLE',
-      `${text}; maintenance changes nothing. If nobody here made that blob, delete it, and find out who else writes to this storage`,
+      `${text}; maintenance changed nothing. If none of your clients wrote that blob, delete it, and find out who else writes to this storage`,
       { facts: { blobId: marker } },
     );
   }

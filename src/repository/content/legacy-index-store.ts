@@ -78,7 +78,7 @@ export class LegacyIndexStore implements IndexStore {
   async #assertNotUpgraded(): Promise<void> {
     const { storage } = this.#options;
     if (this.#hadPoison === true || !(await hasBlob(storage, blobId(POISON_BLOB)))) return;
-    const text = `the format of the repository in ${storage.displayName} was upgraded while it was open; what was written since then does not count`;
+    const text = `the format of the repository in ${storage.displayName} was upgraded while it was open; what was written since then is lost`;
     throw new CodedError('REPOSITORY_UPGRADED', `${text}: start again`);
   }
 }

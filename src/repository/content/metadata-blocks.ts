@@ -48,13 +48,13 @@ export class MetadataBlocks {
   }
 
   async #load(id: BlobId, offset: number, end: number): Promise<Uint8Array> {
-    const length = await this.#lengthOf(id);
+    const length = await this.#packLength(id);
     // A pack that is too short for the content is reported by the read itself.
     const until = Math.max(end, Math.min(length, offset + BLOCK_BYTES));
     return this.#storage.getBlob(id, { offset, lengthBytes: until - offset });
   }
 
-  #lengthOf(id: BlobId): Promise<number> {
+  #packLength(id: BlobId): Promise<number> {
     let length = this.#lengths.get(id);
     if (!length) {
       length = this.#storage.getMetadata(id).then(({ lengthBytes }) => lengthBytes);

@@ -85,7 +85,7 @@ export async function changePassword(
       await putRecoveryCopy(storage, turn.id, { ...copy, isOver: true });
       throw cause;
     }
-    const text = `the password change did not finish: ${messageOf(cause)}; run the same command again, it goes on from there`;
+    const text = `the password change did not finish: ${messageOf(cause)}; run the same command again to finish it`;
     throw new CodedError('PASSWORD_CHANGE_UNFINISHED', text, { cause, retry: retryOf(cause) });
   }
 }

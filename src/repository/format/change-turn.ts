@@ -147,10 +147,10 @@ export const raced = (text: string): CodedError => new CodedError('PASSWORD_CHAN
 
 const cameTogether = (): CodedError =>
   raced(
-    'another password change, or a change of the format, ran at the same time; nothing was changed by this one: run it again with the password that opens the repository now',
+    'another password change, or a change of the format, ran at the same time; this one changed nothing: run it again with the password that opens the repository now',
   );
 
 const underWay = (): CodedError =>
   raced(
-    'another password change is under way, or was killed less than an hour ago; nothing was changed by this one. If it was killed, run it again with the same passwords, and it goes on from there; with other passwords wait for an hour',
+    'another password change is under way, or was killed less than an hour ago; this one changed nothing. If that one was killed, run it again with the same passwords to finish it; to use other passwords, wait for an hour',
   );

@@ -132,23 +132,23 @@ async function refusesToOverwrite(storage: BlobStorage, blobcfg: Uint8Array): Pr
 const createdByOther = ({ displayName }: BlobStorage): CodedError =>
   new CodedError(
     'REPOSITORY_EXISTS',
-    `somebody else is making a repository in ${displayName} at the same time: this one was not made`,
+    `somebody else is creating a repository in ${displayName} at the same time: this one was not created`,
   );
 
 async function assertEmpty(storage: BlobStorage): Promise<void> {
   const found = new Set<BlobId>();
   for await (const { id } of storage.listBlobs('kopia.')) found.add(id);
   if (found.has(FORMAT_BLOB)) {
-    const text = `there is a repository in ${storage.displayName} already`;
+    const text = `there is already a repository in ${storage.displayName}`;
     throw new CodedError('REPOSITORY_EXISTS', text);
   }
   if (found.has(BLOBCFG_BLOB)) {
-    const text = `${storage.displayName} holds ${BLOBCFG_BLOB} without ${FORMAT_BLOB}: somebody is making a repository there, or was stopped half way`;
-    const advice = `if that was a while ago and nothing else is there, delete ${BLOBCFG_BLOB} and try again`;
+    const text = `${storage.displayName} holds ${BLOBCFG_BLOB} without ${FORMAT_BLOB}: a repository is being created there, or its creation was interrupted`;
+    const advice = `if that was a while ago and the location is otherwise empty, delete ${BLOBCFG_BLOB} and try again`;
     throw new CodedError('REPOSITORY_UNFINISHED', `${text}; ${advice}`);
   }
   for await (const { id } of storage.listBlobs('')) {
-    const text = `${storage.displayName} is not empty (it holds ${id}): choose another place`;
+    const text = `${storage.displayName} is not empty (it holds ${id}): choose another location`;
     throw new CodedError('STORAGE_NOT_EMPTY', text);
   }
 }

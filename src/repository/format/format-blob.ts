@@ -137,7 +137,7 @@ async function openRecoveryCopy(
     try {
       const format = await openFormatBlobs(repository, options);
       options.warn(
-        `blob ${FORMAT_BLOB} was lost by a password change that did not finish, and a copy of it is used; run repository change-password again`,
+        `blob ${FORMAT_BLOB} was lost by a password change that did not finish; a copy of it is used: run repository change-password again`,
       );
       return format;
     } catch (cause) {
@@ -269,7 +269,7 @@ function parseRetention(blobcfg: Uint8Array): PutOptions['retention'] {
   const periodNs = BigInt(config.retentionPeriod);
   if (config.retentionMode === '' && periodNs === 0n) return undefined;
   if (config.retentionMode === '' || periodNs <= 0n) {
-    throw damaged(BLOBCFG_BLOB, 'retention mode and period do not belong together');
+    throw damaged(BLOBCFG_BLOB, 'retention mode and retention period do not match');
   }
   return { mode: config.retentionMode, periodNs };
 }
@@ -287,8 +287,11 @@ async function assertMayLackBlobcfg(
   // Every upgrade leaves it behind.
   for await (const { id } of storage.listBlobs(POISON_PREFIX)) if (id !== '') return;
   const advice =
-    'bring it back from an earlier version of the bucket, or let "kopia repository change-password" write it anew and then set the retention again';
-  throw damaged(BLOBCFG_BLOB, `it is missing, and it says whether blobs are locked; ${advice}`);
+    'bring it back from an earlier version of the bucket, or let "kopia repository change-password" write it again and then set the retention again';
+  throw damaged(
+    BLOBCFG_BLOB,
+    `it is missing, but it is needed to know whether blobs are locked; ${advice}`,
+  );
 }
 
 export function serializeFormatBlob(blob: FormatBlob): Uint8Array {

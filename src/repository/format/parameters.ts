@@ -123,7 +123,7 @@ function assertUnlocked(lock: z.infer<typeof upgradeLockSchema>, nowNs: bigint):
   if (notice < drain || nowNs >= startsAt) {
     throw new CodedError(
       'REPOSITORY_LOCKED',
-      `the repository is locked for a format upgrade by "${lock.ownerID}"; try again when it has ended`,
+      `the repository is locked for a format upgrade by "${lock.ownerID}"; try again when the upgrade is over`,
       { retry: 'backoff' },
     );
   }

@@ -160,17 +160,20 @@ export class CommittedIndex {
   }
 
   #has(keys: Uint8Array, at: number, keyBytes: number): boolean {
-    let found = 0;
-    let isDeleted = false;
+    const prefix = keys[at] as number;
+    let isFound = false;
     for (const body of this.#bodies) {
+      // Another body can only say once more that the content is there, or that it is deleted.
+      if (isFound && !body.mayDelete(prefix)) continue;
       const position = body.find(keys, at, keyBytes);
       if (position < 0) continue;
-      found++;
-      isDeleted ||= body.isDeletedAt(position);
+      if (body.isDeletedAt(position)) {
+        const winner = this.find(contentIdOfKey(keys.subarray(at, at + keyBytes)));
+        return winner !== undefined && !winner.deleted;
+      }
+      isFound = true;
     }
-    if (!isDeleted) return found > 0;
-    const winner = this.find(contentIdOfKey(keys.subarray(at, at + keyBytes)));
-    return winner !== undefined && !winner.deleted;
+    return isFound;
   }
 
   /**

@@ -54,6 +54,8 @@ const OVERHEAD_V1 = 28;
 interface KeyTable {
   readonly shift: number;
   readonly starts: Uint32Array;
+  /** Whether any row of the prefix is a deleted one. */
+  readonly namesDeleted: boolean;
 }
 
 /** Kopia's index body, version 1 or 2 (repo/content/index/index_v1.go, index_v2.go). Sorted; look-ups by bisection. */
@@ -65,7 +67,10 @@ export class IndexBody {
   readonly #packs = new Map<number, string>();
   readonly #formats: { headerId: number; version: number; keyId: number }[] = [];
   /** By prefix byte, made on first use. */
-  readonly #tables = new Map<number, KeyTable>();
+  readonly #tables: (KeyTable | undefined)[] = new Array<undefined>(256).fill(undefined);
+  /** Of a body that is bisected whole. */
+  #deletes: boolean | undefined;
+  readonly #stride: number;
 
   /** Checks the layout against the length; throws `BAD_INDEX`. Owns the source. */
   constructor(source: ByteSource) {
@@ -73,6 +78,7 @@ export class IndexBody {
     this.#layout = parseLayout(source);
     this.count = this.#layout.count;
     this.keyBytes = this.#layout.keyBytes;
+    this.#stride = this.keyBytes + this.#layout.entryBytes;
     for (let i = 0; i < this.#layout.formatCount; i++) {
       const format = this.#source.read(this.#layout.formatsAt + i * FORMAT_BYTES_V2, 6);
       this.#formats.push({
@@ -106,28 +112,45 @@ export class IndexBody {
     if (keyBytes !== this.keyBytes) return -1;
     const { entriesAt } = this.#layout;
     const stride = this.#stride;
-    const [from, to] = this.#narrow(key, at);
-    let [low, high] = [from, to];
-    if (low >= high) return -1;
+    let from = 0;
+    let to = this.count;
+    // An array of two for each look-up would be most of its cost.
+    const table = this.#tableFor(key[at] as number);
+    if (table) {
+      const digit = (((key[at + 1] as number) << 8) | (key[at + 2] as number)) >>> table.shift;
+      from = table.starts[digit] as number;
+      to = table.starts[digit + 1] as number;
+    }
+    if (from >= to) return -1;
     // In a file, all that the table leaves is read at once.
     const whole = this.#source.whole;
-    const page = whole ?? this.#source.read(entriesAt + low * stride, (high - low) * stride);
-    const base = whole ? entriesAt : -low * stride;
-    const compareAt = (position: number): number =>
-      compareKey(page, base + position * stride, key, at, keyBytes);
-    while (low < high) {
+    const page = whole ?? this.#source.read(entriesAt + from * stride, (to - from) * stride);
+    const base = whole ? entriesAt : -from * stride;
+    for (let low = from, high = to; low < high;) {
       const middle = (low + high) >>> 1;
-      const order = compareAt(middle);
+      const order = compareKey(page, base + middle * stride, key, at, keyBytes);
       if (order === 0) {
+        const isKey = (position: number): boolean =>
+          compareKey(page, base + position * stride, key, at, keyBytes) === 0;
         let [first, last] = [middle, middle];
-        while (first > from && compareAt(first - 1) === 0) first--;
-        while (last + 1 < to && compareAt(last + 1) === 0) last++;
+        while (first > from && isKey(first - 1)) first--;
+        while (last + 1 < to && isKey(last + 1)) last++;
         return first === last ? middle : this.#preferred(first, last);
       }
       if (order < 0) low = middle + 1;
       else high = middle;
     }
     return -1;
+  }
+
+  /** Whether any row with this first byte of the key is a deleted one; of a short body, any row. */
+  mayDelete(prefix: number): boolean {
+    const table = this.#tableFor(prefix);
+    if (table) return table.namesDeleted;
+    this.#deletes ??= Array.from({ length: this.count }, (_row, i) => i).some((position) =>
+      this.isDeletedAt(position),
+    );
+    return this.#deletes;
   }
 
   /** Of these rows. Early versions named a content several times in one body, where it was stored so at once. */
@@ -164,9 +187,14 @@ export class IndexBody {
 
   /** Whether the entry at a position is a deleted one. */
   isDeletedAt(position: number): boolean {
-    const at = this.#layout.entriesAt + position * this.#stride + this.keyBytes;
-    // The first bit of the offset: the fourth number of version 1, the second of version 2.
-    return ((this.#source.read(at + (this.version === 1 ? 12 : 4), 1)[0] as number) & 0x80) !== 0;
+    const at = this.#layout.entriesAt + position * this.#stride + this.keyBytes + this.#deletedAt;
+    const { whole } = this.#source;
+    return (((whole ? whole[at] : this.#source.read(at, 1)[0]) as number) & 0x80) !== 0;
+  }
+
+  /** Behind the key: the first bit of the offset, the fourth number of version 1, the second of version 2. */
+  get #deletedAt(): number {
+    return this.version === 1 ? 12 : 4;
   }
 
   /** Rows from a position on, in key order. */
@@ -178,18 +206,12 @@ export class IndexBody {
     return new RowCursor(this, { from, to, stride, read, inMemory: this.memoryBytes > 0 });
   }
 
-  get #stride(): number {
-    return this.#layout.keyBytes + this.#layout.entryBytes;
-  }
-
-  /** Positions that the key can be at. */
-  #narrow(key: Uint8Array, at: number): [number, number] {
-    if (this.count <= UNTABLED_MAX || this.keyBytes < 3) return [0, this.count];
-    const prefix = key[at] as number;
-    let table = this.#tables.get(prefix);
-    if (!table) this.#tables.set(prefix, (table = this.#makeTable(prefix)));
-    const digit = (((key[at + 1] as number) << 8) | (key[at + 2] as number)) >>> table.shift;
-    return [table.starts[digit] as number, table.starts[digit + 1] as number];
+  /** Undefined where the whole body is bisected. */
+  #tableFor(prefix: number): KeyTable | undefined {
+    if (this.count <= UNTABLED_MAX || this.keyBytes < 3) return undefined;
+    let table = this.#tables[prefix];
+    if (!table) this.#tables[prefix] = table = this.#makeTable(prefix);
+    return table;
   }
 
   /** Where the keys of a prefix start by their first one or two bytes, which are as good as random. */
@@ -198,15 +220,22 @@ export class IndexBody {
     const to = prefix === 255 ? this.count : this.lowerBound(Uint8Array.of(prefix + 1));
     const shift = to - from > UNTABLED_MAX * 256 ? 0 : 8;
     const starts = new Uint32Array((0x10000 >>> shift) + 1).fill(to);
+    const flagsAt = this.keyBytes + this.#deletedAt;
+    const stride = this.#stride;
     let next = 0;
-    const rows = this.rows(from, to);
-    for (let position = from; position < to && rows.next(); position++) {
-      const { bytes, at } = rows;
-      const digit = (((bytes[at + 1] as number) << 8) | (bytes[at + 2] as number)) >>> shift;
-      // Out of order only where the body is damaged: such keys are not found.
-      while (next <= digit) starts[next++] = position;
+    let deleted = 0;
+    for (let position = from; position < to;) {
+      const count = Math.min(ROWS_AT_ONCE, to - position);
+      const bytes = this.#source.read(this.#layout.entriesAt + position * stride, count * stride);
+      const end = position + count;
+      for (let at = 0; position < end; position++, at += stride) {
+        const digit = (((bytes[at + 1] as number) << 8) | (bytes[at + 2] as number)) >>> shift;
+        // Out of order only where the body is damaged: such keys are not found.
+        while (next <= digit) starts[next++] = position;
+        deleted |= bytes[at + flagsAt] as number;
+      }
     }
-    return { shift, starts };
+    return { shift, starts, namesDeleted: (deleted & 0x80) !== 0 };
   }
 
   /** The entry of a row; throws `BAD_INDEX` as {@link entryAt} does. */
@@ -274,7 +303,7 @@ export class IndexBody {
   /** Throws `BAD_INDEX`. */
   formatAt(index: number): { headerId: number; version: number; keyId: number } {
     const format = this.#formats[index];
-    if (!format) throw badIndex('an entry names a format that is not in the table');
+    if (!format) throw badIndex('an entry refers to a format that is not in the table');
     return format;
   }
 
@@ -283,7 +312,7 @@ export class IndexBody {
     const known = this.#packs.get(index);
     if (known !== undefined) return known;
     if (index >= this.#layout.packCount)
-      throw badIndex('an entry names a pack that is not in the table');
+      throw badIndex('an entry refers to a pack that is not in the table');
     const row = this.#source.read(this.#layout.packsAt + index * PACK_BYTES_V2, PACK_BYTES_V2);
     const length = row.readUInt8(0);
     const name = this.#name(row.readUInt32BE(1), length);
@@ -299,8 +328,7 @@ export class IndexBody {
   }
 
   #name(at: number, length: number): string {
-    if (at + length > this.#source.lengthBytes)
-      throw badIndex('a pack name lies outside of the body');
+    if (at + length > this.#source.lengthBytes) throw badIndex('a pack name lies outside the body');
     return this.#source.read(at, length).toString('latin1');
   }
 }

@@ -75,7 +75,7 @@ export class ScratchFile {
 function scratchError(directory: string, cause: unknown): CodedError {
   const isFull = ['ENOSPC', 'EDQUOT'].includes(systemCode(cause) ?? '');
   const text = isFull
-    ? `no space left in the scratch directory ${directory}, which holds what does not fit into memory: free some there, or name another directory with TMPDIR`
-    : `the scratch directory ${directory} cannot be used: ${messageOf(cause)}; name another one with TMPDIR`;
+    ? `no space left in the scratch directory ${directory}, which holds what does not fit into memory: free some space, or set TMPDIR to another directory`
+    : `the scratch directory ${directory} cannot be used: ${messageOf(cause)}; set TMPDIR to another directory`;
   return new CodedError(isFull ? 'SCRATCH_FULL' : 'SCRATCH_UNUSABLE', text, { cause });
 }

@@ -1,15 +1,15 @@
 import type { BlobMetadata } from '../../blob/index.ts';
 import type { MaintenanceParameters } from './parameters.ts';
-import type { TaskContext, TaskStats } from './task.ts';
+import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
 /** Kopia's values where the parameters hold none (repo/maintenance/cleanup_logs.go). */
 const DEFAULTS = { maxTotalSize: 2 ** 30, maxCount: 10_000, maxAge: 30 * 24 * 3600 * 1e9 };
 
 /** Deletes the oldest of Kopia's log blobs beyond size, number and age. */
-export async function cleanupLogs(
-  { repository, apply, signal }: TaskContext,
+export async function planLogCleanup(
+  { repository, signal }: TaskContext,
   parameters: MaintenanceParameters,
-): Promise<TaskStats> {
+): Promise<TaskPlan> {
   const { maxTotalSize, maxCount, maxAge } = parameters.logRetention;
   const limits = {
     bytes: maxTotalSize || DEFAULTS.maxTotalSize,
@@ -27,23 +27,28 @@ export async function cleanupLogs(
       bytes <= limits.bytes && position < limits.count && now - log.timestampNs <= limits.ageNs;
     if (!isKept) doomed.push(log);
   });
-  if (apply) {
-    for (const { id } of doomed) {
-      signal.throwIfAborted();
-      await repository.storage.deleteBlob(id);
-    }
-  }
-  const sum = (blobs: readonly BlobMetadata[]): number =>
-    blobs.reduce((total, { lengthBytes }) => total + lengthBytes, 0);
-  return {
+  const stats = (deleted: readonly BlobMetadata[]): TaskStats => ({
     kind: 'cleanupLogsStats',
     data: {
       toDeleteBlobCount: doomed.length,
-      toDeleteBlobSize: sum(doomed),
-      deletedBlobCount: apply ? doomed.length : 0,
-      deletedBlobSize: apply ? sum(doomed) : 0,
+      toDeleteBlobSize: bytesOf(doomed),
+      deletedBlobCount: deleted.length,
+      deletedBlobSize: bytesOf(deleted),
       retainedBlobCount: logs.length - doomed.length,
-      retainedBlobSize: sum(logs) - sum(doomed),
+      retainedBlobSize: bytesOf(logs) - bytesOf(doomed),
+    },
+  });
+  return {
+    count: () => stats([]),
+    apply: async () => {
+      for (const { id } of doomed) {
+        signal.throwIfAborted();
+        await repository.storage.deleteBlob(id);
+      }
+      return stats(doomed);
     },
   };
 }
+
+const bytesOf = (blobs: readonly BlobMetadata[]): number =>
+  blobs.reduce((total, { lengthBytes }) => total + lengthBytes, 0);

@@ -83,7 +83,7 @@ export class CompactionSums {
   assertEqual(of: string): void {
     if (this.#outputs.isDifference(this.#inputs, this.#dropped)) return;
     const wanted = this.#inputs.count - this.#dropped.count;
-    const text = `the compacted index ${of} has ${this.#outputs.count} entries that differ from the ${wanted} of its inputs, so it is not used`;
+    const text = `the compacted index ${of} has ${this.#outputs.count} entries that differ from the ${wanted} of its inputs, so it was not used`;
     throw new CodedError(
       'COMPACTION_MISMATCH',
       `${text}; check the memory of this machine and the disk of ${tmpdir()}, then run maintenance again`,

@@ -2,32 +2,37 @@ import { messageOf, type Nanoseconds, unixSeconds } from '../../base/index.ts';
 import { CLOCK_SKEW_NS_MAX } from '../clock-skew.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
-import { cleanupLogs } from './cleanup-logs.ts';
-import { deleteUnreferencedPacks, livePacks, ROW_COUNT } from './delete-packs.ts';
+import { planLogCleanup } from './cleanup-logs.ts';
+import { packsInIndex, planPackDeletion, ROW_COUNT } from './delete-packs.ts';
 import {
-  advanceEpoch,
-  cleanupMarkers,
-  compactRange,
-  compactSingleEpoch,
-  deleteSupersededIndexes,
-  putWatermark,
+  planEpochAdvance,
+  planMarkerCleanup,
+  planRangeCompaction,
+  planSingleEpochCompaction,
+  planSupersededIndexDeletion,
+  planWatermark,
 } from './epochs.ts';
-import { extendObjectLocks } from './extend-locks.ts';
+import { planLockExtension } from './extend-locks.ts';
 import {
   type AdoptedEntries,
-  adoptLateIndexes,
   type LateIndexes,
   NONE_LATE,
+  planLateAdoption,
 } from './late-indexes.ts';
-import { compactLegacyIndexes } from './legacy-indexes.ts';
+import { planLegacyCompaction } from './legacy-indexes.ts';
 import type { MaintenanceParameters } from './parameters.ts';
-import { rewriteShortPacks } from './rewrite-packs.ts';
+import { planPackRewrite } from './rewrite-packs.ts';
 import { putSchedule, type Schedule, type TaskRun } from './schedule.ts';
-import type { TaskContext, TaskStats } from './task.ts';
-import { cleanUpUnfinishedPuts } from './unfinished-puts.ts';
+import type { PlanTask, TaskContext, TaskPlan, TaskStats } from './task.ts';
+import { planUnfinishedPutCleanup } from './unfinished-puts.ts';
 
-/** Marks what no snapshot reaches; snapshots lie above this layer. */
-export type CollectGarbage = (context: TaskContext) => Promise<TaskStats>;
+export interface CycleOptions {
+  readonly context: TaskContext;
+  readonly parameters: MaintenanceParameters;
+  readonly schedule: Schedule;
+  /** Plans are counted, and none is applied. */
+  readonly dryRun: boolean;
+}
 
 export interface TaskReport {
   readonly task: string;
@@ -56,22 +61,25 @@ function successful({ clock }: Repository, { runs }: Schedule, task: string): Ta
   return (runs.get(task) ?? []).filter(({ success, endNs }) => success && endNs <= latest);
 }
 
-type Task = (context: TaskContext) => Promise<TaskStats | undefined>;
-
-/** One run: tasks in Kopia's order, each written to the schedule. */
+/**
+ * One run: tasks in Kopia's order, each planned, applied and written to the schedule. No task knows whether the run is a
+ * dry one.
+ */
 export class Cycle {
   readonly reports: TaskReport[] = [];
   readonly #context: TaskContext;
   readonly #parameters: MaintenanceParameters;
   readonly #schedule: Schedule;
+  readonly #dryRun: boolean;
   /** Packs with contents that were not deleted before the index was last read anew. */
   #livePacks: ReadonlySet<string> = new Set();
   #late: LateIndexes = NONE_LATE;
 
-  constructor(context: TaskContext, parameters: MaintenanceParameters, schedule: Schedule) {
+  constructor({ context, parameters, schedule, dryRun }: CycleOptions) {
     this.#context = context;
     this.#parameters = parameters;
     this.#schedule = schedule;
+    this.#dryRun = dryRun;
   }
 
   get #hasEpochs(): boolean {
@@ -81,46 +89,48 @@ export class Cycle {
   async runQuick(): Promise<void> {
     if (this.#hasEpochs) {
       await this.#adoptLate('unknown');
-      await this.#run('compact-single-epoch', compactSingleEpoch);
-      await this.#run('advance-epoch', advanceEpoch);
+      await this.#run('compact-single-epoch', planSingleEpochCompaction);
+      await this.#run('advance-epoch', planEpochAdvance);
       return;
     }
-    const rewrite = (context: TaskContext): Promise<TaskStats> => rewriteShortPacks(context, ['q']);
     if (this.#mayRewrite('full-rewrite-contents', 'quick-rewrite-contents')) {
-      await this.#run('quick-rewrite-contents', rewrite);
+      await this.#run('quick-rewrite-contents', (context) => planPackRewrite(context, ['q']));
     } else {
-      this.#skip('quick-rewrite-contents', 'packs of the last rewrite have not been deleted yet');
+      this.#skip(
+        'quick-rewrite-contents',
+        'the packs of the last rewrite have not been deleted yet',
+      );
     }
     await this.#deletePacks('quick-delete-blobs', ['q']);
     await this.#run('index-compaction', (context) =>
-      compactLegacyIndexes(context, { allIndexes: false }),
+      planLegacyCompaction(context, { allIndexes: false }),
     );
-    await this.#run('cleanup-logs', (context) => cleanupLogs(context, this.#parameters));
+    await this.#run('cleanup-logs', (context) => planLogCleanup(context, this.#parameters));
   }
 
-  async runFull(collectGarbage: CollectGarbage): Promise<void> {
+  async runFull(collectGarbage: PlanTask): Promise<void> {
     const packs = await Promise.allSettled([this.#lookAfterPacks(collectGarbage)]);
     // Also where a collection or a deletion refuses, day after day: locks that nobody extends end meanwhile.
     const locks = await Promise.allSettled([this.#extendLocks()]);
     if (packs[0].status === 'rejected') throw packs[0].reason;
     if (this.#hasEpochs) {
-      await this.#run('compact-single-epoch', compactSingleEpoch);
-      await this.#run('advance-epoch', advanceEpoch);
-      await this.#run('generate-epoch-range-index', compactRange);
-      await this.#run('cleanup-epoch-markers', cleanupMarkers);
+      await this.#run('compact-single-epoch', planSingleEpochCompaction);
+      await this.#run('advance-epoch', planEpochAdvance);
+      await this.#run('generate-epoch-range-index', planRangeCompaction);
+      await this.#run('cleanup-epoch-markers', planMarkerCleanup);
       await this.#run('delete-superseded-epoch-indexes', (context) =>
-        deleteSupersededIndexes(context, this.#late),
+        planSupersededIndexDeletion(context, this.#late),
       );
     }
-    await this.#run('cleanup-logs', (context) => cleanupLogs(context, this.#parameters));
+    await this.#run('cleanup-logs', (context) => planLogCleanup(context, this.#parameters));
     // Not in the schedule: Kopia has no such task.
-    const unfinished = await cleanUpUnfinishedPuts(this.#context);
-    if (unfinished) this.reports.push({ task: 'cleanup-unfinished-puts', stats: unfinished });
+    const unfinished = await this.#carryOut(planUnfinishedPutCleanup(this.#context));
+    if (unfinished) this.reports.push({ task: 'cleanup-unfinished-puts', stats: unfinished.data });
     // Blobs may refuse for as long as they are locked already, and the index has to be looked after meanwhile.
     if (locks[0].status === 'rejected') throw locks[0].reason;
   }
 
-  async #lookAfterPacks(collectGarbage: CollectGarbage): Promise<void> {
+  async #lookAfterPacks(collectGarbage: PlanTask): Promise<void> {
     await this.#adoptLate('all');
     await this.#restoreDeletions();
     await this.#run('snapshot-gc', collectGarbage);
@@ -131,10 +141,13 @@ export class Cycle {
       deleted && timestampSeconds <= limit;
     if (this.#mayRewrite('full-rewrite-contents')) {
       await this.#run('full-rewrite-contents', (context) =>
-        rewriteShortPacks(context, ['p', 'q'], isDropped),
+        planPackRewrite(context, ['p', 'q'], { isDropped }),
       );
     } else {
-      this.#skip('full-rewrite-contents', 'packs of the last rewrite have not been deleted yet');
+      this.#skip(
+        'full-rewrite-contents',
+        'the packs of the last rewrite have not been deleted yet',
+      );
     }
     await this.#dropDeleted(dropNs);
     await this.#deletePacks('full-delete-blobs', ['p', 'q', 's']);
@@ -145,14 +158,14 @@ export class Cycle {
     const { storage, format } = this.#context.repository;
     const task = 'extend-blob-retention-time';
     if (!storage.hasObjectLock) this.#skip(task, 'this storage has no object lock');
-    else if (!format.retention) this.#skip(task, 'the repository names no retention');
-    else await this.#run(task, extendObjectLocks);
+    else if (!format.retention) this.#skip(task, 'the repository has no retention period');
+    else await this.#run(task, planLockExtension);
   }
 
   /** Not in the schedule: Kopia has no such task. */
   async #adoptLate(what: AdoptedEntries): Promise<void> {
-    if (!this.#hasEpochs || !this.#context.apply) return;
-    this.#late = await adoptLateIndexes(this.#context, what);
+    if (!this.#hasEpochs || this.#dryRun) return;
+    this.#late = await (await planLateAdoption(this.#context, what)).apply();
     const { adopted, spent } = this.#late;
     if (adopted.size + spent.size === 0) return;
     const data = { adoptedBlobCount: adopted.size, uselessBlobCount: spent.size };
@@ -163,30 +176,33 @@ export class Cycle {
 
   /** Before the collection, which keeps what a manifest names. Not in the schedule either. */
   async #restoreDeletions(): Promise<void> {
-    const { repository, apply, logger } = this.#context;
-    if (!apply) return;
+    const { repository, logger } = this.#context;
+    if (this.#dryRun) return;
     const restoredManifestCount = await repository.manifests.restoreDeletions();
     if (restoredManifestCount === 0) return;
     this.reports.push({ task: 'restore-manifest-deletions', stats: { restoredManifestCount } });
     const text =
-      'manifests that were deleted came back by merges of two clients at once; deleted again';
+      'deleted manifests came back when two clients merged them at once; deleting them again';
     logger.warn({ manifests: restoredManifestCount }, text);
   }
 
   /** Why this run deletes nothing that others may still use by an index they read before. */
   get #adoptedReason(): string | undefined {
     if (this.#late.adopted.size === 0) return undefined;
-    return 'index blobs that came late were written anew in this run: the next one goes on';
+    return 'late index blobs were rewritten in this run: the next run goes on';
   }
 
   async #dropDeleted(untilNs: Nanoseconds | undefined): Promise<void> {
     const task = 'full-drop-deleted-content';
-    this.#livePacks = livePacks(this.#context.repository);
+    this.#livePacks = packsInIndex(this.#context.repository, { ofDeleted: false });
     const lastFailed = ['full-delete-blobs', 'delete-superseded-epoch-indexes'].some(
       (each) => this.#schedule.runs.get(each)?.[0]?.success === false,
     );
     if (lastFailed) {
-      this.#skip(task, 'the last run refused to delete: what is marked deleted stays in the index');
+      this.#skip(
+        task,
+        'the last run refused to delete anything: what is marked as deleted stays in the index',
+      );
       return;
     }
     if (this.#adoptedReason !== undefined) {
@@ -194,19 +210,16 @@ export class Cycle {
       return;
     }
     if (untilNs === undefined) {
-      this.#skip(task, 'two garbage collections with enough time between them are needed first');
+      this.#skip(task, 'two garbage collections with enough time between them must come first');
       return;
     }
-    await this.#run(task, async (context) => {
-      if (!this.#hasEpochs) {
-        const options = { allIndexes: true, dropDeletedBeforeNs: untilNs };
-        return compactLegacyIndexes(context, options);
-      }
-      await putWatermark(context, untilNs);
-      return undefined;
-    });
+    await this.#run(task, (context) =>
+      this.#hasEpochs
+        ? planWatermark(context, untilNs)
+        : planLegacyCompaction(context, { allIndexes: true, dropDeletedBeforeNs: untilNs }),
+    );
     // What is hidden or dropped now must be so for the tasks that follow.
-    if (this.#context.apply) await this.#context.repository.contents.refresh();
+    if (!this.#dryRun) await this.#context.repository.contents.refresh();
   }
 
   /** Kopia: findSafeDropTime. */
@@ -237,7 +250,7 @@ export class Cycle {
     const earlierRowCount = countedRows(repository, this.#schedule);
     const kept = this.#livePacks;
     await this.#run(task, (context) =>
-      deleteUnreferencedPacks(context, { prefixes, earlierRowCount, kept }),
+      planPackDeletion(context, { prefixes, earlierRowCount, kept }),
     );
   }
 
@@ -262,28 +275,35 @@ export class Cycle {
     this.reports.push({ task, skipped: reason });
   }
 
-  async #run(task: string, run: Task): Promise<void> {
-    const { repository, signal, apply, logger, progress } = this.#context;
+  /** Decides whether a plan is applied. A dry run counts it instead, and leaves out what cannot be counted. */
+  async #carryOut(plan: TaskPlan): Promise<TaskStats | undefined> {
+    return this.#dryRun ? plan.count() : plan.apply();
+  }
+
+  async #run(task: string, makePlan: PlanTask): Promise<void> {
+    const { repository, signal, logger, progress } = this.#context;
     signal.throwIfAborted();
     progress?.begin(task);
     const startNs = repository.clock.nowNs();
     try {
-      const stats = await run(this.#context);
+      const plan = await makePlan(this.#context);
+      const stats = plan && (await this.#carryOut(plan));
       this.reports.push({ task, ...(stats && { stats: stats.data }) });
       const extra = stats ? [{ kind: stats.kind, data: stats.data }] : undefined;
       const endNs = repository.clock.nowNs();
-      if (apply) await this.#record(task, { startNs, endNs, success: true, extra });
+      await this.#record(task, { startNs, endNs, success: true, extra });
     } catch (error) {
       logger.error({ task, error: messageOf(error) }, 'maintenance task failed');
       const endNs = repository.clock.nowNs();
       const failed = { startNs, endNs, success: false, error: messageOf(error) };
       // The failure itself matters more than the note about it.
-      if (apply) await this.#record(task, failed).catch(() => undefined);
+      await this.#record(task, failed).catch(() => undefined);
       throw error;
     }
   }
 
   async #record(task: string, run: TaskRun): Promise<void> {
+    if (this.#dryRun) return;
     this.#schedule.runs.set(task, [run, ...(this.#schedule.runs.get(task) ?? [])]);
     await putSchedule(this.#context.repository, this.#schedule);
   }

@@ -13,7 +13,7 @@ import { sessionOfBlob } from '../content/session.ts';
 import type { Repository } from '../repository.ts';
 import { assertNoIndexHidden } from './hidden-indexes.ts';
 import { accountFor, accountForLost, assertNotShrunk, indexRefusal } from './index-guard.ts';
-import type { TaskContext, TaskStats } from './task.ts';
+import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
 const DELETES_AT_ONCE = 8;
 /** Packs deleted between two looks at the index: some 100 GB. Our choice. */
@@ -35,15 +35,15 @@ export interface DeletePacksOptions {
 }
 
 /**
- * Deletes packs and session markers that no index entry names and no running session may need. The index is read again
- * right before, must hold what an earlier run found and all that the packs hold, and is looked at again between batches.
- * Throws `INDEX_SHRUNK`, `INDEX_INCOMPLETE`, `INDEX_HIDDEN`.
+ * Deletes packs and session markers that no index entry names and no running session may need. The plan reads the index
+ * again, which must hold what an earlier run found. Before the first deletion it must account for all that the packs hold,
+ * and it is looked at again between batches. Planning, counting and applying throw `INDEX_SHRUNK`, `INDEX_INCOMPLETE`, `INDEX_HIDDEN`.
  */
-export async function deleteUnreferencedPacks(
+export async function planPackDeletion(
   context: TaskContext,
   { prefixes, earlierRowCount, kept, batchPacks = BATCH_PACKS }: DeletePacksOptions,
-): Promise<TaskStats> {
-  const { repository, safety, apply, startNs, signal } = context;
+): Promise<TaskPlan> {
+  const { repository, safety, startNs, progress } = context;
   const { contents, storage } = repository;
   const listed: BlobMetadata[] = [];
   for (const prefix of prefixes) {
@@ -52,31 +52,73 @@ export async function deleteUnreferencedPacks(
   // After the packs: whatever names one of them can be seen by now.
   await contents.refreshIfChanged();
   assertNotShrunk(contents.rowCount, earlierRowCount);
-  const referenced = referencedPacks(repository);
+  const referenced = packsInIndex(repository, { ofDeleted: true });
   // Ages count until this run began, by the storage's clock: ours may be set ahead on the way.
   const sessions = await loadSessions(repository, startNs - safety.sessionExpirationAgeNs);
-  const doomed: BlobMetadata[] = [];
-  const needed: BlobMetadata[] = [];
-  /** In use when the run began, and now named by nothing: what the index says must explain it. */
-  const lost: BlobMetadata[] = [];
+  const candidates: Candidates = { doomed: [], needed: [], lost: [], sessions: sessions.all };
   for (const blob of listed) {
     if (referenced.has(blob.id)) continue;
     const isSettled =
       blob.timestampNs <= startNs + SECOND_NS &&
       startNs - blob.timestampNs >= safety.packDeleteMinAgeNs;
-    if (kept?.has(blob.id) === true) lost.push(blob);
-    else if (isSettled && !sessions.active.has(sessionOfBlob(blob.id))) doomed.push(blob);
-    else needed.push(blob);
+    if (kept?.has(blob.id) === true) candidates.lost.push(blob);
+    else if (isSettled && !sessions.active.has(sessionOfBlob(blob.id)))
+      candidates.doomed.push(blob);
+    else candidates.needed.push(blob);
   }
-  const isMarker = ({ id }: BlobMetadata): boolean => id.startsWith('s');
-  const packs = doomed.filter((blob) => !isMarker(blob));
-  if (packs.length > 0 && referenced.size === 0) {
-    const text = `the index names no pack at all, and there are ${packs.length} old ones`;
+  const packCount = candidates.doomed.filter((blob) => !isMarker(blob)).length;
+  if (packCount > 0 && referenced.size === 0) {
+    const text = `the index refers to no pack at all, but there are ${packCount} old packs`;
     throw indexRefusal('INDEX_INCOMPLETE', text);
   }
-  if (apply) await assertNoIndexHidden(context, new Set(doomed.map(({ id }) => id)));
+  return {
+    count: async () => {
+      const decision = await decide(context, candidates);
+      progress?.begin(progress.task, 'blobs');
+      return statsOf(repository, decision, []);
+    },
+    apply: async () => {
+      await assertNoIndexHidden(context, new Set(candidates.doomed.map(({ id }) => id)));
+      const decision = await decide(context, candidates);
+      const { packs, markers } = decision;
+      progress?.begin(progress.task, 'blobs', packs.length + markers.length);
+      const deleted = [
+        ...(await deletePacks(context, packs, batchPacks)),
+        ...(await deleteBlobs(context, markers)),
+      ];
+      return statsOf(repository, decision, deleted);
+    },
+  };
+}
+
+/** What no index entry names. */
+interface Candidates {
+  /** Old enough, and of no session that runs. */
+  readonly doomed: BlobMetadata[];
+  /** A session may still need them. */
+  readonly needed: BlobMetadata[];
+  /** In use when the run began, and now named by nothing: what the index says must explain it. */
+  readonly lost: BlobMetadata[];
+  /** Sessions that a marker in the storage names. */
+  readonly sessions: ReadonlySet<string>;
+}
+
+interface Decision {
+  /** They may go. */
+  readonly packs: readonly BlobMetadata[];
+  /** They may go, once the packs have gone. */
+  readonly markers: readonly BlobMetadata[];
+  readonly retained: readonly BlobMetadata[];
+}
+
+/** By what the packs themselves hold. Throws `INDEX_INCOMPLETE`. */
+async function decide(
+  { repository, signal }: TaskContext,
+  { doomed, needed, lost, sessions }: Candidates,
+): Promise<Decision> {
   await accountForLost(repository, lost, signal);
-  const unneeded = new Set(await accountFor(repository, packs, sessions.all, signal));
+  const packs = doomed.filter((blob) => !isMarker(blob));
+  const unneeded = new Set(await accountFor(repository, packs, sessions, signal));
   // No spread into `push`: there may be more packs than a call takes parameters.
   const retained = [...needed, ...lost, ...packs.filter((pack) => !unneeded.has(pack))];
   // A marker explains the packs of its session, so it goes after them.
@@ -84,19 +126,19 @@ export async function deleteUnreferencedPacks(
   const markers = doomed.filter(
     (blob) => isMarker(blob) && !explaining.has(sessionOfBlob(blob.id)),
   );
-  const going = [...unneeded, ...markers];
-  context.progress?.begin(context.progress.task, 'blobs', apply ? going.length : undefined);
-  const deleted = apply
-    ? [
-        ...(await deletePacks(context, [...unneeded], batchPacks)),
-        ...(await deleteBlobs(context, markers)),
-      ]
-    : [];
+  return { packs: [...unneeded], markers, retained };
+}
+
+function statsOf(
+  { contents }: Repository,
+  { packs, markers, retained }: Decision,
+  deleted: readonly BlobMetadata[],
+): TaskStats {
   return {
     kind: 'deleteUnreferencedPacksStats',
     data: {
-      unreferencedPackCount: going.length + retained.length,
-      unreferencedTotalSize: bytesOf(going) + bytesOf(retained),
+      unreferencedPackCount: packs.length + markers.length + retained.length,
+      unreferencedTotalSize: bytesOf(packs) + bytesOf(markers) + bytesOf(retained),
       deletedPackCount: deleted.length,
       deletedTotalSize: bytesOf(deleted),
       retainedPackCount: retained.length,
@@ -107,20 +149,21 @@ export async function deleteUnreferencedPacks(
   };
 }
 
+const isMarker = ({ id }: BlobMetadata): boolean => id.startsWith('s');
+
 /** Under this name a run tells the next one how large the index was. */
 export const ROW_COUNT = 'indexContentCount';
 
-/** Packs with contents that are not deleted. */
-export function livePacks({ contents }: Repository): Set<string> {
-  const live = new Set<string>();
-  for (const { packBlobId, deleted } of contents.entries()) if (!deleted) live.add(packBlobId);
-  return live;
-}
-
-function referencedPacks({ contents }: Repository): Set<string> {
-  const referenced = new Set<string>();
-  for (const { packBlobId } of contents.entries()) referenced.add(packBlobId);
-  return referenced;
+/** Packs that the index names: for all contents, or only for those that are not deleted. */
+export function packsInIndex(
+  { contents }: Repository,
+  { ofDeleted }: { readonly ofDeleted: boolean },
+): Set<string> {
+  const packs = new Set<string>();
+  for (const { packBlobId, deleted } of contents.entries()) {
+    if (ofDeleted || !deleted) packs.add(packBlobId);
+  }
+  return packs;
 }
 
 /** In batches: before each but the first the index is looked at again, and must not have become smaller. */
@@ -139,7 +182,7 @@ async function deletePacks(
       const before = contents.contentCount;
       if (await contents.refreshIfChanged()) {
         assertNotShrunk(contents.rowCount, before);
-        referenced = referencedPacks(repository);
+        referenced = packsInIndex(repository, { ofDeleted: true });
       }
     }
     const batch = packs.slice(at, at + batchPacks).filter(({ id }) => !referenced.has(id));

@@ -19,82 +19,97 @@ import type { Repository } from '../repository.ts';
 import { writeCompaction } from './compaction.ts';
 import { checkSuperseded } from './hidden-indexes.ts';
 import { type LateIndexes, NONE_LATE } from './late-indexes.ts';
-import type { TaskContext, TaskStats } from './task.ts';
+import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
 const DELETES_AT_ONCE = 4;
 /** Blobs that are kept because they cannot be read, and that the report names; the log names all. Our choice. */
 const NAMED_MAX = 10;
 
 /** Merges the blobs of the oldest settled epoch that is not compacted yet. */
-export async function compactSingleEpoch(context: TaskContext): Promise<TaskStats> {
-  const { repository } = context;
-  const state = await loadSoundState(repository.storage);
+export async function planSingleEpochCompaction({ repository }: TaskContext): Promise<TaskPlan> {
+  const { storage } = repository;
+  const state = await loadSoundState(storage);
   let epoch = lastRangeEpoch(state) + 1;
   while (state.compacted.has(epoch)) epoch++;
-  let count = 0;
-  let bytes = 0;
-  if (epoch <= state.writeEpoch - 2) {
-    const blobs = epochBlobs(state, epoch);
-    count = blobs.length;
-    bytes = blobs.reduce((sum, { lengthBytes }) => sum + lengthBytes, 0);
-    if (context.apply) {
-      await assertSameInputs(repository.storage, blobs, (again) => epochBlobs(again, epoch));
-      await writeCompaction(repository, `xs${epoch}_`, blobs);
-    }
-  }
-  return {
+  const isSettled = epoch <= state.writeEpoch - 2;
+  const blobs = isSettled ? epochBlobs(state, epoch) : [];
+  const stats: TaskStats = {
     kind: 'compactSingleEpochStats',
-    data: { supersededIndexBlobCount: count, supersededIndexTotalSize: bytes, epoch },
+    data: {
+      supersededIndexBlobCount: blobs.length,
+      supersededIndexTotalSize: bytesOf(blobs),
+      epoch,
+    },
+  };
+  return {
+    count: () => stats,
+    apply: async () => {
+      if (!isSettled) return stats;
+      await assertSameInputs(storage, blobs, (again) => epochBlobs(again, epoch));
+      await writeCompaction(repository, `xs${epoch}_`, blobs);
+      return stats;
+    },
   };
 }
 
 /** Starts the next epoch when the current one is old and large enough. */
-export async function advanceEpoch(context: TaskContext): Promise<TaskStats> {
-  const { storage, format } = context.repository;
+export async function planEpochAdvance({ repository }: TaskContext): Promise<TaskPlan> {
+  const { storage, format } = repository;
   const parameters = format.parameters.epochParameters;
   const { writeEpoch, written } = await loadSoundState(storage);
   const blobs = written.get(writeEpoch) ?? [];
   const times = blobs.map(({ timestampNs }) => timestampNs);
   const spanNs = times.length === 0 ? 0n : maxOf(times) - minOf(times);
-  const bytes = blobs.reduce((sum, { lengthBytes }) => sum + lengthBytes, 0);
   const isDue =
     blobs.length > 0 &&
     spanNs >= BigInt(parameters.MinEpochDuration) &&
     (blobs.length >= parameters.EpochAdvanceOnCountThreshold ||
-      bytes >= parameters.EpochAdvanceOnTotalSizeBytesThreshold);
-  if (isDue && context.apply) {
-    await storage.putBlob(blobId(epochMarkerId(writeEpoch + 1)), [Buffer.from('epoch-marker')]);
-  }
-  const wasAdvanced = isDue && context.apply;
-  const currentEpoch = wasAdvanced ? writeEpoch + 1 : writeEpoch;
-  return { kind: 'advanceEpochStats', data: { currentEpoch, wasAdvanced } };
+      bytesOf(blobs) >= parameters.EpochAdvanceOnTotalSizeBytesThreshold);
+  const stats = (currentEpoch: number): TaskStats => ({
+    kind: 'advanceEpochStats',
+    data: { currentEpoch, wasAdvanced: currentEpoch !== writeEpoch },
+  });
+  return {
+    count: () => stats(writeEpoch),
+    apply: async () => {
+      if (!isDue) return stats(writeEpoch);
+      await storage.putBlob(blobId(epochMarkerId(writeEpoch + 1)), [Buffer.from('epoch-marker')]);
+      return stats(writeEpoch + 1);
+    },
+  };
 }
 
 /** Merges a long run of settled epochs into one set. */
-export async function compactRange(context: TaskContext): Promise<TaskStats | undefined> {
-  const { repository } = context;
-  const state = await loadSoundState(repository.storage);
+export async function planRangeCompaction({
+  repository,
+}: TaskContext): Promise<TaskPlan | undefined> {
+  const { storage, format } = repository;
+  const state = await loadSoundState(storage);
   const first = lastRangeEpoch(state) + 1;
   const last = state.writeEpoch - 2;
-  const { FullCheckpointFrequency } = repository.format.parameters.epochParameters;
+  const { FullCheckpointFrequency } = format.parameters.epochParameters;
   if (last - first < FullCheckpointFrequency) return undefined;
-  if (context.apply) {
-    const inputsOf = (of: EpochState): BlobMetadata[] => {
-      const epochs = Array.from({ length: last - first + 1 }, (_, at) => first + at);
-      return epochs.flatMap((epoch) => epochBlobs(of, epoch));
-    };
-    const blobs = inputsOf(state);
-    await assertSameInputs(repository.storage, blobs, inputsOf);
-    await writeCompaction(repository, `xr${first}_${last}_`, blobs);
-  }
-  return {
+  const inputsOf = (of: EpochState): BlobMetadata[] => {
+    const epochs = Array.from({ length: last - first + 1 }, (_, at) => first + at);
+    return epochs.flatMap((epoch) => epochBlobs(of, epoch));
+  };
+  const stats: TaskStats = {
     kind: 'generateRangeCheckpointStats',
     data: { rangeMinEpoch: first, rangeMaxEpoch: last },
+  };
+  return {
+    count: () => stats,
+    apply: async () => {
+      const blobs = inputsOf(state);
+      await assertSameInputs(storage, blobs, inputsOf);
+      await writeCompaction(repository, `xr${first}_${last}_`, blobs);
+      return stats;
+    },
   };
 }
 
 /** Deletes epoch markers and watermarks that newer ones replace. */
-export async function cleanupMarkers(context: TaskContext): Promise<TaskStats> {
+export async function planMarkerCleanup(context: TaskContext): Promise<TaskPlan> {
   const { storage } = context.repository;
   const state = await loadSoundState(storage);
   const cutoffNs = (await newestIndexNs(context.repository, state)) - safetyMarginNs(context);
@@ -103,12 +118,18 @@ export async function cleanupMarkers(context: TaskContext): Promise<TaskStats> {
     ({ id, timestampNs }) =>
       Number(id.slice(2)) !== state.watermarkSeconds && timestampNs < cutoffNs,
   );
-  await deleteAll(context, [...markers, ...watermarks]);
-  return {
+  const stats: TaskStats = {
     kind: 'cleanupMarkersStats',
     data: {
       deletedEpochMarkerBlobCount: markers.length,
       deletedWatermarkBlobCount: watermarks.length,
+    },
+  };
+  return {
+    count: () => stats,
+    apply: async () => {
+      await deleteAll(context, [...markers, ...watermarks]);
+      return stats;
     },
   };
 }
@@ -118,11 +139,11 @@ export async function cleanupMarkers(context: TaskContext): Promise<TaskStats> {
  * has all that they name; and where the rest is of no use, as long as a session may run. One that cannot be read stays
  * too: no reader needs it, and nobody can tell whether the index has all that it named. It keeps no other from going.
  */
-export async function deleteSupersededIndexes(
+export async function planSupersededIndexDeletion(
   context: TaskContext,
   { adopted, spent }: LateIndexes = NONE_LATE,
-): Promise<TaskStats> {
-  const { repository, safety, startNs, logger } = context;
+): Promise<TaskPlan> {
+  const { repository, safety, startNs } = context;
   const state = await loadSoundState(repository.storage);
   const cutoffNs = (await newestIndexNs(repository, state)) - safetyMarginNs(context);
   const doomed: BlobMetadata[] = [];
@@ -138,35 +159,46 @@ export async function deleteSupersededIndexes(
     doomed.filter(({ id }) => spent.has(id)),
     doomed.filter(({ id }) => !spent.has(id)),
   ];
-  const { proven, unreadable } = context.apply
-    ? await checkSuperseded(context, state, unproven)
-    : { proven: unproven, unreadable: [] };
-  for (const { id } of unreadable) {
-    logger.warn({ blobId: id }, 'a superseded index blob that cannot be read is kept');
-  }
-  const going = [...useless, ...proven];
-  await deleteAll(context, going);
-  return {
+  const stats = (going: readonly BlobMetadata[], kept: readonly BlobMetadata[]): TaskStats => ({
     kind: 'cleanupSupersededIndexesStats',
     data: {
       maxReplacementTime: formatGoTime(cutoffNs > 0n ? cutoffNs : 0n),
       deletedBlobCount: going.length,
-      deletedTotalSize: going.reduce((sum, { lengthBytes }) => sum + lengthBytes, 0),
-      ...(unreadable.length > 0 && {
-        unreadableBlobCount: unreadable.length,
-        unreadableBlobs: nameSome(unreadable),
-      }),
+      deletedTotalSize: bytesOf(going),
+      ...(kept.length > 0 && { unreadableBlobCount: kept.length, unreadableBlobs: nameSome(kept) }),
+    },
+  });
+  return {
+    count: () => stats(doomed, []),
+    apply: async () => {
+      const { proven, unreadable } = await checkSuperseded(context, state, unproven);
+      for (const { id } of unreadable) {
+        const text = 'keeping a superseded index blob that cannot be read';
+        context.logger.warn({ blobId: id }, text);
+      }
+      const going = [...useless, ...proven];
+      await deleteAll(context, going);
+      return stats(going, unreadable);
     },
   };
 }
 
 /** Hides entries deleted up to a time. The watermark never moves back. */
-export async function putWatermark(context: TaskContext, untilNs: Nanoseconds): Promise<void> {
-  const { storage } = context.repository;
+export async function planWatermark(
+  { repository }: TaskContext,
+  untilNs: Nanoseconds,
+): Promise<TaskPlan | undefined> {
+  const { storage } = repository;
   const { watermarkSeconds } = await loadEpochState(storage);
   const seconds = unixSeconds(untilNs);
-  if (!context.apply || seconds < watermarkSeconds || seconds <= 0) return;
-  await storage.putBlob(blobId(`xw${seconds}`), [Buffer.from('deletion-watermark')]);
+  if (seconds < watermarkSeconds || seconds <= 0) return undefined;
+  return {
+    count: () => undefined,
+    apply: async () => {
+      await storage.putBlob(blobId(`xw${seconds}`), [Buffer.from('deletion-watermark')]);
+      return undefined;
+    },
+  };
 }
 
 /** The state, as long as its markers fit its index blobs. Throws `EPOCH_IMPLAUSIBLE`. */
@@ -203,10 +235,9 @@ const safetyMarginNs = ({ repository }: TaskContext): Nanoseconds =>
   BigInt(repository.format.parameters.epochParameters.CleanupSafetyMargin);
 
 async function deleteAll(
-  { repository, apply, signal }: TaskContext,
+  { repository, signal }: TaskContext,
   blobs: readonly BlobMetadata[],
 ): Promise<void> {
-  if (!apply) return;
   await mapLimited(blobs, DELETES_AT_ONCE, ({ id }) => {
     signal.throwIfAborted();
     return repository.storage.deleteBlob(id);
@@ -218,6 +249,8 @@ function nameSome(blobs: readonly BlobMetadata[]): string {
   return blobs.length > NAMED_MAX ? `${names.join(' ')} ...` : names.join(' ');
 }
 
+const bytesOf = (blobs: readonly BlobMetadata[]): number =>
+  blobs.reduce((sum, { lengthBytes }) => sum + lengthBytes, 0);
 const maxOf = (times: readonly Nanoseconds[]): Nanoseconds =>
   times.reduce((a, b) => (a > b ? a : b), 0n);
 const minOf = (times: readonly Nanoseconds[]): Nanoseconds =>

@@ -1,5 +1,5 @@
 import { CodedError, isCode, mapLimited } from '../../base/index.ts';
-import { blobId, type BlobMetadata } from '../../blob/index.ts';
+import { blobId, type BlobMetadata, hasBlob } from '../../blob/index.ts';
 import {
   compactionsOf,
   completeIndexSet,
@@ -68,7 +68,8 @@ export async function checkSuperseded(
     signal.throwIfAborted();
     try {
       for (const entry of await unknownEntries(repository, blob)) {
-        if (await isThere(repository, entry.packBlobId)) throw indexHidden(state, blob, entry);
+        const isThere = await hasBlob(repository.storage, blobId(entry.packBlobId));
+        if (isThere) throw indexHidden(state, blob, entry);
       }
       proven.push(blob);
     } catch (error) {
@@ -111,17 +112,6 @@ async function unknownEntries(
   return [...unknown.values()];
 }
 
-/** Asked for by name: a listing may be old. */
-async function isThere({ storage }: Repository, pack: string): Promise<boolean> {
-  try {
-    await storage.getMetadata(blobId(pack));
-    return true;
-  } catch (error) {
-    if (isCode(error, 'BLOB_NOT_FOUND')) return false;
-    throw error;
-  }
-}
-
 function indexHidden(
   state: EpochState,
   { id }: BlobMetadata,
@@ -131,13 +121,13 @@ function indexHidden(
   const [compaction] = compactionsOf(state, lastEpochOf(id)).flat();
   // Nothing took its place, so it is in force, and was not listed when the index was read.
   if (!compaction) {
-    const text = `${what}, and was not in the listing that the index was read from`;
+    const text = `${what}, but was not in the listing that the index was read from`;
     return indexRefusal('INDEX_INCOMPLETE', text);
   }
-  const text = `${what}, and the compacted index ${compaction.id} that took its place does not`;
+  const text = `${what}, and the compacted index ${compaction.id} that replaced it does not`;
   return new CodedError(
     'INDEX_HIDDEN',
-    `${text}; nothing was deleted. Run no maintenance of Kopia here, and delete no index blob by hand: a compaction that is true holds what nothing else holds. "kopia index recover --commit --dangerous-commands=enabled" reads back what the packs hold; see INDEX_HIDDEN in docs/operating.md`,
+    `${text}; nothing was deleted. Do not run Kopia's maintenance here, and do not delete index blobs manually: a genuine compaction holds what nothing else holds. "kopia index recover --commit --dangerous-commands=enabled" recovers what the packs hold; see INDEX_HIDDEN in docs/operating.md`,
     { facts: { blobId: id, contentId, compactionId: compaction.id } },
   );
 }

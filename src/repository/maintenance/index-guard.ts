@@ -12,7 +12,7 @@ const SHRUNK_SHARE = 0.5;
 const ROWS_MIN = 64;
 const READS_AT_ONCE = 8;
 const ADVICE =
-  'nothing was deleted; run "longshore store check" and then maintenance again, and see "index" in docs/operating.md if it says the same';
+  'nothing was deleted; run "longshore store check" and then maintenance again, and see "index" in docs/operating.md if the message comes back';
 
 /** Deleting trusts the index, and the index comes from a listing that may be old, cut short, or another one's. */
 export function indexRefusal(code: 'INDEX_SHRUNK' | 'INDEX_INCOMPLETE', what: string): CodedError {
@@ -23,7 +23,7 @@ export function indexRefusal(code: 'INDEX_SHRUNK' | 'INDEX_INCOMPLETE', what: st
 export function assertNotShrunk(rowCount: number, earlierRowCount: number | undefined): void {
   if (earlierRowCount === undefined || earlierRowCount < ROWS_MIN) return;
   if (rowCount >= earlierRowCount * SHRUNK_SHARE) return;
-  const text = `the index holds ${rowCount} entries, and an earlier run found ${earlierRowCount}`;
+  const text = `the index holds ${rowCount} entries, but an earlier run found ${earlierRowCount}`;
   throw indexRefusal('INDEX_SHRUNK', text);
 }
 
@@ -42,7 +42,7 @@ export async function accountFor(
   signal: AbortSignal,
 ): Promise<BlobMetadata[]> {
   const { storage, codec, logger } = repository;
-  // Indexes of format 1 forget deleted contents, so their absence tells nothing.
+  // Indexes of format 1 forget deleted contents, so their absence means nothing.
   if (!repository.format.parameters.epochParameters.Enabled) return [...packs];
   const readable: BlobMetadata[] = [];
   const unknown: { pack: BlobMetadata; entry: IndexEntry }[] = [];
@@ -57,7 +57,7 @@ export async function accountFor(
     const entries = await loadLocalIndex(storage, codec, pack).catch(asGone);
     if (entries === 'gone') return;
     if (!entries) {
-      logger.warn({ blobId: pack.id }, 'a pack whose own index cannot be read is kept');
+      logger.warn({ blobId: pack.id }, 'keeping a pack whose own index cannot be read');
       return;
     }
     const entry = await firstUnknown(repository, entries);
@@ -71,7 +71,7 @@ export async function accountFor(
   if (!first) return [...readable, ...unknown.map(({ pack }) => pack)];
   const many = inexplicable.length === 1 ? '1 pack holds' : `${inexplicable.length} packs hold`;
   const example = `content ${first.entry.contentId} in ${first.pack.id}`;
-  const text = `${many} contents that the index does not know, such as ${example}: index blobs are lost or were not listed`;
+  const text = `${many} contents that the index does not know, such as ${example}: index blobs were lost or not listed`;
   throw indexRefusal('INDEX_INCOMPLETE', text);
 }
 
@@ -111,7 +111,7 @@ export async function accountForLost(
     await accountFor(repository, packs, new Set(), signal);
     return;
   }
-  const text = `the index named pack ${first.id} when this run began, and does not any more`;
+  const text = `the index named pack ${first.id} when this run began, but no longer does`;
   throw indexRefusal('INDEX_INCOMPLETE', text);
 }
 

@@ -33,6 +33,11 @@ export const NONE_LATE: LateIndexes = { adopted: new Set(), spent: new Set() };
  */
 export type AdoptedEntries = 'all' | 'unknown';
 
+/** The plan names the late blobs; what of them is of use is found as they are read. A dry run makes none. */
+export interface LateAdoption {
+  readonly apply: () => Promise<LateIndexes>;
+}
+
 /** What is to be done with an entry of a late blob. */
 type Verdict = 'known' | 'adopt' | 'spent' | 'refuse';
 
@@ -45,14 +50,23 @@ type Verdict = 'known' | 'adopt' | 'spent' | 'refuse';
  * that are older than the deletions which merges keep come in as deleted, and so do merges of manifests: clients of Kopia
  * keep no deletions.
  */
-export async function adoptLateIndexes(
+export async function planLateAdoption(
   context: TaskContext,
   what: AdoptedEntries = 'all',
+): Promise<LateAdoption> {
+  const { storage } = context.repository;
+  const late = findLate(await loadEpochState(storage), await unfinishedSessions(storage));
+  return {
+    apply: () => (late.length === 0 ? Promise.resolve(NONE_LATE) : adopt(context, what, late)),
+  };
+}
+
+async function adopt(
+  context: TaskContext,
+  what: AdoptedEntries,
+  late: readonly BlobMetadata[],
 ): Promise<LateIndexes> {
   const { repository, signal, logger } = context;
-  const { storage } = repository;
-  const late = findLate(await loadEpochState(storage), await unfinishedSessions(storage));
-  if (late.length === 0) return NONE_LATE;
   const adoption = new Adoption(context, what, await upgradeTime(repository));
   for (const blob of late) {
     signal.throwIfAborted();
@@ -162,7 +176,7 @@ class Adoption implements LateIndexes {
     if (adopt > 0) this.adopted.add(id);
     else if (spent > 0 && refuse === 0) this.spent.add(id);
     if (adopt === 0) return;
-    const text = 'an index blob came after its epoch was compacted; what it names is written anew';
+    const text = 'an index blob appeared after its epoch was compacted; writing its entries again';
     logger.warn({ blobId: id, entries: adopt, left: spent + refuse }, text);
   }
 
@@ -201,12 +215,13 @@ class Adoption implements LateIndexes {
   }
 
   async #judgeByPack({ packBlobId, packOffset, packedLength }: IndexEntry): Promise<Verdict> {
-    if (!this.#packs.has(packBlobId)) this.#packs.set(packBlobId, await this.#lengthOf(packBlobId));
+    if (!this.#packs.has(packBlobId))
+      this.#packs.set(packBlobId, await this.#packLength(packBlobId));
     return (this.#packs.get(packBlobId) ?? 0) >= packOffset + packedLength ? 'adopt' : 'spent';
   }
 
   /** Asked for by name: a listing may be old. */
-  async #lengthOf(pack: string): Promise<number | undefined> {
+  async #packLength(pack: string): Promise<number | undefined> {
     try {
       return (await this.#context.repository.storage.getMetadata(blobId(pack))).lengthBytes;
     } catch (error) {

@@ -13,7 +13,7 @@ import { IndexBody, memorySource } from '../index/index-body.ts';
 import { encodeIndex } from '../index/index-writer.ts';
 import { protectedPut, type Repository } from '../repository.ts';
 import { CompactionSums } from './compaction-sums.ts';
-import type { TaskContext, TaskStats } from './task.ts';
+import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
 /** Kopia: index_blob_manager_v0.go, defaults of CompactOptions. */
 const COMPACT_AT = 8;
@@ -28,26 +28,33 @@ export interface LegacyCompactionOptions {
   readonly dropDeletedBeforeNs?: Nanoseconds;
 }
 
-/** Merges the `n` blobs of format 1: one output, a log of what it replaces, then the old ones go. */
-export async function compactLegacyIndexes(
+/** Merges the `n` blobs of format 1: one output, a log of what it replaces, then the old ones are deleted. */
+export async function planLegacyCompaction(
   context: TaskContext,
   options: LegacyCompactionOptions,
-): Promise<TaskStats> {
-  const { repository, apply } = context;
+): Promise<TaskPlan> {
+  const { repository } = context;
   const { storage, codec, format } = repository;
   const putOptions = protectedPut(format);
   const store = new LegacyIndexStore({ storage, codec, putOptions });
   const { blobs } = await store.listActive();
   const inputs = chooseInputs(blobs, format.parameters.maxPackSize, options.allIndexes);
   const dropBefore = options.dropDeletedBeforeNs;
-  if (apply && inputs.length > 0) {
-    const output = await writeMerged(repository, inputs, dropBefore);
-    await putLog(context, inputs, output);
-  }
-  if (apply) await deleteSuperseded(context);
-  return {
+  const stats: TaskStats = {
     kind: 'compactIndexesStats',
     data: { droppedContentsDeletedBefore: formatGoTime(dropBefore ?? 0n) },
+  };
+  return {
+    count: () => stats,
+    apply: async () => {
+      if (inputs.length > 0) {
+        const output = await writeMerged(repository, inputs, dropBefore);
+        await putLog(context, inputs, output);
+      }
+      // By the logs that are there by now, the one of this run among them.
+      await deleteSuperseded(context);
+      return stats;
+    },
   };
 }
 

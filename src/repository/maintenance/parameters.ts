@@ -99,6 +99,6 @@ export async function claimMaintenance(
 }
 
 export function notOwner({ client }: Repository, owner: string): CodedError {
-  const text = `maintenance of this repository is done by ${owner}, and this is ${clientName(client)}`;
+  const text = `maintenance of this repository belongs to ${owner}, but this is ${clientName(client)}`;
   return new CodedError('NOT_MAINTENANCE_OWNER', `${text}; use --client ${owner}, or --force`);
 }

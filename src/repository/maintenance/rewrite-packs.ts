@@ -3,7 +3,7 @@ import { blobId } from '../../blob/index.ts';
 import { PACK_ENTRIES_MAX } from '../content/pack.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import type { Repository } from '../repository.ts';
-import type { TaskContext, TaskStats } from './task.ts';
+import type { TaskContext, TaskPlan, TaskStats } from './task.ts';
 
 /** Packs filled less than this share are short (Kopia: content_rewrite.go, shortPackThresholdPercent). */
 const SHORT_SHARE = 0.6;
@@ -12,55 +12,80 @@ const FLUSH_BYTES = 512 << 20;
 /** Entries of short packs in memory, and of new ones that wait for an index: some 350 bytes each. */
 const ENTRIES_AT_ONCE = 200_000;
 
+export interface RewriteOptions {
+  /** Deleted entries that this run drops next; Kopia copies them once more before. */
+  readonly isDropped?: (entry: IndexEntry) => boolean;
+  /** Tests lower it. */
+  readonly entriesAtOnce?: number;
+}
+
 /**
- * Writes the contents of short packs again, together; the old packs then belong to nobody.
- * `isDropped`: deleted entries that this run drops next; Kopia copies them once more before. Tests lower `entriesAtOnce`.
+ * Writes the contents of short packs again, together; the old packs then belong to nobody. The plan holds the names of the
+ * packs. Their entries are looked up some packs at a time, and counted on the way.
  */
-export async function rewriteShortPacks(
+export function planPackRewrite(
   context: TaskContext,
   letters: readonly ('p' | 'q')[],
-  isDropped: (entry: IndexEntry) => boolean = () => false,
-  { entriesAtOnce = ENTRIES_AT_ONCE }: { readonly entriesAtOnce?: number } = {},
-): Promise<TaskStats> {
-  const { repository, safety, apply, progress } = context;
+  { isDropped = () => false, entriesAtOnce = ENTRIES_AT_ONCE }: RewriteOptions = {},
+): TaskPlan {
+  const { repository, safety, progress } = context;
   const short = findShortPacks(repository, letters);
   progress?.begin(progress.task, 'packs', short.size);
   const now = repository.clock.nowNs();
-  const counts = { toRewrite: [0, 0], rewritten: [0, 0], retained: [0, 0] };
-  const add = (counter: number[], bytes: number): void => {
-    counter[0] = (counter[0] ?? 0) + 1;
-    counter[1] = (counter[1] ?? 0) + bytes;
+  const [toRewrite, rewritten, retained] = [new Counter(), new Counter(), new Counter()];
+  const steps = function* (): Generator<[string, IndexEntry[]]> {
+    for (const [packBlobId, entries] of entriesOf(repository, short)) {
+      context.signal.throwIfAborted();
+      if (progress) progress.done++;
+      const old = entries.filter((entry) => {
+        if (isDropped(entry)) return false;
+        const { timestampSeconds, packedLength } = entry;
+        const isOld = now - BigInt(timestampSeconds) * SECOND_NS >= safety.rewriteMinAgeNs;
+        (isOld ? toRewrite : retained).add(packedLength);
+        return isOld;
+      });
+      if (old.length > 0) yield [packBlobId, old];
+    }
   };
-  for (const [packBlobId, entries] of entriesOf(repository, short)) {
-    context.signal.throwIfAborted();
-    if (progress) progress.done++;
-    const old = entries.filter((entry) => {
-      if (isDropped(entry)) return false;
-      const { timestampSeconds, packedLength } = entry;
-      const isOld = now - BigInt(timestampSeconds) * SECOND_NS >= safety.rewriteMinAgeNs;
-      add(isOld ? counts.toRewrite : counts.retained, packedLength);
-      return isOld;
-    });
-    if (!apply || old.length === 0) continue;
-    await rewritePack(repository, packBlobId, old);
-    for (const { packedLength } of old) add(counts.rewritten, packedLength);
-    const { durableBytes, durableEntries } = repository.contents.session;
-    if (durableBytes >= FLUSH_BYTES) await repository.contents.flush();
-    // Half a gigabyte of tiny contents is millions. The pack that is being filled stays open: it would be a short one again.
-    else if (durableEntries >= entriesAtOnce) await repository.contents.checkpoint();
-  }
-  await repository.contents.flush();
-  return {
+  const stats = (): TaskStats => ({
     kind: 'rewriteContentsStats',
     data: {
-      toRewriteContentCount: counts.toRewrite[0] ?? 0,
-      toRewriteContentSize: counts.toRewrite[1] ?? 0,
-      rewrittenContentCount: counts.rewritten[0] ?? 0,
-      rewrittenContentSize: counts.rewritten[1] ?? 0,
-      retainedContentCount: counts.retained[0] ?? 0,
-      retainedContentSize: counts.retained[1] ?? 0,
+      toRewriteContentCount: toRewrite.count,
+      toRewriteContentSize: toRewrite.bytes,
+      rewrittenContentCount: rewritten.count,
+      rewrittenContentSize: rewritten.bytes,
+      retainedContentCount: retained.count,
+      retainedContentSize: retained.bytes,
+    },
+  });
+  return {
+    count: () => {
+      steps().forEach(() => undefined);
+      return stats();
+    },
+    apply: async () => {
+      for (const [packBlobId, old] of steps()) {
+        await rewritePack(repository, packBlobId, old);
+        for (const { packedLength } of old) rewritten.add(packedLength);
+        const { durableBytes, durableEntries } = repository.contents.session;
+        if (durableBytes >= FLUSH_BYTES) await repository.contents.flush();
+        // Half a gigabyte of tiny contents is millions. The pack that is being filled stays open: it would be a short one again.
+        else if (durableEntries >= entriesAtOnce) await repository.contents.checkpoint();
+      }
+      await repository.contents.flush();
+      return stats();
     },
   };
+}
+
+class Counter {
+  count = 0;
+  bytes = 0;
+
+  add(bytes: number): void {
+    this.count++;
+    this.bytes += bytes;
+  }
 }
 
 /**

@@ -2,7 +2,7 @@ import { CodedError, type Logger, MINUTE_NS, type Nanoseconds } from '../../base
 import { CLOCK_SKEW_NS_MAX, clockSkew } from '../clock-skew.ts';
 import { assertEpochsFollow, loadEpochState } from '../content/epoch-state.ts';
 import { clientName, type Repository } from '../repository.ts';
-import { type CollectGarbage, countedRows, Cycle, type TaskReport } from './cycle.ts';
+import { countedRows, Cycle, type TaskReport } from './cycle.ts';
 import { assertNotShrunk } from './index-guard.ts';
 import {
   claimMaintenance,
@@ -13,7 +13,7 @@ import {
 } from './parameters.ts';
 import { SAFETY, type SafetyLevel } from './safety.ts';
 import { loadSchedule, putSchedule, SCHEDULE_BLOB, type Schedule } from './schedule.ts';
-import type { TaskProgress } from './task.ts';
+import type { PlanTask, TaskContext, TaskProgress } from './task.ts';
 
 export type MaintenanceMode = 'auto' | 'quick' | 'full';
 
@@ -28,8 +28,8 @@ export interface MaintenanceOptions {
   readonly logger: Logger;
   /** Filled as tasks go on. */
   readonly progress?: TaskProgress | undefined;
-  /** Marks what no snapshot reaches; snapshots lie above this layer. */
-  readonly collectGarbage: CollectGarbage;
+  /** Plans to mark what no snapshot reaches; snapshots lie above this layer. */
+  readonly collectGarbage: PlanTask;
 }
 
 export interface MaintenanceReport {
@@ -72,19 +72,10 @@ export async function runMaintenance(
   assertNotShrunk(repository.contents.rowCount, countedRows(repository, schedule));
   // Merges the contents of manifests when they are many.
   if (!options.dryRun) await repository.flush();
-  const cycle = new Cycle(
-    {
-      repository,
-      safety: SAFETY[options.safety],
-      apply: !options.dryRun,
-      startNs,
-      signal: options.signal,
-      logger: options.logger,
-      progress: options.progress,
-    },
-    parameters,
-    schedule,
-  );
+  const { dryRun, signal, logger, progress } = options;
+  const safety = SAFETY[options.safety];
+  const context: TaskContext = { repository, safety, startNs, signal, logger, progress };
+  const cycle = new Cycle({ context, parameters, schedule, dryRun });
   await (mode === 'full' ? cycle.runFull(options.collectGarbage) : cycle.runQuick());
   return { mode, dryRun: options.dryRun, tasks: cycle.reports };
 }
@@ -168,6 +159,6 @@ function assertSameTime(now: Nanoseconds, storageNs: Nanoseconds): void {
   const skew = clockSkew(now, storageNs);
   if (skew <= CLOCK_SKEW_NS_MAX) return;
   const minutes = Number(skew / MINUTE_NS);
-  const text = `the clock here and the storage's differ by ${minutes} minutes: maintenance would be unsafe`;
-  throw new CodedError('CLOCK_SKEW', `${text}; set the clock right`);
+  const text = `the clocks of this machine and of the storage differ by ${minutes} minutes: maintenance would not be safe`;
+  throw new CodedError('CLOCK_SKEW', `${text}; correct the clock`);
 }

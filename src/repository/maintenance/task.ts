@@ -17,11 +17,10 @@ export class TaskProgress {
   }
 }
 
-/** What every task gets. With `apply` false it only counts what it would do. */
+/** What every task gets. */
 export interface TaskContext {
   readonly repository: Repository;
   readonly safety: SafetyParameters;
-  readonly apply: boolean;
   /** The storage's clock when this run began: younger blobs are not looked at. */
   readonly startNs: Nanoseconds;
   readonly signal: AbortSignal;
@@ -35,3 +34,22 @@ export interface TaskStats {
   readonly kind: string;
   readonly data: Readonly<Record<string, number | boolean | string>>;
 }
+
+type Outcome = TaskStats | undefined;
+
+/**
+ * What a task is about to do. Making a plan and counting it only read. Other clients go on working meanwhile, so what must
+ * be read right before something is deleted or replaced is read by `apply`. A plan names blobs; contents, of which there may
+ * be too many to hold, are looked up in the index on the way.
+ */
+export interface TaskPlan {
+  /** What it would do, for a dry run. A plan is either counted or applied, and only once. */
+  readonly count: () => Outcome | Promise<Outcome>;
+  /** Does it, and tells what was done. */
+  readonly apply: () => Promise<Outcome>;
+}
+
+/** Undefined where there is nothing to do and nothing to report. */
+export type PlanTask = (
+  context: TaskContext,
+) => TaskPlan | undefined | Promise<TaskPlan | undefined>;

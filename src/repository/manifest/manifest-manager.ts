@@ -169,8 +169,8 @@ export class ManifestManager {
   }
 
   #areMany(ids: readonly ContentId[]): boolean {
-    const lengthOf = (id: ContentId): number => this.#contents.find(id)?.originalLength ?? 0;
-    return ids.filter((id) => lengthOf(id) <= SHORT_BYTES_MAX).length >= COMPACT_AT;
+    const originalLength = (id: ContentId): number => this.#contents.find(id)?.originalLength ?? 0;
+    return ids.filter((id) => originalLength(id) <= SHORT_BYTES_MAX).length >= COMPACT_AT;
   }
 
   async #merge({ entries, ids, seen }: Reading): Promise<void> {
@@ -250,7 +250,7 @@ export class ManifestManager {
     await this.#contents.flush();
   }
 
-  /** What was merged away may be gone for good, or damaged: it is nobody's loss. */
+  /** What was merged away may be gone for good, or damaged: nothing is lost. */
   async #deletionsIfThere(id: ContentId): Promise<StoredEntry[]> {
     try {
       return await this.#loadContent(id, decodeDeletions);

@@ -16,6 +16,12 @@ export interface IndirectEntry {
 export const endOf = ({ start, length, count }: Omit<IndirectEntry, 'id'>): number =>
   start + length * count;
 
+/** Bytes of an object that consists of these, in order. */
+export function objectLength(parts: readonly Omit<IndirectEntry, 'id'>[]): number {
+  const last = parts.at(-1);
+  return last ? endOf(last) : 0;
+}
+
 const STREAM = 'kopia:indirect';
 const HEAD = `{"stream":"${STREAM}","entries":[`;
 /** JSON text that is made or parsed at once. */
@@ -88,7 +94,7 @@ export class IndirectDecoder {
 
   #add({ s: start, l: length, o }: Row): void {
     const last = this.#entries.at(-1);
-    const end = last ? endOf(last) : 0;
+    const end = objectLength(this.#entries);
     if (start !== end) {
       throw new CodedError('BAD_OBJECT', `an index object is damaged: gap at byte ${end}`);
     }

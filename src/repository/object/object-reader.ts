@@ -2,7 +2,7 @@ import { CodedError } from '../../base/index.ts';
 import { decompressContent } from '../../codec/index.ts';
 import type { ContentId } from '../content/content-id.ts';
 import type { ContentManager } from '../content/content-manager.ts';
-import { endOf, type IndirectEntry, IndirectDecoder } from './indirect.ts';
+import { endOf, type IndirectEntry, IndirectDecoder, objectLength } from './indirect.ts';
 import { indexObjectOf, type ObjectId, parseObjectId } from './object-id.ts';
 
 interface ReadOptions {
@@ -45,7 +45,7 @@ export async function listPieces(
       child.indirections > 0 || !child.compressed
         ? await listPieces(contents, entry.id, options)
         : [{ ...entry, start: 0, count: 1, contentId: child.contentId, compressed: true }];
-    const length = lengthOf(below);
+    const length = objectLength(below);
     if (length !== entry.length) {
       const text = `object ${id} is damaged: its piece at ${entry.start} has ${length} bytes, not ${entry.length}`;
       throw new CodedError('BAD_OBJECT', text);
@@ -61,12 +61,6 @@ export async function listPieces(
     }
   }
   return pieces;
-}
-
-/** Bytes of an object. */
-export function lengthOf(pieces: readonly ObjectPiece[]): number {
-  const last = pieces.at(-1);
-  return last ? endOf(last) : 0;
 }
 
 async function readIndirect(
@@ -131,7 +125,7 @@ export async function readObject(
   const { indirections, contentId, compressed } = parseObjectId(id);
   if (indirections === 0) return readPiece(contents, { contentId, compressed }, options);
   const pieces = await listPieces(contents, id, options);
-  const length = lengthOf(pieces);
+  const length = objectLength(pieces);
   if (length > WHOLE_BYTES_MAX) {
     throw new CodedError('BAD_OBJECT', `object ${id} is too long to be metadata`);
   }

@@ -39,7 +39,7 @@ const NEVER = /(?!)/u;
 function bad(what: string): CodedError {
   return new CodedError('BAD_IGNORE_PATTERN', what);
 }
-const BACKSLASH_AT_END = 'it ends in a backslash; write "\\\\" for one';
+const BACKSLASH_AT_END = 'it ends in a backslash; write "\\\\" for a literal one';
 
 const quote = (char: string): string => char.replace(/[\\^$.*+?()[\]{}|/]/, '\\$&');
 const quoteInSet = (char: string): string => (char === '-' ? '\\-' : quote(char));

@@ -130,7 +130,7 @@ export function parsePolicy(manifest: Manifest): StoredPolicy {
   const parsed = policySchema.safeParse(manifest.data);
   if (parsed.success) return { id: manifest.id, target, policy: parsed.data };
   const shown = formatTarget(target);
-  const text = `the policy ${manifest.id} for ${shown} is damaged: set it anew by longshore policy set ${shown} --from-json`;
+  const text = `the policy ${manifest.id} for ${shown} is damaged: set it again with longshore policy set ${shown} --from-json`;
   throw new CodedError('DAMAGED_POLICY', text, { cause: parsed.error });
 }
 

@@ -38,7 +38,7 @@ function back(ns: Nanoseconds, years: number, months: number, days: number): Nan
     date.getUTCMinutes(),
     date.getUTCSeconds(),
   );
-  // Keeps 2^31 - 1, which means "for ever", from leaving the range of dates.
+  // Keeps 2^31 - 1, which means "forever", from leaving the range of dates.
   return Number.isFinite(shifted)
     ? BigInt(shifted) * 1_000_000n + (ns % 1_000_000_000n)
     : -(2n ** 62n);
@@ -113,7 +113,7 @@ const rankOf = (reason: string): number => REASON_ORDER.indexOf(reason.split('-'
 /**
  * Why each snapshot of one source is kept, by id; an empty list means it has expired unless pinned. The reasons are
  * Kopia's (snapshot/policy/retention_policy.go). With a `moment`, clocks that jumped cost no snapshots: what starts in the
- * future takes nobody's place, and age counts from the second newest snapshot, so that a single wrong time ends no period.
+ * future does not take the place of another, and age counts from the second newest snapshot, so that a single wrong time ends no period.
  */
 export function retentionReasons(
   snapshots: readonly Snapshot[],

@@ -10,7 +10,7 @@ import {
   type MaintenanceMode,
   type MaintenanceReport,
 } from '../../../src/repository/index.ts';
-import { collectGarbage } from '../../../src/snapshot/index.ts';
+import { planGarbageCollection as collectGarbage } from '../../../src/snapshot/index.ts';
 import { createSnapshot, type UploadResult } from '../../../src/uploader/index.ts';
 import { type Bucket, BucketClient } from './bucket.ts';
 import { PASSWORD } from './oracle.ts';

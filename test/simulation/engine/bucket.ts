@@ -184,7 +184,7 @@ export class BucketClient implements BlobStorage {
     const bytes = new Uint8Array(Buffer.concat(data));
     return this.#request('put', id, () => {
       if (options.doNotRecreate === true && this.#bucket.blobs.has(id)) {
-        throw new CodedError('BLOB_EXISTS', `blob ${id} is there already`);
+        throw new CodedError('BLOB_EXISTS', `blob ${id} already exists`);
       }
       this.#bucket.put(id, bytes);
     });

@@ -1,3 +1,4 @@
+import { posix } from '../../../src/base/index.ts';
 import { currentProcess } from './process.ts';
 import {
   type DirectoryNode,
@@ -235,6 +236,15 @@ export function patchFiles(volumes: Volumes): (() => void)[] {
       }),
     );
   };
+  // Descriptors of these volumes are not the kernel's: neither libc nor /proc knows them.
+  const native = posix();
+  for (const name of ['openWithoutLinks', 'statusReader'] as const) {
+    const own = Object.getOwnPropertyDescriptor(native, name) ?? {};
+    Object.defineProperty(native, name, { configurable: true, get: () => undefined });
+    undo.push(() => Object.defineProperty(native, name, own));
+  }
+  const isProc = (path: unknown): unknown => path === '/proc/self/fd/';
+  patch(sync, 'existsSync', () => false, isProc);
   const isBig = (options: unknown): boolean => (options as Functions | undefined)?.bigint === true;
   patch(
     sync,

@@ -1,0 +1,230 @@
+import { CodedError, isCanceled, type Logger, messageOf } from '../base/index.ts';
+import { isWaitOver, WAIT_CONTAINER } from '../exposer/index.ts';
+import {
+  type KubeClient,
+  type Pod,
+  POD_VOLUME_BACKUPS,
+  type PodVolumeBackup,
+  type PodVolumeRestore,
+  PODS,
+} from '../kube/index.ts';
+import type { Parents, StoredVolume } from '../mover/index.ts';
+import { askPatiently } from './asking.ts';
+
+/**
+ * A page of PodVolumeBackups takes some 4 MB of memory, and those of a large cluster together more than a data mover has. Beyond so
+ * many pages every file of the volume is read instead. Our choice.
+ */
+const PAGE = 500;
+const PAGES_MAX = 100;
+
+/** Set by Velero's server on PodVolumeBackups of PVCs (pkg/apis/velero/v1/labels_annotations.go). */
+const PVC_NAME = 'velero.io/pvc-name';
+const PVC_UID = 'velero.io/pvc-uid';
+
+export interface ClientPodOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  /** How long the API server may take. */
+  readonly timeoutMs: number;
+}
+
+export interface ClientPodQuery extends ClientPodOptions {
+  readonly when: 'before' | 'after';
+  readonly task: 'backed up' | 'restored';
+  readonly signal: AbortSignal;
+}
+
+/** Name of the volume in the path that its snapshots are recorded under. */
+export const volumeNameOf = ({ metadata, spec }: PodVolumeBackup): string =>
+  metadata.annotations?.[PVC_NAME] || spec.volume;
+
+/**
+ * The pod whose volume is moved, as it is now. Asked before the first byte and after the last one: kubelet unmounts the volumes
+ * of a pod that is over, and an unmounted volume looks like an empty one. Throws `POD_GONE`, and what the API server refuses.
+ */
+export async function loadClientPod(
+  { spec }: PodVolumeBackup | PodVolumeRestore,
+  { client, timeoutMs, when, task, signal }: ClientPodQuery,
+): Promise<Pod> {
+  const { namespace = '', name = '', uid } = spec.pod;
+  let pod: Pod | undefined;
+  try {
+    pod = await askPatiently(() => client.find(PODS, { namespace, name }, { signal }), {
+      timeoutMs,
+      signal,
+    });
+  } catch (error) {
+    if (signal.aborted || isCanceled(error)) throw error;
+    const text = `cannot tell whether pod ${namespace}/${name} still has the volume: ${messageOf(error)}`;
+    throw new CodedError('POD_UNKNOWN', text, { cause: error });
+  }
+  const isBackup = task === 'backed up';
+  const trouble = troubleOf(pod, uid, isBackup);
+  if (!trouble && pod) return pod;
+  const time =
+    when === 'before' ? `before its volume could be ${task}` : `while its volume was being ${task}`;
+  const advice = isBackup
+    ? 'no snapshot was saved, since volumes of such pods are unmounted; back it up again while the pod runs'
+    : 'restore it again';
+  const text = `pod ${namespace}/${name} ${trouble ?? ''} ${time}; ${advice}`;
+  throw new CodedError('POD_GONE', text);
+}
+
+/** Why its volume is not to be moved any more; undefined where nothing speaks against it. */
+function troubleOf(
+  pod: Pod | undefined,
+  uid: string | undefined,
+  isBackup: boolean,
+): string | undefined {
+  if (!pod) return 'was deleted';
+  if (uid && pod.metadata.uid !== uid) return 'was deleted and another pod got its name';
+  // Its phase is told late, when its volumes may be unmounted already.
+  if (pod.metadata.deletionTimestamp !== undefined) return 'was deleted';
+  const phase = pod.status?.phase ?? 'Unknown';
+  if (isBackup) return phase === 'Running' ? undefined : `stopped running (it is ${phase})`;
+  if (phase === 'Succeeded' || phase === 'Failed') return `ended (it is ${phase})`;
+  return isWaitOver(pod) ? `stopped waiting (container ${WAIT_CONTAINER} has ended)` : undefined;
+}
+
+/** Whether a volume of the pod is of a claim: one is also made for each generic ephemeral volume. */
+export const isOfClaimIn = ({ spec }: Pod, volume: string): boolean =>
+  (spec.volumes ?? []).some(
+    ({ name, persistentVolumeClaim, ephemeral }) =>
+      name === volume && Boolean(persistentVolumeClaim ?? ephemeral),
+  );
+
+/** Its init container ends well only when all its volumes have had their marks. */
+export async function hasFoundMarks(
+  { spec }: PodVolumeRestore,
+  { client, timeoutMs }: ClientPodOptions,
+  signal: AbortSignal,
+): Promise<boolean> {
+  const { namespace = '', name = '', uid } = spec.pod;
+  const find = (): Promise<Pod | undefined> => client.find(PODS, { namespace, name }, { signal });
+  const pod = await askPatiently(find, { timeoutMs, signal });
+  return pod !== undefined && (!uid || pod.metadata.uid === uid) && isWaitOver(pod);
+}
+
+/**
+ * Snapshots that may save work, as earlier PodVolumeBackups name them: of the same PVC under whatever pod it was, newest first,
+ * since each pod of a Deployment has another name. Those of the path count unless a PodVolumeBackup says that they are of another
+ * volume: a pod of a StatefulSet may have been made anew with a new PVC, and files of the same size and time are not the same files
+ * then. `stored`: those of the path. Never fails: without parents every file is read.
+ */
+export async function loadParents(
+  backup: PodVolumeBackup,
+  pod: Pod,
+  stored: readonly StoredVolume[],
+  { client, logger }: ClientPodOptions,
+  signal: AbortSignal,
+): Promise<Parents> {
+  const pvcUid = pvcUidOf(backup);
+  let more: string[] = [];
+  try {
+    if (pvcUid) {
+      const same: { readonly id: string; readonly timeMs: number }[] = [];
+      await eachSibling(
+        backup,
+        { client, signal, labelSelector: `${PVC_UID}=${pvcUid}` },
+        (other) => {
+          const id = other.status?.snapshotID;
+          if (id && isCompleted(other)) same.push({ id, timeMs: timeOf(other) });
+        },
+      );
+      more = same.sort((a, b) => b.timeMs - a.timeMs).map(({ id }) => id);
+    }
+    const known = new Set(more);
+    // Most of the time: those of all namespaces are many.
+    if (stored.every(({ id }) => known.has(id))) return { more };
+    const named = new Set(stored.flatMap(({ id, uid }) => [id, uid ?? id]));
+    /** By UID of the PodVolumeBackup and by ID of its snapshot: whether all that name it are of this volume. */
+    const verdicts = new Map<string, boolean>();
+    let isMixed = sharesPath(backup, pod);
+    await eachSibling(backup, { client, signal }, (other) => {
+      const isSame = isSameVolume(other, backup);
+      isMixed ||= isOnPath(other, backup) && !isSame;
+      for (const name of [other.metadata.uid, other.status?.snapshotID]) {
+        if (name === undefined || !named.has(name)) continue;
+        verdicts.set(name, isSame && verdicts.get(name) !== false);
+      }
+    });
+    return {
+      more,
+      isParent: ({ id, uid }) => {
+        const of = [verdicts.get(id), uid === undefined ? undefined : verdicts.get(uid)];
+        return !of.includes(false) && (of.includes(true) || !isMixed);
+      },
+    };
+  } catch (error) {
+    signal.throwIfAborted();
+    logger.warn({ error: messageOf(error) }, 'earlier backups of the volume could not be listed');
+    const known = new Set(more);
+    return { more, isParent: ({ id }) => known.has(id) };
+  }
+}
+
+/** Shows the earlier backups of the repository one by one: no page is kept when the next is asked for. Throws `TOO_MANY_BACKUPS`. */
+async function eachSibling(
+  backup: PodVolumeBackup,
+  { client, ...query }: { client: KubeClient; signal: AbortSignal; labelSelector?: string },
+  see: (other: PodVolumeBackup) => void,
+): Promise<void> {
+  const { namespace } = backup.metadata;
+  // A function of its own: its page can be let go of while the next one is on its way.
+  const seePage = async (from: string | undefined): Promise<string | undefined> => {
+    const scope = { ...query, namespace, limit: PAGE, continue: from };
+    const page = await client.listPage(POD_VOLUME_BACKUPS, scope);
+    for (const other of page.items) if (isSibling(other, backup)) see(other);
+    return page.continue;
+  };
+  let next: string | undefined;
+  for (let pages = 0; pages < PAGES_MAX; pages++) {
+    next = await seePage(next);
+    if (next === undefined) return;
+  }
+  const text = `there are more than ${PAGES_MAX * PAGE} PodVolumeBackups in namespace ${namespace ?? ''}`;
+  throw new CodedError('TOO_MANY_BACKUPS', text);
+}
+
+const pvcUidOf = ({ metadata }: PodVolumeBackup): string | undefined =>
+  metadata.labels?.[PVC_UID] || undefined;
+
+/** Whether the snapshots of both are recorded under one path. */
+const isOnPath = (other: PodVolumeBackup, own: PodVolumeBackup): boolean =>
+  other.spec.pod.name === own.spec.pod.name && volumeNameOf(other) === volumeNameOf(own);
+
+/** Whether both are of one volume, as far as they tell: a PVC has a UID, any other volume is as old as its pod. */
+function isSameVolume(other: PodVolumeBackup, own: PodVolumeBackup): boolean {
+  const [theirs, ours] = [pvcUidOf(other), pvcUidOf(own)];
+  if (theirs !== undefined && ours !== undefined) return theirs === ours;
+  if (other.spec.volume !== own.spec.volume) return false;
+  const isOfPvc = [other, own].map(
+    ({ metadata }) => metadata.annotations?.[PVC_NAME] !== undefined,
+  );
+  // A person made one of them, and left the label out.
+  if (isOfPvc[0] && isOfPvc[1]) return true;
+  const [before, now] = [other.spec.pod.uid, own.spec.pod.uid];
+  return isOfPvc[0] === isOfPvc[1] && theirs === ours && (!before || !now || before === now);
+}
+
+/** Whether another volume of the pod is recorded under the same path: its files are not those of this one. */
+function sharesPath(backup: PodVolumeBackup, { spec }: Pod): boolean {
+  const own = volumeNameOf(backup);
+  return (spec.volumes ?? []).some(
+    ({ name, persistentVolumeClaim: claim }) =>
+      name !== backup.spec.volume && (claim?.claimName ?? name) === own,
+  );
+}
+
+const isCompleted = ({ status }: PodVolumeBackup): boolean => status?.phase === 'Completed';
+
+/** Another backup into the same repository. */
+const isSibling = (other: PodVolumeBackup, { metadata, spec }: PodVolumeBackup): boolean =>
+  other.metadata.uid !== metadata.uid &&
+  other.spec.backupStorageLocation === spec.backupStorageLocation &&
+  other.spec.pod.namespace === spec.pod.namespace &&
+  other.spec.uploaderType === spec.uploaderType;
+
+const timeOf = ({ metadata, status }: PodVolumeBackup): number =>
+  Date.parse(status?.startTimestamp ?? metadata.creationTimestamp ?? '') || 0;

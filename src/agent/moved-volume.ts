@@ -1,0 +1,123 @@
+import { CodedError } from '../base/index.ts';
+import type {
+  DataDownload,
+  DataUpload,
+  Pod,
+  PodVolumeBackup,
+  PodVolumeRestore,
+} from '../kube/index.ts';
+import {
+  isMarkName,
+  type PodOrigin,
+  type PvcOrigin,
+  type RestoreVolumeOptions,
+  type VolumeMoveOptions,
+} from '../mover/index.ts';
+import {
+  type ClientPodOptions,
+  hasFoundMarks,
+  isOfClaimIn,
+  loadClientPod,
+  loadParents,
+  volumeNameOf,
+} from './client-pod.ts';
+import type { MovedKind } from './moved.ts';
+import { OPERATION_LABEL, type Movement, restartsOf } from './movement.ts';
+import { moverOf } from './named-mover.ts';
+import { noteRestored, restoredOf } from './restored-note.ts';
+
+/** For a snapshot of restic, which is not Kopia's format. */
+export const RESTIC_REFUSED =
+  "restic snapshots are restored by Velero 1.18's own node-agent: run it in place of this one until they are restored";
+
+const isOfPod = (kind: MovedKind): boolean =>
+  kind === 'PodVolumeBackup' || kind === 'PodVolumeRestore';
+
+/** Throws what is wrong with the CR itself, before anything is opened or written. */
+export function assertMovable(kind: MovedKind, { metadata, spec }: Movement): void {
+  if (isOfPod(kind) && spec.uploaderType === 'restic') {
+    throw new CodedError('RESTIC', RESTIC_REFUSED);
+  }
+  if (kind !== 'PodVolumeRestore') return;
+  const { namespace = '', name, ownerReferences } = metadata;
+  const owner = ownerReferences?.[0]?.uid ?? '';
+  if (isMarkName(owner)) return;
+  const why = owner === '' ? 'has no owner reference' : 'has an owner reference with a bad UID';
+  const text = `PodVolumeRestore ${namespace}/${name} ${why}: the pod waits for a file named after the UID of its Restore, so nothing was written`;
+  throw new CodedError('NO_OWNER', text);
+}
+
+/** Whose repository it is: of the namespace that the volume was in when it was backed up. */
+export function namespaceOf(kind: MovedKind, moved: Movement): string {
+  if (kind === 'PodVolumeBackup') return (moved as PodVolumeBackup).spec.pod.namespace ?? '';
+  return (moved as Exclude<Movement, PodVolumeBackup>).spec.sourceNamespace;
+}
+
+export function configOf(kind: MovedKind, moved: Movement): Readonly<Record<string, string>> {
+  const { spec } = moved;
+  return (
+    (isOfPod(kind)
+      ? (spec as PodVolumeBackup['spec'] | PodVolumeRestore['spec']).uploaderSettings
+      : (spec as DataUpload['spec'] | DataDownload['spec']).dataMoverConfig) ?? {}
+  );
+}
+
+type Usable = Pick<VolumeMoveOptions, 'assertUsable'>;
+
+/** What is recorded of where the bytes of a backup come from, and what watches over that. */
+export function originOf(
+  kind: MovedKind,
+  moved: Movement,
+  asking: ClientPodOptions,
+): Usable & (PvcOrigin | PodOrigin) {
+  if (kind !== 'PodVolumeBackup') {
+    const { metadata, spec } = moved as DataUpload;
+    return {
+      sourceNamespace: spec.sourceNamespace,
+      sourcePvc: spec.sourcePVC,
+      operationId: metadata.labels?.[OPERATION_LABEL] ?? '',
+    };
+  }
+  const backup = moved as PodVolumeBackup;
+  let pod: Pod | undefined;
+  return {
+    sourceNamespace: namespaceOf(kind, moved),
+    sourcePod: backup.spec.pod.name ?? '',
+    sourceVolume: volumeNameOf(backup),
+    assertUsable: async (when, signal) => {
+      pod = await loadClientPod(backup, { ...asking, when, task: 'backed up', signal });
+    },
+    parents: async (stored, signal) =>
+      pod ? loadParents(backup, pod, stored, asking, signal) : {},
+  };
+}
+
+/** Agents count the movers that they name. One of Velero's agent was named by nobody: that it died was counted. */
+const hadMoverBefore = (restore: PodVolumeRestore): boolean =>
+  (moverOf(restore)?.generation ?? 1) > 1 || restartsOf(restore) > 0;
+
+/** The pod that waits for a restored volume, and by what it learns that it is done. */
+export function waiterOf(
+  kind: MovedKind,
+  moved: Movement,
+  asking: ClientPodOptions,
+): Usable & Pick<RestoreVolumeOptions, 'doneMark'> {
+  if (kind !== 'PodVolumeRestore') return {};
+  const restore = moved as PodVolumeRestore;
+  let pod: Pod | undefined;
+  return {
+    assertUsable: async (when, signal) => {
+      pod = await loadClientPod(restore, { ...asking, when, task: 'restored', signal });
+    },
+    doneMark: {
+      name: restore.metadata.ownerReferences?.[0]?.uid ?? '',
+      mayBeThere: hadMoverBefore(restore),
+      wasTaken: (signal) => hasFoundMarks(restore, asking, signal),
+      restored: restoredOf(restore),
+      onRestored: (written, signal) => {
+        const isOfClaim = pod && isOfClaimIn(pod, restore.spec.volume);
+        return noteRestored(restore, { ...written, isOfClaim }, { ...asking, signal });
+      },
+    },
+  };
+}

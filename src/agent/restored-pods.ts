@@ -1,0 +1,150 @@
+import { type Cache, keyOf, type Pod, type PodVolumeRestore, refOf } from '../kube/index.ts';
+import type { DoneBefore } from './directions/direction.ts';
+import { isFinal, phaseOf } from './movement.ts';
+import { outlineOf } from './pod-outline.ts';
+
+interface PodName {
+  readonly namespace?: string | undefined;
+  readonly name?: string | undefined;
+}
+
+interface RestoresOfPod {
+  readonly keys: Set<string>;
+  /** UID of the restore that may claim, by PersistentVolumeClaim. */
+  readonly first: Map<string, string>;
+}
+
+/** Restores by the pod that waits for them: what happens to that pod may be what they wait for. */
+export class RestoresByPod {
+  readonly #restores: Pick<Cache<PodVolumeRestore>, 'get' | 'onChange'>;
+  /** By key of their pod; what is known of a pod goes with the last of its restores. */
+  readonly #byPod = new Map<string, RestoresOfPod>();
+
+  constructor(restores: Pick<Cache<PodVolumeRestore>, 'get' | 'onChange'>) {
+    this.#restores = restores;
+    restores.onChange((after, before) => {
+      // First, so that what is known of a pod outlives a change of its only restore.
+      if (after) this.#set(after, true);
+      else if (before) this.#set(before, false);
+    });
+  }
+
+  of(pod: PodName): PodVolumeRestore[] {
+    const keys = this.#restoresOf(pod)?.keys ?? [];
+    return [...keys].flatMap((key) => this.#restores.get(refOf(key)) ?? []);
+  }
+
+  /** Keys of those that nobody has claimed. */
+  waitingFor(pod: PodName): string[] {
+    const waiting = this.of(pod).filter((restore) => phaseOf(restore) === 'New');
+    return waiting.map(({ metadata }) => keyOf(metadata));
+  }
+
+  /** Keys of those that somebody has claimed, and that have not ended. */
+  underWay(pod: PodName): string[] {
+    const claimed = this.of(pod).filter(
+      (restore) => phaseOf(restore) !== 'New' && !isFinal(restore),
+    );
+    return claimed.map(({ metadata }) => keyOf(metadata));
+  }
+
+  /** Names the restore that may claim. This agent alone decides it: a pod has one node. */
+  setFirst(pod: PodName, claim: string, uid: string): void {
+    this.#restoresOf(pod)?.first.set(claim, uid);
+  }
+
+  firstOf(pod: PodName, claim: string): string | undefined {
+    return this.#restoresOf(pod)?.first.get(claim);
+  }
+
+  #restoresOf({ namespace, name }: PodName): RestoresOfPod | undefined {
+    if (namespace === undefined || name === undefined) return undefined;
+    return this.#byPod.get(keyOf({ namespace, name }));
+  }
+
+  #set({ metadata, spec }: PodVolumeRestore, isThere: boolean): void {
+    const { namespace, name } = spec.pod;
+    if (namespace === undefined || name === undefined) return;
+    const pod = keyOf({ namespace, name });
+    const known = this.#byPod.get(pod) ?? { keys: new Set(), first: new Map() };
+    if (isThere) known.keys.add(keyOf(metadata));
+    else known.keys.delete(keyOf(metadata));
+    if (known.keys.size > 0) this.#byPod.set(pod, known);
+    else this.#byPod.delete(pod);
+  }
+}
+
+const claimOf = ({ spec }: Pod, volume: string): string | undefined =>
+  spec.volumes?.find(({ name }) => name === volume)?.persistentVolumeClaim?.claimName;
+
+/**
+ * A pod may have one claim as several of its volumes, each with a snapshot and a restore of its own: all hold the same files, and
+ * two data movers would write into one another's. One restores; its mark is the others' too, so that they are done with it.
+ */
+export class SharedClaims {
+  readonly #restores: Pick<RestoresByPod, 'of' | 'firstOf' | 'setFirst'>;
+
+  constructor(restores: Pick<RestoresByPod, 'of' | 'firstOf' | 'setFirst'>) {
+    this.#restores = restores;
+  }
+
+  /** Undefined where it is the one that restores. `isReady`: the pod waits, so that this one may begin. */
+  hindranceOf(
+    restore: PodVolumeRestore,
+    pod: Pod,
+    isReady: boolean,
+  ): DoneBefore | { waitsFor: string } | undefined {
+    const claim = claimOf(pod, restore.spec.volume);
+    if (claim === undefined) return undefined;
+    const isOther = (volume: string): boolean =>
+      volume !== restore.spec.volume && claimOf(pod, volume) === claim;
+    if (!pod.spec.volumes?.some(({ name }) => isOther(name))) return undefined;
+    const { uid } = restore.metadata;
+    const others = this.#restores
+      .of(restore.spec.pod)
+      .filter(({ spec }) => spec.pod.uid === restore.spec.pod.uid && isOther(spec.volume));
+    const done = others.find((other) => phaseOf(other) === 'Completed');
+    if (done) {
+      return {
+        doneBy: `volume ${done.spec.volume} is the same PersistentVolumeClaim ${claim}, which PodVolumeRestore ${done.metadata.name} has restored`,
+        totalBytes: done.status?.progress?.totalBytes ?? 0,
+      };
+    }
+    const first = this.#restores.firstOf(restore.spec.pod, claim);
+    const busy = others.find((other) => {
+      if (isFinal(other)) return false;
+      return phaseOf(other) !== 'New' || (isReady && other.metadata.uid === first);
+    });
+    if (busy) {
+      const { metadata, spec } = busy;
+      return {
+        waitsFor: `PodVolumeRestore ${metadata.name} restores volume ${spec.volume}, which is the same PersistentVolumeClaim ${claim}`,
+      };
+    }
+    if (isReady) this.#restores.setFirst(restore.spec.pod, claim, uid);
+    return undefined;
+  }
+}
+
+/** As much of a restored pod as its restores ask for: a node may have hundreds, each with its whole manifest. */
+export function trimmedRestored(pod: Pod): Pod {
+  const { spec, status } = pod;
+  return {
+    ...outlineOf(pod),
+    spec: {
+      ...(spec.nodeName !== undefined && { nodeName: spec.nodeName }),
+      containers: [],
+      initContainers: (spec.initContainers ?? []).map((container) => ({ name: container.name })),
+      volumes: (spec.volumes ?? []).flatMap(({ name, persistentVolumeClaim: claim }) =>
+        claim ? { name, persistentVolumeClaim: { claimName: claim.claimName } } : [],
+      ),
+    },
+    status: {
+      ...(status?.phase !== undefined && { phase: status.phase }),
+      initContainerStatuses: (status?.initContainerStatuses ?? []).map((container) => ({
+        name: container.name,
+        ...(container.state && { state: container.state }),
+      })),
+    },
+  };
+}

@@ -1,0 +1,166 @@
+import { closeSync, constants, lstatSync, openSync, readdirSync, type BigIntStats } from 'node:fs';
+
+/** The part of koffi that is needed: a library of C functions. */
+export interface NativeLibrary {
+  func(declaration: string): (...values: unknown[]) => number;
+}
+
+/** What the kernel says of one name; the same object for each, valid until the next look. */
+export interface FileStatus {
+  /** Type and permission bits. */
+  readonly mode: number;
+  readonly uid: number;
+  readonly gid: number;
+  /** Number of the device that it is on, as `lstat` has it. */
+  readonly device: bigint;
+  readonly sizeBytes: number;
+  /** Of the modification time, since 1970. */
+  readonly seconds: number;
+  readonly nanoseconds: number;
+}
+
+/** Looks at many names without an object for each: half of what `lstat` of Node takes. Not for the main thread: calls block. */
+export interface StatusReader {
+  /** What is behind a name, relative to an open directory: bytes with a zero at the end. Undefined when it cannot be looked at. */
+  look(directory: number, name: Uint8Array): FileStatus | undefined;
+  /** Names in a directory that was just opened, without `.` and `..`; undefined when it cannot be read. */
+  countNames(directory: number): number | undefined;
+}
+
+/** Neither follows a link nor mounts what is mounted on first use: as `lstat`. */
+const AS_LSTAT = 0x100 | 0x800;
+/** Of `statx`: type, mode, owner, group, modification time and size. */
+const WANTED = 0x1 | 0x2 | 0x8 | 0x10 | 0x40 | 0x200;
+/** `struct statx`, and where its fields are: https://man7.org/linux/man-pages/man2/statx.2.html */
+const STATUS_BYTES = 256;
+const FIELDS = {
+  ...{ mask: 0, uid: 20, gid: 24, mode: 28, size: 40, seconds: 112, nanoseconds: 120 },
+  ...{ major: 136, minor: 140 },
+};
+/** `struct linux_dirent64`: inode, offset, 16 bits of length, type, name. */
+const LENGTH_AT = 16;
+const NAME_AT = 19;
+const DOT = 46;
+const NAMES_BYTES = 32 << 10;
+const UINT32 = 2 ** 32;
+
+/** What is compared may change in between. */
+const ATTEMPTS = 3;
+
+/** Undefined where the library has no such calls, or where they do not say the same as Node. */
+export function loadStatusReader(libc: NativeLibrary): StatusReader | undefined {
+  try {
+    const reader = new NativeStatusReader(libc);
+    const attempts = Array.from({ length: ATTEMPTS });
+    return attempts.some(() => saysTheSame(reader, '/')) ? reader : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+class NativeStatusReader implements StatusReader, FileStatus {
+  readonly #statx: (...values: unknown[]) => number;
+  readonly #getdents: (...values: unknown[]) => number;
+  readonly #status = Buffer.alloc(STATUS_BYTES);
+  readonly #view = new DataView(this.#status.buffer, this.#status.byteOffset);
+  readonly #names = Buffer.alloc(NAMES_BYTES);
+  #major = 0;
+  #minor = 0;
+  #device = 0n;
+
+  constructor(libc: NativeLibrary) {
+    this.#statx = libc.func(
+      'int statx(int directory, const uint8_t *path, int flags, unsigned int mask, uint8_t *status)',
+    );
+    this.#getdents = libc.func('int64_t getdents64(int directory, uint8_t *names, size_t length)');
+  }
+
+  look(directory: number, name: Uint8Array): FileStatus | undefined {
+    const failed = this.#statx(directory, name, AS_LSTAT, WANTED, this.#status);
+    if (failed !== 0 || (this.#number(FIELDS.mask) & WANTED) !== WANTED) return undefined;
+    return this;
+  }
+
+  countNames(directory: number): number | undefined {
+    const names = this.#names;
+    for (let count = 0; ;) {
+      const length = this.#getdents(directory, names, NAMES_BYTES);
+      if (length === 0) return count;
+      if (length < 0) return undefined;
+      for (let at = 0; at < length; at += names.readUInt16LE(at + LENGTH_AT)) {
+        const name = at + NAME_AT;
+        const second = names[name + 1];
+        const isSelf = names[name] === DOT && second === 0;
+        const isParent = names[name] === DOT && second === DOT && names[name + 2] === 0;
+        if (!isSelf && !isParent) count++;
+      }
+    }
+  }
+
+  get mode(): number {
+    return this.#view.getUint16(FIELDS.mode, true);
+  }
+
+  get uid(): number {
+    return this.#number(FIELDS.uid);
+  }
+
+  get gid(): number {
+    return this.#number(FIELDS.gid);
+  }
+
+  get device(): bigint {
+    const [major, minor] = [this.#number(FIELDS.major), this.#number(FIELDS.minor)];
+    if (major !== this.#major || minor !== this.#minor) {
+      [this.#major, this.#minor] = [major, minor];
+      this.#device = deviceNumber(BigInt(major), BigInt(minor));
+    }
+    return this.#device;
+  }
+
+  get sizeBytes(): number {
+    return this.#number(FIELDS.size) + this.#number(FIELDS.size + 4) * UINT32;
+  }
+
+  get seconds(): number {
+    return this.#number(FIELDS.seconds) + this.#view.getInt32(FIELDS.seconds + 4, true) * UINT32;
+  }
+
+  get nanoseconds(): number {
+    return this.#number(FIELDS.nanoseconds);
+  }
+
+  #number(at: number): number {
+    return this.#view.getUint32(at, true);
+  }
+}
+
+/** As glibc's `makedev`. */
+const deviceNumber = (major: bigint, minor: bigint): bigint =>
+  ((major & 0xff_ff_f0_00n) << 32n) |
+  ((major & 0xf_ffn) << 8n) |
+  ((minor & 0xff_ff_ff_00n) << 12n) |
+  (minor & 0xffn);
+
+/** Whether a directory, and one name in it, are for the reader what they are for Node. */
+function saysTheSame(reader: StatusReader, path: string): boolean {
+  const descriptor = openSync(path, constants.O_RDONLY | constants.O_DIRECTORY);
+  try {
+    const names = readdirSync(path);
+    if (reader.countNames(descriptor) !== names.length) return false;
+    return ['.', ...names.slice(0, 1)].every((name) => {
+      const found = reader.look(descriptor, Buffer.from(`${name}\0`));
+      return found !== undefined && isStatus(found, lstatSync(`${path}/${name}`, { bigint: true }));
+    });
+  } finally {
+    closeSync(descriptor);
+  }
+}
+
+const isStatus = (found: FileStatus, stat: BigIntStats): boolean =>
+  BigInt(found.mode) === stat.mode &&
+  BigInt(found.sizeBytes) === stat.size &&
+  BigInt(found.uid) === stat.uid &&
+  BigInt(found.gid) === stat.gid &&
+  found.device === stat.dev &&
+  BigInt(found.seconds) * 1_000_000_000n + BigInt(found.nanoseconds) === stat.mtimeNs;

@@ -1,0 +1,13 @@
+import { Option } from 'commander';
+
+/** How servers are told what to log. */
+export const LOG_LEVEL_OPTION: [string, string, string] = [
+  '--log-level <level>',
+  'least severe messages to log: debug, info, warning or error',
+  'info',
+];
+
+export const logFormatOption = (): Option =>
+  new Option('--log-format <format>', 'format of the log')
+    .choices(['text', 'json'])
+    .default('text');

@@ -1,0 +1,160 @@
+import { type Command, Option } from 'commander';
+import { formatBytes } from '../base/index.ts';
+import type { Repository } from '../repository/index.ts';
+import { type DirectoryEntry, resolveEntry } from '../snapshot/index.ts';
+import {
+  newRestoreCounters,
+  type Overwrite,
+  restoreBlocks,
+  restoreTree,
+  type Selection,
+} from '../uploader/index.ts';
+import { countOf } from './amounts.ts';
+import { interruptSignal, openContext } from './context.ts';
+import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
+import { formatElapsed } from './progress/lines.ts';
+import { type ProgressFlags, progressOption, startProgress, styleOf } from './progress/reporter.ts';
+import { restoreSample } from './progress/samples.ts';
+import {
+  assertHasParts,
+  collectPatterns,
+  makeTypedDirectory,
+  type PartFlags,
+  partOf,
+  printPlan,
+} from './restore-options.ts';
+import { type NameOptions, OBJECT_ARGUMENT, sourceOf, withNames } from './snapshot-names.ts';
+import { printJson, printLine } from './terminal.ts';
+import { warnOfMissing } from './unread-entries.ts';
+import { absolutePath } from './usage-error.ts';
+
+interface RestoreOptions extends NameOptions, ProgressFlags, PartFlags {
+  block?: boolean;
+  sparse?: boolean;
+  overwrite: Overwrite;
+}
+
+export function addRestore(group: Command): void {
+  const example =
+    'longshore snapshot restore 335744cff3425387e282aba1a0145b72 /restored --repo /backup/repo';
+  const command = verb(
+    group,
+    `restore ${OBJECT_ARGUMENT} <target>`,
+    'restore a tree, a file or a raw volume',
+    example,
+  )
+    .option('--block', 'the snapshot holds a raw volume: write it to a device or image')
+    .option('--include <pattern>', 'restore only what matches; may be repeated', collectPatterns)
+    .option('--exclude <pattern>', 'leave out what matches; may be repeated', collectPatterns)
+    .option(
+      '--no-owner',
+      'restored files belong to the user who runs this, not to their recorded owners',
+    )
+    .option('--dry-run', 'only print what would be restored')
+    .option('--sparse', 'write long runs of zeros as holes')
+    .addOption(
+      new Option('--overwrite <when>', 'when to overwrite files that already exist')
+        .choices(['if-different', 'always', 'never'])
+        .default('if-different'),
+    )
+    .addOption(progressOption())
+    .option(...JSON_OPTION);
+  withNames(command, PATTERNS_HELP).action(restore);
+}
+
+const PATTERNS_HELP = `
+Patterns are those of a .gitignore: "*.log" matches anywhere, "/etc/" a directory at the root of what is restored and all below.
+A file that is restored to a directory, or to a target that ends with a slash, keeps its name.`;
+
+async function restore(
+  id: string,
+  target: string,
+  options: VerbOptions<RestoreOptions>,
+): Promise<void> {
+  const path = absolutePath('target', target);
+  const part = partOf(options);
+  await using context = await openContext(options, { dataPath: true });
+  const { repository, logger } = context;
+  const root = await resolveEntry(repository, id, sourceOf(repository, options));
+  assertHasParts(root, part);
+  if (options.dryRun === true) {
+    await showPlan(repository, root, { typed: target, path }, { ...options, ...part });
+    return;
+  }
+  await makeTypedDirectory(target, root);
+  const counters = newRestoreCounters();
+  const progress = startProgress('snapshot restore', styleOf(options), () =>
+    restoreSample(counters, root, part.selection !== undefined),
+  );
+  const interrupt = interruptSignal(repository);
+  try {
+    const run = options.block === true ? restoreBlocks : restoreTree;
+    await run(repository, root, path, {
+      logger,
+      signal: interrupt.signal,
+      counters,
+      overwrite: options.overwrite,
+      sparse: options.sparse === true,
+      ...part,
+    });
+  } finally {
+    progress.stop();
+    interrupt.dispose();
+  }
+  const { elapsedSeconds } = progress;
+  const { files, directories, symlinks, skipped, bytes } = counters;
+  const incomplete = root.summary?.incomplete ?? null;
+  if (options.json === true)
+    printJson({ files, directories, symlinks, skipped, bytes, incomplete, elapsedSeconds });
+  else {
+    printLine(
+      `restored ${entriesText(counters)}, ${formatBytes(bytes)} to ${target} in ${formatElapsed(elapsedSeconds)}`,
+    );
+    if (skipped > 0) printLine(`  ${countOf(skipped, 'entries')} already existed`);
+  }
+  warnOfMissing(root);
+}
+
+interface Entries {
+  readonly files: number;
+  readonly directories: number;
+  readonly symlinks: number;
+}
+
+const entriesText = ({ files, directories, symlinks }: Entries): string =>
+  [
+    countOf(files, 'files'),
+    countOf(directories, 'directories'),
+    countOf(symlinks, 'symbolic links'),
+  ].join(', ');
+
+async function showPlan(
+  repository: Repository,
+  root: DirectoryEntry,
+  target: { typed: string; path: string },
+  options: VerbOptions<{ overwrite: Overwrite; selection?: Selection }>,
+): Promise<void> {
+  const interrupt = interruptSignal(repository);
+  const { overwrite, selection, json = false, quiet = false } = options;
+  try {
+    const { files, directories, symlinks, skipped, bytes } = await printPlan(
+      repository,
+      root,
+      target,
+      {
+        signal: interrupt.signal,
+        overwrite,
+        ...(selection && { selection }),
+        isSilent: json || quiet,
+      },
+    );
+    if (json) printJson({ dryRun: true, files, directories, symlinks, skipped, bytes });
+    else {
+      printLine(
+        `dry run: ${entriesText({ files, directories, symlinks })}, ${formatBytes(bytes)} would be restored; ${countOf(skipped, 'entries')} already exist`,
+      );
+    }
+  } finally {
+    interrupt.dispose();
+  }
+}

@@ -1,0 +1,116 @@
+import { CodedError } from '../base/index.ts';
+import {
+  type KubeClient,
+  type PersistentVolume,
+  type Pod,
+  PVCS,
+  PVS,
+  type Volume,
+} from '../kube/index.ts';
+
+/**
+ * The directory of a pod's volume below the kubelet's directory of that pod (kubernetes: pkg/volume/<plugin>, pkg/volume/util,
+ * `EscapeQualifiedName`). Named exactly, not searched for: nobody but the mover needs a directory of the node then.
+ */
+export interface PodVolumePath {
+  /** Such as `volumes/kubernetes.io~csi/pvc-1/mount`. */
+  readonly path: string;
+  /** What the volume may hold, as its claim says; 0 where nothing tells. */
+  readonly capacity: string | undefined;
+}
+
+/** Sources of volumes by their key in a pod's or PersistentVolume's spec, and the directory that the kubelet has them in. */
+const PLUGINS: Readonly<Record<string, string>> = {
+  awsElasticBlockStore: 'kubernetes.io~aws-ebs',
+  azureDisk: 'kubernetes.io~azure-disk',
+  azureFile: 'kubernetes.io~azure-file',
+  cephfs: 'kubernetes.io~cephfs',
+  cinder: 'kubernetes.io~cinder',
+  emptyDir: 'kubernetes.io~empty-dir',
+  fc: 'kubernetes.io~fc',
+  gcePersistentDisk: 'kubernetes.io~gce-pd',
+  gitRepo: 'kubernetes.io~git-repo',
+  glusterfs: 'kubernetes.io~glusterfs',
+  iscsi: 'kubernetes.io~iscsi',
+  local: 'kubernetes.io~local-volume',
+  nfs: 'kubernetes.io~nfs',
+  photonPersistentDisk: 'kubernetes.io~photon-pd',
+  portworxVolume: 'kubernetes.io~portworx-volume',
+  quobyte: 'kubernetes.io~quobyte',
+  rbd: 'kubernetes.io~rbd',
+  scaleIO: 'kubernetes.io~scaleio',
+  storageos: 'kubernetes.io~storageos',
+  vsphereVolume: 'kubernetes.io~vsphere-volume',
+};
+/** What holds no data of its own, or is not the kubelet's. */
+const REFUSED: Readonly<Record<string, string>> = {
+  configMap: 'a ConfigMap',
+  downwardAPI: 'a downward API volume',
+  hostPath: 'a directory of the node (hostPath)',
+  image: 'an image',
+  projected: 'a projected volume',
+  secret: 'a Secret',
+};
+/** Annotations that name the driver of a volume which a CSI driver serves in the place of a built-in plugin. */
+const MIGRATED_TO = 'pv.kubernetes.io/migrated-to';
+
+/** Where the kubelet has a volume of the pod mounted. Throws `EXPOSE_FAILED`, saying why it cannot be read. */
+export async function findPodVolume(
+  client: KubeClient,
+  pod: Pod,
+  name: string,
+  signal?: AbortSignal,
+): Promise<PodVolumePath> {
+  const { namespace = '', name: podName } = pod.metadata;
+  const what = `volume ${name} of pod ${namespace}/${podName}`;
+  const volume = pod.spec.volumes?.find((each) => each.name === name);
+  if (!volume) throw failed(`volume not found in pod: ${what} does not exist`);
+  const claimName = volume.ephemeral
+    ? `${podName}-${name}`
+    : volume.persistentVolumeClaim?.claimName;
+  if (claimName === undefined) return { path: ownPath(volume, what), capacity: undefined };
+  const claim = await client.get(PVCS, { namespace, name: claimName }, { signal });
+  if (claim.spec.volumeMode === 'Block') {
+    throw failed(
+      `${what} is a block volume, which file-system backup cannot read: back it up with a CSI snapshot`,
+    );
+  }
+  const pvName = claim.spec.volumeName ?? '';
+  if (pvName === '')
+    throw failed(`${what} is not bound: PVC ${namespace}/${claimName} has no volume`);
+  const found = await client.get(PVS, { name: pvName }, { signal });
+  const path = `volumes/${claimedPath(found, what)}`;
+  return { path, capacity: claim.spec.resources?.requests?.storage };
+}
+
+function ownPath(volume: Volume, what: string): string {
+  if (volume.csi !== undefined) return `volumes/kubernetes.io~csi/${volume.name}/mount`;
+  return `volumes/${pluginOf(volume, what)}/${volume.name}`;
+}
+
+function claimedPath(
+  { metadata: { name, annotations = {} }, spec }: PersistentVolume,
+  what: string,
+): string {
+  const isCsi = spec.csi !== undefined || annotations[MIGRATED_TO] !== undefined;
+  return isCsi ? `kubernetes.io~csi/${name}/mount` : `${pluginOf(spec, what)}/${name}`;
+}
+
+function pluginOf(spec: Readonly<Record<string, unknown>>, what: string): string {
+  for (const [key, source] of Object.entries(spec)) {
+    if (source === undefined || source === null) continue;
+    const refused = REFUSED[key];
+    if (refused !== undefined) {
+      throw failed(`${what} is ${refused}, which file-system backup does not support`);
+    }
+    const plugin = PLUGINS[key];
+    if (plugin !== undefined) return plugin;
+    // The driver's own name, such as example.com/nfs.
+    const { driver } = source as { driver?: unknown };
+    if (key === 'flexVolume' && typeof driver === 'string') return driver.replaceAll('/', '~');
+  }
+  const kinds = Object.keys(spec).filter((key) => typeof spec[key] === 'object');
+  throw failed(`${what} is of a kind that is not known here: ${kinds.join(', ')}`);
+}
+
+const failed = (text: string): CodedError => new CodedError('EXPOSE_FAILED', text);

@@ -1,0 +1,339 @@
+import * as fs from 'node:fs/promises';
+import { CanceledError, CodedError, isCode, messageOf, printable } from '../base/index.ts';
+import type { Repository } from '../repository/index.ts';
+import {
+  getSnapshot,
+  listReadableSnapshots,
+  type Policy,
+  policySchema,
+  putPolicy,
+  type Snapshot,
+  type SourceInfo,
+} from '../snapshot/index.ts';
+import {
+  createSnapshot,
+  deviceBytes,
+  newUploadCounters,
+  type UploadOptions,
+} from '../uploader/index.ts';
+import { type ProgressWatch, watchProgress } from './progress.ts';
+import { assertMounted, assertSameVolume, identityOf, isOwnFileSystem } from './same-volume.ts';
+import {
+  POD_VOLUME_REQUESTOR,
+  podVolumeSource,
+  REQUESTOR,
+  UPLOAD_TAG,
+  UPLOADER,
+  volumeSource,
+} from './snapshot-source.ts';
+import { countOf, flagOf } from './uploader-config.ts';
+import { assertVolume, type VolumeMoveOptions } from './volume.ts';
+
+const PIN = 'velero-pin';
+/** Velero keeps all snapshots until their backup is deleted: the largest number that its policy can hold. */
+const KEEP_ALL = 2 ** 31 - 1;
+const ERRORS_SHOWN_MAX = 11;
+/** Of a backup's `uploaderSettings` or `dataMoverConfig`. Ours: Velero has no such key. */
+const IGNORE_UNREADABLE = 'longshore.ignoreUnreadable';
+
+/** The volume of a PVC, read from a snapshot of the storage. */
+export interface PvcOrigin {
+  readonly sourceNamespace: string;
+  readonly sourcePvc: string;
+  readonly operationId: string;
+}
+
+/** A volume of a running pod. */
+export interface PodOrigin {
+  readonly sourceNamespace: string;
+  readonly sourcePod: string;
+  /** Name of its PVC, else of the volume in the pod. */
+  readonly sourceVolume: string;
+  /** `stored`: all under the same source. */
+  readonly parents?: (stored: readonly StoredVolume[], signal: AbortSignal) => Promise<Parents>;
+}
+
+/** An earlier snapshot of a volume of a pod. */
+export interface StoredVolume {
+  readonly id: string;
+  /** Of the PodVolumeBackup that it was made for, where it says so. */
+  readonly uid: string | undefined;
+}
+
+/**
+ * Earlier snapshots that may save work: whether one under the same source holds this volume, and ids of snapshots under other
+ * sources, newest first, of which the first that is complete is used.
+ */
+export interface Parents {
+  readonly isParent?: (stored: StoredVolume) => boolean;
+  readonly more?: readonly string[];
+}
+
+export type BackupVolumeOptions = VolumeMoveOptions & (PvcOrigin | PodOrigin) & BackupSettings;
+
+interface BackupSettings {
+  /** UID of the DataUpload or PodVolumeBackup. */
+  readonly uid: string;
+  /** Compressor for the data; none without it, as Velero's data mover has it. */
+  readonly compression?: string | undefined;
+  /** Large files read at once, where {@link VolumeMoveOptions.config} does not say. */
+  readonly parallelFiles?: number | undefined;
+  /** What cannot be read is left out and counted, unless {@link VolumeMoveOptions.config} says otherwise. */
+  readonly ignoreUnreadable?: boolean | undefined;
+}
+
+export interface BackupVolumeResult {
+  readonly snapshotId: string;
+  readonly totalBytes: number;
+  readonly incrementalBytes: number;
+  /** Entries that could not be read and are not in the snapshot, as was asked for. */
+  readonly unreadable: number;
+}
+
+/** Source and tags that Velero gives the snapshot. */
+function recordOf(options: BackupVolumeOptions): {
+  source: SourceInfo;
+  tags: Readonly<Record<string, string>>;
+} {
+  const { sourceNamespace, uid } = options;
+  const common = { 'snapshot-uploader': UPLOADER, [UPLOAD_TAG]: uid };
+  if ('sourcePod' in options) {
+    const source = podVolumeSource(sourceNamespace, options.sourcePod, options.sourceVolume);
+    return { source, tags: { 'snapshot-requester': POD_VOLUME_REQUESTOR, ...common } };
+  }
+  return {
+    source: volumeSource(sourceNamespace, options.sourcePvc),
+    tags: {
+      'snapshot-requester': REQUESTOR,
+      'velero.io/async-operation-id': options.operationId,
+      ...common,
+    },
+  };
+}
+
+/**
+ * Stores a volume as Velero's data mover does: policy, tags, pin and source are its own. Whatever of the volume can't
+ * be read fails the backup, and no snapshot is left that looks whole. What an earlier mover of the same CR has stored to
+ * the end, without its word coming through, is the result: a second snapshot would stay for good, since only one is named
+ * on the CR.
+ * Throws `VOLUME_INCOMPLETE`, `VOLUME_GONE`, `BAD_MOVER_CONFIG`, `STALLED`, `CANCELED`, and what the upload throws.
+ */
+export async function backupVolume(options: BackupVolumeOptions): Promise<BackupVolumeResult> {
+  const { repository, path, isBlock, logger, config } = options;
+  const { source, tags } = recordOf(options);
+  const ignoreUnreadable =
+    config[IGNORE_UNREADABLE] === undefined
+      ? options.ignoreUnreadable === true
+      : flagOf(config, IGNORE_UNREADABLE);
+  const parallel = countOf(config, 'ParallelFilesUpload') ?? options.parallelFiles;
+  const counters = newUploadCounters();
+  let estimate: number | undefined;
+  const unread: UnreadEntry[] = [];
+  let isAsking = false;
+  const assertUsable = async (when: 'before' | 'after', signal: AbortSignal): Promise<void> => {
+    isAsking = true;
+    await options.assertUsable?.(when, signal);
+    isAsking = false;
+  };
+  const progress = watchProgress(options, () => {
+    const doneBytes = counters.bytesRead + counters.cachedBytes;
+    const entries = counters.files + counters.cachedFiles + counters.directories + counters.skipped;
+    const checked = entries + counters.errors + counters.objectsChecked;
+    return {
+      doneBytes,
+      totalBytes: estimate === undefined ? undefined : Math.max(estimate, doneBytes),
+      moved: doneBytes + counters.bytesPacked + checked + repository.tasksDone,
+      answers: repository.answers,
+      // Whoever is asked, this limit is longer than that takes.
+      waitsFor: isAsking || repository.isWaitingForStorage ? 'storage' : 'volume',
+    };
+  });
+  try {
+    const { id, snapshot, isNew } = await progress.run(async (signal) => {
+      await assertVolume(path, isBlock);
+      const before = await finishedBefore(repository, source, options.uid);
+      if (before) {
+        logger.info({ snapshot: before.id }, 'an earlier data mover has already stored the volume');
+        // How much of it was new, nobody knows any more.
+        return { id: before.id, snapshot: before, isNew: false };
+      }
+      await assertUsable('before', signal);
+      const volume = await identityOf(path);
+      if (!isBlock) await assertMounted(path);
+      const { compression } = options;
+      await putPolicy(
+        repository,
+        source,
+        volumePolicy({ parallel, compression, ignoreUnreadable }),
+      );
+      await repository.flush();
+      estimate = await estimatedBytes(options, source);
+      const created = await createSnapshot(repository, path, {
+        source,
+        logger,
+        signal,
+        counters,
+        block: isBlock,
+        onFailure: ({ error, ignored }) => {
+          if (!ignored && unread.length < ERRORS_SHOWN_MAX) unread.push(error);
+        },
+        description: 'Kopia Uploader',
+        pins: [PIN],
+        tags,
+        accept: async (_root, { errors }) => {
+          // First: of a volume that was unmounted many files are missing.
+          await assertSameVolume(path, volume, 'read');
+          await assertUsable('after', signal);
+          if (errors > 0) throw incomplete(errors, unread);
+        },
+        ...(await parentsOf(options, signal)),
+        ...(parallel !== undefined && { parallel }),
+      });
+      if (counters.ignoredErrors > 0) {
+        const text = 'entries that could not be read were left out, as configured';
+        logger.warn({ entries: counters.ignoredErrors }, text);
+      }
+      return { ...created, isNew: true };
+    });
+    if (snapshot.incomplete !== undefined) throw endOf(progress);
+    const { totalSize: totalBytes, ignoredErrorCount: unreadable } = snapshot.stats;
+    progress.finish(totalBytes);
+    const incrementalBytes = !isNew
+      ? 0
+      : isBlock
+        ? counters.bytesNew
+        : totalBytes - counters.cachedBytes;
+    return {
+      ...{ snapshotId: id, totalBytes, unreadable },
+      incrementalBytes: Math.max(0, incrementalBytes),
+    };
+  } finally {
+    progress.stop();
+  }
+}
+
+/** Snapshots of other sources that are looked at: most of them are complete. Our choice. */
+const PARENTS_TRIED_MAX = 5;
+
+/** They only save work: one that is missing or damaged is passed over. */
+async function parentsOf(
+  options: BackupVolumeOptions,
+  signal: AbortSignal,
+): Promise<Pick<UploadOptions, 'isParent' | 'moreParents'>> {
+  const { repository, uid, logger } = options;
+  if (!('sourcePod' in options)) return {};
+  const { source } = recordOf(options);
+  const { snapshots } = await listReadableSnapshots(repository, { source });
+  const storedOf = ({ id, tags }: Snapshot): StoredVolume => ({ id, uid: tags?.[UPLOAD_TAG] });
+  const isVeleros = ({ tags, incomplete }: Snapshot): boolean =>
+    incomplete !== undefined ||
+    (tags?.['snapshot-requester'] === POD_VOLUME_REQUESTOR &&
+      tags['snapshot-uploader'] === UPLOADER);
+  const { isParent = () => true, more = [] } =
+    (await options.parents?.(snapshots.filter(isVeleros).map(storedOf), signal)) ?? {};
+  const moreParents: Snapshot[] = [];
+  for (const id of more.slice(0, PARENTS_TRIED_MAX)) {
+    try {
+      const snapshot = await getSnapshot(repository, id);
+      if (snapshot.incomplete !== undefined) continue;
+      moreParents.push(snapshot);
+      break;
+    } catch (error) {
+      if (!isCode(error, 'SNAPSHOT_NOT_FOUND', 'DAMAGED_SNAPSHOT')) throw error;
+      logger.info({ snapshot: id, error: messageOf(error) }, 'an earlier snapshot cannot be used');
+    }
+  }
+  return {
+    // What an earlier mover of this backup stored is of this volume in any case.
+    isParent: (snapshot) =>
+      snapshot.tags?.[UPLOAD_TAG] === uid || (isVeleros(snapshot) && isParent(storedOf(snapshot))),
+    moreParents,
+  };
+}
+
+async function finishedBefore(
+  repository: Repository,
+  source: SourceInfo,
+  uid: string,
+): Promise<Snapshot | undefined> {
+  const { snapshots } = await listReadableSnapshots(repository, {
+    source,
+    tags: { [UPLOAD_TAG]: uid },
+  });
+  return snapshots.find(({ incomplete }) => incomplete === undefined);
+}
+
+/** A stalled upload ends as one that was cut short, without an error of its own. */
+const endOf = (progress: ProgressWatch): Error => progress.stalled ?? new CanceledError('user');
+
+interface UnreadEntry {
+  readonly path: string;
+  readonly error: string;
+}
+
+/** A message ends up in the CR and in Events: it is short, whatever the volume holds. */
+const SHOWN_CHARS_MAX = 120;
+
+function shorten(text: string): string {
+  const shown = printable(text);
+  return shown.length > SHOWN_CHARS_MAX ? `${shown.slice(0, SHOWN_CHARS_MAX)}...` : shown;
+}
+
+function incomplete(count: number, errors: readonly UnreadEntry[]): CodedError {
+  const shown = errors.map(
+    ({ path, error }) => `Error when processing ${shorten(path)}: ${shorten(error)}`,
+  );
+  if (count > shown.length) shown.push('too many errors, ignored...');
+  const text = `Failed to run kopia backup: ${shown.join('\n')}`;
+  return new CodedError('VOLUME_INCOMPLETE', text);
+}
+
+interface PolicyParts {
+  readonly parallel: number | undefined;
+  readonly compression: string | undefined;
+  readonly ignoreUnreadable: boolean;
+}
+
+/** Velero's policy of a volume's source; made anew before each upload (pkg/uploader/kopia/snapshot.go). */
+const volumePolicy = ({ parallel, compression = 'none', ignoreUnreadable }: PolicyParts): Policy =>
+  policySchema.parse({
+    retention: {
+      keepLatest: KEEP_ALL,
+      keepHourly: KEEP_ALL,
+      keepDaily: KEEP_ALL,
+      keepWeekly: KEEP_ALL,
+      keepMonthly: KEEP_ALL,
+      keepAnnual: KEEP_ALL,
+    },
+    errorHandling: {
+      ignoreUnknownTypes: true,
+      ...(ignoreUnreadable && { ignoreFileErrors: true, ignoreDirectoryErrors: true }),
+    },
+    scheduling: { manual: true },
+    compression: { compressorName: compression },
+    upload: {
+      parallelUploadAboveSize: 2 ** 31,
+      ...(parallel !== undefined && { maxParallelFileReads: parallel }),
+    },
+  });
+
+/**
+ * How much there will be to do, before it is known: the size of a device; of a mounted volume what its file system
+ * says is in use; else what the last snapshot had.
+ */
+async function estimatedBytes(
+  { repository, path, isBlock }: VolumeMoveOptions,
+  source: SourceInfo,
+): Promise<number> {
+  if (isBlock) {
+    const stat = await fs.stat(path);
+    return stat.isBlockDevice() ? deviceBytes(path) : stat.size;
+  }
+  if (await isOwnFileSystem(path)) {
+    const { blocks, bfree, bsize } = await fs.statfs(path);
+    return (blocks - bfree) * bsize;
+  }
+  const { snapshots } = await listReadableSnapshots(repository, { source });
+  const last = snapshots.findLast(({ incomplete }) => !incomplete);
+  return last?.stats.totalSize ?? 0;
+}

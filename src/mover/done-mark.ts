@@ -1,0 +1,215 @@
+import { constants } from 'node:fs';
+import * as fs from 'node:fs/promises';
+import { randomBytes } from 'node:crypto';
+import { CodedError, messageOf, pinnedPath, refusalOf, systemCode } from '../base/index.ts';
+import type { Repository } from '../repository/index.ts';
+import type { DirectoryEntry } from '../snapshot/index.ts';
+
+const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, O_WRONLY } = constants;
+
+/** Where velero-restore-helper looks for its mark, in the root of each volume (cmd/velero-restore-helper in Velero 1.18). */
+export const MARK_DIRECTORY = '.velero';
+/** The helper runs as user 1000: it must be able to search the directory and to see the file. */
+const DIRECTORY_MODE = 0o755;
+const DIRECTORY_MODE_MIN = 0o005;
+const FILE_MODE = 0o644;
+const FILE_MODE_MIN = 0o004;
+/** Names that are held at once while a directory is emptied. Our choice. */
+const BATCH = 1000;
+/** Directories cannot be flushed on every file system. */
+const NO_DIRECTORY_FLUSH = ['EINVAL', 'ENOTSUP', 'EBADF'];
+
+/** A name that is one entry of a directory, whatever a CR says. */
+export const isMarkName = (name: string): boolean =>
+  /^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$/.test(name);
+
+/** Whether a restore has put this mark into the volume. Links are not followed. */
+export async function hasDoneMark(volume: string, name: string): Promise<boolean> {
+  try {
+    await using root = await openDirectory(volume);
+    await using marks = await openDirectory(pathIn(root, MARK_DIRECTORY), O_NOFOLLOW);
+    return (await fs.lstat(pathIn(marks, name))).isFile();
+  } catch {
+    return false;
+  }
+}
+
+/**
+ * Removes the directory of marks with everything in it, or whatever else has its name: what an earlier restore or the backup
+ * left would let the pod start before its data are there. Throws `TARGET_UNUSABLE`.
+ */
+export async function removeMarks(volume: string, signal: AbortSignal): Promise<void> {
+  try {
+    await using root = await openDirectory(volume);
+    await removeFrom(root, signal);
+  } catch (cause) {
+    signal.throwIfAborted();
+    const text = `cannot restore to ${volume}: what is at ${MARK_DIRECTORY} there cannot be removed: ${refusalOf(cause)}`;
+    throw new CodedError('TARGET_UNUSABLE', text, { cause });
+  }
+}
+
+export interface DoneMark {
+  readonly volume: string;
+  readonly name: string;
+  /** What the root directory of the volume is to be like afterwards; undefined where it has got that already. */
+  readonly root: DirectoryEntry | undefined;
+  readonly repository: Repository;
+  /** Right before the mark, when there is nothing else left to do. What it throws is thrown as it is. */
+  readonly beforeMark?: (() => Promise<void>) | undefined;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Tells the waiting pod that its volume is restored. The root directory has its attributes before the mark can be seen, since
+ * the pod starts within a second. Throws `NO_DONE_MARK`.
+ */
+export async function writeDoneMark({
+  volume,
+  name,
+  root: entry,
+  repository,
+  beforeMark,
+  signal,
+}: DoneMark): Promise<void> {
+  let refused: { readonly error: unknown } | undefined;
+  try {
+    await using root = await openDirectory(volume);
+    const mode = await makeWritable(root);
+    await removeFrom(root, signal);
+    await fs.mkdir(pathIn(root, MARK_DIRECTORY), DIRECTORY_MODE);
+    await using marks = await openDirectory(pathIn(root, MARK_DIRECTORY), O_NOFOLLOW);
+    await setMode(marks, DIRECTORY_MODE, DIRECTORY_MODE_MIN);
+    if (entry?.type === 'd') {
+      await repository.dataPath?.pool.setAttributes(root.fd, entry, false);
+    } else if (!entry && mode !== undefined) await root.chmod(mode);
+    await flushDirectory(root);
+    signal.throwIfAborted();
+    await beforeMark?.().catch((error: unknown) => {
+      refused = { error };
+      throw error;
+    });
+    signal.throwIfAborted();
+    await using mark = await fs.open(
+      pathIn(marks, name),
+      O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW,
+      FILE_MODE,
+    );
+    await setMode(mark, FILE_MODE, FILE_MODE_MIN);
+    await mark.sync();
+    await flushDirectory(marks);
+  } catch (cause) {
+    signal.throwIfAborted();
+    if (refused) throw refused.error;
+    const text = `all data were restored, but the file ${MARK_DIRECTORY}/${name} that the pod waits for could not be written: ${refusalOf(cause)}; check that the volume can be written and has room, delete the pod and restore again`;
+    throw new CodedError('NO_DONE_MARK', text, { cause });
+  }
+}
+
+const openDirectory = (path: string | Buffer, flags = 0): Promise<fs.FileHandle> =>
+  fs.open(path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | flags);
+
+const pathIn = (directory: fs.FileHandle, name: string): string =>
+  `${pinnedPath(directory.fd)}/${name}`;
+
+/** Names are bytes: they need not be UTF-8. */
+const rawPathIn = (directory: fs.FileHandle, name: Buffer): Buffer =>
+  Buffer.concat([Buffer.from(`${pinnedPath(directory.fd)}/`), name]);
+
+/** The snapshot's root may be closed to its owner, and this process need not be root. Returns the mode that it had, if it is another one now. */
+async function makeWritable(root: fs.FileHandle): Promise<number | undefined> {
+  const { mode } = await root.stat();
+  if ((mode & 0o300) === 0o300) return undefined;
+  // What is refused is told by the write that needs it.
+  await root.chmod((mode & 0o7777) | 0o300).catch(() => undefined);
+  return mode & 0o7777;
+}
+
+/**
+ * Descriptors lead everywhere, and no link is followed. A tree is taken apart from the top, its directories moved up to
+ * {@link MARK_DIRECTORY}: however deep it is, two of them are open.
+ */
+async function removeFrom(root: fs.FileHandle, signal: AbortSignal): Promise<void> {
+  const path = pathIn(root, MARK_DIRECTORY);
+  const found = await fs.lstat(path).catch((error: unknown) => {
+    if (systemCode(error) === 'ENOENT') return undefined;
+    throw error;
+  });
+  if (!found) return;
+  if (!found.isDirectory()) {
+    await fs.unlink(path);
+    return;
+  }
+  {
+    await using marks = await openDirectory(path, O_NOFOLLOW);
+    await makeWritable(marks);
+    await eachName(marks, signal, async (name, isDirectory) => {
+      if (!isDirectory) {
+        await fs.unlink(rawPathIn(marks, name));
+        return;
+      }
+      {
+        await using below = await openDirectory(rawPathIn(marks, name), O_NOFOLLOW);
+        await makeWritable(below);
+        await eachName(below, signal, async (child, isTree) => {
+          const from = rawPathIn(below, child);
+          if (!isTree) await fs.unlink(from);
+          else await fs.rename(from, pathIn(marks, `moved-${randomBytes(12).toString('hex')}`));
+        });
+      }
+      await fs.rmdir(rawPathIn(marks, name));
+    });
+  }
+  await fs.rmdir(path);
+}
+
+/** Until nothing is left: the task takes every entry away. */
+async function eachName(
+  directory: fs.FileHandle,
+  signal: AbortSignal,
+  take: (name: Buffer, isDirectory: boolean) => Promise<void>,
+): Promise<void> {
+  for (;;) {
+    const names = await someNames(directory);
+    if (names.length === 0) return;
+    for (const name of names) {
+      signal.throwIfAborted();
+      await take(name, (await fs.lstat(rawPathIn(directory, name))).isDirectory());
+    }
+  }
+}
+
+async function someNames(directory: fs.FileHandle): Promise<Buffer[]> {
+  const names: Buffer[] = [];
+  const path = `${pinnedPath(directory.fd)}/.`;
+  const entries = await fs.opendir(path, { encoding: 'buffer' as BufferEncoding });
+  try {
+    while (names.length < BATCH) {
+      const entry = await entries.read();
+      if (entry === null) break;
+      names.push(Buffer.from(entry.name));
+    }
+  } finally {
+    await entries.close();
+  }
+  return names;
+}
+
+/** Some file systems have modes of their own: what counts is that the helper gets through. */
+async function setMode(handle: fs.FileHandle, mode: number, least: number): Promise<void> {
+  let refusal = '';
+  await handle.chmod(mode).catch((error: unknown) => {
+    refusal = `: ${messageOf(error)}`;
+  });
+  const found = await handle.stat();
+  if ((found.mode & least) === least) return;
+  throw new Error(`its mode stays ${(found.mode & 0o7777).toString(8)}${refusal}`);
+}
+
+async function flushDirectory(directory: fs.FileHandle): Promise<void> {
+  try {
+    await directory.sync();
+  } catch (error) {
+    if (!NO_DIRECTORY_FLUSH.includes(systemCode(error) ?? '')) throw error;
+  }
+}

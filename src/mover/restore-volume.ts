@@ -1,0 +1,144 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { CodedError } from '../base/index.ts';
+import { getSnapshot } from '../snapshot/index.ts';
+import { newRestoreCounters, restoreBlocks, restoreTree } from '../uploader/index.ts';
+import { hasDoneMark, MARK_DIRECTORY, removeMarks, writeDoneMark } from './done-mark.ts';
+import { describeWritten, isKept, type WrittenVolume } from './kept-volume.ts';
+import { watchProgress } from './progress.ts';
+import { assertMounted, assertSameVolume, identityOf } from './same-volume.ts';
+import { countOf, flagOf } from './uploader-config.ts';
+import { assertVolume, type VolumeMoveOptions } from './volume.ts';
+
+/** Kubelets tell of a container that has ended within seconds. Our choice. */
+const LATE_MS = 15_000;
+
+export interface RestoreVolumeOptions extends VolumeMoveOptions {
+  readonly snapshotId: string;
+  /** Milliseconds that a node may take to tell that a pod went on; default 15 s. */
+  readonly lateMs?: number;
+  /** The file that a pod waits for until its volume is restored; none where nothing waits. */
+  readonly doneMark?: {
+    readonly name: string;
+    /** An earlier mover of the same restore may have written it: then the pod may be running, and nothing is written any more. */
+    readonly mayBeThere: boolean;
+    /** Whether the waiting pod found all its marks, and went on: the mark was there, and has been taken away. */
+    readonly wasTaken?: (signal: AbortSignal) => Promise<boolean>;
+    /**
+     * What an earlier mover of the same restore gave to {@link onRestored}: it may have made its mark, so that the pod may be
+     * running, however late its node tells. No data are written then, only the mark.
+     */
+    readonly restored?: WrittenVolume | undefined;
+    /**
+     * Called when all data are in the volume, right before the mark is made: later movers have to learn of it. The mark is made
+     * once it has resolved.
+     */
+    readonly onRestored?: (written: WrittenVolume, signal: AbortSignal) => Promise<void>;
+  };
+}
+
+/** Whether the pod went on, also where its node tells so only in a while. */
+async function isTaken(
+  { wasTaken }: NonNullable<RestoreVolumeOptions['doneMark']>,
+  lateMs: number,
+  signal: AbortSignal,
+): Promise<boolean> {
+  if ((await wasTaken?.(signal)) === true) return true;
+  await sleep(lateMs, undefined, { signal });
+  return (await wasTaken?.(signal)) === true;
+}
+
+/**
+ * Writes a snapshot over a volume; with a mark in the order data, flush, mark. Throws `SNAPSHOT_NOT_FOUND`, `VOLUME_GONE`,
+ * `BAD_MOVER_CONFIG`, `NO_DONE_MARK`, `STALLED`, `CANCELED`, and what the restore throws.
+ */
+export async function restoreVolume(
+  options: RestoreVolumeOptions,
+): Promise<{ totalBytes: number }> {
+  const { repository, path, isBlock, logger, config, snapshotId } = options;
+  countOf(config, 'ParallelFilesDownload');
+  const sparse = flagOf(config, 'WriteSparseFiles');
+  const { doneMark: mark } = options;
+  const counters = newRestoreCounters();
+  let total: number | undefined;
+  let isAsking = false;
+  const ask = async (question: Promise<void> | undefined): Promise<void> => {
+    isAsking = true;
+    await question;
+    isAsking = false;
+  };
+  const progress = watchProgress(options, () => {
+    const { bytes, files, directories, symlinks, skipped, errors, isFlushing } = counters;
+    return {
+      doneBytes: Math.min(bytes, total ?? 0),
+      totalBytes: total,
+      moved: bytes + files + directories + symlinks + skipped + errors + repository.tasksDone,
+      answers: repository.answers,
+      // Whoever is asked, this limit is longer than that takes.
+      waitsFor: isFlushing
+        ? 'disk'
+        : isAsking || repository.isWaitingForStorage
+          ? 'storage'
+          : 'volume',
+    };
+  });
+  try {
+    await progress.run(async (signal) => {
+      await assertVolume(path, isBlock);
+      const { rootEntry, stats, incomplete } = await getSnapshot(repository, snapshotId);
+      if (incomplete !== undefined && mark) {
+        throw new CodedError(
+          'DAMAGED_SNAPSHOT',
+          `snapshot ${snapshotId} is incomplete: ${incomplete}`,
+        );
+      }
+      if (!rootEntry) {
+        throw new CodedError('DAMAGED_SNAPSHOT', `snapshot ${snapshotId} has no root`);
+      }
+      total = rootEntry.summary?.size ?? stats.totalSize;
+      const isRestored = mark?.restored !== undefined && (await isKept(path, mark.restored));
+      if (mark && (mark.mayBeThere || isRestored)) {
+        const isDone =
+          (await hasDoneMark(path, mark.name)) ||
+          (await isTaken(mark, options.lateMs ?? LATE_MS, signal));
+        if (isDone) {
+          const text = 'an earlier data mover has already restored the volume';
+          logger.info({ snapshot: snapshotId }, text);
+          return;
+        }
+      }
+      await ask(options.assertUsable?.('before', signal));
+      const volume = await identityOf(path);
+      if (!isBlock) await assertMounted(path);
+      if (isRestored) {
+        logger.info({ snapshot: snapshotId }, 'the data are restored, only the mark is missing');
+      } else {
+        if (mark) await removeMarks(path, signal);
+        const restore = isBlock ? restoreBlocks : restoreTree;
+        await restore(repository, rootEntry, path, {
+          logger,
+          signal,
+          counters,
+          overwrite: 'always',
+          sparse,
+          ...(mark && { leaveOut: MARK_DIRECTORY }),
+        });
+        counters.isFlushing = false;
+      }
+      await assertSameVolume(path, volume, 'written');
+      await ask(options.assertUsable?.('after', signal));
+      if (!mark) return;
+      signal.throwIfAborted();
+      const beforeMark = async (): Promise<void> =>
+        ask(mark.onRestored?.(await describeWritten(path), signal));
+      await writeDoneMark({
+        ...{ volume: path, name: mark.name, repository, signal },
+        ...(isRestored ? { root: undefined } : { root: rootEntry, beforeMark }),
+      });
+    });
+    const totalBytes = total ?? 0;
+    progress.finish(totalBytes);
+    return { totalBytes };
+  } finally {
+    progress.stop();
+  }
+}

@@ -1,0 +1,24 @@
+import { CodedError } from '../base/index.ts';
+
+/** A count of `uploaderSettings` or `dataMoverConfig`; undefined where it says nothing. Throws `BAD_MOVER_CONFIG`. */
+export function countOf(config: Readonly<Record<string, string>>, key: string): number | undefined {
+  const text = config[key];
+  if (text === undefined) return undefined;
+  const count = Number(text);
+  if (!Number.isInteger(count)) throw badConfig(key, text, 'a whole number');
+  return count > 0 ? Math.min(count, 64) : undefined;
+}
+
+/** A flag of the same; false where it is not there. Throws `BAD_MOVER_CONFIG`. */
+export function flagOf(config: Readonly<Record<string, string>>, key: string): boolean {
+  const text = config[key] ?? 'false';
+  if (/^(1|t|T|TRUE|true|True)$/.test(text)) return true;
+  if (/^(0|f|F|FALSE|false|False)$/.test(text)) return false;
+  throw badConfig(key, text, 'true or false');
+}
+
+const badConfig = (key: string, text: string, wanted: string): CodedError =>
+  new CodedError(
+    'BAD_MOVER_CONFIG',
+    `failed to get uploader config: ${key} is "${text}", not ${wanted}`,
+  );

@@ -1,0 +1,186 @@
+import { closeSync, constants } from 'node:fs';
+import type { FileStatus, StatusReader } from '../base/index.ts';
+import {
+  type BytePath,
+  type DirectoryComparison,
+  lookAtNamesIn,
+  openDirectly,
+  type SameFiles,
+  STAT_FIELDS,
+} from '../volume-files/index.ts';
+import { STREAM_END, STREAM_START } from './directory-text.ts';
+import { StreamCursor } from './stream-cursor.ts';
+
+/** Our choice: directories with more files take memory of their own. */
+const KEYS_KEPT_MAX = 4 << 20;
+const COMMA = 44;
+const LETTER_F = 102;
+const LETTER_S = 115;
+const TYPE_MASK = 0o170000;
+const REGULAR = 0o100000;
+const DIRECTORY = 0o040000;
+const SYMLINK = 0o120000;
+const ASCII = /^[\u0020-\u007e]+$/;
+
+/**
+ * How a directory and an earlier stream of it compare: `differs` when a file is not as the stream says, `unknown` where
+ * something is out of the ordinary.
+ */
+export type DirectoryCheck = DirectoryComparison | 'differs' | 'unknown';
+
+export interface CheckedDirectory {
+  readonly path: BytePath;
+  /** The earlier stream; its bytes change while it is read. */
+  readonly stream: Buffer;
+  readonly hashBytes: number;
+  /** Files that make a directory be looked at more closely. */
+  readonly special: readonly string[];
+  /** With more names than this, a directory is not looked at as a whole. */
+  readonly entriesMax: number;
+}
+
+/**
+ * Compares a directory with an earlier stream by looking at what the stream names, without listing it: when all are as they were
+ * and the directory has as many names, nothing else is in it. It never says that a directory is as it was when it is not; what it
+ * does not know, a listing tells.
+ */
+export function checkDirectory(checked: CheckedDirectory, reader: StatusReader): DirectoryCheck {
+  const { path, stream, special, hashBytes } = checked;
+  if (!stream.subarray(0, STREAM_START.length).equals(Buffer.from(STREAM_START))) return 'unknown';
+  const end = stream.lastIndexOf(STREAM_END);
+  const isWhole = end >= STREAM_START.length - 1 && stream.subarray(-2).equals(Buffer.from('}\n'));
+  if (!isWhole || special.some((name) => stream.includes(`"name":"${name}"`))) return 'unknown';
+  const filesAt = startOfFiles(stream, end);
+  // The comma between them is neither's.
+  const isFirst = filesAt === STREAM_START.length || filesAt === end;
+  if (!isFirst && stream[filesAt - 1] !== COMMA) return 'unknown';
+  const directoriesEnd = isFirst ? filesAt : filesAt - 1;
+  const directories = `[${stream.toString('latin1', STREAM_START.length, directoriesEnd)}]`;
+  const names = namesOf(directories);
+  if (!names) return 'unknown';
+  const summary = stream.toString('latin1', end + STREAM_END.length, stream.length - 2);
+  let descriptor: number;
+  try {
+    descriptor = openDirectly(path, constants.O_RDONLY | constants.O_DIRECTORY);
+  } catch {
+    return 'unknown';
+  }
+  try {
+    const files = checkFiles({
+      stream,
+      keyBytes: hashBytes + 1,
+      from: filesAt,
+      end,
+      descriptor,
+      reader,
+    });
+    if (typeof files === 'string') return files;
+    const count = reader.countNames(descriptor);
+    // Other directories do not make the files others: a listing tells.
+    if (count === undefined || count !== files.entries + names.length) return 'unknown';
+    if (count > checked.entriesMax) return 'unknown';
+    const found = lookAtNamesIn(
+      descriptor,
+      path,
+      Buffer.from(names.map((name) => `${name}\0`).join('')),
+    );
+    if (found.failures.length > 0) return 'unknown';
+    const types = Array.from(names, (_name, i) => Number(found.stats[i * STAT_FIELDS]) & TYPE_MASK);
+    if (types.some((type) => type !== DIRECTORY)) return 'unknown';
+    return { listing: { ...found, names }, same: { ...files, directories, summary } };
+  } finally {
+    closeSync(descriptor);
+  }
+}
+
+/** Where the first entry begins that is no directory; `end` where there is none. */
+function startOfFiles(stream: Buffer, end: number): number {
+  // Quotes within names are escaped: what is found is a field.
+  const found = [',"type":"f"', ',"type":"s"'].map((field) => stream.indexOf(field));
+  const first = Math.min(...found.filter((at) => at >= 0), end);
+  return first === end ? end : stream.lastIndexOf('{"name":"', first);
+}
+
+/** Names of these directories; undefined where one is out of the ordinary. */
+function namesOf(directories: string): string[] | undefined {
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(directories);
+  } catch {
+    return undefined;
+  }
+  const entries = parsed as { name?: unknown; type?: unknown }[];
+  const names = entries.flatMap(({ name, type }) =>
+    type === 'd' && typeof name === 'string' && ASCII.test(name) && !name.includes('/') ? name : [],
+  );
+  return new Set(names).size === entries.length ? names : undefined;
+}
+
+interface FilesToCheck {
+  readonly stream: Buffer;
+  readonly keyBytes: number;
+  readonly from: number;
+  readonly end: number;
+  readonly descriptor: number;
+  readonly reader: StatusReader;
+}
+
+/** What the stream has of files, when each of them is as it says. */
+function checkFiles({
+  stream,
+  keyBytes,
+  from,
+  end,
+  descriptor,
+  reader,
+}: FilesToCheck): Omit<SameFiles, 'directories' | 'summary'> | 'differs' | 'unknown' {
+  // An entry is longer than twice its key.
+  const keys = keysRoom(Math.ceil((end - from) / 2));
+  const cursor = new StreamCursor(stream, from, keys, keyBytes);
+  let entries = 0;
+  let files = 0;
+  let bytes = 0;
+  let before = { at: from, end: from };
+  for (; cursor.at < end; entries++) {
+    if (entries > 0 && !cursor.skip(COMMA)) return 'unknown';
+    if (!cursor.next(entries * keyBytes)) return 'unknown';
+    const { nameAt, nameEnd, type } = cursor;
+    // In order, none is there twice.
+    if (stream.compare(stream, before.at, before.end, nameAt, nameEnd) <= 0) return 'unknown';
+    before = { at: nameAt, end: nameEnd };
+    if (type !== LETTER_F && type !== LETTER_S) return 'unknown';
+    const status = cursor.withName((name) => reader.look(descriptor, name));
+    if (!status || !isSame(status, cursor)) return 'differs';
+    if (type !== LETTER_F) continue;
+    files++;
+    bytes += cursor.sizeBytes;
+  }
+  // With memory of its own length: it is sent to another thread.
+  return {
+    entries,
+    files,
+    bytes,
+    keys: Uint8Array.prototype.slice.call(keys, 0, entries * keyBytes),
+  };
+}
+
+/** Kept from one directory to the next: left to the collector, so much for each piles up outside of the heap. */
+let keysScratch = Buffer.alloc(0);
+function keysRoom(length: number): Buffer {
+  if (length > KEYS_KEPT_MAX) return Buffer.allocUnsafeSlow(length);
+  if (keysScratch.length < length) keysScratch = Buffer.allocUnsafeSlow(Math.max(length, 65_536));
+  return keysScratch;
+}
+
+function isSame(status: FileStatus, entry: StreamCursor): boolean {
+  const { mode } = status;
+  return (
+    (mode & TYPE_MASK) === (entry.type === LETTER_F ? REGULAR : SYMLINK) &&
+    (mode & 0o7777) === entry.mode &&
+    status.sizeBytes === entry.sizeBytes &&
+    status.seconds === entry.seconds &&
+    status.nanoseconds === entry.nanoseconds &&
+    status.uid === entry.uid &&
+    status.gid === entry.gid
+  );
+}

@@ -1,0 +1,95 @@
+import { CodedError } from '../base/index.ts';
+import {
+  isDirectoryObject,
+  objectLength,
+  listPieces,
+  objectId,
+  type ObjectId,
+  parseObjectId,
+  type Repository,
+} from '../repository/index.ts';
+import type { DirectoryEntry, DirectorySummary } from './directory.ts';
+import { streamDirectory } from './directory-stream.ts';
+import { getSnapshot, noSuchSnapshot } from './snapshot-manifest.ts';
+import { findSnapshotId } from './snapshot-name.ts';
+import type { SourceInfo } from './source.ts';
+
+/**
+ * What a user means by a snapshot's name ({@link findSnapshotId}), `object-id` or either with `/sub/path`.
+ * Throws `SNAPSHOT_NOT_FOUND`, `AMBIGUOUS_SNAPSHOT`, `PATH_NOT_FOUND`, `BAD_SNAPSHOT_NAME`.
+ */
+export async function resolveEntry(
+  repository: Repository,
+  text: string,
+  source?: SourceInfo,
+): Promise<DirectoryEntry> {
+  const [id = '', ...path] = text.split('/');
+  let entry = await resolveRoot(repository, id, source);
+  for (const [depth, name] of path.entries()) {
+    if (name === '') continue;
+    const child =
+      entry.type === 'd' ? await findChild(repository, entry.objectId, name) : undefined;
+    if (!child) {
+      const shown = path.slice(0, depth + 1).join('/');
+      throw new CodedError('PATH_NOT_FOUND', `there is no ${shown} in ${id}`);
+    }
+    entry = child;
+  }
+  return entry;
+}
+
+async function findChild(
+  { contents }: Repository,
+  id: ObjectId,
+  name: string,
+): Promise<DirectoryEntry | undefined> {
+  for await (const entries of streamDirectory(contents, id)) {
+    const child = entries.find((candidate) => candidate.name === name);
+    if (child) return child;
+  }
+  return undefined;
+}
+
+async function resolveRoot(
+  repository: Repository,
+  name: string,
+  source: SourceInfo | undefined,
+): Promise<DirectoryEntry> {
+  // A snapshot id has the form of a content id too; snapshots come first.
+  const id = await findSnapshotId(repository, name, source);
+  if (id === undefined) return objectEntry(repository, name);
+  const { rootEntry, incomplete } = await getSnapshot(repository, id);
+  if (!rootEntry) throw new CodedError('DAMAGED_SNAPSHOT', `snapshot ${id} has no root`);
+  return incomplete === undefined ? rootEntry : asIncomplete(rootEntry, incomplete);
+}
+
+/** The checkpoint of a single file has no summary that would say it. */
+function asIncomplete(root: DirectoryEntry, incomplete: string): DirectoryEntry {
+  const { size, mtimeNs, type } = root;
+  const [files, dirs] = type === 'd' ? [0, 1] : [1, 0];
+  const counts = { size, files, symlinks: 0, dirs, numFailed: 0 };
+  const summary: DirectorySummary = root.summary ?? { ...counts, maxTimeNs: mtimeNs };
+  return { ...root, summary: { ...summary, incomplete: summary.incomplete ?? incomplete } };
+}
+
+async function objectEntry(repository: Repository, id: string): Promise<DirectoryEntry> {
+  const object = parseName(id);
+  if (!repository.contents.find(parseObjectId(object).contentId)) {
+    // Most who name one mean a snapshot that is gone, and nothing is lost.
+    throw new CodedError('SNAPSHOT_NOT_FOUND', `there is neither a snapshot nor an object ${id}`);
+  }
+  const plain = { name: id, mtimeNs: 0n, uid: 0, gid: 0, objectId: object };
+  if (isDirectoryObject(object)) return { ...plain, type: 'd', mode: 0o755, size: 0 };
+  const size = objectLength(await listPieces(repository.contents, object));
+  return { ...plain, type: 'f', mode: 0o644, size };
+}
+
+function parseName(text: string): ObjectId {
+  try {
+    return objectId(text);
+  } catch (cause) {
+    if (/^[0-9a-f]+$/.test(text)) throw noSuchSnapshot(text);
+    const message = `"${text.slice(0, 80)}" is neither a snapshot nor the ID of an object`;
+    throw new CodedError('BAD_SNAPSHOT_NAME', message, { cause });
+  }
+}

@@ -1,0 +1,28 @@
+import { expect, it } from 'vitest';
+import type { Direction, MoverResult } from '../../src/agent/directions/direction.ts';
+import { podVolumeBackups } from '../../src/agent/directions/pod-volumes.ts';
+import { uploads } from '../../src/agent/directions/uploads.ts';
+import type { Movement } from '../../src/agent/movement.ts';
+
+const DIRECTIONS = [
+  podVolumeBackups({ exposer: {} as never, node: 'node-1' }),
+  uploads({} as never),
+] as unknown as Direction<Movement>[];
+
+it.each(DIRECTIONS)('a $noun that left something out says so', async (direction) => {
+  const messageOf = async (result: MoverResult): Promise<unknown> => {
+    const backup = { metadata: { uid: 'u' } } as Movement;
+    const status = await direction.complete(
+      backup,
+      { snapshotID: 'x', ...result },
+      undefined as never,
+    );
+    return (status as { message?: string }).message;
+  };
+  expect(await messageOf({ unreadable: 12 })).toBe(
+    '12 entries that could not be read are not in this backup, as configured (ignoreUnreadable)',
+  );
+  expect(await messageOf({ unreadable: 1 })).toMatch(/^1 entry that could not be read is not in/);
+  expect(await messageOf({ unreadable: 0 })).toBeUndefined();
+  expect(await messageOf({})).toBeUndefined();
+});

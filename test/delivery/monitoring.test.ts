@@ -1,0 +1,149 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { parse } from 'yaml';
+import { DIRECTIONS } from '../../src/agent/directions/direction.ts';
+import { AgentMetrics } from '../../src/agent/metrics.ts';
+
+const ROOT = new URL('../../', import.meta.url).pathname;
+const read = (path: string): string => readFileSync(join(ROOT, path), 'utf8');
+
+interface Panel {
+  readonly id: number;
+  readonly title: string;
+  readonly targets: readonly { readonly expr: string; readonly legendFormat: string }[];
+}
+interface Rule {
+  readonly alert: string;
+  readonly expr: string;
+  readonly annotations: Readonly<Record<string, string>>;
+}
+
+const PANELS = (JSON.parse(read('manifests/monitoring/dashboard.json')) as { panels: Panel[] })
+  .panels;
+const RULES = (
+  parse(read('manifests/monitoring/alerts.yaml')) as { spec: { groups: [{ rules: Rule[] }] } }
+).spec.groups[0].rules;
+
+/** Each query, and the text beside it that names labels of what comes out. */
+const QUERIES = [
+  ...PANELS.flatMap(({ title, targets }) =>
+    targets.map(({ expr, legendFormat }) => [`panel ${title}`, expr, legendFormat] as const),
+  ),
+  ...RULES.map(
+    ({ alert, expr, annotations }) =>
+      [`alert ${alert}`, expr, Object.values(annotations).join(' ')] as const,
+  ),
+];
+
+/** What Prometheus adds to each series that it reads. */
+const OF_PROMETHEUS = ['instance', 'job'];
+const PHASES = ['New', 'Accepted', 'Prepared', 'InProgress', 'Completed', 'Failed', 'Canceled'];
+const METRIC = /\b(?:longshore|podVolume|process)_[A-Za-z_]+[A-Za-z]/g;
+
+/** By the names of series: labels of the metric. */
+const labels = new Map<string, readonly string[]>();
+beforeAll(async () => {
+  const metrics = new AgentMetrics('node');
+  metrics.observe({
+    phases: () => [],
+    dataPaths: () => ({ used: 0, limit: 0 }),
+    exposing: () => 0,
+    memoryLimitBytes: undefined,
+    silentSeconds: () => 0,
+  });
+  const types = new Map(
+    (await metrics.registry.getMetricsAsJSON()).map(({ name, type }) => [name, String(type)]),
+  );
+  for (const metric of metrics.registry.getMetricsAsArray()) {
+    const { name, labelNames } = metric as unknown as { name: string; labelNames: string[] };
+    const all = [...labelNames, ...OF_PROMETHEUS];
+    if (types.get(name) === 'histogram') {
+      labels.set(`${name}_bucket`, [...all, 'le']);
+      for (const end of ['sum', 'count']) labels.set(`${name}_${end}`, all);
+    } else labels.set(name, all);
+  }
+});
+
+const wordsOf = (list: string | undefined): string[] =>
+  (list ?? '').split(',').flatMap((word) => word.trim() || []);
+const matchersOf = (expr: string): string[][] =>
+  [...expr.matchAll(/([a-z_]+)(=~|!=|!~|=)"([^"]*)"/g)].map((match) => match.slice(1));
+
+describe('monitoring', () => {
+  it.each(QUERIES)('%s asks for series and labels that there are', (_, expr, text) => {
+    const names = expr.match(METRIC) ?? [];
+    expect(names.length).toBeGreaterThan(0);
+    for (const name of names) expect([...labels.keys()]).toContain(name);
+    const known = names.flatMap((name) => labels.get(name) ?? []);
+    const groups = [...expr.matchAll(/\b(?:by|on|without|ignoring) \(([^)]*)\)/g)];
+    const asked = groups.flatMap(([, list]) => wordsOf(list));
+    for (const label of asked) expect(known).toContain(label);
+    for (const [, name = '', inner] of expr.matchAll(/([A-Za-z_]+)\{([^}]*)\}/g)) {
+      for (const [label, operator, value = ''] of matchersOf(inner ?? '')) {
+        expect(labels.get(name)).toContain(label);
+        const values = operator?.includes('~') === true ? value.split('|') : [value];
+        const there = { direction: [...DIRECTIONS], phase: ['', ...PHASES] }[label ?? ''];
+        expect(there).toEqual(expect.arrayContaining(values));
+      }
+    }
+    // Of an aggregate only its labels are left.
+    const left = asked.length > 0 ? asked : /^(sum|max|1 -)/.test(expr) ? [] : known;
+    const shown = [...text.matchAll(/\{\{ ?(?:\$labels\.)?([A-Za-z_]+) ?\}\}/g)];
+    for (const [, label] of shown) expect(left).toContain(label);
+  });
+
+  it('panels have numbers of their own, and lie side by side', () => {
+    const panels = PANELS as (Panel & { gridPos: { x: number; y: number } })[];
+    expect(new Set(panels.map(({ id }) => id)).size).toBe(panels.length);
+    expect(new Set(panels.map(({ gridPos: { x, y } }) => `${x} ${y}`)).size).toBe(panels.length);
+  });
+
+  it('an alert tells of a failure of each kind, and no panel leaves one out', () => {
+    const failing = RULES.filter(({ expr }) => /longshore_ended_total\{.*"Failed"/.test(expr));
+    const told = failing.flatMap(({ expr }) =>
+      matchersOf(expr).flatMap(([label, , value = '']) =>
+        label === 'direction' ? value.split('|') : [],
+      ),
+    );
+    expect(told.toSorted()).toEqual([...DIRECTIONS].sort());
+    const ofSome = /direction="|podVolume_data_(up|down)load/;
+    for (const [what, expr] of QUERIES) expect(expr, what).not.toMatch(ofSome);
+  });
+
+  it('metrics that are documented are there, with their labels', () => {
+    const folder = join(ROOT, 'docs');
+    const files = readdirSync(folder).filter((file) => file.endsWith('.md'));
+    let found = 0;
+    for (const file of files) {
+      const text = read(`docs/${file}`);
+      // `longshore_*` stands for all.
+      for (const [name] of text.matchAll(/\b(?:longshore|podVolume)_[A-Za-z_]+[A-Za-z]\b(?!\*)/g)) {
+        const isThere = labels.has(name) || labels.has(`${name}_bucket`);
+        expect(isThere, `${file} names ${name}`).toBe(true);
+        found++;
+      }
+    }
+    expect(found).toBeGreaterThan(10);
+    const rows = [
+      ...read('docs/operating.md').matchAll(
+        /^\| `((?:longshore|podVolume|process)_\w+)`[^|]*\| ([^|]*)\|/gm,
+      ),
+    ];
+    const documented = new Map(
+      rows.map(([, name = '', list = '']) => [
+        name,
+        [...list.matchAll(/`([^`]+)`/g)].map(([, label]) => label),
+      ]),
+    );
+    const there = [...labels].flatMap(([name, all]) => {
+      if (/_(bucket|sum)$/.test(name)) return [];
+      const own = all.filter((label) => !OF_PROMETHEUS.includes(label));
+      const metric = labels.has(name.replace(/_count$/, '_bucket'))
+        ? name.replace(/_count$/, '')
+        : name;
+      return [[metric, own] as const];
+    });
+    expect(Object.fromEntries(documented)).toEqual(Object.fromEntries(there));
+  });
+});

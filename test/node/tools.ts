@@ -1,0 +1,145 @@
+import { execFileSync } from 'node:child_process';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { expect } from 'vitest';
+import {
+  type DataDownload,
+  type DataUpload,
+  keyOf,
+  type KubeObject,
+  type PodVolumeBackup,
+  type PodVolumeRestore,
+  type Resource,
+} from '../../src/kube/index.ts';
+import { application, processesOf, type RealNode } from '../support/real-node.ts';
+
+type Movement = DataUpload | DataDownload | PodVolumeBackup | PodVolumeRestore;
+
+export async function runApplication(
+  node: RealNode,
+  namespace: string,
+  claims: Parameters<typeof application>[1],
+  options?: Parameters<typeof application>[2],
+): Promise<void> {
+  await node.applyPatiently(application(namespace, claims, options));
+  await waitForPods(node, namespace);
+}
+
+export const waitForPods = (node: RealNode, namespace: string): Promise<string> =>
+  node.kubectl('-n', namespace, 'wait', '--for=condition=Ready', 'pod', '--all', '--timeout=60s');
+
+// What Velero's restore helper leaves where its user may not remove it.
+export const listTree = (path: string): string =>
+  execFileSync(
+    'find',
+    ['.', '-mindepth', '1', '-not', '-path', './.velero*', '-printf', '%P %m %U %G %l %T@\n'],
+    { cwd: path, encoding: 'utf8' },
+  )
+    .split('\n')
+    .sort()
+    .join('\n');
+
+export function assertSame(before: string, after: string): void {
+  execFileSync('diff', ['-r', '--no-dereference', '--exclude=.velero', before, after]);
+  expect(listTree(after)).toBe(listTree(before));
+}
+
+/** `namespaces`: from where to where. */
+export async function restore(
+  node: RealNode,
+  name: string,
+  backup: string,
+  namespaces: Readonly<Record<string, string>>,
+): Promise<void> {
+  const mapping = Object.entries(namespaces).map(([from, to]) => `${from}:${to}`);
+  const flags = ['--namespace-mappings', mapping.join(','), '--wait'];
+  const text = await node.velero('restore', 'create', name, '--from-backup', backup, ...flags);
+  const query = ['get', `restore.velero.io/${name}`, '-o', 'jsonpath={.status}'];
+  const status = await node.kubectl('-n', 'velero', ...query);
+  expect(text, status).toMatch(/completed with status: Completed/);
+}
+
+/** Every version of every object of a kind in Velero's namespace, as a watcher sees them, until it is stopped. */
+export function record<T extends KubeObject>(
+  node: RealNode,
+  resource: Resource<T>,
+): { versions: Map<string, T[]>; stop: () => void } {
+  const versions = new Map<string, T[]>();
+  const abort = new AbortController();
+  void (async () => {
+    const events = node.client.watch(resource, { namespace: 'velero', signal: abort.signal });
+    for await (const event of events) {
+      if (event.type === 'BOOKMARK') continue;
+      const key = keyOf(event.object.metadata);
+      versions.set(key, [...(versions.get(key) ?? []), event.object]);
+    }
+  })().catch(() => undefined);
+  return {
+    versions,
+    stop: () => {
+      abort.abort();
+    },
+  };
+}
+
+/** Variables of a DaemonSet's pods, as `kubectl set env` takes them. */
+export async function setEnvironment(
+  node: RealNode,
+  daemonSet: string,
+  ...variables: string[]
+): Promise<void> {
+  await node.kubectl('-n', 'velero', 'set', 'env', `ds/${daemonSet}`, ...variables);
+  await node.kubectl('-n', 'velero', 'rollout', 'status', `ds/${daemonSet}`, '--timeout=60s');
+}
+
+/** The ConfigMap `node-agent-config`. */
+export const setConcurrency = (node: RealNode, globalConfig: number): Promise<void> =>
+  node.apply(
+    JSON.stringify({
+      apiVersion: 'v1',
+      kind: 'ConfigMap',
+      metadata: { name: 'node-agent-config', namespace: 'velero' },
+      data: { json: JSON.stringify({ loadConcurrency: { globalConfig } }) },
+    }),
+  );
+
+export const DEATHS = [0.3, 0.6, 0.9];
+
+/** Kills the data mover of the only CR with this label each time that, by the CR, it has moved another of these shares of its bytes. */
+export async function whileKillingMover<T extends Movement, R>(
+  node: RealNode,
+  resource: Resource<T>,
+  {
+    labelSelector,
+    command,
+    bytes,
+    shares = DEATHS,
+  }: { labelSelector: string; command: RegExp; bytes: number; shares?: readonly number[] },
+  work: () => Promise<R>,
+): Promise<{ result: R; killedAt: number[]; done: number[] }> {
+  const killedAt: number[] = [];
+  const done: number[] = [];
+  let isOver = false;
+  const killing = (async () => {
+    for (const share of shares) {
+      for (let now = 0; now < share && !isOver;) {
+        const [movement] = await node.client.list(resource, { namespace: 'velero', labelSelector });
+        now = (movement?.status?.progress?.bytesDone ?? 0) / bytes;
+        done.push(now);
+        await sleep(50);
+      }
+      let movers = processesOf(command);
+      while (movers.length === 0 && !isOver) {
+        await sleep(50);
+        movers = processesOf(command);
+      }
+      for (const { pid } of movers) process.kill(pid, 'SIGKILL');
+      if (movers.length > 0) killedAt.push(share);
+      await sleep(1500);
+    }
+  })();
+  const result = await work().finally(() => {
+    isOver = true;
+  });
+  await killing;
+  return { result, killedAt, done };
+}
