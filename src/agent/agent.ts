@@ -259,9 +259,10 @@ export class Agent {
       const pod = after ?? before;
       if (!pod) return;
       lookAgain(pod.metadata);
-      if (!after && isWaitOver(pod)) {
-        for (const key of byPod.underWay(pod.metadata)) {
-          restoring.reconciler.targetWentOn(key, pod.metadata.uid);
+      // A list may show another pod of that name, and never say that the one before went.
+      if (before && before.metadata.uid !== after?.metadata.uid && isWaitOver(before)) {
+        for (const key of byPod.underWay(before.metadata)) {
+          restoring.reconciler.targetWentOn(key, before.metadata.uid);
         }
       }
       const isGoing = (seen: Pod | undefined): boolean =>

@@ -94,6 +94,10 @@ export const isOfClaimIn = ({ spec }: Pod, volume: string): boolean =>
       name === volume && Boolean(persistentVolumeClaim ?? ephemeral),
   );
 
+/** Name of the claim of a volume, where it was there before the pod and stays when that goes. */
+export const lastingClaimIn = ({ spec }: Pod, volume: string): string | undefined =>
+  (spec.volumes ?? []).find(({ name }) => name === volume)?.persistentVolumeClaim?.claimName;
+
 /** Its init container ends well only when all its volumes have had their marks. */
 export async function hasFoundMarks(
   { spec }: PodVolumeRestore,

@@ -43,6 +43,8 @@ export interface DataMoverOptions {
   readonly terminationLog: string;
   /** UID of this process's pod: the CR names the one that may write. Undefined where nobody tells it. */
   readonly podUid: string | undefined;
+  /** When the volume of a backup was taken, where it is a snapshot's: RFC 3339. */
+  readonly frozenAt: string | undefined;
   /** A restore that cannot read its CR for so long stops. */
   readonly fenceMs: number;
   /** Ends the process at once, whatever its threads do. */
@@ -281,6 +283,7 @@ async function moveBytes(
       ...common,
       ...originOf(kind, movement, asking),
       uid: movement.metadata.uid,
+      frozenAt: options.frozenAt,
       compression,
       ...(parallel !== undefined && { parallelFiles: Number(parallel) }),
       ignoreUnreadable: ignoreUnreadable === 'true',

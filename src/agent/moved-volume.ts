@@ -17,6 +17,7 @@ import {
   type ClientPodOptions,
   hasFoundMarks,
   isOfClaimIn,
+  lastingClaimIn,
   loadClientPod,
   loadParents,
   volumeNameOf,
@@ -116,8 +117,11 @@ export function waiterOf(
       restored: restoredOf(restore),
       onRestored: (written, signal) => {
         const isOfClaim = pod && isOfClaimIn(pod, restore.spec.volume);
-        return noteRestored(restore, { ...written, isOfClaim }, { ...asking, signal });
+        const lastingClaim = pod && lastingClaimIn(pod, restore.spec.volume);
+        const volume = { ...written, isOfClaim, lastingClaim };
+        return noteRestored(restore, volume, { ...asking, signal });
       },
+      onLost: (signal) => noteRestored(restore, undefined, { ...asking, signal }),
     },
   };
 }

@@ -23,6 +23,7 @@ const noteSchema = z.object({
   bootId: z.string(),
   root: z.string().optional(),
   isOfClaim: z.boolean().optional(),
+  lastingClaim: z.string().optional(),
 });
 
 /** The volume as it was once it was restored; undefined as long as it is not. */
@@ -45,18 +46,19 @@ export interface RestoredNoteOptions {
 }
 
 /**
- * Notes that all data are in the volume, as long as the mover that was named when it began is the one. A restore without a named
- * mover is one of Velero's agent, which starts no second one. Throws `NOT_NAMED`, and what the API server refuses.
+ * Notes that all data are in the volume, or takes the note off where a volume has lost them, as long as the mover that was named
+ * when it began is the one. A restore without a named mover is one of Velero's agent, which starts no second one. Throws
+ * `NOT_NAMED`, and what the API server refuses.
  */
 export async function noteRestored(
   restore: PodVolumeRestore,
-  { bootId, root, isOfClaim }: WrittenVolume,
+  written: WrittenVolume | undefined,
   { client, logger, timeoutMs, signal }: RestoredNoteOptions,
 ): Promise<void> {
   const own = moverOf(restore);
   if (!own) return;
   const { namespace, name, uid } = restore.metadata;
-  const note = JSON.stringify({ by: own.pod, bootId, root, isOfClaim });
+  const note = written ? JSON.stringify({ by: own.pod, ...written }) : null;
   const startMs = performance.now();
   const tryOnce = async (): Promise<boolean> => {
     const fieldSelector = `metadata.name=${name}`;
@@ -78,7 +80,9 @@ export async function noteRestored(
       return true;
     } catch (error) {
       if (isCode(error, 'KUBE_CONFLICT')) return false;
-      if (!isRightGone(error) || performance.now() - startMs < RIGHT_MS) throw error;
+      // What is noted wrongly would be believed: that right was there once.
+      if (!written || !isRightGone(error)) throw error;
+      if (performance.now() - startMs < RIGHT_MS) throw error;
       // What a later mover does is as safe as it was with those roles.
       const text = 'no right to note on PodVolumeRestores that their data are restored';
       logger.warn({ name, error: messageOf(error) }, text);
@@ -89,7 +93,10 @@ export async function noteRestored(
     while (!(await askPatiently(tryOnce, { timeoutMs, signal }))) signal.throwIfAborted();
   } catch (error) {
     if (signal.aborted || isCanceled(error) || isCode(error, 'NOT_NAMED')) throw error;
-    const text = `all data were restored, but that could not be noted on PodVolumeRestore ${namespace ?? ''}/${name}: ${messageOf(error)}`;
+    const what = written
+      ? 'all data were restored, but that could not be noted'
+      : 'the volume no longer has its data, but what is noted of them could not be taken';
+    const text = `${what} ${written ? 'on' : 'off'} PodVolumeRestore ${namespace ?? ''}/${name}: ${messageOf(error)}`;
     throw new CodedError('NOT_NOTED', text, { cause: error });
   }
 }

@@ -68,6 +68,7 @@ export async function moveVolume(
       settings: settings instanceof Error ? {} : settings,
       terminationLog: environment.terminationLog,
       podUid: environment.podUid,
+      frozenAt: environment.frozenAt,
       fenceMs: durationMs('LONGSHORE_FENCE_TIMEOUT', environment.fenceTimeout ?? '4m'),
       endNow: endProcess,
       directory,

@@ -44,6 +44,10 @@ export const environment = {
   get podUid(): string | undefined {
     return process.env.LONGSHORE_POD_UID || undefined;
   },
+  /** Of a data mover's volume: RFC 3339. */
+  get frozenAt(): string | undefined {
+    return process.env.LONGSHORE_FROZEN_AT || undefined;
+  },
   /** How long a restore may be cut off from the API server. */
   get fenceTimeout(): string | undefined {
     return process.env.LONGSHORE_FENCE_TIMEOUT || undefined;

@@ -21,7 +21,7 @@ import { hostingPod, loadTemplate, ownerReference } from './hosting-pod.ts';
 import { assertLinuxVolume, attachedNodes, WindowsNodes } from './node-os.ts';
 import { assertMadeFor, makeFor } from './ownership.ts';
 import type { BackupPvcConfig, ExposeContext, ExposerOptions } from './settings.ts';
-import { SnapshotHandover } from './snapshot-handover.ts';
+import { FROZEN_AT, SnapshotHandover } from './snapshot-handover.ts';
 import { isBlockClaim, step } from './steps.ts';
 import { deletePod, removePodAndVolumes, settleAll, volumesOf, waitBound } from './volumes.ts';
 
@@ -29,6 +29,12 @@ import { deletePod, removePodAndVolumes, settleAll, volumesOf, waitBound } from 
 const WINDOWS_AGENT = 'node-agent-windows';
 /** VMware's fast provisioning works only where the source volume is not attached. */
 const VSPHERE_FAST = 'csi.vsphere.volume/fast-provisioning';
+
+interface ClaimParts {
+  readonly size: string;
+  readonly frozenAt: string | undefined;
+  readonly config: BackupPvcConfig;
+}
 
 /**
  * Makes a volume of a CSI snapshot, and a pod that has it: the source snapshot changes hands from the application's
@@ -94,10 +100,10 @@ export class CsiSnapshotExposer {
     let claim = assertMadeFor(PVCS, await client.find(PVCS, ref, { signal }), upload);
     context.onMake?.();
     if (!claim) {
-      const restoreSize = await this.#handover.takeOver(upload, context);
+      const { restoreSize, frozenAt } = await this.#handover.takeOver(upload, context);
       const size = restoreSize ?? source.spec.resources?.requests?.storage ?? '';
       claim = await step('error to create backup pvc', () =>
-        this.#createClaim(upload, source, size, config),
+        this.#createClaim(upload, source, { size, frozenAt, config }),
       );
     }
     await step('error to create backup pod', () =>
@@ -132,8 +138,7 @@ export class CsiSnapshotExposer {
   #createClaim(
     upload: DataUpload,
     source: PersistentVolumeClaim,
-    size: string,
-    config: BackupPvcConfig,
+    { size, frozenAt, config }: ClaimParts,
   ): Promise<PersistentVolumeClaim> {
     const { client, namespace } = this.#options;
     const { name } = upload.metadata;
@@ -143,7 +148,10 @@ export class CsiSnapshotExposer {
         name,
         namespace,
         ownerReferences: [ownerReference(DATA_UPLOADS, upload)],
-        ...(config.annotations && { annotations: { ...config.annotations } }),
+        annotations: {
+          ...config.annotations,
+          ...(frozenAt !== undefined && { [FROZEN_AT]: frozenAt }),
+        },
       },
       spec: {
         accessModes: [config.readOnly === true ? 'ReadOnlyMany' : 'ReadWriteOnce'],
@@ -184,6 +192,7 @@ export class CsiSnapshotExposer {
         spcNoRelabeling: backupPvc.spcNoRelabeling === true && readOnly,
         operationTimeout: upload.spec.operationTimeout,
         affinity: hostingAffinity(entry, topology, excluded),
+        frozenAt: claim.metadata.annotations?.[FROZEN_AT],
         volumeBytes: quantityBytes(claim.spec.resources?.requests?.storage ?? ''),
       },
       template,

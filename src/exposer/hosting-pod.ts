@@ -86,6 +86,8 @@ export interface HostingPodRequest {
   readonly affinity?: PodSpec['affinity'];
   readonly selectedNode?: string | undefined;
   readonly cacheClaim?: string | undefined;
+  /** RFC 3339: when the volume of a backup was taken, where it is one that stands still. */
+  readonly frozenAt?: string | undefined;
   /** As much as its volume may hold, or holds where that is known; 0 where nothing tells. */
   readonly volumeBytes: number;
 }
@@ -101,6 +103,7 @@ const GRACE_SECONDS = 30;
 /** On hosting pods: {@link HostingPodRequest.volumeBytes}. */
 const VOLUME_BYTES = 'longshore.io/volume-bytes';
 const POD_UID = 'LONGSHORE_POD_UID';
+const FROZEN_AT = 'LONGSHORE_FROZEN_AT';
 const KINDS = {
   'data-upload': { command: 'data-mover', moves: 'backup', group: 'snapshot-exposer' },
   'data-download': { command: 'data-mover', moves: 'restore', group: 'generic-restore-exposer' },
@@ -178,6 +181,7 @@ export function hostingPod(
   const env = environmentOf(container.env ?? [], {
     ...options.moverEnvironment,
     ...options.locationEnvironment?.[request.storageLocation],
+    ...(request.frozenAt !== undefined && { [FROZEN_AT]: request.frozenAt }),
   });
   const scratch = isOurImage ? scratchOf(env, mounts) : [];
   const serviceAccountName = template.annotations[SERVICE_ACCOUNT] ?? spec.serviceAccountName;

@@ -207,11 +207,14 @@ export class PodVolumeExposer<V extends PodVolume> {
    * What the pod of a restore does. That it has gone on means that all its volumes are restored: what it waits by ends well for no
    * other reason, and the mover of each of them has done its last act then.
    */
-  async waitingPod({ spec }: V, signal: AbortSignal): Promise<'waits' | 'has gone on' | 'is gone'> {
+  async waitingPod({ spec }: V, signal: AbortSignal): Promise<'waits' | 'has gone on' | 'is over'> {
     const { namespace = '', name = '', uid } = spec.pod;
     const pod = await this.#options.client.find(PODS, { namespace, name }, { signal });
-    if (!pod || (uid !== undefined && uid !== '' && pod.metadata.uid !== uid)) return 'is gone';
-    return isWaitOver(pod) ? 'has gone on' : 'waits';
+    if (!pod || (uid !== undefined && uid !== '' && pod.metadata.uid !== uid)) return 'is over';
+    if (isWaitOver(pod)) return 'has gone on';
+    const phase = pod.status?.phase;
+    const isEnded = phase === 'Failed' || phase === 'Succeeded';
+    return isEnded || pod.metadata.deletionTimestamp !== undefined ? 'is over' : 'waits';
   }
 
   async startAgain(movement: V, node: string, context: ExposeContext): Promise<void> {

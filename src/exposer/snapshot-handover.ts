@@ -19,8 +19,18 @@ const MANAGED_BY = 'snapshot.storage.kubernetes.io/managed-by';
 const SOURCE_CONTENT = 'longshore.io/source-content';
 const SOURCE_UID = 'longshore.io/source-snapshot-uid';
 const RESTORE_SIZE = 'longshore.io/restore-size';
+/** On what is made of a snapshot: when its volume stood still, or shortly before. */
+export const FROZEN_AT = 'longshore.io/frozen-at';
 /** Velero waits as long. */
 const GONE_MS = 60_000;
+
+/** What a volume of a snapshot that was taken over is made by. */
+export interface TakenSnapshot {
+  /** Size that a volume of it needs; undefined where the driver does not say. */
+  readonly restoreSize: string | undefined;
+  /** RFC 3339; its volume was not changed before that and read later. Undefined for a snapshot that was there before its object. */
+  readonly frozenAt: string | undefined;
+}
 
 /**
  * Gives the storage's snapshot from the application's VolumeSnapshot to one of ours. What a namespace's user may write
@@ -33,11 +43,10 @@ export class SnapshotHandover {
     this.#options = options;
   }
 
-  /** Returns the size that a volume of the snapshot needs; undefined where the driver does not say. */
   async takeOver(
     upload: DataUpload,
     { operationTimeoutMs, signal }: ExposeContext,
-  ): Promise<string | undefined> {
+  ): Promise<TakenSnapshot> {
     const { client, namespace } = this.#options;
     const { name } = upload.metadata;
     const sourceRef = sourceOf(upload);
@@ -69,7 +78,7 @@ export class SnapshotHandover {
       throw new CodedError('EXPOSE_FAILED', text);
     }
     const size = annotations[RESTORE_SIZE] ?? '';
-    return isZero(size) ? undefined : size;
+    return { restoreSize: isZero(size) ? undefined : size, frozenAt: annotations[FROZEN_AT] };
   }
 
   async #make(
@@ -147,6 +156,8 @@ export class SnapshotHandover {
     const managedBy = source.metadata.labels?.[MANAGED_BY];
     const { driver, volumeSnapshotClassName, sourceVolumeMode } = source.spec;
     const size = snapshot.status?.restoreSize;
+    // What drivers tell of the time is not believed: some tell none, or 1970.
+    const isTakenForIt = snapshot.spec.source.persistentVolumeClaimName !== undefined;
     const content: NewObject<VolumeSnapshotContent> = {
       metadata: {
         name,
@@ -157,6 +168,7 @@ export class SnapshotHandover {
           [SOURCE_CONTENT]: source.metadata.name,
           [SOURCE_UID]: snapshot.metadata.uid,
           ...(size !== undefined && { [RESTORE_SIZE]: size }),
+          ...(isTakenForIt && { [FROZEN_AT]: snapshot.metadata.creationTimestamp }),
         },
         ...(managedBy !== undefined && { labels: { [MANAGED_BY]: managedBy } }),
       },

@@ -1,5 +1,12 @@
 import * as fs from 'node:fs/promises';
-import { CanceledError, CodedError, isCode, messageOf, printable } from '../base/index.ts';
+import {
+  CanceledError,
+  CodedError,
+  isCode,
+  messageOf,
+  type Nanoseconds,
+  printable,
+} from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 import {
   getSnapshot,
@@ -80,6 +87,8 @@ interface BackupSettings {
   readonly parallelFiles?: number | undefined;
   /** What cannot be read is left out and counted, unless {@link VolumeMoveOptions.config} says otherwise. */
   readonly ignoreUnreadable?: boolean | undefined;
+  /** When the volume was taken, or shortly before, where it is a snapshot's and stands still; RFC 3339. */
+  readonly frozenAt?: string | undefined;
 }
 
 export interface BackupVolumeResult {
@@ -109,6 +118,13 @@ function recordOf(options: BackupVolumeOptions): {
       ...common,
     },
   };
+}
+
+/** A time that nobody can read is as good as none. */
+function frozenAtOf({ frozenAt }: BackupVolumeOptions): Nanoseconds | undefined {
+  if (frozenAt === undefined) return undefined;
+  const ms = Date.parse(frozenAt);
+  return ms > 0 ? BigInt(ms) * 1_000_000n : undefined;
 }
 
 /**
@@ -174,6 +190,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
         signal,
         counters,
         block: isBlock,
+        frozenAtNs: frozenAtOf(options),
         onFailure: ({ error, ignored }) => {
           if (!ignored && unread.length < ERRORS_SHOWN_MAX) unread.push(error);
         },

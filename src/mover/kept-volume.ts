@@ -11,6 +11,8 @@ export interface WrittenVolume {
   readonly root?: string | undefined;
   /** Whether it is of a PersistentVolumeClaim: such ones outlive a start of their node. */
   readonly isOfClaim?: boolean | undefined;
+  /** Name of that claim, where it outlives its pod: one of a generic ephemeral volume does not. */
+  readonly lastingClaim?: string | undefined;
 }
 
 /** Another one after each start of the node. */

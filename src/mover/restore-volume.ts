@@ -33,6 +33,8 @@ export interface RestoreVolumeOptions extends VolumeMoveOptions {
      * once it has resolved.
      */
     readonly onRestored?: (written: WrittenVolume, signal: AbortSignal) => Promise<void>;
+    /** Called before data are written to a volume that has lost what {@link restored} tells of. */
+    readonly onLost?: (signal: AbortSignal) => Promise<void>;
   };
 }
 
@@ -112,6 +114,7 @@ export async function restoreVolume(
       if (isRestored) {
         logger.info({ snapshot: snapshotId }, 'the data are restored, only the mark is missing');
       } else {
+        if (mark?.restored) await ask(mark.onLost?.(signal));
         if (mark) await removeMarks(path, signal);
         const restore = isBlock ? restoreBlocks : restoreTree;
         await restore(repository, rootEntry, path, {

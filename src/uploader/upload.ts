@@ -1,4 +1,11 @@
-import { isCode, type Logger, messageOf, posix, SECOND_NS } from '../base/index.ts';
+import {
+  isCode,
+  type Logger,
+  messageOf,
+  type Nanoseconds,
+  posix,
+  SECOND_NS,
+} from '../base/index.ts';
 import { hasNativeCipher, type SplitterSpec, splitterSpec } from '../codec/index.ts';
 import type { ManifestId, Repository } from '../repository/index.ts';
 import {
@@ -14,7 +21,12 @@ import { applyRetention } from './apply-retention.ts';
 import { CheckpointTimer } from './checkpoint.ts';
 import { uploadDevice } from './device-upload.ts';
 import { LongUpload, type UploadAgain } from './long-upload.ts';
-import { type PreviousDirectory, previousRoots } from './previous-entries.ts';
+import {
+  FROZEN_TAG,
+  type PreviousDirectory,
+  previousRoots,
+  readTimeOf,
+} from './previous-entries.ts';
 import { newUploadCounters, type UploadCounters } from './progress.ts';
 import { FileUpload, type FileUploadOptions } from './file-upload.ts';
 import { metadataCompressor, warnOfUnmet } from './upload-policy.ts';
@@ -30,6 +42,8 @@ export interface UploadOptions {
   readonly counters?: UploadCounters;
   /** `path` is a device or image, stored as one stream in Velero's layout. */
   readonly block?: boolean;
+  /** When the source was taken, where it is a snapshot that stands still. */
+  readonly frozenAtNs?: Nanoseconds | undefined;
   readonly tags?: Readonly<Record<string, string>>;
   readonly pins?: readonly string[];
   readonly description?: string;
@@ -79,6 +93,7 @@ export async function createSnapshot(
   options: UploadOptions,
 ): Promise<UploadResult> {
   const startTimeNs = repository.clock.nowNs();
+  const { frozenAtNs } = options;
   warnOfFallbacks(options.logger, repository.format.parameters.encryption);
   const counters = options.counters ?? newUploadCounters();
   const policies = await loadPolicyTree(repository, options.source);
@@ -122,7 +137,11 @@ export async function createSnapshot(
     stats: statsOf(counters, rootEntry),
     incomplete: rootEntry.summary?.incomplete,
     rootEntry,
-    tags: { ...options.tags, ...tagOf(spec) },
+    tags: {
+      ...options.tags,
+      ...tagOf(spec),
+      ...(frozenAtNs !== undefined && { [FROZEN_TAG]: String(frozenAtNs) }),
+    },
     // A pin keeps a whole backup; part of one goes as soon as a whole one is there.
     pins: rootEntry.summary?.incomplete ? undefined : options.pins,
   });
@@ -198,11 +217,12 @@ async function confirmed(
   snapshot: NewSnapshot,
   { long, upload, counters, snapshotOf, signal }: ConfirmParts,
 ): Promise<NewSnapshot> {
-  const { rootEntry, startTimeNs: startNs } = snapshot;
+  const { rootEntry } = snapshot;
+  const read = readTimeOf(snapshot);
   if (!rootEntry) return snapshot;
   const uploadAgain: UploadAgain = async (root, isLost) => {
     const before = { ...counters };
-    const again = await upload(root.type === 'd' ? [{ id: root.objectId, startNs }] : [], isLost);
+    const again = await upload(root.type === 'd' ? [{ id: root.objectId, read }] : [], isLost);
     const { bytesRead, bytesNew, bytesPacked, contentsNew, contentsDeduplicated } = counters;
     const moved = { bytesRead, bytesNew, bytesPacked, contentsNew, contentsDeduplicated };
     // Entries were counted once already; what cannot be read counts as it is now.

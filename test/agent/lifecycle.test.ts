@@ -1,10 +1,15 @@
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
+import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { DATA_DOWNLOADS, DATA_UPLOADS, PVCS, PVS } from '../../src/kube/index.ts';
-import type { RunningAgent } from '../../src/cli/dev-environment.ts';
+import { SECOND_NS } from '../../src/base/index.ts';
+import { DEV_PASSWORD, type RunningAgent } from '../../src/cli/dev-environment.ts';
+import { getSnapshot } from '../../src/snapshot/index.ts';
+import { FROZEN_TAG } from '../../src/uploader/previous-entries.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
+import { openTest } from '../support/repositories.ts';
 import { makeTree } from '../support/trees.ts';
 
 const CLUSTERS = [
@@ -41,6 +46,15 @@ for (const [name, isReal, isThere] of CLUSTERS)
       expect(snapshotID).toMatch(/^[0-9a-f]{32}$/);
       expect(progress?.bytesDone).toBe(progress?.totalBytes);
       expect(await cluster.leftovers()).toEqual([]);
+      await using repository = await openTest(join(cluster.cluster.storageDirectory, 'kopia/app'), {
+        password: DEV_PASSWORD,
+      });
+      // Of then are the files, however long the volume of the snapshot took to be there.
+      const { tags, startTimeNs } = await getSnapshot(repository, snapshotID);
+      const frozenAtNs = BigInt(tags?.[FROZEN_TAG] ?? 0);
+      const sinceNs = startTimeNs - frozenAtNs;
+      expect(sinceNs).toBeGreaterThanOrEqual(0n);
+      expect(sinceNs).toBeLessThan(120n * SECOND_NS);
 
       await cluster.makeTarget('app2', 'data');
       await cluster.createDownload('down1', {

@@ -6,7 +6,13 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { runDataMover } from '../../src/agent/data-mover.ts';
 import type { MovedKind } from '../../src/agent/moved.ts';
 import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
-import type { KubeObject, PodVolumeBackup, Resource, WatchEvent } from '../../src/kube/index.ts';
+import type {
+  KubeObject,
+  Pod,
+  PodVolumeBackup,
+  Resource,
+  WatchEvent,
+} from '../../src/kube/index.ts';
 import { podVolumeSource } from '../../src/mover/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
 import { listSnapshots } from '../../src/snapshot/index.ts';
@@ -183,6 +189,7 @@ async function run(
     settings: {},
     terminationLog,
     podUid: 'mover',
+    frozenAt: undefined,
     endNow: () => undefined,
     directory: join(work, 'credentials'),
     defaultCredentials: () => undefined,
@@ -633,7 +640,8 @@ describe('longshore pod-volume restore', () => {
     const note = noteOf() ?? '';
     const root = expect.stringMatching(/^\d+ \d+$/) as string;
     const bootId = expect.stringMatching(/^[0-9a-f-]{36}$/) as string;
-    expect(JSON.parse(note)).toEqual({ by: 'mover', bootId, root, isOfClaim: true });
+    const claimed = { isOfClaim: true, lastingClaim: 'claim' };
+    expect(JSON.parse(note)).toEqual({ by: 'mover', bootId, root, ...claimed });
     // It dies, the pod takes the mark and goes on, and its node has not told yet that it did.
     fs.rmSync(join(target, '.velero'), { recursive: true });
     fs.writeFileSync(join(target, 'file'), 'of the application');
@@ -643,6 +651,54 @@ describe('longshore pod-volume restore', () => {
     expect(fs.readFileSync(join(target, 'file'), 'utf8')).toBe('of the application');
     expect(fs.readdirSync(join(target, '.velero'))).toEqual([RESTORE_UID]);
   }, 60_000);
+
+  it('notes no claim that goes with its pod', async () => {
+    putPod({}, { phase: 'Pending' });
+    const pod = api.objects.get('Pod/web-0') as unknown as Pod;
+    pod.spec.volumes = [{ name: 'data', ephemeral: { volumeClaimTemplate: {} } }] as never;
+    api.put('PodVolumeRestore', restore(snapshotID, {}, { annotations: mover(1) }));
+    expect(await run('PodVolumeRestore', { path: target })).toMatchObject({ code: 0 });
+    const note = JSON.parse(noteOf() ?? '{}') as object;
+    expect(note).toMatchObject({ isOfClaim: true });
+    expect(note).not.toHaveProperty('lastingClaim');
+  }, 60_000);
+
+  it.each([
+    ['takes the note off', undefined],
+    ['fails, and writes nothing, as long as the note cannot be taken off', 'KUBE_FORBIDDEN'],
+  ])(
+    'of a volume that has lost its data %s before it writes them again',
+    async (_what, refusal) => {
+      const written = { by: 'mover', bootId: 'of a start before', root: '1 1', isOfClaim: true };
+      const note = JSON.stringify({ ...written, lastingClaim: 'claim' });
+      const annotations = { ...mover(3), 'longshore.io/restored': note };
+      api.put('PodVolumeRestore', restore(snapshotID, {}, { annotations }));
+      const found: string[][] = [];
+      const patch = api.patch.bind(api);
+      api.patch = (resource, ref, body) => {
+        if (resource.kind === 'Event') return patch(resource, ref, body);
+        found.push(fs.readdirSync(target));
+        if (refusal) return Promise.reject(new CodedError(refusal, 'not allowed'));
+        return patch(resource, ref, body);
+      };
+      const end = await run('PodVolumeRestore', { path: target, resourceTimeoutMs: 1500 });
+      expect(found[0]).toEqual([]);
+      if (refusal) {
+        expect(end).toMatchObject({ code: 1 });
+        expect(end.message).toMatch(
+          /the volume no longer has its data, but what is noted of them could not be taken off PodVolumeRestore velero\/pv-1: .*not allowed/,
+        );
+        expect(fs.readdirSync(target)).toEqual([]);
+        expect(noteOf()).toBe(note);
+      } else {
+        expect(end).toMatchObject({ code: 0 });
+        expect(found).toHaveLength(2);
+        expect(JSON.parse(noteOf() ?? '{}')).toMatchObject({ lastingClaim: 'claim' });
+        expect(noteOf()).not.toContain('of a start before');
+      }
+    },
+    60_000,
+  );
 
   it('makes no mark once another mover is the one', async () => {
     api.put('PodVolumeRestore', restore(snapshotID, {}, { annotations: mover(1) }));

@@ -28,6 +28,31 @@ const look = async (
   return (await exposer.lookAtPod(movement, 'node-1', { isMoving })).reason;
 };
 
+describe('a pod that waits for its volume', () => {
+  const waits = { phase: 'Pending', initContainerStatuses: [{ name: 'restore-wait', state: {} }] };
+  const ended = (exitCode: number): object => ({
+    ...waits,
+    initContainerStatuses: [{ name: 'restore-wait', state: { terminated: { exitCode } } }],
+  });
+  it.each([
+    ['waits', pod(waits), 'waits'],
+    ['has found its marks', pod(ended(0)), 'has gone on'],
+    [
+      'has found its marks and is going',
+      pod(ended(0), { deletionTimestamp: 'now' }),
+      'has gone on',
+    ],
+    ['is going, its wait cut short', pod(ended(137), { deletionTimestamp: 'now' }), 'is over'],
+    ['was evicted', pod({ ...waits, phase: 'Failed' }), 'is over'],
+    ['was replaced', pod(ended(0), { uid: 'pod-2' }), 'is over'],
+    ['is gone', undefined, 'is over'],
+  ])('that %s', async (_what, found, expected) => {
+    const options = { client: { find: () => Promise.resolve(found) } } as unknown as ExposerOptions;
+    const exposer = new PodVolumeExposer(options, RESTORE_KIND);
+    expect(await exposer.waitingPod(movement, new AbortController().signal)).toBe(expected);
+  });
+});
+
 describe('the pod whose volume is moved', () => {
   const leaving = pod({}, { deletionTimestamp: 'now' });
   it.each([

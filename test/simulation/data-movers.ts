@@ -319,7 +319,9 @@ export class DataMovers {
           }
           const isOfClaim = !handle.startsWith(DIRECTORY);
           if (isOfClaim) this.noted.set(name, handle);
-          const annotations = { [RESTORED]: JSON.stringify({ by: uid, bootId: 'b', isOfClaim }) };
+          const lastingClaim = isOfClaim ? cr.spec.volume : undefined;
+          const note = { by: uid, bootId: 'b', isOfClaim, lastingClaim };
+          const annotations = { [RESTORED]: JSON.stringify(note) };
           this.#world.patch(resource, NAMESPACE, name, { metadata: { annotations } });
           const isMarked = !isDying || !isLastAct || this.#random.chance(0.7);
           if (isMarked) {

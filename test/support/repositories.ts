@@ -30,6 +30,8 @@ export const DEFAULT_FORMAT = {
 } as const satisfies NewFormat;
 
 export interface OpenTestOptions {
+  /** By default {@link PASSWORD}. */
+  readonly password?: string;
   clock?: Clock;
   /** Worker threads, two where it is only said that there are some; else all is done on this one. */
   threads?: boolean | number;
@@ -50,7 +52,7 @@ export async function openTest(path: string, options: OpenTestOptions = {}): Pro
   const threads = typeof options.threads === 'number' ? options.threads : 2;
   return openRepository({
     storage: options.wrap ? options.wrap(storage) : storage,
-    password: new Secret(PASSWORD),
+    password: new Secret(options.password ?? PASSWORD),
     client: options.client ?? CLIENT,
     ...(options.clock && { clock: options.clock }),
     ...(options.logger && { logger: options.logger }),

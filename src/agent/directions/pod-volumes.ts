@@ -8,12 +8,14 @@ import {
 } from '../../exposer/index.ts';
 import {
   type Cache,
+  type KubeObject,
   type Pod,
   POD_VOLUME_BACKUPS,
   POD_VOLUME_RESTORES,
   type PodVolumeBackup,
   type PodVolumeRestore,
   PODS,
+  PVCS,
 } from '../../kube/index.ts';
 import { RESTIC_REFUSED } from '../moved-volume.ts';
 import { isMoving, podNodeOf } from '../movement.ts';
@@ -84,6 +86,11 @@ export function podVolumeBackups({
       }),
   };
 }
+
+const isGoing = ({ metadata }: KubeObject): boolean => metadata.deletionTimestamp !== undefined;
+
+const isYounger = ({ metadata }: KubeObject, than: KubeObject): boolean =>
+  Date.parse(metadata.creationTimestamp) > Date.parse(than.metadata.creationTimestamp);
 
 const told = (verb: string, { reason }: { reason?: string | undefined }): string | undefined =>
   reason === undefined ? undefined : `${reason}: its volume cannot be ${verb} any more`;
@@ -158,11 +165,16 @@ export function podVolumeRestores({
       ),
     isSeenDone: async (restore, signal) => {
       const pod = await exposer.waitingPod(restore, signal);
-      if (pod !== 'is gone') return pod === 'has gone on';
-      // A claim outlives the pod, with what was restored into it. The note may be newer than what a watch has told.
+      if (pod !== 'is over') return pod === 'has gone on';
+      // Its claim outlives it, with what was restored into it. The note may be newer than what a watch has told.
       const latest = await client.find(POD_VOLUME_RESTORES, restore.metadata, { signal });
       const isSame = latest?.metadata.uid === restore.metadata.uid;
-      return isSame && restoredOf(latest)?.isOfClaim === true;
+      const name = isSame ? restoredOf(latest)?.lastingClaim : undefined;
+      if (name === undefined) return false;
+      const { namespace = '' } = restore.spec.pod;
+      const claim = await client.find(PVCS, { namespace, name }, { signal });
+      // It may go with its namespace or with its StatefulSet, and another one may have its name by now.
+      return claim !== undefined && !isGoing(claim) && !isYounger(claim, restore);
     },
     isCompleting: () => false,
     lacks: () => undefined,

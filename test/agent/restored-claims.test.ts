@@ -1,0 +1,58 @@
+import { describe, expect, it } from 'vitest';
+import { podVolumeRestores } from '../../src/agent/directions/pod-volumes.ts';
+import type { KubeObject, PodVolumeRestore, Resource } from '../../src/kube/index.ts';
+
+const SIGNAL = new AbortController().signal;
+const MADE = '2026-01-01T00:00:10Z';
+
+const restore = (note: object | undefined, uid = 'pvr'): PodVolumeRestore =>
+  ({
+    metadata: {
+      ...{ name: 'pvr-1', namespace: 'velero', uid, creationTimestamp: MADE },
+      annotations: note && { 'longshore.io/restored': JSON.stringify(note) },
+    },
+    spec: { pod: { namespace: 'app', name: 'job-0', uid: 'pod-1' }, volume: 'data' },
+  }) as unknown as PodVolumeRestore;
+const NOTED = { by: 'mover', bootId: 'b', isOfClaim: true, lastingClaim: 'claim' };
+const claim = (changes: object = {}): object => ({
+  metadata: { ...{ name: 'claim', namespace: 'app', creationTimestamp: MADE }, ...changes },
+});
+const WENT_ON = {
+  initContainerStatuses: [{ name: 'restore-wait', state: { terminated: { exitCode: 0 } } }],
+};
+const pod = (status: object, uid = 'pod-1'): object => ({
+  metadata: { name: 'job-0', namespace: 'app', uid },
+  spec: {},
+  status,
+});
+
+/** What the API server has, by kind. */
+function isSeenDone(objects: Readonly<Record<string, unknown>>): Promise<boolean> | undefined {
+  const find = ({ kind }: Resource<KubeObject>): Promise<unknown> => Promise.resolve(objects[kind]);
+  const direction = podVolumeRestores({
+    exposer: { client: { find } } as never,
+    node: 'node-1',
+    restoredPods: { get: () => undefined },
+    sharedClaims: undefined as never,
+  });
+  // As a watch had it before the mover noted anything.
+  return direction.isSeenDone?.(restore(undefined), SIGNAL);
+}
+
+describe('a restore whose mover died before it could say how it went', () => {
+  it.each([
+    ['the pod has gone on', { Pod: pod(WENT_ON) }, true],
+    ['the pod still waits', { Pod: pod({}), PodVolumeRestore: restore(NOTED), PersistentVolumeClaim: claim() }, false], // prettier-ignore
+    ['the pod is gone', { PodVolumeRestore: restore(NOTED), PersistentVolumeClaim: claim() }, true],
+    ['another pod has its name', { Pod: pod(WENT_ON, 'pod-2'), PodVolumeRestore: restore(NOTED), PersistentVolumeClaim: claim() }, true], // prettier-ignore
+    ['the pod was evicted', { Pod: pod({ phase: 'Failed' }), PodVolumeRestore: restore(NOTED), PersistentVolumeClaim: claim() }, true], // prettier-ignore
+    ['nothing is noted', { PodVolumeRestore: restore(undefined), PersistentVolumeClaim: claim() }, false], // prettier-ignore
+    ['it is noted on a restore that had the name', { PodVolumeRestore: restore(NOTED, 'other'), PersistentVolumeClaim: claim() }, false], // prettier-ignore
+    ['its claim went with the pod', { PodVolumeRestore: restore({ ...NOTED, lastingClaim: undefined }), PersistentVolumeClaim: claim() }, false], // prettier-ignore
+    ['its claim is gone', { PodVolumeRestore: restore(NOTED) }, false],
+    ['its claim is going', { PodVolumeRestore: restore(NOTED), PersistentVolumeClaim: claim({ deletionTimestamp: MADE }) }, false], // prettier-ignore
+    ['its claim was made anew since', { PodVolumeRestore: restore(NOTED), PersistentVolumeClaim: claim({ creationTimestamp: '2026-01-01T00:00:11Z' }) }, false], // prettier-ignore
+  ])('%s', async (_what, objects, expected) => {
+    expect(await isSeenDone(objects)).toBe(expected);
+  });
+});
