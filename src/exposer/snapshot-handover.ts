@@ -156,8 +156,7 @@ export class SnapshotHandover {
     const managedBy = source.metadata.labels?.[MANAGED_BY];
     const { driver, volumeSnapshotClassName, sourceVolumeMode } = source.spec;
     const size = snapshot.status?.restoreSize;
-    // What drivers tell of the time is not believed: some tell none, or 1970.
-    const isTakenForIt = snapshot.spec.source.persistentVolumeClaimName !== undefined;
+    const frozenAt = frozenAtOf(snapshot, source);
     const content: NewObject<VolumeSnapshotContent> = {
       metadata: {
         name,
@@ -168,7 +167,7 @@ export class SnapshotHandover {
           [SOURCE_CONTENT]: source.metadata.name,
           [SOURCE_UID]: snapshot.metadata.uid,
           ...(size !== undefined && { [RESTORE_SIZE]: size }),
-          ...(isTakenForIt && { [FROZEN_AT]: snapshot.metadata.creationTimestamp }),
+          ...(frozenAt !== undefined && { [FROZEN_AT]: frozenAt }),
         },
         ...(managedBy !== undefined && { labels: { [MANAGED_BY]: managedBy } }),
       },
@@ -260,6 +259,26 @@ export class SnapshotHandover {
     if (!upload.spec.csiSnapshot) return;
     await this.#options.client.delete(VOLUME_SNAPSHOTS, sourceOf(upload));
   }
+}
+
+/** Drivers may tell any time, 1970 too: one that is not within so long before the object is not believed. Our choice. */
+const TAKEN_BEFORE_MS = 24 * 3_600_000;
+
+/**
+ * When the volume of a snapshot stood still, or shortly before; undefined where nobody knows. A snapshot is taken after its object
+ * was made, except for one of a group, and for one that was there before: then only the driver knows.
+ */
+function frozenAtOf(
+  { spec, metadata }: VolumeSnapshot,
+  { status }: VolumeSnapshotContent,
+): string | undefined {
+  const { creationTimestamp, ownerReferences = [] } = metadata;
+  const madeMs = Date.parse(creationTimestamp);
+  const toldMs = Math.floor((status?.creationTime ?? 0) / 1_000_000);
+  if (toldMs < madeMs && toldMs > madeMs - TAKEN_BEFORE_MS) return new Date(toldMs).toISOString();
+  const isOfGroup = ownerReferences.some(({ kind }) => kind === 'VolumeGroupSnapshot');
+  const isTakenBefore = isOfGroup || spec.source.persistentVolumeClaimName === undefined;
+  return isTakenBefore && !(toldMs >= madeMs) ? undefined : creationTimestamp;
 }
 
 const sourceOf = ({ spec: { sourceNamespace, csiSnapshot } }: DataUpload): ObjectRef => ({

@@ -1,12 +1,5 @@
 import * as fs from 'node:fs/promises';
-import {
-  CanceledError,
-  CodedError,
-  isCode,
-  messageOf,
-  type Nanoseconds,
-  printable,
-} from '../base/index.ts';
+import { CanceledError, CodedError, isCode, messageOf, printable } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 import {
   getSnapshot,
@@ -120,11 +113,14 @@ function recordOf(options: BackupVolumeOptions): {
   };
 }
 
-/** A time that nobody can read is as good as none. */
-function frozenAtOf({ frozenAt }: BackupVolumeOptions): Nanoseconds | undefined {
-  if (frozenAt === undefined) return undefined;
-  const ms = Date.parse(frozenAt);
-  return ms > 0 ? BigInt(ms) * 1_000_000n : undefined;
+/** The volume of a snapshot stands still; a time that nobody can read is as good as none. */
+function frozenOf(options: BackupVolumeOptions): UploadOptions['frozen'] {
+  if ('sourcePod' in options) return undefined;
+  const ms = Date.parse(options.frozenAt ?? '');
+  return {
+    atNs: ms > 0 ? BigInt(ms) * 1_000_000n : undefined,
+    isSame: ({ tags }) => tags?.[UPLOAD_TAG] === options.uid,
+  };
 }
 
 /**
@@ -190,7 +186,7 @@ export async function backupVolume(options: BackupVolumeOptions): Promise<Backup
         signal,
         counters,
         block: isBlock,
-        frozenAtNs: frozenAtOf(options),
+        frozen: frozenOf(options),
         onFailure: ({ error, ignored }) => {
           if (!ignored && unread.length < ERRORS_SHOWN_MAX) unread.push(error);
         },

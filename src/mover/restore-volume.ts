@@ -33,7 +33,7 @@ export interface RestoreVolumeOptions extends VolumeMoveOptions {
      * once it has resolved.
      */
     readonly onRestored?: (written: WrittenVolume, signal: AbortSignal) => Promise<void>;
-    /** Called before data are written to a volume that has lost what {@link restored} tells of. */
+    /** Called as soon as it is known that the volume has lost what {@link restored} tells of. */
     readonly onLost?: (signal: AbortSignal) => Promise<void>;
   };
 }
@@ -98,6 +98,8 @@ export async function restoreVolume(
       }
       total = rootEntry.summary?.size ?? stats.totalSize;
       const isRestored = mark?.restored !== undefined && (await isKept(path, mark.restored));
+      // Nobody is to believe in it, whatever becomes of this mover and of the pod.
+      if (mark?.restored && !isRestored) await ask(mark.onLost?.(signal));
       if (mark && (mark.mayBeThere || isRestored)) {
         const isDone =
           (await hasDoneMark(path, mark.name)) ||
@@ -114,7 +116,6 @@ export async function restoreVolume(
       if (isRestored) {
         logger.info({ snapshot: snapshotId }, 'the data are restored, only the mark is missing');
       } else {
-        if (mark?.restored) await ask(mark.onLost?.(signal));
         if (mark) await removeMarks(path, signal);
         const restore = isBlock ? restoreBlocks : restoreTree;
         await restore(repository, rootEntry, path, {

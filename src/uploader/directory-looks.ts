@@ -1,5 +1,12 @@
 import { statfs } from 'node:fs/promises';
-import { CodedError, messageOf, SECOND_NS, Stopwatch, systemCode } from '../base/index.ts';
+import {
+  CodedError,
+  messageOf,
+  type Nanoseconds,
+  SECOND_NS,
+  Stopwatch,
+  systemCode,
+} from '../base/index.ts';
 import {
   type ThreadPool,
   type DirectoryComparison,
@@ -18,14 +25,15 @@ import {
 } from '../snapshot/index.ts';
 import { CACHE_TAG_NAME } from './directory-rules.ts';
 import { hasMoreNames } from './long-listing.ts';
-import { allTellChanges, type ReadTime } from './previous-entries.ts';
+import { tellsChanges } from './previous-entries.ts';
 import type { Visit } from './visit.ts';
 
 /** A directory whose files are as in the previous snapshot, and what that one holds of it. */
 export interface KeptDirectory {
   readonly same: SameFiles;
   readonly id: ObjectId;
-  readonly read: ReadTime;
+  /** Start of that snapshot. */
+  readonly startNs: Nanoseconds;
   readonly summary: DirectorySummary;
   readonly directories: readonly DirectoryEntry[];
 }
@@ -176,7 +184,7 @@ export class DirectoryLooks {
     const { contents } = this.#options.repository;
     const [previous] = visit.previous;
     if (!previous) return undefined;
-    const { id, read } = previous;
+    const { id, startNs } = previous;
     // Its own content may be marked deleted, as those of its files: writing it anew brings it back.
     if (!contents.has(parseObjectId(id).contentId)) return undefined;
     if (!contents.hasAllCommitted(same.keys, same.keys.length / Math.max(1, same.entries))) {
@@ -196,9 +204,9 @@ export class DirectoryLooks {
       summary?.numFailed === 0 &&
       (summary.numIgnoredErrors ?? 0) === 0;
     // Something below may have changed without another time: every entry is looked at by itself.
-    if (summary && !allTellChanges(summary.maxTimeNs, read)) return undefined;
+    if (summary && !tellsChanges(summary.maxTimeNs, startNs)) return undefined;
     if (!summary || !isClean || directories.some(({ type }) => type !== 'd')) return undefined;
-    return { same, id, read, summary, directories };
+    return { same, id, startNs, summary, directories };
   }
 }
 

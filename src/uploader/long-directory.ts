@@ -43,9 +43,9 @@ export async function visitLong(
   const isCache = await isCacheDirectory(visit, special, policy);
   const rules = await enterRules(visit, special, options);
   counters.directories++;
-  const before = visit.previous.map(({ id, read }) => ({
+  const before = visit.previous.map(({ id, startNs }) => ({
     stream: new PreviousStream(repository.contents, id, logger),
-    read,
+    startNs,
   }));
   const names = new LongNames((path) => {
     warnOfName(visit, path);
@@ -76,7 +76,7 @@ export async function visitLong(
     for await (const listed of isCache ? [] : marked(pages, signal, onCancel)) {
       const page = names.unique(listed);
       const held = await Promise.all(
-        before.map(async ({ stream, read }) => ({ entries: await stream.take(page), read })),
+        before.map(async ({ stream, startNs }) => ({ entries: await stream.take(page), startNs })),
       );
       const outcomes = new Outcomes();
       open.outcomes.add(outcomes);

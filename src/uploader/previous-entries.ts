@@ -1,91 +1,96 @@
 import { type Nanoseconds, SECOND_NS } from '../base/index.ts';
 import type { ObjectId } from '../repository/index.ts';
-import type { DirectoryEntry, NewSnapshot, Snapshot } from '../snapshot/index.ts';
+import type { DirectoryEntry, Snapshot } from '../snapshot/index.ts';
 import { plainName, type SourceEntry } from './listing.ts';
 
-/** File systems that keep whole seconds only round up to two of them (FAT); others keep what the kernel's last tick was (100 Hz). */
-const COARSE_TICK_NS = 2n * SECOND_NS;
-const TICK_NS = 10_000_000n;
-/** Clocks of file servers are ahead by less. Our choice. */
-const AHEAD_NS = 24n * 3_600n * SECOND_NS;
-
-/** When an earlier snapshot read the files that it holds. */
-export interface ReadTime {
-  /** None was read as it had been before. */
-  readonly startNs: Nanoseconds;
-  readonly endNs: Nanoseconds;
-}
+/**
+ * Files that changed so shortly before they were read are read again by the next backup. Their time is that of a tick (10 ms of the
+ * kernel, 2 s of FAT); stores into mapped memory set it once and not again until the pages are written back, after 35 s by default
+ * (vm.dirty_expire_centisecs and vm.dirty_writeback_centisecs); and a snapshot of the storage has a new time before the new data.
+ * Our choice.
+ */
+const SETTLE_NS = 120n * SECOND_NS;
+/** Volumes of snapshots whose time is not known were taken within that time before they were read. Our choice. */
+const PREPARE_NS = 3600n * SECOND_NS;
 
 /** A directory of an earlier snapshot. */
 export interface PreviousDirectory {
   readonly id: ObjectId;
-  readonly read: ReadTime;
+  /** None of its files was read as it had been before that time. {@link UNCHANGING_NS} for the very same source. */
+  readonly startNs: Nanoseconds;
 }
 
-/** On snapshots whose source was itself a snapshot: when that one was taken, in nanoseconds since 1970. */
-export const FROZEN_TAG = 'tag:longshore-frozen-at';
+/** A source that stands still while it is read, since it is a snapshot of the storage. */
+export interface FrozenSource {
+  /** When it was taken, or shortly before; undefined where nobody knows. */
+  readonly atNs: Nanoseconds | undefined;
+  /** Whether an earlier snapshot, perhaps one that was cut short, is of this very source. */
+  readonly isSame: (snapshot: Snapshot) => boolean;
+}
 
-/** The files of a source that stands still are read as they were then, however long after. */
-export function readTimeOf({
-  startTimeNs,
-  endTimeNs: endNs,
-  tags,
-}: Pick<NewSnapshot, 'startTimeNs' | 'endTimeNs' | 'tags'>): ReadTime {
-  const frozen = tags?.[FROZEN_TAG];
-  const frozenNs = frozen !== undefined && /^\d{1,19}$/.test(frozen) ? BigInt(frozen) : startTimeNs;
-  return { startNs: frozenNs < startTimeNs ? frozenNs : startTimeNs, endNs };
+/** On snapshots of a {@link FrozenSource}: when that was taken, in nanoseconds since 1970. */
+export const FROZEN_TAG = 'tag:longshore-frozen-at';
+/** Of files that cannot have changed since: all times tell changes. */
+export const UNCHANGING_NS = 2n ** 63n;
+
+/** The time that files of a snapshot are compared with: those of a source that stands still are as they were then, however long after. */
+export function comparedTimeOf(snapshot: Snapshot, frozen?: FrozenSource): Nanoseconds {
+  const { startTimeNs, tags } = snapshot;
+  if (frozen?.isSame(snapshot) === true) return UNCHANGING_NS;
+  const text = tags?.[FROZEN_TAG] ?? '';
+  if (/^\d{1,19}$/.test(text)) {
+    const atNs = BigInt(text);
+    return atNs < startTimeNs ? atNs : startTimeNs;
+  }
+  // Velero's data mover and earlier versions of this one do not tell.
+  return frozen ? startTimeNs - PREPARE_NS : startTimeNs;
 }
 
 /** Of snapshots of directories, in the same order. */
-export const previousRoots = (snapshots: readonly Snapshot[]): PreviousDirectory[] =>
+export const previousRoots = (
+  snapshots: readonly Snapshot[],
+  frozen?: FrozenSource,
+): PreviousDirectory[] =>
   snapshots.flatMap((snapshot) => {
     const { rootEntry: root } = snapshot;
-    return root?.type === 'd' ? [{ id: root.objectId, read: readTimeOf(snapshot) }] : [];
+    if (root?.type !== 'd') return [];
+    return [{ id: root.objectId, startNs: comparedTimeOf(snapshot, frozen) }];
   });
 
-/**
- * Whether a file or link that has this time still would have another one, had it changed after it was read. Two changes within a
- * tick of the file system's clock have one time. A time that was set, and that the clock has yet to come to, changes as well.
- */
-export function tellsChanges(mtimeNs: Nanoseconds, { startNs, endNs }: ReadTime): boolean {
-  const tickNs = mtimeNs % SECOND_NS === 0n ? COARSE_TICK_NS : TICK_NS;
-  return mtimeNs < startNs - tickNs || mtimeNs > endNs + AHEAD_NS;
-}
-
-/** The same of all times up to the latest one, whatever ticks they were taken by. */
-export const allTellChanges = (latestNs: Nanoseconds, { startNs }: ReadTime): boolean =>
-  latestNs < startNs - COARSE_TICK_NS;
+/** Whether a file or link that has this time still would have another one, had it changed after it was read. */
+export const tellsChanges = (mtimeNs: Nanoseconds, startNs: Nanoseconds): boolean =>
+  mtimeNs < startNs - SETTLE_NS;
 
 /** What an earlier snapshot holds of a directory, or of a part of it. */
 export interface PreviousList {
   readonly entries: readonly DirectoryEntry[];
-  readonly read: ReadTime;
+  readonly startNs: Nanoseconds;
 }
 
 /** What previous snapshots hold of one directory, the newest complete one first. */
 export class PreviousEntries {
   readonly #lists: readonly {
     readonly byName: Map<string, DirectoryEntry>;
-    readonly read: ReadTime;
+    readonly startNs: Nanoseconds;
   }[];
 
   constructor(lists: readonly PreviousList[]) {
-    this.#lists = lists.map(({ entries, read }) => ({
+    this.#lists = lists.map(({ entries, startNs }) => ({
       byName: new Map(entries.map((entry) => [entry.name, entry])),
-      read,
+      startNs,
     }));
   }
 
   directories(entryName: string): PreviousDirectory[] {
     const name = plainName(entryName);
     const found = new Map<ObjectId, PreviousDirectory>();
-    for (const { byName, read } of this.#lists) {
+    for (const { byName, startNs } of this.#lists) {
       const entry = byName.get(name);
       if (entry?.type !== 'd') continue;
       const id = entry.objectId;
       const known = found.get(id);
       // The later one looked at the same files again.
-      if (!known || known.read.startNs < read.startNs) found.set(id, { id, read });
+      if (!known || known.startNs < startNs) found.set(id, { id, startNs });
     }
     return [...found.values()];
   }
@@ -94,7 +99,7 @@ export class PreviousEntries {
   unchanged(entry: SourceEntry): DirectoryEntry | undefined {
     // What is stored of a name that is not UTF-8 comes back without its mark.
     const name = typeof entry.rawName === 'string' ? entry.name : plainName(entry.name);
-    for (const { byName, read } of this.#lists) {
+    for (const { byName, startNs } of this.#lists) {
       const before = byName.get(name);
       if (
         before?.type === entry.type &&
@@ -103,7 +108,7 @@ export class PreviousEntries {
         before.mode === entry.mode &&
         before.uid === entry.uid &&
         before.gid === entry.gid &&
-        tellsChanges(entry.mtimeNs, read)
+        tellsChanges(entry.mtimeNs, startNs)
       ) {
         return before;
       }

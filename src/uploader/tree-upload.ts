@@ -151,7 +151,7 @@ export class TreeUpload {
   async #visitKept(
     visit: Visit,
     children: readonly SourceEntry[],
-    { same, id, read, summary, directories }: KeptDirectory,
+    { same, id, startNs, summary, directories }: KeptDirectory,
     open: OpenDirectory,
   ): Promise<{ done: Promise<StoredDirectory> }> {
     const { counters, policies } = this.#options;
@@ -160,7 +160,7 @@ export class TreeUpload {
     counters.cachedBytes += same.bytes;
     counters.totalBytes += same.bytes;
     this.#found(same.files, same.bytes);
-    const before = new PreviousEntries([{ entries: directories, read }]);
+    const before = new PreviousEntries([{ entries: directories, startNs }]);
     const below = (child: SourceEntry): Visit =>
       visitBelow(visit, child, visit.rules, before.directories(child.name));
     const outcomes = new Outcomes();
@@ -372,16 +372,16 @@ export class TreeUpload {
   }
 
   async #loadPrevious(directories: readonly PreviousDirectory[]): Promise<PreviousEntries> {
-    const loaded = await mapLimited(directories, PREVIOUS_READS_MAX, async ({ id, read }) => {
+    const loaded = await mapLimited(directories, PREVIOUS_READS_MAX, async ({ id, startNs }) => {
       try {
-        return { entries: await readDirectory(this.#options.repository, id), read };
+        return { entries: await readDirectory(this.#options.repository, id), startNs };
       } catch (error) {
         // An older snapshot only saves work; damage to it must not stop this one.
         this.#options.logger.warn(
           { object: id, error: messageOf(error) },
           'a directory of the previous snapshot cannot be read; its files are read again',
         );
-        return { entries: [], read };
+        return { entries: [], startNs };
       }
     });
     return new PreviousEntries(loaded);

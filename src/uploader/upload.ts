@@ -1,11 +1,4 @@
-import {
-  isCode,
-  type Logger,
-  messageOf,
-  type Nanoseconds,
-  posix,
-  SECOND_NS,
-} from '../base/index.ts';
+import { isCode, type Logger, messageOf, posix, SECOND_NS } from '../base/index.ts';
 import { hasNativeCipher, type SplitterSpec, splitterSpec } from '../codec/index.ts';
 import type { ManifestId, Repository } from '../repository/index.ts';
 import {
@@ -23,9 +16,10 @@ import { uploadDevice } from './device-upload.ts';
 import { LongUpload, type UploadAgain } from './long-upload.ts';
 import {
   FROZEN_TAG,
+  type FrozenSource,
   type PreviousDirectory,
   previousRoots,
-  readTimeOf,
+  UNCHANGING_NS,
 } from './previous-entries.ts';
 import { newUploadCounters, type UploadCounters } from './progress.ts';
 import { FileUpload, type FileUploadOptions } from './file-upload.ts';
@@ -42,8 +36,7 @@ export interface UploadOptions {
   readonly counters?: UploadCounters;
   /** `path` is a device or image, stored as one stream in Velero's layout. */
   readonly block?: boolean;
-  /** When the source was taken, where it is a snapshot that stands still. */
-  readonly frozenAtNs?: Nanoseconds | undefined;
+  readonly frozen?: FrozenSource | undefined;
   readonly tags?: Readonly<Record<string, string>>;
   readonly pins?: readonly string[];
   readonly description?: string;
@@ -93,7 +86,7 @@ export async function createSnapshot(
   options: UploadOptions,
 ): Promise<UploadResult> {
   const startTimeNs = repository.clock.nowNs();
-  const { frozenAtNs } = options;
+  const { frozen } = options;
   warnOfFallbacks(options.logger, repository.format.parameters.encryption);
   const counters = options.counters ?? newUploadCounters();
   const policies = await loadPolicyTree(repository, options.source);
@@ -140,7 +133,7 @@ export async function createSnapshot(
     tags: {
       ...options.tags,
       ...tagOf(spec),
-      ...(frozenAtNs !== undefined && { [FROZEN_TAG]: String(frozenAtNs) }),
+      ...(frozen?.atNs !== undefined && { [FROZEN_TAG]: String(frozen.atNs) }),
     },
     // A pin keeps a whole backup; part of one goes as soon as a whole one is there.
     pins: rootEntry.summary?.incomplete ? undefined : options.pins,
@@ -166,12 +159,15 @@ export async function createSnapshot(
   };
   let snapshot: NewSnapshot;
   try {
-    const rootEntry = await upload(previousRoots(previous));
+    const rootEntry = await upload(previousRoots(previous, frozen));
     await long.stop();
     snapshot = snapshotOf(rootEntry);
     if (snapshot.incomplete === undefined) {
       const { signal } = options;
-      snapshot = await confirmed(snapshot, { long, upload, counters, snapshotOf, signal });
+      snapshot = await confirmed(snapshot, {
+        ...{ long, upload, counters, snapshotOf, signal },
+        isFrozen: frozen !== undefined,
+      });
     }
     // Only now: what is stored again at the end may be as much as the upload itself.
     await checkpoints.stop();
@@ -215,14 +211,14 @@ async function removedByPolicy(
 /** The snapshot with every content in place, after an upload that was long enough for garbage collection to harm it. */
 async function confirmed(
   snapshot: NewSnapshot,
-  { long, upload, counters, snapshotOf, signal }: ConfirmParts,
+  { long, upload, counters, snapshotOf, isFrozen, signal }: ConfirmParts,
 ): Promise<NewSnapshot> {
-  const { rootEntry } = snapshot;
-  const read = readTimeOf(snapshot);
+  const { rootEntry, startTimeNs } = snapshot;
+  const startNs = isFrozen ? UNCHANGING_NS : startTimeNs;
   if (!rootEntry) return snapshot;
   const uploadAgain: UploadAgain = async (root, isLost) => {
     const before = { ...counters };
-    const again = await upload(root.type === 'd' ? [{ id: root.objectId, read }] : [], isLost);
+    const again = await upload(root.type === 'd' ? [{ id: root.objectId, startNs }] : [], isLost);
     const { bytesRead, bytesNew, bytesPacked, contentsNew, contentsDeduplicated } = counters;
     const moved = { bytesRead, bytesNew, bytesPacked, contentsNew, contentsDeduplicated };
     // Entries were counted once already; what cannot be read counts as it is now.
@@ -247,6 +243,7 @@ interface ConfirmParts {
   ) => Promise<DirectoryEntry>;
   counters: UploadCounters;
   snapshotOf: (root: DirectoryEntry) => NewSnapshot;
+  isFrozen: boolean;
   signal: AbortSignal;
 }
 

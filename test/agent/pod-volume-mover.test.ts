@@ -17,6 +17,7 @@ import { podVolumeSource } from '../../src/mover/index.ts';
 import type { Repository } from '../../src/repository/index.ts';
 import { listSnapshots } from '../../src/snapshot/index.ts';
 import { createTest, openTest } from '../support/repositories.ts';
+import { age } from '../support/trees.ts';
 
 const RESTORE_UID = '0b5c0b3e-6f0e-4a52-9c1f-3b6d1d5a7e11';
 const work = fs.mkdtempSync(join(tmpdir(), 'longshore-pod-mover-'));
@@ -341,6 +342,7 @@ describe('longshore pod-volume backup', () => {
   };
 
   it('of a pod with a new name reads nothing again where its PVC is the same', async () => {
+    age(volume);
     api.put('PodVolumeBackup', backup());
     const first = JSON.parse((await run('PodVolumeBackup')).message) as { snapshotID: string };
     completed('earlier', first.snapshotID);

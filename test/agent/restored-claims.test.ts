@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { podVolumeRestores } from '../../src/agent/directions/pod-volumes.ts';
-import type { KubeObject, PodVolumeRestore, Resource } from '../../src/kube/index.ts';
+import type { KubeObject, ObjectRef, PodVolumeRestore, Resource } from '../../src/kube/index.ts';
 
 const SIGNAL = new AbortController().signal;
 const MADE = '2026-01-01T00:00:10Z';
@@ -14,8 +14,9 @@ const restore = (note: object | undefined, uid = 'pvr'): PodVolumeRestore =>
     spec: { pod: { namespace: 'app', name: 'job-0', uid: 'pod-1' }, volume: 'data' },
   }) as unknown as PodVolumeRestore;
 const NOTED = { by: 'mover', bootId: 'b', isOfClaim: true, lastingClaim: 'claim' };
-const claim = (changes: object = {}): object => ({
+const claim = (changes: object = {}, phase = 'Bound'): object => ({
   metadata: { ...{ name: 'claim', namespace: 'app', creationTimestamp: MADE }, ...changes },
+  status: { phase },
 });
 const WENT_ON = {
   initContainerStatuses: [{ name: 'restore-wait', state: { terminated: { exitCode: 0 } } }],
@@ -28,7 +29,11 @@ const pod = (status: object, uid = 'pod-1'): object => ({
 
 /** What the API server has, by kind. */
 function isSeenDone(objects: Readonly<Record<string, unknown>>): Promise<boolean> | undefined {
-  const find = ({ kind }: Resource<KubeObject>): Promise<unknown> => Promise.resolve(objects[kind]);
+  const names = { Pod: 'app/job-0', PersistentVolumeClaim: 'app/claim' } as Record<string, string>;
+  const find = ({ kind }: Resource<KubeObject>, ref: ObjectRef): Promise<unknown> => {
+    const name = `${ref.namespace ?? ''}/${ref.name}`;
+    return Promise.resolve(name === (names[kind] ?? 'velero/pvr-1') ? objects[kind] : undefined);
+  };
   const direction = podVolumeRestores({
     exposer: { client: { find } } as never,
     node: 'node-1',
@@ -51,6 +56,9 @@ describe('a restore whose mover died before it could say how it went', () => {
     ['its claim went with the pod', { PodVolumeRestore: restore({ ...NOTED, lastingClaim: undefined }), PersistentVolumeClaim: claim() }, false], // prettier-ignore
     ['its claim is gone', { PodVolumeRestore: restore(NOTED) }, false],
     ['its claim is going', { PodVolumeRestore: restore(NOTED), PersistentVolumeClaim: claim({ deletionTimestamp: MADE }) }, false], // prettier-ignore
+    ['its claim goes with the pod', { PodVolumeRestore: restore(NOTED), PersistentVolumeClaim: claim({ ownerReferences: [{ uid: 'pod-1' }] }) }, false], // prettier-ignore
+    ['its claim is of a StatefulSet', { PodVolumeRestore: restore(NOTED), PersistentVolumeClaim: claim({ ownerReferences: [{ uid: 'set' }] }) }, true], // prettier-ignore
+    ['its claim has lost its volume', { PodVolumeRestore: restore(NOTED), PersistentVolumeClaim: claim({}, 'Lost') }, false], // prettier-ignore
     ['its claim was made anew since', { PodVolumeRestore: restore(NOTED), PersistentVolumeClaim: claim({ creationTimestamp: '2026-01-01T00:00:11Z' }) }, false], // prettier-ignore
   ])('%s', async (_what, objects, expected) => {
     expect(await isSeenDone(objects)).toBe(expected);

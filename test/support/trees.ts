@@ -48,3 +48,14 @@ function setTimes(path: string, base: bigint): bigint {
   fs.closeSync(descriptor);
   return next;
 }
+
+/** As a tree is whose files changed an hour ago: what changed within the last minutes is read again by the next backup. */
+export function age(path: string | Buffer): void {
+  if (fs.lstatSync(path).isDirectory()) {
+    for (const name of fs.readdirSync(path, { encoding: 'buffer' })) {
+      age(Buffer.concat([Buffer.from(path), Buffer.from('/'), name]));
+    }
+  }
+  const seconds = Date.now() / 1000 - 3600;
+  fs.lutimesSync(path, seconds, seconds);
+}

@@ -6,6 +6,7 @@ import { readDirectory, resolveEntry, verifyTrees } from '../../src/snapshot/ind
 import { newUploadCounters, type UploadOptions } from '../../src/uploader/index.ts';
 import { listLong } from '../../src/uploader/long-listing.ts';
 import { decodeListing } from '../../src/uploader/listing.ts';
+import { age } from '../support/trees.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
 
@@ -32,6 +33,7 @@ function makeLong(path: string): void {
     fs.writeFileSync(Buffer.concat([Buffer.from(`${path}/x`), Buffer.of(i, 0x61)]), `${i}`);
   }
   fs.writeFileSync(join(path, '.kopiaignore'), 'file-4*\n');
+  age(path);
 }
 const IGNORED = 111;
 
@@ -165,6 +167,7 @@ it('a listing that fails after a cancel leaves the entries that were stored befo
   fs.mkdirSync(tree);
   // More records than are sorted in memory, so that pages come from a scratch file.
   for (let i = 0; i < 15_000; i++) fs.writeFileSync(join(tree, `${'n'.repeat(240)}${i}`), '');
+  age(tree);
   await createTest(at('cut-short-repo'));
   await using repository = await openTest(at('cut-short-repo'));
   await backUp(repository, tree, LONG);

@@ -35,6 +35,7 @@ import { LongUpload } from '../../src/uploader/long-upload.ts';
 import { atClock } from '../support/clocked-storage.ts';
 import { gatedPool } from '../support/gated-pool.ts';
 import { prng } from '../support/golden.ts';
+import { age } from '../support/trees.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import {
   backUp,
@@ -373,6 +374,7 @@ it(
     await createTest(scene.path);
     for (let i = 0; i < 3; i++) write(join(scene.tree, 'small', `small-${i}`), `small-${i}`);
     write(join(scene.tree, 'large.bin'), 'killed', LARGE_BYTES);
+    age(scene.tree);
     const { counters } = scene;
     const meanwhile = async (): Promise<void> => {
       scene.clock.offsetNs += HOUR_NS;

@@ -22,7 +22,7 @@ import {
   restore,
 } from '../support/repositories.ts';
 import { hasLoopDevices, loopDevice } from '../support/loop-device.ts';
-import { makeTree } from '../support/trees.ts';
+import { age, makeTree } from '../support/trees.ts';
 
 const work = tempDirectory('roundtrip');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
@@ -49,7 +49,7 @@ describe.each([false, true])('a tree, worker threads: %s', (threads) => {
 
   it('is read whole when times changed, and still stores nothing', async () => {
     await using repository = await openTest(repo, { threads });
-    const lately = new Date(Date.now() - 60_000);
+    const lately = new Date(Date.now() - 600_000);
     fs.utimesSync(join(tree, 'data/big'), lately, lately);
     const { counters } = await backUp(repository, tree);
     expect(counters).toMatchObject({ files: 1, contentsNew: 0, bytesRead: 3_000_000 });
@@ -71,6 +71,7 @@ it('an interrupted backup leaves an incomplete snapshot that the next one builds
     fs.mkdirSync(join(tree, `d${i}`), { recursive: true });
     fs.writeFileSync(join(tree, `d${i}`, 'file'), prng(`interrupted-${i}`, 200_000));
   }
+  age(tree);
   await createTest(repo);
   await using repository = await openTest(repo);
   const controller = new AbortController();
@@ -250,9 +251,10 @@ describe('a raw volume', () => {
   });
 
   it.skipIf(!hasLoopDevices)('is refused where nothing is behind the device', async () => {
-    // Loop devices are taken from the lowest number on: nobody else comes to this one.
-    const path = at('detached');
-    execFileSync('mknod', [path, 'b', '7', '251']);
+    // A device of our own: one that is free may become that of somebody else at any moment.
+    fs.writeFileSync(at('nothing'), '');
+    await using device = loopDevice(at('nothing'));
+    const { path } = device;
     await using repository = await openTest(repo);
     await expect(backUp(repository, path, { block: true })).rejects.toMatchObject({
       code: 'SOURCE_UNREADABLE',

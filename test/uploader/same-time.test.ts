@@ -1,8 +1,16 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { SECOND_NS } from '../../src/base/index.ts';
-import { FROZEN_TAG, readTimeOf, tellsChanges } from '../../src/uploader/previous-entries.ts';
+import { CanceledError, SECOND_NS } from '../../src/base/index.ts';
+import type { DirectoryEntry, Snapshot } from '../../src/snapshot/index.ts';
+import {
+  comparedTimeOf,
+  FROZEN_TAG,
+  type FrozenSource,
+  PreviousEntries,
+  tellsChanges,
+} from '../../src/uploader/previous-entries.ts';
+import { newUploadCounters } from '../../src/uploader/index.ts';
 import { assertSameTree, tempDirectory } from '../support/kopia.ts';
 import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
 
@@ -16,31 +24,38 @@ const MS = 1_000_000n;
 describe('a time of a file tells of later changes', () => {
   it.each([
     ['long before the snapshot began', START_NS - 3_600n * SECOND_NS, true],
-    ['one tick of the kernel before', START_NS - 10n * MS, false],
-    ['a little more than a tick before', START_NS - 11n * MS, true],
+    ['just before all that is written then is on the storage', START_NS - 121n * SECOND_NS, true],
+    ['within the time that the kernel may take to write', START_NS - 35n * SECOND_NS, false],
     ['as it began', START_NS, false],
     ['while it was made', START_NS + SECOND_NS, false],
-    ['a whole second, within two of the beginning', 999n * SECOND_NS, false],
-    ['a whole second, more than two before', 998n * SECOND_NS, true],
-    ['in an hour, as a clock has it that is ahead', START_NS + 3_600n * SECOND_NS, false],
-    ['in two days, which somebody set', START_NS + 48n * 3_600n * SECOND_NS, true],
+    ['in years to come', START_NS + 10n ** 18n, false],
   ])('%s: %s ns, %s', (_what, mtimeNs, expected) => {
-    expect(tellsChanges(mtimeNs, { startNs: START_NS, endNs: START_NS + SECOND_NS })).toBe(
-      expected,
-    );
+    expect(tellsChanges(mtimeNs, START_NS)).toBe(expected);
   });
 
+  const HOUR_NS = 3600n * SECOND_NS;
+  const frozen: FrozenSource = { atNs: 1n, isSame: ({ id }) => id === 'same' };
   it.each([
-    ['of a snapshot that says nothing', undefined, 500n],
-    ['of one whose source stood still before it began', '300', 300n],
-    ['of one that is said to have stood still after that', '600', 500n],
-    ['of one that says what nobody can read', 'yesterday', 500n],
-  ])('since the beginning %s', (_what, frozen, startNs) => {
-    const tags = frozen === undefined ? undefined : { [FROZEN_TAG]: frozen };
-    expect(readTimeOf({ startTimeNs: 500n, endTimeNs: 700n, tags })).toEqual({
-      startNs,
-      endNs: 700n,
-    });
+    ['that says nothing, of a source that changes', undefined, undefined, START_NS],
+    ['that says nothing, of one that stood still', undefined, frozen, START_NS - HOUR_NS],
+    ['whose source stood still before it began', '300', frozen, 300n],
+    ['that is said to have stood still after that', String(START_NS + 1n), frozen, START_NS],
+    ['that says what nobody can read', 'yesterday', frozen, START_NS - HOUR_NS],
+  ])('compared with that of a snapshot %s', (_what, frozenAt, source, expected) => {
+    const tags = frozenAt === undefined ? undefined : { [FROZEN_TAG]: frozenAt };
+    const snapshot = { id: 'x', startTimeNs: START_NS, tags } as unknown as Snapshot;
+    expect(comparedTimeOf(snapshot, source)).toBe(expected);
+  });
+
+  it('of the very same source in any case', () => {
+    const snapshot = { id: 'same', startTimeNs: START_NS } as unknown as Snapshot;
+    expect(tellsChanges(START_NS + SECOND_NS, comparedTimeOf(snapshot, frozen))).toBe(true);
+  });
+
+  it('of the later one of two snapshots that hold the same directory', () => {
+    const directory = { name: 'd', type: 'd', objectId: 'k1' } as unknown as DirectoryEntry;
+    const lists = [5n, 7n, 6n].map((startNs) => ({ entries: [directory], startNs }));
+    expect(new PreviousEntries(lists).directories('d')).toEqual([{ id: 'k1', startNs: 7n }]);
   });
 });
 
@@ -74,8 +89,8 @@ describe.each([
     fs.writeFileSync(file, 'AAAA');
     await createTest(repo);
     await using repository = await openTest(repo, { threads: true });
-    // While the backup runs: whatever is written then may have the same time.
-    const soon = new Date(Date.now() + 20);
+    // As the backup begins: whatever is written then may have the same time.
+    const soon = new Date();
     fs.utimesSync(file, soon, soon);
     const link = join(tree, 'below/deep/link');
     fs.symlinkSync('gen-1', link);
@@ -90,55 +105,63 @@ describe.each([
     expect(second.counters).toMatchObject({ files: 1, cachedFiles: 18 });
     await restore(repository, second.rootEntry, at(`out ${how}`));
     assertSameTree(tree, at(`out ${how}`));
-    // A snapshot that began later has read what is there.
+    // As long as it is so new.
     const third = await backUp(repository, tree, options);
-    expect(third.counters).toMatchObject({ files: 0, cachedFiles: 19 });
+    expect(third.counters).toMatchObject({ files: 1, cachedFiles: 18, contentsNew: 0 });
     expect(third.rootEntry.objectId).toBe(second.rootEntry.objectId);
   });
 });
 
 describe('files that a snapshot of the storage holds as they were', () => {
   const [repo, tree] = [at('repo frozen'), at('tree frozen')];
+  const source = (
+    takenMs: number,
+    uid: string,
+  ): { tags: Record<string, string>; frozen: FrozenSource } => ({
+    tags: { uid },
+    frozen: { atNs: BigInt(takenMs) * MS, isSame: ({ tags }) => tags?.uid === uid },
+  });
 
-  it('are read again when they changed within the tick in which it was taken, long before the backup began', async () => {
+  it('are read again when they changed shortly before it was taken, long before the backup began', async () => {
     fs.mkdirSync(tree);
     fs.writeFileSync(join(tree, 'file'), 'AAAA');
     fs.writeFileSync(join(tree, 'older'), 'of before');
-    const taken = new Date(Date.now() - 600_000.25);
-    fs.utimesSync(join(tree, 'file'), taken, taken);
-    fs.utimesSync(join(tree, 'older'), new Date(0), new Date(0));
+    const takenMs = Date.now() - 600_000;
+    fs.utimesSync(join(tree, 'file'), takenMs / 1000 - 30, takenMs / 1000 - 30);
+    for (const path of [join(tree, 'older'), tree]) fs.utimesSync(path, 0, 0);
     await createTest(repo);
     await using repository = await openTest(repo, { threads: true });
-    const frozenAtNs = BigInt(taken.getTime()) * MS;
-    await backUp(repository, tree, { frozenAtNs });
+    await backUp(repository, tree, source(takenMs, 'a'));
+    // Its new data come to the storage after its new time.
     changeUnseen(join(tree, 'file'));
-    const second = await backUp(repository, tree, { frozenAtNs: frozenAtNs + 60n * SECOND_NS });
+    const second = await backUp(repository, tree, source(takenMs + 60_000, 'b'));
     expect(second.counters).toMatchObject({ files: 1, cachedFiles: 1 });
-    const third = await backUp(repository, tree, { frozenAtNs: frozenAtNs + 90n * SECOND_NS });
-    expect(third.counters).toMatchObject({ files: 0, cachedFiles: 2 });
+    // Whoever goes on with the same one reads nothing twice.
+    const again = await backUp(repository, tree, source(takenMs + 60_000, 'b'));
+    expect(again.counters).toMatchObject({ files: 0, cachedFiles: 2 });
+    const third = await backUp(repository, tree, source(takenMs + 120_000, 'c'));
+    expect(third.counters).toMatchObject({ files: 1, cachedFiles: 1 });
+    const fourth = await backUp(repository, tree, source(takenMs + 180_000, 'd'));
+    expect(fourth.counters).toMatchObject({ files: 0, cachedFiles: 2 });
+    await restore(repository, fourth.rootEntry, at('out frozen'));
+    assertSameTree(tree, at('out frozen'));
   });
-});
 
-describe('a directory in which times of whole seconds are beside finer ones', () => {
-  const [repo, tree] = [at('repo mixed'), at('tree mixed')];
-
-  it('is looked at entry by entry, within two seconds of what it holds', async () => {
-    const below = join(tree, 'below');
-    fs.mkdirSync(below, { recursive: true });
-    await createTest(repo);
+  it('are compared with that time by whoever goes on after one was cut short', async () => {
     await using repository = await openTest(repo, { threads: true });
-    // The backup begins in the midst of a second, of which both times are.
-    while (Date.now() % 1000 < 300 || Date.now() % 1000 > 700)
-      await new Promise((resolve) => setTimeout(resolve, 20));
-    const second = Math.floor(Date.now() / 1000);
-    // Written by what keeps whole seconds, and may still do so in this one.
-    fs.writeFileSync(join(below, 'coarse'), 'AAAA');
-    fs.utimesSync(join(below, 'coarse'), second, second);
-    fs.writeFileSync(join(below, 'finer'), 'of before');
-    fs.utimesSync(join(below, 'finer'), second + 0.2, second + 0.2);
-    for (const directory of [below, tree]) fs.utimesSync(directory, 0, 0);
-    await backUp(repository, tree);
-    changeUnseen(join(below, 'coarse'));
-    expect((await backUp(repository, tree)).counters).toMatchObject({ files: 1, cachedFiles: 1 });
+    const stop = new AbortController();
+    const counters = newUploadCounters();
+    Object.defineProperty(counters, 'directories', {
+      get: () => 0,
+      set: () => {
+        stop.abort(new CanceledError('user'));
+      },
+    });
+    const { snapshot } = await backUp(repository, tree, {
+      ...source(1_000_000, 'cut'),
+      ...{ counters, signal: stop.signal },
+    });
+    expect(snapshot.incomplete).toBe('canceled');
+    expect(snapshot.tags).toMatchObject({ [FROZEN_TAG]: '1000000000000' });
   });
 });

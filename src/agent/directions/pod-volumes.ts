@@ -8,7 +8,7 @@ import {
 } from '../../exposer/index.ts';
 import {
   type Cache,
-  type KubeObject,
+  type PersistentVolumeClaim,
   type Pod,
   POD_VOLUME_BACKUPS,
   POD_VOLUME_RESTORES,
@@ -87,10 +87,20 @@ export function podVolumeBackups({
   };
 }
 
-const isGoing = ({ metadata }: KubeObject): boolean => metadata.deletionTimestamp !== undefined;
-
-const isYounger = ({ metadata }: KubeObject, than: KubeObject): boolean =>
-  Date.parse(metadata.creationTimestamp) > Date.parse(than.metadata.creationTimestamp);
+/**
+ * Whether a claim stays without the pod, with its volume: it may belong to the pod, as those that a StatefulSet deletes, may have lost
+ * its volume, and another claim may have its name by now.
+ */
+function hasOutlived(
+  { metadata, status }: PersistentVolumeClaim,
+  { metadata: { creationTimestamp }, spec }: PodVolumeRestore,
+): boolean {
+  const { ownerReferences = [], deletionTimestamp } = metadata;
+  const isOfPod = ownerReferences.some(({ uid }) => uid === spec.pod.uid);
+  const isYounger = Date.parse(metadata.creationTimestamp) > Date.parse(creationTimestamp);
+  const isThere = deletionTimestamp === undefined && status?.phase === 'Bound';
+  return isThere && !isOfPod && !isYounger;
+}
 
 const told = (verb: string, { reason }: { reason?: string | undefined }): string | undefined =>
   reason === undefined ? undefined : `${reason}: its volume cannot be ${verb} any more`;
@@ -173,8 +183,7 @@ export function podVolumeRestores({
       if (name === undefined) return false;
       const { namespace = '' } = restore.spec.pod;
       const claim = await client.find(PVCS, { namespace, name }, { signal });
-      // It may go with its namespace or with its StatefulSet, and another one may have its name by now.
-      return claim !== undefined && !isGoing(claim) && !isYounger(claim, restore);
+      return claim !== undefined && hasOutlived(claim, restore);
     },
     isCompleting: () => false,
     lacks: () => undefined,

@@ -203,7 +203,13 @@ export interface VolumeSnapshotContent extends KubeObject {
       resourceVersion?: string;
     };
   };
-  status?: { readyToUse?: boolean; snapshotHandle?: string; error?: { message?: string } };
+  status?: {
+    readyToUse?: boolean;
+    snapshotHandle?: string;
+    /** Nanoseconds since 1970, as the driver tells. */
+    creationTime?: number;
+    error?: { message?: string };
+  };
 }
 
 export interface StorageClass extends KubeObject {
