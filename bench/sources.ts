@@ -8,7 +8,12 @@ export type FileSizes = 'small' | 'tiny';
 
 export function makeRandom(path: string, bytes: number): void {
   execFileSync('bash', ['-c', `head -c ${bytes} /dev/urandom > '${path}'`]);
+  age(path);
 }
+
+/** Files that changed within the last minutes are read again by the next backup: these changed an hour ago. */
+export const age = (path: string): void =>
+  void execFileSync('find', [path, '-exec', 'touch', '-h', '-d', '1 hour ago', '{}', '+']);
 
 /** Files below a directory. Their names and sizes come from a fixed seed, their bytes are random. */
 export function makeFiles(directory: string, count: number, sizes: FileSizes = 'small'): void {
@@ -39,4 +44,5 @@ export function makeFiles(directory: string, count: number, sizes: FileSizes = '
     const start = Math.floor(random() * (pool.length - bytes));
     fs.writeFileSync(join(folder, `f${i}`), pool.subarray(start, start + bytes));
   }
+  age(directory);
 }
