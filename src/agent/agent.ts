@@ -28,7 +28,7 @@ import { exposuresLeast, exposuresOf } from './node-agent-config.ts';
 import { MovementReconciler, type ReconcilerSettings } from './reconciler.ts';
 import { Roster, trimmedAgent } from './roster.ts';
 import { Slots } from './slots.ts';
-import { RestoresByPod, SharedClaims, trimmedRestored } from './restored-pods.ts';
+import { endedPod, RestoresByPod, SharedClaims, trimmedRestored } from './restored-pods.ts';
 
 export interface AgentOptions extends ReconcilerSettings {
   readonly client: KubeClient;
@@ -259,10 +259,10 @@ export class Agent {
       const pod = after ?? before;
       if (!pod) return;
       lookAgain(pod.metadata);
-      // A list may show another pod of that name, and never say that the one before went.
-      if (before && before.metadata.uid !== after?.metadata.uid && isWaitOver(before)) {
-        for (const key of byPod.underWay(before.metadata)) {
-          restoring.reconciler.targetWentOn(key, before.metadata.uid);
+      const ended = endedPod(after, before);
+      if (ended && isWaitOver(ended)) {
+        for (const key of byPod.underWay(ended.metadata)) {
+          restoring.reconciler.targetWentOn(key, ended.metadata.uid);
         }
       }
       const isGoing = (seen: Pod | undefined): boolean =>

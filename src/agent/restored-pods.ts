@@ -1,4 +1,5 @@
 import { type Cache, keyOf, type Pod, type PodVolumeRestore, refOf } from '../kube/index.ts';
+import { lastingClaimIn } from './client-pod.ts';
 import type { DoneBefore } from './directions/direction.ts';
 import { isFinal, phaseOf } from './movement.ts';
 import { outlineOf } from './pod-outline.ts';
@@ -74,8 +75,9 @@ export class RestoresByPod {
   }
 }
 
-const claimOf = ({ spec }: Pod, volume: string): string | undefined =>
-  spec.volumes?.find(({ name }) => name === volume)?.persistentVolumeClaim?.claimName;
+/** The pod that a change tells the end of; a list may show another one of its name, and never say that the one before went. */
+export const endedPod = (after: Pod | undefined, before: Pod | undefined): Pod | undefined =>
+  before?.metadata.uid === after?.metadata.uid ? undefined : before;
 
 /**
  * A pod may have one claim as several of its volumes, each with a snapshot and a restore of its own: all hold the same files, and
@@ -94,10 +96,10 @@ export class SharedClaims {
     pod: Pod,
     isReady: boolean,
   ): DoneBefore | { waitsFor: string } | undefined {
-    const claim = claimOf(pod, restore.spec.volume);
+    const claim = lastingClaimIn(pod, restore.spec.volume);
     if (claim === undefined) return undefined;
     const isOther = (volume: string): boolean =>
-      volume !== restore.spec.volume && claimOf(pod, volume) === claim;
+      volume !== restore.spec.volume && lastingClaimIn(pod, volume) === claim;
     if (!pod.spec.volumes?.some(({ name }) => isOther(name))) return undefined;
     const { uid } = restore.metadata;
     const others = this.#restores

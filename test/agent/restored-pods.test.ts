@@ -1,5 +1,10 @@
 import { beforeEach, describe, expect, it } from 'vitest';
-import { RestoresByPod, SharedClaims, trimmedRestored } from '../../src/agent/restored-pods.ts';
+import {
+  endedPod,
+  RestoresByPod,
+  SharedClaims,
+  trimmedRestored,
+} from '../../src/agent/restored-pods.ts';
 import { keyOf, type Listener, type Pod, type PodVolumeRestore } from '../../src/kube/index.ts';
 
 const POD = { namespace: 'app', name: 'web', uid: 'pod-1' };
@@ -18,6 +23,15 @@ const pod = trimmedRestored({
     ],
   },
 } as unknown as Pod);
+
+it('a pod has ended when it is gone, and when a list shows another one of its name', () => {
+  const later = { ...pod, metadata: { ...pod.metadata, resourceVersion: '2' } };
+  const another = { ...pod, metadata: { ...pod.metadata, uid: 'pod-2' } };
+  expect(endedPod(undefined, pod)).toBe(pod);
+  expect(endedPod(another, pod)).toBe(pod);
+  expect(endedPod(later, pod)).toBeUndefined();
+  expect(endedPod(pod, undefined)).toBeUndefined();
+});
 
 describe('restores into a claim that a pod has twice', () => {
   const restores = new Map<string, PodVolumeRestore>();
