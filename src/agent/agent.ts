@@ -267,7 +267,7 @@ export class Agent {
       }
       const isGoing = (seen: Pod | undefined): boolean =>
         !seen || seen.metadata.deletionTimestamp !== undefined;
-      if (!isGoing(after) || (before && after && isGoing(before))) return;
+      if (!ended && (!isGoing(after) || isGoing(before))) return;
       for (const key of byPod.underWay(pod.metadata)) restoring.reconciler.podLost(key);
     });
     restores.onChange((after, before) => {

@@ -269,16 +269,17 @@ const TAKEN_BEFORE_MS = 24 * 3_600_000;
  * was made, except for one of a group, and for one that was there before: then only the driver knows.
  */
 function frozenAtOf(
-  { spec, metadata }: VolumeSnapshot,
-  { status }: VolumeSnapshotContent,
+  { spec, status, metadata: { creationTimestamp } }: VolumeSnapshot,
+  { status: told }: VolumeSnapshotContent,
 ): string | undefined {
-  const { creationTimestamp, ownerReferences = [] } = metadata;
+  const isOfGroup =
+    status?.volumeGroupSnapshotName !== undefined || told?.volumeGroupSnapshotHandle !== undefined;
+  if (!isOfGroup && spec.source.persistentVolumeClaimName !== undefined) return creationTimestamp;
   const madeMs = Date.parse(creationTimestamp);
-  const toldMs = Math.floor((status?.creationTime ?? 0) / 1_000_000);
-  if (toldMs < madeMs && toldMs > madeMs - TAKEN_BEFORE_MS) return new Date(toldMs).toISOString();
-  const isOfGroup = ownerReferences.some(({ kind }) => kind === 'VolumeGroupSnapshot');
-  const isTakenBefore = isOfGroup || spec.source.persistentVolumeClaimName === undefined;
-  return isTakenBefore && !(toldMs >= madeMs) ? undefined : creationTimestamp;
+  const toldMs = Math.floor((told?.creationTime ?? 0) / 1_000_000);
+  // Where a driver tells nothing, its sidecar tells the time at which it asked.
+  const isBelieved = toldMs < madeMs && toldMs > madeMs - TAKEN_BEFORE_MS;
+  return isBelieved ? new Date(toldMs).toISOString() : undefined;
 }
 
 const sourceOf = ({ spec: { sourceNamespace, csiSnapshot } }: DataUpload): ObjectRef => ({

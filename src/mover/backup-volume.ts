@@ -17,6 +17,7 @@ import {
   type UploadOptions,
 } from '../uploader/index.ts';
 import { type ProgressWatch, watchProgress } from './progress.ts';
+import { isInMemory } from './kept-volume.ts';
 import { assertMounted, assertSameVolume, identityOf, isOwnFileSystem } from './same-volume.ts';
 import {
   POD_VOLUME_REQUESTOR,
@@ -235,6 +236,8 @@ async function parentsOf(
 ): Promise<Pick<UploadOptions, 'isParent' | 'moreParents'>> {
   const { repository, uid, logger } = options;
   if (!('sourcePod' in options)) return {};
+  // Stores through mapped memory set no time there after the first one: all is read, which costs little.
+  if (await isInMemory(options.path)) return { isParent: () => false };
   const { source } = recordOf(options);
   const { snapshots } = await listReadableSnapshots(repository, { source });
   const storedOf = ({ id, tags }: Snapshot): StoredVolume => ({ id, uid: tags?.[UPLOAD_TAG] });

@@ -30,6 +30,10 @@ export const describeWritten = async (path: string): Promise<WrittenVolume> => (
   root: await rootOf(path),
 });
 
+/** Whether the files at a path are in memory, and on no disk that they are written back to. */
+export const isInMemory = async (path: string): Promise<boolean> =>
+  IN_MEMORY.includes((await statfs(path)).type);
+
 /**
  * Whether a volume still has what was written to it. A start of the node empties those in memory, and on disks that are formatted
  * anew; their root directory is a new one then. Where birth times are unknown, only volumes of claims are believed in.
@@ -39,6 +43,5 @@ export async function isKept(path: string, written: WrittenVolume): Promise<bool
   const root = await rootOf(path);
   if (root !== undefined && written.root !== undefined) return root === written.root;
   if (written.isOfClaim !== true) return false;
-  const { type } = await statfs(path);
-  return !IN_MEMORY.includes(type);
+  return !(await isInMemory(path));
 }

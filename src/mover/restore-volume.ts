@@ -97,6 +97,8 @@ export async function restoreVolume(
         throw new CodedError('DAMAGED_SNAPSHOT', `snapshot ${snapshotId} has no root`);
       }
       total = rootEntry.summary?.size ?? stats.totalSize;
+      // The kubelet's own directory, before the volume is mounted on it, says nothing of what the volume has.
+      if (!isBlock) await assertMounted(path);
       const isRestored = mark?.restored !== undefined && (await isKept(path, mark.restored));
       // Nobody is to believe in it, whatever becomes of this mover and of the pod.
       if (mark?.restored && !isRestored) await ask(mark.onLost?.(signal));

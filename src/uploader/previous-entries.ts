@@ -10,8 +10,8 @@ import { plainName, type SourceEntry } from './listing.ts';
  * Our choice.
  */
 const SETTLE_NS = 120n * SECOND_NS;
-/** Volumes of snapshots whose time is not known were taken within that time before they were read. Our choice. */
-const PREPARE_NS = 3600n * SECOND_NS;
+/** Volumes of snapshots whose time is not known were taken within that time before they were read: they stand in line. Our choice. */
+const PREPARE_NS = 24n * 3600n * SECOND_NS;
 
 /** A directory of an earlier snapshot. */
 export interface PreviousDirectory {

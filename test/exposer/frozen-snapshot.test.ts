@@ -46,15 +46,21 @@ class Objects {
   };
 }
 
-async function frozenAt(source: object, owners: readonly string[], told?: number) {
+interface GroupStatus {
+  readonly snapshot?: object;
+  readonly content?: object;
+}
+
+async function frozenAt(
+  source: object,
+  group: GroupStatus,
+  told?: number,
+): Promise<string | undefined> {
   const objects = new Objects();
   objects.put('VolumeSnapshot', {
-    metadata: {
-      ...{ name: 'snap', namespace: 'app', uid: 's-1', creationTimestamp: MADE },
-      ownerReferences: owners.map((kind) => ({ kind })),
-    },
+    metadata: { name: 'snap', namespace: 'app', uid: 's-1', creationTimestamp: MADE },
     spec: { source },
-    status: { readyToUse: true, boundVolumeSnapshotContentName: 'content' },
+    status: { readyToUse: true, boundVolumeSnapshotContentName: 'content', ...group.snapshot },
   });
   objects.put('VolumeSnapshotContent', {
     metadata: { name: 'content', uid: 'c-1' },
@@ -62,7 +68,7 @@ async function frozenAt(source: object, owners: readonly string[], told?: number
       ...{ driver: 'd', deletionPolicy: 'Delete', source: {} },
       volumeSnapshotRef: { namespace: 'app', name: 'snap', uid: 's-1' },
     },
-    status: { snapshotHandle: 'h', creationTime: told },
+    status: { snapshotHandle: 'h', creationTime: told, ...group.content },
   });
   const options = { client: objects, namespace: 'velero', logger: silentLogger };
   const handover = new SnapshotHandover({
@@ -79,18 +85,22 @@ async function frozenAt(source: object, owners: readonly string[], told?: number
 describe('when the volume of a snapshot stood still', () => {
   const OF_CLAIM = { persistentVolumeClaimName: 'data' };
   const OF_CONTENT = { volumeSnapshotContentName: 'content' };
+  const GROUP: GroupStatus = { snapshot: { volumeGroupSnapshotName: 'group' } };
+  const CONTENTS: GroupStatus = { content: { volumeGroupSnapshotHandle: 'h' } };
   const earlier = '2026-01-01T00:05:00.000Z';
   it.each([
-    ['is after its object was made', OF_CLAIM, [], nsOf('2026-01-01T00:10:02Z'), MADE],
-    ['is not known from a driver that says nothing', OF_CLAIM, [], undefined, MADE],
-    ['is not in 1970', OF_CLAIM, [], 0, MADE],
-    ['is not days before', OF_CLAIM, [], nsOf('2025-12-20T00:00:00Z'), MADE],
-    ['is before, by a clock that is behind', OF_CLAIM, [], nsOf(earlier), earlier],
-    ['is before, for one of a group', OF_CLAIM, ['VolumeGroupSnapshot'], nsOf(earlier), earlier],
-    ['is not known for one of a group', OF_CLAIM, ['VolumeGroupSnapshot'], undefined, undefined],
-    ['is before, for one that was there', OF_CONTENT, [], nsOf(earlier), earlier],
-    ['is not known for one that was there', OF_CONTENT, [], 0, undefined],
-  ])('%s', async (_what, source, owners, told, expected) => {
-    expect(await frozenAt(source, owners, told)).toBe(expected);
+    ['is after its object was made', OF_CLAIM, {}, nsOf('2026-01-01T00:10:02Z'), MADE],
+    ['is not known from a driver that says nothing', OF_CLAIM, {}, undefined, MADE],
+    ['is not in 1970', OF_CLAIM, {}, 0, MADE],
+    ['is not hours before, by a clock that is behind', OF_CLAIM, {}, nsOf(earlier), MADE],
+    ['is before, for one of a group', OF_CLAIM, GROUP, nsOf(earlier), earlier],
+    ['is before, for one whose content is of a group', OF_CLAIM, CONTENTS, nsOf(earlier), earlier],
+    ['is not known for one of a group', OF_CLAIM, GROUP, undefined, undefined],
+    ['is not when its sidecar asked', OF_CLAIM, GROUP, nsOf('2026-01-01T00:10:02Z'), undefined],
+    ['is not days before', OF_CLAIM, GROUP, nsOf('2025-12-20T00:00:00Z'), undefined],
+    ['is before, for one that was there', OF_CONTENT, {}, nsOf(earlier), earlier],
+    ['is not known for one that was there', OF_CONTENT, {}, 0, undefined],
+  ])('%s', async (_what, source, status, told, expected) => {
+    expect(await frozenAt(source, status, told)).toBe(expected);
   });
 });

@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { CanceledError, silentLogger } from '../../src/base/index.ts';
 import {
   backupVolume,
+  type Parents,
   podVolumeSource,
   restoreVolume,
   type WrittenVolume,
@@ -119,6 +120,23 @@ describe('a volume of a pod', () => {
     expect(second).toMatchObject({ totalBytes: 30_000, incrementalBytes: 0 });
     const [snapshot] = await snapshotsOf('new');
     expect(snapshot?.stats).toMatchObject({ cachedFiles: 2, nonCachedFiles: 0 });
+  });
+
+  it('is read again where it is in memory: files that are mapped there change without another time', async () => {
+    const path = fs.mkdtempSync('/dev/shm/longshore-');
+    try {
+      fs.writeFileSync(join(path, 'mapped'), 'AAAA');
+      fs.utimesSync(join(path, 'mapped'), 1_700_000_000, 1_700_000_000);
+      const move = { ...options(path), ...upload, sourcePod: 'memory' };
+      const first = await backupVolume({ ...move, uid: 'm-1' });
+      const parents = (): Promise<Parents> => Promise.resolve({ more: [first.snapshotId] });
+      fs.writeFileSync(join(path, 'mapped'), 'BBBB');
+      fs.utimesSync(join(path, 'mapped'), 1_700_000_000, 1_700_000_000);
+      const second = await backupVolume({ ...move, uid: 'm-2', parents });
+      expect(second).toMatchObject({ totalBytes: 4, incrementalBytes: 4 });
+    } finally {
+      fs.rmSync(path, { recursive: true });
+    }
   });
 
   it('takes no incomplete snapshot for a parent, and reads all when a parent is lost', async () => {
@@ -249,10 +267,10 @@ describe('a volume of a pod', () => {
   });
 
   it.skipIf(!canMount)('whose mount goes away while it is read leaves no snapshot', async () => {
-    const disk = mountSmallDisk(1 << 20);
-    fs.writeFileSync(join(disk.path, 'one'), 'x');
+    const path = makeVolume({});
+    execFileSync('mount', ['--bind', makeVolume({ one: 'x' }), path]);
     const backup = backupVolume({
-      ...options(disk.path),
+      ...options(path),
       ...upload,
       sourcePod: 'umounted',
       assertUsable: (when) => {
@@ -260,12 +278,12 @@ describe('a volume of a pod', () => {
         return Promise.resolve();
       },
       parents: () => {
-        execFileSync('umount', ['-l', disk.path]);
+        execFileSync('umount', ['-l', path]);
         return Promise.resolve({});
       },
     });
     await expect(backup).rejects.toMatchObject({ code: 'VOLUME_GONE' });
-    fs.rmdirSync(disk.path);
+    fs.rmdirSync(path);
     expect(await snapshotsOf('umounted')).toEqual([]);
   });
 
@@ -666,6 +684,28 @@ describe('a restored volume that a pod waits for', () => {
     expect(fs.readFileSync(join(target, 'file'), 'utf8')).toBe(text);
     expect(isWaiting(target)).toBe(false);
   });
+
+  it.skipIf(!canMount)(
+    'that is not mounted yet is not asked what it has, and its note stays',
+    async () => {
+      const own = join(makeVolume({}), 'pod-uid/volumes/kubernetes.io~csi/pv/mount');
+      fs.mkdirSync(own, { recursive: true });
+      const target = makeVolume({});
+      execFileSync('mount', ['--bind', own, target]);
+      try {
+        const lost: string[] = [];
+        const restored = { bootId: earlier, root: '2 1600000000', isOfClaim: true };
+        const onLost = (): Promise<void> => Promise.resolve(void lost.push('lost'));
+        const move = { ...options(target), snapshotId };
+        await expect(
+          restoreVolume({ ...move, doneMark: { ...doneMark, restored, onLost } }),
+        ).rejects.toMatchObject({ code: 'VOLUME_GONE' });
+        expect(lost).toEqual([]);
+      } finally {
+        execFileSync('umount', [target]);
+      }
+    },
+  );
 
   it('that is in memory is restored again once its node was started again', async () => {
     const target = fs.mkdtempSync('/dev/shm/longshore-');

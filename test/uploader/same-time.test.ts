@@ -18,7 +18,7 @@ const work = tempDirectory('same-time');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const at = (name: string): string => join(work, name);
 
-const START_NS = 1_000n * SECOND_NS + 500_000_000n;
+const START_NS = 1_000_000n * SECOND_NS + 500_000_000n;
 const MS = 1_000_000n;
 
 describe('a time of a file tells of later changes', () => {
@@ -33,14 +33,14 @@ describe('a time of a file tells of later changes', () => {
     expect(tellsChanges(mtimeNs, START_NS)).toBe(expected);
   });
 
-  const HOUR_NS = 3600n * SECOND_NS;
+  const DAY_NS = 24n * 3600n * SECOND_NS;
   const frozen: FrozenSource = { atNs: 1n, isSame: ({ id }) => id === 'same' };
   it.each([
     ['that says nothing, of a source that changes', undefined, undefined, START_NS],
-    ['that says nothing, of one that stood still', undefined, frozen, START_NS - HOUR_NS],
+    ['that says nothing, of one that stood still', undefined, frozen, START_NS - DAY_NS],
     ['whose source stood still before it began', '300', frozen, 300n],
     ['that is said to have stood still after that', String(START_NS + 1n), frozen, START_NS],
-    ['that says what nobody can read', 'yesterday', frozen, START_NS - HOUR_NS],
+    ['that says what nobody can read', 'yesterday', frozen, START_NS - DAY_NS],
   ])('compared with that of a snapshot %s', (_what, frozenAt, source, expected) => {
     const tags = frozenAt === undefined ? undefined : { [FROZEN_TAG]: frozenAt };
     const snapshot = { id: 'x', startTimeNs: START_NS, tags } as unknown as Snapshot;

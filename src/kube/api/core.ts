@@ -183,6 +183,7 @@ export interface VolumeSnapshot extends KubeObject {
     boundVolumeSnapshotContentName?: string;
     readyToUse?: boolean;
     restoreSize?: string;
+    volumeGroupSnapshotName?: string;
     error?: { message?: string; time?: string };
   };
 }
@@ -208,6 +209,7 @@ export interface VolumeSnapshotContent extends KubeObject {
     snapshotHandle?: string;
     /** Nanoseconds since 1970, as the driver tells. */
     creationTime?: number;
+    volumeGroupSnapshotHandle?: string;
     error?: { message?: string };
   };
 }
