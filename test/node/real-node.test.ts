@@ -230,22 +230,27 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     let isOver = false;
     let kills = 0;
     const cutOff = { backup: 0, restore: 0 };
+    const kindOf = (command: string): keyof typeof cutOff =>
+      command.includes('mover backup') ? 'backup' : 'restore';
     let seed = 7;
     const random = (below: number): number =>
       (seed = (seed * 1_103_515_245 + 12_345) % 2 ** 31) % below;
     const killer = (async () => {
       while (!isOver) {
         await sleep(2500 + random(3500));
-        if (random(3) === 0) {
-          const movers = processesOf(/data-mover (backup|restore) /);
-          const mover = movers[random(movers.length)];
+        const movers = processesOf(/data-mover (backup|restore) /);
+        // Of each kind one at least is cut off, whatever the dice say.
+        const due = movers.filter(({ command }) => cutOff[kindOf(command)] === 0);
+        if (random(3) === 0 || due.length > 0) {
+          const among = due.length > 0 ? due : movers;
+          const mover = among[random(among.length)];
           if (!mover) continue;
           // It may have ended meanwhile.
           const isCut = await node.cutOff(mover.pid).then(
             () => true,
             () => false,
           );
-          if (isCut) cutOff[mover.command.includes('mover backup') ? 'backup' : 'restore']++;
+          if (isCut) cutOff[kindOf(mover.command)]++;
           continue;
         }
         const selector =
