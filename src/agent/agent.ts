@@ -28,7 +28,13 @@ import { exposuresLeast, exposuresOf } from './node-agent-config.ts';
 import { MovementReconciler, type ReconcilerSettings } from './reconciler.ts';
 import { Roster, trimmedAgent } from './roster.ts';
 import { Slots } from './slots.ts';
-import { endedPod, RestoresByPod, SharedClaims, trimmedRestored } from './restored-pods.ts';
+import {
+  endedPod,
+  isLeaving,
+  RestoresByPod,
+  SharedClaims,
+  trimmedRestored,
+} from './restored-pods.ts';
 
 export interface AgentOptions extends ReconcilerSettings {
   readonly client: KubeClient;
@@ -265,9 +271,7 @@ export class Agent {
           restoring.reconciler.targetWentOn(key, ended.metadata.uid);
         }
       }
-      const isGoing = (seen: Pod | undefined): boolean =>
-        !seen || seen.metadata.deletionTimestamp !== undefined;
-      if (!ended && (!isGoing(after) || isGoing(before))) return;
+      if (!isLeaving(after, before)) return;
       for (const key of byPod.underWay(pod.metadata)) restoring.reconciler.podLost(key);
     });
     restores.onChange((after, before) => {

@@ -79,6 +79,12 @@ export class RestoresByPod {
 export const endedPod = (after: Pod | undefined, before: Pod | undefined): Pod | undefined =>
   before?.metadata.uid === after?.metadata.uid ? undefined : before;
 
+const isGoing = (pod: Pod | undefined): boolean => pod?.metadata.deletionTimestamp !== undefined;
+
+/** Whether a change tells that a pod is going or has gone, for the first time; one may be going already when it is first seen. */
+export const isLeaving = (after: Pod | undefined, before: Pod | undefined): boolean =>
+  endedPod(after, before) !== undefined || (isGoing(after) && !isGoing(before));
+
 /**
  * A pod may have one claim as several of its volumes, each with a snapshot and a restore of its own: all hold the same files, and
  * two data movers would write into one another's. One restores; its mark is the others' too, so that they are done with it.

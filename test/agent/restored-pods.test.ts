@@ -1,6 +1,7 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 import {
   endedPod,
+  isLeaving,
   RestoresByPod,
   SharedClaims,
   trimmedRestored,
@@ -31,6 +32,20 @@ it('a pod has ended when it is gone, and when a list shows another one of its na
   expect(endedPod(another, pod)).toBe(pod);
   expect(endedPod(later, pod)).toBeUndefined();
   expect(endedPod(pod, undefined)).toBeUndefined();
+});
+
+it('a pod leaves once: when it is going, also when first seen, when it is gone, when another one has its name', () => {
+  const going = {
+    ...pod,
+    metadata: { ...pod.metadata, deletionTimestamp: '2026-01-01T00:00:00Z' },
+  };
+  const another = { ...pod, metadata: { ...pod.metadata, uid: 'pod-2' } };
+  expect(isLeaving(going, pod)).toBe(true);
+  expect(isLeaving(going, undefined)).toBe(true);
+  expect(isLeaving(undefined, pod)).toBe(true);
+  expect(isLeaving(another, pod)).toBe(true);
+  expect(isLeaving(going, going)).toBe(false);
+  expect(isLeaving(pod, undefined)).toBe(false);
 });
 
 describe('restores into a claim that a pod has twice', () => {
