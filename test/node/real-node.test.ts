@@ -9,6 +9,7 @@ import { testPodVolumes } from './pod-volumes.ts';
 import { storyOf } from './stories.ts';
 import {
   assertSame,
+  createBackup,
   DEATHS,
   record,
   restore,
@@ -35,24 +36,21 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
   });
 
   async function backUp(name: string, namespace: string, mover: string): Promise<DataUpload> {
-    const flags = ['--snapshot-move-data', '--data-mover', mover, '--wait'];
-    const text = await node.velero(
-      'backup',
-      'create',
-      name,
+    const labelSelector = `velero.io/backup-name=${name}`;
+    const listed = (): Promise<DataUpload[]> =>
+      node.client.list(DATA_UPLOADS, { namespace: 'velero', labelSelector });
+    const flags = [
       '--include-namespaces',
       namespace,
-      ...flags,
+      '--snapshot-move-data',
+      '--data-mover',
+      mover,
+    ];
+    await createBackup(node, name, flags, async () =>
+      (await listed()).map(({ spec, status }) => [spec.sourcePVC, status?.phase, status?.message]),
     );
-    const labelSelector = `velero.io/backup-name=${name}`;
-    const uploads = await node.client.list(DATA_UPLOADS, { namespace: 'velero', labelSelector });
-    const ends = uploads.map(({ spec, status }) => [
-      spec.sourcePVC,
-      status?.phase,
-      status?.message,
-    ]);
-    expect(text, JSON.stringify(ends)).toMatch(/completed with status: Completed/);
-    return uploads[0] as DataUpload;
+    const [upload] = await listed();
+    return upload as DataUpload;
   }
 
   const recordedStory = (name: string): string[] => {
