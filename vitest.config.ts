@@ -1,6 +1,9 @@
 import { availableParallelism } from 'node:os';
 import { defineConfig } from 'vitest/config';
 
+// Hundreds of processes are started: what one has compiled the next ones take.
+process.env.NODE_COMPILE_CACHE ??= new URL('node_modules/.cache/node', import.meta.url).pathname;
+
 export default defineConfig({
   test: {
     include: ['test/**/*.test.ts'],

@@ -197,6 +197,8 @@ export class DataMovers {
     const stepBytes = moveMs ? 100 : isLong ? 20 : 250;
     // The first step takes no time.
     const stepMs = moveMs ? moveMs(name) / 9 : this.#random.between(200, isLong ? 8000 : 4000);
+    // How often it looks whether it may begin; where volumes take minutes, seconds make no difference.
+    const pollMs = moveMs ? 2000 : 200;
     const volumeOf = (): string | undefined => {
       const volume = this.#world.find(PVCS, claim, NAMESPACE)?.spec.volumeName;
       const found = typeof volume === 'string' ? this.#world.find(PVS, volume) : undefined;
@@ -232,7 +234,7 @@ export class DataMovers {
         return;
       }
       if (!cr || (phase !== 'InProgress' && phase !== 'Canceling') || !isNamed) {
-        this.#time.after(200, tick);
+        this.#time.after(pollMs, tick);
         return;
       }
       if (cr.spec.cancel === true) {
