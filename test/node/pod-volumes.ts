@@ -19,6 +19,7 @@ import {
   assertSame,
   createBackup,
   DEATHS,
+  FINAL_PHASE,
   listTree,
   record,
   restore,
@@ -367,7 +368,7 @@ export function testPodVolumes(theNode: () => RealNode): void {
       const query = ['get', 'backup.velero.io/slow', '-o', 'jsonpath={.status.phase}'];
       let wasInProgress = false;
       let phase = '';
-      while (!/Completed$|Failed$/.test(phase)) {
+      while (!FINAL_PHASE.test(phase)) {
         await sleep(1000);
         const text = await describeBackup();
         wasInProgress ||= /In Progress:\n\s+slow\/writer: data \(\d+\.\d+%\)/.test(text);

@@ -24,6 +24,9 @@ export async function runApplication(
   await waitForPods(node, namespace);
 }
 
+/** The phases of Velero's backups and restores that nothing follows on. */
+export const FINAL_PHASE = /^(Completed|PartiallyFailed|Failed|FailedValidation)$/;
+
 export const waitForPods = (node: RealNode, namespace: string): Promise<string> =>
   node.kubectl('-n', namespace, 'wait', '--for=condition=Ready', 'pod', '--all', '--timeout=60s');
 
@@ -54,7 +57,9 @@ export async function createBackup(
   told: () => Promise<unknown>,
 ): Promise<void> {
   const velero = ['-n', 'velero'];
-  await node.kubectl(...velero, 'rollout', 'status', 'ds/node-agent', '--timeout=60s');
+  // Not `rollout status`, which refuses a DaemonSet whose pods are replaced by hand.
+  const isReady = '--for=jsonpath={.status.numberReady}=1';
+  await node.kubectl(...velero, 'wait', isReady, 'ds/node-agent', '--timeout=60s');
   const isAvailable = '--for=jsonpath={.status.phase}=Available';
   let text = '';
   for (let attempt = 1; attempt <= 3; attempt++) {
