@@ -10,11 +10,13 @@ import {
   restoreVolume,
 } from '../mover/index.ts';
 import type { Repository } from '../repository/index.ts';
+import { Ahead } from './ahead.ts';
 import { askPatiently } from './asking.ts';
 import {
   ensureBackupRepository,
   loadRepositoryAccess,
   type RepositoryAccess,
+  type RepositoryQuery,
 } from './backup-repository.ts';
 import { FENCED_SUFFIX, followOrders } from './fence.ts';
 import { MOVED, type MovedKind } from './moved.ts';
@@ -55,6 +57,8 @@ export interface DataMoverOptions {
   readonly openRepository: (
     access: RepositoryAccess,
   ) => Promise<{ repository: Repository } & AsyncDisposable>;
+  /** Does of {@link openRepository} what writes nothing and is kept in memory, so that it takes less time. May fail. */
+  readonly prepareRepository: (access: RepositoryAccess, signal: AbortSignal) => Promise<void>;
   /** Aborted when the process is told to end. */
   readonly signal: AbortSignal;
 }
@@ -119,6 +123,7 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
   signal.addEventListener('abort', leave, { once: true });
   if (signal.aborted) leave();
   let movement: Movement | undefined;
+  let ahead: Ahead | undefined;
   void followOrders(
     {
       ...options,
@@ -128,6 +133,14 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
       signal: done.signal,
     },
     {
+      onWaiting: (waiting) => {
+        ahead ??= new Ahead({
+          load: (own) => loadAccess(options, waiting, own),
+          prepare: options.prepareRepository,
+          logger,
+        });
+        ahead.start();
+      },
       onStart: started.resolve,
       onCancel: () => {
         if (!movement) leave();
@@ -146,8 +159,10 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
     movement = await started.promise;
     logger.info({ name, phase: phaseOf(movement) }, `${noun} is in progress`);
     assertMovable(kind, movement);
-    return await moveVolume(options, movement, recorder, AbortSignal.any([signal, cancel.signal]));
+    const either = AbortSignal.any([signal, cancel.signal]);
+    return await moveVolume({ options, movement, recorder, ahead, signal: either });
   } finally {
+    ahead?.stop();
     done.abort();
     signal.removeEventListener('abort', leave);
   }
@@ -167,16 +182,20 @@ function stopFenced(
   }
 }
 
-async function moveVolume(
-  options: DataMoverOptions,
-  movement: Movement,
-  recorder: EventRecorder,
-  signal: AbortSignal,
-): Promise<object> {
+interface Move {
+  readonly options: DataMoverOptions;
+  readonly movement: Movement;
+  readonly recorder: EventRecorder;
+  readonly ahead: Ahead | undefined;
+  readonly signal: AbortSignal;
+}
+
+async function moveVolume(move: Move): Promise<object> {
+  const { options, movement, recorder, signal } = move;
   const { kind, name, logger } = options;
   const { noun } = MOVED[kind];
   const startMs = performance.now();
-  await using opened = await openFor(options, movement, signal);
+  await using opened = await openFor(move);
   recorder.record(movement, 'Data-Path-Started', `Data path for ${name} started`);
   try {
     const result = await moveBytes(options, movement, opened.repository, {
@@ -211,43 +230,53 @@ async function moveVolume(
   }
 }
 
-async function openFor(
+/** Where the repository of a CR's volume is, as the API server has it. */
+function queryOf(
+  { client, namespace, kind }: DataMoverOptions,
+  movement: Movement,
+  signal: AbortSignal,
+): RepositoryQuery {
+  const volumeNamespace = namespaceOf(kind, movement);
+  const storageLocation = movement.spec.backupStorageLocation;
+  return { client, namespace, volumeNamespace, storageLocation, signal };
+}
+
+const loadAccess = (
   options: DataMoverOptions,
   movement: Movement,
   signal: AbortSignal,
-): Promise<{ repository: Repository } & AsyncDisposable> {
-  const { client, namespace, name, kind } = options;
-  const { direction, noun } = MOVED[kind];
-  const { backupStorageLocation } = movement.spec;
-  const sourceNamespace = namespaceOf(kind, movement);
-  const query = {
-    client,
-    namespace,
-    volumeNamespace: sourceNamespace,
-    storageLocation: backupStorageLocation,
-    signal,
-  };
-  const repositoryName = `${sourceNamespace}-${backupStorageLocation}-kopia`;
+): Promise<RepositoryAccess> =>
+  loadRepositoryAccess({
+    ...queryOf(options, movement, signal),
+    isWriting: MOVED[options.kind].direction === 'backup',
+    directory: options.directory,
+    defaultCredentials: options.defaultCredentials,
+  });
+
+async function openFor({
+  options,
+  movement,
+  ahead,
+  signal,
+}: Move): Promise<{ repository: Repository } & AsyncDisposable> {
+  const { name, kind, resourceTimeoutMs: timeoutMs } = options;
+  const query = queryOf(options, movement, signal);
+  const repositoryName = `${query.volumeNamespace}-${query.storageLocation}-kopia`;
   let step = `error to ensure backup repository ${repositoryName}`;
   try {
-    const { directory, defaultCredentials } = options;
+    const known = await ahead?.take();
     const load = (): Promise<[RepositoryAccess, unknown]> =>
       Promise.all([
-        loadRepositoryAccess({
-          ...query,
-          isWriting: direction === 'backup',
-          directory,
-          defaultCredentials,
-        }),
-        ensureBackupRepository(query, options.resourceTimeoutMs),
+        known ?? loadAccess(options, movement, signal),
+        ensureBackupRepository(query, timeoutMs),
       ]);
-    const [access] = await askPatiently(load, { timeoutMs: options.resourceTimeoutMs, signal });
+    const [access] = await askPatiently(load, { timeoutMs, signal });
     step = `error to open backup repository ${repositoryName}`;
     return await options.openRepository(access);
   } catch (error) {
     if (signal.aborted) throw canceled();
     const text = `error to initialize data path: ${step}: ${messageOf(error)}`;
-    throw new Error(`Data path for ${noun} ${name} failed: ${text}`, {
+    throw new Error(`Data path for ${MOVED[kind].noun} ${name} failed: ${text}`, {
       cause: error,
     });
   }

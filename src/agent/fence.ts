@@ -27,6 +27,8 @@ export interface OrdersOptions {
 }
 
 export interface Orders {
+  /** The CR is there, and this mover may not begin yet. May be called again. */
+  onWaiting?(movement: Movement): void;
   /** The CR is in progress, and this mover is the one that may write. */
   onStart(movement: Movement): void;
   onCancel(): void;
@@ -74,6 +76,7 @@ export async function followOrders(options: OrdersOptions, orders: Orders): Prom
     // Another one may have got the name of one that is gone.
     const movement = isStarted && found?.metadata.uid !== uid ? undefined : found;
     const verdict = judge(movement, podUid, isStarted);
+    if (verdict === undefined && !isStarted && movement) orders.onWaiting?.(movement);
     if (verdict === 'cancel') {
       // It is followed on: what it does until it has stopped may come too late.
       if (!isCanceled) orders.onCancel();

@@ -1,10 +1,18 @@
 import { availableParallelism } from 'node:os';
-import { CanceledError, endProcess, type Logger, parseBytes, type Secret } from '../base/index.ts';
+import {
+  CanceledError,
+  endProcess,
+  type Logger,
+  parseBytes,
+  type Secret,
+  silentLogger,
+} from '../base/index.ts';
 import { type BlobStorage, parseLocation } from '../blob/index.ts';
 import { cgroupMemoryBytes, defaultClient, environment } from '../config/index.ts';
 import {
   type Client,
   DEFAULT_MEMORY_BYTES,
+  deriveKeyAhead,
   MEMORY_BYTES_MIN,
   openRepository,
   planMemory,
@@ -108,6 +116,22 @@ export async function openContext(
   } catch (error) {
     await storage.close();
     throw error;
+  }
+}
+
+/**
+ * What {@link openContext} does that writes nothing and stays in memory: the storage's library is loaded, and the key derived. Throws
+ * as that does, where it comes so far.
+ */
+export async function prepareContext(
+  options: CommonOptions,
+  { password, signal }: { password: Secret; signal: AbortSignal },
+): Promise<void> {
+  const storage = await openRepositoryStorage(options, silentLogger, { cache: false });
+  try {
+    await deriveKeyAhead(storage, password, { signal });
+  } finally {
+    await storage.close();
   }
 }
 

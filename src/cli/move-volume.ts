@@ -7,7 +7,7 @@ import { environment } from '../config/index.ts';
 import { connectToCluster } from '../kube/index.ts';
 import { type MoverSettings, moverSettingsOf } from '../mover/index.ts';
 import { createServerLogger } from '../observability/index.ts';
-import { type CommonOptions, interruptSignal, openContext } from './context.ts';
+import { type CommonOptions, interruptSignal, openContext, prepareContext } from './context.ts';
 import { durationFlagMs } from './usage-error.ts';
 import { VERSION } from './version.ts';
 
@@ -49,6 +49,15 @@ export async function moveVolume(
     userAgent: `${program}/${VERSION}`,
   });
   const settings = readSettings();
+  const contextOptions = (repo: string): CommonOptions => {
+    // Told in the CR, as what is wrong with the location is.
+    if (settings instanceof Error) throw settings;
+    return {
+      ...{ repo, client: 'default@default' },
+      ...storageFlagsOf(settings),
+      ...(flags.cacheVolumePath ? { cacheDir: flags.cacheVolumePath } : {}),
+    };
+  };
   try {
     process.exitCode = await runDataMover({
       kind,
@@ -73,19 +82,10 @@ export async function moveVolume(
       endNow: endProcess,
       directory,
       defaultCredentials: (kind) => environment.credentialsFile(kind),
-      openRepository: ({ location, password }) => {
-        // Told in the CR, as what is wrong with the location is.
-        if (settings instanceof Error) throw settings;
-        return openContext(
-          {
-            repo: location,
-            client: 'default@default',
-            ...storageFlagsOf(settings),
-            ...(flags.cacheVolumePath ? { cacheDir: flags.cacheVolumePath } : {}),
-          },
-          { dataPath: true, password, logger },
-        );
-      },
+      openRepository: ({ location, password }) =>
+        openContext(contextOptions(location), { dataPath: true, password, logger }),
+      prepareRepository: ({ location, password }, signal) =>
+        prepareContext(contextOptions(location), { password, signal }),
       signal: interrupt.signal,
     });
   } finally {

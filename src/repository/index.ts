@@ -24,6 +24,7 @@ export { changePassword, loadFormatToChange } from './format/change-password.ts'
 export { createFormat, type NewFormat } from './format/create-format.ts';
 export {
   BLOBCFG_BLOB,
+  deriveKeyAhead,
   type Format,
   FORMAT_BLOB,
   loadFormat,

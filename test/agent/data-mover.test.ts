@@ -2,17 +2,23 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { runDataMover } from '../../src/agent/data-mover.ts';
-import { CodedError, systemClock } from '../../src/base/index.ts';
+import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
 import type { DataUpload, WatchEvent } from '../../src/kube/index.ts';
 
-const upload = (cancel: boolean): DataUpload =>
+const upload = (cancel: boolean, phase = 'InProgress'): DataUpload =>
   ({
     metadata: { name: 'up', namespace: 'velero', uid: 'u-1' },
     spec: { cancel, sourceNamespace: 'app', backupStorageLocation: 'default' },
-    status: { phase: 'InProgress' },
+    status: { phase },
   }) as never;
+const location = {
+  kind: 'BackupStorageLocation',
+  metadata: { name: 'default', namespace: 'velero' },
+  spec: { provider: 'aws', objectStorage: { bucket: 'backups' } },
+};
+const secret = { data: { 'repository-password': Buffer.from('secret').toString('base64') } };
 const never = (): Promise<never> => new Promise(() => undefined);
 
 it('says how it ended before it waits for the API server to take its Events', async () => {
@@ -53,6 +59,7 @@ it('says how it ended before it waits for the API server to take its Events', as
     directory,
     defaultCredentials: () => undefined,
     openRepository: never,
+    prepareRepository: never,
     signal: new AbortController().signal,
   });
   try {
@@ -68,12 +75,6 @@ it('tries again when a right to read its location or Secret is missing for a mom
   const directory = mkdtempSync(join(tmpdir(), 'data-mover-'));
   const terminationLog = join(directory, 'log');
   let asked = 0;
-  const location = {
-    kind: 'BackupStorageLocation',
-    metadata: { name: 'default', namespace: 'velero' },
-    spec: { provider: 'aws', objectStorage: { bucket: 'backups' } },
-  };
-  const secret = { data: { 'repository-password': Buffer.from('secret').toString('base64') } };
   const client = {
     clock: systemClock,
     listPage: () => Promise.resolve({ items: [upload(false)], resourceVersion: '1' }),
@@ -102,6 +103,7 @@ it('tries again when a right to read its location or Secret is missing for a mom
       directory,
       defaultCredentials: () => undefined,
       openRepository: () => Promise.reject(new Error('opened')),
+      prepareRepository: never,
       signal: new AbortController().signal,
     });
     expect(readFileSync(terminationLog, 'utf8')).toMatch(
@@ -110,4 +112,90 @@ it('tries again when a right to read its location or Secret is missing for a mom
   } finally {
     rmSync(directory, { recursive: true });
   }
+});
+
+describe('while it waits to be named', () => {
+  /** What was done, in order, by a mover that is `Prepared` at first. */
+  async function run(
+    get: (name: string) => Promise<object>,
+    prepare: () => Promise<void> = () => Promise.resolve(),
+  ): Promise<string[]> {
+    const directory = mkdtempSync(join(tmpdir(), 'data-mover-'));
+    const done: string[] = [];
+    const client = {
+      clock: systemClock,
+      listPage: () => Promise.resolve({ items: [upload(false, 'Prepared')], resourceVersion: '1' }),
+      async *watch(): AsyncGenerator<WatchEvent<DataUpload>> {
+        await sleep(100);
+        done.push('named');
+        yield { type: 'MODIFIED', object: upload(false) };
+        await never();
+      },
+      get: (_resource: unknown, { name }: { name: string }) => {
+        done.push(`get ${name}`);
+        return get(name);
+      },
+      list: () => Promise.resolve([{ status: { phase: 'Ready' } }]),
+      ...{ create: () => Promise.resolve({}), patch: () => Promise.resolve({}) },
+    };
+    try {
+      await runDataMover({
+        kind: 'DataUpload',
+        client: client as never,
+        logger: silentLogger,
+        ...{ namespace: 'velero', node: 'n', name: 'up', volumePath: '/v', isBlock: false },
+        ...{
+          resourceTimeoutMs: 60_000,
+          progressIntervalMs: 1000,
+          stallMs: 1000,
+          fenceMs: Infinity,
+        },
+        settings: {},
+        terminationLog: join(directory, 'log'),
+        podUid: 'p-1',
+        frozenAt: undefined,
+        endNow: () => undefined,
+        directory,
+        defaultCredentials: () => undefined,
+        openRepository: ({ password }) => {
+          done.push(`open with ${password.reveal()}`);
+          return Promise.reject(new Error('opened'));
+        },
+        prepareRepository: ({ password }) => {
+          done.push(`prepare with ${password.reveal()}`);
+          return prepare();
+        },
+        signal: new AbortController().signal,
+      });
+    } finally {
+      rmSync(directory, { recursive: true });
+    }
+    return done;
+  }
+  const answer = (name: string): Promise<object> =>
+    Promise.resolve(name === 'default' ? location : secret);
+  const gets = ['get default', 'get velero-repo-credentials'];
+
+  it('the repository is looked up and its key derived, and nobody is asked twice', async () => {
+    const done = await run(answer, () => Promise.reject(new Error('no matter')));
+    expect(done).toEqual([...gets, 'prepare with secret', 'named', 'open with secret']);
+  });
+
+  it('what cannot be looked up yet is looked up when it counts', async () => {
+    let failures = 1;
+    const done = await run((name) =>
+      failures-- > 0 ? Promise.reject(new Error('not yet')) : answer(name),
+    );
+    expect(done).toEqual(['get default', 'named', ...gets, 'open with secret']);
+  });
+
+  it('an answer that does not come is not waited for', async () => {
+    let isFirst = true;
+    const done = await run((name) => {
+      if (!isFirst) return answer(name);
+      isFirst = false;
+      return never();
+    });
+    expect(done).toEqual(['get default', 'named', ...gets, 'open with secret']);
+  });
 });

@@ -196,6 +196,7 @@ async function run(
     defaultCredentials: () => undefined,
     openRepository: () =>
       Promise.resolve({ repository, [Symbol.asyncDispose]: () => Promise.resolve() }),
+    prepareRepository: () => Promise.resolve(),
     signal,
   });
   return { code, message: fs.readFileSync(terminationLog, 'utf8') };

@@ -85,6 +85,19 @@ export async function loadFormat(options: OpenFormatOptions): Promise<Format> {
   }
 }
 
+/**
+ * Derives the key that {@link loadFormat} will need, which then finds it in memory. Throws `NOT_A_REPOSITORY`, `DAMAGED_BLOB`, and what
+ * the storage throws; a wrong password is found by what opens the format.
+ */
+export async function deriveKeyAhead(
+  storage: BlobStorage,
+  password: Secret,
+  { signal }: { signal?: AbortSignal } = {},
+): Promise<void> {
+  const { blob, uniqueId } = parseFormatBlob(await loadFormatBlob(storage, signal));
+  await deriveFormatKey(password, blob.keyAlgo, uniqueId);
+}
+
 async function openFormatBlobs(bytes: Uint8Array, options: OpenFormatOptions): Promise<Format> {
   const { storage, password, clock, warn } = options;
   const { blob, uniqueId, sealed } = parseFormatBlob(bytes);
@@ -147,9 +160,9 @@ async function openRecoveryCopy(
   throw wrongPassword(error);
 }
 
-async function loadFormatBlob(storage: BlobStorage): Promise<Uint8Array> {
+async function loadFormatBlob(storage: BlobStorage, signal?: AbortSignal): Promise<Uint8Array> {
   try {
-    return await storage.getBlob(FORMAT_BLOB, { lengthMax: FORMAT_BYTES_MAX });
+    return await storage.getBlob(FORMAT_BLOB, { lengthMax: FORMAT_BYTES_MAX, signal });
   } catch (cause) {
     if (!isCode(cause, 'BLOB_NOT_FOUND')) throw cause;
     const text = `${storage.displayName} is not a repository: blob ${FORMAT_BLOB} is missing`;
