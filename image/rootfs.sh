@@ -113,7 +113,7 @@ tool() { # NAME TARGET
   fail "$1 is missing"
 }
 tool dash "$out/bin/sh"
-for name in readlink dirname; do tool "$name" "$out/bin/$name"; done
+tool readlink "$out/bin/readlink"
 # an init that forwards signals and reaps
 tool tini "$out/sbin/tini"
 ln -s /opt/longshore/bin/longshore "$out/velero"
@@ -128,7 +128,7 @@ fi
 library() { for folder in "/lib/$triplet" "/usr/lib/$triplet" /lib /usr/lib; do if [ -e "$sysroot$folder/$1" ]; then echo "$folder/$1" && return 0; fi; done; }
 mkdir -p "$out$(dirname "$loader")"
 cp -L "$sysroot$loader" "$out$loader"
-{ printf '%s\n' "$node" "$out/bin/sh" "$out/bin/readlink" "$out/bin/dirname" "$out/sbin/tini"; find "$app" -name '*.node'; } >"$work/todo"
+{ printf '%s\n' "$node" "$out/bin/sh" "$out/bin/readlink" "$out/sbin/tini"; find "$app" -name '*.node'; } >"$work/todo"
 while [ -s "$work/todo" ]; do
   xargs -d '\n' readelf -d <"$work/todo" 2>/dev/null | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u >"$work/needed"
   : >"$work/todo"

@@ -112,7 +112,6 @@ const SOURCES: Record<string, string> = {
   'bin/sh': 'dash',
   'sbin/tini': 'tini',
   'bin/readlink': 'readlink',
-  'bin/dirname': 'dirname',
 };
 const WRITTEN_HERE = new Set(['etc/passwd', 'etc/group']);
 
