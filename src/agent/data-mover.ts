@@ -12,6 +12,7 @@ import {
 import type { Repository } from '../repository/index.ts';
 import { Ahead } from './ahead.ts';
 import { askPatiently } from './asking.ts';
+import { COMPLETED_REASON } from './told-result.ts';
 import {
   ensureBackupRepository,
   loadRepositoryAccess,
@@ -22,6 +23,7 @@ import { FENCED_SUFFIX, followOrders } from './fence.ts';
 import { MOVED, type MovedKind } from './moved.ts';
 import { assertMovable, configOf, namespaceOf, originOf, waiterOf } from './moved-volume.ts';
 import { phaseOf, type Movement } from './movement.ts';
+import { MOVER_POD } from './named-mover.ts';
 
 export interface DataMoverOptions {
   readonly kind: MovedKind;
@@ -79,6 +81,7 @@ export async function runDataMover(options: DataMoverOptions): Promise<number> {
     logger,
     component: name,
     host: node,
+    ...(options.podUid !== undefined && { annotations: { [MOVER_POD]: options.podUid } }),
   });
   let message: string;
   let exitCode = 0;
@@ -160,7 +163,8 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
     logger.info({ name, phase: phaseOf(movement) }, `${noun} is in progress`);
     assertMovable(kind, movement);
     const either = AbortSignal.any([signal, cancel.signal]);
-    return await moveVolume({ options, movement, recorder, ahead, signal: either });
+    const onMoved = (): void => done.abort();
+    return await moveVolume({ options, movement, recorder, ahead, signal: either, onMoved });
   } finally {
     ahead?.stop();
     done.abort();
@@ -188,10 +192,12 @@ interface Move {
   readonly recorder: EventRecorder;
   readonly ahead: Ahead | undefined;
   readonly signal: AbortSignal;
+  /** Not one more byte is written: orders have no meaning any more, and its agent may end the CR at once. */
+  readonly onMoved: () => void;
 }
 
 async function moveVolume(move: Move): Promise<object> {
-  const { options, movement, recorder, signal } = move;
+  const { options, movement, recorder, signal, onMoved } = move;
   const { kind, name, logger } = options;
   const { noun } = MOVED[kind];
   const startMs = performance.now();
@@ -208,7 +214,8 @@ async function moveVolume(move: Move): Promise<object> {
         recorder.record(movement, 'Data-Path-Progress', JSON.stringify(progress));
       },
     });
-    recorder.record(movement, 'Data-Path-Completed', JSON.stringify(result));
+    onMoved();
+    recorder.record(movement, COMPLETED_REASON, JSON.stringify(result));
     const { totalBytes = 0 } = result;
     const seconds = (performance.now() - startMs) / 1000;
     logger.info({ moved: describeMove(totalBytes, seconds) }, `${noun} completed`);

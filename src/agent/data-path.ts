@@ -1,7 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isCode, type Logger, messageOf } from '../base/index.ts';
 import { type Event, EVENTS, type KubeClient, withOwnSignal } from '../kube/index.ts';
+import type { MoverResult } from './directions/direction.ts';
 import type { Movement } from './movement.ts';
+import { toldResultOf } from './told-result.ts';
 
 export interface MoverProgress {
   readonly totalBytes: number;
@@ -13,6 +15,8 @@ export interface DataPathOptions {
   readonly logger: Logger;
   readonly namespace: string;
   readonly onProgress: (progress: MoverProgress) => void;
+  /** A mover says that it is done. */
+  readonly onDone?: () => void;
   /** Bytes that came since it was called last. */
   readonly onMoved?: (bytes: number) => void;
   /** After so long without a word the server is asked anew. */
@@ -25,6 +29,8 @@ const PAUSE_MS_MAX = 8000;
 /** Movers tell every few seconds. A watch that hangs would have one failed that moves, since nobody hears it. */
 const SILENCE_MS = 150_000;
 const TICK_MS = 5000;
+/** Movers of one CR whose word is kept; they are started again three times. */
+const RESULTS_MAX = 8;
 /** Where so much passed between two ticks the process stood still, or its node did: nothing could be heard. */
 const STOOD_STILL_MS = 30_000;
 
@@ -36,6 +42,8 @@ export class DataPath {
   #lastText = '';
   /** Of its Events by name: those of movers before it stay, and each list brings them again. */
   readonly #versions = new Map<string, string>();
+  /** By UID of the mover's pod. */
+  readonly #results = new Map<string, MoverResult>();
   #movedMs = performance.now();
   #heardMs = performance.now();
   #tickedMs = performance.now();
@@ -68,6 +76,11 @@ export class DataPath {
   /** The most that was ever told: a mover that is started again begins anew, and what it does twice counts once. */
   get doneBytes(): number {
     return this.#doneBytes;
+  }
+
+  /** What the mover in this pod said when it was done; undefined as long as it has not. */
+  resultOf(podUid: string): MoverResult | undefined {
+    return this.#results.get(podUid);
   }
 
   podIsRunning(isRunning: boolean): void {
@@ -157,7 +170,15 @@ export class DataPath {
     }
   }
 
-  #see({ metadata, reason, message = '' }: Event): void {
+  #see(event: Event): void {
+    const { metadata, reason, message = '' } = event;
+    const told = toldResultOf(event);
+    if (told && !this.#results.has(told.pod)) {
+      const [oldest] = this.#results.keys();
+      if (oldest !== undefined && this.#results.size >= RESULTS_MAX) this.#results.delete(oldest);
+      this.#results.set(told.pod, told.result);
+      this.#options.onDone?.();
+    }
     if (reason !== 'Data-Path-Progress') return;
     if (this.#versions.get(metadata.name) === metadata.resourceVersion) return;
     this.#versions.set(metadata.name, metadata.resourceVersion);

@@ -1,6 +1,6 @@
 import { type Logger, messageOf } from '../base/index.ts';
-import type { KubeClient } from '../kube/index.ts';
-import type { Direction } from './directions/direction.ts';
+import { type KubeClient, keyOf } from '../kube/index.ts';
+import type { Direction, MoverResult } from './directions/direction.ts';
 import { DataPath, type MoverProgress } from './data-path.ts';
 import type { AgentMetrics } from './metrics.ts';
 import { isFinal, type Movement } from './movement.ts';
@@ -15,6 +15,8 @@ export interface DataPathsOptions<M extends Movement> {
   readonly memory: Memory<M>;
   readonly metrics: AgentMetrics;
   readonly direction: Direction<M>;
+  /** Looks at the key again, soon. */
+  readonly enqueue: (key: string) => void;
 }
 
 /**
@@ -37,7 +39,7 @@ export class DataPaths<M extends Movement> {
     const { uid } = movement.metadata;
     const record = this.#options.memory.of(uid);
     if (record.dataPath) return record.dataPath.path;
-    const { client, logger, namespace, metrics, direction } = this.#options;
+    const { client, logger, namespace, metrics, direction, enqueue } = this.#options;
     const onMoved = (bytes: number): void => {
       metrics.moved(direction.name, bytes);
     };
@@ -45,7 +47,11 @@ export class DataPaths<M extends Movement> {
       entry.latest = progress;
       if (!entry.isWriting) void this.#write(movement, entry);
     };
-    const path = new DataPath(movement, { client, logger, namespace, onProgress, onMoved });
+    const onDone = (): void => {
+      enqueue(keyOf(movement.metadata));
+    };
+    const options = { client, logger, namespace, onProgress, onMoved, onDone };
+    const path = new DataPath(movement, options);
     const entry: WatchedPath = {
       path,
       latest: undefined,
@@ -54,6 +60,11 @@ export class DataPaths<M extends Movement> {
     };
     record.dataPath = entry;
     return path;
+  }
+
+  /** What the mover in this pod said when it was done, as far as its data path is watched. */
+  resultOf({ metadata }: M, podUid: string): MoverResult | undefined {
+    return this.#options.memory.get(metadata.uid)?.dataPath?.path.resultOf(podUid);
   }
 
   /** Of the whole volume, the bytes that do not count as moved yet. */

@@ -4,7 +4,7 @@ import { type Cache, type KubeClient, NODES, type Pod, PODS } from '../kube/inde
 import { ageMsOf, sightingOf } from './ages.ts';
 import type { Backlog } from './backlog.ts';
 import type { DataPaths } from './data-paths.ts';
-import type { Direction } from './directions/direction.ts';
+import type { Direction, MoverResult } from './directions/direction.ts';
 import type { Exposures } from './exposures.ts';
 import { FENCE_MARGIN_MS } from './fence.ts';
 import {
@@ -105,7 +105,13 @@ export class Decider<M extends Movement> {
     let isPodLatest = false;
     for (;;) {
       const action = this.#decideUpon(movement, read);
-      if (action.do !== 'read') return action;
+      if (action.do !== 'read') {
+        // Its pod goes next. The mover has told of its end by an Event, and then its pod has not ended yet.
+        if (action.do === 'complete' && typeof read.pod === 'object') {
+          await this.#copyLog(movement, read.pod);
+        }
+        return action;
+      }
       switch (action.what) {
         case 'pod':
           read.pod = await this.#readPod(movement, signal);
@@ -223,6 +229,7 @@ export class Decider<M extends Movement> {
           isCompleting: direction.isCompleting(movement),
           stalledMs: this.#stalledMs(movement, pod),
           stallTimeoutMs,
+          told: this.#toldResult(movement),
           cancelingMs: () => this.#options.turns.sinceMs(uid, 'canceling'),
           mover: moverOf(movement),
           writer: read.writer,
@@ -270,6 +277,14 @@ export class Decider<M extends Movement> {
     return path.stalledMs;
   }
 
+  /** Of the mover that may write: another one may have moved what is not there any more. */
+  #toldResult(movement: M): MoverResult | undefined {
+    const mover = moverOf(movement);
+    return mover && mover.pod !== ''
+      ? this.#options.dataPaths.resultOf(movement, mover.pod)
+      : undefined;
+  }
+
   /**
    * A mover that could not ask has stopped by then; it may have asked last when the agent wrote that none may write.
    * Counted from when this process saw that: the API server's clock may have been set meanwhile.
@@ -308,12 +323,15 @@ export class Decider<M extends Movement> {
     const pod = await this.#options.client.find(PODS, { namespace, name }, { signal });
     if (!pod) return 'none';
     if (!isPodOf(pod, movement)) return phaseOf(movement) === 'Accepted' ? pod : 'none';
-    const record = this.#options.memory.of(movement.metadata.uid);
-    if (isOver(pod) && record.loggedPod !== pod.metadata.uid) {
-      const isCopied = await copyPodLog(this.#options, pod, movement.metadata.uid);
-      if (isCopied) record.loggedPod = pod.metadata.uid;
-    }
+    if (isOver(pod)) await this.#copyLog(movement, pod);
     return pod;
+  }
+
+  async #copyLog(movement: M, pod: Pod): Promise<void> {
+    const record = this.#options.memory.of(movement.metadata.uid);
+    if (record.loggedPod === pod.metadata.uid) return;
+    const isCopied = await copyPodLog(this.#options, pod, movement.metadata.uid);
+    if (isCopied) record.loggedPod = pod.metadata.uid;
   }
 
   localPod(movement: M): Pod | undefined {

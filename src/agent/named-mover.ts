@@ -6,6 +6,9 @@ import type { Movement } from './movement.ts';
 /** The one data mover that may write, on the CR: agents name it, and every mover reads whether it is the one. */
 const MOVER = 'longshore.io/mover';
 
+/** On the Events of a data mover: UID of its pod. Only the named one can say that it is done. */
+export const MOVER_POD = 'longshore.io/mover-pod';
+
 const moverSchema = z.object({
   /** Only ever rises. */
   generation: z.number().int().min(1),

@@ -173,3 +173,67 @@ describe('what a data mover tells', () => {
     expect(server.watches).toBeLessThan(4);
   });
 });
+
+describe('the word of a data mover that it is done', () => {
+  const RESULT = { snapshotID: 's-1', totalBytes: 5, source: { byPath: '/v' } };
+  const done = (pod: string, message: string, annotation = 'longshore.io/mover-pod'): Event =>
+    ({
+      metadata: { name: `done-${pod}`, resourceVersion: '1', annotations: { [annotation]: pod } },
+      reason: 'Data-Path-Completed',
+      message,
+    }) as never;
+
+  async function told(events: Event[]): Promise<{ path: DataPath; calls: number }> {
+    const server = new Server();
+    server.events = events;
+    let calls = 0;
+    const path = new DataPath({ metadata: { uid: 'u-1' } } as never, {
+      client: server as never,
+      logger: { debug: () => undefined } as never,
+      namespace: 'velero',
+      onProgress: () => undefined,
+      onDone: () => calls++,
+      silenceMs: 100,
+    });
+    await expect.poll(() => server.watches).toBeGreaterThan(0);
+    path.close();
+    return { path, calls };
+  }
+
+  it('is kept by the pod that said it, and told once', async () => {
+    const { path, calls } = await told([
+      done('p-1', JSON.stringify(RESULT)),
+      done('p-1', JSON.stringify({ ...RESULT, snapshotID: 's-2' })),
+      done('p-2', JSON.stringify({ totalBytes: 7, more: true })),
+    ]);
+    expect(path.resultOf('p-1')).toEqual(RESULT);
+    expect(path.resultOf('p-2')).toEqual({ totalBytes: 7 });
+    expect(path.resultOf('p-3')).toBeUndefined();
+    expect(calls).toBe(2);
+  });
+
+  it('counts for nothing where it names no pod, is cut off, or is no result', async () => {
+    const { path, calls } = await told([
+      done('p-1', JSON.stringify(RESULT), 'another'),
+      done('', JSON.stringify(RESULT)),
+      done('p-2', JSON.stringify(RESULT).slice(0, -3)),
+      done('p-3', '{"totalBytes":-1}'),
+      done('p-4', '{"totalBytes":1e400}'),
+      done('p-5', '[]'),
+      done('p-6', '{"snapshotID":7}'),
+      { ...done('p-7', JSON.stringify(RESULT)), reason: 'Data-Path-Started' },
+    ]);
+    for (const pod of ['', ...Array.from({ length: 7 }, (_, i) => `p-${i + 1}`)]) {
+      expect(path.resultOf(pod), pod).toBeUndefined();
+    }
+    expect(calls).toBe(0);
+  });
+
+  it('is kept of few movers only', async () => {
+    const events = Array.from({ length: 100 }, (_, i) => done(`p-${i}`, JSON.stringify(RESULT)));
+    const { path } = await told(events);
+    const kept = events.filter((_, i) => path.resultOf(`p-${i}`) !== undefined);
+    expect(kept.length).toBe(8);
+    expect(path.resultOf('p-99')).toEqual(RESULT);
+  });
+});

@@ -404,6 +404,7 @@ describe('InProgress and Canceling', () => {
     local: undefined,
     pod: running,
     exposure: undefined,
+    told: undefined,
     isCompleting: false,
     stalledMs: 0,
     stallTimeoutMs: 600_000,
@@ -437,6 +438,27 @@ describe('InProgress and Canceling', () => {
     ['read pod', 'nobody looked for its pod', { pod: 'unread' }],
     [`complete ${result}`, 'the mover is done', { pod: pod('Succeeded', result) }],
     [`complete ${result}`, 'it was killed at its very end', { pod: pod('Failed', result) }],
+    [
+      `complete ${result}`,
+      'the mover says that it is done, and its pod not yet',
+      { told: { snapshotID: 's-1' } },
+    ],
+    [
+      `complete ${result}`,
+      'the mover said that it was done, and its pod is gone',
+      { told: { snapshotID: 's-1' }, pod: 'none' },
+    ],
+    [
+      `complete ${result}`,
+      'it is canceled after the mover was done',
+      { told: { snapshotID: 's-1' }, movement: canceling },
+    ],
+    [
+      `complete ${result}`,
+      'the mover said that it was done, and was killed then',
+      { told: { snapshotID: 's-1' }, pod: died },
+    ],
+    ['wait 5000', 'the mover says that it is done, and not what it made', { told: {} }],
     [
       'countDeath: it ended without naming a snapshot',
       'nobody could find it',

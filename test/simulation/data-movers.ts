@@ -1,5 +1,5 @@
 import { FENCED_SUFFIX } from '../../src/agent/fence.ts';
-import { moverOf } from '../../src/agent/named-mover.ts';
+import { MOVER_POD, moverOf } from '../../src/agent/named-mover.ts';
 import type { Store } from '../../src/dev/store.ts';
 import {
   DATA_DOWNLOADS,
@@ -184,8 +184,26 @@ export class DataMovers {
           status: { phase, containerStatuses: [{ name: 'mover', state }] },
         });
       };
+      // Its word is there before its pod is seen to have ended, if anybody ever sees that.
+      const isDone = phase === 'Succeeded' && message.startsWith('{') && cr !== undefined;
+      if (isDone && isHeard() && this.#random.chance(0.5)) {
+        this.#sayDone(cr as Loose, uid, message);
+        this.#world.note('done by their word');
+        if (this.#random.chance(0.3)) {
+          phase = 'Failed';
+          message = '';
+          this.#world.note('killed after their word');
+        }
+        this.#time.after(this.#random.between(0, 5000), tell);
+        return;
+      }
       tell();
     };
+    const isHeard = (): boolean =>
+      !this.#world.deadNodes.has(node) &&
+      !this.#world.cutNodes.has(node) &&
+      this.#options.isFull?.() !== true &&
+      this.#isPod(pod);
     const isDying =
       (this.#deaths.get(name) ?? 0) < this.#options.moverDeathsMax &&
       this.#random.chance(this.#options.moverDeath());
@@ -409,6 +427,17 @@ export class DataMovers {
     if (isBackup) return phase === 'Running' ? undefined : `is ${phase}`;
     if (phase === 'Succeeded' || phase === 'Failed') return `is ${phase}`;
     return isWaitOver(pod) ? 'waits no more' : undefined;
+  }
+
+  /** As the real one (`src/agent/told-result.ts`). */
+  #sayDone({ metadata }: Loose, pod: string, message: string): void {
+    const { name, uid } = metadata;
+    this.#world.store.create(EVENTS, NAMESPACE, {
+      metadata: { name: `${name}.${++this.#count}`, annotations: { [MOVER_POD]: pod } },
+      involvedObject: { name, uid, namespace: NAMESPACE },
+      reason: 'Data-Path-Completed',
+      message,
+    } as never);
   }
 
   #tell({ metadata }: Loose, progress: object): void {

@@ -29,6 +29,8 @@ const SEEN_MIN = {
   'pod restores agentless': 5,
   'pod restores disturbed': 120,
   'pod restores killed': 60,
+  'done by their word': 700,
+  'killed after their word': 200,
   'movers killed after their mark': 20,
   'movers killed before their mark': 10,
   'restores that got only their mark': 10,

@@ -39,6 +39,8 @@ export interface MovingFacts extends Patience {
   readonly pod: PodFact;
   /** Of the new pod of a mover that died. */
   readonly exposure: ExposureState | undefined;
+  /** What the named mover said when it was done, before its pod tells the same. */
+  readonly told: MoverResult | undefined;
   /** The data is moved, only the last step is left to do. */
   readonly isCompleting: boolean;
   readonly stalledMs: number;
@@ -71,7 +73,7 @@ const CANCELED_SUFFIX = 'data path is canceled';
 
 /** InProgress and Canceling: the pod decides how it ends. */
 export function decideMoving(facts: MovingFacts): Action {
-  const { movement, node, local, pod, exposure } = facts;
+  const { movement, node, direction, local, pod, exposure } = facts;
   if (moverNodeOf(movement) !== node) {
     return isRunning(local) ? { do: 'takeOver', pod: local } : { do: 'watchOver' };
   }
@@ -82,6 +84,9 @@ export function decideMoving(facts: MovingFacts): Action {
     return action.do === 'fail' ? unlessSeenDone(facts, () => action) : action;
   }
   if (pod === 'unread') return read('pod');
+  if (facts.told && direction.lacks(facts.told) === undefined) {
+    return { do: 'complete', result: facts.told };
+  }
   if (pod !== 'none' && isOver(pod)) return decideEnded(facts, pod);
   if (isCancelWanted(movement)) return decideCanceling(facts, pod);
   if (facts.lost === 'unread') return read('lost');

@@ -10,6 +10,8 @@ export interface EventRecorderOptions {
   /** `source.component`. */
   readonly component: string;
   readonly host: string;
+  /** On each of its Events. */
+  readonly annotations?: Readonly<Record<string, string>>;
 }
 
 const MESSAGE_BYTES_MAX = 1024;
@@ -125,7 +127,7 @@ export class EventRecorder {
   }
 
   async #put({ key, object, reason, message, type, times }: Waiting): Promise<void> {
-    const { client, clock, component, host } = this.#options;
+    const { client, clock, component, host, annotations } = this.#options;
     const { namespace } = object.metadata;
     const now = rfc3339Seconds(clock.nowNs());
     const text = message.length > MESSAGE_BYTES_MAX ? `${message.slice(0, 1020)}...` : message;
@@ -142,7 +144,11 @@ export class EventRecorder {
     }
     const name = `${object.metadata.name}.${clock.nowNs().toString(16)}${(this.#sequence++ & 0xf).toString(16)}`;
     const event: NewObject<Event> = {
-      metadata: { name, ...(namespace !== undefined && { namespace }) },
+      metadata: {
+        name,
+        ...(namespace !== undefined && { namespace }),
+        ...(annotations && { annotations: { ...annotations } }),
+      },
       involvedObject: referenceTo(object),
       reason,
       message: text,
