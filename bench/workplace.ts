@@ -106,6 +106,8 @@ export class Workplace {
     // Says that its files are modules: Node would find that out by parsing each.
     fs.cpSync(join(ROOT, 'package.json'), join(target, 'package.json'));
     fs.symlinkSync(join(ROOT, 'node_modules'), join(target, 'node_modules'));
+    // As in the image.
+    fs.writeFileSync(join(target, 'node-is-checked'), '');
     return join(target, 'bin', 'longshore');
   }
 

@@ -66,6 +66,7 @@ found=$(sha256sum "$node" | cut -d' ' -f1)
 cp "$root/package.json" "$root/LICENSE" "$app/"
 cp "$root/bin/longshore" "$app/bin/"
 cp "$node" "$app/node_modules/node/bin/node"
+: >"$app/node-is-checked"
 # zstd-napi's package fetches a binary from elsewhere when it is installed, which no lockfile vouches for. Its sources are in the
 # package: they are compiled here, away from what was installed. Node-API is stable, so the headers need not be of the same Node.
 mkdir -p "$work/node_modules"

@@ -1,7 +1,11 @@
 import { type Logger, messageOf, untilAborted } from '../base/index.ts';
-import type { RepositoryAccess } from './backup-repository.ts';
+import type { RepositoryAccess, RepositoryQuery } from './backup-repository.ts';
+
+/** Whose repository it is, and where. */
+type Sought = Pick<RepositoryQuery, 'volumeNamespace' | 'storageLocation'>;
 
 export interface AheadOptions {
+  readonly query: Sought;
   readonly load: (signal: AbortSignal) => Promise<RepositoryAccess>;
   /** Derives the key and loads what the storage needs. Writes nothing. */
   readonly prepare: (access: RepositoryAccess, signal: AbortSignal) => Promise<void>;
@@ -60,13 +64,20 @@ export class Ahead {
   }
 
   /**
-   * Resolves with what it found out, if that was moments ago; undefined where that is to be asked for now. Waits a moment for an
-   * answer that is under way.
+   * Resolves with what it found out, if that was moments ago; undefined where that is to be asked for now, as for a CR that has taken
+   * the name of the one that was waited for, with another repository. Waits a moment for an answer that is under way.
    */
-  async take(): Promise<RepositoryAccess | undefined> {
+  async take({ volumeNamespace, storageLocation }: Sought): Promise<RepositoryAccess | undefined> {
+    const { query } = this.#options;
+    const isSame =
+      query.volumeNamespace === volumeNamespace && query.storageLocation === storageLocation;
+    if (!isSame) {
+      this.stop();
+      return undefined;
+    }
     if (!this.#loaded && this.#loading) {
       await untilAborted(AbortSignal.timeout(PATIENCE_MS), this.#loading);
-      // Too late: nothing of it may be written while the same is asked for once more.
+      // Too late: it is asked for once more.
       if (!this.#loaded) this.stop();
     }
     if (!this.#loaded || performance.now() - this.#loaded.atMs > FRESH_MS) return undefined;

@@ -1,4 +1,5 @@
-import { writeFile } from 'node:fs/promises';
+import { randomUUID } from 'node:crypto';
+import { rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, makeDirectories, Secret } from '../base/index.ts';
@@ -124,7 +125,10 @@ export async function loadRepositoryAccess(options: AccessOptions): Promise<Repo
   const toFile = async (name: string, text: Buffer): Promise<string> => {
     await makeDirectories(directory, 0o700);
     const file = join(directory, name);
-    await writeFile(file, text, { mode: 0o600 });
+    // Whole at any time: it may be written once more while a library reads it.
+    const part = `${file}.${randomUUID()}`;
+    await writeFile(part, text, { mode: 0o600 });
+    await rename(part, file);
     return file;
   };
   const credentialsFile = credential

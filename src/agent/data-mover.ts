@@ -138,6 +138,7 @@ async function move(options: DataMoverOptions, recorder: EventRecorder): Promise
     {
       onWaiting: (waiting) => {
         ahead ??= new Ahead({
+          query: queryOf(options, waiting, signal),
           load: (own) => loadAccess(options, waiting, own),
           prepare: options.prepareRepository,
           logger,
@@ -271,12 +272,13 @@ async function openFor({
   const repositoryName = `${query.volumeNamespace}-${query.storageLocation}-kopia`;
   let step = `error to ensure backup repository ${repositoryName}`;
   try {
-    const known = await ahead?.take();
-    const load = (): Promise<[RepositoryAccess, unknown]> =>
-      Promise.all([
-        known ?? loadAccess(options, movement, signal),
-        ensureBackupRepository(query, timeoutMs),
-      ]);
+    let known = await ahead?.take(query);
+    const load = (): Promise<[RepositoryAccess, unknown]> => {
+      const access = known ?? loadAccess(options, movement, signal);
+      // Time passes until it is tried again.
+      known = undefined;
+      return Promise.all([access, ensureBackupRepository(query, timeoutMs)]);
+    };
     const [access] = await askPatiently(load, { timeoutMs, signal });
     step = `error to open backup repository ${repositoryName}`;
     return await options.openRepository(access);

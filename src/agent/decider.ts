@@ -4,7 +4,7 @@ import { type Cache, type KubeClient, NODES, type Pod, PODS } from '../kube/inde
 import { ageMsOf, sightingOf } from './ages.ts';
 import type { Backlog } from './backlog.ts';
 import type { DataPaths } from './data-paths.ts';
-import type { Direction, MoverResult } from './directions/direction.ts';
+import type { Direction } from './directions/direction.ts';
 import type { Exposures } from './exposures.ts';
 import { FENCE_MARGIN_MS } from './fence.ts';
 import {
@@ -27,7 +27,7 @@ import {
   type PodFact,
   wait,
 } from './phases/action.ts';
-import { decideMoving, type WriterFact } from './phases/moving.ts';
+import { decideMoving, type ToldFact, type WriterFact } from './phases/moving.ts';
 import { decideAccepted, decidePrepared } from './phases/preparing.ts';
 import { copyPodLog } from './pod-log.ts';
 import type { Slots } from './slots.ts';
@@ -106,8 +106,8 @@ export class Decider<M extends Movement> {
     for (;;) {
       const action = this.#decideUpon(movement, read);
       if (action.do !== 'read') {
-        // Its pod goes next. The mover has told of its end by an Event, and then its pod has not ended yet.
-        if (action.do === 'complete' && typeof read.pod === 'object') {
+        // Its pod goes next. The mover has told of its end by an Event, so that its pod may not have ended yet.
+        if (action.do === 'complete' && typeof read.pod === 'object' && !isOver(read.pod)) {
           await this.#copyLog(movement, read.pod);
         }
         return action;
@@ -278,11 +278,10 @@ export class Decider<M extends Movement> {
   }
 
   /** Of the mover that may write: another one may have moved what is not there any more. */
-  #toldResult(movement: M): MoverResult | undefined {
+  #toldResult(movement: M): ToldFact {
     const mover = moverOf(movement);
-    return mover && mover.pod !== ''
-      ? this.#options.dataPaths.resultOf(movement, mover.pod)
-      : undefined;
+    if (!mover || mover.pod === '') return undefined;
+    return this.#options.dataPaths.resultOf(movement, mover.pod);
   }
 
   /**

@@ -6,6 +6,9 @@ import { MOVER_POD } from './named-mover.ts';
 /** Reason of the Event by which a mover says that it is done, with its result as the message (Velero: pkg/datapath/types.go). */
 export const COMPLETED_REASON = 'Data-Path-Completed';
 
+/** Our recorder writes no more, and the API server sets no limit. */
+const MESSAGE_CHARS_MAX = 1024;
+
 const bytes = z.number().int().min(0).optional();
 /** Whoever may write Events may write anything into them. */
 const resultSchema = z.object({
@@ -30,6 +33,7 @@ export interface ToldResult {
 export function toldResultOf({ metadata, reason, message = '' }: Event): ToldResult | undefined {
   const pod = metadata.annotations?.[MOVER_POD];
   if (reason !== COMPLETED_REASON || pod === undefined || pod === '') return undefined;
+  if (message.length > MESSAGE_CHARS_MAX) return undefined;
   try {
     return { pod, result: resultSchema.parse(JSON.parse(message)) };
   } catch {

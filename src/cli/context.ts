@@ -121,12 +121,14 @@ export async function openContext(
 
 /**
  * What {@link openContext} does that writes nothing and stays in memory: the storage's library is loaded, and the key derived. Throws
- * as that does, where it comes so far.
+ * as that does, where it comes so far. Nothing for Azure, whose account keys may have to be listed by a service that counts how often
+ * that is done.
  */
 export async function prepareContext(
   options: CommonOptions,
   { password, signal }: { password: Secret; signal: AbortSignal },
 ): Promise<void> {
+  if (parseLocation(options.repo).kind === 'azblob') return;
   const storage = await openRepositoryStorage(options, silentLogger, { cache: false });
   try {
     await deriveKeyAhead(storage, password, { signal });

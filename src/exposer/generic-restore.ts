@@ -263,11 +263,12 @@ export class GenericRestoreExposer {
   /** Which volume it is and what its policy was, kept on the CR: the claim that tells is deleted on the way. */
   async #markVolume(
     download: DataDownload,
-    { operationTimeoutMs, signal }: ExposeContext,
+    context: ExposeContext,
   ): Promise<{ volume: string; policy: string }> {
+    const { operationTimeoutMs, signal } = context;
     const { client, namespace } = this.#options;
     const ref = { namespace, name: download.metadata.name };
-    const { annotations = {} } = (await client.get(DATA_DOWNLOADS, ref)).metadata;
+    const { annotations = {}, resourceVersion } = (await client.get(DATA_DOWNLOADS, ref)).metadata;
     const known = annotations[RESTORED_VOLUME];
     if (known !== undefined)
       return { volume: known, policy: annotations[RECLAIM_POLICY] ?? 'Delete' };
@@ -276,9 +277,18 @@ export class GenericRestoreExposer {
     );
     const { spec } = await client.get(PVS, { name: volume });
     const policy = spec.persistentVolumeReclaimPolicy ?? 'Delete';
-    await client.patch(DATA_DOWNLOADS, ref, {
-      metadata: { annotations: { [RESTORED_VOLUME]: volume, [RECLAIM_POLICY]: policy } },
-    });
+    try {
+      // Another agent may have noted it meanwhile, and set the policy to another one since.
+      await client.patch(DATA_DOWNLOADS, ref, {
+        metadata: {
+          annotations: { [RESTORED_VOLUME]: volume, [RECLAIM_POLICY]: policy },
+          resourceVersion,
+        },
+      });
+    } catch (error) {
+      if (!isCode(error, 'KUBE_CONFLICT')) throw error;
+      return this.#markVolume(download, context);
+    }
     return { volume, policy };
   }
 

@@ -2,7 +2,8 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
+import { Ahead } from '../../src/agent/ahead.ts';
 import { runDataMover } from '../../src/agent/data-mover.ts';
 import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
 import type { DataUpload, WatchEvent } from '../../src/kube/index.ts';
@@ -187,6 +188,40 @@ describe('while it waits to be named', () => {
       failures-- > 0 ? Promise.reject(new Error('not yet')) : answer(name),
     );
     expect(done).toEqual(['get default', 'named', ...gets, 'open with secret']);
+  });
+
+  it('another one that has taken its name meanwhile is looked up by itself', async () => {
+    const query = { volumeNamespace: 'app', storageLocation: 'default' };
+    let loads = 0;
+    const load = (): Promise<never> => Promise.resolve({ loads: ++loads } as never);
+    const ahead = (): Ahead => {
+      const made = new Ahead({
+        query,
+        load,
+        prepare: () => Promise.resolve(),
+        logger: silentLogger,
+      });
+      made.start();
+      return made;
+    };
+    expect(await ahead().take(query)).toEqual({ loads: 1 });
+    expect(await ahead().take({ ...query, volumeNamespace: 'other' })).toBeUndefined();
+    expect(await ahead().take({ ...query, storageLocation: 'other' })).toBeUndefined();
+  });
+
+  it('what was looked up long ago is looked up anew', async () => {
+    const query = { volumeNamespace: 'app', storageLocation: 'default' };
+    const load = (): Promise<never> => Promise.resolve({} as never);
+    const options = { query, load, prepare: () => Promise.resolve(), logger: silentLogger };
+    const ahead = new Ahead(options);
+    ahead.start();
+    await sleep(10);
+    const now = vi.spyOn(performance, 'now').mockReturnValue(performance.now() + 10_001);
+    try {
+      expect(await ahead.take(query)).toBeUndefined();
+    } finally {
+      now.mockRestore();
+    }
   });
 
   it('an answer that does not come is not waited for', async () => {

@@ -41,16 +41,16 @@ class Server {
   }
 }
 
-describe('what a data mover tells', () => {
-  const follow = (server: Server, heard: number[]): DataPath =>
-    new DataPath({ metadata: { uid: 'u-1' } } as never, {
-      client: server as never,
-      logger: { debug: () => undefined } as never,
-      namespace: 'velero',
-      onProgress: ({ bytesDone }) => heard.push(bytesDone),
-      silenceMs: 100,
-    });
+const follow = (server: Server, heard: number[]): DataPath =>
+  new DataPath({ metadata: { uid: 'u-1' } } as never, {
+    client: server as never,
+    logger: { debug: () => undefined } as never,
+    namespace: 'velero',
+    onProgress: ({ bytesDone }) => heard.push(bytesDone),
+    silenceMs: 100,
+  });
 
+describe('what a data mover tells', () => {
   it('is asked for less often while the API server is away', async () => {
     const server = new Server();
     server.isAway = true;
@@ -210,6 +210,29 @@ describe('the word of a data mover that it is done', () => {
     expect(path.resultOf('p-2')).toEqual({ totalBytes: 7 });
     expect(path.resultOf('p-3')).toBeUndefined();
     expect(calls).toBe(2);
+  });
+
+  it('may have been said before the data path was watched, until the API server has answered', async () => {
+    const server = new Server();
+    const path = follow(server, []);
+    expect(path.isNew).toBe(true);
+    await expect.poll(() => path.isNew).toBe(false);
+    path.close();
+    server.isAway = true;
+    const deaf = follow(server, []);
+    expect(deaf.isNew).toBe(true);
+    await expect.poll(() => deaf.isNew).toBe(false);
+    deaf.close();
+    const hung = follow({ ...server, listPage: () => new Promise(() => undefined) } as never, []);
+    await sleep(4500);
+    expect(hung.isNew).toBe(true);
+    await expect.poll(() => hung.isNew).toBe(false);
+    hung.close();
+  });
+
+  it('counts for nothing where it is long, whoever wrote it', async () => {
+    const long = JSON.stringify({ ...RESULT, snapshotID: 's'.repeat(2000) });
+    expect((await told([done('p-1', long)])).path.resultOf('p-1')).toBeUndefined();
   });
 
   it('counts for nothing where it names no pod, is cut off, or is no result', async () => {

@@ -459,6 +459,13 @@ describe('InProgress and Canceling', () => {
       { told: { snapshotID: 's-1' }, pod: died },
     ],
     ['wait 5000', 'the mover says that it is done, and not what it made', { told: {} }],
+    ['wait 500', 'it died, and what it said is not known yet', { told: 'unheard', pod: died }],
+    [
+      'wait 500',
+      'its pod is gone, and what it said is not known yet',
+      { told: 'unheard', pod: 'none' },
+    ],
+    ['wait 5000', 'it moves, and what it said is not known yet', { told: 'unheard' }],
     [
       'countDeath: it ended without naming a snapshot',
       'nobody could find it',

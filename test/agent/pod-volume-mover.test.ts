@@ -5,8 +5,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { runDataMover } from '../../src/agent/data-mover.ts';
 import type { MovedKind } from '../../src/agent/moved.ts';
+import { type ToldResult, toldResultOf } from '../../src/agent/told-result.ts';
 import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
 import type {
+  Event,
   KubeObject,
   Pod,
   PodVolumeBackup,
@@ -28,6 +30,9 @@ class OneNamespace {
   readonly objects = new Map<string, KubeObject>();
   readonly events: { reason: string; message: string; apiVersion: string; kind: string }[] = [];
   readonly repositories: string[] = [];
+  /** What agents take from an Event for the outcome. */
+  told: ToldResult | undefined;
+  onTold: (() => void) | undefined;
   /** Thrown by as many questions for a pod. */
   readonly refusals: Error[] = [];
   /** Thrown by as many patches of other objects than Events. */
@@ -116,16 +121,13 @@ class OneNamespace {
     return Promise.reject(new Error(`all of ${kind} ${labelSelector ?? ''} are too many`));
   }
 
-  create(
-    _resource: unknown,
-    event: {
-      reason: string;
-      message: string;
-      involvedObject: { apiVersion: string; kind: string };
-    },
-  ): Promise<object> {
-    const { reason, message, involvedObject } = event;
-    const { apiVersion, kind } = involvedObject;
+  create(_resource: unknown, event: Event): Promise<object> {
+    const { reason = '', message = '', involvedObject } = event;
+    if (!this.told && toldResultOf(event)) {
+      this.told = toldResultOf(event);
+      this.onTold?.();
+    }
+    const { apiVersion = '', kind = '' } = involvedObject;
     this.events.push({ reason, message, apiVersion, kind });
     return Promise.resolve({ metadata: { name: `e-${this.events.length}` } });
   }
@@ -178,7 +180,12 @@ interface End {
 
 async function run(
   kind: MovedKind,
-  { path = volume, signal = new AbortController().signal, resourceTimeoutMs = 5000 } = {},
+  {
+    path = volume,
+    signal = new AbortController().signal,
+    resourceTimeoutMs = 5000,
+    closingMs = 0,
+  } = {},
 ): Promise<End> {
   const terminationLog = join(work, `log-${made++}`);
   const code = await runDataMover({
@@ -195,7 +202,7 @@ async function run(
     directory: join(work, 'credentials'),
     defaultCredentials: () => undefined,
     openRepository: () =>
-      Promise.resolve({ repository, [Symbol.asyncDispose]: () => Promise.resolve() }),
+      Promise.resolve({ repository, [Symbol.asyncDispose]: () => sleep(closingMs) }),
     prepareRepository: () => Promise.resolve(),
     signal,
   });
@@ -272,6 +279,25 @@ describe('longshore pod-volume backup', () => {
     expect(words).toContain('Data-Path-Stopped: Data path for pv-1 stopped');
     expect(words).toContain(`Data-Path-Completed: ${message}`);
     expect(api.events[0]).toMatchObject({ apiVersion: 'velero.io/v1', kind: 'PodVolumeBackup' });
+  });
+
+  it('tells an agent of ours by which pod it was done, and its end is no matter any more then', async () => {
+    api.put('PodVolumeBackup', backup());
+    api.onTold = () => {
+      const { status, ...rest } = backup() as { status: object };
+      api.put('PodVolumeBackup', { ...rest, status: { ...status, phase: 'Completed' } });
+    };
+    const { code, message } = await run('PodVolumeBackup', { closingMs: 200 });
+    expect(code).toBe(0);
+    expect(api.told).toEqual({
+      pod: 'mover',
+      result: expect.objectContaining({
+        snapshotID: (JSON.parse(message) as { snapshotID: string }).snapshotID,
+        totalBytes: 5000,
+      }) as object,
+    });
+    const reasons = api.events.map(({ reason }) => reason);
+    expect(reasons.filter((reason) => /Cancel/.test(reason))).toEqual([]);
   });
 
   it.each([

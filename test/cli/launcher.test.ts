@@ -57,6 +57,12 @@ describe('the launcher of an installed package', () => {
     }
   });
 
+  it('does not start the Node of an image for its version', () => {
+    put(node, '#!/bin/sh\necho "$@"\n');
+    fs.writeFileSync(join(root, 'node-is-checked'), '');
+    expect(run(`"${launcher}"`).stdout).toMatch(/^--max-semi-space-size=.*dist\/cli\.js a b\n$/);
+  });
+
   it('says what is missing where there is no Node', () => {
     const path = join(work, 'path');
     put(join(path, 'node'), '#!/bin/sh\necho v20.1.0\n');

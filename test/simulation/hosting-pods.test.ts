@@ -101,6 +101,18 @@ it('a node whose kubelet refuses pods fails no backup, and no data mover counts 
   }
 });
 
+it('the word of a data mover that it is done is enough, also when its pod is not seen to end', async () => {
+  using cluster = new OneNode({ moveMs: () => 20_000, isEndless: true });
+  const names = named(3);
+  const uid = await addPod(cluster, 'web', names);
+  for (const name of names) addMovement(cluster, name, 'web', uid);
+  const startMs = cluster.time.nowMs;
+  await runAll(cluster, names);
+  expect(cluster.time.nowMs - startMs).toBeLessThan(3 * 30_000);
+  await cluster.time.run(cluster.time.nowMs + 60_000, () => cluster.hostingPods().length === 0);
+  expect(cluster.hostingPods()).toEqual([]);
+});
+
 it('a node without room for any pod ends a backup at the prepare time-out, with what the kubelet said', async () => {
   using cluster = new OneNode({ podsMax: 0 });
   const uid = await addPod(cluster, 'web', ['data']);

@@ -40,7 +40,7 @@ export interface MovingFacts extends Patience {
   /** Of the new pod of a mover that died. */
   readonly exposure: ExposureState | undefined;
   /** What the named mover said when it was done, before its pod tells the same. */
-  readonly told: MoverResult | undefined;
+  readonly told: ToldFact;
   /** The data is moved, only the last step is left to do. */
   readonly isCompleting: boolean;
   readonly stalledMs: number;
@@ -62,11 +62,15 @@ export interface MovingFacts extends Patience {
   readonly seenDone: boolean | 'unread';
 }
 
+/** `unheard` while this agent has only begun to listen to its mover. */
+export type ToldFact = MoverResult | 'unheard' | undefined;
 /** `unread` as long as nothing asked for it. */
 export type WriterFact = 'unread' | 'ended' | 'unknown';
 
 /** As {@link OVERDUE_MS}; by then a node that is lost has lost its volumes too. */
 const LOST_MS = 360_000;
+/** A list of Events takes less. */
+const HEARING_MS = 500;
 /** A mover that was asked to stop has this long to leave a checkpoint. */
 const CANCEL_GRACE_MS = 30_000;
 const CANCELED_SUFFIX = 'data path is canceled';
@@ -84,8 +88,12 @@ export function decideMoving(facts: MovingFacts): Action {
     return action.do === 'fail' ? unlessSeenDone(facts, () => action) : action;
   }
   if (pod === 'unread') return read('pod');
-  if (facts.told && direction.lacks(facts.told) === undefined) {
-    return { do: 'complete', result: facts.told };
+  const { told } = facts;
+  if (told === 'unheard') {
+    // What it said before it died counts.
+    if (pod === 'none' || isOver(pod)) return wait(HEARING_MS);
+  } else if (told && direction.lacks(told) === undefined) {
+    return { do: 'complete', result: told };
   }
   if (pod !== 'none' && isOver(pod)) return decideEnded(facts, pod);
   if (isCancelWanted(movement)) return decideCanceling(facts, pod);
