@@ -6,6 +6,7 @@ import { parseGoTime } from '../../src/base/index.ts';
 import { timeText } from '../../src/cli/times.ts';
 import { type Ran, runHere } from '../support/command-line.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { packagedProgram } from '../support/package.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../support/repositories.ts';
 import { hasTerminal, Terminal } from '../support/terminal.ts';
 
@@ -13,7 +14,7 @@ const work = tempDirectory('output-form');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const at = (name: string): string => join(work, name);
 const repo = at('repo');
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 vi.stubEnv('LONGSHORE_PASSWORD', PASSWORD);
 afterEach(() => {
   vi.stubEnv('TZ', undefined);
