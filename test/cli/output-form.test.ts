@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { parse } from 'yaml';
@@ -44,6 +45,14 @@ describe('-o', () => {
       expect(yaml.out, verb).not.toBe(json);
     }
     expect((await run('policy show (global) --json')).out, 'not yaml any more').toMatch(/^\{/);
+  });
+
+  it('yaml is written by the bundle too', () => {
+    const words = ['snapshot', 'show', ids[0] ?? '', '--repo', repo, '-o', 'yaml'];
+    const { stdout, stderr } = spawnSync(BIN, words, { env: process.env, encoding: 'utf8' });
+    expect(stderr).toBe('');
+    expect(parse(stdout)).toMatchObject({ id: ids[0] });
+    expect(stdout).not.toMatch(/^\s*\{/);
   });
 
   it('is refused where it contradicts --json, or is none', async () => {
