@@ -90,7 +90,7 @@ async function location(file: string, options: LocationOptions): Promise<void> {
   let object: unknown;
   try {
     // Not needed by any other verb, and as large as all of ours together.
-    const { parse } = await import('yaml');
+    const { parse } = await import('./yaml.ts');
     object = parse(await readFile(file, 'utf8'));
   } catch (cause) {
     throw new CodedError('BAD_STORAGE_LOCATION', `cannot read ${file}: ${messageOf(cause)}`, {

@@ -77,7 +77,7 @@ const form: { toYaml: ((value: unknown) => string) | undefined; isQuiet: boolean
 /** What documents are printed as from here on. */
 export async function setDocumentFormat(format: DocumentFormat): Promise<void> {
   // As large as all of ours together: loaded for those who ask.
-  form.toYaml = format === 'yaml' ? (await import('yaml')).stringify : undefined;
+  form.toYaml = format === 'yaml' ? (await import('./yaml.ts')).stringify : undefined;
 }
 
 /** With `--quiet` only IDs, tables, documents and errors are printed. */

@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { type Clock, rfc3339Seconds } from '../base/index.ts';
 import { apiVersionOf, type KubeObject, type Metadata, type Resource } from '../kube/index.ts';
 import { ApiError, detailsOf, invalid, notFound, qualified } from './api-error.ts';
+import { copyJson, isSameJson } from './json.ts';
 import type { Stored } from './stored.ts';
 import { assertMetadata, validate } from './validation.ts';
 import { parseFieldSelector, parseLabelSelector } from './selectors.ts';
@@ -146,11 +147,11 @@ export class Store {
       throw new ApiError(409, 'AlreadyExists', text, detailsOf(resource, metadata.name));
     }
     const created: Stored = {
-      ...structuredClone(object),
+      ...copyJson(object),
       apiVersion: apiVersionOf(resource),
       kind: resource.kind,
       metadata: {
-        ...structuredClone(metadata),
+        ...copyJson(metadata),
         uid: randomUUID(),
         creationTimestamp: this.#now(),
         generation: 1,
@@ -188,15 +189,15 @@ export class Store {
     }
     const { creationTimestamp, deletionTimestamp, generation = 1 } = before.metadata;
     after.metadata = {
-      ...structuredClone(part === 'status' ? before.metadata : object.metadata),
+      ...copyJson(part === 'status' ? before.metadata : object.metadata),
       uid: before.metadata.uid,
       creationTimestamp,
       generation,
       resourceVersion: before.metadata.resourceVersion,
       ...(deletionTimestamp !== undefined && { deletionTimestamp }),
     };
-    if (isSame(before, after)) return before;
-    if (part !== 'status' && !isSame({ ...before, metadata: 0 }, { ...after, metadata: 0 })) {
+    if (isSameJson(before, after)) return before;
+    if (part !== 'status' && !isSameJson({ ...before, metadata: 0 }, { ...after, metadata: 0 })) {
       after.metadata.generation = generation + 1;
     }
     validate(resource, after);
@@ -205,7 +206,7 @@ export class Store {
       this.#remove(resource, key, after);
       return after;
     }
-    const kept = structuredClone(after);
+    const kept = copyJson(after);
     this.#put(resource, key, kept, before);
     return kept;
   }
@@ -226,7 +227,7 @@ export class Store {
       return before;
     }
     if (before.metadata.deletionTimestamp !== undefined) return before;
-    const marked = structuredClone(before);
+    const marked = copyJson(before);
     marked.metadata.deletionTimestamp = this.#now();
     if (isNamespace(resource)) marked.status = { phase: 'Terminating' };
     this.#put(resource, key, marked, before);
@@ -300,7 +301,7 @@ export class Store {
     this.#options.record?.({ type: 'gone', resource: nameOf(resource), key, version });
     this.#version = version;
     this.#of(resource).delete(key);
-    const last = structuredClone(object);
+    const last = copyJson(object);
     last.metadata.resourceVersion = String(version);
     this.#bytes -= before ? (this.#sizes.get(before) ?? 0) : 0;
     this.#tell({ type: 'DELETED', object: last, before, resource });
@@ -387,14 +388,6 @@ function isHeld(resource: Resource<KubeObject>, { metadata, spec }: Stored): boo
   const { finalizers } = (spec ?? {}) as { finalizers?: unknown };
   return isNamespace(resource) && Array.isArray(finalizers) && finalizers.length > 0;
 }
-
-const isSame = (a: object, b: object): boolean => canonical(a) === canonical(b);
-const canonical = (value: object): string =>
-  JSON.stringify(value, (_key, part: unknown) =>
-    typeof part === 'object' && part !== null && !Array.isArray(part)
-      ? Object.fromEntries(Object.entries(part).sort(([x], [y]) => (x < y ? -1 : 1)))
-      : part,
-  );
 
 const suffix = (): string =>
   Array.from(

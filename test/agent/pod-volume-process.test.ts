@@ -5,12 +5,13 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { EVENTS, POD_VOLUME_BACKUPS, POD_VOLUME_RESTORES, PODS } from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { assertSameTree } from '../support/kopia.ts';
+import { packagedProgram } from '../support/package.ts';
 import { makeTree } from '../support/trees.ts';
 
 /** Root reads whatever the mode: without these two it is as any other user. */
 const WITHOUT_RIGHTS =
   process.getuid?.() === 0 ? ['setpriv', '--bounding-set=-dac_override,-dac_read_search'] : ['env'];
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 const RESTORE_UID = '0b5c0b3e-6f0e-4a52-9c1f-3b6d1d5a7e11';
 
 describe('longshore pod-volume as hosting pods run it', () => {

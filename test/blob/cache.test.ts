@@ -11,8 +11,8 @@ import {
   withCache,
 } from '../../src/blob/index.ts';
 import { storageContract } from '../contract/storage.ts';
-import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest } from '../support/repositories.ts';
 
 const work = tempDirectory('cache');
@@ -51,7 +51,7 @@ describe('the cache on disk', () => {
   });
   const open = (bytesMax = 1 << 20) =>
     withCache(inner, { directory, bytesMax, logger: silentLogger });
-  const bytes = prng('cached', 5000);
+  const bytes = noise('cached', 5000);
 
   it('serves metadata and indexes again, also to the next process; file data passes it by', async () => {
     for (const id of [METADATA, INDEX, DATA]) await inner.putBlob(id, [bytes]);
@@ -146,7 +146,7 @@ describe('the cache on disk', () => {
   });
 
   it('a blob too long for it passes it by', async () => {
-    await inner.putBlob(METADATA, [prng('long', 20_000)]);
+    await inner.putBlob(METADATA, [noise('long', 20_000)]);
     const storage = await open(100_000);
     await storage.getBlob(METADATA);
     await storage.close();

@@ -3,11 +3,12 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { tempDirectory } from '../support/kopia.ts';
+import { packagedProgram } from '../support/package.ts';
 
 const work = tempDirectory('arguments');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const at = (name: string): string => join(work, name);
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 const env = { ...process.env, LONGSHORE_PASSWORD: 'secret', NO_COLOR: '1' };
 
 function run(...parameters: string[]): { code: number | null; out: string; err: string } {

@@ -2,14 +2,15 @@ import { spawn, spawnSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { prng } from '../support/golden.ts';
 import { assertSameTree, tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
+import { packagedProgram } from '../support/package.ts';
 import { makeTree } from '../support/trees.ts';
 
 const work = tempDirectory('cli');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const at = (name: string): string => join(work, name);
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 const environment = { ...process.env, LONGSHORE_PASSWORD: 'secret', NO_COLOR: '1' };
 
 interface Result {
@@ -241,7 +242,7 @@ describe('exit codes and sentences', () => {
   it('130: Ctrl-C leaves an incomplete snapshot', async () => {
     fs.mkdirSync(at('interrupted'));
     for (let i = 0; i < 12; i++)
-      fs.writeFileSync(at(`interrupted/f${i}`), prng(`int-${i}`, 20_000_000));
+      fs.writeFileSync(at(`interrupted/f${i}`), noise(`int-${i}`, 20_000_000));
     const child = spawn(BIN, ['snapshot', 'create', at('interrupted'), ...repo, '--json'], {
       env: environment,
     });
@@ -275,8 +276,9 @@ it('every verb has help with an example', () => {
   for (const [group, names] of Object.entries(verbs)) {
     expect(ok(group, '--help')).toContain('Commands:');
     for (const name of names) {
-      expect(ok(group, name, '--help'), name).toContain(`$ `);
-      expect(ok(group, name, '--help'), name).toMatch(new RegExp(`longshore ${group} ${name}`));
+      const help = ok(group, name, '--help');
+      expect(help, name).toContain(`$ `);
+      expect(help, name).toMatch(new RegExp(`longshore ${group} ${name}`));
     }
   }
 });

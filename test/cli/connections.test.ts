@@ -3,11 +3,12 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
 import { tempDirectory } from '../support/kopia.ts';
+import { packagedProgram } from '../support/package.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../support/repositories.ts';
 
 const work = tempDirectory('connections');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 const repo = join(work, 'repo');
 const other = join(work, 'other');
 const config = join(work, 'config');

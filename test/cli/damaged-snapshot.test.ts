@@ -3,11 +3,12 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { tempDirectory } from '../support/kopia.ts';
+import { packagedProgram } from '../support/package.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../support/repositories.ts';
 
 const work = tempDirectory('damaged-snapshot');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 const env = { ...process.env, LONGSHORE_PASSWORD: PASSWORD, NO_COLOR: '1' };
 const [repo, tree] = [join(work, 'repo'), join(work, 'tree')];
 const source = 'tester@testhost:' + tree;

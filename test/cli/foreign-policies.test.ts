@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { expiredSnapshots, listSnapshots, loadPolicyTree } from '../../src/snapshot/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { packagedProgram } from '../support/package.ts';
 import {
   backUp,
   CLIENT,
@@ -15,7 +16,7 @@ import {
 
 const work = tempDirectory('foreign-policies');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 const env = { ...process.env, LONGSHORE_PASSWORD: PASSWORD, NO_COLOR: '1' };
 const [repo, tree] = [join(work, 'repo'), join(work, 'tree')];
 const labelsOf = (path: string): Record<string, string> => ({

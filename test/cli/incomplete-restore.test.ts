@@ -9,11 +9,12 @@ import { newUploadCounters } from '../../src/uploader/index.ts';
 import { OpenFile } from '../../src/uploader/open-tree.ts';
 import { storeOpenTree } from '../../src/uploader/open-tree-store.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { packagedProgram } from '../support/package.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../support/repositories.ts';
 
 const work = tempDirectory('incomplete-restore');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 const env = { ...process.env, LONGSHORE_PASSWORD: PASSWORD, NO_COLOR: '1' };
 const [repo, tree] = [join(work, 'repo'), join(work, 'tree')];
 

@@ -12,8 +12,9 @@ import {
   PODS,
 } from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
+import { packagedProgram } from '../support/package.ts';
 
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 const MIB = 2 ** 20;
 
 function bytesBelow(directory: string): number {

@@ -5,8 +5,9 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { DATA_UPLOADS } from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
+import { packagedProgram } from '../support/package.ts';
 
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 
 /** A way to the API server that can be cut. */
 class Way {

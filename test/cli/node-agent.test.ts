@@ -15,8 +15,9 @@ import {
   type Resource,
 } from '../../src/kube/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
+import { packagedProgram } from '../support/package.ts';
 
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 
 interface Result {
   code: number;

@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { parse } from 'yaml';
@@ -6,6 +7,7 @@ import { parseGoTime } from '../../src/base/index.ts';
 import { timeText } from '../../src/cli/times.ts';
 import { type Ran, runHere } from '../support/command-line.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { packagedProgram } from '../support/package.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../support/repositories.ts';
 import { hasTerminal, Terminal } from '../support/terminal.ts';
 
@@ -13,7 +15,7 @@ const work = tempDirectory('output-form');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const at = (name: string): string => join(work, name);
 const repo = at('repo');
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 vi.stubEnv('LONGSHORE_PASSWORD', PASSWORD);
 afterEach(() => {
   vi.stubEnv('TZ', undefined);
@@ -43,6 +45,14 @@ describe('-o', () => {
       expect(yaml.out, verb).not.toBe(json);
     }
     expect((await run('policy show (global) --json')).out, 'not yaml any more').toMatch(/^\{/);
+  });
+
+  it('yaml is written by the bundle too', () => {
+    const words = ['snapshot', 'show', ids[0] ?? '', '--repo', repo, '-o', 'yaml'];
+    const { stdout, stderr } = spawnSync(BIN, words, { env: process.env, encoding: 'utf8' });
+    expect(stderr).toBe('');
+    expect(parse(stdout)).toMatchObject({ id: ids[0] });
+    expect(stdout).not.toMatch(/^\s*\{/);
   });
 
   it('is refused where it contradicts --json, or is none', async () => {

@@ -3,12 +3,13 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { tempDirectory } from '../support/kopia.ts';
+import { packagedProgram } from '../support/package.ts';
 import { hasTerminal, Terminal } from '../support/terminal.ts';
 
 const work = tempDirectory('password');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const at = (name: string): string => join(work, name);
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 const plain: NodeJS.ProcessEnv = {
   ...process.env,
   NO_COLOR: '1',

@@ -4,8 +4,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { tempDirectory } from '../support/kopia.ts';
+import { packagedProgram } from '../support/package.ts';
 
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 const work = tempDirectory('refused');
 const at = (name: string): string => join(work, name);
 const environment = { ...process.env, LONGSHORE_PASSWORD: 'secret' };

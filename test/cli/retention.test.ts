@@ -3,11 +3,12 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
+import { packagedProgram } from '../support/package.ts';
 
 const work = tempDirectory('retention');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const at = (name: string): string => join(work, name);
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 const PASSWORD = 'secret';
 const env = { ...process.env, LONGSHORE_PASSWORD: PASSWORD, NO_COLOR: '1' };
 const repo = ['--repo', at('repo'), '--client', 'me@here'];

@@ -4,11 +4,12 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { saveSnapshot } from '../../src/snapshot/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { packagedProgram } from '../support/package.ts';
 import { backUp, createTest, openTest, PASSWORD } from '../support/repositories.ts';
 
 const work = tempDirectory('snapshot-names');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 const env = { ...process.env, LONGSHORE_PASSWORD: PASSWORD, NO_COLOR: '1' };
 const repo = join(work, 'repo');
 const mine = { host: 'testhost', userName: 'tester', path: '/mine' };

@@ -6,11 +6,12 @@ import { openStorage } from '../../src/blob/index.ts';
 import { type Fault, type RequestKind, startFaultProxy } from '../support/fault-proxy.ts';
 import { assertSameTree, tempDirectory } from '../support/kopia.ts';
 import { hasStore, type ObjectStore, startStore } from '../support/object-stores.ts';
+import { packagedProgram } from '../support/package.ts';
 import { makeTree } from '../support/trees.ts';
 
 const work = tempDirectory('cli-store');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
-const BIN = new URL('../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 
 interface Result {
   code: number | null;

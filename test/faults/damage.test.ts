@@ -5,14 +5,15 @@ import { afterAll, describe, expect, it, vi } from 'vitest';
 import { isCode } from '../../src/base/index.ts';
 import { runCommandLine } from '../../src/cli/run.ts';
 import { expectedOf } from '../support/fixtures.ts';
-import { goldenPath, prng } from '../support/golden.ts';
+import { goldenPath } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 
 const work = tempDirectory('damage');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const source = join(work, 'source');
 fs.mkdirSync(source);
-fs.writeFileSync(join(source, 'file'), prng('damage', 50_000));
+fs.writeFileSync(join(source, 'file'), noise('damage', 50_000));
 let cells = 0;
 
 const DAMAGES = ['missing', 'empty', 'truncated', 'one bit flipped', 'replaced'] as const;
@@ -110,7 +111,7 @@ function damage(repo: string, kind: Kind, how: Damage): string {
       const from = other === undefined ? goldenPath(`v2/repo/${id}.f`) : pathOf(repo, other);
       fs.writeFileSync(
         path,
-        fs.existsSync(from) ? fs.readFileSync(from) : prng('other', bytes.length),
+        fs.existsSync(from) ? fs.readFileSync(from) : noise('other', bytes.length),
       );
     }
   }

@@ -10,8 +10,8 @@ import {
   verifyTrees,
 } from '../../src/snapshot/index.ts';
 import { atClock } from '../support/clocked-storage.ts';
-import { prng } from '../support/golden.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
 
 const work = tempDirectory('kill');
@@ -69,7 +69,7 @@ async function prepare(repo: string): Promise<void> {
     const tree = at(name);
     fs.mkdirSync(tree, { recursive: true });
     for (let i = 0; i < 12; i++)
-      fs.writeFileSync(join(tree, `f${i}`), prng(`${name}-${i}`, 150_000));
+      fs.writeFileSync(join(tree, `f${i}`), noise(`${name}-${i}`, 150_000));
     const { id } = await backUp(repository, tree);
     if (name === 'garbage') repository.manifests.delete(id);
   }
@@ -114,7 +114,7 @@ it('a process killed at any stage loses nothing that was there, and the next run
   fs.mkdirSync(tree);
   for (let i = 0; i < 24; i++) {
     fs.mkdirSync(join(tree, `d${i % 6}`), { recursive: true });
-    fs.writeFileSync(join(tree, `d${i % 6}`, `f${i}`), prng(`victim-${i}`, 900_000));
+    fs.writeFileSync(join(tree, `d${i % 6}`, `f${i}`), noise(`victim-${i}`, 900_000));
   }
   await prepare(at('base'));
   const histogram = new Map<string, number>();

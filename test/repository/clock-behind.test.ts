@@ -4,9 +4,9 @@ import { afterAll, expect, it } from 'vitest';
 import { HOUR_NS, OffsetClock, silentLogger, systemClock } from '../../src/base/index.ts';
 import { runMaintenance } from '../../src/repository/index.ts';
 import { planGarbageCollection as collectGarbage } from '../../src/snapshot/index.ts';
-import { prng } from '../support/golden.ts';
 import { atClock } from '../support/clocked-storage.ts';
 import { assertSameTree, tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
 
 const work = tempDirectory('clock-behind');
@@ -16,7 +16,7 @@ it('what was collected and comes back is stored, also by a machine whose clock i
   const repo = join(work, 'repo');
   const tree = join(work, 'tree');
   fs.mkdirSync(tree);
-  fs.writeFileSync(join(tree, 'file'), prng('clock-behind', 400_000));
+  fs.writeFileSync(join(tree, 'file'), noise('clock-behind', 400_000));
   await createTest(repo);
   const clock = new OffsetClock(systemClock);
   const options = { clock, wrap: atClock(repo, clock) };

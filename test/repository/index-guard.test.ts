@@ -12,11 +12,11 @@ import {
 import { SAFETY } from '../../src/repository/maintenance/safety.ts';
 import { listSnapshots } from '../../src/snapshot/index.ts';
 import { atClock } from '../support/clocked-storage.ts';
-import { prng } from '../support/golden.ts';
 import { putIndex } from '../support/index-blobs.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { type Lie, LyingStorage } from '../support/lying-storage.ts';
 import { collectGarbage, deleteUnreferencedPacks } from '../support/maintenance-tasks.ts';
+import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
 
 /** Deleting never rests on one listing. */
@@ -47,7 +47,7 @@ async function openAged(name: string, version: 1 | 3 = 3, backups = 4): Promise<
     const i = trees.length;
     const tree = join(work, `${name}-tree-${i}`);
     fs.mkdirSync(tree);
-    fs.writeFileSync(join(tree, 'file'), prng(`${name}-${i}`, 200_000));
+    fs.writeFileSync(join(tree, 'file'), noise(`${name}-${i}`, 200_000));
     for (let j = 0; j < 20; j++) fs.writeFileSync(join(tree, `small-${j}`), `${name} ${i} ${j}`);
     await backUp(repository, tree);
     trees.push(tree);
@@ -354,7 +354,7 @@ describe('what may go, goes:', () => {
     });
     const tree = join(work, 'crashed-victim');
     fs.mkdirSync(tree);
-    fs.writeFileSync(join(tree, 'file'), prng('crashed', 300_000));
+    fs.writeFileSync(join(tree, 'file'), noise('crashed', 300_000));
     const before = new Set(await packsOf(aged));
     await expect(backUp(victim, tree)).rejects.toThrow();
     isDead = true;

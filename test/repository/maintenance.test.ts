@@ -16,10 +16,10 @@ import {
   listSnapshots,
   planGarbageCollection as collectGarbage,
 } from '../../src/snapshot/index.ts';
-import { prng } from '../support/golden.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { backUp, createTest, openTest, PASSWORD, restore } from '../support/repositories.ts';
 import { atClock } from '../support/clocked-storage.ts';
+import { noise } from '../support/noise.ts';
 
 const work = tempDirectory('maintenance');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
@@ -54,7 +54,7 @@ function writeTree(name: string, seed: string, files = 3): string {
   const tree = at(name);
   fs.mkdirSync(tree, { recursive: true });
   for (let i = 0; i < files; i++)
-    fs.writeFileSync(join(tree, `file-${i}`), prng(`${seed}-${i}`, 400_000));
+    fs.writeFileSync(join(tree, `file-${i}`), noise(`${seed}-${i}`, 400_000));
   return tree;
 }
 

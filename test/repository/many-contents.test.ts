@@ -4,13 +4,13 @@ import { createFormat, openRepository, type Repository } from '../../src/reposit
 import { PACK_ENTRIES_MAX } from '../../src/repository/content/pack.ts';
 import { SAFETY } from '../../src/repository/maintenance/safety.ts';
 import type { TaskContext } from '../../src/repository/maintenance/task.ts';
-import { prng } from '../support/golden.ts';
 import {
   deleteUnreferencedPacks,
   extendObjectLocks,
   rewriteShortPacks,
 } from '../support/maintenance-tasks.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
+import { noise } from '../support/noise.ts';
 import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
 
 /** More than a call takes parameters in Node, which is some 125,000. */
@@ -63,7 +63,7 @@ it('a rewrite of many contents names them by and by, and leaves no short packs b
   {
     await using writer = await openRepository({ storage, password, client: CLIENT });
     for (let at = 0; at < 60; at++) {
-      await writer.contents.write(prng(`rewrite ${at}`, 1 << 20), { prefix: '' });
+      await writer.contents.write(noise(`rewrite ${at}`, 1 << 20), { prefix: '' });
       // Half a pack is a short one.
       if (at % 10 === 9) await writer.flush();
     }

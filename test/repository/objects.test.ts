@@ -14,8 +14,8 @@ import {
 } from '../../src/repository/index.ts';
 import { IndirectDecoder } from '../../src/repository/object/indirect.ts';
 import { objectId } from '../../src/repository/object/object-id.ts';
-import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { createTest, openTest } from '../support/repositories.ts';
 
 const ids = ['a', 'b', 'c'].map((digit) => objectId(digit.repeat(32)));
@@ -126,7 +126,7 @@ describe('objects written in parts', () => {
     async (name) => {
       const splitter = SPLITTERS.get(name) ?? fail();
       for (const bytes of [0, 1, 131_072, 262_144, 1_500_000]) {
-        const data = prng(`${name}${bytes}`, bytes);
+        const data = noise(`${name}${bytes}`, bytes);
         const whole = await write([data], splitter);
         const parts: Uint8Array[] = [];
         for (let at = 0; at < bytes; at += 40_961) parts.push(data.subarray(at, at + 40_961));
@@ -139,7 +139,7 @@ describe('objects written in parts', () => {
 
   it('repeat a piece without naming it again, and any range of it can be read', async () => {
     const splitter = SPLITTERS.get('FIXED-128K') ?? fail();
-    const data = Buffer.concat([Buffer.alloc(1 << 20), prng('end', 1000)]);
+    const data = Buffer.concat([Buffer.alloc(1 << 20), noise('end', 1000)]);
     const id = objectId(await write([data], splitter));
     await repository.flush();
     const pieces = await listPieces(repository.contents, id);

@@ -7,7 +7,7 @@ import { ContentManager } from '../../src/repository/content/content-manager.ts'
 import type { ContentManagerOptions } from '../../src/repository/content/content-options.ts';
 import { arenaPackBuffers, type PackBuffers } from '../../src/repository/content/pack-buffers.ts';
 import { IndexBody, memorySource } from '../../src/repository/index/index-body.ts';
-import { prng } from '../support/golden.ts';
+import { noise } from '../support/noise.ts';
 
 /** Numbers of a seed, from 0 up to and without `below`. */
 function numbersOf(seed: number): (below: number) => number {
@@ -67,8 +67,8 @@ const MAX_PACK_BYTES = 16 << 10;
 const BUFFER_BYTES = 32 << 10;
 const kernels = new Kernels(new Arena(1 << 20).memory, 0);
 const codec = {
-  hasher: createHasher('BLAKE2B-256-128', prng('secret', 32), kernels),
-  encryptor: createEncryptor('AES256-GCM-HMAC-SHA256', prng('master', 32), kernels),
+  hasher: createHasher('BLAKE2B-256-128', noise('secret', 32), kernels),
+  encryptor: createEncryptor('AES256-GCM-HMAC-SHA256', noise('master', 32), kernels),
 };
 const failure = new CodedError('STORAGE_FAILED', 'the storage failed on purpose');
 
@@ -108,7 +108,7 @@ async function openWorld(seed: number, count: number, dataLanes: number): Promis
       },
     },
     clock: new ManualClock(1_700_000_000_000_000_000n),
-    random: (bytes) => prng(`${seed} ${blobs++}`, bytes),
+    random: (bytes) => noise(`${seed} ${blobs++}`, bytes),
     logger: silentLogger,
     client: { username: 'tester', hostname: 'testhost' },
     indexVersion: 2,
@@ -158,7 +158,7 @@ class Run {
 
   append(bytes: number): void {
     const { contents, gates } = this.world;
-    const data = prng(`${this.#seed} content ${this.#contents++}`, bytes);
+    const data = noise(`${this.#seed} content ${this.#contents++}`, bytes);
     const hash = codec.hasher.hash([data]);
     const contentId = contentIdOf('', hash);
     const content = { contentId, originalLength: data.length, timestampSeconds: 1_700_000_000 };
@@ -172,7 +172,7 @@ class Run {
   }
 
   write(bytes: number): void {
-    const data = prng(`${this.#seed} content ${this.#contents++}`, bytes);
+    const data = noise(`${this.#seed} content ${this.#contents++}`, bytes);
     const written = this.world.contents.write(data, { prefix: 'k' });
     this.begun.add('write', written, ({ contentId }) => this.stored.set(contentId, data));
   }
@@ -267,7 +267,9 @@ describe('appends, flushes, checkpoints and restores at once, with few buffers',
         // Nothing is written any more: others might refer to what is missing.
         await expect(world.contents.flush()).rejects.toBe(failure);
         await expect(world.contents.checkpoint()).rejects.toBe(failure);
-        await expect(world.contents.write(prng('late', 10), { prefix: 'k' })).rejects.toBe(failure);
+        await expect(world.contents.write(noise('late', 10), { prefix: 'k' })).rejects.toBe(
+          failure,
+        );
       }
       expect(failed).toBeGreaterThan(SEEDS / 4);
     },

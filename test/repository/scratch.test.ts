@@ -21,7 +21,7 @@ import { listSnapshots } from '../../src/snapshot/index.ts';
 import { canMount, mountSmallDisk } from '../support/full-disk.ts';
 import { makeEntries, putIndex } from '../support/index-blobs.ts';
 import { tempDirectory } from '../support/kopia.ts';
-import { prng } from '../support/golden.ts';
+import { noise } from '../support/noise.ts';
 import {
   backUp,
   CLIENT,
@@ -56,7 +56,7 @@ describe('writes to scratch files', () => {
   it('go on where a short one stopped', () => {
     const path = at('short');
     const file = fs.openSync(path, 'w+');
-    const bytes = prng('short', 10_123);
+    const bytes = noise('short', 10_123);
     writeAllSync(file, bytes, 5, short);
     expect(fs.readFileSync(path).subarray(5).equals(bytes)).toBe(true);
     expect(() => {
@@ -144,7 +144,8 @@ describe.skipIf(!canMount)('a scratch directory that is really full', () => {
 
   it('fails no backup when it is the disk of the cache', async () => {
     fs.mkdirSync(at('tree'));
-    for (let i = 0; i < 40; i++) fs.writeFileSync(join(at('tree'), `f${i}`), prng(`f${i}`, 20_000));
+    for (let i = 0; i < 40; i++)
+      fs.writeFileSync(join(at('tree'), `f${i}`), noise(`f${i}`, 20_000));
     await createTest(at('cached'));
     for (const isFullBefore of [false, true]) {
       using disk = mountSmallDisk(16 << 10);

@@ -22,8 +22,8 @@ import {
   verifyTrees,
 } from '../../src/snapshot/index.ts';
 import { atClock } from '../support/clocked-storage.ts';
-import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest } from '../support/repositories.ts';
 
 const work = tempDirectory('verify-beside-maintenance');
@@ -76,12 +76,12 @@ describe('a verification of days beside full maintenance', () => {
     fs.mkdirSync(tree);
     const options = { clock, wrap: atClock(repo, clock) };
     await using writer = await openTest(repo, options);
-    fs.writeFileSync(join(tree, 'new'), prng('new', 300_000));
+    fs.writeFileSync(join(tree, 'new'), noise('new', 300_000));
     await backUp(writer, tree);
     await nextDay(repo, clock);
     // A pack that is long enough to stay as it is, of contents that no snapshot reaches.
     for (let i = 0; i < 16; i++) {
-      await writer.contents.write(prng(`old-${i}`, 1 << 20), { prefix: '' });
+      await writer.contents.write(noise(`old-${i}`, 1 << 20), { prefix: '' });
     }
     await writer.flush();
     await nextDay(repo, clock);
@@ -98,14 +98,14 @@ describe('a verification of days beside full maintenance', () => {
     const tree = at('twice-tree');
     fs.mkdirSync(tree);
     for (const name of ['a', 'b']) {
-      fs.writeFileSync(join(tree, name), prng(name, 300_000));
+      fs.writeFileSync(join(tree, name), noise(name, 300_000));
       await backUp(writer, tree);
     }
     const wrap = atFirstRead(async () => {
       for (let day = 0; day < 2; day++) await nextDay(repo, clock);
       // Something else was missed, and the index read anew.
       await reader.contents.refresh();
-      fs.writeFileSync(join(tree, 'c'), prng('c', 300_000));
+      fs.writeFileSync(join(tree, 'c'), noise('c', 300_000));
       await using other = await openTest(repo, { clock, wrap: atClock(repo, clock) });
       await backUp(other, tree);
       for (let day = 0; day < 2; day++) await nextDay(repo, clock);
@@ -123,7 +123,7 @@ describe('a verification of days beside full maintenance', () => {
     fs.mkdirSync(tree);
     const roots: DirectoryEntry[] = [];
     for (const name of ['a', 'b']) {
-      fs.writeFileSync(join(tree, name), prng(name, 300_000));
+      fs.writeFileSync(join(tree, name), noise(name, 300_000));
       roots.push((await backUp(writer, tree)).rootEntry);
     }
     const wrap = atFirstRead(async () => {
@@ -142,7 +142,7 @@ describe('a verification of days beside full maintenance', () => {
     const clock = new OffsetClock(systemClock);
     await using writer = await openTest(repo, { clock, wrap: atClock(repo, clock) });
     const write = async (seed: string): Promise<void> => {
-      await writer.contents.write(prng(seed, 1000), { prefix: '' });
+      await writer.contents.write(noise(seed, 1000), { prefix: '' });
     };
     for (let i = 0; i < 100; i++) await write(`lost-${i}`);
     await writer.flush();
@@ -178,7 +178,7 @@ describe('a verification whose storage goes away', () => {
     await createTest(repo);
     const tree = at('away-tree');
     fs.mkdirSync(tree);
-    fs.writeFileSync(join(tree, 'file'), prng('away', 300_000));
+    fs.writeFileSync(join(tree, 'file'), noise('away', 300_000));
     const denied = new CodedError('STORAGE_DENIED', 'the token has expired');
     let isAway = false;
     await using reader = await openTest(repo, {
@@ -235,7 +235,7 @@ describe('a verification whose storage goes away', () => {
         }),
     });
     for (const seed of ['one', 'two']) {
-      await reader.contents.write(prng(seed, 1000), { prefix: '' });
+      await reader.contents.write(noise(seed, 1000), { prefix: '' });
       await reader.flush();
     }
     expect((await problemsOf(reader)).map(({ message }) => message)).toEqual([

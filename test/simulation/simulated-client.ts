@@ -1,6 +1,7 @@
 import type { Clock } from '../../src/base/index.ts';
 import { mergePatch } from '../../src/dev/patches.ts';
 import { ApiError } from '../../src/dev/api-error.ts';
+import { copyJson } from '../../src/dev/json.ts';
 import type { Store, Stored } from '../../src/dev/store.ts';
 import { kubeError, unreachable } from '../../src/kube/client/errors.ts';
 import type {
@@ -75,7 +76,7 @@ export class SimulatedClient {
     ref: ObjectRef,
     o: CallOptions = {},
   ): Promise<T> {
-    const read = (): Stored => structuredClone(this.#store.get(resource, ref.namespace, ref.name));
+    const read = (): Stored => copyJson(this.#store.get(resource, ref.namespace, ref.name));
     return this.#call(`get ${resource.plural}`, read, o.signal) as Promise<unknown> as Promise<T>;
   }
 
@@ -112,7 +113,7 @@ export class SimulatedClient {
   ): Promise<T> {
     const { namespace } = object.metadata;
     const write = (): Stored =>
-      structuredClone(this.#store.create(resource, namespace, object as unknown as Stored));
+      copyJson(this.#store.create(resource, namespace, object as unknown as Stored));
     const done = this.#call(`create ${resource.plural}`, write, options.signal);
     return done as Promise<unknown> as Promise<T>;
   }
@@ -122,8 +123,8 @@ export class SimulatedClient {
     object: T,
     options: CallOptions = {},
   ): Promise<T> {
-    const sent = structuredClone(object) as unknown as Stored;
-    const write = (): Stored => structuredClone(this.#store.update(resource, sent));
+    const sent = copyJson(object) as unknown as Stored;
+    const write = (): Stored => copyJson(this.#store.update(resource, sent));
     const done = this.#call(`update ${resource.plural}`, write, options.signal);
     return done as Promise<unknown> as Promise<T>;
   }
@@ -136,9 +137,9 @@ export class SimulatedClient {
   ): Promise<T> {
     const write = (): Stored => {
       const before = this.#store.get(resource, ref.namespace, ref.name);
-      const after = mergePatch(structuredClone(before), patch) as Stored;
+      const after = mergePatch(before, patch) as Stored;
       const part = options.subresource === 'status' ? 'status' : undefined;
-      return structuredClone(this.#store.update(resource, after, part));
+      return copyJson(this.#store.update(resource, after, part));
     };
     const done = this.#call(`patch ${resource.plural}`, write, options.signal);
     return done as Promise<unknown> as Promise<T>;
@@ -156,7 +157,7 @@ export class SimulatedClient {
         // Pods that are being ended have a finalizer here, in place of their kubelet's last word.
         if (options.gracePeriodSeconds === 0 && object.metadata.finalizers) {
           if (options.uid !== undefined && object.metadata.uid !== options.uid) return undefined;
-          const { metadata } = structuredClone(object);
+          const { metadata } = copyJson(object);
           delete metadata.finalizers;
           return this.#store.update(resource, { ...object, metadata });
         }

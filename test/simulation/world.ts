@@ -1,6 +1,5 @@
 import type { Clock } from '../../src/base/index.ts';
 import { mergePatch } from '../../src/dev/patches.ts';
-import { ApiError } from '../../src/dev/api-error.ts';
 import { type Change, Store, type Stored } from '../../src/dev/store.ts';
 import {
   DAEMON_SETS,
@@ -168,7 +167,7 @@ export class World implements MoverWorld, ClientWorld {
   ): void {
     const found = this.find(resource, name, namespace);
     if (!found) return;
-    const after = mergePatch(structuredClone(found), patch) as Stored;
+    const after = mergePatch(found, patch) as Stored;
     this.store.update(
       resource,
       after,
@@ -322,12 +321,8 @@ export class World implements MoverWorld, ClientWorld {
 
   /** Undefined where there is none. */
   find(resource: Resource<KubeObject>, name: string, namespace?: string): Loose | undefined {
-    try {
-      return this.store.get(resource, namespace, name) as unknown as Loose;
-    } catch (error) {
-      if (error instanceof ApiError) return undefined;
-      throw error;
-    }
+    if (!this.store.has(resource, namespace, name)) return undefined;
+    return this.store.get(resource, namespace, name) as unknown as Loose;
   }
 
   /** The snapshot controller: cuts what names a claim, and readies what names a content. */

@@ -14,8 +14,8 @@ import {
   type Repository,
   runMaintenance,
 } from '../../src/repository/index.ts';
-import { prng } from './golden.ts';
 import { MemoryStorage } from './memory-storage.ts';
+import { noise } from './noise.ts';
 import { CLIENT, PASSWORD, DEFAULT_FORMAT } from './repositories.ts';
 
 const DAY_NS = 24n * HOUR_NS;
@@ -37,7 +37,7 @@ export async function makeVictim(): Promise<Victim> {
     await using repository = await open({ storage, clock });
     for (let i = 0; i < 21; i++) {
       clock.offsetNs += 75n * 60n * 10n ** 9n;
-      const data = prng(`${epoch}-${i}`, 1000);
+      const data = noise(`${epoch}-${i}`, 1000);
       const { contentId } = await repository.contents.write(data, { prefix: '' });
       contents.set(contentId, data);
       await repository.contents.flush();
@@ -121,7 +121,7 @@ export async function live(
     outcomes.push(
       await outcomeOf(async () => {
         await using repository = await open(after);
-        await repository.contents.write(prng(`day-${day}`, 100), { prefix: '' });
+        await repository.contents.write(noise(`day-${day}`, 100), { prefix: '' });
         await repository.contents.flush();
         await maintain(repository, day === 2 ? 'none' : 'full');
       }),

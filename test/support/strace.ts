@@ -1,6 +1,6 @@
 import { spawnSync } from 'node:child_process';
-
-const CLI = new URL('../../src/cli/main.ts', import.meta.url).pathname;
+import { join } from 'node:path';
+import { sharedPackage } from './package.ts';
 
 /** Whether system calls of a process can be made to fail. */
 export const canInject =
@@ -32,7 +32,9 @@ export function runInjected(parameters: readonly string[], options: InjectOption
   const strace = ['-f', '-qq', '-o', '/dev/null', '-e', `trace=${call}`, '-e', `inject=${inject}`];
   // When its time is over the whole group is ended: what strace follows would live on.
   const limit = ['-s', 'KILL', String(timeoutMs / 1000)];
-  const node = [process.execPath, '--disable-warning=ExperimentalWarning', CLI, ...parameters];
+  // Each call of strace costs: the bundle is a few files, the sources are hundreds.
+  const program = join(sharedPackage(), 'dist/cli.js');
+  const node = [process.execPath, '--disable-warning=ExperimentalWarning', program, ...parameters];
   const { status, signal, stdout, stderr } = spawnSync(
     'timeout',
     [...limit, 'strace', ...strace, ...only, ...node],

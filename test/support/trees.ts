@@ -1,7 +1,7 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { posix } from '../../src/base/index.ts';
-import { prng } from './golden.ts';
+import { noise } from './noise.ts';
 
 /** A tree with what trees have: names, modes, times to the nanosecond, links, empty and long files. */
 export function makeTree(root: string, seed: string, options: { bigBytes?: number } = {}): void {
@@ -17,10 +17,10 @@ export function makeTree(root: string, seed: string, options: { bigBytes?: numbe
   file('bin/tool', '#!/bin/sh\n', 0o4755);
   file('text/repeated.txt', `the same words again, ${seed}. `.repeat(4000));
   file('text/日本語 <&>.txt', 'unicode');
-  file('data/random-300k', prng(`${seed}-300k`, 300_000));
-  file('data/copy-of-300k', prng(`${seed}-300k`, 300_000));
-  file('data/big', prng(`${seed}-big`, options.bigBytes ?? 3_000_000));
-  for (let i = 0; i < 40; i++) file(`many/${i % 4}/file-${i}`, prng(`${seed}-${i}`, 50 * i));
+  file('data/random-300k', noise(`${seed}-300k`, 300_000));
+  file('data/copy-of-300k', noise(`${seed}-300k`, 300_000));
+  file('data/big', noise(`${seed}-big`, options.bigBytes ?? 3_000_000));
+  for (let i = 0; i < 40; i++) file(`many/${i % 4}/file-${i}`, noise(`${seed}-${i}`, 50 * i));
   fs.mkdirSync(join(root, 'an-empty-directory'));
   fs.symlinkSync('../README', join(root, 'text', 'link'));
   fs.symlinkSync('/nowhere/at/all', join(root, 'dangling'));

@@ -11,8 +11,8 @@ import {
 } from '../../src/snapshot/index.ts';
 import { findLostObjects } from '../../src/uploader/tree-check.ts';
 import { atClock } from '../support/clocked-storage.ts';
-import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest } from '../support/repositories.ts';
 
 const work = tempDirectory('confirm-beside-maintenance');
@@ -42,9 +42,9 @@ it('what maintenance has moved while the machine slept is not marked deleted at 
   await using writer = await openTest(at('repo'), { clock, wrap: aged });
   fs.mkdirSync(at('tree'));
   // Two short packs of each kind, which maintenance rewrites on one day and deletes on the next.
-  fs.writeFileSync(at('tree/a'), prng('a', 300_000));
+  fs.writeFileSync(at('tree/a'), noise('a', 300_000));
   await backUp(writer, at('tree'));
-  fs.writeFileSync(at('tree/b'), prng('b', 300_000));
+  fs.writeFileSync(at('tree/b'), noise('b', 300_000));
   const { rootEntry } = await backUp(writer, at('tree'));
   let asleep: Promise<void> | undefined;
   const sleeps = async (): Promise<void> => {

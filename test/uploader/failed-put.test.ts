@@ -6,8 +6,8 @@ import { faulty } from '../../src/blob/index.ts';
 import { listSnapshots } from '../../src/snapshot/index.ts';
 import { newUploadCounters } from '../../src/uploader/index.ts';
 import { gatedPool } from '../support/gated-pool.ts';
-import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest } from '../support/repositories.ts';
 
 const work = tempDirectory('failed-put');
@@ -20,9 +20,9 @@ const LARGE_BYTES = 200_000_000;
 function makeSource(kind: string): string {
   const tree = at(kind);
   fs.mkdirSync(tree);
-  fs.writeFileSync(join(tree, 'a-new-file'), prng(`${kind}-new`, 5_000));
+  fs.writeFileSync(join(tree, 'a-new-file'), noise(`${kind}-new`, 5_000));
   if (kind === 'large') {
-    fs.writeFileSync(join(tree, 'large'), Buffer.alloc(LARGE_BYTES, prng('large', 7_000_000)));
+    fs.writeFileSync(join(tree, 'large'), Buffer.alloc(LARGE_BYTES, noise('large', 7_000_000)));
     return tree;
   }
   for (let i = 0; i < DIRECTORIES; i++) {
@@ -90,7 +90,7 @@ it('nor does it read a large file to its end of which nothing is new', async () 
     await using repository = await openTest(repo);
     await backUp(repository, tree);
   }
-  fs.writeFileSync(join(tree, 'a-new-file'), prng('newer', 6_000));
+  fs.writeFileSync(join(tree, 'a-new-file'), noise('newer', 6_000));
   fs.utimesSync(join(tree, 'large'), 1, 1);
   const { bytes } = await readAfterFailure(repo, tree);
   expect(bytes).toBeLessThan(LARGE_BYTES / 2);

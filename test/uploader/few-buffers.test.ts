@@ -14,8 +14,8 @@ import {
 } from '../../src/snapshot/index.ts';
 import { type Chunk, DataWriter } from '../../src/uploader/data-writer.ts';
 import { newUploadCounters } from '../../src/uploader/index.ts';
-import { prng } from '../support/golden.ts';
 import { assertSameTree, tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
 
 const work = tempDirectory('few-buffers');
@@ -27,7 +27,7 @@ const PLAN_OF_A_MOVER = { slabCount: 8, dataLanes: 1, packsInFlight: 0 };
 
 it('an upload with two pack buffers, slow puts and frequent checkpoints comes to its end', async () => {
   const FILES = 4800;
-  const bytes = prng('few', FILES * 20_480);
+  const bytes = noise('few', FILES * 20_480);
   for (let i = 0; i < FILES; i++) {
     const directory = at(`tree/${i % 40}`);
     if (i < 40) fs.mkdirSync(directory, { recursive: true });
@@ -55,7 +55,7 @@ function writeSparse(path: string): void {
   let at = 0;
   for (let i = 0; at < 28 << 20; i++) {
     const length = i < 600 ? 4096 : 4096 * (1 + ((i * 7) % 900));
-    fs.writeSync(file, prng(`extent ${i}`, length), 0, length, at);
+    fs.writeSync(file, noise(`extent ${i}`, length), 0, length, at);
     at += length + (i < 600 ? 12_288 : 4096 * (1 + ((i * 13) % 1700)));
   }
   fs.ftruncateSync(file, at);
@@ -87,8 +87,9 @@ it('two uploads at once in one process do not write over the bytes of each other
   const trees = ['one', 'two'].map((name) => at(`both/${name}`));
   for (const tree of trees) {
     fs.mkdirSync(tree, { recursive: true });
-    for (let i = 0; i < 300; i++) fs.writeFileSync(join(tree, `${i}`), prng(`${tree}${i}`, 30_000));
-    fs.writeFileSync(join(tree, 'large'), prng(`${tree} large`, 20 << 20));
+    for (let i = 0; i < 300; i++)
+      fs.writeFileSync(join(tree, `${i}`), noise(`${tree}${i}`, 30_000));
+    fs.writeFileSync(join(tree, 'large'), noise(`${tree} large`, 20 << 20));
   }
   await createTest(at('both/repo'));
   {

@@ -3,8 +3,8 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
 import { newUploadCounters } from '../../src/uploader/index.ts';
-import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest } from '../support/repositories.ts';
 
 const work = tempDirectory('leases');
@@ -43,7 +43,7 @@ afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 function makeTree(name: string, bytes: number): string {
   const tree = join(work, name);
   fs.mkdirSync(tree);
-  fs.writeFileSync(join(tree, 'file'), prng(name, bytes));
+  fs.writeFileSync(join(tree, 'file'), noise(name, bytes));
   return tree;
 }
 

@@ -34,9 +34,9 @@ import {
 import { LongUpload } from '../../src/uploader/long-upload.ts';
 import { atClock } from '../support/clocked-storage.ts';
 import { gatedPool } from '../support/gated-pool.ts';
-import { prng } from '../support/golden.ts';
 import { age } from '../support/trees.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import {
   backUp,
   createTest,
@@ -56,7 +56,7 @@ const PIECES_BEFORE = 4;
 
 function write(path: string, seed: string, bytes = 300_000): void {
   fs.mkdirSync(join(path, '..'), { recursive: true });
-  fs.writeFileSync(path, prng(seed, bytes));
+  fs.writeFileSync(path, noise(seed, bytes));
 }
 
 /** A repository, its clock, and an upload that stands still in the middle of its large files for as long as `meanwhile` takes. */

@@ -4,8 +4,8 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { posix } from '../../src/base/index.ts';
 import { DEFAULT_POLICY, listSnapshots, putPolicy } from '../../src/snapshot/index.ts';
-import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { backUp, CLIENT, createTest, openTest } from '../support/repositories.ts';
 
 const work = tempDirectory('own-trouble');
@@ -15,7 +15,7 @@ const [repo, tree] = [join(work, 'repo'), join(work, 'tree')];
 beforeAll(async () => {
   fs.mkdirSync(tree);
   fs.writeFileSync(join(tree, 'small'), 'small');
-  fs.writeFileSync(join(tree, 'large'), prng('large', 5_000_000));
+  fs.writeFileSync(join(tree, 'large'), noise('large', 5_000_000));
   await createTest(repo);
   await using repository = await openTest(repo);
   const policy = { ...DEFAULT_POLICY, errorHandling: { ignoreFileErrors: true } };

@@ -12,8 +12,8 @@ import {
 import { planGarbageCollection as collectGarbage } from '../../src/snapshot/index.ts';
 import type { UploadResult } from '../../src/uploader/index.ts';
 import { atClock } from '../support/clocked-storage.ts';
-import { prng } from '../support/golden.ts';
 import { assertSameTree, tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
 
 const work = tempDirectory('restore-beside-maintenance');
@@ -51,8 +51,8 @@ async function worldOf(name: string): Promise<World> {
   await using writer = await openTest(repo, options);
   // Short packs of two sessions.
   for (const [i, bytes] of [300_000, 12_000_000].entries()) {
-    fs.writeFileSync(join(tree, `file-${i}`), prng(`${name}-${i}`, bytes));
-    fs.writeFileSync(join(tree, 'below', `small-${i}`), prng(`${name}-small-${i}`, 5000));
+    fs.writeFileSync(join(tree, `file-${i}`), noise(`${name}-${i}`, bytes));
+    fs.writeFileSync(join(tree, 'below', `small-${i}`), noise(`${name}-small-${i}`, 5000));
     await backUp(writer, tree);
   }
   const snapshot = await backUp(writer, tree);

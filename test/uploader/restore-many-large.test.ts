@@ -6,8 +6,8 @@ import { CodedError } from '../../src/base/index.ts';
 import { prefixOf, type Repository } from '../../src/repository/index.ts';
 import type { DirectoryEntry } from '../../src/snapshot/index.ts';
 import { gatedPool } from '../support/gated-pool.ts';
-import { prng } from '../support/golden.ts';
 import { assertSameTree, tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
 
 const work = tempDirectory('many-large');
@@ -22,7 +22,7 @@ let root: DirectoryEntry;
 beforeAll(async () => {
   fs.mkdirSync(at('tree'));
   for (let i = 0; i < FILES; i++) {
-    fs.writeFileSync(at(`tree/${i}`), prng(`large ${i}`, FILE_BYTES));
+    fs.writeFileSync(at(`tree/${i}`), noise(`large ${i}`, FILE_BYTES));
   }
   // Each file has two contents, so an index of its own.
   await createTest(at('repo'), { splitter: 'FIXED-128K' });

@@ -6,8 +6,8 @@ import { type ObjectId, type Repository, writeObject } from '../../src/repositor
 import { type DirectoryEntry, encodeDirectory } from '../../src/snapshot/index.ts';
 import { newRestoreCounters } from '../../src/uploader/index.ts';
 import { RestoreReport } from '../../src/uploader/restore-report.ts';
-import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest, recordingLogger, restore } from '../support/repositories.ts';
 
 const work = tempDirectory('safety');
@@ -229,7 +229,7 @@ it.skipIf(process.getuid?.() !== 0)(
       for (let i = 0; i < 40; i++) {
         fs.mkdirSync(join(source, `d${i}`));
         for (let k = 0; k < 100; k++) {
-          fs.writeFileSync(join(source, `d${i}/f${k}`), prng(`many-${i}-${k}`, 4000));
+          fs.writeFileSync(join(source, `d${i}/f${k}`), noise(`many-${i}-${k}`, 4000));
         }
       }
       const { rootEntry } = await backUp(repository, source);
@@ -272,7 +272,7 @@ it.skipIf(process.getuid?.() !== 0)(
     try {
       fs.mkdirSync(at('big-source'));
       for (let i = 0; i < 6; i++)
-        fs.writeFileSync(at(`big-source/f${i}`), prng(`full-${i}`, 3_000_000));
+        fs.writeFileSync(at(`big-source/f${i}`), noise(`full-${i}`, 3_000_000));
       const { rootEntry } = await backUp(repository, at('big-source'));
       await expect(restore(repository, rootEntry, at('small/out'))).rejects.toMatchObject({
         code: 'TARGET_FULL',

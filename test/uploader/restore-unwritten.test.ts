@@ -6,8 +6,8 @@ import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import type { Repository } from '../../src/repository/index.ts';
 import type { DirectoryEntry } from '../../src/snapshot/index.ts';
 import { TargetDirectory } from '../../src/uploader/target-directory.ts';
-import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { backUp, createTest, openTest, restore } from '../support/repositories.ts';
 
 /** What has the right size and time is left alone by the next restore: so nothing may have them whose bytes are not there. */
@@ -20,7 +20,7 @@ beforeAll(async () => {
   await createTest(at('repo'), { splitter: 'FIXED-1M' });
   repository = await openTest(at('repo'));
   fs.mkdirSync(at('source'));
-  fs.writeFileSync(at('source/large'), prng('large', 3_000_000));
+  fs.writeFileSync(at('source/large'), noise('large', 3_000_000));
   fs.writeFileSync(at('source/small'), 'small');
   for (const name of ['large', 'small']) fs.utimesSync(at(`source/${name}`), 1e9, 1e9);
   root = (await backUp(repository, at('source'))).rootEntry;

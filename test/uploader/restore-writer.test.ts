@@ -6,8 +6,8 @@ import type { BlobId, BlobStorage, GetOptions } from '../../src/blob/index.ts';
 import { ForwardingStorage } from '../../src/blob/wrappers/forwarding.ts';
 import { type ContentId, type IndexEntry, writeObject } from '../../src/repository/index.ts';
 import { RestoreWriter } from '../../src/uploader/restore-writer.ts';
-import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 import { createTest, openTest } from '../support/repositories.ts';
 
 const work = tempDirectory('restore-writer');
@@ -40,7 +40,7 @@ it('a content that cannot be loaded is not written later, when its descriptor is
   const options = { prefix: '' as const, splitter, indexSplitter: splitter, ...none };
   const ids: string[] = [];
   for (const name of ['sound', 'broken']) {
-    ids.push(await writeObject(contents, [prng(name, BYTES)], options));
+    ids.push(await writeObject(contents, [noise(name, BYTES)], options));
   }
   await contents.flush();
   const entries = ids.map((id) => contents.findOrThrow(id as ContentId));
@@ -66,6 +66,6 @@ it('a content that cannot be loaded is not written later, when its descriptor is
   await sound;
   expect(descriptors[1]).toBe(before);
   for (const descriptor of descriptors) fs.closeSync(descriptor);
-  expect(fs.readFileSync(at('sound')).equals(prng('sound', BYTES))).toBe(true);
+  expect(fs.readFileSync(at('sound')).equals(noise('sound', BYTES))).toBe(true);
   expect(fs.statSync(at('innocent')).size).toBe(0);
 });

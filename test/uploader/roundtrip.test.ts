@@ -11,7 +11,6 @@ import {
 } from '../../src/repository/index.ts';
 import { listSnapshots, readDirectory } from '../../src/snapshot/index.ts';
 import { newUploadCounters, restoreBlocks } from '../../src/uploader/index.ts';
-import { prng } from '../support/golden.ts';
 import { assertSameTree, hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import {
   backUp,
@@ -22,6 +21,7 @@ import {
   restore,
 } from '../support/repositories.ts';
 import { hasLoopDevices, loopDevice } from '../support/loop-device.ts';
+import { noise } from '../support/noise.ts';
 import { age, makeTree } from '../support/trees.ts';
 
 const work = tempDirectory('roundtrip');
@@ -69,7 +69,7 @@ it('an interrupted backup leaves an incomplete snapshot that the next one builds
   const [repo, tree] = [at('repo-interrupted'), at('tree-interrupted')];
   for (let i = 0; i < 60; i++) {
     fs.mkdirSync(join(tree, `d${i}`), { recursive: true });
-    fs.writeFileSync(join(tree, `d${i}`, 'file'), prng(`interrupted-${i}`, 200_000));
+    fs.writeFileSync(join(tree, `d${i}`, 'file'), noise(`interrupted-${i}`, 200_000));
   }
   age(tree);
   await createTest(repo);
@@ -114,10 +114,10 @@ describe('a raw volume', () => {
   const [repo, image] = [at('repo-block'), at('volume.img')];
 
   it('is stored without reading its holes, in the layout of Velero, and comes back', async () => {
-    fs.writeFileSync(image, prng('block-start', 5_000_001));
+    fs.writeFileSync(image, noise('block-start', 5_000_001));
     const file = fs.openSync(image, 'r+');
     fs.ftruncateSync(file, 300 << 20);
-    fs.writeSync(file, prng('block-far', 777_777), 0, 777_777, 200 << 20);
+    fs.writeSync(file, noise('block-far', 777_777), 0, 777_777, 200 << 20);
     fs.closeSync(file);
     await createTest(repo);
     await using repository = await openTest(repo, { threads: true });
@@ -139,7 +139,7 @@ describe('a raw volume', () => {
 
   it('interrupted, leaves an incomplete snapshot and stores little again', async () => {
     const image = at('cut.img');
-    fs.writeFileSync(image, prng('cut', 100_000_000));
+    fs.writeFileSync(image, noise('cut', 100_000_000));
     await createTest(at('repo-cut'));
     await using repository = await openTest(at('repo-cut'), { threads: true });
     const controller = new AbortController();
@@ -167,7 +167,7 @@ describe('a raw volume', () => {
 
   it.skipIf(!hasLoopDevices)('of a block device goes to a file and back to a device', async () => {
     const image = at('device.img');
-    fs.writeFileSync(image, Buffer.concat([prng('device', 9_000_000), Buffer.alloc(15_576_000)]));
+    fs.writeFileSync(image, Buffer.concat([noise('device', 9_000_000), Buffer.alloc(15_576_000)]));
     await using repository = await openTest(at('repo-cut'), { threads: true });
     await using source = loopDevice(image);
     const { rootEntry, counters } = await backUp(repository, source.path, { block: true });
@@ -334,7 +334,7 @@ it.skipIf(!hasKopia)(
   async () => {
     const [repo, tree] = [at('repo-fastcdc'), at('tree-fastcdc')];
     fs.mkdirSync(tree);
-    fs.writeFileSync(join(tree, 'volume'), prng('fastcdc', 30_000_000));
+    fs.writeFileSync(join(tree, 'volume'), noise('fastcdc', 30_000_000));
     await createTest(repo);
     await using repository = await openTest(repo, { threads: true });
     const first = await backUp(repository, tree, { splitter: 'fastcdc-4m' });
@@ -342,7 +342,7 @@ it.skipIf(!hasKopia)(
     // Shifted by some bytes: all but the first chunks are found again, without naming the splitter.
     fs.writeFileSync(
       join(tree, 'volume'),
-      Buffer.concat([Buffer.from('shift'), prng('fastcdc', 30_000_000)]),
+      Buffer.concat([Buffer.from('shift'), noise('fastcdc', 30_000_000)]),
     );
     const second = await backUp(repository, tree);
     expect(second.counters.contentsNew).toBeLessThan(first.counters.contentsNew);
@@ -369,7 +369,7 @@ it('any range of a long object can be read', async () => {
   const repo = at('repo-range');
   await createTest(repo, { splitter: 'DYNAMIC-128K-BUZHASH' });
   await using repository = await openTest(repo);
-  const data = prng('range', 1_500_000);
+  const data = noise('range', 1_500_000);
   const tree = at('tree-range');
   fs.mkdirSync(tree);
   fs.writeFileSync(join(tree, 'file'), data);

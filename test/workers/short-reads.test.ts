@@ -3,8 +3,8 @@ import { join } from 'node:path';
 import { afterAll, expect, it, vi } from 'vitest';
 import { Arena } from '../../src/codec/index.ts';
 import { createInProcessPool } from '../../src/workers/index.ts';
-import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { noise } from '../support/noise.ts';
 
 const READ_BYTES_MAX = 1000;
 
@@ -37,7 +37,7 @@ it('a small file is read to its end, also where each read brings a part of it on
   const sizes = [0, 1, READ_BYTES_MAX - 1, READ_BYTES_MAX, 10_123];
   const files = sizes.map((sizeBytes, i) => {
     const path = join(work, String(i));
-    fs.writeFileSync(path, prng(path, sizeBytes));
+    fs.writeFileSync(path, noise(path, sizeBytes));
     return { path, sizeBytes };
   });
   // One that became shorter since it was listed.

@@ -4,12 +4,13 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { tempDirectory } from '../../support/kopia.ts';
+import { packagedProgram } from '../../support/package.ts';
 import { hasTerminal, Terminal } from '../../support/terminal.ts';
 
 const work = tempDirectory('progress');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const at = (name: string): string => join(work, name);
-const BIN = new URL('../../../bin/longshore', import.meta.url).pathname;
+const BIN = packagedProgram();
 const { PATH, HOME } = process.env;
 const env = {
   PATH,
