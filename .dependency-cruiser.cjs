@@ -11,6 +11,7 @@ const mayImport = {
   mover: ['uploader', 'snapshot', 'repository', 'blob', 'codec', 'base'],
   kube: ['base'],
   exposer: ['kube', 'base'],
+  plugin: ['kube', 'base'],
   agent: ['mover', 'exposer', 'kube', 'config', 'repository', 'base'],
   dev: ['kube', 'base'],
   config: ['base'],

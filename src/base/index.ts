@@ -32,6 +32,7 @@ export {
   toDate,
   unixSeconds,
 } from './clock.ts';
+export { type Certificate, makeCertificate } from './certificate.ts';
 export { Stopwatch } from './stopwatch.ts';
 export { formatGoTime, GO_ZERO_TIME_NS, parseGoTime } from './go-time.ts';
 export {
