@@ -118,10 +118,12 @@ export class GrpcServer {
   ): Promise<void> {
     const controller = new AbortController();
     this.#calls.set(stream, controller);
-    // Its answer is with the host by then, or the host no longer waits.
-    stream.on('close', () => {
-      this.#calls.delete(stream);
-      if (!controller.signal.aborted) controller.abort(new CanceledError('user'));
+    const closed = new Promise<void>((resolve) => {
+      // Its answer is with the host by then, or the host no longer waits.
+      stream.on('close', () => {
+        if (!controller.signal.aborted) controller.abort(new CanceledError('user'));
+        resolve();
+      });
     });
     try {
       const call = {
@@ -145,6 +147,9 @@ export class GrpcServer {
     } catch (error) {
       end(stream, statusOf(error));
     }
+    // What an action still cleans up for a host that is gone is waited for, too.
+    await closed;
+    this.#calls.delete(stream);
   }
 
   #handlerOf(headers: http2.IncomingHttpHeaders): Handler {

@@ -1,4 +1,4 @@
-import { CodedError, isCanceled, messageOf } from '../../base/index.ts';
+import { CodedError, isCanceled, messageOf, systemCode } from '../../base/index.ts';
 import { STACK, STACK_URL, STATUS } from './messages.ts';
 import { encode } from './wire.ts';
 
@@ -32,9 +32,13 @@ export class GrpcError extends CodedError {
   }
 }
 
-/** HTTP/2 headers have limits of their own: Node sends 64 KiB of them, and details repeat the message in base64. */
-const MESSAGE_CHARACTERS_MAX = 8192;
-const FRAMES_MAX = 32;
+/**
+ * All of it goes in headers: Node sends 64 KiB of them, other ends may take 8 KiB, and details repeat the message in base64. One that
+ * is refused is lost whole, with the error that it tells.
+ */
+const MESSAGE_CHARACTERS_MAX = 2048;
+const FRAMES_MAX = 16;
+const FILE_CHARACTERS_MAX = 100;
 
 /**
  * What an action threw, as Velero's own plugins send it (pkg/plugin/framework/common): an error has code UNKNOWN and its text; a bug is
@@ -42,11 +46,17 @@ const FRAMES_MAX = 32;
  */
 export function statusOf(thrown: unknown): GrpcStatus {
   if (thrown instanceof GrpcError) return withStack(thrown.grpcCode, thrown.message, thrown);
-  if (thrown instanceof CodedError || isCanceled(thrown)) {
+  if (isForeseen(thrown)) {
     return withStack(GrpcCode.unknown, messageOf(thrown), thrown);
   }
   return panicOf(thrown);
 }
+
+/** A {@link CodedError} of whichever copy of the class, since the actions are a program of their own; the system's errors; a cancel. */
+const isForeseen = (thrown: unknown): boolean =>
+  (thrown instanceof Error && 'retry' in thrown) ||
+  systemCode(thrown) !== undefined ||
+  isCanceled(thrown);
 
 export function panicOf(thrown: unknown): GrpcStatus {
   const stack = thrown instanceof Error ? `, stack trace: ${thrown.stack ?? ''}` : '';
@@ -78,7 +88,11 @@ export function framesOf({ stack = '' }: Error): StackFrame[] {
     const match = FRAME.exec(line);
     if (!match) continue;
     const [, name = '<anonymous>', file = '', number = '0'] = match;
-    frames.push({ file: file.replace(/^file:\/\//, ''), line: Number(number), function: name });
+    frames.push({
+      file: file.replace(/^file:\/\//, '').slice(-FILE_CHARACTERS_MAX),
+      line: Number(number),
+      function: name,
+    });
     if (frames.length === FRAMES_MAX) break;
   }
   return frames;

@@ -8,6 +8,7 @@ import type {
   ResourceIdentifier,
   Restore,
 } from '../contract.ts';
+import { invalidOperationId, withoutOperations } from '../operation-errors.ts';
 import type { Call, Handler } from './grpc-server.ts';
 import {
   BACKUP_ITEM_ACTION,
@@ -21,12 +22,6 @@ import { type Decoded, decode, encode } from './wire.ts';
 
 /** Seconds of Go's zero time, year 1: Velero takes it for unknown, and an absent time for 1970. */
 const UNKNOWN_TIME_SECONDS = -62_135_596_800;
-
-/** Velero tells these two errors by their texts only (pkg/plugin/velero/backupitemaction/v2, restoreitemaction/v2). */
-export const invalidOperationId = (id: string): CodedError =>
-  new CodedError('BAD_OPERATION_ID', `operation ID ${id} is invalid`);
-export const withoutOperations = (): CodedError =>
-  new CodedError('NO_OPERATIONS', 'Plugin does not support asynchronous operations');
 
 type Answer = (request: Decoded, call: Call) => Promise<Decoded> | Decoded;
 
