@@ -11,6 +11,8 @@ const mayImport = {
   mover: ['uploader', 'snapshot', 'repository', 'blob', 'codec', 'base'],
   kube: ['base'],
   exposer: ['kube', 'base'],
+  'volume-policy': ['base'],
+  plugin: ['volume-policy', 'kube', 'base'],
   agent: ['mover', 'exposer', 'kube', 'config', 'repository', 'base'],
   dev: ['kube', 'base'],
   config: ['base'],

@@ -2,7 +2,8 @@
  * `npm run build [-- DIRECTORY [INPUTS]]`: files for the command line, for the threads and for what they share, the kernels and
  * Kubernetes' schemas beside them.
  */
-import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs';
+import { chmodSync, copyFileSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { brotliCompressSync } from 'node:zlib';
 import { build, type BuildOptions, type Plugin } from 'esbuild';
 import { lookUpBuiltins } from './build-builtins.ts';
 
@@ -54,7 +55,9 @@ const withoutPrograms: Plugin = {
 };
 
 /** Paths of all that went into the files. */
-async function bundle(options: Pick<BuildOptions, 'entryPoints' | 'splitting'>): Promise<string[]> {
+async function bundle(
+  options: Pick<BuildOptions, 'entryPoints' | 'splitting' | 'minifyIdentifiers' | 'minifySyntax'>,
+): Promise<string[]> {
   const { metafile, outputFiles } = await build({
     ...options,
     outdir: out,
@@ -79,6 +82,42 @@ async function bundle(options: Pick<BuildOptions, 'entryPoints' | 'splitting'>):
   return Object.keys(metafile.inputs);
 }
 
+/**
+ * The one file that Velero's plugin folder wants: a shell starts it with the Node that is in the path, and Node reads it as a module,
+ * wherever it lies and without a suffix. A small heap: what a plugin has at once are single objects of the API.
+ */
+const PLUGIN_HEAD = `#!/bin/sh
+':' //; exec node --max-semi-space-size=1 --disable-warning=ExperimentalWarning "$0" "$@"
+export {};
+`;
+
+async function buildPlugin(): Promise<string[]> {
+  const small = { minifyIdentifiers: true, minifySyntax: true };
+  const name = (part: string): string => `${out}/plugin-${part}.js`;
+  const used: string[] = [];
+  for (const part of ['main', 'actions']) {
+    const entryPoints = { [`plugin-${part}`]: `${root}src/cli/plugin-${part}.ts` };
+    // Statements stay on lines of their own, where imports are looked for.
+    used.push(...(await bundle({ entryPoints, ...small })));
+  }
+  const codeOf = (part: string): string =>
+    readFileSync(name(part), 'utf8').replace(/\n\/\/# sourceMappingURL=.*\n?$/, '\n');
+  // Read from a data: URL, which no package can be resolved from.
+  const actions = codeOf('actions').replaceAll('import.meta.url', '"file:///"');
+  // Stacks would else repeat the whole URL.
+  const packed = brotliCompressSync(`${actions}//# sourceURL=velero-plugin-longshore\n`).toString(
+    'base64',
+  );
+  const file = `${out}/velero-plugin-longshore`;
+  writeFileSync(file, `${PLUGIN_HEAD}${codeOf('main')}/*${packed}*/\n`);
+  chmodSync(file, 0o755);
+  for (const part of ['main', 'actions']) {
+    rmSync(name(part));
+    rmSync(`${name(part)}.map`, { force: true });
+  }
+  return used;
+}
+
 const inputs = [
   // Libraries of cloud storages become files of their own, loaded when a location asks for them.
   ...(await bundle({ entryPoints: { cli: `${root}src/cli/main.ts` }, splitting: true })),
@@ -90,6 +129,7 @@ const inputs = [
     },
   })),
 ];
+inputs.push(...(await buildPlugin()));
 copyFileSync(`${root}src/codec/wasm/kernels.wasm`, `${out}/kernels.wasm`);
 copyFileSync(`${root}src/dev/schemas.json.br`, `${out}/schemas.json.br`);
 // What went into the bundle: image/spdx.ts tells packages by it.

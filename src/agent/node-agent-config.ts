@@ -1,6 +1,5 @@
 import { z } from 'zod';
-import { CodedError, parseBytes } from '../base/index.ts';
-import { quantityBytes } from '../kube/index.ts';
+import { CodedError, parseBytes, quantityBytes } from '../base/index.ts';
 import {
   MOVER_SETTINGS,
   type MoverSetting,

@@ -32,6 +32,7 @@ export {
   toDate,
   unixSeconds,
 } from './clock.ts';
+export { type Certificate, makeCertificate } from './certificate.ts';
 export { Stopwatch } from './stopwatch.ts';
 export { formatGoTime, GO_ZERO_TIME_NS, parseGoTime } from './go-time.ts';
 export {
@@ -63,6 +64,7 @@ export { endProcess } from './end-process.ts';
 export { joinPath } from './paths.ts';
 export { printable } from './printable.ts';
 export { nothingWritten, writeAllSync, type WriteSome } from './write-all.ts';
+export { quantityBytes, quantityOf } from './quantity.ts';
 export { parseBytes, parseDuration } from './units.ts';
 export { redact, redactAndCut } from './redact.ts';
 export { BoundedList } from './bounded-list.ts';

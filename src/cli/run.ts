@@ -9,6 +9,7 @@ import { addPodVolumeCommands } from './pod-volume.ts';
 import { addHelpVerb } from './help-verb.ts';
 import { addNodeAgentCommands } from './node-agent.ts';
 import { withOutputForms } from './output-form.ts';
+import { addPluginVerb } from './plugin.ts';
 import { addPolicyCommands } from './policy.ts';
 import { addRepositoryCommands } from './repository.ts';
 import { addSnapshotCommands } from './snapshot.ts';
@@ -57,6 +58,7 @@ export function createProgram(): Command {
   addNodeAgentCommands(program);
   addDataMoverCommands(program);
   addPodVolumeCommands(program);
+  addPluginVerb(program);
   addDevCommands(program);
   addCompletionVerb(program);
   addHelpVerb(program);

@@ -95,6 +95,19 @@ export const environment = {
     for (const name of missing) Reflect.deleteProperty(process.env, name);
     return missing;
   },
+  /** What Velero's server says to a plugin that it starts (go-plugin v1.7.0: server.go). */
+  get pluginHost(): Record<
+    'cookie' | 'protocolVersions' | 'clientCertificate' | 'socketDirectory' | 'multiplex',
+    string | undefined
+  > {
+    return {
+      cookie: process.env.VELERO_PLUGIN,
+      protocolVersions: process.env.PLUGIN_PROTOCOL_VERSIONS,
+      clientCertificate: process.env.PLUGIN_CLIENT_CERT,
+      socketDirectory: process.env.PLUGIN_UNIX_SOCKET_DIR,
+      multiplex: process.env.PLUGIN_MULTIPLEX_GRPC,
+    };
+  },
   /** Where caches go: https://specifications.freedesktop.org/basedir-spec */
   get cacheDirectory(): string {
     return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'longshore');

@@ -1,7 +1,15 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { createServer, type Server } from 'node:https';
 import type { AddressInfo } from 'node:net';
-import { type Clock, type Logger, messageOf, silentLogger, systemClock } from '../base/index.ts';
+import {
+  type Certificate,
+  type Clock,
+  type Logger,
+  makeCertificate,
+  messageOf,
+  silentLogger,
+  systemClock,
+} from '../base/index.ts';
 import {
   apiVersionOf,
   type KubeObject,
@@ -13,7 +21,6 @@ import { Admission, FIRST_NAMESPACES } from './admission.ts';
 import { notAllowed, send, sendText, statusOf } from './answers.ts';
 import { ApiError, detailsOf } from './api-error.ts';
 import { named, objectOf, patched, readBody } from './bodies.ts';
-import { type Certificate, makeCertificate } from './certificate.ts';
 import { discovery } from './discovery.ts';
 import { expireEvents } from './event-expiry.ts';
 import { bodyTypeOf, Guard } from './guard.ts';

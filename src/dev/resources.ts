@@ -1,6 +1,7 @@
 import {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
   CONFIG_MAPS,
   DAEMON_SETS,
   DATA_DOWNLOADS,
@@ -16,22 +17,16 @@ import {
   PVCS,
   PVS,
   type Resource,
+  RESTORES,
   SECRETS,
   STORAGE_CLASSES,
   VELERO_GROUP,
   VOLUME_ATTACHMENTS,
+  VOLUME_SNAPSHOT_CLASSES,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
 } from '../kube/index.ts';
 
-/** Nobody but a user of the cluster reads or writes these. */
-export const VOLUME_SNAPSHOT_CLASSES: Resource<VolumeSnapshotClass> = {
-  group: 'snapshot.storage.k8s.io',
-  version: 'v1',
-  kind: 'VolumeSnapshotClass',
-  plural: 'volumesnapshotclasses',
-  namespaced: false,
-};
 const SERVICE_ACCOUNTS: Resource<KubeObject> = {
   group: '',
   version: 'v1',
@@ -47,11 +42,6 @@ const SERVICES: Resource<KubeObject> = {
   plural: 'services',
   namespaced: true,
 };
-
-export interface VolumeSnapshotClass extends KubeObject {
-  driver: string;
-  deletionPolicy: 'Delete' | 'Retain';
-}
 
 /** Not made by a CustomResourceDefinition. */
 export const isBuiltIn = ({ group }: Resource<KubeObject>): boolean =>
@@ -82,6 +72,8 @@ export const DEV_RESOURCES: readonly Resource<KubeObject>[] = [
   DATA_DOWNLOADS,
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  RESTORES,
   POD_VOLUME_BACKUPS,
   POD_VOLUME_RESTORES,
 ];

@@ -15,16 +15,14 @@ import {
   refOf,
   type Result,
   STORAGE_CLASSES,
+  VOLUME_SNAPSHOT_CLASSES,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
   type VolumeSnapshot,
+  type VolumeSnapshotClass,
   type VolumeSnapshotContent,
 } from '../kube/index.ts';
-import {
-  DEFAULT_SNAPSHOT_CLASS,
-  VOLUME_SNAPSHOT_CLASSES,
-  type VolumeSnapshotClass,
-} from './resources.ts';
+import { DEFAULT_SNAPSHOT_CLASS } from './resources.ts';
 
 const run = promisify(execFile);
 

@@ -1,4 +1,4 @@
-import { CodedError, isCode } from '../base/index.ts';
+import { CodedError, isCode, quantityBytes } from '../base/index.ts';
 import {
   DAEMON_SETS,
   DATA_UPLOADS,
@@ -13,7 +13,6 @@ import {
   PVCS,
   PVS,
   STORAGE_CLASSES,
-  quantityBytes,
 } from '../kube/index.ts';
 import { affinityFor, hostingAffinity } from './affinity.ts';
 import { diagnose } from './diagnosis.ts';

@@ -1,4 +1,4 @@
-import { CodedError, isCode } from '../base/index.ts';
+import { CodedError, isCode, quantityBytes } from '../base/index.ts';
 import {
   DATA_DOWNLOADS,
   type DataDownload,
@@ -13,7 +13,6 @@ import {
   STORAGE_CLASSES,
   waitFor,
   waitGone,
-  quantityBytes,
 } from '../kube/index.ts';
 import { createCacheClaim, SELECTED_NODE } from './cache-claim.ts';
 import { affinityFor, hostingAffinity } from './affinity.ts';

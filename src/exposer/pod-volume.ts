@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { CodedError, isCode } from '../base/index.ts';
+import { CodedError, isCode, quantityBytes } from '../base/index.ts';
 import {
   type ContainerStatus,
   EVENTS,
@@ -11,7 +11,6 @@ import {
   type PodVolumeBackup,
   type PodVolumeRestore,
   PODS,
-  quantityBytes,
   type Resource,
 } from '../kube/index.ts';
 import { cacheClaimRef, createCacheClaim } from './cache-claim.ts';

@@ -30,12 +30,14 @@ export type {
   VolumeAttachment,
   VolumeMount,
   VolumeSnapshot,
+  VolumeSnapshotClass,
   VolumeSnapshotContent,
 } from './api/core.ts';
 export {
   apiVersionOf,
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
   type BackupRepository,
   BUILT_IN_MOVERS,
   CONFIG_MAPS,
@@ -57,15 +59,16 @@ export {
   PVCS,
   PVS,
   type Resource,
+  RESTORES,
   SECRETS,
   STORAGE_CLASSES,
   VOLUME_ATTACHMENTS,
+  VOLUME_SNAPSHOT_CLASSES,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
 } from './api/resources.ts';
 export { type Phase, PHASES } from './api/schema.ts';
 export { matchesSelector, validLabel } from './api/labels.ts';
-export { quantityBytes } from './api/quantity.ts';
 export { Cache, keyOf, type Listener, refOf } from './cache/cache.ts';
 export { withOwnSignal } from './cache/own-signal.ts';
 export { waitFor, waitGone, type WaitOptions } from './cache/wait.ts';

@@ -157,6 +157,7 @@ export interface PersistentVolumeClaim extends KubeObject {
     volumeName?: string;
     selector?: LabelSelector;
     dataSource?: { apiGroup?: string; kind: string; name: string };
+    dataSourceRef?: object;
     resources?: { requests?: Record<string, string>; limits?: Record<string, string> };
   };
   status?: { phase?: string };
@@ -168,7 +169,9 @@ export interface PersistentVolume extends KubeObject {
     storageClassName?: string;
     claimRef?: ObjectReference;
     nodeAffinity?: { required?: { nodeSelectorTerms: NodeSelectorTerm[] } };
-    csi?: { driver: string; volumeHandle: string };
+    csi?: { driver: string; volumeHandle: string; volumeAttributes?: Record<string, string> };
+    nfs?: { server: string; path: string };
+    capacity?: Record<string, string>;
     [source: string]: unknown;
   };
   status?: { phase?: string; reason?: string; message?: string };
@@ -207,11 +210,18 @@ export interface VolumeSnapshotContent extends KubeObject {
   status?: {
     readyToUse?: boolean;
     snapshotHandle?: string;
+    /** Bytes. */
+    restoreSize?: number;
     /** Nanoseconds since 1970, as the driver tells. */
     creationTime?: number;
     volumeGroupSnapshotHandle?: string;
     error?: { message?: string };
   };
+}
+
+export interface VolumeSnapshotClass extends KubeObject {
+  driver: string;
+  deletionPolicy: 'Delete' | 'Retain';
 }
 
 export interface StorageClass extends KubeObject {

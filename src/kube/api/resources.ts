@@ -12,6 +12,7 @@ import type {
   StorageClass,
   VolumeAttachment,
   VolumeSnapshot,
+  VolumeSnapshotClass,
   VolumeSnapshotContent,
 } from './core.ts';
 import { VELERO_GROUP } from './crd.ts';
@@ -115,6 +116,8 @@ export const BACKUP_STORAGE_LOCATIONS = resource<KubeObject>(
   'BackupStorageLocation',
   'backupstoragelocations',
 );
+export const BACKUPS = resource<KubeObject>(VELERO_GROUP, 'v1', 'Backup', 'backups');
+export const RESTORES = resource<KubeObject>(VELERO_GROUP, 'v1', 'Restore', 'restores');
 export const PODS = resource<Pod>('', 'v1', 'Pod', 'pods');
 export const PVCS = resource<PersistentVolumeClaim>(
   '',
@@ -168,6 +171,13 @@ export const VOLUME_SNAPSHOT_CONTENTS = resource<VolumeSnapshotContent>(
   'v1',
   'VolumeSnapshotContent',
   'volumesnapshotcontents',
+  false,
+);
+export const VOLUME_SNAPSHOT_CLASSES = resource<VolumeSnapshotClass>(
+  SNAPSHOT_GROUP,
+  'v1',
+  'VolumeSnapshotClass',
+  'volumesnapshotclasses',
   false,
 );
 

@@ -8,3 +8,14 @@ export function quantityBytes(text: string): number {
   const power = unit === '' ? 0 : POWERS.indexOf(unit === 'K' ? 'k' : unit) + 1;
   return Number(number) * 10 ** Number(exponent) * (binary === '' ? 1000 : 1024) ** power;
 }
+
+/** Bytes as a quantity, in the largest binary unit that has them whole. */
+export function quantityOf(bytes: number): string {
+  let [number, power] = [bytes, 0];
+  while (number > 0 && number % 1024 === 0 && power < POWERS.length) {
+    number /= 1024;
+    power++;
+  }
+  const unit = power === 0 ? '' : `${POWERS[power - 1]?.toUpperCase() ?? ''}i`;
+  return `${number}${unit}`;
+}

@@ -1,5 +1,5 @@
 import { generateKeyPairSync, sign } from 'node:crypto';
-import { randomBytes } from '../base/index.ts';
+import { randomBytes } from './random.ts';
 
 export interface Certificate {
   /** PEM; it is its own authority. */
@@ -20,12 +20,10 @@ const VALID_MS = 365 * DAY_MS;
  * libraries send no token over plain HTTP (client-go: clientcmd, `IsConfigTransportTLS`). Node makes keys and signatures;
  * the certificate around them is X.509 v3 (RFC 5280), written here.
  */
-export function makeCertificate(nowMs: number): Certificate {
+export function makeCertificate(nowMs: number, commonName = 'longshore-dev'): Certificate {
   const { publicKey, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' });
   const algorithm = sequence(objectId(ECDSA_WITH_SHA256));
-  const name = sequence(
-    set(sequence(objectId(COMMON_NAME), der(0x0c, Buffer.from('longshore-dev')))),
-  );
+  const name = sequence(set(sequence(objectId(COMMON_NAME), der(0x0c, Buffer.from(commonName)))));
   const serial = Buffer.from(randomBytes(16));
   // Positive, and without a leading zero byte, as DER wants it.
   serial[0] = ((serial[0] ?? 0) & 0x3f) | 0x40;

@@ -1,0 +1,24 @@
+import { CONTENT_BACKUP, CLASS_BACKUP, SnapshotBackup } from './snapshot-backup.ts';
+import { CLASS_RESTORE, ContentRestore, SNAPSHOT_RESTORE } from './snapshot-restore.ts';
+import { PvcBackup } from './pvc-backup.ts';
+import { PvcBlock } from './pvc-block.ts';
+import { PvcRestore } from './pvc-restore.ts';
+import type { Setting } from './setting.ts';
+import { UploadDelete } from './upload-delete.ts';
+import { UploadResults } from './upload-result.ts';
+
+/** The item actions of one process. */
+export const openActions = (setting: Setting) => ({
+  pvcBackup: () => new PvcBackup(setting),
+  snapshotBackup: () => new SnapshotBackup(setting),
+  contentBackup: () => CONTENT_BACKUP,
+  classBackup: () => CLASS_BACKUP,
+  pvcRestore: () => new PvcRestore(setting),
+  snapshotRestore: () => SNAPSHOT_RESTORE,
+  contentRestore: () => new ContentRestore(setting),
+  classRestore: () => CLASS_RESTORE,
+  uploadResults: () => new UploadResults(setting),
+  uploadDelete: () => new UploadDelete(setting),
+  pvcBlock: () => new PvcBlock(setting),
+});
+export type OpenActions = ReturnType<typeof openActions>;

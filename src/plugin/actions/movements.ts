@@ -1,0 +1,151 @@
+import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import {
+  type DataDownload,
+  type DataUpload,
+  type NewObject,
+  type Resource,
+  waitFor,
+} from '../../kube/index.ts';
+import type { CallContext, OperationProgress } from '../contract.ts';
+import { invalidOperationId } from '../operation-errors.ts';
+import { isAway, patiently, type Setting } from './setting.ts';
+import { OPERATION_ID } from './velero-names.ts';
+
+type Movement = DataUpload | DataDownload;
+
+const UNKNOWN: OperationProgress = {
+  completed: false,
+  err: '',
+  nCompleted: 0,
+  nTotal: 0,
+  operationUnits: '',
+  description: '',
+  started: undefined,
+  updated: undefined,
+};
+
+const FINAL = ['Completed', 'Failed', 'Canceled'];
+/** Velero's own returns at once, and the work may then go on behind an operation that counts as over. Our choice. */
+const CANCEL_MS = 60_000;
+
+/** Velero: label.GetValidName of `du-<backup>.<pvc>` or `dd-<restore>.<pvc>`. */
+const ID = /^d[du]-.+/;
+
+/**
+ * Operations that move data: each is a DataUpload or a DataDownload, found by the label with the operation's ID. Nothing is known
+ * of it in this process, since another one is asked for its progress than the one that began it.
+ */
+export class Movements<T extends Movement> {
+  readonly #setting: Setting;
+  readonly #resource: Resource<T>;
+
+  constructor(setting: Setting, resource: Resource<T>) {
+    this.#setting = setting;
+    this.#resource = resource;
+  }
+
+  /** Makes the movement, or finds the one of an earlier attempt, whose name is the same. */
+  async begin(movement: NewObject<T>, { signal }: CallContext): Promise<T> {
+    const { client } = this.#setting;
+    const { namespace = '', name = '', labels } = movement.metadata;
+    try {
+      return await patiently(() => client.create(this.#resource, movement, { signal }), signal);
+    } catch (error) {
+      if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+      const found = await patiently(() =>
+        client.get(this.#resource, { namespace, name }, { signal }),
+      );
+      if (found.metadata.labels?.[OPERATION_ID] === labels?.[OPERATION_ID]) return found;
+      throw error;
+    }
+  }
+
+  /**
+   * What Velero shows, and how it learns the end. Velero gives an operation up at the first error, so an API server that is away
+   * is none: the next poll asks again. Throws for an ID that is none of ours.
+   */
+  async progress(
+    namespace: string,
+    operationId: string,
+    { signal }: CallContext,
+  ): Promise<OperationProgress> {
+    const { kind } = this.#resource;
+    let found: T[];
+    try {
+      found = await this.#find(namespace, operationId, signal);
+    } catch (error) {
+      if (!isAway(error)) throw error;
+      const { logger } = this.#setting;
+      logger.warn({ operationId, reason: messageOf(error) }, 'the progress is not known now');
+      return UNKNOWN;
+    }
+    const [movement] = found;
+    if (!movement) {
+      return { ...UNKNOWN, completed: true, err: `the ${kind} of this operation was deleted` };
+    }
+    if (found.length > 1) {
+      throw new CodedError(
+        'AMBIGUOUS_OPERATION',
+        `find multiple ${kind}s of operation ${operationId}`,
+      );
+    }
+    return progressOf(movement, kind);
+  }
+
+  /** Asks for the end and waits a minute for it. Throws when it could not be asked for. */
+  async cancel(namespace: string, operationId: string, { signal }: CallContext): Promise<void> {
+    const { client, logger } = this.#setting;
+    const found = await patiently(() => this.#find(namespace, operationId, signal), signal);
+    for (const { metadata, status } of found) {
+      const ref = { namespace, name: metadata.name };
+      const fields = { operationId, [this.#resource.kind]: metadata.name };
+      if (FINAL.includes(status?.phase ?? '')) continue;
+      await patiently(
+        () => client.patch(this.#resource, ref, { spec: { cancel: true } }, { signal }),
+        signal,
+      );
+      try {
+        const look = (now: T | undefined): string | undefined => {
+          if (!now) return 'deleted';
+          const phase = now.status?.phase ?? '';
+          return FINAL.includes(phase) ? phase : undefined;
+        };
+        const options = { signal, timeoutMs: CANCEL_MS, awayMsMax: 0 };
+        const phase = await waitFor(client, this.#resource, ref, look, options);
+        logger.info({ ...fields, phase }, 'the operation was canceled');
+      } catch (error) {
+        if (!isCode(error, 'WAIT_TIMEOUT')) throw error;
+        logger.warn(fields, 'the operation was asked to end, and has not ended yet');
+      }
+    }
+  }
+
+  async #find(namespace: string, operationId: string, signal: AbortSignal): Promise<T[]> {
+    if (!ID.test(operationId)) throw invalidOperationId(operationId);
+    const labelSelector = `${OPERATION_ID}=${operationId}`;
+    return this.#setting.client.list(this.#resource, { namespace, labelSelector, signal });
+  }
+}
+
+function progressOf({ status = {} }: Movement, kind: string): OperationProgress {
+  const { phase, progress, message = '', startTimestamp, completionTimestamp } = status;
+  if (phase === undefined || phase === 'New') return UNKNOWN;
+  const done = progress?.bytesDone ?? 0;
+  const total = progress?.totalBytes ?? 0;
+  const errors: Partial<Record<string, string>> = {
+    // A host takes an empty text for success.
+    Failed: message === '' ? `${kind} failed` : message,
+    Canceled: `${kind} is canceled`,
+  };
+  return {
+    completed: FINAL.includes(phase),
+    err: errors[phase] ?? '',
+    // The last report may have come before the last byte.
+    nCompleted: phase === 'Completed' ? Math.max(done, total) : done,
+    nTotal: phase === 'Completed' ? Math.max(done, total) : total,
+    operationUnits: 'Bytes',
+    description: phase,
+    started: startTimestamp ?? undefined,
+    updated: completionTimestamp ?? undefined,
+  };
+}

@@ -1,0 +1,256 @@
+import { CodedError, messageOf, quantityBytes, quantityOf, Semaphore } from '../../base/index.ts';
+import {
+  apiVersionOf,
+  BACKUPS,
+  DATA_UPLOADS,
+  type DataUpload,
+  type KubeObject,
+  type NewObject,
+  type PersistentVolume,
+  type PersistentVolumeClaim,
+  validLabel,
+  type VolumeSnapshot,
+} from '../../kube/index.ts';
+import type {
+  Backup,
+  BackupItemAction,
+  BackupOutput,
+  CallContext,
+  OperationProgress,
+} from '../contract.ts';
+import { Movements } from './movements.ts';
+import { removeOrphans } from './orphans.ts';
+import {
+  identifier,
+  isFinalizing,
+  nameFor,
+  placeOf,
+  type Setting,
+  SNAPSHOT_GROUP,
+  snapshotTimeout,
+  withMarks,
+} from './setting.ts';
+import { type CutSnapshot, Snapshots } from './snapshots.ts';
+import {
+  BACKUP_NAME,
+  BACKUP_UID,
+  MUST_INCLUDE,
+  OPERATION_ID,
+  PVC_UID,
+  SKIPPED_NO_CSI,
+  SNAPSHOT_NAME,
+  UPLOAD_NAME,
+} from './velero-names.ts';
+import { VolumeChoice } from './volume-choice.ts';
+
+/**
+ * Snapshots that are being taken at once, of one backup. Velero's server asks for as many as it has workers for blocks of items (one,
+ * by default), other hosts for all. Our choice: each holds a watch, and drivers are seldom asked for more.
+ */
+const TAKEN_AT_ONCE_MAX = 32;
+
+/**
+ * Takes the snapshot of a PVC whose volume is of a CSI driver, and with `snapshotMoveData` asks for it to be moved. Returns when the
+ * storage has cut the snapshot, and waits for no byte of it.
+ */
+export class PvcBackup implements BackupItemAction {
+  readonly #setting: Setting;
+  readonly #choice: VolumeChoice;
+  readonly #snapshots: Snapshots;
+  readonly #uploads: Movements<DataUpload>;
+  readonly #places = new Semaphore(TAKEN_AT_ONCE_MAX);
+  /** A process serves one backup, or is asked about the operations of some. */
+  readonly #swept = new Map<string, Promise<void>>();
+
+  constructor(setting: Setting) {
+    this.#setting = setting;
+    this.#choice = new VolumeChoice(setting);
+    this.#snapshots = new Snapshots(setting);
+    this.#uploads = new Movements(setting, DATA_UPLOADS);
+  }
+
+  async execute(item: KubeObject, backup: Backup, context: CallContext): Promise<BackupOutput> {
+    if (isFinalizing(backup)) return {};
+    const pvc = item as PersistentVolumeClaim;
+    const { signal } = context;
+    const pv = await this.#choice.volumeToSnapshot(pvc, backup, signal);
+    if (!pv) {
+      this.#setting.logger.info({ PVC: placeOf(pvc) }, 'no snapshot is wanted of this PVC');
+      return {};
+    }
+    if (!isCsi(pv)) {
+      this.#setting.logger.info(
+        { PVC: placeOf(pvc) },
+        'no snapshot: the volume is of no CSI driver',
+      );
+      return { item: withMarks(pvc, { annotations: { [SKIPPED_NO_CSI]: 'true' } }) };
+    }
+    // Its class says which driver cuts it.
+    if ((pvc.spec.storageClassName ?? '') === '') {
+      const text = `Cannot snapshot PVC ${placeOf(pvc)}, PVC has no storage class.`;
+      throw new CodedError('NO_STORAGE_CLASS', text);
+    }
+    await this.#sweep(backup.metadata.uid, backup, signal);
+    await this.#places.acquire();
+    try {
+      signal.throwIfAborted();
+      return await this.#snapshot(pvc, backup, context);
+    } finally {
+      this.#places.release();
+    }
+  }
+
+  async #snapshot(
+    pvc: PersistentVolumeClaim,
+    backup: Backup,
+    context: CallContext,
+  ): Promise<BackupOutput> {
+    const isMoved = backup.spec.snapshotMoveData === true;
+    let refusal: unknown;
+    try {
+      return await this.#snapshots.take(pvc, backup, context.signal, async (cut) => {
+        if (!isMoved) return keptOutput(pvc, backup, cut);
+        const upload = uploadOf(pvc, backup, cut);
+        try {
+          return movedOutput(pvc, backup, cut, await this.#uploads.begin(upload, context));
+        } catch (error) {
+          refusal = error;
+          throw error;
+        }
+      });
+    } catch (error) {
+      if (refusal === undefined || context.signal.aborted) throw error;
+      // As Velero: the PVC itself is in the backup, and the line counts as an error of the backup.
+      const fields = { PVC: placeOf(pvc), error: messageOf(error) };
+      this.#setting.logger.error(
+        fields,
+        'the DataUpload could not be made: the volume is not in this backup',
+      );
+      return {};
+    }
+  }
+
+  async progress(
+    operationId: string,
+    backup: Backup,
+    context: CallContext,
+  ): Promise<OperationProgress> {
+    const progress = await this.#uploads.progress(namespaceOf(backup), operationId, context);
+    await this.#sweep(`progress/${backup.metadata.uid}`, undefined, context.signal);
+    return progress;
+  }
+
+  cancel(operationId: string, backup: Backup, context: CallContext): Promise<void> {
+    return this.#uploads.cancel(namespaceOf(backup), operationId, context);
+  }
+
+  /** Once for each key. */
+  #sweep(key: string, current: Backup | undefined, signal: AbortSignal): Promise<void> {
+    const swept =
+      this.#swept.get(key) ?? removeOrphans(this.#setting, this.#snapshots, current, signal);
+    this.#swept.set(key, swept);
+    return swept;
+  }
+}
+
+const namespaceOf = ({ metadata }: Backup): string => metadata.namespace ?? '';
+
+const isCsi = ({ spec }: PersistentVolume): boolean => spec.csi !== undefined && spec.csi !== null;
+
+/** 76 characters before it is shortened, as Velero's: agents and the server tell operations by it. */
+export const uploadOperationId = (pvc: PersistentVolumeClaim, backup: Backup): string =>
+  validLabel(`du-${backup.metadata.uid}.${pvc.metadata.uid}`);
+
+function uploadOf(
+  pvc: PersistentVolumeClaim,
+  backup: Backup,
+  { snapshot, content }: CutSnapshot,
+): NewObject<DataUpload> {
+  const { name, uid } = backup.metadata;
+  const { datamover, storageLocation = '', uploaderConfig } = backup.spec;
+  const parallel = uploaderConfig?.parallelFilesUpload ?? 0;
+  const snapshotClass = snapshot.spec.volumeSnapshotClassName;
+  return {
+    metadata: {
+      name: nameFor(name, uid, pvc.metadata.uid),
+      namespace: namespaceOf(backup),
+      labels: {
+        [BACKUP_NAME]: validLabel(name),
+        [BACKUP_UID]: uid,
+        [PVC_UID]: pvc.metadata.uid,
+        [OPERATION_ID]: uploadOperationId(pvc, backup),
+      },
+      ownerReferences: [
+        { apiVersion: apiVersionOf(BACKUPS), kind: BACKUPS.kind, name, uid, controller: true },
+      ],
+    },
+    spec: {
+      snapshotType: 'CSI',
+      csiSnapshot: {
+        volumeSnapshot: snapshot.metadata.name,
+        storageClass: pvc.spec.storageClassName ?? '',
+        driver: content.spec.driver,
+        ...(snapshotClass !== undefined && { snapshotClass }),
+      },
+      sourcePVC: pvc.metadata.name,
+      sourceNamespace: pvc.metadata.namespace ?? '',
+      backupStorageLocation: storageLocation,
+      operationTimeout: snapshotTimeout(backup),
+      ...(datamover !== undefined && { datamover }),
+      ...(parallel > 0 && { dataMoverConfig: { ParallelFilesUpload: String(parallel) } }),
+    },
+  };
+}
+
+function movedOutput(
+  pvc: PersistentVolumeClaim,
+  backup: Backup,
+  { snapshot }: CutSnapshot,
+  upload: DataUpload,
+): BackupOutput {
+  const { namespace, name } = upload.metadata;
+  return {
+    item: withMarks(pvc, marksOf(snapshot, backup, { [UPLOAD_NAME]: placeOf(upload) })),
+    operationId: uploadOperationId(pvc, backup),
+    postOperationItems: [identifier('velero.io', 'datauploads', name, namespace)],
+  };
+}
+
+function keptOutput(
+  pvc: PersistentVolumeClaim,
+  backup: Backup,
+  { snapshot, content }: CutSnapshot,
+): BackupOutput {
+  const { namespace, name } = snapshot.metadata;
+  return {
+    item: withMarks(largeEnough(pvc, content.status?.restoreSize), marksOf(snapshot, backup)),
+    additionalItems: [identifier(SNAPSHOT_GROUP, 'volumesnapshots', name, namespace)],
+  };
+}
+
+const marksOf = (
+  { metadata }: VolumeSnapshot,
+  backup: Backup,
+  more: Readonly<Record<string, string>> = {},
+) => ({
+  labels: {
+    [SNAPSHOT_NAME]: validLabel(metadata.name),
+    [BACKUP_NAME]: validLabel(backup.metadata.name),
+  },
+  annotations: { [SNAPSHOT_NAME]: metadata.name, [MUST_INCLUDE]: 'true', ...more },
+});
+
+/** A volume may be larger than was asked for, and one made from its snapshot must not be smaller. */
+function largeEnough(
+  pvc: PersistentVolumeClaim,
+  restoreSize: number | undefined,
+): PersistentVolumeClaim {
+  const { requests } = pvc.spec.resources ?? {};
+  if (restoreSize === undefined || quantityBytes(requests?.storage ?? '') >= restoreSize)
+    return pvc;
+  const resources = {
+    ...pvc.spec.resources,
+    requests: { ...requests, storage: quantityOf(restoreSize) },
+  };
+  return { ...pvc, spec: { ...pvc.spec, resources } };
+}

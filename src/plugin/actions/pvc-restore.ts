@@ -1,0 +1,240 @@
+import { createHash } from 'node:crypto';
+import { CodedError, messageOf } from '../../base/index.ts';
+import {
+  apiVersionOf,
+  BACKUPS,
+  CONFIG_MAPS,
+  DATA_DOWNLOADS,
+  type DataDownload,
+  type KubeObject,
+  type NewObject,
+  type PersistentVolumeClaim,
+  PVCS,
+  RESTORES,
+  validLabel,
+} from '../../kube/index.ts';
+import type {
+  Backup,
+  CallContext,
+  OperationProgress,
+  Restore,
+  RestoreInput,
+  RestoreItemAction,
+  RestoreOutput,
+} from '../contract.ts';
+import { Movements } from './movements.ts';
+import {
+  identifier,
+  nameFor,
+  patiently,
+  placeOf,
+  type Setting,
+  SNAPSHOT_GROUP,
+  snapshotTimeout,
+  without,
+} from './setting.ts';
+import { restoredSnapshotName } from './snapshot-restore.ts';
+import { dropResults, resultsSelector, type UploadResult } from './upload-result.ts';
+import {
+  DYNAMIC_PV_RESTORE,
+  OPERATION_ID,
+  RESTORE_NAME,
+  RESTORE_UID,
+  SNAPSHOT_NAME,
+  UPLOAD_NAME,
+} from './velero-names.ts';
+
+/**
+ * Makes a PVC wait for its data: those of an upload, by a DataDownload, or those of a snapshot that was kept. Who moves them, and
+ * whether they were moved, is the backup's.
+ */
+export class PvcRestore implements RestoreItemAction {
+  readonly #setting: Setting;
+  readonly #downloads: Movements<DataDownload>;
+
+  constructor(setting: Setting) {
+    this.#setting = setting;
+    this.#downloads = new Movements(setting, DATA_DOWNLOADS);
+  }
+
+  async execute(input: RestoreInput, context: CallContext): Promise<RestoreOutput> {
+    const { logger } = this.#setting;
+    const { restore } = input;
+    const { signal } = context;
+    const pvc = input.item as PersistentVolumeClaim;
+    const fromBackup = input.itemFromBackup as PersistentVolumeClaim;
+    const namespace = targetNamespace(pvc.metadata.namespace, restore);
+    if (await this.#isThere(namespace, pvc.metadata.name, signal)) {
+      logger.warn(
+        { PVC: `${namespace}/${pvc.metadata.name}` },
+        'the PVC is there already: it is left alone',
+      );
+      return {};
+    }
+    if (restore.spec.restorePVs === false) return { item: withoutVolume(pvc) };
+    const backup = await this.#backupOf(restore, signal);
+    const { annotations = {} } = fromBackup.metadata;
+    if (backup.spec.snapshotMoveData !== true) {
+      const snapshot = annotations[SNAPSHOT_NAME];
+      return snapshot === undefined ? {} : fromSnapshot(pvc, snapshot, restore);
+    }
+    if (annotations[UPLOAD_NAME] === undefined) {
+      // Velero's snapshots of the cloud itself, or volumes that were skipped.
+      logger.warn({ PVC: placeOf(fromBackup) }, 'the backup has no upload of this PVC');
+      return {};
+    }
+    const result = await this.#resultOf(fromBackup, restore, signal);
+    const download = downloadOf(pvc, fromBackup, restore, backup, result);
+    await this.#downloads.begin(download, context);
+    logger.info({ PVC: `${namespace}/${pvc.metadata.name}` }, 'DataDownload made');
+    const operationId = downloadOperationId(fromBackup, restore);
+    return { item: waiting(pvc, namespace, operationId), operationId };
+  }
+
+  async progress(
+    operationId: string,
+    restore: Restore,
+    context: CallContext,
+  ): Promise<OperationProgress> {
+    const { namespace = '' } = restore.metadata;
+    const progress = await this.#downloads.progress(namespace, operationId, context);
+    if (progress.completed) await dropResults(this.#setting, restore, context.signal);
+    return progress;
+  }
+
+  async cancel(operationId: string, restore: Restore, context: CallContext): Promise<void> {
+    await this.#downloads.cancel(restore.metadata.namespace ?? '', operationId, context);
+    await dropResults(this.#setting, restore, context.signal);
+  }
+
+  async #isThere(namespace: string, name: string, signal: AbortSignal): Promise<boolean> {
+    const { client } = this.#setting;
+    const find = () => client.find(PVCS, { namespace, name }, { signal });
+    return (await patiently(find, signal)) !== undefined;
+  }
+
+  async #backupOf({ metadata, spec }: Restore, signal: AbortSignal): Promise<Backup> {
+    const ref = { namespace: metadata.namespace, name: spec.backupName ?? '' };
+    try {
+      const get = () => this.#setting.client.get(BACKUPS, ref, { signal });
+      return (await patiently(get, signal)) as Backup;
+    } catch (cause) {
+      const text = `fail to get backup for restore: ${messageOf(cause)}`;
+      throw new CodedError('NO_BACKUP', text, { cause });
+    }
+  }
+
+  async #resultOf(
+    fromBackup: PersistentVolumeClaim,
+    restore: Restore,
+    signal: AbortSignal,
+  ): Promise<UploadResult> {
+    const { namespace } = restore.metadata;
+    const labelSelector = resultsSelector(restore, fromBackup);
+    const list = () => this.#setting.client.list(CONFIG_MAPS, { namespace, labelSelector, signal });
+    const [first, ...more] = await patiently(list, signal);
+    if (!first || more.length > 0) {
+      const many = first ? 'multiple DataUpload result cms' : 'no DataUpload result cm';
+      throw new CodedError('NO_UPLOAD_RESULT', `${many} found with labels ${labelSelector}`);
+    }
+    const text = first.data?.[restore.metadata.uid];
+    try {
+      return JSON.parse(text ?? '') as UploadResult;
+    } catch (cause) {
+      const what = `ConfigMap ${placeOf(first)} has no DataUpload result of restore ${restore.metadata.name}`;
+      throw new CodedError('NO_UPLOAD_RESULT', what, { cause });
+    }
+  }
+}
+
+const targetNamespace = (namespace = '', { spec }: Restore): string =>
+  spec.namespaceMapping?.[namespace] ?? namespace;
+
+export const downloadOperationId = (fromBackup: KubeObject, restore: Restore): string =>
+  validLabel(`dd-${restore.metadata.uid}.${fromBackup.metadata.uid}`);
+
+/** The storage makes an empty one. */
+function withoutVolume(pvc: PersistentVolumeClaim): PersistentVolumeClaim {
+  return { ...pvc, spec: without(pvc.spec, 'volumeName', 'dataSource', 'dataSourceRef') };
+}
+
+function fromSnapshot(
+  pvc: PersistentVolumeClaim,
+  snapshot: string,
+  restore: Restore,
+): RestoreOutput {
+  const item = withoutVolume(pvc);
+  const name = restoredSnapshotName(restore, snapshot);
+  const dataSource = { apiGroup: SNAPSHOT_GROUP, kind: 'VolumeSnapshot', name };
+  return {
+    item: { ...item, spec: { ...item.spec, dataSource } } as PersistentVolumeClaim,
+    additionalItems: [
+      identifier(SNAPSHOT_GROUP, 'volumesnapshots', snapshot, pvc.metadata.namespace),
+    ],
+  };
+}
+
+/** No provisioner fills a PVC with a selector, and no volume has the label but the one that is made for it. */
+function waiting(
+  pvc: PersistentVolumeClaim,
+  namespace: string,
+  operationId: string,
+): PersistentVolumeClaim {
+  const spec = without(pvc.spec, 'volumeName');
+  // Velero: five random characters; these are the same at a second attempt.
+  const suffix = createHash('sha256').update(operationId).digest('hex').slice(0, 5);
+  const value = validLabel(`${namespace}.${pvc.metadata.name}.${suffix}`);
+  const matchLabels = { ...spec.selector?.matchLabels, [DYNAMIC_PV_RESTORE]: value };
+  return { ...pvc, spec: { ...spec, selector: { ...spec.selector, matchLabels } } };
+}
+
+function downloadOf(
+  pvc: PersistentVolumeClaim,
+  fromBackup: PersistentVolumeClaim,
+  restore: Restore,
+  backup: Backup,
+  result: UploadResult,
+): NewObject<DataDownload> {
+  const { name, uid, namespace = '' } = restore.metadata;
+  const { backupStorageLocation, datamover, snapshotID, sourceNamespace } = result;
+  const config = configOf(restore);
+  return {
+    metadata: {
+      name: nameFor(name, uid, fromBackup.metadata.uid),
+      namespace,
+      labels: {
+        [RESTORE_NAME]: validLabel(name),
+        [RESTORE_UID]: uid,
+        [OPERATION_ID]: downloadOperationId(fromBackup, restore),
+      },
+      ownerReferences: [
+        { apiVersion: apiVersionOf(RESTORES), kind: RESTORES.kind, name, uid, controller: true },
+      ],
+    },
+    spec: {
+      targetVolume: {
+        pvc: pvc.metadata.name,
+        pv: '',
+        namespace: targetNamespace(pvc.metadata.namespace, restore),
+      },
+      backupStorageLocation,
+      snapshotID,
+      sourceNamespace,
+      operationTimeout: snapshotTimeout(backup),
+      ...(datamover && { datamover }),
+      ...(result.nodeOS && { nodeOS: result.nodeOS }),
+      ...(result.snapshotSize !== undefined && { snapshotSize: result.snapshotSize }),
+      ...(config && { dataMoverConfig: config }),
+    },
+  };
+}
+
+/** Velero: pkg/uploader/util, StoreRestoreConfig. */
+function configOf({ spec: { uploaderConfig } }: Restore): Record<string, string> | undefined {
+  if (!uploaderConfig) return undefined;
+  const { writeSparseFiles, parallelFilesDownload = 0 } = uploaderConfig;
+  return {
+    WriteSparseFiles: String(writeSparseFiles === true),
+    ...(parallelFilesDownload > 0 && { ParallelFilesDownload: String(parallelFilesDownload) }),
+  };
+}

@@ -1,0 +1,113 @@
+import { createHash } from 'node:crypto';
+import { isCode, type Logger, parseDuration, retryOf, withRetry } from '../../base/index.ts';
+import type { KubeClient, KubeObject } from '../../kube/index.ts';
+import type { Backup, ResourceIdentifier } from '../contract.ts';
+import { DELETE_SECRET, LIST_SECRET } from './velero-names.ts';
+
+/** What all actions of one process share. */
+export interface Setting {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+}
+
+/** An API server that restarts is away for some seconds; Velero asks a plugin once, and counts an error. Our choice. */
+const TRYING_MS_MAX = 60_000;
+
+/** A request that is repeated while the API server is away or busy. For what may be done twice. */
+export const patiently = <T>(task: () => Promise<T>, signal?: AbortSignal): Promise<T> =>
+  withRetry(
+    async () => {
+      try {
+        return await task();
+      } catch (error) {
+        // Somebody else was first: asking again changes nothing.
+        if (isCode(error, 'KUBE_CONFLICT', 'KUBE_GONE'))
+          throw Object.assign(error, { retry: 'never' });
+        throw error;
+      }
+    },
+    {
+      budgetOf: () => ({ attemptsMax: 100, delayMsMax: 5000 }),
+      firstDelayMs: 100,
+      tryingMsMax: TRYING_MS_MAX,
+      signal,
+    },
+  );
+
+/** The API server is away: what it would say may be known at the next call. */
+export const isAway = (error: unknown): boolean =>
+  isCode(error, 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED') && retryOf(error) === 'backoff';
+
+/**
+ * A name that follows from what it is made for, so that a second attempt finds what the first one made. `prefix` is cut where the
+ * whole would be longer than Kubernetes allows.
+ */
+export function nameFor(prefix: string, ...uids: string[]): string {
+  const hash = createHash('sha256').update(uids.join('.')).digest('hex').slice(0, HASH_CHARACTERS);
+  return `${prefix.slice(0, NAME_MAX - HASH_CHARACTERS - 1)}-${hash}`;
+}
+/** Of names of objects: DNS subdomains. */
+const NAME_MAX = 253;
+const HASH_CHARACTERS = 10;
+
+/** Velero stores items once more then, and takes no operation. */
+export const isFinalizing = ({ status }: Backup): boolean =>
+  status?.phase === 'Finalizing' || status?.phase === 'FinalizingPartiallyFailed';
+
+/** Velero's default, which its server writes into each Backup. */
+const SNAPSHOT_TIMEOUT = '10m0s';
+export const snapshotTimeout = ({ spec }: Backup): string =>
+  durationMs(spec.csiSnapshotTimeout ?? '') > 0
+    ? (spec.csiSnapshotTimeout ?? '')
+    : SNAPSHOT_TIMEOUT;
+export const durationMs = (text: string): number =>
+  Number((parseDuration(text) ?? 0n) / 1_000_000n);
+
+/** The object with more labels and annotations; itself stays as it is. */
+export function withMarks<T extends KubeObject>(
+  object: T,
+  marks: {
+    readonly labels?: Readonly<Record<string, string>>;
+    readonly annotations?: Readonly<Record<string, string>>;
+  },
+): T {
+  const { metadata } = object;
+  return {
+    ...object,
+    metadata: {
+      ...metadata,
+      ...(marks.labels && { labels: { ...metadata.labels, ...marks.labels } }),
+      ...(marks.annotations && { annotations: { ...metadata.annotations, ...marks.annotations } }),
+    },
+  };
+}
+
+export const SNAPSHOT_GROUP = 'snapshot.storage.k8s.io';
+export const identifier = (
+  group: string,
+  resource: string,
+  name: string,
+  namespace = '',
+): ResourceIdentifier => ({ group, resource, namespace, name });
+
+/** The Secret that a driver's annotation names, if both its name and its namespace are there. */
+function secretOf({ metadata }: KubeObject, annotation: string): ResourceIdentifier[] {
+  const name = metadata.annotations?.[`${annotation}-name`];
+  const namespace = metadata.annotations?.[`${annotation}-namespace`];
+  return name && namespace ? [identifier('', 'secrets', name, namespace)] : [];
+}
+/** Of a class: what the driver lists snapshots with. */
+export const listSecretOf = (item: KubeObject): ResourceIdentifier[] => secretOf(item, LIST_SECRET);
+/** Of a content: what the driver deletes the snapshot with. */
+export const deleteSecretOf = (item: KubeObject): ResourceIdentifier[] =>
+  secretOf(item, DELETE_SECRET);
+
+export const placeOf = ({ metadata: { namespace, name } }: KubeObject): string =>
+  namespace === undefined ? name : `${namespace}/${name}`;
+
+/** A copy that lacks some fields. */
+export function without<T extends object, K extends keyof T>(object: T, ...keys: K[]): Omit<T, K> {
+  const copy = { ...object };
+  for (const key of keys) delete copy[key];
+  return copy;
+}

@@ -1,0 +1,232 @@
+import { CodedError, messageOf, quantityOf, rfc3339Seconds } from '../../base/index.ts';
+import {
+  type KubeObject,
+  validLabel,
+  VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOTS,
+  type VolumeSnapshot,
+  type VolumeSnapshotContent,
+} from '../../kube/index.ts';
+import type {
+  Backup,
+  BackupItemAction,
+  BackupOutput,
+  CallContext,
+  OperationProgress,
+  ResourceIdentifier,
+} from '../contract.ts';
+import { invalidOperationId } from '../operation-errors.ts';
+import {
+  deleteSecretOf,
+  identifier,
+  isAway,
+  isFinalizing,
+  listSecretOf,
+  patiently,
+  placeOf,
+  type Setting,
+  SNAPSHOT_GROUP,
+  withMarks,
+} from './setting.ts';
+import {
+  BACKUP_NAME,
+  DELETION_POLICY,
+  GROUP_HANDLE,
+  MUST_INCLUDE,
+  SNAPSHOT_DRIVER,
+  SNAPSHOT_HANDLE,
+  SNAPSHOT_RESTORE_SIZE,
+} from './velero-names.ts';
+
+/**
+ * A VolumeSnapshot that a backup keeps: its content and class go into the backup, and what a restore needs of both is written on it.
+ * The operation lasts until the storage has finished the snapshot. When the backup is finalized, the objects are removed from the
+ * cluster and the storage's snapshot stays.
+ */
+export class SnapshotBackup implements BackupItemAction {
+  readonly #setting: Setting;
+
+  constructor(setting: Setting) {
+    this.#setting = setting;
+  }
+
+  async execute(item: KubeObject, backup: Backup, { signal }: CallContext): Promise<BackupOutput> {
+    const snapshot = item as VolumeSnapshot;
+    if (isFinalizing(backup)) {
+      await this.#release(snapshot, signal);
+      return {};
+    }
+    const { namespace, name } = snapshot.metadata;
+    const className = snapshot.spec.volumeSnapshotClassName;
+    const classes =
+      className === undefined
+        ? []
+        : [identifier(SNAPSHOT_GROUP, 'volumesnapshotclasses', className)];
+    const content = await this.#contentOf(snapshot, signal);
+    // One that somebody else took just now: it goes into the backup as it is.
+    if (!content) return { additionalItems: classes };
+    const annotations = annotationsOf(content);
+    await this.#mark(snapshot, content, annotations, backup, signal);
+    const started = rfc3339Seconds(this.#setting.client.clock.nowNs());
+    const contents = identifier(SNAPSHOT_GROUP, 'volumesnapshotcontents', content.metadata.name);
+    return {
+      item: withMarks(snapshot, { annotations: { ...annotations, [MUST_INCLUDE]: 'true' } }),
+      additionalItems: [...classes, contents],
+      operationId: `${namespace ?? ''}/${name}/${started}`,
+      postOperationItems: [
+        identifier(SNAPSHOT_GROUP, 'volumesnapshots', name, namespace),
+        contents,
+      ],
+    };
+  }
+
+  async #contentOf(
+    snapshot: VolumeSnapshot,
+    signal: AbortSignal,
+  ): Promise<VolumeSnapshotContent | undefined> {
+    const name = snapshot.status?.boundVolumeSnapshotContentName;
+    if (name === undefined) return undefined;
+    const { client } = this.#setting;
+    const get = () => client.get(VOLUME_SNAPSHOT_CONTENTS, { name }, { signal });
+    const content = await patiently(get, signal);
+    if (content.spec.volumeSnapshotRef.uid === snapshot.metadata.uid) return content;
+    const text = `VolumeSnapshot ${placeOf(snapshot)} claims to be bound to VolumeSnapshotContent ${name}, which is bound to another one`;
+    throw new CodedError('FOREIGN_OBJECT', text);
+  }
+
+  /** In the cluster too: what is stored when the operation is over is read from there. */
+  async #mark(
+    { metadata }: VolumeSnapshot,
+    content: VolumeSnapshotContent,
+    annotations: Readonly<Record<string, string>>,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { client, logger } = this.#setting;
+    const labels = { [BACKUP_NAME]: validLabel(backup.metadata.name) };
+    const ref = { name: content.metadata.name };
+    try {
+      const patch = { metadata: { labels } };
+      await patiently(() => client.patch(VOLUME_SNAPSHOT_CONTENTS, ref, patch, { signal }), signal);
+    } catch (error) {
+      const fields = { VolumeSnapshotContent: ref.name, reason: messageOf(error) };
+      logger.warn(
+        fields,
+        'the content could not be labelled with its backup: the deletion of the backup will leave it',
+      );
+    }
+    const { namespace, name } = metadata;
+    const patch = { metadata: { annotations } };
+    const mark = () => client.patch(VOLUME_SNAPSHOTS, { namespace, name }, patch, { signal });
+    await patiently(mark, signal);
+  }
+
+  /** The storage's snapshot is kept; the objects would end with their namespace. */
+  async #release({ metadata, status }: VolumeSnapshot, signal: AbortSignal): Promise<void> {
+    const { client, logger } = this.#setting;
+    const { namespace, name, uid } = metadata;
+    const content = status?.boundVolumeSnapshotContentName;
+    const fields = { VolumeSnapshot: `${namespace ?? ''}/${name}` };
+    if (content === undefined) {
+      logger.error(fields, 'the VolumeSnapshot has no content at the end of its backup');
+      return;
+    }
+    try {
+      const spec = { deletionPolicy: 'Retain' };
+      const retain = () =>
+        client.patch(VOLUME_SNAPSHOT_CONTENTS, { name: content }, { spec }, { signal });
+      const { spec: retained, metadata: of } = await patiently(retain, signal);
+      if (retained.volumeSnapshotRef.uid === uid) {
+        await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: content }, { signal, uid: of.uid });
+      }
+      await patiently(
+        () => client.delete(VOLUME_SNAPSHOTS, { namespace, name }, { signal, uid }),
+        signal,
+      );
+    } catch (error) {
+      logger.warn(
+        { ...fields, reason: messageOf(error) },
+        'the VolumeSnapshot could not be removed',
+      );
+    }
+  }
+
+  async progress(
+    operationId: string,
+    _backup: Backup,
+    { signal }: CallContext,
+  ): Promise<OperationProgress> {
+    const { client, logger } = this.#setting;
+    const [namespace, name, started, ...more] = operationId.split('/');
+    const isOurs =
+      namespace && name && !Number.isNaN(Date.parse(started ?? '')) && more.length === 0;
+    if (!isOurs) throw invalidOperationId(operationId);
+    const pending = { ...PENDING, started };
+    const updated = rfc3339Seconds(client.clock.nowNs());
+    const failed = (err: string) => ({ ...pending, completed: true, err, updated });
+    try {
+      const snapshot = await client.find(VOLUME_SNAPSHOTS, { namespace, name }, { signal });
+      if (!snapshot) return failed(`VolumeSnapshot ${namespace}/${name} was deleted`);
+      const { status } = snapshot;
+      const bound = status?.boundVolumeSnapshotContentName;
+      // Errors of a snapshot pass: the controller tries again.
+      if (bound === undefined || status?.readyToUse !== true) {
+        const told = status?.error?.message;
+        if (told)
+          logger.warn(
+            { VolumeSnapshot: placeOf(snapshot), reason: told },
+            'the snapshot is not ready',
+          );
+        if (bound === undefined || told) return pending;
+      }
+      const content = await client.find(VOLUME_SNAPSHOT_CONTENTS, { name: bound }, { signal });
+      if (!content) return failed(`VolumeSnapshotContent ${bound} was deleted`);
+      const told = content.status?.error?.message;
+      if (content.status?.readyToUse === true && status?.readyToUse === true) {
+        return { ...pending, completed: true, nCompleted: 1, nTotal: 1, updated };
+      }
+      return told ? failed(told) : pending;
+    } catch (error) {
+      if (!isAway(error)) throw error;
+      logger.warn({ operationId, reason: messageOf(error) }, 'the progress is not known now');
+      return pending;
+    }
+  }
+}
+
+const PENDING: OperationProgress = {
+  completed: false,
+  err: '',
+  nCompleted: 0,
+  nTotal: 1,
+  operationUnits: 'Snapshots',
+  description: '',
+  started: undefined,
+  updated: undefined,
+};
+
+function annotationsOf({ spec, status }: VolumeSnapshotContent): Record<string, string> {
+  const { snapshotHandle, restoreSize, volumeGroupSnapshotHandle } = status ?? {};
+  return {
+    [DELETION_POLICY]: spec.deletionPolicy,
+    ...(snapshotHandle !== undefined && {
+      [SNAPSHOT_HANDLE]: snapshotHandle,
+      [SNAPSHOT_DRIVER]: spec.driver,
+    }),
+    ...(restoreSize !== undefined && { [SNAPSHOT_RESTORE_SIZE]: quantityOf(restoreSize) }),
+    ...(volumeGroupSnapshotHandle !== undefined && { [GROUP_HANDLE]: volumeGroupSnapshotHandle }),
+  };
+}
+
+/** What is needed with an object: the driver's secret that it names. */
+const withSecret =
+  (secrets: (item: KubeObject) => ResourceIdentifier[]) =>
+  (item: KubeObject, backup: Backup): Promise<BackupOutput> => {
+    const additionalItems = isFinalizing(backup) ? [] : secrets(item);
+    if (additionalItems.length === 0) return Promise.resolve({});
+    const marked = withMarks(item, { annotations: { [MUST_INCLUDE]: 'true' } });
+    return Promise.resolve({ item: marked, additionalItems });
+  };
+
+export const CONTENT_BACKUP: BackupItemAction = { execute: withSecret(deleteSecretOf) };
+export const CLASS_BACKUP: BackupItemAction = { execute: withSecret(listSecretOf) };

@@ -1,0 +1,119 @@
+import { createHash } from 'node:crypto';
+import { CodedError, messageOf } from '../../base/index.ts';
+import {
+  VOLUME_SNAPSHOT_CLASSES,
+  type VolumeSnapshot,
+  type VolumeSnapshotContent,
+} from '../../kube/index.ts';
+import type {
+  CallContext,
+  Restore,
+  RestoreInput,
+  RestoreItemAction,
+  RestoreOutput,
+} from '../contract.ts';
+import {
+  deleteSecretOf,
+  identifier,
+  listSecretOf,
+  patiently,
+  placeOf,
+  type Setting,
+  SNAPSHOT_GROUP,
+  without,
+} from './setting.ts';
+import { DELETION_POLICY } from './velero-names.ts';
+
+/** Of a snapshot and of its content, another one in each restore (Velero: pkg/util, GenerateSha256FromRestoreUIDAndVsName). */
+export const restoredSnapshotName = ({ metadata }: Restore, name: string): string =>
+  createHash('sha256').update(`${metadata.uid}/${name}`).digest('hex');
+
+const isWithoutVolumes = ({ spec }: Restore): boolean => spec.restorePVs === false;
+const SKIPPED: RestoreOutput = { skipRestore: true };
+
+/** A kept snapshot is bound to a content of its own, made from the storage's handle. */
+export const SNAPSHOT_RESTORE: RestoreItemAction = {
+  execute({ item, itemFromBackup, restore }: RestoreInput): Promise<RestoreOutput> {
+    if (isWithoutVolumes(restore)) return Promise.resolve(SKIPPED);
+    const fromBackup = itemFromBackup as VolumeSnapshot;
+    const content = fromBackup.status?.boundVolumeSnapshotContentName;
+    if (content === undefined) {
+      const text = `VS ${fromBackup.metadata.name} doesn't have bound VSC`;
+      return Promise.reject(new CodedError('NO_SNAPSHOT_CONTENT', text));
+    }
+    const name = restoredSnapshotName(restore, fromBackup.metadata.name);
+    const spec = without((item as VolumeSnapshot).spec, 'volumeSnapshotClassName');
+    const { metadata } = item;
+    const annotations = { ...metadata.annotations, [DELETION_POLICY]: 'Retain' };
+    const restored: VolumeSnapshot = {
+      ...item,
+      metadata: { ...metadata, name, annotations },
+      spec: { ...spec, source: { volumeSnapshotContentName: name } },
+    };
+    const additionalItems = [identifier(SNAPSHOT_GROUP, 'volumesnapshotcontents', content)];
+    return Promise.resolve({ item: restored, additionalItems });
+  },
+};
+
+/** The content of a kept snapshot: found again by the storage's handle, and never the reason why that is deleted. */
+export class ContentRestore implements RestoreItemAction {
+  readonly #setting: Setting;
+
+  constructor(setting: Setting) {
+    this.#setting = setting;
+  }
+
+  async execute(
+    { item, itemFromBackup, restore }: RestoreInput,
+    { signal }: CallContext,
+  ): Promise<RestoreOutput> {
+    if (isWithoutVolumes(restore)) return SKIPPED;
+    const fromBackup = itemFromBackup as VolumeSnapshotContent;
+    const { volumeSnapshotRef } = fromBackup.spec;
+    const snapshotHandle = fromBackup.status?.snapshotHandle;
+    if (snapshotHandle === undefined) {
+      const text = `fail to get snapshot handle from VSC ${placeOf(fromBackup)} status`;
+      throw new CodedError('NO_SNAPSHOT_HANDLE', text);
+    }
+    const spec = without((item as VolumeSnapshotContent).spec, 'volumeSnapshotClassName');
+    const className = await this.#classOf(spec.driver, signal);
+    const { namespace = '' } = volumeSnapshotRef;
+    const name = restoredSnapshotName(restore, volumeSnapshotRef.name ?? '');
+    const restored: VolumeSnapshotContent = {
+      ...item,
+      metadata: { ...item.metadata, name },
+      spec: {
+        ...spec,
+        deletionPolicy: 'Retain',
+        source: { snapshotHandle },
+        volumeSnapshotRef: {
+          ...without(volumeSnapshotRef, 'uid', 'resourceVersion'),
+          namespace: restore.spec.namespaceMapping?.[namespace] ?? namespace,
+          name,
+        },
+        ...(className !== undefined && { volumeSnapshotClassName: className }),
+      },
+    };
+    return { item: restored, additionalItems: deleteSecretOf(item) };
+  }
+
+  /** Some drivers look a snapshot up with the credentials of its class; the one of the backup need not be in this cluster. */
+  async #classOf(driver: string, signal: AbortSignal): Promise<string | undefined> {
+    const { client, logger } = this.#setting;
+    try {
+      const classes = await patiently(
+        () => client.list(VOLUME_SNAPSHOT_CLASSES, { signal }),
+        signal,
+      );
+      return classes.find((each) => each.driver === driver)?.metadata.name;
+    } catch (error) {
+      logger.warn({ reason: messageOf(error) }, 'VolumeSnapshotClasses could not be listed');
+      return undefined;
+    }
+  }
+}
+
+export const CLASS_RESTORE: RestoreItemAction = {
+  execute: ({ item, restore }: RestoreInput): Promise<RestoreOutput> =>
+    Promise.resolve(isWithoutVolumes(restore) ? SKIPPED : { additionalItems: listSecretOf(item) }),
+};

@@ -1,0 +1,258 @@
+import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import {
+  type NewObject,
+  type PersistentVolumeClaim,
+  STORAGE_CLASSES,
+  validLabel,
+  VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOTS,
+  type VolumeSnapshot,
+  type VolumeSnapshotContent,
+  waitFor,
+  waitGone,
+} from '../../kube/index.ts';
+import type { Backup } from '../contract.ts';
+import {
+  durationMs,
+  nameFor,
+  patiently,
+  placeOf,
+  type Setting,
+  snapshotTimeout,
+} from './setting.ts';
+import { snapshotClassFor } from './snapshot-class.ts';
+import { BACKUP_NAME, BACKUP_UID, FOR_BACKUP, MOVED } from './velero-names.ts';
+
+/** A snapshot that the storage has cut. */
+export interface CutSnapshot {
+  readonly snapshot: VolumeSnapshot;
+  readonly content: VolumeSnapshotContent;
+}
+
+/** Of an object whose deletion was asked for. */
+const GONE_MS = 60_000;
+/** Nobody waits for it: the host may be gone already. */
+const CLEAN_UP_MS = 30_000;
+
+/** VolumeSnapshots of PVCs, made for a backup. The name follows from both, so that a second attempt finds the first one's. */
+export class Snapshots {
+  readonly #setting: Setting;
+  /** Names that this process is working on, with their namespaces: nobody's left-overs. */
+  readonly #held = new Set<string>();
+
+  constructor(setting: Setting) {
+    this.#setting = setting;
+  }
+
+  isHeld(snapshot: VolumeSnapshot): boolean {
+    return this.#held.has(placeOf(snapshot));
+  }
+
+  /**
+   * Takes a snapshot and hands it to the task as soon as the storage knows it. What was made is removed when the task or a step before
+   * it fails, or the host goes away.
+   */
+  async take<T>(
+    pvc: PersistentVolumeClaim,
+    backup: Backup,
+    signal: AbortSignal,
+    task: (cut: CutSnapshot) => Promise<T>,
+  ): Promise<T> {
+    const place = `${pvc.metadata.namespace ?? ''}/${snapshotName(pvc, backup)}`;
+    this.#held.add(place);
+    try {
+      const made = await this.#make(pvc, backup, signal);
+      return await task(await this.#untilCut(made, backup, signal));
+    } catch (error) {
+      await this.#removeOwn(pvc, backup);
+      throw error;
+    } finally {
+      this.#held.delete(place);
+    }
+  }
+
+  async #make(
+    pvc: PersistentVolumeClaim,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<VolumeSnapshot> {
+    const { client, logger } = this.#setting;
+    const wanted = await this.#wanted(pvc, backup, signal);
+    const { namespace, name = '' } = wanted.metadata;
+    const ref = { namespace, name };
+    for (;;) {
+      try {
+        const made = await patiently(
+          () => client.create(VOLUME_SNAPSHOTS, wanted, { signal }),
+          signal,
+        );
+        logger.info({ VolumeSnapshot: placeOf(made) }, 'VolumeSnapshot created');
+        return made;
+      } catch (error) {
+        if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+      }
+      const found = await patiently(() => client.find(VOLUME_SNAPSHOTS, ref, { signal }), signal);
+      // Of an attempt that was cut off, and is being removed.
+      if (found?.metadata.deletionTimestamp !== undefined) {
+        const { uid } = found.metadata;
+        await waitGone(client, VOLUME_SNAPSHOTS, { ...ref, uid }, { signal, timeoutMs: GONE_MS });
+      } else if (found) {
+        assertOfBackup(found, pvc, backup);
+        logger.info(
+          { VolumeSnapshot: placeOf(found) },
+          'VolumeSnapshot of an earlier attempt found',
+        );
+        return found;
+      }
+    }
+  }
+
+  async #wanted(
+    pvc: PersistentVolumeClaim,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<NewObject<VolumeSnapshot>> {
+    const { client } = this.#setting;
+    const { name, namespace, labels } = pvc.metadata;
+    const storageClass = pvc.spec.storageClassName ?? '';
+    const { provisioner } = await patiently(
+      () => client.get(STORAGE_CLASSES, { name: storageClass }, { signal }),
+      signal,
+    );
+    const chosen = await snapshotClassFor(provisioner, pvc, backup, this.#setting, signal);
+    return {
+      metadata: {
+        name: snapshotName(pvc, backup),
+        ...(namespace !== undefined && { namespace }),
+        labels: {
+          ...labels,
+          [BACKUP_NAME]: validLabel(backup.metadata.name),
+          [BACKUP_UID]: backup.metadata.uid,
+          ...(backup.spec.snapshotMoveData === true && { [MOVED]: 'true' }),
+        },
+        annotations: { [FOR_BACKUP]: placeOf(backup) },
+      },
+      spec: {
+        source: { persistentVolumeClaimName: name },
+        volumeSnapshotClassName: chosen.metadata.name,
+      },
+    };
+  }
+
+  /** Waits until the storage has a handle for it: from then on the volume may go on changing. */
+  async #untilCut(
+    snapshot: VolumeSnapshot,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<CutSnapshot> {
+    const { client } = this.#setting;
+    const { namespace, name } = snapshot.metadata;
+    const timeoutMs = durationMs(snapshotTimeout(backup));
+    let told = '';
+    const gone = (): CodedError =>
+      new CodedError('SNAPSHOT_GONE', `VolumeSnapshot ${placeOf(snapshot)} was deleted`);
+    try {
+      const startMs = performance.now();
+      const content = await waitFor(
+        client,
+        VOLUME_SNAPSHOTS,
+        { namespace, name },
+        (now) => {
+          if (!now) throw gone();
+          told = now.status?.error?.message ?? told;
+          return now.status?.boundVolumeSnapshotContentName;
+        },
+        { signal, timeoutMs },
+      );
+      const leftMs = Math.max(1, timeoutMs - (performance.now() - startMs));
+      const cut = await waitFor(
+        client,
+        VOLUME_SNAPSHOT_CONTENTS,
+        { name: content },
+        (now) => {
+          told = now?.status?.error?.message ?? told;
+          return now?.status?.snapshotHandle ? now : undefined;
+        },
+        { signal, timeoutMs: leftMs },
+      );
+      assertBound(cut, snapshot);
+      return { snapshot, content: cut };
+    } catch (cause) {
+      if (!isCode(cause, 'WAIT_TIMEOUT')) throw cause;
+      const why =
+        told === ''
+          ? `Timed out awaiting reconciliation of VolumeSnapshot ${placeOf(snapshot)} within ${snapshotTimeout(backup)}`
+          : `CSI got timed out with error: ${told}`;
+      throw new CodedError('SNAPSHOT_TIMEOUT', why, { cause });
+    }
+  }
+
+  /** Also one whose creation was not answered. */
+  async #removeOwn(pvc: PersistentVolumeClaim, backup: Backup): Promise<void> {
+    const ref = { namespace: pvc.metadata.namespace, name: snapshotName(pvc, backup) };
+    await this.#removeIf(ref, (found) => isOfBackup(found, pvc, backup));
+  }
+
+  /** Removes a snapshot, and what the storage has of it whatever its class says. Says what it could not do, and does not fail. */
+  remove({ metadata: { namespace, name, uid } }: VolumeSnapshot): Promise<void> {
+    return this.#removeIf({ namespace, name }, ({ metadata }) => metadata.uid === uid);
+  }
+
+  async #removeIf(
+    ref: { readonly namespace: string | undefined; readonly name: string },
+    isMeant: (found: VolumeSnapshot) => boolean,
+  ): Promise<void> {
+    const { client, logger } = this.#setting;
+    const signal = AbortSignal.timeout(CLEAN_UP_MS);
+    const VolumeSnapshot = `${ref.namespace ?? ''}/${ref.name}`;
+    try {
+      const found = await patiently(() => client.find(VOLUME_SNAPSHOTS, ref, { signal }), signal);
+      if (!found || !isMeant(found)) return;
+      await this.#deleteWithContent(found, signal);
+      const { uid } = found.metadata;
+      await patiently(() => client.delete(VOLUME_SNAPSHOTS, ref, { signal, uid }), signal);
+      logger.info({ VolumeSnapshot }, 'VolumeSnapshot deleted');
+    } catch (error) {
+      const fields = { VolumeSnapshot, reason: messageOf(error) };
+      logger.warn(fields, 'the VolumeSnapshot could not be deleted; a later backup tries again');
+    }
+  }
+
+  /** From here on its deletion removes what the storage has, too. */
+  async #deleteWithContent(
+    { metadata, status }: VolumeSnapshot,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { client } = this.#setting;
+    const name = status?.boundVolumeSnapshotContentName;
+    if (name === undefined) return;
+    const content = await client.find(VOLUME_SNAPSHOT_CONTENTS, { name }, { signal });
+    // What the status of a snapshot says could have been written by others.
+    if (content?.spec.volumeSnapshotRef.uid !== metadata.uid) return;
+    const spec = { deletionPolicy: 'Delete' };
+    await client.patch(VOLUME_SNAPSHOT_CONTENTS, { name }, { spec }, { signal });
+  }
+}
+
+export const snapshotName = (pvc: PersistentVolumeClaim, backup: Backup): string =>
+  nameFor(`velero-${pvc.metadata.name}`, backup.metadata.uid, pvc.metadata.uid);
+
+function isOfBackup(found: VolumeSnapshot, pvc: PersistentVolumeClaim, backup: Backup): boolean {
+  const source = found.spec.source.persistentVolumeClaimName;
+  const uid = found.metadata.labels?.[BACKUP_UID];
+  return uid === backup.metadata.uid && source === pvc.metadata.name;
+}
+
+/** Throws `FOREIGN_OBJECT` for one that this backup has not made of this PVC. */
+function assertOfBackup(found: VolumeSnapshot, pvc: PersistentVolumeClaim, backup: Backup): void {
+  if (isOfBackup(found, pvc, backup)) return;
+  const text = `there is a VolumeSnapshot ${placeOf(found)} already, and this backup did not make it: remove it and try again`;
+  throw new CodedError('FOREIGN_OBJECT', text);
+}
+
+/** Users of a namespace can write the status of a snapshot, and not a content: throws `FOREIGN_OBJECT` for one of another snapshot. */
+function assertBound({ metadata, spec }: VolumeSnapshotContent, snapshot: VolumeSnapshot): void {
+  if (spec.volumeSnapshotRef.uid === snapshot.metadata.uid) return;
+  const text = `VolumeSnapshot ${placeOf(snapshot)} claims to be bound to VolumeSnapshotContent ${metadata.name}, which is bound to another one`;
+  throw new CodedError('FOREIGN_OBJECT', text);
+}

@@ -1,0 +1,77 @@
+import { isCode } from '../../base/index.ts';
+import {
+  CONFIG_MAPS,
+  type ConfigMap,
+  type DataUpload,
+  type KubeObject,
+  type NewObject,
+  validLabel,
+} from '../../kube/index.ts';
+import type { Backup, CallContext, DeleteItemAction } from '../contract.ts';
+import { patiently, placeOf, type Setting } from './setting.ts';
+import { BACKUP_NAME, SNAPSHOT_INFO } from './velero-names.ts';
+
+/** `spec.datamover` of uploads that Velero's server does not delete the data of: it does for its own names. */
+export const OWN_MOVER = 'longshore';
+
+/**
+ * Tells Velero's server which snapshot in a repository goes with a backup, in the form in which it tells itself for its own data mover
+ * (pkg/datamover/dataupload_delete_action.go). The agent writes the same ConfigMap when an upload ends, and somebody may have removed
+ * it, or the backup was made in another cluster.
+ */
+export class UploadDelete implements DeleteItemAction {
+  readonly #setting: Setting;
+
+  constructor(setting: Setting) {
+    this.#setting = setting;
+  }
+
+  async execute(item: KubeObject, backup: Backup, { signal }: CallContext): Promise<void> {
+    const { client, logger } = this.#setting;
+    const upload = item as DataUpload;
+    const record = recordOf(upload, backup);
+    if (!record) return;
+    // A DataUpload of another backup may be in this one as an item like any other (Velero issue #9791).
+    if (upload.metadata.labels?.[BACKUP_NAME] !== validLabel(backup.metadata.name)) {
+      const fields = { DataUpload: placeOf(upload) };
+      logger.info(fields, 'the DataUpload is of another backup: its data stay');
+      return;
+    }
+    const { namespace = '', name = '' } = record.metadata;
+    const ref = { namespace, name };
+    try {
+      await patiently(() => client.create(CONFIG_MAPS, record, { signal }), signal);
+    } catch (error) {
+      if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+      const { labels } = record.metadata;
+      const patch = { metadata: { labels }, data: record.data };
+      await patiently(() => client.patch(CONFIG_MAPS, ref, patch, { signal }), signal);
+    }
+  }
+}
+
+function recordOf(
+  { metadata, spec, status }: DataUpload,
+  backup: Backup,
+): NewObject<ConfigMap> | undefined {
+  const snapshotId = status?.snapshotID ?? '';
+  if (spec.datamover !== OWN_MOVER || snapshotId === '') return undefined;
+  const { name, namespace } = backup.metadata;
+  return {
+    metadata: {
+      name: `${metadata.name}-info`,
+      ...(namespace !== undefined && { namespace }),
+      labels: { [BACKUP_NAME]: validLabel(name), [SNAPSHOT_INFO]: 'true' },
+    },
+    data: {
+      volumeNamespace: spec.sourceNamespace,
+      // Of a backup that was synced the location may have another name here.
+      backupStorageLocation: backup.spec.storageLocation ?? '',
+      snapshotID: snapshotId,
+      repositoryType: 'kopia',
+      source: `${spec.sourceNamespace}/${spec.sourcePVC}`,
+      uploaderType: 'kopia',
+      repoIdentifier: '',
+    },
+  };
+}

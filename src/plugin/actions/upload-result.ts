@@ -1,0 +1,147 @@
+import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import {
+  apiVersionOf,
+  BACKUPS,
+  CONFIG_MAPS,
+  type ConfigMap,
+  type DataUpload,
+  type KubeObject,
+  type NewObject,
+  RESTORES,
+  validLabel,
+} from '../../kube/index.ts';
+import type {
+  Backup,
+  CallContext,
+  Restore,
+  RestoreInput,
+  RestoreItemAction,
+  RestoreOutput,
+} from '../contract.ts';
+import { nameFor, patiently, type Setting } from './setting.ts';
+import { PVC_NAMESPACE_NAME, RESOURCE_USAGE, RESTORE_UID } from './velero-names.ts';
+
+/** What a restore knows of an upload: Velero's DataUploadResult (pkg/apis/velero/v2alpha1/data_upload_types.go). */
+export interface UploadResult {
+  readonly backupStorageLocation: string;
+  readonly datamover?: string;
+  readonly snapshotID: string;
+  readonly sourceNamespace: string;
+  readonly dataMoverResult?: Readonly<Record<string, string>>;
+  readonly nodeOS?: 'auto' | 'linux' | 'windows';
+  readonly snapshotSize?: number;
+}
+
+const UPLOAD_USAGE = 'DataUpload';
+
+/** Of the results of a restore; with the PVC as the backup has it, of that one. */
+export function resultsSelector(restore: Restore, pvc?: KubeObject): string {
+  const { namespace = '', name = '' } = pvc?.metadata ?? {};
+  const labels = {
+    ...(pvc && { [PVC_NAMESPACE_NAME]: validLabel(`${namespace}.${name}`) }),
+    [RESTORE_UID]: validLabel(restore.metadata.uid),
+    [RESOURCE_USAGE]: UPLOAD_USAGE,
+  };
+  return Object.entries(labels)
+    .map(([key, value]) => `${key}=${value}`)
+    .join(',');
+}
+
+/**
+ * Turns each DataUpload of a backup into a ConfigMap, which the PVC's action and Velero's server look for; the upload itself is not
+ * restored. Velero's own action does the same, and comes first where it is there: then this one finds its ConfigMap.
+ */
+export class UploadResults implements RestoreItemAction {
+  readonly #setting: Setting;
+
+  constructor(setting: Setting) {
+    this.#setting = setting;
+  }
+
+  async execute(
+    { itemFromBackup, restore }: RestoreInput,
+    { signal }: CallContext,
+  ): Promise<RestoreOutput> {
+    const { client } = this.#setting;
+    const upload = itemFromBackup as DataUpload;
+    const { namespace } = restore.metadata;
+    const { sourceNamespace, sourcePVC } = upload.spec;
+    const source = { metadata: { namespace: sourceNamespace, name: sourcePVC } } as KubeObject;
+    const labelSelector = resultsSelector(restore, source);
+    const list = () => client.list(CONFIG_MAPS, { namespace, labelSelector, signal });
+    if ((await patiently(list, signal)).length > 0) return { skipRestore: true };
+    const backup = await this.#backupOf(restore, signal);
+    const record = recordOf(upload, restore, backup);
+    try {
+      await patiently(() => client.create(CONFIG_MAPS, record, { signal }), signal);
+    } catch (error) {
+      // Of an attempt whose answer was lost: its name is the same.
+      if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+    }
+    return { skipRestore: true };
+  }
+
+  async #backupOf({ metadata, spec }: Restore, signal: AbortSignal): Promise<Backup> {
+    const ref = { namespace: metadata.namespace, name: spec.backupName ?? '' };
+    try {
+      const get = () => this.#setting.client.get(BACKUPS, ref, { signal });
+      return (await patiently(get, signal)) as Backup;
+    } catch (cause) {
+      const text = `error to get backup for restore ${metadata.name}: ${messageOf(cause)}`;
+      throw new CodedError('NO_BACKUP', text, { cause });
+    }
+  }
+}
+
+function recordOf(upload: DataUpload, restore: Restore, backup: Backup): NewObject<ConfigMap> {
+  const { name, uid, namespace } = restore.metadata;
+  const { sourceNamespace, sourcePVC, datamover } = upload.spec;
+  const { snapshotID = '', progress, dataMoverResult, nodeOS } = upload.status ?? {};
+  const size = progress?.totalBytes;
+  const result: UploadResult = {
+    // The location may have got another name since.
+    backupStorageLocation: backup.spec.storageLocation ?? '',
+    snapshotID,
+    sourceNamespace,
+    ...(datamover !== undefined && { datamover }),
+    ...(dataMoverResult && { dataMoverResult }),
+    ...(nodeOS && { nodeOS }),
+    ...(size !== undefined && { snapshotSize: size }),
+  };
+  return {
+    metadata: {
+      name: nameFor(upload.metadata.name, uid),
+      ...(namespace !== undefined && { namespace }),
+      labels: {
+        [RESTORE_UID]: validLabel(uid),
+        [PVC_NAMESPACE_NAME]: validLabel(`${sourceNamespace}.${sourcePVC}`),
+        [RESOURCE_USAGE]: UPLOAD_USAGE,
+      },
+      // The server removes it when its items are restored, and this when the server has died before.
+      ownerReferences: [{ apiVersion: apiVersionOf(RESTORES), kind: RESTORES.kind, name, uid }],
+    },
+    data: { [uid]: JSON.stringify(result) },
+  };
+}
+
+/** What is left of a restore whose items are all restored. The restore does not fail by it. */
+export async function dropResults(
+  { client, logger }: Setting,
+  restore: Restore,
+  signal: AbortSignal,
+): Promise<void> {
+  const { namespace = '' } = restore.metadata;
+  try {
+    const labelSelector = resultsSelector(restore);
+    for (const { metadata } of await client.list(CONFIG_MAPS, {
+      namespace,
+      labelSelector,
+      signal,
+    })) {
+      const { name, uid } = metadata;
+      await client.delete(CONFIG_MAPS, { namespace, name }, { signal, uid });
+    }
+  } catch (error) {
+    logger.debug({ reason: messageOf(error) }, 'ConfigMaps of the restore could not be removed');
+  }
+}

@@ -1,0 +1,36 @@
+/** Labels and annotations that Velero's server, agents and restores look for (pkg/apis/velero/v1/labels_annotations.go, v1.18.3). */
+export const BACKUP_NAME = 'velero.io/backup-name';
+export const BACKUP_UID = 'velero.io/backup-uid';
+export const RESTORE_NAME = 'velero.io/restore-name';
+export const RESTORE_UID = 'velero.io/restore-uid';
+export const PVC_UID = 'velero.io/pvc-uid';
+export const OPERATION_ID = 'velero.io/async-operation-id';
+export const SNAPSHOT_NAME = 'velero.io/volume-snapshot-name';
+export const UPLOAD_NAME = 'velero.io/data-upload-name';
+export const PVC_NAMESPACE_NAME = 'velero.io/pvc-namespace-name';
+export const RESOURCE_USAGE = 'velero.io/resource-usage';
+export const DYNAMIC_PV_RESTORE = 'velero.io/dynamic-pv-restore';
+export const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
+/** On a returned item: what it names is stored whatever the filters of the backup say. */
+export const MUST_INCLUDE = 'backup.velero.io/must-include-additional-items';
+export const SKIPPED_NO_CSI = 'backup.velero.io/skipped-no-csi-pv';
+
+/** On VolumeSnapshots of a backup: what a restore makes them anew from. */
+export const SNAPSHOT_HANDLE = 'velero.io/csi-volumesnapshot-handle';
+export const SNAPSHOT_RESTORE_SIZE = 'velero.io/csi-volumesnapshot-restore-size';
+export const SNAPSHOT_DRIVER = 'velero.io/csi-driver-name';
+export const DELETION_POLICY = 'velero.io/csi-vsc-deletion-policy';
+export const GROUP_HANDLE = 'velero.io/csi-volumegroupsnapshot-handle';
+
+/** Annotation of a PVC; with `_<driver>` of a Backup; label of a VolumeSnapshotClass. */
+export const SNAPSHOT_CLASS = 'velero.io/csi-volumesnapshot-class';
+export const DEFAULT_CLASS = 'snapshot.storage.kubernetes.io/is-default-class';
+
+/** Secrets of a driver that snapshots need later on. */
+export const LIST_SECRET = 'csi.storage.k8s.io/snapshotter-list-secret';
+export const DELETE_SECRET = 'csi.storage.k8s.io/snapshotter-secret';
+
+/** Ours, on a VolumeSnapshot that is there to be moved: nobody keeps it, so that one without an upload is left over. */
+export const MOVED = 'longshore.io/moved';
+/** Ours: namespace and name of the Backup that it was taken for. */
+export const FOR_BACKUP = 'longshore.io/for-backup';

@@ -1,0 +1,7 @@
+import { CodedError } from '../base/index.ts';
+
+/** Velero tells these two errors by their texts only (pkg/plugin/velero/backupitemaction/v2, restoreitemaction/v2). */
+export const invalidOperationId = (id: string): CodedError =>
+  new CodedError('BAD_OPERATION_ID', `operation ID ${id} is invalid`);
+export const withoutOperations = (): CodedError =>
+  new CodedError('NO_OPERATIONS', 'Plugin does not support asynchronous operations');

@@ -1,0 +1,94 @@
+import type { OpenActions } from './actions/index.ts';
+import type { Plugin } from './contract.ts';
+
+export interface PluginSettings {
+  /** The server runs with `EnableCSI`: Velero's own actions take the snapshots and make the uploads. */
+  readonly hasCsi: boolean;
+  /** Called when the first action is. */
+  readonly load: () => Promise<OpenActions>;
+}
+
+const PVCS = { includedResources: ['persistentvolumeclaims'] };
+const UPLOADS = { includedResources: ['datauploads.velero.io'] };
+const SNAPSHOTS = { includedResources: ['volumesnapshots.snapshot.storage.k8s.io'] };
+const CONTENTS = { includedResources: ['volumesnapshotcontents.snapshot.storage.k8s.io'] };
+const CLASSES = { includedResources: ['volumesnapshotclasses.snapshot.storage.k8s.io'] };
+
+/**
+ * What a process offers. Names are our own: Velero does not start when two actions of one kind have the same name, and without
+ * `EnableCSI` it skips those with `velero.io/csi-` in it. Velero's own actions run in either set-up where their name has none of that:
+ * it deletes the contents of kept snapshots itself, so there is no action for it here.
+ */
+export function pluginsFor({ hasCsi, load }: PluginSettings): Plugin[] {
+  const deletion: Plugin = {
+    kind: 'DeleteItemAction',
+    name: 'longshore.io/dataupload-delete',
+    appliesTo: UPLOADS,
+    open: async () => (await load()).uploadDelete(),
+  };
+  // Velero's make the same snapshots and uploads, also for `datamover: longshore`.
+  if (hasCsi) return [deletion];
+  return [
+    deletion,
+    {
+      kind: 'BackupItemActionV2',
+      name: 'longshore.io/csi-pvc-backupper',
+      appliesTo: PVCS,
+      open: async () => (await load()).pvcBackup(),
+    },
+    {
+      kind: 'BackupItemActionV2',
+      name: 'longshore.io/csi-volumesnapshot-backupper',
+      appliesTo: SNAPSHOTS,
+      open: async () => (await load()).snapshotBackup(),
+    },
+    {
+      kind: 'BackupItemActionV2',
+      name: 'longshore.io/csi-volumesnapshotcontent-backupper',
+      appliesTo: CONTENTS,
+      open: async () => (await load()).contentBackup(),
+    },
+    {
+      kind: 'BackupItemActionV2',
+      name: 'longshore.io/csi-volumesnapshotclass-backupper',
+      appliesTo: CLASSES,
+      open: async () => (await load()).classBackup(),
+    },
+    {
+      kind: 'RestoreItemActionV2',
+      name: 'longshore.io/csi-pvc-restorer',
+      appliesTo: PVCS,
+      open: async () => (await load()).pvcRestore(),
+    },
+    {
+      kind: 'RestoreItemActionV2',
+      name: 'longshore.io/csi-volumesnapshot-restorer',
+      appliesTo: SNAPSHOTS,
+      open: async () => (await load()).snapshotRestore(),
+    },
+    {
+      kind: 'RestoreItemActionV2',
+      name: 'longshore.io/csi-volumesnapshotcontent-restorer',
+      appliesTo: CONTENTS,
+      open: async () => (await load()).contentRestore(),
+    },
+    {
+      kind: 'RestoreItemActionV2',
+      name: 'longshore.io/csi-volumesnapshotclass-restorer',
+      appliesTo: CLASSES,
+      open: async () => (await load()).classRestore(),
+    },
+    {
+      kind: 'RestoreItemActionV2',
+      name: 'longshore.io/dataupload',
+      appliesTo: UPLOADS,
+      open: async () => (await load()).uploadResults(),
+    },
+    {
+      kind: 'ItemBlockAction',
+      name: 'longshore.io/pvc',
+      appliesTo: PVCS,
+      open: async () => (await load()).pvcBlock(),
+    },
+  ];
+}

@@ -1,0 +1,251 @@
+import * as http2 from 'node:http2';
+import { CanceledError, messageOf } from '../../base/index.ts';
+import { GrpcCode, GrpcError, type GrpcStatus, panicOf, statusOf } from './grpc-status.ts';
+
+/**
+ * gRPC over HTTP/2 (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), as much of it as a plugin needs: calls with one
+ * request, answered with one message or many. Not a library: the usual one takes as much memory as all the rest of this process, and
+ * Velero starts a plugin for every backup, restore and reconcile.
+ */
+export interface Call {
+  /** Aborted when the host goes away or no longer waits. */
+  readonly signal: AbortSignal;
+  /** For streams. */
+  send(message: Buffer): void;
+}
+
+/** The answer, encoded. */
+export type Handler = (request: Buffer, call: Call) => Promise<Buffer> | Buffer;
+
+/** A call that stays open until either side ends it; what the host sends in it is not looked at. */
+export type Stream = (call: Call) => void;
+
+export interface GrpcServerOptions {
+  /** By path, such as `/v2.BackupItemAction/Execute`. */
+  readonly handlers: ReadonlyMap<string, Handler>;
+  readonly streams: ReadonlyMap<string, Stream>;
+  /** TLS with a client's certificate; plain without it. */
+  readonly tls?: { readonly certificate: string; readonly key: string; readonly client: string };
+  /** A host came, or one left: how many there are. */
+  readonly onHosts?: (hosts: number) => void;
+}
+
+/** Objects of the API are at most 3 MiB (etcd's limit), a Backup likewise; grpc-go's servers refuse more than 4 MiB. Our choice. */
+const MESSAGE_BYTES_MAX = 64 << 20;
+/** At the default of HTTP/2, 64 KiB, a message of some MiB would need as many turns. */
+const WINDOW_BYTES = 1 << 20;
+const PREFIX_BYTES = 5;
+const LOOK_MS = 5;
+
+const CONTENT_TYPE = 'application/grpc';
+
+export class GrpcServer {
+  readonly #server: http2.Http2Server;
+  readonly #options: GrpcServerOptions;
+  readonly #sessions = new Set<http2.ServerHttp2Session>();
+  readonly #calls = new Map<http2.ServerHttp2Stream, AbortController>();
+
+  constructor(options: GrpcServerOptions) {
+    this.#options = options;
+    const settings = { initialWindowSize: WINDOW_BYTES };
+    const { tls } = options;
+    this.#server = tls
+      ? http2.createSecureServer({
+          settings,
+          cert: tls.certificate,
+          key: tls.key,
+          ca: tls.client,
+          requestCert: true,
+          rejectUnauthorized: true,
+        })
+      : http2.createServer({ settings });
+    this.#server.on('session', (session) => {
+      this.#sessions.add(session);
+      session.on('error', () => undefined);
+      session.on('close', () => {
+        this.#sessions.delete(session);
+        options.onHosts?.(this.#sessions.size);
+      });
+      options.onHosts?.(this.#sessions.size);
+    });
+    this.#server.on('stream', (stream, headers) => {
+      stream.on('error', () => undefined);
+      void this.#answer(stream, headers);
+    });
+    // A host whose connection breaks in the handshake tries again, or gives up.
+    this.#server.on('sessionError', () => undefined);
+  }
+
+  /** Resolves once connections are accepted. */
+  listen(path: string): Promise<void> {
+    return new Promise((resolve, reject) => {
+      this.#server.once('error', reject);
+      this.#server.listen(path, () => {
+        this.#server.off('error', reject);
+        resolve();
+      });
+    });
+  }
+
+  /** Every call that is open ends with this panic. */
+  failCalls(thrown: unknown): void {
+    const status = panicOf(thrown);
+    for (const [stream, controller] of this.#calls) {
+      end(stream, status);
+      controller.abort(new CanceledError('shutdown'));
+    }
+  }
+
+  /** Asks open calls to end, takes no new ones; resolves when they have ended, or after so long. */
+  async close(graceMs: number): Promise<void> {
+    this.#server.close();
+    for (const controller of this.#calls.values()) controller.abort(new CanceledError('shutdown'));
+    const until = performance.now() + graceMs;
+    const waitForEnd = async (left: { readonly size: number }): Promise<void> => {
+      while (left.size > 0 && performance.now() < until) {
+        await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+      }
+    };
+    await waitForEnd(this.#calls);
+    for (const session of this.#sessions) session.close();
+    await waitForEnd(this.#sessions);
+    for (const session of this.#sessions) session.destroy();
+  }
+
+  async #answer(
+    stream: http2.ServerHttp2Stream,
+    headers: http2.IncomingHttpHeaders,
+  ): Promise<void> {
+    const controller = new AbortController();
+    this.#calls.set(stream, controller);
+    const closed = new Promise<void>((resolve) => {
+      // Its answer is with the host by then, or the host no longer waits.
+      stream.on('close', () => {
+        if (!controller.signal.aborted) controller.abort(new CanceledError('user'));
+        resolve();
+      });
+    });
+    try {
+      const call = {
+        signal: controller.signal,
+        send: (message: Buffer): void => {
+          begin(stream);
+          if (!stream.destroyed) stream.write(framed(message));
+        },
+      };
+      const keptOpen = this.#options.streams.get(headers[':path'] ?? '');
+      if (keptOpen) {
+        begin(stream);
+        stream.resume();
+        keptOpen(call);
+        await aborted(controller.signal);
+      } else {
+        const handler = this.#handlerOf(headers);
+        call.send(await handler(await readMessage(stream, headers['grpc-encoding']), call));
+      }
+      end(stream, { code: GrpcCode.ok, message: '' });
+    } catch (error) {
+      end(stream, statusOf(error));
+    }
+    // What an action still cleans up for a host that is gone is waited for, too.
+    await closed;
+    this.#calls.delete(stream);
+  }
+
+  #handlerOf(headers: http2.IncomingHttpHeaders): Handler {
+    const path = headers[':path'] ?? '';
+    if (headers['content-type']?.startsWith(CONTENT_TYPE) !== true) {
+      throw new GrpcError(GrpcCode.invalidArgument, 'this is a gRPC server');
+    }
+    const handler = this.#options.handlers.get(path);
+    if (handler) return handler;
+    const [, service = '', method = ''] = path.split('/');
+    const text = `this plugin has no method ${method} of service ${service}: the host is of another version`;
+    throw new GrpcError(GrpcCode.unimplemented, text);
+  }
+}
+
+const aborted = (signal: AbortSignal): Promise<void> =>
+  new Promise((resolve) => {
+    if (signal.aborted) resolve();
+    else signal.addEventListener('abort', () => resolve(), { once: true });
+  });
+
+/** The one request of a call. */
+async function readMessage(
+  stream: http2.ServerHttp2Stream,
+  encoding: string | string[] | undefined,
+): Promise<Buffer> {
+  const parts: Buffer[] = [];
+  let have = 0;
+  let expected: number | undefined;
+  try {
+    // Leaving the loop must not end the stream, which the answer goes into.
+    for await (const part of stream.iterator({ destroyOnReturn: false })) {
+      parts.push(part as Buffer);
+      have += (part as Buffer).length;
+      if (expected === undefined && have >= PREFIX_BYTES) {
+        expected = lengthIn(Buffer.concat(parts), encoding);
+      }
+      if (expected !== undefined && have >= PREFIX_BYTES + expected) break;
+    }
+  } catch (error) {
+    if (error instanceof GrpcError) throw error;
+    throw new GrpcError(GrpcCode.canceled, `the request broke off: ${messageOf(error)}`);
+  }
+  if (expected === undefined || have < PREFIX_BYTES + expected) {
+    throw new GrpcError(GrpcCode.internal, 'the request ended before its message');
+  }
+  return Buffer.concat(parts).subarray(PREFIX_BYTES, PREFIX_BYTES + expected);
+}
+
+function lengthIn(prefix: Buffer, encoding: string | string[] | undefined): number {
+  if (prefix[0] !== 0) {
+    const text = `messages compressed with ${String(encoding ?? 'nothing named')} are not read here`;
+    throw new GrpcError(GrpcCode.unimplemented, text);
+  }
+  const length = prefix.readUInt32BE(1);
+  if (length > MESSAGE_BYTES_MAX) {
+    const text = `a message of ${length} bytes is larger than ${MESSAGE_BYTES_MAX}`;
+    throw new GrpcError(GrpcCode.resourceExhausted, text);
+  }
+  return length;
+}
+
+function framed(message: Buffer): Buffer {
+  const prefix = Buffer.alloc(PREFIX_BYTES);
+  prefix.writeUInt32BE(message.length, 1);
+  return Buffer.concat([prefix, message]);
+}
+
+function begin(stream: http2.ServerHttp2Stream): void {
+  if (stream.headersSent || stream.destroyed) return;
+  stream.respond(
+    { ':status': 200, 'content-type': CONTENT_TYPE, 'grpc-accept-encoding': 'identity' },
+    { waitForTrailers: true },
+  );
+}
+
+/** Its status goes with the trailers, after all messages. */
+function end(stream: http2.ServerHttp2Stream, status: GrpcStatus): void {
+  if (stream.destroyed || stream.writableEnded) return;
+  begin(stream);
+  stream.on('wantTrailers', () => {
+    stream.sendTrailers({
+      'grpc-status': String(status.code),
+      ...(status.message !== '' && { 'grpc-message': percentEncoded(status.message) }),
+      ...(status.details && { 'grpc-status-details-bin': status.details.toString('base64') }),
+    });
+  });
+  stream.end();
+  // What is left of a request that was refused is not read.
+  stream.resume();
+}
+
+/** All but printable ASCII, of UTF-8, and the percent sign. */
+const percentEncoded = (text: string): string =>
+  Array.from(Buffer.from(text, 'utf8'), (byte) =>
+    byte >= 0x20 && byte <= 0x7e && byte !== 0x25
+      ? String.fromCharCode(byte)
+      : `%${byte.toString(16).toUpperCase().padStart(2, '0')}`,
+  ).join('');

@@ -1,0 +1,159 @@
+import type { Field, Message, Scalar } from './wire.ts';
+
+/**
+ * What goes over the wire: go-plugin's own services and Velero's, by the numbers of their fields. Sources: go-plugin v1.7.0,
+ * internal/plugin/*.proto; Velero v1.18.3, pkg/plugin/proto; google.rpc.Status and google.protobuf by their published definitions.
+ */
+const field = (name: string, type: Scalar | Message): Field => ({ name, type });
+const list = (name: string, type: Scalar | Message): Field => ({ name, type, isList: true });
+
+export const EMPTY: Message = {};
+
+export const HEALTH_REQUEST: Message = { 1: field('service', 'string') };
+/** `status`: 1 is SERVING, 3 is SERVICE_UNKNOWN. */
+export const HEALTH_RESPONSE: Message = { 1: field('status', 'int32') };
+
+export const CONNECTION_INFO: Message = {
+  1: field('serviceId', 'uint32'),
+  2: field('network', 'string'),
+  3: field('address', 'string'),
+  4: field('knock', {
+    1: field('knock', 'bool'),
+    2: field('ack', 'bool'),
+    3: field('error', 'string'),
+  }),
+};
+
+/** `channel`: 1 is stdout, 2 is stderr. */
+export const STDIO_DATA: Message = { 1: field('channel', 'int32'), 2: field('data', 'bytes') };
+
+const STACK_FRAME: Message = {
+  1: field('file', 'string'),
+  2: field('line', 'int32'),
+  3: field('function', 'string'),
+};
+export const STACK: Message = { 1: list('frames', STACK_FRAME) };
+export const STACK_URL = 'type.googleapis.com/generated.Stack';
+
+export const STATUS: Message = {
+  1: field('code', 'int32'),
+  2: field('message', 'string'),
+  3: list('details', { 1: field('typeUrl', 'string'), 2: field('value', 'bytes') }),
+};
+
+const TIMESTAMP: Message = { 1: field('seconds', 'int64'), 2: field('nanos', 'int32') };
+const DURATION = TIMESTAMP;
+
+const IDENTIFIER: Message = {
+  1: field('group', 'string'),
+  2: field('resource', 'string'),
+  3: field('namespace', 'string'),
+  4: field('name', 'string'),
+};
+const SELECTOR: Message = {
+  1: list('includedNamespaces', 'string'),
+  2: list('excludedNamespaces', 'string'),
+  3: list('includedResources', 'string'),
+  4: list('excludedResources', 'string'),
+  5: field('selector', 'string'),
+};
+const PROGRESS: Message = {
+  1: field('completed', 'bool'),
+  2: field('err', 'string'),
+  3: field('nCompleted', 'int64'),
+  4: field('nTotal', 'int64'),
+  5: field('operationUnits', 'string'),
+  6: field('description', 'string'),
+  7: field('started', TIMESTAMP),
+  8: field('updated', TIMESTAMP),
+};
+
+const PLUGIN = field('plugin', 'string');
+
+/** A call of a service: what is asked and what is answered. */
+export interface Method {
+  readonly request: Message;
+  readonly response: Message;
+}
+
+const APPLIES_TO: Method = {
+  request: { 1: PLUGIN },
+  response: { 1: field('selector', SELECTOR) },
+};
+
+export const LIST_PLUGINS: Method = {
+  request: EMPTY,
+  response: {
+    1: list('plugins', {
+      1: field('command', 'string'),
+      2: field('kind', 'string'),
+      3: field('name', 'string'),
+    }),
+  },
+};
+
+const progressOf = (subject: string): Method => ({
+  request: { 1: PLUGIN, 2: field('operationId', 'string'), 3: field(subject, 'bytes') },
+  response: { 1: field('progress', PROGRESS) },
+});
+const cancelOf = (subject: string): Method => ({
+  request: { 1: PLUGIN, 2: field('operationId', 'string'), 3: field(subject, 'bytes') },
+  response: EMPTY,
+});
+
+export const BACKUP_ITEM_ACTION = {
+  AppliesTo: APPLIES_TO,
+  Execute: {
+    request: { 1: PLUGIN, 2: field('item', 'bytes'), 3: field('backup', 'bytes') },
+    response: {
+      1: field('item', 'bytes'),
+      2: list('additionalItems', IDENTIFIER),
+      3: field('operationId', 'string'),
+      4: list('postOperationItems', IDENTIFIER),
+    },
+  },
+  Progress: progressOf('backup'),
+  Cancel: cancelOf('backup'),
+} satisfies Record<string, Method>;
+
+export const RESTORE_ITEM_ACTION = {
+  AppliesTo: APPLIES_TO,
+  Execute: {
+    request: {
+      1: PLUGIN,
+      2: field('item', 'bytes'),
+      3: field('restore', 'bytes'),
+      4: field('itemFromBackup', 'bytes'),
+    },
+    response: {
+      1: field('item', 'bytes'),
+      2: list('additionalItems', IDENTIFIER),
+      3: field('skipRestore', 'bool'),
+      4: field('operationId', 'string'),
+      5: field('waitForAdditionalItems', 'bool'),
+      6: field('additionalItemsReadyTimeout', DURATION),
+    },
+  },
+  Progress: progressOf('restore'),
+  Cancel: cancelOf('restore'),
+  AreAdditionalItemsReady: {
+    request: { 1: PLUGIN, 2: field('restore', 'bytes'), 3: list('additionalItems', IDENTIFIER) },
+    response: { 1: field('ready', 'bool') },
+  },
+} satisfies Record<string, Method>;
+
+export const DELETE_ITEM_ACTION = {
+  AppliesTo: APPLIES_TO,
+  Execute: {
+    request: { 1: PLUGIN, 2: field('item', 'bytes'), 3: field('backup', 'bytes') },
+    response: EMPTY,
+  },
+} satisfies Record<string, Method>;
+
+export const ITEM_BLOCK_ACTION = {
+  AppliesTo: APPLIES_TO,
+  GetRelatedItems: {
+    request: { 1: PLUGIN, 2: field('item', 'bytes'), 3: field('backup', 'bytes') },
+    response: { 1: list('relatedItems', IDENTIFIER) },
+  },
+} satisfies Record<string, Method>;

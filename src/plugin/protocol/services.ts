@@ -1,0 +1,260 @@
+import { CodedError, messageOf } from '../../base/index.ts';
+import type { KubeObject } from '../../kube/index.ts';
+import type {
+  Backup,
+  OperationProgress,
+  Plugin,
+  PluginKind,
+  ResourceIdentifier,
+  Restore,
+} from '../contract.ts';
+import { invalidOperationId, withoutOperations } from '../operation-errors.ts';
+import type { Call, Handler } from './grpc-server.ts';
+import {
+  BACKUP_ITEM_ACTION,
+  DELETE_ITEM_ACTION,
+  ITEM_BLOCK_ACTION,
+  LIST_PLUGINS,
+  type Method,
+  RESTORE_ITEM_ACTION,
+} from './messages.ts';
+import { type Decoded, decode, encode } from './wire.ts';
+
+/** Seconds of Go's zero time, year 1: Velero takes it for unknown, and an absent time for 1970. */
+const UNKNOWN_TIME_SECONDS = -62_135_596_800;
+
+type Answer = (request: Decoded, call: Call) => Promise<Decoded> | Decoded;
+
+const SERVICES: Readonly<Record<PluginKind, string>> = {
+  BackupItemActionV2: 'v2.BackupItemAction',
+  RestoreItemActionV2: 'v2.RestoreItemAction',
+  DeleteItemAction: 'generated.DeleteItemAction',
+  ItemBlockAction: 'v1.ItemBlockAction',
+};
+
+/** In this order Velero runs the actions of one program. */
+const KINDS = Object.keys(SERVICES) as PluginKind[];
+
+/** Handlers of all that Velero asks its plugins, by path. `command` is what it starts later on. */
+export function handlersOf(plugins: readonly Plugin[], command: string): Map<string, Handler> {
+  const handlers = new Map<string, Handler>();
+  const add = (service: string, name: string, method: Method, answer: Answer): void => {
+    handlers.set(`/${service}/${name}`, async (bytes, call) =>
+      encode(method.response, await answer(decode(method.request, bytes), call)),
+    );
+  };
+  const calls: Record<PluginKind, Calls> = {
+    BackupItemActionV2: backupCalls(new Actions(plugins, 'BackupItemActionV2')),
+    RestoreItemActionV2: restoreCalls(new Actions(plugins, 'RestoreItemActionV2')),
+    DeleteItemAction: deleteCalls(new Actions(plugins, 'DeleteItemAction')),
+    ItemBlockAction: blockCalls(new Actions(plugins, 'ItemBlockAction')),
+  };
+  for (const kind of KINDS) {
+    for (const [name, [method, answer]] of Object.entries(calls[kind])) {
+      add(SERVICES[kind], name, method, answer);
+    }
+  }
+  const listed = KINDS.flatMap((kind) =>
+    plugins
+      .filter((plugin) => plugin.kind === kind)
+      .map(({ name }) => ({ command, kind, name }))
+      .sort((a, b) => (a.name < b.name ? -1 : 1)),
+  );
+  add('generated.PluginLister', 'ListPlugins', LIST_PLUGINS, () => ({ plugins: listed }));
+  return handlers;
+}
+
+/** The actions of one kind; each is made when it is first called, and once. */
+class Actions<K extends PluginKind> {
+  readonly kind: K;
+  readonly #plugins: ReadonlyMap<string, Plugin>;
+  readonly #opened = new Map<string, Promise<object>>();
+
+  constructor(plugins: readonly Plugin[], kind: K) {
+    this.kind = kind;
+    const own = plugins.filter((plugin) => plugin.kind === kind);
+    this.#plugins = new Map(own.map((plugin) => [plugin.name, plugin]));
+  }
+
+  plugin(request: Decoded): Plugin {
+    const name = request.plugin as string;
+    const plugin = this.#plugins.get(name);
+    if (plugin) return plugin;
+    const text = `${this.kind} plugin: ${name} was not found or has an invalid name format`;
+    throw new CodedError('NO_SUCH_PLUGIN', text);
+  }
+
+  open(request: Decoded): ReturnType<PluginOf<K>['open']> {
+    const plugin = this.plugin(request);
+    let opened = this.#opened.get(plugin.name);
+    if (!opened) {
+      opened = plugin.open();
+      this.#opened.set(plugin.name, opened);
+      // A cluster that could not be reached now may be reached by the next call.
+      opened.catch(() => this.#opened.delete(plugin.name));
+    }
+    return opened as ReturnType<PluginOf<K>['open']>;
+  }
+}
+
+type PluginOf<K extends PluginKind> = Extract<Plugin, { kind: K }>;
+
+type Calls = Record<string, [Method, Answer]>;
+
+/** Each kind is asked the same way where it applies. */
+const appliesTo = (actions: Pick<Actions<PluginKind>, 'plugin'>): Calls => ({
+  AppliesTo: [
+    BACKUP_ITEM_ACTION.AppliesTo,
+    (request) => ({ selector: actions.plugin(request).appliesTo }),
+  ],
+});
+
+function backupCalls(actions: Actions<'BackupItemActionV2'>): Calls {
+  const { Execute, Progress, Cancel } = BACKUP_ITEM_ACTION;
+  return {
+    ...appliesTo(actions),
+    Execute: [
+      Execute,
+      async (request, call) => {
+        const action = await actions.open(request);
+        const [item, backup] = [objectIn(request, 'item'), backupIn(request)];
+        const { item: updated, ...rest } = await action.execute(item, backup, call);
+        return { ...rest, item: updated ? bytesOf(updated) : request.item };
+      },
+    ],
+    Progress: [
+      Progress,
+      async (request, call) => {
+        const action = await actions.open(request);
+        if (!action.progress) throw withoutOperations();
+        const id = operationIn(request);
+        return { progress: onWire(await action.progress(id, backupIn(request), call)) };
+      },
+    ],
+    Cancel: [
+      Cancel,
+      async (request, call) => {
+        const action = await actions.open(request);
+        // Nothing to end where nothing was begun, as in Velero.
+        await action.cancel?.(operationIn(request), backupIn(request), call);
+        return {};
+      },
+    ],
+  };
+}
+
+function restoreCalls(actions: Actions<'RestoreItemActionV2'>): Calls {
+  const { Execute, Progress, Cancel, AreAdditionalItemsReady } = RESTORE_ITEM_ACTION;
+  return {
+    ...appliesTo(actions),
+    Execute: [
+      Execute,
+      async (request, call) => {
+        const action = await actions.open(request);
+        const item = objectIn(request, 'item');
+        const itemFromBackup = objectIn(request, 'itemFromBackup');
+        const input = { item, itemFromBackup, restore: restoreIn(request) };
+        const { item: updated, ...rest } = await action.execute(input, call);
+        return { ...rest, item: updated ? bytesOf(updated) : request.item };
+      },
+    ],
+    Progress: [
+      Progress,
+      async (request, call) => {
+        const action = await actions.open(request);
+        if (!action.progress) throw withoutOperations();
+        const id = operationIn(request);
+        return { progress: onWire(await action.progress(id, restoreIn(request), call)) };
+      },
+    ],
+    Cancel: [
+      Cancel,
+      async (request, call) => {
+        const action = await actions.open(request);
+        await action.cancel?.(operationIn(request), restoreIn(request), call);
+        return {};
+      },
+    ],
+    // No action here waits for what it named.
+    AreAdditionalItemsReady: [
+      AreAdditionalItemsReady,
+      async (request) => {
+        await actions.open(request);
+        return { ready: true };
+      },
+    ],
+  };
+}
+
+function deleteCalls(actions: Actions<'DeleteItemAction'>): Calls {
+  return {
+    ...appliesTo(actions),
+    Execute: [
+      DELETE_ITEM_ACTION.Execute,
+      async (request, call) => {
+        const action = await actions.open(request);
+        await action.execute(objectIn(request, 'item'), backupIn(request), call);
+        return {};
+      },
+    ],
+  };
+}
+
+function blockCalls(actions: Actions<'ItemBlockAction'>): Calls {
+  return {
+    ...appliesTo(actions),
+    GetRelatedItems: [
+      ITEM_BLOCK_ACTION.GetRelatedItems,
+      async (request, call) => {
+        const action = await actions.open(request);
+        const item = objectIn(request, 'item');
+        const relatedItems: readonly ResourceIdentifier[] = await action.relatedItems(
+          item,
+          backupIn(request),
+          call,
+        );
+        return { relatedItems };
+      },
+    ],
+  };
+}
+
+const operationIn = (request: Decoded): string => {
+  const id = request.operationId as string;
+  if (id === '') throw invalidOperationId(id);
+  return id;
+};
+
+const backupIn = (request: Decoded): Backup => withSpec(objectIn(request, 'backup'));
+const restoreIn = (request: Decoded): Restore => withSpec(objectIn(request, 'restore'));
+/** Go's zero value of an object has an empty one. */
+const withSpec = (object: KubeObject): KubeObject & { spec: object } => ({ spec: {}, ...object });
+
+/** An object in JSON. Throws `BAD_ITEM`. */
+function objectIn(request: Decoded, name: string): KubeObject {
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse((request[name] as Buffer).toString('utf8'));
+  } catch (cause) {
+    const text = `the host sent no JSON as ${name}: ${messageOf(cause)}`;
+    throw new CodedError('BAD_ITEM', text, { cause });
+  }
+  const { metadata } = (parsed ?? {}) as { metadata?: unknown };
+  if (typeof metadata !== 'object' || metadata === null) {
+    throw new CodedError('BAD_ITEM', `what the host sent as ${name} is no Kubernetes object`);
+  }
+  return parsed as KubeObject;
+}
+
+const bytesOf = (object: KubeObject): Buffer => Buffer.from(JSON.stringify(object), 'utf8');
+
+const onWire = ({ started, updated, ...rest }: OperationProgress): Decoded => ({
+  ...rest,
+  started: timeOf(started),
+  updated: timeOf(updated),
+});
+
+function timeOf(text: string | undefined): { seconds: number } {
+  const ms = text === undefined ? Number.NaN : Date.parse(text);
+  return { seconds: Number.isNaN(ms) ? UNKNOWN_TIME_SECONDS : Math.floor(ms / 1000) };
+}

@@ -1,0 +1,644 @@
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { type Logger, silentLogger } from '../../../src/base/index.ts';
+import {
+  BACKUPS,
+  CONFIG_MAPS,
+  DATA_DOWNLOADS,
+  DATA_UPLOADS,
+  type DataUpload,
+  type KubeObject,
+  type PersistentVolumeClaim,
+  PODS,
+  PVCS,
+  PVS,
+  VOLUME_SNAPSHOT_CLASSES,
+  VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOTS,
+} from '../../../src/kube/index.ts';
+import type { Backup, BackupOutput } from '../../../src/plugin/contract.ts';
+import { type OpenActions, openActions } from '../../../src/plugin/index.ts';
+import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
+import { backupOf, pvcOf, restoreOf, stored } from '../../support/plugin-items.ts';
+
+const APP = 'app';
+const signal = new AbortController().signal;
+let test: TestCluster;
+let actions: OpenActions;
+const errors: string[] = [];
+const logger: Logger = { ...silentLogger, error: (_, message) => errors.push(message) };
+
+beforeAll(async () => {
+  test = await TestCluster.start({ nodes: ['node-1'] });
+  await test.makeNamespace(APP);
+  actions = openActions({ client: test.client, logger });
+});
+afterAll(() => test[Symbol.asyncDispose]());
+
+const execute = (item: KubeObject, backup: Backup, options = { signal }): Promise<BackupOutput> =>
+  actions.pvcBackup().execute(item, backup, options);
+
+async function volume(name: string): Promise<PersistentVolumeClaim> {
+  await test.makeVolume(APP, name);
+  return pvcOf(test.client, APP, name);
+}
+
+const snapshotsOf = async (backup: Backup): Promise<string[]> => {
+  const labelSelector = `velero.io/backup-uid=${backup.metadata.uid}`;
+  const found = await test.client.list(VOLUME_SNAPSHOTS, { namespace: APP, labelSelector });
+  return found
+    .filter(({ metadata }) => !metadata.deletionTimestamp)
+    .map(({ metadata }) => metadata.name);
+};
+const uploadsOf = async (backup: Backup): Promise<DataUpload[]> => {
+  const labelSelector = `velero.io/backup-uid=${backup.metadata.uid}`;
+  return test.client.list(DATA_UPLOADS, { namespace: NAMESPACE, labelSelector });
+};
+const expectNothingLeft = async (backup: Backup): Promise<void> => {
+  await expect.poll(() => snapshotsOf(backup)).toEqual([]);
+  expect(await uploadsOf(backup)).toEqual([]);
+};
+
+it('asks for a snapshot to be moved, with the names and labels that Velero has', async () => {
+  const pvc = await volume('moved');
+  const backup = backupOf('b-moved', {
+    datamover: 'longshore',
+    uploaderConfig: { parallelFilesUpload: 4 },
+  });
+  const output = await execute(pvc, backup);
+  const [upload] = await uploadsOf(backup);
+  const [snapshot = ''] = await snapshotsOf(backup);
+  expect(snapshot).toMatch(/^velero-moved-[0-9a-f]{10}$/);
+  const id = output.operationId ?? '';
+  expect(id).toMatch(/^du-b-moved-.{45}[0-9a-f]{6}$|^du-.{54}[0-9a-f]{6}$/);
+  expect(id).toHaveLength(63);
+  expect(upload?.metadata).toMatchObject({
+    namespace: NAMESPACE,
+    labels: {
+      'velero.io/backup-name': 'b-moved',
+      'velero.io/backup-uid': backup.metadata.uid,
+      'velero.io/pvc-uid': pvc.metadata.uid,
+      'velero.io/async-operation-id': id,
+    },
+    ownerReferences: [{ kind: 'Backup', uid: backup.metadata.uid, controller: true }],
+  });
+  expect(upload?.spec).toEqual({
+    snapshotType: 'CSI',
+    csiSnapshot: {
+      volumeSnapshot: snapshot,
+      storageClass: pvc.spec.storageClassName,
+      driver: 'dir.csi.longshore.dev',
+      snapshotClass: expect.any(String) as string,
+    },
+    sourcePVC: 'moved',
+    sourceNamespace: APP,
+    datamover: 'longshore',
+    backupStorageLocation: 'default',
+    operationTimeout: '10m0s',
+    dataMoverConfig: { ParallelFilesUpload: '4' },
+  });
+  const place = `${NAMESPACE}/${upload?.metadata.name ?? ''}`;
+  expect(output.item?.metadata).toMatchObject({
+    labels: { 'velero.io/backup-name': 'b-moved', 'velero.io/volume-snapshot-name': snapshot },
+    annotations: {
+      'velero.io/volume-snapshot-name': snapshot,
+      'velero.io/data-upload-name': place,
+      'backup.velero.io/must-include-additional-items': 'true',
+    },
+  });
+  expect(output.additionalItems ?? []).toEqual([]);
+  expect(output.postOperationItems).toEqual([
+    {
+      group: 'velero.io',
+      resource: 'datauploads',
+      namespace: NAMESPACE,
+      name: upload?.metadata.name,
+    },
+  ]);
+});
+
+it('finds what an earlier attempt made, and makes nothing twice', async () => {
+  const pvc = await volume('twice');
+  const backup = backupOf('b-twice');
+  const outputs = await Promise.all([execute(pvc, backup), execute(pvc, backup)]);
+  outputs.push(await execute(pvc, backup));
+  expect(new Set(outputs.map(({ operationId }) => operationId)).size).toBe(1);
+  expect(await snapshotsOf(backup)).toHaveLength(1);
+  expect(await uploadsOf(backup)).toHaveLength(1);
+});
+
+it('keeps a snapshot that is not to be moved, and asks for a volume that is large enough', async () => {
+  const pvc = await volume('kept');
+  const backup = backupOf('b-kept', { snapshotMoveData: false });
+  const output = await execute(pvc, backup);
+  const [name] = await snapshotsOf(backup);
+  expect(output.operationId).toBeUndefined();
+  expect(output.additionalItems).toEqual([
+    { group: 'snapshot.storage.k8s.io', resource: 'volumesnapshots', namespace: APP, name },
+  ]);
+  expect(await uploadsOf(backup)).toEqual([]);
+});
+
+it('does nothing while a backup is being finalized', async () => {
+  const pvc = await volume('final');
+  for (const phase of ['Finalizing', 'FinalizingPartiallyFailed']) {
+    const backup = backupOf('b-final', {}, phase);
+    expect(await execute(pvc, backup)).toEqual({});
+    await expectNothingLeft(backup);
+  }
+});
+
+it('leaves volumes alone that a policy, a pod or the backup says no to', async () => {
+  const pvc = await volume('chosen');
+  const policy = async (name: string, text: string): Promise<{ kind: string; name: string }> => {
+    const metadata = { name, namespace: NAMESPACE };
+    await test.client.create(CONFIG_MAPS, { metadata, data: { policies: text } });
+    return { kind: 'configmap', name };
+  };
+  const skip = await policy(
+    'skip',
+    'version: v1\nvolumePolicies: [{conditions: {csi: {}}, action: {type: skip}}]',
+  );
+  const take = await policy(
+    'take',
+    'version: v1\nvolumePolicies: [{conditions: {}, action: {type: snapshot}}]',
+  );
+  for (const spec of [{ snapshotVolumes: false }, { resourcePolicy: skip }]) {
+    const backup = backupOf('b-chosen', spec);
+    expect(await execute(pvc, backup)).toEqual({});
+    await expectNothingLeft(backup);
+  }
+  // A policy counts more than the backup's switch.
+  const taken = backupOf('b-taken', { resourcePolicy: take, snapshotVolumes: false });
+  expect((await execute(pvc, taken)).operationId).toBeDefined();
+  await test.client.create(PODS, {
+    metadata: {
+      name: 'web',
+      namespace: APP,
+      annotations: { 'backup.velero.io/backup-volumes': 'disk' },
+    },
+    spec: {
+      containers: [{ name: 'web', image: 'x' }],
+      nodeName: 'elsewhere',
+      volumes: [{ name: 'disk', persistentVolumeClaim: { claimName: 'chosen' } }],
+    },
+  });
+  const byFiles = backupOf('b-files');
+  expect(await execute(pvc, byFiles)).toEqual({});
+  await expectNothingLeft(byFiles);
+  const bad = backupOf('b-bad', { resourcePolicy: await policy('bad', 'version: v9') });
+  await expect(execute(pvc, bad)).rejects.toThrow('incompatible version number');
+});
+
+it('says what is wrong with a PVC that cannot be snapshotted', async () => {
+  const backup = backupOf('b-wrong');
+  const unbound = await test.client.create(PVCS, {
+    metadata: { name: 'unbound', namespace: APP },
+    spec: {
+      accessModes: ['ReadWriteOnce'],
+      storageClassName: 'none',
+      resources: { requests: { storage: '1Gi' } },
+    },
+  });
+  await expect(execute(unbound, backup)).rejects.toThrow(
+    'PVC app/unbound has no volume backing this claim',
+  );
+  const pvc = await volume('classless');
+  const classless = { ...pvc, spec: { ...pvc.spec, storageClassName: '' } };
+  await expect(execute(classless, backup)).rejects.toThrow(
+    'Cannot snapshot PVC app/classless, PVC has no storage class.',
+  );
+  const pv = await test.client.get(PVS, { name: pvc.spec.volumeName ?? '' });
+  await test.client.create(PVS, {
+    metadata: { name: 'on-nfs' },
+    spec: { ...pv.spec, csi: undefined as never, nfs: { server: 'a', path: '/b' } },
+  });
+  const onNfs = stored({ ...pvc, spec: { ...pvc.spec, volumeName: 'on-nfs' } });
+  expect((await execute(onNfs, backup)).item?.metadata.annotations).toMatchObject({
+    'backup.velero.io/skipped-no-csi-pv': 'true',
+  });
+  await expectNothingLeft(backup);
+});
+
+it('takes the class that PVC, backup, label or annotation name, and says which there are', async () => {
+  const pvc = await volume('classed');
+  const driver = 'dir.csi.longshore.dev';
+  const make = (name: string, marks: object): Promise<unknown> =>
+    test.client.create(VOLUME_SNAPSHOT_CLASSES, {
+      metadata: { name, ...marks },
+      driver,
+      deletionPolicy: 'Delete',
+    });
+  const classOf = async (name: string, item: PersistentVolumeClaim, annotations = {}) => {
+    const backup = backupOf(name);
+    const named = { ...backup, metadata: { ...backup.metadata, annotations } };
+    await execute(item, named);
+    const [found] = await snapshotsOf(backup);
+    const { spec } = await test.client.get(VOLUME_SNAPSHOTS, { namespace: APP, name: found ?? '' });
+    return spec.volumeSnapshotClassName;
+  };
+  const key = 'velero.io/csi-volumesnapshot-class';
+  await make('other', {});
+  const byLabel = await classOf('b-class-1', pvc);
+  expect(byLabel).not.toBe('other');
+  expect(await classOf('b-class-2', pvc, { [`${key}_${driver}`]: 'other' })).toBe('other');
+  const annotations = { ...pvc.metadata.annotations, [key]: 'OTHER' };
+  const naming = { ...pvc, metadata: { ...pvc.metadata, annotations } };
+  expect(await classOf('b-class-3', naming)).toBe('other');
+  // One that is not there is passed over, as in Velero.
+  const wrong = { ...pvc, metadata: { ...pvc.metadata, annotations: { [key]: 'missing' } } };
+  expect(await classOf('b-class-4', wrong)).toBe(byLabel);
+  // Two without a mark: nobody has chosen.
+  const marked = await test.client.get(VOLUME_SNAPSHOT_CLASSES, { name: byLabel ?? '' });
+  const labels = { [key]: null };
+  const unmark = {
+    metadata: { labels, annotations: { 'snapshot.storage.kubernetes.io/is-default-class': null } },
+  };
+  await test.client.patch(VOLUME_SNAPSHOT_CLASSES, marked.metadata, unmark);
+  const backup = backupOf('b-class-5');
+  await expect(execute(pvc, backup)).rejects.toThrow(
+    '2 VolumeSnapshotClasses have driver dir.csi.longshore.dev, and none is chosen',
+  );
+  await expectNothingLeft(backup);
+  await test.client.delete(VOLUME_SNAPSHOT_CLASSES, { name: 'other' });
+  // The only one.
+  expect(await classOf('b-class-6', pvc)).toBe(byLabel);
+});
+
+it('leaves nothing behind when the snapshot is never cut, and repeats what the driver says', async () => {
+  const pvc = await volume('late');
+  // Nobody snapshots a claim that is not there.
+  const absent = (name: string): PersistentVolumeClaim =>
+    stored({ ...pvc, metadata: { ...pvc.metadata, name, uid: name } });
+  const silent = backupOf('b-silent', { csiSnapshotTimeout: '1s' });
+  await expect(execute(absent('silent'), silent)).rejects.toThrow(
+    /^Timed out awaiting reconciliation of VolumeSnapshot app\/velero-silent-\w+ within 1s$/,
+  );
+  await expectNothingLeft(silent);
+  const broken = backupOf('b-broken', { csiSnapshotTimeout: '2s' });
+  const call = execute(absent('broken'), broken);
+  await expect.poll(() => snapshotsOf(broken)).toHaveLength(1);
+  const [name = ''] = await snapshotsOf(broken);
+  const status = { error: { message: 'the array is full' } };
+  await test.client.patch(
+    VOLUME_SNAPSHOTS,
+    { namespace: APP, name },
+    { status },
+    { subresource: 'status' },
+  );
+  await expect(call).rejects.toThrow('CSI got timed out with error: the array is full');
+  await expectNothingLeft(broken);
+});
+
+it('removes the snapshot of a host that goes away in the middle', async () => {
+  const pvc = await volume('left');
+  const backup = backupOf('b-left');
+  const host = new AbortController();
+  const call = execute(pvc, backup, { signal: host.signal });
+  setTimeout(() => host.abort(new Error('the host is gone')), 30);
+  await call.then(
+    () => undefined,
+    () => undefined,
+  );
+  // Either it was over in time, or nothing is left.
+  await expect
+    .poll(async () => [await snapshotsOf(backup), await uploadsOf(backup)].map((all) => all.length))
+    .toSatisfy((counts: number[]) => counts[0] === counts[1]);
+});
+
+it('removes what a killed process left of this and of other backups, and nothing else', async () => {
+  const pvc = await volume('killed');
+  const make = async (backup: Backup, name: string): Promise<void> => {
+    await test.client.create(VOLUME_SNAPSHOTS, {
+      metadata: {
+        name,
+        namespace: APP,
+        labels: { 'velero.io/backup-uid': backup.metadata.uid, 'longshore.io/moved': 'true' },
+        annotations: { 'longshore.io/for-backup': `${NAMESPACE}/${backup.metadata.name}` },
+      },
+      spec: { source: { persistentVolumeClaimName: 'killed' } },
+    });
+  };
+  const [now, gone, over, busy] = ['b-now', 'b-gone', 'b-over', 'b-busy'].map((name) =>
+    backupOf(name),
+  );
+  if (!now || !gone || !over || !busy) throw new Error('unreachable');
+  for (const [backup, phase] of [
+    [over, 'Failed'],
+    [busy, 'InProgress'],
+  ] as const) {
+    const { metadata, spec } = backup;
+    const { uid } = await test.client
+      .create(BACKUPS, {
+        metadata: { name: metadata.name, namespace: NAMESPACE },
+        spec,
+        status: { phase },
+      } as never)
+      .then((made) => made.metadata);
+    metadata.uid = uid;
+  }
+  for (const backup of [now, gone, over, busy]) await make(backup, `left-${backup.metadata.name}`);
+  await test.makeSnapshot(APP, 'killed');
+  await execute(pvc, now);
+  await expect.poll(() => snapshotsOf(gone)).toEqual([]);
+  await expect.poll(() => snapshotsOf(over)).toEqual([]);
+  await expect.poll(() => snapshotsOf(now)).toHaveLength(1);
+  expect(await snapshotsOf(busy)).toEqual(['left-b-busy']);
+  expect(await uploadsOf(now)).toHaveLength(1);
+});
+
+it('takes the snapshots of 100 PVCs side by side', async () => {
+  const names = Array.from({ length: 100 }, (_, i) => `many-${i}`);
+  const claims = await Promise.all(names.map(volume));
+  const backup = backupOf('b-many');
+  const action = actions.pvcBackup();
+  const outputs = await Promise.all(claims.map((pvc) => action.execute(pvc, backup, { signal })));
+  expect(new Set(outputs.map(({ operationId }) => operationId)).size).toBe(100);
+  expect(await snapshotsOf(backup)).toHaveLength(100);
+  expect(await uploadsOf(backup)).toHaveLength(100);
+});
+
+it('tells the progress of an upload, of one that failed, of one that is gone', async () => {
+  const pvc = await volume('progress');
+  const backup = backupOf('b-progress');
+  const action = actions.pvcBackup();
+  const { operationId = '' } = await action.execute(pvc, backup, { signal });
+  const [upload] = await uploadsOf(backup);
+  const ref = { namespace: NAMESPACE, name: upload?.metadata.name ?? '' };
+  const set = (status: object) => test.client.patch(DATA_UPLOADS, ref, { status });
+  const ask = () => action.progress(operationId, backup, { signal });
+  expect(await ask()).toMatchObject({ completed: false, started: undefined, description: '' });
+  const startTimestamp = '2026-11-24T10:00:00Z';
+  await set({ phase: 'InProgress', startTimestamp, progress: { bytesDone: 5, totalBytes: 9 } });
+  expect(await ask()).toEqual({
+    completed: false,
+    err: '',
+    nCompleted: 5,
+    nTotal: 9,
+    operationUnits: 'Bytes',
+    description: 'InProgress',
+    started: startTimestamp,
+    updated: undefined,
+  });
+  const completionTimestamp = '2026-11-24T10:05:00Z';
+  await set({ phase: 'Completed', completionTimestamp });
+  expect(await ask()).toMatchObject({
+    completed: true,
+    err: '',
+    nCompleted: 9,
+    nTotal: 9,
+    updated: completionTimestamp,
+  });
+  await set({ phase: 'Failed', message: 'the disk is broken' });
+  expect(await ask()).toMatchObject({ completed: true, err: 'the disk is broken', nCompleted: 5 });
+  await set({ phase: 'Failed', message: '' });
+  expect(await ask()).toMatchObject({ completed: true, err: 'DataUpload failed' });
+  await set({ phase: 'Canceled' });
+  expect(await ask()).toMatchObject({ completed: true, err: 'DataUpload is canceled' });
+  await test.client.delete(DATA_UPLOADS, ref);
+  expect(await ask()).toMatchObject({
+    completed: true,
+    err: 'the DataUpload of this operation was deleted',
+  });
+  await expect(action.progress('nonsense', backup, { signal })).rejects.toThrow(
+    'operation ID nonsense is invalid',
+  );
+});
+
+it('waits for the end of an operation that it cancels', async () => {
+  const pvc = await volume('cancel');
+  const backup = backupOf('b-cancel');
+  const action = actions.pvcBackup();
+  const { operationId = '' } = await action.execute(pvc, backup, { signal });
+  const [upload] = await uploadsOf(backup);
+  const ref = { namespace: NAMESPACE, name: upload?.metadata.name ?? '' };
+  let isOver = false;
+  const canceled = action.cancel(operationId, backup, { signal }).then(() => (isOver = true));
+  await expect.poll(async () => (await test.client.get(DATA_UPLOADS, ref)).spec.cancel).toBe(true);
+  expect(isOver).toBe(false);
+  await test.client.patch(DATA_UPLOADS, ref, { status: { phase: 'Canceled' } });
+  await canceled;
+});
+
+it('restores a PVC by a DataDownload with what the backup knows', async () => {
+  const pvc = await volume('restored');
+  const backup = backupOf('b-restored', { datamover: 'longshore', csiSnapshotTimeout: '5m0s' });
+  const output = await execute(pvc, backup);
+  const [upload] = await uploadsOf(backup);
+  if (!upload || !output.item) throw new Error('there is no upload');
+  const done: DataUpload = {
+    ...upload,
+    status: { phase: 'Completed', snapshotID: 'abc', progress: { totalBytes: 7 }, nodeOS: 'linux' },
+  };
+  const { metadata, spec } = backup;
+  await test.client.create(BACKUPS, {
+    metadata: { name: metadata.name, namespace: NAMESPACE },
+    spec: { ...spec, storageLocation: 'renamed' },
+  } as never);
+  const restore = restoreOf('r1', 'b-restored', {
+    namespaceMapping: { [APP]: 'other' },
+    uploaderConfig: { writeSparseFiles: true, parallelFilesDownload: 3 },
+  });
+  const results = actions.uploadResults();
+  const input = { item: done, itemFromBackup: done, restore };
+  expect(await results.execute(input, { signal })).toEqual({ skipRestore: true });
+  expect(await results.execute(input, { signal })).toEqual({ skipRestore: true });
+  const labelSelector = `velero.io/restore-uid=${restore.metadata.uid}`;
+  const listResults = () => test.client.list(CONFIG_MAPS, { namespace: NAMESPACE, labelSelector });
+  const [record, ...more] = await listResults();
+  expect(more).toEqual([]);
+  expect(record?.metadata.labels).toEqual({
+    'velero.io/restore-uid': restore.metadata.uid,
+    'velero.io/pvc-namespace-name': 'app.restored',
+    'velero.io/resource-usage': 'DataUpload',
+  });
+  expect(JSON.parse(record?.data?.[restore.metadata.uid] ?? '')).toEqual({
+    backupStorageLocation: 'renamed',
+    datamover: 'longshore',
+    snapshotID: 'abc',
+    sourceNamespace: APP,
+    nodeOS: 'linux',
+    snapshotSize: 7,
+  });
+
+  await test.makeNamespace('other');
+  const fromBackup = stored(output.item);
+  const action = actions.pvcRestore();
+  const asked = { item: stored(output.item), itemFromBackup: fromBackup, restore };
+  const restored = await action.execute(asked, { signal });
+  const again = await action.execute(asked, { signal });
+  expect(again).toEqual(restored);
+  const { operationId = '' } = restored;
+  expect(operationId.startsWith('dd-r1-')).toBe(true);
+  expect(operationId).toHaveLength(63);
+  const item = restored.item as PersistentVolumeClaim;
+  expect(item.spec.volumeName).toBeUndefined();
+  expect(item.spec.selector?.matchLabels?.['velero.io/dynamic-pv-restore']).toMatch(
+    /^other\.restored\.[0-9a-f]{5}$/,
+  );
+  const downloads = await test.client.list(DATA_DOWNLOADS, { namespace: NAMESPACE });
+  expect(downloads).toHaveLength(1);
+  expect(downloads[0]?.metadata).toMatchObject({
+    labels: {
+      'velero.io/restore-name': 'r1',
+      'velero.io/restore-uid': restore.metadata.uid,
+      'velero.io/async-operation-id': operationId,
+    },
+    ownerReferences: [{ kind: 'Restore', uid: restore.metadata.uid, controller: true }],
+  });
+  expect(downloads[0]?.spec).toEqual({
+    targetVolume: { pvc: 'restored', namespace: 'other', pv: '' },
+    backupStorageLocation: 'renamed',
+    datamover: 'longshore',
+    snapshotID: 'abc',
+    snapshotSize: 7,
+    sourceNamespace: APP,
+    nodeOS: 'linux',
+    operationTimeout: '5m0s',
+    dataMoverConfig: { WriteSparseFiles: 'true', ParallelFilesDownload: '3' },
+  });
+  const ref = { namespace: NAMESPACE, name: downloads[0]?.metadata.name ?? '' };
+  await test.client.patch(DATA_DOWNLOADS, ref, { status: { phase: 'Completed' } });
+  expect(await action.progress(operationId, restore, { signal })).toMatchObject({
+    completed: true,
+  });
+  expect(await listResults()).toEqual([]);
+});
+
+it('leaves a PVC alone that is there, and says when its upload is not', async () => {
+  const pvc = await volume('there');
+  const backup = backupOf('b-there');
+  await test.client.create(BACKUPS, {
+    metadata: { name: 'b-there', namespace: NAMESPACE },
+    spec: backup.spec,
+  } as never);
+  const action = actions.pvcRestore();
+  const restore = restoreOf('r2', 'b-there');
+  const input = { item: pvc, itemFromBackup: pvc, restore };
+  expect(await action.execute(input, { signal })).toEqual({});
+  const absent = stored({ ...pvc, metadata: { ...pvc.metadata, name: 'absent' } });
+  const without = { item: absent, itemFromBackup: absent, restore };
+  expect(await action.execute(without, { signal })).toEqual({});
+  const uploaded = stored({
+    ...absent,
+    metadata: { ...absent.metadata, annotations: { 'velero.io/data-upload-name': 'velero/x' } },
+  });
+  await expect(
+    action.execute({ item: uploaded, itemFromBackup: uploaded, restore }, { signal }),
+  ).rejects.toThrow('no DataUpload result cm found with labels');
+  const noVolumes = restoreOf('r3', 'b-there', { restorePVs: false });
+  const emptied = await action.execute({ ...without, restore: noVolumes }, { signal });
+  expect((emptied.item as PersistentVolumeClaim).spec.volumeName).toBeUndefined();
+  expect(emptied.operationId).toBeUndefined();
+  const lost = restoreOf('r4', 'nowhere');
+  await expect(action.execute({ ...without, restore: lost }, { signal })).rejects.toThrow(
+    'fail to get backup for restore',
+  );
+});
+
+it("tells Velero's server which data of our mover go with a backup, of this backup only", async () => {
+  const backup = backupOf('b-delete', { storageLocation: 'here' });
+  const upload = (name: string, datamover: string, of: string): KubeObject =>
+    ({
+      metadata: { name, namespace: NAMESPACE, labels: { 'velero.io/backup-name': of } },
+      spec: { datamover, sourceNamespace: APP, sourcePVC: 'data', backupStorageLocation: 'there' },
+      status: { phase: 'Completed', snapshotID: 'k1' },
+    }) as never;
+  const action = actions.uploadDelete();
+  await action.execute(upload('du-1', 'longshore', 'b-delete'), backup, { signal });
+  await action.execute(upload('du-1', 'longshore', 'b-delete'), backup, { signal });
+  await action.execute(upload('du-2', 'velero', 'b-delete'), backup, { signal });
+  await action.execute(upload('du-3', 'longshore', 'b-other'), backup, { signal });
+  const labelSelector = 'velero.io/data-upload-snapshot-info=true,velero.io/backup-name=b-delete';
+  const found = await test.client.list(CONFIG_MAPS, { namespace: NAMESPACE, labelSelector });
+  expect(found.map(({ metadata, data }) => [metadata.name, data])).toEqual([
+    [
+      'du-1-info',
+      {
+        volumeNamespace: APP,
+        backupStorageLocation: 'here',
+        snapshotID: 'k1',
+        repositoryType: 'kopia',
+        source: 'app/data',
+        uploaderType: 'kopia',
+        repoIdentifier: '',
+      },
+    ],
+  ]);
+});
+
+it('takes its volume, its pods and its group together with a PVC', async () => {
+  const pvc = await volume('grouped');
+  await volume('grouped-too');
+  for (const name of ['grouped', 'grouped-too']) {
+    const patch = { metadata: { labels: { 'velero.io/volume-group': 'db' } } };
+    await test.client.patch(PVCS, { namespace: APP, name }, patch);
+  }
+  const labelled = await pvcOf(test.client, APP, 'grouped');
+  const backup = backupOf('b-group', { volumeGroupSnapshotLabelKey: 'velero.io/volume-group' });
+  expect(await actions.pvcBlock().relatedItems(labelled, backup, { signal })).toEqual([
+    { group: '', resource: 'persistentvolumes', namespace: '', name: pvc.spec.volumeName },
+    { group: '', resource: 'persistentvolumeclaims', namespace: APP, name: 'grouped-too' },
+  ]);
+});
+
+it('keeps a snapshot in the storage, and restores it from its handle', async () => {
+  const pvc = await volume('snap');
+  const backup = backupOf('b-snap', { snapshotMoveData: false });
+  const output = await execute(pvc, backup);
+  const name = output.additionalItems?.[0]?.name ?? '';
+  const action = actions.snapshotBackup();
+  const get = () => test.client.get(VOLUME_SNAPSHOTS, { namespace: APP, name });
+  const first = await get();
+  const kept = await action.execute(first, backup, { signal });
+  const contentName = first.status?.boundVolumeSnapshotContentName ?? '';
+  const content = await test.client.get(VOLUME_SNAPSHOT_CONTENTS, { name: contentName });
+  expect(content.metadata.labels?.['velero.io/backup-name']).toBe('b-snap');
+  const handle = content.status?.snapshotHandle;
+  expect((await get()).metadata.annotations).toMatchObject({
+    'velero.io/csi-volumesnapshot-handle': handle,
+    'velero.io/csi-driver-name': 'dir.csi.longshore.dev',
+    'velero.io/csi-vsc-deletion-policy': 'Delete',
+  });
+  const { operationId = '' } = kept;
+  await expect
+    .poll(() => action.progress(operationId, backup, { signal }))
+    .toMatchObject({ completed: true, err: '', nCompleted: 1, nTotal: 1 });
+  await expect(action.progress('a/b', backup, { signal })).rejects.toThrow('ID a/b is invalid');
+
+  const snapshot = await get();
+  const readyContent = await test.client.get(VOLUME_SNAPSHOT_CONTENTS, { name: contentName });
+  const finalizing = backupOf('b-snap', { snapshotMoveData: false }, 'Finalizing');
+  expect(await action.execute(snapshot, finalizing, { signal })).toEqual({});
+  await expect
+    .poll(() => test.client.find(VOLUME_SNAPSHOT_CONTENTS, { name: contentName }))
+    .toBeUndefined();
+  await expect
+    .poll(() => test.client.find(VOLUME_SNAPSHOTS, { namespace: APP, name }))
+    .toBeUndefined();
+  expect(await action.progress(operationId, backup, { signal })).toMatchObject({
+    completed: true,
+    err: `VolumeSnapshot ${APP}/${name} was deleted`,
+  });
+
+  const restore = restoreOf('r5', 'b-snap', { namespaceMapping: { [APP]: 'other' } });
+  const input = { item: stored(snapshot), itemFromBackup: snapshot, restore };
+  const again = await actions.snapshotRestore().execute(input, { signal });
+  const restoredName = again.item?.metadata.name;
+  expect(again.item).toMatchObject({
+    spec: { source: { volumeSnapshotContentName: restoredName } },
+  });
+  const ofContent = { item: stored(readyContent), itemFromBackup: readyContent, restore };
+  const restoredContent = await actions.contentRestore().execute(ofContent, { signal });
+  expect(restoredContent.item).toMatchObject({
+    metadata: { name: restoredName },
+    spec: {
+      deletionPolicy: 'Retain',
+      source: { snapshotHandle: handle },
+      volumeSnapshotRef: { namespace: 'other', name: restoredName },
+    },
+  });
+});
+
+it('logs no error in all of this', () => {
+  expect(errors).toEqual([]);
+});
