@@ -7,6 +7,7 @@ import {
 } from '../content/content-id.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from './entry.ts';
 import type { IndexBody } from './index-body.ts';
+import { IndexMarks } from './index-marks.ts';
 import { buildIndexBody, mergeEntries, mergeRows, type OnSuperseded } from './merge.ts';
 import type { OpenScratch } from './scratch-file.ts';
 
@@ -194,6 +195,11 @@ export class CommittedIndex {
       onSuperseded,
     );
     for (const entry of merged) if (!isHidden(entry, this.#watermarkSeconds)) yield entry;
+  }
+
+  /** Marks on what is here now. The caller closes them. */
+  openMarks(keyBytes: number): IndexMarks {
+    return new IndexMarks(this.#bodies, this.#watermarkSeconds, keyBytes);
   }
 
   close(): void {
