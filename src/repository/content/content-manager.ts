@@ -143,6 +143,11 @@ export class ContentManager {
     return this.#loaded.index.rowCount;
   }
 
+  /** What the scratch directory must have room for when the index is read anew. */
+  get scratchBytesMax(): number {
+    return this.#loaded.index.scratchBytesMax;
+  }
+
   get contentCount(): number {
     return this.#loaded.index.contentCount;
   }

@@ -18,6 +18,11 @@ const BODIES_MAX = 4;
  * to 120 million contents would be more.
  */
 const BODY_BYTES_MAX = 3 * 2 ** 30;
+/**
+ * Of the length of an index, what reading it anew may take of the scratch directory: bodies that are being merged, and what is
+ * made of them. A tenth is for what is written meanwhile.
+ */
+const SCRATCH_SHARE = 2.2;
 /** Bodies that loading may hold before it merges: each merge then takes many at a time. */
 const LOADING_BODIES_MAX = 64;
 
@@ -118,6 +123,12 @@ export class CommittedIndex {
     const merged = buildIndexBody(rows, isSmall ? Infinity : 0, openScratch);
     for (const part of parts) part.close();
     this.#bodies = merged ? [...rest, merged] : rest;
+  }
+
+  /** What the scratch directory must have room for when the index is read anew; 0 where it fits into memory. */
+  get scratchBytesMax(): number {
+    const bytes = this.#bodies.reduce((sum, { lengthBytes }) => sum + lengthBytes, 0);
+    return bytes > this.#memoryBytesMax / 2 ? Math.ceil(bytes * SCRATCH_SHARE) : 0;
   }
 
   /** Rows of all bodies; a content that several bodies name counts as often. */
