@@ -141,3 +141,23 @@ it('refuses an index whose keys have another length, since it could mark none of
   );
   body.close();
 });
+
+it('refuses an index whose keys are out of order, since look-ups would not find them', () => {
+  const stride = KEY_BYTES + 16;
+  for (const [count, at] of [
+    [5, 3],
+    [5000, 2047],
+  ] as const) {
+    const bytes = Buffer.from(encodeIndex(2, sortEntries(makeEntries(count))));
+    const rows = (i: number): Buffer => bytes.subarray(17 + i * stride, 17 + (i + 1) * stride);
+    expect(new IndexBody(memorySource(Buffer.from(bytes))).isSorted()).toBe(true);
+    const row = Buffer.from(rows(at));
+    rows(at).set(rows(at + 1));
+    rows(at + 1).set(row);
+    const body = new IndexBody(memorySource(bytes));
+    expect(body.isSorted()).toBe(false);
+    expect(() => new IndexMarks([body], 0, KEY_BYTES)).toThrow(
+      expect.objectContaining({ code: 'BAD_INDEX' }),
+    );
+  }
+});

@@ -193,6 +193,24 @@ export class IndexBody {
     }
   }
 
+  /** Whether each key is at its place, where look-ups find it; goes over all rows. */
+  isSorted(): boolean {
+    const { entriesAt } = this.#layout;
+    const stride = this.#stride;
+    const last = Buffer.alloc(this.keyBytes);
+    for (let position = 0; position < this.count;) {
+      const count = Math.min(ROWS_AT_ONCE, this.count - position);
+      const bytes = this.#source.read(entriesAt + position * stride, count * stride);
+      if (compareKey(bytes, 0, last, 0, this.keyBytes) < 0) return false;
+      for (let at = stride; at < count * stride; at += stride) {
+        if (compareKey(bytes, at, bytes, at - stride, this.keyBytes) < 0) return false;
+      }
+      bytes.copy(last, 0, (count - 1) * stride, (count - 1) * stride + this.keyBytes);
+      position += count;
+    }
+    return true;
+  }
+
   /** Whether any row with this first byte of the key is a deleted one; of a short body, any row. */
   mayDelete(prefix: number): boolean {
     const table = this.#tableFor(prefix);

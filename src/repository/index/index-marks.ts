@@ -45,6 +45,8 @@ export class IndexMarks {
     // What has keys of another length could not be marked, and would be collected.
     if (bodies.some((body) => body.count > 0 && body.keyBytes !== keyBytes))
       throw badIndex(`keys that are not ${keyBytes} bytes long`);
+    // Nor could what is not found at its place.
+    if (!bodies.every((body) => body.isSorted())) throw badIndex('keys that are out of order');
     this.#bodies = bodies.map((body) => body.share());
     this.#watermarkSeconds = watermarkSeconds;
     this.#marked = new Map(bodies.map((body) => [body, new Bits(body.count)]));
