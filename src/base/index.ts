@@ -69,3 +69,4 @@ export { parseBytes, parseDuration } from './units.ts';
 export { redact, redactAndCut } from './redact.ts';
 export { BoundedList } from './bounded-list.ts';
 export { untilAborted } from './until-aborted.ts';
+export { JsonBytes } from './json-bytes.ts';

@@ -32,10 +32,13 @@ export {
 } from './format/format-blob.ts';
 export type { EpochParameters, RepositoryParameters } from './format/parameters.ts';
 export type { IndexEntry } from './index/entry.ts';
+export type { IndexMarks, MarkedRow } from './index/index-marks.ts';
 export { ScratchFile } from './index/scratch-file.ts';
 export {
   type ContentId,
   contentIdOf,
+  contentIdOfKey,
+  contentKey,
   type ContentPrefix,
   hashOf,
   parseContentId,
@@ -43,8 +46,15 @@ export {
 } from './content/content-id.ts';
 export type { ContentManager } from './content/content-manager.ts';
 export type { NewContent, WriteSession } from './content/write-session.ts';
+export { readPieceKeys } from './object/piece-keys.ts';
 export { encodeIndirect, type IndirectEntry, objectLength } from './object/indirect.ts';
-export { isDirectoryObject, objectId, type ObjectId, parseObjectId } from './object/object-id.ts';
+export {
+  indexObjectOf,
+  isDirectoryObject,
+  objectId,
+  type ObjectId,
+  parseObjectId,
+} from './object/object-id.ts';
 export {
   listPieces,
   type ObjectPiece,

@@ -1,22 +1,21 @@
 import { SECOND_NS } from '../base/index.ts';
 import {
-  type ContentId,
   type IndexEntry,
-  type ObjectId,
-  parseObjectId,
-  prefixOf,
+  type IndexMarks,
+  type MarkedRow,
   type TaskContext,
   type TaskPlan,
   type TaskStats,
-  visitContents,
 } from '../repository/index.ts';
-import type { DirectoryEntry } from './directory.ts';
-import { ContentIdSet, ObjectIdSet } from './key-set.ts';
-import { listSnapshots } from './snapshot-manifest.ts';
-import { walkDirectories } from './tree-walk.ts';
+import { markUsedContents } from './used-contents.ts';
 
-/** Entries looked at between two flushes of what changes. */
-const BATCH_ENTRIES = 50_000;
+/** Changes between two flushes: some 300 bytes each in memory. Our choice: each flush asks the storage four times and more. */
+const BATCH_CHANGES = 50_000;
+/** Contents looked at between two looks at the signal. */
+const ROWS_AT_ONCE = 50_000;
+/** Walks that are begun anew because the index was read anew meanwhile. Our choice. */
+const WALKS_MAX = 3;
+const LETTER_M = 109;
 
 /** What is counted, under Kopia's names. */
 const COUNTED = [
@@ -31,88 +30,117 @@ type Counted = (typeof COUNTED)[number];
 
 /**
  * Marks every content deleted that no snapshot reaches, incomplete ones included, and brings back what is reached. There is
- * no plan unless every snapshot could be walked to its last entry. The plan holds what is reached; what that means for
- * each content is looked up in the index on the way.
+ * no plan unless every snapshot could be walked to its last entry. The plan holds a mark for each content of the index as it
+ * was before the walk; contents that came later stay as they are. Whatever changes is decided by its entry of that moment.
  */
 export async function planGarbageCollection(context: TaskContext): Promise<TaskPlan> {
   const { contents } = context.repository;
-  const collection = new Collection(context, await findUsedContents(context));
+  const marks = await markAll(context);
+  const collection = new Collection(context, marks);
   return {
     count: () => {
-      collection.batches().forEach(() => undefined);
-      return collection.stats();
+      try {
+        collection.batches().forEach(() => undefined);
+        return collection.stats();
+      } finally {
+        marks.close();
+      }
     },
     apply: async () => {
-      for (const changes of collection.batches()) {
-        if (changes.length === 0) continue;
-        for (const [id, deleted] of changes) contents.setDeleted(id, deleted);
-        await contents.flush();
+      try {
+        for (const changes of collection.batches()) {
+          for (const { entry, deleted } of changes) contents.setEntryDeleted(entry, deleted);
+          await contents.flush();
+        }
+        return collection.stats();
+      } finally {
+        marks.close();
       }
-      return collection.stats();
     },
   };
 }
 
+/**
+ * The index is read anew when a pack is missing on the way: another client may have moved what is in it. The marks are of
+ * the index before that, so the walk begins again. Marks of an older index are safe all the same, since contents that it does
+ * not name stay as they are; so the last walk counts in any case.
+ */
+async function markAll(context: TaskContext): Promise<IndexMarks> {
+  for (let walk = 1; ; walk++) {
+    const { marks, isCurrent } = context.repository.contents.openMarks();
+    try {
+      await markUsedContents(context, marks);
+      if (isCurrent() || walk === WALKS_MAX) return marks;
+    } catch (error) {
+      marks.close();
+      throw error;
+    }
+    marks.close();
+  }
+}
+
+/** A content that is to be marked deleted, or not deleted any more, by its newest entry. */
+interface Change {
+  readonly entry: IndexEntry;
+  readonly deleted: boolean;
+}
+
 class Collection {
   readonly #context: TaskContext;
-  readonly #used: ContentIdSet;
+  readonly #marks: IndexMarks;
   readonly #counts = new Map<Counted, [number, number]>();
 
-  constructor(context: TaskContext, used: ContentIdSet) {
+  constructor(context: TaskContext, marks: IndexMarks) {
     this.#context = context;
-    this.#used = used;
+    this.#marks = marks;
   }
 
-  /**
-   * What is to be marked deleted, or not deleted any more. Whoever takes a batch changes the index by it, so the iteration
-   * starts again behind the last id.
-   */
-  *batches(): Generator<[ContentId, boolean][]> {
+  /** What is to be changed, by entries that hold until the next await. */
+  *batches(): Generator<Change[]> {
     const { repository, signal, progress } = this.#context;
-    const { contents } = repository;
-    let after: ContentId | undefined;
-    progress?.begin(progress.task, 'contents', contents.contentCount);
-    for (;;) {
-      signal.throwIfAborted();
-      let looked = 0;
-      const changes: [ContentId, boolean][] = [];
-      for (const entry of contents.entries({ after })) {
-        after = entry.contentId;
-        const deleted = this.#examine(entry);
-        if (deleted !== undefined) changes.push([entry.contentId, deleted]);
-        if (++looked === BATCH_ENTRIES) break;
+    progress?.begin(progress.task, 'contents', repository.contents.contentCount);
+    let looked = 0;
+    let changes: Change[] = [];
+    for (const row of this.#marks.rows()) {
+      if (++looked % ROWS_AT_ONCE === 0) {
+        signal.throwIfAborted();
+        if (progress) progress.done += ROWS_AT_ONCE;
       }
-      if (progress) progress.done += looked;
-      yield changes;
-      if (looked < BATCH_ENTRIES) return;
+      const change = this.#examine(row);
+      if (change && changes.push(change) === BATCH_CHANGES) {
+        yield changes;
+        changes = [];
+      }
     }
+    yield changes;
   }
 
   /** Undefined: it stays as it is. */
-  #examine({
-    contentId,
-    deleted,
-    timestampSeconds,
-    originalLength,
-  }: IndexEntry): boolean | undefined {
-    const { safety, startNs } = this.#context;
-    if (prefixOf(contentId) === 'm') {
+  #examine(row: MarkedRow): Change | undefined {
+    const { prefix, deleted, originalLength, isMarked } = row;
+    if (prefix === LETTER_M) {
       this.#count('inUseSystemContent', originalLength);
       return undefined;
     }
-    if (this.#used.has(contentId)) {
-      this.#count(deleted ? 'recoveredContent' : 'inUseContent', originalLength);
-      return deleted ? false : undefined;
-    }
-    if (deleted) return undefined;
-    this.#count('unreferencedContent', originalLength);
-    const ageNs = startNs - BigInt(timestampSeconds) * SECOND_NS;
-    if (ageNs < safety.minContentAgeSubjectToGcNs) {
-      this.#count('unreferencedRecentContent', originalLength);
+    if (isMarked !== deleted) {
+      if (isMarked) this.#count('inUseContent', originalLength);
       return undefined;
     }
-    this.#count('deletedContent', originalLength);
-    return true;
+    // The row is of the time before the walk.
+    const entry = this.#context.repository.contents.find(row.entry.contentId);
+    if (entry?.deleted !== deleted) return undefined;
+    if (isMarked) this.#count('recoveredContent', originalLength);
+    else if (!this.#isCollected(entry)) return undefined;
+    return { entry, deleted: !isMarked };
+  }
+
+  #isCollected({ timestampSeconds, originalLength }: IndexEntry): boolean {
+    const { safety, startNs } = this.#context;
+    this.#count('unreferencedContent', originalLength);
+    const ageNs = startNs - BigInt(timestampSeconds) * SECOND_NS;
+    const isOld = ageNs >= safety.minContentAgeSubjectToGcNs;
+    this.#count(isOld ? 'deletedContent' : 'unreferencedRecentContent', originalLength);
+    return isOld;
   }
 
   #count(name: Counted, bytes: number): void {
@@ -130,32 +158,4 @@ class Collection {
     });
     return { kind: 'snapshotGCStats', data: Object.fromEntries(data) };
   }
-}
-
-/** Everything reachable; any error ends the collection before it has changed anything. */
-async function findUsedContents({
-  repository,
-  signal,
-  progress,
-}: TaskContext): Promise<ContentIdSet> {
-  const { contents } = repository;
-  const used = new ContentIdSet();
-  progress?.begin(progress.task, 'entries');
-  const mark = (id: ObjectId): Promise<void> =>
-    visitContents(contents, id, (contentId) => void used.add(contentId));
-  const roots = (await listSnapshots(repository)).flatMap(({ rootEntry }) => rootEntry ?? []);
-  for (const root of roots) await mark(root.objectId);
-  const walked = new ObjectIdSet();
-  const isNew = ({ type, objectId }: DirectoryEntry): boolean =>
-    type === 'd' && walked.add(objectId);
-  const visit = ({ objectId }: DirectoryEntry): Promise<void> | undefined => {
-    if (progress) progress.done++;
-    // Most objects are one content; only the others need a read.
-    if (objectId.startsWith('I')) return mark(objectId);
-    used.add(parseObjectId(objectId).contentId);
-    return undefined;
-  };
-  const ids = roots.filter(isNew).map(({ objectId }) => objectId);
-  await walkDirectories(repository, ids, { signal, isNew, visit });
-  return used;
 }

@@ -96,7 +96,6 @@ export async function walkDirectories(
   roots: readonly ObjectId[],
   { signal, isNew, visit, enter = (_id, read) => read() }: DirectoryWalk,
 ): Promise<void> {
-  const places = new Semaphore(DIRECTORIES_AT_ONCE - 1);
   const failures: unknown[] = [];
   const visits = new Set<Promise<unknown>>();
   const track = async (visited: Promise<unknown>): Promise<void> => {
@@ -108,29 +107,54 @@ export async function walkDirectories(
     visits.add(done);
     if (visits.size >= DIRECTORIES_AT_ONCE) await Promise.race(visits);
   };
-  const read = async (id: ObjectId, below: ObjectId[]): Promise<void> => {
+  const read = async (id: ObjectId, below: Below): Promise<void> => {
     for await (const entries of streamDirectory(contents, id, { signal })) {
       for (const entry of entries) {
         if (failures.length > 0) return;
         signal?.throwIfAborted();
         const visited = visit(entry);
         if (visited) await track(visited);
-        if (entry.type === 'd' && isNew(entry)) below.push(entry.objectId);
+        if (entry.type === 'd' && isNew(entry)) below.ids.push(entry.objectId);
       }
-      if (below.length >= WAITING_MAX) await descend(below.splice(0));
+      await below.whenMany();
     }
   };
+  await descend(roots, (id, below) => enter(id, () => read(id, below)), failures);
+  await Promise.all(visits);
+  if (failures.length > 0) throw failures[0];
+}
+
+/** What is to be entered after a directory was read. */
+export interface Below {
+  readonly ids: ObjectId[];
+  /** Enters what waits, when it is many: to be called from time to time while a directory is read. */
+  readonly whenMany: () => Promise<void>;
+}
+
+/**
+ * Reads directories, each followed by those that it adds to what is below, several beside each other; `read` is called once
+ * for each. Failures are collected, and after the first no more are begun. Returns when none is under way.
+ */
+export async function descend(
+  roots: readonly ObjectId[],
+  read: (id: ObjectId, below: Below) => Promise<void>,
+  failures: unknown[],
+): Promise<void> {
+  const places = new Semaphore(DIRECTORIES_AT_ONCE - 1);
   const run = async (id: ObjectId): Promise<void> => {
     try {
-      const below: ObjectId[] = [];
-      await enter(id, () => read(id, below));
-      await descend(below);
+      const ids: ObjectId[] = [];
+      const whenMany = async (): Promise<void> => {
+        if (ids.length >= WAITING_MAX) await runAll(ids.splice(0));
+      };
+      await read(id, { ids, whenMany });
+      await runAll(ids);
     } catch (error) {
       failures.push(error);
     }
   };
   /** Beside each other while there is room, else in this very line of descent. */
-  const descend = async (ids: readonly ObjectId[]): Promise<void> => {
+  const runAll = async (ids: readonly ObjectId[]): Promise<void> => {
     const beside: Promise<void>[] = [];
     for (const id of ids) {
       if (failures.length > 0) break;
@@ -144,7 +168,5 @@ export async function walkDirectories(
     }
     await Promise.all(beside);
   };
-  await descend(roots);
-  await Promise.all(visits);
-  if (failures.length > 0) throw failures[0];
+  await runAll(roots);
 }

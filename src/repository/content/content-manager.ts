@@ -2,6 +2,7 @@ import { CodedError, isCode, type Nanoseconds, unixSeconds } from '../../base/in
 import { contentIv, decompressContent } from '../../codec/index.ts';
 import type { EntryRange } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
+import type { IndexMarks } from '../index/index-marks.ts';
 import { encodeIndex, sortEntries } from '../index/index-writer.ts';
 import { type ContentId, hashOf } from './content-id.ts';
 import type { ContentManagerOptions } from './content-options.ts';
@@ -109,6 +110,16 @@ export class ContentManager {
     return this.#loaded.index.entries(range);
   }
 
+  /**
+   * Marks on the committed contents as they are now, which the caller closes; and whether the index has been read anew since
+   * then.
+   */
+  openMarks(): { readonly marks: IndexMarks; readonly isCurrent: () => boolean } {
+    const { index } = this.#loaded;
+    const marks = index.openMarks(1 + this.#options.codec.hasher.hashBytes);
+    return { marks, isCurrent: () => this.#loaded.index === index };
+  }
+
   /** Version 1 of the index knows no compressed contents. */
   get storesCompressed(): boolean {
     return this.#options.indexVersion >= 2;
@@ -130,6 +141,11 @@ export class ContentManager {
   /** Rows of the committed index, hidden ones included; up to a few times the number of contents. */
   get rowCount(): number {
     return this.#loaded.index.rowCount;
+  }
+
+  /** What the scratch directory must have room for when the index is read anew. */
+  get scratchBytesMax(): number {
+    return this.#loaded.index.scratchBytesMax;
   }
 
   get contentCount(): number {
@@ -309,7 +325,11 @@ export class ContentManager {
 
   /** Marks a content deleted, or brings it back, in place. Throws `CONTENT_NOT_FOUND`. */
   setDeleted(id: ContentId, deleted: boolean): void {
-    const entry = this.findOrThrow(id);
+    this.setEntryDeleted(this.findOrThrow(id), deleted);
+  }
+
+  /** The same for an entry that was found since the last await. */
+  setEntryDeleted(entry: IndexEntry, deleted: boolean): void {
     const timestampSeconds = this.timestampAfter(entry);
     this.#session.addEntry({ ...entry, deleted, timestampSeconds });
   }

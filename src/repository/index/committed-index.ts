@@ -7,6 +7,7 @@ import {
 } from '../content/content-id.ts';
 import { comparePrecedence, type IndexEntry, isHidden } from './entry.ts';
 import type { IndexBody } from './index-body.ts';
+import { IndexMarks } from './index-marks.ts';
 import { buildIndexBody, mergeEntries, mergeRows, type OnSuperseded } from './merge.ts';
 import type { OpenScratch } from './scratch-file.ts';
 
@@ -17,6 +18,11 @@ const BODIES_MAX = 4;
  * to 120 million contents would be more.
  */
 const BODY_BYTES_MAX = 3 * 2 ** 30;
+/**
+ * Of the length of an index, what reading it anew may take of the scratch directory: bodies that are being merged, and what is
+ * made of them. A tenth is for what is written meanwhile.
+ */
+const SCRATCH_SHARE = 2.2;
 /** Bodies that loading may hold before it merges: each merge then takes many at a time. */
 const LOADING_BODIES_MAX = 64;
 
@@ -119,6 +125,12 @@ export class CommittedIndex {
     this.#bodies = merged ? [...rest, merged] : rest;
   }
 
+  /** What the scratch directory must have room for when the index is read anew; 0 where it fits into memory. */
+  get scratchBytesMax(): number {
+    const bytes = this.#bodies.reduce((sum, { lengthBytes }) => sum + lengthBytes, 0);
+    return bytes > this.#memoryBytesMax / 2 ? Math.ceil(bytes * SCRATCH_SHARE) : 0;
+  }
+
   /** Rows of all bodies; a content that several bodies name counts as often. */
   get rowCount(): number {
     return this.#bodies.reduce((sum, { count }) => sum + count, 0);
@@ -194,6 +206,11 @@ export class CommittedIndex {
       onSuperseded,
     );
     for (const entry of merged) if (!isHidden(entry, this.#watermarkSeconds)) yield entry;
+  }
+
+  /** Marks on what is here now. The caller closes them. */
+  openMarks(keyBytes: number): IndexMarks {
+    return new IndexMarks(this.#bodies, this.#watermarkSeconds, keyBytes);
   }
 
   close(): void {

@@ -71,6 +71,7 @@ export class IndexBody {
   /** Of a body that is bisected whole. */
   #deletes: boolean | undefined;
   readonly #stride: number;
+  #owners = 1;
 
   /** Checks the layout against the length; throws `BAD_INDEX`. Owns the source. */
   constructor(source: ByteSource) {
@@ -89,8 +90,14 @@ export class IndexBody {
     }
   }
 
+  /** One more owner: the source is closed when each has closed it once. */
+  share(): this {
+    this.#owners++;
+    return this;
+  }
+
   close(): void {
-    this.#source.close();
+    if (--this.#owners === 0) this.#source.close();
   }
 
   get lengthBytes(): number {
@@ -141,6 +148,67 @@ export class IndexBody {
       else high = middle;
     }
     return -1;
+  }
+
+  /**
+   * Calls back with the position of each row that has one of these keys, which all begin with one prefix and are in the order
+   * of their next two bytes: keys that are near each other are found in one read. The callback must not read from this body.
+   */
+  findSorted(
+    { keys, order, from: first, to: last, keyBytes }: SortedKeys,
+    found: (position: number) => void,
+  ): void {
+    if (keyBytes !== this.keyBytes || last <= first) return;
+    const { entriesAt } = this.#layout;
+    const stride = this.#stride;
+    const whole = this.#source.whole;
+    const table = this.#tableFor(keys[(order[first] as number) * keyBytes] as number);
+    let digit = -1;
+    let [from, to, base] = [0, this.count, entriesAt];
+    let page = whole;
+    for (let i = first; i < last; i++) {
+      const at = (order[i] as number) * keyBytes;
+      const next = table
+        ? (((keys[at + 1] as number) << 8) | (keys[at + 2] as number)) >>> table.shift
+        : 0;
+      if (next !== digit) {
+        digit = next;
+        from = table ? (table.starts[digit] as number) : 0;
+        to = table ? (table.starts[digit + 1] as number) : this.count;
+        page = whole ?? this.#source.read(entriesAt + from * stride, (to - from) * stride);
+        base = whole ? entriesAt : -from * stride;
+      }
+      let [low, high] = [from, to];
+      while (low < high) {
+        const middle = (low + high) >>> 1;
+        if (compareKey(page as Buffer, base + middle * stride, keys, at, keyBytes) < 0)
+          low = middle + 1;
+        else high = middle;
+      }
+      // Of early versions there are bodies that name a content several times.
+      for (; low < to; low++) {
+        if (compareKey(page as Buffer, base + low * stride, keys, at, keyBytes) !== 0) break;
+        found(low);
+      }
+    }
+  }
+
+  /** Whether each key is at its place, where look-ups find it; goes over all rows. */
+  isSorted(): boolean {
+    const { entriesAt } = this.#layout;
+    const stride = this.#stride;
+    const last = Buffer.alloc(this.keyBytes);
+    for (let position = 0; position < this.count;) {
+      const count = Math.min(ROWS_AT_ONCE, this.count - position);
+      const bytes = this.#source.read(entriesAt + position * stride, count * stride);
+      if (compareKey(bytes, 0, last, 0, this.keyBytes) < 0) return false;
+      for (let at = stride; at < count * stride; at += stride) {
+        if (compareKey(bytes, at, bytes, at - stride, this.keyBytes) < 0) return false;
+      }
+      bytes.copy(last, 0, (count - 1) * stride, (count - 1) * stride + this.keyBytes);
+      position += count;
+    }
+    return true;
   }
 
   /** Whether any row with this first byte of the key is a deleted one; of a short body, any row. */
@@ -285,6 +353,19 @@ export class IndexBody {
     };
   }
 
+  /** Whether the row that begins at a place of these bytes is a deleted one. */
+  deletedOf(bytes: Uint8Array, at: number): boolean {
+    return ((bytes[at + this.keyBytes + this.#deletedAt] as number) & 0x80) !== 0;
+  }
+
+  /** The length that {@link decode} says. */
+  originalLengthOf(bytes: Buffer, at: number): number {
+    const entryAt = at + this.keyBytes;
+    if (this.version === 1) return Math.max(0, bytes.readUInt32BE(entryAt + 16) - OVERHEAD_V1);
+    const high = this.#layout.entryBytes > 18 ? (bytes[entryAt + 18] as number) >> 4 : 0;
+    return bytes.readUIntBE(entryAt + 8, 3) + high * 0x1000000;
+  }
+
   /** The fields of a version 2 row that mean something in its own body only; `at` is behind the key. */
   fieldsV2(
     bytes: Buffer,
@@ -331,6 +412,15 @@ export class IndexBody {
     if (at + length > this.#source.lengthBytes) throw badIndex('a pack name lies outside the body');
     return this.#source.read(at, length).toString('latin1');
   }
+}
+
+/** Keys one after the other, of which those count that `order[from]` to `order[to - 1]` name. */
+export interface SortedKeys {
+  readonly keys: Uint8Array;
+  readonly order: Uint32Array;
+  readonly from: number;
+  readonly to: number;
+  readonly keyBytes: number;
 }
 
 interface RowRange {
@@ -402,6 +492,25 @@ export class RowCursor {
 
   copyKey(target: Buffer, offset: number): void {
     this.bytes.copy(target, offset, this.at, this.at + this.keyBytes);
+  }
+
+  /** Of the row in its body. */
+  get position(): number {
+    return this.#position - this.#left - 1;
+  }
+
+  /** First byte of the key. */
+  get prefix(): number {
+    return this.bytes[this.at] as number;
+  }
+
+  get deleted(): boolean {
+    return this.body.deletedOf(this.bytes, this.at);
+  }
+
+  /** The rest of a row, for those who count: in one number each, without an object. */
+  get originalLength(): number {
+    return this.body.originalLengthOf(this.bytes, this.at);
   }
 
   /** Throws `BAD_INDEX`. */

@@ -6,6 +6,9 @@ import { type OpenScratch, ScratchFile } from './scratch-file.ts';
 /** An entry that is decoded only when asked for; valid until the next one is taken. */
 export interface Row {
   readonly entry: IndexEntry;
+  /** Where the row is. */
+  readonly body: IndexBody;
+  readonly position: number;
 }
 
 /** Told of each entry that gives way to another one of the same content. */
@@ -25,18 +28,21 @@ export function* mergeRows(
       advance(heap);
       continue;
     }
-    let best = top.entry;
+    let best = rowAt(top);
     do {
       advance(heap);
-      const { entry } = heap[0] as RowCursor;
-      const isBetter = comparePrecedence(entry, best) > 0;
-      onSuperseded?.(isBetter ? best : entry);
-      if (isBetter) best = entry;
+      const next = rowAt(heap[0] as RowCursor);
+      const isBetter = comparePrecedence(next.entry, best.entry) > 0;
+      onSuperseded?.(isBetter ? best.entry : next.entry);
+      if (isBetter) best = next;
     } while (hasTwin(heap));
     advance(heap);
-    yield { entry: best };
+    yield best;
   }
 }
+
+/** What a cursor stands at, as it stays when the cursor goes on. */
+const rowAt = ({ entry, body, position }: RowCursor): Row => ({ entry, body, position });
 
 /** {@link mergeRows}, decoded. */
 export function* mergeEntries(
@@ -153,7 +159,7 @@ class SpillingBytes {
 
 /** Collects rows in key order into a body that is kept in memory, or in a scratch file above `memoryBytesMax`. */
 export function buildIndexBody(
-  rows: Iterable<RowCursor | Row>,
+  rows: Iterable<RowCursor | Pick<Row, 'entry'>>,
   memoryBytesMax: number,
   openScratch: OpenScratch = () => new ScratchFile(),
 ): IndexBody | undefined {

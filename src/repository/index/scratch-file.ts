@@ -1,8 +1,9 @@
-import { closeSync, openSync, readSync, unlinkSync, writeSync } from 'node:fs';
+import { closeSync, openSync, readSync, statfsSync, unlinkSync, writeSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import {
   CodedError,
+  formatBytes,
   messageOf,
   randomHex,
   systemCode,
@@ -70,6 +71,24 @@ export class ScratchFile {
   close(): void {
     closeSync(this.#descriptor);
   }
+}
+
+/** What the user may still write to the scratch directory. Throws `SCRATCH_UNUSABLE`. */
+export function freeScratchBytes(directory: string = tmpdir()): number {
+  try {
+    const { bavail, bsize } = statfsSync(directory);
+    return bavail * bsize;
+  } catch (cause) {
+    throw scratchError(directory, cause);
+  }
+}
+
+/** Before long work begins: it would end without a result where the space does not suffice. Throws `SCRATCH_FULL`. */
+export function assertScratchRoom(neededBytes: number, freeBytes: number): void {
+  if (neededBytes <= freeBytes) return;
+  const [needed, free] = [formatBytes(neededBytes), formatBytes(freeBytes)];
+  const text = `maintenance may need ${needed} in the scratch directory ${tmpdir()}, which has ${free} left: free some space, or set TMPDIR to another directory; nothing was changed`;
+  throw new CodedError('SCRATCH_FULL', text, { facts: { neededBytes, freeBytes } });
 }
 
 function scratchError(directory: string, cause: unknown): CodedError {

@@ -1,6 +1,7 @@
 import { CodedError, type Logger, MINUTE_NS, type Nanoseconds } from '../../base/index.ts';
 import { CLOCK_SKEW_NS_MAX, clockSkew } from '../clock-skew.ts';
 import { assertEpochsFollow, loadEpochState } from '../content/epoch-state.ts';
+import { assertScratchRoom, freeScratchBytes } from '../index/scratch-file.ts';
 import { clientName, type Repository } from '../repository.ts';
 import { countedRows, Cycle, type TaskReport } from './cycle.ts';
 import { assertNotShrunk } from './index-guard.ts';
@@ -28,6 +29,8 @@ export interface MaintenanceOptions {
   readonly logger: Logger;
   /** Filled as tasks go on. */
   readonly progress?: TaskProgress | undefined;
+  /** What the scratch directory has left; tests say it. */
+  readonly freeScratchBytes?: () => number;
   /** Plans to mark what no snapshot reaches; snapshots lie above this layer. */
   readonly collectGarbage: PlanTask;
 }
@@ -41,7 +44,7 @@ export interface MaintenanceReport {
 
 /**
  * Runs the cycle that is due or asked for.
- * Throws `NOT_MAINTENANCE_OWNER`, `CLOCK_SKEW`, `EPOCH_IMPLAUSIBLE`, `INDEX_SHRUNK`, `INDEX_INCOMPLETE`, `INDEX_HIDDEN`, and what the
+ * Throws `NOT_MAINTENANCE_OWNER`, `CLOCK_SKEW`, `EPOCH_IMPLAUSIBLE`, `INDEX_SHRUNK`, `INDEX_INCOMPLETE`, `INDEX_HIDDEN`, `SCRATCH_FULL`, and what the
  * tasks throw; the schedule keeps the failure.
  */
 export async function runMaintenance(
@@ -56,6 +59,10 @@ export async function runMaintenance(
   const schedule = await loadSchedule(repository);
   const mode = chooseMode(options.mode, parameters, schedule, repository.clock.nowNs());
   if (mode === 'none') return { mode, dryRun: options.dryRun, tasks: [] };
+  const { scratchBytesMax } = repository.contents;
+  if (scratchBytesMax > 0) {
+    assertScratchRoom(scratchBytesMax, (options.freeScratchBytes ?? freeScratchBytes)());
+  }
   if (parameters.owner === '' && !options.dryRun && !options.force) {
     await assertClockRight(repository);
     parameters = await claimMaintenance(repository, parameters);
