@@ -29,8 +29,6 @@ const PAUSE_MS_MAX = 8000;
 /** Movers tell every few seconds. A watch that hangs would have one failed that moves, since nobody hears it. */
 const SILENCE_MS = 150_000;
 const TICK_MS = 5000;
-/** What was said before is waited for so long; what the pod says counts then. Our choice. */
-const NEW_MS = 5000;
 /** Movers of one CR whose word is kept; they are started again three times. */
 const RESULTS_MAX = 8;
 /** Where so much passed between two ticks the process stood still, or its node did: nothing could be heard. */
@@ -51,8 +49,6 @@ export class DataPath {
   #tickedMs = performance.now();
   readonly #ticks: NodeJS.Timeout;
   #isDeaf = false;
-  readonly #sinceMs = performance.now();
-  #hasAsked = false;
   #isRunning = false;
   #doneBytes: number;
 
@@ -80,11 +76,6 @@ export class DataPath {
   /** The most that was ever told: a mover that is started again begins anew, and what it does twice counts once. */
   get doneBytes(): number {
     return this.#doneBytes;
-  }
-
-  /** Nobody has answered yet what was told before this was made. */
-  get isNew(): boolean {
-    return !this.#hasAsked && performance.now() - this.#sinceMs < NEW_MS;
   }
 
   /** What the mover in this pod said when it was done; undefined as long as it has not. */
@@ -120,14 +111,12 @@ export class DataPath {
         this.#hear();
         this.#forgetAllBut(page.items);
         for (const event of page.items) this.#see(event);
-        this.#hasAsked = true;
         isListing = false;
         failures = 0;
         const { resourceVersion } = page;
         await withOwnSignal(signal, (own) => this.#watch(own, resourceVersion));
       } catch (error) {
         if (signal.aborted) return;
-        this.#hasAsked = true;
         if (isListing) {
           this.#isDeaf = true;
           failures++;

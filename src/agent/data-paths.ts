@@ -62,10 +62,9 @@ export class DataPaths<M extends Movement> {
     return path;
   }
 
-  /** What the mover in this pod said when it was done; `unheard` while its data path has only begun to be watched. */
-  resultOf({ metadata }: M, podUid: string): MoverResult | 'unheard' | undefined {
-    const path = this.#options.memory.get(metadata.uid)?.dataPath?.path;
-    return path?.resultOf(podUid) ?? (path?.isNew === true ? 'unheard' : undefined);
+  /** What the mover in this pod said when it was done, as far as its data path is watched. */
+  resultOf({ metadata }: M, podUid: string): MoverResult | undefined {
+    return this.#options.memory.get(metadata.uid)?.dataPath?.path.resultOf(podUid);
   }
 
   /** Of the whole volume, the bytes that do not count as moved yet. */

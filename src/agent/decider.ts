@@ -1,10 +1,10 @@
 import type { Clock, Logger } from '../base/index.ts';
 import { isOutOfService } from '../exposer/index.ts';
-import { type Cache, type KubeClient, NODES, type Pod, PODS } from '../kube/index.ts';
+import { type Cache, EVENTS, type KubeClient, NODES, type Pod, PODS } from '../kube/index.ts';
 import { ageMsOf, sightingOf } from './ages.ts';
 import type { Backlog } from './backlog.ts';
 import type { DataPaths } from './data-paths.ts';
-import type { Direction } from './directions/direction.ts';
+import type { Direction, MoverResult } from './directions/direction.ts';
 import type { Exposures } from './exposures.ts';
 import { FENCE_MARGIN_MS } from './fence.ts';
 import {
@@ -17,7 +17,7 @@ import {
   RESTARTING,
 } from './movement.ts';
 import type { MovementWriter } from './movement-writer.ts';
-import { moverOf } from './named-mover.ts';
+import { moverOf, type NamedMover } from './named-mover.ts';
 import { decideAccepting, type Elsewhere, type TargetFact } from './phases/accepting.ts';
 import {
   type Action,
@@ -34,6 +34,7 @@ import type { Slots } from './slots.ts';
 import type { Takeover } from './takeover.ts';
 import type { Targets } from './targets.ts';
 import type { Memory } from './tracked.ts';
+import { toldResultOf } from './told-result.ts';
 import type { Turns } from './turns.ts';
 
 /** What was read of a CR's surroundings for the decision that is being made. */
@@ -44,6 +45,7 @@ interface Read<M> {
   writer: WriterFact;
   lost: LostFact;
   seenDone: boolean | 'unread';
+  told: ToldFact;
 }
 
 /** How often it is asked whether what a CR moves is still there: its mover looks too, at the end. Our choice. */
@@ -99,6 +101,7 @@ export class Decider<M extends Movement> {
       writer: 'unread',
       lost: this.#mayAskLost(movement) ? 'unread' : undefined,
       seenDone: this.#options.direction.isSeenDone ? 'unread' : false,
+      told: 'unread',
     };
     // A pod here that has ended may have been replaced long before the watch tells.
     if (typeof read.pod === 'object' && isOver(read.pod)) read.pod = 'unread';
@@ -130,6 +133,9 @@ export class Decider<M extends Movement> {
           break;
         case 'seenDone':
           read.seenDone = await this.#readSeenDone(movement, signal);
+          break;
+        case 'told':
+          read.told = await this.#readTold(movement, signal);
           break;
         case 'writer':
           read.writer = await this.#readWriter(movement, signal);
@@ -229,7 +235,7 @@ export class Decider<M extends Movement> {
           isCompleting: direction.isCompleting(movement),
           stalledMs: this.#stalledMs(movement, pod),
           stallTimeoutMs,
-          told: this.#toldResult(movement),
+          told: this.#toldBy(moverOf(movement), movement, read),
           cancelingMs: () => this.#options.turns.sinceMs(uid, 'canceling'),
           mover: moverOf(movement),
           writer: read.writer,
@@ -278,10 +284,22 @@ export class Decider<M extends Movement> {
   }
 
   /** Of the mover that may write: another one may have moved what is not there any more. */
-  #toldResult(movement: M): ToldFact {
-    const mover = moverOf(movement);
+  #toldBy(mover: NamedMover | undefined, movement: M, { told }: Read<M>): ToldFact {
     if (!mover || mover.pod === '') return undefined;
-    return this.#options.dataPaths.resultOf(movement, mover.pod);
+    return this.#options.dataPaths.resultOf(movement, mover.pod) ?? told;
+  }
+
+  /** By the API server: the watch may be behind, or have begun just now. */
+  async #readTold(movement: M, signal: AbortSignal): Promise<MoverResult | undefined> {
+    const { namespace, uid } = movement.metadata;
+    const scope = { namespace, fieldSelector: `involvedObject.uid=${uid}` };
+    const events = await this.#options.client.list(EVENTS, { ...scope, signal });
+    const named = moverOf(movement)?.pod;
+    for (const event of events) {
+      const told = toldResultOf(event);
+      if (told && told.pod === named) return told.result;
+    }
+    return undefined;
   }
 
   /**

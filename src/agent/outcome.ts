@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { VOLUMES } from '../exposer/index.ts';
 import type { Movement } from './movement.ts';
 
 /** How it ended, while the clean-up before the final phase goes on: an agent that dies then must not start all over. */
@@ -32,12 +33,7 @@ export function setOutcome({ metadata }: Movement, outcome: Outcome | undefined)
   else delete metadata.annotations;
 }
 
-/**
- * The volumes that its claims had when it ended: a volume may outlive its claim, and nobody could find it then. Kept
- * until all that was made for it is gone.
- */
-const VOLUMES = 'longshore.io/volumes';
-/** Volumes noted by {@link setVolumes}; undefined where none were. */
+/** Volumes noted when it ended, or later by its clean-up; undefined where none were. Kept until all that was made for it is gone. */
 export const volumesNoted = ({ metadata }: Movement): string[] | undefined =>
   metadata.annotations?.[VOLUMES]?.split(',').filter((name) => name !== '');
 

@@ -44,7 +44,10 @@ export class CsiSnapshotExposer {
   readonly #options: ExposerOptions;
   readonly #handover: SnapshotHandover;
   readonly #windows: WindowsNodes;
-  /** Volumes that may be left of a clean-up that failed, by UID of the upload: their claims, which named them, are gone. */
+  /**
+   * Volumes that may be left of a clean-up that failed, by UID of the upload: their claims, which named them, are gone. They are noted
+   * on the CR too, for other agents; what this one sees of the CR may be older.
+   */
   readonly #left = new Map<string, Set<string>>();
 
   constructor(options: ExposerOptions) {
@@ -252,7 +255,9 @@ export class CsiSnapshotExposer {
     for (const volume of volumes) left.add(volume);
     this.#left.set(uid, left);
     const removed = await settleAll(logger, {
-      'backup pod and volume': removePodAndVolumes(client, upload, ref, [ref], left),
+      'backup pod and volume': removePodAndVolumes(client, {
+        ...{ owner: upload, resource: DATA_UPLOADS, pod: ref, claims: [ref], noted: left },
+      }),
     });
     if (!removed) return false;
     this.#left.delete(uid);

@@ -353,13 +353,13 @@ export class GenericRestoreExposer {
     const { name } = download.metadata;
     const ref = { namespace, name };
     const isClean = await settleAll(logger, {
-      'restore pod and volumes': removePodAndVolumes(
-        client,
-        download,
-        ref,
-        this.#claimsOf(download),
-        new Set(volumes),
-      ),
+      'restore pod and volumes': removePodAndVolumes(client, {
+        owner: download,
+        resource: DATA_DOWNLOADS,
+        pod: ref,
+        claims: this.#claimsOf(download),
+        noted: new Set(volumes),
+      }),
     });
     const stray = download.metadata.annotations?.[RESTORED_VOLUME];
     // One that is completed has its volume as it was to be: what its users set there since is theirs.

@@ -30,3 +30,4 @@ export {
 } from './pod-volume.ts';
 export { isWaitOver, WAIT_CONTAINER } from './wait-container.ts';
 export { type HostedKind, hostedName, volumeBytesOf } from './hosting-pod.ts';
+export { VOLUMES } from './volumes.ts';

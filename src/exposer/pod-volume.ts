@@ -243,7 +243,12 @@ export class PodVolumeExposer<V extends PodVolume> {
     const claims =
       this.#kind.kind === 'pod-volume-backup' ? [] : [cacheClaimRef(namespace, movement)];
     return settleAll(logger, {
-      'hosting pod': removePodAndVolumes(client, movement, ref, claims, new Set(volumes)),
+      'hosting pod': removePodAndVolumes(client, {
+        owner: movement,
+        pod: ref,
+        claims,
+        noted: new Set(volumes),
+      }),
     });
   }
 }

@@ -6,6 +6,7 @@ import {
   PODS,
   PVCS,
   PVS,
+  type Resource,
   waitFor,
   waitGone,
   type WaitOptions,
@@ -17,6 +18,8 @@ const GONE_MS = 60_000;
 
 /** Its process is killed right after it was told to end: nobody has any use for what it could still do. */
 const KILL_SECONDS = 1;
+/** Progress of a CR is written meanwhile, at most once a second. */
+const NOTE_ATTEMPTS_MAX = 5;
 /** A node that lives says well before that a pod has ended. Our choice. */
 const END_MS = 15_000;
 
@@ -61,19 +64,31 @@ export async function volumesOf(
   });
 }
 
-/**
- * All that mounts or holds data for the CR. `volumes`: noted before, in case their claims are gone by now. Those of claims that it
- * deletes are added: the next try finds no claim that names them.
- */
+/** On a CR: the volumes that its claims had. A volume may outlive its claim, and nobody could find it then. */
+export const VOLUMES = 'longshore.io/volumes';
+
+export interface Removal {
+  readonly owner: KubeObject;
+  readonly pod: ObjectRef;
+  readonly claims: readonly ObjectRef[];
+  /** Noted before, in case their claims are gone by now. Those of claims that are deleted are added. */
+  readonly noted: Set<string>;
+  /** Of the CR, to note volumes on that came later; undefined where no claim can get one so late. */
+  readonly resource?: Resource<KubeObject>;
+}
+
+/** All that mounts or holds data for the CR. */
 export async function removePodAndVolumes(
   client: KubeClient,
-  owner: KubeObject,
-  pod: ObjectRef,
-  claims: readonly ObjectRef[],
-  volumes: Set<string>,
+  { owner, pod, claims, noted: volumes, resource }: Removal,
 ): Promise<void> {
   await deletePod(client, pod, owner);
-  const onVolume = (name: string): void => void volumes.add(name);
+  const onVolume = async (name: string): Promise<void> => {
+    if (volumes.has(name)) return;
+    volumes.add(name);
+    // Before its claim goes: whoever tries next, also after a crash, finds no claim that names it.
+    if (resource) await noteVolumes(client, resource, owner, volumes);
+  };
   const gone = await Promise.all(
     claims.map((ref) => deleteClaimAndVolume(client, ref, owner, onVolume)),
   );
@@ -90,14 +105,14 @@ async function deleteClaimAndVolume(
   client: KubeClient,
   ref: ObjectRef,
   owner: KubeObject,
-  onVolume: (name: string) => void,
+  onVolume: (name: string) => Promise<void>,
 ): Promise<string | undefined> {
   const claim = await client.find(PVCS, ref);
   if (!claim || !isMadeFor(claim, owner)) return undefined;
   const { uid } = claim.metadata;
   const volume = claim.spec.volumeName ?? '';
   if (volume !== '') {
-    onVolume(volume);
+    await onVolume(volume);
     await setReclaimPolicy(client, volume, 'Delete');
   }
   await client.delete(PVCS, ref, { uid });
@@ -105,6 +120,26 @@ async function deleteClaimAndVolume(
   if (volume === '') return undefined;
   await waitGone(client, PVS, { name: volume }, { timeoutMs: GONE_MS });
   return volume;
+}
+
+async function noteVolumes(
+  client: KubeClient,
+  resource: Resource<KubeObject>,
+  { metadata: { namespace, name, uid } }: KubeObject,
+  volumes: ReadonlySet<string>,
+): Promise<void> {
+  for (let attempt = 1; ; attempt++) {
+    const found = await client.find(resource, { namespace, name });
+    // Another one may have got its name.
+    if (found?.metadata.uid !== uid) return;
+    const annotations = { ...found.metadata.annotations, [VOLUMES]: [...volumes].join(',') };
+    try {
+      await client.replace(resource, { ...found, metadata: { ...found.metadata, annotations } });
+      return;
+    } catch (error) {
+      if (!isCode(error, 'KUBE_CONFLICT') || attempt === NOTE_ATTEMPTS_MAX) throw error;
+    }
+  }
 }
 
 /** A volume that one of the claims had. One that is another claim's by now is left alone. */

@@ -212,24 +212,6 @@ describe('the word of a data mover that it is done', () => {
     expect(calls).toBe(2);
   });
 
-  it('may have been said before the data path was watched, until the API server has answered', async () => {
-    const server = new Server();
-    const path = follow(server, []);
-    expect(path.isNew).toBe(true);
-    await expect.poll(() => path.isNew).toBe(false);
-    path.close();
-    server.isAway = true;
-    const deaf = follow(server, []);
-    expect(deaf.isNew).toBe(true);
-    await expect.poll(() => deaf.isNew).toBe(false);
-    deaf.close();
-    const hung = follow({ ...server, listPage: () => new Promise(() => undefined) } as never, []);
-    await sleep(4500);
-    expect(hung.isNew).toBe(true);
-    await expect.poll(() => hung.isNew).toBe(false);
-    hung.close();
-  });
-
   it('counts for nothing where it is long, whoever wrote it', async () => {
     const long = JSON.stringify({ ...RESULT, snapshotID: 's'.repeat(2000) });
     expect((await told([done('p-1', long)])).path.resultOf('p-1')).toBeUndefined();

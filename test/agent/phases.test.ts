@@ -459,13 +459,18 @@ describe('InProgress and Canceling', () => {
       { told: { snapshotID: 's-1' }, pod: died },
     ],
     ['wait 5000', 'the mover says that it is done, and not what it made', { told: {} }],
-    ['wait 500', 'it died, and what it said is not known yet', { told: 'unheard', pod: died }],
+    ['read told', 'it died, and what it said may not be known yet', { told: 'unread', pod: died }],
     [
-      'wait 500',
-      'its pod is gone, and what it said is not known yet',
-      { told: 'unheard', pod: 'none' },
+      'read told',
+      'its pod is gone, and what it said may not be known yet',
+      { told: 'unread', pod: 'none' },
     ],
-    ['wait 5000', 'it moves, and what it said is not known yet', { told: 'unheard' }],
+    ['wait 5000', 'it moves, and nothing is known to be said', { told: 'unread' }],
+    [
+      `complete ${result}`,
+      'its pod tells the outcome, and nobody asked for Events',
+      { told: 'unread', pod: pod('Succeeded', result) },
+    ],
     [
       'countDeath: it ended without naming a snapshot',
       'nobody could find it',

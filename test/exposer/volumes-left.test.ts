@@ -21,14 +21,21 @@ it('the snapshot stays until the volume that was made of it is gone, also one th
     },
   };
   const objects = new Map<string, unknown>([
+    ['DataUpload/up', upload],
     ['PersistentVolumeClaim/up', claim],
     ['PersistentVolume/pv-late', volume],
   ]);
   const deleted: string[] = [];
   const find = ({ kind }: Resource<KubeObject>, { name }: ObjectRef): Promise<unknown> =>
     Promise.resolve(objects.get(`${kind}/${name}`));
+  let conflicts = 1;
   const client = {
     find,
+    replace: ({ kind }: Resource<KubeObject>, object: KubeObject): Promise<void> => {
+      if (conflicts-- > 0) return Promise.reject(new CodedError('KUBE_CONFLICT', 'progress came'));
+      objects.set(`${kind}/${object.metadata.name}`, object);
+      return Promise.resolve();
+    },
     listPage: ({ kind }: Resource<KubeObject>): Promise<object> => {
       const items = [...objects.entries()].flatMap(([key, object]) =>
         key.startsWith(`${kind}/`) ? [object] : [],
@@ -49,6 +56,11 @@ it('the snapshot stays until the volume that was made of it is gone, also one th
   // Nothing was noted of its volumes: it had none yet.
   expect(await exposer.cleanUp(upload, [])).toBe(false);
   expect(deleted).toEqual(['PersistentVolumeClaim/up']);
+  // For another agent, if this one dies now.
+  const noted = objects.get('DataUpload/up') as DataUpload;
+  expect(noted.metadata.annotations).toEqual({ 'longshore.io/volumes': 'pv-late' });
+  const other = new CsiSnapshotExposer(options as unknown as ExposerOptions);
+  expect(await other.cleanUp(noted, ['pv-late'])).toBe(false);
   // Its claim, which named it, is gone.
   expect(await exposer.cleanUp(upload, [])).toBe(false);
   expect(deleted).not.toContain('VolumeSnapshot/snap');

@@ -2,7 +2,7 @@ import { deathOf as deathOfPod } from '../../exposer/index.ts';
 import type { Pod } from '../../kube/index.ts';
 import type { DoneBefore, MoverResult } from '../directions/direction.ts';
 
-export type ReadWhat = 'pod' | 'latest' | 'target' | 'writer' | 'lost' | 'seenDone';
+export type ReadWhat = 'pod' | 'latest' | 'target' | 'writer' | 'lost' | 'seenDone' | 'told';
 
 /** What is to be done about a CR next. Decisions are pure: they name it, and the executor does it. */
 export type Action =

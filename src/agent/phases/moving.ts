@@ -62,15 +62,13 @@ export interface MovingFacts extends Patience {
   readonly seenDone: boolean | 'unread';
 }
 
-/** `unheard` while this agent has only begun to listen to its mover. */
-export type ToldFact = MoverResult | 'unheard' | undefined;
+/** `unread` as long as only the watch was asked, which may be behind. */
+export type ToldFact = MoverResult | 'unread' | undefined;
 /** `unread` as long as nothing asked for it. */
 export type WriterFact = 'unread' | 'ended' | 'unknown';
 
 /** As {@link OVERDUE_MS}; by then a node that is lost has lost its volumes too. */
 const LOST_MS = 360_000;
-/** A list of Events takes less. */
-const HEARING_MS = 500;
 /** A mover that was asked to stop has this long to leave a checkpoint. */
 const CANCEL_GRACE_MS = 30_000;
 const CANCELED_SUFFIX = 'data path is canceled';
@@ -89,9 +87,9 @@ export function decideMoving(facts: MovingFacts): Action {
   }
   if (pod === 'unread') return read('pod');
   const { told } = facts;
-  if (told === 'unheard') {
+  if (told === 'unread') {
     // What it said before it died counts.
-    if (pod === 'none' || isOver(pod)) return wait(HEARING_MS);
+    if (pod === 'none' || hasEndedWithoutResult(pod)) return read('told');
   } else if (told && direction.lacks(told) === undefined) {
     return { do: 'complete', result: told };
   }
@@ -217,6 +215,9 @@ function decideEnded(facts: MovingFacts, pod: Pod): Action {
   // An earlier mover may have been done, and this one have come too late.
   return unlessSeenDone(facts, () => fail(`data path ${direction.moves} failed: ${message}`));
 }
+
+const hasEndedWithoutResult = (pod: Pod): boolean =>
+  isOver(pod) && !parseResult(terminationOf(pod) ?? '');
 
 /** Undefined for what is no result: failures are sentences. */
 function parseResult(message: string): MoverResult | undefined {
