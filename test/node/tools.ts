@@ -66,8 +66,10 @@ export async function createBackup(
     await node.kubectl(...velero, 'wait', isAvailable, 'bsl/default', '--timeout=60s');
     text = await node.velero('backup', 'create', name, ...flags, '--wait');
     if (/completed with status: Completed/.test(text)) return;
-    // Refused before it began: the location was found away just now, which the next look at it mends.
-    if (!/completed with status: FailedValidation/.test(text) || attempt === 3) break;
+    // Refused before it began: the location was found away just now, which the next look at it mends. Or Velero's server could not
+    // read its credentials, before it had asked for anything.
+    const isRefused = /completed with status: FailedValidation/.test(text);
+    if ((!isRefused && !(await isWithoutCredentials(node, name))) || attempt === 3) break;
     await node.kubectl(...velero, 'delete', `backup.velero.io/${name}`);
   }
   const says = async (...parameters: string[]): Promise<string> =>
@@ -82,6 +84,12 @@ export async function createBackup(
       await says('describe', name, '--details'),
     ].join('\n'),
   );
+}
+
+async function isWithoutCredentials(node: RealNode, name: string): Promise<boolean> {
+  const query = ['get', `backup.velero.io/${name}`, '-o', 'jsonpath={.status.failureReason}'];
+  const reason = await node.kubectl('-n', 'velero', ...query);
+  return /failed to refresh cached credentials/.test(reason);
 }
 
 /** `namespaces`: from where to where. */
