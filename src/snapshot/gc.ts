@@ -32,11 +32,16 @@ type Counted = (typeof COUNTED)[number];
  * Marks every content deleted that no snapshot reaches, incomplete ones included, and brings back what is reached. There is
  * no plan unless every snapshot could be walked to its last entry. The plan holds a mark for each content of the index as it
  * was before the walk; contents that came later stay as they are. Whatever changes is decided by its entry of that moment.
+ * `batchChanges`: tests lower it.
  */
-export async function planGarbageCollection(context: TaskContext): Promise<TaskPlan> {
-  const { contents } = context.repository;
+export async function planGarbageCollection(
+  context: TaskContext,
+  batchChanges = BATCH_CHANGES,
+): Promise<TaskPlan> {
+  const { signal, repository } = context;
+  const { contents } = repository;
   const marks = await markAll(context);
-  const collection = new Collection(context, marks);
+  const collection = new Collection(context, marks, batchChanges);
   return {
     count: () => {
       try {
@@ -48,9 +53,12 @@ export async function planGarbageCollection(context: TaskContext): Promise<TaskP
     },
     apply: async () => {
       try {
+        // A content that another run has rewritten since must not get its old pack back, which is deleted an hour later.
+        await contents.refreshIfOld({ signal });
         for (const changes of collection.batches()) {
           for (const { entry, deleted } of changes) contents.setEntryDeleted(entry, deleted);
           await contents.flush();
+          await contents.refreshIfOld({ signal });
         }
         return collection.stats();
       } finally {
@@ -66,8 +74,11 @@ export async function planGarbageCollection(context: TaskContext): Promise<TaskP
  * not name stay as they are; so the last walk counts in any case.
  */
 async function markAll(context: TaskContext): Promise<IndexMarks> {
+  const { contents, manifests } = context.repository;
   for (let walk = 1; ; walk++) {
-    const { marks, isCurrent } = context.repository.contents.openMarks();
+    const { marks, isCurrent } = contents.openMarks();
+    // The snapshots must not be older than the marks: contents of one that is not listed would be collected.
+    manifests.invalidate();
     try {
       await markUsedContents(context, marks);
       if (isCurrent() || walk === WALKS_MAX) return marks;
@@ -88,11 +99,13 @@ interface Change {
 class Collection {
   readonly #context: TaskContext;
   readonly #marks: IndexMarks;
+  readonly #batchChanges: number;
   readonly #counts = new Map<Counted, [number, number]>();
 
-  constructor(context: TaskContext, marks: IndexMarks) {
+  constructor(context: TaskContext, marks: IndexMarks, batchChanges: number) {
     this.#context = context;
     this.#marks = marks;
+    this.#batchChanges = batchChanges;
   }
 
   /** What is to be changed, by entries that hold until the next await. */
@@ -107,7 +120,7 @@ class Collection {
         if (progress) progress.done += ROWS_AT_ONCE;
       }
       const change = this.#examine(row);
-      if (change && changes.push(change) === BATCH_CHANGES) {
+      if (change && changes.push(change) === this.#batchChanges) {
         yield changes;
         changes = [];
       }

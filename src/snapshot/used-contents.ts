@@ -59,7 +59,9 @@ class UsedContents {
   /** Whether a directory has not been entered yet. */
   enter(id: ObjectId): boolean {
     const { indirections, contentId } = parseObjectId(id);
-    const isNew = indirections === 0 ? this.#marks.enterKey(contentKey(contentId), 0) : undefined;
+    const key = indirections === 0 ? contentKey(contentId) : undefined;
+    // No row has a key of another length.
+    const isNew = key?.length === this.#marks.keyBytes ? this.#marks.enterKey(key, 0) : undefined;
     return isNew ?? this.#entered.add(id);
   }
 

@@ -1,6 +1,14 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { randomBytes, Secret, silentLogger } from '../../src/base/index.ts';
+import {
+  type Clock,
+  HOUR_NS,
+  OffsetClock,
+  randomBytes,
+  Secret,
+  silentLogger,
+  systemClock,
+} from '../../src/base/index.ts';
 import { splitterSpec } from '../../src/codec/index.ts';
 import {
   type ContentId,
@@ -24,6 +32,7 @@ import {
   saveSnapshot,
   walkTree,
 } from '../../src/snapshot/index.ts';
+import { rewriteShortPacks } from '../support/maintenance-tasks.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
 
@@ -57,12 +66,16 @@ const STATS = {
   errorCount: 0,
 };
 
-async function openNew(storage: MemoryStorage): Promise<Repository> {
+async function openNew(storage: MemoryStorage, clock?: Clock): Promise<Repository> {
   const password = new Secret(PASSWORD);
   // Nobody else creates it, so there is nothing to wait for.
   await createFormat(storage, password, DEFAULT_FORMAT, randomBytes, () => Promise.resolve());
-  return openRepository({ storage, password, client: CLIENT });
+  return openOther(storage, clock);
 }
+
+/** A client of its own, with the index as it is now. */
+const openOther = (storage: MemoryStorage, clock: Clock = systemClock): Promise<Repository> =>
+  openRepository({ storage, password: new Secret(PASSWORD), client: CLIENT, clock });
 
 const contextOf = (repository: Repository): TaskContext => ({
   repository,
@@ -276,6 +289,75 @@ it('walks again where the index was read anew on the way', async () => {
   await expectCollected(repository);
 });
 
+it('lists the snapshots anew for each walk', async () => {
+  const storage = new MemoryStorage();
+  await using repository = await openNew(storage);
+  save(repository, await putDirectory(repository, '', [file('a', await put(repository, 'a'))]));
+  await repository.flush();
+  await using other = await openOther(storage);
+  const getContent = repository.contents.getContent.bind(repository.contents);
+  let later: ObjectId | undefined;
+  repository.contents.getContent = async (id, options) => {
+    if (id.startsWith('k') && later === undefined) {
+      later = await put(other, 'of a snapshot made meanwhile');
+      save(other, await putDirectory(other, '', [file('later', later)]));
+      await other.flush();
+      await repository.contents.refresh();
+    }
+    return getContent(id, options);
+  };
+  expect(await collect(repository)).toMatchObject({ deletedContentCount: 0, inUseContentCount: 4 });
+  await using reader = await openOther(storage);
+  expect(reader.contents.has(later as string as ContentId)).toBe(true);
+  await expectCollected(reader);
+});
+
+it.each(['after the walk', 'between two batches'] as const)(
+  'brings contents back where another run puts them %s',
+  async (moment) => {
+    const clock = new OffsetClock(systemClock);
+    const storage = new MemoryStorage({ clock });
+    await using repository = await openNew(storage, clock);
+    const { contents } = repository;
+    const needed = [await put(repository, 'needed'), await put(repository, 'needed, too')];
+    const files = needed.map((id, i) => file(`f${i}`, id));
+    save(repository, await putDirectory(repository, '', files));
+    await repository.flush();
+    // A second pack: a short one that is alone is not rewritten.
+    await put(repository, 'another pack');
+    await repository.flush();
+    const ids = needed.map((id) => id as string as ContentId);
+    for (const id of ids) contents.setDeleted(id, true);
+    await contents.flush();
+    const packsOf = (of: Repository): string[] =>
+      ids.map((id) => of.contents.findOrThrow(id).packBlobId);
+    const before = packsOf(repository);
+    const plan = await planGarbageCollection(contextOf(repository), 1);
+
+    clock.offsetNs += HOUR_NS;
+    let after: string[] | undefined;
+    const moveOnce = async (): Promise<void> => {
+      if (after) return;
+      await using other = await openOther(storage, clock);
+      await rewriteShortPacks(contextOf(other), ['p', 'q']);
+      after = packsOf(other);
+      clock.offsetNs += HOUR_NS;
+    };
+    if (moment === 'after the walk') await moveOnce();
+    const flush = contents.flush.bind(contents);
+    contents.flush = async () => {
+      await flush();
+      await moveOnce();
+    };
+    expect((await plan.apply())?.data).toMatchObject({ recoveredContentCount: 2 });
+
+    await using reader = await openOther(storage, clock);
+    for (const id of ids) expect(reader.contents.has(id)).toBe(true);
+    expect(packsOf(reader)).toEqual(after);
+    expect(after?.filter((pack) => before.includes(pack))).toEqual([]);
+  },
+);
+
 it('decides by what was written after the walk', async () => {
   await using repository = await openNew(new MemoryStorage());
   save(repository, await putDirectory(repository, '', []));
@@ -314,4 +396,14 @@ it('changes nothing where a directory or an index object cannot be read', async 
     code: 'BAD_OBJECT',
   });
   for (const { deleted } of other.contents.entries()) expect(deleted).toBe(false);
+});
+
+it('takes a directory whose id is longer for another one, though it begins alike', async () => {
+  await using repository = await openNew(new MemoryStorage());
+  const inner = await putDirectory(repository, 'd', [file('a', await put(repository, 'a'))]);
+  const longer = { ...inner, name: 'e', objectId: `${inner.objectId}00` as ObjectId };
+  save(repository, await putDirectory(repository, '', [inner, longer], 'odd'));
+  await repository.flush();
+  const planned = planGarbageCollection(contextOf(repository));
+  await expect(planned).rejects.toMatchObject({ code: 'CONTENT_NOT_FOUND' });
 });
