@@ -19,7 +19,7 @@ import type {
   OperationProgress,
 } from '../contract.ts';
 import { Movements } from './movements.ts';
-import { removeOrphans } from './orphans.ts';
+import { removeOrphans, type Sweep } from './orphans.ts';
 import {
   identifier,
   isFinalizing,
@@ -48,6 +48,8 @@ import { VolumeChoice } from './volume-choice.ts';
  * by default), other hosts for all. Our choice: each holds a watch, and drivers are seldom asked for more.
  */
 const TAKEN_AT_ONCE_MAX = 32;
+/** Beside the polls of an operation. Our choice. */
+const SWEEP_MS_MAX = 300_000;
 
 /**
  * Takes the snapshot of a PVC whose volume is of a CSI driver, and with `snapshotMoveData` asks for it to be moved. Returns when the
@@ -90,7 +92,8 @@ export class PvcBackup implements BackupItemAction {
       const text = `Cannot snapshot PVC ${placeOf(pvc)}, PVC has no storage class.`;
       throw new CodedError('NO_STORAGE_CLASS', text);
     }
-    await this.#sweep(backup.metadata.uid, backup, signal);
+    const { uid } = backup.metadata;
+    await this.#sweep(uid, { namespace: namespaceOf(backup), current: backup, signal });
     await this.#places.acquire();
     try {
       signal.throwIfAborted();
@@ -135,8 +138,11 @@ export class PvcBackup implements BackupItemAction {
     backup: Backup,
     context: CallContext,
   ): Promise<OperationProgress> {
-    const progress = await this.#uploads.progress(namespaceOf(backup), operationId, context);
-    await this.#sweep(`progress/${backup.metadata.uid}`, undefined, context.signal);
+    const namespace = namespaceOf(backup);
+    const progress = await this.#uploads.progress(namespace, operationId, context);
+    // Nobody waits for it; it may take longer than the call, whose signal ends with the answer.
+    const signal = AbortSignal.timeout(SWEEP_MS_MAX);
+    void this.#sweep(`progress/${backup.metadata.uid}`, { namespace, signal });
     return progress;
   }
 
@@ -145,9 +151,8 @@ export class PvcBackup implements BackupItemAction {
   }
 
   /** Once for each key. */
-  #sweep(key: string, current: Backup | undefined, signal: AbortSignal): Promise<void> {
-    const swept =
-      this.#swept.get(key) ?? removeOrphans(this.#setting, this.#snapshots, current, signal);
+  #sweep(key: string, sweep: Sweep): Promise<void> {
+    const swept = this.#swept.get(key) ?? removeOrphans(this.#setting, this.#snapshots, sweep);
     this.#swept.set(key, swept);
     return swept;
   }

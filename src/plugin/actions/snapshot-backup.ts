@@ -1,4 +1,4 @@
-import { CodedError, messageOf, quantityOf, rfc3339Seconds } from '../../base/index.ts';
+import { CodedError, isCode, messageOf, quantityOf, rfc3339Seconds } from '../../base/index.ts';
 import {
   type KubeObject,
   validLabel,
@@ -28,6 +28,7 @@ import {
   SNAPSHOT_GROUP,
   withMarks,
 } from './setting.ts';
+import { isKeptBy } from './snapshots.ts';
 import {
   BACKUP_NAME,
   DELETION_POLICY,
@@ -37,6 +38,9 @@ import {
   SNAPSHOT_HANDLE,
   SNAPSHOT_RESTORE_SIZE,
 } from './velero-names.ts';
+
+/** Attempts to change a content that others change at the same time. Our choice. */
+const RETAINS_MAX = 5;
 
 /**
  * A VolumeSnapshot that a backup keeps: its content and class go into the backup, and what a restore needs of both is written on it.
@@ -53,7 +57,7 @@ export class SnapshotBackup implements BackupItemAction {
   async execute(item: KubeObject, backup: Backup, { signal }: CallContext): Promise<BackupOutput> {
     const snapshot = item as VolumeSnapshot;
     if (isFinalizing(backup)) {
-      await this.#release(snapshot, signal);
+      await this.#release(snapshot, backup, signal);
       return {};
     }
     const { namespace, name } = snapshot.metadata;
@@ -65,13 +69,16 @@ export class SnapshotBackup implements BackupItemAction {
     const content = await this.#contentOf(snapshot, signal);
     // One that somebody else took just now: it goes into the backup as it is.
     if (!content) return { additionalItems: classes };
+    const contents = identifier(SNAPSHOT_GROUP, 'volumesnapshotcontents', content.metadata.name);
+    const additionalItems = [...classes, contents];
+    // One of a user, or that is being moved: the same, and nothing of it is removed at the end.
+    if (!isKeptBy(snapshot, backup)) return { additionalItems };
     const annotations = annotationsOf(content);
     await this.#mark(snapshot, content, annotations, backup, signal);
     const started = rfc3339Seconds(this.#setting.client.clock.nowNs());
-    const contents = identifier(SNAPSHOT_GROUP, 'volumesnapshotcontents', content.metadata.name);
     return {
       item: withMarks(snapshot, { annotations: { ...annotations, [MUST_INCLUDE]: 'true' } }),
-      additionalItems: [...classes, contents],
+      additionalItems,
       operationId: `${namespace ?? ''}/${name}/${started}`,
       postOperationItems: [
         identifier(SNAPSHOT_GROUP, 'volumesnapshots', name, namespace),
@@ -122,32 +129,52 @@ export class SnapshotBackup implements BackupItemAction {
   }
 
   /** The storage's snapshot is kept; the objects would end with their namespace. */
-  async #release({ metadata, status }: VolumeSnapshot, signal: AbortSignal): Promise<void> {
+  async #release(
+    { metadata: { namespace, name, uid } }: VolumeSnapshot,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<void> {
     const { client, logger } = this.#setting;
-    const { namespace, name, uid } = metadata;
-    const content = status?.boundVolumeSnapshotContentName;
+    const ref = { namespace, name };
     const fields = { VolumeSnapshot: `${namespace ?? ''}/${name}` };
-    if (content === undefined) {
-      logger.error(fields, 'the VolumeSnapshot has no content at the end of its backup');
-      return;
-    }
     try {
-      const spec = { deletionPolicy: 'Retain' };
-      const retain = () =>
-        client.patch(VOLUME_SNAPSHOT_CONTENTS, { name: content }, { spec }, { signal });
-      const { spec: retained, metadata: of } = await patiently(retain, signal);
-      if (retained.volumeSnapshotRef.uid === uid) {
-        await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: content }, { signal, uid: of.uid });
+      const found = await patiently(() => client.find(VOLUME_SNAPSHOTS, ref, { signal }), signal);
+      if (found?.metadata.uid !== uid || !isKeptBy(found, backup)) return;
+      const content = await this.#retain(found, signal);
+      if (!content) {
+        logger.error(fields, 'the VolumeSnapshot has no content at the end of its backup');
+        return;
       }
-      await patiently(
-        () => client.delete(VOLUME_SNAPSHOTS, { namespace, name }, { signal, uid }),
-        signal,
-      );
+      const { name: contentName, uid: contentUid } = content.metadata;
+      const options = { signal, uid: contentUid };
+      await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: contentName }, options);
+      await patiently(() => client.delete(VOLUME_SNAPSHOTS, ref, { signal, uid }), signal);
     } catch (error) {
       logger.warn(
         { ...fields, reason: messageOf(error) },
         'the VolumeSnapshot could not be removed',
       );
+    }
+  }
+
+  /** From here on the snapshot's deletion leaves what the storage has alone. */
+  async #retain(
+    snapshot: VolumeSnapshot,
+    signal: AbortSignal,
+  ): Promise<VolumeSnapshotContent | undefined> {
+    const { client } = this.#setting;
+    for (let attempt = 1; ; attempt++) {
+      const content = await this.#contentOf(snapshot, signal);
+      if (!content || content.spec.deletionPolicy === 'Retain') return content;
+      const { name, resourceVersion } = content.metadata;
+      const patch = { metadata: { resourceVersion }, spec: { deletionPolicy: 'Retain' } };
+      const retain = () => client.patch(VOLUME_SNAPSHOT_CONTENTS, { name }, patch, { signal });
+      try {
+        return await patiently(retain, signal);
+      } catch (error) {
+        // Its controllers write on it, too.
+        if (!isCode(error, 'KUBE_CONFLICT') || attempt === RETAINS_MAX) throw error;
+      }
     }
   }
 

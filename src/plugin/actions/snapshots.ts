@@ -19,6 +19,7 @@ import {
   placeOf,
   type Setting,
   snapshotTimeout,
+  without,
 } from './setting.ts';
 import { snapshotClassFor } from './snapshot-class.ts';
 import { BACKUP_NAME, BACKUP_UID, FOR_BACKUP, MOVED } from './velero-names.ts';
@@ -125,7 +126,8 @@ export class Snapshots {
         name: snapshotName(pvc, backup),
         ...(namespace !== undefined && { namespace }),
         labels: {
-          ...labels,
+          // What marks a snapshot is not for users of the PVC to say.
+          ...without(labels ?? {}, MOVED, FOR_BACKUP),
           [BACKUP_NAME]: validLabel(backup.metadata.name),
           [BACKUP_UID]: backup.metadata.uid,
           ...(backup.spec.snapshotMoveData === true && { [MOVED]: 'true' }),
@@ -236,6 +238,10 @@ export class Snapshots {
 
 export const snapshotName = (pvc: PersistentVolumeClaim, backup: Backup): string =>
   nameFor(`velero-${pvc.metadata.name}`, backup.metadata.uid, pvc.metadata.uid);
+
+/** Taken for this backup, which keeps it: neither moved, nor of another backup or a user. */
+export const isKeptBy = ({ metadata }: VolumeSnapshot, backup: Backup): boolean =>
+  metadata.labels?.[BACKUP_UID] === backup.metadata.uid && metadata.labels[MOVED] !== 'true';
 
 function isOfBackup(found: VolumeSnapshot, pvc: PersistentVolumeClaim, backup: Backup): boolean {
   const source = found.spec.source.persistentVolumeClaimName;

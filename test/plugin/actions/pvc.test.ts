@@ -18,7 +18,7 @@ import {
 import type { Backup, BackupOutput } from '../../../src/plugin/contract.ts';
 import { type OpenActions, openActions } from '../../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
-import { backupOf, pvcOf, restoreOf, stored } from '../../support/plugin-items.ts';
+import { backupOf, clientWith, pvcOf, restoreOf, stored } from '../../support/plugin-items.ts';
 
 const APP = 'app';
 const signal = new AbortController().signal;
@@ -637,6 +637,106 @@ it('keeps a snapshot in the storage, and restores it from its handle', async () 
       volumeSnapshotRef: { namespace: 'other', name: restoredName },
     },
   });
+});
+
+it('does not copy what marks a snapshot from the labels of a PVC', async () => {
+  const pvc = await volume('marked');
+  const labels = { app: 'db', 'longshore.io/moved': 'true', 'longshore.io/for-backup': 'x' };
+  const marked = { ...pvc, metadata: { ...pvc.metadata, labels } };
+  const backup = backupOf('b-marked', { snapshotMoveData: false });
+  await execute(marked, backup);
+  const [name = ''] = await snapshotsOf(backup);
+  const { metadata } = await test.client.get(VOLUME_SNAPSHOTS, { namespace: APP, name });
+  expect(metadata.labels).toEqual({
+    app: 'db',
+    'velero.io/backup-name': 'b-marked',
+    'velero.io/backup-uid': backup.metadata.uid,
+  });
+});
+
+it('marks and removes no snapshot of a user, or that this or another backup moves', async () => {
+  const pvc = await volume('foreign');
+  const backup = backupOf('b-foreign');
+  const mover = backupOf('b-mover');
+  await execute(pvc, backup);
+  await execute(pvc, mover);
+  const own = await test.makeSnapshot(APP, 'foreign');
+  const names = [own, ...(await snapshotsOf(backup)), ...(await snapshotsOf(mover))];
+  expect(names).toHaveLength(3);
+  const action = actions.snapshotBackup();
+  for (const name of names) {
+    const get = () => test.client.get(VOLUME_SNAPSHOTS, { namespace: APP, name });
+    await expect.poll(async () => (await get()).status?.readyToUse).toBe(true);
+    const before = await get();
+    const ref = { name: before.status?.boundVolumeSnapshotContentName ?? '' };
+    const content = await test.client.get(VOLUME_SNAPSHOT_CONTENTS, ref);
+    const output = await action.execute(before, backup, { signal });
+    expect(Object.keys(output)).toEqual(['additionalItems']);
+    // What the host hands over may be older than the object.
+    const labels = { ...before.metadata.labels, 'velero.io/backup-uid': backup.metadata.uid };
+    const stale = { ...before, metadata: { ...before.metadata, labels } };
+    delete (labels as Record<string, string>)['longshore.io/moved'];
+    const finalizing = backupOf('b-foreign', {}, 'Finalizing');
+    expect(await action.execute(stale, finalizing, { signal })).toEqual({});
+    expect(await get()).toEqual(before);
+    expect(await test.client.get(VOLUME_SNAPSHOT_CONTENTS, ref)).toEqual(content);
+  }
+});
+
+it('retains no content that is of another snapshot, and one that others change meanwhile', async () => {
+  const backup = backupOf('b-retain', { snapshotMoveData: false });
+  const finalizing = backupOf('b-retain', { snapshotMoveData: false }, 'Finalizing');
+  const output = await execute(await volume('retained'), backup);
+  const name = output.additionalItems?.[0]?.name ?? '';
+  const snapshot = await test.client.get(VOLUME_SNAPSHOTS, { namespace: APP, name });
+  const contentName = snapshot.status?.boundVolumeSnapshotContentName ?? '';
+  const content = () => test.client.get(VOLUME_SNAPSHOT_CONTENTS, { name: contentName });
+  await expect.poll(async () => (await content()).status?.readyToUse).toBe(true);
+
+  // Users can write the label and the status of their own.
+  const forged = await test.client.create(VOLUME_SNAPSHOTS, {
+    metadata: {
+      name: 'forged',
+      namespace: APP,
+      labels: { 'velero.io/backup-uid': backup.metadata.uid },
+    },
+    spec: { source: { persistentVolumeClaimName: 'none' } },
+  });
+  const status = { boundVolumeSnapshotContentName: contentName };
+  const ref = { namespace: APP, name: 'forged' };
+  await test.client.patch(VOLUME_SNAPSHOTS, ref, { status }, { subresource: 'status' });
+  const before = await content();
+  await actions.snapshotBackup().execute(forged, finalizing, { signal });
+  expect(await content()).toEqual(before);
+
+  const policies: string[] = [];
+  let isFirst = true;
+  const client = clientWith(test.client, {
+    get: async (resource, of, options) => {
+      const found = await test.client.get(resource, of, options);
+      if (isFirst) {
+        isFirst = false;
+        const patch = { metadata: { annotations: { changed: 'meanwhile' } } };
+        await test.client.patch(resource, of, patch);
+      }
+      return found;
+    },
+    delete: async (resource, of, options) => {
+      if (of.name === contentName) policies.push((await content()).spec.deletionPolicy);
+      return test.client.delete(resource, of, options);
+    },
+    patch: async (resource, of, patch, options) => {
+      const { metadata } = patch as { metadata?: { resourceVersion?: string } };
+      expect(metadata?.resourceVersion).toBeDefined();
+      return test.client.patch(resource, of, patch, options);
+    },
+  });
+  const action = openActions({ client, logger }).snapshotBackup();
+  expect(await action.execute(snapshot, finalizing, { signal })).toEqual({});
+  expect(policies).toEqual(['Retain']);
+  await expect
+    .poll(() => test.client.find(VOLUME_SNAPSHOTS, { namespace: APP, name }))
+    .toBeUndefined();
 });
 
 it('logs no error in all of this', () => {

@@ -1,0 +1,184 @@
+import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
+import { CodedError, silentLogger } from '../../../src/base/index.ts';
+import {
+  BACKUPS,
+  DATA_UPLOADS,
+  type DataUpload,
+  type KubeClient,
+  VOLUME_SNAPSHOTS,
+} from '../../../src/kube/index.ts';
+import type { Backup } from '../../../src/plugin/contract.ts';
+import { openActions } from '../../../src/plugin/index.ts';
+import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
+import { backupOf, clientWith, pvcOf } from '../../support/plugin-items.ts';
+
+const [VICTIM, TENANT, OTHER_SERVER] = ['victim', 'aaa-tenant', 'other-velero'];
+const signal = new AbortController().signal;
+let test: TestCluster;
+
+beforeAll(async () => {
+  test = await TestCluster.start({ nodes: ['node-1'] });
+  for (const name of [VICTIM, TENANT, OTHER_SERVER]) await test.makeNamespace(name);
+});
+afterAll(() => test[Symbol.asyncDispose]());
+beforeEach(async () => {
+  for (const { metadata } of await test.client.list(VOLUME_SNAPSHOTS)) {
+    await test.client.delete(VOLUME_SNAPSHOTS, metadata);
+  }
+  await expect.poll(() => test.client.list(VOLUME_SNAPSHOTS)).toEqual([]);
+});
+
+const storedBackup = async (
+  name: string,
+  phase: string,
+  namespace = NAMESPACE,
+): Promise<Backup> => {
+  const { spec } = backupOf(name);
+  const object = { metadata: { name, namespace }, spec, status: { phase } };
+  return (await test.client.create(BACKUPS, object)) as Backup;
+};
+
+const left = (
+  namespace: string,
+  name: string,
+  uid: string,
+  place: string | undefined,
+): Promise<unknown> =>
+  test.client.create(VOLUME_SNAPSHOTS, {
+    metadata: {
+      name,
+      namespace,
+      labels: { 'velero.io/backup-uid': uid, 'longshore.io/moved': 'true' },
+      ...(place !== undefined && { annotations: { 'longshore.io/for-backup': place } }),
+    },
+    spec: { source: { persistentVolumeClaimName: 'none' } },
+  });
+
+const remaining = async (): Promise<string[]> =>
+  (await test.client.list(VOLUME_SNAPSHOTS))
+    .filter(({ metadata }) => !metadata.deletionTimestamp)
+    .map(({ metadata }) => `${metadata.namespace ?? ''}/${metadata.name}`);
+
+const actionOf = (client: KubeClient) => openActions({ client, logger: silentLogger }).pvcBackup();
+
+/** The first call of a process, with a PVC whose snapshot is kept. */
+async function sweep(name: string, client = test.client, host = signal): Promise<void> {
+  await test.makeVolume(TENANT, name);
+  const backup = backupOf(name, { snapshotMoveData: false });
+  const pvc = await pvcOf(test.client, TENANT, name);
+  await actionOf(client).execute(pvc, backup, { signal: host });
+}
+
+it('a snapshot that says something else does not decide about others of the same backup', async () => {
+  const busy = await storedBackup('busy', 'InProgress');
+  const uploading = await storedBackup('uploading', 'WaitingForPluginOperations');
+  const upload: Partial<DataUpload['spec']> = {
+    sourceNamespace: VICTIM,
+    csiSnapshot: { volumeSnapshot: 'waits', storageClass: '' },
+    sourcePVC: 'none',
+    backupStorageLocation: 'default',
+    operationTimeout: '1m0s',
+    snapshotType: 'CSI',
+  };
+  await test.client.create(DATA_UPLOADS, {
+    metadata: {
+      name: 'waits',
+      namespace: NAMESPACE,
+      labels: { 'velero.io/backup-uid': uploading.metadata.uid },
+    },
+    spec: upload,
+  } as never);
+  for (const [i, place] of [`${TENANT}/nothing`, `${NAMESPACE}/nothing`, undefined].entries()) {
+    await left(TENANT, `a-${i}`, busy.metadata.uid, place);
+    await left(TENANT, `b-${i}`, uploading.metadata.uid, place);
+  }
+  await left(VICTIM, 'taken', busy.metadata.uid, `${NAMESPACE}/busy`);
+  await left(VICTIM, 'waits', uploading.metadata.uid, `${NAMESPACE}/uploading`);
+  await left(VICTIM, 'over', uploading.metadata.uid, `${NAMESPACE}/uploading`);
+  await sweep('b-tenant');
+  const names = (await remaining()).filter((each) => !each.includes('/velero-'));
+  // Those that name this server are its own, and there is neither a backup nor an upload for them.
+  expect(names.sort()).toEqual(
+    ['a-0', 'a-2', 'b-0', 'b-2']
+      .map((name) => `${TENANT}/${name}`)
+      .concat(`${VICTIM}/taken`, `${VICTIM}/waits`),
+  );
+});
+
+it('leaves the snapshots of another server alone, whatever became of their backup', async () => {
+  const over = await storedBackup('over', 'Failed', OTHER_SERVER);
+  await left(VICTIM, 'of-over', over.metadata.uid, `${OTHER_SERVER}/over`);
+  await left(VICTIM, 'of-gone', 'gone', `${OTHER_SERVER}/gone`);
+  await left(VICTIM, 'of-ours', 'gone', `${NAMESPACE}/gone`);
+  const places: (string | undefined)[] = [];
+  const client = clientWith(test.client, {
+    list: (resource, options) => {
+      if (resource.plural === DATA_UPLOADS.plural) places.push(options?.namespace);
+      return test.client.list(resource, options);
+    },
+  });
+  await sweep('b-server', client);
+  expect(await remaining()).toEqual(
+    expect.arrayContaining([`${VICTIM}/of-over`, `${VICTIM}/of-gone`]) as string[],
+  );
+  expect(await remaining()).not.toContain(`${VICTIM}/of-ours`);
+  expect(new Set(places)).toEqual(new Set([NAMESPACE]));
+});
+
+it('goes on with other backups when one of them cannot be looked up', async () => {
+  for (const name of ['aaa', 'bbb', 'ccc'])
+    await left(VICTIM, name, `${name}-uid`, `${NAMESPACE}/${name}`);
+  const client = clientWith(test.client, {
+    get: (resource, ref, options) =>
+      ref.name === 'aaa'
+        ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no'))
+        : test.client.get(resource, ref, options),
+  });
+  await sweep('b-throws', client);
+  expect((await remaining()).filter((each) => each.startsWith(VICTIM))).toEqual([`${VICTIM}/aaa`]);
+});
+
+it('removes a few at a time, and no more of them when the host is gone', async () => {
+  const count = 20;
+  for (let i = 0; i < count; i++) await left(VICTIM, `many-${i}`, 'gone', `${NAMESPACE}/gone`);
+  const host = new AbortController();
+  let deleting = 0;
+  let most = 0;
+  let total = 0;
+  const client = clientWith(test.client, {
+    delete: async (resource, ref, options) => {
+      total++;
+      most = Math.max(most, ++deleting);
+      // As long as it takes for others to begin.
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      if (total > 4) host.abort(new Error('the host is gone'));
+      return test.client.delete(resource, ref, options).finally(() => deleting--);
+    },
+  });
+  await expect(sweep('b-many', client, host.signal)).rejects.toThrow('the host is gone');
+  expect(most).toBe(4);
+  expect(total).toBeLessThan(12);
+  expect((await remaining()).length).toBe(count - total);
+});
+
+it('an operation is asked for its progress without waiting for the sweep, which outlives the call', async () => {
+  const backup = await storedBackup('b-asked', 'InProgress');
+  await test.makeVolume(VICTIM, 'asked');
+  const pvc = await pvcOf(test.client, VICTIM, 'asked');
+  const { operationId = '' } = await actionOf(test.client).execute(pvc, backup, { signal });
+  await left(VICTIM, 'left', 'gone', `${NAMESPACE}/gone`);
+  const release = Promise.withResolvers<undefined>();
+  const client = clientWith(test.client, {
+    list: async (resource, options) => {
+      if (resource.plural === VOLUME_SNAPSHOTS.plural) await release.promise;
+      options?.signal?.throwIfAborted();
+      return test.client.list(resource, options);
+    },
+  });
+  const host = new AbortController();
+  const asked = actionOf(client).progress(operationId, backup, { signal: host.signal });
+  expect(await asked).toMatchObject({ completed: false });
+  host.abort(new Error('the answer is with the host'));
+  release.resolve(undefined);
+  await expect.poll(remaining).not.toContain(`${VICTIM}/left`);
+});
