@@ -85,9 +85,9 @@ export async function removePodAndVolumes(
   await deletePod(client, pod, owner);
   const onVolume = async (name: string): Promise<void> => {
     if (volumes.has(name)) return;
-    volumes.add(name);
     // Before its claim goes: whoever tries next, also after a crash, finds no claim that names it.
-    if (resource) await noteVolumes(client, resource, owner, volumes);
+    if (resource) await noteVolumes(client, resource, owner, [...volumes, name]);
+    volumes.add(name);
   };
   const gone = await Promise.all(
     claims.map((ref) => deleteClaimAndVolume(client, ref, owner, onVolume)),
@@ -126,13 +126,13 @@ async function noteVolumes(
   client: KubeClient,
   resource: Resource<KubeObject>,
   { metadata: { namespace, name, uid } }: KubeObject,
-  volumes: ReadonlySet<string>,
+  volumes: readonly string[],
 ): Promise<void> {
   for (let attempt = 1; ; attempt++) {
     const found = await client.find(resource, { namespace, name });
     // Another one may have got its name.
     if (found?.metadata.uid !== uid) return;
-    const annotations = { ...found.metadata.annotations, [VOLUMES]: [...volumes].join(',') };
+    const annotations = { ...found.metadata.annotations, [VOLUMES]: volumes.join(',') };
     try {
       await client.replace(resource, { ...found, metadata: { ...found.metadata, annotations } });
       return;

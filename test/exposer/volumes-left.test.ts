@@ -28,11 +28,12 @@ it('the snapshot stays until the volume that was made of it is gone, also one th
   const deleted: string[] = [];
   const find = ({ kind }: Resource<KubeObject>, { name }: ObjectRef): Promise<unknown> =>
     Promise.resolve(objects.get(`${kind}/${name}`));
-  let conflicts = 1;
+  const refusals = ['KUBE_UNAVAILABLE', 'KUBE_CONFLICT'];
   const client = {
     find,
     replace: ({ kind }: Resource<KubeObject>, object: KubeObject): Promise<void> => {
-      if (conflicts-- > 0) return Promise.reject(new CodedError('KUBE_CONFLICT', 'progress came'));
+      const refusal = refusals.shift();
+      if (refusal) return Promise.reject(new CodedError(refusal, 'not now'));
       objects.set(`${kind}/${object.metadata.name}`, object);
       return Promise.resolve();
     },
@@ -53,6 +54,9 @@ it('the snapshot stays until the volume that was made of it is gone, also one th
   };
   const options = { client, namespace: 'velero', logger: silentLogger };
   const exposer = new CsiSnapshotExposer(options as unknown as ExposerOptions);
+  // As long as the late volume cannot be noted on the CR, its claim stays.
+  expect(await exposer.cleanUp(upload, [])).toBe(false);
+  expect(deleted).toEqual([]);
   // Nothing was noted of its volumes: it had none yet.
   expect(await exposer.cleanUp(upload, [])).toBe(false);
   expect(deleted).toEqual(['PersistentVolumeClaim/up']);
