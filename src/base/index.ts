@@ -70,3 +70,4 @@ export { redact, redactAndCut } from './redact.ts';
 export { BoundedList } from './bounded-list.ts';
 export { untilAborted } from './until-aborted.ts';
 export { JsonBytes } from './json-bytes.ts';
+export { type ProtobufField, protobufFields, type ProtobufValue } from './protobuf-fields.ts';

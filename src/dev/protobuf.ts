@@ -1,3 +1,4 @@
+import { type ProtobufField, protobufFields, type ProtobufValue } from '../base/index.ts';
 import { ApiError } from './api-error.ts';
 
 /**
@@ -121,20 +122,19 @@ const KINDS: Readonly<Record<string, Message>> = {
 };
 
 const MAGIC = Buffer.from('k8s\0');
-const VARINT_BYTES_MAX = 10;
 
 /** The object that a body in Kubernetes' protobuf envelope stands for. Throws {@link ApiError}. */
 export function decodeProtobuf(body: Buffer): object {
   if (!body.subarray(0, MAGIC.length).equals(MAGIC)) {
     throw new ApiError(400, 'BadRequest', "the body does not begin like Kubernetes' protobuf");
   }
-  const envelope = new Reader(body.subarray(MAGIC.length));
+  const envelope = fieldsOf(body.subarray(MAGIC.length));
   let apiVersion = '';
   let kind = '';
   let raw = Buffer.alloc(0);
-  for (const { number, value } of envelope.fields()) {
+  for (const { number, value } of envelope) {
     if (number === 1) {
-      for (const part of new Reader(bytesOf(value, 'typeMeta')).fields()) {
+      for (const part of fieldsOf(bytesOf(value, 'typeMeta'))) {
         const said = bytesOf(part.value, 'typeMeta').toString('utf8');
         if (part.number === 1) apiVersion = said;
         else if (part.number === 2) kind = said;
@@ -154,7 +154,7 @@ type Decoded = Record<string, unknown>;
 
 function decode(bytes: Buffer, message: Message, what: string): Decoded {
   const object: Decoded = {};
-  for (const { number, value } of new Reader(bytes).fields()) {
+  for (const { number, value } of fieldsOf(bytes)) {
     const field = message[number];
     if (!field) {
       // Without a word about it part of the object would be lost.
@@ -166,7 +166,7 @@ function decode(bytes: Buffer, message: Message, what: string): Decoded {
   return object;
 }
 
-function put(object: Decoded, field: Field, value: Value, what: string): void {
+function put(object: Decoded, field: Field, value: ProtobufValue, what: string): void {
   const { name, type, isList, isOptional } = field;
   if (type === 'answer') return;
   if (type === 'strings' || type === 'secrets') {
@@ -194,7 +194,7 @@ const isEmpty = (value: unknown): boolean =>
 
 function valueOf(
   type: Exclude<Field['type'], 'strings' | 'secrets' | 'answer'>,
-  value: Value,
+  value: ProtobufValue,
   what: string,
 ): unknown {
   switch (type) {
@@ -212,7 +212,7 @@ function valueOf(
 }
 
 function timeOf(bytes: Buffer, what: string): string | undefined {
-  for (const { number, value } of new Reader(bytes).fields()) {
+  for (const { number, value } of fieldsOf(bytes)) {
     if (number !== 1) continue;
     const seconds = Number(BigInt.asIntN(64, numberOf(value, what)));
     const time = new Date(seconds * 1000);
@@ -225,76 +225,24 @@ function timeOf(bytes: Buffer, what: string): string | undefined {
 function entryOf(bytes: Buffer, what: string): [key: string, value: Buffer] {
   let key = '';
   let found: Buffer = Buffer.alloc(0);
-  for (const { number, value } of new Reader(bytes).fields()) {
+  for (const { number, value } of fieldsOf(bytes)) {
     if (number === 1) key = bytesOf(value, what).toString('utf8');
     else if (number === 2) found = bytesOf(value, what);
   }
   return [key, found];
 }
 
-type Value = bigint | Buffer;
-
 const malformed = (why: string): ApiError =>
   new ApiError(400, 'BadRequest', `the body is not valid protobuf: ${why}`);
 
-function bytesOf(value: Value, what: string): Buffer<ArrayBuffer> {
+const fieldsOf = (bytes: Buffer): Generator<ProtobufField> => protobufFields(bytes, malformed);
+
+function bytesOf(value: ProtobufValue, what: string): Buffer<ArrayBuffer> {
   if (typeof value === 'bigint') throw malformed(`${what} is a number`);
   return value as Buffer<ArrayBuffer>;
 }
 
-function numberOf(value: Value, what: string): bigint {
+function numberOf(value: ProtobufValue, what: string): bigint {
   if (typeof value !== 'bigint') throw malformed(`${what} is not a number`);
   return value;
-}
-
-/** Fields of a message, one after the other. Nothing is read past its end. */
-class Reader {
-  readonly #bytes: Buffer;
-  #at = 0;
-
-  constructor(bytes: Buffer) {
-    this.#bytes = bytes;
-  }
-
-  *fields(): Generator<{ number: number; value: Value }> {
-    while (this.#at < this.#bytes.length) {
-      const tag = Number(this.#varint());
-      const number = Math.floor(tag / 8);
-      switch (tag % 8) {
-        case 0:
-          yield { number, value: this.#varint() };
-          break;
-        case 1:
-          yield { number, value: this.#take(8) };
-          break;
-        case 2:
-          yield { number, value: this.#take(Number(this.#varint())) };
-          break;
-        case 5:
-          yield { number, value: this.#take(4) };
-          break;
-        default:
-          throw malformed('a field of an unknown type');
-      }
-    }
-  }
-
-  #take(length: number): Buffer {
-    const end = this.#at + length;
-    if (end > this.#bytes.length) throw malformed('it ends in the middle of a field');
-    const taken = this.#bytes.subarray(this.#at, end);
-    this.#at = end;
-    return taken;
-  }
-
-  #varint(): bigint {
-    let value = 0n;
-    for (let i = 0; i < VARINT_BYTES_MAX; i++) {
-      const byte = this.#bytes[this.#at++];
-      if (byte === undefined) throw malformed('it ends in the middle of a number');
-      value |= BigInt(byte & 0x7f) << BigInt(7 * i);
-      if (byte < 0x80) return value;
-    }
-    throw malformed('a number that is too long');
-  }
 }

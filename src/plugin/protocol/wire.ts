@@ -1,4 +1,4 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, protobufFields, type ProtobufValue } from '../../base/index.ts';
 
 /**
  * Messages in protobuf (proto3), by a table of their fields: what Velero's plugins and go-plugin say to each other is a dozen small
@@ -18,10 +18,7 @@ export type Message = Readonly<Record<number, Field>>;
 export type Decoded = Record<string, unknown>;
 
 const VARINT = 0;
-const FIXED_64 = 1;
 const LENGTH = 2;
-const FIXED_32 = 5;
-const VARINT_BYTES_MAX = 10;
 
 const malformed = (why: string): CodedError =>
   new CodedError('BAD_MESSAGE', `the message is not valid protobuf: ${why}`);
@@ -92,9 +89,7 @@ export function decode(message: Message, bytes: Buffer): Decoded {
     if (isList === true) object[name] = [];
     else if (typeof type === 'string') object[name] = zeroOf(type);
   }
-  const reader = new Reader(bytes);
-  while (!reader.isAtEnd) {
-    const { number, value } = reader.next();
+  for (const { number, value } of protobufFields(bytes, malformed)) {
     const field = message[number];
     if (!field) continue;
     const decoded = valueOf(field, value);
@@ -110,9 +105,7 @@ function zeroOf(type: Scalar): unknown {
   return type === 'bool' ? false : 0;
 }
 
-type Value = bigint | Buffer;
-
-function valueOf({ name, type }: Field, value: Value): unknown {
+function valueOf({ name, type }: Field, value: ProtobufValue): unknown {
   switch (type) {
     case 'bool':
       return numberIn(value, name) !== 0n;
@@ -131,62 +124,12 @@ function valueOf({ name, type }: Field, value: Value): unknown {
   }
 }
 
-function numberIn(value: Value, name: string): bigint {
+function numberIn(value: ProtobufValue, name: string): bigint {
   if (typeof value !== 'bigint') throw malformed(`${name} is not a number`);
   return value;
 }
 
-function bytesIn(value: Value, name: string): Buffer {
+function bytesIn(value: ProtobufValue, name: string): Buffer {
   if (typeof value === 'bigint') throw malformed(`${name} is a number`);
   return value;
-}
-
-/** Fields of a message, one after the other. Nothing is read past its end. */
-class Reader {
-  readonly #bytes: Buffer;
-  #at = 0;
-
-  constructor(bytes: Buffer) {
-    this.#bytes = bytes;
-  }
-
-  get isAtEnd(): boolean {
-    return this.#at >= this.#bytes.length;
-  }
-
-  next(): { number: number; value: Value } {
-    const tag = this.#varint();
-    const number = Number(tag >> 3n);
-    switch (Number(tag & 7n)) {
-      case VARINT:
-        return { number, value: this.#varint() };
-      case FIXED_64:
-        return { number, value: this.#take(8) };
-      case LENGTH:
-        return { number, value: this.#take(Number(this.#varint())) };
-      case FIXED_32:
-        return { number, value: this.#take(4) };
-      default:
-        throw malformed('a field of an unknown type');
-    }
-  }
-
-  #take(length: number): Buffer {
-    const end = this.#at + length;
-    if (end > this.#bytes.length) throw malformed('it ends in the middle of a field');
-    const taken = this.#bytes.subarray(this.#at, end);
-    this.#at = end;
-    return taken;
-  }
-
-  #varint(): bigint {
-    let value = 0n;
-    for (let i = 0; i < VARINT_BYTES_MAX; i++) {
-      const byte = this.#bytes[this.#at++];
-      if (byte === undefined) throw malformed('it ends in the middle of a number');
-      value |= BigInt(byte & 0x7f) << BigInt(7 * i);
-      if (byte < 0x80) return BigInt.asUintN(64, value);
-    }
-    throw malformed('a number that is too long');
-  }
 }
