@@ -109,8 +109,42 @@ const appliesTo = (actions: Pick<Actions<PluginKind>, 'plugin'>): Calls => ({
   ],
 });
 
+/** What an action with operations has; `Run` is the backup or restore that they are of. */
+interface Operable<Run> {
+  progress?(id: string, run: Run, call: Call): Promise<OperationProgress>;
+  cancel?(id: string, run: Run, call: Call): Promise<void>;
+}
+
+function operationCalls<Run>(
+  actions: { open(request: Decoded): Promise<Operable<Run>> },
+  { Progress, Cancel }: { readonly Progress: Method; readonly Cancel: Method },
+  runIn: (request: Decoded) => Run,
+): Calls {
+  return {
+    Progress: [
+      Progress,
+      async (request, call) => {
+        const action = await actions.open(request);
+        if (!action.progress) throw withoutOperations();
+        return {
+          progress: onWire(await action.progress(operationIn(request), runIn(request), call)),
+        };
+      },
+    ],
+    Cancel: [
+      Cancel,
+      async (request, call) => {
+        const action = await actions.open(request);
+        // Nothing to end where nothing was begun, as in Velero.
+        await action.cancel?.(operationIn(request), runIn(request), call);
+        return {};
+      },
+    ],
+  };
+}
+
 function backupCalls(actions: Actions<'BackupItemActionV2'>): Calls {
-  const { Execute, Progress, Cancel } = BACKUP_ITEM_ACTION;
+  const { Execute } = BACKUP_ITEM_ACTION;
   return {
     ...appliesTo(actions),
     Execute: [
@@ -122,29 +156,12 @@ function backupCalls(actions: Actions<'BackupItemActionV2'>): Calls {
         return { ...rest, item: updated ? bytesOf(updated) : request.item };
       },
     ],
-    Progress: [
-      Progress,
-      async (request, call) => {
-        const action = await actions.open(request);
-        if (!action.progress) throw withoutOperations();
-        const id = operationIn(request);
-        return { progress: onWire(await action.progress(id, backupIn(request), call)) };
-      },
-    ],
-    Cancel: [
-      Cancel,
-      async (request, call) => {
-        const action = await actions.open(request);
-        // Nothing to end where nothing was begun, as in Velero.
-        await action.cancel?.(operationIn(request), backupIn(request), call);
-        return {};
-      },
-    ],
+    ...operationCalls(actions, BACKUP_ITEM_ACTION, backupIn),
   };
 }
 
 function restoreCalls(actions: Actions<'RestoreItemActionV2'>): Calls {
-  const { Execute, Progress, Cancel, AreAdditionalItemsReady } = RESTORE_ITEM_ACTION;
+  const { Execute, AreAdditionalItemsReady } = RESTORE_ITEM_ACTION;
   return {
     ...appliesTo(actions),
     Execute: [
@@ -158,23 +175,7 @@ function restoreCalls(actions: Actions<'RestoreItemActionV2'>): Calls {
         return { ...rest, item: updated ? bytesOf(updated) : request.item };
       },
     ],
-    Progress: [
-      Progress,
-      async (request, call) => {
-        const action = await actions.open(request);
-        if (!action.progress) throw withoutOperations();
-        const id = operationIn(request);
-        return { progress: onWire(await action.progress(id, restoreIn(request), call)) };
-      },
-    ],
-    Cancel: [
-      Cancel,
-      async (request, call) => {
-        const action = await actions.open(request);
-        await action.cancel?.(operationIn(request), restoreIn(request), call);
-        return {};
-      },
-    ],
+    ...operationCalls(actions, RESTORE_ITEM_ACTION, restoreIn),
     // No action here waits for what it named.
     AreAdditionalItemsReady: [
       AreAdditionalItemsReady,
