@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { silentLogger, systemClock } from '../../src/base/index.ts';
+import { CodedError, silentLogger, systemClock } from '../../src/base/index.ts';
 import { GenericRestoreExposer } from '../../src/exposer/generic-restore.ts';
 import type { DataDownload } from '../../src/kube/index.ts';
 
@@ -43,4 +43,65 @@ describe('the volume of a restore, whose users keep it (Retain), while the clean
     expect(await exposer.cleanUp(download, [])).toBe(true);
     expect(policies).toEqual(expected);
   });
+});
+
+it('an agent that another one was faster than takes the policy that was noted, and not the one that was set since', async () => {
+  const target = { metadata: { name: 'data', namespace: 'app', uid: 't-1' }, spec: { volumeName: 'pv-1' } }; // prettier-ignore
+  const claim = {
+    metadata: { name: 'down', namespace: 'velero', uid: 'c-1', ownerReferences: [{ uid: 'u-1' }] },
+    spec: { volumeName: 'pv-1' },
+    status: { phase: 'Bound' },
+  };
+  // The other one keeps it already, so that it outlives its claim.
+  const volume = {
+    metadata: { name: 'pv-1', uid: 'v-1' },
+    spec: {
+      claimRef: { namespace: 'app', name: 'data', uid: 't-1' },
+      persistentVolumeReclaimPolicy: 'Retain',
+    },
+    status: { phase: 'Bound' },
+  };
+  const download = {
+    metadata: { name: 'down', namespace: 'velero', uid: 'u-1', resourceVersion: '1' },
+    spec: { targetVolume: { namespace: 'app', pvc: 'data', pv: '' } },
+  };
+  let current: object = download;
+  const notes: unknown[] = [];
+  const policies: string[] = [];
+  const of = ({ plural }: { plural: string }, { namespace }: { namespace?: string }): unknown =>
+    ({
+      datadownloads: current,
+      persistentvolumes: volume,
+      persistentvolumeclaims: namespace === 'app' ? target : claim,
+    })[plural];
+  const client = {
+    clock: systemClock,
+    get: (resource: never, ref: never) => Promise.resolve(of(resource, ref)),
+    find: ({ plural }: { plural: string }) =>
+      Promise.resolve(plural === 'persistentvolumes' ? volume : undefined),
+    listPage: (resource: never, scope: never) =>
+      Promise.resolve({ items: [of(resource, scope)], resourceVersion: '1' }),
+    patch: ({ plural }: { plural: string }, _: unknown, patch: typeof download & typeof volume) => {
+      if (plural !== 'datadownloads') {
+        policies.push(patch.spec.persistentVolumeReclaimPolicy);
+        return Promise.resolve({});
+      }
+      notes.push(patch.metadata.resourceVersion);
+      const annotations = {
+        'longshore.io/restored-volume': 'pv-1',
+        'longshore.io/reclaim-policy': 'Delete',
+      };
+      current = { ...download, metadata: { ...download.metadata, annotations } };
+      return Promise.reject(new CodedError('KUBE_CONFLICT', 'another one was faster'));
+    },
+  };
+  const exposer = new GenericRestoreExposer({
+    ...{ client, clock: systemClock, logger: silentLogger, namespace: 'velero' },
+  } as never);
+  await exposer.rebind(download as unknown as DataDownload, {
+    operationTimeoutMs: 5000,
+    signal: new AbortController().signal,
+  });
+  expect(notes).toEqual(['1']);
+  expect(policies).toEqual(['Delete']);
 });
