@@ -147,6 +147,8 @@ class SimulatedServer {
     });
     const server = new Server({ ...common, registry, clock: own, controllers: [repositories] });
     server.run(this.#abort.signal).catch((error: unknown) => {
+      // Of a process that was killed, nothing ends.
+      if (this.#abort.signal.aborted) return;
       world.problems.push(`${name} ended: ${String(error)}`);
     });
   }
@@ -267,14 +269,15 @@ class MaintenanceWorld {
     this.worked++;
     this.#tell?.(`${this.#time.nowMs}: ${job.metadata.name} works`);
     if (working.size > 1) this.problems.push(`${this.#time.nowMs}: two Jobs work on ${name}`);
-    const isDeleted = this.#random.chance(0.05);
+    const isCalm = this.#time.nowMs >= CHAOS_MS;
+    const isDeleted = !isCalm && this.#random.chance(0.05);
     this.#time.after(this.#random.between(1000, 240_000), () => {
       working.delete(uid);
       if (!this.#isThere(job)) return;
       if (isDeleted) {
         this.#tell?.(`${this.#time.nowMs}: somebody deletes ${job.metadata.name}`);
         this.store.delete(JOBS, NAMESPACE, job.metadata.name);
-      } else this.#end(job, this.#random.chance(0.85));
+      } else this.#end(job, isCalm || this.#random.chance(0.85));
     });
   }
 
@@ -285,7 +288,7 @@ class MaintenanceWorld {
       ...(isSuccess ? { succeeded: 1, completionTime: this.#now() } : { failed: 1 }),
       conditions: [{ type, status: 'True', lastTransitionTime: this.#now() }],
     };
-    this.store.update(JOBS, { ...job, status } as unknown as Stored);
+    this.store.update(JOBS, { ...job, status } as unknown as Stored, 'status');
   }
 
   #now(): string {

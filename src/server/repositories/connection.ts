@@ -12,8 +12,7 @@ import type { BlobStorage } from '../../blob/index.ts';
 import type { StorageKind } from '../../config/index.ts';
 import { type BackupRepository, CONFIG_MAPS, type KubeObject } from '../../kube/index.ts';
 import { loadRepositoryAccess, type RepositoryAccess } from '../../repository-access/index.ts';
-import { ensurePasswordSecret } from './password-secret.ts';
-import { prepareRepository } from './prepare.ts';
+import { prepareRepository, readOnly } from './prepare.ts';
 import { fullIntervalNs, repositoryConfigOf } from './repository-config.ts';
 import { annotate, type RepositoryWriter } from './repository-writer.ts';
 
@@ -63,9 +62,9 @@ export class Connections {
     this.#options = options;
   }
 
-  /** True when the password's Secret is another than before: everything has to be checked then. */
+  /** Which password there is. True when it is another one than before: everything has to be checked then. */
   notePassword(version: string): boolean {
-    const isChanged = this.#passwordVersion !== '' && this.#passwordVersion !== version;
+    const isChanged = this.#passwordVersion !== version;
     this.#passwordVersion = version;
     return isChanged;
   }
@@ -143,10 +142,9 @@ export class Connections {
     const { namespace, openStorage, directory, defaultCredentials, logger } = this.#options;
     const { client, signal, assertLeading } = writer;
     signal.throwIfAborted();
+    const locationName = `${namespace}/${spec.backupStorageLocation}`;
     const isReadOnly = isReadOnlyLocation(location);
     const interval = fullIntervalNs(spec.repositoryConfig);
-    assertLeading();
-    await ensurePasswordSecret(client, namespace, { signal });
     const access: RepositoryAccess = await loadRepositoryAccess({
       ...{ client, namespace, directory, defaultCredentials, signal },
       volumeNamespace: spec.volumeNamespace,
@@ -154,12 +152,18 @@ export class Connections {
       isWriting: false,
     });
     logger.info({ repository: metadata.name }, 'preparing the repository');
-    await using storage = await openStorage(access.location, { create: !isReadOnly });
+    await using storage = await openStorage(access.location, { create: !isReadOnly }).catch(
+      (error: unknown) => {
+        // A directory without anything in it: nothing is created there either.
+        if (isReadOnly && isCode(error, 'STORAGE_NOT_FOUND')) throw readOnly(locationName);
+        throw error;
+      },
+    );
     await prepareRepository({
       ...{ storage, logger, isReadOnly, assertLeading },
       password: access.password,
       clock: client.clock,
-      locationName: `${namespace}/${spec.backupStorageLocation}`,
+      locationName,
       fullIntervalNs: interval,
     });
   }

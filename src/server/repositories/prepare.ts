@@ -53,10 +53,7 @@ export async function prepareRepository(options: PrepareOptions): Promise<void> 
   const { isReadOnly, locationName } = options;
   let format = await findFormat(options);
   if (!format) {
-    if (isReadOnly) {
-      const text = `cannot create new backup repo for read-only backup storage location ${locationName}`;
-      throw new CodedError('REPOSITORY_READ_ONLY', text);
-    }
+    if (isReadOnly) throw readOnly(locationName);
     await create(options);
     format = await findFormat(options);
   }
@@ -66,6 +63,13 @@ export async function prepareRepository(options: PrepareOptions): Promise<void> 
   if (isReadOnly) return;
   await setUp(options, uniqueId);
 }
+
+/** In Velero's words (pkg/repository/provider/unified_repo.go). */
+export const readOnly = (locationName: string): CodedError =>
+  new CodedError(
+    'REPOSITORY_READ_ONLY',
+    `cannot create new backup repo for read-only backup storage location ${locationName}`,
+  );
 
 /** Undefined where there is no repository. */
 async function findFormat(options: PrepareOptions): Promise<Format | undefined> {

@@ -25,6 +25,7 @@ import { REPOSITORY_LABEL, repositoryLabelOf } from './maintenance/job.ts';
 import { JobKeeper, type JobKeeperOptions } from './maintenance/job-keeper.ts';
 import { frequencyOf, outlineOf } from './maintenance/outline.ts';
 import { overdueSeconds } from './maintenance/plan.ts';
+import { ensurePasswordSecret } from './password-secret.ts';
 import { RepositoryMetrics } from './repository-metrics.ts';
 import { RepositoryWriter } from './repository-writer.ts';
 
@@ -42,6 +43,7 @@ export interface RepositoryControllerOptions {
 const WORKERS = 8;
 /** Between two looks at the password's Secret, which cannot be watched by its name alone without the right to list all. Our choice. */
 const PASSWORD_MS = 60_000;
+const PASSWORD_RETRY_MS = 2000;
 
 /**
  * Looks after BackupRepositories as Velero's controller of that name does: makes them ready, notices when the place they lie in changes, and
@@ -91,6 +93,7 @@ class RepositoryRun {
   /** By the value of the label that Jobs have: repositories, and the keys of their Jobs. */
   readonly #byLabel = new Map<string, string>();
   readonly #jobsOf = new Map<string, Set<string>>();
+  #passwordFailure: string | undefined;
 
   constructor(
     options: RepositoryControllerOptions,
@@ -131,7 +134,8 @@ class RepositoryRun {
   }
 
   get failure(): string | undefined {
-    return this.#repositories.failure ?? this.#locations.failure ?? this.#jobs.failure;
+    const failures = [this.#repositories, this.#locations, this.#jobs].map(({ failure }) => failure);
+    return [...failures, this.#passwordFailure].find((failure) => failure !== undefined);
   }
 
   async run(): Promise<void> {
@@ -142,7 +146,10 @@ class RepositoryRun {
       if (signal.aborted) resolve();
       signal.addEventListener('abort', () => resolve(), { once: true });
     });
-    await Promise.race([Promise.all(caches.map(({ synced }) => synced)), aborted]);
+    await Promise.race([
+      Promise.all([...caches.map(({ synced }) => synced), this.#loadPassword()]),
+      aborted,
+    ]);
     if (!signal.aborted) this.#begin();
     await Promise.all([...running, this.#controller.run(signal), this.#followPassword()]);
     await this.#writer.events.flush();
@@ -236,26 +243,56 @@ class RepositoryRun {
     return this.#options.client.find(BACKUP_STORAGE_LOCATIONS, ref, { signal: this.#signal });
   }
 
+  /** Until there is a password, which the first server makes: nothing can be opened without. */
+  async #loadPassword(): Promise<void> {
+    const { client, namespace } = this.#options;
+    const signal = this.#signal;
+    await this.#untilDone(PASSWORD_RETRY_MS, async () => {
+      this.#writer.assertLeading();
+      await ensurePasswordSecret(client, namespace, { signal });
+      await this.#notePassword();
+    });
+  }
+
   /** Until aborted: whether the password's Secret is another one. */
   async #followPassword(): Promise<void> {
-    const { client, namespace, logger } = this.#options;
+    const signal = this.#signal;
+    while (!signal.aborted) {
+      await sleep(PASSWORD_MS, undefined, { signal }).catch(() => undefined);
+      await this.#untilDone(PASSWORD_MS, async () => {
+        if (!(await this.#notePassword())) return;
+        const { logger } = this.#options;
+        logger.info({ secret: PASSWORD_SECRET }, 'the password has changed; checking all');
+        for (const { metadata } of this.#repositories.list()) {
+          this.#controller.queue.add(keyOf(metadata));
+        }
+      });
+    }
+  }
+
+  /** True when there is another password than before. */
+  async #notePassword(): Promise<boolean> {
+    const { client, namespace } = this.#options;
+    const ref = { namespace, name: PASSWORD_SECRET };
+    const secret = await client.find(SECRETS, ref, { signal: this.#signal });
+    // Without one nothing is opened, and what is open is so by the last one.
+    return secret !== undefined && this.#connections.notePassword(secret.metadata.resourceVersion);
+  }
+
+  async #untilDone(retryMs: number, task: () => Promise<void>): Promise<void> {
     const signal = this.#signal;
     while (!signal.aborted) {
       try {
-        const ref = { namespace, name: PASSWORD_SECRET };
-        const secret = await client.find(SECRETS, ref, { signal });
-        const isChanged = this.#connections.notePassword(secret?.metadata.resourceVersion ?? '');
-        if (isChanged) {
-          logger.info({ secret: PASSWORD_SECRET }, 'the password has changed; checking all');
-          for (const { metadata } of this.#repositories.list()) {
-            this.#controller.queue.add(keyOf(metadata));
-          }
-        }
+        await task();
+        this.#passwordFailure = undefined;
+        return;
       } catch (error) {
         if (signal.aborted) return;
-        logger.warn({ error: messageOf(error) }, "the password's Secret could not be read");
+        this.#passwordFailure = messageOf(error);
+        const fields = { error: this.#passwordFailure };
+        this.#options.logger.warn(fields, "the password's Secret could not be read or made");
+        await sleep(retryMs, undefined, { signal }).catch(() => undefined);
       }
-      await sleep(PASSWORD_MS, undefined, { signal }).catch(() => undefined);
     }
   }
 

@@ -26,7 +26,7 @@ import {
   outlineOf,
   timeOf,
 } from './outline.ts';
-import { dueTimeNs, planMaintenance, type Situation } from './plan.ts';
+import { dueTimeNs, planMaintenance, type Situation, type Step } from './plan.ts';
 import { addToHistory, entryOf, type HistoryEntry } from './result.ts';
 
 export interface JobKeeperOptions {
@@ -98,7 +98,9 @@ export class JobKeeper {
   async reconcile(kept: Kept, writer: RepositoryWriter): Promise<number> {
     const { key, repository, jobs } = kept;
     const situation = situationOf(kept, writer);
-    const step = planMaintenance(situation);
+    let step = planMaintenance(situation);
+    // The claim may have come through its watch before the Job came through another one.
+    if (step.kind === 'lost') step = await this.#planAgain(situation, writer);
     switch (step.kind) {
       case 'note':
         this.#enter(key);
@@ -135,6 +137,13 @@ export class JobKeeper {
         }
     }
     return RESYNC_MS;
+  }
+
+  async #planAgain(situation: Situation, { client, signal }: RepositoryWriter): Promise<Step> {
+    const { namespace } = this.#options;
+    const { name = '' } = situation.claim ?? {};
+    const job = await client.find(JOBS, { namespace, name }, { signal });
+    return planMaintenance({ ...situation, jobs: job ? [outlineOf(job)] : [] });
   }
 
   #enter(key: string): void {
