@@ -5,6 +5,8 @@ import { Registry } from 'prom-client';
 import { parse } from 'yaml';
 import { DIRECTIONS } from '../../src/agent/directions/direction.ts';
 import { AgentMetrics } from '../../src/agent/metrics.ts';
+import { silentLogger } from '../../src/base/index.ts';
+import { Server } from '../../src/server/index.ts';
 import { RepositoryMetrics } from '../../src/server/repositories/repository-metrics.ts';
 
 const ROOT = new URL('../../', import.meta.url).pathname;
@@ -58,6 +60,10 @@ beforeAll(async () => {
   new RepositoryMetrics(server, {
     repositories: () => [],
     jobs: () => ({ running: 0, waiting: 0 }),
+  });
+  new Server({
+    ...{ client: undefined as never, logger: silentLogger, registry: server },
+    ...{ namespace: 'velero', host: '', controllers: [] },
   });
   const registry = Registry.merge([metrics.registry, server]);
   const types = new Map(

@@ -43,7 +43,7 @@ class LeaseServer {
 interface Candidate {
   readonly election: LeaderElection;
   readonly log: string[];
-  stop(): Promise<void>;
+  readonly stop: () => Promise<void>;
 }
 
 const candidates: Candidate[] = [];
@@ -177,7 +177,10 @@ describe('of several processes', () => {
       ...{ client: server.client(), clock: systemClock, identity: 'a' },
       ...{ namespace: 'velero', name: 'server', logger: silentLogger, timing: TIMING },
     });
-    const run = election.run(() => Promise.reject(new Error('broken')), new AbortController().signal);
+    const run = election.run(
+      () => Promise.reject(new Error('broken')),
+      new AbortController().signal,
+    );
     await expect(run).rejects.toThrow('broken');
     expect(server.lease?.spec?.holderIdentity).toBe('');
   });

@@ -17,10 +17,8 @@ import {
   connectToCluster,
   JOBS,
   type KubeClient,
-  type KubeObject,
   LEASES,
   NAMESPACES,
-  type NewObject,
   SECRETS,
   waitFor,
 } from '../../src/kube/index.ts';
@@ -51,7 +49,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
   let cluster: TestCluster;
   let client: KubeClient;
   let serverKubeconfig: string;
-  const running: { stop(): Promise<void> }[] = [];
+  const running: { readonly stop: () => Promise<void> }[] = [];
 
   /** A kubeconfig with a real token of a ServiceAccount. */
   async function kubeconfigOf(account: string): Promise<string> {
@@ -93,7 +91,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
   function startServer(): {
     registry: Registry;
     server: Server;
-    stop: () => Promise<void>;
+    readonly stop: () => Promise<void>;
   } {
     const userAgent = 'longshore-server/test';
     const own = connectToCluster({ kubeconfig: serverKubeconfig, userAgent });
@@ -230,7 +228,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     );
     await client.create(BACKUP_STORAGE_LOCATIONS, {
       ...{ metadata: location, ...spec },
-    } as NewObject<KubeObject>);
+    });
     const name = 'app-second-kopia';
     const notReady = await waitRepository(name, ({ status }) =>
       /ENOTDIR|not a directory/.test(status?.message ?? ''),
@@ -312,7 +310,8 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     const again = await waitRepository(name, (found) =>
       (found.metadata.annotations?.['longshore.io/maintenance-job'] ?? '').includes('/'),
     );
-    const [job = ''] = again.metadata.annotations?.['longshore.io/maintenance-job']?.split('/') ?? [];
+    const [job = ''] =
+      again.metadata.annotations?.['longshore.io/maintenance-job']?.split('/') ?? [];
     await api.kubectl('-n', NAMESPACE, 'delete', 'job', job);
     await api.kubectl('uncordon', 'node-1');
     const lost = await waitRepository(name, (found) => resultsOf(found).length === 2);
@@ -461,7 +460,9 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     const bad = run(program, ['server', '--controllers=backup']);
     await expect(bad).rejects.toMatchObject({
       ...{ code: 2 },
-      stderr: expect.stringContaining('there is no controller "backup"; there is: repository'),
+      stderr: expect.stringContaining(
+        'there is no controller "backup"; there is: repository',
+      ) as string,
     });
   }, 60_000);
 
@@ -479,7 +480,9 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
 function rulesOf(account: string): string[] {
   const text = fs.readFileSync(join(ROOT, 'manifests/server/rbac.yaml'), 'utf8');
   return parseAllDocuments(text)
-    .map((document) => document.toJS() as { kind: string; metadata: { name: string }; rules?: Rule[] })
+    .map(
+      (document) => document.toJS() as { kind: string; metadata: { name: string }; rules?: Rule[] },
+    )
     .filter(({ kind, metadata }) => kind === 'Role' && metadata.name === account)
     .flatMap(({ rules = [] }) => rightsOf(rules));
 }

@@ -1,16 +1,25 @@
 import { Registry } from 'prom-client';
-import { type Clock, type Logger, rfc3339Seconds, silentLogger } from '../../src/base/index.ts';
+import {
+  type Clock,
+  CodedError,
+  type Logger,
+  rfc3339Seconds,
+  silentLogger,
+} from '../../src/base/index.ts';
 import { Store, type Stored } from '../../src/dev/store.ts';
 import {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
   type BackupRepository,
+  CONFIG_MAPS,
   DEPLOYMENTS,
   type Job,
   JOBS,
   type KubeObject,
+  type NewObject,
   type Resource,
 } from '../../src/kube/index.ts';
+import type { CallOptions } from '../../src/kube/client/client.ts';
 import { RepositoryController, Server } from '../../src/server/index.ts';
 import { JOB_MARK, REPOSITORY_LABEL } from '../../src/server/repositories/maintenance/job.ts';
 import { claimOf } from '../../src/server/repositories/maintenance/outline.ts';
@@ -60,7 +69,9 @@ export async function simulateMaintenance(
   let servers = 0;
   const alive: SimulatedServer[] = [];
   const start = (): void => {
-    alive.push(new SimulatedServer(`server-${servers++}`, world, time, clock, random, () => weather, tell));
+    alive.push(
+      new SimulatedServer(`server-${servers++}`, world, time, clock, random, () => weather, tell),
+    );
   };
   start();
   start();
@@ -95,11 +106,41 @@ export async function simulateMaintenance(
   return { problems: world.problems, worked: world.worked, late: world.late, servers };
 }
 
+/** Some requests for Jobs get no answer, and arrive when nobody waits for them any more. */
+class LateClient extends SimulatedClient {
+  /** Undefined where all arrive in time. */
+  late: ((effect: () => void) => boolean) | undefined;
+  #world: MaintenanceWorld | undefined;
+
+  of(world: MaintenanceWorld): this {
+    this.#world = world;
+    return this;
+  }
+
+  override create<T extends KubeObject>(
+    resource: Resource<T>,
+    object: NewObject<T>,
+    options: CallOptions = {},
+  ): Promise<T> {
+    const effect = (): void => {
+      try {
+        this.#world?.store.create(resource, object.metadata.namespace, object as unknown as Stored);
+      } catch {
+        // There is one of that name.
+      }
+    };
+    if (resource.kind === JOBS.kind && this.late?.(effect) === true) {
+      return Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'no answer', { retry: 'backoff' }));
+    }
+    return super.create(resource, object, options);
+  }
+}
+
 class SimulatedServer {
   readonly #name: string;
   readonly #time: VirtualTime;
   readonly #random: Random;
-  readonly #client: SimulatedClient;
+  readonly #client: LateClient;
   readonly #abort = new AbortController();
   readonly #tell: ((line: string) => void) | undefined;
   #cutUntilMs = 0;
@@ -123,12 +164,18 @@ class SimulatedServer {
       nowNs: () => BigInt(Math.round((START_MS + time.nowMs + this.#wallOffsetMs) * 1e6)),
       monotonicNs: () => BigInt(Math.round(time.nowMs * 1e6)),
     };
-    this.#client = new SimulatedClient(world.store, time, serverClock, random, () => ({
+    const here = (): Weather => ({
       ...(time.nowMs < this.#cutUntilMs ? CUT : weather()),
       frozenMs: Math.max(0, this.#frozenUntilMs - time.nowMs),
-    }));
+    });
+    this.#client = new LateClient(world.store, time, serverClock, random, here).of(world);
+    this.#client.late = (effect) => {
+      if (time.nowMs > CHAOS_MS || !random.chance(0.2)) return false;
+      time.after(random.between(1, 60) * MINUTE_MS, effect);
+      return true;
+    };
     const client = this.#client.asClient;
-    const logger: Logger = tell ? tracing(`${name}`, time, tell) : silentLogger;
+    const logger: Logger = tell ? tracing(name, time, tell) : silentLogger;
     const common = { client, logger, namespace: NAMESPACE, host: name };
     const registry = new Registry();
     const repositories = new RepositoryController({
@@ -141,7 +188,7 @@ class SimulatedServer {
         configMap: undefined,
       },
       jobs: {
-        ...{ configMap: undefined, jobsMax: 2, deployment: 'longshore-server' },
+        ...{ configMap: 'jobs', jobsMax: 2, deployment: 'longshore-server' },
         ...{ command: ['/velero'], logLevel: 'info', logFormat: 'text' },
       },
     });
@@ -213,6 +260,11 @@ class MaintenanceWorld {
     create(BACKUP_STORAGE_LOCATIONS, {
       metadata: { name: 'default', namespace: NAMESPACE },
       spec: { provider: 'velero.io/fs', config: { fspath: '/bucket' } },
+    });
+    // So that the names of Jobs are free again.
+    create(CONFIG_MAPS, {
+      metadata: { name: 'jobs', namespace: NAMESPACE },
+      data: { global: '{"keepLatestMaintenanceJobs": 0}' },
     });
     create(DEPLOYMENTS, {
       metadata: { name: 'longshore-server', namespace: NAMESPACE },
@@ -288,7 +340,7 @@ class MaintenanceWorld {
       ...(isSuccess ? { succeeded: 1, completionTime: this.#now() } : { failed: 1 }),
       conditions: [{ type, status: 'True', lastTransitionTime: this.#now() }],
     };
-    this.store.update(JOBS, { ...job, status } as unknown as Stored, 'status');
+    this.store.update(JOBS, { ...job, status }, 'status');
   }
 
   #now(): string {

@@ -190,7 +190,11 @@ export class LeaderElection {
     const lease = await client.find(LEASES, { namespace, name }, { signal });
     this.#failure = undefined;
     if (!lease) {
-      await client.create(LEASES, { metadata: { namespace, name }, spec: this.#spec() }, { signal });
+      await client.create(
+        LEASES,
+        { metadata: { namespace, name }, spec: this.#spec() },
+        { signal },
+      );
       this.#take(started);
       return true;
     }
@@ -256,9 +260,13 @@ export class LeaderElection {
 }
 
 const lost = (): CodedError =>
-  new CodedError('LEADERSHIP_LOST', 'another process may lead by now: this one writes nothing more', {
-    retry: 'backoff',
-  });
+  new CodedError(
+    'LEADERSHIP_LOST',
+    'another process may lead by now: this one writes nothing more',
+    {
+      retry: 'backoff',
+    },
+  );
 
 /** As Kubernetes wants it: always six digits of fraction. */
 function microTime(ns: Nanoseconds): string {

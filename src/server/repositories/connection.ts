@@ -255,7 +255,14 @@ export const isReadOnlyLocation = (location: KubeObject): boolean =>
 /** What is wrong with the API server, or with this process's place in it, says nothing about a repository. */
 const isOfCluster = (error: unknown): boolean =>
   isCanceled(error) ||
-  isCode(error, 'LEADERSHIP_LOST', 'KUBE_CONFLICT', 'KUBE_UNAVAILABLE', 'KUBE_THROTTLED', 'KUBE_GONE');
+  isCode(
+    error,
+    'LEADERSHIP_LOST',
+    'KUBE_CONFLICT',
+    'KUBE_UNAVAILABLE',
+    'KUBE_THROTTLED',
+    'KUBE_GONE',
+  );
 
 function restMs({ atMs, failures }: Attempt): number {
   const delayMs = Math.min(RETRY_MAX_MS, RETRY_FIRST_MS * 2 ** Math.min(failures - 1, 10));

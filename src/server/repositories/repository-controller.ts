@@ -134,7 +134,9 @@ class RepositoryRun {
   }
 
   get failure(): string | undefined {
-    const failures = [this.#repositories, this.#locations, this.#jobs].map(({ failure }) => failure);
+    const failures = [this.#repositories, this.#locations, this.#jobs].map(
+      ({ failure }) => failure,
+    );
     return [...failures, this.#passwordFailure].find((failure) => failure !== undefined);
   }
 

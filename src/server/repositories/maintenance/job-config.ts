@@ -10,7 +10,10 @@ const selector = z.object({
       z.object({
         key: z.string(),
         operator: z.string(),
-        values: z.array(z.string()).nullish().transform((values) => values ?? undefined),
+        values: z
+          .array(z.string())
+          .nullish()
+          .transform((values) => values ?? undefined),
       }),
     )
     .optional(),

@@ -1,9 +1,4 @@
-import {
-  isCode,
-  type Logger,
-  messageOf,
-  rfc3339Seconds,
-} from '../../../base/index.ts';
+import { isCode, type Logger, messageOf, rfc3339Seconds } from '../../../base/index.ts';
 import {
   BACKUP_REPOSITORIES,
   type BackupRepository,
@@ -299,7 +294,11 @@ export class JobKeeper {
     error: unknown,
     writer: RepositoryWriter,
   ): Promise<void> {
-    return this.#fail(repository, `Failed to start maintenance job, err: ${messageOf(error)}`, writer);
+    return this.#fail(
+      repository,
+      `Failed to start maintenance job, err: ${messageOf(error)}`,
+      writer,
+    );
   }
 
   async #fail(
@@ -357,13 +356,15 @@ export class JobKeeper {
     jobs: readonly JobOutline[],
     writer: RepositoryWriter,
   ): Promise<void> {
-    const ended = jobs.filter(({ end }) => end).sort((a, b) => (a.createdNs < b.createdNs ? -1 : 1));
+    const ended = jobs
+      .filter(({ end }) => end)
+      .sort((a, b) => (a.createdNs < b.createdNs ? -1 : 1));
     if (ended.length === 0) return;
     const { namespace, logger } = this.#options;
     try {
-      const config = await this.#config(repository, writer).catch((error: unknown) => {
+      const config = await this.#config(repository, writer).catch((error: unknown): JobConfig => {
         if (!isCode(error, 'BAD_CONFIG')) throw error;
-        return {} as JobConfig;
+        return {};
       });
       const kept = config.keepLatestMaintenanceJobs ?? KEPT_JOBS;
       for (const { name, uid } of ended.slice(0, Math.max(0, ended.length - kept))) {

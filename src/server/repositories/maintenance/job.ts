@@ -92,8 +92,12 @@ export function maintenanceJob(options: JobOptions): NewObject<Job> {
       podReplacementPolicy: 'Failed',
       template: {
         metadata: {
-          labels: { ...(chosen(config.podLabels) ?? picked(template.metadata?.labels, LABELS)), ...label },
-          annotations: chosen(config.podAnnotations) ?? picked(template.metadata?.annotations, ANNOTATIONS),
+          labels: {
+            ...(chosen(config.podLabels) ?? picked(template.metadata?.labels, LABELS)),
+            ...label,
+          },
+          annotations:
+            chosen(config.podAnnotations) ?? picked(template.metadata?.annotations, ANNOTATIONS),
         },
         spec: {
           ...inherited(template.spec),
@@ -198,11 +202,14 @@ const RESOURCES = {
   },
 } as const;
 
+type ResourceKey = (typeof RESOURCES)['requests' | 'limits'][
+  'cpu' | 'memory' | 'ephemeral-storage'];
+
 /** Values that are absent or 0 are not set, as for Velero. Throws `BAD_CONFIG`. */
 function resourcesOf({ podResources }: JobConfig): object | undefined {
   const found: Record<string, Record<string, string>> = {};
   for (const [part, keys] of Object.entries(RESOURCES)) {
-    for (const [resource, key] of Object.entries(keys) as [string, keyof NonNullable<typeof podResources>][]) {
+    for (const [resource, key] of Object.entries<ResourceKey>(keys)) {
       const value = podResources?.[key];
       if (typeof value !== 'string' || value === '' || value === '0') continue;
       if (!QUANTITY.test(value)) {

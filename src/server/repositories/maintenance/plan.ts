@@ -96,7 +96,9 @@ export function dueTimeNs({
 }
 
 /** Seconds since maintenance was due; 0 while it is not. */
-export function overdueSeconds(situation: Pick<Situation, 'status' | 'frequencyNs' | 'nowNs'>): number {
+export function overdueSeconds(
+  situation: Pick<Situation, 'status' | 'frequencyNs' | 'nowNs'>,
+): number {
   const last = timeOf(situation.status?.lastMaintenanceTime);
   if (last === undefined) return 0;
   return Math.max(0, Number((situation.nowNs - last - situation.frequencyNs) / 1_000_000_000n));

@@ -187,4 +187,7 @@ async function follow(
 const msOf = ({ elapsedNs }: Stopwatch): number => Number(elapsedNs / 1_000_000n);
 
 const gone = (name: string): CodedError =>
-  new CodedError('REPOSITORY_GONE', `BackupRepository ${name} was deleted: maintenance was stopped`);
+  new CodedError(
+    'REPOSITORY_GONE',
+    `BackupRepository ${name} was deleted: maintenance was stopped`,
+  );

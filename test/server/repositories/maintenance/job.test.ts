@@ -224,7 +224,9 @@ describe("Velero's ConfigMap of maintenance Jobs", () => {
   });
 
   it('is refused with the key, and what is wrong there', () => {
-    expect(() => configOf({ global: '{' })).toThrow('ConfigMap settings, key global: it is not JSON');
+    expect(() => configOf({ global: '{' })).toThrow(
+      'ConfigMap settings, key global: it is not JSON',
+    );
     expect(() => configOf({ 'app-default-kopia': { keepLatestMaintenanceJobs: -1 } })).toThrow(
       /^ConfigMap settings, key app-default-kopia: keepLatestMaintenanceJobs: /,
     );

@@ -64,11 +64,7 @@ describe('what is done about the maintenance of a repository', () => {
       { claim: { name: 'a', uid: 'uid-a' }, jobs: [job('a', { end: DONE })], isStartable: false },
       { kind: 'record', jobs: [job('a', { end: DONE })], endsClaim: true },
     ],
-    [
-      'records that it is gone',
-      { claim: { name: 'a', uid: 'uid-a' }, jobs: [] },
-      { kind: 'lost' },
-    ],
+    ['records that it is gone', { claim: { name: 'a', uid: 'uid-a' }, jobs: [] }, { kind: 'lost' }],
     [
       'does not take another Job of the same name for it',
       { claim: { name: 'a', uid: 'uid-a' }, jobs: [job('a', { uid: 'other' })] },
@@ -139,9 +135,7 @@ describe('when maintenance is due', () => {
   });
   it('does not wait for times that were written while a clock was ahead', () => {
     expect(dueIn({ lastMaintenanceTime: at(600) })).toBeLessThan(0);
-    expect(
-      dueIn({ lastMaintenanceTime: at(-61), recentMaintenance: [failed(900)] }),
-    ).toBe(-1);
+    expect(dueIn({ lastMaintenanceTime: at(-61), recentMaintenance: [failed(900)] })).toBe(-1);
     // Clocks differ a little.
     expect(dueIn({ lastMaintenanceTime: at(5) })).toBe(65);
   });

@@ -13,7 +13,12 @@ describe('why a maintenance Job failed', () => {
   const rows: [string, readonly Pod[], string][] = [
     [
       'is what the process says, after whatever it has logged',
-      [ended({ exitCode: 1, message: 'level=error\nRepo maintenance error: the bucket is gone\n' })],
+      [
+        ended({
+          exitCode: 1,
+          message: 'level=error\nRepo maintenance error: the bucket is gone\n',
+        }),
+      ],
       'the bucket is gone',
     ],
     [
