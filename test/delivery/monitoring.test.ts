@@ -141,7 +141,7 @@ describe('monitoring', () => {
     expect(found).toBeGreaterThan(10);
     const rows = [
       ...read('docs/operating.md').matchAll(
-        /^\| `((?:longshore|podVolume|process)_\w+)`[^|]*\| ([^|]*)\|/gm,
+        /^\| `((?:longshore|podVolume|process|velero)_\w+)`[^|]*\| ([^|]*)\|/gm,
       ),
     ];
     const documented = new Map(
