@@ -88,7 +88,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     await api[Symbol.asyncDispose]();
   });
 
-  function startServer(): {
+  function startServer(openStorageThere: typeof openStorage = openStorage): {
     registry: Registry;
     server: Server;
     readonly stop: () => Promise<void>;
@@ -102,7 +102,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     const repositories = new RepositoryController({
       ...common,
       connection: {
-        openStorage: (location, options) => openStorage(location, options),
+        openStorage: (location, options) => openStorageThere(location, options),
         directory: join(cluster.directory, 'credentials'),
         defaultCredentials: () => undefined,
         ...{ frequency: '1h0m0s', configMap: 'repository-settings' },
@@ -256,6 +256,33 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     await client.delete(BACKUP_REPOSITORIES, repositoryOf(name));
     await client.delete(BACKUP_REPOSITORIES, repositoryOf('other-second-kopia'));
   }, 90_000);
+
+  it('does not wait for a bucket that does not answer, however many repositories lie there', async () => {
+    const away = Promise.withResolvers<never>();
+    const { stop } = startServer((location, options) =>
+      location.includes('/hangs/') ? away.promise : openStorage(location, options),
+    );
+    const location = { namespace: NAMESPACE, name: 'hangs' };
+    await client.create(BACKUP_STORAGE_LOCATIONS, {
+      metadata: location,
+      spec: { provider: 'velero.io/fs', config: { fspath: join(cluster.directory, 'hangs') } },
+    } as never);
+    const others = Array.from({ length: 20 }, (_, i) =>
+      ensure(`hangs-${i}`, 'hangs').catch((error: unknown) => error),
+    );
+    await waitRepository('hangs-19-hangs-kopia', () => true);
+    const startMs = performance.now();
+    expect((await ensure('beside')).status?.phase).toBe('Ready');
+    expect(performance.now() - startMs).toBeLessThan(10_000);
+    await stop();
+    away.reject(new Error('the bucket does not answer'));
+    await client.delete(BACKUP_STORAGE_LOCATIONS, location);
+    startServer();
+    expect(String((await Promise.all(others))[0])).toContain('velero/hangs does not exist');
+    for (let i = 0; i < 20; i++) {
+      await client.delete(BACKUP_REPOSITORIES, repositoryOf(`hangs-${i}-hangs-kopia`));
+    }
+  }, 60_000);
 
   it('records a Job that fails with its reason, and tries again later', async () => {
     startServer();

@@ -1,8 +1,11 @@
 import { createHash } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
 import {
+  asError,
   createLimiter,
   isCanceled,
   isCode,
+  type Limiter,
   type Logger,
   messageOf,
   redactAndCut,
@@ -28,21 +31,33 @@ export interface ConnectionOptions {
   readonly frequency: string;
   /** Velero's ConfigMap of repository settings. */
   readonly configMap: string | undefined;
+  /** Looks at a repository again, now. */
+  readonly wake: (key: string) => void;
 }
 
 /** On a BackupRepository: what it was connected to, as a hash. */
 export const CONNECTED = 'longshore.io/connected-to';
 /** Velero: pkg/controller/backup_repository_controller.go. */
 const REESTABLISH = 're-establish on BSL change, create or delete';
-/** Each derives a key, which takes 64 MiB for a moment. Our choice. */
+/** Of one location. Each derives a key, which takes 64 MiB for a moment. Our choice. */
 const PREPARED_AT_ONCE = 2;
 /** Between two attempts: the first, and the most, which is Velero's resync period. */
 const RETRY_FIRST_MS = 15_000;
 const RETRY_MAX_MS = 300_000;
+/** For what is under way when this process stops. Our choice. */
+const SETTLE_MS = 5000;
+
+/** How an attempt ended that nobody has written down yet. */
+interface Outcome {
+  readonly uid: string;
+  readonly connection: string;
+  readonly place: string;
+  readonly error: Error | undefined;
+}
 
 interface Attempt {
   readonly atMs: number;
-  readonly connection: string;
+  readonly place: string;
   readonly failures: number;
 }
 
@@ -52,7 +67,10 @@ interface Attempt {
  */
 export class Connections {
   readonly #options: ConnectionOptions;
-  readonly #limiter = createLimiter(PREPARED_AT_ONCE);
+  /** By location. */
+  readonly #limiters = new Map<string, Limiter>();
+  readonly #underWay = new Map<string, Promise<void>>();
+  readonly #outcomes = new Map<string, Outcome>();
   /** By key, what a Ready one is connected to as far as this process knows. */
   readonly #known = new Map<string, string>();
   readonly #attempts = new Map<string, Attempt>();
@@ -72,6 +90,7 @@ export class Connections {
   forget(key: string): void {
     this.#known.delete(key);
     this.#attempts.delete(key);
+    this.#outcomes.delete(key);
   }
 
   /** The repository as it is afterwards, and when to look at it again where it is not ready. */
@@ -93,45 +112,92 @@ export class Connections {
       }
       repository = await this.#setNotReady(repository, REESTABLISH, writer);
     }
+    const outcome = this.#outcomes.get(key);
+    if (outcome) {
+      const isOfThis = outcome.uid === repository.metadata.uid && outcome.connection === connection;
+      if (isOfThis) return this.#finish(key, repository, outcome, writer);
+      this.#outcomes.delete(key);
+    }
+    // It is looked at again when that has ended.
+    if (this.#underWay.has(key)) return { repository };
     const attempt = this.#attempts.get(key);
-    const waitMs = attempt?.connection === connection ? restMs(attempt) : 0;
+    const waitMs = attempt?.place === placeOf(connection, location) ? restMs(attempt) : 0;
     if (waitMs > 0 && phase === 'NotReady') return { repository, requeueAfterMs: waitMs };
-    return this.#connect(key, repository, location, connection, writer);
+    // One that never was ready is set up by what the ConfigMap says now.
+    const isNew = repository.status?.lastMaintenanceTime == null;
+    if (isNew) repository = await this.#setDefaults(repository, writer);
+    this.#begin(key, repository, location, connection, writer);
+    return { repository };
   }
 
-  async #connect(
+  /**
+   * Beside the controller's workers, and for each location by itself: a bucket that does not answer keeps only its own repositories
+   * waiting.
+   */
+  #begin(
     key: string,
-    before: BackupRepository,
+    repository: BackupRepository,
     location: KubeObject,
     connection: string,
     writer: RepositoryWriter,
-  ): Promise<{ repository: BackupRepository; requeueAfterMs?: number }> {
-    let repository = before;
-    try {
-      // One that never was ready is set up by what the ConfigMap says now.
-      const isNew = repository.status?.lastMaintenanceTime == null;
-      if (isNew) repository = await this.#setDefaults(repository, writer);
-      await this.#limiter.run(() => this.#prepare(repository, location, writer));
-      const ready = await writer.update(repository, (draft) => {
-        const now = rfc3339Seconds(writer.client.clock.nowNs());
-        const lastMaintenanceTime = draft.status?.lastMaintenanceTime ?? now;
-        draft.status = { ...draft.status, phase: 'Ready', message: '', lastMaintenanceTime };
-        annotate(draft, CONNECTED, connection);
+  ): void {
+    const { name } = location.metadata;
+    const limiter = this.#limiters.get(name) ?? createLimiter(PREPARED_AT_ONCE);
+    this.#limiters.set(name, limiter);
+    const { uid } = repository.metadata;
+    const place = placeOf(connection, location);
+    const task = limiter
+      .run(() => this.#prepare(repository, location, writer))
+      .then(
+        () => ({ uid, connection, place, error: undefined }),
+        (error: unknown) => ({ uid, connection, place, error: asError(error) }),
+      )
+      .then((outcome) => {
+        this.#underWay.delete(key);
+        this.#outcomes.set(key, outcome);
+        this.#options.wake(key);
       });
-      this.#known.set(key, connection);
-      this.#attempts.delete(key);
-      writer.events.record(ready, 'RepositoryReady', 'the repository is ready');
-      return { repository: ready };
-    } catch (error) {
-      // Of the cluster, not of the repository: the controller tries again.
-      if (isOfCluster(error) || writer.signal.aborted) throw error;
+    this.#underWay.set(key, task);
+  }
+
+  /** Resolves when nothing is under way any more, or soon: what hangs then writes nothing, since this process does not lead. */
+  async settle(): Promise<void> {
+    const ends = [...this.#underWay.values()];
+    if (ends.length === 0) return;
+    await Promise.race([Promise.all(ends), sleep(SETTLE_MS, undefined, { ref: false })]);
+  }
+
+  async #finish(
+    key: string,
+    repository: BackupRepository,
+    { error, connection, place }: Outcome,
+    writer: RepositoryWriter,
+  ): Promise<{ repository: BackupRepository; requeueAfterMs?: number }> {
+    if (error && isOfCluster(error)) {
+      // Says nothing about the repository: the controller tries again.
+      this.#outcomes.delete(key);
+      throw error;
+    }
+    if (error) {
       const failures = (this.#attempts.get(key)?.failures ?? 0) + 1;
-      const attempt = { atMs: performance.now(), connection, failures };
+      const attempt = { atMs: performance.now(), place, failures };
+      const notReady = await this.#setNotReady(repository, messageOf(error), writer);
+      this.#outcomes.delete(key);
       this.#attempts.set(key, attempt);
       this.#known.delete(key);
-      repository = await this.#setNotReady(repository, messageOf(error), writer);
-      return { repository, requeueAfterMs: restMs(attempt) };
+      return { repository: notReady, requeueAfterMs: restMs(attempt) };
     }
+    const ready = await writer.update(repository, (draft) => {
+      const now = rfc3339Seconds(writer.client.clock.nowNs());
+      const lastMaintenanceTime = draft.status?.lastMaintenanceTime ?? now;
+      draft.status = { ...draft.status, phase: 'Ready', message: '', lastMaintenanceTime };
+      annotate(draft, CONNECTED, connection);
+    });
+    this.#outcomes.delete(key);
+    this.#known.set(key, connection);
+    this.#attempts.delete(key);
+    writer.events.record(ready, 'RepositoryReady', 'the repository is ready');
+    return { repository: ready };
   }
 
   async #prepare(
@@ -251,6 +317,10 @@ const isPlainObject = (value: unknown): value is Record<string, unknown> =>
 
 export const isReadOnlyLocation = (location: KubeObject): boolean =>
   (location as { spec?: { accessMode?: string } }).spec?.accessMode === 'ReadOnly';
+
+/** What an attempt depends on: one that may be written to now is another place. */
+const placeOf = (connection: string, location: KubeObject): string =>
+  `${connection} ${isReadOnlyLocation(location) ? 'read-only' : ''}`;
 
 /** What is wrong with the API server, or with this process's place in it, says nothing about a repository. */
 const isOfCluster = (error: unknown): boolean =>

@@ -35,7 +35,7 @@ export interface RepositoryControllerOptions {
   readonly namespace: string;
   readonly host: string;
   readonly registry: Registry;
-  readonly connection: Omit<ConnectionOptions, 'logger' | 'namespace'>;
+  readonly connection: Omit<ConnectionOptions, 'logger' | 'namespace' | 'wake'>;
   readonly jobs: Omit<JobKeeperOptions, 'logger' | 'namespace' | 'metrics' | 'wake'>;
 }
 
@@ -123,14 +123,11 @@ class RepositoryRun {
       ...{ name: 'repository', workers: WORKERS, logger },
       reconcile: (key) => this.#reconcile(key),
     });
-    this.#connections = new Connections({ ...options.connection, logger, namespace });
-    this.#keeper = new JobKeeper({
-      ...options.jobs,
-      ...{ logger, namespace, metrics },
-      wake: (key) => {
-        this.#controller.queue.add(key);
-      },
-    });
+    const wake = (key: string): void => {
+      this.#controller.queue.add(key);
+    };
+    this.#connections = new Connections({ ...options.connection, logger, namespace, wake });
+    this.#keeper = new JobKeeper({ ...options.jobs, logger, namespace, metrics, wake });
   }
 
   get failure(): string | undefined {
@@ -154,6 +151,7 @@ class RepositoryRun {
     ]);
     if (!signal.aborted) this.#begin();
     await Promise.all([...running, this.#controller.run(signal), this.#followPassword()]);
+    await this.#connections.settle();
     await this.#writer.events.flush();
   }
 
