@@ -1,5 +1,5 @@
 import { type Logger, messageOf, untilAborted } from '../base/index.ts';
-import type { RepositoryAccess, RepositoryQuery } from './backup-repository.ts';
+import type { RepositoryAccess, RepositoryQuery } from '../repository-access/index.ts';
 
 /** Whose repository it is, and where. */
 type Sought = Pick<RepositoryQuery, 'volumeNamespace' | 'storageLocation'>;

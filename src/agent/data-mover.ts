@@ -18,7 +18,7 @@ import {
   loadRepositoryAccess,
   type RepositoryAccess,
   type RepositoryQuery,
-} from './backup-repository.ts';
+} from '../repository-access/index.ts';
 import { FENCED_SUFFIX, followOrders } from './fence.ts';
 import { MOVED, type MovedKind } from './moved.ts';
 import { assertMovable, configOf, namespaceOf, originOf, waiterOf } from './moved-volume.ts';

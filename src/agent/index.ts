@@ -8,11 +8,6 @@ export { FENCE_MARGIN_MS } from './fence.ts';
 export { type DataMoverOptions, runDataMover } from './data-mover.ts';
 export type { MovedKind } from './moved.ts';
 export {
-  ensureBackupRepository,
-  loadRepositoryAccess,
-  type RepositoryAccess,
-} from './backup-repository.ts';
-export {
   cacheLimitBytes,
   concurrencyOf,
   moverSettingsIn,

@@ -10,12 +10,14 @@ export interface ClusterFlags {
   namespace?: string;
 }
 
-const USER_AGENT = `longshore-node-agent/${VERSION}`;
-
 /** The cluster that the flags or the pod name, and the namespace that Velero is in. Throws `NO_CLUSTER`. */
-export function clusterOf(flags: ClusterFlags): { client: KubeClient; namespace: string } {
+export function clusterOf(
+  flags: ClusterFlags,
+  program = 'longshore-node-agent',
+): { client: KubeClient; namespace: string } {
   const { kubeconfig, context, namespace } = flags;
-  const client = connectToCluster({ kubeconfig, context, userAgent: USER_AGENT });
+  const userAgent = `${program}/${VERSION}`;
+  const client = connectToCluster({ kubeconfig, context, userAgent });
   return { client, namespace: namespace ?? environment.veleroNamespace };
 }
 

@@ -6,14 +6,13 @@ import { Agent, type AgentOptions } from '../agent/index.ts';
 import {
   type Clock,
   CodedError,
-  isCode,
   type Logger,
   makeDirectories,
   refusalOf,
   Secret,
+  silentLogger,
 } from '../base/index.ts';
 import { openStorage } from '../blob/index.ts';
-import { DEFAULT_ENCRYPTION, DEFAULT_HASH, DEFAULT_SPLITTER } from '../codec/index.ts';
 import { parseBackupStorageLocation, repositoryLocation } from '../config/index.ts';
 import { ApiServer, DevCluster } from '../dev/index.ts';
 import {
@@ -26,18 +25,12 @@ import {
   PVS,
   waitFor,
 } from '../kube/index.ts';
-import {
-  createFormat,
-  defaultParameters,
-  openRepository,
-  putMaintenanceParameters,
-} from '../repository/index.ts';
+import { prepareRepository } from '../server/index.ts';
 import { VERSION } from './version.ts';
 
 export const DEV_NAMESPACE = 'velero';
 /** Velero's own, which it gives to every repository. */
 export const DEV_PASSWORD = 'static-passw0rd';
-const CLIENT = { username: 'default', hostname: 'default' };
 /** What `dev up` keeps of its objects. */
 const STATE_FILE = 'state.jsonl';
 const PREPARE_MS = 300_000;
@@ -54,6 +47,8 @@ export interface DevEnvironmentOptions {
   readonly kubeconfig?: string | undefined;
   readonly port?: number | undefined;
   readonly snapshotMs?: number | undefined;
+  /** False where somebody else makes repositories ready, as Velero's server does. */
+  readonly keepsRepositories?: boolean;
   /** Objects are kept in the directory, and there again when it is used once more. */
   readonly isKept?: boolean;
 }
@@ -79,6 +74,7 @@ export class DevEnvironment implements AsyncDisposable {
     this.#server = server;
     this.kubeconfig = kubeconfig;
     const { directory, nodes, command, logger, environment, snapshotMs } = options;
+    const { keepsRepositories = true } = options;
     this.client = connectToCluster({ kubeconfig, userAgent: `longshore-dev/${VERSION}` });
     this.cluster = new DevCluster({
       client: this.client,
@@ -89,7 +85,9 @@ export class DevEnvironment implements AsyncDisposable {
       command,
       environment: { KUBECONFIG: kubeconfig, ...environment },
       repositoryPassword: DEV_PASSWORD,
-      prepareRepository: (repository) => prepareRepository(this.client, repository),
+      prepareRepository: keepsRepositories
+        ? (repository) => prepare(this.client, repository)
+        : undefined,
       withControllers: server !== undefined,
       ...(snapshotMs !== undefined && { snapshotMs }),
     });
@@ -246,30 +244,21 @@ export interface RunningAgent {
   stop(): Promise<void>;
 }
 
-/** Creates the repository of a BackupRepository in Velero's format, unless it is there. */
-export async function prepareRepository(
-  client: KubeClient,
-  { spec, metadata }: BackupRepository,
-): Promise<void> {
+/** Creates the repository of a BackupRepository as Velero would, unless it is there. */
+async function prepare(client: KubeClient, { spec, metadata }: BackupRepository): Promise<void> {
+  const { namespace } = metadata;
   const object = await client.get(BACKUP_STORAGE_LOCATIONS, {
-    namespace: metadata.namespace,
+    namespace,
     name: spec.backupStorageLocation,
   });
   const location = repositoryLocation(parseBackupStorageLocation(object), spec.volumeNamespace);
   await using storage = await openStorage(location, { create: true });
-  const password = new Secret(DEV_PASSWORD);
-  try {
-    await createFormat(storage, password, {
-      hash: DEFAULT_HASH,
-      encryption: DEFAULT_ENCRYPTION,
-      splitter: DEFAULT_SPLITTER,
-      version: 3,
-    });
-  } catch (error) {
-    if (isCode(error, 'REPOSITORY_EXISTS')) return;
-    throw error;
-  }
-  await using repository = await openRepository({ storage, password, client: CLIENT });
-  await putMaintenanceParameters(repository, defaultParameters(CLIENT));
-  await repository.flush();
+  await prepareRepository({
+    storage,
+    password: new Secret(DEV_PASSWORD),
+    clock: client.clock,
+    logger: silentLogger,
+    locationName: `${namespace ?? ''}/${spec.backupStorageLocation}`,
+    isReadOnly: false,
+  });
 }

@@ -1,15 +1,9 @@
 import { type Command, Option } from 'commander';
+import { withClusterOptions } from './cluster-options.ts';
 import { LOG_LEVEL_OPTION, logFormatOption } from './log-options.ts';
 import type { ServerFlags } from './node-agent-server.ts';
 import type { StatusFlags } from './node-agent-status.ts';
 import { JSON_OPTION } from './program.ts';
-
-function withClusterOptions(command: Command): Command {
-  return command
-    .option('--kubeconfig <file>', 'kubeconfig (default: KUBECONFIG, ~/.kube/config, or the pod)')
-    .option('--context <name>', 'context of the kubeconfig')
-    .option('-n, --namespace <name>', 'namespace of Velero (default: VELERO_NAMESPACE)');
-}
 
 export function addNodeAgentCommands(program: Command): void {
   const group = program

@@ -11,7 +11,9 @@ import { addNodeAgentCommands } from './node-agent.ts';
 import { withOutputForms } from './output-form.ts';
 import { addPluginVerb } from './plugin.ts';
 import { addPolicyCommands } from './policy.ts';
+import { addRepoMaintenanceVerb } from './repo-maintenance.ts';
 import { addRepositoryCommands } from './repository.ts';
+import { addServerVerb } from './server.ts';
 import { addSnapshotCommands } from './snapshot.ts';
 import { addStoreCommands } from './store.ts';
 import { printable } from './terminal.ts';
@@ -56,6 +58,8 @@ export function createProgram(): Command {
   addPolicyCommands(program);
   addStoreCommands(program);
   addNodeAgentCommands(program);
+  addServerVerb(program);
+  addRepoMaintenanceVerb(program);
   addDataMoverCommands(program);
   addPodVolumeCommands(program);
   addPluginVerb(program);

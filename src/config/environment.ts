@@ -44,6 +44,13 @@ export const environment = {
   get podUid(): string | undefined {
     return process.env.LONGSHORE_POD_UID || undefined;
   },
+  /** Of a maintenance Job. */
+  get jobName(): string | undefined {
+    return process.env.LONGSHORE_JOB_NAME || undefined;
+  },
+  get jobUid(): string | undefined {
+    return process.env.LONGSHORE_JOB_UID || undefined;
+  },
   /** Of a data mover's volume: RFC 3339. */
   get frozenAt(): string | undefined {
     return process.env.LONGSHORE_FROZEN_AT || undefined;

@@ -36,7 +36,8 @@ export interface DevClusterOptions {
   readonly command: readonly string[];
   readonly environment: Readonly<Record<string, string>>;
   readonly repositoryPassword: string;
-  readonly prepareRepository: (repository: BackupRepository) => Promise<void>;
+  /** Undefined where somebody else makes repositories ready. */
+  readonly prepareRepository: ((repository: BackupRepository) => Promise<void>) | undefined;
   readonly snapshotMs?: number;
   /** False where a real scheduler and volume controller run. */
   readonly withControllers: boolean;
@@ -261,16 +262,12 @@ export class DevCluster {
       withControllers,
       clock = systemClock,
     } = this.#options;
-    const keeper = new RepositoryKeeper({
-      client,
-      clock,
-      logger,
-      namespace,
-      prepare: prepareRepository,
-    });
+    const keeper = prepareRepository
+      ? new RepositoryKeeper({ client, clock, logger, namespace, prepare: prepareRepository })
+      : undefined;
     await Promise.all([
       this.csi.run(signal),
-      keeper.run(signal),
+      keeper?.run(signal),
       ...[...this.runners.values()].map((runner) => runner.run(signal)),
       ...(withControllers
         ? [

@@ -270,7 +270,7 @@ export class PodRunner {
     const { directory, environment, commandOf, node } = this.#options;
     const [container] = pod.spec.containers;
     if (!container) return;
-    const { uid, name, namespace = '' } = pod.metadata;
+    const { uid, name, namespace = '', labels = {} } = pod.metadata;
     const replace = replacer(container, paths);
     const [command = 'true', ...args] = [
       ...commandOf(container.command ?? []),
@@ -288,6 +288,8 @@ export class PodRunner {
           if (field === 'spec.nodeName') return [key, node];
           if (field === 'metadata.namespace') return [key, namespace];
           if (field === 'metadata.uid') return [key, uid];
+          const label = /^metadata\.labels\['(.+)'\]$/.exec(field ?? '')?.[1];
+          if (label !== undefined) return [key, labels[label] ?? ''];
           return [key, replace(value ?? '')];
         }),
     );

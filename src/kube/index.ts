@@ -8,11 +8,14 @@ export type {
   Container,
   ContainerStatus,
   DaemonSet,
+  Deployment,
   EnvVar,
   Event,
+  Job,
   KubeObject,
   LabelSelector,
   LabelSelectorRequirement,
+  Lease,
   Metadata,
   NewObject,
   Node,
@@ -46,8 +49,11 @@ export {
   DATA_UPLOADS,
   type DataDownload,
   type DataUpload,
+  DEPLOYMENTS,
   EVENTS,
   isBuiltInMover,
+  JOBS,
+  LEASES,
   NAMESPACES,
   NODES,
   POD_VOLUME_BACKUPS,
@@ -75,6 +81,7 @@ export { waitFor, waitGone, type WaitOptions } from './cache/wait.ts';
 export { type CallOptions, KubeClient, type ObjectRef, type WatchEvent } from './client/client.ts';
 export { connectToCluster } from './client/connect.ts';
 export { Controller, type Result } from './controller/controller.ts';
+export { LeaderElection, type ElectionOptions } from './election/leader-election.ts';
 export { WorkQueue } from './queue/work-queue.ts';
 export { isPassing } from './client/errors.ts';
 export { EventRecorder } from './controller/event-recorder.ts';

@@ -78,6 +78,26 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
     },
   );
 
+  it('the chart can be the overlay server: same rights, same pods', async () => {
+    const ours = parseManifests(await renderOverlay(api, 'server'));
+    expect(await dryRun(api, await renderOverlay(api, 'server'))).toContain('deployment.apps/');
+    const flags = ['--set', 'server.enabled=true'];
+    const charts = parseManifests(renderChart(api, ...flags));
+    const rules = ofKind(ours, 'Role').map(({ metadata, rules: own }) => [metadata.name, own]);
+    expect(rules.length).toBe(2);
+    const known = ofKind(charts, 'Role').map(({ metadata, rules: own }) => [metadata.name, own]);
+    expect(known).toEqual(expect.arrayContaining(rules));
+    const podOf = (list: Manifest[]): object => {
+      const { spec, metadata } = ofKind(list, 'Deployment')[0]?.spec?.template ?? {};
+      const [container = {}] = spec?.containers as Record<string, unknown>[];
+      const args = (container.args as string[]).filter((arg) => !/^--concurrent-/.test(arg));
+      return { metadata, spec: { ...spec, containers: [{ ...container, args, image: '' }] } };
+    };
+    expect(podOf(charts)).toEqual(podOf(ours));
+    expect(await dryRun(api, renderChart(api, ...flags))).toContain('deployment.apps/');
+    expect(ofKind(parseManifests(renderChart(api)), 'Deployment')).toEqual([]);
+  });
+
   it.each(OVERLAYS)('agents of overlay %s write nowhere but where they may', async (name) => {
     const [daemonSet] = ofKind(parseManifests(await renderOverlay(api, name)), 'DaemonSet');
     const { spec } = daemonSet?.spec?.template ?? {};

@@ -1,9 +1,13 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
+import { Registry } from 'prom-client';
 import { parse } from 'yaml';
 import { DIRECTIONS } from '../../src/agent/directions/direction.ts';
 import { AgentMetrics } from '../../src/agent/metrics.ts';
+import { silentLogger } from '../../src/base/index.ts';
+import { Server } from '../../src/server/index.ts';
+import { RepositoryMetrics } from '../../src/server/repositories/repository-metrics.ts';
 
 const ROOT = new URL('../../', import.meta.url).pathname;
 const read = (path: string): string => readFileSync(join(ROOT, path), 'utf8');
@@ -52,10 +56,20 @@ beforeAll(async () => {
     memoryLimitBytes: undefined,
     silentSeconds: () => 0,
   });
+  const server = new Registry();
+  new RepositoryMetrics(server, {
+    repositories: () => [],
+    jobs: () => ({ running: 0, waiting: 0 }),
+  });
+  new Server({
+    ...{ client: undefined as never, logger: silentLogger, registry: server },
+    ...{ namespace: 'velero', host: '', controllers: [] },
+  });
+  const registry = Registry.merge([metrics.registry, server]);
   const types = new Map(
-    (await metrics.registry.getMetricsAsJSON()).map(({ name, type }) => [name, String(type)]),
+    (await registry.getMetricsAsJSON()).map(({ name, type }) => [name, String(type)]),
   );
-  for (const metric of metrics.registry.getMetricsAsArray()) {
+  for (const metric of registry.getMetricsAsArray()) {
     const { name, labelNames } = metric as unknown as { name: string; labelNames: string[] };
     const all = [...labelNames, ...OF_PROMETHEUS];
     if (types.get(name) === 'histogram') {
@@ -127,7 +141,7 @@ describe('monitoring', () => {
     expect(found).toBeGreaterThan(10);
     const rows = [
       ...read('docs/operating.md').matchAll(
-        /^\| `((?:longshore|podVolume|process)_\w+)`[^|]*\| ([^|]*)\|/gm,
+        /^\| `((?:longshore|podVolume|process|velero)_\w+)`[^|]*\| ([^|]*)\|/gm,
       ),
     ];
     const documented = new Map(

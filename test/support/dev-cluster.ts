@@ -31,6 +31,8 @@ export interface TestClusterOptions {
   readonly logger?: Logger;
   readonly snapshotMs?: number;
   readonly moverEnvironment?: Readonly<Record<string, string>>;
+  /** False where a server makes repositories ready. */
+  readonly keepsRepositories?: boolean;
 }
 
 /** A cluster for tests of agents: an API server, a simulated CSI driver, nodes that run pods as processes. */
@@ -63,6 +65,7 @@ export class TestCluster implements AsyncDisposable {
       },
       kubeconfig: options.kubeconfig,
       snapshotMs: options.snapshotMs,
+      keepsRepositories: options.keepsRepositories ?? true,
     });
     return new TestCluster(environment, directory);
   }

@@ -117,6 +117,7 @@ export interface PodSpec {
   };
   priorityClassName?: string;
   securityContext?: object;
+  serviceAccount?: string;
 }
 
 export interface ContainerStatus {
@@ -237,6 +238,38 @@ export interface VolumeAttachment extends KubeObject {
 
 export interface DaemonSet extends KubeObject {
   spec: { template: { metadata?: Partial<Metadata>; spec: PodSpec } };
+}
+
+export interface Deployment extends KubeObject {
+  spec: { template: { metadata?: Partial<Metadata>; spec: PodSpec } };
+}
+
+export interface Job extends KubeObject {
+  spec: {
+    backoffLimit?: number;
+    podReplacementPolicy?: string;
+    template: { metadata?: Partial<Metadata>; spec: PodSpec };
+  };
+  status?: {
+    active?: number;
+    succeeded?: number;
+    failed?: number;
+    startTime?: string;
+    completionTime?: string;
+    conditions?: Condition[];
+  };
+}
+
+/** coordination.k8s.io/v1: who leads, and until when the others leave it to that one. */
+export interface Lease extends KubeObject {
+  spec?: {
+    holderIdentity?: string | null;
+    leaseDurationSeconds?: number | null;
+    /** RFC 3339 in microseconds, as all times here. */
+    acquireTime?: string | null;
+    renewTime?: string | null;
+    leaseTransitions?: number | null;
+  };
 }
 
 export interface Node extends KubeObject {

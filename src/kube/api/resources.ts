@@ -1,8 +1,11 @@
 import type {
   ConfigMap,
   DaemonSet,
+  Deployment,
   Event,
+  Job,
   KubeObject,
+  Lease,
   Node,
   PersistentVolume,
   PersistentVolumeClaim,
@@ -138,6 +141,9 @@ export const CONFIG_MAPS = resource<ConfigMap>('', 'v1', 'ConfigMap', 'configmap
 export const EVENTS = resource<Event>('', 'v1', 'Event', 'events');
 export const NAMESPACES = resource<KubeObject>('', 'v1', 'Namespace', 'namespaces', false);
 export const DAEMON_SETS = resource<DaemonSet>('apps', 'v1', 'DaemonSet', 'daemonsets');
+export const DEPLOYMENTS = resource<Deployment>('apps', 'v1', 'Deployment', 'deployments');
+export const JOBS = resource<Job>('batch', 'v1', 'Job', 'jobs');
+export const LEASES = resource<Lease>('coordination.k8s.io', 'v1', 'Lease', 'leases');
 export const STORAGE_CLASSES = resource<StorageClass>(
   'storage.k8s.io',
   'v1',

@@ -55,6 +55,8 @@ export interface DeleteOptions extends CallOptions {
   /** Only this very object, not one of the same name made since. */
   readonly uid?: string | undefined;
   readonly gracePeriodSeconds?: number;
+  /** What becomes of what the object owns: for a Job its pods, which batch/v1 leaves alone unless told. */
+  readonly propagationPolicy?: 'Background' | 'Foreground' | 'Orphan';
 }
 
 const LIST_PAGE = 500;
@@ -189,8 +191,9 @@ export class KubeClient {
     ref: ObjectRef,
     options: DeleteOptions = {},
   ): Promise<boolean> {
-    const { uid, gracePeriodSeconds, signal } = options;
+    const { uid, gracePeriodSeconds, propagationPolicy, signal } = options;
     const body = {
+      ...(propagationPolicy !== undefined && { propagationPolicy }),
       ...(gracePeriodSeconds !== undefined && { gracePeriodSeconds }),
       ...(uid !== undefined && { preconditions: { uid } }),
     };

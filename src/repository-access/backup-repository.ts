@@ -18,8 +18,9 @@ import {
   validLabel,
 } from '../kube/index.ts';
 
-const PASSWORD_SECRET = 'velero-repo-credentials';
-const PASSWORD_KEY = 'repository-password';
+/** One password for all repositories, as Velero has it (pkg/repository/keys/keys.go). */
+export const PASSWORD_SECRET = 'velero-repo-credentials';
+export const PASSWORD_KEY = 'repository-password';
 const POLL_MS = 500;
 
 export interface RepositoryQuery {
@@ -39,26 +40,10 @@ export async function ensureBackupRepository(
   query: RepositoryQuery,
   timeoutMs: number,
 ): Promise<BackupRepository> {
-  const { client, namespace, signal } = query;
-  const labels = {
-    'velero.io/volume-namespace': validLabel(query.volumeNamespace),
-    'velero.io/storage-location': validLabel(query.storageLocation),
-    'velero.io/repository-type': 'kopia',
-  };
-  const labelSelector = Object.entries(labels)
-    .map(([key, value]) => `${key}=${value}`)
-    .join(',');
   const deadline = performance.now() + timeoutMs;
   for (;;) {
-    const [found, ...others] = await client.list(BACKUP_REPOSITORIES, {
-      namespace,
-      labelSelector,
-      signal,
-    });
-    if (others.length > 0) {
-      throw notReady(`more than one BackupRepository found for ${labelSelector}`);
-    }
-    if (!found) await createRepository(query, labels);
+    const found = await findBackupRepository(query);
+    if (!found) await createRepository(query);
     if (found?.status?.phase === 'Ready') return found;
     if (found?.status?.phase === 'NotReady') {
       const text = `failed to wait BackupRepository, errored early: backup repository is not ready: ${found.status.message ?? ''}`;
@@ -68,14 +53,40 @@ export async function ensureBackupRepository(
       const state = found ? 'backup repository not provisioned' : 'backup repository not found';
       throw notReady(`failed to wait BackupRepository, timeout exceeded: ${state}`);
     }
-    await sleep(POLL_MS, undefined, { signal });
+    await sleep(POLL_MS, undefined, { signal: query.signal });
   }
 }
 
-async function createRepository(
-  { client, namespace, volumeNamespace, storageLocation }: RepositoryQuery,
-  labels: Record<string, string>,
-): Promise<void> {
+/** By these a BackupRepository is found, whatever its name (Velero: pkg/repository/backup_repo_op.go). */
+export const repositoryLabels = ({
+  volumeNamespace,
+  storageLocation,
+}: Pick<RepositoryQuery, 'volumeNamespace' | 'storageLocation'>): Record<string, string> => ({
+  'velero.io/volume-namespace': validLabel(volumeNamespace),
+  'velero.io/storage-location': validLabel(storageLocation),
+  'velero.io/repository-type': 'kopia',
+});
+
+/** The one of a namespace's volumes, in whatever phase; undefined where there is none. Throws `REPOSITORY_NOT_READY` where there are two. */
+export async function findBackupRepository(
+  query: RepositoryQuery,
+): Promise<BackupRepository | undefined> {
+  const { client, namespace, signal } = query;
+  const labelSelector = Object.entries(repositoryLabels(query))
+    .map(([key, value]) => `${key}=${value}`)
+    .join(',');
+  const [found, ...others] = await client.list(BACKUP_REPOSITORIES, {
+    namespace,
+    labelSelector,
+    signal,
+  });
+  if (others.length === 0) return found;
+  throw notReady(`more than one BackupRepository found for ${labelSelector}`);
+}
+
+async function createRepository(query: RepositoryQuery): Promise<void> {
+  const { client, namespace, volumeNamespace, storageLocation } = query;
+  const labels = repositoryLabels(query);
   try {
     await client.create(BACKUP_REPOSITORIES, {
       metadata: { name: `${volumeNamespace}-${storageLocation}-kopia`, namespace, labels },

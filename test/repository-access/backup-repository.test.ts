@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { loadRepositoryAccess } from '../../src/agent/index.ts';
+import { loadRepositoryAccess } from '../../src/repository-access/index.ts';
 import type { KubeClient } from '../../src/kube/index.ts';
 
 it('credentials that have no place to lie are an error, not a wait without an end', async () => {

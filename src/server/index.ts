@@ -1,0 +1,17 @@
+/**
+ * What the Deployment runs: controllers of Velero's objects, of which one process at a time does the work. Moves no volumes; knows the
+ * repository only as far as it makes one and looks after it.
+ */
+export { Server, type ServerController, type ServerOptions } from './server.ts';
+export {
+  RepositoryController,
+  type RepositoryControllerOptions,
+} from './repositories/repository-controller.ts';
+export { ensurePasswordSecret } from './repositories/password-secret.ts';
+export { prepareRepository, type PrepareOptions } from './repositories/prepare.ts';
+export {
+  JOB_NAME_VARIABLE,
+  JOB_UID_VARIABLE,
+  MAINTENANCE_ERROR,
+} from './repositories/maintenance/job.ts';
+export { type MaintenanceRunOptions, runMaintenanceJob } from './repositories/maintenance/run.ts';

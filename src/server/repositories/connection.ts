@@ -1,0 +1,340 @@
+import { createHash } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  asError,
+  createLimiter,
+  isCanceled,
+  isCode,
+  type Limiter,
+  type Logger,
+  messageOf,
+  redactAndCut,
+  rfc3339Seconds,
+} from '../../base/index.ts';
+import type { BlobStorage } from '../../blob/index.ts';
+import type { StorageKind } from '../../config/index.ts';
+import { type BackupRepository, CONFIG_MAPS, type KubeObject } from '../../kube/index.ts';
+import { loadRepositoryAccess, type RepositoryAccess } from '../../repository-access/index.ts';
+import { prepareRepository, readOnly } from './prepare.ts';
+import { fullIntervalNs, repositoryConfigOf } from './repository-config.ts';
+import { annotate, type RepositoryWriter } from './repository-writer.ts';
+
+export interface ConnectionOptions {
+  readonly logger: Logger;
+  readonly namespace: string;
+  /** With all that makes it patient; `create` where its directory may be made. */
+  readonly openStorage: (location: string, options: { create: boolean }) => Promise<BlobStorage>;
+  /** For credentials. */
+  readonly directory: string;
+  readonly defaultCredentials: (kind: StorageKind) => string | undefined;
+  /** `spec.maintenanceFrequency` of new repositories, as Go writes durations. */
+  readonly frequency: string;
+  /** Velero's ConfigMap of repository settings. */
+  readonly configMap: string | undefined;
+  /** Looks at a repository again, now. */
+  readonly wake: (key: string) => void;
+}
+
+/** On a BackupRepository: what it was connected to, as a hash. */
+export const CONNECTED = 'longshore.io/connected-to';
+/** Velero: pkg/controller/backup_repository_controller.go. */
+const REESTABLISH = 're-establish on BSL change, create or delete';
+/** Of one location. Each derives a key, which takes 64 MiB for a moment. Our choice. */
+const PREPARED_AT_ONCE = 2;
+/** Between two attempts: the first, and the most, which is Velero's resync period. */
+const RETRY_FIRST_MS = 15_000;
+const RETRY_MAX_MS = 300_000;
+/** For what is under way when this process stops. Our choice. */
+const SETTLE_MS = 5000;
+
+/** How an attempt ended that nobody has written down yet. */
+interface Outcome {
+  readonly uid: string;
+  readonly connection: string;
+  readonly place: string;
+  readonly error: Error | undefined;
+}
+
+interface Attempt {
+  readonly atMs: number;
+  readonly place: string;
+  readonly failures: number;
+}
+
+/**
+ * Makes BackupRepositories ready, and says why where it cannot: when they are new, when the place they lie in has changed, and again and
+ * again while they are not.
+ */
+export class Connections {
+  readonly #options: ConnectionOptions;
+  /** By location. */
+  readonly #limiters = new Map<string, Limiter>();
+  readonly #underWay = new Map<string, Promise<void>>();
+  readonly #outcomes = new Map<string, Outcome>();
+  /** By key, what a Ready one is connected to as far as this process knows. */
+  readonly #known = new Map<string, string>();
+  readonly #attempts = new Map<string, Attempt>();
+  #passwordVersion = '';
+
+  constructor(options: ConnectionOptions) {
+    this.#options = options;
+  }
+
+  /** Which password there is. True when it is another one than before: everything has to be checked then. */
+  notePassword(version: string): boolean {
+    const isChanged = this.#passwordVersion !== version;
+    this.#passwordVersion = version;
+    return isChanged;
+  }
+
+  forget(key: string): void {
+    this.#known.delete(key);
+    this.#attempts.delete(key);
+    this.#outcomes.delete(key);
+  }
+
+  /** The repository as it is afterwards, and when to look at it again where it is not ready. */
+  async reconcile(
+    key: string,
+    repository: BackupRepository,
+    location: KubeObject | undefined,
+    writer: RepositoryWriter,
+  ): Promise<{ repository: BackupRepository; requeueAfterMs?: number }> {
+    if (!location) return { repository: await this.#locationGone(repository, writer) };
+    const connection = this.#connectionOf(location);
+    const phase = repository.status?.phase;
+    if (phase === 'Ready') {
+      const before = this.#known.get(key) ?? repository.metadata.annotations?.[CONNECTED];
+      if (before === undefined || before === connection) {
+        // One that Velero's server has connected, before this one was here, is taken for what it is.
+        this.#known.set(key, connection);
+        return { repository };
+      }
+      repository = await this.#setNotReady(repository, REESTABLISH, writer);
+    }
+    const outcome = this.#outcomes.get(key);
+    if (outcome) {
+      const isOfThis = outcome.uid === repository.metadata.uid && outcome.connection === connection;
+      if (isOfThis) return this.#finish(key, repository, outcome, writer);
+      this.#outcomes.delete(key);
+    }
+    // It is looked at again when that has ended.
+    if (this.#underWay.has(key)) return { repository };
+    const attempt = this.#attempts.get(key);
+    const waitMs = attempt?.place === placeOf(connection, location) ? restMs(attempt) : 0;
+    if (waitMs > 0 && phase === 'NotReady') return { repository, requeueAfterMs: waitMs };
+    // One that never was ready is set up by what the ConfigMap says now.
+    const isNew = repository.status?.lastMaintenanceTime == null;
+    if (isNew) repository = await this.#setDefaults(repository, writer);
+    this.#begin(key, repository, location, connection, writer);
+    return { repository };
+  }
+
+  /**
+   * Beside the controller's workers, and for each location by itself: a bucket that does not answer keeps only its own repositories
+   * waiting.
+   */
+  #begin(
+    key: string,
+    repository: BackupRepository,
+    location: KubeObject,
+    connection: string,
+    writer: RepositoryWriter,
+  ): void {
+    const { name } = location.metadata;
+    const limiter = this.#limiters.get(name) ?? createLimiter(PREPARED_AT_ONCE);
+    this.#limiters.set(name, limiter);
+    const { uid } = repository.metadata;
+    const place = placeOf(connection, location);
+    const task = limiter
+      .run(() => this.#prepare(repository, location, writer))
+      .then(
+        () => ({ uid, connection, place, error: undefined }),
+        (error: unknown) => ({ uid, connection, place, error: asError(error) }),
+      )
+      .then((outcome) => {
+        this.#underWay.delete(key);
+        this.#outcomes.set(key, outcome);
+        this.#options.wake(key);
+      });
+    this.#underWay.set(key, task);
+  }
+
+  /** Resolves when nothing is under way any more, or soon: what hangs then writes nothing, since this process does not lead. */
+  async settle(): Promise<void> {
+    const ends = [...this.#underWay.values()];
+    if (ends.length === 0) return;
+    await Promise.race([Promise.all(ends), sleep(SETTLE_MS, undefined, { ref: false })]);
+  }
+
+  async #finish(
+    key: string,
+    repository: BackupRepository,
+    { error, connection, place }: Outcome,
+    writer: RepositoryWriter,
+  ): Promise<{ repository: BackupRepository; requeueAfterMs?: number }> {
+    if (error && isOfCluster(error)) {
+      // Says nothing about the repository: the controller tries again.
+      this.#outcomes.delete(key);
+      throw error;
+    }
+    if (error) {
+      const failures = (this.#attempts.get(key)?.failures ?? 0) + 1;
+      const attempt = { atMs: performance.now(), place, failures };
+      const notReady = await this.#setNotReady(repository, messageOf(error), writer);
+      this.#outcomes.delete(key);
+      this.#attempts.set(key, attempt);
+      this.#known.delete(key);
+      return { repository: notReady, requeueAfterMs: restMs(attempt) };
+    }
+    const ready = await writer.update(repository, (draft) => {
+      const now = rfc3339Seconds(writer.client.clock.nowNs());
+      const lastMaintenanceTime = draft.status?.lastMaintenanceTime ?? now;
+      draft.status = { ...draft.status, phase: 'Ready', message: '', lastMaintenanceTime };
+      annotate(draft, CONNECTED, connection);
+    });
+    this.#outcomes.delete(key);
+    this.#known.set(key, connection);
+    this.#attempts.delete(key);
+    writer.events.record(ready, 'RepositoryReady', 'the repository is ready');
+    return { repository: ready };
+  }
+
+  async #prepare(
+    { spec, metadata }: BackupRepository,
+    location: KubeObject,
+    writer: RepositoryWriter,
+  ): Promise<void> {
+    const { namespace, openStorage, directory, defaultCredentials, logger } = this.#options;
+    const { client, signal, assertLeading } = writer;
+    signal.throwIfAborted();
+    const locationName = `${namespace}/${spec.backupStorageLocation}`;
+    const isReadOnly = isReadOnlyLocation(location);
+    const interval = fullIntervalNs(spec.repositoryConfig);
+    const access: RepositoryAccess = await loadRepositoryAccess({
+      ...{ client, namespace, directory, defaultCredentials, signal },
+      volumeNamespace: spec.volumeNamespace,
+      storageLocation: spec.backupStorageLocation,
+      isWriting: false,
+    });
+    logger.info({ repository: metadata.name }, 'preparing the repository');
+    await using storage = await openStorage(access.location, { create: !isReadOnly }).catch(
+      (error: unknown) => {
+        // A directory without anything in it: nothing is created there either.
+        if (isReadOnly && isCode(error, 'STORAGE_NOT_FOUND')) throw readOnly(locationName);
+        throw error;
+      },
+    );
+    await prepareRepository({
+      ...{ storage, logger, isReadOnly, assertLeading },
+      password: access.password,
+      clock: client.clock,
+      locationName,
+      fullIntervalNs: interval,
+    });
+  }
+
+  async #setDefaults(
+    repository: BackupRepository,
+    writer: RepositoryWriter,
+  ): Promise<BackupRepository> {
+    const { frequency } = this.#options;
+    const config = await this.#loadConfig(repository, writer);
+    const isFrequencySet = !/^(?:0s?|)$/.test(repository.spec.maintenanceFrequency);
+    const isSame =
+      JSON.stringify(repository.spec.repositoryConfig ?? null) === JSON.stringify(config ?? null);
+    if (isFrequencySet && isSame) return repository;
+    return writer.update(repository, (draft) => {
+      if (!isFrequencySet) draft.spec.maintenanceFrequency = frequency;
+      if (config) draft.spec.repositoryConfig = config;
+      else delete draft.spec.repositoryConfig;
+    });
+  }
+
+  /** A ConfigMap that cannot be read as one is reported, and ignored, as by Velero. */
+  async #loadConfig(
+    repository: BackupRepository,
+    { client, events, signal }: RepositoryWriter,
+  ): Promise<Record<string, string> | undefined> {
+    const { configMap: name, namespace, logger } = this.#options;
+    if (name === undefined || name === '') return undefined;
+    const found = await client.find(CONFIG_MAPS, { namespace, name }, { signal });
+    try {
+      return repositoryConfigOf(name, found?.data, repository.spec.repositoryType ?? '');
+    } catch (error) {
+      const message = messageOf(error);
+      logger.warn({ repository: repository.metadata.name, error: message }, 'settings ignored');
+      events.record(repository, 'BadConfig', message, 'Warning');
+      return undefined;
+    }
+  }
+
+  async #locationGone(
+    repository: BackupRepository,
+    writer: RepositoryWriter,
+  ): Promise<BackupRepository> {
+    const { namespace } = this.#options;
+    const text = `backup storage location ${namespace}/${repository.spec.backupStorageLocation} does not exist`;
+    return this.#setNotReady(repository, text, writer);
+  }
+
+  async #setNotReady(
+    repository: BackupRepository,
+    text: string,
+    writer: RepositoryWriter,
+  ): Promise<BackupRepository> {
+    const message = redactAndCut(text);
+    const { phase, message: before } = repository.status ?? {};
+    if (phase === 'NotReady' && before === message) return repository;
+    const { logger } = this.#options;
+    logger.warn({ repository: repository.metadata.name, message }, 'the repository is not ready');
+    const written = await writer.update(repository, (draft) => {
+      draft.status = { ...draft.status, phase: 'NotReady', message };
+    });
+    writer.events.record(written, 'RepositoryNotReady', message, 'Warning');
+    return written;
+  }
+
+  /** All that says where a repository is and what opens it (Velero: needInvalidBackupRepo), and the Secret of the password. */
+  #connectionOf(object: KubeObject): string {
+    const { spec } = object as { spec?: Record<string, unknown> };
+    const { bucket, prefix, caCert, caCertRef } = (spec?.objectStorage ?? {}) as Record<
+      string,
+      unknown
+    >;
+    const parts = [spec?.provider, spec?.config ?? {}, bucket, prefix, caCert, caCertRef];
+    const text = JSON.stringify([...parts, this.#passwordVersion], (_, value: unknown) =>
+      isPlainObject(value)
+        ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
+        : value,
+    );
+    return createHash('sha256').update(text).digest('hex').slice(0, 32);
+  }
+}
+
+const isPlainObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
+
+export const isReadOnlyLocation = (location: KubeObject): boolean =>
+  (location as { spec?: { accessMode?: string } }).spec?.accessMode === 'ReadOnly';
+
+/** What an attempt depends on: one that may be written to now is another place. */
+const placeOf = (connection: string, location: KubeObject): string =>
+  `${connection} ${isReadOnlyLocation(location) ? 'read-only' : ''}`;
+
+/** What is wrong with the API server, or with this process's place in it, says nothing about a repository. */
+const isOfCluster = (error: unknown): boolean =>
+  isCanceled(error) ||
+  isCode(
+    error,
+    'LEADERSHIP_LOST',
+    'KUBE_CONFLICT',
+    'KUBE_UNAVAILABLE',
+    'KUBE_THROTTLED',
+    'KUBE_GONE',
+  );
+
+function restMs({ atMs, failures }: Attempt): number {
+  const delayMs = Math.min(RETRY_MAX_MS, RETRY_FIRST_MS * 2 ** Math.min(failures - 1, 10));
+  return Math.max(0, atMs + delayMs - performance.now());
+}

@@ -1,0 +1,125 @@
+import { z } from 'zod';
+import { CodedError } from '../../../base/index.ts';
+import { type BackupRepository, CONFIG_MAPS, type KubeClient } from '../../../kube/index.ts';
+
+const texts = z.record(z.string(), z.string());
+const selector = z.object({
+  matchLabels: texts.optional(),
+  matchExpressions: z
+    .array(
+      z.object({
+        key: z.string(),
+        operator: z.string(),
+        values: z
+          .array(z.string())
+          .nullish()
+          .transform((values) => values ?? undefined),
+      }),
+    )
+    .optional(),
+});
+
+/** One value of Velero's ConfigMap for maintenance Jobs (pkg/types/repo_maintenance.go). Keys that nobody knows are of later versions. */
+const schema = z.looseObject({
+  /** Only the first entry counts. */
+  loadAffinity: z.array(z.looseObject({ nodeSelector: selector })).nullish(),
+  podResources: z
+    .looseObject({
+      cpuRequest: z.string().optional(),
+      cpuLimit: z.string().optional(),
+      memoryRequest: z.string().optional(),
+      memoryLimit: z.string().optional(),
+      ephemeralStorageRequest: z.string().optional(),
+      ephemeralStorageLimit: z.string().optional(),
+    })
+    .nullish(),
+  keepLatestMaintenanceJobs: z.int().min(0).nullish(),
+  priorityClassName: z.string().nullish(),
+  podAnnotations: texts.nullish(),
+  podLabels: texts.nullish(),
+});
+export type JobConfig = z.infer<typeof schema>;
+
+/** Velero: pkg/repository/maintenance/maintenance.go. */
+const GLOBAL = 'global';
+export const KEPT_JOBS = 3;
+
+export const configKeyOf = ({ spec }: BackupRepository): string =>
+  `${spec.volumeNamespace}-${spec.backupStorageLocation}-${spec.repositoryType ?? ''}`;
+
+/**
+ * What the ConfigMap says about a repository's Jobs: its own key over `global`, of which alone Velero takes the priority class, annotations
+ * and labels. Throws `BAD_CONFIG`, naming the key.
+ */
+export function jobConfigOf(
+  name: string,
+  data: Readonly<Record<string, string>> | undefined,
+  repository: BackupRepository,
+): JobConfig {
+  const global = parse(name, data, GLOBAL);
+  const own = parse(name, data, configKeyOf(repository));
+  const affinity = own.loadAffinity ?? [];
+  return {
+    ...own,
+    loadAffinity: affinity.length > 0 ? affinity : global.loadAffinity,
+    podResources: own.podResources ?? global.podResources,
+    keepLatestMaintenanceJobs: own.keepLatestMaintenanceJobs ?? global.keepLatestMaintenanceJobs,
+    priorityClassName: global.priorityClassName,
+    podAnnotations: global.podAnnotations,
+    podLabels: global.podLabels,
+  };
+}
+
+function parse(
+  name: string,
+  data: Readonly<Record<string, string>> | undefined,
+  key: string,
+): JobConfig {
+  const text = data?.[key];
+  if (text === undefined) return {};
+  let json: unknown;
+  try {
+    json = JSON.parse(text);
+  } catch (cause) {
+    throw bad(name, key, 'it is not JSON', cause);
+  }
+  const parsed = schema.safeParse(json);
+  if (parsed.success) return parsed.data;
+  const problems = parsed.error.issues.map(
+    ({ path, message }) => `${path.length > 0 ? `${path.join('.')}: ` : ''}${message}`,
+  );
+  throw bad(name, key, problems.join('; '), parsed.error);
+}
+
+const bad = (name: string, key: string, problem: string, cause?: unknown): CodedError =>
+  new CodedError('BAD_CONFIG', `ConfigMap ${name}, key ${key}: ${problem}`, { cause });
+
+/** Many repositories are looked at in a row. Our choice. */
+const FRESH_MS = 10_000;
+
+/** The ConfigMap as it was moments ago. */
+export class JobConfigSource {
+  readonly #namespace: string;
+  readonly #name: string | undefined;
+  #loaded: { readonly atMs: number; readonly data: Record<string, string> | undefined } | undefined;
+
+  constructor(namespace: string, name: string | undefined) {
+    this.#namespace = namespace;
+    this.#name = name === '' ? undefined : name;
+  }
+
+  /** Nothing where no ConfigMap is named, or there is none, as for Velero. Throws `BAD_CONFIG`. */
+  async load(
+    client: KubeClient,
+    repository: BackupRepository,
+    signal: AbortSignal,
+  ): Promise<JobConfig> {
+    const [namespace, name] = [this.#namespace, this.#name];
+    if (name === undefined) return {};
+    if (!this.#loaded || performance.now() - this.#loaded.atMs > FRESH_MS) {
+      const found = await client.find(CONFIG_MAPS, { namespace, name }, { signal });
+      this.#loaded = { atMs: performance.now(), data: found?.data };
+    }
+    return jobConfigOf(name, this.#loaded.data, repository);
+  }
+}

@@ -1,0 +1,393 @@
+import { isCode, type Logger, messageOf, rfc3339Seconds } from '../../../base/index.ts';
+import {
+  BACKUP_REPOSITORIES,
+  type BackupRepository,
+  DEPLOYMENTS,
+  type Job,
+  JOBS,
+  type NewObject,
+} from '../../../kube/index.ts';
+import { annotate, type RepositoryWriter } from '../repository-writer.ts';
+import type { RepositoryMetrics } from '../repository-metrics.ts';
+import { jobNameOf, maintenanceJob, REPOSITORY_LABEL, repositoryLabelOf } from './job.ts';
+import { type JobConfig, JobConfigSource, KEPT_JOBS } from './job-config.ts';
+import {
+  type Claim,
+  CLAIM,
+  claimOf,
+  claimText,
+  frequencyOf,
+  type JobOutline,
+  outlineOf,
+  timeOf,
+} from './outline.ts';
+import { dueTimeNs, planMaintenance, type Situation, type Step } from './plan.ts';
+import { addToHistory, entryOf, type HistoryEntry } from './result.ts';
+
+export interface JobKeeperOptions {
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly metrics: RepositoryMetrics;
+  /** Velero's ConfigMap of maintenance Jobs. */
+  readonly configMap: string | undefined;
+  /** Jobs at once, those of Velero's server included. */
+  readonly jobsMax: number;
+  /** What Jobs are made after: this server's. */
+  readonly deployment: string;
+  readonly command: readonly string[];
+  readonly logLevel: string;
+  readonly logFormat: string;
+  /** Looks at a repository again, now. */
+  readonly wake: (key: string) => void;
+}
+
+/** Looked at again at least so often: the clock may have been set. Velero: repoSyncPeriod. */
+const RESYNC_MS = 300_000;
+
+/** What is to be looked at of a repository. */
+export interface Kept {
+  readonly key: string;
+  readonly repository: BackupRepository;
+  /** As the cache has them. */
+  readonly jobs: readonly JobOutline[];
+  readonly isStartable: boolean;
+}
+
+/**
+ * Runs maintenance in Jobs: each repository when it is due, several at once up to a bound, the one that waited longest first, and never two
+ * for one repository. All that has to survive is in the cluster: a claim on the repository, the Jobs, and the history.
+ */
+export class JobKeeper {
+  readonly #options: JobKeeperOptions;
+  /** Keys of repositories with a Job, or with one about to be. */
+  readonly #running = new Set<string>();
+  /** Due, and without a place; when each was. */
+  readonly #waiting = new Map<string, bigint>();
+
+  readonly #configs: JobConfigSource;
+
+  constructor(options: JobKeeperOptions) {
+    this.#options = options;
+    this.#configs = new JobConfigSource(options.namespace, options.configMap);
+  }
+
+  get runningCount(): number {
+    return this.#running.size;
+  }
+
+  get waitingCount(): number {
+    return this.#waiting.size;
+  }
+
+  /** Counts what earlier servers have left running, before anything is started. */
+  count({ key, repository, jobs }: Omit<Kept, 'isStartable'>): void {
+    if (claimOf(repository) || jobs.some(({ end }) => !end)) this.#running.add(key);
+  }
+
+  forget(key: string): void {
+    this.#waiting.delete(key);
+    this.#leave(key);
+  }
+
+  /** How long nothing will be due. */
+  async reconcile(kept: Kept, writer: RepositoryWriter): Promise<number> {
+    const { key, repository, jobs } = kept;
+    const situation = situationOf(kept, writer);
+    let step = planMaintenance(situation);
+    // The claim may have come through its watch before the Job came through another one.
+    if (step.kind === 'lost') step = await this.#planAgain(situation, writer);
+    switch (step.kind) {
+      case 'note':
+        this.#enter(key);
+        await this.#note(repository, step.job, writer);
+        break;
+      case 'create':
+        this.#enter(key);
+        await this.#createAgain(repository, step.name, writer);
+        break;
+      case 'drop':
+        await writer.update(repository, (draft) => annotate(draft, CLAIM, undefined));
+        this.#leave(key);
+        break;
+      case 'record':
+        await this.#record(repository, step.jobs, step.endsClaim, writer);
+        if (step.endsClaim) this.#leave(key);
+        break;
+      case 'lost':
+        await this.#fail(repository, 'the maintenance Job was deleted before it ended', writer);
+        this.#leave(key);
+        break;
+      case 'wait':
+        this.#enter(key);
+        break;
+      case 'start':
+        if (!(await this.#start(kept, situation, writer))) break;
+        return RESYNC_MS;
+      case 'rest':
+        this.#leave(key);
+        this.#waiting.delete(key);
+        await this.#prune(repository, jobs, writer);
+        if (step.forNs !== undefined) {
+          return Math.min(RESYNC_MS, Math.max(1, Number(step.forNs / 1_000_000n)));
+        }
+    }
+    return RESYNC_MS;
+  }
+
+  async #planAgain(situation: Situation, { client, signal }: RepositoryWriter): Promise<Step> {
+    const { namespace } = this.#options;
+    const { name = '' } = situation.claim ?? {};
+    const job = await client.find(JOBS, { namespace, name }, { signal });
+    return planMaintenance({ ...situation, jobs: job ? [outlineOf(job)] : [] });
+  }
+
+  #enter(key: string): void {
+    this.#running.add(key);
+    this.#waiting.delete(key);
+  }
+
+  /** Gives the place to the one that has been due for the longest time. */
+  #leave(key: string): void {
+    if (!this.#running.delete(key)) return;
+    let next: string | undefined;
+    let earliest: bigint | undefined;
+    for (const [waiting, dueNs] of this.#waiting) {
+      if (earliest === undefined || dueNs < earliest) [next, earliest] = [waiting, dueNs];
+    }
+    if (next === undefined) return;
+    this.#waiting.delete(next);
+    this.#options.wake(next);
+  }
+
+  /** True when it was started. */
+  async #start(
+    { key, repository }: Kept,
+    situation: Situation,
+    writer: RepositoryWriter,
+  ): Promise<boolean> {
+    if (!this.#running.has(key) && this.#running.size >= this.#options.jobsMax) {
+      this.#waiting.set(key, dueTimeNs(situation));
+      return false;
+    }
+    this.#enter(key);
+    try {
+      // The cache may not know yet what another server has begun.
+      const jobs = await this.#listJobs(repository, writer);
+      if (planMaintenance({ ...situation, jobs }).kind !== 'start') {
+        this.#options.wake(key);
+        return false;
+      }
+      const name = jobNameOf(repository.metadata.name, Number(situation.nowNs / 1_000_000n));
+      const job = await this.#build(repository, name, writer);
+      if (!job) {
+        this.#leave(key);
+        return false;
+      }
+      const claimed = await writer.update(repository, (draft) => annotate(draft, CLAIM, name));
+      await this.#create(claimed, job, writer);
+      return true;
+    } catch (error) {
+      // The claim may be there all the same; whoever sees it takes the place again.
+      this.#leave(key);
+      throw error;
+    }
+  }
+
+  async #listJobs(
+    { metadata: { namespace, name } }: BackupRepository,
+    { client, signal }: RepositoryWriter,
+  ): Promise<JobOutline[]> {
+    const labelSelector = `${REPOSITORY_LABEL}=${repositoryLabelOf(name)}`;
+    const jobs = await client.list(JOBS, { namespace, labelSelector, signal });
+    return jobs.map(outlineOf);
+  }
+
+  /** Undefined where it cannot be made as things are; that is recorded, and tried again later. */
+  async #build(
+    repository: BackupRepository,
+    name: string,
+    writer: RepositoryWriter,
+  ): Promise<NewObject<Job> | undefined> {
+    const { namespace, deployment: deploymentName, command, logLevel, logFormat } = this.#options;
+    const { client, signal } = writer;
+    try {
+      const config = await this.#config(repository, writer);
+      const ref = { namespace, name: deploymentName };
+      const deployment = await client.get(DEPLOYMENTS, ref, { signal });
+      return maintenanceJob({ name, repository, deployment, config, command, logLevel, logFormat });
+    } catch (error) {
+      if (!isCode(error, 'BAD_CONFIG', 'KUBE_NOT_FOUND', 'KUBE_FORBIDDEN')) throw error;
+      await this.#failedToStart(repository, error, writer);
+      return undefined;
+    }
+  }
+
+  #config(repository: BackupRepository, { client, signal }: RepositoryWriter): Promise<JobConfig> {
+    return this.#configs.load(client, repository, signal);
+  }
+
+  /** After a server that wrote the claim and no more. */
+  async #createAgain(
+    repository: BackupRepository,
+    name: string,
+    writer: RepositoryWriter,
+  ): Promise<void> {
+    const { client, signal } = writer;
+    const now = await client.find(BACKUP_REPOSITORIES, repository.metadata, { signal });
+    const claim = now && claimOf(now);
+    if (!now || claim?.name !== name || claim.uid !== undefined) return;
+    const job = await this.#build(now, name, writer);
+    if (job) await this.#create(now, job, writer);
+  }
+
+  async #create(
+    claimed: BackupRepository,
+    job: NewObject<Job>,
+    writer: RepositoryWriter,
+  ): Promise<void> {
+    const { client, signal } = writer;
+    const { logger, namespace } = this.#options;
+    let created: Job;
+    writer.assertLeading();
+    try {
+      created = await client.create(JOBS, job, { signal });
+    } catch (error) {
+      const { name = '' } = job.metadata;
+      if (isCode(error, 'KUBE_ALREADY_EXISTS')) {
+        created = await client.get(JOBS, { namespace, name }, { signal });
+      } else {
+        // Refused as it is. What is only late is tried again under the same name.
+        if (!isCode(error, 'KUBE_INVALID', 'KUBE_FORBIDDEN', 'KUBE_REFUSED')) throw error;
+        await this.#failedToStart(claimed, error, writer);
+        return;
+      }
+    }
+    const repository = claimed.metadata.name;
+    logger.info({ repository, job: created.metadata.name }, 'maintenance started');
+    await this.#note(claimed, outlineOf(created), writer);
+  }
+
+  async #note(
+    repository: BackupRepository,
+    { name, uid }: JobOutline,
+    writer: RepositoryWriter,
+  ): Promise<void> {
+    const claim: Claim = { name, uid };
+    await writer.update(repository, (draft) => annotate(draft, CLAIM, claimText(claim)));
+  }
+
+  async #record(
+    repository: BackupRepository,
+    jobs: readonly JobOutline[],
+    endsClaim: boolean,
+    writer: RepositoryWriter,
+  ): Promise<void> {
+    const { client, signal } = writer;
+    const { namespace } = this.#options;
+    const entries: HistoryEntry[] = [];
+    for (const job of jobs) entries.push(await entryOf(client, namespace, job, signal));
+    await this.#write(repository, entries, endsClaim, writer);
+  }
+
+  #failedToStart(
+    repository: BackupRepository,
+    error: unknown,
+    writer: RepositoryWriter,
+  ): Promise<void> {
+    return this.#fail(
+      repository,
+      `Failed to start maintenance job, err: ${messageOf(error)}`,
+      writer,
+    );
+  }
+
+  async #fail(
+    repository: BackupRepository,
+    message: string,
+    writer: RepositoryWriter,
+  ): Promise<void> {
+    const startTimestamp = rfc3339Seconds(writer.client.clock.nowNs());
+    await this.#write(repository, [{ result: 'Failed', startTimestamp, message }], true, writer);
+  }
+
+  /** History, time and claim change together, so that each end is recorded once. */
+  async #write(
+    repository: BackupRepository,
+    entries: readonly HistoryEntry[],
+    endsClaim: boolean,
+    writer: RepositoryWriter,
+  ): Promise<void> {
+    const written = await writer.update(repository, (draft) => {
+      if (endsClaim) annotate(draft, CLAIM, undefined);
+      draft.status = {
+        ...draft.status,
+        recentMaintenance: addToHistory(draft.status?.recentMaintenance ?? [], entries),
+      };
+      for (const { result, completeTimestamp, startTimestamp } of entries) {
+        if (result !== 'Succeeded') continue;
+        const last = timeOf(draft.status.lastMaintenanceTime);
+        const end = completeTimestamp ?? startTimestamp;
+        // What ended under a server's own eyes is the last; others' Jobs may be older than that.
+        if (endsClaim || last === undefined || (timeOf(end) ?? 0n) > last) {
+          draft.status.lastMaintenanceTime = end;
+        }
+      }
+    });
+    for (const entry of entries) this.#tell(written, entry, writer);
+  }
+
+  #tell(repository: BackupRepository, entry: HistoryEntry, { events }: RepositoryWriter): void {
+    const { logger, metrics } = this.#options;
+    const { name } = repository.metadata;
+    const { result, message = '' } = entry;
+    metrics.ended(name, entry);
+    if (result === 'Succeeded') {
+      logger.info({ repository: name, message }, 'maintenance succeeded');
+      events.record(repository, 'MaintenanceSucceeded', message === '' ? 'done' : message);
+    } else {
+      logger.warn({ repository: name, message }, 'maintenance failed');
+      events.record(repository, 'MaintenanceFailed', message, 'Warning');
+    }
+  }
+
+  /** Ended Jobs beyond those that are kept to be looked at. It may fail, and is done again at the next look. */
+  async #prune(
+    repository: BackupRepository,
+    jobs: readonly JobOutline[],
+    writer: RepositoryWriter,
+  ): Promise<void> {
+    const ended = jobs
+      .filter(({ end }) => end)
+      .sort((a, b) => (a.createdNs < b.createdNs ? -1 : 1));
+    if (ended.length === 0) return;
+    const { namespace, logger } = this.#options;
+    try {
+      const config = await this.#config(repository, writer).catch((error: unknown): JobConfig => {
+        if (!isCode(error, 'BAD_CONFIG')) throw error;
+        return {};
+      });
+      const kept = config.keepLatestMaintenanceJobs ?? KEPT_JOBS;
+      for (const { name, uid } of ended.slice(0, Math.max(0, ended.length - kept))) {
+        writer.assertLeading();
+        const { signal } = writer;
+        const propagationPolicy = 'Background';
+        await writer.client.delete(JOBS, { namespace, name }, { uid, propagationPolicy, signal });
+      }
+    } catch (error) {
+      if (writer.signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
+      logger.warn({ error: messageOf(error) }, 'old maintenance Jobs could not be deleted');
+    }
+  }
+}
+
+const situationOf = (
+  { repository, jobs, isStartable }: Kept,
+  { client }: RepositoryWriter,
+): Situation => ({
+  claim: claimOf(repository),
+  jobs,
+  status: repository.status,
+  frequencyNs: frequencyOf(repository),
+  isStartable,
+  nowNs: client.clock.nowNs(),
+});

@@ -1,0 +1,348 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Registry } from 'prom-client';
+import { type Logger, messageOf } from '../../base/index.ts';
+import {
+  BACKUP_REPOSITORIES,
+  BACKUP_STORAGE_LOCATIONS,
+  type BackupRepository,
+  Cache,
+  Controller,
+  EventRecorder,
+  type Job,
+  JOBS,
+  type KubeClient,
+  keyOf,
+  type KubeObject,
+  type ObjectRef,
+  refOf,
+  type Result,
+  SECRETS,
+} from '../../kube/index.ts';
+import { PASSWORD_SECRET } from '../../repository-access/index.ts';
+import type { ServerController } from '../server.ts';
+import { type ConnectionOptions, Connections, isReadOnlyLocation } from './connection.ts';
+import { REPOSITORY_LABEL, repositoryLabelOf } from './maintenance/job.ts';
+import { JobKeeper, type JobKeeperOptions } from './maintenance/job-keeper.ts';
+import { frequencyOf, outlineOf } from './maintenance/outline.ts';
+import { overdueSeconds } from './maintenance/plan.ts';
+import { ensurePasswordSecret } from './password-secret.ts';
+import { RepositoryMetrics } from './repository-metrics.ts';
+import { RepositoryWriter } from './repository-writer.ts';
+
+export interface RepositoryControllerOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly host: string;
+  readonly registry: Registry;
+  readonly connection: Omit<ConnectionOptions, 'logger' | 'namespace' | 'wake'>;
+  readonly jobs: Omit<JobKeeperOptions, 'logger' | 'namespace' | 'metrics' | 'wake'>;
+}
+
+/** Repositories looked at side by side; what takes long among it has bounds of its own. Our choice. */
+const WORKERS = 8;
+/** Between two looks at the password's Secret, which cannot be watched by its name alone without the right to list all. Our choice. */
+const PASSWORD_MS = 60_000;
+const PASSWORD_RETRY_MS = 2000;
+
+/**
+ * Looks after BackupRepositories as Velero's controller of that name does: makes them ready, notices when the place they lie in changes, and
+ * has them maintained. Velero's own must be switched off (`velero server --disable-controllers=backup-repo`).
+ */
+export class RepositoryController implements ServerController {
+  readonly name = 'repository';
+  readonly #options: RepositoryControllerOptions;
+  readonly #metrics: RepositoryMetrics;
+  #run: RepositoryRun | undefined;
+
+  constructor(options: RepositoryControllerOptions) {
+    this.#options = options;
+    this.#metrics = new RepositoryMetrics(options.registry, {
+      repositories: () => this.#run?.described() ?? [],
+      jobs: () => this.#run?.jobCounts() ?? { running: 0, waiting: 0 },
+    });
+  }
+
+  get failure(): string | undefined {
+    return this.#run?.failure;
+  }
+
+  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
+    // What an earlier leadership has remembered may be wrong by now.
+    this.#run = new RepositoryRun(this.#options, this.#metrics, signal, assertLeading);
+    try {
+      await this.#run.run();
+    } finally {
+      this.#run = undefined;
+    }
+  }
+}
+
+/** One time that this process leads. */
+class RepositoryRun {
+  readonly #options: RepositoryControllerOptions;
+  readonly #signal: AbortSignal;
+  readonly #metrics: RepositoryMetrics;
+  readonly #writer: RepositoryWriter;
+  readonly #repositories: Cache<BackupRepository>;
+  readonly #locations: Cache<KubeObject>;
+  readonly #jobs: Cache<Job>;
+  readonly #controller: Controller;
+  readonly #connections: Connections;
+  readonly #keeper: JobKeeper;
+  /** By the value of the label that Jobs have: repositories, and the keys of their Jobs. */
+  readonly #byLabel = new Map<string, string>();
+  readonly #jobsOf = new Map<string, Set<string>>();
+  #passwordFailure: string | undefined;
+
+  constructor(
+    options: RepositoryControllerOptions,
+    metrics: RepositoryMetrics,
+    signal: AbortSignal,
+    assertLeading: () => void,
+  ) {
+    const { client, logger, namespace, host } = options;
+    this.#options = options;
+    this.#metrics = metrics;
+    this.#signal = signal;
+    const events = new EventRecorder({
+      ...{ client, logger, host },
+      clock: client.clock,
+      component: 'longshore-server',
+    });
+    this.#writer = new RepositoryWriter({ client, events, signal, assertLeading });
+    const scope = { namespace };
+    this.#repositories = new Cache({ client, logger, scope, resource: BACKUP_REPOSITORIES });
+    this.#locations = new Cache({ client, logger, scope, resource: BACKUP_STORAGE_LOCATIONS });
+    this.#jobs = new Cache({
+      ...{ client, logger, resource: JOBS },
+      scope: { namespace, labelSelector: REPOSITORY_LABEL },
+      trim: outlined,
+    });
+    this.#controller = new Controller({
+      ...{ name: 'repository', workers: WORKERS, logger },
+      reconcile: (key) => this.#reconcile(key),
+    });
+    const wake = (key: string): void => {
+      this.#controller.queue.add(key);
+    };
+    this.#connections = new Connections({ ...options.connection, logger, namespace, wake });
+    this.#keeper = new JobKeeper({ ...options.jobs, logger, namespace, metrics, wake });
+  }
+
+  get failure(): string | undefined {
+    const failures = [this.#repositories, this.#locations, this.#jobs].map(
+      ({ failure }) => failure,
+    );
+    return [...failures, this.#passwordFailure].find((failure) => failure !== undefined);
+  }
+
+  async run(): Promise<void> {
+    const signal = this.#signal;
+    const caches = [this.#repositories, this.#locations, this.#jobs];
+    const running = caches.map((cache) => cache.run(signal));
+    const aborted = new Promise<void>((resolve) => {
+      if (signal.aborted) resolve();
+      signal.addEventListener('abort', () => resolve(), { once: true });
+    });
+    await Promise.race([
+      Promise.all([...caches.map(({ synced }) => synced), this.#loadPassword()]),
+      aborted,
+    ]);
+    if (!signal.aborted) this.#begin();
+    await Promise.all([...running, this.#controller.run(signal), this.#followPassword()]);
+    await this.#connections.settle();
+    await this.#writer.events.flush();
+  }
+
+  #begin(): void {
+    this.#jobs.onChange((after, before) => {
+      this.#jobChanged(after, before);
+    });
+    for (const repository of this.#repositories.list()) {
+      const label = repositoryLabelOf(repository.metadata.name);
+      const jobs = this.#jobOutlines(label);
+      this.#keeper.count({ key: keyOf(repository.metadata), repository, jobs });
+    }
+    this.#repositories.onChange((after, before) => {
+      this.#repositoryChanged(after, before);
+    });
+    this.#locations.onChange((after, before) => {
+      this.#locationChanged(after, before);
+    });
+  }
+
+  #repositoryChanged(after: BackupRepository | undefined, before: BackupRepository | undefined) {
+    const { metadata } = (after ?? before) as BackupRepository;
+    const key = keyOf(metadata);
+    const label = repositoryLabelOf(metadata.name);
+    if (before && before.metadata.uid !== after?.metadata.uid) {
+      this.#connections.forget(key);
+      this.#keeper.forget(key);
+    }
+    if (!after) {
+      this.#byLabel.delete(label);
+      this.#metrics.forget(metadata.name);
+      return;
+    }
+    this.#byLabel.set(label, key);
+    this.#metrics.begin(metadata.name);
+    this.#controller.queue.add(key);
+  }
+
+  #jobChanged(after: Job | undefined, before: Job | undefined): void {
+    const { metadata } = (after ?? before) as Job;
+    const label = metadata.labels?.[REPOSITORY_LABEL] ?? '';
+    const jobs = this.#jobsOf.get(label) ?? new Set();
+    if (after) this.#jobsOf.set(label, jobs.add(keyOf(metadata)));
+    else jobs.delete(keyOf(metadata));
+    if (jobs.size === 0) this.#jobsOf.delete(label);
+    const key = this.#byLabel.get(label);
+    if (key !== undefined) this.#controller.queue.add(key);
+  }
+
+  /** Its status changes each minute, which is of no interest. */
+  #locationChanged(after: KubeObject | undefined, before: KubeObject | undefined): void {
+    if (after && before && specText(after) === specText(before)) return;
+    const { name } = ((after ?? before) as KubeObject).metadata;
+    for (const { metadata, spec } of this.#repositories.list()) {
+      if (spec.backupStorageLocation === name) this.#controller.queue.add(keyOf(metadata));
+    }
+  }
+
+  #jobOutlines(label: string) {
+    return [...(this.#jobsOf.get(label) ?? [])].flatMap((key) => {
+      const job = this.#jobs.get(refOf(key));
+      return job ? [outlineOf(job)] : [];
+    });
+  }
+
+  async #reconcile(key: string): Promise<Result | undefined> {
+    let repository = this.#repositories.get(refOf(key));
+    if (!repository || repository.metadata.deletionTimestamp !== undefined) return undefined;
+    // Restic's are Velero's alone.
+    if (repository.spec.repositoryType !== 'kopia') return undefined;
+    const location = await this.#location(repository);
+    const connected = await this.#connections.reconcile(key, repository, location, this.#writer);
+    ({ repository } = connected);
+    const isReady = repository.status?.phase === 'Ready';
+    const isStartable = isReady && location !== undefined && !isReadOnlyLocation(location);
+    const jobs = this.#jobOutlines(repositoryLabelOf(repository.metadata.name));
+    const restMs = await this.#keeper.reconcile(
+      { key, repository, jobs, isStartable },
+      this.#writer,
+    );
+    return { requeueAfterMs: Math.min(restMs, connected.requeueAfterMs ?? Infinity) };
+  }
+
+  /** One that the cache does not know may have been created a moment ago. */
+  async #location({ metadata, spec }: BackupRepository): Promise<KubeObject | undefined> {
+    const ref: ObjectRef = { namespace: metadata.namespace, name: spec.backupStorageLocation };
+    const known = this.#locations.get(ref);
+    if (known) return known;
+    return this.#options.client.find(BACKUP_STORAGE_LOCATIONS, ref, { signal: this.#signal });
+  }
+
+  /** Until there is a password, which the first server makes: nothing can be opened without. */
+  async #loadPassword(): Promise<void> {
+    const { client, namespace } = this.#options;
+    const signal = this.#signal;
+    await this.#untilDone(PASSWORD_RETRY_MS, async () => {
+      this.#writer.assertLeading();
+      await ensurePasswordSecret(client, namespace, { signal });
+      await this.#notePassword();
+    });
+  }
+
+  /** Until aborted: whether the password's Secret is another one. */
+  async #followPassword(): Promise<void> {
+    const signal = this.#signal;
+    while (!signal.aborted) {
+      await sleep(PASSWORD_MS, undefined, { signal }).catch(() => undefined);
+      await this.#untilDone(PASSWORD_MS, async () => {
+        if (!(await this.#notePassword())) return;
+        const { logger } = this.#options;
+        logger.info({ secret: PASSWORD_SECRET }, 'the password has changed; checking all');
+        for (const { metadata } of this.#repositories.list()) {
+          this.#controller.queue.add(keyOf(metadata));
+        }
+      });
+    }
+  }
+
+  /** True when there is another password than before. */
+  async #notePassword(): Promise<boolean> {
+    const { client, namespace } = this.#options;
+    const ref = { namespace, name: PASSWORD_SECRET };
+    const secret = await client.find(SECRETS, ref, { signal: this.#signal });
+    // Without one nothing is opened, and what is open is so by the last one.
+    return secret !== undefined && this.#connections.notePassword(secret.metadata.resourceVersion);
+  }
+
+  async #untilDone(retryMs: number, task: () => Promise<void>): Promise<void> {
+    const signal = this.#signal;
+    while (!signal.aborted) {
+      try {
+        await task();
+        this.#passwordFailure = undefined;
+        return;
+      } catch (error) {
+        if (signal.aborted) return;
+        this.#passwordFailure = messageOf(error);
+        const fields = { error: this.#passwordFailure };
+        this.#options.logger.warn(fields, "the password's Secret could not be read or made");
+        await sleep(retryMs, undefined, { signal }).catch(() => undefined);
+      }
+    }
+  }
+
+  *described(): Generator<{ name: string; isReady: boolean; overdueSeconds: number }> {
+    const nowNs = this.#options.client.clock.nowNs();
+    for (const repository of this.#repositories.list()) {
+      if (repository.spec.repositoryType !== 'kopia') continue;
+      const location = this.#locations.get({
+        namespace: repository.metadata.namespace,
+        name: repository.spec.backupStorageLocation,
+      });
+      // Nobody may maintain those.
+      const isReadOnly = location !== undefined && isReadOnlyLocation(location);
+      const { status } = repository;
+      yield {
+        name: repository.metadata.name,
+        isReady: status?.phase === 'Ready',
+        overdueSeconds: isReadOnly
+          ? 0
+          : overdueSeconds({ status, frequencyNs: frequencyOf(repository), nowNs }),
+      };
+    }
+  }
+
+  jobCounts(): { running: number; waiting: number } {
+    return { running: this.#keeper.runningCount, waiting: this.#keeper.waitingCount };
+  }
+}
+
+const specText = (object: KubeObject): string =>
+  JSON.stringify((object as { spec?: unknown }).spec ?? null);
+
+/** A Job is as large as a pod, and there may be some for each of thousands of repositories. */
+const outlined = ({ apiVersion, kind, metadata, status }: Job): Job => {
+  const { name, namespace, uid, resourceVersion, creationTimestamp, labels } = metadata;
+  const { succeeded, failed, completionTime, conditions } = status ?? {};
+  return {
+    ...(apiVersion !== undefined && { apiVersion }),
+    ...(kind !== undefined && { kind }),
+    metadata: {
+      ...{ name, uid, resourceVersion, creationTimestamp },
+      ...(namespace !== undefined && { namespace }),
+      ...(labels && { labels }),
+    },
+    spec: { template: { spec: { containers: [] } } },
+    status: {
+      ...(succeeded !== undefined && { succeeded }),
+      ...(failed !== undefined && { failed }),
+      ...(completionTime !== undefined && { completionTime }),
+      ...(conditions && { conditions }),
+    },
+  };
+};
