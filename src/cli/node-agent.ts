@@ -4,7 +4,7 @@ import type { ServerFlags } from './node-agent-server.ts';
 import type { StatusFlags } from './node-agent-status.ts';
 import { JSON_OPTION } from './program.ts';
 
-function withClusterOptions(command: Command): Command {
+export function withClusterOptions(command: Command): Command {
   return command
     .option('--kubeconfig <file>', 'kubeconfig (default: KUBECONFIG, ~/.kube/config, or the pod)')
     .option('--context <name>', 'context of the kubeconfig')
