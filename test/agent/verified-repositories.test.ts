@@ -1,5 +1,6 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import {
   describeDamage,
@@ -114,7 +115,7 @@ describe('repository verify-all', () => {
     {
       await using repository = await openTest(repo, { password });
       const [entry] = repository.contents.entries({ prefix: '' });
-      fs.rmSync(pathOfBlob(repo, entry?.packBlobId ?? ''));
+      fs.rmSync(pathOfBlob(fileURLToPath(repo), entry?.packBlobId ?? ''));
     }
     const failed = await run('repository', 'verify-all');
     expect(failed.code).toBe(1);
