@@ -54,11 +54,13 @@ const FORMATS = [
     format: { hash: 'HMAC-SHA256', splitter: 'FIXED-1M' },
     compressor: 's2-default',
   },
+  // Compresses before it hashes, and has no epochs.
+  { name: 'version 1', format: { version: 1, splitter: 'FIXED-1M' }, compressor: 'zstd' },
 ] as const;
 const SNAPSHOTS = 5;
 const ROUNDS = 5;
 /** All rounds of all formats together make 1,000. */
-const DAMAGES = 50;
+const DAMAGES = 40;
 
 const verify = (repository: Repository): Promise<VerificationReport> =>
   verifyRepository(repository, {
@@ -206,4 +208,71 @@ describe.each(FORMATS)('a repository of the format "$name"', (each) => {
       for (const path of [repo, target]) fs.rmSync(path, { recursive: true });
     },
   );
+});
+
+describe('what a volume cannot make up for', () => {
+  const prepare = async (name: string): Promise<{ repo: string; tree: string }> => {
+    const [repo, tree] = [at(name), at(`${name}-tree`)];
+    fs.mkdirSync(tree);
+    await createTest(repo);
+    await using repository = await openTest(repo);
+    for (const file of ['a', 'b']) {
+      fs.writeFileSync(join(tree, file), noise(file, 50_000));
+      age(join(tree, file));
+      await backUp(repository, tree, { accept: () => repository.contents.flush() });
+    }
+    return { repo, tree };
+  };
+
+  it('is a pack with the list of snapshots: the message names it, and what to do', async () => {
+    const { repo, tree } = await prepare('manifests');
+    let lost = '';
+    {
+      await using repository = await openTest(repo);
+      const [entry] = repository.contents.entries({ prefix: 'm' });
+      lost = entry?.packBlobId ?? '';
+      fs.rmSync(pathOfBlob(repo, lost));
+    }
+    await using repository = await openTest(repo);
+    const { problems, record } = await verify(repository);
+    const texts = problems.held.map(({ message }) => message);
+    const remedy = 'restore an earlier version of this blob in the storage, or a copy of it';
+    expect(texts.find((text) => text.includes(lost) && text.includes(remedy))).toBeDefined();
+    expect(record).toBe('failed');
+    // Nobody knows its policies: they may say what is to be left out.
+    await expect(backUp(repository, tree)).rejects.toThrow(remedy);
+  });
+
+  it('are no index blobs: what they named is stored again', async () => {
+    const { repo, tree } = await prepare('index');
+    const names = fs.readdirSync(repo, { recursive: true }).map(String);
+    const plain = (name: string): string => name.replaceAll('/', '').replace(/\.f$/, '');
+    const indexes = names.filter((name) => plain(name).startsWith('xn') && name.endsWith('.f'));
+    {
+      // That of the first backup's files and directories.
+      await using repository = await openTest(repo);
+      const first = (await listSnapshots(repository))[0]?.rootEntry?.objectId ?? '';
+      for (const name of indexes) {
+        const path = join(repo, name);
+        const bytes = fs.readFileSync(path);
+        fs.rmSync(path);
+        await repository.contents.refresh();
+        if (!repository.contents.has(first as unknown as ContentId)) break;
+        fs.writeFileSync(path, bytes);
+      }
+    }
+    {
+      await using repository = await openTest(repo);
+      const { problems, concerned } = await verify(repository);
+      expect(problems.held.map(({ code }) => code)).toContain('DAMAGED_OBJECT');
+      expect(problems.held[0]?.message).toContain('is not in the repository');
+      expect(concerned.damaged.length).toBeGreaterThan(0);
+      await backUp(repository, tree);
+    }
+    await using repository = await openTest(repo);
+    const { rootEntry } = await backUp(repository, tree);
+    const target = at('index-restored');
+    await restore(repository, rootEntry, target);
+    assertSameTree(tree, target);
+  });
 });

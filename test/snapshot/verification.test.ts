@@ -228,7 +228,7 @@ describe('the record of what is damaged', () => {
     expect(logger.messages.join()).toMatch(/could not be recorded/);
   });
 
-  it('survives garbage collection, and goes once all is stored again', async () => {
+  it('survives maintenance, which it does not keep from the rest, and goes once all is stored again', async () => {
     const repo = copy();
     const clock = new OffsetClock(systemClock);
     const options = { clock, wrap: atClock(repo, clock) };
@@ -245,7 +245,7 @@ describe('the record of what is damaged', () => {
         ...{ mode: 'full', safety: 'full', force: false, dryRun: false },
         ...{ signal: new AbortController().signal, logger: silentLogger },
         collectGarbage: planGarbageCollection,
-      }).catch(() => undefined);
+      });
     }
     if (hasKopia) {
       const kopia = new Kopia(PASSWORD).connect(repo);
@@ -281,8 +281,11 @@ describe('the record of what is damaged', () => {
       await using repository = await openTest(repo);
       for (const at of [1, 5, 9]) {
         const entry = files(repository)[at] as IndexEntry;
-        fs.rmSync(pathOfBlob(repo, entry.packBlobId), { force: true });
         lost.push(entry);
+      }
+      // Two of them may be in one pack.
+      for (const id of new Set(lost.map(({ packBlobId }) => packBlobId))) {
+        fs.rmSync(pathOfBlob(repo, id));
       }
       const more = new DamagedContents();
       more.addMore();
