@@ -47,6 +47,10 @@ export interface VerifyOptions {
   readonly readAll: boolean;
   /** The same for the contents of some packs. */
   readonly sample?: PackSample | undefined;
+  /** Packs that are read whatever the sample, if they are there: an earlier verification has found them damaged. */
+  readonly recheck?: readonly string[];
+  /** Called for each of those that was read, or is not there. */
+  readonly onRechecked?: (packBlobId: string) => void;
   readonly signal: AbortSignal;
   readonly onProblem: (problem: Problem) => void;
   /** Called with the position up to which packs have been read. */
@@ -59,6 +63,8 @@ export interface VerifyOptions {
 /** Index entries held at once; above it the index is passed over once for each part of the packs. */
 const ENTRIES_MAX = 1_000_000;
 const PACKS_AT_ONCE = 4;
+/** Packs whose entries are held while they are read once more, with one pass over the index. Our choice: some 10,000 entries each. */
+const RECHECKED_AT_ONCE = 50;
 /** Rows looked at between two looks at the event loop. */
 const ROWS_AT_ONCE = 50_000;
 /** Neighbours in a pack that are read with one request. Our choice: eight of those at once are what a small process has room for. */
@@ -78,8 +84,40 @@ export async function verifyContents(
   const lengths = await listPackLengths(repository);
   const sample = options.sample ?? (options.readAll ? { position: 0, share: 1 } : undefined);
   const readable = await verifyPresence(repository, lengths, sample, options);
-  return sample ? verifyBytes(repository, lengths, { ...options, sample, readable }) : 0;
+  const since = new Stopwatch(repository.clock);
+  const share = sample
+    ? await verifyBytes(repository, lengths, { ...options, sample, readable, since })
+    : 0;
+  await verifyAgain(repository, lengths, options, since);
+  return share;
 }
+
+/** Reads what was damaged before: somebody may have restored it. */
+async function verifyAgain(
+  repository: Repository,
+  lengths: PackLengths,
+  options: VerifyOptions,
+  since: Stopwatch,
+): Promise<void> {
+  const { recheck = [], onRechecked, sample, signal } = options;
+  const present: string[] = [];
+  for (const pack of recheck) {
+    if (lengths.get(pack) === undefined) onRechecked?.(pack);
+    else present.push(pack);
+  }
+  for (let from = 0; from < present.length; from += RECHECKED_AT_ONCE) {
+    const wanted = new Set(present.slice(from, from + RECHECKED_AT_ONCE));
+    const packs = await entriesByPack(repository, signal, (pack) => wanted.has(pack));
+    for (const pack of wanted) {
+      if (isOver(sample, since)) return;
+      await verifyPack(repository, packs.get(pack) ?? [], lengths, options);
+      onRechecked?.(pack);
+    }
+  }
+}
+
+const isOver = (sample: PackSample | undefined, since: Stopwatch): boolean =>
+  sample?.budgetNs !== undefined && since.elapsedNs >= sample.budgetNs;
 
 /** One pass over the index. Returns how many contents the sample has. */
 async function verifyPresence(
@@ -140,6 +178,8 @@ interface BytesOptions extends VerifyOptions {
   readonly sample: PackSample;
   /** Contents of the sample. */
   readonly readable: number;
+  /** Since reading began. */
+  readonly since: Stopwatch;
 }
 
 /** Reads the packs of a sample in the order of their names, as many at a time as their entries have room in memory. */
@@ -148,11 +188,9 @@ async function verifyBytes(
   lengths: PackLengths,
   options: BytesOptions,
 ): Promise<number> {
-  const { sample, readable, signal, onPosition, entriesMax = ENTRIES_MAX } = options;
-  const { position, budgetNs } = sample;
+  const { sample, readable, since, signal, onPosition, entriesMax = ENTRIES_MAX } = options;
+  const { position } = sample;
   const share = Math.min(1, sample.share);
-  const since = new Stopwatch(repository.clock);
-  const isOver = (): boolean => budgetNs !== undefined && since.elapsedNs >= budgetNs;
   const tell = async (distance: number): Promise<void> => {
     await onPosition?.((position + distance) % 1);
   };
@@ -170,7 +208,7 @@ async function verifyBytes(
     let stoppedAt: number | undefined;
     await mapLimited(ordered, PACKS_AT_ONCE, async ([packBlobId, entries]) => {
       const distance = distanceOf(packBlobId, position);
-      if (stoppedAt !== undefined || isOver()) {
+      if (stoppedAt !== undefined || isOver(sample, since)) {
         stoppedAt = Math.min(stoppedAt ?? distance, distance);
         return;
       }

@@ -11,6 +11,7 @@ import {
   DamagedContents,
   isSampled,
   loadVerification,
+  type PackSample,
   type Problem,
   putVerification,
   remainingDamage,
@@ -68,6 +69,7 @@ export interface VerificationReport {
   readonly record: 'unchanged' | 'written' | 'failed' | 'off';
 }
 
+const ALL: PackSample = { position: 0, share: 1 };
 const NOTHING: DamageSearchResult = { damaged: [], notNamed: 0 };
 
 /**
@@ -87,6 +89,8 @@ class Verification {
   readonly #options: VerificationOptions;
   readonly #problems = new BoundedList<VerificationProblem>(PROBLEMS_MAX);
   readonly #found = new DamagedContents();
+  /** Packs that were damaged before, and were looked at again. */
+  readonly #rechecked = new Set<string>();
   readonly #sinceSaved: Stopwatch;
   #before: VerificationRecord = noRecord();
   #isReadable = true;
@@ -102,8 +106,8 @@ class Verification {
   async run(): Promise<VerificationReport> {
     const { signal, share, readAll = false, budgetNs, counters, treeCounters } = this.#options;
     const snapshots = await this.#load();
-    const isSampled = share !== undefined || budgetNs !== undefined;
-    const sample = isSampled
+    const isPartial = share !== undefined || budgetNs !== undefined;
+    const sample = isPartial
       ? { position: this.#before.position ?? 0, share: share ?? 1, budgetNs }
       : undefined;
     this.#position = this.#before.position;
@@ -114,6 +118,8 @@ class Verification {
         sample,
         signal,
         counters,
+        recheck: this.#toRecheck(sample ?? (readAll ? ALL : undefined)),
+        onRechecked: (pack) => this.#rechecked.add(pack),
         onProblem: (problem) => {
           this.#note(problem);
         },
@@ -171,6 +177,13 @@ class Verification {
     }
   }
 
+  /** What was damaged before and is not read in any case. */
+  #toRecheck(sample: PackSample | undefined): string[] {
+    return [...this.#before.damaged.packs()].flatMap(([pack]) =>
+      sample && sample.budgetNs === undefined && isSampled(pack, sample) ? [] : pack,
+    );
+  }
+
   #add(problem: VerificationProblem): void {
     this.#problems.add(problem);
     this.#options.onProblem?.();
@@ -190,6 +203,7 @@ class Verification {
     merged.addAll(this.#found);
     const { damaged: before } = this.#before;
     for (const [packBlobId, contentIds] of before.packs()) {
+      if (this.#rechecked.has(packBlobId)) continue;
       if (isSampled(packBlobId, { position: from, share: readShare })) continue;
       if (contentIds.length === 0) merged.addPack(packBlobId);
       for (const contentId of contentIds) merged.add({ packBlobId, contentId });

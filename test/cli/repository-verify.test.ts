@@ -58,6 +58,26 @@ it('says how much it has read, and where the next run goes on', async () => {
   expect(JSON.parse(next.out)).toMatchObject({ readShare: 0.3, position: 0.6, problems: [] });
 });
 
+it('finds by itself that a lost pack was restored', async () => {
+  let path = '';
+  {
+    await using repository = await openTest(repo);
+    const [entry] = repository.contents.entries({ prefix: '' });
+    path = pathOfBlob(repo, entry?.packBlobId ?? '');
+  }
+  const bytes = fs.readFileSync(path);
+  fs.rmSync(path);
+  expect((await verify()).code).toBe(1);
+  // The right length alone does not make it whole.
+  fs.writeFileSync(path, noise('another', bytes.length));
+  const still = await verify();
+  expect(still.code).toBe(1);
+  expect(still.error?.message).toContain('is damaged: content');
+  fs.writeFileSync(path, bytes);
+  expect(await verify()).toMatchObject({ code: 0 });
+  expect((await verify('-o', 'json')).out).toContain('"record": "unchanged"');
+});
+
 it('names the snapshot and the file that a lost pack concerns, and fails until it is whole', async () => {
   {
     await using repository = await openTest(repo);
