@@ -16,6 +16,18 @@ export {
   parseNodeAgentConfig,
   podResourcesOf,
 } from './node-agent-config.ts';
+export {
+  assertVerified,
+  describeDamage,
+  type RepositoryVerdict,
+  type VerifiedRepository,
+  verifyBackupRepositories,
+} from './verified-repositories.ts';
+export {
+  loadSnapshotHolders,
+  type SnapshotHolder,
+  type SnapshotHolders,
+} from './snapshot-holders.ts';
 export { describeMovements, type MovementDescription } from './status.ts';
 export { assertReadable, readStatus, StatusFollower, type StatusQuery } from './status-source.ts';
 export { dataMoversOf } from './serving.ts';

@@ -1,4 +1,4 @@
-import { describeMovements, readStatus } from '../agent/index.ts';
+import { describeDamage, describeMovements, readStatus } from '../agent/index.ts';
 import { stringify } from 'yaml';
 import { type ClusterFlags, clusterOf } from './cluster.ts';
 import { watchStatus } from './node-agent-watch.ts';
@@ -11,7 +11,7 @@ import {
   wideCellsOf,
 } from './status-rows.ts';
 import { printText } from './output.ts';
-import { printJson, printTable } from './terminal.ts';
+import { printable, printJson, printTable } from './terminal.ts';
 import { UsageError } from './usage-error.ts';
 
 export interface StatusFlags extends ClusterFlags {
@@ -38,7 +38,12 @@ export async function showStatus(flags: StatusFlags): Promise<void> {
       await watchStatus(query, { all: flags.all === true, output });
       return;
     }
-    const all = describeMovements(await readStatus(query));
+    const [world, damage] = await Promise.all([
+      readStatus(query),
+      describeDamage(client, namespace),
+    ]);
+    for (const line of damage) process.stderr.write(`longshore: ${printable(line)}\n`);
+    const all = describeMovements(world);
     const rows = flags.all === true ? all : all.filter(({ isOver }) => !isOver);
     const documents = (): object[] => rows.map((row) => documentOf(row, averageRate));
     if (output === 'json') printJson(documents());

@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { Option } from 'commander';
-import { BoundedList, CodedError, formatBytes, type Secret, systemClock } from '../base/index.ts';
+import { type Secret, systemClock } from '../base/index.ts';
 import {
   DEFAULT_ENCRYPTION,
   DEFAULT_HASH,
@@ -17,22 +17,11 @@ import {
   loadFormatToChange,
   type MaintenanceMode,
   putMaintenanceParameters,
-  type Repository,
   runMaintenance,
   type SafetyLevel,
   TaskProgress,
-  verifyContents,
 } from '../repository/index.ts';
-import {
-  planGarbageCollection,
-  DEFAULT_POLICY,
-  listReadableSnapshots,
-  newTreeCounters,
-  PROBLEMS_MAX,
-  putPolicy,
-  verifyTrees,
-} from '../snapshot/index.ts';
-import { countOf } from './amounts.ts';
+import { planGarbageCollection, DEFAULT_POLICY, putPolicy } from '../snapshot/index.ts';
 import { addConnectionCommands } from './connection-commands.ts';
 import { createLogger, interruptSignal, openContext } from './context.ts';
 import { maintenanceLines } from './maintenance-words.ts';
@@ -40,9 +29,11 @@ import { NewPassword, PasswordPrompt, readPassword } from './password.ts';
 import { openRepositoryStorage } from './storage-options.ts';
 import { formatElapsed } from './progress/lines.ts';
 import { type ProgressFlags, progressOption, startProgress, styleOf } from './progress/reporter.ts';
-import { maintenanceSample, repositorySample } from './progress/samples.ts';
+import { maintenanceSample } from './progress/samples.ts';
 import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
 import { addStatus, statusDocument } from './repository-status.ts';
+import { addSnapshots } from './repository-snapshots.ts';
+import { addVerify, addVerifyAll } from './repository-verify.ts';
 import { printJson, printLine } from './terminal.ts';
 import { UsageError } from './usage-error.ts';
 
@@ -53,6 +44,8 @@ export function addRepositoryCommands(program: Command): void {
   addCreate(group);
   addStatus(group);
   addVerify(group);
+  addVerifyAll(group);
+  addSnapshots(group);
   addMaintain(group);
   addChangePassword(group);
   addConnectionCommands(group);
@@ -129,101 +122,6 @@ async function passwordToCreate(options: VerbOptions): Promise<Secret> {
   return await new NewPassword({ flag, variable, file, command, value: environment.password }).read(
     prompt,
   );
-}
-
-function addVerify(group: Command): void {
-  const example = 'longshore repository verify --repo /backup/repo --read-all';
-  verb(group, 'verify', 'check that all contents and snapshots are intact', example)
-    .option('--read-all', 'read, decrypt and hash every content')
-    .addOption(progressOption())
-    .option(...JSON_OPTION)
-    .action(verify);
-}
-
-async function verify(options: VerbOptions<ProgressFlags & { readAll?: boolean }>): Promise<void> {
-  // What is checked is the storage, not a copy of it.
-  await using context = await openContext(options, { cache: false });
-  const { repository } = context;
-  const interrupt = interruptSignal(repository);
-  const counters = { contents: 0, packs: 0, bytesRead: 0 };
-  const treeCounters = newTreeCounters();
-  const problems = new BoundedList<{ code: string; message: string; object?: string }>(
-    PROBLEMS_MAX,
-  );
-  const style = styleOf(options);
-  const whole = style === 'none' ? { contents: 0 } : wholeOf(repository, options.readAll === true);
-  const progress = startProgress('repository verify', style, () =>
-    repositorySample(counters, treeCounters, {
-      ...whole,
-      errors: problems.held.length + problems.notHeld,
-    }),
-  );
-  try {
-    const { signal } = interrupt;
-    await verifyContents(repository, {
-      readAll: options.readAll === true,
-      signal,
-      counters,
-      onProblem: (problem) => {
-        problems.add(problem);
-      },
-    });
-    const { snapshots, damaged } = await listReadableSnapshots(repository);
-    for (const { message } of damaged) problems.add({ code: 'DAMAGED_SNAPSHOT', message });
-    const roots = snapshots.flatMap(({ rootEntry }) => rootEntry ?? []);
-    const trees = await verifyTrees(repository, roots, {
-      readAll: false,
-      signal,
-      counters: treeCounters,
-      arePacksChecked: true,
-    });
-    progress.stop();
-    for (const { message, object } of trees.problems) {
-      problems.add({ code: 'DAMAGED_OBJECT', object, message });
-    }
-    const document = {
-      ...counters,
-      snapshots: snapshots.length,
-      objects: trees.objects,
-      problems: problems.held,
-      problemsNotListed: problems.notHeld + trees.problemsNotListed,
-      elapsedSeconds: progress.elapsedSeconds,
-    };
-    if (options.json === true) printJson(document);
-    else {
-      for (const { message } of document.problems) printLine(message);
-      const { problemsNotListed } = document;
-      if (problemsNotListed > 0) printLine(`and ${countOf(problemsNotListed, 'more problems')}`);
-      const read = options.readAll === true ? `, ${formatBytes(counters.bytesRead)} read` : '';
-      printLine(
-        `${countOf(counters.contents, 'contents')} in ${countOf(counters.packs, 'packs')}${read}; ${countOf(trees.objects, 'objects')} of ${countOf(snapshots.length, 'snapshots')}; took ${formatElapsed(progress.elapsedSeconds)}`,
-      );
-    }
-    const [first] = document.problems;
-    if (first) {
-      const others = document.problems.length + document.problemsNotListed - 1;
-      const more = others > 0 ? ` (and ${countOf(others, 'more problems')})` : '';
-      throw new CodedError('VERIFY_FAILED', `${first.message}${more}`);
-    }
-    if (options.json !== true) printLine('no problems found');
-  } finally {
-    progress.stop();
-    interrupt.dispose();
-  }
-}
-
-/** What a check of the contents goes through. */
-function wholeOf(
-  { contents }: Repository,
-  readAll: boolean,
-): { contents: number; packedBytes?: number } {
-  if (!readAll) return { contents: contents.contentCount };
-  let [count, packedBytes] = [0, 0];
-  for (const { packedLength } of contents.entries()) {
-    count++;
-    packedBytes += packedLength;
-  }
-  return { contents: count, packedBytes };
 }
 
 function addMaintain(group: Command): void {

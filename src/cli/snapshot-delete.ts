@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import type { Manifest } from '../repository/index.ts';
 import {
+  forgetSnapshots,
   formatSource,
   isRelativeName,
   noSuchSnapshot,
@@ -39,8 +40,7 @@ async function deleteSnapshots(names: string[], options: VerbOptions): Promise<v
     if (!manifest) throw noSuchSnapshot(name);
     found.set(manifest.id, manifest);
   }
-  for (const { id } of found.values()) repository.manifests.delete(id);
-  await repository.flush();
+  await forgetSnapshots(repository, [...found.keys()], { signal: new AbortController().signal });
   if (options.json === true) printJson({ deleted: [...found.keys()] });
   else {
     for (const manifest of found.values()) {

@@ -26,6 +26,7 @@ export {
   podVolumeSource,
   REPOSITORY_CLIENT,
   REQUESTOR,
+  UPLOAD_TAG,
   volumeSource,
 } from './snapshot-source.ts';
 export { describeMove, type VolumeMoveOptions } from './volume.ts';

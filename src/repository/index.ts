@@ -82,13 +82,24 @@ export {
 } from './manifest/manifest-manager.ts';
 export {
   assertAnswers,
+  isSampled,
   listPackLengths,
   type PackLengths,
   packProblem,
+  type PackSample,
   type Problem,
   verifyContents,
   type VerifyCounters,
 } from './verify.ts';
+export {
+  heedVerification,
+  loadVerification,
+  putVerification,
+  recordAfterBackup,
+  remainingDamage,
+  type VerificationRecord,
+} from './verification/record.ts';
+export { DamagedContents } from './content/damaged-contents.ts';
 export {
   defaultParameters,
   loadMaintenanceParameters,

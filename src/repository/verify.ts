@@ -1,6 +1,14 @@
-import { CodedError, isCode, mapLimited, messageOf } from '../base/index.ts';
+import { setImmediate } from 'node:timers/promises';
+import {
+  CodedError,
+  isCode,
+  mapLimited,
+  messageOf,
+  type Nanoseconds,
+  Stopwatch,
+} from '../base/index.ts';
 import { blobId } from '../blob/index.ts';
-import { hashOf } from './content/content-id.ts';
+import { type ContentId, hashOf } from './content/content-id.ts';
 import { FORMAT_BLOB } from './format/format-blob.ts';
 import type { IndexEntry } from './index/entry.ts';
 import type { Repository } from './repository.ts';
@@ -9,7 +17,7 @@ export interface Problem {
   /** A stable word for scripts. */
   readonly code: 'MISSING_PACK' | 'SHORT_PACK' | 'DAMAGED_CONTENT';
   readonly blobId: string;
-  readonly contentId: string;
+  readonly contentId: ContentId;
   readonly message: string;
 }
 
@@ -24,31 +32,195 @@ export interface VerifyCounters {
   bytesRead: number;
 }
 
+/** Which packs are read: those that come next in the order of their names, which are random. */
+export interface PackSample {
+  /** From 0 to 1: where the verification before has ended. */
+  readonly position: number;
+  /** Above 0, up to 1 for all packs. */
+  readonly share: number;
+  /** No pack is begun after so long. */
+  readonly budgetNs?: Nanoseconds | undefined;
+}
+
 export interface VerifyOptions {
   /** Decrypt, decompress and hash every content. */
   readonly readAll: boolean;
+  /** The same for the contents of some packs. */
+  readonly sample?: PackSample | undefined;
+  /** Packs that are read whatever the sample, if they are there: an earlier verification has found them damaged. */
+  readonly recheck?: readonly string[];
+  /** Called for each of those that was read, or is not there. */
+  readonly onRechecked?: (packBlobId: string) => void;
   readonly signal: AbortSignal;
   readonly onProblem: (problem: Problem) => void;
+  /** Called with the position up to which packs have been read. */
+  readonly onPosition?: (position: number) => Promise<void> | void;
   readonly counters: VerifyCounters;
+  /** Index entries held at once; tests lower it. */
+  readonly entriesMax?: number;
 }
 
-/** Index entries held at once; above it the index is passed over once for each share of the packs. */
+/** Index entries held at once; above it the index is passed over once for each part of the packs. */
 const ENTRIES_MAX = 1_000_000;
 const PACKS_AT_ONCE = 4;
+/** Packs whose entries are held while they are read once more, with one pass over the index. Our choice: some 10,000 entries each. */
+const RECHECKED_AT_ONCE = 50;
+/** Rows looked at between two looks at the event loop. */
+const ROWS_AT_ONCE = 50_000;
+/** Neighbours in a pack that are read with one request. Our choice: eight of those at once are what a small process has room for. */
+const RANGE_BYTES_MAX = 4 << 20;
+/** What lies unused between two contents that are read together. Our choice. */
+const GAP_BYTES_MAX = 64 << 10;
 
-/** Checks that every content lies whole in its pack and, if asked, that its bytes hash to its id. */
+/**
+ * Checks that every content lies whole in its pack, by a listing of the packs, and if asked reads those of all packs or of a
+ * sample: their bytes must hash to their ids. Memory is bounded for any number of contents. Returns how much of the packs was
+ * read, from 0 to 1. Throws what the storage throws once it does not answer at all.
+ */
 export async function verifyContents(
   repository: Repository,
   options: VerifyOptions,
-): Promise<void> {
+): Promise<number> {
   const lengths = await listPackLengths(repository);
-  for (const packs of entriesByPack(repository)) {
-    await mapLimited(packs, PACKS_AT_ONCE, async ([packBlobId, entries]) => {
-      options.signal.throwIfAborted();
-      options.counters.packs++;
-      await verifyPack(repository, packBlobId, entries, lengths, options);
-    });
+  const sample = options.sample ?? (options.readAll ? { position: 0, share: 1 } : undefined);
+  const readable = await verifyPresence(repository, lengths, sample, options);
+  const since = new Stopwatch(repository.clock);
+  const share = sample
+    ? await verifyBytes(repository, lengths, { ...options, sample, readable, since })
+    : 0;
+  await verifyAgain(repository, lengths, options, since);
+  return share;
+}
+
+/** Reads what was damaged before: somebody may have restored it. */
+async function verifyAgain(
+  repository: Repository,
+  lengths: PackLengths,
+  options: VerifyOptions,
+  since: Stopwatch,
+): Promise<void> {
+  const { recheck = [], onRechecked, sample, signal } = options;
+  const present: string[] = [];
+  for (const pack of recheck) {
+    if (lengths.get(pack) === undefined) onRechecked?.(pack);
+    else present.push(pack);
   }
+  for (let from = 0; from < present.length; from += RECHECKED_AT_ONCE) {
+    const wanted = new Set(present.slice(from, from + RECHECKED_AT_ONCE));
+    const packs = await entriesByPack(repository, signal, (pack) => wanted.has(pack));
+    for (const pack of wanted) {
+      if (isOver(sample, since)) return;
+      await verifyPack(repository, packs.get(pack) ?? [], lengths, options);
+      onRechecked?.(pack);
+    }
+  }
+}
+
+const isOver = (sample: PackSample | undefined, since: Stopwatch): boolean =>
+  sample?.budgetNs !== undefined && since.elapsedNs >= sample.budgetNs;
+
+/** One pass over the index. Returns how many contents the sample has. */
+async function verifyPresence(
+  repository: Repository,
+  lengths: PackLengths,
+  sample: PackSample | undefined,
+  { signal, counters, onProblem }: VerifyOptions,
+): Promise<number> {
+  const { contents } = repository;
+  const packs = new Set<string>();
+  let sampled = 0;
+  let hasAnswered = false;
+  let after: ContentId | undefined;
+  for (;;) {
+    const suspects: IndexEntry[] = [];
+    let rows = 0;
+    // To its end before the next await: the index may be read anew meanwhile.
+    for (const entry of contents.entries({ after })) {
+      after = entry.contentId;
+      rows++;
+      if (entry.packBlobId !== '') {
+        packs.add(entry.packBlobId);
+        if (sample && isSampled(entry.packBlobId, sample)) sampled++;
+        if (problemOf(entry, lengths)) suspects.push(entry);
+      }
+      if (rows === ROWS_AT_ONCE) break;
+    }
+    for (const entry of suspects) {
+      signal.throwIfAborted();
+      const problem = await packProblem(repository, entry, lengths);
+      if (!problem || isCollected(repository, entry)) continue;
+      // A storage that was unmounted lists nothing at all.
+      if (!hasAnswered) await assertFormatThere(repository);
+      hasAnswered = true;
+      onProblem({ ...problem, blobId: entry.packBlobId, contentId: entry.contentId });
+    }
+    counters.contents += rows;
+    counters.packs = packs.size;
+    if (rows < ROWS_AT_ONCE) return sampled;
+    await setImmediate();
+    signal.throwIfAborted();
+  }
+}
+
+/** Where a pack stands in the order of names, seen from a position: from 0 to 1. */
+function distanceOf(packBlobId: string, position: number): number {
+  const place = Number.parseInt(packBlobId.slice(1, 13), 16) / 2 ** 48;
+  // Names of others may have another form.
+  const distance = (Number.isNaN(place) ? 0 : place) - position;
+  return distance < 0 ? distance + 1 : distance;
+}
+
+/** Whether a pack is among those that a sample reads; the same for other names whose second to 13th digits are random. */
+export const isSampled = (packBlobId: string, { position, share }: PackSample): boolean =>
+  share >= 1 || distanceOf(packBlobId, position) < share;
+
+interface BytesOptions extends VerifyOptions {
+  readonly sample: PackSample;
+  /** Contents of the sample. */
+  readonly readable: number;
+  /** Since reading began. */
+  readonly since: Stopwatch;
+}
+
+/** Reads the packs of a sample in the order of their names, as many at a time as their entries have room in memory. */
+async function verifyBytes(
+  repository: Repository,
+  lengths: PackLengths,
+  options: BytesOptions,
+): Promise<number> {
+  const { sample, readable, since, signal, onPosition, entriesMax = ENTRIES_MAX } = options;
+  const { position } = sample;
+  const share = Math.min(1, sample.share);
+  const tell = async (distance: number): Promise<void> => {
+    await onPosition?.((position + distance) % 1);
+  };
+  const parts = Math.max(1, Math.ceil(readable / entriesMax));
+  for (let part = 0; part < parts; part++) {
+    const [from, to] = [(share * part) / parts, (share * (part + 1)) / parts];
+    const packs = await entriesByPack(repository, signal, (packBlobId) => {
+      const distance = distanceOf(packBlobId, position);
+      return distance >= from && (distance < to || (part === parts - 1 && share >= 1));
+    });
+    const ordered = [...packs].sort(
+      ([a], [b]) => distanceOf(a, position) - distanceOf(b, position),
+    );
+    const open = new Set<number>();
+    let stoppedAt: number | undefined;
+    await mapLimited(ordered, PACKS_AT_ONCE, async ([packBlobId, entries]) => {
+      const distance = distanceOf(packBlobId, position);
+      if (stoppedAt !== undefined || isOver(sample, since)) {
+        stoppedAt = Math.min(stoppedAt ?? distance, distance);
+        return;
+      }
+      open.add(distance);
+      await verifyPack(repository, entries, lengths, options);
+      open.delete(distance);
+      await tell(Math.min(distance, ...open));
+    });
+    await tell(stoppedAt ?? to);
+    if (stoppedAt !== undefined) return stoppedAt;
+  }
+  return share;
 }
 
 /** How long each pack is, by its name; undefined for those that were asked for by name, and are not there. */
@@ -108,44 +280,102 @@ function problemOf(
   return { code: 'SHORT_PACK', message: `${what}: the blob is cut short` };
 }
 
-/** Entries grouped by pack, in bounded memory. */
-function* entriesByPack(repository: Repository): Generator<Map<string, IndexEntry[]>> {
-  let total = 0;
-  for (const entry of repository.contents.entries()) if (entry.packBlobId) total++;
-  const shares = Math.max(1, Math.ceil(total / ENTRIES_MAX));
-  for (let share = 0; share < shares; share++) {
-    const packs = new Map<string, IndexEntry[]>();
-    for (const entry of repository.contents.entries()) {
-      if (shares > 1 && shareOf(entry.packBlobId, shares) !== share) continue;
-      const list = packs.get(entry.packBlobId);
-      if (list) list.push(entry);
-      else packs.set(entry.packBlobId, [entry]);
+/** The entries of some packs, by pack. One pass over the index. */
+async function entriesByPack(
+  { contents }: Repository,
+  signal: AbortSignal,
+  isWanted: (packBlobId: string) => boolean,
+): Promise<Map<string, IndexEntry[]>> {
+  const packs = new Map<string, IndexEntry[]>();
+  for (let after: ContentId | undefined; ;) {
+    let rows = 0;
+    for (const entry of contents.entries({ after })) {
+      after = entry.contentId;
+      const { packBlobId } = entry;
+      if (packBlobId !== '' && isWanted(packBlobId)) {
+        const list = packs.get(packBlobId);
+        if (list) list.push(entry);
+        else packs.set(packBlobId, [entry]);
+      }
+      if (++rows === ROWS_AT_ONCE) break;
     }
-    yield packs;
+    if (rows < ROWS_AT_ONCE) return packs;
+    await setImmediate();
+    signal.throwIfAborted();
   }
 }
 
-/** Pack names are random, so a few of their digits spread them evenly. */
-const shareOf = (packBlobId: string, shares: number): number =>
-  Number.parseInt(packBlobId.slice(1, 9), 16) % shares;
-
 async function verifyPack(
   repository: Repository,
-  packBlobId: string,
   entries: IndexEntry[],
   lengths: PackLengths,
-  options: VerifyOptions,
+  { signal, counters, onProblem }: VerifyOptions,
 ): Promise<void> {
-  const { counters, onProblem } = options;
   entries.sort((a, b) => a.packOffset - b.packOffset);
-  for (const entry of entries) {
-    options.signal.throwIfAborted();
-    counters.contents++;
-    const problem = await problemWith(repository, entry, lengths, options);
-    if (problem && !isCollected(repository, entry)) {
-      onProblem({ ...problem, blobId: packBlobId, contentId: entry.contentId });
+  // What the listing calls missing or short was told of already.
+  const present = entries.filter((entry) => !problemOf(entry, lengths));
+  for (const range of rangesOf(present)) {
+    signal.throwIfAborted();
+    const isSound = await readRange(repository, range);
+    for (const entry of range) {
+      signal.throwIfAborted();
+      if (isSound(entry)) {
+        counters.bytesRead += entry.packedLength;
+        continue;
+      }
+      const message = await verifyContent(repository, entry, counters);
+      if (message === undefined || isCollected(repository, entry)) continue;
+      const { packBlobId: blobId, contentId } = entry;
+      onProblem({ code: 'DAMAGED_CONTENT', message, blobId, contentId });
     }
   }
+}
+
+/** Neighbours of one pack, in the order of their offsets. */
+function* rangesOf(entries: readonly IndexEntry[]): Generator<IndexEntry[]> {
+  let range: IndexEntry[] = [];
+  let [start, end] = [0, 0];
+  for (const entry of entries) {
+    const entryEnd = entry.packOffset + entry.packedLength;
+    const isFar = entry.packOffset - end > GAP_BYTES_MAX || entryEnd - start > RANGE_BYTES_MAX;
+    if (range.length > 0 && isFar) {
+      yield range;
+      range = [];
+    }
+    if (range.length === 0) start = entry.packOffset;
+    end = Math.max(entryEnd, range.length === 0 ? 0 : end);
+    range.push(entry);
+  }
+  if (range.length > 0) yield range;
+}
+
+/** Reads neighbours with one request. What does not prove sound this way is for a second look of its own. */
+async function readRange(
+  { contents, storage, codec }: Repository,
+  range: readonly IndexEntry[],
+): Promise<(entry: IndexEntry) => boolean> {
+  const [first] = range;
+  const start = first?.packOffset ?? 0;
+  const end = range.reduce(
+    (last, { packOffset, packedLength }) => Math.max(last, packOffset + packedLength),
+    start,
+  );
+  let bytes: Uint8Array;
+  try {
+    const options = { offset: start, lengthBytes: end - start };
+    bytes = await storage.getBlob(blobId(first?.packBlobId ?? ''), options);
+  } catch {
+    return () => false;
+  }
+  return (entry) => {
+    const at = entry.packOffset - start;
+    try {
+      const plaintext = contents.openPacked(entry, bytes.subarray(at, at + entry.packedLength));
+      return Buffer.compare(codec.hasher.hash([plaintext]), hashOf(entry.contentId)) === 0;
+    } catch {
+      return false;
+    }
+  };
 }
 
 /**
@@ -159,18 +389,6 @@ function isCollected(
   if (contents.find(contentId)) return false;
   if (!format.parameters.epochParameters.Enabled) return deleted;
   return contents.findHidden(contentId)?.deleted === true;
-}
-
-async function problemWith(
-  repository: Repository,
-  entry: IndexEntry,
-  lengths: PackLengths,
-  { readAll, counters }: VerifyOptions,
-): Promise<Pick<Problem, 'code' | 'message'> | undefined> {
-  const problem = await packProblem(repository, entry, lengths);
-  if (problem || !readAll) return problem;
-  const message = await verifyContent(repository, entry, counters);
-  return message === undefined ? undefined : { code: 'DAMAGED_CONTENT', message };
 }
 
 async function verifyContent(
@@ -213,5 +431,8 @@ async function verifyContent(
 export async function assertAnswers({ storage }: Repository, failure: unknown): Promise<void> {
   if (!(failure instanceof CodedError)) return;
   if (!failure.code.startsWith('STORAGE_') && failure.code !== 'BLOB_NOT_FOUND') return;
-  await storage.getBlob(FORMAT_BLOB, { fresh: true });
+  await assertFormatThere({ storage });
 }
+
+const assertFormatThere = ({ storage }: Pick<Repository, 'storage'>): Promise<unknown> =>
+  storage.getBlob(FORMAT_BLOB, { fresh: true });

@@ -75,5 +75,12 @@ export {
   type TreeProblem,
   verifyTrees,
 } from './verify.ts';
+export { type DamagedSnapshot, type DamageSearchResult, searchDamage } from './damage-search.ts';
+export {
+  type VerificationProblem,
+  type VerificationReport,
+  verifyRepository,
+} from './verification.ts';
+export { forgetSnapshots, type ForgetResult } from './forget.ts';
 export { planGarbageCollection } from './gc.ts';
 export { ContentIdSet } from './key-set.ts';

@@ -56,6 +56,11 @@ export class ObjectIdSet {
     const { indirections, contentId } = parseObjectId(id);
     return (this.#levels[indirections] ??= new ContentIdSet()).add(contentId);
   }
+
+  has(id: ObjectId): boolean {
+    const { indirections, contentId } = parseObjectId(id);
+    return this.#levels[indirections]?.has(contentId) ?? false;
+  }
 }
 
 /** Never zero in its first word, which marks an empty slot. */

@@ -68,10 +68,11 @@ export class DataWriter {
       const inFlight = this.#inFlight.get(contentId);
       const present = inFlight ? undefined : contents.find(contentId);
       if (inFlight) waits.push(inFlight);
-      if (inFlight || (present && !present.deleted)) {
+      if (inFlight || contents.isStored(present)) {
         this.#counters.contentsDeduplicated++;
         return contentId as string as ObjectId;
       }
+      if (present && !present.deleted) contents.damaged.noteStoredAgain();
       if (batchBytes + chunk.length > SLAB_BYTES) send();
       const timestampSeconds = contents.timestampAfter(present);
       batch.push({ chunk, content: { contentId, originalLength: chunk.length, timestampSeconds } });

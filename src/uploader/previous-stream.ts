@@ -14,6 +14,7 @@ const REPLACED = '\ufffd';
 export class PreviousStream {
   readonly #batches: AsyncIterator<DirectoryEntry[], unknown>;
   readonly #id: ObjectId;
+  readonly #contents: ContentManager;
   readonly #logger: Logger;
   #batch: readonly DirectoryEntry[] = [];
   #at = 0;
@@ -23,6 +24,7 @@ export class PreviousStream {
   constructor(contents: ContentManager, id: ObjectId, logger: Logger) {
     this.#batches = streamDirectory(contents, id);
     this.#id = id;
+    this.#contents = contents;
     this.#logger = logger;
   }
 
@@ -64,7 +66,8 @@ export class PreviousStream {
         this.#isEnded = done === true;
         this.#batch = done === true ? [] : value;
       } catch (error) {
-        // An older snapshot only saves work; damage to it must not stop this one.
+        // An older snapshot only saves work; damage to it must not stop this one, which stores it again.
+        this.#contents.damaged.note(error);
         const fields = { object: this.#id, error: messageOf(error) };
         this.#logger.warn(
           fields,

@@ -146,6 +146,8 @@ class TreeCheck {
     const entry = this.#repository.contents.find(id);
     if (!entry) return false;
     if (entry.deleted) return this.#storeAgainOnce(id);
+    // It came to be known while the upload ran: the file is read again.
+    if (this.#repository.contents.damaged.has(entry)) return false;
     const pack = packKey(entry.packBlobId);
     if (pack) this.#packs.add(pack);
     return true;

@@ -1,7 +1,7 @@
 import { setImmediate } from 'node:timers/promises';
 import { isCode, joinPath, mapLimited, messageOf, Semaphore } from '../base/index.ts';
 import type { ThreadPool } from '../volume-files/index.ts';
-import { parseObjectId, readObject } from '../repository/index.ts';
+import { type ObjectId, parseObjectId, readObject, visitContents } from '../repository/index.ts';
 import {
   decodeDirectory,
   type DirectoryEntry,
@@ -120,8 +120,12 @@ export class TreeUpload {
       }
       if (this.#isExcluded(visit, entry, rules)) continue;
       if (entry.type === 'f') this.#found(1, entry.sizeBytes);
-      if (entry.type === 'd') children.push(entry);
-      else if (!this.#take(visit, entry, policy, previous, outcomes)) {
+      if (entry.type === 'd') {
+        children.push(entry);
+        continue;
+      }
+      const taken = this.#take(visit, entry, policy, previous, outcomes);
+      if (!(typeof taken === 'boolean' ? taken : await taken)) {
         if (!this.#outstanding.tryAcquire()) {
           this.#files.flush();
           await this.#outstanding.acquire();
@@ -292,14 +296,23 @@ export class TreeUpload {
     policy: Policy,
     previous: PreviousEntries,
     outcomes: Outcomes,
-  ): boolean {
-    const { counters } = this.#options;
+  ): boolean | Promise<boolean> {
     if (entry.type === 'other') {
       outcomes.add(this.#unknownType(visit, entry, policy));
       return true;
     }
     const known = previous.unchanged(entry);
-    if (!known || !this.#isStored(known)) return false;
+    if (!known) return false;
+    const keep = (isStored: boolean): boolean => {
+      if (isStored) this.#keep(entry, known, outcomes);
+      return isStored;
+    };
+    const isStored = this.#isStored(known);
+    return typeof isStored === 'boolean' ? keep(isStored) : isStored.then(keep);
+  }
+
+  #keep(entry: SourceEntry, known: DirectoryEntry, outcomes: Outcomes): void {
+    const { counters } = this.#options;
     if (entry.type === 'f') {
       counters.cachedFiles++;
       counters.cachedBytes += entry.sizeBytes;
@@ -308,7 +321,6 @@ export class TreeUpload {
     const fields = entryFields(entry, entry.type === 's' ? 's' : 'f');
     const kept: DirectoryEntry = { ...fields, size: known.size, objectId: known.objectId };
     outcomes.add({ kind: 'entry', entry: kept });
-    return true;
   }
 
   /** Starts the work; the caller took a place among the outstanding entries. */
@@ -351,12 +363,29 @@ export class TreeUpload {
     return { kind: 'error', error, ignored };
   }
 
-  /** Contents that were collected or lost since make an unchanged file worth reading again. */
-  #isStored({ objectId }: DirectoryEntry): boolean {
+  /** Contents that were collected, lost or damaged since make an unchanged file worth reading again. */
+  #isStored({ objectId }: DirectoryEntry): boolean | Promise<boolean> {
     const { repository, isLost } = this.#options;
-    return (
-      repository.contents.has(parseObjectId(objectId).contentId) && isLost?.(objectId) !== true
-    );
+    const { contents } = repository;
+    const { indirections, contentId } = parseObjectId(objectId);
+    if (!contents.has(contentId) || isLost?.(objectId) === true) return false;
+    return indirections === 0 || contents.damaged.isEmpty || this.#isWhole(objectId);
+  }
+
+  /** Looks at each content that an object leads to, which only known damage makes worth it. */
+  async #isWhole(id: ObjectId): Promise<boolean> {
+    const { contents } = this.#options.repository;
+    let isWhole = true;
+    try {
+      await visitContents(contents, id, (contentId) => {
+        isWhole &&= contents.has(contentId);
+      });
+      return isWhole;
+    } catch (error) {
+      if (!isCode(error, 'CONTENT_NOT_FOUND', 'DAMAGED_BLOB', 'BAD_OBJECT')) throw error;
+      contents.damaged.note(error);
+      return false;
+    }
   }
 
   async #finishDirectory(
@@ -376,7 +405,8 @@ export class TreeUpload {
       try {
         return { entries: await readDirectory(this.#options.repository, id), startNs };
       } catch (error) {
-        // An older snapshot only saves work; damage to it must not stop this one.
+        // An older snapshot only saves work; damage to it must not stop this one, which stores it again.
+        this.#options.repository.contents.damaged.note(error);
         this.#options.logger.warn(
           { object: id, error: messageOf(error) },
           'a directory of the previous snapshot cannot be read; its files are read again',

@@ -1,6 +1,12 @@
 import { isCode, type Logger, messageOf, posix, SECOND_NS } from '../base/index.ts';
 import { hasNativeCipher, type SplitterSpec, splitterSpec } from '../codec/index.ts';
-import type { ManifestId, Repository } from '../repository/index.ts';
+import {
+  heedVerification,
+  listPackLengths,
+  type ManifestId,
+  recordAfterBackup,
+  type Repository,
+} from '../repository/index.ts';
 import {
   type DirectoryEntry,
   listReadableSnapshots,
@@ -73,6 +79,8 @@ export interface UploadResult {
 const CHECKPOINT_INTERVAL_NS = 60n * SECOND_NS;
 const CHECKPOINT_BYTES = 2 * 2 ** 30;
 const PARALLEL = 2;
+/** Complete snapshots that are compared with where contents are damaged: below a directory that is lost, an older one may help. Our choice. */
+const PARENTS_IF_DAMAGED = 4;
 /** Remembers the splitter of a source, also one that Kopia does not know: readers need none. */
 export const SPLITTER_TAG = 'tag:longshore-splitter';
 
@@ -89,6 +97,10 @@ export async function createSnapshot(
   const { frozen } = options;
   warnOfFallbacks(options.logger, repository.format.parameters.encryption);
   const counters = options.counters ?? newUploadCounters();
+  await heedVerification(repository, async () => {
+    const lengths = await listPackLengths(repository);
+    return (packBlobId) => lengths.has(packBlobId);
+  });
   const policies = await loadPolicyTree(repository, options.source);
   warnOfUnmet(policies, options.logger);
   const previous = await previousSnapshots(repository, options);
@@ -187,11 +199,33 @@ export async function createSnapshot(
   if (snapshot.incomplete === undefined) long.remove();
   const removed = await removedByPolicy(repository, id, options);
   await repository.flush();
+  await noteRepairs(repository, options);
   if (removed.length > 0) {
     const snapshots = removed.map((each) => each.id).join(' ');
     options.logger.info({ count: removed.length, snapshots }, 'removed snapshots by policy');
   }
   return { id, snapshot, rootEntry: snapshot.rootEntry as DirectoryEntry, counters, removed };
+}
+
+/** A backup that is done is not lost because the record of damage could not be brought up to date: it only holds too much. */
+async function noteRepairs(
+  repository: Repository,
+  { logger, signal }: UploadOptions,
+): Promise<void> {
+  try {
+    const repairs = await recordAfterBackup(repository, signal);
+    if (!repairs) return;
+    const { storedAgain: contents, left } = repairs;
+    if (contents > 0) logger.warn({ contents }, 'contents that were damaged are stored again');
+    if (left > 0) {
+      logger.warn(
+        { contents: left },
+        'damaged contents are left that this volume does not hold; see repository verify',
+      );
+    }
+  } catch (error) {
+    logger.warn({ error: messageOf(error) }, 'could not record which damage is left');
+  }
 }
 
 /** A backup that is done is not lost because older ones could not be looked through: they stay until the next one. */
@@ -294,6 +328,10 @@ async function previousSnapshots(
   const since = complete ? snapshots.slice(snapshots.indexOf(complete) + 1) : snapshots;
   const partial = since.filter(({ incomplete }) => incomplete).reverse();
   const whole = complete ? [complete] : [];
+  if (!repository.contents.damaged.isEmpty) {
+    const older = snapshots.filter((each) => !each.incomplete && each.id !== complete?.id);
+    whole.push(...older.slice(1 - PARENTS_IF_DAMAGED));
+  }
   for (const parent of moreParents) {
     if (parent.incomplete === undefined && parent.id !== complete?.id) whole.push(parent);
   }

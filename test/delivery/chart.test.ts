@@ -72,7 +72,7 @@ const VALUES = {
   extraVolumeMounts: [{ name: 'ca', mountPath: '/etc/ca' }],
 };
 /** Those that change what there is, looked at by themselves. */
-const SWITCHES = ['fullnameOverride', 'rbac', 'networkPolicy', 'openshift', 'server'];
+const SWITCHES = ['fullnameOverride', 'rbac', 'networkPolicy', 'openshift', 'server', 'verify'];
 
 interface Container {
   readonly image: string;

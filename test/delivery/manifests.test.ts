@@ -117,6 +117,20 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
     );
   });
 
+  it('the verification by a CronJob is what the API server takes, and the chart has the same', async () => {
+    const ours = await renderOverlay(api, 'verify');
+    const flags = ['--set', 'verify.enabled=true'];
+    expect(await dryRun(api, ours)).toContain('cronjob.batch/longshore-verify created');
+    expect(await dryRun(api, renderChart(api, ...flags))).toContain('cronjob.batch/');
+    const charts = parseManifests(renderChart(api, ...flags));
+    const rulesOf = (list: Manifest[]): unknown =>
+      ofKind(list, 'Role').find(({ metadata }) => metadata.name.endsWith('-verify'))?.rules;
+    expect(rulesOf(charts)).toEqual(rulesOf(parseManifests(ours)));
+    const specOf = (list: Manifest[]): unknown =>
+      JSON.parse(JSON.stringify(ofKind(list, 'CronJob')[0]?.spec).replace(/"image":"[^"]*",?/, ''));
+    expect(specOf(charts)).toEqual(specOf(parseManifests(ours)));
+  });
+
   describe('in any namespace, under any name', () => {
     const may = async (account: string, namespace: string): Promise<boolean[]> => [
       await mayDo(api, account, 'patch', 'persistentvolumes'),

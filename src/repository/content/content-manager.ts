@@ -4,9 +4,10 @@ import type { EntryRange } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import type { IndexMarks } from '../index/index-marks.ts';
 import { encodeIndex, sortEntries } from '../index/index-writer.ts';
-import { type ContentId, hashOf } from './content-id.ts';
+import { type ContentId, contentIdOfKey, hashOf } from './content-id.ts';
 import type { ContentManagerOptions } from './content-options.ts';
 import { ContentWriter, type WriteContentOptions } from './content-writer.ts';
+import { DamagedContents } from './damaged-contents.ts';
 import type { SignalOptions } from './index-store.ts';
 import { LoadedIndex } from './loaded-index.ts';
 import { MetadataBlocks } from './metadata-blocks.ts';
@@ -28,6 +29,8 @@ const UNNAMED_ENTRIES_MAX = 1 << 18;
 
 /** Contents by id: look-up, read, write. Packs are durable before the index that names them. */
 export class ContentManager {
+  /** What is not to be relied on, though the index names it. Empty unless somebody has told of damage. */
+  readonly damaged = new DamagedContents();
   readonly #options: ContentManagerOptions;
   readonly #loaded: LoadedIndex;
   /** The session that takes writes, and those whose flush is under way. */
@@ -96,13 +99,26 @@ export class ContentManager {
 
   /** Whether writing this content would store nothing. */
   has(id: ContentId): boolean {
-    const entry = this.find(id);
-    return entry !== undefined && !entry.deleted;
+    return this.isStored(this.find(id));
   }
 
-  /** {@link has} for many, of what an index names already; `keys` as in {@link CommittedIndex.hasAll}. */
+  /** Whether an entry that was found since the last await lets its content count as stored: neither deleted nor damaged. */
+  isStored(entry: IndexEntry | undefined): boolean {
+    return entry !== undefined && !entry.deleted && !this.damaged.has(entry);
+  }
+
+  /**
+   * {@link has} for many, of what an index names already; `keys` as in {@link CommittedIndex.hasAll}. Where contents are
+   * damaged it is false for indexes of objects as well: what they lead to would have to be looked at.
+   */
   hasAllCommitted(keys: Uint8Array, keyBytes: number): boolean {
-    return this.#loaded.index.hasAll(keys, keyBytes);
+    if (!this.#loaded.index.hasAll(keys, keyBytes)) return false;
+    if (this.damaged.isEmpty) return true;
+    for (let at = 0; at < keys.length; at += keyBytes) {
+      const id = contentIdOfKey(keys.subarray(at, at + keyBytes));
+      if (id.startsWith('x') || !this.has(id)) return false;
+    }
+    return true;
   }
 
   /** Committed entries in key order, deleted ones included. Flush first to see what was written here. */

@@ -2,11 +2,14 @@ import { type Compressor, compressContent, contentIv } from '../../codec/index.t
 import type { IndexEntry } from '../index/entry.ts';
 import { type ContentId, contentIdOf, type ContentPrefix, hashOf } from './content-id.ts';
 import type { ContentManagerOptions } from './content-options.ts';
+import type { DamagedContents } from './damaged-contents.ts';
 import type { WriteSession } from './write-session.ts';
 
 /** What is stored already, by whomever, and the session that takes what is new. */
 interface StoredContents {
   find(id: ContentId): IndexEntry | undefined;
+  isStored(entry: IndexEntry | undefined): boolean;
+  readonly damaged: DamagedContents;
   /** For a new entry of the same content: later than that of `present`, in seconds. */
   timestampAfter(present: IndexEntry | undefined): number;
   readonly session: WriteSession;
@@ -42,7 +45,8 @@ export class ContentWriter {
       return { contentId, isNew: false };
     }
     const present = this.#contents.find(contentId);
-    if (present && !present.deleted) return { contentId, isNew: false };
+    if (this.#contents.isStored(present)) return { contentId, isNew: false };
+    if (present && !present.deleted) this.#contents.damaged.noteStoredAgain();
     const compressed =
       compressor && this.#options.indexVersion >= 2 ? compressContent(compressor, data) : undefined;
     const plaintext = compressed ?? data;

@@ -144,9 +144,11 @@ async function rewritePack(
   named: readonly IndexEntry[],
 ): Promise<void> {
   const { contents, storage } = repository;
-  // Of early versions there are bodies that name a content twice; one of its packs may have gone since.
+  // Of early versions there are bodies that name a content twice; one of its packs may have gone since. What a verification has
+  // found damaged stays where it is until a backup stores it again.
   const entries = named.filter(
-    ({ contentId }) => contents.find(contentId)?.packBlobId === packBlobId,
+    (entry) =>
+      contents.find(entry.contentId)?.packBlobId === packBlobId && !contents.damaged.has(entry),
   );
   if (entries.length === 0) return;
   entries.sort((a, b) => a.packOffset - b.packOffset);

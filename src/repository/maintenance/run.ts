@@ -3,6 +3,7 @@ import { CLOCK_SKEW_NS_MAX, clockSkew } from '../clock-skew.ts';
 import { assertEpochsFollow, loadEpochState } from '../content/epoch-state.ts';
 import { assertScratchRoom, freeScratchBytes } from '../index/scratch-file.ts';
 import { clientName, type Repository } from '../repository.ts';
+import { loadVerification } from '../verification/record.ts';
 import { countedRows, Cycle, type TaskReport } from './cycle.ts';
 import { assertNotShrunk } from './index-guard.ts';
 import {
@@ -75,6 +76,8 @@ export async function runMaintenance(
     : await announce(repository, parameters, schedule, mode);
   await repository.contents.refresh();
   repository.manifests.invalidate();
+  // What is known to be damaged is not moved, and keeps nobody from the rest.
+  repository.contents.damaged.addAll((await loadVerification(repository)).damaged);
   // Before the collection marks what an index without its newest blobs does not reach.
   assertNotShrunk(repository.contents.rowCount, countedRows(repository, schedule));
   // Merges the contents of manifests when they are many.

@@ -182,7 +182,7 @@ export class ManifestManager {
     const merged = new Set(ids).difference(written);
     for (const id of merged) {
       // Somebody else may have merged it meanwhile.
-      if (this.#contents.has(id)) this.#contents.setDeleted(id, true);
+      if (this.#contents.find(id)?.deleted === false) this.#contents.setDeleted(id, true);
     }
     this.#committedContents = this.#committedContents.filter((id) => !merged.has(id));
     if (this.#committed) for (const entry of entries.values()) keepLatest(this.#committed, entry);
@@ -308,7 +308,9 @@ export class ManifestManager {
   }
 
   async #loadContent(id: ContentId, decode = decodeManifests): Promise<StoredEntry[]> {
-    const bytes = await this.#contents.getContent(id);
+    const bytes = await this.#contents.getContent(id).catch((error: unknown) => {
+      throw withRemedy(error);
+    });
     try {
       return decode(asBuffer(bytes));
     } catch (cause) {
@@ -317,6 +319,14 @@ export class ManifestManager {
       throw new CodedError('DAMAGED_BLOB', text, { cause, facts: { blobId: packBlobId } });
     }
   }
+}
+
+/** Nothing on a volume can make up for it. */
+function withRemedy(error: unknown): unknown {
+  if (!isCode(error, 'DAMAGED_BLOB')) return error;
+  const text = `${error.message}; it holds the list of snapshots and policies: restore an earlier version of this blob in the storage, or a copy of it`;
+  const { code, cause, facts } = error;
+  return new CodedError(code, text, { cause, facts });
 }
 
 function compareAge(a: StoredEntry, b: StoredEntry): number {

@@ -1,0 +1,188 @@
+import {
+  CodedError,
+  formatGoTime,
+  isCode,
+  type Logger,
+  messageOf,
+  Stopwatch,
+} from '../base/index.ts';
+import type { StorageKind } from '../config/index.ts';
+import {
+  BACKUP_REPOSITORIES,
+  type BackupRepository,
+  EventRecorder,
+  type KubeClient,
+} from '../kube/index.ts';
+import { loadRepositoryAccess, type RepositoryAccess } from './backup-repository.ts';
+import { unlessRefused } from './serving.ts';
+
+/** On a BackupRepository: what the last verification found, as JSON. */
+export const VERIFICATION_ANNOTATION = 'longshore.io/verification';
+const DAMAGED_REASON = 'RepositoryDamaged';
+const VERIFIED_REASON = 'RepositoryVerified';
+const NOT_VERIFIED_REASON = 'RepositoryNotVerified';
+
+/** What a verification of one repository found, in a form that has room in an annotation. */
+export interface RepositoryVerdict {
+  /** Contents that snapshots may need and that are missing or damaged. */
+  readonly damagedContents: number;
+  readonly damagedPacks: number;
+  /** Snapshots that cannot be restored completely. */
+  readonly damagedSnapshots: number;
+  /** Of all packs, how much was read, from 0 to 1. */
+  readonly readShare: number;
+  /** The first problem in a sentence; undefined where all is well. */
+  readonly problem?: string | undefined;
+}
+
+export interface VerifiedRepository {
+  /** Of the BackupRepository. */
+  readonly name: string;
+  readonly verdict?: RepositoryVerdict;
+  /** Why it could not be verified. */
+  readonly error?: string;
+}
+
+export interface VerifyRepositoriesOptions {
+  readonly client: KubeClient;
+  readonly namespace: string;
+  readonly logger: Logger;
+  readonly signal: AbortSignal;
+  /** For credentials. */
+  readonly directory: string;
+  readonly defaultCredentials: (kind: StorageKind) => string | undefined;
+  /** For all repositories together; undefined: as long as it takes. */
+  readonly budgetNs?: bigint | undefined;
+  /** Where the Events are said to come from. */
+  readonly host: string;
+  readonly verify: (
+    access: RepositoryAccess,
+    budgetNs: bigint | undefined,
+  ) => Promise<RepositoryVerdict>;
+}
+
+/**
+ * Verifies the repositories of a cluster one after the other, those first whose last verification is the longest ago, and notes
+ * on each BackupRepository what was found, with an Event. One that cannot be opened does not keep the others waiting. Throws
+ * `KUBE_*` errors where the BackupRepositories cannot be read, and `CANCELED`.
+ */
+export async function verifyBackupRepositories(
+  options: VerifyRepositoriesOptions,
+): Promise<VerifiedRepository[]> {
+  const { client, namespace, logger, signal, budgetNs, host } = options;
+  const found = await client.list(BACKUP_REPOSITORIES, { namespace, signal });
+  const ready = found.filter(
+    ({ spec, status }) => spec.repositoryType === 'kopia' && status?.phase === 'Ready',
+  );
+  ready.sort((a, b) => (timeOf(a) < timeOf(b) ? -1 : 1));
+  const recorder = new EventRecorder({
+    ...{ client, clock: client.clock, logger, host },
+    component: 'longshore-verify',
+  });
+  const since = new Stopwatch(client.clock);
+  const results: VerifiedRepository[] = [];
+  try {
+    for (const repository of ready) {
+      signal.throwIfAborted();
+      const left = budgetNs === undefined ? undefined : budgetNs - since.elapsedNs;
+      if (left !== undefined && left <= 0n) {
+        logger.info(
+          { left: ready.length - results.length },
+          'the time is over; the next run goes on',
+        );
+        break;
+      }
+      results.push(await verifyOne(repository, options, recorder, left));
+    }
+  } finally {
+    await recorder.flush();
+  }
+  return results;
+}
+
+async function verifyOne(
+  repository: BackupRepository,
+  options: VerifyRepositoriesOptions,
+  recorder: EventRecorder,
+  budgetNs: bigint | undefined,
+): Promise<VerifiedRepository> {
+  const { client, namespace, logger, signal, directory, defaultCredentials } = options;
+  const { name } = repository.metadata;
+  const { volumeNamespace, backupStorageLocation: storageLocation } = repository.spec;
+  try {
+    const access = await loadRepositoryAccess({
+      ...{ client, namespace, volumeNamespace, storageLocation, signal },
+      ...{ isWriting: false, directory, defaultCredentials },
+    });
+    const verdict = await options.verify(access, budgetNs);
+    await annotate(repository, verdict, options);
+    if (verdict.problem === undefined) {
+      recorder.record(repository, VERIFIED_REASON, 'no problems found');
+    } else recorder.record(repository, DAMAGED_REASON, verdict.problem, 'Warning');
+    return { name, verdict };
+  } catch (error) {
+    signal.throwIfAborted();
+    const text = messageOf(error);
+    logger.error({ repository: name, error: text }, 'a repository could not be verified');
+    recorder.record(repository, NOT_VERIFIED_REASON, text, 'Warning');
+    return { name, error: text };
+  }
+}
+
+/** The Event says the same: a right that is missing does not make the verification a failed one. */
+async function annotate(
+  { metadata }: BackupRepository,
+  verdict: RepositoryVerdict,
+  { client, namespace, logger }: VerifyRepositoriesOptions,
+): Promise<void> {
+  const time = formatGoTime(client.clock.nowNs());
+  const value = JSON.stringify({ time, ...verdict });
+  const patch = { metadata: { annotations: { [VERIFICATION_ANNOTATION]: value } } };
+  try {
+    await client.patch(BACKUP_REPOSITORIES, { namespace, name: metadata.name }, patch);
+  } catch (error) {
+    if (!isCode(error, 'KUBE_FORBIDDEN', 'KUBE_NOT_FOUND')) throw error;
+    const fields = { repository: metadata.name, error: messageOf(error) };
+    logger.warn(fields, 'what was found could not be noted on the BackupRepository');
+  }
+}
+
+interface Noted extends RepositoryVerdict {
+  readonly time: string;
+}
+
+/** What the annotation says; undefined where there is none, or none of ours. */
+function notedOn({ metadata }: BackupRepository): Noted | undefined {
+  try {
+    const noted = JSON.parse(metadata.annotations?.[VERIFICATION_ANNOTATION] ?? '') as Noted;
+    return typeof noted.time === 'string' ? noted : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** '' for one that was never verified. */
+const timeOf = (repository: BackupRepository): string => notedOn(repository)?.time ?? '';
+
+/** A sentence for each repository of the cluster that a verification found damaged; none where they cannot be read. */
+export async function describeDamage(client: KubeClient, namespace: string): Promise<string[]> {
+  const found = await unlessRefused(client.list(BACKUP_REPOSITORIES, { namespace }));
+  return (found ?? []).flatMap((repository) => {
+    const noted = notedOn(repository);
+    if (noted?.problem === undefined) return [];
+    const { time, damagedContents, damagedSnapshots, problem } = noted;
+    return `repository ${repository.metadata.name} is damaged: ${damagedContents} contents, ${damagedSnapshots} snapshots concerned (verified ${time}): ${problem}`;
+  });
+}
+
+/** Throws `VERIFY_FAILED` where one is damaged or could not be verified. */
+export function assertVerified(results: readonly VerifiedRepository[]): void {
+  const bad = results.filter(
+    ({ verdict }) => verdict === undefined || verdict.problem !== undefined,
+  );
+  const [first] = bad;
+  if (!first) return;
+  const others = bad.length > 1 ? ` (and ${bad.length - 1} more repositories)` : '';
+  const what = first.verdict?.problem ?? `it could not be verified: ${first.error ?? ''}`;
+  throw new CodedError('VERIFY_FAILED', `repository ${first.name}: ${what}${others}`);
+}

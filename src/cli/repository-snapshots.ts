@@ -1,0 +1,124 @@
+import type { Command } from 'commander';
+import type { SnapshotHolder, SnapshotHolders } from '../agent/index.ts';
+import { isCode, messageOf } from '../base/index.ts';
+import { formatSource, listReadableSnapshots, type Snapshot } from '../snapshot/index.ts';
+import type { ClusterFlags } from './cluster.ts';
+import { openContext } from './context.ts';
+import { snapshotDocument } from './documents.ts';
+import { ExitCode } from './exit.ts';
+import { withClusterOptions } from './cluster-options.ts';
+import { isWide, withOutputForm } from './output-form.ts';
+import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
+import type { Column } from './table.ts';
+import { printable, printJson, printTable } from './terminal.ts';
+import { timeText } from './times.ts';
+
+const SHORT_ID_DIGITS = 8;
+const COLUMNS: Column[] = [
+  { title: 'ID', shorten: (id) => id.slice(0, SHORT_ID_DIGITS) },
+  { title: 'SOURCE', min: 12, cut: 'start' },
+  { title: 'TIME', leaveOut: 1 },
+  { title: 'BACKUP', min: 10 },
+  { title: 'HELD BY', min: 10 },
+];
+
+export function addSnapshots(group: Command): void {
+  const example = 'longshore repository snapshots --repo s3://bucket/kopia/shop/ -n velero';
+  const command = verb(
+    group,
+    'snapshots',
+    'list all snapshots with the Velero backup and the object that hold each, and those that nobody holds',
+    example,
+  );
+  withOutputForm(withClusterOptions(command), { isTable: true })
+    .option('--unheld', 'only snapshots that nobody holds')
+    .option(...JSON_OPTION)
+    .action(list);
+}
+
+type SnapshotsFlags = ClusterFlags & { unheld?: boolean };
+
+async function list(options: VerbOptions<SnapshotsFlags>): Promise<void> {
+  await using context = await openContext(options);
+  // First: an object that names a snapshot which is not listed yet tells nothing wrong.
+  const { snapshots, damaged } = await listReadableSnapshots(context.repository);
+  const holders = await holdersIn(options);
+  for (const { message } of damaged) process.stderr.write(`longshore: ${printable(message)}\n`);
+  if (damaged.length > 0) process.exitCode = ExitCode.partly;
+  if (holders.unread.length > 0) {
+    const kinds = holders.unread.join(', ');
+    process.stderr.write(
+      `longshore: these cannot be read here, so that what they hold looks unheld: ${kinds}\n`,
+    );
+  }
+  const rows = snapshots
+    .map((snapshot) => ({ snapshot, holder: holders.of?.(snapshot) }))
+    .filter(({ holder }) => options.unheld !== true || (holder && !isHeld(holder)));
+  if (options.json === true) {
+    printJson(rows.map(({ snapshot, holder }) => documentOf(snapshot, holder)));
+    return;
+  }
+  printTable(
+    COLUMNS,
+    rows.map(({ snapshot, holder }) => [
+      snapshot.id,
+      formatSource(snapshot.source),
+      timeText(snapshot.startTimeNs, options),
+      backupText(holder),
+      holderText(snapshot, holder),
+    ]),
+    { isWide: isWide(options) },
+  );
+}
+
+/** A backup that was synced from the storage holds its snapshots by itself. */
+const isHeld = ({ heldBy, isBackupThere }: SnapshotHolder): boolean =>
+  heldBy !== undefined || isBackupThere;
+
+interface Holders {
+  readonly of: SnapshotHolders['of'] | undefined;
+  readonly unread: readonly string[];
+}
+
+/** Without a cluster the snapshots are listed all the same. */
+async function holdersIn(options: ClusterFlags): Promise<Holders> {
+  const { loadSnapshotHolders } = await import('../agent/index.ts');
+  const { clusterOf } = await import('./cluster.ts');
+  try {
+    const { client, namespace } = clusterOf(options);
+    try {
+      return await loadSnapshotHolders(client, namespace);
+    } finally {
+      client.close();
+    }
+  } catch (error) {
+    if (!isCode(error, 'NO_CLUSTER', 'KUBE_UNAVAILABLE')) throw error;
+    process.stderr.write(
+      `longshore: without a cluster it is not known who holds the snapshots: ${printable(messageOf(error))}\n`,
+    );
+    return { of: undefined, unread: [] };
+  }
+}
+
+const documentOf = (snapshot: Snapshot, holder: SnapshotHolder | undefined): object =>
+  snapshotDocument(snapshot, undefined, {
+    backup: holder?.backup ?? null,
+    isBackupThere: holder?.isBackupThere ?? null,
+    heldBy: holder?.heldBy ?? null,
+    isHeld: holder ? isHeld(holder) : null,
+  });
+
+function backupText(holder: SnapshotHolder | undefined): string {
+  if (!holder) return 'not known';
+  const { backup, isBackupThere } = holder;
+  if (backup === undefined) return '-';
+  return isBackupThere ? backup : `${backup} (gone)`;
+}
+
+function holderText({ pins }: Snapshot, holder: SnapshotHolder | undefined): string {
+  if (!holder) return 'not known';
+  if (holder.heldBy !== undefined) return holder.heldBy;
+  if (holder.isBackupThere) return 'its backup';
+  const pinned = pins && pins.length > 0 ? `; pinned: ${pins.join(', ')}` : '';
+  return `${holder.isForeign ? 'nobody: not made for Velero' : 'nobody'}${pinned}`;
+}

@@ -1,0 +1,33 @@
+import { type ManifestId, type Repository } from '../repository/index.ts';
+
+/** Snapshots that are forgotten with one flush. Our choice: a kill in between leaves whole batches. */
+const BATCH = 200;
+
+export interface ForgetResult {
+  readonly forgotten: readonly string[];
+  /** Those that are not there: somebody has forgotten them before, as after a try whose end was not heard of. */
+  readonly missing: readonly string[];
+}
+
+/**
+ * Deletes the manifests of snapshots, many with each flush; full maintenance frees what they held. May be repeated: what an
+ * earlier try has forgotten is `missing`. Throws what the storage throws; batches before that are forgotten.
+ */
+export async function forgetSnapshots(
+  repository: Repository,
+  ids: readonly string[],
+  { signal, batch = BATCH }: { signal: AbortSignal; batch?: number },
+): Promise<ForgetResult> {
+  const { manifests } = repository;
+  const present = new Set<string>();
+  for (const { id } of await manifests.find({ type: 'snapshot' })) present.add(id);
+  const wanted = [...new Set(ids)];
+  const missing = wanted.filter((id) => !present.has(id));
+  const forgotten = wanted.filter((id) => present.has(id));
+  for (let from = 0; from < forgotten.length; from += batch) {
+    signal.throwIfAborted();
+    for (const id of forgotten.slice(from, from + batch)) manifests.delete(id as ManifestId);
+    await repository.flush();
+  }
+  return { forgotten, missing };
+}

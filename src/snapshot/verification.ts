@@ -1,0 +1,268 @@
+import {
+  BoundedList,
+  isCode,
+  type Logger,
+  messageOf,
+  MINUTE_NS,
+  type Nanoseconds,
+  Stopwatch,
+} from '../base/index.ts';
+import {
+  DamagedContents,
+  isSampled,
+  loadVerification,
+  type PackSample,
+  type Problem,
+  putVerification,
+  remainingDamage,
+  type Repository,
+  type VerificationRecord,
+  verifyContents,
+  type VerifyCounters,
+} from '../repository/index.ts';
+import { type DamageSearchResult, searchDamage } from './damage-search.ts';
+import { listReadableSnapshots, type Snapshot } from './snapshot-manifest.ts';
+import { PROBLEMS_MAX, type TreeCounters, verifyTrees } from './verify.ts';
+
+/** How often what is found is recorded while a verification runs. Our choice: a killed one reads so much again. */
+const SAVE_EVERY_NS = 15n * MINUTE_NS;
+
+export interface VerificationOptions {
+  /**
+   * How much of the packs is read, from 0 to 1; what is left for the next runs begins where this one ends. Undefined: none, or
+   * all with `readAll`.
+   */
+  readonly share?: number | undefined;
+  readonly readAll?: boolean;
+  /** No pack is begun after so long. */
+  readonly budgetNs?: Nanoseconds | undefined;
+  /** Whether what is found is recorded, so that the next backups heed it. */
+  readonly record: boolean;
+  readonly signal: AbortSignal;
+  readonly logger: Logger;
+  readonly counters: VerifyCounters;
+  readonly treeCounters: TreeCounters;
+  readonly onProblem?: () => void;
+}
+
+export interface VerificationProblem {
+  /** A stable word for scripts. */
+  readonly code: Problem['code'] | 'DAMAGED_SNAPSHOT' | 'DAMAGED_MANIFESTS' | 'DAMAGED_OBJECT';
+  readonly message: string;
+  readonly blobId?: string;
+  readonly contentId?: string;
+  readonly object?: string;
+}
+
+export interface VerificationReport {
+  readonly snapshots: number;
+  readonly problems: BoundedList<VerificationProblem>;
+  readonly problemsNotListed: number;
+  /** Contents that are damaged and not marked deleted, also those that earlier runs have found. */
+  readonly damagedContents: number;
+  readonly damagedPacks: number;
+  /** Snapshots that the damage concerns. */
+  readonly concerned: DamageSearchResult;
+  /** Of all packs, how much was read; where the next run by sample begins. */
+  readonly readShare: number;
+  readonly position: number | undefined;
+  readonly record: 'unchanged' | 'written' | 'failed' | 'off';
+}
+
+const ALL: PackSample = { position: 0, share: 1 };
+const NOTHING: DamageSearchResult = { damaged: [], notNamed: 0 };
+
+/**
+ * Verifies a repository: presence and length of all packs by a listing, the bytes of all or of a sample, and the snapshots, which
+ * are also taken by sample then. What is damaged is recorded in the repository: backups do not count on it, and store again what
+ * their volumes still hold. Throws `CANCELED`, after recording what was found, and what the storage throws.
+ */
+export async function verifyRepository(
+  repository: Repository,
+  options: VerificationOptions,
+): Promise<VerificationReport> {
+  return new Verification(repository, options).run();
+}
+
+class Verification {
+  readonly #repository: Repository;
+  readonly #options: VerificationOptions;
+  readonly #problems = new BoundedList<VerificationProblem>(PROBLEMS_MAX);
+  readonly #found = new DamagedContents();
+  /** Packs that were damaged before, and were looked at again. */
+  readonly #rechecked = new Set<string>();
+  readonly #sinceSaved: Stopwatch;
+  #before: VerificationRecord = noRecord();
+  #isReadable = true;
+  #position: number | undefined;
+  #isSaving = false;
+
+  constructor(repository: Repository, options: VerificationOptions) {
+    this.#repository = repository;
+    this.#options = options;
+    this.#sinceSaved = new Stopwatch(repository.clock);
+  }
+
+  async run(): Promise<VerificationReport> {
+    const { signal, share, readAll = false, budgetNs, counters, treeCounters } = this.#options;
+    const snapshots = await this.#load();
+    const isPartial = share !== undefined || budgetNs !== undefined;
+    const sample = isPartial
+      ? { position: this.#before.position ?? 0, share: share ?? 1, budgetNs }
+      : undefined;
+    this.#position = this.#before.position;
+    let readShare = 0;
+    try {
+      readShare = await verifyContents(this.#repository, {
+        readAll,
+        sample,
+        signal,
+        counters,
+        recheck: this.#toRecheck(sample ?? (readAll ? ALL : undefined)),
+        onRechecked: (pack) => this.#rechecked.add(pack),
+        onProblem: (problem) => {
+          this.#note(problem);
+        },
+        onPosition: (position) => this.#goOn(sample ? position : undefined),
+      });
+    } catch (error) {
+      // Whoever goes on later need not find it again.
+      if (signal.aborted) await this.#save(this.#merged(0)).catch(() => undefined);
+      throw error;
+    }
+    const from = sample?.position ?? 0;
+    const merged = this.#merged(readShare, from);
+    const { damaged, contents: damagedContents } = merged.isEmpty
+      ? { damaged: merged, contents: 0 }
+      : await remainingDamage(this.#repository, merged, signal);
+    // What is damaged is not to be relied on from here on either.
+    this.#repository.contents.damaged.addAll(damaged);
+    const looked = sample ? snapshots.filter(({ id }) => isIn(id, from, readShare)) : snapshots;
+    const roots = looked.flatMap(({ rootEntry }) => rootEntry ?? []);
+    const trees = await verifyTrees(this.#repository, roots, {
+      readAll: false,
+      signal,
+      counters: treeCounters,
+      arePacksChecked: true,
+    });
+    for (const { message, object } of trees.problems)
+      this.#add({ code: 'DAMAGED_OBJECT', object, message });
+    const isHurt = damagedContents > 0 || treeCounters.problemCount > 0;
+    const concerned = isHurt ? await searchDamage(this.#repository, snapshots, signal) : NOTHING;
+    return {
+      snapshots: looked.length,
+      problems: this.#problems,
+      problemsNotListed: this.#problems.notHeld + trees.problemsNotListed,
+      damagedContents,
+      damagedPacks: damaged.packCount,
+      concerned,
+      readShare,
+      position: this.#position,
+      record: await this.#record(damaged),
+    };
+  }
+
+  /** Without the manifests nobody knows what was found before, nor which snapshots there are: the contents are checked all the same. */
+  async #load(): Promise<Snapshot[]> {
+    try {
+      this.#before = await loadVerification(this.#repository);
+      const { snapshots, damaged } = await listReadableSnapshots(this.#repository);
+      for (const { message } of damaged) this.#add({ code: 'DAMAGED_SNAPSHOT', message });
+      return snapshots;
+    } catch (error) {
+      if (!isCode(error, 'DAMAGED_BLOB', 'CONTENT_NOT_FOUND')) throw error;
+      this.#isReadable = false;
+      this.#add({ code: 'DAMAGED_MANIFESTS', message: messageOf(error) });
+      return [];
+    }
+  }
+
+  /** What was damaged before and is not read in any case. */
+  #toRecheck(sample: PackSample | undefined): string[] {
+    return [...this.#before.damaged.packs()].flatMap(([pack]) =>
+      sample && sample.budgetNs === undefined && isSampled(pack, sample) ? [] : pack,
+    );
+  }
+
+  #add(problem: VerificationProblem): void {
+    this.#problems.add(problem);
+    this.#options.onProblem?.();
+  }
+
+  #note(problem: Problem): void {
+    // It may have been moved to another pack since it was looked up.
+    const entry = this.#repository.contents.find(problem.contentId);
+    if (entry && problem.code === 'MISSING_PACK') this.#found.addPack(entry.packBlobId);
+    else if (entry) this.#found.add(entry);
+    this.#add(problem);
+  }
+
+  /** What was found now, and what was known before of packs that were not read now. */
+  #merged(readShare: number, from = 0): DamagedContents {
+    const merged = new DamagedContents();
+    merged.addAll(this.#found);
+    const { damaged: before } = this.#before;
+    for (const [packBlobId, contentIds] of before.packs()) {
+      if (this.#rechecked.has(packBlobId)) continue;
+      if (isSampled(packBlobId, { position: from, share: readShare })) continue;
+      if (contentIds.length === 0) merged.addPack(packBlobId);
+      for (const contentId of contentIds) merged.add({ packBlobId, contentId });
+    }
+    return merged;
+  }
+
+  async #goOn(position: number | undefined): Promise<void> {
+    if (position !== undefined) this.#position = position;
+    if (this.#isSaving || this.#sinceSaved.elapsedNs < SAVE_EVERY_NS) return;
+    this.#isSaving = true;
+    await this.#save(this.#merged(0));
+    this.#sinceSaved.restart();
+    this.#isSaving = false;
+  }
+
+  async #record(damaged: DamagedContents): Promise<VerificationReport['record']> {
+    if (!this.#options.record) return 'off';
+    if (!this.#isReadable) return 'failed';
+    const { position, damaged: before } = this.#before;
+    if (position === this.#position && isSame(before, damaged)) return 'unchanged';
+    return (await this.#save(damaged)) ? 'written' : 'failed';
+  }
+
+  /** A storage that may only be read is verified all the same. */
+  async #save(damaged: DamagedContents): Promise<boolean> {
+    if (!this.#options.record || !this.#isReadable) return false;
+    const { manifests } = this.#repository;
+    try {
+      putVerification(this.#repository, this.#before, { damaged, position: this.#position });
+      await this.#repository.flush();
+      manifests.invalidate();
+      const { ids } = await loadVerification(this.#repository);
+      this.#before = { ...this.#before, ids };
+      return true;
+    } catch (error) {
+      const text = 'what was found could not be recorded; the next backup does not know of it';
+      this.#options.logger.warn({ error: messageOf(error) }, text);
+      return false;
+    }
+  }
+}
+
+const noRecord = (): VerificationRecord => ({
+  damaged: new DamagedContents(),
+  position: undefined,
+  timeNs: undefined,
+  ids: [],
+});
+
+/** IDs of snapshots are random, as the names of packs are. */
+const isIn = (id: string, position: number, share: number): boolean =>
+  isSampled(`p${id}`, { position, share });
+
+function isSame(a: DamagedContents, b: DamagedContents): boolean {
+  const textOf = (damaged: DamagedContents): string =>
+    JSON.stringify([
+      damaged.hasMore,
+      [...damaged.packs()].map(([pack, ids]) => [pack, ids.sort()] as const).sort(),
+    ]);
+  return textOf(a) === textOf(b);
+}
