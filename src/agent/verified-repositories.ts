@@ -13,7 +13,7 @@ import {
   EventRecorder,
   type KubeClient,
 } from '../kube/index.ts';
-import { loadRepositoryAccess, type RepositoryAccess } from './backup-repository.ts';
+import { loadRepositoryAccess, type RepositoryAccess } from '../repository-access/index.ts';
 import { unlessRefused } from './serving.ts';
 
 /** On a BackupRepository: what the last verification found, as JSON. */

@@ -92,6 +92,10 @@ export interface RestoreOutput {
   readonly additionalItems?: readonly ResourceIdentifier[];
   readonly skipRestore?: boolean;
   readonly operationId?: string;
+  /** The item is restored once `areAdditionalItemsReady` says so. */
+  readonly waitForAdditionalItems?: boolean;
+  /** 0 or nothing: as long as the server waits for resources. */
+  readonly additionalItemsReadyTimeoutMs?: number;
 }
 
 /** Actions without operations leave `progress` and `cancel` out. */
@@ -109,6 +113,11 @@ export interface RestoreItemAction {
     context: CallContext,
   ): Promise<OperationProgress>;
   cancel?(operationId: string, restore: Restore, context: CallContext): Promise<void>;
+  areAdditionalItemsReady?(
+    items: readonly ResourceIdentifier[],
+    restore: Restore,
+    context: CallContext,
+  ): Promise<boolean>;
 }
 
 export interface DeleteItemAction {
@@ -121,6 +130,62 @@ export interface ItemBlockAction {
     backup: Backup,
     context: CallContext,
   ): Promise<readonly ResourceIdentifier[]>;
+}
+
+/** Where backups are kept. All calls may be repeated; keys have no leading slash. */
+export interface ObjectStore {
+  /** Reads the body no faster than the plugin takes it, and leaves it where the call fails. Owns the buffers of the body. */
+  put(
+    bucket: string,
+    key: string,
+    body: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
+    context: CallContext,
+  ): Promise<void>;
+  /** In the order of the object; leaving the loop ends the transfer. An object that breaks off throws. */
+  get(bucket: string, key: string, context: CallContext): AsyncIterable<Uint8Array>;
+  exists(bucket: string, key: string, context: CallContext): Promise<boolean>;
+  list(bucket: string, prefix: string, context: CallContext): Promise<readonly string[]>;
+  /** Whole prefixes, each with the delimiter at its end. */
+  listCommonPrefixes(
+    bucket: string,
+    delimiter: string,
+    prefix: string,
+    context: CallContext,
+  ): Promise<readonly string[]>;
+  delete(bucket: string, key: string, context: CallContext): Promise<void>;
+  signedUrl(bucket: string, key: string, ttlMs: number, context: CallContext): Promise<string>;
+}
+
+/** Snapshots of volumes by a provider's own API, for volumes without a CSI driver. */
+export interface VolumeSnapshotter {
+  createVolume(
+    from: {
+      readonly snapshotId: string;
+      readonly volumeType: string;
+      readonly zone: string;
+      readonly iops?: number | undefined;
+    },
+    context: CallContext,
+  ): Promise<string>;
+  volumeInfo(
+    volumeId: string,
+    zone: string,
+    context: CallContext,
+  ): Promise<{ readonly volumeType: string; readonly iops: number | undefined }>;
+  createSnapshot(
+    volumeId: string,
+    zone: string,
+    tags: Readonly<Record<string, string>>,
+    context: CallContext,
+  ): Promise<string>;
+  deleteSnapshot(snapshotId: string, context: CallContext): Promise<void>;
+  /** `''` for a PersistentVolume that is not of this provider. */
+  volumeIdOf(persistentVolume: KubeObject, context: CallContext): Promise<string>;
+  withVolumeId(
+    persistentVolume: KubeObject,
+    volumeId: string,
+    context: CallContext,
+  ): Promise<KubeObject>;
 }
 
 interface Registered<Kind extends string, Action> {

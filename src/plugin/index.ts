@@ -1,9 +1,21 @@
 /**
- * Item actions as Velero's server calls them: `protocol/` is the plugin process (handshake, gRPC services), `actions/` what ours do.
+ * Item actions as Velero's server calls them: `protocol/` is the plugin process (handshake, gRPC services), `actions/` what ours do, and
+ * `host/` the other end, for a server: it starts plugins of anybody and calls them.
  * Knows nothing of repositories and of how volumes are moved.
  */
 export { openActions, type OpenActions } from './actions/index.ts';
-export type { Backup, Plugin, PluginKind, ResourceSelector, Restore } from './contract.ts';
+export type {
+  Backup,
+  ObjectStore,
+  Plugin,
+  PluginKind,
+  ResourceSelector,
+  Restore,
+  VolumeSnapshotter,
+} from './contract.ts';
+export { type HostOptions, PluginHost, type PluginManager } from './host/plugin-host.ts';
+export type { HostedKind, PluginId, PluginProblem, RegisteredPlugin } from './host/registry.ts';
+export type { HostedAction } from './host/remote-plugin.ts';
 export { createHostLogger } from './protocol/host-log.ts';
 export type { HostEnvironment } from './protocol/handshake.ts';
 export { pluginsFor, type PluginSettings } from './plugins.ts';

@@ -4,8 +4,6 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import {
   describeDamage,
-  ensureBackupRepository,
-  loadRepositoryAccess,
   loadSnapshotHolders,
   verifyBackupRepositories,
 } from '../../src/agent/index.ts';
@@ -18,6 +16,7 @@ import {
   DATA_UPLOADS,
   EVENTS,
 } from '../../src/kube/index.ts';
+import { ensureBackupRepository, loadRepositoryAccess } from '../../src/repository-access/index.ts';
 import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
 import { pathOfBlob } from '../support/damage.ts';
 import { noise } from '../support/noise.ts';

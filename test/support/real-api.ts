@@ -22,6 +22,16 @@ const NEEDED = ['etcd', 'kube-apiserver', 'kube-controller-manager', 'kube-sched
 /** Path of a peer's program, there or not. */
 export const peer = (name: string): string => join(PEERS_DIR, 'bin', name);
 
+/** True where these programs are; with REQUIRE_PEERS=1 their absence is an error. */
+export function hasPeers(...names: string[]): boolean {
+  const missing = names.filter((name) => !existsSync(peer(name)));
+  if (missing.length === 0) return true;
+  if (process.env.REQUIRE_PEERS === '1') {
+    throw new Error(`peers are missing: ${missing.join(', ')}; run test/peers/install.sh`);
+  }
+  return false;
+}
+
 /** True where the binaries are; with REQUIRE_PEERS=1 their absence is an error. */
 export function hasRealApi(): boolean {
   const missing = NEEDED.filter((name) => !existsSync(peer(name)));

@@ -225,6 +225,32 @@ export interface VolumeSnapshotClass extends KubeObject {
   deletionPolicy: 'Delete' | 'Retain';
 }
 
+/** groupsnapshot.storage.k8s.io/v1beta2: snapshots of several volumes at one moment. */
+export interface VolumeGroupSnapshot extends KubeObject {
+  spec: {
+    source: { selector?: { matchLabels?: Record<string, string> } };
+    volumeGroupSnapshotClassName?: string;
+  };
+  status?: {
+    boundVolumeGroupSnapshotContentName?: string;
+    readyToUse?: boolean;
+    error?: { message?: string };
+  };
+}
+
+export interface VolumeGroupSnapshotContent extends KubeObject {
+  spec: {
+    deletionPolicy: 'Delete' | 'Retain';
+    driver: string;
+    volumeGroupSnapshotRef: { namespace?: string; name?: string; uid?: string };
+  };
+}
+
+export interface VolumeGroupSnapshotClass extends KubeObject {
+  driver: string;
+  deletionPolicy: 'Delete' | 'Retain';
+}
+
 export interface StorageClass extends KubeObject {
   provisioner: string;
   volumeBindingMode?: string;

@@ -15,6 +15,9 @@ import type {
   StorageClass,
   VolumeAttachment,
   VolumeSnapshot,
+  VolumeGroupSnapshot,
+  VolumeGroupSnapshotClass,
+  VolumeGroupSnapshotContent,
   VolumeSnapshotClass,
   VolumeSnapshotContent,
 } from './core.ts';
@@ -184,6 +187,28 @@ export const VOLUME_SNAPSHOT_CLASSES = resource<VolumeSnapshotClass>(
   'v1',
   'VolumeSnapshotClass',
   'volumesnapshotclasses',
+  false,
+);
+
+const GROUP_SNAPSHOT_GROUP = 'groupsnapshot.storage.k8s.io';
+export const VOLUME_GROUP_SNAPSHOTS = resource<VolumeGroupSnapshot>(
+  GROUP_SNAPSHOT_GROUP,
+  'v1beta2',
+  'VolumeGroupSnapshot',
+  'volumegroupsnapshots',
+);
+export const VOLUME_GROUP_SNAPSHOT_CONTENTS = resource<VolumeGroupSnapshotContent>(
+  GROUP_SNAPSHOT_GROUP,
+  'v1beta2',
+  'VolumeGroupSnapshotContent',
+  'volumegroupsnapshotcontents',
+  false,
+);
+export const VOLUME_GROUP_SNAPSHOT_CLASSES = resource<VolumeGroupSnapshotClass>(
+  GROUP_SNAPSHOT_GROUP,
+  'v1beta2',
+  'VolumeGroupSnapshotClass',
+  'volumegroupsnapshotclasses',
   false,
 );
 

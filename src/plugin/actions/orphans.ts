@@ -3,7 +3,7 @@ import { BACKUPS, DATA_UPLOADS, VOLUME_SNAPSHOTS, type VolumeSnapshot } from '..
 import type { Backup } from '../contract.ts';
 import { placeOf, type Setting } from './setting.ts';
 import type { Snapshots } from './snapshots.ts';
-import { BACKUP_UID, FOR_BACKUP, MOVED } from './velero-names.ts';
+import { BACKUP_UID, FOR_BACKUP, MOVED, OF_GROUP } from './velero-names.ts';
 
 /** Phases in which a backup may still be taking snapshots; ours, of whatever process. */
 const TAKING = [undefined, '', 'New', 'Queued', 'ReadyToStart', 'InProgress'];
@@ -86,8 +86,14 @@ async function orphansAmong(
   const moved = new Set(
     uploads.map(({ spec }) => `${spec.sourceNamespace}/${spec.csiSnapshot?.volumeSnapshot ?? ''}`),
   );
+  // Of a group whose members are still being backed up: another snapshot of the rest would be of another moment.
+  const isAwaited = ({ metadata }: VolumeSnapshot): boolean =>
+    uid === current?.metadata.uid && metadata.annotations?.[OF_GROUP] !== undefined;
   return group.filter(
-    (each) => each.metadata.deletionTimestamp === undefined && !moved.has(placeOf(each)),
+    (each) =>
+      each.metadata.deletionTimestamp === undefined &&
+      !moved.has(placeOf(each)) &&
+      !isAwaited(each),
   );
 }
 

@@ -18,6 +18,7 @@ import type {
   CallContext,
   OperationProgress,
 } from '../contract.ts';
+import { groupOf, GroupSnapshots } from './group-snapshots.ts';
 import { Movements } from './movements.ts';
 import { removeOrphans, type Sweep } from './orphans.ts';
 import {
@@ -60,6 +61,7 @@ export class PvcBackup implements BackupItemAction {
   readonly #choice: VolumeChoice;
   readonly #snapshots: Snapshots;
   readonly #uploads: Movements<DataUpload>;
+  readonly #groups: GroupSnapshots;
   readonly #places = new Semaphore(TAKEN_AT_ONCE_MAX);
   /** A process serves one backup, or is asked about the operations of some. */
   readonly #swept = new Map<string, Promise<void>>();
@@ -68,6 +70,7 @@ export class PvcBackup implements BackupItemAction {
     this.#setting = setting;
     this.#choice = new VolumeChoice(setting);
     this.#snapshots = new Snapshots(setting);
+    this.#groups = new GroupSnapshots(setting, this.#choice, this.#snapshots);
     this.#uploads = new Movements(setting, DATA_UPLOADS);
   }
 
@@ -111,16 +114,24 @@ export class PvcBackup implements BackupItemAction {
     const isMoved = backup.spec.snapshotMoveData === true;
     let refusal: unknown;
     try {
-      return await this.#snapshots.take(pvc, backup, context.signal, async (cut) => {
-        if (!isMoved) return keptOutput(pvc, backup, cut);
-        const upload = uploadOf(pvc, backup, cut);
-        try {
-          return movedOutput(pvc, backup, cut, await this.#uploads.begin(upload, context));
-        } catch (error) {
-          refusal = error;
-          throw error;
-        }
-      });
+      const { signal } = context;
+      const group = groupOf(pvc, backup);
+      return await this.#snapshots.take(
+        pvc,
+        backup,
+        signal,
+        async (cut) => {
+          if (!isMoved) return keptOutput(pvc, backup, cut);
+          const upload = uploadOf(pvc, backup, cut);
+          try {
+            return movedOutput(pvc, backup, cut, await this.#uploads.begin(upload, context));
+          } catch (error) {
+            refusal = error;
+            throw error;
+          }
+        },
+        group && (() => this.#groups.snapshotOf(pvc, group, backup, signal)),
+      );
     } catch (error) {
       if (refusal === undefined || context.signal.aborted) throw error;
       // As Velero: the PVC itself is in the backup, and the line counts as an error of the backup.

@@ -58,14 +58,18 @@ export class Snapshots {
     backup: Backup,
     signal: AbortSignal,
     task: (cut: CutSnapshot) => Promise<T>,
+    /** Makes the snapshot otherwise: together with others. */
+    make?: () => Promise<VolumeSnapshot>,
   ): Promise<T> {
     const place = `${pvc.metadata.namespace ?? ''}/${snapshotName(pvc, backup)}`;
     this.#held.add(place);
+    let made: VolumeSnapshot | undefined;
     try {
-      const made = await this.#make(pvc, backup, signal);
+      made = make ? await make() : await this.#make(pvc, backup, signal);
       return await task(await this.#untilCut(made, backup, signal));
     } catch (error) {
-      await this.#removeOwn(pvc, backup);
+      if (!make) await this.#removeOwn(pvc, backup);
+      else if (made) await this.remove(made);
       throw error;
     } finally {
       this.#held.delete(place);

@@ -34,3 +34,10 @@ export const DELETE_SECRET = 'csi.storage.k8s.io/snapshotter-secret';
 export const MOVED = 'longshore.io/moved';
 /** Ours: namespace and name of the Backup that it was taken for. */
 export const FOR_BACKUP = 'longshore.io/for-backup';
+
+/** Label of a VolumeGroupSnapshotClass, `true`; with `_<driver>` annotation of a Backup. */
+export const GROUP_CLASS = 'velero.io/csi-volumegroupsnapshot-class';
+/** Annotation of a PVC. Velero writes it with one hyphen more. */
+export const GROUP_CLASS_OF_PVC = 'velero.io/csi-volume-group-snapshot-class';
+/** Ours, on a VolumeSnapshot that was taken with its group. */
+export const OF_GROUP = 'longshore.io/volume-group-snapshot';

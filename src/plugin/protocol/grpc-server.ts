@@ -1,5 +1,6 @@
 import * as http2 from 'node:http2';
 import { CanceledError, messageOf } from '../../base/index.ts';
+import { CONTENT_TYPE, framed, lengthIn, percentEncoded, PREFIX_BYTES } from './grpc-frames.ts';
 import { GrpcCode, GrpcError, type GrpcStatus, panicOf, statusOf } from './grpc-status.ts';
 
 /**
@@ -34,10 +35,7 @@ export interface GrpcServerOptions {
 const MESSAGE_BYTES_MAX = 64 << 20;
 /** At the default of HTTP/2, 64 KiB, a message of some MiB would need as many turns. */
 const WINDOW_BYTES = 1 << 20;
-const PREFIX_BYTES = 5;
 const LOOK_MS = 5;
-
-const CONTENT_TYPE = 'application/grpc';
 
 export class GrpcServer {
   readonly #server: http2.Http2Server;
@@ -185,7 +183,7 @@ async function readMessage(
       parts.push(part as Buffer);
       have += (part as Buffer).length;
       if (expected === undefined && have >= PREFIX_BYTES) {
-        expected = lengthIn(Buffer.concat(parts), encoding);
+        expected = lengthIn(Buffer.concat(parts), encoding, MESSAGE_BYTES_MAX);
       }
       if (expected !== undefined && have >= PREFIX_BYTES + expected) break;
     }
@@ -197,25 +195,6 @@ async function readMessage(
     throw new GrpcError(GrpcCode.internal, 'the request ended before its message');
   }
   return Buffer.concat(parts).subarray(PREFIX_BYTES, PREFIX_BYTES + expected);
-}
-
-function lengthIn(prefix: Buffer, encoding: string | string[] | undefined): number {
-  if (prefix[0] !== 0) {
-    const text = `messages compressed with ${String(encoding ?? 'nothing named')} are not read here`;
-    throw new GrpcError(GrpcCode.unimplemented, text);
-  }
-  const length = prefix.readUInt32BE(1);
-  if (length > MESSAGE_BYTES_MAX) {
-    const text = `a message of ${length} bytes is larger than ${MESSAGE_BYTES_MAX}`;
-    throw new GrpcError(GrpcCode.resourceExhausted, text);
-  }
-  return length;
-}
-
-function framed(message: Buffer): Buffer {
-  const prefix = Buffer.alloc(PREFIX_BYTES);
-  prefix.writeUInt32BE(message.length, 1);
-  return Buffer.concat([prefix, message]);
 }
 
 function begin(stream: http2.ServerHttp2Stream): void {
@@ -241,11 +220,3 @@ function end(stream: http2.ServerHttp2Stream, status: GrpcStatus): void {
   // What is left of a request that was refused is not read.
   stream.resume();
 }
-
-/** All but printable ASCII, of UTF-8, and the percent sign. */
-const percentEncoded = (text: string): string =>
-  Array.from(Buffer.from(text, 'utf8'), (byte) =>
-    byte >= 0x20 && byte <= 0x7e && byte !== 0x25
-      ? String.fromCharCode(byte)
-      : `%${byte.toString(16).toUpperCase().padStart(2, '0')}`,
-  ).join('');

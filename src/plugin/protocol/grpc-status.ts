@@ -1,13 +1,14 @@
 import { CodedError, isCanceled, messageOf, systemCode } from '../../base/index.ts';
 import { STACK, STACK_URL, STATUS } from './messages.ts';
-import { encode } from './wire.ts';
+import { decode, encode } from './wire.ts';
 
-/** Of https://grpc.github.io/grpc/core/md_doc_statuscodes.html, those that are sent here. */
+/** Of https://grpc.github.io/grpc/core/md_doc_statuscodes.html, those that are sent or understood here. */
 export const GrpcCode = {
   ok: 0,
   canceled: 1,
   unknown: 2,
   invalidArgument: 3,
+  deadlineExceeded: 4,
   resourceExhausted: 8,
   aborted: 10,
   unimplemented: 12,
@@ -73,7 +74,22 @@ function withStack(code: number, text: string, thrown: unknown): GrpcStatus {
   return { code, message, details };
 }
 
-interface StackFrame {
+/** The stack in the details of a status, or an empty one. */
+export function framesIn({ details }: GrpcStatus): StackFrame[] {
+  if (!details) return [];
+  try {
+    const { details: all } = decode(STATUS, details) as {
+      details: { typeUrl: string; value: Buffer }[];
+    };
+    const stack = all.find(({ typeUrl }) => typeUrl === STACK_URL);
+    return stack ? (decode(STACK, stack.value).frames as StackFrame[]) : [];
+  } catch {
+    // What went wrong is told by the message; the stack only says where.
+    return [];
+  }
+}
+
+export interface StackFrame {
   readonly file: string;
   readonly line: number;
   readonly function: string;

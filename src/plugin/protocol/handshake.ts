@@ -2,9 +2,9 @@ import { CodedError, systemClock, makeCertificate } from '../../base/index.ts';
 
 /** How Velero and its plugins know each other (pkg/plugin/framework/handshake.go). */
 export const MAGIC_COOKIE = 'hello';
-const APP_VERSION = 2;
+export const APP_VERSION = 2;
 /** go-plugin: plugin.go, CoreProtocolVersion. */
-const CORE_VERSION = 1;
+export const CORE_VERSION = 1;
 
 /** What the host says in the environment of a plugin. */
 export interface HostEnvironment {

@@ -157,3 +157,92 @@ export const ITEM_BLOCK_ACTION = {
     response: { 1: list('relatedItems', IDENTIFIER) },
   },
 } satisfies Record<string, Method>;
+
+/** Of a map: a list of its entries on the wire. */
+const ENTRY: Message = { 1: field('key', 'string'), 2: field('value', 'string') };
+const BUCKET = field('bucket', 'string');
+const KEY = field('key', 'string');
+
+/** `PutObject` is a stream of requests, `GetObject` one of responses. `ttl` is in nanoseconds. */
+export const OBJECT_STORE = {
+  Init: { request: { 1: PLUGIN, 2: list('config', ENTRY) }, response: EMPTY },
+  PutObject: {
+    request: { 1: PLUGIN, 2: BUCKET, 3: KEY, 4: field('body', 'bytes') },
+    response: EMPTY,
+  },
+  ObjectExists: {
+    request: { 1: PLUGIN, 2: BUCKET, 3: KEY },
+    response: { 1: field('exists', 'bool') },
+  },
+  GetObject: { request: { 1: PLUGIN, 2: BUCKET, 3: KEY }, response: { 1: field('data', 'bytes') } },
+  ListCommonPrefixes: {
+    request: {
+      1: PLUGIN,
+      2: BUCKET,
+      3: field('delimiter', 'string'),
+      4: field('prefix', 'string'),
+    },
+    response: { 1: list('prefixes', 'string') },
+  },
+  ListObjects: {
+    request: { 1: PLUGIN, 2: BUCKET, 3: field('prefix', 'string') },
+    response: { 1: list('keys', 'string') },
+  },
+  DeleteObject: { request: { 1: PLUGIN, 2: BUCKET, 3: KEY }, response: EMPTY },
+  CreateSignedURL: {
+    request: { 1: PLUGIN, 2: BUCKET, 3: KEY, 4: field('ttl', 'int64') },
+    response: { 1: field('url', 'string') },
+  },
+} satisfies Record<string, Method>;
+
+const VOLUME_ID = field('volumeId', 'string');
+const SNAPSHOT_ID = field('snapshotId', 'string');
+const ZONE = field('zone', 'string');
+
+/** `iops`: 0 where nobody knows. `persistentVolume` is JSON. */
+export const VOLUME_SNAPSHOTTER = {
+  Init: OBJECT_STORE.Init,
+  CreateVolumeFromSnapshot: {
+    request: {
+      1: PLUGIN,
+      2: SNAPSHOT_ID,
+      3: field('volumeType', 'string'),
+      4: ZONE,
+      5: field('iops', 'int64'),
+    },
+    response: { 1: VOLUME_ID },
+  },
+  GetVolumeInfo: {
+    request: { 1: PLUGIN, 2: VOLUME_ID, 3: ZONE },
+    response: { 1: field('volumeType', 'string'), 2: field('iops', 'int64') },
+  },
+  CreateSnapshot: {
+    request: { 1: PLUGIN, 2: VOLUME_ID, 3: ZONE, 4: list('tags', ENTRY) },
+    response: { 1: SNAPSHOT_ID },
+  },
+  DeleteSnapshot: { request: { 1: PLUGIN, 2: SNAPSHOT_ID }, response: EMPTY },
+  GetVolumeID: {
+    request: { 1: PLUGIN, 2: field('persistentVolume', 'bytes') },
+    response: { 1: VOLUME_ID },
+  },
+  SetVolumeID: {
+    request: { 1: PLUGIN, 2: field('persistentVolume', 'bytes'), 3: VOLUME_ID },
+    response: { 1: field('persistentVolume', 'bytes') },
+  },
+} satisfies Record<string, Method>;
+
+/**
+ * The service of each kind (pkg/plugin/framework/common/plugin_kinds.go). Velero runs the actions of one program in this order. The
+ * messages of version 1 are those of version 2 without the last fields.
+ */
+export const SERVICES = {
+  BackupItemAction: 'generated.BackupItemAction',
+  BackupItemActionV2: 'v2.BackupItemAction',
+  VolumeSnapshotter: 'generated.VolumeSnapshotter',
+  ObjectStore: 'generated.ObjectStore',
+  RestoreItemAction: 'generated.RestoreItemAction',
+  RestoreItemActionV2: 'v2.RestoreItemAction',
+  DeleteItemAction: 'generated.DeleteItemAction',
+  ItemBlockAction: 'v1.ItemBlockAction',
+} as const;
+export const PLUGIN_LISTER = 'generated.PluginLister';

@@ -1,4 +1,4 @@
-import { CodedError, messageOf } from '../../base/index.ts';
+import { CodedError } from '../../base/index.ts';
 import type { KubeObject } from '../../kube/index.ts';
 import type {
   Backup,
@@ -9,6 +9,7 @@ import type {
   Restore,
 } from '../contract.ts';
 import { invalidOperationId, withoutOperations } from '../operation-errors.ts';
+import { bytesOf, durationOnWire, objectFrom, progressOnWire } from './conversions.ts';
 import type { Call, Handler } from './grpc-server.ts';
 import {
   BACKUP_ITEM_ACTION,
@@ -16,24 +17,21 @@ import {
   ITEM_BLOCK_ACTION,
   LIST_PLUGINS,
   type Method,
+  PLUGIN_LISTER,
   RESTORE_ITEM_ACTION,
+  SERVICES,
 } from './messages.ts';
 import { type Decoded, decode, encode } from './wire.ts';
 
-/** Seconds of Go's zero time, year 1: Velero takes it for unknown, and an absent time for 1970. */
-const UNKNOWN_TIME_SECONDS = -62_135_596_800;
-
 type Answer = (request: Decoded, call: Call) => Promise<Decoded> | Decoded;
 
-const SERVICES: Readonly<Record<PluginKind, string>> = {
-  BackupItemActionV2: 'v2.BackupItemAction',
-  RestoreItemActionV2: 'v2.RestoreItemAction',
-  DeleteItemAction: 'generated.DeleteItemAction',
-  ItemBlockAction: 'v1.ItemBlockAction',
-};
-
 /** In this order Velero runs the actions of one program. */
-const KINDS = Object.keys(SERVICES) as PluginKind[];
+const KINDS: readonly PluginKind[] = [
+  'BackupItemActionV2',
+  'RestoreItemActionV2',
+  'DeleteItemAction',
+  'ItemBlockAction',
+];
 
 /** Handlers of all that Velero asks its plugins, by path. `command` is what it starts later on. */
 export function handlersOf(plugins: readonly Plugin[], command: string): Map<string, Handler> {
@@ -60,7 +58,7 @@ export function handlersOf(plugins: readonly Plugin[], command: string): Map<str
       .map(({ name }) => ({ command, kind, name }))
       .sort((a, b) => (a.name < b.name ? -1 : 1)),
   );
-  add('generated.PluginLister', 'ListPlugins', LIST_PLUGINS, () => ({ plugins: listed }));
+  add(PLUGIN_LISTER, 'ListPlugins', LIST_PLUGINS, () => ({ plugins: listed }));
   return handlers;
 }
 
@@ -127,7 +125,9 @@ function operationCalls<Run>(
         const action = await actions.open(request);
         if (!action.progress) throw withoutOperations();
         return {
-          progress: onWire(await action.progress(operationIn(request), runIn(request), call)),
+          progress: progressOnWire(
+            await action.progress(operationIn(request), runIn(request), call),
+          ),
         };
       },
     ],
@@ -171,17 +171,27 @@ function restoreCalls(actions: Actions<'RestoreItemActionV2'>): Calls {
         const item = objectIn(request, 'item');
         const itemFromBackup = objectIn(request, 'itemFromBackup');
         const input = { item, itemFromBackup, restore: restoreIn(request) };
-        const { item: updated, ...rest } = await action.execute(input, call);
-        return { ...rest, item: updated ? bytesOf(updated) : request.item };
+        const {
+          item: updated,
+          additionalItemsReadyTimeoutMs,
+          ...rest
+        } = await action.execute(input, call);
+        return {
+          ...rest,
+          item: updated ? bytesOf(updated) : request.item,
+          additionalItemsReadyTimeout: durationOnWire(additionalItemsReadyTimeoutMs),
+        };
       },
     ],
     ...operationCalls(actions, RESTORE_ITEM_ACTION, restoreIn),
-    // No action here waits for what it named.
     AreAdditionalItemsReady: [
       AreAdditionalItemsReady,
-      async (request) => {
-        await actions.open(request);
-        return { ready: true };
+      async (request, call) => {
+        const action = await actions.open(request);
+        const items = request.additionalItems as readonly ResourceIdentifier[];
+        // Most actions do not wait for what they named.
+        const ready = await action.areAdditionalItemsReady?.(items, restoreIn(request), call);
+        return { ready: ready ?? true };
       },
     ],
   };
@@ -231,31 +241,5 @@ const restoreIn = (request: Decoded): Restore => withSpec(objectIn(request, 'res
 /** Go's zero value of an object has an empty one. */
 const withSpec = (object: KubeObject): KubeObject & { spec: object } => ({ spec: {}, ...object });
 
-/** An object in JSON. Throws `BAD_ITEM`. */
-function objectIn(request: Decoded, name: string): KubeObject {
-  let parsed: unknown;
-  try {
-    parsed = JSON.parse((request[name] as Buffer).toString('utf8'));
-  } catch (cause) {
-    const text = `the host sent no JSON as ${name}: ${messageOf(cause)}`;
-    throw new CodedError('BAD_ITEM', text, { cause });
-  }
-  const { metadata } = (parsed ?? {}) as { metadata?: unknown };
-  if (typeof metadata !== 'object' || metadata === null) {
-    throw new CodedError('BAD_ITEM', `what the host sent as ${name} is no Kubernetes object`);
-  }
-  return parsed as KubeObject;
-}
-
-const bytesOf = (object: KubeObject): Buffer => Buffer.from(JSON.stringify(object), 'utf8');
-
-const onWire = ({ started, updated, ...rest }: OperationProgress): Decoded => ({
-  ...rest,
-  started: timeOf(started),
-  updated: timeOf(updated),
-});
-
-function timeOf(text: string | undefined): { seconds: number } {
-  const ms = text === undefined ? Number.NaN : Date.parse(text);
-  return { seconds: Number.isNaN(ms) ? UNKNOWN_TIME_SECONDS : Math.floor(ms / 1000) };
-}
+const objectIn = (request: Decoded, name: string): KubeObject =>
+  objectFrom(request[name] as Buffer, `the host sent as ${name}`);

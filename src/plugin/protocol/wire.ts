@@ -23,7 +23,11 @@ const LENGTH = 2;
 const malformed = (why: string): CodedError =>
   new CodedError('BAD_MESSAGE', `the message is not valid protobuf: ${why}`);
 
-export function encode(message: Message, object: Readonly<Decoded>): Buffer {
+export const encode = (message: Message, object: Readonly<Decoded>): Buffer =>
+  Buffer.concat(encodeParts(message, object));
+
+/** The same in parts. Byte fields are the caller's own memory: the bytes of an object are not copied. */
+export function encodeParts(message: Message, object: Readonly<Decoded>): Buffer[] {
   const parts: Buffer[] = [];
   for (const [number, field] of Object.entries(message)) {
     const value = object[field.name];
@@ -35,7 +39,7 @@ export function encode(message: Message, object: Readonly<Decoded>): Buffer {
       parts.push(...encodeField(Number(number), field, each));
     }
   }
-  return Buffer.concat(parts);
+  return parts;
 }
 
 const isZero = (value: unknown): boolean =>

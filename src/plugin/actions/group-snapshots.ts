@@ -1,0 +1,439 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import {
+  type NewObject,
+  type PersistentVolume,
+  type PersistentVolumeClaim,
+  PVCS,
+  validLabel,
+  VOLUME_GROUP_SNAPSHOT_CLASSES,
+  VOLUME_GROUP_SNAPSHOT_CONTENTS,
+  VOLUME_GROUP_SNAPSHOTS,
+  VOLUME_SNAPSHOTS,
+  type VolumeGroupSnapshot,
+  type VolumeSnapshot,
+  waitGone,
+} from '../../kube/index.ts';
+import type { Backup } from '../contract.ts';
+import {
+  durationMs,
+  nameFor,
+  patiently,
+  placeOf,
+  type Setting,
+  snapshotTimeout,
+  withMarks,
+} from './setting.ts';
+import type { Snapshots } from './snapshots.ts';
+import {
+  BACKUP_NAME,
+  BACKUP_UID,
+  FOR_BACKUP,
+  GROUP_CLASS,
+  GROUP_CLASS_OF_PVC,
+  MOVED,
+  OF_GROUP,
+} from './velero-names.ts';
+import type { VolumeChoice } from './volume-choice.ts';
+
+/** PVCs of one namespace with the same value of the backup's label. */
+export interface VolumeGroup {
+  readonly key: string;
+  readonly value: string;
+}
+
+/** As long as Velero waits between two looks. */
+const LOOK_MS = 1000;
+const GONE_MS = 60_000;
+const CLEAN_UP_MS = 30_000;
+const CONFLICTS_MAX = 5;
+/** The snapshot controller puts these on members, and takes them off when the group goes. */
+const GROUP_FINALIZERS = [
+  'snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection',
+  'snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection',
+];
+
+/** Undefined for a PVC that is snapshotted by itself. */
+export function groupOf(pvc: PersistentVolumeClaim, { spec }: Backup): VolumeGroup | undefined {
+  const key = spec.volumeGroupSnapshotLabelKey ?? '';
+  const value = pvc.metadata.labels?.[key] ?? '';
+  return key === '' || value === '' ? undefined : { key, value };
+}
+
+/**
+ * Snapshots of all volumes of a group at one moment, once for each group and backup (Velero v1.18.3: pkg/backup/actions/csi/pvc_action.go,
+ * getVolumeSnapshotReference). The group is only there to cut them: it is removed, and its snapshots stay, each as if it had been
+ * taken by itself. After a failure nothing of it is left, and the other members fail with the same error at once.
+ */
+export class GroupSnapshots {
+  readonly #setting: Setting;
+  readonly #choice: VolumeChoice;
+  readonly #snapshots: Snapshots;
+  /** By name and namespace of the VolumeGroupSnapshot; by name of the PVC. */
+  readonly #cuts = new Map<string, Promise<ReadonlyMap<string, VolumeSnapshot>>>();
+
+  constructor(setting: Setting, choice: VolumeChoice, snapshots: Snapshots) {
+    this.#setting = setting;
+    this.#choice = choice;
+    this.#snapshots = snapshots;
+  }
+
+  /** The snapshot of one member. The first one asked for cuts those of all. */
+  async snapshotOf(
+    pvc: PersistentVolumeClaim,
+    group: VolumeGroup,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<VolumeSnapshot> {
+    const { namespace = '', name } = pvc.metadata;
+    const key = `${namespace}/${groupName(group, backup, namespace)}`;
+    let cut = this.#cuts.get(key);
+    if (!cut) {
+      cut = this.#cut(pvc, group, backup, signal);
+      this.#cuts.set(key, cut);
+      // One that was given up says nothing about the group.
+      cut.catch(() => signal.aborted && this.#cuts.delete(key));
+    }
+    const snapshot = (await cut).get(name);
+    if (snapshot) return snapshot;
+    const text = `PVC ${placeOf(pvc)} was not in group ${group.value} when its snapshots were taken`;
+    throw new CodedError('NOT_IN_GROUP', text);
+  }
+
+  async #cut(
+    pvc: PersistentVolumeClaim,
+    group: VolumeGroup,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<ReadonlyMap<string, VolumeSnapshot>> {
+    const { namespace = '' } = pvc.metadata;
+    const name = groupName(group, backup, namespace);
+    const earlier = await this.#ofEarlier(namespace, name, backup, signal);
+    const isUnfinished = await this.#find(namespace, name, signal);
+    // All were cut by a process that has ended since.
+    if (earlier.has(pvc.metadata.name) && !isUnfinished) return earlier;
+    const members = await this.#members(namespace, group, backup, signal);
+    const driver = driverOf(members);
+    const className = await this.#classFor(driver, pvc, backup, signal);
+    let made: VolumeGroupSnapshot | undefined;
+    try {
+      made = await this.#make({ namespace, name, className }, group, backup, signal);
+      const wanted = members.map(({ claim }) => claim.metadata.name);
+      const { own, others } = await this.#untilThere(made, wanted, backup, signal);
+      const detached = new Map<string, VolumeSnapshot>();
+      for (const [claim, each] of own) {
+        detached.set(claim, await this.#detach(each, made, backup, signal));
+      }
+      // Of PVCs that a policy leaves out: the group's selector cannot.
+      const unwanted: VolumeSnapshot[] = [];
+      for (const other of others) unwanted.push(await this.#detach(other, made, backup, signal));
+      await this.#dissolve(made, backup, signal);
+      for (const other of unwanted) await this.#snapshots.remove(other);
+      return detached;
+    } catch (error) {
+      if (made) await this.#removeAll(made, backup);
+      throw error;
+    }
+  }
+
+  async #find(
+    namespace: string,
+    name: string,
+    signal: AbortSignal,
+  ): Promise<VolumeGroupSnapshot | undefined> {
+    const ref = { namespace, name };
+    const find = () => this.#setting.client.find(VOLUME_GROUP_SNAPSHOTS, ref, { signal });
+    return patiently(find, signal);
+  }
+
+  /** Those that are this backup's already. */
+  async #ofEarlier(
+    namespace: string,
+    name: string,
+    { metadata }: Backup,
+    signal: AbortSignal,
+  ): Promise<Map<string, VolumeSnapshot>> {
+    const labelSelector = `${BACKUP_UID}=${metadata.uid}`;
+    const list = () =>
+      this.#setting.client.list(VOLUME_SNAPSHOTS, { namespace, labelSelector, signal });
+    const found = (await patiently(list, signal)).filter(
+      (each) =>
+        each.metadata.annotations?.[OF_GROUP] === name &&
+        each.metadata.deletionTimestamp === undefined,
+    );
+    return new Map(found.map((each) => [each.spec.source.persistentVolumeClaimName ?? '', each]));
+  }
+
+  async #members(
+    namespace: string,
+    { key, value }: VolumeGroup,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<{ claim: PersistentVolumeClaim; volume: PersistentVolume }[]> {
+    const { client, logger } = this.#setting;
+    const labelSelector = `${key}=${value}`;
+    const list = () => client.list(PVCS, { namespace, labelSelector, signal });
+    const members = [];
+    for (const claim of await patiently(list, signal)) {
+      const volume = await this.#choice.volumeToSnapshot(claim, backup, signal);
+      if (volume) members.push({ claim, volume });
+      else {
+        const fields = { PVC: placeOf(claim), group: value };
+        logger.warn(
+          fields,
+          'a PVC has the label of a volume group, and no snapshot is wanted of it',
+        );
+      }
+    }
+    return members;
+  }
+
+  async #classFor(
+    driver: string,
+    { metadata }: PersistentVolumeClaim,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<string> {
+    const named =
+      metadata.annotations?.[GROUP_CLASS_OF_PVC] ||
+      backup.metadata.annotations?.[`${GROUP_CLASS}_${driver}`];
+    if (named) return named;
+    const list = () => this.#setting.client.list(VOLUME_GROUP_SNAPSHOT_CLASSES, { signal });
+    let all;
+    try {
+      all = await patiently(list, signal);
+    } catch (cause) {
+      if (!isCode(cause, 'KUBE_NOT_FOUND')) throw cause;
+      const text =
+        'the cluster has no VolumeGroupSnapshots of version v1beta2: install the CustomResourceDefinitions and the snapshot controller with its gate CSIVolumeGroupSnapshot, or take the group label off the PVCs';
+      throw new CodedError('NO_GROUP_SNAPSHOTS', text, { cause });
+    }
+    const own = all.filter(
+      (each) => each.driver === driver && each.metadata.labels?.[GROUP_CLASS] === 'true',
+    );
+    const [only, ...more] = own;
+    if (only && more.length === 0) return only.metadata.name;
+    const text = only
+      ? `multiple VolumeGroupSnapshotClasses found for driver ${driver} with label ${GROUP_CLASS}=true: ${own.map((each) => each.metadata.name).join(', ')}`
+      : `no VolumeGroupSnapshotClass found for driver ${driver}: put the label ${GROUP_CLASS}=true on one`;
+    throw new CodedError('NO_GROUP_CLASS', text);
+  }
+
+  async #make(
+    { namespace, name, className }: { namespace: string; name: string; className: string },
+    { key, value }: VolumeGroup,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<VolumeGroupSnapshot> {
+    const { client, logger } = this.#setting;
+    const wanted: NewObject<VolumeGroupSnapshot> = {
+      metadata: {
+        name,
+        namespace,
+        labels: { ...marksFor(backup).labels, [key]: value },
+        annotations: { [FOR_BACKUP]: placeOf(backup) },
+      },
+      spec: {
+        source: { selector: { matchLabels: { [key]: value } } },
+        volumeGroupSnapshotClassName: className,
+      },
+    };
+    const ref = { namespace, name };
+    for (;;) {
+      try {
+        const create = () => client.create(VOLUME_GROUP_SNAPSHOTS, wanted, { signal });
+        const made = await patiently(create, signal);
+        logger.info({ VolumeGroupSnapshot: placeOf(made) }, 'VolumeGroupSnapshot created');
+        return made;
+      } catch (error) {
+        if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+      }
+      const found = await this.#find(namespace, name, signal);
+      if (found?.metadata.deletionTimestamp !== undefined) {
+        const { uid } = found.metadata;
+        const options = { signal, timeoutMs: GONE_MS };
+        await waitGone(client, VOLUME_GROUP_SNAPSHOTS, { ...ref, uid }, options);
+      } else if (found) {
+        if (found.metadata.labels?.[BACKUP_UID] === backup.metadata.uid) return found;
+        const text = `there is a VolumeGroupSnapshot ${placeOf(found)} already, and this backup did not make it: remove it and try again`;
+        throw new CodedError('FOREIGN_OBJECT', text);
+      }
+    }
+  }
+
+  /** Waits until each of the PVCs has a snapshot in the group. Whether one is cut is seen to later, one by one. */
+  async #untilThere(
+    made: VolumeGroupSnapshot,
+    wanted: readonly string[],
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<{ own: Map<string, VolumeSnapshot>; others: VolumeSnapshot[] }> {
+    const { namespace = '', name } = made.metadata;
+    const until = performance.now() + durationMs(snapshotTimeout(backup));
+    for (;;) {
+      const members = await this.#membersOf(made, backup, signal);
+      const own = new Map<string, VolumeSnapshot>();
+      for (const each of members) own.set(each.spec.source.persistentVolumeClaimName ?? '', each);
+      const missing = wanted.filter((claim) => !own.has(claim));
+      const now = await this.#find(namespace, name, signal);
+      if (now?.metadata.uid !== made.metadata.uid) {
+        const text = `VolumeGroupSnapshot ${placeOf(made)} was deleted while its snapshots were taken`;
+        throw new CodedError('SNAPSHOT_GONE', text);
+      }
+      if (missing.length === 0 && now.status?.boundVolumeGroupSnapshotContentName !== undefined) {
+        const others = members.filter(
+          (each) => !wanted.includes(each.spec.source.persistentVolumeClaimName ?? ''),
+        );
+        for (const other of others) own.delete(other.spec.source.persistentVolumeClaimName ?? '');
+        return { own, others };
+      }
+      if (performance.now() > until) {
+        const told = now.status?.error?.message;
+        const what =
+          missing.length === 0 ? 'it has no content' : `no snapshot of PVC ${missing.join(', ')}`;
+        const text = `VolumeGroupSnapshot ${placeOf(made)} was not taken within ${snapshotTimeout(backup)}: ${told ?? what}`;
+        throw new CodedError('GROUP_NOT_TAKEN', text);
+      }
+      await sleep(LOOK_MS, undefined, { signal });
+    }
+  }
+
+  /** Snapshots that the group owns, or owned before this backup took them over. */
+  async #membersOf(
+    made: VolumeGroupSnapshot,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<VolumeSnapshot[]> {
+    const { namespace, name, uid } = made.metadata;
+    const list = () => this.#setting.client.list(VOLUME_SNAPSHOTS, { namespace, signal });
+    return (await patiently(list, signal)).filter(({ metadata, status }) => {
+      const isOwned = metadata.ownerReferences?.some((owner) => owner.uid === uid) === true;
+      const isTaken =
+        metadata.labels?.[BACKUP_UID] === backup.metadata.uid &&
+        metadata.annotations?.[OF_GROUP] === name;
+      return isTaken || (isOwned && status?.volumeGroupSnapshotName === name);
+    });
+  }
+
+  /** From here on it does not go with the group, and is the backup's as any other one. */
+  async #detach(
+    snapshot: VolumeSnapshot,
+    group: VolumeGroupSnapshot,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<VolumeSnapshot> {
+    const { client } = this.#setting;
+    const { namespace, name } = snapshot.metadata;
+    for (let attempt = 1; ; attempt++) {
+      const get = () => client.get(VOLUME_SNAPSHOTS, { namespace, name }, { signal });
+      const now = await patiently(get, signal);
+      const { ownerReferences = [], finalizers = [] } = now.metadata;
+      const own = withMarks(now, {
+        labels: marksFor(backup).labels,
+        annotations: { [FOR_BACKUP]: placeOf(backup), [OF_GROUP]: group.metadata.name },
+      });
+      const metadata = {
+        ...own.metadata,
+        ownerReferences: ownerReferences.filter(({ uid }) => uid !== group.metadata.uid),
+        finalizers: finalizers.filter((each) => !GROUP_FINALIZERS.includes(each)),
+      };
+      try {
+        const changed = { ...own, metadata };
+        return await patiently(() => client.replace(VOLUME_SNAPSHOTS, changed, { signal }), signal);
+      } catch (error) {
+        if (!isCode(error, 'KUBE_CONFLICT') || attempt === CONFLICTS_MAX) throw error;
+      }
+    }
+  }
+
+  /** Removes the group from the cluster, and nothing from the storage. */
+  async #dissolve(
+    { metadata }: VolumeGroupSnapshot,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { client, logger } = this.#setting;
+    const { namespace = '', name, uid } = metadata;
+    const status = (await this.#find(namespace, name, signal))?.status;
+    const content = await this.#contentOf(status?.boundVolumeGroupSnapshotContentName, uid, signal);
+    if (content) {
+      const ref = { name: content.metadata.name };
+      const change = { spec: { deletionPolicy: 'Retain' } };
+      const retain = () => client.patch(VOLUME_GROUP_SNAPSHOT_CONTENTS, ref, change, { signal });
+      await patiently(retain, signal);
+      const options = { signal, uid: content.metadata.uid };
+      await patiently(() => client.delete(VOLUME_GROUP_SNAPSHOT_CONTENTS, ref, options), signal);
+    }
+    const options = { signal, uid };
+    const remove = () => client.delete(VOLUME_GROUP_SNAPSHOTS, { namespace, name }, options);
+    await patiently(remove, signal);
+    logger.info(
+      { VolumeGroupSnapshot: `${namespace}/${name}`, backup: backup.metadata.name },
+      'the snapshots of a volume group are taken',
+    );
+  }
+
+  /** Users of a namespace can write a status: throws `FOREIGN_OBJECT` for the content of another group. */
+  async #contentOf(name: string | undefined, uid: string, signal: AbortSignal) {
+    if (name === undefined) return undefined;
+    const find = () =>
+      this.#setting.client.find(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, { signal });
+    const content = await patiently(find, signal);
+    if (!content || content.spec.volumeGroupSnapshotRef.uid === uid) return content;
+    const text = `a VolumeGroupSnapshot claims to be bound to VolumeGroupSnapshotContent ${name}, which is bound to another one`;
+    throw new CodedError('FOREIGN_OBJECT', text);
+  }
+
+  /** What a failed attempt has made; the storage's snapshots too. Says what it could not do, and does not fail. */
+  async #removeAll(made: VolumeGroupSnapshot, backup: Backup): Promise<void> {
+    const { client, logger } = this.#setting;
+    const signal = AbortSignal.timeout(CLEAN_UP_MS);
+    const { namespace, name, uid } = made.metadata;
+    try {
+      const members = await this.#membersOf(made, backup, signal);
+      const options = { signal, uid };
+      const remove = () => client.delete(VOLUME_GROUP_SNAPSHOTS, { namespace, name }, options);
+      await patiently(remove, signal);
+      for (const each of members) await this.#snapshots.remove(each);
+    } catch (error) {
+      const fields = { VolumeGroupSnapshot: placeOf(made), reason: messageOf(error) };
+      logger.warn(fields, 'the VolumeGroupSnapshot could not be deleted: remove it by hand');
+    }
+  }
+}
+
+/** Follows from backup, namespace and label, so that a second attempt finds the first one's. */
+const groupName = ({ key, value }: VolumeGroup, { metadata }: Backup, namespace: string): string =>
+  nameFor(
+    `velero-${value.toLowerCase().replaceAll(/[^a-z0-9.-]/g, '-')}`,
+    metadata.uid,
+    namespace,
+    `${key}=${value}`,
+  );
+
+const marksFor = (backup: Backup) => ({
+  labels: {
+    [BACKUP_NAME]: validLabel(backup.metadata.name),
+    [BACKUP_UID]: backup.metadata.uid,
+    ...(backup.spec.snapshotMoveData === true && { [MOVED]: 'true' }),
+  },
+});
+
+/** Throws `GROUP_DRIVERS` for volumes that no one driver can snapshot together. */
+function driverOf(
+  members: readonly { claim: PersistentVolumeClaim; volume: PersistentVolume }[],
+): string {
+  const drivers = new Set<string>();
+  for (const { claim, volume } of members) {
+    const { csi } = volume.spec;
+    if (!csi) {
+      const text = `PV ${volume.metadata.name} for PVC ${placeOf(claim)} is not CSI provisioned, so its group cannot be snapshotted: take the group label off the PVC`;
+      throw new CodedError('GROUP_DRIVERS', text);
+    }
+    drivers.add(csi.driver);
+  }
+  const [driver = '', ...more] = drivers;
+  if (more.length === 0) return driver;
+  const text = `found multiple CSI drivers in a volume group: ${[...drivers].join(', ')}`;
+  throw new CodedError('GROUP_DRIVERS', text);
+}

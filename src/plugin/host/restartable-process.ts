@@ -1,0 +1,69 @@
+import { CanceledError, CodedError, type Logger, messageOf } from '../../base/index.ts';
+import { PluginProcess, type ProcessOptions } from './plugin-process.ts';
+
+/** Velero v1.18.3, pkg/plugin/clientmgmt/process/restartable_process.go: so many starts in a row may fail. */
+const FAILED_STARTS_MAX = 10;
+
+/** A plugin's process, started for the first call and again for the next call after it has ended. Nothing is asked twice. */
+export class RestartableProcess {
+  readonly command: string;
+  readonly #options: ProcessOptions;
+  readonly #closing = new AbortController();
+  #logger: Logger;
+  #current: PluginProcess | undefined;
+  #starting: Promise<PluginProcess> | undefined;
+  #failures = 0;
+  #lastError = '';
+
+  constructor(options: Omit<ProcessOptions, 'logger'>, logger: Logger) {
+    this.command = options.command;
+    this.#logger = logger;
+    this.#options = { ...options, logger: () => this.#logger };
+  }
+
+  /** Where its log goes from now on. */
+  set logger(logger: Logger) {
+    this.#logger = logger;
+  }
+
+  /** The process that runs now, if one does. */
+  get running(): PluginProcess | undefined {
+    return this.#current?.isGone === false ? this.#current : undefined;
+  }
+
+  /**
+   * A process that takes calls. Throws `PLUGIN_START`, and `PLUGIN_RESTARTS` without another attempt after too many of these.
+   */
+  ready(): Promise<PluginProcess> {
+    const { running } = this;
+    if (running) return Promise.resolve(running);
+    this.#starting ??= this.#start().finally(() => (this.#starting = undefined));
+    return this.#starting;
+  }
+
+  /** Ends its process. Calls that are open fail, later ones are refused. */
+  async stop(): Promise<void> {
+    this.#closing.abort(new CanceledError('shutdown'));
+    await this.#starting?.catch(() => undefined);
+    await this.#current?.stop();
+  }
+
+  async #start(): Promise<PluginProcess> {
+    this.#closing.signal.throwIfAborted();
+    if (this.#failures > FAILED_STARTS_MAX) {
+      const text = `plugin ${this.command} failed to start ${this.#failures} times in a row and is not started again: ${this.#lastError}`;
+      throw new CodedError('PLUGIN_RESTARTS', text, { facts: { command: this.command } });
+    }
+    // One that lives and cannot be reached.
+    await this.#current?.stop();
+    try {
+      this.#current = await PluginProcess.start(this.#options, this.#closing.signal);
+    } catch (error) {
+      this.#failures++;
+      this.#lastError = messageOf(error);
+      throw error;
+    }
+    this.#failures = 0;
+    return this.#current;
+  }
+}

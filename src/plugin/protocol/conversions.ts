@@ -1,0 +1,71 @@
+import { CodedError, messageOf } from '../../base/index.ts';
+import type { KubeObject } from '../../kube/index.ts';
+import type { OperationProgress } from '../contract.ts';
+import type { Decoded } from './wire.ts';
+
+/**
+ * What the contract and the wire say differently, both ways: objects are JSON there, times and durations have seconds and nanoseconds,
+ * maps are lists.
+ */
+
+/** Seconds of Go's zero time, year 1: Velero takes it for unknown, and an absent time for 1970. */
+const UNKNOWN_TIME_SECONDS = -62_135_596_800;
+
+/** `what` begins the sentence of the error, such as `the host sent as item`. Throws `BAD_ITEM`. */
+export function objectFrom(bytes: Buffer, what: string): KubeObject {
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(bytes.toString('utf8'));
+  } catch (cause) {
+    throw new CodedError('BAD_ITEM', `what ${what} is no JSON: ${messageOf(cause)}`, { cause });
+  }
+  const { metadata } = (parsed ?? {}) as { metadata?: unknown };
+  if (typeof metadata !== 'object' || metadata === null) {
+    throw new CodedError('BAD_ITEM', `what ${what} is no Kubernetes object`);
+  }
+  return parsed as KubeObject;
+}
+
+export const bytesOf = (object: object): Buffer => Buffer.from(JSON.stringify(object), 'utf8');
+
+export const progressOnWire = ({ started, updated, ...rest }: OperationProgress): Decoded => ({
+  ...rest,
+  started: timeOnWire(started),
+  updated: timeOnWire(updated),
+});
+
+function timeOnWire(text: string | undefined): Decoded {
+  const ms = text === undefined ? Number.NaN : Date.parse(text);
+  return { seconds: Number.isNaN(ms) ? UNKNOWN_TIME_SECONDS : Math.floor(ms / 1000) };
+}
+
+/** Undefined where the answer has no progress, which a plugin must send. */
+export function progressFrom(response: Decoded): OperationProgress | undefined {
+  const progress = response.progress as Decoded | undefined;
+  if (!progress) return undefined;
+  return {
+    ...(progress as unknown as OperationProgress),
+    started: timeFrom(progress.started as Decoded | undefined),
+    updated: timeFrom(progress.updated as Decoded | undefined),
+  };
+}
+
+/** The year 1 is Go's unknown time. An absent time is read as unknown, too: 1970 helps nobody. */
+function timeFrom(time: Decoded | undefined): string | undefined {
+  const seconds = time?.seconds as number | undefined;
+  if (seconds === undefined || seconds <= UNKNOWN_TIME_SECONDS) return undefined;
+  const date = new Date(seconds * 1000);
+  if (Number.isNaN(date.getTime())) return undefined;
+  return date.toISOString().replace('.000Z', 'Z');
+}
+
+export const durationOnWire = (ms = 0): Decoded | undefined =>
+  ms === 0 ? undefined : { seconds: Math.floor(ms / 1000), nanos: (ms % 1000) * 1_000_000 };
+
+export function durationMsFrom(duration: unknown): number {
+  const { seconds, nanos } = (duration ?? {}) as { seconds?: number; nanos?: number };
+  return (seconds ?? 0) * 1000 + (nanos ?? 0) / 1_000_000;
+}
+
+export const entriesOf = (map: Readonly<Record<string, string>>): Decoded[] =>
+  Object.entries(map).map(([key, value]) => ({ key, value }));

@@ -1,0 +1,78 @@
+import { GrpcCode, GrpcError } from './grpc-status.ts';
+
+/** How gRPC lays messages out in HTTP/2 (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), for both ends. */
+export const CONTENT_TYPE = 'application/grpc';
+/** Before each message: a byte that says whether it is compressed, and its length. */
+export const PREFIX_BYTES = 5;
+
+export function framed(message: Buffer): Buffer {
+  return Buffer.concat([prefixOf(message.length), message]);
+}
+
+export function prefixOf(length: number): Buffer {
+  const prefix = Buffer.alloc(PREFIX_BYTES);
+  prefix.writeUInt32BE(length, 1);
+  return prefix;
+}
+
+/** Bytes of the message after this prefix. Throws a {@link GrpcError} for one that cannot be read here. */
+export function lengthIn(
+  prefix: Buffer,
+  encoding: string | string[] | undefined,
+  bytesMax: number,
+): number {
+  if (prefix[0] !== 0) {
+    const text = `messages compressed with ${String(encoding ?? 'nothing named')} are not read here`;
+    throw new GrpcError(GrpcCode.unimplemented, text);
+  }
+  const length = prefix.readUInt32BE(1);
+  if (length > bytesMax) {
+    const text = `a message of ${length} bytes is larger than ${bytesMax}`;
+    throw new GrpcError(GrpcCode.resourceExhausted, text);
+  }
+  return length;
+}
+
+/** Messages as they come, in the order of the stream. Throws a {@link GrpcError} for one that is cut off or cannot be read here. */
+export async function* messagesIn(
+  parts: AsyncIterable<Buffer>,
+  encoding: () => string | string[] | undefined,
+  bytesMax: number,
+): AsyncGenerator<Buffer> {
+  let pending: Buffer[] = [];
+  let have = 0;
+  let need = PREFIX_BYTES;
+  for await (const part of parts) {
+    pending.push(part);
+    have += part.length;
+    if (have < need) continue;
+    let bytes = Buffer.concat(pending);
+    while (bytes.length >= PREFIX_BYTES) {
+      need = PREFIX_BYTES + lengthIn(bytes, encoding(), bytesMax);
+      if (bytes.length < need) break;
+      yield bytes.subarray(PREFIX_BYTES, need);
+      bytes = bytes.subarray(need);
+      need = PREFIX_BYTES;
+    }
+    pending = [bytes];
+    have = bytes.length;
+  }
+  if (have > 0) throw new GrpcError(GrpcCode.internal, 'a message was cut off');
+}
+
+/** All but printable ASCII, of UTF-8, and the percent sign. */
+export const percentEncoded = (text: string): string =>
+  Array.from(Buffer.from(text, 'utf8'), (byte) =>
+    byte >= 0x20 && byte <= 0x7e && byte !== 0x25
+      ? String.fromCharCode(byte)
+      : `%${byte.toString(16).toUpperCase().padStart(2, '0')}`,
+  ).join('');
+
+/** What is no percent-encoded byte stays as it is: a message is never refused for its form. */
+export const percentDecoded = (text: string): string =>
+  Buffer.from(
+    text.replaceAll(/%([0-9a-f]{2})/gi, (_, hex: string) =>
+      String.fromCharCode(Number.parseInt(hex, 16)),
+    ),
+    'latin1',
+  ).toString('utf8');
