@@ -22,7 +22,7 @@ interface Start {
   readonly rssMib: number;
   /** Pages that several processes share count in part. */
   readonly pssMib: number;
-  /** What its end would free. */
+  /** What the kernel cannot drop when it needs memory: the rest is of files. */
   readonly privateMib: number;
 }
 
@@ -50,7 +50,7 @@ async function start(command: readonly string[]): Promise<Start> {
     );
   started.kill();
   await once(started, 'exit');
-  return { ms, rssMib: mib('Rss'), pssMib: mib('Pss'), privateMib: mib('Private_(?:Clean|Dirty)') };
+  return { ms, rssMib: mib('Rss'), pssMib: mib('Pss'), privateMib: mib('Private_Dirty') };
 }
 
 function median(values: readonly number[]): number {
