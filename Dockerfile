@@ -19,6 +19,15 @@ COPY package.json package-lock.json .npmrc ./
 RUN npm ci --no-audit --no-fund
 COPY . .
 RUN image/rootfs.sh /rootfs "$TARGETARCH"
+RUN image/plugin.sh /plugin /rootfs "$TARGETARCH"
+
+# The init container that copies the plugin into the plugins volume of Velero's server: `docker build --target plugin -t
+# velero-plugin-longshore .`, then `velero plugin add REGISTRY/velero-plugin-longshore` (docs/with-velero.md).
+FROM scratch AS plugin
+COPY --from=build /plugin /
+USER 65532:65532
+ENTRYPOINT ["/plugins/velero-plugin-longshore"]
+CMD ["install", "/target"]
 
 FROM scratch
 COPY --from=build /rootfs /

@@ -1,7 +1,8 @@
 /**
- * `node bench/plugin-start.ts [STARTS]`: how long `velero-plugin-longshore` takes until its host is told where it listens, and what it
+ * `node bench/plugin-start.ts [STARTS [PLUGINS]]`: how long `velero-plugin-longshore` takes until its host is told where it listens, and what it
  * holds then: Velero starts a plugin for every backup, restore and reconcile. Node itself is measured beside it, in turn, since it is
- * most of both. Prints one line of JSON. Bars: 250 ms and 60 MiB.
+ * most of both. PLUGINS: a folder that image/plugin.sh has made (`DIRECTORY/plugins`), which is measured too: as it is started again and
+ * again, and with none of its files in memory. Prints one line of JSON. Bars: 250 ms and 60 MiB.
  */
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -10,6 +11,8 @@ import { cpus, loadavg, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 
 const STARTS = Number(process.argv[2] ?? 20);
+const PLUGINS = process.argv[3] ?? '';
+const UNCACHED_STARTS = 5;
 const SETTLE_MS = 500;
 const ROOT = new URL('..', import.meta.url).pathname;
 const folder = fs.mkdtempSync(join(tmpdir(), 'longshore-plugin-start-'));
@@ -17,6 +20,10 @@ const folder = fs.mkdtempSync(join(tmpdir(), 'longshore-plugin-start-'));
 interface Start {
   readonly ms: number;
   readonly rssMib: number;
+  /** Pages that several processes share count in part. */
+  readonly pssMib: number;
+  /** What the kernel cannot drop when it needs memory: the rest is of files. */
+  readonly privateMib: number;
 }
 
 /** Until its first line on stdout. */
@@ -35,32 +42,58 @@ async function start(command: readonly string[]): Promise<Start> {
   await once(started.stdout, 'data');
   const ms = performance.now() - begunMs;
   await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
-  const status = fs.readFileSync(`/proc/${started.pid ?? 0}/status`, 'utf8');
-  const kib = Number(/VmRSS:\s+(\d+)/.exec(status)?.[1]);
+  const text = fs.readFileSync(`/proc/${started.pid ?? 0}/smaps_rollup`, 'utf8');
+  const mib = (name: string): number =>
+    [...text.matchAll(new RegExp(`^${name}:\\s+(\\d+) kB`, 'gm'))].reduce(
+      (sum, [, kib]) => sum + Number(kib) / 1024,
+      0,
+    );
   started.kill();
   await once(started, 'exit');
-  return { ms, rssMib: kib / 1024 };
+  return { ms, rssMib: mib('Rss'), pssMib: mib('Pss'), privateMib: mib('Private_Dirty') };
 }
 
 function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
   return Math.round((sorted[Math.floor(sorted.length / 2)] ?? 0) * 10) / 10;
 }
+/** Drops what the kernel has of these files in memory, and nothing else. */
+function forget(path: string): void {
+  for (const entry of fs.readdirSync(path, { recursive: true, withFileTypes: true })) {
+    if (!entry.isFile()) continue;
+    const file = join(entry.parentPath, entry.name);
+    execFileSync('dd', [`if=${file}`, 'iflag=nocache', 'count=0', 'status=none']);
+  }
+}
 const figuresOf = (starts: readonly Start[]): object => ({
   startMs: median(starts.map(({ ms }) => ms)),
   slowestMs: Math.round(Math.max(...starts.map(({ ms }) => ms))),
   fastestMs: Math.round(Math.min(...starts.map(({ ms }) => ms))),
   rssMib: median(starts.map(({ rssMib }) => rssMib)),
+  pssMib: median(starts.map(({ pssMib }) => pssMib)),
+  privateMib: median(starts.map(({ privateMib }) => privateMib)),
 });
 
 try {
   execFileSync(process.execPath, [join(ROOT, 'src/build.ts'), join(folder, 'dist')]);
   const plugin = join(folder, 'dist/velero-plugin-longshore');
   const bare = [process.execPath, '-e', 'console.log(1); setTimeout(() => {}, 60000)'];
-  const starts: Record<'plugin' | 'node', Start[]> = { plugin: [], node: [] };
+  const flags = ['--features=EnableCSI', '--log-level=info'];
+  const inImage = PLUGINS === '' ? [] : [join(PLUGINS, 'velero-plugin-longshore'), ...flags];
+  const starts: Record<'plugin' | 'node' | 'inImage' | 'uncached', Start[]> = {
+    plugin: [],
+    node: [],
+    inImage: [],
+    uncached: [],
+  };
   for (let i = 0; i < STARTS; i++) {
-    starts.plugin.push(await start([plugin, '--features=EnableCSI', '--log-level=info']));
+    starts.plugin.push(await start([plugin, ...flags]));
     starts.node.push(await start(bare));
+    if (PLUGINS !== '') starts.inImage.push(await start(inImage));
+  }
+  for (let i = 0; PLUGINS !== '' && i < UNCACHED_STARTS; i++) {
+    forget(PLUGINS);
+    starts.uncached.push(await start(inImage));
   }
   const load = Math.round((loadavg()[0] ?? 0) * 10) / 10;
   const commit = execFileSync('git', ['rev-parse', '--short', 'HEAD'], { cwd: ROOT });
@@ -70,6 +103,10 @@ try {
       starts: STARTS,
       plugin: figuresOf(starts.plugin),
       node: figuresOf(starts.node),
+      ...(PLUGINS !== '' && {
+        inImage: figuresOf(starts.inImage),
+        uncached: figuresOf(starts.uncached),
+      }),
       fileBytes: fs.statSync(plugin).size,
       load,
       commit: commit.toString().trim(),

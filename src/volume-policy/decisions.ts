@@ -27,6 +27,17 @@ export interface PodView {
   readonly volumeName: string;
 }
 
+/** Of a pod's annotations those that {@link filesAreBackedUp} reads. */
+export const fileAnnotationsOf = (
+  annotations: Readonly<Record<string, string>> = {},
+): typeof annotations =>
+  Object.fromEntries(
+    [OPT_IN, OPT_OUT].flatMap((key) => {
+      const value = annotations[key];
+      return value === undefined ? [] : [[key, value]];
+    }),
+  );
+
 /** Whether annotations of pods ask for a file-system backup of a volume. Velero: pkg/util/podvolume. */
 export const filesAreBackedUp = (pods: readonly PodView[], defaultsToFiles: boolean): boolean =>
   pods.some(({ annotations, volumeName }) =>

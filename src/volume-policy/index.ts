@@ -4,4 +4,4 @@
  */
 export { parseVolumePolicies, type PolicyAction, type VolumePolicies } from './policies.ts';
 export type { VolumeView } from './conditions.ts';
-export { filesAreBackedUp, type PodView, takesSnapshot } from './decisions.ts';
+export { fileAnnotationsOf, filesAreBackedUp, type PodView, takesSnapshot } from './decisions.ts';

@@ -2,8 +2,10 @@ import { execFileSync, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { LIST_PLUGINS } from '../../src/plugin/protocol/messages.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { HOST, PluginClient, type PluginProcess, startPlugin } from '../support/plugin-client.ts';
 
 const ROOT = new URL('../../', import.meta.url).pathname;
 const TOOLS = ['dash', 'tini', 'g++', 'make', 'python3', 'dpkg-query', 'npm'];
@@ -176,6 +178,113 @@ describe.skipIf(!canBuild)("the image's root file system", () => {
     expect(refusal('')).toMatch(/image\/node\.sha256 has no hash of Node 24\.\d+\.\d+ for /);
   });
 
+  describe("and what is made of it for Velero's own image", () => {
+    const plugin = join(work, 'plugin');
+    /** A root file system with nothing but what the init container has copied: no C library, no shell, no Node. */
+    const stock = join(work, 'stock');
+    const started: PluginProcess[] = [];
+    const makePlugin = (out: string): string =>
+      execFileSync(join(ROOT, 'image/plugin.sh'), [out, rootfs], { encoding: 'utf8' });
+    /** As a container is started: with its own root and /proc. */
+    const inside = (root: string, ...command: string[]): [string, ...string[]] => [
+      'unshare',
+      '--mount',
+      'sh',
+      '-c',
+      'mount -t proc proc "$0/proc" && exec /usr/sbin/chroot "$0" "$@"',
+      root,
+      ...command,
+    ];
+    const run = (root: string, ...command: string[]) => {
+      const [program, ...parameters] = inside(root, ...command);
+      return spawnSync(program, parameters, { env: { PATH: process.env.PATH }, encoding: 'utf8' });
+    };
+    const PROGRAM = '/plugins/velero-plugin-longshore';
+
+    beforeAll(() => {
+      expect(makePlugin(plugin)).toMatch(/^plugin: \d+ MiB, sha256:[0-9a-f]{64}\n$/);
+      fs.mkdirSync(join(plugin, 'target'));
+      const { status, stderr } = run(plugin, PROGRAM, 'install', '/target');
+      expect(stderr).toBe('');
+      expect(status).toBe(0);
+      for (const folder of ['proc', 'tmp']) fs.mkdirSync(join(stock, folder), { recursive: true });
+      fs.renameSync(join(plugin, 'target'), join(stock, 'plugins'));
+    }, 120_000);
+    afterEach(async () => {
+      for (const { process: each, exit } of started.splice(0)) {
+        each.kill('SIGKILL');
+        await exit;
+      }
+    });
+
+    it('is the same, byte by byte, when it is made or copied again', () => {
+      const again = join(work, 'plugin-again');
+      const said = makePlugin(again);
+      expect(makePlugin(plugin)).toBe(said);
+      const { stdout } = spawnSync('diff', ['-rq', join(again, 'plugins'), join(stock, 'plugins')]);
+      expect(stdout.toString()).toBe('');
+      fs.rmSync(again, { recursive: true });
+    });
+
+    it('lets Velero start one file, which needs no library', () => {
+      const entries = fs.readdirSync(join(stock, 'plugins'), {
+        recursive: true,
+        withFileTypes: true,
+      });
+      const files = entries.filter((entry) => entry.isFile());
+      const isStarted = (path: string): boolean => (fs.statSync(path).mode & 0o111) !== 0;
+      const paths = files.map(({ parentPath, name }) => join(parentPath, name));
+      expect(paths.filter(isStarted)).toEqual([join(stock, PROGRAM)]);
+      const { stdout } = spawnSync('readelf', ['-dl', join(stock, PROGRAM)], { encoding: 'utf8' });
+      expect(stdout).not.toMatch(/NEEDED|INTERP/);
+    });
+
+    it('starts where there is nothing else, and names itself as what Velero started', async () => {
+      const flags = ['--features=', '--log-level', 'debug', '--a-flag-of-tomorrow', 'x y'];
+      const found = await startPlugin(inside(stock, PROGRAM, ...flags), HOST);
+      started.push(found);
+      expect(found.handshake?.fields.slice(0, 3), found.log.join('\n')).toEqual(['1', '2', 'unix']);
+      const { address = '', fields = [] } = found.handshake ?? {};
+      expect(fields[4]).toBe('grpc');
+      const handshake = { fields, address: join(stock, address), certificate: '' };
+      const client = new PluginClient(handshake);
+      const { plugins } = await client.call(
+        '/generated.PluginLister/ListPlugins',
+        LIST_PLUGINS,
+        {},
+      );
+      client.close();
+      expect(plugins).toHaveLength(11);
+      expect(plugins).toContainEqual({
+        command: PROGRAM,
+        kind: 'ItemBlockAction',
+        name: 'longshore.io/pvc',
+      });
+    });
+
+    it('tells a person who starts it what it is', () => {
+      const { status, stderr } = run(stock, PROGRAM);
+      expect(stderr).toMatch(/^velero-plugin-longshore: this program is a plugin of Velero/);
+      expect(status).toBe(1);
+    });
+
+    it('says what is missing where its folder was not copied with it', () => {
+      const alone = join(work, 'alone');
+      for (const folder of ['proc', 'plugins']) {
+        fs.mkdirSync(join(alone, folder), { recursive: true });
+      }
+      fs.copyFileSync(join(stock, PROGRAM), join(alone, PROGRAM));
+      const { status, stderr } = run(alone, PROGRAM);
+      expect(stderr).toBe(
+        'velero-plugin-longshore: cannot open /plugins/longshore/ld.so: the folder longshore has to lie beside the plugin, as its image brings it\n',
+      );
+      expect(status).toBe(127);
+      fs.mkdirSync(join(alone, 'plugins/longshore'));
+      fs.writeFileSync(join(alone, 'plugins/longshore/ld.so'), 'not a program');
+      expect(run(alone, PROGRAM).stderr).toContain('not a dynamic loader for this processor');
+    });
+  });
+
   it.skipIf(!canCross)(
     'is made for arm64 too: all of it of that kind, and it runs',
     () => {
@@ -221,7 +330,7 @@ describe('the Dockerfile', () => {
 
   it('names what it begins with by digest', () => {
     const bases = [...text.matchAll(/^FROM (?:--platform=\S+ )?(\S+)/gm)].map(([, base]) => base);
-    expect(bases.length).toBe(2);
+    expect(bases.length).toBe(3);
     for (const base of bases) expect(base).toMatch(/^scratch$|^\S+@sha256:[0-9a-f]{64}$/);
   });
 

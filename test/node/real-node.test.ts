@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { DATA_DOWNLOADS, DATA_UPLOADS, type DataUpload } from '../../src/kube/index.ts';
+import { testPlugin } from './plugin.ts';
 import { testPodVolumes } from './pod-volumes.ts';
 import { storyOf } from './stories.ts';
 import {
@@ -167,6 +168,8 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     expect(logs).toMatch(/data download completed/);
     expect(logs).not.toMatch(/forbidden/i);
   });
+
+  testPlugin(() => node);
 
   it('a data mover killed at 30, 60 and 90 % goes on each time, and every byte is there', async () => {
     const mebibytes = 600;

@@ -107,15 +107,19 @@ export async function restore(
   expect(text, status).toMatch(/completed with status: Completed/);
 }
 
-/** Every version of every object of a kind in Velero's namespace, as a watcher sees them, until it is stopped. */
+/** Every version of every object of a kind, as a watcher sees them, until it is stopped; in Velero's namespace, or in all for `''`. */
 export function record<T extends KubeObject>(
   node: RealNode,
   resource: Resource<T>,
+  namespace = 'velero',
 ): { versions: Map<string, T[]>; stop: () => void } {
   const versions = new Map<string, T[]>();
   const abort = new AbortController();
   void (async () => {
-    const events = node.client.watch(resource, { namespace: 'velero', signal: abort.signal });
+    const events = node.client.watch(resource, {
+      ...(namespace !== '' && { namespace }),
+      signal: abort.signal,
+    });
     for await (const event of events) {
       if (event.type === 'BOOKMARK') continue;
       const key = keyOf(event.object.metadata);

@@ -12,6 +12,7 @@ const PEERS_DIR =
   process.env.PEERS_DIR ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), '.peers');
 const ROOT = new URL('../../', import.meta.url).pathname;
 const SCRIPT = join(ROOT, 'test/peers/cluster.sh');
+const STACK = join(ROOT, 'test/peers/stack.sh');
 const NEEDED = [
   ...['etcd', 'kube-apiserver', 'kube-controller-manager', 'kube-scheduler', 'kubectl', 'kubelet'],
   ...['containerd', 'csidir', 'csi-provisioner', 'csi-snapshotter', 'snapshot-controller'],
@@ -82,6 +83,9 @@ export class RealNode implements AsyncDisposable {
       ...process.env,
       PEERS_DIR,
       PORT_BASE: String(portBase),
+      // As the script sets them for its parts.
+      S3_ADDR: `10.${Math.floor(portBase / 256) + 64}.${portBase % 256}.1`,
+      SERVICE_CIDR: `10.${Math.floor(portBase / 256) + 64}.${portBase % 256}.0/24`,
       KUBECONFIG: join(directory, 'kubeconfig'),
       PATH: `${join(PEERS_DIR, 'bin')}:${process.env.PATH ?? ''}`,
       HOME: directory,
@@ -178,6 +182,30 @@ export class RealNode implements AsyncDisposable {
       JSON.stringify({ apiVersion, kind, metadata: { name, namespace, labels }, spec }),
     );
     await this.kubectl('-n', 'velero', 'rollout', 'status', 'ds/node-agent', '--timeout=60s');
+  }
+
+  /** Ends Velero's server and starts it again: with feature flags of its own, and with our plugin in its plugin folder or without. */
+  async restartVelero({
+    features = 'EnableCSI',
+    hasPlugin = false,
+  }: { features?: string; hasPlugin?: boolean } = {}): Promise<void> {
+    const env = { ...this.#env, VELERO_FEATURES: features, REAL_NODE_AGENT: '1' };
+    await run(STACK, ['down', this.directory, 'velero'], { env });
+    const made = join(this.directory, 'longshore-plugin/plugins');
+    const folder = join(this.directory, 'plugins');
+    if (hasPlugin) {
+      // As its init container does it, whose volume is the server's plugin folder.
+      await run(join(made, 'velero-plugin-longshore'), ['install', folder], { env: {} });
+    } else {
+      await fs.rm(join(folder, 'velero-plugin-longshore'), { force: true });
+      await fs.rm(join(folder, 'longshore'), { recursive: true, force: true });
+    }
+    await run(STACK, ['up', this.directory, 'velero'], { env });
+  }
+
+  /** The log of Velero's server, of all that ran. */
+  veleroLog(): Promise<string> {
+    return fs.readFile(join(this.directory, 'velero.log'), 'utf8');
   }
 
   /** The volumes of all pods of a namespace that hold data: of csidir, or a pod's own directories. */
@@ -293,6 +321,42 @@ export function application(
           },
         ],
         volumes: claims.map(({ name }) => ({ name, persistentVolumeClaim: { claimName: name } })),
+      },
+    },
+  ];
+  return documents.map((document) => JSON.stringify(document)).join('\n---\n');
+}
+
+/** An application as most are: a Deployment with its ConfigMap and its claims. */
+export function deployment(
+  namespace: string,
+  claims: readonly { name: string; block?: boolean; storage?: string }[],
+): string {
+  const [space, ...rest] = application(namespace, claims)
+    .split('\n---\n')
+    .map((document) => JSON.parse(document) as Record<string, unknown>);
+  const pod = rest.pop() as { spec: Record<string, unknown> };
+  const labels = { app: 'app' };
+  const spec: Record<string, unknown> = { ...pod.spec };
+  // Of a Deployment's pods.
+  delete spec.restartPolicy;
+  const documents = [
+    space,
+    ...rest,
+    {
+      apiVersion: 'v1',
+      kind: 'ConfigMap',
+      metadata: { name: 'settings', namespace },
+      data: { colour: 'blue' },
+    },
+    {
+      apiVersion: 'apps/v1',
+      kind: 'Deployment',
+      metadata: { name: 'app', namespace },
+      spec: {
+        strategy: { type: 'Recreate' },
+        selector: { matchLabels: labels },
+        template: { metadata: { labels }, spec },
       },
     },
   ];

@@ -101,8 +101,17 @@ export class KubeClient {
     }
   }
 
-  async list<T extends KubeObject>(resource: Resource<T>, options: ListOptions = {}): Promise<T[]> {
-    const items: T[] = [];
+  list<T extends KubeObject>(resource: Resource<T>, options: ListOptions = {}): Promise<T[]> {
+    return this.collect(resource, options, (item) => [item]);
+  }
+
+  /** As `list`, and keeps only what is taken of each item: of a page nothing else is there when the next one is read. */
+  async collect<T extends KubeObject, K>(
+    resource: Resource<T>,
+    options: ListOptions,
+    take: (item: T) => readonly K[],
+  ): Promise<K[]> {
+    const taken: K[] = [];
     let next: string | undefined;
     do {
       const page: Page<T> = await this.listPage(resource, {
@@ -110,10 +119,10 @@ export class KubeClient {
         limit: LIST_PAGE,
         continue: next,
       });
-      items.push(...page.items);
+      for (const item of page.items) taken.push(...take(item));
       next = page.continue;
     } while (next !== undefined);
-    return items;
+    return taken;
   }
 
   async listPage<T extends KubeObject>(

@@ -3,10 +3,13 @@ import { BACKUPS, DATA_UPLOADS, VOLUME_SNAPSHOTS, type VolumeSnapshot } from '..
 import type { Backup } from '../contract.ts';
 import { placeOf, type Setting } from './setting.ts';
 import type { Snapshots } from './snapshots.ts';
-import { BACKUP_UID, FOR_BACKUP, MOVED, OF_GROUP } from './velero-names.ts';
+import { BACKUP_UID, FOR_BACKUP, MOVED, OF_GROUP, SNAPSHOT_HANDLE } from './velero-names.ts';
 
 /** Phases in which a backup may still be taking snapshots; ours, of whatever process. */
 const TAKING = [undefined, '', 'New', 'Queued', 'ReadyToStart', 'InProgress'];
+/** Phases of a backup that ended before anything of it was stored. */
+const NEVER_STORED = ['Failed', 'FailedValidation'];
+const DELETED = 'Deleted';
 /** Requests of a sweep that are under way at once: the backup itself needs the API server, too. Our choice. */
 const AT_ONCE_MAX = 4;
 
@@ -25,12 +28,14 @@ export interface Sweep {
 interface Purpose {
   readonly uid: string;
   readonly backup: string;
+  readonly isMoved: boolean;
 }
 
 /**
- * Removes snapshots that were taken to be moved by a process that was killed before it had made their upload: nobody would ever look at
- * them again. A snapshot with an upload is its upload's, whatever becomes of it. Users of a namespace can write anything on a snapshot
- * of theirs, so what one says decides about those alone that say the same.
+ * Removes snapshots that a killed process left: nobody would ever look at them again. One that was to be moved is left over while it has
+ * no upload; with one it is its upload's, whatever becomes of that. One that was to be kept is left over when its backup takes no more
+ * snapshots and has not stored it: it has no mark of its handle, or the backup has failed as a whole. Users of a namespace can write
+ * anything on a snapshot of theirs, so what one says decides about those alone that say the same.
  */
 export async function removeOrphans(
   setting: Setting,
@@ -40,7 +45,7 @@ export async function removeOrphans(
   const { client, logger } = setting;
   const { namespace, signal } = sweep;
   try {
-    const labelSelector = `${MOVED}=true`;
+    const labelSelector = MOVED;
     const found = await client.list(VOLUME_SNAPSHOTS, { labelSelector, signal });
     const byPurpose = Map.groupBy(found, (each) => JSON.stringify(purposeOf(each, namespace)));
     const orphans = await mapLimited(byPurpose.values(), AT_ONCE_MAX, async (group) => {
@@ -67,10 +72,11 @@ export async function removeOrphans(
 function purposeOf({ metadata }: VolumeSnapshot, ofServer: string): Purpose | null {
   const uid = metadata.labels?.[BACKUP_UID] ?? '';
   const [namespace, backup = ''] = metadata.annotations?.[FOR_BACKUP]?.split('/') ?? [];
-  return uid !== '' && backup !== '' && namespace === ofServer ? { uid, backup } : null;
+  const isMoved = metadata.labels?.[MOVED] === 'true';
+  return uid !== '' && backup !== '' && namespace === ofServer ? { uid, backup, isMoved } : null;
 }
 
-/** Those without an upload; `group` says the same purpose. */
+/** Those that nobody needs; `group` says the same purpose. */
 async function orphansAmong(
   group: readonly VolumeSnapshot[],
   setting: Setting,
@@ -78,9 +84,22 @@ async function orphansAmong(
 ): Promise<VolumeSnapshot[]> {
   const purpose = group[0] && purposeOf(group[0], namespace);
   if (!purpose) return [];
-  const { uid, backup: name } = purpose;
-  if (uid !== current?.metadata.uid && (await isTaking(setting, { namespace, name }, uid, signal)))
-    return [];
+  const { uid, backup: name, isMoved } = purpose;
+  const there = group.filter(({ metadata }) => metadata.deletionTimestamp === undefined);
+  const isCurrent = uid === current?.metadata.uid;
+  // A later attempt of the same backup takes over what was to be kept.
+  if (isCurrent && !isMoved) return [];
+  const phase = isCurrent ? '' : await phaseOf(setting, { namespace, name }, uid, signal);
+  if (!isCurrent && TAKING.includes(phase)) return [];
+  if (!isMoved) {
+    return there.filter(
+      ({ metadata, spec }) =>
+        // One that a restore has made is of a content.
+        spec.source.persistentVolumeClaimName !== undefined &&
+        (metadata.annotations?.[SNAPSHOT_HANDLE] === undefined ||
+          NEVER_STORED.includes(phase ?? '')),
+    );
+  }
   const labelSelector = `${BACKUP_UID}=${uid}`;
   const uploads = await setting.client.list(DATA_UPLOADS, { namespace, labelSelector, signal });
   const moved = new Set(
@@ -88,26 +107,22 @@ async function orphansAmong(
   );
   // Of a group whose members are still being backed up: another snapshot of the rest would be of another moment.
   const isAwaited = ({ metadata }: VolumeSnapshot): boolean =>
-    uid === current?.metadata.uid && metadata.annotations?.[OF_GROUP] !== undefined;
-  return group.filter(
-    (each) =>
-      each.metadata.deletionTimestamp === undefined &&
-      !moved.has(placeOf(each)) &&
-      !isAwaited(each),
-  );
+    isCurrent && metadata.annotations?.[OF_GROUP] !== undefined;
+  return there.filter((each) => !moved.has(placeOf(each)) && !isAwaited(each));
 }
 
-async function isTaking(
+/** {@link DELETED} for one that is gone, or that is another one of that name. */
+async function phaseOf(
   { client }: Setting,
   ref: { readonly namespace: string; readonly name: string },
   uid: string,
   signal: AbortSignal,
-): Promise<boolean> {
+): Promise<string | undefined> {
   try {
-    const backup: Backup = (await client.get(BACKUPS, ref, { signal })) as Backup;
-    return backup.metadata.uid === uid && TAKING.includes(backup.status?.phase);
+    const backup = (await client.get(BACKUPS, ref, { signal })) as Backup;
+    return backup.metadata.uid === uid ? backup.status?.phase : DELETED;
   } catch (error) {
-    if (isCode(error, 'KUBE_NOT_FOUND')) return false;
+    if (isCode(error, 'KUBE_NOT_FOUND')) return DELETED;
     throw error;
   }
 }

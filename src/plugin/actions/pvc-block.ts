@@ -1,13 +1,7 @@
-import {
-  type KubeObject,
-  type PersistentVolumeClaim,
-  type Pod,
-  PODS,
-  PVCS,
-} from '../../kube/index.ts';
+import { type KubeObject, type PersistentVolumeClaim, PVCS } from '../../kube/index.ts';
 import type { Backup, CallContext, ItemBlockAction, ResourceIdentifier } from '../contract.ts';
+import { ClaimUsers } from './claim-users.ts';
 import { identifier, patiently, type Setting } from './setting.ts';
-import { volumesOf } from './volume-choice.ts';
 
 /**
  * What is backed up together with a PVC: its volume, the pods that have it mounted, since their hooks are for its snapshot too, and the
@@ -15,10 +9,11 @@ import { volumesOf } from './volume-choice.ts';
  */
 export class PvcBlock implements ItemBlockAction {
   readonly #setting: Setting;
-  readonly #pods = new Map<string, Promise<Pod[]>>();
+  readonly #users: ClaimUsers;
 
   constructor(setting: Setting) {
     this.#setting = setting;
+    this.#users = new ClaimUsers(setting);
   }
 
   async relatedItems(
@@ -30,24 +25,14 @@ export class PvcBlock implements ItemBlockAction {
     const { name, namespace = '' } = pvc.metadata;
     const volume = pvc.spec.volumeName ?? '';
     if (pvc.status?.phase !== 'Bound' || volume === '') return [];
-    const pods = (await this.#podsOf(namespace))
-      .filter((pod) => pod.status?.phase === 'Running' && volumesOf(pod, name).length > 0)
-      .map(({ metadata }) => identifier('', 'pods', metadata.name, namespace));
+    const running = (await this.#users.of(namespace, name)).filter(({ isRunning }) => isRunning);
+    const names = new Set(running.map(({ pod }) => pod));
+    const pods = [...names].map((pod) => identifier('', 'pods', pod, namespace));
     return [
       identifier('', 'persistentvolumes', volume),
       ...pods,
       ...(await this.#groupOf(pvc, backup, signal)),
     ];
-  }
-
-  #podsOf(namespace: string): Promise<Pod[]> {
-    let pods = this.#pods.get(namespace);
-    if (!pods) {
-      pods = patiently(() => this.#setting.client.list(PODS, { namespace }));
-      this.#pods.set(namespace, pods);
-      pods.catch(() => this.#pods.delete(namespace));
-    }
-    return pods;
   }
 
   async #groupOf(

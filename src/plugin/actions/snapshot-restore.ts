@@ -22,7 +22,7 @@ import {
   SNAPSHOT_GROUP,
   without,
 } from './setting.ts';
-import { DELETION_POLICY } from './velero-names.ts';
+import { DELETION_POLICY, FOR_BACKUP, MOVED } from './velero-names.ts';
 
 /** Of a snapshot and of its content, another one in each restore (Velero: pkg/util, GenerateSha256FromRestoreUIDAndVsName). */
 export const restoredSnapshotName = ({ metadata }: Restore, name: string): string =>
@@ -44,10 +44,15 @@ export const SNAPSHOT_RESTORE: RestoreItemAction = {
     const name = restoredSnapshotName(restore, fromBackup.metadata.name);
     const spec = without((item as VolumeSnapshot).spec, 'volumeSnapshotClassName');
     const { metadata } = item;
-    const annotations = { ...metadata.annotations, [DELETION_POLICY]: 'Retain' };
+    // It was taken for a backup, and this one is not.
+    const labels = without(metadata.labels ?? {}, MOVED);
+    const annotations = {
+      ...without(metadata.annotations ?? {}, FOR_BACKUP),
+      [DELETION_POLICY]: 'Retain',
+    };
     const restored: VolumeSnapshot = {
       ...item,
-      metadata: { ...metadata, name, annotations },
+      metadata: { ...metadata, name, labels, annotations },
       spec: { ...spec, source: { volumeSnapshotContentName: name } },
     };
     const additionalItems = [identifier(SNAPSHOT_GROUP, 'volumesnapshotcontents', content)];

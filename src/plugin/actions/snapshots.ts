@@ -34,6 +34,8 @@ export interface CutSnapshot {
 const GONE_MS = 60_000;
 /** Nobody waits for it: the host may be gone already. */
 const CLEAN_UP_MS = 30_000;
+/** Attempts to change a content that others change at the same time. Our choice. */
+const RELEASES_MAX = 5;
 
 /** VolumeSnapshots of PVCs, made for a backup. The name follows from both, so that a second attempt finds the first one's. */
 export class Snapshots {
@@ -134,7 +136,7 @@ export class Snapshots {
           ...without(labels ?? {}, MOVED, FOR_BACKUP),
           [BACKUP_NAME]: validLabel(backup.metadata.name),
           [BACKUP_UID]: backup.metadata.uid,
-          ...(backup.spec.snapshotMoveData === true && { [MOVED]: 'true' }),
+          [MOVED]: String(backup.spec.snapshotMoveData === true),
         },
         annotations: { [FOR_BACKUP]: placeOf(backup) },
       },
@@ -232,11 +234,24 @@ export class Snapshots {
     const { client } = this.#setting;
     const name = status?.boundVolumeSnapshotContentName;
     if (name === undefined) return;
-    const content = await client.find(VOLUME_SNAPSHOT_CONTENTS, { name }, { signal });
-    // What the status of a snapshot says could have been written by others.
-    if (content?.spec.volumeSnapshotRef.uid !== metadata.uid) return;
-    const spec = { deletionPolicy: 'Delete' };
-    await client.patch(VOLUME_SNAPSHOT_CONTENTS, { name }, { spec }, { signal });
+    const find = () => client.find(VOLUME_SNAPSHOT_CONTENTS, { name }, { signal });
+    for (let attempt = 1; ; attempt++) {
+      const content = await patiently(find, signal);
+      // What the status of a snapshot says could have been written by others.
+      if (content?.spec.volumeSnapshotRef.uid !== metadata.uid) return;
+      if (content.spec.deletionPolicy === 'Delete') return;
+      // Of the version that was looked at, and no other content of that name.
+      const { resourceVersion } = content.metadata;
+      const patch = { metadata: { resourceVersion }, spec: { deletionPolicy: 'Delete' } };
+      const release = () => client.patch(VOLUME_SNAPSHOT_CONTENTS, { name }, patch, { signal });
+      try {
+        await patiently(release, signal);
+        return;
+      } catch (error) {
+        // Its controllers write on it, too.
+        if (!isCode(error, 'KUBE_CONFLICT') || attempt === RELEASES_MAX) throw error;
+      }
+    }
   }
 }
 

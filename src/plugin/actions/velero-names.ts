@@ -30,7 +30,10 @@ export const DEFAULT_CLASS = 'snapshot.storage.kubernetes.io/is-default-class';
 export const LIST_SECRET = 'csi.storage.k8s.io/snapshotter-list-secret';
 export const DELETE_SECRET = 'csi.storage.k8s.io/snapshotter-secret';
 
-/** Ours, on a VolumeSnapshot that is there to be moved: nobody keeps it, so that one without an upload is left over. */
+/**
+ * Ours, on a VolumeSnapshot that a backup took: `true` on one that is there to be moved, so that one without an upload is left over, and
+ * `false` on one that the backup keeps.
+ */
 export const MOVED = 'longshore.io/moved';
 /** Ours: namespace and name of the Backup that it was taken for. */
 export const FOR_BACKUP = 'longshore.io/for-backup';

@@ -3,8 +3,6 @@ import {
   CONFIG_MAPS,
   type PersistentVolume,
   type PersistentVolumeClaim,
-  type Pod,
-  PODS,
   PVS,
 } from '../../kube/index.ts';
 import {
@@ -15,6 +13,7 @@ import {
   type VolumeView,
 } from '../../volume-policy/index.ts';
 import type { Backup } from '../contract.ts';
+import { ClaimUsers } from './claim-users.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
 
 /**
@@ -25,10 +24,11 @@ export class VolumeChoice {
   readonly #setting: Setting;
   #policies:
     { readonly of: string; readonly loaded: Promise<VolumePolicies | undefined> } | undefined;
-  readonly #pods = new Map<string, Promise<Pod[]>>();
+  readonly #users: ClaimUsers;
 
   constructor(setting: Setting) {
     this.#setting = setting;
+    this.#users = new ClaimUsers(setting);
   }
 
   /**
@@ -84,29 +84,9 @@ export class VolumeChoice {
 
   async #isByFiles({ metadata }: PersistentVolumeClaim, toFiles: boolean): Promise<boolean> {
     const { name, namespace = '' } = metadata;
-    let pods = this.#pods.get(namespace);
-    if (!pods) {
-      pods = patiently(() => this.#setting.client.list(PODS, { namespace }));
-      this.#pods.set(namespace, pods);
-      pods.catch(() => this.#pods.delete(namespace));
-    }
-    return filesAreBackedUp(
-      (await pods).flatMap((pod) =>
-        volumesOf(pod, name).map((volumeName) => ({
-          annotations: pod.metadata.annotations ?? {},
-          volumeName,
-        })),
-      ),
-      toFiles,
-    );
+    return filesAreBackedUp(await this.#users.of(namespace, name), toFiles);
   }
 }
-
-/** Names of the volumes of a pod that are the PVC. */
-export const volumesOf = ({ spec }: Pod, pvc: string): string[] =>
-  (spec.volumes ?? [])
-    .filter(({ persistentVolumeClaim }) => persistentVolumeClaim?.claimName === pvc)
-    .map(({ name }) => name);
 
 const isBound = ({ spec, status }: PersistentVolumeClaim): boolean =>
   (spec.volumeName ?? '') !== '' && status?.phase === 'Bound';

@@ -5,6 +5,7 @@ import {
   DATA_UPLOADS,
   type DataUpload,
   type KubeClient,
+  VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
 } from '../../../src/kube/index.ts';
 import type { Backup } from '../../../src/plugin/contract.ts';
@@ -43,15 +44,23 @@ const left = (
   name: string,
   uid: string,
   place: string | undefined,
+  {
+    isMoved = true,
+    annotations = {},
+    source = { persistentVolumeClaimName: 'none' },
+  }: { isMoved?: boolean; annotations?: Record<string, string>; source?: object } = {},
 ): Promise<unknown> =>
   test.client.create(VOLUME_SNAPSHOTS, {
     metadata: {
       name,
       namespace,
-      labels: { 'velero.io/backup-uid': uid, 'longshore.io/moved': 'true' },
-      ...(place !== undefined && { annotations: { 'longshore.io/for-backup': place } }),
+      labels: { 'velero.io/backup-uid': uid, 'longshore.io/moved': String(isMoved) },
+      annotations: {
+        ...annotations,
+        ...(place !== undefined && { 'longshore.io/for-backup': place }),
+      },
     },
-    spec: { source: { persistentVolumeClaimName: 'none' } },
+    spec: { source },
   });
 
 const remaining = async (): Promise<string[]> =>
@@ -181,4 +190,78 @@ it('an operation is asked for its progress without waiting for the sweep, which 
   host.abort(new Error('the answer is with the host'));
   release.resolve(undefined);
   await expect.poll(remaining).not.toContain(`${VICTIM}/left`);
+});
+
+it('removes snapshots that were to be kept and are in no backup, and no other of them', async () => {
+  const handle = { 'velero.io/csi-volumesnapshot-handle': 'h' };
+  const kept = { isMoved: false };
+  const stored = { isMoved: false, annotations: handle };
+  const restored = { isMoved: false, source: { volumeSnapshotContentName: 'none' } };
+  const backups = {
+    taking: 'InProgress',
+    done: 'Completed',
+    failed: 'Failed',
+    waiting: 'WaitingForPluginOperations',
+  };
+  for (const [name, phase] of Object.entries(backups)) {
+    const { metadata } = await storedBackup(`kept-${name}`, phase);
+    const place = `${NAMESPACE}/kept-${name}`;
+    await left(VICTIM, `${name}-unmarked`, metadata.uid, place, kept);
+    await left(VICTIM, `${name}-marked`, metadata.uid, place, stored);
+  }
+  const gone = `${NAMESPACE}/kept-gone`;
+  await left(VICTIM, 'gone-unmarked', 'gone', gone, kept);
+  // Its backup may be here under another UID, since it was synced from the storage.
+  await left(VICTIM, 'gone-marked', 'gone', gone, stored);
+  await left(VICTIM, 'gone-restored', 'gone', gone, restored);
+  await sweep('b-kept');
+  const names = (await remaining()).filter((each) => each.startsWith(VICTIM)).sort();
+  expect(names.map((name) => name.slice(VICTIM.length + 1))).toEqual([
+    'done-marked',
+    'gone-marked',
+    'gone-restored',
+    'taking-marked',
+    'taking-unmarked',
+    'waiting-marked',
+  ]);
+});
+
+it('marks the very content for deletion that it has looked at, and again when others changed it meanwhile', async () => {
+  await test.makeVolume(VICTIM, 'conflict');
+  const pvc = await pvcOf(test.client, VICTIM, 'conflict');
+  const patches: unknown[] = [];
+  const client = clientWith(test.client, {
+    create: (resource, object, options) =>
+      resource.plural === DATA_UPLOADS.plural
+        ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no'))
+        : test.client.create(resource, object, options),
+    patch: (resource, ref, patch, options) => {
+      if (resource.plural === VOLUME_SNAPSHOT_CONTENTS.plural) {
+        patches.push(patch);
+        if (patches.length === 1)
+          return Promise.reject(new CodedError('KUBE_CONFLICT', 'changed meanwhile'));
+      }
+      return test.client.patch(resource, ref, patch, options);
+    },
+  });
+  // As if its class kept what the storage has.
+  const contents = await test.client.list(VOLUME_SNAPSHOT_CONTENTS);
+  const retaining = clientWith(client, {
+    find: async (resource, ref, options) => {
+      const found = await test.client.find(resource, ref, options);
+      if (!found || resource.plural !== VOLUME_SNAPSHOT_CONTENTS.plural) return found;
+      return { ...found, spec: { ...(found as { spec?: object }).spec, deletionPolicy: 'Retain' } };
+    },
+  });
+  await actionOf(retaining).execute(pvc, backupOf('b-conflict'), { signal });
+  expect(patches).toHaveLength(2);
+  for (const patch of patches) {
+    expect(patch).toMatchObject({
+      metadata: { resourceVersion: expect.any(String) as string },
+      spec: { deletionPolicy: 'Delete' },
+    });
+  }
+  await expect
+    .poll(async () => (await test.client.list(VOLUME_SNAPSHOT_CONTENTS)).length)
+    .toBe(contents.length);
 });

@@ -627,6 +627,10 @@ it('keeps a snapshot in the storage, and restores it from its handle', async () 
   expect(again.item).toMatchObject({
     spec: { source: { volumeSnapshotContentName: restoredName } },
   });
+  // Nobody takes it for a snapshot that a backup has left behind.
+  expect(Object.keys(snapshot.metadata.labels ?? {})).toContain('longshore.io/moved');
+  const { labels = {}, annotations = {} } = again.item?.metadata ?? {};
+  expect(Object.keys({ ...labels, ...annotations }).join()).not.toContain('longshore.io');
   const ofContent = { item: stored(readyContent), itemFromBackup: readyContent, restore };
   const restoredContent = await actions.contentRestore().execute(ofContent, { signal });
   expect(restoredContent.item).toMatchObject({
@@ -649,6 +653,7 @@ it('does not copy what marks a snapshot from the labels of a PVC', async () => {
   const { metadata } = await test.client.get(VOLUME_SNAPSHOTS, { namespace: APP, name });
   expect(metadata.labels).toEqual({
     app: 'db',
+    'longshore.io/moved': 'false',
     'velero.io/backup-name': 'b-marked',
     'velero.io/backup-uid': backup.metadata.uid,
   });

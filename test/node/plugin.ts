@@ -1,0 +1,255 @@
+import { execFileSync } from 'node:child_process';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import {
+  BACKUPS,
+  DATA_DOWNLOADS,
+  DATA_UPLOADS,
+  type KubeObject,
+  PODS,
+  PVCS,
+  type Resource,
+  VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOTS,
+} from '../../src/kube/index.ts';
+import { prng } from '../support/golden.ts';
+import { tempDirectory } from '../support/kopia.ts';
+import { deployment, type RealNode } from '../support/real-node.ts';
+import { makeTree } from '../support/trees.ts';
+import { assertSame, FINAL_PHASE, record } from './tools.ts';
+
+const FILES = ['data', 'more'];
+const BLOCK = 'raw';
+const BLOCK_BYTES = 8 << 20;
+const GONE_MS = 60_000;
+const MESSAGE = 'no VolumeSnapshotClass';
+
+/**
+ * Our plugin in the plugin folder of the real Velero server, in both set-ups. It runs as in Velero's own image: with the Node and the C
+ * library that it brings along. `theNode` is asked once tests run; its agent is ours, for `datamover: longshore`.
+ */
+export function testPlugin(theNode: () => RealNode): void {
+  const copies = tempDirectory('plugin-copies');
+  afterAll(() => fs.rmSync(copies, { recursive: true, force: true }));
+
+  /** An application with volumes of files and a block device, and a copy of what they hold. */
+  async function runApplication(namespace: string): Promise<void> {
+    const node = theNode();
+    const claims = [...FILES.map((name) => ({ name })), { name: BLOCK, block: true }];
+    await node.applyPatiently(deployment(namespace, claims));
+    await ready(namespace);
+    for (const name of FILES) {
+      const path = await node.volumePath(namespace, name);
+      makeTree(join(path, 'tree'), `${namespace}-${name}`);
+      execFileSync('cp', ['-a', path, join(copies, `${namespace}-${name}`)]);
+    }
+    const raw = await node.volumePath(namespace, BLOCK);
+    const file = fs.openSync(raw, 'r+');
+    fs.writeSync(file, prng(namespace, BLOCK_BYTES));
+    fs.closeSync(file);
+    fs.copyFileSync(raw, join(copies, `${namespace}-${BLOCK}`));
+  }
+
+  const ready = (namespace: string): Promise<string> =>
+    theNode().kubectl('-n', namespace, 'rollout', 'status', 'deploy/app', '--timeout=90s');
+
+  /** What came back is what was copied; the rest of the application too. */
+  async function assertBack(namespace: string): Promise<void> {
+    const node = theNode();
+    await ready(namespace);
+    for (const name of FILES) {
+      assertSame(join(copies, `${namespace}-${name}`), await node.volumePath(namespace, name));
+    }
+    const raw = await node.volumePath(namespace, BLOCK);
+    execFileSync('cmp', [join(copies, `${namespace}-${BLOCK}`), raw]);
+    const settings = ['get', 'configmap', 'settings', '-o', 'jsonpath={.data.colour}'];
+    expect(await node.kubectl('-n', namespace, ...settings)).toBe('blue');
+  }
+
+  const phaseOf = (kind: 'backup' | 'restore', name: string): Promise<string> => {
+    const query = ['get', `${kind}.velero.io/${name}`, '-o', 'jsonpath={.status.phase}'];
+    return theNode().kubectl('-n', 'velero', ...query);
+  };
+
+  async function untilPhase(
+    kind: 'backup' | 'restore',
+    name: string,
+    phases = FINAL_PHASE,
+  ): Promise<string> {
+    for (;;) {
+      const phase = await phaseOf(kind, name);
+      if (phases.test(phase) || FINAL_PHASE.test(phase)) return phase;
+      await sleep(200);
+    }
+  }
+
+  const flagsFor = (namespace: string, isMoved: boolean): string[] => [
+    '--include-namespaces',
+    namespace,
+    ...(isMoved
+      ? ['--snapshot-move-data', '--data-mover', 'longshore']
+      : ['--snapshot-move-data=false']),
+  ];
+
+  const describedAs = (kind: 'backup' | 'restore', name: string): Promise<string> =>
+    theNode().velero(kind, 'describe', name, '--details', '--colorized=false');
+
+  /** Of one that did not end well. */
+  async function detailsOf(kind: 'backup' | 'restore', name: string): Promise<string> {
+    const logs = (await theNode().velero(kind, 'logs', name)).split('\n');
+    const telling = logs.filter((line) => /level=(error|warning)/.test(line));
+    return [await describedAs(kind, name), ...telling].join('\n');
+  }
+
+  /** Backs up, deletes the namespace, restores it, and compares. `midway`: what happens while Velero waits for the volumes. */
+  async function thereAndBack(
+    namespace: string,
+    { isMoved = true, midway }: { isMoved?: boolean; midway?: () => Promise<void> } = {},
+  ): Promise<void> {
+    const node = theNode();
+    await runApplication(namespace);
+    const snapshots = record(node, VOLUME_SNAPSHOTS, '');
+    const uploads = record(node, DATA_UPLOADS);
+    const downloads = record(node, DATA_DOWNLOADS);
+    await node.velero('backup', 'create', namespace, ...flagsFor(namespace, isMoved));
+    if (midway) {
+      const phase = await untilPhase('backup', namespace, /^WaitingForPluginOperations/);
+      expect(phase).toBe('WaitingForPluginOperations');
+      await midway();
+    }
+    const phase = await untilPhase('backup', namespace);
+    if (phase !== 'Completed') throw new Error(await detailsOf('backup', namespace));
+    const taken = [...snapshots.versions.values()]
+      .flatMap(([first]) => (first?.metadata.namespace === namespace ? [first] : []))
+      .map(({ spec }) => spec.source.persistentVolumeClaimName)
+      .sort();
+    const all = [...FILES, BLOCK].sort();
+    expect(taken).toEqual(all);
+    const moved = [...uploads.versions.values()].map(([first]) => first?.spec.sourcePVC).sort();
+    expect(moved).toEqual(isMoved ? all : []);
+    const told = await describedAs('backup', namespace);
+    expect(told).toMatch(/Phase:\s+Completed/);
+    for (const name of all) expect(told).toContain(`${namespace}/${name}`);
+    const logs = await node.velero('backup', 'logs', namespace);
+    expect(logs.split('\n').filter((line) => line.includes('level=error'))).toEqual([]);
+    await assertNothingLeft();
+
+    await node.kubectl('delete', 'namespace', namespace, '--timeout=90s');
+    await node.velero('restore', 'create', namespace, '--from-backup', namespace);
+    const restored = await untilPhase('restore', namespace);
+    if (restored !== 'Completed') throw new Error(await detailsOf('restore', namespace));
+    await assertBack(namespace);
+    const back = [...downloads.versions.values()].map(([first]) => first?.spec.targetVolume.pvc);
+    expect(back.sort()).toEqual(isMoved ? all : []);
+    for (const { stop } of [snapshots, uploads, downloads]) stop();
+    // A restored volume may be made of a snapshot, which the restore has left for it.
+    if (isMoved) await assertNothingLeft();
+  }
+
+  /** Deletes a backup, and what hangs on it. */
+  async function deleteBackup(name: string): Promise<void> {
+    const node = theNode();
+    await node.velero('backup', 'delete', name, '--confirm');
+    const scope = { namespace: 'velero', labelSelector: `velero.io/backup-name=${name}` };
+    const left = async (): Promise<string[]> => {
+      const ref = { namespace: 'velero', name };
+      const backup = await node.client.find(BACKUPS, ref);
+      const uploads = await node.client.list(DATA_UPLOADS, scope);
+      return [...(backup ? ['Backup'] : []), ...uploads.map(({ metadata }) => metadata.name)];
+    };
+    await expect.poll(left, { timeout: GONE_MS, interval: 500 }).toEqual([]);
+    const requests = ['get', 'deletebackuprequest', '-l', scope.labelSelector, '-o', 'name'];
+    expect(await node.kubectl('-n', 'velero', ...requests)).toBe('');
+  }
+
+  /** Of snapshots, their contents, and what moves volumes. */
+  async function assertNothingLeft(): Promise<void> {
+    const namesOf = async <T extends KubeObject>(
+      resource: Resource<T>,
+      options: object = {},
+    ): Promise<string[]> => {
+      const found = await theNode().client.list(resource, options);
+      return found.map(({ kind, metadata }) => `${kind ?? ''} ${metadata.name}`);
+    };
+    const left = async (): Promise<string[]> => [
+      ...(await namesOf(VOLUME_SNAPSHOTS)),
+      ...(await namesOf(VOLUME_SNAPSHOT_CONTENTS)),
+      ...(await namesOf(PVCS, { namespace: 'velero' })),
+      ...(await namesOf(PODS, {
+        namespace: 'velero',
+        labelSelector: 'velero.io/exposer-pod-group',
+      })),
+    ];
+    await expect.poll(left, { timeout: GONE_MS, interval: 500 }).toEqual([]);
+  }
+
+  const storedSnapshots = (): string[] => {
+    const folder = join(theNode().directory, 'csidir/snapshots');
+    return fs.existsSync(folder) ? fs.readdirSync(folder) : [];
+  };
+
+  describe('with our plugin, on a Velero with EnableCSI', () => {
+    beforeAll(() => theNode().restartVelero({ hasPlugin: true }), 120_000);
+
+    it('takes one snapshot and makes one upload of each volume, and brings them back', async () => {
+      await thereAndBack('with-csi');
+      const log = await theNode().veleroLog();
+      const registered = [...log.matchAll(/name=(longshore\.io\/\S+)/g)].map(([, name]) => name);
+      expect([...new Set(registered)]).toEqual(['longshore.io/dataupload-delete']);
+      await deleteBackup('with-csi');
+      await theNode().kubectl('delete', 'namespace', 'with-csi', '--wait=false');
+    }, 200_000);
+  });
+
+  describe('with our plugin, on a Velero without EnableCSI', () => {
+    beforeAll(async () => {
+      // Else Velero asks them for snapshots of CSI volumes, too, since it does not know that it has CSI.
+      await theNode().kubectl('-n', 'velero', 'delete', 'volumesnapshotlocation', '--all');
+      await theNode().restartVelero({ features: '', hasPlugin: true });
+    }, 120_000);
+    afterAll(() => theNode().restartVelero(), 120_000);
+
+    it('takes snapshots and moves them itself, also when the server restarts while it waits', async () => {
+      await thereAndBack('without-csi', {
+        midway: () => theNode().restartVelero({ features: '', hasPlugin: true }),
+      });
+      await deleteBackup('without-csi');
+      await theNode().kubectl('delete', 'namespace', 'without-csi', '--wait=false');
+    }, 200_000);
+
+    it('a backup that takes no snapshot is PartiallyFailed, says why, and leaves nothing', async () => {
+      const node = theNode();
+      await node.applyPatiently(deployment('refused', [{ name: 'data' }]));
+      await ready('refused');
+      const query = ['get', 'volumesnapshotclass', 'dir-snap', '-o', 'json'];
+      const { metadata, ...rest } = JSON.parse(await node.kubectl(...query)) as KubeObject;
+      const { name, labels } = metadata;
+      await node.kubectl('delete', 'volumesnapshotclass', 'dir-snap');
+      try {
+        await node.velero('backup', 'create', 'refused', ...flagsFor('refused', true), '--wait');
+      } finally {
+        await node.apply(JSON.stringify({ ...rest, metadata: { name, labels } }));
+      }
+      expect(await phaseOf('backup', 'refused')).toBe('PartiallyFailed');
+      const told = await describedAs('backup', 'refused');
+      expect(told).toMatch(/Phase:\s+PartiallyFailed/);
+      expect(told).toContain(MESSAGE);
+      await assertNothingLeft();
+      await deleteBackup('refused');
+      await node.kubectl('delete', 'namespace', 'refused', '--wait=false');
+    }, 120_000);
+
+    it('keeps snapshots in the storage, and makes the volumes of a deleted namespace from them', async () => {
+      const before = storedSnapshots();
+      await thereAndBack('kept', { isMoved: false });
+      const kept = storedSnapshots().filter((name) => !before.includes(name));
+      expect(kept.length).toBe(FILES.length + 1);
+      await deleteBackup('kept');
+      const left = () => storedSnapshots().filter((name) => kept.includes(name));
+      await expect.poll(left, { timeout: GONE_MS, interval: 500 }).toEqual([]);
+      await theNode().kubectl('delete', 'namespace', 'kept', '--wait=false');
+    }, 200_000);
+  });
+}
