@@ -77,6 +77,10 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
       keepsRepositories: false,
       moverEnvironment: { KUBECONFIG: await kubeconfigOf('longshore-repo-maintenance') },
     });
+    await client.create(CONFIG_MAPS, {
+      metadata: { namespace: NAMESPACE, name: CONFIG },
+      data: { global: '{"keepLatestMaintenanceJobs": 1}' },
+    });
     // The server makes it.
     await client.delete(SECRETS, { namespace: NAMESPACE, name: 'velero-repo-credentials' });
   }, 120_000);
@@ -88,7 +92,10 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     await api[Symbol.asyncDispose]();
   });
 
-  function startServer(openStorageThere: typeof openStorage = openStorage): {
+  function startServer(
+    openStorageThere: typeof openStorage = openStorage,
+    deployment = 'longshore-server',
+  ): {
     registry: Registry;
     server: Server;
     readonly stop: () => Promise<void>;
@@ -108,7 +115,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
         ...{ frequency: '1h0m0s', configMap: 'repository-settings' },
       },
       jobs: {
-        ...{ configMap: CONFIG, jobsMax: 2, deployment: 'longshore-server' },
+        ...{ configMap: CONFIG, jobsMax: 2, deployment },
         ...{ command: ['/velero'], logLevel: 'info', logFormat: 'text' },
       },
     });
@@ -390,10 +397,6 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
   }, 90_000);
 
   it('keeps as many Jobs as the ConfigMap says, and runs no more at once than it may', async () => {
-    await client.create(CONFIG_MAPS, {
-      metadata: repositoryOf(CONFIG),
-      data: { global: '{"keepLatestMaintenanceJobs": 1}' },
-    });
     startServer();
     const names = ['one', 'two', 'three', 'four'].map((each) => `${each}-default-kopia`);
     await Promise.all(['one', 'two', 'three', 'four'].map((each) => ensure(each)));
@@ -431,6 +434,18 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
         'Failed to start maintenance job, err: podResources.cpuRequest: "much" is not a quantity such as 500m or 1Gi',
     });
     expect(await jobsOf(metadata.name)).toEqual([]);
+    await running.at(-1)?.stop();
+    startServer(openStorage, 'no-such');
+    const other = await ensure('deployment');
+    await age(other.metadata.name, 61);
+    const second = await waitRepository(
+      other.metadata.name,
+      (found) => resultsOf(found).length === 1,
+    );
+    expect(second.status?.recentMaintenance?.[0]?.message).toMatch(
+      /^Failed to start maintenance job, err: .*deployments.apps "no-such" not found/,
+    );
+    expect(await jobsOf(other.metadata.name)).toEqual([]);
   }, 60_000);
 
   it('notices a password that opens nothing any more', async () => {
