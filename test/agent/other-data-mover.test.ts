@@ -89,9 +89,14 @@ describe.skipIf(!hasPeers('kubectl'))('a data mover of somebody else', () => {
     const message = fs.existsSync(log) ? fs.readFileSync(log, 'utf8') : '';
     const containerStatuses = [{ name: 'tar', state: { terminated: { exitCode: 0, message } } }];
     await test.client
-      .patch(PODS, { namespace: APP, name }, { status: { phase, containerStatuses } }, {
-        subresource: 'status',
-      })
+      .patch(
+        PODS,
+        { namespace: APP, name },
+        { status: { phase, containerStatuses } },
+        {
+          subresource: 'status',
+        },
+      )
       .catch(() => undefined);
   }
 

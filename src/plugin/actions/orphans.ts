@@ -1,5 +1,13 @@
 import { isCode, mapLimited, messageOf } from '../../base/index.ts';
-import { BACKUPS, DATA_UPLOADS, VOLUME_SNAPSHOTS, type VolumeSnapshot } from '../../kube/index.ts';
+import {
+  BACKUPS,
+  DATA_UPLOADS,
+  type KubeObject,
+  VOLUME_GROUP_SNAPSHOTS,
+  VOLUME_SNAPSHOTS,
+  type VolumeGroupSnapshot,
+  type VolumeSnapshot,
+} from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
 import { placeOf, type Setting } from './setting.ts';
 import type { Snapshots } from './snapshots.ts';
@@ -62,14 +70,43 @@ export async function removeOrphans(
       signal.throwIfAborted();
       if (!snapshots.isHeld(snapshot)) await snapshots.remove(snapshot);
     });
+    await removeOrphanGroups(setting, sweep);
   } catch (error) {
     // The next process tries again; the backup itself goes on.
     logger.debug({ reason: messageOf(error) }, 'left-over VolumeSnapshots could not be looked for');
   }
 }
 
+/**
+ * VolumeGroupSnapshots of backups that are over: each is there only while its snapshots are taken. What it still owns goes with it.
+ * One of the current backup is gone on with.
+ */
+async function removeOrphanGroups(
+  setting: Setting,
+  { namespace, current, signal }: Sweep,
+): Promise<void> {
+  const { client, logger } = setting;
+  let groups: VolumeGroupSnapshot[];
+  try {
+    groups = await client.list(VOLUME_GROUP_SNAPSHOTS, { labelSelector: BACKUP_UID, signal });
+  } catch (error) {
+    // Most clusters have no such kind.
+    if (isCode(error, 'KUBE_NOT_FOUND')) return;
+    throw error;
+  }
+  for (const group of groups) {
+    const purpose = purposeOf(group, namespace);
+    if (!purpose || purpose.uid === current?.metadata.uid) continue;
+    const { uid: backupUid, backup: name } = purpose;
+    if (await isTaking(setting, { namespace, name }, backupUid, signal)) continue;
+    const { uid } = group.metadata;
+    await client.delete(VOLUME_GROUP_SNAPSHOTS, group.metadata, { signal, uid });
+    logger.info({ VolumeGroupSnapshot: placeOf(group) }, 'left-over VolumeGroupSnapshot deleted');
+  }
+}
+
 /** Null for one of another server, or that does not say. */
-function purposeOf({ metadata }: VolumeSnapshot, ofServer: string): Purpose | null {
+function purposeOf({ metadata }: KubeObject, ofServer: string): Purpose | null {
   const uid = metadata.labels?.[BACKUP_UID] ?? '';
   const [namespace, backup = ''] = metadata.annotations?.[FOR_BACKUP]?.split('/') ?? [];
   const isMoved = metadata.labels?.[MOVED] === 'true';

@@ -242,6 +242,25 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
       .toEqual(['a']);
   });
 
+  it('leave nothing of a backup whose process was killed, once another one runs', async () => {
+    await members('killed', 'a');
+    const backup = backupFor('b-killed');
+    const group = {
+      metadata: {
+        name: 'velero-db-killed',
+        namespace: 'killed',
+        labels: { 'velero.io/backup-uid': backup.metadata.uid },
+        annotations: { 'longshore.io/for-backup': `${NAMESPACE}/b-killed` },
+      },
+      spec: { source: { selector: { matchLabels: { [KEY]: 'other' } } } },
+    };
+    const made = await client.create(VOLUME_GROUP_SNAPSHOTS, group);
+    await expect.poll(() => groups.has(made.metadata.uid)).toBe(true);
+    const [output] = await execute('killed', backupFor('b-next'), ['a']);
+    expect(output?.status).toBe('fulfilled');
+    expect(await client.list(VOLUME_GROUP_SNAPSHOTS, { namespace: 'killed' })).toEqual([]);
+  });
+
   it('all fail with one error when a member is not taken, and leave nothing', async () => {
     await members('short', 'a', 'late');
     refused.add('late');
