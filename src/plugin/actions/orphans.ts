@@ -98,7 +98,8 @@ async function removeOrphanGroups(
     const purpose = purposeOf(group, namespace);
     if (!purpose || purpose.uid === current?.metadata.uid) continue;
     const { uid: backupUid, backup: name } = purpose;
-    if (await isTaking(setting, { namespace, name }, backupUid, signal)) continue;
+    const phase = await phaseOf(setting, { namespace, name }, backupUid, signal);
+    if (TAKING.includes(phase)) continue;
     const { uid } = group.metadata;
     await client.delete(VOLUME_GROUP_SNAPSHOTS, group.metadata, { signal, uid });
     logger.info({ VolumeGroupSnapshot: placeOf(group) }, 'left-over VolumeGroupSnapshot deleted');
