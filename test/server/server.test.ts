@@ -450,9 +450,9 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
 
   it('notices a password that opens nothing any more', async () => {
     const secret = repositoryOf('velero-repo-credentials');
-    const before = (await client.get(SECRETS, secret)).data?.['repository-password'];
     startServer();
     const { metadata } = await ensure('secret');
+    const before = (await client.get(SECRETS, secret)).data?.['repository-password'];
     await running.at(-1)?.stop();
     const wrong = Buffer.from('another').toString('base64');
     await client.patch(SECRETS, secret, { data: { 'repository-password': wrong } });

@@ -1,3 +1,4 @@
+import { scryptSync } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Registry } from 'prom-client';
 import { type Logger, messageOf } from '../../base/index.ts';
@@ -18,7 +19,7 @@ import {
   type Result,
   SECRETS,
 } from '../../kube/index.ts';
-import { PASSWORD_SECRET } from '../../repository-access/index.ts';
+import { PASSWORD_KEY, PASSWORD_SECRET } from '../../repository-access/index.ts';
 import type { ServerController } from '../server.ts';
 import { type ConnectionOptions, Connections, isReadOnlyLocation } from './connection.ts';
 import { REPOSITORY_LABEL, repositoryLabelOf } from './maintenance/job.ts';
@@ -276,7 +277,8 @@ class RepositoryRun {
     const ref = { namespace, name: PASSWORD_SECRET };
     const secret = await client.find(SECRETS, ref, { signal: this.#signal });
     // Without one nothing is opened, and what is open is so by the last one.
-    return secret !== undefined && this.#connections.notePassword(secret.metadata.resourceVersion);
+    const password = secret?.data?.[PASSWORD_KEY];
+    return password !== undefined && this.#connections.notePassword(fingerprintOf(password));
   }
 
   async #untilDone(retryMs: number, task: () => Promise<void>): Promise<void> {
@@ -321,6 +323,12 @@ class RepositoryRun {
     return { running: this.#keeper.runningCount, waiting: this.#keeper.waitingCount };
   }
 }
+
+/** Tells passwords apart, and is as hard to guess one by as the repository itself: it is part of what BackupRepositories show. */
+const fingerprintOf = (password: string): string =>
+  scryptSync(Buffer.from(password, 'base64').toString('utf8').trim(), 'longshore', 16).toString(
+    'hex',
+  );
 
 const specText = (object: KubeObject): string =>
   JSON.stringify((object as { spec?: unknown }).spec ?? null);
