@@ -103,10 +103,21 @@ export function testPlugin(theNode: () => RealNode): void {
     return [await describedAs(kind, name), ...telling].join('\n');
   }
 
-  /** Backs up, deletes the namespace, restores it, and compares. `midway`: what happens while Velero waits for the volumes. */
+  /**
+   * Backs up, deletes the namespace, restores it, and compares. `midway`: what happens while Velero waits for the volumes;
+   * `beforeRestore`: when the namespace is gone.
+   */
   async function thereAndBack(
     namespace: string,
-    { isMoved = true, midway }: { isMoved?: boolean; midway?: () => Promise<void> } = {},
+    {
+      isMoved = true,
+      midway,
+      beforeRestore,
+    }: {
+      isMoved?: boolean;
+      midway?: () => Promise<void>;
+      beforeRestore?: () => Promise<void>;
+    } = {},
   ): Promise<void> {
     const node = theNode();
     await runApplication(namespace);
@@ -137,6 +148,7 @@ export function testPlugin(theNode: () => RealNode): void {
     await assertNothingLeft();
 
     await node.kubectl('delete', 'namespace', namespace, '--timeout=90s');
+    await beforeRestore?.();
     await node.velero('restore', 'create', namespace, '--from-backup', namespace);
     const restored = await untilPhase('restore', namespace);
     if (restored !== 'Completed') throw new Error(await detailsOf('restore', namespace));
@@ -183,6 +195,24 @@ export function testPlugin(theNode: () => RealNode): void {
       })),
     ];
     await expect.poll(left, { timeout: GONE_MS, interval: 500 }).toEqual([]);
+  }
+
+  /** Removes a Backup from the API, as in a cluster that has never had it, and waits until Velero has found it in the bucket. */
+  async function forgetAndSync(name: string): Promise<void> {
+    const { client } = theNode();
+    const kubectl = (...parameters: string[]): Promise<string> =>
+      theNode().kubectl('-n', 'velero', ...parameters);
+    const ref = { namespace: 'velero', name };
+    const before = await client.get(BACKUPS, ref);
+    const look = (backupSyncPeriod: string | null): Promise<string> => {
+      const patch = JSON.stringify({ spec: { backupSyncPeriod } });
+      return kubectl('patch', 'bsl', 'default', '--type=merge', '-p', patch);
+    };
+    await look('2s');
+    await kubectl('delete', `backup.velero.io/${name}`);
+    const uid = async () => (await client.find(BACKUPS, ref))?.metadata.uid ?? before.metadata.uid;
+    await expect.poll(uid, { timeout: 90_000, interval: 500 }).not.toBe(before.metadata.uid);
+    await look(null);
   }
 
   const storedSnapshots = (): string[] => {
@@ -241,9 +271,9 @@ export function testPlugin(theNode: () => RealNode): void {
       await node.kubectl('delete', 'namespace', 'refused', '--wait=false');
     }, 120_000);
 
-    it('keeps snapshots in the storage, and makes the volumes of a deleted namespace from them', async () => {
+    it('keeps snapshots in the storage, and makes volumes from them, also when the Backup was synced from the bucket', async () => {
       const before = storedSnapshots();
-      await thereAndBack('kept', { isMoved: false });
+      await thereAndBack('kept', { isMoved: false, beforeRestore: () => forgetAndSync('kept') });
       const kept = storedSnapshots().filter((name) => !before.includes(name));
       expect(kept.length).toBe(FILES.length + 1);
       await deleteBackup('kept');
