@@ -451,6 +451,12 @@ describe.skipIf(!hasRealApi())('what goes wrong ends well, on a real API server'
         expect(status?.message).toMatch(/locked for a format upgrade by "tester"/);
         expect(status?.phase).toBe('Failed');
         kopia.run('repository', 'upgrade', 'rollback', '--force', ...owner);
+        // Whoever makes repositories ready looks at one that is not every 15 s.
+        const phase = async (): Promise<string | undefined> => {
+          const found = await cluster.client.list(BACKUP_REPOSITORIES, { namespace: 'velero' });
+          return found.find(({ spec }) => spec.volumeNamespace === 'locked')?.status?.phase;
+        };
+        await expect.poll(phase, { timeout: 40_000, interval: 500 }).toBe('Ready');
         expect((await backUp('2')).status).toMatchObject({ phase: 'Completed' });
       },
     );

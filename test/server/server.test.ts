@@ -191,12 +191,17 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     ]);
     expect(Date.parse(done.status?.lastMaintenanceTime ?? '')).toBeGreaterThan(Date.now() - 60_000);
     expect(done.metadata.annotations?.['longshore.io/maintenance-job']).toBeUndefined();
-    const text = await registry.metrics();
-    expect(text).toContain(`velero_repo_maintenance_success_total{repository_name="${name}"} 1`);
-    expect(text).toContain(`longshore_repository_ready{repository_name="${name}"} 1`);
-    const events = await api.kubectl('-n', NAMESPACE, 'get', 'events');
-    expect(events).toMatch(/RepositoryReady/);
-    expect(events).toMatch(/MaintenanceSucceeded +backuprepository\/app-default-kopia +full/);
+    // Counted and told right after the CR has it.
+    const succeeded = `velero_repo_maintenance_success_total{repository_name="${name}"} 1`;
+    await expect.poll(() => registry.metrics(), { timeout: 10_000 }).toContain(succeeded);
+    expect(await registry.metrics()).toContain(
+      `longshore_repository_ready{repository_name="${name}"} 1`,
+    );
+    const events = (): Promise<string> => api.kubectl('-n', NAMESPACE, 'get', 'events');
+    await expect
+      .poll(events, { timeout: 10_000, interval: 500 })
+      .toMatch(/MaintenanceSucceeded +backuprepository\/app-default-kopia +full/);
+    expect(await events()).toMatch(/RepositoryReady/);
   }, 90_000);
 
   it.skipIf(!fs.existsSync(peer('velero')))(

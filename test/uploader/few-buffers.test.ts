@@ -112,6 +112,7 @@ it('a slab goes back only when no thread reads it any more, also where a store f
     codec: { encryptor: { overheadBytes: 28 } },
     contents: {
       storesCompressed: true,
+      isStored: () => false,
       find: () => undefined,
       whenRoom: () => undefined,
       assertWritable: () => undefined,
