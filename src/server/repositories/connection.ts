@@ -106,9 +106,13 @@ export class Connections {
     if (phase === 'Ready') {
       const before = this.#known.get(key) ?? repository.metadata.annotations?.[CONNECTED];
       if (before === undefined || before === connection) {
-        // One that Velero's server has connected, before this one was here, is taken for what it is.
         this.#known.set(key, connection);
-        return { repository };
+        if (repository.metadata.annotations?.[CONNECTED] !== undefined) return { repository };
+        // One that Velero's server has connected, before this one was here, is taken for what it is. The next leader has to know that.
+        const adopted = await writer.update(repository, (draft) =>
+          annotate(draft, CONNECTED, connection),
+        );
+        return { repository: adopted };
       }
       repository = await this.#setNotReady(repository, REESTABLISH, writer);
     }

@@ -9,7 +9,7 @@ import {
 } from '../../../kube/index.ts';
 import { annotate, type RepositoryWriter } from '../repository-writer.ts';
 import type { RepositoryMetrics } from '../repository-metrics.ts';
-import { jobNameOf, maintenanceJob, REPOSITORY_LABEL, repositoryLabelOf } from './job.ts';
+import { isJobOf, jobNameOf, maintenanceJob, REPOSITORY_LABEL, repositoryLabelOf } from './job.ts';
 import { type JobConfig, JobConfigSource, KEPT_JOBS } from './job-config.ts';
 import {
   type Claim,
@@ -95,7 +95,7 @@ export class JobKeeper {
     const situation = situationOf(kept, writer);
     let step = planMaintenance(situation);
     // The claim may have come through its watch before the Job came through another one.
-    if (step.kind === 'lost') step = await this.#planAgain(situation, writer);
+    if (step.kind === 'lost') step = await this.#planAgain(repository, situation, writer);
     switch (step.kind) {
       case 'note':
         this.#enter(key);
@@ -134,11 +134,18 @@ export class JobKeeper {
     return RESYNC_MS;
   }
 
-  async #planAgain(situation: Situation, { client, signal }: RepositoryWriter): Promise<Step> {
+  async #planAgain(
+    repository: BackupRepository,
+    situation: Situation,
+    { client, signal }: RepositoryWriter,
+  ): Promise<Step> {
     const { namespace } = this.#options;
     const { name = '' } = situation.claim ?? {};
     const job = await client.find(JOBS, { namespace, name }, { signal });
-    return planMaintenance({ ...situation, jobs: job ? [outlineOf(job)] : [] });
+    return planMaintenance({
+      ...situation,
+      jobs: job && isJobOf(job, repository) ? [outlineOf(job)] : [],
+    });
   }
 
   #enter(key: string): void {
@@ -177,7 +184,7 @@ export class JobKeeper {
         this.#options.wake(key);
         return false;
       }
-      const name = jobNameOf(repository.metadata.name, Number(situation.nowNs / 1_000_000n));
+      const name = jobNameOf(repository.metadata, Number(situation.nowNs / 1_000_000n));
       const job = await this.#build(repository, name, writer);
       if (!job) {
         this.#leave(key);
@@ -255,6 +262,11 @@ export class JobKeeper {
       const { name = '' } = job.metadata;
       if (isCode(error, 'KUBE_ALREADY_EXISTS')) {
         created = await client.get(JOBS, { namespace, name }, { signal });
+        // Somebody else's, of the same name: the next look begins anew, under another one.
+        if (!isJobOf(created, claimed)) {
+          await writer.update(claimed, (draft) => annotate(draft, CLAIM, undefined));
+          return;
+        }
       } else {
         // Refused as it is. What is only late is tried again under the same name.
         if (!isCode(error, 'KUBE_INVALID', 'KUBE_FORBIDDEN', 'KUBE_REFUSED')) throw error;

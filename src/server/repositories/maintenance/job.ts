@@ -41,11 +41,25 @@ const NOT_WINDOWS: LabelSelectorRequirement = {
 export const repositoryLabelOf = (name: string): string =>
   name.length <= NAME_MAX ? name : createHash('sha3-224').update(name).digest('hex');
 
-/** As Velero names them, so that whoever looks at them finds them. */
-export function jobNameOf(repository: string, nowMs: number): string {
+/**
+ * As Velero names them, so that whoever looks at them finds them. Where the name of the repository is too long, a hash of its UID is in
+ * its place: several may begin in the same millisecond.
+ */
+export function jobNameOf(
+  { name: repository, uid }: { readonly name: string; readonly uid: string },
+  nowMs: number,
+): string {
   const name = `${repository}-maintain-job-${nowMs}`;
-  return name.length <= NAME_MAX ? name : `repo-maintain-job-${nowMs}`;
+  if (name.length <= NAME_MAX) return name;
+  const hash = createHash('sha256').update(uid).digest('hex').slice(0, 10);
+  return `repo-maintain-job-${hash}-${nowMs}`;
 }
+
+/** Whether a Job was made for this repository, and not for another one, or an earlier one of its name. */
+export const isJobOf = (
+  { metadata: job }: Pick<Job, 'metadata'>,
+  { metadata }: Pick<BackupRepository, 'metadata'>,
+): boolean => (job.ownerReferences ?? []).some(({ uid }) => uid === metadata.uid);
 
 export interface JobOptions {
   readonly name: string;

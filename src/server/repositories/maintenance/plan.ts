@@ -86,7 +86,10 @@ export function dueTimeNs({
   };
   const last = inPast(status?.lastMaintenanceTime);
   const dueNs = last === undefined ? 0n : last + frequencyNs;
-  const runs = status?.recentMaintenance ?? [];
+  // One that a clock ahead has dated says nothing of when the last one was.
+  const runs = (status?.recentMaintenance ?? []).filter(
+    ({ startTimestamp }) => inPast(startTimestamp) !== undefined,
+  );
   const failures = runs.length - 1 - runs.findLastIndex(({ result }) => result !== 'Failed');
   const attempt = inPast(runs.at(-1)?.startTimestamp);
   if (failures === 0 || attempt === undefined) return dueNs;

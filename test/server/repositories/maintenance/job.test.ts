@@ -161,8 +161,12 @@ describe('a maintenance Job', () => {
   });
 
   it('has a name and a label that fit, however long the repository is called', () => {
-    expect(jobNameOf('app-default-kopia', 1700)).toBe('app-default-kopia-maintain-job-1700');
-    expect(jobNameOf('x'.repeat(60), 1700)).toBe('repo-maintain-job-1700');
+    const short = { name: 'app-default-kopia', uid: 'one' };
+    expect(jobNameOf(short, 1700)).toBe('app-default-kopia-maintain-job-1700');
+    const long = ['one', 'two'].map((uid) => jobNameOf({ name: 'x'.repeat(60), uid }, 1700));
+    expect(long[0]).toMatch(/^repo-maintain-job-[0-9a-f]{10}-1700$/);
+    // Both began in the same millisecond.
+    expect(long[0]).not.toBe(long[1]);
     expect(repositoryLabelOf('x'.repeat(63))).toBe('x'.repeat(63));
     // Go: fmt.Sprintf("%x", sha3.Sum224([]byte(strings.Repeat("x", 64))))
     expect(repositoryLabelOf('x'.repeat(64))).toMatch(/^[0-9a-f]{56}$/);
