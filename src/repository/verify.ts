@@ -65,8 +65,8 @@ export interface VerifyOptions {
 /** Index entries held at once; above it the index is passed over once for each part of the packs. */
 const ENTRIES_MAX = 1_000_000;
 const PACKS_AT_ONCE = 4;
-/** Packs whose entries are held while they are read once more, with one pass over the index. Our choice: some 10,000 entries each. */
-const RECHECKED_AT_ONCE = 50;
+/** Packs whose entries are held while they are read once more, with one pass over the index: at most 65,536 entries each where we wrote them. */
+const RECHECKED_AT_ONCE = 15;
 /** Rows looked at between two looks at the event loop. */
 const ROWS_AT_ONCE = 50_000;
 /** Neighbours in a pack that are read with one request. Our choice: eight of those at once are what a small process has room for. */

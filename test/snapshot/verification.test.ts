@@ -257,11 +257,12 @@ describe('the record of what is damaged', () => {
   it('names the pack that was read, also where an index names another by now', async () => {
     const repo = copy();
     let isMoved = false;
-    let first: IndexEntry | undefined;
+    const moving: IndexEntry[] = [];
     await using repository = await openTest(repo, {
       wrap: (storage) =>
         faulty(storage, async ({ operation, id, when }) => {
           if (operation !== 'get' || when !== 'before' || isMoved) return;
+          const [first] = moving;
           if (!first || id !== first.packBlobId) return;
           isMoved = true;
           await using other = await openTest(repo);
@@ -270,7 +271,8 @@ describe('the record of what is damaged', () => {
           await repository.contents.refresh();
         }),
     });
-    first = damageFile(repository, repo);
+    const first = damageFile(repository, repo);
+    moving.push(first);
     expect((await verify(repository, { readAll: true })).damagedContents).toBe(0);
     expect(isMoved).toBe(true);
     const { packBlobId } = repository.contents.findOrThrow(first.contentId);
