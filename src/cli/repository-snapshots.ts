@@ -31,7 +31,10 @@ export function addSnapshots(group: Command): void {
     example,
   );
   withOutputForm(withClusterOptions(command), { isTable: true })
-    .option('--unheld', 'only snapshots that nobody holds')
+    .option(
+      '--unheld',
+      'only snapshots without a known holder in this namespace; backups that were synced may need them',
+    )
     .option(...JSON_OPTION)
     .action(list);
 }
@@ -71,7 +74,7 @@ async function list(options: VerbOptions<SnapshotsFlags>): Promise<void> {
   );
 }
 
-/** A backup that was synced from the storage holds its snapshots by itself. */
+/** A backup of the same UID holds its snapshots by itself. One that Velero synced from the storage has another UID, and is not known as a holder. */
 const isHeld = ({ heldBy, isBackupThere }: SnapshotHolder): boolean =>
   heldBy !== undefined || isBackupThere;
 

@@ -20,7 +20,8 @@ const RECORDED = 'the next backup of a volume stores again what is damaged and s
 export function problemOf(report: VerificationReport): string | undefined {
   const { problems, problemsNotListed, damagedContents, record } = report;
   const [first] = problems.held;
-  const hint = record === 'written' || record === 'unchanged' ? `; ${RECORDED}` : '';
+  const isRecorded = damagedContents > 0 && (record === 'written' || record === 'unchanged');
+  const hint = isRecorded ? `; ${RECORDED}` : '';
   if (first) {
     const others = problems.held.length + problemsNotListed - 1;
     const more = others > 0 ? ` (and ${countOf(others, 'more problems')})` : '';

@@ -15,7 +15,8 @@ import type { Repository } from './repository.ts';
 
 export interface Problem {
   /** A stable word for scripts. */
-  readonly code: 'MISSING_PACK' | 'SHORT_PACK' | 'DAMAGED_CONTENT';
+  readonly code: 'MISSING_PACK' | 'SHORT_PACK' | 'DAMAGED_CONTENT' | 'UNREADABLE_CONTENT';
+  /** The pack that was looked at, which may be another than an index names by now. */
   readonly blobId: string;
   readonly contentId: ContentId;
   readonly message: string;
@@ -23,6 +24,7 @@ export interface Problem {
 
 export interface PackProblem {
   readonly code: 'MISSING_PACK' | 'SHORT_PACK';
+  readonly blobId: string;
   readonly message: string;
 }
 
@@ -63,8 +65,8 @@ export interface VerifyOptions {
 /** Index entries held at once; above it the index is passed over once for each part of the packs. */
 const ENTRIES_MAX = 1_000_000;
 const PACKS_AT_ONCE = 4;
-/** Packs whose entries are held while they are read once more, with one pass over the index. Our choice: some 10,000 entries each. */
-const RECHECKED_AT_ONCE = 50;
+/** Packs whose entries are held while they are read once more, with one pass over the index: at most 65,536 entries each where we wrote them. */
+const RECHECKED_AT_ONCE = 15;
 /** Rows looked at between two looks at the event loop. */
 const ROWS_AT_ONCE = 50_000;
 /** Neighbours in a pack that are read with one request. Our choice: eight of those at once are what a small process has room for. */
@@ -152,7 +154,7 @@ async function verifyPresence(
       // A storage that was unmounted lists nothing at all.
       if (!hasAnswered) await assertFormatThere(repository);
       hasAnswered = true;
-      onProblem({ ...problem, blobId: entry.packBlobId, contentId: entry.contentId });
+      onProblem({ ...problem, contentId: entry.contentId });
     }
     counters.contents += rows;
     counters.packs = packs.size;
@@ -274,10 +276,10 @@ function problemOf(
   const lengthBytes = lengths.get(packBlobId);
   const what = `blob ${packBlobId} is damaged: content ${contentId}`;
   if (lengthBytes === undefined) {
-    return { code: 'MISSING_PACK', message: `${what}: the blob is missing` };
+    return { code: 'MISSING_PACK', blobId: packBlobId, message: `${what}: the blob is missing` };
   }
   if (packOffset + packedLength <= lengthBytes) return undefined;
-  return { code: 'SHORT_PACK', message: `${what}: the blob is cut short` };
+  return { code: 'SHORT_PACK', blobId: packBlobId, message: `${what}: the blob is cut short` };
 }
 
 /** The entries of some packs, by pack. One pass over the index. */
@@ -323,10 +325,8 @@ async function verifyPack(
         counters.bytesRead += entry.packedLength;
         continue;
       }
-      const message = await verifyContent(repository, entry, counters);
-      if (message === undefined || isCollected(repository, entry)) continue;
-      const { packBlobId: blobId, contentId } = entry;
-      onProblem({ code: 'DAMAGED_CONTENT', message, blobId, contentId });
+      const problem = await verifyContent(repository, entry, counters);
+      if (problem && !isCollected(repository, entry)) onProblem(problem);
     }
   }
 }
@@ -395,7 +395,7 @@ async function verifyContent(
   repository: Repository,
   entry: IndexEntry,
   counters: VerifyCounters,
-): Promise<string | undefined> {
+): Promise<Problem | undefined> {
   const { contents, storage, codec } = repository;
   const { contentId } = entry;
   let at = entry;
@@ -416,10 +416,17 @@ async function verifyContent(
     const plaintext = await read(false).catch(readMoved);
     const hash = codec.hasher.hash([plaintext]);
     if (Buffer.compare(hash, hashOf(contentId)) === 0) return undefined;
-    return `blob ${at.packBlobId} is damaged: content ${contentId}: its bytes have a different hash`;
+    const message = `blob ${at.packBlobId} is damaged: content ${contentId}: its bytes have a different hash`;
+    return { code: 'DAMAGED_CONTENT', blobId: at.packBlobId, contentId, message };
   } catch (error) {
     await assertAnswers(repository, error);
-    return messageOf(error);
+    const place = { blobId: at.packBlobId, contentId };
+    if (isCode(error, 'DAMAGED_BLOB', 'BLOB_NOT_FOUND', 'INVALID_RANGE')) {
+      return { code: 'DAMAGED_CONTENT', ...place, message: messageOf(error) };
+    }
+    // A storage that is busy, an archived blob, a right or memory that is missing: it may be read again later.
+    const message = `blob ${at.packBlobId} could not be read, which need not be damage: content ${contentId}: ${messageOf(error)}`;
+    return { code: 'UNREADABLE_CONTENT', ...place, message };
   }
 }
 

@@ -91,8 +91,12 @@ class Verification {
   readonly #found = new DamagedContents();
   /** Packs that were damaged before, and were looked at again. */
   readonly #rechecked = new Set<string>();
+  /** Packs that were damaged before, and could not be read now: nothing is known that is new. */
+  readonly #unread = new Set<string>();
   readonly #sinceSaved: Stopwatch;
   #before: VerificationRecord = noRecord();
+  /** What {@link #before} names; bounded as it is. */
+  #knownPacks: ReadonlySet<string> = new Set();
   #isReadable = true;
   #position: number | undefined;
   #isSaving = false;
@@ -166,6 +170,7 @@ class Verification {
   async #load(): Promise<Snapshot[]> {
     try {
       this.#before = await loadVerification(this.#repository);
+      this.#knownPacks = new Set([...this.#before.damaged.packs()].map(([pack]) => pack));
       const { snapshots, damaged } = await listReadableSnapshots(this.#repository);
       for (const { message } of damaged) this.#add({ code: 'DAMAGED_SNAPSHOT', message });
       return snapshots;
@@ -190,10 +195,11 @@ class Verification {
   }
 
   #note(problem: Problem): void {
-    // It may have been moved to another pack since it was looked up.
-    const entry = this.#repository.contents.find(problem.contentId);
-    if (entry && problem.code === 'MISSING_PACK') this.#found.addPack(entry.packBlobId);
-    else if (entry) this.#found.add(entry);
+    const { code, blobId: packBlobId, contentId } = problem;
+    if (code === 'UNREADABLE_CONTENT') {
+      if (this.#knownPacks.has(packBlobId)) this.#unread.add(packBlobId);
+    } else if (code === 'MISSING_PACK') this.#found.addPack(packBlobId);
+    else this.#found.add({ packBlobId, contentId });
     this.#add(problem);
   }
 
@@ -203,8 +209,10 @@ class Verification {
     merged.addAll(this.#found);
     const { damaged: before } = this.#before;
     for (const [packBlobId, contentIds] of before.packs()) {
-      if (this.#rechecked.has(packBlobId)) continue;
-      if (isSampled(packBlobId, { position: from, share: readShare })) continue;
+      const isRead =
+        this.#rechecked.has(packBlobId) ||
+        isSampled(packBlobId, { position: from, share: readShare });
+      if (isRead && !this.#unread.has(packBlobId)) continue;
       if (contentIds.length === 0) merged.addPack(packBlobId);
       for (const contentId of contentIds) merged.add({ packBlobId, contentId });
     }
@@ -231,12 +239,12 @@ class Verification {
   /** A storage that may only be read is verified all the same. */
   async #save(damaged: DamagedContents): Promise<boolean> {
     if (!this.#options.record || !this.#isReadable) return false;
-    const { manifests } = this.#repository;
     try {
-      putVerification(this.#repository, this.#before, { damaged, position: this.#position });
+      const what = { damaged, position: this.#position };
+      // What others have recorded meanwhile stays beside it, and is merged by whoever reads both.
+      const ids = putVerification(this.#repository, this.#before, what);
       await this.#repository.flush();
-      manifests.invalidate();
-      const { ids } = await loadVerification(this.#repository);
+      this.#repository.manifests.invalidate();
       this.#before = { ...this.#before, ids };
       return true;
     } catch (error) {

@@ -159,12 +159,14 @@ export class LongUpload {
   }
 
   /**
-   * Returns a root whose every content is there. What is missing after an upload of more than four hours is stored
-   * again. Call it when no checkpoint is made any more. Throws `CONTENTS_LOST`.
+   * Returns a root whose every content is there. What is missing after an upload of more than four hours, or of one
+   * that has come across damage, is stored again. Call it when no checkpoint is made any more. Throws `CONTENTS_LOST`.
    */
   async confirm(root: DirectoryEntry, uploadAgain: UploadAgain): Promise<DirectoryEntry> {
     const { repository, signal, onChecked, logger } = this.#options;
-    if (!this.#isOver(this.#sinceStart, CHECK_AFTER_NS)) return root;
+    const isShort = !this.#isOver(this.#sinceStart, CHECK_AFTER_NS);
+    // What was taken for whole before the damage was come across may lie in the same pack.
+    if (isShort && repository.contents.damaged.found === 0) return root;
     let confirmed = root;
     for (let repairs = 0; ; repairs++) {
       // Named first, looked at then: a collection that begins after this finds all of it.
@@ -173,7 +175,7 @@ export class LongUpload {
       const lost = await findLostObjects(repository, confirmed, { signal, onChecked });
       if (lost.count === 0) return confirmed;
       const fields = { objects: lost.count };
-      logger.warn(fields, 'contents of this upload were deleted meanwhile; storing them again');
+      logger.warn(fields, 'contents of this upload are missing or damaged; storing them again');
       if (repairs === REPAIRS_MAX) break;
       confirmed = await uploadAgain(confirmed, (id) => lost.has(id));
       if (confirmed.summary?.incomplete !== undefined) return confirmed;

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import {
   CanceledError,
+  CodedError,
   HOUR_NS,
   OffsetClock,
   silentLogger,
@@ -187,6 +188,98 @@ describe('a verification by sample', () => {
 });
 
 describe('the record of what is damaged', () => {
+  it('keeps what another client has recorded meanwhile', async () => {
+    const repo = copy();
+    const clock = new OffsetClock(systemClock);
+    let recorded: Promise<IndexEntry> | undefined;
+    let reads = 0;
+    const recordElsewhere = async (): Promise<IndexEntry> => {
+      await using other = await openTest(repo);
+      const [entry] = files(other) as [IndexEntry];
+      const damaged = new DamagedContents();
+      damaged.add(entry);
+      const before = await loadVerification(other);
+      putVerification(other, before, { damaged, position: undefined });
+      await other.flush();
+      return entry;
+    };
+    {
+      await using repository = await openTest(repo, {
+        clock,
+        wrap: (storage) =>
+          faulty(storage, async ({ operation, id, when }) => {
+            if (operation !== 'get' || when !== 'before' || !id.startsWith('p')) return;
+            await (recorded ??= recordElsewhere());
+            // What is found is recorded in between, and once more at the end.
+            if (++reads !== 6) return;
+            await repository.contents.refresh();
+            clock.offsetNs += HOUR_NS / 3n;
+          }),
+      });
+      expect((await verify(repository, { share: 0.99 })).record).toBe('written');
+    }
+    expect(reads).toBeGreaterThan(6);
+    const entry = await recorded;
+    await using repository = await openTest(repo);
+    const { damaged, position } = await loadVerification(repository);
+    expect(damaged.has(entry as IndexEntry)).toBe(true);
+    expect(position).toBeCloseTo(0.99);
+  });
+
+  it.each([
+    new CodedError('STORAGE_FAILED', 'the blob is archived'),
+    new RangeError('Array buffer allocation failed'),
+    Object.assign(new Error('EMFILE: too many open files'), { code: 'EMFILE' }),
+  ])('has nothing of what could not be read: $message', async (failure) => {
+    const repo = copy();
+    let known: IndexEntry;
+    {
+      await using repository = await openTest(repo);
+      known = damageFile(repository, repo, 2);
+      expect((await verify(repository, { readAll: true })).damagedContents).toBe(1);
+    }
+    await using repository = await openTest(repo, {
+      wrap: (storage) =>
+        faulty(storage, ({ operation, id, when }) => {
+          if (operation === 'get' && when === 'before' && id.startsWith('p')) throw failure;
+        }),
+    });
+    const { problems, damagedContents, record } = await verify(repository, { readAll: true });
+    expect(new Set(problems.held.map(({ code }) => code))).toEqual(new Set(['UNREADABLE_CONTENT']));
+    expect(problems.held[0]?.message).toContain('could not be read');
+    expect(problems.held[0]?.message).toContain(failure.message);
+    // What was known before stays.
+    expect([damagedContents, record]).toEqual([1, 'unchanged']);
+    const { damaged } = await loadVerification(repository);
+    expect([...damaged.packs()]).toEqual([[known.packBlobId, [known.contentId]]]);
+  });
+
+  it('names the pack that was read, also where an index names another by now', async () => {
+    const repo = copy();
+    let isMoved = false;
+    const moving: IndexEntry[] = [];
+    await using repository = await openTest(repo, {
+      wrap: (storage) =>
+        faulty(storage, async ({ operation, id, when }) => {
+          if (operation !== 'get' || when !== 'before' || isMoved) return;
+          const [first] = moving;
+          if (!first || id !== first.packBlobId) return;
+          isMoved = true;
+          await using other = await openTest(repo);
+          other.contents.damaged.add(first);
+          await backUp(other, tree);
+          await repository.contents.refresh();
+        }),
+    });
+    const first = damageFile(repository, repo);
+    moving.push(first);
+    expect((await verify(repository, { readAll: true })).damagedContents).toBe(0);
+    expect(isMoved).toBe(true);
+    const { packBlobId } = repository.contents.findOrThrow(first.contentId);
+    expect(packBlobId).not.toBe(first.packBlobId);
+    expect((await loadVerification(repository)).damaged.has({ ...first, packBlobId })).toBe(false);
+  });
+
   it('writes nothing where nothing is damaged, and costs the next backup no request', async () => {
     const repo = copy();
     const requests: string[] = [];
@@ -257,9 +350,11 @@ describe('the record of what is damaged', () => {
     await using repository = await openTest(repo, options);
     expect((await loadVerification(repository)).damaged.has(damaged)).toBe(true);
     await backUp(repository, tree);
-    expect((await loadVerification(repository)).ids).toEqual([]);
+    // Another client may still bring the damaged place back: only a verification takes it off the list.
+    expect((await loadVerification(repository)).damaged.has(damaged)).toBe(true);
     const after = await verify(repository, { readAll: true });
     expect(after.problems.held).toEqual([]);
+    expect((await loadVerification(repository)).ids).toEqual([]);
     if (hasKopia) {
       const kopia = new Kopia(PASSWORD).connect(repo);
       expect(kopia.run('manifest', 'list')).not.toContain('longshore-verification');
@@ -322,6 +417,30 @@ describe('the record of what is damaged', () => {
 });
 
 describe('a backup that comes across damage by itself', () => {
+  it('relies on nothing else of a pack that it finds missing', async () => {
+    const repo = join(work, 'large');
+    const large = join(work, 'large-tree');
+    await createTest(repo, { splitter: 'FIXED-1M' });
+    fs.mkdirSync(join(large, 'directory'), { recursive: true });
+    fs.writeFileSync(join(large, 'big'), noise('big', 3_500_000));
+    fs.writeFileSync(join(large, 'directory', 'small'), noise('small', 3000));
+    age(large);
+    {
+      await using repository = await openTest(repo);
+      const accept = (): Promise<void> => repository.contents.flush();
+      await backUp(repository, large, { accept });
+      fs.writeFileSync(join(large, 'another'), 'x');
+      for (const path of [join(large, 'another'), large]) fs.utimesSync(path, 1e9, 1e9);
+      // The root of this one lies elsewhere, so that the list of pieces counts as stored before the damage is seen.
+      await backUp(repository, large, { accept });
+      const [pieces] = repository.contents.entries({ prefix: 'x' });
+      fs.rmSync(pathOfBlob(repo, pieces?.packBlobId ?? ''));
+    }
+    await using repository = await openTest(repo);
+    const { rootEntry } = await backUp(repository, large);
+    await restore(repository, rootEntry, join(work, 'large-restored'));
+  });
+
   it('stores a directory again that it cannot read', async () => {
     const repo = copy();
     let id: string;

@@ -177,7 +177,7 @@ async function twoDays(scene: Scene, waitMs: number): Promise<MaintenanceReport[
   return reports;
 }
 
-const REPAIR = 'contents of this upload were deleted meanwhile; storing them again';
+const REPAIR = 'contents of this upload are missing or damaged; storing them again';
 
 describe('an upload that takes two days, with full maintenance every six hours', () => {
   it('keeps all it has stored or found by checkpoints', { timeout: 400_000 }, async () => {

@@ -74,21 +74,22 @@ function isContentId(text: string): text is ContentId {
   }
 }
 
-/** Replaces what was loaded; durable after a flush. Nothing is stored where there is nothing to tell. */
+/** Replaces what was loaded; durable after a flush. Nothing is stored where there is nothing to tell. Returns the IDs of what is stored. */
 export function putVerification(
   { manifests, clock }: Repository,
   before: VerificationRecord,
   { damaged, position }: Pick<VerificationRecord, 'damaged' | 'position'>,
-): void {
+): ManifestId[] {
   for (const id of before.ids) manifests.delete(id);
-  if (damaged.isEmpty && position === undefined) return;
-  manifests.put(LABELS, {
+  if (damaged.isEmpty && position === undefined) return [];
+  const id = manifests.put(LABELS, {
     version: VERSION,
     time: formatGoTime(clock.nowNs()),
     ...(position !== undefined && { position }),
     ...(!damaged.isEmpty && { packs: Object.fromEntries(damaged.packs()) }),
     ...(damaged.hasMore && { hasMore: true }),
   });
+  return [id];
 }
 
 /** What of the damage the index still leads to, contents that are marked deleted included. One pass over the index. */
@@ -141,8 +142,9 @@ export async function heedVerification(
 }
 
 /**
- * After a backup that has stored damaged contents again, or has come across damage: records what is left. The backup must be
- * flushed. Returns how many contents are left that are not marked deleted; undefined where nothing had to be done.
+ * After a backup that has stored damaged contents again, or has come across damage: records what it has come across. Nothing
+ * is taken back: a garbage collection that looked before the backup may still put an entry with the damaged place in front. Only
+ * a verification removes what no entry names any more. The backup must be flushed. Returns how many contents are left that are not marked deleted; undefined where nothing had to be done.
  */
 export async function recordAfterBackup(
   repository: Repository,
@@ -155,9 +157,12 @@ export async function recordAfterBackup(
   manifests.invalidate();
   const before = await loadVerification(repository);
   contents.damaged.addAll(before.damaged);
-  const { damaged, contents: left } = await remainingDamage(repository, contents.damaged, signal);
-  putVerification(repository, before, { damaged, position: before.position });
-  await repository.flush();
+  const { damaged } = contents;
+  const { contents: left } = await remainingDamage(repository, damaged, signal);
+  if (found > 0) {
+    putVerification(repository, before, { damaged, position: before.position });
+    await repository.flush();
+  }
   contents.damaged.startCounting();
   return { storedAgain, left };
 }
