@@ -18,6 +18,8 @@ import { unlessRefused } from './serving.ts';
 
 /** On a BackupRepository: what the last verification found, as JSON. */
 export const VERIFICATION_ANNOTATION = 'longshore.io/verification';
+/** On a BackupRepository: when the last verification began, however it ended. */
+const BEGUN_ANNOTATION = 'longshore.io/verification-begun';
 const DAMAGED_REASON = 'RepositoryDamaged';
 const VERIFIED_REASON = 'RepositoryVerified';
 const NOT_VERIFIED_REASON = 'RepositoryNotVerified';
@@ -57,12 +59,12 @@ export interface VerifyRepositoriesOptions {
   readonly host: string;
   readonly verify: (
     access: RepositoryAccess,
-    budgetNs: bigint | undefined,
+    how: { readonly budgetNs: bigint | undefined; readonly isReadOnly: boolean },
   ) => Promise<RepositoryVerdict>;
 }
 
 /**
- * Verifies the repositories of a cluster one after the other, those first whose last verification is the longest ago, and notes
+ * Verifies the repositories of a cluster one after the other, those first whose last verification began the longest ago, and notes
  * on each BackupRepository what was found, with an Event. One that cannot be opened does not keep the others waiting. Throws
  * `KUBE_*` errors where the BackupRepositories cannot be read, and `CANCELED`.
  */
@@ -110,11 +112,24 @@ async function verifyOne(
   const { name } = repository.metadata;
   const { volumeNamespace, backupStorageLocation: storageLocation } = repository.spec;
   try {
-    const access = await loadRepositoryAccess({
-      ...{ client, namespace, volumeNamespace, storageLocation, signal },
-      ...{ isWriting: false, directory, defaultCredentials },
+    // First: one that fails, or is killed, does not take the next run's time as well.
+    await annotateWith(
+      repository,
+      { [BEGUN_ANNOTATION]: formatGoTime(client.clock.nowNs()) },
+      options,
+    );
+    const load = (isWriting: boolean): Promise<RepositoryAccess> =>
+      loadRepositoryAccess({
+        ...{ client, namespace, volumeNamespace, storageLocation, signal },
+        ...{ isWriting, directory, defaultCredentials },
+      });
+    let isReadOnly = false;
+    const access = await load(true).catch((error: unknown) => {
+      if (!isCode(error, 'STORAGE_READ_ONLY')) throw error;
+      isReadOnly = true;
+      return load(false);
     });
-    const verdict = await options.verify(access, budgetNs);
+    const verdict = await options.verify(access, { budgetNs, isReadOnly });
     await annotate(repository, verdict, options);
     if (verdict.problem === undefined) {
       recorder.record(repository, VERIFIED_REASON, 'no problems found');
@@ -131,13 +146,21 @@ async function verifyOne(
 
 /** The Event says the same: a right that is missing does not make the verification a failed one. */
 async function annotate(
-  { metadata }: BackupRepository,
+  repository: BackupRepository,
   verdict: RepositoryVerdict,
+  options: VerifyRepositoriesOptions,
+): Promise<void> {
+  const time = formatGoTime(options.client.clock.nowNs());
+  const value = JSON.stringify({ time, ...verdict });
+  await annotateWith(repository, { [VERIFICATION_ANNOTATION]: value }, options);
+}
+
+async function annotateWith(
+  { metadata }: BackupRepository,
+  annotations: Readonly<Record<string, string>>,
   { client, namespace, logger }: VerifyRepositoriesOptions,
 ): Promise<void> {
-  const time = formatGoTime(client.clock.nowNs());
-  const value = JSON.stringify({ time, ...verdict });
-  const patch = { metadata: { annotations: { [VERIFICATION_ANNOTATION]: value } } };
+  const patch = { metadata: { annotations } };
   try {
     await client.patch(BACKUP_REPOSITORIES, { namespace, name: metadata.name }, patch);
   } catch (error) {
@@ -161,8 +184,9 @@ function notedOn({ metadata }: BackupRepository): Noted | undefined {
   }
 }
 
-/** '' for one that was never verified. */
-const timeOf = (repository: BackupRepository): string => notedOn(repository)?.time ?? '';
+/** When it was last begun with; '' for one that never was. */
+const timeOf = (repository: BackupRepository): string =>
+  repository.metadata.annotations?.[BEGUN_ANNOTATION] ?? notedOn(repository)?.time ?? '';
 
 /** A sentence for each repository of the cluster that a verification found damaged; none where they cannot be read. */
 export async function describeDamage(client: KubeClient, namespace: string): Promise<string[]> {

@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import type { SnapshotHolder, SnapshotHolders } from '../agent/index.ts';
-import { isCode, messageOf } from '../base/index.ts';
+import { CodedError, isCode, messageOf } from '../base/index.ts';
 import { formatSource, listReadableSnapshots, type Snapshot } from '../snapshot/index.ts';
 import type { ClusterFlags } from './cluster.ts';
 import { openContext } from './context.ts';
@@ -56,7 +56,8 @@ async function list(options: VerbOptions<SnapshotsFlags>): Promise<void> {
   }
   const rows = snapshots
     .map((snapshot) => ({ snapshot, holder: holders.of?.(snapshot) }))
-    .filter(({ holder }) => options.unheld !== true || (holder && !isHeld(holder)));
+    .filter(({ holder }) => options.unheld !== true || isUnheld(holder));
+  if (options.unheld === true) assertKnown(holders, snapshots, options);
   if (options.json === true) {
     printJson(rows.map(({ snapshot, holder }) => documentOf(snapshot, holder)));
     return;
@@ -77,6 +78,29 @@ async function list(options: VerbOptions<SnapshotsFlags>): Promise<void> {
 /** A backup of the same UID holds its snapshots by itself. One that Velero synced from the storage has another UID, and is not known as a holder. */
 const isHeld = ({ heldBy, isBackupThere }: SnapshotHolder): boolean =>
   heldBy !== undefined || isBackupThere;
+
+/** Those of other programs are none of Velero's: nothing in the cluster could hold them. */
+const isUnheld = (holder: SnapshotHolder | undefined): boolean =>
+  holder !== undefined && !holder.isForeign && !isHeld(holder);
+
+/** Who takes a list of what nobody holds for one of what may go deletes backups if it is wrong. Throws `HOLDERS_UNKNOWN`. */
+function assertKnown(
+  { of, unread }: Holders,
+  snapshots: readonly Snapshot[],
+  { namespace = '' }: SnapshotsFlags,
+): void {
+  const refuse = (text: string): never => {
+    throw new CodedError('HOLDERS_UNKNOWN', `--unheld: ${text}`);
+  };
+  if (!of) return refuse('without a cluster it is not known what nobody holds');
+  if (unread.length > 0) refuse(`what nobody holds is not known without ${unread.join(', ')}`);
+  const ours = snapshots.map((snapshot) => of(snapshot)).filter(({ isForeign }) => !isForeign);
+  if (ours.length > 0 && !ours.some(isHeld)) {
+    refuse(
+      `nothing in namespace ${namespace === '' ? 'of Velero' : namespace} holds any snapshot of this repository; is Velero there, and were its backups not synced from the storage?`,
+    );
+  }
+}
 
 interface Holders {
   readonly of: SnapshotHolders['of'] | undefined;

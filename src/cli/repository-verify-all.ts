@@ -37,8 +37,8 @@ export async function verifyAll(flags: VerifyAllFlags): Promise<void> {
       ...{ client, namespace, logger, directory, budgetNs, signal: interrupt.signal },
       host: environment.nodeName ?? hostname(),
       defaultCredentials: (kind) => environment.credentialsFile(kind),
-      verify: (access, left) =>
-        verifyOne(access, { share, budgetNs: left, flags, logger, signal: interrupt.signal }),
+      verify: (access, how) =>
+        verifyOne(access, { share, ...how, flags, logger, signal: interrupt.signal }),
     });
     if (flags.json === true) printJson(results);
     else if (results.length === 0) printLine(`no repository is ready in namespace ${namespace}`);
@@ -58,6 +58,8 @@ export async function verifyAll(flags: VerifyAllFlags): Promise<void> {
 interface OneOptions {
   readonly share: number;
   readonly budgetNs: bigint | undefined;
+  /** Nothing is written there, the record of what is damaged neither. */
+  readonly isReadOnly: boolean;
   readonly flags: VerifyAllFlags;
   readonly logger: Logger;
   readonly signal: AbortSignal;
@@ -65,7 +67,7 @@ interface OneOptions {
 
 async function verifyOne(
   { location, password }: RepositoryAccess,
-  { share, budgetNs, flags, logger, signal }: OneOptions,
+  { share, budgetNs, isReadOnly, flags, logger, signal }: OneOptions,
 ): Promise<RepositoryVerdict> {
   const { memoryLimit } = flags;
   const common = {
@@ -74,7 +76,7 @@ async function verifyOne(
   };
   await using context = await openContext(common, { cache: false, password, logger });
   const report = await verifyRepository(context.repository, {
-    ...{ share, budgetNs, record: true, signal, logger },
+    ...{ share, budgetNs, record: !isReadOnly, signal, logger },
     counters: { contents: 0, packs: 0, bytesRead: 0 },
     treeCounters: newTreeCounters(),
   });

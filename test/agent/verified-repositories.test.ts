@@ -11,6 +11,7 @@ import { silentLogger } from '../../src/base/index.ts';
 import { runCommandLine } from '../../src/cli/run.ts';
 import {
   BACKUP_REPOSITORIES,
+  BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   CONFIG_MAPS,
   DATA_UPLOADS,
@@ -152,6 +153,56 @@ describe('repository verify-all', () => {
     expect(verified).toHaveLength(1);
   });
 
+  it('begins with those that were begun with the longest ago, however that ended', async () => {
+    const { client } = cluster;
+    const spec = { volumeNamespace: 'other', backupStorageLocation: 'default' };
+    const other = await client.create(BACKUP_REPOSITORIES, {
+      metadata: { name: 'a-other', namespace: NAMESPACE },
+      spec: { ...spec, repositoryType: 'kopia', maintenanceFrequency: '1h0m0s' },
+    });
+    await client.patch(BACKUP_REPOSITORIES, other.metadata, { status: { phase: 'Ready' } });
+    const verified: string[] = [];
+    const options = {
+      ...{ client, namespace: NAMESPACE, logger: silentLogger, signal },
+      ...{ directory: join(cluster.directory, 'more'), host: 'node', defaultCredentials: () => '' },
+      verify: ({ location }: { location: string }) => {
+        verified.push(location.includes('/other') ? 'other' : 'first');
+        return Promise.reject(new Error('away on purpose'));
+      },
+    };
+    // Times have whole milliseconds.
+    for (let run = 0; run < 2; run++) {
+      await verifyBackupRepositories(options);
+      await new Promise((resume) => setTimeout(resume, 5));
+    }
+    expect(verified.slice(0, 2)).toEqual(['other', 'first']);
+    await client.patch(BACKUP_REPOSITORIES, other.metadata, {
+      metadata: { annotations: { 'longshore.io/verification-begun': '2999-01-01T00:00:00Z' } },
+    });
+    await verifyBackupRepositories(options);
+    expect(verified.slice(4)).toEqual(['first', 'other']);
+    await client.delete(BACKUP_REPOSITORIES, other.metadata);
+  });
+
+  it('writes nothing into a location that is read-only', async () => {
+    const { client } = cluster;
+    const location = { namespace: NAMESPACE, name: 'default' };
+    const patch = (accessMode: string): Promise<unknown> =>
+      client.patch(BACKUP_STORAGE_LOCATIONS, location, { spec: { accessMode } });
+    await patch('ReadOnly');
+    const asked: unknown[] = [];
+    await verifyBackupRepositories({
+      ...{ client, namespace: NAMESPACE, logger: silentLogger, signal },
+      ...{ directory: join(cluster.directory, 'more'), host: 'node', defaultCredentials: () => '' },
+      verify: (_access, how) => {
+        asked.push(how);
+        return Promise.reject(new Error('seen'));
+      },
+    });
+    await patch('ReadWrite');
+    expect(asked).toEqual([{ budgetNs: undefined, isReadOnly: true }]);
+  });
+
   it.each([['0%'], ['101%'], ['5'], ['x%']])('refuses --share %s', async (share) => {
     const { code, error } = await run('repository', 'verify-all', '--share', share);
     expect(code).toBe(2);
@@ -171,6 +222,13 @@ describe('repository snapshots', () => {
 
   it('says which backup and which object hold each, and which nobody does', async () => {
     const { client } = cluster;
+    fs.writeFileSync(join(cluster.directory, 'password'), password);
+    // As in another namespace than Velero's.
+    const empty = await run(
+      ...['repository', 'snapshots', '--unheld', '--repo', repo],
+      ...['--password-file', join(cluster.directory, 'password')],
+    );
+    expect(String(empty.error)).toContain('holds any snapshot of this repository');
     const labels = { 'velero.io/backup-name': 'nightly' };
     const backup = { metadata: { name: 'nightly', namespace: NAMESPACE }, spec: {} };
     await client.create(BACKUPS, backup);
@@ -197,9 +255,9 @@ describe('repository snapshots', () => {
       ...{ backup: 'old', isBackupThere: false, heldBy: 'ConfigMap/gone-info' },
     });
     expect(row(ids[2])).toMatchObject({ backup: null, heldBy: null, isHeld: false });
-    const unheld = (await list('--unheld')).map(({ id }) => id);
-    expect(unheld).toContain(ids[2]);
-    expect(unheld).not.toContain(ids[0]);
+    await client.delete(CONFIG_MAPS, { namespace: NAMESPACE, name: 'gone-info' });
+    // The third is of another program: Velero never held it.
+    expect((await list('--unheld')).map(({ id }) => id)).toEqual([ids[1]]);
     const holders = await loadSnapshotHolders(client, NAMESPACE);
     const { uid } = await client
       .get(BACKUPS, { namespace: NAMESPACE, name: 'nightly' })
@@ -222,8 +280,15 @@ describe('repository snapshots', () => {
       ...['repository', 'snapshots', '--repo', repo, '--password-file', passwordFile],
       ...['--kubeconfig', missing],
     ]);
+    // What may go cannot be listed then.
+    const refused = await runCommandLine([
+      ...['repository', 'snapshots', '--repo', repo, '--password-file', passwordFile],
+      ...['--kubeconfig', missing, '--unheld'],
+    ]);
     vi.restoreAllMocks();
     expect(code).toBe(0);
     expect(said).toContain('without a cluster it is not known who holds the snapshots');
+    expect(refused).toBe(1);
+    expect(said).toContain('--unheld: without a cluster it is not known what nobody holds');
   });
 });
