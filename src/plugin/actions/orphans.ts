@@ -68,7 +68,7 @@ export async function removeOrphans(
     });
     await mapLimited(orphans.flat(), AT_ONCE_MAX, async (snapshot) => {
       signal.throwIfAborted();
-      if (!snapshots.isHeld(snapshot)) await snapshots.remove(snapshot);
+      if (!snapshots.isHeld(snapshot)) await snapshots.removeVersion(snapshot);
     });
     await removeOrphanGroups(setting, sweep);
   } catch (error) {
@@ -118,25 +118,27 @@ function purposeOf({ metadata }: KubeObject, ofServer: string): Purpose | null {
 async function orphansAmong(
   group: readonly VolumeSnapshot[],
   setting: Setting,
-  { namespace, current, signal }: Sweep,
+  sweep: Sweep,
 ): Promise<VolumeSnapshot[]> {
+  const { namespace, current, signal } = sweep;
   const purpose = group[0] && purposeOf(group[0], namespace);
   if (!purpose) return [];
   const { uid, backup: name, isMoved } = purpose;
-  const there = group.filter(({ metadata }) => metadata.deletionTimestamp === undefined);
+  // One that a restore has made is of a content, whatever its labels say.
+  const there = group.filter(
+    ({ metadata, spec }) =>
+      metadata.deletionTimestamp === undefined &&
+      spec.source.persistentVolumeClaimName !== undefined,
+  );
   const isCurrent = uid === current?.metadata.uid;
   // A later attempt of the same backup takes over what was to be kept.
   if (isCurrent && !isMoved) return [];
   const phase = isCurrent ? '' : await phaseOf(setting, { namespace, name }, uid, signal);
   if (!isCurrent && TAKING.includes(phase)) return [];
   if (!isMoved) {
-    return there.filter(
-      ({ metadata, spec }) =>
-        // One that a restore has made is of a content.
-        spec.source.persistentVolumeClaimName !== undefined &&
-        (metadata.annotations?.[SNAPSHOT_HANDLE] === undefined ||
-          NEVER_STORED.includes(phase ?? '')),
-    );
+    const isLeft = ({ metadata }: VolumeSnapshot): boolean =>
+      metadata.annotations?.[SNAPSHOT_HANDLE] === undefined || NEVER_STORED.includes(phase ?? '');
+    return asTheyAreNow(there.filter(isLeft), isLeft, setting, sweep);
   }
   const labelSelector = `${BACKUP_UID}=${uid}`;
   const uploads = await setting.client.list(DATA_UPLOADS, { namespace, labelSelector, signal });
@@ -146,7 +148,30 @@ async function orphansAmong(
   // Of a group whose members are still being backed up: another snapshot of the rest would be of another moment.
   const isAwaited = ({ metadata }: VolumeSnapshot): boolean =>
     isCurrent && metadata.annotations?.[OF_GROUP] !== undefined;
-  return there.filter((each) => !moved.has(placeOf(each)) && !isAwaited(each));
+  const isLeft = (each: VolumeSnapshot): boolean => !moved.has(placeOf(each)) && !isAwaited(each);
+  return asTheyAreNow(there.filter(isLeft), isLeft, setting, sweep);
+}
+
+/**
+ * Those that are left over in the version that is there now: the list is older than what is known of the backup, which may have put its
+ * marks on them in between.
+ */
+async function asTheyAreNow(
+  listed: readonly VolumeSnapshot[],
+  isLeft: (each: VolumeSnapshot) => boolean,
+  { client }: Setting,
+  { namespace, signal }: Sweep,
+): Promise<VolumeSnapshot[]> {
+  const left: VolumeSnapshot[] = [];
+  for (const each of listed) {
+    const now = await client.find(VOLUME_SNAPSHOTS, each.metadata, { signal });
+    if (now?.metadata.uid !== each.metadata.uid) continue;
+    if (now.metadata.deletionTimestamp !== undefined) continue;
+    const isSame =
+      JSON.stringify(purposeOf(now, namespace)) === JSON.stringify(purposeOf(each, namespace));
+    if (isSame && isLeft(now)) left.push(now);
+  }
+  return left;
 }
 
 /** {@link DELETED} for one that is gone, or that is another one of that name. */

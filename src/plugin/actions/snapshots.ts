@@ -206,9 +206,20 @@ export class Snapshots {
     return this.#removeIf({ namespace, name }, ({ metadata }) => metadata.uid === uid);
   }
 
+  /** As {@link remove}, unless it has been changed since it was read: then it is kept. */
+  removeVersion({ metadata }: VolumeSnapshot): Promise<void> {
+    const { namespace, name, uid, resourceVersion } = metadata;
+    return this.#removeIf(
+      { namespace, name },
+      (found) => found.metadata.uid === uid && found.metadata.resourceVersion === resourceVersion,
+      resourceVersion,
+    );
+  }
+
   async #removeIf(
     ref: { readonly namespace: string | undefined; readonly name: string },
     isMeant: (found: VolumeSnapshot) => boolean,
+    resourceVersion?: string,
   ): Promise<void> {
     const { client, logger } = this.#setting;
     const signal = AbortSignal.timeout(CLEAN_UP_MS);
@@ -218,8 +229,11 @@ export class Snapshots {
       if (!found || !isMeant(found)) return;
       await this.#deleteWithContent(found, signal);
       const { uid } = found.metadata;
-      await patiently(() => client.delete(VOLUME_SNAPSHOTS, ref, { signal, uid }), signal);
-      logger.info({ VolumeSnapshot }, 'VolumeSnapshot deleted');
+      const options = { signal, uid, resourceVersion };
+      const remove = () => client.delete(VOLUME_SNAPSHOTS, ref, options);
+      if (await patiently(remove, signal)) {
+        logger.info({ VolumeSnapshot }, 'VolumeSnapshot deleted');
+      }
     } catch (error) {
       const fields = { VolumeSnapshot, reason: messageOf(error) };
       logger.warn(fields, 'the VolumeSnapshot could not be deleted; a later backup tries again');
@@ -227,11 +241,9 @@ export class Snapshots {
   }
 
   /** From here on its deletion removes what the storage has, too. */
-  async #deleteWithContent(
-    { metadata, status }: VolumeSnapshot,
-    signal: AbortSignal,
-  ): Promise<void> {
-    const { client } = this.#setting;
+  async #deleteWithContent(snapshot: VolumeSnapshot, signal: AbortSignal): Promise<void> {
+    const { metadata, status } = snapshot;
+    const { client, logger } = this.#setting;
     const name = status?.boundVolumeSnapshotContentName;
     if (name === undefined) return;
     const find = () => client.find(VOLUME_SNAPSHOT_CONTENTS, { name }, { signal });
@@ -240,6 +252,11 @@ export class Snapshots {
       // What the status of a snapshot says could have been written by others.
       if (content?.spec.volumeSnapshotRef.uid !== metadata.uid) return;
       if (content.spec.deletionPolicy === 'Delete') return;
+      if (!isCutFor(snapshot, content)) {
+        const fields = { VolumeSnapshot: placeOf(snapshot), VolumeSnapshotContent: name };
+        logger.warn(fields, 'the storage keeps a snapshot that was not cut for its VolumeSnapshot');
+        return;
+      }
       // Of the version that was looked at, and no other content of that name.
       const { resourceVersion } = content.metadata;
       const patch = { metadata: { resourceVersion }, spec: { deletionPolicy: 'Delete' } };
@@ -254,6 +271,15 @@ export class Snapshots {
     }
   }
 }
+
+/**
+ * The storage cut it for this VolumeSnapshot: it was not there before, as one of a stored backup would be. Contents of a group's members
+ * name a handle, too, and the snapshot controller alone says in their status which group that is.
+ */
+const isCutFor = (snapshot: VolumeSnapshot, content: VolumeSnapshotContent): boolean =>
+  snapshot.spec.source.persistentVolumeClaimName !== undefined &&
+  (content.spec.source.snapshotHandle === undefined ||
+    content.status?.volumeGroupSnapshotHandle !== undefined);
 
 export const snapshotName = (pvc: PersistentVolumeClaim, backup: Backup): string =>
   nameFor(`velero-${pvc.metadata.name}`, backup.metadata.uid, pvc.metadata.uid);
