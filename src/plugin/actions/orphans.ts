@@ -9,6 +9,7 @@ import {
   type VolumeSnapshot,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
+import { deleteGroupWithContent } from './group-snapshots.ts';
 import { placeOf, type Setting } from './setting.ts';
 import type { Snapshots } from './snapshots.ts';
 import { BACKUP_UID, FOR_BACKUP, MOVED, OF_GROUP, SNAPSHOT_HANDLE } from './velero-names.ts';
@@ -68,9 +69,9 @@ export async function removeOrphans(
     });
     await mapLimited(orphans.flat(), AT_ONCE_MAX, async (snapshot) => {
       signal.throwIfAborted();
-      if (!snapshots.isHeld(snapshot)) await snapshots.removeVersion(snapshot);
+      if (!snapshots.isHeld(snapshot)) await snapshots.removeUnchanged(snapshot);
     });
-    await removeOrphanGroups(setting, sweep);
+    await removeOrphanGroups(setting, snapshots, sweep);
   } catch (error) {
     // The next process tries again; the backup itself goes on.
     logger.debug({ reason: messageOf(error) }, 'left-over VolumeSnapshots could not be looked for');
@@ -83,6 +84,7 @@ export async function removeOrphans(
  */
 async function removeOrphanGroups(
   setting: Setting,
+  snapshots: Snapshots,
   { namespace, current, signal }: Sweep,
 ): Promise<void> {
   const { client, logger } = setting;
@@ -98,12 +100,38 @@ async function removeOrphanGroups(
     const purpose = purposeOf(group, namespace);
     if (!purpose || purpose.uid === current?.metadata.uid) continue;
     const { uid: backupUid, backup: name } = purpose;
-    const phase = await phaseOf(setting, { namespace, name }, backupUid, signal);
-    if (TAKING.includes(phase)) continue;
-    const { uid } = group.metadata;
-    await client.delete(VOLUME_GROUP_SNAPSHOTS, group.metadata, { signal, uid });
-    logger.info({ VolumeGroupSnapshot: placeOf(group) }, 'left-over VolumeGroupSnapshot deleted');
+    const fields = { VolumeGroupSnapshot: placeOf(group) };
+    try {
+      const phase = await phaseOf(setting, { namespace, name }, backupUid, signal);
+      if (TAKING.includes(phase)) continue;
+      await removeGroup(group, setting, snapshots, signal);
+      logger.info(fields, 'left-over VolumeGroupSnapshot deleted');
+    } catch (error) {
+      signal.throwIfAborted();
+      logger.warn(
+        { ...fields, reason: messageOf(error) },
+        'the VolumeGroupSnapshot could not be deleted; a later backup tries again',
+      );
+    }
   }
+}
+
+/** With the members that are still its own. */
+async function removeGroup(
+  group: VolumeGroupSnapshot,
+  setting: Setting,
+  snapshots: Snapshots,
+  signal: AbortSignal,
+): Promise<void> {
+  const { namespace, name, uid } = group.metadata;
+  const all = await setting.client.list(VOLUME_SNAPSHOTS, { namespace, signal });
+  const members = all.filter(
+    ({ metadata, status }) =>
+      status?.volumeGroupSnapshotName === name &&
+      metadata.ownerReferences?.some((owner) => owner.uid === uid) === true,
+  );
+  await deleteGroupWithContent(setting, group, signal);
+  for (const each of members) await snapshots.remove(each);
 }
 
 /** Null for one of another server, or that does not say. */

@@ -22,7 +22,14 @@ import {
   without,
 } from './setting.ts';
 import { snapshotClassFor } from './snapshot-class.ts';
-import { BACKUP_NAME, BACKUP_UID, FOR_BACKUP, MOVED } from './velero-names.ts';
+import {
+  BACKUP_NAME,
+  BACKUP_UID,
+  FOR_BACKUP,
+  MOVED,
+  OF_GROUP,
+  SNAPSHOT_HANDLE,
+} from './velero-names.ts';
 
 /** A snapshot that the storage has cut. */
 export interface CutSnapshot {
@@ -206,34 +213,37 @@ export class Snapshots {
     return this.#removeIf({ namespace, name }, ({ metadata }) => metadata.uid === uid);
   }
 
-  /** As {@link remove}, unless it has been changed since it was read: then it is kept. */
-  removeVersion({ metadata }: VolumeSnapshot): Promise<void> {
-    const { namespace, name, uid, resourceVersion } = metadata;
+  /** As {@link remove}, unless its marks have been changed since it was read: then it is kept. */
+  removeUnchanged(snapshot: VolumeSnapshot): Promise<void> {
+    const { namespace, name, uid } = snapshot.metadata;
+    const marks = marksOf(snapshot);
     return this.#removeIf(
       { namespace, name },
-      (found) => found.metadata.uid === uid && found.metadata.resourceVersion === resourceVersion,
-      resourceVersion,
+      (found) => found.metadata.uid === uid && marksOf(found) === marks,
     );
   }
 
   async #removeIf(
     ref: { readonly namespace: string | undefined; readonly name: string },
     isMeant: (found: VolumeSnapshot) => boolean,
-    resourceVersion?: string,
   ): Promise<void> {
     const { client, logger } = this.#setting;
     const signal = AbortSignal.timeout(CLEAN_UP_MS);
     const VolumeSnapshot = `${ref.namespace ?? ''}/${ref.name}`;
     try {
-      const found = await patiently(() => client.find(VOLUME_SNAPSHOTS, ref, { signal }), signal);
-      if (!found || !isMeant(found)) return;
-      await this.#deleteWithContent(found, signal);
-      const { uid } = found.metadata;
-      const options = { signal, uid, resourceVersion };
-      const remove = () => client.delete(VOLUME_SNAPSHOTS, ref, options);
-      if (await patiently(remove, signal)) {
+      for (let attempt = 1; attempt <= RELEASES_MAX; attempt++) {
+        const found = await patiently(() => client.find(VOLUME_SNAPSHOTS, ref, { signal }), signal);
+        if (!found || !isMeant(found)) return;
+        await this.#deleteWithContent(found, signal);
+        const { uid, resourceVersion } = found.metadata;
+        // Of the version that was looked at: its controllers write on it, too, and others may put marks on it.
+        const options = { signal, uid, resourceVersion };
+        const remove = () => client.delete(VOLUME_SNAPSHOTS, ref, options);
+        if (!(await patiently(remove, signal))) continue;
         logger.info({ VolumeSnapshot }, 'VolumeSnapshot deleted');
+        return;
       }
+      throw new Error('others change it all the time');
     } catch (error) {
       const fields = { VolumeSnapshot, reason: messageOf(error) };
       logger.warn(fields, 'the VolumeSnapshot could not be deleted; a later backup tries again');
@@ -287,6 +297,13 @@ export const snapshotName = (pvc: PersistentVolumeClaim, backup: Backup): string
 /** Taken for this backup, which keeps it: neither moved, nor of another backup or a user. */
 export const isKeptBy = ({ metadata }: VolumeSnapshot, backup: Backup): boolean =>
   metadata.labels?.[BACKUP_UID] === backup.metadata.uid && metadata.labels[MOVED] !== 'true';
+
+/** What decides whether somebody needs it. */
+const marksOf = ({ metadata: { labels, annotations } }: VolumeSnapshot): string =>
+  JSON.stringify([
+    [BACKUP_UID, MOVED].map((key) => labels?.[key]),
+    [FOR_BACKUP, SNAPSHOT_HANDLE, OF_GROUP].map((key) => annotations?.[key]),
+  ]);
 
 function isOfBackup(found: VolumeSnapshot, pvc: PersistentVolumeClaim, backup: Backup): boolean {
   const source = found.spec.source.persistentVolumeClaimName;
