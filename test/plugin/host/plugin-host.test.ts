@@ -7,6 +7,7 @@ import { type Logger, messageOf } from '../../../src/base/index.ts';
 import type { KubeObject } from '../../../src/kube/index.ts';
 import { type HostOptions, type Plugin, PluginHost } from '../../../src/plugin/index.ts';
 import { backupOf, restoreOf } from '../../support/plugin-items.ts';
+import { hostFlags } from '../../../src/cli/plugin-flags.ts';
 
 const OURS = join(import.meta.dirname, '../protocol/test-plugin.ts');
 const OTHERS = join(import.meta.dirname, 'other-plugin.ts');
@@ -234,6 +235,14 @@ it('loads what it can of a folder, and names every file that it cannot', async (
     fields: { file: join(path, 'README') },
     message: 'this file of the plugin folder is skipped: it is not executable',
   });
+});
+
+it("reads the server's features as Velero does", () => {
+  const hasCsi = (...flags: string[]): boolean => hostFlags(flags).hasCsi;
+  expect(hasCsi('--features=Other,EnableCSI')).toBe(true);
+  expect(hasCsi('--features=Other', '--features', 'EnableCSI')).toBe(true);
+  expect(hasCsi('--features=EnableCSI', '--features=Other')).toBe(false);
+  expect(hasCsi('--features=Other, EnableCSI')).toBe(false);
 });
 
 it('does not wait for a program that hangs', async () => {
