@@ -10,10 +10,11 @@ export interface HostFlags {
  * Velero's versions.
  */
 export function hostFlags(args: readonly string[]): HostFlags {
-  const features = valuesOf(args, 'features').flatMap((value) => value.split(','));
+  // As Velero reads it (v1.18.3: pkg/cmd/util/flag/array.go): the last flag replaces those before it, and blanks count.
+  const features = valuesOf(args, 'features').at(-1)?.split(',') ?? [];
   return {
     logLevel: valuesOf(args, 'log-level').at(-1) ?? 'info',
-    hasCsi: features.some((feature) => feature.trim() === 'EnableCSI'),
+    hasCsi: features.includes('EnableCSI'),
   };
 }
 

@@ -242,6 +242,8 @@ export interface VolumeGroupSnapshotContent extends KubeObject {
   spec: {
     deletionPolicy: 'Delete' | 'Retain';
     driver: string;
+    /** Handles of volumes for one that the storage cut for its group. */
+    source?: { volumeHandles?: string[]; groupSnapshotHandles?: object };
     volumeGroupSnapshotRef: { namespace?: string; name?: string; uid?: string };
   };
 }

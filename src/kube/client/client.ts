@@ -54,6 +54,8 @@ export const endsInitialEvents = ({
 export interface DeleteOptions extends CallOptions {
   /** Only this very object, not one of the same name made since. */
   readonly uid?: string | undefined;
+  /** Only this version of it: nothing is deleted when it was changed since. */
+  readonly resourceVersion?: string | undefined;
   readonly gracePeriodSeconds?: number;
   /** What becomes of what the object owns: for a Job its pods, which batch/v1 leaves alone unless told. */
   readonly propagationPolicy?: 'Background' | 'Foreground' | 'Orphan';
@@ -200,11 +202,12 @@ export class KubeClient {
     ref: ObjectRef,
     options: DeleteOptions = {},
   ): Promise<boolean> {
-    const { uid, gracePeriodSeconds, propagationPolicy, signal } = options;
+    const { uid, resourceVersion, gracePeriodSeconds, propagationPolicy, signal } = options;
+    const isExact = uid !== undefined || resourceVersion !== undefined;
     const body = {
       ...(propagationPolicy !== undefined && { propagationPolicy }),
       ...(gracePeriodSeconds !== undefined && { gracePeriodSeconds }),
-      ...(uid !== undefined && { preconditions: { uid } }),
+      ...(isExact && { preconditions: { uid, resourceVersion } }),
     };
     try {
       await this.#call('DELETE', resource, ref, { signal, body });
@@ -212,7 +215,7 @@ export class KubeClient {
     } catch (error) {
       if (isCode(error, 'KUBE_NOT_FOUND')) return false;
       // The precondition: one of the same name, but not this one.
-      if (uid !== undefined && isCode(error, 'KUBE_CONFLICT')) return false;
+      if (isExact && isCode(error, 'KUBE_CONFLICT')) return false;
       throw error;
     }
   }

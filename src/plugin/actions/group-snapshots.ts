@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
+  type KubeClient,
   type NewObject,
   type PersistentVolume,
   type PersistentVolumeClaim,
@@ -110,8 +111,9 @@ export class GroupSnapshots {
     const name = groupName(group, backup, namespace);
     const earlier = await this.#ofEarlier(namespace, name, backup, signal);
     const isUnfinished = await this.#find(namespace, name, signal);
-    // All were cut by a process that has ended since.
-    if (earlier.has(pvc.metadata.name) && !isUnfinished) return earlier;
+    // All were cut by a process that has ended since. A PVC that was not among them gets none: a second group would be of another moment,
+    // and its failure would remove the snapshots of the first one.
+    if (earlier.size > 0 && !isUnfinished) return earlier;
     const members = await this.#members(namespace, group, backup, signal);
     const driver = driverOf(members);
     const className = await this.#classFor(driver, pvc, backup, signal);
@@ -386,18 +388,57 @@ export class GroupSnapshots {
 
   /** What a failed attempt has made; the storage's snapshots too. Says what it could not do, and does not fail. */
   async #removeAll(made: VolumeGroupSnapshot, backup: Backup): Promise<void> {
-    const { client, logger } = this.#setting;
+    const { logger } = this.#setting;
     const signal = AbortSignal.timeout(CLEAN_UP_MS);
-    const { namespace, name, uid } = made.metadata;
     try {
       const members = await this.#membersOf(made, backup, signal);
-      const options = { signal, uid };
-      const remove = () => client.delete(VOLUME_GROUP_SNAPSHOTS, { namespace, name }, options);
-      await patiently(remove, signal);
+      await deleteGroupWithContent(this.#setting, made, signal);
       for (const each of members) await this.#snapshots.remove(each);
     } catch (error) {
       const fields = { VolumeGroupSnapshot: placeOf(made), reason: messageOf(error) };
       logger.warn(fields, 'the VolumeGroupSnapshot could not be deleted: remove it by hand');
+    }
+  }
+}
+
+/** Also what the storage has of it, whatever its class says. Throws where it cannot, and then the group is still there. */
+export async function deleteGroupWithContent(
+  { client }: Setting,
+  { metadata: { namespace, name, uid } }: VolumeGroupSnapshot,
+  signal: AbortSignal,
+): Promise<void> {
+  const ref = { namespace, name };
+  const find = () => client.find(VOLUME_GROUP_SNAPSHOTS, ref, { signal });
+  const now = await patiently(find, signal);
+  if (now?.metadata.uid !== uid) return;
+  const bound = now.status?.boundVolumeGroupSnapshotContentName;
+  if (bound !== undefined) await letGo(client, bound, uid, signal);
+  await patiently(() => client.delete(VOLUME_GROUP_SNAPSHOTS, ref, { signal, uid }), signal);
+}
+
+/** From here on a group's deletion removes what the storage has, too. One of another group stays what it is. */
+async function letGo(
+  client: KubeClient,
+  name: string,
+  uid: string,
+  signal: AbortSignal,
+): Promise<void> {
+  for (let attempt = 1; ; attempt++) {
+    const find = () => client.find(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, { signal });
+    const content = await patiently(find, signal);
+    // What the status of a group says could have been written by others.
+    if (content?.spec.volumeGroupSnapshotRef.uid !== uid) return;
+    if (content.spec.source?.volumeHandles === undefined) return;
+    if (content.spec.deletionPolicy === 'Delete') return;
+    const { resourceVersion } = content.metadata;
+    const change = { metadata: { resourceVersion }, spec: { deletionPolicy: 'Delete' } };
+    const release = () =>
+      client.patch(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, change, { signal });
+    try {
+      await patiently(release, signal);
+      return;
+    } catch (error) {
+      if (!isCode(error, 'KUBE_CONFLICT') || attempt === CONFLICTS_MAX) throw error;
     }
   }
 }

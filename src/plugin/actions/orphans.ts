@@ -9,6 +9,7 @@ import {
   type VolumeSnapshot,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
+import { deleteGroupWithContent } from './group-snapshots.ts';
 import { placeOf, type Setting } from './setting.ts';
 import type { Snapshots } from './snapshots.ts';
 import { BACKUP_UID, FOR_BACKUP, MOVED, OF_GROUP, SNAPSHOT_HANDLE } from './velero-names.ts';
@@ -68,9 +69,9 @@ export async function removeOrphans(
     });
     await mapLimited(orphans.flat(), AT_ONCE_MAX, async (snapshot) => {
       signal.throwIfAborted();
-      if (!snapshots.isHeld(snapshot)) await snapshots.remove(snapshot);
+      if (!snapshots.isHeld(snapshot)) await snapshots.removeUnchanged(snapshot);
     });
-    await removeOrphanGroups(setting, sweep);
+    await removeOrphanGroups(setting, snapshots, sweep);
   } catch (error) {
     // The next process tries again; the backup itself goes on.
     logger.debug({ reason: messageOf(error) }, 'left-over VolumeSnapshots could not be looked for');
@@ -83,6 +84,7 @@ export async function removeOrphans(
  */
 async function removeOrphanGroups(
   setting: Setting,
+  snapshots: Snapshots,
   { namespace, current, signal }: Sweep,
 ): Promise<void> {
   const { client, logger } = setting;
@@ -98,12 +100,38 @@ async function removeOrphanGroups(
     const purpose = purposeOf(group, namespace);
     if (!purpose || purpose.uid === current?.metadata.uid) continue;
     const { uid: backupUid, backup: name } = purpose;
-    const phase = await phaseOf(setting, { namespace, name }, backupUid, signal);
-    if (TAKING.includes(phase)) continue;
-    const { uid } = group.metadata;
-    await client.delete(VOLUME_GROUP_SNAPSHOTS, group.metadata, { signal, uid });
-    logger.info({ VolumeGroupSnapshot: placeOf(group) }, 'left-over VolumeGroupSnapshot deleted');
+    const fields = { VolumeGroupSnapshot: placeOf(group) };
+    try {
+      const phase = await phaseOf(setting, { namespace, name }, backupUid, signal);
+      if (TAKING.includes(phase)) continue;
+      await removeGroup(group, setting, snapshots, signal);
+      logger.info(fields, 'left-over VolumeGroupSnapshot deleted');
+    } catch (error) {
+      signal.throwIfAborted();
+      logger.warn(
+        { ...fields, reason: messageOf(error) },
+        'the VolumeGroupSnapshot could not be deleted; a later backup tries again',
+      );
+    }
   }
+}
+
+/** With the members that are still its own. */
+async function removeGroup(
+  group: VolumeGroupSnapshot,
+  setting: Setting,
+  snapshots: Snapshots,
+  signal: AbortSignal,
+): Promise<void> {
+  const { namespace, name, uid } = group.metadata;
+  const all = await setting.client.list(VOLUME_SNAPSHOTS, { namespace, signal });
+  const members = all.filter(
+    ({ metadata, status }) =>
+      status?.volumeGroupSnapshotName === name &&
+      metadata.ownerReferences?.some((owner) => owner.uid === uid) === true,
+  );
+  await deleteGroupWithContent(setting, group, signal);
+  for (const each of members) await snapshots.remove(each);
 }
 
 /** Null for one of another server, or that does not say. */
@@ -118,25 +146,27 @@ function purposeOf({ metadata }: KubeObject, ofServer: string): Purpose | null {
 async function orphansAmong(
   group: readonly VolumeSnapshot[],
   setting: Setting,
-  { namespace, current, signal }: Sweep,
+  sweep: Sweep,
 ): Promise<VolumeSnapshot[]> {
+  const { namespace, current, signal } = sweep;
   const purpose = group[0] && purposeOf(group[0], namespace);
   if (!purpose) return [];
   const { uid, backup: name, isMoved } = purpose;
-  const there = group.filter(({ metadata }) => metadata.deletionTimestamp === undefined);
+  // One that a restore has made is of a content, whatever its labels say.
+  const there = group.filter(
+    ({ metadata, spec }) =>
+      metadata.deletionTimestamp === undefined &&
+      spec.source.persistentVolumeClaimName !== undefined,
+  );
   const isCurrent = uid === current?.metadata.uid;
   // A later attempt of the same backup takes over what was to be kept.
   if (isCurrent && !isMoved) return [];
   const phase = isCurrent ? '' : await phaseOf(setting, { namespace, name }, uid, signal);
   if (!isCurrent && TAKING.includes(phase)) return [];
   if (!isMoved) {
-    return there.filter(
-      ({ metadata, spec }) =>
-        // One that a restore has made is of a content.
-        spec.source.persistentVolumeClaimName !== undefined &&
-        (metadata.annotations?.[SNAPSHOT_HANDLE] === undefined ||
-          NEVER_STORED.includes(phase ?? '')),
-    );
+    const isLeft = ({ metadata }: VolumeSnapshot): boolean =>
+      metadata.annotations?.[SNAPSHOT_HANDLE] === undefined || NEVER_STORED.includes(phase ?? '');
+    return asTheyAreNow(there.filter(isLeft), isLeft, setting, sweep);
   }
   const labelSelector = `${BACKUP_UID}=${uid}`;
   const uploads = await setting.client.list(DATA_UPLOADS, { namespace, labelSelector, signal });
@@ -146,7 +176,30 @@ async function orphansAmong(
   // Of a group whose members are still being backed up: another snapshot of the rest would be of another moment.
   const isAwaited = ({ metadata }: VolumeSnapshot): boolean =>
     isCurrent && metadata.annotations?.[OF_GROUP] !== undefined;
-  return there.filter((each) => !moved.has(placeOf(each)) && !isAwaited(each));
+  const isLeft = (each: VolumeSnapshot): boolean => !moved.has(placeOf(each)) && !isAwaited(each);
+  return asTheyAreNow(there.filter(isLeft), isLeft, setting, sweep);
+}
+
+/**
+ * Those that are left over in the version that is there now: the list is older than what is known of the backup, which may have put its
+ * marks on them in between.
+ */
+async function asTheyAreNow(
+  listed: readonly VolumeSnapshot[],
+  isLeft: (each: VolumeSnapshot) => boolean,
+  { client }: Setting,
+  { namespace, signal }: Sweep,
+): Promise<VolumeSnapshot[]> {
+  const left: VolumeSnapshot[] = [];
+  for (const each of listed) {
+    const now = await client.find(VOLUME_SNAPSHOTS, each.metadata, { signal });
+    if (now?.metadata.uid !== each.metadata.uid) continue;
+    if (now.metadata.deletionTimestamp !== undefined) continue;
+    const isSame =
+      JSON.stringify(purposeOf(now, namespace)) === JSON.stringify(purposeOf(each, namespace));
+    if (isSame && isLeft(now)) left.push(now);
+  }
+  return left;
 }
 
 /** {@link DELETED} for one that is gone, or that is another one of that name. */

@@ -9,6 +9,7 @@ import {
   type PersistentVolume,
   type PersistentVolumeClaim,
   validLabel,
+  VOLUME_SNAPSHOTS,
   type VolumeSnapshot,
 } from '../../kube/index.ts';
 import type {
@@ -25,6 +26,7 @@ import {
   identifier,
   isFinalizing,
   nameFor,
+  patiently,
   placeOf,
   type Setting,
   SNAPSHOT_GROUP,
@@ -35,6 +37,7 @@ import { type CutSnapshot, Snapshots } from './snapshots.ts';
 import {
   BACKUP_NAME,
   BACKUP_UID,
+  FOR_BACKUP,
   MUST_INCLUDE,
   OPERATION_ID,
   PVC_UID,
@@ -100,10 +103,55 @@ export class PvcBackup implements BackupItemAction {
     await this.#places.acquire();
     try {
       signal.throwIfAborted();
+      const other = await this.#ofVelero(pvc, backup, signal);
+      if (other !== undefined) {
+        const fields = { PVC: placeOf(pvc), other };
+        this.#setting.logger.warn(
+          fields,
+          "no snapshot: Velero's own CSI action has taken this volume for the same backup; run Velero without EnableCSI, or without this plugin",
+        );
+        return {};
+      }
       return await this.#snapshot(pvc, backup, context);
     } finally {
       this.#places.release();
     }
+  }
+
+  /**
+   * What Velero's own action, which runs before those of plugins, has made of this PVC for this backup: its features may be switched on
+   * where a plugin sees no flag. A snapshot of an earlier backup of that name does not count.
+   */
+  async #ofVelero(
+    pvc: PersistentVolumeClaim,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<string | undefined> {
+    const { client } = this.#setting;
+    const { uid, creationTimestamp = '' } = backup.metadata;
+    const { namespace = '', name } = pvc.metadata;
+    const ofPvc = `${BACKUP_UID}=${uid},${PVC_UID}=${pvc.metadata.uid}`;
+    const listUploads = () =>
+      client.list(DATA_UPLOADS, {
+        namespace: namespaceOf(backup),
+        labelSelector: ofPvc,
+        signal,
+      });
+    const upload = (await patiently(listUploads, signal)).find(
+      (each) => each.metadata.name !== uploadName(pvc, backup),
+    );
+    if (upload) return `DataUpload ${placeOf(upload)}`;
+    const ofBackup = `${BACKUP_NAME}=${validLabel(backup.metadata.name)}`;
+    const listSnapshots = () =>
+      client.list(VOLUME_SNAPSHOTS, { namespace, labelSelector: ofBackup, signal });
+    const snapshot = (await patiently(listSnapshots, signal)).find(
+      ({ metadata, spec }) =>
+        spec.source.persistentVolumeClaimName === name &&
+        metadata.name.startsWith(`velero-${name}-`) &&
+        metadata.annotations?.[FOR_BACKUP] === undefined &&
+        Date.parse(metadata.creationTimestamp ?? '') >= Date.parse(creationTimestamp),
+    );
+    return snapshot && `VolumeSnapshot ${placeOf(snapshot)}`;
   }
 
   async #snapshot(
@@ -177,6 +225,9 @@ const isCsi = ({ spec }: PersistentVolume): boolean => spec.csi !== undefined &&
 export const uploadOperationId = (pvc: PersistentVolumeClaim, backup: Backup): string =>
   validLabel(`du-${backup.metadata.uid}.${pvc.metadata.uid}`);
 
+const uploadName = (pvc: PersistentVolumeClaim, { metadata }: Backup): string =>
+  nameFor(metadata.name, metadata.uid, pvc.metadata.uid);
+
 function uploadOf(
   pvc: PersistentVolumeClaim,
   backup: Backup,
@@ -188,7 +239,7 @@ function uploadOf(
   const snapshotClass = snapshot.spec.volumeSnapshotClassName;
   return {
     metadata: {
-      name: nameFor(name, uid, pvc.metadata.uid),
+      name: uploadName(pvc, backup),
       namespace: namespaceOf(backup),
       labels: {
         [BACKUP_NAME]: validLabel(name),

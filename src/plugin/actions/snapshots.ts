@@ -22,7 +22,14 @@ import {
   without,
 } from './setting.ts';
 import { snapshotClassFor } from './snapshot-class.ts';
-import { BACKUP_NAME, BACKUP_UID, FOR_BACKUP, MOVED } from './velero-names.ts';
+import {
+  BACKUP_NAME,
+  BACKUP_UID,
+  FOR_BACKUP,
+  MOVED,
+  OF_GROUP,
+  SNAPSHOT_HANDLE,
+} from './velero-names.ts';
 
 /** A snapshot that the storage has cut. */
 export interface CutSnapshot {
@@ -206,6 +213,16 @@ export class Snapshots {
     return this.#removeIf({ namespace, name }, ({ metadata }) => metadata.uid === uid);
   }
 
+  /** As {@link remove}, unless its marks have been changed since it was read: then it is kept. */
+  removeUnchanged(snapshot: VolumeSnapshot): Promise<void> {
+    const { namespace, name, uid } = snapshot.metadata;
+    const marks = marksOf(snapshot);
+    return this.#removeIf(
+      { namespace, name },
+      (found) => found.metadata.uid === uid && marksOf(found) === marks,
+    );
+  }
+
   async #removeIf(
     ref: { readonly namespace: string | undefined; readonly name: string },
     isMeant: (found: VolumeSnapshot) => boolean,
@@ -214,12 +231,19 @@ export class Snapshots {
     const signal = AbortSignal.timeout(CLEAN_UP_MS);
     const VolumeSnapshot = `${ref.namespace ?? ''}/${ref.name}`;
     try {
-      const found = await patiently(() => client.find(VOLUME_SNAPSHOTS, ref, { signal }), signal);
-      if (!found || !isMeant(found)) return;
-      await this.#deleteWithContent(found, signal);
-      const { uid } = found.metadata;
-      await patiently(() => client.delete(VOLUME_SNAPSHOTS, ref, { signal, uid }), signal);
-      logger.info({ VolumeSnapshot }, 'VolumeSnapshot deleted');
+      for (let attempt = 1; attempt <= RELEASES_MAX; attempt++) {
+        const found = await patiently(() => client.find(VOLUME_SNAPSHOTS, ref, { signal }), signal);
+        if (!found || !isMeant(found)) return;
+        await this.#deleteWithContent(found, signal);
+        const { uid, resourceVersion } = found.metadata;
+        // Of the version that was looked at: its controllers write on it, too, and others may put marks on it.
+        const options = { signal, uid, resourceVersion };
+        const remove = () => client.delete(VOLUME_SNAPSHOTS, ref, options);
+        if (!(await patiently(remove, signal))) continue;
+        logger.info({ VolumeSnapshot }, 'VolumeSnapshot deleted');
+        return;
+      }
+      throw new Error('others change it all the time');
     } catch (error) {
       const fields = { VolumeSnapshot, reason: messageOf(error) };
       logger.warn(fields, 'the VolumeSnapshot could not be deleted; a later backup tries again');
@@ -227,11 +251,9 @@ export class Snapshots {
   }
 
   /** From here on its deletion removes what the storage has, too. */
-  async #deleteWithContent(
-    { metadata, status }: VolumeSnapshot,
-    signal: AbortSignal,
-  ): Promise<void> {
-    const { client } = this.#setting;
+  async #deleteWithContent(snapshot: VolumeSnapshot, signal: AbortSignal): Promise<void> {
+    const { metadata, status } = snapshot;
+    const { client, logger } = this.#setting;
     const name = status?.boundVolumeSnapshotContentName;
     if (name === undefined) return;
     const find = () => client.find(VOLUME_SNAPSHOT_CONTENTS, { name }, { signal });
@@ -240,6 +262,11 @@ export class Snapshots {
       // What the status of a snapshot says could have been written by others.
       if (content?.spec.volumeSnapshotRef.uid !== metadata.uid) return;
       if (content.spec.deletionPolicy === 'Delete') return;
+      if (!isCutFor(snapshot, content)) {
+        const fields = { VolumeSnapshot: placeOf(snapshot), VolumeSnapshotContent: name };
+        logger.warn(fields, 'the storage keeps a snapshot that was not cut for its VolumeSnapshot');
+        return;
+      }
       // Of the version that was looked at, and no other content of that name.
       const { resourceVersion } = content.metadata;
       const patch = { metadata: { resourceVersion }, spec: { deletionPolicy: 'Delete' } };
@@ -255,12 +282,28 @@ export class Snapshots {
   }
 }
 
+/**
+ * The storage cut it for this VolumeSnapshot: it was not there before, as one of a stored backup would be. Contents of a group's members
+ * name a handle, too, and the snapshot controller alone says in their status which group that is.
+ */
+const isCutFor = (snapshot: VolumeSnapshot, content: VolumeSnapshotContent): boolean =>
+  snapshot.spec.source.persistentVolumeClaimName !== undefined &&
+  (content.spec.source.snapshotHandle === undefined ||
+    content.status?.volumeGroupSnapshotHandle !== undefined);
+
 export const snapshotName = (pvc: PersistentVolumeClaim, backup: Backup): string =>
   nameFor(`velero-${pvc.metadata.name}`, backup.metadata.uid, pvc.metadata.uid);
 
 /** Taken for this backup, which keeps it: neither moved, nor of another backup or a user. */
 export const isKeptBy = ({ metadata }: VolumeSnapshot, backup: Backup): boolean =>
   metadata.labels?.[BACKUP_UID] === backup.metadata.uid && metadata.labels[MOVED] !== 'true';
+
+/** What decides whether somebody needs it. */
+const marksOf = ({ metadata: { labels, annotations } }: VolumeSnapshot): string =>
+  JSON.stringify([
+    [BACKUP_UID, MOVED].map((key) => labels?.[key]),
+    [FOR_BACKUP, SNAPSHOT_HANDLE, OF_GROUP].map((key) => annotations?.[key]),
+  ]);
 
 function isOfBackup(found: VolumeSnapshot, pvc: PersistentVolumeClaim, backup: Backup): boolean {
   const source = found.spec.source.persistentVolumeClaimName;

@@ -183,7 +183,15 @@ class OpenCall {
   /** The one message of a call without a stream of answers. */
   async answer(): Promise<Buffer> {
     let answer: Buffer | undefined;
-    for await (const message of this.messages()) answer ??= message;
+    for await (const message of this.messages()) {
+      if (answer) {
+        const text = 'the plugin sent more than one answer to a call that has one';
+        this.#giveUp(new GrpcError(GrpcCode.internal, text));
+        break;
+      }
+      answer = message;
+    }
+    if (this.#reason !== undefined) throw this.#reason;
     if (answer) return answer;
     throw new GrpcError(GrpcCode.internal, 'the call ended without an answer');
   }
@@ -210,6 +218,8 @@ class OpenCall {
       if (!isRead || thrown !== undefined || this.#isSending) this.cancel();
       this.#rest();
     }
+    // A server that has answered, and neither takes the rest of the request nor ends the stream, would never be done with it.
+    this.#expect();
     await this.#closed;
     this.#assertOk(thrown);
   }

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { isCode, type Logger, silentLogger } from '../../../src/base/index.ts';
+import { CodedError, isCode, type Logger, silentLogger } from '../../../src/base/index.ts';
 import {
   CONFIG_MAPS,
   DATA_UPLOADS,
@@ -16,7 +16,7 @@ import {
 import type { Backup, BackupOutput } from '../../../src/plugin/contract.ts';
 import { openActions } from '../../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
-import { backupOf, pvcOf } from '../../support/plugin-items.ts';
+import { backupOf, clientWith, pvcOf } from '../../support/plugin-items.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../../support/real-api.ts';
 
 const DRIVER = 'dir.csi.longshore.dev';
@@ -33,6 +33,8 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
   let controller: Promise<void>;
   /** Of PVCs: nothing is taken of these. */
   const refused = new Set<string>();
+  /** Of the contents of groups. */
+  let policy = 'Delete';
   const groups = new Map<string, string>();
   const warnings: string[] = [];
   const logger: Logger = { ...silentLogger, warn: (_, message) => warnings.push(message) };
@@ -99,7 +101,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
     const content = await client.create(VOLUME_GROUP_SNAPSHOT_CONTENTS, {
       metadata: { name: `groupsnapcontent-${uid}` },
       spec: {
-        deletionPolicy: 'Delete',
+        deletionPolicy: policy,
         driver: DRIVER,
         source: { volumeHandles: claims.map(({ spec }) => spec.volumeName ?? '') },
         volumeGroupSnapshotClassName: group.spec.volumeGroupSnapshotClassName,
@@ -128,7 +130,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
     });
   }
   async function members(namespace: string, ...names: string[]): Promise<void> {
-    await test.makeNamespace(namespace);
+    await test.makeNamespace(namespace).catch(() => undefined);
     for (const name of names) {
       await test.makeVolume(namespace, name);
       await client.patch(PVCS, { namespace, name }, { metadata: { labels: { [KEY]: 'db' } } });
@@ -259,6 +261,57 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
     const [output] = await execute('killed', backupFor('b-next'), ['a']);
     expect(output?.status).toBe('fulfilled');
     expect(await client.list(VOLUME_GROUP_SNAPSHOTS, { namespace: 'killed' })).toEqual([]);
+  });
+
+  it('of a later process fail where they were not cut with the others, and nothing is removed', async () => {
+    await members('grown', 'a');
+    const backup = backupFor('b-grown');
+    await execute('grown', backup, ['a']);
+    const before = groups.size;
+    await members('grown', 'new');
+    const [output] = await execute('grown', backup, ['new']);
+    const reason: unknown = output?.status === 'rejected' ? output.reason : undefined;
+    expect(isCode(reason, 'NOT_IN_GROUP')).toBe(true);
+    expect(groups.size).toBe(before);
+    expect(await snapshots('grown')).toHaveLength(1);
+  });
+
+  it('that are left over are removed from the storage too, and one that cannot be does not keep the others', async () => {
+    await members('retained', 'a');
+    await members('retained-next', 'a');
+    policy = 'Retain';
+    const leave = (name: string) =>
+      client.create(VOLUME_GROUP_SNAPSHOTS, {
+        metadata: {
+          name,
+          namespace: 'retained',
+          labels: { 'velero.io/backup-uid': 'gone' },
+          annotations: { 'longshore.io/for-backup': `${NAMESPACE}/gone` },
+        },
+        spec: { source: { selector: { matchLabels: { [KEY]: 'other' } } } },
+      });
+    const made = [await leave('aaa'), await leave('bbb')];
+    await expect.poll(() => made.every(({ metadata }) => groups.has(metadata.uid))).toBe(true);
+    const isBound = async () =>
+      (await client.list(VOLUME_GROUP_SNAPSHOTS, { namespace: 'retained' })).every(
+        ({ status }) => status?.boundVolumeGroupSnapshotContentName !== undefined,
+      );
+    await expect.poll(isBound).toBe(true);
+    policy = 'Delete';
+    const stubborn = clientWith(client, {
+      delete: (resource, ref, options) =>
+        ref.name === 'aaa'
+          ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no'))
+          : client.delete(resource, ref, options),
+    });
+    const actions = openActions({ client: stubborn, logger }).pvcBackup();
+    await execute('retained-next', backupFor('b-retained'), ['a'], actions);
+    const left = await client.list(VOLUME_GROUP_SNAPSHOTS, { namespace: 'retained' });
+    expect(left.map(({ metadata }) => metadata.name)).toEqual(['aaa']);
+    const content = await client.get(VOLUME_GROUP_SNAPSHOT_CONTENTS, {
+      name: `groupsnapcontent-${made[1]?.metadata.uid ?? ''}`,
+    });
+    expect(content.spec.deletionPolicy).toBe('Delete');
   });
 
   it('all fail with one error when a member is not taken, and leave nothing', async () => {

@@ -226,6 +226,83 @@ it('removes snapshots that were to be kept and are in no backup, and no other of
   ]);
 });
 
+it('keeps a restored snapshot and what the storage has of it, whatever its labels say', async () => {
+  const restored = { source: { volumeSnapshotContentName: 'restored' } };
+  await test.client.create(VOLUME_SNAPSHOT_CONTENTS, {
+    metadata: { name: 'restored' },
+    spec: {
+      driver: 'other.example',
+      deletionPolicy: 'Retain',
+      source: { snapshotHandle: 'of-a-stored-backup' },
+      volumeSnapshotRef: { namespace: TENANT, name: 'restored' },
+    },
+  } as never);
+  await left(TENANT, 'restored', 'gone', `${NAMESPACE}/gone`, restored);
+  await sweep('b-restored');
+  expect(await remaining()).toContain(`${TENANT}/restored`);
+  const content = await test.client.get(VOLUME_SNAPSHOT_CONTENTS, { name: 'restored' });
+  expect(content.spec.deletionPolicy).toBe('Retain');
+});
+
+it('leaves the policy of a content alone that names a handle and is of no group', async () => {
+  await test.makeVolume(VICTIM, 'handle');
+  const pvc = await pvcOf(test.client, VICTIM, 'handle');
+  const policies: unknown[] = [];
+  let status: object = {};
+  const client = clientWith(test.client, {
+    create: (resource, object, options) =>
+      resource.plural === DATA_UPLOADS.plural
+        ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no'))
+        : test.client.create(resource, object, options),
+    patch: (resource, ref, patch, options) => {
+      if (resource.plural === VOLUME_SNAPSHOT_CONTENTS.plural) policies.push(patch);
+      return test.client.patch(resource, ref, patch, options);
+    },
+    find: async (resource, ref, options) => {
+      const found = await test.client.find(resource, ref, options);
+      if (!found || resource.plural !== VOLUME_SNAPSHOT_CONTENTS.plural) return found;
+      const spec = { ...(found as { spec?: object }).spec, deletionPolicy: 'Retain' };
+      const source = { snapshotHandle: 'h' };
+      return {
+        ...found,
+        spec: { ...spec, source },
+        status: { ...(found as { status?: object }).status, ...status },
+      };
+    },
+  });
+  await actionOf(client).execute(pvc, backupOf('b-handle'), { signal });
+  expect(policies).toEqual([]);
+  status = { volumeGroupSnapshotHandle: 'g' };
+  await actionOf(client).execute(pvc, backupOf('b-handle-group'), { signal });
+  expect(policies).toHaveLength(1);
+});
+
+it('judges a snapshot by what it says after the phase of its backup is known', async () => {
+  const { metadata } = await storedBackup('race', 'WaitingForPluginOperations');
+  const handle = { 'velero.io/csi-volumesnapshot-handle': 'h' };
+  const patch = (name: string): Promise<unknown> =>
+    test.client.patch(
+      VOLUME_SNAPSHOTS,
+      { namespace: VICTIM, name },
+      { metadata: { annotations: handle } },
+    );
+  for (const name of ['race-early', 'race-late', 'race-left'])
+    await left(VICTIM, name, metadata.uid, `${NAMESPACE}/race`, { isMoved: false });
+  const client = clientWith(test.client, {
+    get: async (resource, ref, options) => {
+      if (resource.plural === BACKUPS.plural && ref.name === 'race') await patch('race-early');
+      return test.client.get(resource, ref, options);
+    },
+    delete: async (resource, ref, options) => {
+      if (ref.name === 'race-late') await patch('race-late');
+      return test.client.delete(resource, ref, options);
+    },
+  });
+  await sweep('b-race', client);
+  const names = (await remaining()).filter((each) => each.startsWith(`${VICTIM}/race`));
+  expect(names.sort()).toEqual([`${VICTIM}/race-early`, `${VICTIM}/race-late`]);
+});
+
 it('marks the very content for deletion that it has looked at, and again when others changed it meanwhile', async () => {
   await test.makeVolume(VICTIM, 'conflict');
   const pvc = await pvcOf(test.client, VICTIM, 'conflict');

@@ -747,3 +747,37 @@ it('retains no content that is of another snapshot, and one that others change m
 it('logs no error in all of this', () => {
   expect(errors).toEqual([]);
 });
+
+it("leaves a volume to Velero's own action where that has acted for the same backup", async () => {
+  const pvc = await volume('twofold');
+  const now = { creationTimestamp: new Date(Date.now() - 60_000).toISOString() };
+  const made = backupOf('b-twofold');
+  const backup = { ...made, metadata: { ...made.metadata, ...now } };
+  const snapshot = await test.client.create(VOLUME_SNAPSHOTS, {
+    metadata: {
+      generateName: 'velero-twofold-',
+      namespace: APP,
+      labels: { 'velero.io/backup-name': 'b-twofold' },
+    },
+    spec: { source: { persistentVolumeClaimName: 'twofold' } },
+  });
+  expect(await execute(pvc, backup)).toEqual({});
+  await expectNothingLeft(backup);
+  // One of an earlier backup of that name.
+  const late = { creationTimestamp: new Date(Date.now() + 3_600_000).toISOString() };
+  const later = { ...made, metadata: { ...made.metadata, ...late, uid: 'b-twofold-later' } };
+  expect((await execute(pvc, later)).operationId).toBeDefined();
+  await test.client.delete(VOLUME_SNAPSHOTS, snapshot.metadata);
+  const upload = await test.createUpload('u-foreign', {
+    namespace: APP,
+    pvc: 'twofold',
+    snapshot: snapshot.metadata.name,
+  });
+  const labels = {
+    'velero.io/backup-uid': 'b-twofold-upload',
+    'velero.io/pvc-uid': pvc.metadata.uid,
+  };
+  await test.client.patch(DATA_UPLOADS, upload.metadata, { metadata: { labels } });
+  const third = { ...backup, metadata: { ...backup.metadata, uid: 'b-twofold-upload' } };
+  expect(await execute(pvc, third)).toEqual({});
+});

@@ -1,3 +1,4 @@
+import * as http2 from 'node:http2';
 import * as fs from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -7,6 +8,8 @@ import { type Logger, messageOf } from '../../../src/base/index.ts';
 import type { KubeObject } from '../../../src/kube/index.ts';
 import { type HostOptions, type Plugin, PluginHost } from '../../../src/plugin/index.ts';
 import { backupOf, restoreOf } from '../../support/plugin-items.ts';
+import { GrpcClient } from '../../../src/plugin/host/grpc-client.ts';
+import { hostFlags } from '../../../src/cli/plugin-flags.ts';
 
 const OURS = join(import.meta.dirname, '../protocol/test-plugin.ts');
 const OTHERS = join(import.meta.dirname, 'other-plugin.ts');
@@ -234,6 +237,14 @@ it('loads what it can of a folder, and names every file that it cannot', async (
     fields: { file: join(path, 'README') },
     message: 'this file of the plugin folder is skipped: it is not executable',
   });
+});
+
+it("reads the server's features as Velero does", () => {
+  const hasCsi = (...flags: string[]): boolean => hostFlags(flags).hasCsi;
+  expect(hasCsi('--features=Other,EnableCSI')).toBe(true);
+  expect(hasCsi('--features=Other', '--features', 'EnableCSI')).toBe(true);
+  expect(hasCsi('--features=EnableCSI', '--features=Other')).toBe(false);
+  expect(hasCsi('--features=Other, EnableCSI')).toBe(false);
 });
 
 it('does not wait for a program that hangs', async () => {
@@ -555,4 +566,26 @@ it('stops to read a body that the plugin refuses, does not take, or dies of', as
   expect((await failure(store.put('b', 'x', broken(), NEVER))).message).toBe(
     'the archive could not be written',
   );
+});
+
+it('refuses a second answer to a call that has one', async () => {
+  const socket = join(folder, 'many.sock');
+  const server = http2.createServer();
+  server.on('stream', (stream) => {
+    stream.on('error', () => undefined);
+    stream.respond({ ':status': 200, 'content-type': 'application/grpc' });
+    const message = Buffer.from([0, 0, 0, 0, 1, 120]);
+    const timer = setInterval(() => stream.write(message), 50);
+    stream.on('close', () => clearInterval(timer));
+  });
+  await new Promise<void>((resolve) => server.listen(socket, resolve));
+  const client = await GrpcClient.connect({ path: socket }, 2000);
+  try {
+    await expect(client.unary('/many', Buffer.alloc(1), { waitMsMax: 500 })).rejects.toThrow(
+      'the plugin sent more than one answer',
+    );
+  } finally {
+    client.close();
+    server.close();
+  }
 });
