@@ -25,9 +25,12 @@ interface Rule {
 
 const PANELS = (JSON.parse(read('manifests/monitoring/dashboard.json')) as { panels: Panel[] })
   .panels;
-const RULES = (
-  parse(read('manifests/monitoring/alerts.yaml')) as { spec: { groups: [{ rules: Rule[] }] } }
-).spec.groups[0].rules;
+const rulesOf = (file: string): Rule[] =>
+  (parse(read(`manifests/monitoring/${file}`)) as { spec: { groups: [{ rules: Rule[] }] } }).spec
+    .groups[0].rules;
+/** Where a longshore server runs, and nowhere else. */
+const SERVER_RULES = rulesOf('server-alerts.yaml');
+const RULES = [...rulesOf('alerts.yaml'), ...SERVER_RULES];
 
 /** Each query, and the text beside it that names labels of what comes out. */
 const QUERIES = [
@@ -123,6 +126,16 @@ describe('monitoring', () => {
     expect(told.toSorted()).toEqual([...DIRECTIONS].sort());
     const ofSome = /direction="|podVolume_data_(up|down)load/;
     for (const [what, expr] of QUERIES) expect(expr, what).not.toMatch(ofSome);
+  });
+
+  it('an alert tells that no server leads, and that there is none, where there should be one', () => {
+    const told = RULES.filter(({ expr }) => expr.includes('longshore_server_leading'));
+    expect(told.map(({ expr }) => expr)).toEqual([
+      'max(longshore_server_leading) == 0 or absent(longshore_server_leading)',
+    ]);
+    // It would always be firing where nobody has installed the server.
+    expect(SERVER_RULES).toEqual(told);
+    expect(read('docs/operating.md')).toContain('manifests/monitoring/server-alerts.yaml');
   });
 
   it('metrics that are documented are there, with their labels', () => {

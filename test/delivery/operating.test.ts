@@ -49,6 +49,14 @@ it('the flags that are documented are there, with the defaults that are document
   }
 });
 
+it('one Job at a time is promised for a BackupRepository only, with what to do where two share a repository', () => {
+  const text = DOCS.replaceAll(/\s+/g, ' ');
+  expect(text).not.toMatch(/never more than one Job that works on a repository/);
+  expect(text).toMatch(
+    /Two BackupStorageLocations with the same bucket and prefix[^|]{0,300}a prefix of its own[^|]{0,150}`accessMode: ReadOnly` on all but one/,
+  );
+});
+
 describe.skipIf(!fs.existsSync(KUBECTL) && process.env.REQUIRE_PEERS !== '1')(
   'commands for operators do what is said of them',
   () => {

@@ -295,6 +295,10 @@ class MaintenanceWorld {
     for (const job of this.#jobs) {
       if (this.#known.has(job.metadata.uid)) continue;
       this.#known.add(job.metadata.uid);
+      // It has a pod.
+      if (!job.status?.conditions) {
+        this.store.update(JOBS, { ...job, status: { active: 1 } }, 'status');
+      }
       this.#time.after(this.#random.between(500, 20_000), () => {
         this.#begin(job);
       });

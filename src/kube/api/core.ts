@@ -280,6 +280,8 @@ export interface Job extends KubeObject {
   };
   status?: {
     active?: number;
+    /** Of those that are active. */
+    ready?: number;
     succeeded?: number;
     failed?: number;
     startTime?: string;

@@ -1,4 +1,3 @@
-import { scryptSync } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Registry } from 'prom-client';
 import { type Logger, messageOf } from '../../base/index.ts';
@@ -277,8 +276,8 @@ class RepositoryRun {
     const ref = { namespace, name: PASSWORD_SECRET };
     const secret = await client.find(SECRETS, ref, { signal: this.#signal });
     // Without one nothing is opened, and what is open is so by the last one.
-    const password = secret?.data?.[PASSWORD_KEY];
-    return password !== undefined && this.#connections.notePassword(fingerprintOf(password));
+    if (secret?.data?.[PASSWORD_KEY] === undefined) return false;
+    return this.#connections.notePassword(passwordVersionOf(secret));
   }
 
   async #untilDone(retryMs: number, task: () => Promise<void>): Promise<void> {
@@ -324,11 +323,12 @@ class RepositoryRun {
   }
 }
 
-/** Tells passwords apart, and is as hard to guess one by as the repository itself: it is part of what BackupRepositories show. */
-const fingerprintOf = (password: string): string =>
-  scryptSync(Buffer.from(password, 'base64').toString('utf8').trim(), 'longshore', 16).toString(
-    'hex',
-  );
+/**
+ * Another one whenever the Secret was written or made anew. Nothing in it comes from the password itself: a hash of it is on each
+ * BackupRepository, where many may read it, and must be of no help to guess one.
+ */
+export const passwordVersionOf = ({ metadata }: KubeObject): string =>
+  `${metadata.uid}/${metadata.resourceVersion}`;
 
 const specText = (object: KubeObject): string =>
   JSON.stringify((object as { spec?: unknown }).spec ?? null);

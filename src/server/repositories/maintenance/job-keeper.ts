@@ -21,6 +21,7 @@ import {
   outlineOf,
   timeOf,
 } from './outline.ts';
+import { PLACE_NS, START_NS, whyNotStarted } from './not-started.ts';
 import { dueTimeNs, planMaintenance, type Situation, type Step } from './plan.ts';
 import { addToHistory, entryOf, type HistoryEntry } from './result.ts';
 
@@ -118,7 +119,7 @@ export class JobKeeper {
         this.#leave(key);
         break;
       case 'wait':
-        this.#enter(key);
+        await this.#wait(kept, writer);
         break;
       case 'start':
         if (!(await this.#start(kept, situation, writer))) break;
@@ -146,6 +147,44 @@ export class JobKeeper {
       ...situation,
       jobs: job && isJobOf(job, repository) ? [outlineOf(job)] : [],
     });
+  }
+
+  /** A Job that does not start keeps its place for a while, and its claim for longer; then it is deleted, unless Velero's server made it. */
+  async #wait({ key, repository, jobs }: Kept, writer: RepositoryWriter): Promise<void> {
+    const { client, signal } = writer;
+    const { namespace } = this.#options;
+    const nowNs = client.clock.nowNs();
+    const claim = claimOf(repository);
+    const underWay = jobs.filter(({ uid, end }) => !end && (!claim || uid === claim.uid));
+    let holdsPlace = underWay.length === 0;
+    for (const job of underWay) {
+      const sinceNs = nowNs - job.createdNs;
+      const why =
+        sinceNs < PLACE_NS ? undefined : await whyNotStarted(client, namespace, job, signal);
+      if (why === undefined) holdsPlace = true;
+      else if (sinceNs >= START_NS && job.isOurs) await this.#giveUp(repository, job, why, writer);
+    }
+    if (holdsPlace) this.#enter(key);
+    else this.#leave(key);
+  }
+
+  /** The claim goes first: a process that starts just now sees that it is not named. */
+  async #giveUp(
+    repository: BackupRepository,
+    { name, uid }: JobOutline,
+    why: string,
+    writer: RepositoryWriter,
+  ): Promise<void> {
+    const { namespace, logger } = this.#options;
+    const { client, signal } = writer;
+    if (claimOf(repository)) {
+      const text = `the maintenance Job did not start within an hour, and was deleted: ${why}`;
+      await this.#fail(repository, text, writer);
+    }
+    logger.warn({ repository: repository.metadata.name, job: name, why }, 'Job did not start');
+    writer.assertLeading();
+    const propagationPolicy = 'Background';
+    await client.delete(JOBS, { namespace, name }, { uid, propagationPolicy, signal });
   }
 
   #enter(key: string): void {
