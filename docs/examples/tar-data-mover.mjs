@@ -9,6 +9,7 @@ const ARCHIVE = process.env.TAR_ARCHIVE ?? '/var/lib/tar-data-mover';
 const IMAGE = process.env.TAR_IMAGE ?? 'busybox:1.37';
 const FINALIZER = 'example.io/tar-data-mover';
 const VOLUME = 'example.io/volume';
+const POLICY = 'example.io/reclaim-policy';
 const FINAL = ['Completed', 'Failed', 'Canceled'];
 
 const kubectl = (words, input) =>
@@ -81,7 +82,7 @@ function start(cr) {
 }
 
 // The volume goes from the claim of this mover to the one that waits for it. A second try finds what the first one did.
-function handOver(cr, volume) {
+function handOver(cr, volume, persistentVolumeReclaimPolicy) {
   const { name, namespace, like } = workOf(cr);
   patch(`pv ${volume}`, { spec: { persistentVolumeReclaimPolicy: 'Retain' } });
   kubectl(`delete pod,pvc ${name} -n ${namespace} --ignore-not-found`);
@@ -95,7 +96,7 @@ function handOver(cr, volume) {
     patch(`pvc ${like} -n ${namespace}`, { spec: { volumeName: volume } });
     kubectl(`wait pvc ${like} -n ${namespace} --for=jsonpath={.status.phase}=Bound --timeout=60s`);
   }
-  patch(`pv ${volume}`, { spec: { persistentVolumeReclaimPolicy: 'Delete' } });
+  patch(`pv ${volume}`, { spec: { persistentVolumeReclaimPolicy } });
 }
 
 function step(cr) {
@@ -110,7 +111,7 @@ function step(cr) {
     return write(cr, {}, { finalizers: finalizers.filter((each) => each !== FINALIZER) });
   }
   if (annotations[VOLUME]) {
-    handOver(cr, annotations[VOLUME]);
+    handOver(cr, annotations[VOLUME], annotations[POLICY]);
     return end(cr, 'Completed');
   }
   if (cr.spec.cancel || deletionTimestamp) {
@@ -133,8 +134,15 @@ function step(cr) {
   if (cr.kind === 'DataUpload')
     return end(cr, 'Completed', { progress, snapshotID, dataMoverResult: { file: snapshotID } });
   // Noted before its claim goes, which is all that names it.
-  const { volumeName } = read(`get pvc ${name} -n ${namespace}`).spec;
-  write(cr, { progress }, { annotations: { ...annotations, [VOLUME]: volumeName } });
+  const { spec, metadata } = read(`get pvc ${name} -n ${namespace}`);
+  const volume = read(`get pv ${spec.volumeName}`).spec;
+  // Users of the namespace can make a claim of that name, which names a volume of somebody else.
+  if (volume.claimRef?.uid !== metadata.uid)
+    return end(cr, 'Failed', {
+      message: `volume ${spec.volumeName} is not bound to claim ${name}`,
+    });
+  const noted = { [VOLUME]: spec.volumeName, [POLICY]: volume.persistentVolumeReclaimPolicy };
+  write(cr, { progress }, { annotations: { ...annotations, ...noted } });
 }
 
 for (;;) {

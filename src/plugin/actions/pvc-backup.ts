@@ -128,7 +128,7 @@ export class PvcBackup implements BackupItemAction {
     signal: AbortSignal,
   ): Promise<string | undefined> {
     const { client } = this.#setting;
-    const { uid, creationTimestamp = '' } = backup.metadata;
+    const { uid, creationTimestamp } = backup.metadata;
     const { namespace = '', name } = pvc.metadata;
     const ofPvc = `${BACKUP_UID}=${uid},${PVC_UID}=${pvc.metadata.uid}`;
     const listUploads = () =>

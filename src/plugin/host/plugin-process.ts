@@ -35,6 +35,15 @@ const SHOWN_CHARACTERS = 300;
 /** go-plugin's defaults for plugins that listen on a port: Velero sets no others. */
 const PORTS = { PLUGIN_MIN_PORT: '10000', PLUGIN_MAX_PORT: '25000' };
 
+interface Running {
+  readonly command: string;
+  readonly child: PipedChild;
+  readonly client: GrpcClient;
+  readonly exit: Promise<string>;
+  /** Resolves when all that it wrote was read. */
+  readonly logged: Promise<void>;
+}
+
 /**
  * One running plugin, in whichever language: a program that Velero's handshake was done with, and a connection to it. Velero opens
  * go-plugin's broker, too, and never uses it; it is not opened here.
@@ -48,19 +57,18 @@ export class PluginProcess {
   readonly #memo = new Map<string, Promise<void>>();
   #isEnding = false;
 
-  private constructor(
-    command: string,
-    child: ChildProcess,
-    client: GrpcClient,
-    exit: Promise<string>,
-  ) {
+  private constructor({ command, child, client, exit, logged }: Running) {
     this.command = command;
     this.#child = child;
     this.#client = client;
     this.#exit = exit;
-    void exit.then((text) => {
+    void exit.then(async (text) => {
       this.#exitText = text;
       client.close();
+      // What it wrote last is read; others that it started may hold its pipes open, and their lines are not its own.
+      await Promise.race([logged, after(EXIT_SEEN_MS)]);
+      child.stderr.destroy();
+      child.stdout.destroy();
     });
     void this.#drainOutput();
   }
@@ -95,7 +103,7 @@ export class PluginProcess {
         },
       });
       const client = await GrpcClient.connect(address, END_MS_MAX);
-      return new PluginProcess(command, child, client, exit);
+      return new PluginProcess({ command, child, client, exit, logged });
     } catch (error) {
       child.kill('SIGKILL');
       await exit;

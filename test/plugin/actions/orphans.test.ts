@@ -236,7 +236,7 @@ it('keeps a restored snapshot and what the storage has of it, whatever its label
       source: { snapshotHandle: 'of-a-stored-backup' },
       volumeSnapshotRef: { namespace: TENANT, name: 'restored' },
     },
-  } as never);
+  });
   await left(TENANT, 'restored', 'gone', `${NAMESPACE}/gone`, restored);
   await sweep('b-restored');
   expect(await remaining()).toContain(`${TENANT}/restored`);

@@ -458,7 +458,7 @@ it('configures an object store once in each process, and has a process for each 
   process.kill(Number(first[0]), 'SIGKILL');
   await expect.poll(childrenOfThis).toHaveLength(1);
   // Its end is seen a moment later.
-  const anew = await vi.waitFor(() => a.list('a', '', NEVER));
+  const anew = await vi.waitFor(() => a.list('a', '', NEVER), { timeout: 20_000 });
   expect(anew[0]).not.toBe(first[0]);
   expect(anew.slice(1)).toEqual(first.slice(1));
 
