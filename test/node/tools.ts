@@ -171,6 +171,19 @@ export const setConcurrency = (node: RealNode, globalConfig: number): Promise<vo
 
 export const DEATHS = [0.3, 0.6, 0.9];
 
+/** True where there was one. With its init its program ends as well, at any moment. */
+export function killAll(command: RegExp): boolean {
+  const killed = processesOf(command).filter(({ pid }) => {
+    try {
+      return process.kill(pid, 'SIGKILL');
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
+      return false;
+    }
+  });
+  return killed.length > 0;
+}
+
 /** Kills the data mover of the only CR with this label each time that, by the CR, it has moved another of these shares of its bytes. */
 export async function whileKillingMover<T extends Movement, R>(
   node: RealNode,
@@ -194,13 +207,12 @@ export async function whileKillingMover<T extends Movement, R>(
         done.push(now);
         await sleep(50);
       }
-      let movers = processesOf(command);
-      while (movers.length === 0 && !isOver) {
+      let isKilled = killAll(command);
+      while (!isKilled && !isOver) {
         await sleep(50);
-        movers = processesOf(command);
+        isKilled = killAll(command);
       }
-      for (const { pid } of movers) process.kill(pid, 'SIGKILL');
-      if (movers.length > 0) killedAt.push(share);
+      if (isKilled) killedAt.push(share);
       await sleep(1500);
     }
   })();
