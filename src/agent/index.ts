@@ -14,7 +14,6 @@ export {
   type NodeAgentConfig,
   type NodeSelector,
   parseNodeAgentConfig,
-  podResourcesOf,
 } from './node-agent-config.ts';
 export {
   assertVerified,

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { CodedError, parseBytes, quantityBytes } from '../base/index.ts';
+import { POD_RESOURCES_SHAPE } from '../config/index.ts';
 import {
   MOVER_SETTINGS,
   type MoverSetting,
@@ -79,16 +80,7 @@ const schema = z.strictObject({
     )
     .nullish(),
   restorePVC: z.strictObject({ ignoreDelayBinding: z.boolean().optional() }).nullish(),
-  podResources: z
-    .strictObject({
-      cpuRequest: z.string().optional(),
-      cpuLimit: z.string().optional(),
-      memoryRequest: z.string().optional(),
-      memoryLimit: z.string().optional(),
-      ephemeralStorageRequest: z.string().optional(),
-      ephemeralStorageLimit: z.string().optional(),
-    })
-    .nullish(),
+  podResources: z.strictObject(POD_RESOURCES_SHAPE).nullish(),
   priorityClassName: z.string().optional(),
   privilegedFsBackup: z.boolean().optional(),
   cachePVC: z
@@ -247,48 +239,6 @@ export const exposuresOf = (concurrency: number): number =>
 /** Of these, how many are for each direction only: restores may wait half an hour for who uses their volumes. */
 export const exposuresLeast = (concurrency: number): number =>
   Math.floor(exposuresOf(concurrency) / 4);
-
-const QUANTITY = /^\d+(?:\.\d+)?(?:[numkKMGTPE]|[KMGTPE]i|e\d+)?$/;
-
-/**
- * Requests and limits of hosting pods. Values that are absent or 0 are not set (Velero drops all of them when one of
- * the four of CPU and memory is absent). Throws `BAD_CONFIG` for what is no quantity.
- */
-export function podResourcesOf({ podResources }: NodeAgentConfig): {
-  requests?: Record<string, string>;
-  limits?: Record<string, string>;
-} {
-  const wanted = podResources ?? {};
-  const take = (pairs: Readonly<Record<string, keyof typeof wanted>>): Record<string, string> => {
-    const found: Record<string, string> = {};
-    for (const [resource, key] of Object.entries(pairs)) {
-      const value = wanted[key];
-      if (value === undefined || value === '' || value === '0') continue;
-      if (!QUANTITY.test(value)) {
-        throw new CodedError(
-          'BAD_CONFIG',
-          `podResources.${key}: "${value}" is not a quantity such as 500m or 1Gi`,
-        );
-      }
-      found[resource] = value;
-    }
-    return found;
-  };
-  const requests = take({
-    cpu: 'cpuRequest',
-    memory: 'memoryRequest',
-    'ephemeral-storage': 'ephemeralStorageRequest',
-  });
-  const limits = take({
-    cpu: 'cpuLimit',
-    memory: 'memoryLimit',
-    'ephemeral-storage': 'ephemeralStorageLimit',
-  });
-  return {
-    ...(Object.keys(requests).length > 0 && { requests }),
-    ...(Object.keys(limits).length > 0 && { limits }),
-  };
-}
 
 const CACHE_LIMIT_MB = 5000;
 

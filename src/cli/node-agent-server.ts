@@ -5,12 +5,11 @@ import {
   moverSettingsIn,
   type NodeAgentConfig,
   parseNodeAgentConfig,
-  podResourcesOf,
   FENCE_MARGIN_MS,
   FENCE_VARIABLE,
 } from '../agent/index.ts';
 import { CodedError, isCode, type Logger } from '../base/index.ts';
-import { cgroupMemoryBytes, environment } from '../config/index.ts';
+import { cgroupMemoryBytes, environment, podResourcesOf } from '../config/index.ts';
 import type { ExposeConfig } from '../exposer/index.ts';
 import {
   CONFIG_MAPS,
@@ -166,7 +165,7 @@ async function loadConfig(
       loadAffinity: config.loadAffinity ?? [],
       backupPvc: config.backupPVC ?? {},
       ignoreDelayBinding: config.restorePVC?.ignoreDelayBinding === true,
-      podResources: podResourcesOf(config),
+      podResources: podResourcesOf(config.podResources),
       priorityClassName: isPriorityKnown ? priorityClassName : undefined,
       podAnnotations: podAnnotations ?? undefined,
       podLabels: podLabels ?? undefined,

@@ -14,4 +14,5 @@ export {
   type StorageKind,
   storageKindOf,
 } from './backup-storage-location.ts';
+export { POD_RESOURCES_SHAPE, podResourcesOf } from './pod-resources.ts';
 export { cgroupMemoryBytes, type ReadText } from './cgroup.ts';

@@ -5,7 +5,6 @@ import {
   concurrencyOf,
   moverSettingsIn,
   parseNodeAgentConfig,
-  podResourcesOf,
 } from '../../src/agent/index.ts';
 import {
   MOVER_SETTINGS,
@@ -13,6 +12,7 @@ import {
   moverSettingsOf,
   moverVariables,
 } from '../../src/mover/index.ts';
+import { podResourcesOf } from '../../src/config/index.ts';
 import { matchesSelector } from '../../src/kube/index.ts';
 
 const parse = (value: object): ReturnType<typeof parseNodeAgentConfig> =>
@@ -94,17 +94,19 @@ describe('the node-agent ConfigMap', () => {
   });
 
   it('takes what is said of pod resources, and refuses what is no quantity', () => {
-    expect(podResourcesOf(parse(EVERYTHING).config)).toEqual({
+    expect(podResourcesOf(parse(EVERYTHING).config.podResources)).toEqual({
       requests: { cpu: '100m', memory: '128Mi' },
       limits: { cpu: '2', memory: '1Gi' },
     });
     // Velero drops all of it when one is absent.
     expect(
-      podResourcesOf(parse({ podResources: { memoryLimit: '1Gi', cpuLimit: '0' } }).config),
+      podResourcesOf(
+        parse({ podResources: { memoryLimit: '1Gi', cpuLimit: '0' } }).config.podResources,
+      ),
     ).toEqual({
       limits: { memory: '1Gi' },
     });
-    const wrong = parse({ podResources: { memoryLimit: 'much' } }).config;
+    const wrong = parse({ podResources: { memoryLimit: 'much' } }).config.podResources;
     expect(() => podResourcesOf(wrong)).toThrow(
       /podResources.memoryLimit: "much" is not a quantity such as 500m or 1Gi/,
     );

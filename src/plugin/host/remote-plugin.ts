@@ -238,36 +238,36 @@ export function remoteBlockAction(remote: Remote): HostedAction<ItemBlockAction>
   });
 }
 
-/** Configured once in the life of each process. */
-const configured =
-  (caller: Caller, config: Readonly<Record<string, string>>) =>
-  async (context: CallContext): Promise<PluginProcess> => {
-    const { signal } = context;
+/** A plugin that is configured once in the life of each of its processes, before its first call. */
+function configured<Name extends string>(
+  remote: Remote,
+  config: Readonly<Record<string, string>>,
+  methods: Readonly<Record<Name, Method>>,
+) {
+  const caller = new Caller(remote);
+  const ready = async ({ signal }: CallContext): Promise<PluginProcess> => {
     signal.throwIfAborted();
     const process = await caller.ready(signal);
     const request = { config: entriesOf(config) };
-    const init = process.once(`${caller.service}/${caller.remote.name}`, async () => {
+    const init = process.once(`${caller.service}/${remote.name}`, async () => {
       // Another caller may wait for it when this one gives up.
-      const own = AbortSignal.timeout(caller.remote.streamMsMax);
+      const own = AbortSignal.timeout(remote.streamMsMax);
       await caller.call(['Init', OBJECT_STORE.Init], request, { signal: own }, process);
     });
     await unlessAborted(init, signal);
     return process;
   };
+  const call = async (name: Name, request: Decoded, context: CallContext): Promise<Decoded> =>
+    caller.call([name, methods[name]], request, context, await ready(context));
+  return { caller, ready, call };
+}
 
 /** Is configured by the first call: what is wrong with the configuration fails that one. */
 export function remoteObjectStore(
   remote: Remote,
   config: Readonly<Record<string, string>>,
 ): ObjectStore {
-  const caller = new Caller(remote);
-  const ready = configured(caller, config);
-  const call = async (
-    name: keyof typeof OBJECT_STORE,
-    request: Decoded,
-    context: CallContext,
-  ): Promise<Decoded> =>
-    caller.call([name, OBJECT_STORE[name]], request, context, await ready(context));
+  const { caller, ready, call } = configured(remote, config, OBJECT_STORE);
   const { service } = caller;
   const options = ({ signal }: CallContext): { signal: AbortSignal; waitMsMax: number } => ({
     signal,
@@ -321,14 +321,7 @@ export function remoteSnapshotter(
   remote: Remote,
   config: Readonly<Record<string, string>>,
 ): VolumeSnapshotter {
-  const caller = new Caller(remote);
-  const ready = configured(caller, config);
-  const call = async (
-    name: keyof typeof VOLUME_SNAPSHOTTER,
-    request: Decoded,
-    context: CallContext,
-  ): Promise<Decoded> =>
-    caller.call([name, VOLUME_SNAPSHOTTER[name]], request, context, await ready(context));
+  const { caller, call } = configured(remote, config, VOLUME_SNAPSHOTTER);
   return {
     createVolume: async (from, context) =>
       (await call('CreateVolumeFromSnapshot', { ...from }, context)).volumeId as string,

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { CodedError } from '../../../base/index.ts';
+import { POD_RESOURCES_SHAPE } from '../../../config/index.ts';
 import { type BackupRepository, CONFIG_MAPS, type KubeClient } from '../../../kube/index.ts';
 
 const texts = z.record(z.string(), z.string());
@@ -23,16 +24,7 @@ const selector = z.object({
 const schema = z.looseObject({
   /** Only the first entry counts. */
   loadAffinity: z.array(z.looseObject({ nodeSelector: selector })).nullish(),
-  podResources: z
-    .looseObject({
-      cpuRequest: z.string().optional(),
-      cpuLimit: z.string().optional(),
-      memoryRequest: z.string().optional(),
-      memoryLimit: z.string().optional(),
-      ephemeralStorageRequest: z.string().optional(),
-      ephemeralStorageLimit: z.string().optional(),
-    })
-    .nullish(),
+  podResources: z.looseObject(POD_RESOURCES_SHAPE).nullish(),
   keepLatestMaintenanceJobs: z.int().min(0).nullish(),
   priorityClassName: z.string().nullish(),
   podAnnotations: texts.nullish(),

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import { CodedError } from '../../../base/index.ts';
+import { podResourcesOf } from '../../../config/index.ts';
 import {
   apiVersionOf,
   BACKUP_REPOSITORIES,
@@ -83,7 +84,7 @@ export function maintenanceJob(options: JobOptions): NewObject<Job> {
     throw new CodedError('BAD_CONFIG', text);
   }
   const label = { [REPOSITORY_LABEL]: repositoryLabelOf(metadata.name) };
-  const resources = resourcesOf(config);
+  const resources = podResourcesOf(config.podResources);
   return {
     metadata: {
       name,
@@ -138,7 +139,7 @@ export function maintenanceJob(options: JobOptions): NewObject<Job> {
               ...(server.envFrom && { envFrom: server.envFrom }),
               ...(server.volumeMounts && { volumeMounts: server.volumeMounts }),
               ...(server.securityContext && { securityContext: server.securityContext }),
-              ...(resources && { resources }),
+              ...(Object.keys(resources).length > 0 && { resources }),
               terminationMessagePolicy: 'FallbackToLogsOnError',
             },
           ],
@@ -202,36 +203,4 @@ function affinityOf({ loadAffinity }: JobConfig): NonNullable<PodSpec['affinity'
   return {
     nodeAffinity: { requiredDuringSchedulingIgnoredDuringExecution: { nodeSelectorTerms: terms } },
   };
-}
-
-const QUANTITY = /^\d+(?:\.\d+)?(?:[numkKMGTPE]|[KMGTPE]i|e\d+)?$/;
-const RESOURCES = {
-  requests: {
-    ...{ cpu: 'cpuRequest', memory: 'memoryRequest' },
-    'ephemeral-storage': 'ephemeralStorageRequest',
-  },
-  limits: {
-    ...{ cpu: 'cpuLimit', memory: 'memoryLimit' },
-    'ephemeral-storage': 'ephemeralStorageLimit',
-  },
-} as const;
-
-type ResourceKey = (typeof RESOURCES)['requests' | 'limits'][
-  'cpu' | 'memory' | 'ephemeral-storage'];
-
-/** Values that are absent or 0 are not set, as for Velero. Throws `BAD_CONFIG`. */
-function resourcesOf({ podResources }: JobConfig): object | undefined {
-  const found: Record<string, Record<string, string>> = {};
-  for (const [part, keys] of Object.entries(RESOURCES)) {
-    for (const [resource, key] of Object.entries<ResourceKey>(keys)) {
-      const value = podResources?.[key];
-      if (typeof value !== 'string' || value === '' || value === '0') continue;
-      if (!QUANTITY.test(value)) {
-        const text = `podResources.${key}: "${value}" is not a quantity such as 500m or 1Gi`;
-        throw new CodedError('BAD_CONFIG', text);
-      }
-      (found[part] ??= {})[resource] = value;
-    }
-  }
-  return Object.keys(found).length > 0 ? found : undefined;
 }
