@@ -109,6 +109,11 @@ it('the word of a data mover that it is done is enough, also when its pod is not
   const startMs = cluster.time.nowMs;
   await runAll(cluster, names);
   expect(cluster.time.nowMs - startMs).toBeLessThan(3 * 30_000);
+  // Once of each, and before its pod went.
+  expect(
+    cluster.logs.map((text) => /pod logs\[(.*?)\/.*\n(by pod|No)/.exec(text)?.slice(1)),
+  ).toEqual(expect.arrayContaining(names.map((name) => [name, 'by pod'])));
+  expect(cluster.logs).toHaveLength(names.length);
   await cluster.time.run(cluster.time.nowMs + 60_000, () => cluster.hostingPods().length === 0);
   expect(cluster.hostingPods()).toEqual([]);
 });

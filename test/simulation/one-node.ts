@@ -16,6 +16,8 @@ export class OneNode implements Disposable {
   readonly world: World;
   /** How far the API server's clock is ahead. */
   aheadMs = 0;
+  /** What the agent has copied of the logs of its data movers. */
+  readonly logs: string[] = [];
   readonly #abort = new AbortController();
 
   constructor(options: Partial<WorldOptions> = {}) {
@@ -41,6 +43,7 @@ export class OneNode implements Disposable {
     const agent = new Agent({
       client: client.asClient,
       logger: silentLogger,
+      writeLog: (text) => this.logs.push(text),
       node: NODE,
       namespace: NAMESPACE,
       dataMovers: new Set(['', 'velero']),

@@ -15,7 +15,7 @@ import type {
   WatchEvent,
   WatchOptions,
 } from '../../src/kube/client/client.ts';
-import type { KubeObject, NewObject, Resource } from '../../src/kube/index.ts';
+import { type KubeObject, type NewObject, PODS, type Resource } from '../../src/kube/index.ts';
 import type { Random, VirtualTime } from './virtual-time.ts';
 
 /** How an API server treats its clients at present; probabilities per request or event. */
@@ -250,8 +250,10 @@ export class SimulatedClient {
     if (end === 'cut') throw unreachable(what, new Error('cut'));
   }
 
-  podLog(): Promise<string> {
-    return Promise.resolve('');
+  /** Of a pod that is still there. */
+  podLog({ namespace = '', name }: ObjectRef): Promise<string> {
+    const read = (): string => `by pod ${this.#store.get(PODS, namespace, name).metadata.uid}`;
+    return this.#call(`get the log of pod ${name}`, read, undefined);
   }
 
   raw(): Promise<unknown> {
