@@ -58,6 +58,7 @@ const LOOK_MS = 3000;
 const MISSING_MS = 5000;
 /** Timers do not wait for longer at once, and clocks may be set meanwhile. Our choice. */
 const REST_MS_MAX = 60_000;
+const MINUTE_MS = 60_000;
 
 /**
  * Answers DownloadRequests with URLs, as Velero's controller of that name does, and removes them after ten minutes. One that cannot be
@@ -147,8 +148,7 @@ class DownloadRun {
     const request = this.#requests.get(refOf(key));
     const known = this.#knownOf(key, request);
     if (!request || request.metadata.deletionTimestamp !== undefined) return undefined;
-    const expirationMs = this.#expirationMs(request, known);
-    const restMs = expirationMs === undefined ? Infinity : expirationMs - this.#nowMs();
+    const restMs = this.#restMs(request, known);
     if (restMs <= 0) {
       await this.#remove(request);
       return undefined;
@@ -177,7 +177,10 @@ class DownloadRun {
     let known = this.#known.get(key);
     if (request && known?.uid === request.metadata.uid) return known;
     this.#work.forget(key);
-    known = { uid: request?.metadata.uid ?? '', isAnswered: false, restsUntilMs: -Infinity };
+    known = {
+      ...{ uid: request?.metadata.uid ?? '', isAnswered: false },
+      ...{ sinceMs: performance.now(), restsUntilMs: -Infinity },
+    };
     if (request) this.#known.set(key, known);
     else this.#known.delete(key);
     return known;
@@ -187,12 +190,15 @@ class DownloadRun {
     return Number(this.#options.client.clock.nowNs() / 1_000_000n);
   }
 
-  /** One without a time that is answered was answered by somebody else. */
-  #expirationMs({ status, metadata }: DownloadRequest, known: Known): number | undefined {
+  /** Until it is to be removed; Infinity where that is not known yet. */
+  #restMs({ status, metadata }: DownloadRequest, known: Known): number {
     const ms = Date.parse(known.expiration ?? status?.expiration ?? '');
-    if (!Number.isNaN(ms)) return ms;
-    if (status?.phase !== 'Processed') return undefined;
-    return (Date.parse(metadata.creationTimestamp) || 0) + URL_MS;
+    // A time that is far ahead was written by a clock that was wrong.
+    const mostMs = known.sinceMs + URL_MS + MINUTE_MS - performance.now();
+    if (!Number.isNaN(ms)) return Math.min(ms - this.#nowMs(), mostMs);
+    if (status?.phase !== 'Processed') return Infinity;
+    // Somebody else has answered it, and named no time.
+    return (Date.parse(metadata.creationTimestamp) || 0) + URL_MS - this.#nowMs();
   }
 
   async #remove({ metadata }: DownloadRequest): Promise<void> {
@@ -302,6 +308,7 @@ class DownloadRun {
     }
     known.expiration = expiration;
     known.isAnswered = isAnswered;
+    if (isAnswered) known.sinceMs = performance.now();
     if (isAnswered) return { requeueAfterMs: REST_MS_MAX };
     if (known.said !== answer.failure) {
       const { kind, name: target } = request.spec?.target ?? {};
@@ -319,7 +326,8 @@ interface Known {
   readonly uid: string;
   isAnswered: boolean;
   expiration?: string;
-  /** By the monotonic clock. */
+  /** Both by the monotonic clock: when it was first seen or answered, and until when nothing is tried. */
+  sinceMs: number;
   restsUntilMs: number;
   said?: string;
 }
