@@ -508,7 +508,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     await expect(bad).rejects.toMatchObject({
       ...{ code: 2 },
       stderr: expect.stringContaining(
-        'there is no controller "backup"; there is: repository',
+        'the controller "backup" of Velero\'s server is not here yet; there are: backup-repo',
       ) as string,
     });
   }, 60_000);
