@@ -62,7 +62,10 @@ export class ServerPlugins implements AsyncDisposable {
       );
     }
     if (host === late || host === undefined) return this.#own;
-    return [...STORES, ...host.plugins.map(infoOf)].sort(byKindAndName);
+    // Velero's plugin for a storage may be there all the same, for its snapshots.
+    const isOther = ({ name, kind }: PluginInfo): boolean =>
+      !STORES.some((store) => store.name === name && store.kind === kind);
+    return [...STORES, ...host.plugins.map(infoOf).filter(isOther)].sort(byKindAndName);
   }
 
   async close(): Promise<void> {

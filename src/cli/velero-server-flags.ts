@@ -41,6 +41,8 @@ const IGNORED = [
   '--colorized [boolean]',
   '--add_dir_header [boolean]',
   '--alsologtostderr [boolean]',
+  '--alsologtostderrthreshold <level>',
+  '--legacy_stderr_threshold_behavior [boolean]',
   '--log_backtrace_at <place>',
   '--log_dir <directory>',
   '--log_file <file>',

@@ -278,7 +278,7 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     await client.create(BACKUP_STORAGE_LOCATIONS, {
       metadata: location,
       spec: { provider: 'velero.io/fs', config: { fspath: join(cluster.directory, 'hangs') } },
-    } as never);
+    });
     const others = Array.from({ length: 20 }, (_, i) =>
       ensure(`hangs-${i}`, 'hangs').catch((error: unknown) => error),
     );

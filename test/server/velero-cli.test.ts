@@ -56,7 +56,8 @@ const ELSEWHERE = [
   'serverstatusrequests.velero.io list',
 ];
 
-const hasAll = (): boolean => hasRealApi() && hasPeers('velero') && hasStore('minio');
+const hasAll = (): boolean =>
+  hasRealApi() && hasPeers('velero', 'velero-plugin-for-aws') && hasStore('minio');
 
 /** What the watch told last of an object, as it is created anew. */
 function recorded(file: string): KubeObject {
@@ -504,12 +505,15 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
   }, 120_000);
 
   it('runs as a process, with the flags of a Deployment of Velero, and lists its plugins', async () => {
+    const plugins = tempDirectory('plugins');
+    fs.symlinkSync(peer('velero-plugin-for-aws'), join(plugins, 'velero-plugin-for-aws'));
+    fs.writeFileSync(join(plugins, 'broken'), '#!/bin/sh\nexit 3\n', { mode: 0o755 });
     const child = spawn(
       join(sharedPackage(), 'bin/longshore'),
       [
         ...['server', '-n', NAMESPACE, '--kubeconfig', kubeconfig, '--features=EnableCSI'],
         ...['--metrics-address=127.0.0.1:25399', '--disable-controllers=backup-repo,schedule'],
-        ...['--default-volumes-to-fs-backup', '--client-qps=50', '--plugin-dir', '/nowhere'],
+        ...['--default-volumes-to-fs-backup', '--client-qps=50', '--plugin-dir', plugins],
         ...['--log-format=json', '--colorized=false', '-v', '2'],
       ],
       { stdio: ['ignore', 'pipe', 'pipe'] },
@@ -525,10 +529,13 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
       const version = await velero('version');
       expect(version).toMatch(/Server:\s+Version: v1\.18\.3\+longshore\./);
       expect(version).not.toContain('WARNING');
-      const plugins = await velero('plugin', 'get');
-      expect(plugins).toMatch(/velero\.io\/aws +ObjectStore/);
+      const listed = await velero('plugin', 'get');
+      expect(listed.match(/velero\.io\/aws +ObjectStore/g)).toHaveLength(1);
+      // Of the plugin in the folder; what is broken there does not keep it away.
+      expect(listed).toMatch(/velero\.io\/aws +VolumeSnapshotter/);
+      expect(log).toMatch(/"file":"[^"]*broken"/);
       // With Velero's CSI actions on, only this one of ours is needed.
-      expect(plugins).toMatch(/longshore\.io\/dataupload-delete +DeleteItemAction/);
+      expect(listed).toMatch(/longshore\.io\/dataupload-delete +DeleteItemAction/);
     } finally {
       child.kill('SIGTERM');
     }
