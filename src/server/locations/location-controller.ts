@@ -48,8 +48,8 @@ const LOOK_MS_MAX = 60_000;
 /** Our choice: etcd and `kubectl describe` take more, a person does not. */
 const MESSAGE_CHARS_MAX = 2000;
 /** When to look at which location is the default. */
-const AT_START = 'at start';
-const AT_CHANGE = 'at change';
+const AT_START = 'start';
+const AT_CHANGE = 'change';
 /** Of the API server, which says nothing about a location. */
 const CLUSTER_AWAY = ['KUBE_UNAVAILABLE', 'KUBE_THROTTLED', 'KUBE_CONFLICT', 'KUBE_GONE'];
 
