@@ -55,7 +55,6 @@ import {
 } from '../storage.ts';
 import { watchRoot } from './list-root.ts';
 import { createS3Client, renewCredentials } from './s3-client.ts';
-import { presignGet } from './presigned.ts';
 import { isUnexplained404, s3Error, wantsNewCredentials, wantsOtherRegion } from './s3-errors.ts';
 
 /** Aliases that AWS gives to access points. */
@@ -226,6 +225,8 @@ class S3Storage extends RemoteStorage {
       throw new CodedError('UNSUPPORTED_URL', text);
     }
     await this.#findRegion(options);
+    // Backups and restores sign no URLs, and need not load it.
+    const { presignGet } = await import('./presigned.ts');
     return this.request({ operation: 'sign', id }, options.signal, async () => {
       const { publicEndpoint, endpoint, region: own } = this.#location;
       const region = this.#bucketRegion ?? own ?? (await this.#client.config.region());
