@@ -100,6 +100,13 @@ export interface BlobStorage extends AsyncDisposable {
   putBlob(id: BlobId, data: readonly Uint8Array[], options?: PutOptions): Promise<void>;
   deleteBlob(id: BlobId, options?: SignalOptions): Promise<void>;
   listBlobs(prefix: string, options?: ListOptions): AsyncIterable<BlobMetadata>;
+  /** The folders right below a prefix, which is empty or ends with `/`: what keys have before the next `/`, each once. */
+  listFolders(prefix: string, options?: ListOptions): AsyncIterable<string>;
+  /**
+   * A URL by which anybody gets the blob with a plain GET, for so long. It is made whether the blob is there or not. Storages and
+   * credentials that can make none throw `UNSUPPORTED_URL`.
+   */
+  signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string>;
   /** Puts the end of a blob's retention off. Storages without object lock throw `UNSUPPORTED_PUT`. */
   extendRetention(id: BlobId, retention: Retention, options?: SignalOptions): Promise<void>;
   /**

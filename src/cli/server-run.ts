@@ -2,19 +2,43 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Registry } from 'prom-client';
-import { environment } from '../config/index.ts';
+import type { Logger } from '../base/index.ts';
+import { openStorage } from '../blob/index.ts';
+import { environment, type StorageKind } from '../config/index.ts';
+import type { KubeClient } from '../kube/index.ts';
 import { createServerLogger, serveStatus } from '../observability/index.ts';
-import { RepositoryController, Server } from '../server/index.ts';
+import {
+  DownloadController,
+  LocationController,
+  RepositoryController,
+  Server,
+  type ServerController,
+  StatusRequestController,
+} from '../server/index.ts';
 import { type ClusterFlags, clusterOf } from './cluster.ts';
 import { interruptSignal } from './context.ts';
+import {
+  chosenControllers,
+  type ControllerName,
+  CONTROLLERS_ELSEWHERE,
+} from './server-controllers.ts';
+import { ServerPlugins } from './server-plugins.ts';
 import { openRepositoryStorage } from './storage-options.ts';
 import { durationFlagMs, UsageError } from './usage-error.ts';
+import { VELERO_VERSION, VERSION } from './version.ts';
 
 export interface ServerFlags extends ClusterFlags {
-  controllers: string;
+  kubecontext?: string;
+  controllers?: string;
+  disableControllers?: string;
   logLevel: string;
   logFormat: string;
   metricsAddress: string;
+  storeValidationFrequency: string;
+  defaultBackupStorageLocation: string;
+  pluginDir: string;
+  features?: string;
+  uploaderType?: string;
   defaultRepoMaintainFrequency: string;
   backupRepositoryConfigmap?: string;
   repoMaintenanceJobConfigmap?: string;
@@ -23,78 +47,160 @@ export interface ServerFlags extends ClusterFlags {
   maintenanceJobCommand: string;
 }
 
-const CONTROLLERS = ['repository'];
-const FREQUENCY = '--default-repo-maintain-frequency';
+const MAINTAIN_FREQUENCY = '--default-repo-maintain-frequency';
+const VALIDATION_FREQUENCY = '--store-validation-frequency';
 
-/** Runs the server until it is told to end. */
-export async function runServer(flags: ServerFlags): Promise<void> {
-  assertKnown(flags.controllers);
-  const jobsMax = Number(flags.concurrentMaintenance);
-  if (!/^[1-9]\d{0,3}$/.test(flags.concurrentMaintenance)) {
-    const text = `--concurrent-maintenance "${flags.concurrentMaintenance}" is not a whole number from 1 to 9999`;
-    throw new UsageError(text);
-  }
-  const frequency = frequencyOf(flags.defaultRepoMaintainFrequency);
+/** What all controllers have in common. */
+interface Common {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly host: string;
+  readonly registry: Registry;
+  /** For credentials. */
+  readonly directory: string;
+  readonly plugins: ServerPlugins | undefined;
+}
+
+/** Runs the server until it is told to end. `ineffective`: flags of Velero's that were set and change nothing here. */
+export async function runServer(
+  flags: ServerFlags,
+  ineffective: readonly string[] = [],
+): Promise<void> {
+  const names = chosenControllers(flags.controllers, flags.disableControllers);
+  const settings = settingsOf(flags);
   const logger = createServerLogger(flags.logLevel, flags.logFormat);
   const missing = environment.forgetMissingCredentials();
   if (missing.length > 0) {
     logger.info({ variables: missing }, "no credentials file: using the cloud's own identity");
   }
-  const { client, namespace } = clusterOf(flags, 'longshore-server');
+  if (ineffective.length > 0) {
+    logger.warn({ flags: ineffective }, "flags of Velero's server that have no effect here yet");
+  }
+  if (flags.controllers === undefined) {
+    logger.warn(
+      { controllers: CONTROLLERS_ELSEWHERE },
+      "controllers of Velero's server that are not here yet: a Velero server has to run them",
+    );
+  }
+  const context = flags.context ?? flags.kubecontext;
+  const { client, namespace } = clusterOf(
+    { ...flags, ...(context !== undefined && { context }) },
+    'longshore-server',
+  );
   const directory = mkdtempSync(join(tmpdir(), 'longshore-server-'));
   const registry = new Registry();
   const host = hostname();
-  const repositories = new RepositoryController({
-    ...{ client, logger, namespace, registry, host },
-    connection: {
-      openStorage: (repo, { create }) =>
-        openRepositoryStorage({ repo }, logger, { cache: false, create }),
-      directory,
-      defaultCredentials: (kind) => environment.credentialsFile(kind),
-      frequency,
-      configMap: flags.backupRepositoryConfigmap,
-    },
-    jobs: {
-      configMap: flags.repoMaintenanceJobConfigmap,
-      jobsMax,
-      deployment: flags.deployment,
-      command: flags.maintenanceJobCommand.split(' ').filter((word) => word !== ''),
-      logLevel: flags.logLevel,
-      logFormat: flags.logFormat,
-    },
-  });
+  const interrupt = interruptSignal();
+  const plugins = names.includes('server-status-request')
+    ? ServerPlugins.begin({
+        ...{ client, logger, folder: flags.pluginDir, features: flags.features },
+        flags: process.argv.slice(3),
+      })
+    : undefined;
+  const common = { client, logger, namespace, host, registry, directory, plugins };
   const server = new Server({
     ...{ client, logger, namespace, host, registry },
-    controllers: [repositories],
+    controllers: names.map((name) => controllerOf(name, common, flags, settings)),
   });
-  const interrupt = interruptSignal();
   try {
     await using status = await serveStatus(flags.metricsAddress, {
       metrics: () => registry.metrics(),
       notReady: () => server.notReady(),
     });
-    logger.info({ address: status.address }, 'serving metrics and health');
+    logger.info({ address: status.address, controllers: names }, 'serving metrics and health');
     await server.run(interrupt.signal);
   } finally {
     interrupt.dispose();
+    await plugins?.close();
     client.close();
     rmSync(directory, { recursive: true, force: true });
   }
 }
 
-function assertKnown(text: string): void {
-  const names = text.split(',').map((name) => name.trim());
-  const unknown = names.find((name) => !CONTROLLERS.includes(name));
-  if (unknown === undefined) return;
-  throw new UsageError(
-    `--controllers: there is no controller "${unknown}"; there is: ${CONTROLLERS.join(', ')}`,
-  );
+interface Settings {
+  readonly jobsMax: number;
+  readonly maintainFrequency: string;
+  readonly validationFrequencyMs: number;
 }
+
+/** Throws `UsageError`. */
+function settingsOf(flags: ServerFlags): Settings {
+  const jobsMax = Number(flags.concurrentMaintenance);
+  if (!/^[1-9]\d{0,3}$/.test(flags.concurrentMaintenance)) {
+    const text = `--concurrent-maintenance "${flags.concurrentMaintenance}" is not a whole number from 1 to 9999`;
+    throw new UsageError(text);
+  }
+  const { uploaderType = 'kopia', storeValidationFrequency: validation } = flags;
+  if (uploaderType !== 'kopia') {
+    throw new UsageError(`--uploader-type "${uploaderType}" is not kopia, which is the only one`);
+  }
+  return {
+    jobsMax,
+    maintainFrequency: frequencyOf(flags.defaultRepoMaintainFrequency),
+    validationFrequencyMs: isZero(validation)
+      ? 0
+      : durationFlagMs(VALIDATION_FREQUENCY, validation, '1m0s'),
+  };
+}
+
+function controllerOf(
+  name: ControllerName,
+  common: Common,
+  flags: ServerFlags,
+  settings: Settings,
+): ServerController {
+  const { client, logger, namespace, host, registry, directory } = common;
+  const defaultCredentials = (kind: StorageKind): string | undefined =>
+    environment.credentialsFile(kind);
+  const own = { client, logger, namespace, host };
+  const stores = {
+    ...{ directory: join(directory, name), defaultCredentials },
+    openStorage: (location: string) => openStorage(location),
+  };
+  switch (name) {
+    case 'backup-repo':
+      return new RepositoryController({
+        ...{ ...own, registry },
+        connection: {
+          openStorage: (repo, { create }) =>
+            openRepositoryStorage({ repo }, logger, { cache: false, create }),
+          ...{ directory, defaultCredentials, frequency: settings.maintainFrequency },
+          configMap: flags.backupRepositoryConfigmap,
+        },
+        jobs: {
+          configMap: flags.repoMaintenanceJobConfigmap,
+          jobsMax: settings.jobsMax,
+          deployment: flags.deployment,
+          command: flags.maintenanceJobCommand.split(' ').filter((word) => word !== ''),
+          logLevel: flags.logLevel,
+          logFormat: flags.logFormat,
+        },
+      });
+    case 'backup-storage-location':
+      return new LocationController({
+        ...{ ...own, registry, stores },
+        validationFrequencyMs: settings.validationFrequencyMs,
+        defaultLocation: flags.defaultBackupStorageLocation,
+      });
+    case 'download-request':
+      return new DownloadController({ ...own, stores });
+    case 'server-status-request':
+      return new StatusRequestController({
+        ...{ client, logger, namespace },
+        // Which Velero, for its CLI, and which program.
+        serverVersion: `${VELERO_VERSION}+longshore.${VERSION}`,
+        plugins: async () => (await common.plugins?.list()) ?? [],
+      });
+  }
+}
+
+const isZero = (text: string): boolean => /^0(?:ns|us|µs|ms|s|m|h)?$/.test(text);
 
 /** As Velero's flag: 0 is Kopia's own, an hour. */
 function frequencyOf(text: string): string {
-  if (/^0s?$/.test(text)) return '1h0m0s';
-  durationFlagMs(FREQUENCY, text, '1h0m0s');
+  if (isZero(text)) return '1h0m0s';
+  durationFlagMs(MAINTAIN_FREQUENCY, text, '1h0m0s');
   // Go knows no days.
   return text.replaceAll(/(\d+(?:\.\d+)?)d/g, (_, days: string) => `${Number(days) * 24}h`);
 }

@@ -1,24 +1,24 @@
 import { type Command, Option } from 'commander';
 import { withClusterOptions } from './cluster-options.ts';
 import { LOG_LEVEL_OPTION, logFormatOption } from './log-options.ts';
+import { CONTROLLERS } from './server-controllers.ts';
 import type { ServerFlags } from './server-run.ts';
-
-/** Written by `velero install` and charts of some versions; Velero's server of others does not know them. */
-const IGNORED = [
-  '--features <names>',
-  '--keep-latest-maintenance-jobs <n>',
-  '--maintenance-job-cpu-request <quantity>',
-  '--maintenance-job-mem-request <quantity>',
-  '--maintenance-job-cpu-limit <quantity>',
-  '--maintenance-job-mem-limit <quantity>',
-];
+import { addVeleroServerFlags, flagsWithoutEffect } from './velero-server-flags.ts';
 
 export function addServerVerb(program: Command): void {
   const command = withClusterOptions(program.command('server'))
     .description(
-      "run by a Deployment: look after Velero's BackupRepositories, as Velero's server does unless it is told not to",
+      "run by a Deployment: look after Velero's objects as Velero's server does, as far as this server has its controllers",
     )
-    .requiredOption('--controllers <names>', 'what to run, comma-separated; there is: repository')
+    .addOption(new Option('--kubecontext <name>', 'as --context').hideHelp())
+    .option(
+      '--controllers <names>',
+      `what to run, comma-separated (default: all; there are ${CONTROLLERS.join(', ')})`,
+    )
+    .option(
+      '--disable-controllers <names>',
+      "what not to run, comma-separated; names of other controllers of Velero's are taken too",
+    )
     .option(...LOG_LEVEL_OPTION)
     .addOption(logFormatOption())
     .option(
@@ -26,6 +26,19 @@ export function addServerVerb(program: Command): void {
       'address that serves /metrics, /healthz and /readyz',
       ':8085',
     )
+    .option(
+      '--store-validation-frequency <duration>',
+      'how often storage locations are validated that do not say it themselves; 0 is once',
+      '1m0s',
+    )
+    .option(
+      '--default-backup-storage-location <name>',
+      'location that is made the default when no location is',
+      'default',
+    )
+    .option('--plugin-dir <directory>', "directory of Velero's plugins", '/plugins')
+    .option('--features <names>', "features of Velero's, which plugins are told too")
+    .addOption(new Option('--uploader-type <type>', 'accepted and ignored').hideHelp())
     .option(
       '--default-repo-maintain-frequency <duration>',
       'how often new repositories are maintained',
@@ -47,16 +60,14 @@ export function addServerVerb(program: Command): void {
       'command of maintenance Jobs, space-separated',
       '/velero',
     );
-  for (const flags of IGNORED) {
-    command.addOption(new Option(flags, 'accepted and ignored').hideHelp());
-  }
+  addVeleroServerFlags(command);
   command
     .addHelpText(
       'after',
-      '\nExample:\n  $ longshore server --controllers repository --repo-maintenance-job-configmap repo-maintenance-job-config',
+      '\nOther flags of velero server are accepted and have no effect yet; the log names them.\n\nExample:\n  $ longshore server --controllers backup-repo --repo-maintenance-job-configmap repo-maintenance-job-config',
     )
     .action(async (flags: ServerFlags) => {
       const { runServer } = await import('./server-run.ts');
-      await runServer(flags);
+      await runServer(flags, flagsWithoutEffect(command));
     });
 }

@@ -64,32 +64,64 @@ export function storageKindOf({ spec }: Pick<BackupStorageLocation, 'spec'>): St
  * Throws `BAD_STORAGE_LOCATION`.
  */
 export function repositoryLocation(
-  { spec, metadata }: BackupStorageLocation,
+  location: BackupStorageLocation,
   volumeNamespace: string,
   files: LocationFiles = {},
 ): string {
-  const { config, objectStorage } = spec;
-  const backend = storageKindOf({ spec });
   if (!/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(volumeNamespace)) {
     throw bad(`"${volumeNamespace}" is not the name of a namespace`);
   }
+  return locationUrl(location, [REPOSITORY_FOLDER, volumeNamespace], files);
+}
+
+/**
+ * Where all that Velero keeps of a location is, its own prefix, as `openStorage` takes it. The settings are those of Velero's object
+ * store plugins (velero-plugin-for-aws v1.14: object_store.go), which mean more than those of a repository. Throws `BAD_STORAGE_LOCATION`,
+ * in Velero's words where it has some (pkg/persistence/object_store.go).
+ */
+export function bucketLocation(location: BackupStorageLocation, files: LocationFiles = {}): string {
+  const { provider, objectStorage, config } = location.spec;
+  if (objectStorage?.caCert !== undefined && objectStorage.caCertRef !== undefined) {
+    throw bad('cannot specify both caCert and caCertRef in objectStorage');
+  }
+  if (provider === '') throw bad('object storage provider name must not be empty');
+  const kind = storageKindOf(location);
+  if (kind !== 'file') {
+    if (!objectStorage) throw bad('backup storage location does not use object storage');
+    if (trimSlashes(objectStorage.bucket).includes('/')) {
+      const text = `backup storage location's bucket name "${objectStorage.bucket}" must not contain a '/' (if using a prefix, put it in the 'Prefix' field instead)`;
+      throw bad(text);
+    }
+  }
+  return locationUrl(location, [], files, kind === 's3' ? s3StoreParameters(config) : {});
+}
+
+function locationUrl(
+  { spec, metadata }: BackupStorageLocation,
+  folders: readonly string[],
+  files: LocationFiles,
+  more: Parameters = {},
+): string {
+  const { config, objectStorage } = spec;
+  const backend = storageKindOf({ spec });
   const bucket = trimSlashes(objectStorage ? objectStorage.bucket : (config.bucket ?? ''));
   const prefix = trimSlashes(objectStorage ? objectStorage.prefix : (config.prefix ?? ''));
-  const path = [prefix, REPOSITORY_FOLDER, volumeNamespace].filter((part) => part !== '').join('/');
+  const path = [prefix, ...folders].filter((part) => part !== '').join('/');
   if (backend === 'file') {
     const root = config.fspath ?? '';
     if (!root.startsWith('/')) throw bad(`fspath "${root}" of ${metadata.name} is not absolute`);
-    return `file://${encodeURI(`${root.replace(/\/+$/, '')}/${path}/`)}`;
+    return `file://${encodeURI(`${root.replace(/\/+$/, '')}/${path === '' ? '' : `${path}/`}`)}`;
   }
   if (bucket === '') throw bad(`${metadata.name} names no bucket`);
-  const parameters = { s3: s3Parameters, azblob: azureParameters, gs: gcsParameters }[backend](
-    config,
-    files,
-  );
+  const parameters = {
+    ...{ s3: s3Parameters, azblob: azureParameters, gs: gcsParameters }[backend](config, files),
+    ...more,
+  };
   const query = new URLSearchParams(
     Object.entries(parameters).filter((pair): pair is [string, string] => !!pair[1]),
   ).toString();
-  return `${backend}://${bucket}/${encodeURI(path)}/${query === '' ? '' : `?${query}`}`;
+  const folder = path === '' ? '' : `${encodeURI(path)}/`;
+  return `${backend}://${bucket}/${folder}${query === '' ? '' : `?${query}`}`;
 }
 
 type Parameters = Record<string, string | undefined>;
@@ -107,16 +139,29 @@ function s3Parameters(config: Config, files: LocationFiles): Parameters {
   };
 }
 
+/** What the plugin for S3 looks at besides; a repository is reached without. */
+function s3StoreParameters(config: Config): Parameters {
+  const { publicUrl, s3ForcePathStyle, customerKeyEncryptionFile, kmsKeyId } = config;
+  const encryption = config.serverSideEncryption ?? (kmsKeyId ? 'aws:kms' : undefined);
+  return {
+    publicEndpoint: publicUrl ? endpointOf(publicUrl, 'publicUrl') : undefined,
+    pathStyle: parseGoBool(s3ForcePathStyle) ? 'true' : 'false',
+    sseCustomerKeyFile: customerKeyEncryptionFile,
+    sse: encryption,
+    kmsKeyId,
+  };
+}
+
 /** Velero takes an endpoint with or without a scheme; without one it is TLS. */
-function endpointOf(s3Url: string): string {
+function endpointOf(text: string, name = 's3Url'): string {
   let url: URL;
   try {
-    url = new URL(/^https?:\/\//.test(s3Url) ? s3Url : `https://${s3Url}`);
+    url = new URL(/^https?:\/\//.test(text) ? text : `https://${text}`);
   } catch {
-    throw bad(`s3Url "${s3Url}" is not a URL`);
+    throw bad(`${name} "${text}" is not a URL`);
   }
   if (url.pathname !== '/' && url.pathname !== '') {
-    throw bad(`s3Url must not have a path: ${s3Url}`);
+    throw bad(`${name} must not have a path: ${text}`);
   }
   return url.origin;
 }

@@ -5,6 +5,10 @@ import type { StorageKind } from './backup-storage-location.ts';
 
 /** What the environment says; the only place that reads it. */
 export const environment = {
+  /** For programs that this one starts as Velero's server would. */
+  get all(): Readonly<Record<string, string | undefined>> {
+    return process.env;
+  },
   get password(): string | undefined {
     return process.env.LONGSHORE_PASSWORD;
   },

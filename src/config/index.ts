@@ -8,6 +8,7 @@ export {
 } from './connections.ts';
 export {
   type BackupStorageLocation,
+  bucketLocation,
   type LocationFiles,
   parseBackupStorageLocation,
   repositoryLocation,

@@ -1,22 +1,18 @@
-import { randomUUID } from 'node:crypto';
-import { rename, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { CodedError, isCode, makeDirectories, Secret } from '../base/index.ts';
+import { CodedError, isCode, Secret } from '../base/index.ts';
 import {
   parseBackupStorageLocation,
   repositoryLocation,
   type StorageKind,
-  storageKindOf,
 } from '../config/index.ts';
 import {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
   type BackupRepository,
   type KubeClient,
-  SECRETS,
   validLabel,
 } from '../kube/index.ts';
+import { loadLocationFiles, secretValue } from './location-files.ts';
 
 /** One password for all repositories, as Velero has it (pkg/repository/keys/keys.go). */
 export const PASSWORD_SECRET = 'velero-repo-credentials';
@@ -121,47 +117,21 @@ export interface AccessOptions extends RepositoryQuery {
  * repositories. Throws `BAD_STORAGE_LOCATION`, `STORAGE_READ_ONLY`, `NO_PASSWORD`, and what the API server refuses.
  */
 export async function loadRepositoryAccess(options: AccessOptions): Promise<RepositoryAccess> {
-  const { client, namespace, storageLocation, volumeNamespace, directory, signal } = options;
+  const { client, namespace, storageLocation, volumeNamespace, signal } = options;
   const object = await client.get(
     BACKUP_STORAGE_LOCATIONS,
     { namespace, name: storageLocation },
     { signal },
   );
   const bsl = parseBackupStorageLocation(object);
-  const { credential, objectStorage } = bsl.spec;
   if (options.isWriting && bsl.spec.accessMode === 'ReadOnly') {
     const text = `backup storage location ${namespace}/${storageLocation} is read-only (spec.accessMode)`;
     throw new CodedError('STORAGE_READ_ONLY', text);
   }
-  const toFile = async (name: string, text: Buffer): Promise<string> => {
-    await makeDirectories(directory, 0o700);
-    const file = join(directory, name);
-    // Whole at any time: it may be written once more while a library reads it.
-    const part = `${file}.${randomUUID()}`;
-    await writeFile(part, text, { mode: 0o600 });
-    await rename(part, file);
-    return file;
-  };
-  const credentialsFile = credential
-    ? await toFile(`${credential.name}-${credential.key}`, await secretValue(options, credential))
-    : options.defaultCredentials(storageKindOf(bsl));
-  const ca = objectStorage?.caCertRef
-    ? await secretValue(options, objectStorage.caCertRef)
-    : Buffer.from(objectStorage?.caCert ?? '', 'base64');
-  const caFile = ca.length > 0 ? await toFile(`${storageLocation}-ca.pem`, ca) : undefined;
+  const { credentialsFile, caFile } = await loadLocationFiles(options, bsl);
   const location = repositoryLocation(bsl, volumeNamespace, { credentialsFile, caFile });
   const password = await secretValue(options, { name: PASSWORD_SECRET, key: PASSWORD_KEY });
   return { location, password: new Secret(password.toString('utf8').trim()) };
-}
-
-async function secretValue(
-  { client, namespace, signal }: RepositoryQuery,
-  { name, key }: { name: string; key: string },
-): Promise<Buffer> {
-  const secret = await client.get(SECRETS, { namespace, name }, { signal });
-  const value = secret.data?.[key];
-  if (value !== undefined) return Buffer.from(value, 'base64');
-  throw new CodedError('NO_PASSWORD', `Secret ${namespace}/${name} has no key "${key}"`);
 }
 
 const notReady = (text: string): CodedError => new CodedError('REPOSITORY_NOT_READY', text);

@@ -13,3 +13,4 @@ export {
   type RepositoryQuery,
   repositoryLabels,
 } from './backup-repository.ts';
+export { loadLocationFiles, type LocationFilesOptions } from './location-files.ts';

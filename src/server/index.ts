@@ -1,12 +1,28 @@
 /**
- * What the Deployment runs: controllers of Velero's objects, of which one process at a time does the work. Moves no volumes; knows the
- * repository only as far as it makes one and looks after it.
+ * What the Deployment runs: controllers of Velero's objects, of which one process at a time does the work. Each folder is one kind of
+ * object: `repositories/`, `locations/` (which also opens their buckets for the others), `downloads/`, `status-requests/`. Moves no
+ * volumes; knows the repository only as far as it makes one and looks after it.
  */
 export { Server, type ServerController, type ServerOptions } from './server.ts';
 export {
   RepositoryController,
   type RepositoryControllerOptions,
 } from './repositories/repository-controller.ts';
+export {
+  LocationController,
+  type LocationControllerOptions,
+} from './locations/location-controller.ts';
+export type { LocationStoreOptions } from './locations/location-stores.ts';
+export {
+  DownloadController,
+  type DownloadControllerOptions,
+  type UnsavedOperations,
+} from './downloads/download-controller.ts';
+export {
+  type PluginInfo,
+  StatusRequestController,
+  type StatusRequestControllerOptions,
+} from './status-requests/status-request-controller.ts';
 export { ensurePasswordSecret } from './repositories/password-secret.ts';
 export { prepareRepository, type PrepareOptions } from './repositories/prepare.ts';
 export {

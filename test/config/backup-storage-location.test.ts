@@ -3,7 +3,11 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { Secret } from '../../src/base/index.ts';
 import { blobId, openStorage } from '../../src/blob/index.ts';
-import { parseBackupStorageLocation, repositoryLocation } from '../../src/config/index.ts';
+import {
+  bucketLocation,
+  parseBackupStorageLocation,
+  repositoryLocation,
+} from '../../src/config/index.ts';
 import { openRepository } from '../../src/repository/index.ts';
 import { listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
@@ -20,6 +24,58 @@ const bsl = (spec: object) =>
     spec,
   });
 const objectStorage = { bucket: 'b', prefix: '/backups/' };
+
+describe("the bucket of Velero's BackupStorageLocation", () => {
+  it.each([
+    [{ provider: 'aws', objectStorage }, 's3://b/backups/?pathStyle=false'],
+    [{ provider: 'aws', objectStorage: { bucket: '/b/' } }, 's3://b/?pathStyle=false'],
+    [
+      {
+        ...{ provider: 'aws', objectStorage },
+        config: {
+          s3Url: 'http://minio:9000',
+          s3ForcePathStyle: 'true',
+          publicUrl: 'https://m.example',
+        },
+      },
+      's3://b/backups/?endpoint=http%3A%2F%2Fminio%3A9000&publicEndpoint=https%3A%2F%2Fm.example&pathStyle=true',
+    ],
+    [
+      { provider: 'aws', objectStorage, config: { kmsKeyId: 'k', publicUrl: '' } },
+      's3://b/backups/?pathStyle=false&sse=aws%3Akms&kmsKeyId=k',
+    ],
+    [
+      { provider: 'azure', objectStorage, config: { storageAccount: 'acc' } },
+      'azblob://b/backups/?account=acc',
+    ],
+    [{ provider: 'gcp', objectStorage }, 'gs://b/backups/'],
+    [{ provider: 'velero.io/fs', config: { fspath: '/backup/' } }, 'file:///backup/'],
+  ])('%j is %s', (spec, expected) => {
+    expect(bucketLocation(bsl(spec))).toBe(expected);
+  });
+  it.each([
+    [{ provider: 'aws' }, 'backup storage location does not use object storage'],
+    [{ provider: '', objectStorage }, 'object storage provider name must not be empty'],
+    [
+      { provider: 'aws', objectStorage: { bucket: 'b/c' } },
+      `backup storage location's bucket name "b/c" must not contain a '/' (if using a prefix, put it in the 'Prefix' field instead)`,
+    ],
+    [
+      {
+        provider: 'aws',
+        objectStorage: { bucket: 'b', caCert: 'eA==', caCertRef: { name: 'n', key: 'k' } },
+      },
+      'cannot specify both caCert and caCertRef in objectStorage',
+    ],
+    [{ provider: 'aws', objectStorage: {} }, 'default names no bucket'],
+    [
+      { provider: 'aws', objectStorage, config: { publicUrl: 'http://[' } },
+      'publicUrl "http://[" is not a URL',
+    ],
+  ])('%j is none', (spec, message) => {
+    expect(() => bucketLocation(bsl(spec))).toThrow(message);
+  });
+});
 
 describe("the repository of Velero's BackupStorageLocation", () => {
   it.each([

@@ -146,6 +146,51 @@ export function storageContract(name: string, open: () => Promise<BlobStorage>):
       );
     });
 
+    it('makes URLs by which anybody gets a blob for a while, or says that it cannot', async () => {
+      await using storage = await open();
+      const data = prng('signed', 5000);
+      await storage.putBlob(SHORT, [data]);
+      let url: string;
+      try {
+        url = await storage.signedUrl(SHORT, 600_000);
+      } catch (error) {
+        expect(error).toMatchObject({ code: 'UNSUPPORTED_URL' });
+        return;
+      }
+      const answer = await fetch(url);
+      expect(answer.status).toBe(200);
+      expect(Buffer.from(await answer.arrayBuffer()).equals(data)).toBe(true);
+      // Only this blob, and only to read it.
+      expect((await fetch(url, { method: 'DELETE' })).ok).toBe(false);
+      expect((await fetch(url.replace(SHORT, LONG))).ok).toBe(false);
+      expect((await fetch(url.split('?')[0] ?? '')).ok).toBe(false);
+      expect((await fetch(await storage.signedUrl(LONG, 600_000))).status).toBe(404);
+      const short = await storage.signedUrl(SHORT, 1000);
+      await expect.poll(async () => (await fetch(short)).ok, { timeout: 10_000 }).toBe(false);
+      const signal = AbortSignal.abort(new Error('enough'));
+      await expect(storage.signedUrl(SHORT, 1000, { signal })).rejects.toThrow('enough');
+    });
+
+    it('tells which folders there are, each once', async () => {
+      await using storage = await open();
+      expect(await Array.fromAsync(storage.listFolders(''))).toEqual([]);
+      await storage.putBlob(SHORT, [Buffer.of(1)]);
+      const names = ['backups/b1/velero-backup.json', 'backups/b2/b2.tar.gz', 'kopia/app/x'];
+      try {
+        for (const name of names) await storage.putBlob(blobId(name), [Buffer.of(2)]);
+      } catch (error) {
+        // Directories know no names with folders.
+        expect(error).toMatchObject({ code: 'BAD_BLOB_ID' });
+        return;
+      }
+      const folders = async (prefix: string): Promise<string[]> =>
+        (await Array.fromAsync(storage.listFolders(prefix))).sort();
+      expect(await folders('')).toEqual(['backups', 'kopia']);
+      expect(await folders('backups/')).toEqual(['b1', 'b2']);
+      expect(await folders('backups/b1/')).toEqual([]);
+      expect(await folders('none/')).toEqual([]);
+    });
+
     it('stops when asked to', async () => {
       await using storage = await open();
       await storage.putBlob(SHORT, [Buffer.of(1)]);

@@ -78,15 +78,30 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
     },
   );
 
-  it('the chart can be the overlay server: same rights, same pods', async () => {
-    const ours = parseManifests(await renderOverlay(api, 'server'));
-    expect(await dryRun(api, await renderOverlay(api, 'server'))).toContain('deployment.apps/');
-    const flags = ['--set', 'server.enabled=true'];
+  it.each([
+    ['server', 2, ''],
+    [
+      'server-for-cli',
+      5,
+      ',server.controllers={backup-repo,backup-storage-location,download-request,server-status-request}',
+    ],
+  ])('the chart can be the overlay %s: same rights, same pods', async (name, roles, values) => {
+    const ours = parseManifests(await renderOverlay(api, name));
+    expect(await dryRun(api, await renderOverlay(api, name))).toContain('deployment.apps/');
+    const flags = ['--set', `server.enabled=true${values}`];
     const charts = parseManifests(renderChart(api, ...flags));
     const rules = ofKind(ours, 'Role').map(({ metadata, rules: own }) => [metadata.name, own]);
-    expect(rules.length).toBe(2);
-    const known = ofKind(charts, 'Role').map(({ metadata, rules: own }) => [metadata.name, own]);
-    expect(known).toEqual(expect.arrayContaining(rules));
+    expect(rules.length).toBe(roles);
+    const ofServer = ofKind(charts, 'Role').filter(({ metadata }) =>
+      /-server|-repo-maintenance/.test(metadata.name),
+    );
+    expect(ofServer.map(({ metadata, rules: own }) => [metadata.name, own])).toEqual(rules);
+    const boundOf = (list: Manifest[]): unknown[] =>
+      ofKind(list, 'RoleBinding')
+        .filter(({ roleRef }) => ofServer.some((role) => role.metadata.name === roleRef?.name))
+        .map(({ roleRef, subjects = [] }) => [roleRef?.name, subjects.map((each) => each.name)]);
+    expect(boundOf(charts)).toEqual(boundOf(ours));
+    expect(boundOf(charts).length).toBe(roles);
     const podOf = (list: Manifest[]): object => {
       const { spec, metadata } = ofKind(list, 'Deployment')[0]?.spec?.template ?? {};
       const [container = {}] = spec?.containers as Record<string, unknown>[];

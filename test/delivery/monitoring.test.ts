@@ -7,6 +7,7 @@ import { DIRECTIONS } from '../../src/agent/directions/direction.ts';
 import { AgentMetrics } from '../../src/agent/metrics.ts';
 import { silentLogger } from '../../src/base/index.ts';
 import { Server } from '../../src/server/index.ts';
+import { registerLocationMetrics } from '../../src/server/locations/location-metrics.ts';
 import { RepositoryMetrics } from '../../src/server/repositories/repository-metrics.ts';
 
 const ROOT = new URL('../../', import.meta.url).pathname;
@@ -46,7 +47,7 @@ const QUERIES = [
 /** What Prometheus adds to each series that it reads. */
 const OF_PROMETHEUS = ['instance', 'job'];
 const PHASES = ['New', 'Accepted', 'Prepared', 'InProgress', 'Completed', 'Failed', 'Canceled'];
-const METRIC = /\b(?:longshore|podVolume|process)_[A-Za-z_]+[A-Za-z]/g;
+const METRIC = /\b(?:longshore|podVolume|process|velero)_[A-Za-z_]+[A-Za-z]/g;
 
 /** By the names of series: labels of the metric. */
 const labels = new Map<string, readonly string[]>();
@@ -64,6 +65,7 @@ beforeAll(async () => {
     repositories: () => [],
     jobs: () => ({ running: 0, waiting: 0 }),
   });
+  registerLocationMetrics(server, () => []);
   new Server({
     ...{ client: undefined as never, logger: silentLogger, registry: server },
     ...{ namespace: 'velero', host: '', controllers: [] },

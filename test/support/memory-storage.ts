@@ -114,6 +114,18 @@ export class MemoryStorage implements BlobStorage {
     }
   }
 
+  async *listFolders(prefix: string): AsyncIterable<string> {
+    await this.#turn(undefined);
+    const names = [...this.blobs.keys()]
+      .filter((id) => id.startsWith(prefix) && id.includes('/', prefix.length))
+      .map((id) => id.slice(prefix.length, id.indexOf('/', prefix.length)));
+    yield* new Set(names);
+  }
+
+  signedUrl(): Promise<never> {
+    return Promise.reject(new CodedError('UNSUPPORTED_URL', 'memory has no URLs'));
+  }
+
   async extendRetention(id: BlobId, retention: Retention): Promise<void> {
     await this.#turn(undefined);
     if (!this.hasObjectLock) throw new CodedError('UNSUPPORTED_PUT', 'memory has no object lock');

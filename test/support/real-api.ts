@@ -68,11 +68,11 @@ export const auditPolicy = (namespace: string): string =>
 
 /**
  * etcd and kube-apiserver, with controller-manager and scheduler, and the CRDs that agents need. `auditOf`: a namespace
- * whose ServiceAccounts are recorded; there, too, pods whose ServiceAccount does not exist are refused.
+ * whose ServiceAccounts are recorded; there, too, pods whose ServiceAccount does not exist are refused. `hasVeleroCrds`: Velero's own.
  */
 export async function startRealApi(
   portBase: number,
-  { auditOf }: { auditOf?: string } = {},
+  { auditOf, hasVeleroCrds = false }: { auditOf?: string; hasVeleroCrds?: boolean } = {},
 ): Promise<RealApi> {
   const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-api-'));
   const policy = join(directory, 'audit-policy.json');
@@ -94,7 +94,7 @@ export async function startRealApi(
     await stack('up', 'etcd', 'api', 'kcm', 'sched');
     const kubeconfig = join(directory, 'kubeconfig');
     const client = connectToCluster({ kubeconfig, userAgent: 'longshore-test/1' });
-    await installCrds(client);
+    await installCrds(client, hasVeleroCrds ? [...crdsIn('snapshot'), ...crdsIn('velero-v1')] : []);
     await client.raw({
       method: 'POST',
       path: '/apis/storage.k8s.io/v1/csidrivers',
@@ -128,15 +128,19 @@ export async function startRealApi(
   }
 }
 
-/** Snapshots' are the real ones; of Velero's kinds that are not ours only the location is needed. */
-async function installCrds(client: KubeClient): Promise<void> {
-  const folder = join(PEERS_DIR, 'crds', 'snapshot');
-  const snapshots = readdirSync(folder).flatMap((name) =>
-    parseAllDocuments(readFileSync(join(folder, name), 'utf8')).map(
+function crdsIn(folder: string): object[] {
+  const path = join(PEERS_DIR, 'crds', folder);
+  return readdirSync(path).flatMap((name) =>
+    parseAllDocuments(readFileSync(join(path, name), 'utf8')).map(
       (document) => document.toJS() as object,
     ),
   );
-  for (const body of [...snapshots, ...CRDS.map(customResourceDefinition), LOCATION_CRD]) {
+}
+
+/** Snapshots' are the real ones; of Velero's kinds that are not ours only the location is needed. The first of a name counts. */
+async function installCrds(client: KubeClient, first: readonly object[]): Promise<void> {
+  const ours = [...crdsIn('snapshot'), ...CRDS.map(customResourceDefinition), LOCATION_CRD];
+  for (const body of [...first, ...ours]) {
     await createCrd(client, body);
   }
 }

@@ -1,11 +1,17 @@
 import type { Readable } from 'node:stream';
 import {
   AnonymousCredential,
+  BlobSASPermissions,
+  BlobServiceClient,
   type BlobImmutabilityPolicyMode,
   ContainerClient,
   type ContainerListBlobFlatSegmentResponse,
+  type ContainerListBlobHierarchySegmentResponse,
+  generateBlobSASQueryParameters,
   newPipeline,
+  type Pipeline,
   type RestError,
+  StorageSharedKeyCredential,
 } from '@azure/storage-blob';
 import { CodedError, MINUTE_NS, systemClock, toDate, totalLength } from '../../base/index.ts';
 import { trustedAuthorities } from '../http/agents.ts';
@@ -14,6 +20,7 @@ import { badListing, rootOf, type ListedPage } from '../http/listing.ts';
 import {
   CONTENT_TYPE,
   nanosecondsOf,
+  type PageRequest,
   RemoteStorage,
   type RequestInfo,
   type Transfer,
@@ -52,6 +59,12 @@ const LOCKED = 'BlobImmutableDueToPolicy';
  */
 const PAGE_BLOBS_MAX = 1000;
 
+/** Before now, by which this machine's clock may be ahead of the service's: a key of the future signs nothing yet. Our choice. */
+const AHEAD_NS = 15n * MINUTE_NS;
+
+type ListedSegment =
+  ContainerListBlobFlatSegmentResponse | ContainerListBlobHierarchySegmentResponse;
+
 /** Opens a container; no request is made to it. Throws `BAD_LOCATION`, `STORAGE_DENIED`. */
 export async function openAzureStorage(
   location: AzureLocation,
@@ -61,10 +74,13 @@ export async function openAzureStorage(
   return new AzureStorage(location, settings, access);
 }
 
-function connect(
-  location: AzureLocation,
-  { serviceUrl, credential }: AzureAccess,
-): ContainerClient {
+function connect(location: AzureLocation, access: AzureAccess): ContainerClient {
+  const [base = '', query] = access.serviceUrl.split('?');
+  const url = `${base}/${location.bucket}${query === undefined ? '' : `?${query}`}`;
+  return new ContainerClient(url, pipelineOf(location, access));
+}
+
+function pipelineOf(location: AzureLocation, { credential }: AzureAccess): Pipeline {
   const ca = trustedAuthorities(location);
   const options = {
     // Tries and time-outs are ours: with budgets, by progress.
@@ -77,9 +93,7 @@ function connect(
   const pipeline = newPipeline(credential ?? new AnonymousCredential(), options);
   const hasToken = credential !== undefined && 'getToken' in credential;
   pipeline.factories.push(boundedAnswers({ hasToken }));
-  const [base = '', query] = serviceUrl.split('?');
-  const url = `${base}/${location.bucket}${query === undefined ? '' : `?${query}`}`;
-  return new ContainerClient(url, pipeline);
+  return pipeline;
 }
 
 class AzureStorage extends RemoteStorage {
@@ -162,6 +176,31 @@ class AzureStorage extends RemoteStorage {
     });
   }
 
+  /** With the account's key, or with one that the service gives to identities for it (user delegation). */
+  signedUrl(id: BlobId, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {
+    const { credential, serviceUrl } = this.#access;
+    if (credential === undefined) {
+      const text = `${this.displayName} is reached by a SAS token, which cannot make URLs for others: use the account's key or an identity`;
+      return Promise.reject(new CodedError('UNSUPPORTED_URL', text));
+    }
+    return this.request({ operation: 'sign', id }, options.signal, async ({ signal }) => {
+      const nowNs = systemClock.nowNs();
+      const expiresOn = toDate(nowNs + BigInt(Math.floor(lifetimeMs)) * 1_000_000n);
+      const blobName = this.prefix + id;
+      const permissions = BlobSASPermissions.parse('r');
+      const values = { containerName: this.#name, blobName, permissions, expiresOn };
+      const { url } = this.#container.getBlobClient(blobName);
+      if (credential instanceof StorageSharedKeyCredential) {
+        return `${url}?${generateBlobSASQueryParameters(values, credential).toString()}`;
+      }
+      const service = new BlobServiceClient(serviceUrl, pipelineOf(this.#location, this.#access));
+      const startsOn = toDate(nowNs - AHEAD_NS);
+      const key = await service.getUserDelegationKey(startsOn, expiresOn, { abortSignal: signal });
+      const query = generateBlobSASQueryParameters(values, key, service.accountName);
+      return `${url}?${query.toString()}`;
+    });
+  }
+
   async deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
     try {
       await this.#delete(id, options);
@@ -214,17 +253,21 @@ class AzureStorage extends RemoteStorage {
   }
 
   protected async listPage(
-    prefix: string,
-    token: string | undefined,
+    { prefix, token, delimiter }: PageRequest,
     { signal }: Transfer,
   ): Promise<ListedPage> {
-    const pages = this.#container.listBlobsFlat({ prefix, abortSignal: signal }).byPage({
+    const listing = { prefix, abortSignal: signal };
+    const asked =
+      delimiter === undefined
+        ? this.#container.listBlobsFlat(listing)
+        : this.#container.listBlobsByHierarchy(delimiter, listing);
+    const pages: AsyncIterableIterator<ListedSegment> = asked.byPage({
       maxPageSize: PAGE_BLOBS_MAX,
       ...(token !== undefined && { continuationToken: token }),
     });
-    let page: ContainerListBlobFlatSegmentResponse;
+    let page: ListedSegment;
     try {
-      page = (await pages.next()).value as ContainerListBlobFlatSegmentResponse;
+      page = (await pages.next()).value as ListedSegment;
     } catch (error) {
       // The library trips over answers of other kinds.
       if (error instanceof TypeError) this.#refuse('it is for another kind', error);
@@ -237,16 +280,15 @@ class AzureStorage extends RemoteStorage {
         lengthBytes: properties.contentLength ?? Number.NaN,
         modified: properties.lastModified,
       })),
+      folders: ('blobPrefixes' in page.segment ? (page.segment.blobPrefixes ?? []) : []).map(
+        ({ name }) => name,
+      ),
       next: page.continuationToken,
     };
   }
 
   /** The service repeats what it was asked: another container's or page's list is not ours. Throws `BAD_LISTING`. */
-  #assertFits(
-    page: ContainerListBlobFlatSegmentResponse,
-    prefix: string,
-    token: string | undefined,
-  ): void {
+  #assertFits(page: ListedSegment, prefix: string, token: string | undefined): void {
     const { containerName, prefix: ofPrefix = '', marker = '' } = page;
     const text = page._response.bodyAsText;
     // The library accepts whatever it finds below any root, and does not report what is missing.

@@ -317,6 +317,24 @@ class FilesystemStorage implements BlobStorage {
     return Promise.reject(noObjectLock());
   }
 
+  signedUrl(id: BlobId): Promise<never> {
+    const text = `${this.displayName} is a directory, which has no URLs for others: read ${id} there`;
+    return Promise.reject(new CodedError('UNSUPPORTED_URL', text));
+  }
+
+  async *listFolders(
+    prefix: string,
+    options: { signal?: AbortSignal | undefined } = {},
+  ): AsyncIterable<string> {
+    for (const entry of await this.#readdir(join(this.#root, prefix))) {
+      options.signal?.throwIfAborted();
+      if (entry.isDirectory()) yield entry.name;
+    }
+    await this.#assertThere().catch((error: unknown) => {
+      throw mapError(error, this.#root);
+    });
+  }
+
   async removeUnfinishedPuts(options: UnfinishedPutsOptions): Promise<UnfinishedPuts> {
     try {
       return await removeUnfinishedPuts(this.#root, options);

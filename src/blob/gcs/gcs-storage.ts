@@ -9,6 +9,7 @@ import {
   CONNECTIONS,
   CONTENT_TYPE,
   nanosecondsOf,
+  type PageRequest,
   RemoteStorage,
   type RequestInfo,
   type Transfer,
@@ -39,6 +40,7 @@ import { GcsApi, GcsError, uploadBody } from './json-api.ts';
 const listingSchema = z.looseObject({
   kind: z.literal('storage#objects'),
   nextPageToken: z.string().optional(),
+  prefixes: z.array(z.string()).optional(),
   items: z
     .array(
       z.looseObject({
@@ -207,22 +209,31 @@ class GcsStorage extends RemoteStorage {
     }
   }
 
+  signedUrl(id: BlobId, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {
+    return this.request({ operation: 'sign', id }, options.signal, ({ signal }) =>
+      this.#api.signedUrl(this.#bucket, this.prefix + id, lifetimeMs, signal),
+    );
+  }
+
   extendRetention(): Promise<never> {
     return Promise.reject(noObjectLock());
   }
 
   protected async listPage(
-    prefix: string,
-    token: string | undefined,
+    { prefix, token, delimiter }: PageRequest,
     transfer: Transfer,
   ): Promise<ListedPage> {
-    const query = { prefix, ...(token !== undefined && { pageToken: token }) };
+    const query = {
+      prefix,
+      ...(token !== undefined && { pageToken: token }),
+      ...(delimiter !== undefined && { delimiter }),
+    };
     const text = await this.#api.text({ method: 'GET', path: this.#pathOf(), query }, transfer);
     const parsed = listingSchema.safeParse(parse(text));
     if (!parsed.success) {
       throw badListing(this.displayName, 'it is for another kind', parsed.error);
     }
-    const { items = [], nextPageToken } = parsed.data;
+    const { items = [], prefixes = [], nextPageToken } = parsed.data;
     const foreign = items.find(({ bucket }) => bucket !== this.#bucket);
     if (foreign) throw badListing(this.displayName, `it is for bucket "${foreign.bucket}"`);
     return {
@@ -231,6 +242,7 @@ class GcsStorage extends RemoteStorage {
         lengthBytes: Number(size),
         modified: new Date(updated),
       })),
+      folders: prefixes,
       next: nextPageToken,
     };
   }

@@ -3,7 +3,14 @@ import { type Agent, type IncomingMessage, request as httpRequest } from 'node:h
 import { request as httpsRequest } from 'node:https';
 import { pipeline } from 'node:stream/promises';
 import type { Storage } from '@google-cloud/storage';
-import { asError, redactAndCut, totalLength } from '../../base/index.ts';
+import {
+  asError,
+  CodedError,
+  messageOf,
+  redactAndCut,
+  systemClock,
+  totalLength,
+} from '../../base/index.ts';
 import { describeFailure } from '../http/failures.ts';
 import type { Transfer } from '../http/remote-storage.ts';
 import { bodyOf, ERROR_BYTES_MAX, PAGE_BYTES_MAX } from '../http/transfer.ts';
@@ -118,18 +125,9 @@ export class GcsApi {
   async #authorize(url: URL, signal: AbortSignal): Promise<Record<string, string>> {
     const storage = this.#storage;
     if (storage.customEndpoint && storage.useAuthWithCustomEndpoint !== true) return {};
-    signal.throwIfAborted();
-    const asked = storage.authClient.getRequestHeaders(url.href);
-    asked.catch(() => undefined);
-    const aborted = Promise.withResolvers<never>();
-    const stop = (): void => {
-      // All who want a token wait for one question, which has no end of its own: the next request asks anew.
-      if (this.#storage === storage) this.#storage = this.#connect();
-      aborted.reject(asError(signal.reason));
-    };
-    signal.addEventListener('abort', stop, { once: true });
     try {
-      return Object.fromEntries(await Promise.race([asked, aborted.promise]));
+      const asked = storage.authClient.getRequestHeaders(url.href);
+      return Object.fromEntries(await this.#untilAborted(storage, asked, signal));
     } catch (error) {
       signal.throwIfAborted();
       throw describeFailure({
@@ -139,6 +137,53 @@ export class GcsApi {
         code: '',
         cause: error,
       });
+    }
+  }
+
+  /**
+   * A URL (Signature Version 4) of an object, signed with a service account's key, or by IAM for an identity that has none.
+   * Throws `UNSUPPORTED_URL`.
+   */
+  async signedUrl(
+    bucket: string,
+    key: string,
+    lifetimeMs: number,
+    signal: AbortSignal,
+  ): Promise<string> {
+    const storage = this.#storage;
+    if (storage.customEndpoint && storage.useAuthWithCustomEndpoint !== true) {
+      throw unsignable(this.#displayName, 'there are no credentials');
+    }
+    const asked = storage
+      .bucket(bucket)
+      .file(key)
+      .getSignedUrl({
+        ...{ version: 'v4', action: 'read' },
+        expires: Number(systemClock.nowNs() / 1_000_000n) + lifetimeMs,
+        ...(storage.customEndpoint && { host: storage.apiEndpoint }),
+      });
+    try {
+      const [url] = await this.#untilAborted(storage, asked, signal);
+      return url;
+    } catch (error) {
+      signal.throwIfAborted();
+      throw unsignable(this.#displayName, messageOf(error), error);
+    }
+  }
+
+  /** What the library asks takes no signal. */
+  async #untilAborted<T>(storage: Storage, asked: Promise<T>, signal: AbortSignal): Promise<T> {
+    asked.catch(() => undefined);
+    signal.throwIfAborted();
+    const aborted = Promise.withResolvers<never>();
+    const stop = (): void => {
+      // All who want a token wait for one question, which has no end of its own: the next request asks anew.
+      if (this.#storage === storage) this.#storage = this.#connect();
+      aborted.reject(asError(signal.reason));
+    };
+    signal.addEventListener('abort', stop, { once: true });
+    try {
+      return await Promise.race([asked, aborted.promise]);
     } finally {
       signal.removeEventListener('abort', stop);
     }
@@ -173,6 +218,15 @@ export function uploadBody(
   };
 }
 
+function unsignable(storage: string, why: string, cause?: unknown): CodedError {
+  const hint =
+    "use a service account's key, or an identity that may sign (iam.serviceAccounts.signBlob)";
+  const text = `no URL can be signed for ${storage}: ${redactAndCut(why)}; ${hint}`;
+  // IAM may be away for a moment; what an identity lacks it still lacks then.
+  const retry = (statusOf(cause) ?? 0) >= 500 ? 'backoff' : 'never';
+  return new CodedError('UNSUPPORTED_URL', text, { cause, retry });
+}
+
 /** Undefined when it is longer. */
 async function readText(
   answer: IncomingMessage,
@@ -202,6 +256,6 @@ function messageIn(body: string): string | undefined {
 
 /** Of what the library for credentials throws. */
 function statusOf(error: unknown): number | undefined {
-  const { status } = error as { status?: unknown };
+  const { status } = (error ?? {}) as { status?: unknown };
   return typeof status === 'number' ? status : undefined;
 }

@@ -19,7 +19,7 @@ import {
   type SignalOptions,
   type TransferSettings,
 } from '../storage.ts';
-import { type ListedPage, ListingCheck } from './listing.ts';
+import { type ListedObject, type ListedPage, ListingCheck } from './listing.ts';
 import { watched } from './transfer.ts';
 
 /** Requests at once, each on a connection that is kept. Our choice: packs in flight are bounded before that. */
@@ -34,7 +34,7 @@ const PAGE_RETRIES = {
 
 /** What a request is, for its error. */
 export interface RequestInfo {
-  readonly operation: 'get' | 'metadata' | 'put' | 'delete' | 'list' | 'extend';
+  readonly operation: 'get' | 'metadata' | 'put' | 'delete' | 'list' | 'extend' | 'sign';
   readonly id?: BlobId;
   /** A put that is to be refused when the blob is there. */
   readonly isExclusive?: boolean;
@@ -45,6 +45,15 @@ export interface Transfer {
   readonly signal: AbortSignal;
   /** To be called whenever bytes move, with their number, and without one at a step of the request. */
   readonly progress: (lengthBytes?: number) => void;
+}
+
+/** What is asked for of a page of a listing. */
+export interface PageRequest {
+  /** With the location's prefix. */
+  readonly prefix: string;
+  readonly token: string | undefined;
+  /** What lies deeper than this character is not listed, but summed up as a folder. */
+  readonly delimiter?: string | undefined;
 }
 
 /**
@@ -83,11 +92,8 @@ export abstract class RemoteStorage implements BlobStorage {
   /** Some bytes at least are wanted. Throws `INVALID_RANGE` where it notices. */
   protected abstract read(id: BlobId, options: GetOptions, transfer: Transfer): Promise<Uint8Array>;
   /** Throws `BAD_LISTING` when the answer is of another kind, or of another bucket. */
-  protected abstract listPage(
-    prefix: string,
-    token: string | undefined,
-    transfer: Transfer,
-  ): Promise<ListedPage>;
+  protected abstract listPage(page: PageRequest, transfer: Transfer): Promise<ListedPage>;
+  abstract signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string>;
   /** What a failure of the provider's library means. */
   protected abstract describe(error: unknown, request: RequestInfo): CodedError;
 
@@ -116,10 +122,31 @@ export abstract class RemoteStorage implements BlobStorage {
     }
   }
 
-  async *listBlobs(
+  async *listBlobs(prefix: string, options: ListOptions = {}): AsyncIterable<BlobMetadata> {
+    for await (const { objects } of this.#listPages(prefix, options)) {
+      for (const { key, lengthBytes, modified } of objects) {
+        const name = key.slice(this.prefix.length);
+        // Other things may live below the prefix: what Kopia would not write is not ours.
+        if (name === '' || name.includes('/')) continue;
+        yield { id: blobId(name), lengthBytes, timestampNs: nanosecondsOf(modified) };
+      }
+    }
+  }
+
+  async *listFolders(prefix: string, options: ListOptions = {}): AsyncIterable<string> {
+    const lengthBefore = this.prefix.length + prefix.length;
+    for await (const { folders } of this.#listPages(prefix, { ...options, delimiter: '/' })) {
+      for (const folder of folders) yield folder.slice(lengthBefore, -1);
+    }
+  }
+
+  async *#listPages(
     prefix: string,
-    { signal, pageRetries = PAGE_RETRIES }: ListOptions = {},
-  ): AsyncIterable<BlobMetadata> {
+    { signal, pageRetries = PAGE_RETRIES, delimiter }: ListOptions & { delimiter?: string },
+  ): AsyncIterable<{
+    readonly objects: readonly ListedObject[];
+    readonly folders: readonly string[];
+  }> {
     const check = new ListingCheck({
       storage: this.displayName,
       prefix: this.prefix + prefix,
@@ -131,17 +158,13 @@ export abstract class RemoteStorage implements BlobStorage {
       const page = await withRetry(
         () =>
           this.request({ operation: 'list' }, signal, async (transfer) => {
-            const { objects, next } = await this.listPage(this.prefix + prefix, token, transfer);
-            return { objects, next: check.accept({ objects, next }) };
+            const asked = { prefix: this.prefix + prefix, token, delimiter };
+            const { objects, folders = [], next } = await this.listPage(asked, transfer);
+            return { objects, folders, next: check.accept({ objects, folders, next }) };
           }),
         { ...pageRetries, signal },
       );
-      for (const { key, lengthBytes, modified } of page.objects) {
-        const name = key.slice(this.prefix.length);
-        // Other things may live below the prefix: what Kopia would not write is not ours.
-        if (name === '' || name.includes('/')) continue;
-        yield { id: blobId(name), lengthBytes, timestampNs: nanosecondsOf(modified) };
-      }
+      yield page;
       token = page.next;
     } while (token !== undefined);
   }

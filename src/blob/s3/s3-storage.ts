@@ -4,6 +4,7 @@ import {
   DeleteObjectCommand,
   GetObjectCommand,
   type GetObjectCommandInput,
+  HeadBucketCommand,
   HeadObjectCommand,
   ListObjectsV2Command,
   type ListObjectsV2CommandOutput,
@@ -25,6 +26,7 @@ import { badListing, type ListedPage } from '../http/listing.ts';
 import {
   CONTENT_TYPE,
   nanosecondsOf,
+  type PageRequest,
   RemoteStorage,
   type RequestInfo,
   type Transfer,
@@ -72,6 +74,8 @@ class S3Storage extends RemoteStorage {
   protected override readonly listsInOrder: boolean;
   readonly #location: S3Location;
   readonly #environment: NodeJS.ProcessEnv;
+  /** Where the location names neither region nor endpoint: what the service itself says, once it was asked. */
+  #bucketRegion: string | undefined;
   readonly #customerKey: ReturnType<typeof loadCustomerKey>;
   #client: S3Client;
   #checksum: Checksum;
@@ -215,6 +219,52 @@ class S3Storage extends RemoteStorage {
     }
   }
 
+  async signedUrl(id: BlobId, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {
+    if (this.#customerKey) {
+      const text = `${this.displayName} is encrypted with a key of the customer (SSE-C), which every request must carry: no URL gets its blobs by itself`;
+      throw new CodedError('UNSUPPORTED_URL', text);
+    }
+    await this.#findRegion(options);
+    // Backups and restores sign no URLs, and need not load it.
+    const { presignGet } = await import('./presigned.ts');
+    return this.request({ operation: 'sign', id }, options.signal, async () => {
+      const { publicEndpoint, endpoint, region: own } = this.#location;
+      const region = this.#bucketRegion ?? own ?? (await this.#client.config.region());
+      const isSame =
+        publicEndpoint === undefined && region === (await this.#client.config.region());
+      if (isSame) return presignGet(this.#client, this.#object(id), lifetimeMs);
+      // Whoever gets the URL may reach the service under another name than this process. It signs only, and makes no request.
+      const place = publicEndpoint ?? endpoint;
+      const location = { ...this.#location, ...(place !== undefined && { endpoint: place }) };
+      const client = createS3Client(location, this.#environment, region);
+      // What the service's clock says is known from requests.
+      client.config.systemClockOffset = this.#client.config.systemClockOffset;
+      try {
+        return await presignGet(client, this.#object(id), lifetimeMs);
+      } finally {
+        client.destroy();
+      }
+    });
+  }
+
+  /**
+   * A URL with another region than the bucket's is refused, and nobody redirects it. Requests of this process are redirected by the
+   * library, which keeps the region to itself. Without an answer the region of the client has to do.
+   */
+  async #findRegion({ signal }: SignalOptions): Promise<void> {
+    const { region, endpoint, bucket } = this.#location;
+    if (this.#bucketRegion !== undefined || region !== undefined || endpoint !== undefined) return;
+    const command = new HeadBucketCommand({ Bucket: bucket });
+    try {
+      const answer = await this.request({ operation: 'sign' }, signal, (transfer) =>
+        this.#client.send(command, { abortSignal: transfer.signal }),
+      );
+      this.#bucketRegion = answer.BucketRegion;
+    } catch {
+      signal?.throwIfAborted();
+    }
+  }
+
   async deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
     await this.request({ operation: 'delete', id }, options.signal, async ({ signal }) => {
       const command = new DeleteObjectCommand(this.#object(id));
@@ -248,13 +298,13 @@ class S3Storage extends RemoteStorage {
   }
 
   protected async listPage(
-    prefix: string,
-    token: string | undefined,
+    { prefix, token, delimiter }: PageRequest,
     { signal, progress }: Transfer,
   ): Promise<ListedPage> {
     const command = new ListObjectsV2Command({
       Bucket: this.#location.bucket,
       Prefix: prefix,
+      ...(delimiter !== undefined && { Delimiter: delimiter }),
       ...(token !== undefined && { ContinuationToken: token }),
     });
     watchRoot(command, 'ListBucketResult', { storage: this.displayName, progress });
@@ -266,6 +316,7 @@ class S3Storage extends RemoteStorage {
         lengthBytes: Size,
         modified: LastModified,
       })),
+      folders: (answer.CommonPrefixes ?? []).map(({ Prefix = '' }) => Prefix),
       next: answer.IsTruncated === true ? answer.NextContinuationToken : undefined,
     };
   }

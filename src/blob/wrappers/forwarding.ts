@@ -47,6 +47,14 @@ export abstract class ForwardingStorage implements BlobStorage {
     return this.inner.listBlobs(prefix, options);
   }
 
+  listFolders(prefix: string, options?: ListOptions): AsyncIterable<string> {
+    return this.inner.listFolders(prefix, options);
+  }
+
+  signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string> {
+    return this.inner.signedUrl(id, lifetimeMs, options);
+  }
+
   extendRetention(id: BlobId, retention: Retention, options?: SignalOptions): Promise<void> {
     return this.inner.extendRetention(id, retention, options);
   }

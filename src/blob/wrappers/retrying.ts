@@ -84,6 +84,10 @@ class RetryingStorage extends ForwardingStorage {
     return this.#retry(options.signal, () => super.deleteBlob(id, options));
   }
 
+  override signedUrl(id: BlobId, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {
+    return this.#retry(options.signal, () => super.signedUrl(id, lifetimeMs, options));
+  }
+
   override extendRetention(
     id: BlobId,
     retention: Retention,
@@ -98,20 +102,28 @@ class RetryingStorage extends ForwardingStorage {
     return this.#retry(options.signal, () => super.removeUnfinishedPuts(options));
   }
 
+  override listBlobs(prefix: string, options: ListOptions = {}): AsyncIterable<BlobMetadata> {
+    return this.#listWhole(options, (settings) => super.listBlobs(prefix, settings));
+  }
+
+  override listFolders(prefix: string, options: ListOptions = {}): AsyncIterable<string> {
+    return this.#listWhole(options, (settings) => super.listFolders(prefix, settings));
+  }
+
   /**
    * A listing is read whole before it is passed on: a failure in the middle starts it again, where the storage cannot
    * ask again for a page alone. What it has asked for again itself is not tried here once more.
    */
-  override async *listBlobs(
-    prefix: string,
-    options: ListOptions = {},
-  ): AsyncIterable<BlobMetadata> {
+  async *#listWhole<T>(
+    options: ListOptions,
+    list: (options: ListOptions) => AsyncIterable<T>,
+  ): AsyncIterable<T> {
     const { signal } = options;
     const policy = this.#policy();
     let spent: CodedError | undefined;
     const listed = await this.#retry(signal, async () => {
       try {
-        return await Array.fromAsync(super.listBlobs(prefix, { ...options, pageRetries: policy }));
+        return await Array.fromAsync(list({ ...options, pageRetries: policy }));
       } catch (error) {
         if (!(error instanceof CodedError) || error.facts.tries === undefined) throw error;
         spent = error;

@@ -50,6 +50,72 @@ export interface BackupRepository extends KubeObject {
   status?: BackupRepositoryStatus;
 }
 
+/** Where backups are kept. As Velero 1.18 has it (pkg/apis/velero/v1/backupstoragelocation_types.go), as far as it is looked at here. */
+export interface BackupStorageLocation extends KubeObject {
+  spec?: {
+    provider?: string;
+    config?: Record<string, string>;
+    credential?: { name: string; key: string };
+    objectStorage?: {
+      bucket?: string;
+      prefix?: string;
+      /** Base64 of PEM. */
+      caCert?: string;
+      caCertRef?: { name: string; key: string };
+    };
+    default?: boolean;
+    accessMode?: 'ReadOnly' | 'ReadWrite';
+    /** Durations as Go writes them. */
+    backupSyncPeriod?: string | null;
+    validationFrequency?: string | null;
+  };
+  status?: {
+    phase?: 'Available' | 'Unavailable';
+    message?: string;
+    /** RFC 3339. */
+    lastValidationTime?: string | null;
+    lastSyncedTime?: string | null;
+  };
+}
+
+/** What a DownloadRequest may ask for (pkg/apis/velero/v1/download_request_types.go). */
+export type DownloadTargetKind =
+  | 'BackupLog'
+  | 'BackupContents'
+  | 'BackupVolumeSnapshots'
+  | 'BackupItemOperations'
+  | 'BackupResourceList'
+  | 'BackupResults'
+  | 'RestoreLog'
+  | 'RestoreResults'
+  | 'RestoreResourceList'
+  | 'RestoreItemOperations'
+  | 'CSIBackupVolumeSnapshots'
+  | 'CSIBackupVolumeSnapshotContents'
+  | 'BackupVolumeInfos'
+  | 'RestoreVolumeInfo';
+
+/** A client asks for a URL of a file of a backup or restore. */
+export interface DownloadRequest extends KubeObject {
+  spec?: { target?: { kind: DownloadTargetKind; name: string } };
+  status?: {
+    phase?: 'New' | 'Processed';
+    downloadURL?: string;
+    /** RFC 3339: from then on it may be removed. */
+    expiration?: string | null;
+  };
+}
+
+/** A client asks what the server is (pkg/apis/velero/v1/server_status_request_types.go). */
+export interface ServerStatusRequest extends KubeObject {
+  status?: {
+    phase?: 'New' | 'Processed';
+    processedTimestamp?: string | null;
+    serverVersion?: string;
+    plugins?: { name: string; kind: string }[] | null;
+  };
+}
+
 /** What `spec.datamover` says where Velero's own data mover is meant; the last one from 1.19 on. */
 export const BUILT_IN_MOVERS: readonly string[] = ['', 'velero', 'velero-fs'];
 export const isBuiltInMover = (dataMover = ''): boolean => BUILT_IN_MOVERS.includes(dataMover);
@@ -116,11 +182,23 @@ export const BACKUP_REPOSITORIES = resource<BackupRepository>(
   'BackupRepository',
   'backuprepositories',
 );
-export const BACKUP_STORAGE_LOCATIONS = resource<KubeObject>(
+export const BACKUP_STORAGE_LOCATIONS = resource<BackupStorageLocation>(
   VELERO_GROUP,
   'v1',
   'BackupStorageLocation',
   'backupstoragelocations',
+);
+export const DOWNLOAD_REQUESTS = resource<DownloadRequest>(
+  VELERO_GROUP,
+  'v1',
+  'DownloadRequest',
+  'downloadrequests',
+);
+export const SERVER_STATUS_REQUESTS = resource<ServerStatusRequest>(
+  VELERO_GROUP,
+  'v1',
+  'ServerStatusRequest',
+  'serverstatusrequests',
 );
 export const BACKUPS = resource<KubeObject>(VELERO_GROUP, 'v1', 'Backup', 'backups');
 export const RESTORES = resource<KubeObject>(VELERO_GROUP, 'v1', 'Restore', 'restores');

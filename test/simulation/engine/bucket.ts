@@ -225,6 +225,12 @@ export class BucketClient implements BlobStorage {
     yield* second.filter(({ id }) => !ids.has(id));
   }
 
+  signedUrl(): Promise<string> {
+    throw new CodedError('UNSUPPORTED_URL', 'there are no URLs here');
+  }
+
+  async *listFolders(): AsyncIterable<string> {}
+
   extendRetention(): Promise<void> {
     throw new CodedError('UNSUPPORTED_PUT', 'there is no object lock here');
   }

@@ -1,0 +1,86 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { type Logger, messageOf } from '../base/index.ts';
+import { environment } from '../config/index.ts';
+import type { KubeClient } from '../kube/index.ts';
+import { openActions, PluginHost, pluginsFor } from '../plugin/index.ts';
+import type { PluginInfo } from '../server/index.ts';
+
+/** Velero's CLI waits for 5 s: what has not answered by then is left out of the list. Our choice. */
+const LIST_MS = 3000;
+
+/** Storages that need no plugin here, by the names of Velero's plugins for them. */
+const STORES: readonly PluginInfo[] = ['aws', 'azure', 'fs', 'gcp'].map((name) => ({
+  name: `velero.io/${name}`,
+  kind: 'ObjectStore',
+}));
+
+export interface ServerPluginsOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly folder: string;
+  /** Of Velero: `EnableCSI`. */
+  readonly features: string | undefined;
+  /** The server's own, which plugins get. */
+  readonly flags: readonly string[];
+}
+
+/** The plugins of this server: its own, and those of its folder, each of which is started once and asked. */
+export class ServerPlugins implements AsyncDisposable {
+  readonly #abort = new AbortController();
+  readonly #logger: Logger;
+  readonly #opening: Promise<PluginHost | undefined>;
+  readonly #own: readonly PluginInfo[];
+
+  private constructor({ client, logger, folder, features, flags }: ServerPluginsOptions) {
+    this.#logger = logger;
+    const builtIn = pluginsFor({
+      hasCsi: features?.split(',').includes('EnableCSI') === true,
+      load: () => Promise.resolve(openActions({ client, logger })),
+    });
+    this.#own = [...STORES, ...builtIn.map(infoOf)];
+    const { signal } = this.#abort;
+    const options = { folder, builtIn, logger, flags, environment: environment.all, signal };
+    this.#opening = PluginHost.open(options).catch((error: unknown) => {
+      if (!signal.aborted) logger.error({ folder }, messageOf(error));
+      return undefined;
+    });
+  }
+
+  /** Returns at once: a plugin that hangs is waited for by nobody. */
+  static begin(options: ServerPluginsOptions): ServerPlugins {
+    return new ServerPlugins(options);
+  }
+
+  /** Those that are known soon. */
+  async list(): Promise<readonly PluginInfo[]> {
+    const late = Symbol('late');
+    const host = await Promise.race([this.#opening, sleep(LIST_MS, late, { ref: false })]);
+    if (host === late) {
+      this.#logger.warn(
+        {},
+        'plugins have not said yet what they offer: they are missing in a list',
+      );
+    }
+    if (host === late || host === undefined) return this.#own;
+    // Velero's plugin for a storage may be there all the same, for its snapshots.
+    const isOther = ({ name, kind }: PluginInfo): boolean =>
+      !STORES.some((store) => store.name === name && store.kind === kind);
+    return [...STORES, ...host.plugins.map(infoOf).filter(isOther)].sort(byKindAndName);
+  }
+
+  async close(): Promise<void> {
+    this.#abort.abort();
+    await (await this.#opening)?.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}
+
+const infoOf = ({ name, kind }: PluginInfo): PluginInfo => ({ name, kind });
+
+const byKindAndName = (a: PluginInfo, b: PluginInfo): number => {
+  const [one, other] = [`${a.kind} ${a.name}`, `${b.kind} ${b.name}`];
+  return one === other ? 0 : one < other ? -1 : 1;
+};

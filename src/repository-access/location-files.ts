@@ -1,0 +1,79 @@
+import { randomUUID } from 'node:crypto';
+import { readFile, rename, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { CodedError, codeOf, makeDirectories, messageOf, retryOf } from '../base/index.ts';
+import {
+  type BackupStorageLocation,
+  type LocationFiles,
+  type StorageKind,
+  storageKindOf,
+} from '../config/index.ts';
+import { type KubeClient, SECRETS } from '../kube/index.ts';
+
+export interface LocationFilesOptions {
+  readonly client: KubeClient;
+  /** Of the location, and of the Secrets that it names. */
+  readonly namespace: string;
+  /** Where credentials and certificates are put for the storage's libraries to read. */
+  readonly directory: string;
+  readonly defaultCredentials: (kind: StorageKind) => string | undefined;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Files with what the Secrets of a location hold now: its credentials, and certificates of authorities. Throws `NO_PASSWORD`,
+ * `BAD_STORAGE_LOCATION`, and what the API server refuses.
+ */
+export async function loadLocationFiles(
+  options: LocationFilesOptions,
+  location: BackupStorageLocation,
+): Promise<LocationFiles> {
+  const { credential, objectStorage } = location.spec;
+  // No Secret and no location has `_` in its name, so that none of these files is another one's.
+  const credentialsFile = credential
+    ? await toFile(
+        options.directory,
+        `${credential.name}_${credential.key}`,
+        await secretValue(options, credential).catch(wrap('unable to get credentials')),
+      )
+    : options.defaultCredentials(storageKindOf(location));
+  const { caCertRef, caCert = '' } = objectStorage ?? {};
+  const ca = caCertRef
+    ? await secretValue(options, caCertRef).catch(wrap('error getting CA certificate from secret'))
+    : Buffer.from(caCert, 'base64');
+  if (ca.length === 0) return { credentialsFile };
+  const { name } = location.metadata;
+  return { credentialsFile, caFile: await toFile(options.directory, `${name}-ca.pem`, ca) };
+}
+
+/** Of a Secret in the namespace. Throws `NO_PASSWORD` where it has no such key, and what the API server refuses. */
+export async function secretValue(
+  { client, namespace, signal }: Pick<LocationFilesOptions, 'client' | 'namespace' | 'signal'>,
+  { name, key }: { readonly name: string; readonly key: string },
+): Promise<Buffer> {
+  const secret = await client.get(SECRETS, { namespace, name }, { signal });
+  const value = secret.data?.[key];
+  if (value !== undefined) return Buffer.from(value, 'base64');
+  throw new CodedError('NO_PASSWORD', `Secret ${namespace}/${name} has no key "${key}"`);
+}
+
+async function toFile(directory: string, name: string, text: Buffer): Promise<string> {
+  await makeDirectories(directory, 0o700);
+  const file = join(directory, name);
+  const before = await readFile(file).catch(() => undefined);
+  if (before?.equals(text) === true) return file;
+  // Whole at any time: it may be written once more while a library reads it.
+  const part = `${file}.${randomUUID()}`;
+  await writeFile(part, text, { mode: 0o600 });
+  await rename(part, file);
+  return file;
+}
+
+/** Velero's words for what could not be read (pkg/persistence/object_store.go). What it means stays the same. */
+const wrap =
+  (what: string) =>
+  (cause: unknown): never => {
+    const code = codeOf(cause) ?? 'BAD_STORAGE_LOCATION';
+    const text = `${what}: ${messageOf(cause)}`;
+    throw new CodedError(code, text, { cause, retry: retryOf(cause) });
+  };

@@ -1,0 +1,361 @@
+import {
+  createLimiter,
+  isCode,
+  type Limiter,
+  type Logger,
+  messageOf,
+  redactAndCut,
+  retryOf,
+  rfc3339Seconds,
+  untilAborted,
+} from '../../base/index.ts';
+import { blobId, type BlobStorage } from '../../blob/index.ts';
+import {
+  Cache,
+  Controller,
+  DOWNLOAD_REQUESTS,
+  type DownloadRequest,
+  EventRecorder,
+  type KubeClient,
+  keyOf,
+  refOf,
+  type Result,
+  withOwnSignal,
+} from '../../kube/index.ts';
+import { type LocationStoreOptions, openLocation } from '../locations/location-stores.ts';
+import type { ServerController } from '../server.ts';
+import { SideWork } from '../side-work.ts';
+import { type DownloadSource, findSource, type Owner } from './download-source.ts';
+
+/**
+ * Item operations that are newer in memory than in the bucket: whoever follows them has the server write them before their file is handed
+ * out, so that `velero backup describe --details` tells of their progress.
+ */
+export interface UnsavedOperations {
+  /** Writes them where there are some that the bucket does not have; of this very object, and not of an earlier one of its name. */
+  save(owner: Owner, signal: AbortSignal): Promise<void>;
+}
+
+export interface DownloadControllerOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly host: string;
+  readonly stores: Omit<LocationStoreOptions, 'client' | 'namespace'>;
+  readonly unsavedOperations?: UnsavedOperations;
+}
+
+/** How long a URL is good for, and a request is kept after that. Velero: pkg/persistence/object_store.go, DownloadURLTTL. */
+export const URL_MS = 600_000;
+/** Requests of one location worked on at once: a describe makes five. Our choice. */
+const AT_ONCE = 16;
+const WORKERS = 8;
+/** The CLI waits for 30 s, or a minute. Our choice. */
+const PREPARE_MS = 20_000;
+/** Of that, for what is only good to know. Our choice. */
+const LOOK_MS = 3000;
+/** Between two looks for what is missing. Our choice. */
+const MISSING_MS = 5000;
+/** Timers do not wait for longer at once, and clocks may be set meanwhile. Our choice. */
+const REST_MS_MAX = 60_000;
+const MINUTE_MS = 60_000;
+
+/**
+ * Answers DownloadRequests with URLs, as Velero's controller of that name does, and removes them after ten minutes. One that cannot be
+ * answered stays `New`, as with Velero: its status has no place for words, so an Event and the log say why.
+ */
+export class DownloadController implements ServerController {
+  readonly name = 'download-request';
+  readonly #options: DownloadControllerOptions;
+  #run: DownloadRun | undefined;
+
+  constructor(options: DownloadControllerOptions) {
+    this.#options = options;
+  }
+
+  get failure(): string | undefined {
+    return this.#run?.failure;
+  }
+
+  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
+    this.#run = new DownloadRun(this.#options, signal, assertLeading);
+    try {
+      await this.#run.run();
+    } finally {
+      this.#run = undefined;
+    }
+  }
+}
+
+/** What came of a request; a failure that will not go away by itself is not tried again. */
+type Answer =
+  { readonly url: string } | { readonly failure: string; readonly retryMs: number | undefined };
+
+/** One time that this process leads. */
+class DownloadRun {
+  readonly #options: DownloadControllerOptions;
+  readonly #signal: AbortSignal;
+  readonly #assertLeading: () => void;
+  readonly #requests: Cache<DownloadRequest>;
+  readonly #controller: Controller;
+  readonly #events: EventRecorder;
+  readonly #work: SideWork<Answer>;
+  /** By location. */
+  readonly #places = new Map<string, Limiter>();
+  /** By key: what this process has written down, which the cache may not have yet, and what it last said. */
+  readonly #known = new Map<string, Known>();
+
+  constructor(options: DownloadControllerOptions, signal: AbortSignal, assertLeading: () => void) {
+    const { client, logger, namespace, host } = options;
+    this.#options = options;
+    this.#signal = signal;
+    this.#assertLeading = assertLeading;
+    this.#events = new EventRecorder({
+      ...{ client, logger, host, clock: client.clock },
+      component: 'longshore-server',
+    });
+    this.#requests = new Cache({
+      ...{ client, logger, resource: DOWNLOAD_REQUESTS, scope: { namespace } },
+    });
+    this.#controller = new Controller({
+      ...{ name: 'download-request', workers: WORKERS, logger },
+      reconcile: (key) => this.#reconcile(key),
+    });
+    this.#work = new SideWork((key) => {
+      this.#controller.queue.add(key);
+    });
+  }
+
+  get failure(): string | undefined {
+    return this.#requests.failure;
+  }
+
+  async run(): Promise<void> {
+    const signal = this.#signal;
+    const running = this.#requests.run(signal);
+    await untilAborted(signal, this.#requests.synced);
+    const working = this.#controller.run(signal);
+    this.#requests.onChange((after, before) => {
+      const { metadata } = (after ?? before) as DownloadRequest;
+      this.#controller.queue.add(keyOf(metadata));
+    });
+    await Promise.all([running, working]);
+    await this.#work.settle();
+    await this.#events.flush();
+  }
+
+  async #reconcile(key: string): Promise<Result | undefined> {
+    const request = this.#requests.get(refOf(key));
+    const known = this.#knownOf(key, request);
+    if (!request || request.metadata.deletionTimestamp !== undefined) return undefined;
+    const restMs = this.#restMs(request, known);
+    if (restMs <= 0) {
+      await this.#remove(request);
+      return undefined;
+    }
+    const rest = { requeueAfterMs: Math.min(restMs, REST_MS_MAX) };
+    if (request.status?.phase === 'Processed' || known.isAnswered) return rest;
+    const ended = this.#work.ended(key);
+    if (ended && 'error' in ended) {
+      this.#work.forget(key);
+      throw ended.error;
+    }
+    if (ended) {
+      const again = await this.#answer(request, known, ended.result);
+      this.#work.forget(key);
+      return again;
+    }
+    if (this.#work.isRunning(key)) return { isUnderWay: true };
+    if (known.restsUntilMs > performance.now()) {
+      return { requeueAfterMs: Math.min(restMs, known.restsUntilMs - performance.now()) };
+    }
+    await this.#begin(key, request);
+    return { isUnderWay: true };
+  }
+
+  #knownOf(key: string, request: DownloadRequest | undefined): Known {
+    let known = this.#known.get(key);
+    if (request && known?.uid === request.metadata.uid) return known;
+    this.#work.forget(key);
+    known = {
+      ...{ uid: request?.metadata.uid ?? '', isAnswered: false },
+      ...{ sinceMs: performance.now(), restsUntilMs: -Infinity },
+    };
+    if (request) this.#known.set(key, known);
+    else this.#known.delete(key);
+    return known;
+  }
+
+  #nowMs(): number {
+    return Number(this.#options.client.clock.nowNs() / 1_000_000n);
+  }
+
+  /** Until it is to be removed; Infinity where that is not known yet. */
+  #restMs({ status, metadata }: DownloadRequest, known: Known): number {
+    const ms = Date.parse(known.expiration ?? status?.expiration ?? '');
+    // A time that is far ahead was written by a clock that was wrong.
+    const mostMs = known.sinceMs + URL_MS + MINUTE_MS - performance.now();
+    if (!Number.isNaN(ms)) return Math.min(ms - this.#nowMs(), mostMs);
+    if (status?.phase !== 'Processed') return Infinity;
+    // Somebody else has answered it, and named no time.
+    return (Date.parse(metadata.creationTimestamp) || 0) + URL_MS - this.#nowMs();
+  }
+
+  async #remove({ metadata }: DownloadRequest): Promise<void> {
+    const { namespace, name, uid } = metadata;
+    this.#assertLeading();
+    const { client, logger } = this.#options;
+    await client.delete(DOWNLOAD_REQUESTS, { namespace, name }, { uid, signal: this.#signal });
+    logger.debug({ downloadRequest: name }, 'an expired download request is removed');
+  }
+
+  /** A location that does not answer keeps only its own requests waiting. */
+  async #begin(key: string, request: DownloadRequest): Promise<void> {
+    let source: DownloadSource;
+    try {
+      source = await findSource(request, this.#options.client, this.#signal);
+    } catch (error) {
+      if (!isCode(error, 'NO_DOWNLOAD')) throw error;
+      const answer = { failure: messageOf(error), retryMs: MISSING_MS };
+      this.#work.begin(key, AT_ONCE_BY_ITSELF, () => Promise.resolve(answer));
+      return;
+    }
+    const { name } = source.location.metadata;
+    const places = this.#places.get(name) ?? createLimiter(AT_ONCE);
+    this.#places.set(name, places);
+    this.#work.begin(key, places, () => this.#prepare(source));
+  }
+
+  async #prepare(source: DownloadSource): Promise<Answer> {
+    try {
+      return {
+        url: await within(PREPARE_MS, this.#signal, (signal) => this.#sign(source, signal)),
+      };
+    } catch (error) {
+      this.#signal.throwIfAborted();
+      if (isCode(error, ...CLUSTER_AWAY)) throw error;
+      const { name } = source.location.metadata;
+      const text = `backup storage location ${name}: ${redactAndCut(messageOf(error))}`;
+      return { failure: text, retryMs: retryOf(error) === 'never' ? undefined : MISSING_MS };
+    }
+  }
+
+  async #sign(source: DownloadSource, signal: AbortSignal): Promise<string> {
+    const { client, namespace, stores, logger } = this.#options;
+    const { owner, key, location } = source;
+    if (source.isOfOperations) await this.#save(owner, signal);
+    const options = { ...stores, client, namespace };
+    const storage = await openLocation(location, options, signal);
+    try {
+      if (!(await this.#isThere(storage, key, signal))) {
+        // The CLI knows what to do about a file that is not there, and waits for a URL first.
+        logger.info(
+          { [owner.kind.toLowerCase()]: owner.name, key },
+          'the file is not in the bucket',
+        );
+      }
+      return await storage.signedUrl(blobId(key), URL_MS, { signal });
+    } finally {
+      await storage.close();
+    }
+  }
+
+  /** By the way the storage learns its region and the service's time, which a URL depends on. True where nobody can tell. */
+  async #isThere(storage: BlobStorage, key: string, given: AbortSignal): Promise<boolean> {
+    try {
+      await within(LOOK_MS, given, (signal) => storage.getMetadata(blobId(key), { signal }));
+      return true;
+    } catch (error) {
+      given.throwIfAborted();
+      return !isCode(error, 'BLOB_NOT_FOUND');
+    }
+  }
+
+  /** What cannot be saved is older in the bucket, which is better than nothing. */
+  async #save(owner: Owner, signal: AbortSignal): Promise<void> {
+    try {
+      await this.#options.unsavedOperations?.save(owner, signal);
+    } catch (error) {
+      signal.throwIfAborted();
+      const fields = { [owner.kind.toLowerCase()]: owner.name, error: messageOf(error) };
+      this.#options.logger.warn(fields, 'item operations could not be saved before a download');
+    }
+  }
+
+  async #answer(
+    request: DownloadRequest,
+    known: Known,
+    answer: Answer,
+  ): Promise<Result | undefined> {
+    const { client, logger } = this.#options;
+    const { namespace, name, uid } = request.metadata;
+    const isAnswered = 'url' in answer;
+    const before = known.expiration ?? request.status?.expiration ?? undefined;
+    // Counted from the answer; of one without, from the first look at it.
+    const expiration =
+      isAnswered || before === undefined
+        ? rfc3339Seconds(BigInt(this.#nowMs() + URL_MS) * 1_000_000n)
+        : before;
+    if (isAnswered || before === undefined) {
+      const answered = isAnswered && { phase: 'Processed', downloadURL: answer.url };
+      this.#assertLeading();
+      await client.patch(
+        DOWNLOAD_REQUESTS,
+        { namespace, name },
+        { metadata: { uid }, status: { ...answered, expiration } },
+        { signal: this.#signal },
+      );
+    }
+    known.expiration = expiration;
+    known.isAnswered = isAnswered;
+    if (isAnswered) known.sinceMs = performance.now();
+    if (isAnswered) return { requeueAfterMs: REST_MS_MAX };
+    if (known.said !== answer.failure) {
+      const { kind, name: target } = request.spec?.target ?? {};
+      logger.error({ downloadRequest: name, kind, target }, `no download URL: ${answer.failure}`);
+      this.#events.record(request, 'NoDownloadURL', answer.failure, 'Warning');
+    }
+    known.said = answer.failure;
+    // Removed at its end, and asked for anew by the next command.
+    known.restsUntilMs = performance.now() + (answer.retryMs ?? URL_MS);
+    return { requeueAfterMs: Math.min(answer.retryMs ?? REST_MS_MAX, REST_MS_MAX) };
+  }
+}
+
+interface Known {
+  readonly uid: string;
+  isAnswered: boolean;
+  expiration?: string;
+  /** Both by the monotonic clock: when it was first seen or answered, and until when nothing is tried. */
+  sinceMs: number;
+  restsUntilMs: number;
+  said?: string;
+}
+
+/** Of the API server, which says nothing about a location. */
+const CLUSTER_AWAY = ['KUBE_UNAVAILABLE', 'KUBE_THROTTLED', 'KUBE_CONFLICT', 'KUBE_GONE'];
+const AT_ONCE_BY_ITSELF: Pick<Limiter, 'run'> = { run: (task) => task() };
+
+/** Rejects at the end of the time, whether or not the task ends by its signal. */
+async function within<T>(
+  ms: number,
+  signal: AbortSignal,
+  task: (signal: AbortSignal) => Promise<T>,
+): Promise<T> {
+  return withOwnSignal(signal, async (own) => {
+    const over = Promise.withResolvers<never>();
+    own.signal.addEventListener('abort', () => over.reject(own.signal.reason as Error), {
+      once: true,
+    });
+    const timer = setTimeout(() => {
+      own.abort(new Error(`no answer within ${ms / 1000} s`));
+    }, ms);
+    const work = task(own.signal);
+    work.catch(() => undefined);
+    try {
+      return await Promise.race([work, over.promise]);
+    } finally {
+      clearTimeout(timer);
+    }
+  });
+}

@@ -1,0 +1,82 @@
+import { CodedError } from '../../base/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  type BackupStorageLocation,
+  type DownloadRequest,
+  type KubeClient,
+  type KubeObject,
+  RESTORES,
+} from '../../kube/index.ts';
+import { DOWNLOAD_TARGETS } from './bucket-files.ts';
+
+/** The Backup or Restore whose file is asked for. */
+export interface Owner {
+  readonly kind: 'Backup' | 'Restore';
+  readonly name: string;
+  readonly uid: string;
+}
+
+export interface DownloadSource {
+  readonly location: BackupStorageLocation;
+  /** Below the location's own prefix. */
+  readonly key: string;
+  readonly owner: Owner;
+  /** The file is of item operations, which may be newer in memory. */
+  readonly isOfOperations: boolean;
+}
+
+/**
+ * The file that a request asks for. Throws `NO_DOWNLOAD` with what is missing, and what the API server refuses. What is missing may still
+ * come, as a backup does that is being synced.
+ */
+export async function findSource(
+  request: DownloadRequest,
+  client: KubeClient,
+  signal: AbortSignal,
+): Promise<DownloadSource> {
+  const { namespace } = request.metadata;
+  const { kind = '', name = '' } = request.spec?.target ?? {};
+  if (!(kind in DOWNLOAD_TARGETS)) {
+    throw missing(`this server knows no file of kind "${kind}": a newer one may`);
+  }
+  const target = DOWNLOAD_TARGETS[kind as keyof typeof DOWNLOAD_TARGETS];
+  const restore = target.of === 'Restore' ? await find(RESTORES, name) : undefined;
+  const backupName =
+    restore === undefined
+      ? name
+      : ((restore as { spec?: { backupName?: string } }).spec?.backupName ?? '');
+  if (backupName === '') throw missing(`restore ${name} names no backup`);
+  const backup = await find(BACKUPS, backupName).catch((error: unknown) => {
+    if (!(error instanceof CodedError) || error.code !== 'NO_DOWNLOAD' || !restore) throw error;
+    throw missing(`${error.message}, which restore ${name} was made from`);
+  });
+  const { storageLocation = '' } = (backup as { spec?: { storageLocation?: string } }).spec ?? {};
+  if (storageLocation === '') throw missing(`backup ${backupName} has no storage location yet`);
+  const where = { namespace, name: storageLocation };
+  const location = await client.find(BACKUP_STORAGE_LOCATIONS, where, { signal });
+  if (!location) {
+    throw missing(
+      `there is no backup storage location ${namespace ?? ''}/${storageLocation}, where backup ${backupName} is kept`,
+    );
+  }
+  const { uid } = (restore ?? backup).metadata;
+  return {
+    location,
+    key: target.keyOf(name),
+    owner: { kind: target.of, name, uid },
+    isOfOperations: kind === 'BackupItemOperations' || kind === 'RestoreItemOperations',
+  };
+
+  async function find(resource: typeof BACKUPS, wanted: string): Promise<KubeObject> {
+    const found =
+      wanted === ''
+        ? undefined
+        : await client.find(resource, { namespace, name: wanted }, { signal });
+    if (found) return found;
+    throw missing(`there is no ${resource.kind.toLowerCase()} ${namespace ?? ''}/${wanted}`);
+  }
+}
+
+const missing = (text: string): CodedError =>
+  new CodedError('NO_DOWNLOAD', text, { retry: 'backoff' });

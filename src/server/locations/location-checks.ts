@@ -1,0 +1,100 @@
+import { CodedError, createLimiter, type Limiter } from '../../base/index.ts';
+import { type BackupStorageLocation, withOwnSignal } from '../../kube/index.ts';
+import { type LocationStoreOptions, openLocation } from './location-stores.ts';
+import { assertValidStore } from './validity.ts';
+
+/** How long a bucket may take to answer. Velero waits for as long as its plugin does. Our choice. */
+export const CHECK_MS = 30_000;
+/** One that takes longer than this goes on without a place. Our choice: a bucket that is well answers within a tenth of it. */
+export const YOUNG_MS = 2000;
+/** Checks at once of locations that answered soon the last time, or are new. Our choice: 1,000 locations within some seconds. */
+const QUICK_AT_ONCE = 32;
+/** The same of those that did not. */
+const SLOW_AT_ONCE = 8;
+
+/**
+ * Checks of locations, none of which delays the others: a check holds its place for two seconds at most, and a location that needed longer
+ * is checked in other places from then on. So no more hang at once than can begin within the time that one may take.
+ */
+export class LocationChecks {
+  readonly #options: LocationStoreOptions;
+  readonly #quick: Limiter = createLimiter(QUICK_AT_ONCE);
+  readonly #slow: Limiter = createLimiter(SLOW_AT_ONCE);
+  readonly #slowKeys = new Set<string>();
+  /** Checks that nothing could end, such as of a directory on a server that is away. */
+  readonly #left = new Set<string>();
+
+  constructor(options: LocationStoreOptions) {
+    this.#options = options;
+  }
+
+  /** Rejects with what is wrong with the location; `LOCATION_SILENT` where it does not answer. */
+  check(key: string, location: BackupStorageLocation, signal: AbortSignal): Promise<void> {
+    const places = this.#slowKeys.has(key) ? this.#slow : this.#quick;
+    const ended = Promise.withResolvers<undefined>();
+    const begun = places.run(async () => {
+      const work = this.#check(key, location, signal);
+      // Settled by its own time-out at the latest.
+      work.then(() => ended.resolve(undefined), ended.reject);
+      if (await isSettledSoon(work)) this.#slowKeys.delete(key);
+      else this.#slowKeys.add(key);
+    });
+    begun.catch(ended.reject);
+    return ended.promise;
+  }
+
+  forget(key: string): void {
+    this.#slowKeys.delete(key);
+  }
+
+  async #check(key: string, location: BackupStorageLocation, signal: AbortSignal): Promise<void> {
+    if (this.#left.has(key)) throw silent('an earlier check still waits for an answer');
+    await withOwnSignal(signal, async (own) => {
+      const timer = setTimeout(() => {
+        own.abort(silent(`no answer within ${CHECK_MS / 1000} s`));
+      }, CHECK_MS);
+      const aborted = Promise.withResolvers<never>();
+      own.signal.addEventListener('abort', () => aborted.reject(own.signal.reason as Error), {
+        once: true,
+      });
+      this.#left.add(key);
+      const work = this.#open(location, own.signal).finally(() => this.#left.delete(key));
+      work.catch(() => undefined);
+      try {
+        await Promise.race([work, aborted.promise]);
+      } catch (error) {
+        // What ended with the abort says so in its own words.
+        throw own.signal.aborted ? own.signal.reason : error;
+      } finally {
+        clearTimeout(timer);
+      }
+    });
+  }
+
+  async #open(location: BackupStorageLocation, signal: AbortSignal): Promise<void> {
+    const storage = await openLocation(location, this.#options, signal);
+    try {
+      await assertValidStore(storage, signal);
+    } finally {
+      // Waits for nothing that hangs: its requests end with the signal.
+      await storage.close();
+    }
+  }
+}
+
+const silent = (text: string): CodedError =>
+  new CodedError('LOCATION_SILENT', text, { retry: 'backoff' });
+
+async function isSettledSoon(work: Promise<unknown>): Promise<boolean> {
+  let timer: NodeJS.Timeout | undefined;
+  const over = new Promise<false>((resolve) => {
+    timer = setTimeout(() => resolve(false), YOUNG_MS);
+  });
+  const settled = work.then(
+    () => true,
+    () => true,
+  );
+  const isSoon = await Promise.race([settled, over]);
+  clearTimeout(timer);
+  return isSoon;
+}

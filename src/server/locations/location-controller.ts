@@ -1,0 +1,325 @@
+import type { Registry } from 'prom-client';
+import {
+  asError,
+  codeOf,
+  isCode,
+  type Logger,
+  messageOf,
+  redact,
+  rfc3339Seconds,
+  untilAborted,
+} from '../../base/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  type BackupStorageLocation,
+  Cache,
+  Controller,
+  EventRecorder,
+  type KubeClient,
+  keyOf,
+  refOf,
+  type Result,
+} from '../../kube/index.ts';
+import type { ServerController } from '../server.ts';
+import { SideWork } from '../side-work.ts';
+import { planSingleDefault } from './default-location.ts';
+import { LocationChecks } from './location-checks.ts';
+import { registerLocationMetrics } from './location-metrics.ts';
+import type { LocationStoreOptions } from './location-stores.ts';
+import { frequencyMsOf, restUntilValidation } from './validation-plan.ts';
+
+export interface LocationControllerOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly host: string;
+  readonly registry: Registry;
+  readonly stores: Omit<LocationStoreOptions, 'client' | 'namespace'>;
+  /** How often locations without their own frequency are validated; 0 is once. */
+  readonly validationFrequencyMs: number;
+  /** Made the default when no location is; `''` is none. */
+  readonly defaultLocation: string;
+}
+
+/** They wait for nothing but the API server. */
+const WORKERS = 8;
+/** Between two looks at what is not due: clocks may be set meanwhile. Our choice. */
+const LOOK_MS_MAX = 60_000;
+/** Our choice: etcd and `kubectl describe` take more, a person does not. */
+const MESSAGE_CHARS_MAX = 2000;
+/** When to look at which location is the default. */
+const AT_START = 'start';
+const AT_CHANGE = 'change';
+/** Of the API server, which says nothing about a location. */
+const CLUSTER_AWAY = ['KUBE_UNAVAILABLE', 'KUBE_THROTTLED', 'KUBE_CONFLICT', 'KUBE_GONE'];
+
+/**
+ * Validates BackupStorageLocations as Velero's controller of that name does, and sees to it that one of them at most is the default.
+ * Velero's own cannot be switched off: no Velero server runs beside this one.
+ */
+export class LocationController implements ServerController {
+  readonly name = 'backup-storage-location';
+  readonly #options: LocationControllerOptions;
+  #run: LocationRun | undefined;
+
+  constructor(options: LocationControllerOptions) {
+    this.#options = options;
+    registerLocationMetrics(options.registry, () => this.#run?.described() ?? []);
+  }
+
+  get failure(): string | undefined {
+    return this.#run?.failure;
+  }
+
+  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
+    // What an earlier leadership has remembered may be wrong by now.
+    this.#run = new LocationRun(this.#options, signal, assertLeading);
+    try {
+      await this.#run.run();
+    } finally {
+      this.#run = undefined;
+    }
+  }
+}
+
+/** A validation that has ended. */
+interface Validated {
+  /** Of the location as it was then. */
+  readonly state: string;
+  /** RFC 3339. */
+  readonly at: string;
+  readonly problem: Error | undefined;
+}
+
+/** One time that this process leads. */
+class LocationRun {
+  readonly #options: LocationControllerOptions;
+  readonly #signal: AbortSignal;
+  readonly #assertLeading: () => void;
+  readonly #locations: Cache<BackupStorageLocation>;
+  readonly #controller: Controller;
+  readonly #defaults: Controller;
+  readonly #events: EventRecorder;
+  readonly #checks: LocationChecks;
+  readonly #work: SideWork<Validated>;
+  /** What this process has written down: the cache may not have it yet. */
+  readonly #written = new Map<string, { readonly state: string; readonly at: string }>();
+
+  constructor(options: LocationControllerOptions, signal: AbortSignal, assertLeading: () => void) {
+    const { client, logger, namespace, host } = options;
+    this.#options = options;
+    this.#signal = signal;
+    this.#assertLeading = assertLeading;
+    this.#events = new EventRecorder({
+      ...{ client, logger, host, clock: client.clock },
+      component: 'longshore-server',
+    });
+    this.#locations = new Cache({
+      ...{ client, logger, resource: BACKUP_STORAGE_LOCATIONS, scope: { namespace } },
+    });
+    this.#controller = new Controller({
+      ...{ name: 'backup-storage-location', workers: WORKERS, logger },
+      reconcile: (key) => this.#reconcile(key),
+    });
+    this.#defaults = new Controller({
+      ...{ name: 'default-backup-storage-location', workers: 1, logger },
+      reconcile: (key) => this.#settleDefaults(key === AT_START),
+    });
+    this.#checks = new LocationChecks({ ...options.stores, client, namespace });
+    this.#work = new SideWork((key) => {
+      this.#controller.queue.add(key);
+    });
+  }
+
+  get failure(): string | undefined {
+    return this.#locations.failure;
+  }
+
+  async run(): Promise<void> {
+    const signal = this.#signal;
+    const running = this.#locations.run(signal);
+    await untilAborted(signal, this.#locations.synced);
+    const controllers = [this.#controller.run(signal), this.#defaults.run(signal)];
+    if (!signal.aborted) this.#begin();
+    await Promise.all([running, ...controllers]);
+    await this.#work.settle();
+    await this.#events.flush();
+  }
+
+  #begin(): void {
+    this.#defaults.queue.add(AT_START);
+    this.#locations.onChange((after, before) => {
+      const { metadata } = (after ?? before) as BackupStorageLocation;
+      const key = keyOf(metadata);
+      if (!after) this.#forget(key);
+      // Its status changes each minute.
+      else if (!before || stateOf(before) !== stateOf(after)) this.#controller.queue.add(key);
+      if (after?.spec?.default === true && before?.spec?.default !== true) {
+        this.#defaults.queue.add(AT_CHANGE);
+      }
+    });
+  }
+
+  #forget(key: string): void {
+    this.#work.forget(key);
+    this.#checks.forget(key);
+    this.#written.delete(key);
+  }
+
+  async #reconcile(key: string): Promise<Result | undefined> {
+    const location = this.#locations.get(refOf(key));
+    if (!location || location.metadata.deletionTimestamp !== undefined) {
+      this.#forget(key);
+      return undefined;
+    }
+    const state = stateOf(location);
+    const ended = this.#work.ended(key);
+    if (ended && 'error' in ended) {
+      // Says nothing about the location: tried again by the controller.
+      this.#work.forget(key);
+      throw ended.error;
+    }
+    if (ended) {
+      if (ended.result.state === state) await this.#write(key, location, ended.result);
+      this.#work.forget(key);
+    }
+    // It is looked at again when that has ended.
+    if (this.#work.isRunning(key)) return { isUnderWay: true };
+    const restMs = this.#restMs(key, location, state);
+    if (restMs > 0) return { requeueAfterMs: Math.min(restMs, LOOK_MS_MAX) };
+    this.#work.begin(key, { run: (task) => task() }, () => this.#validate(key, location, state));
+    return { isUnderWay: true };
+  }
+
+  /** Until it is to be validated. One that this process has not validated as it is now is, as with Velero at its start. */
+  #restMs(key: string, { spec }: BackupStorageLocation, state: string): number {
+    const written = this.#written.get(key);
+    if (written?.state !== state) return 0;
+    const { client, validationFrequencyMs } = this.#options;
+    return restUntilValidation({
+      frequency: spec?.validationFrequency,
+      serverFrequencyMs: validationFrequencyMs,
+      lastValidationTime: written.at,
+      nowMs: Number(client.clock.nowNs() / 1_000_000n),
+    });
+  }
+
+  /** Rejects where nothing is known of the location, because of the API server or of this process's end. */
+  async #validate(key: string, location: BackupStorageLocation, state: string): Promise<Validated> {
+    const { client, logger } = this.#options;
+    const { validationFrequency: frequency } = location.spec ?? {};
+    if (frequency != null && frequencyMsOf(frequency) === undefined) {
+      const fields = { location: location.metadata.name, frequency };
+      logger.debug(
+        fields,
+        "its validation frequency cannot be used; the server's stands in for it",
+      );
+    }
+    let problem: Error | undefined;
+    try {
+      await this.#checks.check(key, location, this.#signal);
+    } catch (error) {
+      if (this.#signal.aborted || isCode(error, ...CLUSTER_AWAY)) throw error;
+      problem = asError(error);
+    }
+    return { state, at: rfc3339Seconds(client.clock.nowNs()), problem };
+  }
+
+  async #write(
+    key: string,
+    location: BackupStorageLocation,
+    { state, at, problem }: Validated,
+  ): Promise<void> {
+    const { client, logger } = this.#options;
+    const { name, namespace, uid } = location.metadata;
+    const message = problem && unavailable(name, problem);
+    const phase = problem ? 'Unavailable' : 'Available';
+    this.#assertLeading();
+    await client.patch(
+      BACKUP_STORAGE_LOCATIONS,
+      { namespace, name },
+      // A UID that has changed is another location of that name, and a conflict.
+      { metadata: { uid }, status: { phase, lastValidationTime: at, message: message ?? null } },
+      { signal: this.#signal },
+    );
+    this.#written.set(key, { state, at });
+    const { status } = location;
+    if (status?.phase === phase && (status.message ?? '') === (message ?? '')) return;
+    if (problem) {
+      logger.warn(
+        { location: name, code: codeOf(problem), message },
+        'the location is unavailable',
+      );
+      this.#events.record(location, 'LocationUnavailable', message ?? '', 'Warning');
+    } else {
+      logger.info({ location: name }, 'the location is available');
+      this.#events.record(
+        location,
+        'LocationAvailable',
+        'the backup storage location is available',
+      );
+    }
+  }
+
+  /**
+   * Of several the one that was created last stays the default. Where there is none when this process begins to lead, the one that the
+   * server's flag names becomes it; who takes it away later means it. Velero does the latter whatever else is the default.
+   */
+  async #settleDefaults(isStart: boolean): Promise<undefined> {
+    const { client, logger, namespace, defaultLocation } = this.#options;
+    // What was written a moment ago decides, also by `velero backup-location set --default`.
+    const locations = await client.list(BACKUP_STORAGE_LOCATIONS, {
+      namespace,
+      signal: this.#signal,
+    });
+    if (!locations.some(({ spec }) => spec?.default === true)) {
+      if (!isStart) return undefined;
+      const named = locations.find(({ metadata }) => metadata.name === defaultLocation);
+      if (named) {
+        await this.#setDefault(named, true);
+        logger.info({ location: defaultLocation }, 'the location is made the default');
+      } else {
+        const text =
+          'there is no default backup storage location; set one by velero backup-location set --default';
+        logger.warn({ location: defaultLocation }, text);
+      }
+      return undefined;
+    }
+    const plan = planSingleDefault(locations);
+    for (const location of plan?.others ?? []) {
+      await this.#setDefault(location, false);
+      const fields = { location: location.metadata.name, default: plan?.kept.metadata.name };
+      logger.info(fields, 'the location is the default no more: another one is');
+    }
+    return undefined;
+  }
+
+  /** Throws `KUBE_CONFLICT` where it was written since: then all are read again. */
+  async #setDefault({ metadata }: BackupStorageLocation, isDefault: boolean): Promise<void> {
+    const { namespace, name, uid, resourceVersion } = metadata;
+    this.#assertLeading();
+    await this.#options.client.patch(
+      BACKUP_STORAGE_LOCATIONS,
+      { namespace, name },
+      { metadata: { uid, resourceVersion }, spec: { default: isDefault } },
+      { signal: this.#signal },
+    );
+  }
+
+  *described(): Generator<{ name: string; isAvailable: boolean }> {
+    for (const { metadata, status } of this.#locations.list()) {
+      if (status?.phase === undefined) continue;
+      yield { name: metadata.name, isAvailable: status.phase === 'Available' };
+    }
+  }
+}
+
+/** What a validation depends on. */
+const stateOf = ({ metadata, spec }: BackupStorageLocation): string =>
+  `${metadata.uid} ${JSON.stringify({ ...spec, default: undefined })}`;
+
+/** Velero's words, without what lets anybody in; as long as a message may be. */
+function unavailable(name: string, problem: Error): string {
+  const text = redact(`BackupStorageLocation "${name}" is unavailable: ${messageOf(problem)}`);
+  return text.length > MESSAGE_CHARS_MAX ? `${text.slice(0, MESSAGE_CHARS_MAX)}…` : text;
+}

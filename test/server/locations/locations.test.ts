@@ -1,0 +1,210 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, describe, expect, it, vi } from 'vitest';
+import { CodedError } from '../../../src/base/index.ts';
+import type { BlobStorage } from '../../../src/blob/index.ts';
+import type { BackupStorageLocation } from '../../../src/kube/index.ts';
+import { loadLocationFiles } from '../../../src/repository-access/index.ts';
+import { parseBackupStorageLocation } from '../../../src/config/index.ts';
+import { planSingleDefault } from '../../../src/server/locations/default-location.ts';
+import { CHECK_MS, LocationChecks } from '../../../src/server/locations/location-checks.ts';
+import { openLocation } from '../../../src/server/locations/location-stores.ts';
+import { assertValidStore } from '../../../src/server/locations/validity.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+
+const signal = new AbortController().signal;
+
+function locationOf(name: string, spec: object = {}, createdAt = 0): BackupStorageLocation {
+  return {
+    metadata: { name, namespace: 'velero', creationTimestamp: new Date(createdAt).toISOString() },
+    spec: { provider: 'aws', objectStorage: { bucket: 'b' }, ...spec },
+  } as never;
+}
+
+function storeOf(folders: AsyncIterable<string> | Iterable<string>): BlobStorage {
+  return { listFolders: () => folders, close: () => Promise.resolve() } as never;
+}
+
+describe('what lies at the top of a location', () => {
+  it.each([
+    [[], undefined],
+    [['backups', 'restores', 'restic', 'metadata', 'plugins', 'kopia'], undefined],
+    [['backups', 'photos'], 'Backup store contains invalid top-level directories: [photos]'],
+    [['a', 'b', 'c'], 'Backup store contains invalid top-level directories: [a b c]'],
+    [
+      ['a', 'b', 'kopia', 'c', 'd'],
+      'Backup store contains 4 invalid top-level directories: [a b c ...]',
+    ],
+  ])('%j', async (folders, message) => {
+    const found = assertValidStore(storeOf(folders), signal);
+    if (message === undefined) await found;
+    else await expect(found).rejects.toMatchObject({ code: 'FOREIGN_FOLDERS', message });
+  });
+});
+
+describe('the default location', () => {
+  const kept = (...locations: BackupStorageLocation[]) => {
+    const plan = planSingleDefault(locations);
+    return plan && [plan.kept, ...plan.others].map(({ metadata }) => metadata.name);
+  };
+  const isDefault = { default: true };
+  it('is left alone where it is the only one', () => {
+    expect(kept(locationOf('a'), locationOf('b', isDefault))).toBeUndefined();
+    expect(kept()).toBeUndefined();
+  });
+  it('is the one that was created last, of those of one second the first by name', () => {
+    expect(kept(locationOf('a', isDefault, 2000), locationOf('b', isDefault, 5000))).toEqual([
+      ...['b', 'a'],
+    ]);
+    expect(kept(locationOf('b', isDefault), locationOf('a', isDefault))).toEqual(['a', 'b']);
+  });
+  it('is none that is being deleted', () => {
+    const going = locationOf('a', isDefault, 9000);
+    going.metadata.deletionTimestamp = new Date(0).toISOString();
+    expect(kept(going, locationOf('b', isDefault))).toBeUndefined();
+  });
+});
+
+describe('files of locations', () => {
+  const options = (secrets: Record<string, Record<string, string>>, directory: string) => ({
+    client: {
+      get: (_: unknown, { name }: { name: string }) =>
+        secrets[name]
+          ? Promise.resolve({ data: secrets[name] })
+          : Promise.reject(new CodedError('KUBE_NOT_FOUND', `secrets "${name}" not found`)),
+    } as never,
+    ...{ namespace: 'velero', directory, signal, defaultCredentials: () => undefined },
+  });
+  const base64 = (text: string): string => Buffer.from(text).toString('base64');
+  const filesOf = (spec: object, given: ReturnType<typeof options>) =>
+    loadLocationFiles(
+      given,
+      parseBackupStorageLocation({ ...locationOf('l', spec), kind: 'BackupStorageLocation' }),
+    );
+
+  it('are of one Secret each, however its name and key are put together', async () => {
+    const given = options(
+      { 'a-b': { c: base64('one') }, a: { 'b-c': base64('two') } },
+      tempDirectory('files'),
+    );
+    const files = await Promise.all(
+      [
+        { name: 'a-b', key: 'c' },
+        { name: 'a', key: 'b-c' },
+      ].map((credential) => filesOf({ credential }, given)),
+    );
+    const texts = files.map(({ credentialsFile = '' }) => fs.readFileSync(credentialsFile, 'utf8'));
+    expect(texts).toEqual(['one', 'two']);
+    for (const { credentialsFile = '' } of files) {
+      expect(fs.statSync(credentialsFile).mode & 0o777).toBe(0o600);
+    }
+  });
+  it('are written anew when the Secret changes, and not before', async () => {
+    const secrets = { s: { k: base64('one') } };
+    const given = options(secrets, tempDirectory('files'));
+    const spec = { credential: { name: 's', key: 'k' } };
+    const { credentialsFile = '' } = await filesOf(spec, given);
+    const before = fs.statSync(credentialsFile).ino;
+    await filesOf(spec, given);
+    expect(fs.statSync(credentialsFile).ino).toBe(before);
+    secrets.s.k = base64('two');
+    await filesOf(spec, given);
+    expect(fs.readFileSync(credentialsFile, 'utf8')).toBe('two');
+    expect(fs.readdirSync(join(credentialsFile, '..'))).toEqual(['s_k']);
+  });
+  it('keep what the failure of a Secret means', async () => {
+    const given = options({}, tempDirectory('files'));
+    await expect(filesOf({ credential: { name: 's', key: 'k' } }, given)).rejects.toMatchObject({
+      code: 'KUBE_NOT_FOUND',
+      message: 'unable to get credentials: secrets "s" not found',
+    });
+  });
+});
+
+describe('checks of locations', () => {
+  afterEach(() => {
+    vi.useRealTimers();
+  });
+  const checksWith = (open: (bucket: string) => BlobStorage): LocationChecks =>
+    new LocationChecks({
+      ...{ client: undefined as never, namespace: 'velero', directory: '/nowhere' },
+      defaultCredentials: () => undefined,
+      openStorage: (location) => Promise.resolve(open(new URL(location).host)),
+    });
+  const never = {
+    [Symbol.asyncIterator]: () => ({ next: () => new Promise<never>(() => undefined) }),
+  };
+
+  it('end where nothing else ends, and none is begun beside one that still hangs', async () => {
+    vi.useFakeTimers();
+    let opened = 0;
+    const checks = checksWith(() => {
+      opened++;
+      return storeOf(never);
+    });
+    const first = checks.check('k', locationOf('l'), signal).catch((error: unknown) => error);
+    await vi.advanceTimersByTimeAsync(CHECK_MS);
+    expect(await first).toMatchObject({
+      code: 'LOCATION_SILENT',
+      message: 'no answer within 30 s',
+    });
+    const second = checks.check('k', locationOf('l'), signal).catch((error: unknown) => error);
+    await vi.advanceTimersByTimeAsync(1);
+    expect(await second).toMatchObject({
+      message: 'an earlier check still waits for an answer',
+    });
+    expect(opened).toBe(1);
+  });
+  it('begin while forty others hang', async () => {
+    vi.useFakeTimers();
+    const checks = checksWith((bucket) => storeOf(bucket === 'b' ? never : ['backups']));
+    for (let i = 0; i < 40; i++) {
+      checks.check(`k${i}`, locationOf(`l${i}`), signal).catch(() => undefined);
+    }
+    const well = locationOf('well', { objectStorage: { bucket: 'well' } });
+    let isDone = false;
+    void checks.check('well', well, signal).then(() => (isDone = true));
+    await vi.advanceTimersByTimeAsync(2100);
+    expect(isDone).toBe(true);
+  });
+  it('end with the leadership', async () => {
+    const abort = new AbortController();
+    const checks = checksWith(() => storeOf(never));
+    const check = checks.check('k', locationOf('l'), abort.signal);
+    abort.abort(new Error('not the leader'));
+    await expect(check).rejects.toThrow('not the leader');
+  });
+  it('close what they opened, also where it is not valid', async () => {
+    let closed = 0;
+    const checks = checksWith(() => ({
+      ...storeOf(['photos']),
+      close: () => {
+        closed++;
+        return Promise.resolve();
+      },
+    }));
+    await expect(checks.check('k', locationOf('l'), signal)).rejects.toThrow('[photos]');
+    expect(closed).toBe(1);
+  });
+});
+
+it('what is wrong with a location is told before its Secrets are asked for', async () => {
+  const options = {
+    ...{ client: undefined as never, namespace: 'velero', directory: '/nowhere' },
+    defaultCredentials: () => undefined,
+    openStorage: () => Promise.reject(new Error('it is not opened')),
+  };
+  const credential = { name: 's', key: 'k' };
+  const messageFor = (spec: object): Promise<unknown> =>
+    openLocation(locationOf('l', { credential, ...spec }), options, signal).catch(
+      (error: unknown) => (error as CodedError).message,
+    );
+  expect(await messageFor({ objectStorage: undefined })).toBe(
+    'backup storage location does not use object storage',
+  );
+  expect(await messageFor({ provider: '' })).toBe('object storage provider name must not be empty');
+  expect(await messageFor({ provider: 'acme' })).toContain('invalid storage provider "acme"');
+  expect(await messageFor({ config: { publicUrl: 'https://a/b' } })).toBe(
+    'publicUrl must not have a path: https://a/b',
+  );
+});
