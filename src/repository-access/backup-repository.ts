@@ -21,6 +21,9 @@ import {
 /** One password for all repositories, as Velero has it (pkg/repository/keys/keys.go). */
 export const PASSWORD_SECRET = 'velero-repo-credentials';
 export const PASSWORD_KEY = 'repository-password';
+/** Beside it while the passwords of all repositories are being changed: the one that comes, then the one that was. */
+export const NEXT_PASSWORD_KEY = 'longshore-next-password';
+export const PREVIOUS_PASSWORD_KEY = 'longshore-previous-password';
 const POLL_MS = 500;
 
 export interface RepositoryQuery {
@@ -106,6 +109,8 @@ export interface RepositoryAccess {
   /** As `openStorage` takes it. */
   readonly location: string;
   readonly password: Secret;
+  /** The passwords of all repositories are being changed: this one may be another one in a moment. */
+  readonly isChangingPassword: boolean;
 }
 
 export interface AccessOptions extends RepositoryQuery {
@@ -150,16 +155,32 @@ export async function loadRepositoryAccess(options: AccessOptions): Promise<Repo
     : Buffer.from(objectStorage?.caCert ?? '', 'base64');
   const caFile = ca.length > 0 ? await toFile(`${storageLocation}-ca.pem`, ca) : undefined;
   const location = repositoryLocation(bsl, volumeNamespace, { credentialsFile, caFile });
-  const password = await secretValue(options, { name: PASSWORD_SECRET, key: PASSWORD_KEY });
-  return { location, password: new Secret(password.toString('utf8').trim()) };
+  const secret = await client.get(SECRETS, { namespace, name: PASSWORD_SECRET }, { signal });
+  const password = valueIn(secret, namespace, { name: PASSWORD_SECRET, key: PASSWORD_KEY });
+  return {
+    location,
+    password: new Secret(password.toString('utf8').trim()),
+    isChangingPassword: secret.data?.[NEXT_PASSWORD_KEY] !== undefined,
+  };
 }
 
-async function secretValue(
+interface SecretKey {
+  readonly name: string;
+  readonly key: string;
+}
+
+const secretValue = async (
   { client, namespace, signal }: RepositoryQuery,
-  { name, key }: { name: string; key: string },
-): Promise<Buffer> {
-  const secret = await client.get(SECRETS, { namespace, name }, { signal });
-  const value = secret.data?.[key];
+  which: SecretKey,
+): Promise<Buffer> =>
+  valueIn(await client.get(SECRETS, { namespace, name: which.name }, { signal }), namespace, which);
+
+function valueIn(
+  { data }: { readonly data?: Readonly<Record<string, string>> },
+  namespace: string,
+  { name, key }: SecretKey,
+): Buffer {
+  const value = data?.[key];
   if (value !== undefined) return Buffer.from(value, 'base64');
   throw new CodedError('NO_PASSWORD', `Secret ${namespace}/${name} has no key "${key}"`);
 }

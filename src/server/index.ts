@@ -8,6 +8,12 @@ export {
   type RepositoryControllerOptions,
 } from './repositories/repository-controller.ts';
 export { ensurePasswordSecret } from './repositories/password-secret.ts';
+export {
+  type ChangeAllOptions,
+  type ChangeAllReport,
+  changeAllPasswords,
+  type ChangedRepository,
+} from './repositories/password-change/change-all.ts';
 export { prepareRepository, type PrepareOptions } from './repositories/prepare.ts';
 export {
   JOB_NAME_VARIABLE,

@@ -123,6 +123,12 @@ export const BACKUP_STORAGE_LOCATIONS = resource<KubeObject>(
   'backupstoragelocations',
 );
 export const BACKUPS = resource<KubeObject>(VELERO_GROUP, 'v1', 'Backup', 'backups');
+export const DELETE_BACKUP_REQUESTS = resource<KubeObject>(
+  VELERO_GROUP,
+  'v1',
+  'DeleteBackupRequest',
+  'deletebackuprequests',
+);
 export const RESTORES = resource<KubeObject>(VELERO_GROUP, 'v1', 'Restore', 'restores');
 export const PODS = resource<Pod>('', 'v1', 'Pod', 'pods');
 export const PVCS = resource<PersistentVolumeClaim>(
