@@ -13,6 +13,7 @@ export {
   type ChangeAllReport,
   changeAllPasswords,
   type ChangedRepository,
+  isPasswordChangeBegun,
 } from './repositories/password-change/change-all.ts';
 export { prepareRepository, type PrepareOptions } from './repositories/prepare.ts';
 export {

@@ -1,17 +1,19 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import {
   CodedError,
   codeOf,
   isCode,
+  messageOf,
   Secret,
   silentLogger,
   systemClock,
 } from '../../../src/base/index.ts';
 import { type BlobStorage, openStorage } from '../../../src/blob/index.ts';
 import { ForwardingStorage } from '../../../src/blob/wrappers/forwarding.ts';
+import { runCommandLine } from '../../../src/cli/run.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import {
   BACKUP_REPOSITORIES,
@@ -536,6 +538,65 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       } as never);
       await expect(world.change({ newPassword: new Secret('x') })).rejects.toThrow(name);
     });
+
+    /** The embedded server has no Leases. */
+    it.skipIf(leases)(
+      'is changed by the command, which says what it would do, does, and did',
+      async () => {
+        const world = await newWorld();
+        const file = join(world.bucket, 'new-password');
+        fs.writeFileSync(file, `${NEW}\n`);
+        const run = async (
+          ...flags: string[]
+        ): Promise<{ code: number; out: string; said: string }> => {
+          let [out, said] = ['', ''];
+          const take = (add: (text: string) => void) => (text: string | Uint8Array) => {
+            add(String(text));
+            return true;
+          };
+          vi.spyOn(process.stdout, 'write').mockImplementation(take((text) => (out += text)));
+          vi.spyOn(process.stderr, 'write').mockImplementation(take((text) => (said += text)));
+          const words = ['repository', 'change-password-all', ...flags];
+          const cluster = ['--kubeconfig', server.kubeconfig, '-n', world.namespace];
+          const code = await runCommandLine(
+            [...words, ...cluster],
+            (error) => (said += messageOf(error)),
+          );
+          vi.restoreAllMocks();
+          return { code, out, said };
+        };
+        const upload = { namespace: world.namespace, name: 'b1-x' };
+        await makeUpload(world.namespace, upload.name, 'InProgress');
+        const plan = await run('--dry-run', '--new-password-file', file);
+        expect(plan.code).toBe(0);
+        expect(plan.out).toMatch(
+          /app-default-kopia +would be changed\nshop-default-kopia +would be changed/,
+        );
+        expect(plan.out).toContain(
+          'it would be refused now: 1 operations use repositories: DataUpload b1-x',
+        );
+        const refused = await run('--new-password-file', file);
+        expect(refused).toMatchObject({ code: 1, out: '' });
+        expect(refused.said).toContain('nothing was changed');
+        await client.delete(DATA_UPLOADS, upload);
+        expect((await run('--undo')).said).toContain('there is nothing to be taken back');
+        expect((await run('--undo', '--new-password-file', file)).code).toBe(2);
+        const done = await run('--new-password-file', file);
+        expect(done.out).toBe('2 repositories and the Secret have the new password\n');
+        expect(done.said).toContain('longshore: holding the repositories\n');
+        await world.assertDone(NEW);
+        const again = await run('--new-password-file', file, '--json');
+        expect(again.said).toContain('the same as the old one');
+        // Killed on the way: the next run needs no password.
+        await world
+          .change({ newPassword: new Secret('third') }, new Kill(9))
+          .catch(() => undefined);
+        const finished = await run('--json');
+        expect(JSON.parse(finished.out)).toMatchObject({ dryRun: false, lifted: [] });
+        await world.assertDone('third');
+      },
+      60_000,
+    );
 
     it('leaves nobody out who looks first whether the repository is ready, as Velero does', async () => {
       const world = await newWorld();

@@ -138,6 +138,16 @@ export async function changeAllPasswords(options: ChangeAllOptions): Promise<Cha
   return outcome.report;
 }
 
+/** Whether a change was begun that is to be finished or taken back. Throws `NO_PASSWORD`. */
+export async function isPasswordChangeBegun({
+  client,
+  namespace,
+  signal,
+}: Pick<ChangeAllOptions, 'client' | 'namespace' | 'signal'>): Promise<boolean> {
+  const { next, previous } = await loadPasswordState(client, namespace, signal);
+  return next !== undefined || previous !== undefined;
+}
+
 class Run {
   readonly #options: ChangeAllOptions;
   readonly #assertLeading: () => void;
