@@ -90,8 +90,7 @@ function printPlan({ repositories, inTheWay }: ChangeAllReport): void {
     repositories.map(({ name, had }) => [name, STATES[had]]),
   );
   if (inTheWay.length === 0) return;
-  const count = countOf(inTheWay.length, 'operations');
-  printLine(`it would be refused now: ${count} use repositories: ${inTheWay.join(', ')}`);
+  printLine(`it would be refused now: repositories are in use by ${inTheWay.join(', ')}`);
 }
 
 function printReport({ repositories, lifted }: ChangeAllReport, isUndone: boolean): void {

@@ -15,3 +15,9 @@ export {
   type RepositoryQuery,
   repositoryLabels,
 } from './backup-repository.ts';
+export {
+  type NotedVerification,
+  type RepositoryVerdict,
+  VERIFICATION_ANNOTATION,
+  verificationOf,
+} from './verification.ts';

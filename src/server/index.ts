@@ -3,6 +3,7 @@
  * repository only as far as it makes one and looks after it.
  */
 export { Server, type ServerController, type ServerOptions } from './server.ts';
+export { describeServer } from './server-status.ts';
 export {
   RepositoryController,
   type RepositoryControllerOptions,

@@ -20,13 +20,35 @@ const LOCATION = {
   spec: { provider: 'velero.io/fs', config: { fspath: '/buckets/first' } },
 } as unknown as KubeObject;
 
+function deferred(): { readonly promise: Promise<unknown>; readonly resolve: () => void } {
+  let resolve = (): void => undefined;
+  const promise = new Promise((done) => {
+    resolve = () => {
+      done(undefined);
+    };
+  });
+  return { promise, resolve };
+}
+
 /** Every read hangs until it is told to go on. */
 class HangingStorage extends ForwardingStorage {
-  readonly hanging = Promise.withResolvers<void>();
+  readonly #hanging = deferred();
+  readonly #closed = deferred();
   puts = 0;
 
+  /** Resolves when whoever had it open has ended. */
+  async wakeUp(): Promise<void> {
+    this.#hanging.resolve();
+    await this.#closed.promise;
+  }
+
+  override close(): Promise<void> {
+    this.#closed.resolve();
+    return super.close();
+  }
+
   override async getBlob(...parameters: Parameters<BlobStorage['getBlob']>): Promise<Uint8Array> {
-    await this.hanging.promise;
+    await this.#hanging.promise;
     return super.getBlob(...parameters);
   }
 
@@ -148,8 +170,7 @@ describe('a preparation that hangs', () => {
     );
     // Its place is free for others; it itself waits until the first has ended.
     expect(await leadership.look()).toBeGreaterThan(1000);
-    storage.hanging.resolve();
-    await sleep(50);
+    await storage.wakeUp();
     expect(storage.puts).toBe(0);
   });
 
@@ -166,8 +187,7 @@ describe('a preparation that hangs', () => {
     const second = world.lead();
     await second.settle();
     expect(world.phase).toBe('Ready');
-    hangs.hanging.resolve();
-    await sleep(50);
+    await hangs.wakeUp();
     expect(hangs.puts).toBe(0);
     expect(world.written).toEqual(['Ready']);
   });

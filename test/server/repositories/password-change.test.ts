@@ -354,7 +354,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       await makeUpload(world.namespace, 'over', 'Completed');
       await makeUpload(world.namespace, 'moves', 'Prepared');
       await expect(world.change()).rejects.toThrow(
-        '1 operations use repositories: DataUpload moves (Prepared); nothing was changed: wait until these have ended',
+        'repositories are in use by DataUpload moves (Prepared); nothing was changed: wait until these have ended',
       );
       await world.assertDone(OLD);
       await client.delete(DATA_UPLOADS, { namespace: world.namespace, name: 'moves' });
@@ -573,7 +573,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
           /app-default-kopia +would be changed\nshop-default-kopia +would be changed/,
         );
         expect(plan.out).toContain(
-          'it would be refused now: 1 operations use repositories: DataUpload b1-x',
+          'it would be refused now: repositories are in use by DataUpload b1-x',
         );
         const refused = await run('--new-password-file', file);
         expect(refused).toMatchObject({ code: 1, out: '' });

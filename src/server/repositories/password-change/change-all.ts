@@ -361,7 +361,7 @@ class Run {
     const end = isBegun
       ? 'some repositories have the new password already, and all are held: run it again when these have ended'
       : 'nothing was changed: wait until these have ended';
-    const text = `${users.length} operations use repositories: ${named(users, ', ')}; ${end}`;
+    const text = `repositories are in use by ${named(users, ', ')}; ${end}`;
     throw new CodedError('REPOSITORIES_IN_USE', text);
   }
 
