@@ -41,7 +41,7 @@ import {
 } from '../../../src/server/index.ts';
 import { HOLD } from '../../../src/server/repositories/password-change/hold.ts';
 import { hasKopia, Kopia, tempDirectory } from '../../support/kopia.ts';
-import { hasRealApi, startRealApi } from '../../support/real-api.ts';
+import { hasRealApi, type RealApi, startRealApi } from '../../support/real-api.ts';
 import { DEFAULT_FORMAT } from '../../support/repositories.ts';
 
 const OLD = 'static-passw0rd';
@@ -173,6 +173,61 @@ function mortalClient(client: KubeClient, kill: Kill, leases?: Leases): KubeClie
       return call;
     },
   });
+}
+
+/** What docs/operating.md says that the user needs. */
+const RIGHTS = [
+  [['secrets'], '', ['get', 'update']],
+  [['backuprepositories'], 'velero.io', ['get', 'list', 'update']],
+  [
+    [
+      ...['datauploads', 'datadownloads', 'podvolumebackups', 'podvolumerestores'],
+      'deletebackuprequests',
+    ],
+    'velero.io',
+    ['list'],
+  ],
+  [['backupstoragelocations'], 'velero.io', ['get']],
+  [['jobs'], 'batch', ['list']],
+  [['leases'], 'coordination.k8s.io', ['get', 'create', 'update']],
+] as const;
+
+/** A kubeconfig of somebody who may do that, and nothing else. */
+async function kubeconfigWith(
+  { kubectl, directory }: RealApi,
+  namespace: string,
+  rights: typeof RIGHTS,
+): Promise<string> {
+  const metadata = { name: 'changer', namespace };
+  const rules = rights.map(([resources, group, verbs]) => ({
+    apiGroups: [group],
+    resources,
+    verbs,
+  }));
+  const group = 'rbac.authorization.k8s.io';
+  const objects = [
+    { apiVersion: 'v1', kind: 'ServiceAccount', metadata },
+    { apiVersion: `${group}/v1`, kind: 'Role', metadata, rules },
+    {
+      ...{ apiVersion: `${group}/v1`, kind: 'RoleBinding', metadata },
+      roleRef: { apiGroup: group, kind: 'Role', name: 'changer' },
+      subjects: [{ kind: 'ServiceAccount', name: 'changer', namespace }],
+    },
+  ];
+  const file = join(directory, `${namespace}-rights.yaml`);
+  fs.writeFileSync(file, objects.map((object) => JSON.stringify(object)).join('\n---\n'));
+  await kubectl('apply', '-f', file);
+  const token = (await kubectl('-n', namespace, 'create', 'token', 'changer')).trim();
+  const view = await kubectl('config', 'view', '--raw', '--minify', '-o', 'json');
+  const users = [{ name: 'u', user: { token } }];
+  const admin = JSON.parse(view) as { contexts: { name: string; context: object }[] };
+  const contexts = admin.contexts.map(({ name, context }) => ({
+    name,
+    context: { ...context, user: 'u' },
+  }));
+  const path = join(directory, `${namespace}.kubeconfig`);
+  fs.writeFileSync(path, JSON.stringify({ ...admin, users, contexts }), { mode: 0o600 });
+  return path;
 }
 
 const SERVERS = [
@@ -546,6 +601,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
         const world = await newWorld();
         const file = join(world.bucket, 'new-password');
         fs.writeFileSync(file, `${NEW}\n`);
+        const kubeconfig = await kubeconfigWith(server as RealApi, world.namespace, RIGHTS);
         const run = async (
           ...flags: string[]
         ): Promise<{ code: number; out: string; said: string }> => {
@@ -557,7 +613,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
           vi.spyOn(process.stdout, 'write').mockImplementation(take((text) => (out += text)));
           vi.spyOn(process.stderr, 'write').mockImplementation(take((text) => (said += text)));
           const words = ['repository', 'change-password-all', ...flags];
-          const cluster = ['--kubeconfig', server.kubeconfig, '-n', world.namespace];
+          const cluster = ['--kubeconfig', kubeconfig, '-n', world.namespace];
           const code = await runCommandLine(
             [...words, ...cluster],
             (error) => (said += messageOf(error)),
