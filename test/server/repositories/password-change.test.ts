@@ -26,6 +26,7 @@ import {
   type Lease,
   NAMESPACES,
   type ObjectRef,
+  POD_VOLUME_BACKUPS,
   SECRETS,
 } from '../../../src/kube/index.ts';
 import { createFormat, loadFormat } from '../../../src/repository/index.ts';
@@ -187,7 +188,7 @@ const RIGHTS = [
     'velero.io',
     ['list'],
   ],
-  [['backupstoragelocations'], 'velero.io', ['get']],
+  [['backupstoragelocations'], 'velero.io', ['get', 'list']],
   [['jobs'], 'batch', ['list']],
   [['leases'], 'coordination.k8s.io', ['get', 'create', 'update']],
 ] as const;
@@ -418,7 +419,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       fs.renameSync(format, kept);
       fs.writeFileSync(format, 'nothing of the kind');
       await expect(world.change()).rejects.toThrow(
-        /^1 of 2 repositories cannot get another password: shop-default-kopia: /,
+        /^1 of 2 BackupRepositories cannot get another password: shop-default-kopia: /,
       );
       fs.renameSync(kept, format);
       await world.assertDone(OLD);
@@ -457,6 +458,28 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       await world.assertDone(NEW);
       expect(await world.opens('late', NEW)).toBe(true);
       expect((await world.repository('late')).status?.phase).toBe('Ready');
+    });
+
+    it('reaches one without a BackupRepository that a backup lies in, as of another cluster', async () => {
+      const world = await newWorld();
+      const path = join(world.bucket, 'kopia/synced');
+      fs.cpSync(join(template, 'kopia/app'), path, { recursive: true });
+      const ofPod = (name: string, namespace: string, backupStorageLocation: string) =>
+        client.create(POD_VOLUME_BACKUPS, {
+          metadata: { namespace: world.namespace, name },
+          spec: {
+            ...{ backupStorageLocation, node: 'n', repoIdentifier: '', volume: 'data' },
+            pod: { kind: 'Pod', namespace, name: 'pod' },
+          },
+          status: { phase: 'Completed' },
+        } as never);
+      await ofPod('synced', 'synced', 'default');
+      // Nothing can be known of these, and nobody can ask for them.
+      await ofPod('nothing', 'never-backed-up', 'default');
+      await ofPod('gone', 'app', 'gone');
+      await world.change();
+      await world.assertDone(NEW);
+      expect(await world.opens('synced', NEW)).toBe(true);
     });
 
     it.each([

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, mapLimited, messageOf, type Secret } from '../../../base/index.ts';
 import {
   BACKUP_REPOSITORIES,
+  BACKUP_STORAGE_LOCATIONS,
   type BackupRepository,
   type ElectionOptions,
   LeaderElection,
@@ -22,7 +23,7 @@ import {
   type PasswordState,
   writePasswordState,
 } from './secret-state.ts';
-import { usersOfRepositories } from './under-way.ts';
+import { repositoriesOfBackups, usersOfRepositories, type VolumeRepository } from './under-way.ts';
 
 export interface ChangeAllOptions extends RepositoryOpener {
   /** Of this process, by which it holds the Lease. */
@@ -153,6 +154,7 @@ class Run {
   readonly #assertLeading: () => void;
   /** By UID of the BackupRepository. */
   readonly #surveyed = new Map<string, Surveyed>();
+  #ofBackups: readonly VolumeRepository[] | undefined;
 
   constructor(options: ChangeAllOptions, assertLeading: () => void) {
     this.#options = options;
@@ -322,7 +324,9 @@ class Run {
   async #surveyNew(passwords: Passwords): Promise<BackupRepository[]> {
     const all = await this.#list();
     const problems: string[] = [];
-    const unknown = all.filter(({ metadata }) => !this.#surveyed.has(metadata.uid));
+    const unknown = [...all, ...(await this.#withoutObject(all))].filter(
+      ({ metadata }) => !this.#surveyed.has(metadata.uid),
+    );
     await mapLimited(unknown, SURVEYED_AT_ONCE, async (repository) => {
       const { signal } = this.#options;
       try {
@@ -334,10 +338,46 @@ class Run {
       }
     });
     if (problems.length > 0) {
-      const count = `${problems.length} of ${all.length} repositories cannot get another password`;
+      const count = `${problems.length} of ${all.length} BackupRepositories cannot get another password`;
       throw new CodedError('REPOSITORIES_NOT_CHANGEABLE', `${count}: ${named(problems, '; ')}`);
     }
     return all;
+  }
+
+  /**
+   * Stand-ins for those that backups of this cluster lie in and that have no BackupRepository yet. Where the location is gone as well, nobody
+   * will ask for them.
+   */
+  async #withoutObject(all: readonly BackupRepository[]): Promise<BackupRepository[]> {
+    const { client, namespace, signal } = this.#options;
+    this.#ofBackups ??= await repositoriesOfBackups(client, namespace, signal);
+    const locations = await client.list(BACKUP_STORAGE_LOCATIONS, { namespace, signal });
+    const isThere = ({ volumeNamespace, storageLocation }: VolumeRepository): boolean =>
+      all.some(
+        ({ spec }) =>
+          spec.volumeNamespace === volumeNamespace &&
+          spec.backupStorageLocation === storageLocation,
+      );
+    return this.#ofBackups
+      .filter(
+        (each) =>
+          !isThere(each) &&
+          locations.some(({ metadata }) => metadata.name === each.storageLocation),
+      )
+      .map(({ volumeNamespace, storageLocation }) => ({
+        metadata: {
+          ...{ name: `${volumeNamespace}-${storageLocation}-kopia`, namespace },
+          ...{
+            uid: `${volumeNamespace}/${storageLocation}`,
+            resourceVersion: '',
+            creationTimestamp: '',
+          },
+        },
+        spec: {
+          ...{ volumeNamespace, backupStorageLocation: storageLocation },
+          ...{ repositoryType: 'kopia', maintenanceFrequency: '0s' },
+        },
+      }));
   }
 
   async #list(): Promise<BackupRepository[]> {

@@ -16,6 +16,34 @@ import { outlineOf } from '../maintenance/outline.ts';
 /** Nobody has begun with those, or they are over. */
 const IDLE = ['', 'New', 'Completed', 'Failed', 'Canceled', 'Processed'];
 
+export interface VolumeRepository {
+  readonly volumeNamespace: string;
+  readonly storageLocation: string;
+}
+
+/**
+ * Repositories that snapshots of this cluster lie in, as the objects of its backups say. Velero takes PodVolumeBackups over from a bucket
+ * that another cluster writes to, before there is any BackupRepository for them here.
+ */
+export async function repositoriesOfBackups(
+  client: KubeClient,
+  namespace: string,
+  signal: AbortSignal,
+): Promise<VolumeRepository[]> {
+  const uploads = await client.list(DATA_UPLOADS, { namespace, signal });
+  const podVolumes = await client.list(POD_VOLUME_BACKUPS, { namespace, signal });
+  const found = [
+    ...uploads.map(({ spec }) => [spec.sourceNamespace, spec.backupStorageLocation] as const),
+    ...podVolumes.map(({ spec }) => [spec.pod.namespace, spec.backupStorageLocation] as const),
+  ];
+  const byName = new Map<string, VolumeRepository>();
+  for (const [volumeNamespace, storageLocation] of found) {
+    if (!volumeNamespace || !storageLocation) continue;
+    byName.set(`${volumeNamespace}/${storageLocation}`, { volumeNamespace, storageLocation });
+  }
+  return [...byName.values()];
+}
+
 /**
  * What has a repository open, or is about to: as `DataUpload b1-x7k2p (InProgress)`. A repository that is open by Kopia looks at its format
  * every 15 minutes, and fails when another password is in force (Kopia: repo/format/format_manager.go).
