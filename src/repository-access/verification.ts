@@ -27,9 +27,13 @@ export function verificationOf({ metadata }: BackupRepository): NotedVerificatio
     const noted = JSON.parse(
       metadata.annotations?.[VERIFICATION_ANNOTATION] ?? '',
     ) as Partial<NotedVerification> | null;
-    const isOurs = typeof noted?.time === 'string' && !Number.isNaN(Date.parse(noted.time));
-    return isOurs ? (noted as NotedVerification) : undefined;
+    if (typeof noted?.time !== 'string' || Number.isNaN(Date.parse(noted.time))) return undefined;
+    return { ...noted, damagedContents: countOf(noted.damagedContents) } as NotedVerification;
   } catch {
     return undefined;
   }
 }
+
+/** Anybody who may write the object may write this. */
+const countOf = (value: unknown): number =>
+  typeof value === 'number' && Number.isFinite(value) ? value : 0;

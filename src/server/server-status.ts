@@ -91,7 +91,7 @@ function verifiedLines(all: readonly BackupRepository[]): string[] {
   verified.sort((a, b) => Date.parse(a.time) - Date.parse(b.time));
   const [oldest] = verified;
   if (!oldest) return [];
-  const damaged = verified.reduce((sum, { damagedContents }) => sum + (damagedContents || 0), 0);
+  const damaged = verified.reduce((sum, { damagedContents }) => sum + damagedContents, 0);
   const never = all.length - verified.length;
   return [
     `verified: ${verified.length} of ${all.length} repositories, ${oldest.name} the longest ago, at ${timeText(oldest.time)}; damaged contents: ${damaged}${never > 0 ? `; never verified: ${never}` : ''}`,

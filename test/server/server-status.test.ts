@@ -88,10 +88,13 @@ describe('the status of the server', () => {
       repository('b', 'Ready', verified('2026-04-29T01:00:00Z', 1)),
       repository('c', 'NotReady'),
       repository('d', 'Ready', { 'longshore.io/verification': 'null' }),
+      repository('e', 'Ready', {
+        'longshore.io/verification': '{"time":"2026-04-30T02:00:00Z","damagedContents":"many"}',
+      }),
     ];
     expect(await describeServer(clientOf({ repositories }), 'velero')).toEqual([
-      'repositories: 3 of 4 are ready; not ready: c: no bucket',
-      'verified: 2 of 4 repositories, b the longest ago, at 2026-04-29T01:00:00Z; damaged contents: 3; never verified: 2',
+      'repositories: 4 of 5 are ready; not ready: c: no bucket',
+      'verified: 3 of 5 repositories, b the longest ago, at 2026-04-29T01:00:00Z; damaged contents: 3; never verified: 2',
     ]);
     const many = ['c', 'd', 'e', 'f', 'g'].map((name) => repository(name, 'New'));
     expect(await describeServer(clientOf({ repositories: many }), 'velero')).toEqual([

@@ -86,7 +86,7 @@ export class RepositoryMetrics {
         this.reset();
         for (const { name, verification } of gauges.repositories()) {
           if (!verification) continue;
-          this.set({ repository_name: name }, Number(verification.damagedContents) || 0);
+          this.set({ repository_name: name }, verification.damagedContents);
         }
       },
     });

@@ -195,10 +195,12 @@ const RIGHTS = [
 
 /** A kubeconfig of somebody who may do that, and nothing else. */
 async function kubeconfigWith(
-  { kubectl, directory }: RealApi,
+  api: RealApi,
   namespace: string,
   rights: typeof RIGHTS,
 ): Promise<string> {
+  const { directory } = api;
+  const kubectl = (...parameters: string[]): Promise<string> => api.kubectl(...parameters);
   const metadata = { name: 'changer', namespace };
   const rules = rights.map(([resources, group, verbs]) => ({
     apiGroups: [group],
