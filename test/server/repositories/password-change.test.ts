@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -396,6 +397,26 @@ for (const [serverName, start, isThere, leases] of SERVERS)
         expect(() => new Kopia(OLD).connect(join(world.bucket, 'kopia', app))).toThrow(/password/);
       }
     });
+
+    /** What docs/operating.md says of a Velero server that has used a repository moments before: Velero connects anew each time. */
+    it.skipIf(!hasKopia)(
+      'is refused once by a Kopia that has the format in its cache',
+      async () => {
+        const world = await newWorld();
+        const path = join(world.bucket, 'kopia/app');
+        const kopia = new Kopia(OLD).connect(path);
+        kopia.run('snapshot', 'list');
+        await world.change();
+        const connect = (): string => {
+          const words = ['repository', 'connect', 'filesystem', '--path', path];
+          const [program, parameters, { env }] = kopia.command(...words);
+          const changed = { ...env, KOPIA_PASSWORD: NEW };
+          return spawnSync(program, parameters, { env: changed, encoding: 'utf8' }).stderr;
+        };
+        expect(connect()).toMatch(/invalid repository password/);
+        expect(connect()).toMatch(/Connected to repository/);
+      },
+    );
 
     it('only looks in a dry run', async () => {
       const world = await newWorld();
