@@ -311,6 +311,6 @@ describe.skipIf(!hasRealNode())(
         await node.volumePath('theirs', 'data'),
         await node.volumePath('theirs-back', 'data'),
       );
-      }, 600_000);
+    }, 600_000);
   },
 );
