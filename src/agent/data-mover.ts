@@ -1,5 +1,5 @@
 import { writeFileSync } from 'node:fs';
-import { CanceledError, isCanceled, type Logger, messageOf } from '../base/index.ts';
+import { CanceledError, isCanceled, isCode, type Logger, messageOf } from '../base/index.ts';
 import type { StorageKind } from '../config/index.ts';
 import { EventRecorder, type KubeClient } from '../kube/index.ts';
 import {
@@ -281,13 +281,30 @@ async function openFor({
     };
     const [access] = await askPatiently(load, { timeoutMs, signal });
     step = `error to open backup repository ${repositoryName}`;
-    return await options.openRepository(access);
+    return await openWith(access, options, movement, signal);
   } catch (error) {
     if (signal.aborted) throw canceled();
     const text = `error to initialize data path: ${step}: ${messageOf(error)}`;
     throw new Error(`Data path for ${MOVED[kind].noun} ${name} failed: ${text}`, {
       cause: error,
     });
+  }
+}
+
+/** With the password that there is now, where the one that was read before the repository was ready is not the right one any more. */
+async function openWith(
+  access: RepositoryAccess,
+  options: DataMoverOptions,
+  movement: Movement,
+  signal: AbortSignal,
+): Promise<{ repository: Repository } & AsyncDisposable> {
+  try {
+    return await options.openRepository(access);
+  } catch (error) {
+    if (!isCode(error, 'WRONG_PASSWORD')) throw error;
+    const again = await loadAccess(options, movement, signal);
+    if (again.password.reveal() === access.password.reveal()) throw error;
+    return await options.openRepository(again);
   }
 }
 

@@ -18,7 +18,6 @@ export {
 export {
   assertVerified,
   describeDamage,
-  type RepositoryVerdict,
   type VerifiedRepository,
   verifyBackupRepositories,
 } from './verified-repositories.ts';

@@ -13,29 +13,20 @@ import {
   EventRecorder,
   type KubeClient,
 } from '../kube/index.ts';
-import { loadRepositoryAccess, type RepositoryAccess } from '../repository-access/index.ts';
+import {
+  loadRepositoryAccess,
+  type RepositoryAccess,
+  type RepositoryVerdict,
+  VERIFICATION_ANNOTATION,
+  verificationOf,
+} from '../repository-access/index.ts';
 import { unlessRefused } from './serving.ts';
 
-/** On a BackupRepository: what the last verification found, as JSON. */
-export const VERIFICATION_ANNOTATION = 'longshore.io/verification';
 /** On a BackupRepository: when the last verification began, however it ended. */
 const BEGUN_ANNOTATION = 'longshore.io/verification-begun';
 const DAMAGED_REASON = 'RepositoryDamaged';
 const VERIFIED_REASON = 'RepositoryVerified';
 const NOT_VERIFIED_REASON = 'RepositoryNotVerified';
-
-/** What a verification of one repository found, in a form that has room in an annotation. */
-export interface RepositoryVerdict {
-  /** Contents that snapshots may need and that are missing or damaged. */
-  readonly damagedContents: number;
-  readonly damagedPacks: number;
-  /** Snapshots that cannot be restored completely. */
-  readonly damagedSnapshots: number;
-  /** Of all packs, how much was read, from 0 to 1. */
-  readonly readShare: number;
-  /** The first problem in a sentence; undefined where all is well. */
-  readonly problem?: string | undefined;
-}
 
 export interface VerifiedRepository {
   /** Of the BackupRepository. */
@@ -170,29 +161,15 @@ async function annotateWith(
   }
 }
 
-interface Noted extends RepositoryVerdict {
-  readonly time: string;
-}
-
-/** What the annotation says; undefined where there is none, or none of ours. */
-function notedOn({ metadata }: BackupRepository): Noted | undefined {
-  try {
-    const noted = JSON.parse(metadata.annotations?.[VERIFICATION_ANNOTATION] ?? '') as Noted;
-    return typeof noted.time === 'string' ? noted : undefined;
-  } catch {
-    return undefined;
-  }
-}
-
 /** When it was last begun with; '' for one that never was. */
 const timeOf = (repository: BackupRepository): string =>
-  repository.metadata.annotations?.[BEGUN_ANNOTATION] ?? notedOn(repository)?.time ?? '';
+  repository.metadata.annotations?.[BEGUN_ANNOTATION] ?? verificationOf(repository)?.time ?? '';
 
 /** A sentence for each repository of the cluster that a verification found damaged; none where they cannot be read. */
 export async function describeDamage(client: KubeClient, namespace: string): Promise<string[]> {
   const found = await unlessRefused(client.list(BACKUP_REPOSITORIES, { namespace }));
   return (found ?? []).flatMap((repository) => {
-    const noted = notedOn(repository);
+    const noted = verificationOf(repository);
     if (noted?.problem === undefined) return [];
     const { time, damagedContents, damagedSnapshots, problem } = noted;
     return `repository ${repository.metadata.name} is damaged: ${damagedContents} contents, ${damagedSnapshots} snapshots concerned (verified ${time}): ${problem}`;

@@ -38,11 +38,16 @@ export async function showStatus(flags: StatusFlags): Promise<void> {
       await watchStatus(query, { all: flags.all === true, output });
       return;
     }
-    const [world, damage] = await Promise.all([
+    const { describeServer } = await import('../server/index.ts');
+    const [world, damage, server] = await Promise.all([
       readStatus(query),
       describeDamage(client, namespace),
+      // For people: programs have metrics.
+      output === 'json' || output === 'yaml' ? [] : describeServer(client, namespace),
     ]);
-    for (const line of damage) process.stderr.write(`longshore: ${printable(line)}\n`);
+    for (const line of [...server, ...damage]) {
+      process.stderr.write(`longshore: ${printable(line)}\n`);
+    }
     const all = describeMovements(world);
     const rows = flags.all === true ? all : all.filter(({ isOver }) => !isOver);
     const documents = (): object[] => rows.map((row) => documentOf(row, averageRate));

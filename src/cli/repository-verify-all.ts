@@ -1,14 +1,10 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import {
-  assertVerified,
-  type RepositoryVerdict,
-  verifyBackupRepositories,
-} from '../agent/index.ts';
+import { assertVerified, verifyBackupRepositories } from '../agent/index.ts';
 import type { Logger } from '../base/index.ts';
 import { environment } from '../config/index.ts';
-import type { RepositoryAccess } from '../repository-access/index.ts';
+import type { RepositoryAccess, RepositoryVerdict } from '../repository-access/index.ts';
 import { newTreeCounters, verifyRepository } from '../snapshot/index.ts';
 import { type ClusterFlags, clusterOf } from './cluster.ts';
 import { createLogger, interruptSignal, openContext } from './context.ts';

@@ -23,6 +23,7 @@ import {
 } from '../repository/index.ts';
 import { planGarbageCollection, DEFAULT_POLICY, putPolicy } from '../snapshot/index.ts';
 import { addConnectionCommands } from './connection-commands.ts';
+import { withClusterOptions } from './cluster-options.ts';
 import { createLogger, interruptSignal, openContext } from './context.ts';
 import { maintenanceLines } from './maintenance-words.ts';
 import { NewPassword, PasswordPrompt, readPassword } from './password.ts';
@@ -31,6 +32,7 @@ import { formatElapsed } from './progress/lines.ts';
 import { type ProgressFlags, progressOption, startProgress, styleOf } from './progress/reporter.ts';
 import { maintenanceSample } from './progress/samples.ts';
 import { JSON_OPTION, verb, type VerbOptions } from './program.ts';
+import type { ChangePasswordAllFlags } from './repository-change-password-all.ts';
 import { addStatus, statusDocument } from './repository-status.ts';
 import { addSnapshots } from './repository-snapshots.ts';
 import { addVerify, addVerifyAll } from './repository-verify.ts';
@@ -48,6 +50,7 @@ export function addRepositoryCommands(program: Command): void {
   addSnapshots(group);
   addMaintain(group);
   addChangePassword(group);
+  addChangePasswordAll(group);
   addConnectionCommands(group);
 }
 
@@ -150,6 +153,33 @@ function addMaintain(group: Command): void {
     .addOption(progressOption())
     .option(...JSON_OPTION)
     .action(maintain);
+}
+
+/** What an administrator runs for a cluster. */
+function addChangePasswordAll(group: Command): void {
+  withClusterOptions(group.command('change-password-all'))
+    .description(
+      'change the password of all repositories of a cluster and the Secret velero-repo-credentials; run it again if it was killed',
+    )
+    .option(
+      '--new-password-file <file>',
+      'file that holds the new password (default: LONGSHORE_NEW_PASSWORD, then a prompt); not needed to finish a change that was begun',
+    )
+    .option('--undo', 'take back a change that was begun and has not ended')
+    .option(
+      '--dry-run',
+      'only open all repositories, and say what would be changed and what is in the way',
+    )
+    .option(...JSON_OPTION)
+    .option('--verbose', 'log more, and print stack traces with errors')
+    .addHelpText(
+      'after',
+      '\nExample:\n  $ longshore repository change-password-all -n velero --new-password-file new-password',
+    )
+    .action(async (flags: ChangePasswordAllFlags) => {
+      const { changeAll } = await import('./repository-change-password-all.ts');
+      await changeAll(flags);
+    });
 }
 
 interface MaintainOptions extends ProgressFlags {

@@ -44,6 +44,7 @@ export {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
+  DELETE_BACKUP_REQUESTS,
   type BackupRepository,
   type BackupStorageLocation,
   BUILT_IN_MOVERS,

@@ -10,13 +10,17 @@ import {
   BACKUP_STORAGE_LOCATIONS,
   type BackupRepository,
   type KubeClient,
+  SECRETS,
   validLabel,
 } from '../kube/index.ts';
-import { loadLocationFiles, secretValue } from './location-files.ts';
+import { loadLocationFiles, valueIn } from './location-files.ts';
 
 /** One password for all repositories, as Velero has it (pkg/repository/keys/keys.go). */
 export const PASSWORD_SECRET = 'velero-repo-credentials';
 export const PASSWORD_KEY = 'repository-password';
+/** Beside it while the passwords of all repositories are being changed: the one that comes, then the one that was. */
+export const NEXT_PASSWORD_KEY = 'longshore-next-password';
+export const PREVIOUS_PASSWORD_KEY = 'longshore-previous-password';
 const POLL_MS = 500;
 
 export interface RepositoryQuery {
@@ -102,6 +106,8 @@ export interface RepositoryAccess {
   /** As `openStorage` takes it. */
   readonly location: string;
   readonly password: Secret;
+  /** The passwords of all repositories are being changed: this one may be another one in a moment. */
+  readonly isChangingPassword: boolean;
 }
 
 export interface AccessOptions extends RepositoryQuery {
@@ -130,8 +136,13 @@ export async function loadRepositoryAccess(options: AccessOptions): Promise<Repo
   }
   const { credentialsFile, caFile } = await loadLocationFiles(options, bsl);
   const location = repositoryLocation(bsl, volumeNamespace, { credentialsFile, caFile });
-  const password = await secretValue(options, { name: PASSWORD_SECRET, key: PASSWORD_KEY });
-  return { location, password: new Secret(password.toString('utf8').trim()) };
+  const secret = await client.get(SECRETS, { namespace, name: PASSWORD_SECRET }, { signal });
+  const password = valueIn(secret, PASSWORD_KEY);
+  return {
+    location,
+    password: new Secret(password.toString('utf8').trim()),
+    isChangingPassword: secret.data?.[NEXT_PASSWORD_KEY] !== undefined,
+  };
 }
 
 const notReady = (text: string): CodedError => new CodedError('REPOSITORY_NOT_READY', text);

@@ -7,10 +7,18 @@ export {
   ensureBackupRepository,
   findBackupRepository,
   loadRepositoryAccess,
+  NEXT_PASSWORD_KEY,
   PASSWORD_KEY,
   PASSWORD_SECRET,
+  PREVIOUS_PASSWORD_KEY,
   type RepositoryAccess,
   type RepositoryQuery,
   repositoryLabels,
 } from './backup-repository.ts';
 export { loadLocationFiles, type LocationFilesOptions } from './location-files.ts';
+export {
+  type NotedVerification,
+  type RepositoryVerdict,
+  VERIFICATION_ANNOTATION,
+  verificationOf,
+} from './verification.ts';

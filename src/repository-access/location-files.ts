@@ -8,7 +8,7 @@ import {
   type StorageKind,
   storageKindOf,
 } from '../config/index.ts';
-import { type KubeClient, SECRETS } from '../kube/index.ts';
+import { type KubeClient, type Secret as KubeSecret, SECRETS } from '../kube/index.ts';
 
 export interface LocationFilesOptions {
   readonly client: KubeClient;
@@ -51,10 +51,15 @@ export async function secretValue(
   { client, namespace, signal }: Pick<LocationFilesOptions, 'client' | 'namespace' | 'signal'>,
   { name, key }: { readonly name: string; readonly key: string },
 ): Promise<Buffer> {
-  const secret = await client.get(SECRETS, { namespace, name }, { signal });
-  const value = secret.data?.[key];
+  return valueIn(await client.get(SECRETS, { namespace, name }, { signal }), key);
+}
+
+/** Throws `NO_PASSWORD` where the Secret has no such key. */
+export function valueIn({ metadata, data }: KubeSecret, key: string): Buffer {
+  const value = data?.[key];
   if (value !== undefined) return Buffer.from(value, 'base64');
-  throw new CodedError('NO_PASSWORD', `Secret ${namespace}/${name} has no key "${key}"`);
+  const place = `${metadata.namespace ?? ''}/${metadata.name}`;
+  throw new CodedError('NO_PASSWORD', `Secret ${place} has no key "${key}"`);
 }
 
 async function toFile(directory: string, name: string, text: Buffer): Promise<string> {

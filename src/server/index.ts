@@ -4,6 +4,7 @@
  * volumes; knows the repository only as far as it makes one and looks after it.
  */
 export { Server, type ServerController, type ServerOptions } from './server.ts';
+export { describeServer } from './server-status.ts';
 export {
   RepositoryController,
   type RepositoryControllerOptions,
@@ -24,6 +25,13 @@ export {
   type StatusRequestControllerOptions,
 } from './status-requests/status-request-controller.ts';
 export { ensurePasswordSecret } from './repositories/password-secret.ts';
+export {
+  type ChangeAllOptions,
+  type ChangeAllReport,
+  changeAllPasswords,
+  type ChangedRepository,
+  isPasswordChangeBegun,
+} from './repositories/password-change/change-all.ts';
 export { prepareRepository, type PrepareOptions } from './repositories/prepare.ts';
 export {
   JOB_NAME_VARIABLE,

@@ -25,7 +25,8 @@ export interface ServerOptions {
   readonly leaseName?: string;
 }
 
-const LEASE = 'longshore-server';
+/** By which one of several servers works. */
+export const SERVER_LEASE = 'longshore-server';
 
 /** Runs controllers while this process leads, and waits otherwise: two replicas are one that works and one that is ready to. */
 export class Server {
@@ -39,7 +40,7 @@ export class Server {
     this.registry = options.registry ?? new Registry();
     this.election = new LeaderElection({
       ...{ client, logger, namespace, clock, timing },
-      name: options.leaseName ?? LEASE,
+      name: options.leaseName ?? SERVER_LEASE,
       // A pod that is started again is another process, which must not go on where the one before it was cut off.
       identity: `${host}_${randomUUID()}`,
     });

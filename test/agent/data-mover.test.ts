@@ -120,6 +120,7 @@ describe('while it waits to be named', () => {
   async function run(
     get: (name: string) => Promise<object>,
     prepare: () => Promise<void> = () => Promise.resolve(),
+    opened: Error = new Error('opened'),
   ): Promise<string[]> {
     const directory = mkdtempSync(join(tmpdir(), 'data-mover-'));
     const done: string[] = [];
@@ -160,7 +161,7 @@ describe('while it waits to be named', () => {
         defaultCredentials: () => undefined,
         openRepository: ({ password }) => {
           done.push(`open with ${password.reveal()}`);
-          return Promise.reject(new Error('opened'));
+          return Promise.reject(opened);
         },
         prepareRepository: ({ password }) => {
           done.push(`prepare with ${password.reveal()}`);
@@ -188,6 +189,20 @@ describe('while it waits to be named', () => {
       failures-- > 0 ? Promise.reject(new Error('not yet')) : answer(name),
     );
     expect(done).toEqual(['get default', 'named', ...gets, 'open with secret']);
+  });
+
+  it('a password that was changed since is read once more, and one that was not is not tried again', async () => {
+    const wrong = new CodedError('WRONG_PASSWORD', 'wrong password');
+    const done = await run(answer, undefined, wrong);
+    expect(done.slice(3)).toEqual(['named', 'open with secret', ...gets]);
+    let reads = 0;
+    const changed = { data: { 'repository-password': Buffer.from('next').toString('base64') } };
+    const after = await run(
+      (name) => (name === 'default' || ++reads === 1 ? answer(name) : Promise.resolve(changed)),
+      undefined,
+      wrong,
+    );
+    expect(after.slice(3)).toEqual(['named', 'open with secret', ...gets, 'open with next']);
   });
 
   it('another one that has taken its name meanwhile is looked up by itself', async () => {

@@ -184,12 +184,33 @@ export class RealNode implements AsyncDisposable {
     await this.kubectl('-n', 'velero', 'rollout', 'status', 'ds/node-agent', '--timeout=60s');
   }
 
-  /** Ends Velero's server and starts it again: with feature flags of its own, and with our plugin in its plugin folder or without. */
+  /** Our server, from our manifests as a user applies them, but for the name of the image. It is there and ready afterwards. */
+  async applyServer(): Promise<void> {
+    const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests/server'));
+    await this.apply(yaml.replace(/image: longshore$/m, `image: ${IMAGE}`));
+    await this.scaleServer(1);
+  }
+
+  async scaleServer(replicas: 0 | 1): Promise<void> {
+    const deployment = ['-n', 'velero', 'deploy/longshore-server'];
+    await this.kubectl('scale', ...deployment, `--replicas=${replicas}`);
+    await this.kubectl('rollout', 'status', ...deployment, '--timeout=120s');
+    if (replicas === 1) return;
+    const pods = ['pod', '-l', 'name=longshore-server', '--timeout=60s'];
+    await this.kubectl('-n', 'velero', 'wait', '--for=delete', ...pods);
+  }
+
+  /**
+   * Ends Velero's server and starts it again: with feature flags of its own and others, and with our plugin in its plugin folder or
+   * without.
+   */
   async restartVelero({
     features = 'EnableCSI',
+    flags = [],
     hasPlugin = false,
-  }: { features?: string; hasPlugin?: boolean } = {}): Promise<void> {
-    const env = { ...this.#env, VELERO_FEATURES: features, REAL_NODE_AGENT: '1' };
+  }: { features?: string; flags?: readonly string[]; hasPlugin?: boolean } = {}): Promise<void> {
+    const more = { VELERO_FEATURES: features, VELERO_SERVER_FLAGS: flags.join(' ') };
+    const env = { ...this.#env, ...more, REAL_NODE_AGENT: '1' };
     await run(STACK, ['down', this.directory, 'velero'], { env });
     const made = join(this.directory, 'longshore-plugin/plugins');
     const folder = join(this.directory, 'plugins');

@@ -201,6 +201,12 @@ export const SERVER_STATUS_REQUESTS = resource<ServerStatusRequest>(
   'serverstatusrequests',
 );
 export const BACKUPS = resource<KubeObject>(VELERO_GROUP, 'v1', 'Backup', 'backups');
+export const DELETE_BACKUP_REQUESTS = resource<KubeObject>(
+  VELERO_GROUP,
+  'v1',
+  'DeleteBackupRequest',
+  'deletebackuprequests',
+);
 export const RESTORES = resource<KubeObject>(VELERO_GROUP, 'v1', 'Restore', 'restores');
 export const PODS = resource<Pod>('', 'v1', 'Pod', 'pods');
 export const PVCS = resource<PersistentVolumeClaim>(

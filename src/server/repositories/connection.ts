@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
   asError,
+  CodedError,
   createLimiter,
   isCanceled,
   isCode,
@@ -10,11 +11,13 @@ import {
   messageOf,
   redactAndCut,
   rfc3339Seconds,
+  untilAborted,
 } from '../../base/index.ts';
 import type { BlobStorage } from '../../blob/index.ts';
 import type { StorageKind } from '../../config/index.ts';
 import { type BackupRepository, CONFIG_MAPS, type KubeObject } from '../../kube/index.ts';
 import { loadRepositoryAccess, type RepositoryAccess } from '../../repository-access/index.ts';
+import { isHeld } from './password-change/hold.ts';
 import { prepareRepository, readOnly } from './prepare.ts';
 import { fullIntervalNs, repositoryConfigOf } from './repository-config.ts';
 import { annotate, type RepositoryWriter } from './repository-writer.ts';
@@ -33,9 +36,11 @@ export interface ConnectionOptions {
   readonly configMap: string | undefined;
   /** Looks at a repository again, now. */
   readonly wake: (key: string) => void;
+  /** How long one repository may take to be prepared; by default 10 minutes. */
+  readonly prepareMs?: number;
 }
 
-/** On a BackupRepository: what it was connected to, as a hash. */
+/** On a BackupRepository: what it was connected to, as hashes: of its place and of the password's version, with a dot between. */
 export const CONNECTED = 'longshore.io/connected-to';
 /** Velero: pkg/controller/backup_repository_controller.go. */
 const REESTABLISH = 're-establish on BSL change, create or delete';
@@ -46,6 +51,13 @@ const RETRY_FIRST_MS = 15_000;
 const RETRY_MAX_MS = 300_000;
 /** For what is under way when this process stops. Our choice. */
 const SETTLE_MS = 5000;
+/**
+ * For one repository. Requests to a storage over a network end by themselves within minutes; a directory on a server that is gone never
+ * answers. Our choice.
+ */
+const PREPARE_MS = 600_000;
+/** Between two looks at one whose password is being changed; the end of that wakes it, too. Our choice. */
+const HELD_MS = 60_000;
 
 /** How an attempt ended that nobody has written down yet. */
 interface Outcome {
@@ -70,6 +82,8 @@ export class Connections {
   /** By location. */
   readonly #limiters = new Map<string, Limiter>();
   readonly #underWay = new Map<string, Promise<void>>();
+  /** By key, attempts that were given up and have not ended. */
+  readonly #hanging = new Map<string, Promise<void>>();
   readonly #outcomes = new Map<string, Outcome>();
   /** By key, what a Ready one is connected to as far as this process knows. */
   readonly #known = new Map<string, string>();
@@ -100,6 +114,8 @@ export class Connections {
     location: KubeObject | undefined,
     writer: RepositoryWriter,
   ): Promise<{ repository: BackupRepository; requeueAfterMs?: number }> {
+    // Whoever changes the passwords opens it again, or leaves that to this process once the Secret has the new one.
+    if (isHeld(repository)) return { repository, requeueAfterMs: HELD_MS };
     if (!location) return { repository: await this.#locationGone(repository, writer) };
     const connection = this.#connectionOf(location);
     const phase = repository.status?.phase;
@@ -114,7 +130,9 @@ export class Connections {
         );
         return { repository: adopted };
       }
-      repository = await this.#setNotReady(repository, REESTABLISH, writer);
+      // A Secret that was written may hold the same password, or one that opens the repository already: whoever uses it goes on meanwhile.
+      const isSamePlace = partOf(before) === partOf(connection);
+      if (!isSamePlace) repository = await this.#setNotReady(repository, REESTABLISH, writer);
     }
     const outcome = this.#outcomes.get(key);
     if (outcome) {
@@ -126,7 +144,10 @@ export class Connections {
     if (this.#underWay.has(key)) return { repository };
     const attempt = this.#attempts.get(key);
     const waitMs = attempt?.place === placeOf(connection, location) ? restMs(attempt) : 0;
-    if (waitMs > 0 && phase === 'NotReady') return { repository, requeueAfterMs: waitMs };
+    const isNewHere = phase !== 'NotReady' && phase !== 'Ready';
+    if (waitMs > 0 && !isNewHere) return { repository, requeueAfterMs: waitMs };
+    // It would hang beside the first.
+    if (this.#hanging.has(key)) return { repository, requeueAfterMs: RETRY_MAX_MS };
     // One that never was ready is set up by what the ConfigMap says now.
     const isNew = repository.status?.lastMaintenanceTime == null;
     if (isNew) repository = await this.#setDefaults(repository, writer);
@@ -151,7 +172,7 @@ export class Connections {
     const { uid } = repository.metadata;
     const place = placeOf(connection, location);
     const task = limiter
-      .run(() => this.#prepare(repository, location, writer))
+      .run(() => this.#prepareInTime(key, repository, location, writer))
       .then(
         () => ({ uid, connection, place, error: undefined }),
         (error: unknown) => ({ uid, connection, place, error: asError(error) }),
@@ -185,6 +206,15 @@ export class Connections {
     if (error) {
       const failures = (this.#attempts.get(key)?.failures ?? 0) + 1;
       const attempt = { atMs: performance.now(), place, failures };
+      if (repository.status?.phase === 'Ready' && !isCode(error, ...NOT_OURS)) {
+        // It could not be asked whether the password still opens it, which says nothing about those who have it open.
+        this.#outcomes.delete(key);
+        this.#attempts.set(key, attempt);
+        const { logger } = this.#options;
+        const fields = { repository: repository.metadata.name, error: messageOf(error) };
+        logger.warn(fields, 'it could not be checked whether the password opens the repository');
+        return { repository, requeueAfterMs: restMs(attempt) };
+      }
       const notReady = await this.#setNotReady(repository, messageOf(error), writer);
       this.#outcomes.delete(key);
       this.#attempts.set(key, attempt);
@@ -200,18 +230,61 @@ export class Connections {
     this.#outcomes.delete(key);
     this.#known.set(key, connection);
     this.#attempts.delete(key);
-    writer.events.record(ready, 'RepositoryReady', 'the repository is ready');
+    if (repository.status?.phase !== 'Ready') {
+      writer.events.record(ready, 'RepositoryReady', 'the repository is ready');
+    }
     return { repository: ready };
+  }
+
+  /**
+   * Gives its place to others when the time is over, or this process leads no more: what still hangs then writes nothing, not even when
+   * this process leads once more. Throws `PREPARE_TIMED_OUT` and what {@link prepareRepository} throws.
+   */
+  async #prepareInTime(
+    key: string,
+    repository: BackupRepository,
+    location: KubeObject,
+    writer: RepositoryWriter,
+  ): Promise<void> {
+    const { prepareMs = PREPARE_MS } = this.#options;
+    writer.signal.throwIfAborted();
+    const late = AbortSignal.timeout(prepareMs);
+    const signal = AbortSignal.any([writer.signal, late]);
+    const assertLeading = (): void => {
+      if (signal.aborted) throw timedOut(prepareMs);
+      writer.assertLeading();
+    };
+    let hasEnded = false;
+    const task = this.#prepare(repository, location, {
+      client: writer.client,
+      signal,
+      assertLeading,
+    });
+    const end = task.then(
+      () => undefined,
+      () => undefined,
+    );
+    void end.then(() => {
+      hasEnded = true;
+      this.#hanging.delete(key);
+    });
+    await untilAborted(signal, task);
+    if (hasEnded || !signal.aborted) return;
+    this.#hanging.set(key, end);
+    writer.signal.throwIfAborted();
+    throw timedOut(prepareMs);
   }
 
   async #prepare(
     { spec, metadata }: BackupRepository,
     location: KubeObject,
-    writer: RepositoryWriter,
+    {
+      client,
+      signal,
+      assertLeading,
+    }: Pick<RepositoryWriter, 'client' | 'signal' | 'assertLeading'>,
   ): Promise<void> {
     const { namespace, openStorage, directory, defaultCredentials, logger } = this.#options;
-    const { client, signal, assertLeading } = writer;
-    signal.throwIfAborted();
     const locationName = `${namespace}/${spec.backupStorageLocation}`;
     const isReadOnly = isReadOnlyLocation(location);
     const interval = fullIntervalNs(spec.repositoryConfig);
@@ -221,6 +294,7 @@ export class Connections {
       storageLocation: spec.backupStorageLocation,
       isWriting: false,
     });
+    if (access.isChangingPassword) throw changing();
     logger.info({ repository: metadata.name }, 'preparing the repository');
     await using storage = await openStorage(access.location, { create: !isReadOnly }).catch(
       (error: unknown) => {
@@ -299,7 +373,7 @@ export class Connections {
     return written;
   }
 
-  /** All that says where a repository is and what opens it (Velero: needInvalidBackupRepo), and the Secret of the password. */
+  /** All that says where a repository is (Velero: needInvalidBackupRepo), and the Secret of the password. */
   #connectionOf(object: KubeObject): string {
     const { spec } = object as { spec?: Record<string, unknown> };
     const { bucket, prefix, caCert, caCertRef } = (spec?.objectStorage ?? {}) as Record<
@@ -307,14 +381,20 @@ export class Connections {
       unknown
     >;
     const parts = [spec?.provider, spec?.config ?? {}, bucket, prefix, caCert, caCertRef];
-    const text = JSON.stringify([...parts, this.#passwordVersion], (_, value: unknown) =>
+    const place = JSON.stringify(parts, (_, value: unknown) =>
       isPlainObject(value)
         ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
         : value,
     );
-    return createHash('sha256').update(text).digest('hex').slice(0, 32);
+    return `${hashOf(place, 32)}.${hashOf(this.#passwordVersion, 16)}`;
   }
 }
+
+const hashOf = (text: string, digits: number): string =>
+  createHash('sha256').update(text).digest('hex').slice(0, digits);
+
+/** Of the place alone. */
+const partOf = (connection: string): string => connection.slice(0, connection.lastIndexOf('.'));
 
 const isPlainObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -336,6 +416,22 @@ const isOfCluster = (error: unknown): boolean =>
     'KUBE_UNAVAILABLE',
     'KUBE_THROTTLED',
     'KUBE_GONE',
+    'PASSWORD_CHANGE_UNDER_WAY',
+  );
+
+/** What an attempt may end with that tells for sure that a Ready repository is of no use as it is. */
+const NOT_OURS = ['WRONG_PASSWORD', 'REPOSITORY_CORRUPTED', 'STORAGE_NOT_EMPTY'] as const;
+
+const timedOut = (afterMs: number): CodedError =>
+  new CodedError(
+    'PREPARE_TIMED_OUT',
+    `preparing the repository took longer than ${Math.round(afterMs / 1000)} s: its storage does not answer, or is very slow`,
+  );
+
+const changing = (): CodedError =>
+  new CodedError(
+    'PASSWORD_CHANGE_UNDER_WAY',
+    'the password of all repositories is being changed: nothing is created before that has ended',
   );
 
 function restMs({ atMs, failures }: Attempt): number {

@@ -18,7 +18,7 @@ import {
   type Result,
   SECRETS,
 } from '../../kube/index.ts';
-import { PASSWORD_KEY, PASSWORD_SECRET } from '../../repository-access/index.ts';
+import { PASSWORD_KEY, PASSWORD_SECRET, verificationOf } from '../../repository-access/index.ts';
 import type { ServerController } from '../server.ts';
 import { type ConnectionOptions, Connections, isReadOnlyLocation } from './connection.ts';
 import { REPOSITORY_LABEL, repositoryLabelOf } from './maintenance/job.ts';
@@ -26,7 +26,7 @@ import { JobKeeper, type JobKeeperOptions } from './maintenance/job-keeper.ts';
 import { frequencyOf, outlineOf } from './maintenance/outline.ts';
 import { overdueSeconds } from './maintenance/plan.ts';
 import { ensurePasswordSecret } from './password-secret.ts';
-import { RepositoryMetrics } from './repository-metrics.ts';
+import { type DescribedRepository, RepositoryMetrics } from './repository-metrics.ts';
 import { RepositoryWriter } from './repository-writer.ts';
 
 export interface RepositoryControllerOptions {
@@ -297,7 +297,7 @@ class RepositoryRun {
     }
   }
 
-  *described(): Generator<{ name: string; isReady: boolean; overdueSeconds: number }> {
+  *described(): Generator<DescribedRepository> {
     const nowNs = this.#options.client.clock.nowNs();
     for (const repository of this.#repositories.list()) {
       if (repository.spec.repositoryType !== 'kopia') continue;
@@ -311,6 +311,7 @@ class RepositoryRun {
       yield {
         name: repository.metadata.name,
         isReady: status?.phase === 'Ready',
+        verification: verificationOf(repository),
         overdueSeconds: isReadOnly
           ? 0
           : overdueSeconds({ status, frequencyNs: frequencyOf(repository), nowNs }),

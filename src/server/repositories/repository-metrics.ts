@@ -1,12 +1,21 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client';
+import type { NotedVerification } from '../../repository-access/index.ts';
 import type { HistoryEntry } from './maintenance/result.ts';
 
 /** Velero: pkg/metrics/metrics.go. */
 const DURATION_SECONDS = [60, 300, 600, 900, 1800, 3600, 7200, 10_800, 14_400];
 
+export interface DescribedRepository {
+  readonly name: string;
+  readonly isReady: boolean;
+  readonly overdueSeconds: number;
+  /** What the last verification has noted. */
+  readonly verification: NotedVerification | undefined;
+}
+
 export interface RepositoryGauges {
   /** Of each repository; nothing while another process leads. */
-  readonly repositories: () => Iterable<{ name: string; isReady: boolean; overdueSeconds: number }>;
+  readonly repositories: () => Iterable<DescribedRepository>;
   readonly jobs: () => { running: number; waiting: number };
 }
 
@@ -54,6 +63,30 @@ export class RepositoryMetrics {
         this.reset();
         for (const { name, overdueSeconds } of gauges.repositories()) {
           this.set({ repository_name: name }, overdueSeconds);
+        }
+      },
+    });
+    new Gauge({
+      name: 'longshore_repository_verified_timestamp_seconds',
+      help: 'When the last verification of a BackupRepository ended, in seconds since 1970; none for those that never were verified',
+      ...{ labelNames, registers },
+      collect() {
+        this.reset();
+        for (const { name, verification } of gauges.repositories()) {
+          if (!verification) continue;
+          this.set({ repository_name: name }, Date.parse(verification.time) / 1000);
+        }
+      },
+    });
+    new Gauge({
+      name: 'longshore_repository_damaged_contents',
+      help: 'Contents that the last verification of a BackupRepository found missing or damaged',
+      ...{ labelNames, registers },
+      collect() {
+        this.reset();
+        for (const { name, verification } of gauges.repositories()) {
+          if (!verification) continue;
+          this.set({ repository_name: name }, verification.damagedContents);
         }
       },
     });

@@ -1,0 +1,39 @@
+import type { BackupRepository } from '../kube/index.ts';
+
+/** On a BackupRepository: what the last verification found, as JSON. */
+export const VERIFICATION_ANNOTATION = 'longshore.io/verification';
+
+/** What a verification of one repository found, in a form that has room in an annotation. */
+export interface RepositoryVerdict {
+  /** Contents that snapshots may need and that are missing or damaged. */
+  readonly damagedContents: number;
+  readonly damagedPacks: number;
+  /** Snapshots that cannot be restored completely. */
+  readonly damagedSnapshots: number;
+  /** Of all packs, how much was read, from 0 to 1. */
+  readonly readShare: number;
+  /** The first problem in a sentence; undefined where all is well. */
+  readonly problem?: string | undefined;
+}
+
+export interface NotedVerification extends RepositoryVerdict {
+  /** When it ended (RFC 3339). */
+  readonly time: string;
+}
+
+/** What the annotation says; undefined where there is none, or none of ours. */
+export function verificationOf({ metadata }: BackupRepository): NotedVerification | undefined {
+  try {
+    const noted = JSON.parse(
+      metadata.annotations?.[VERIFICATION_ANNOTATION] ?? '',
+    ) as Partial<NotedVerification> | null;
+    if (typeof noted?.time !== 'string' || Number.isNaN(Date.parse(noted.time))) return undefined;
+    return { ...noted, damagedContents: countOf(noted.damagedContents) } as NotedVerification;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Anybody who may write the object may write this. */
+const countOf = (value: unknown): number =>
+  typeof value === 'number' && Number.isFinite(value) ? value : 0;

@@ -1,0 +1,459 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { CodedError, isCode, mapLimited, messageOf, type Secret } from '../../../base/index.ts';
+import {
+  BACKUP_REPOSITORIES,
+  BACKUP_STORAGE_LOCATIONS,
+  type BackupRepository,
+  type ElectionOptions,
+  LeaderElection,
+  type ObjectRef,
+} from '../../../kube/index.ts';
+import { PASSWORD_SECRET } from '../../../repository-access/index.ts';
+import { hold, isHeld, isLifted, release } from './hold.ts';
+import {
+  changeOne,
+  type Passwords,
+  type RepositoryOpener,
+  survey,
+  type Surveyed,
+} from './one-repository.ts';
+import {
+  isSame,
+  loadPasswordState,
+  type PasswordState,
+  writePasswordState,
+} from './secret-state.ts';
+import { repositoriesOfBackups, usersOfRepositories, type VolumeRepository } from './under-way.ts';
+
+export interface ChangeAllOptions extends RepositoryOpener {
+  /** Of this process, by which it holds the Lease. */
+  readonly identity: string;
+  /** Undefined where a change that was begun is to be finished, or taken back. */
+  readonly newPassword: Secret | undefined;
+  /** Takes a change back that was begun and has not ended. */
+  readonly undo: boolean;
+  /** Only looks. */
+  readonly dryRun: boolean;
+  /** What is done now, in a few words. */
+  readonly onStep?: (text: string) => void;
+  readonly timing?: {
+    readonly election?: ElectionOptions['timing'];
+    /** After the Secret was written, before repositories are used again. */
+    readonly cachesMs?: number;
+    /** For the Lease of a run that was killed to run out. */
+    readonly leaseMs?: number;
+  };
+}
+
+export interface ChangedRepository {
+  /** Of the BackupRepository. */
+  readonly name: string;
+  /** What it had before. */
+  readonly had: Surveyed['has'];
+}
+
+export interface ChangeAllReport {
+  readonly repositories: readonly ChangedRepository[];
+  /** Those that somebody else declared ready while their password was not the one in the Secret. */
+  readonly lifted: readonly string[];
+  /** A dry run: what stands in the way now. */
+  readonly inTheWay: readonly string[];
+}
+
+const LEASE = 'longshore-password-change';
+/** The Lease of a killed run is free after 15 s. Our choice. */
+const LEASE_MS = 40_000;
+/** Velero's server has a cache of the Secret, which is behind by moments. Our choice. */
+const CACHES_MS = 2000;
+/** Each derives two keys, which takes 64 MiB at a time. */
+const SURVEYED_AT_ONCE = 4;
+/** They wait for requests. Our choice. */
+const CHANGED_AT_ONCE = 16;
+const HELD_AT_ONCE = 16;
+/** In a message. */
+const NAMED_MAX = 10;
+
+/**
+ * Gives all repositories of a cluster and the Secret that has their one password a new password. Each repository has one password at a
+ * time, and one put decides which; so for those that only know the Secret there cannot be a moment without a gap. Nobody opens one in
+ * that gap: the BackupRepositories are held meanwhile, and nothing is begun while something uses one. In this order:
+ *
+ * 1. every repository is opened, and both keys are derived; nothing is changed when one does not open;
+ * 2. the Secret gets the next password beside the one that counts, so that a run that was killed can be finished without it;
+ * 3. all BackupRepositories are held, and it is looked once more who uses one;
+ * 4. each repository gets the next password ({@link changePassword}, which may be killed at any point);
+ * 5. the Secret's password is the next one from now on;
+ * 6. what was created meanwhile gets it too, and the BackupRepositories are given free.
+ *
+ * A repository that is Ready and not held opens with the Secret's password at every point. A run that was killed is continued by the
+ * next; of two at once one works, by a Lease. Throws `REPOSITORIES_NOT_CHANGEABLE` and `REPOSITORIES_IN_USE` when nothing was changed,
+ * `PASSWORD_CHANGE_STOPPED` when it has to be run again, `PASSWORD_CHANGE_UNFINISHED`, `PASSWORD_CHANGE_UNDER_WAY`,
+ * `NO_PASSWORD_CHANGE`, `NEW_PASSWORD_UNUSABLE`, `RESTIC_REPOSITORIES`.
+ */
+export async function changeAllPasswords(options: ChangeAllOptions): Promise<ChangeAllReport> {
+  if (options.dryRun) return new Run(options, () => undefined).dryRun();
+  const { client, logger, namespace, identity, timing, signal } = options;
+  const election = new LeaderElection({
+    ...{ client, logger, namespace, identity, clock: options.clock, timing: timing?.election },
+    name: LEASE,
+  });
+  const over = new AbortController();
+  let outcome: { report: ChangeAllReport } | { error: unknown } | undefined;
+  let hasBegun = false;
+  const patience = setTimeout(() => {
+    if (!hasBegun) over.abort();
+  }, timing?.leaseMs ?? LEASE_MS);
+  try {
+    await election.run(
+      async (leading) => {
+        hasBegun = true;
+        const assertLeading = (): void => {
+          leading.throwIfAborted();
+          election.assertLeading();
+        };
+        try {
+          const run = new Run({ ...options, signal: leading }, assertLeading);
+          outcome = { report: await run.run() };
+        } catch (error) {
+          outcome = { error };
+        } finally {
+          over.abort();
+        }
+      },
+      AbortSignal.any([signal, over.signal]),
+    );
+  } finally {
+    clearTimeout(patience);
+  }
+  // What has to be said then counts more than why it stopped.
+  if (outcome && 'error' in outcome) throw outcome.error;
+  signal.throwIfAborted();
+  if (!outcome && election.failure !== undefined) {
+    const text = `the Lease ${LEASE} could not be read or written: ${election.failure}; nothing was changed`;
+    throw new CodedError('LEASE_UNAVAILABLE', text, { retry: 'backoff' });
+  }
+  if (!outcome) {
+    const text = `another run is at work (${election.holder ?? 'unknown'}), or was killed just now: nothing was changed by this one`;
+    throw new CodedError('PASSWORD_CHANGE_UNDER_WAY', text);
+  }
+  return outcome.report;
+}
+
+/** Whether a change was begun that is to be finished or taken back. Throws `NO_PASSWORD`. */
+export async function isPasswordChangeBegun({
+  client,
+  namespace,
+  signal,
+}: Pick<ChangeAllOptions, 'client' | 'namespace' | 'signal'>): Promise<boolean> {
+  const { next, previous } = await loadPasswordState(client, namespace, signal);
+  return next !== undefined || previous !== undefined;
+}
+
+class Run {
+  readonly #options: ChangeAllOptions;
+  readonly #assertLeading: () => void;
+  /** By UID of the BackupRepository. */
+  readonly #surveyed = new Map<string, Surveyed>();
+  #ofBackups: readonly VolumeRepository[] | undefined;
+
+  constructor(options: ChangeAllOptions, assertLeading: () => void) {
+    this.#options = options;
+    this.#assertLeading = assertLeading;
+  }
+
+  async dryRun(): Promise<ChangeAllReport> {
+    const { passwords } = await this.#begin();
+    await this.#surveyNew(passwords);
+    return { ...this.#report(), inTheWay: await this.#users() };
+  }
+
+  async run(): Promise<ChangeAllReport> {
+    const { state, passwords } = await this.#begin();
+    this.#step('opening all repositories');
+    await this.#surveyNew(passwords);
+    const isToBeHeld = state.previous === undefined;
+    const isBegun = state.next !== undefined && this.#hasBegun();
+    if (isToBeHeld) await this.#assertUnused(isBegun);
+    if (isToBeHeld && !state.next) await this.#write(state, { ...state, next: passwords[1] });
+    try {
+      if (isToBeHeld) await this.#holdAll(isBegun);
+      const lifted = await this.#changeAll(state, passwords);
+      this.#step('giving the repositories free');
+      await this.#releaseAll();
+      const last = await this.#load();
+      await this.#write(last, { ...last, next: undefined, previous: undefined });
+      return { ...this.#report(), lifted };
+    } catch (cause) {
+      if (isCode(cause, 'REPOSITORIES_IN_USE')) throw cause;
+      const text = `the change of all passwords stopped: ${messageOf(cause)}; its repositories are held until it is finished: run the same command again (it needs no password), or take it back with --undo as long as the Secret has the old one`;
+      throw new CodedError('PASSWORD_CHANGE_STOPPED', text, { cause });
+    }
+  }
+
+  /** Whether a repository has the password already that the Secret does not have yet. */
+  #hasBegun(): boolean {
+    const next = this.#options.undo ? 'from' : 'to';
+    return [...this.#surveyed.values()].some(({ has }) => has === next);
+  }
+
+  /** What is to be done. Changes nothing. */
+  async #begin(): Promise<{ state: PasswordState; passwords: Passwords }> {
+    const { newPassword, undo } = this.#options;
+    const state = await this.#load();
+    const { current, next, previous } = state;
+    const unfinished = next ?? (previous && current);
+    if (unfinished && newPassword && !undo && !isSame(newPassword, unfinished)) {
+      const text =
+        'an earlier change to another password has not ended: finish it without naming a password, or take it back with --undo, before you begin a new one';
+      throw new CodedError('PASSWORD_CHANGE_UNFINISHED', text);
+    }
+    if (undo) {
+      if (next) return { state, passwords: [next, current] };
+      const text = previous
+        ? 'there is nothing to be taken back any more: the Secret has the password that counts; run the command without --undo to finish it'
+        : 'there is nothing to be taken back: no change of all passwords was begun';
+      throw new CodedError('NO_PASSWORD_CHANGE', text);
+    }
+    if (previous) return { state, passwords: [previous, current] };
+    if (next) return { state, passwords: [current, next] };
+    if (!newPassword) {
+      const text = 'there is nothing to be finished: no change of all passwords was begun';
+      throw new CodedError('NO_PASSWORD_CHANGE', text);
+    }
+    assertUsable(newPassword, current);
+    return { state, passwords: [current, newPassword] };
+  }
+
+  async #holdAll(isBegun: boolean): Promise<void> {
+    this.#step('holding the repositories');
+    const refs = [...this.#surveyed.values()].map(({ repository }) => refOf(repository));
+    await mapLimited(refs, HELD_AT_ONCE, (ref) => this.#hold(ref));
+    try {
+      // What began before it could see that the repositories are held.
+      await this.#assertUnused(isBegun);
+    } catch (error) {
+      if (!isBegun) {
+        await this.#releaseAll();
+        const now = await this.#load();
+        await this.#write(now, { ...now, next: undefined });
+      }
+      throw error;
+    }
+  }
+
+  /** The names of those that others have declared ready meanwhile. */
+  async #changeAll(state: PasswordState, passwords: Passwords): Promise<string[]> {
+    const lifted = new Set<string>();
+    const todo = [...this.#surveyed.values()];
+    this.#step(`changing the password of ${todo.length} repositories`);
+    await this.#changeThese(todo, passwords);
+    await this.#changeStragglers(passwords, lifted);
+    if (state.previous === undefined) {
+      const now = await this.#load();
+      // Whoever writes the Secret from elsewhere would take the password of all repositories away.
+      const isAsLeft =
+        isSame(now.current, state.current) && isSame(now.next, this.#nextOf(state, passwords));
+      if (!isAsLeft) {
+        const text = `Secret ${PASSWORD_SECRET} was written by somebody else meanwhile`;
+        throw new CodedError('PASSWORD_SECRET_CHANGED', text);
+      }
+      this.#step('writing the Secret');
+      const [previous, current] = passwords;
+      await this.#write(now, { current, next: undefined, previous });
+      await sleep(this.#options.timing?.cachesMs ?? CACHES_MS, undefined, {
+        signal: this.#options.signal,
+      });
+      // Made by a server that had read the Secret before.
+      await this.#changeStragglers(passwords, lifted);
+    }
+    return [...lifted];
+  }
+
+  /** What the Secret has as its next password: when a change is taken back, that is the one that it is taken back from. */
+  #nextOf(state: PasswordState, [from, to]: Passwords): Secret {
+    return this.#options.undo && state.next ? from : to;
+  }
+
+  /** Until there is none that was made since. */
+  async #changeStragglers(passwords: Passwords, lifted: Set<string>): Promise<void> {
+    for (;;) {
+      const before = new Set(this.#surveyed.keys());
+      const all = await this.#surveyNew(passwords);
+      for (const repository of all) if (isLifted(repository)) lifted.add(repository.metadata.name);
+      const stragglers = [...this.#surveyed.values()].filter(
+        ({ repository }) => !before.has(repository.metadata.uid),
+      );
+      if (stragglers.length === 0) return;
+      await mapLimited(stragglers, HELD_AT_ONCE, ({ repository }) => this.#hold(refOf(repository)));
+      // It may have been created between the two looks.
+      for (const { repository } of stragglers) this.#surveyed.delete(repository.metadata.uid);
+      await this.#surveyNew(passwords);
+      const again = stragglers.flatMap(
+        ({ repository }) => this.#surveyed.get(repository.metadata.uid) ?? [],
+      );
+      await this.#changeThese(again, passwords);
+    }
+  }
+
+  async #changeThese(surveyed: readonly Surveyed[], passwords: Passwords): Promise<void> {
+    await mapLimited(surveyed, CHANGED_AT_ONCE, async (each) => {
+      this.#assertLeading();
+      try {
+        await changeOne(each, passwords, this.#options);
+      } catch (cause) {
+        const text = `${each.repository.metadata.name}: ${messageOf(cause)}`;
+        throw new CodedError('REPOSITORY_NOT_CHANGED', text, { cause });
+      }
+    });
+  }
+
+  async #hold(ref: ObjectRef): Promise<void> {
+    this.#assertLeading();
+    await hold(this.#options.client, ref, this.#options.signal);
+  }
+
+  async #releaseAll(): Promise<void> {
+    const held = (await this.#list()).filter(isHeld);
+    await mapLimited(held, HELD_AT_ONCE, async (repository) => {
+      this.#assertLeading();
+      await release(this.#options.client, refOf(repository), this.#options.signal);
+    });
+  }
+
+  /** Looks at all that were not looked at. Throws `REPOSITORIES_NOT_CHANGEABLE` with all that stands in the way. */
+  async #surveyNew(passwords: Passwords): Promise<BackupRepository[]> {
+    const all = await this.#list();
+    const problems: string[] = [];
+    const unknown = [...all, ...(await this.#withoutObject(all))].filter(
+      ({ metadata }) => !this.#surveyed.has(metadata.uid),
+    );
+    await mapLimited(unknown, SURVEYED_AT_ONCE, async (repository) => {
+      const { signal } = this.#options;
+      try {
+        const found = await survey(repository, passwords, this.#options);
+        this.#surveyed.set(repository.metadata.uid, found);
+      } catch (error) {
+        signal.throwIfAborted();
+        problems.push(`${repository.metadata.name}: ${messageOf(error)}`);
+      }
+    });
+    if (problems.length > 0) {
+      const count = `${problems.length} of ${all.length} BackupRepositories cannot get another password`;
+      throw new CodedError('REPOSITORIES_NOT_CHANGEABLE', `${count}: ${named(problems, '; ')}`);
+    }
+    return all;
+  }
+
+  /**
+   * Stand-ins for those that backups of this cluster lie in and that have no BackupRepository yet. Where the location is gone as well, nobody
+   * will ask for them.
+   */
+  async #withoutObject(all: readonly BackupRepository[]): Promise<BackupRepository[]> {
+    const { client, namespace, signal } = this.#options;
+    this.#ofBackups ??= await repositoriesOfBackups(client, namespace, signal);
+    const locations = await client.list(BACKUP_STORAGE_LOCATIONS, { namespace, signal });
+    const isThere = ({ volumeNamespace, storageLocation }: VolumeRepository): boolean =>
+      all.some(
+        ({ spec }) =>
+          spec.volumeNamespace === volumeNamespace &&
+          spec.backupStorageLocation === storageLocation,
+      );
+    return this.#ofBackups
+      .filter(
+        (each) =>
+          !isThere(each) &&
+          locations.some(({ metadata }) => metadata.name === each.storageLocation),
+      )
+      .map(({ volumeNamespace, storageLocation }) => ({
+        metadata: {
+          ...{ name: `${volumeNamespace}-${storageLocation}-kopia`, namespace },
+          ...{
+            uid: `${volumeNamespace}/${storageLocation}`,
+            resourceVersion: '',
+            creationTimestamp: '',
+          },
+        },
+        spec: {
+          ...{ volumeNamespace, backupStorageLocation: storageLocation },
+          ...{ repositoryType: 'kopia', maintenanceFrequency: '0s' },
+        },
+      }));
+  }
+
+  async #list(): Promise<BackupRepository[]> {
+    const { client, namespace, signal } = this.#options;
+    const all = await client.list(BACKUP_REPOSITORIES, { namespace, signal });
+    const others = all.filter(({ spec }) => spec.repositoryType !== 'kopia');
+    if (others.length > 0) {
+      const names = named(
+        others.map(({ metadata }) => metadata.name),
+        ', ',
+      );
+      const text = `repositories of restic have the password of the same Secret, and it cannot be changed here: ${names}; delete these BackupRepositories if nothing is restored from them any more`;
+      throw new CodedError('RESTIC_REPOSITORIES', text);
+    }
+    return all;
+  }
+
+  async #assertUnused(isBegun: boolean): Promise<void> {
+    const users = await this.#users();
+    if (users.length === 0) return;
+    const end = isBegun
+      ? 'some repositories have the new password already, and all are held: run it again when these have ended'
+      : 'nothing was changed: wait until these have ended';
+    const text = `repositories are in use by ${named(users, ', ')}; ${end}`;
+    throw new CodedError('REPOSITORIES_IN_USE', text);
+  }
+
+  #users(): Promise<string[]> {
+    const { client, namespace, signal } = this.#options;
+    return usersOfRepositories(client, namespace, signal);
+  }
+
+  #load(): Promise<PasswordState> {
+    const { client, namespace, signal } = this.#options;
+    return loadPasswordState(client, namespace, signal);
+  }
+
+  async #write(
+    before: PasswordState,
+    after: Pick<PasswordState, 'current' | 'next' | 'previous'>,
+  ): Promise<void> {
+    this.#assertLeading();
+    await writePasswordState(this.#options.client, before, after, this.#options.signal);
+  }
+
+  #step(text: string): void {
+    this.#options.onStep?.(text);
+  }
+
+  #report(): ChangeAllReport {
+    const repositories = [...this.#surveyed.values()]
+      .map(({ repository, has }) => ({ name: repository.metadata.name, had: has }))
+      .sort((a, b) => (a.name < b.name ? -1 : 1));
+    return { repositories, lifted: [], inTheWay: [] };
+  }
+}
+
+/** Velero takes blanks at both ends away, and so does everybody who reads the Secret. Throws `NEW_PASSWORD_UNUSABLE`. */
+function assertUsable(password: Secret, current: Secret): void {
+  const text = password.reveal();
+  const refuse = (why: string): never => {
+    throw new CodedError('NEW_PASSWORD_UNUSABLE', `${why}: nothing was changed`);
+  };
+  if (text === '') refuse('the new password is empty');
+  if (text !== text.trim()) {
+    refuse('the new password begins or ends with a blank, which Velero takes away');
+  }
+  if (isSame(password, current)) refuse('the new password is the same as the old one');
+}
+
+const refOf = ({ metadata }: BackupRepository): ObjectRef => ({
+  namespace: metadata.namespace,
+  name: metadata.name,
+});
+
+function named(texts: readonly string[], between: string): string {
+  const shown = texts.slice(0, NAMED_MAX).join(between);
+  return texts.length > NAMED_MAX ? `${shown} and ${texts.length - NAMED_MAX} more` : shown;
+}

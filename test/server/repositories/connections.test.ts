@@ -1,0 +1,265 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, it } from 'vitest';
+import { Secret, silentLogger } from '../../../src/base/index.ts';
+import { type BlobStorage, openStorage } from '../../../src/blob/index.ts';
+import { ForwardingStorage } from '../../../src/blob/wrappers/forwarding.ts';
+import { type BackupRepository, type KubeObject, type Resource } from '../../../src/kube/index.ts';
+import { createFormat } from '../../../src/repository/index.ts';
+import { CONNECTED, Connections } from '../../../src/server/repositories/connection.ts';
+import { HOLD } from '../../../src/server/repositories/password-change/hold.ts';
+import { RepositoryWriter } from '../../../src/server/repositories/repository-writer.ts';
+import { MemoryStorage } from '../../support/memory-storage.ts';
+import { DEFAULT_FORMAT } from '../../support/repositories.ts';
+
+const NAMESPACE = 'velero';
+const PASSWORD = 'static-passw0rd';
+const LOCATION = {
+  apiVersion: 'velero.io/v1',
+  kind: 'BackupStorageLocation',
+  metadata: { name: 'default', namespace: NAMESPACE },
+  spec: { provider: 'velero.io/fs', config: { fspath: '/buckets/first' } },
+} as unknown as KubeObject;
+
+function deferred(): { readonly promise: Promise<unknown>; readonly resolve: () => void } {
+  let resolve = (): void => undefined;
+  const promise = new Promise((done) => {
+    resolve = () => {
+      done(undefined);
+    };
+  });
+  return { promise, resolve };
+}
+
+/** Every read hangs until it is told to go on. */
+class HangingStorage extends ForwardingStorage {
+  readonly #hanging = deferred();
+  readonly #closed = deferred();
+  puts = 0;
+
+  /** Resolves when whoever had it open has ended. */
+  async wakeUp(): Promise<void> {
+    this.#hanging.resolve();
+    await this.#closed.promise;
+  }
+
+  override close(): Promise<void> {
+    this.#closed.resolve();
+    return super.close();
+  }
+
+  override async getBlob(...parameters: Parameters<BlobStorage['getBlob']>): Promise<Uint8Array> {
+    await this.#hanging.promise;
+    return super.getBlob(...parameters);
+  }
+
+  override putBlob(...parameters: Parameters<BlobStorage['putBlob']>): Promise<void> {
+    this.puts++;
+    return super.putBlob(...parameters);
+  }
+}
+
+/** One repository, as the API server has it, and one leadership after the other that looks after it. */
+class World {
+  repository: BackupRepository;
+  password = PASSWORD;
+  isChangingPassword = false;
+  storage: BlobStorage;
+  readonly written: (string | undefined)[] = [];
+
+  constructor(storage: BlobStorage, status: object, annotations: Record<string, string> = {}) {
+    this.storage = storage;
+    this.repository = {
+      metadata: { name: 'app-default-kopia', namespace: NAMESPACE, uid: 'u1', annotations },
+      spec: {
+        ...{ volumeNamespace: 'app', backupStorageLocation: 'default', repositoryType: 'kopia' },
+        maintenanceFrequency: '1h',
+      },
+      status,
+    } as never;
+  }
+
+  get phase(): string {
+    return this.repository.status?.phase ?? '';
+  }
+
+  lead(options: { prepareMs?: number; isLeading?: () => boolean } = {}): Leadership {
+    return new Leadership(this, options);
+  }
+}
+
+class Leadership {
+  readonly #abort = new AbortController();
+  readonly #writer: RepositoryWriter;
+  readonly connections: Connections;
+  wakes = 0;
+  readonly #world: World;
+
+  constructor(world: World, { prepareMs }: { prepareMs?: number }) {
+    this.#world = world;
+    const answer = ({ kind }: Resource<KubeObject>): Promise<unknown> =>
+      Promise.resolve(
+        kind === 'Secret'
+          ? {
+              data: {
+                'repository-password': Buffer.from(world.password).toString('base64'),
+                ...(world.isChangingPassword && { 'longshore-next-password': 'eA==' }),
+              },
+            }
+          : LOCATION,
+      );
+    const client = {
+      clock: { nowNs: () => BigInt(Date.now()) * 1_000_000n },
+      ...{ get: answer, find: answer },
+      replace: (_: unknown, draft: BackupRepository): Promise<BackupRepository> => {
+        world.repository = draft;
+        world.written.push(draft.status?.phase);
+        return Promise.resolve(draft);
+      },
+    };
+    this.#writer = new RepositoryWriter({
+      client: client as never,
+      events: { record: () => undefined } as never,
+      signal: this.#abort.signal,
+      // The process leads, in this leadership and in the next.
+      assertLeading: () => undefined,
+    });
+    this.connections = new Connections({
+      ...{ logger: silentLogger, namespace: NAMESPACE, directory: '/nowhere' },
+      openStorage: () => Promise.resolve(world.storage),
+      ...{ defaultCredentials: () => undefined, frequency: '1h', configMap: undefined },
+      wake: () => this.wakes++,
+      ...(prepareMs !== undefined && { prepareMs }),
+    });
+    this.connections.notePassword('v1');
+  }
+
+  async look(): Promise<number | undefined> {
+    const { repository } = this.#world;
+    const seen = await this.connections.reconcile('k', repository, LOCATION, this.#writer);
+    return seen.requeueAfterMs;
+  }
+
+  /** Until an attempt has ended and was written down. */
+  async settle(): Promise<void> {
+    const before = this.wakes;
+    await this.look();
+    await expect.poll(() => this.wakes, { timeout: 10_000, interval: 5 }).toBeGreaterThan(before);
+    await this.look();
+  }
+
+  end(): void {
+    this.#abort.abort(new Error('lost'));
+  }
+}
+
+async function made(password = PASSWORD): Promise<MemoryStorage> {
+  const storage = new MemoryStorage();
+  await createFormat(storage, new Secret(password), DEFAULT_FORMAT);
+  return storage;
+}
+
+describe('a preparation that hangs', () => {
+  it('is given up after a while and said, and is not begun once more beside itself', async () => {
+    const storage = new HangingStorage(new MemoryStorage());
+    const world = new World(storage, { phase: 'New' });
+    const leadership = world.lead({ prepareMs: 50 });
+    await leadership.settle();
+    expect(world.phase).toBe('NotReady');
+    expect(world.repository.status?.message).toMatch(
+      /took longer than 0 s: its storage does not answer/,
+    );
+    // Its place is free for others; it itself waits until the first has ended.
+    expect(await leadership.look()).toBeGreaterThan(1000);
+    await storage.wakeUp();
+    expect(storage.puts).toBe(0);
+  });
+
+  it('through a leadership does not keep the next from preparing, and writes nothing when it wakes up', async () => {
+    const hangs = new HangingStorage(new MemoryStorage());
+    const world = new World(hangs, { phase: 'New' });
+    const first = world.lead();
+    await first.look();
+    await sleep(20);
+    first.end();
+    // The same process leads once more.
+    const answers = await made();
+    world.storage = answers;
+    const second = world.lead();
+    await second.settle();
+    expect(world.phase).toBe('Ready');
+    await hangs.wakeUp();
+    expect(hangs.puts).toBe(0);
+    expect(world.written).toEqual(['Ready']);
+  });
+});
+
+describe('a Secret that was written', () => {
+  const ready = { phase: 'Ready', lastMaintenanceTime: '2026-05-01T12:00:00Z' };
+
+  async function connected(storage: BlobStorage): Promise<World> {
+    const world = new World(storage, { phase: 'New' });
+    await world.lead().settle();
+    expect(world.phase).toBe('Ready');
+    world.written.length = 0;
+    return world;
+  }
+
+  it('leaves a repository Ready that it opens', async () => {
+    const world = await connected(await made());
+    const before = world.repository.metadata.annotations?.[CONNECTED];
+    const leadership = world.lead();
+    leadership.connections.notePassword('v2');
+    await leadership.settle();
+    expect(world.written).toEqual(['Ready']);
+    expect(world.repository.metadata.annotations?.[CONNECTED]).not.toBe(before);
+  });
+
+  it('makes a repository NotReady that it does not open', async () => {
+    const world = await connected(await made());
+    world.password = 'another';
+    const leadership = world.lead();
+    leadership.connections.notePassword('v2');
+    await leadership.settle();
+    expect(world.phase).toBe('NotReady');
+    expect(world.repository.status?.message).toMatch(/wrong password/);
+  });
+
+  it('says nothing about a repository whose storage is away just now', async () => {
+    const world = await connected(await made());
+    world.storage = await openStorage('file:///nowhere/at/all').catch(
+      () =>
+        new (class extends ForwardingStorage {
+          override getBlob(): Promise<Uint8Array> {
+            return Promise.reject(new Error('away'));
+          }
+        })(new MemoryStorage()),
+    );
+    const leadership = world.lead();
+    leadership.connections.notePassword('v2');
+    await leadership.look();
+    await expect.poll(() => leadership.wakes, { interval: 5 }).toBe(1);
+    expect(await leadership.look()).toBeGreaterThan(1000);
+    expect(world.phase).toBe('Ready');
+    expect(world.written).toEqual([]);
+  });
+
+  it('is not used to create one while all passwords are being changed', async () => {
+    const storage = new MemoryStorage();
+    const world = new World(storage, { phase: 'New' });
+    world.isChangingPassword = true;
+    const leadership = world.lead();
+    await leadership.look();
+    await expect.poll(() => leadership.wakes, { interval: 5 }).toBe(1);
+    await expect(leadership.look()).rejects.toThrow('is being changed');
+    expect(storage.blobs.size).toBe(0);
+    expect(world.phase).toBe('New');
+  });
+
+  it('is of no interest for a repository that is held', async () => {
+    const world = new World(await made(), { ...ready, phase: 'New' }, { [HOLD]: 'Ready' });
+    const leadership = world.lead();
+    expect(await leadership.look()).toBe(60_000);
+    expect(leadership.wakes).toBe(0);
+    expect(world.written).toEqual([]);
+  });
+});
