@@ -128,15 +128,10 @@ export function planSnapshot({
       ? { way: undefined, reason: 'no applicable volumesnapshotter found' }
       : { way: 'native' };
   const notCsi = { way: undefined, reason: "skipped b/c it's not a CSI volume" } as const;
-  switch (action?.type) {
-    case 'snapshot-csi':
-      return isCsi ? { way: 'csi' } : notCsi;
-    case 'snapshot-datamover':
-      return isCsi ? { way: 'moved' } : notCsi;
-    case 'snapshot-native':
-      return native;
-    default:
-      if (!isCsi) return native;
-      return { way: movesData ? 'moved' : 'csi' };
-  }
+  const type = action?.type;
+  if (type === 'snapshot-native') return native;
+  if (type === 'snapshot-csi') return isCsi ? { way: 'csi' } : notCsi;
+  if (type === 'snapshot-datamover') return isCsi ? { way: 'moved' } : notCsi;
+  if (!isCsi) return native;
+  return { way: movesData ? 'moved' : 'csi' };
 }

@@ -1,4 +1,4 @@
-import { isMap, isScalar, LineCounter, type Pair, parseDocument, Scalar } from 'yaml';
+import { isMap, isScalar, LineCounter, parseDocument, Scalar } from 'yaml';
 import { oneKey, parseVolumePolicies, type VolumePolicies } from './policies.ts';
 import { BadVolumePolicyError } from './problems.ts';
 
@@ -29,7 +29,7 @@ export function readPolicyFile(text: string, source: string): VolumePolicies {
     throw wrong(0, 'kind', `must be ConfigMap, and is ${JSON.stringify(kind)}`);
   }
   const data = manifest.get('data', true);
-  const items = isMap(data) ? (data.items as Pair[]) : [];
+  const items = isMap(data) ? data.items : [];
   const value = items[0]?.value;
   if (items.length !== 1 || !isScalar(value)) {
     const offset = isMap(data) ? (data.range?.[0] ?? 0) : 0;

@@ -6,7 +6,6 @@ import {
   isSeq,
   LineCounter,
   type Node,
-  type ParsedNode,
   parseDocument,
   Scalar,
   visit,
@@ -70,7 +69,7 @@ export class YamlDocument {
       return undefined;
     }
     try {
-      const document = parseDocument<ParsedNode>(text, {
+      const document = parseDocument(text, {
         schema: 'failsafe',
         lineCounter: this.#lines,
         // Looked for here: the library compares each key with each.

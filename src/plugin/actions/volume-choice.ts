@@ -1,16 +1,7 @@
 import { CodedError, isCode } from '../../base/index.ts';
-import {
-  CONFIG_MAPS,
-  type PersistentVolume,
-  type PersistentVolumeClaim,
-  PVS,
-} from '../../kube/index.ts';
-import {
-  factsOfPv,
-  parsePolicyConfigMap,
-  VolumeHelper,
-  type VolumePolicies,
-} from '../../volume-policy/index.ts';
+import { type PersistentVolume, type PersistentVolumeClaim, PVS } from '../../kube/index.ts';
+import { factsOfPv, VolumeHelper, type VolumePolicies } from '../../volume-policy/index.ts';
+import { choicesOf, policiesOfBackup } from '../backup-policies.ts';
 import type { Backup } from '../contract.ts';
 import { ClaimUsers } from './claim-users.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
@@ -41,11 +32,9 @@ export class VolumeChoice {
   ): Promise<PersistentVolume | undefined> {
     const policies = await this.#policiesOf(backup);
     const pv = isBound(pvc) ? await this.#volumeOf(pvc, signal) : undefined;
-    const { snapshotVolumes, defaultVolumesToFsBackup, defaultVolumesToRestic } = backup.spec;
     const helper = new VolumeHelper({
       policies,
-      snapshotVolumes,
-      defaultsToFiles: defaultVolumesToFsBackup === true || defaultVolumesToRestic === true,
+      ...choicesOf(backup),
       backupExcludePvc: false,
       volumes: {
         // The PVC names it, and Velero asks no more.
@@ -72,21 +61,19 @@ export class VolumeChoice {
     }
   }
 
-  #policiesOf({ metadata, spec }: Backup): Promise<VolumePolicies | undefined> {
-    const { resourcePolicy } = spec;
-    if (resourcePolicy?.kind.toLowerCase() !== 'configmap') return Promise.resolve(undefined);
-    const of = `${metadata.uid}/${resourcePolicy.name}`;
+  #policiesOf(backup: Backup): Promise<VolumePolicies | undefined> {
+    const { metadata, spec } = backup;
+    const { resourcePolicy, ...others } = spec;
+    // As Velero, whose server does not look at policies of another kind either.
+    const isOther = resourcePolicy && resourcePolicy.kind.toLowerCase() !== 'configmap';
+    const of = `${metadata.uid}/${isOther ? '' : (resourcePolicy?.name ?? '')}`;
     if (this.#policies?.of !== of) {
-      const loaded = this.#load({ namespace: metadata.namespace, name: resourcePolicy.name });
+      const asked = isOther ? { ...backup, spec: others } : backup;
+      const loaded = policiesOfBackup(this.#setting.client, asked);
       this.#policies = { of, loaded };
       loaded.catch(() => (this.#policies = undefined));
     }
     return this.#policies.loaded;
-  }
-
-  async #load(ref: { namespace: string | undefined; name: string }): Promise<VolumePolicies> {
-    const map = await patiently(() => this.#setting.client.get(CONFIG_MAPS, ref));
-    return parsePolicyConfigMap({ metadata: ref, data: map.data });
   }
 }
 
