@@ -71,6 +71,9 @@ export async function checkPolicies(flags: PolicyCheckFlags): Promise<void> {
   }
 }
 
+/** A person waits: what cannot be reached is said at once. */
+const ONCE = { isPatient: false };
+
 interface CheckInput {
   readonly client: KubeClient;
   readonly namespace: string;
@@ -89,7 +92,7 @@ async function checkCluster(input: CheckInput): Promise<void> {
   const options = optionsFor(flags, policies, backup);
   const named = flags.includeNamespaces?.split(',') ?? [];
   const isLiteral = named.length > 0 && named.every((name) => !/[*?[]/.test(name));
-  const volumes = new ListedVolumes(readsOf(client, signal), {
+  const volumes = new ListedVolumes(readsOf(client, { signal, ...ONCE }), {
     namespaces: isLiteral ? named : backup && namespacesOf(backup),
     keep: ({ claim, withoutFiles }) =>
       flags.all === true || claim !== undefined || withoutFiles === undefined,
@@ -128,8 +131,8 @@ async function policiesFor(
   backup: Backup | undefined,
 ): Promise<VolumePolicies | undefined> {
   try {
-    const first = own ?? (backup && (await ownPoliciesOf(client, backup)));
-    const last = global ?? (backup && (await globalPoliciesOf(client, backup)));
+    const first = own ?? (backup && (await ownPoliciesOf(client, backup, ONCE)));
+    const last = global ?? (backup && (await globalPoliciesOf(client, backup, ONCE)));
     return withGlobalPolicies(first, last);
   } catch (error) {
     throw error instanceof BadVolumePolicyError ? told(error, {}) : error;

@@ -27,15 +27,21 @@ export async function policiesOfBackup(
   return withGlobalPolicies(own, await globalPoliciesOf(client, backup));
 }
 
+/** How a request is made: again while the API server is away, for a backup; once, where a person waits. */
+type Ask = <T>(task: () => Promise<T>, signal?: AbortSignal) => Promise<T>;
+const askOnce: Ask = (task) => task();
+
 /** Those that the Backup names itself. */
 export async function ownPoliciesOf(
   client: KubeClient,
   { metadata, spec }: Backup,
+  { isPatient = true } = {},
 ): Promise<VolumePolicies | undefined> {
   const { resourcePolicy } = spec;
   if (!resourcePolicy) return undefined;
   const { kind, name } = resourcePolicy;
-  if (kind.toLowerCase() === 'configmap') return loadPolicies(client, metadata.namespace, name);
+  if (kind.toLowerCase() === 'configmap')
+    return loadPolicies(client, { namespace: metadata.namespace, name }, isPatient);
   throw new CodedError(
     'BAD_VOLUME_POLICY',
     `the resourcePolicy of Backup ${metadata.name} is a ${kind}, and must be a ConfigMap: Velero would run the backup without policies`,
@@ -46,35 +52,44 @@ export async function ownPoliciesOf(
 export async function globalPoliciesOf(
   client: KubeClient,
   { metadata }: Backup,
+  { isPatient = true } = {},
 ): Promise<VolumePolicies | undefined> {
   const name = metadata.annotations?.[GLOBAL_POLICIES] ?? '';
-  return name === '' ? undefined : loadPolicies(client, metadata.namespace, name);
+  if (name === '') return undefined;
+  return loadPolicies(client, { namespace: metadata.namespace, name }, isPatient);
 }
 
 async function loadPolicies(
   client: KubeClient,
-  namespace: string | undefined,
-  name: string,
+  ref: { readonly namespace: string | undefined; readonly name: string },
+  isPatient: boolean,
 ): Promise<VolumePolicies> {
-  const ref = { namespace, name };
+  const ask = isPatient ? patiently : askOnce;
   try {
-    const { data } = await patiently(() => client.get(CONFIG_MAPS, ref));
+    const { data } = await ask(() => client.get(CONFIG_MAPS, ref));
     return parsePolicyConfigMap({ metadata: ref, data });
   } catch (cause) {
     if (!isCode(cause, 'KUBE_NOT_FOUND')) throw cause;
-    const text = `ConfigMap ${namespace ?? ''}/${name}, which has the resource policies of the backup, is not there`;
+    const text = `ConfigMap ${ref.namespace ?? ''}/${ref.name}, which has the resource policies of the backup, is not there`;
     throw new CodedError('NO_VOLUME_POLICY', text, { cause });
   }
 }
 
-/** Lists of the cluster, each repeated while the API server is away. */
-export const readsOf = (client: KubeClient, signal?: AbortSignal): VolumeReads => ({
-  pvs: (take) => patiently(() => client.collect(PVS, { signal }, take), signal),
-  pvcs: (namespace, take) =>
-    patiently(() => client.collect(PVCS, { namespace, signal }, take), signal),
-  pods: (namespace, take) =>
-    patiently(() => client.collect(PODS, { namespace, signal }, take), signal),
-});
+/** Lists of the cluster, each page by page. */
+export function readsOf(
+  client: KubeClient,
+  {
+    signal,
+    isPatient = true,
+  }: { readonly signal?: AbortSignal; readonly isPatient?: boolean } = {},
+): VolumeReads {
+  const ask = isPatient ? patiently : askOnce;
+  return {
+    pvs: (take) => ask(() => client.collect(PVS, { signal }, take), signal),
+    pvcs: (namespace, take) => ask(() => client.collect(PVCS, { namespace, signal }, take), signal),
+    pods: (namespace, take) => ask(() => client.collect(PODS, { namespace, signal }, take), signal),
+  };
+}
 
 /** The namespaces that a Backup names; undefined for all, and for patterns. */
 export function namespacesOf({ spec }: Backup): string[] | undefined {
