@@ -111,7 +111,7 @@ function textsAt(
   return elements.flatMap((element) =>
     document.isNull(element.node)
       ? []
-      : [{ ...element, text: document.text(element.node, element.path) }],
+      : [{ ...element, text: document.text(element.node, element.path) ?? '' }],
   );
 }
 
@@ -324,7 +324,7 @@ function readSelector(
   for (const { key, keyNode, value } of document.entries(labels, `${path}.matchLabels`) ?? []) {
     const at = joined(`${path}.matchLabels`, key);
     const resolved = document.resolve(value, at);
-    const text = document.text(resolved, at);
+    const text = document.text(resolved, at) ?? '';
     checkLabel(document, { key, values: [text], node: keyNode, path: at });
     Object.defineProperty(matchLabels, key, { value: text, enumerable: true });
   }
@@ -334,7 +334,7 @@ function readSelector(
     const own = fieldsOf(document, each.node, each.path, ['key', 'operator', 'values']);
     if (!own || document.isNull(each.node)) return [];
     const text = (name: string): string =>
-      document.text(own.get(name)?.node ?? null, `${each.path}.${name}`);
+      document.text(own.get(name)?.node ?? null, `${each.path}.${name}`) ?? '';
     const [key, operator] = [text('key'), text('operator')];
     const values = textsAt(document, own, 'values', each.path).map((value) => value.text);
     const wrong = (what: string): void => {

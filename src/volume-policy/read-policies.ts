@@ -55,7 +55,7 @@ function readRoot(document: YamlDocument): Pick<ReadPolicies, 'rules' | 'filters
   if (!fields) return nothing;
   const version = fields.get('version');
   const found = document.text(version?.node ?? null, 'version');
-  if (found !== 'v1') {
+  if (found !== undefined && found !== 'v1') {
     const is = found === '' ? 'is missing' : `is ${JSON.stringify(cut(found))}`;
     document.wrong(version?.node ?? root, 'version', `${is}: the only version is v1`);
   }
@@ -110,6 +110,7 @@ function readAction(
   const { node = null } = fields.get('type') ?? {};
   const type = document.text(node, `${path}.type`);
   const parameters = fields.get('parameters');
+  if (type === undefined) return undefined;
   if (!isActionType(type)) {
     const meant = nearest(type, ACTION_TYPES);
     const right = meant === undefined ? `it is ${types}` : `did you mean ${meant}?`;

@@ -236,12 +236,12 @@ export class YamlDocument {
     });
   }
 
-  /** A scalar as it is written; `''` for null. */
-  text(node: Node | null, path: string): string {
+  /** A scalar as it is written; `''` for null, undefined for what is none, which is a problem. */
+  text(node: Node | null, path: string): string | undefined {
     if (this.isNull(node)) return '';
     if (isScalar(node)) return writtenAs(node);
     this.wrong(node, path, `must be text, and is ${this.describe(node)}`);
-    return '';
+    return undefined;
   }
 
   /**

@@ -79,6 +79,19 @@ it('takes the documents that Velero takes, and no others', () => {
   expect(wrong).toEqual([]);
 });
 
+// After a change: npx vitest run test/volume-policy/velero-answers.test.ts -u, and read the difference.
+it('says of each document what is wrong, where Velero says the first fault', async () => {
+  const refused = golden<{ text: string; error: string }[]>('documents.json').filter(
+    ({ error }) => error !== '',
+  );
+  const pages = refused.slice(0, 60).map(({ text, error }) => {
+    const velero = error.replace(/^.*?ConfigMap velero\/b: /, '').replaceAll(/\s*\n\s*/g, ' ');
+    const ours = refusalOf(text).replace(/^invalid resource policies in the document: /, '');
+    return `${text}  Velero: ${velero}\n  ours:   ${ours.replaceAll('; line', ';\n          line')}\n`;
+  });
+  await expect(pages.join('\n')).toMatchFileSnapshot('../golden/volume-policy/refusals.txt');
+});
+
 it('reads values without quotes as Velero does', () => {
   const scalars = golden<[string, string][]>('scalars.json');
   expect(scalars.length).toBeGreaterThan(70);

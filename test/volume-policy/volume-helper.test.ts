@@ -299,7 +299,6 @@ it('lists each resource once for 10,000 pods, and keeps little of them', async (
     pvcs: (_, take) => (requests.push('pvcs'), objects((i) => pvcOf(`pvc-${i}`), take)),
     pods: (_, take) => (requests.push('pods'), objects(makePod, take)),
   });
-  global.gc?.();
   const helper = helperOf(
     'volumePolicies: [{conditions: {nfs: {}}, action: {type: skip}}]',
     {},
