@@ -121,6 +121,8 @@ async function buildPlugin(): Promise<string[]> {
 const inputs = [
   // Libraries of cloud storages become files of their own, loaded when a location asks for them.
   ...(await bundle({ entryPoints: { cli: `${root}src/cli/main.ts` }, splitting: true })),
+  // For plugins of others: `longshore/volume-helper`.
+  ...(await bundle({ entryPoints: { 'volume-helper': `${root}src/plugin/volume-helper.ts` } })),
   // A thread loads what it needs and nothing that only others need.
   ...(await bundle({
     entryPoints: {

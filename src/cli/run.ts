@@ -11,6 +11,7 @@ import { addNodeAgentCommands } from './node-agent.ts';
 import { withOutputForms } from './output-form.ts';
 import { addPluginVerb } from './plugin.ts';
 import { addPolicyCommands } from './policy.ts';
+import { addPolicyCheckVerb } from './policy-check.ts';
 import { addRepoMaintenanceVerb } from './repo-maintenance.ts';
 import { addRepositoryCommands } from './repository.ts';
 import { addServerVerb } from './server.ts';
@@ -56,6 +57,7 @@ export function createProgram(): Command {
   addRepositoryCommands(program);
   addSnapshotCommands(program);
   addPolicyCommands(program);
+  addPolicyCheckVerb(program);
   addStoreCommands(program);
   addNodeAgentCommands(program);
   addServerVerb(program);

@@ -44,6 +44,14 @@ export interface OperationProgress {
 /** The parts of Velero's Backup (velero.io/v1) that actions look at. */
 export interface Backup extends KubeObject {
   spec: {
+    includedNamespaces?: string[] | null;
+    excludedNamespaces?: string[] | null;
+    includedResources?: string[] | null;
+    excludedResources?: string[] | null;
+    includedNamespaceScopedResources?: string[] | null;
+    excludedNamespaceScopedResources?: string[] | null;
+    labelSelector?: object | null;
+    orLabelSelectors?: object[] | null;
     snapshotVolumes?: boolean | null;
     snapshotMoveData?: boolean | null;
     datamover?: string;

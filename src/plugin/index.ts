@@ -4,6 +4,14 @@
  * Knows nothing of repositories and of how volumes are moved.
  */
 export { openActions, type OpenActions } from './actions/index.ts';
+export {
+  choicesOf,
+  globalPoliciesOf,
+  namespacesOf,
+  ownPoliciesOf,
+  readsOf,
+  VolumeHelpers,
+} from './backup-policies.ts';
 export type {
   Backup,
   ObjectStore,

@@ -1,13 +1,11 @@
-import { quantityBytes } from '../base/index.ts';
+import { type CapacityRange, isInRange, type Quantity } from './capacity.ts';
 
-/** A volume as conditions see it. Of a PVC without a volume only what the PVC says is known. */
+/** A volume as conditions see it. */
 export interface VolumeView {
-  readonly capacityBytes: number;
+  readonly capacity: Quantity;
   readonly storageClass: string;
-  readonly nfs?: { readonly server?: string; readonly path?: string } | undefined;
-  readonly csi?:
-    | { readonly driver: string; readonly volumeAttributes?: Readonly<Record<string, string>> }
-    | undefined;
+  readonly nfs?: NfsSource | undefined;
+  readonly csi?: CsiSource | undefined;
   /** Velero's word for the source, such as `csi` or `nfs`; `''` for none of them. */
   readonly type: string;
   readonly pvcLabels: Readonly<Record<string, string>>;
@@ -16,83 +14,90 @@ export interface VolumeView {
   readonly pvcAccessModes: readonly string[];
 }
 
+export interface NfsSource {
+  readonly server: string;
+  readonly path: string;
+}
+
+export interface CsiSource {
+  readonly driver: string;
+  readonly volumeAttributes: Readonly<Record<string, string>>;
+}
+
+/** What is empty holds for every volume, as in Velero. */
 export interface Conditions {
-  readonly capacity?: string | undefined;
-  readonly storageClass?: readonly string[] | undefined;
-  readonly nfs?: { readonly server?: string; readonly path?: string } | null | undefined;
+  readonly capacity: CapacityRange;
+  readonly storageClass: readonly string[];
+  /** `''` for any server, and any path; undefined also for what is no NFS. */
+  readonly nfs?: NfsSource | undefined;
+  /** `''` for any driver. */
   readonly csi?:
-    | { readonly driver?: string; readonly volumeAttributes?: Readonly<Record<string, string>> }
-    | null
-    | undefined;
-  readonly volumeTypes?: readonly string[] | undefined;
-  readonly pvcLabels?: Readonly<Record<string, string>> | undefined;
-  readonly pvcPhase?: readonly string[] | undefined;
-  readonly pvcVolumeMode?: string | undefined;
-  readonly pvcAccessModes?: readonly string[] | undefined;
+    { readonly driver: string; readonly volumeAttributes: ReadonlyMap<string, string> } | undefined;
+  readonly volumeTypes: readonly string[];
+  readonly pvcLabels: ReadonlyMap<string, string>;
+  readonly pvcPhase: readonly string[];
+  readonly pvcVolumeMode: string;
+  /** All that the PVC has, and nothing else. */
+  readonly pvcAccessModes: readonly string[];
 }
 
-/** All that are there must hold; none at all takes every volume. Velero: internal/resourcepolicies/volume_resources.go. */
-export function matchesVolume(conditions: Conditions, volume: VolumeView): boolean {
-  const { capacity, storageClass, volumeTypes, pvcLabels, pvcPhase } = conditions;
-  return (
-    (capacity === undefined || isWithin(capacity, volume.capacityBytes)) &&
-    (storageClass === undefined || isOneOf(volume.storageClass, storageClass)) &&
-    isNfs(conditions.nfs, volume) &&
-    isCsi(conditions.csi, volume) &&
-    (volumeTypes === undefined || volumeTypes.includes(volume.type)) &&
-    (pvcLabels === undefined || hasAll(volume.pvcLabels, pvcLabels)) &&
-    (pvcPhase === undefined || isOneOf(volume.pvcPhase, pvcPhase)) &&
-    (conditions.pvcVolumeMode === undefined || conditions.pvcVolumeMode === volume.pvcVolumeMode) &&
-    (conditions.pvcAccessModes === undefined ||
-      isSameSet(conditions.pvcAccessModes, volume.pvcAccessModes))
-  );
-}
+/** All must hold. Velero: internal/resourcepolicies/volume_resources.go. */
+export const matchesVolume = (conditions: Conditions, volume: VolumeView): boolean =>
+  isInRange(conditions.capacity, volume.capacity) &&
+  (conditions.storageClass.length === 0 || isOneOf(volume.storageClass, conditions.storageClass)) &&
+  isNfs(conditions.nfs, volume) &&
+  isCsi(conditions.csi, volume) &&
+  (conditions.volumeTypes.length === 0 || conditions.volumeTypes.includes(volume.type)) &&
+  hasLabels(volume.pvcLabels, conditions.pvcLabels) &&
+  (conditions.pvcPhase.length === 0 || isOneOf(volume.pvcPhase, conditions.pvcPhase)) &&
+  (conditions.pvcVolumeMode === '' || conditions.pvcVolumeMode === volume.pvcVolumeMode) &&
+  (conditions.pvcAccessModes.length === 0 ||
+    hasModes(volume.pvcAccessModes, conditions.pvcAccessModes));
 
-/** `low,high`, both included; 0 or nothing is an open end. */
-export function boundsOf(text: string): readonly [low: number, high: number] | undefined {
-  const parts = text.split(',').map((part) => part.trim());
-  if (parts.length !== 2) return undefined;
-  const [low, high] = parts.map((part) => {
-    if (part === '' || /^0+$/.test(part)) return 0;
-    const bytes = quantityBytes(part);
-    return bytes === 0 ? Number.NaN : bytes;
-  });
-  if (low === undefined || high === undefined || Number.isNaN(low) || Number.isNaN(high)) {
-    return undefined;
-  }
-  return [low, high];
-}
-
-function isWithin(capacity: string, bytes: number): boolean {
-  const [low, high] = boundsOf(capacity) ?? [0, 0];
-  return bytes >= low && (high === 0 || bytes <= high);
-}
+/** Whether every volume has them, whatever it is. */
+export const isForAll = (conditions: Conditions): boolean =>
+  conditions.capacity.low === 0n &&
+  conditions.capacity.high === 0n &&
+  conditions.storageClass.length === 0 &&
+  conditions.nfs === undefined &&
+  conditions.csi === undefined &&
+  conditions.volumeTypes.length === 0 &&
+  conditions.pvcLabels.size === 0 &&
+  conditions.pvcPhase.length === 0 &&
+  conditions.pvcVolumeMode === '' &&
+  conditions.pvcAccessModes.length === 0;
 
 const isOneOf = (value: string, list: readonly string[]): boolean =>
   value !== '' && list.includes(value);
 
-function isNfs(wanted: Conditions['nfs'], { nfs }: VolumeView): boolean {
-  if (!wanted) return true;
-  if (!nfs) return false;
-  const { server, path } = wanted;
-  return (
-    (server === undefined || server === '' || server === nfs.server) &&
-    (path === undefined || path === '' || path === nfs.path)
-  );
-}
+const isNfs = (wanted: Conditions['nfs'], { nfs }: VolumeView): boolean =>
+  !wanted ||
+  (nfs !== undefined &&
+    (wanted.server === '' || wanted.server === nfs.server) &&
+    (wanted.path === '' || wanted.path === nfs.path));
 
 function isCsi(wanted: Conditions['csi'], { csi }: VolumeView): boolean {
   if (!wanted) return true;
   if (!csi) return false;
-  const { driver, volumeAttributes } = wanted;
-  if (driver !== undefined && driver !== '' && driver !== csi.driver) return false;
-  return volumeAttributes === undefined || hasAll(csi.volumeAttributes ?? {}, volumeAttributes);
+  if (wanted.driver === '') return true;
+  if (wanted.driver !== csi.driver) return false;
+  if (wanted.volumeAttributes.size === 0) return true;
+  // As Velero: of a volume that has some, one that it does not have is the same as an empty one.
+  return (
+    Object.keys(csi.volumeAttributes).length > 0 &&
+    [...wanted.volumeAttributes].every(
+      ([key, value]) => (valueOf(csi.volumeAttributes, key) ?? '') === value,
+    )
+  );
 }
 
-const hasAll = (
-  present: Readonly<Record<string, string>>,
-  wanted: Readonly<Record<string, string>>,
-): boolean => Object.entries(wanted).every(([key, value]) => present[key] === value);
+const hasLabels = (labels: VolumeView['pvcLabels'], wanted: ReadonlyMap<string, string>): boolean =>
+  [...wanted].every(([key, value]) => valueOf(labels, key) === value);
 
-const isSameSet = (a: readonly string[], b: readonly string[]): boolean =>
-  new Set(a).size === new Set(b).size && a.every((each) => b.includes(each));
+const valueOf = (record: Readonly<Record<string, string>>, key: string): string | undefined =>
+  Object.hasOwn(record, key) ? record[key] : undefined;
+
+const hasModes = (present: readonly string[], wanted: readonly string[]): boolean =>
+  present.length === wanted.length &&
+  present.every((each) => wanted.includes(each)) &&
+  wanted.every((each) => present.includes(each));

@@ -1,7 +1,66 @@
 /**
- * Velero's resource policies: which volumes of a backup are snapshotted, backed up file by file, or skipped. Words of a document and
- * its decisions; knows nothing of the API server that documents and volumes come from.
+ * Velero's resource policies: which volumes of a backup are snapshotted, backed up file by file, or skipped. Words: a document has rules,
+ * each with conditions and an action; a view is a volume as conditions see it; a decision says what decided. Knows nothing of the API
+ * server that documents and volumes come from.
  */
-export { parseVolumePolicies, type PolicyAction, type VolumePolicies } from './policies.ts';
-export type { VolumeView } from './conditions.ts';
-export { fileAnnotationsOf, filesAreBackedUp, type PodView, takesSnapshot } from './decisions.ts';
+export { ACTION_TYPES, type ActionType, isOfVelero, type PolicyAction } from './actions.ts';
+export {
+  type CheckedVolume,
+  type CheckOptions,
+  checkVolumes,
+  type Outcome,
+  type Verdict,
+} from './check-volumes.ts';
+export type { Conditions, VolumeView } from './conditions.ts';
+export {
+  type BackupChoices,
+  type Because,
+  type Decision,
+  planSnapshot,
+  type SnapshotPlan,
+  type SnapshotWay,
+  type VolumeUser,
+} from './decisions.ts';
+export {
+  factsOfPv,
+  factsOfPvc,
+  type PodFacts,
+  type PodObject,
+  type PodVolumeFacts,
+  type PvcFacts,
+  type PvcObject,
+  type PvFacts,
+  type PvObject,
+  viewOf,
+} from './facts.ts';
+export {
+  combineWithPolicy,
+  type FilterPolicies,
+  type IncludeExcludePolicy,
+  type ScopedFilter,
+} from './filters.ts';
+export { matchesGlob } from './glob.ts';
+export { fileAnnotationsOf, type PodView } from './legacy.ts';
+export { ListedVolumes, type ListedVolumesOptions, type VolumeReads } from './listed-volumes.ts';
+export {
+  ignoredInGlobal,
+  parsePolicyConfigMap,
+  parseVolumePolicies,
+  type VolumePolicies,
+  withGlobalPolicies,
+} from './policies.ts';
+export { readPolicyFile } from './policy-file.ts';
+export { BadVolumePolicyError, type Place, type PolicyProblem } from './problems.ts';
+export type { VolumeRule } from './rule.ts';
+export {
+  SKIP_REASONS,
+  type SkippedVolume,
+  SkippedVolumes,
+  skippedReason,
+} from './skipped-volumes.ts';
+export {
+  VolumeHelper,
+  type VolumeHelperOptions,
+  type VolumeItem,
+  type VolumeLookup,
+} from './volume-helper.ts';

@@ -1,95 +1,102 @@
-import { z } from 'zod';
-import { parse } from 'yaml';
-import { CodedError, messageOf } from '../base/index.ts';
-import { boundsOf, type Conditions, matchesVolume, type VolumeView } from './conditions.ts';
+import type { PolicyAction } from './actions.ts';
+import { isForAll, matchesVolume, type VolumeView } from './conditions.ts';
+import type { FilterPolicies } from './filters.ts';
+import { BadVolumePolicyError, type PolicyProblem } from './problems.ts';
+import { readPolicies } from './read-policies.ts';
+import type { VolumeRule } from './rule.ts';
 
-export interface PolicyAction {
-  readonly type: 'skip' | 'fs-backup' | 'snapshot' | 'custom';
-  readonly parameters?: Readonly<Record<string, unknown>> | undefined;
-}
-
-export interface VolumePolicies {
-  /** Of the first policy whose conditions all hold; undefined where none is about the volume. */
+export interface VolumePolicies extends FilterPolicies {
+  /** In the order in which they are asked. */
+  readonly rules: readonly VolumeRule[];
+  /** What Velero accepts and is most likely not meant. */
+  readonly warnings: readonly PolicyProblem[];
+  /** The first rule whose conditions all hold; undefined where none is about the volume. */
+  ruleFor(volume: VolumeView): VolumeRule | undefined;
   actionFor(volume: VolumeView): PolicyAction | undefined;
 }
 
-const strings = z.array(z.string());
-const pairs = z.record(z.string(), z.string());
-
-const capacity = z.string().refine(
-  (text) => {
-    const bounds = boundsOf(text);
-    return bounds !== undefined && (bounds[1] === 0 || bounds[0] <= bounds[1]);
-  },
-  { error: 'wrong format of Capacity: it is "low,high", such as "0,100Gi"' },
-);
-const csi = z
-  .strictObject({ driver: z.string().optional(), volumeAttributes: pairs.optional() })
-  .refine(({ driver, volumeAttributes }) => driver || !volumeAttributes, {
-    error: 'csi driver should not be empty when filtering by volume attributes',
-  });
-
-const conditions = z.strictObject({
-  capacity: capacity.optional(),
-  storageClass: strings.optional(),
-  nfs: z.strictObject({ server: z.string().optional(), path: z.string().optional() }).nullish(),
-  csi: csi.nullish(),
-  volumeTypes: strings.optional(),
-  pvcLabels: pairs.optional(),
-  pvcPhase: strings.optional(),
-  pvcVolumeMode: z.string().optional(),
-  pvcAccessModes: strings.optional(),
-});
-
-/** Unknown words are errors, as in Velero: a condition that is not understood would let volumes through. */
-const document = z.strictObject({
-  version: z.literal('v1', { error: 'incompatible version number with supported version v1' }),
-  volumePolicies: z
-    .array(
-      z.strictObject({
-        conditions: conditions.nullish(),
-        action: z.strictObject({
-          type: z.enum(['skip', 'fs-backup', 'snapshot', 'custom'], {
-            error: ({ input }) => `invalid action type ${String(input)}`,
-          }),
-          parameters: z.record(z.string(), z.unknown()).nullish(),
-        }),
-      }),
-    )
-    .nullish(),
-  // Of resources, not of volumes: the server looks at it.
-  includeExcludePolicy: z.unknown().optional(),
-});
+export interface PolicySource {
+  /** What messages call it: a file, or `velero/policies`. */
+  readonly source?: string;
+  /** The line of the source that the text begins in, from 1. */
+  readonly firstLine?: number;
+}
 
 /** The YAML of a policy ConfigMap. Throws `BAD_VOLUME_POLICY` with all that is wrong. */
-export function parseVolumePolicies(yaml: string): VolumePolicies {
-  let parsed: unknown;
-  try {
-    parsed = parse(yaml);
-  } catch (cause) {
-    throw badPolicy(messageOf(cause), cause);
+export function parseVolumePolicies(
+  text: string,
+  { source = 'the document', firstLine = 1 }: PolicySource = {},
+): VolumePolicies {
+  const { problems, warnings, rules, filters } = readPolicies(text, { source, firstLine });
+  if (problems.length > 0) throw new BadVolumePolicyError(source, problems);
+  return policiesOf(rules, [...warnings, ...unreachable(rules)], filters);
+}
+
+/** The ConfigMap that a Backup names: exactly one key, of any name. Throws `BAD_VOLUME_POLICY`. */
+export function parsePolicyConfigMap({
+  metadata: { namespace = '', name },
+  data,
+}: {
+  readonly metadata: { readonly namespace?: string | undefined; readonly name: string };
+  readonly data?: Readonly<Record<string, string>> | null | undefined;
+}): VolumePolicies {
+  const source = `ConfigMap ${namespace}/${name}`;
+  const [text, ...more] = Object.values(data ?? {});
+  if (text === undefined || more.length > 0) {
+    const problem = oneKey(source, Object.keys(data ?? {}).length);
+    throw new BadVolumePolicyError(source, [{ source, line: 1, path: 'data', text: problem }]);
   }
-  const result = document.safeParse(parsed);
-  if (!result.success) {
-    const problems = result.error.issues.map(({ path, message }) =>
-      path.length === 0 ? message : `${path.join('.')}: ${message}`,
-    );
-    throw badPolicy(problems.join('; '), result.error);
-  }
-  const policies = result.data.volumePolicies ?? [];
+  return parseVolumePolicies(text, { source });
+}
+
+export const oneKey = (what: string, count: number): string =>
+  `${what} must have exactly one key whose value is the policies, and has ${count === 0 ? 'none' : count}`;
+
+/** The policies of a backup with those for all backups behind, so that the backup's count first. Of these only `volumePolicies` count. */
+export function withGlobalPolicies(
+  own: VolumePolicies | undefined,
+  global: VolumePolicies | undefined,
+): VolumePolicies | undefined {
+  if (!global) return own;
+  const warnings = [...(own?.warnings ?? []), ...global.warnings];
+  return policiesOf([...(own?.rules ?? []), ...global.rules], warnings, own ?? {});
+}
+
+/** Names of the parts of a document that do not count for all backups. */
+export const ignoredInGlobal = (global: VolumePolicies): string[] =>
+  (
+    ['includeExcludePolicy', 'clusterScopedFilterPolicy', 'namespacedFilterPolicies'] as const
+  ).filter((part) => global[part] !== undefined);
+
+function policiesOf(
+  rules: readonly VolumeRule[],
+  warnings: readonly PolicyProblem[],
+  { includeExcludePolicy, clusterScopedFilterPolicy, namespacedFilterPolicies }: FilterPolicies,
+): VolumePolicies {
+  const ruleFor = (volume: VolumeView): VolumeRule | undefined =>
+    rules.find(({ conditions }) => matchesVolume(conditions, volume));
   return {
-    actionFor: (volume) => {
-      const found = policies.find((policy) =>
-        matchesVolume((policy.conditions ?? {}) as Conditions, volume),
-      );
-      if (!found) return undefined;
-      const { type, parameters } = found.action;
-      return { type, ...(parameters && { parameters }) };
-    },
+    rules,
+    warnings,
+    includeExcludePolicy,
+    clusterScopedFilterPolicy,
+    namespacedFilterPolicies,
+    ruleFor,
+    actionFor: (volume) => ruleFor(volume)?.action,
   };
 }
 
-const badPolicy = (why: string, cause: unknown): CodedError =>
-  new CodedError('BAD_VOLUME_POLICY', `failed to decode yaml data into resource policies: ${why}`, {
-    cause,
-  });
+function unreachable(rules: readonly VolumeRule[]): PolicyProblem[] {
+  const at = rules.findIndex(({ conditions }) => isForAll(conditions));
+  const [all, next] = [rules[at], rules[at + 1]];
+  if (!all || !next) return [];
+  const count = rules.length - at - 1;
+  const text = `is about every volume, so that ${count === 1 ? 'the rule' : `the ${count} rules`} behind it never counts; move it to the end`;
+  return [
+    {
+      ...all.place,
+      path: `volumePolicies[${at}]`,
+      text: count === 1 ? text : text.replace('counts', 'count'),
+    },
+  ];
+}

@@ -1,17 +1,7 @@
-import { CodedError, isCode, quantityBytes } from '../../base/index.ts';
-import {
-  CONFIG_MAPS,
-  type PersistentVolume,
-  type PersistentVolumeClaim,
-  PVS,
-} from '../../kube/index.ts';
-import {
-  filesAreBackedUp,
-  parseVolumePolicies,
-  takesSnapshot,
-  type VolumePolicies,
-  type VolumeView,
-} from '../../volume-policy/index.ts';
+import { CodedError, isCode } from '../../base/index.ts';
+import { type PersistentVolume, type PersistentVolumeClaim, PVS } from '../../kube/index.ts';
+import { factsOfPv, VolumeHelper, type VolumePolicies } from '../../volume-policy/index.ts';
+import { choicesOf, policiesOfBackup } from '../backup-policies.ts';
 import type { Backup } from '../contract.ts';
 import { ClaimUsers } from './claim-users.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
@@ -42,13 +32,22 @@ export class VolumeChoice {
   ): Promise<PersistentVolume | undefined> {
     const policies = await this.#policiesOf(backup);
     const pv = isBound(pvc) ? await this.#volumeOf(pvc, signal) : undefined;
-    const action = policies?.actionFor(viewOf(pvc, pv));
-    if (action && action.type !== 'snapshot') return undefined;
-    if (!pv) throw unbound(pvc);
-    const { snapshotVolumes, defaultVolumesToFsBackup, defaultVolumesToRestic } = backup.spec;
-    const toFiles = defaultVolumesToFsBackup === true || defaultVolumesToRestic === true;
-    const isBackedUpByFiles = action === undefined && (await this.#isByFiles(pvc, toFiles));
-    return takesSnapshot({ action, snapshotVolumes, isBackedUpByFiles }) ? pv : undefined;
+    const helper = new VolumeHelper({
+      policies,
+      ...choicesOf(backup),
+      backupExcludePvc: false,
+      volumes: {
+        // The PVC names it, and Velero asks no more.
+        pv: () => Promise.resolve(pv && { ...factsOfPv(pv), claim: claimOf(pvc) }),
+        // A PVC is what is asked about.
+        pvc: () => Promise.resolve(undefined),
+        usersOf: (namespace, claim) => this.#users.of(namespace, claim),
+      },
+    });
+    if (!(await helper.shouldPerformSnapshot({ pvc }))) return undefined;
+    // A policy wants a snapshot of what has no volume.
+    if (!pv) throw new CodedError('NO_VOLUME', `PVC ${placeOf(pvc)} has no volume to snapshot`);
+    return pv;
   }
 
   async #volumeOf(pvc: PersistentVolumeClaim, signal: AbortSignal): Promise<PersistentVolume> {
@@ -62,86 +61,27 @@ export class VolumeChoice {
     }
   }
 
-  #policiesOf({ metadata, spec }: Backup): Promise<VolumePolicies | undefined> {
-    const { resourcePolicy } = spec;
-    if (resourcePolicy?.kind.toLowerCase() !== 'configmap') return Promise.resolve(undefined);
-    const of = `${metadata.uid}/${resourcePolicy.name}`;
+  #policiesOf(backup: Backup): Promise<VolumePolicies | undefined> {
+    const { metadata, spec } = backup;
+    const { resourcePolicy, ...others } = spec;
+    // As Velero, whose server does not look at policies of another kind either.
+    const isOther = resourcePolicy && resourcePolicy.kind.toLowerCase() !== 'configmap';
+    const of = `${metadata.uid}/${isOther ? '' : (resourcePolicy?.name ?? '')}`;
     if (this.#policies?.of !== of) {
-      const loaded = this.#load({ namespace: metadata.namespace, name: resourcePolicy.name });
+      const asked = isOther ? { ...backup, spec: others } : backup;
+      const loaded = policiesOfBackup(this.#setting.client, asked);
       this.#policies = { of, loaded };
       loaded.catch(() => (this.#policies = undefined));
     }
     return this.#policies.loaded;
-  }
-
-  async #load(ref: { namespace: string | undefined; name: string }): Promise<VolumePolicies> {
-    const { data = {} } = await patiently(() => this.#setting.client.get(CONFIG_MAPS, ref));
-    const [text, ...more] = Object.values(data);
-    if (text !== undefined && more.length === 0) return parseVolumePolicies(text);
-    const where = `${ref.namespace ?? ''}/${ref.name}`;
-    throw new CodedError('BAD_VOLUME_POLICY', `illegal resource policies ${where} configmap`);
-  }
-
-  async #isByFiles({ metadata }: PersistentVolumeClaim, toFiles: boolean): Promise<boolean> {
-    const { name, namespace = '' } = metadata;
-    return filesAreBackedUp(await this.#users.of(namespace, name), toFiles);
   }
 }
 
 const isBound = ({ spec, status }: PersistentVolumeClaim): boolean =>
   (spec.volumeName ?? '') !== '' && status?.phase === 'Bound';
 
-function unbound(pvc: PersistentVolumeClaim): CodedError {
-  const why =
-    (pvc.spec.volumeName ?? '') === ''
-      ? 'has no volume backing this claim'
-      : `is in phase ${pvc.status?.phase ?? ''} and is not bound to a volume`;
-  return new CodedError('NO_VOLUME', `PVC ${placeOf(pvc)} ${why}`);
-}
-
-/** Velero: internal/resourcepolicies, VolumeFilterData. */
-function viewOf(pvc: PersistentVolumeClaim, pv: PersistentVolume | undefined): VolumeView {
-  const { spec } = pv ?? {};
-  return {
-    capacityBytes: quantityBytes(spec?.capacity?.storage ?? ''),
-    storageClass: spec?.storageClassName ?? '',
-    nfs: spec?.nfs,
-    csi: spec?.csi,
-    type: spec ? typeOf(spec) : '',
-    pvcLabels: pvc.metadata.labels ?? {},
-    pvcPhase: pvc.status?.phase ?? '',
-    pvcVolumeMode: pvc.spec.volumeMode ?? '',
-    pvcAccessModes: pvc.spec.accessModes ?? [],
-  };
-}
-
-/** In Velero's order (internal/resourcepolicies/volume_types_conditions.go); the words are those of the API's fields. */
-const VOLUME_TYPES = [
-  'awsElasticBlockStore',
-  'azureDisk',
-  'azureFile',
-  'cephfs',
-  'cinder',
-  'csi',
-  'fc',
-  'flocker',
-  'flexVolume',
-  'gcePersistentDisk',
-  'glusterfs',
-  'hostPath',
-  'iscsi',
-  'local',
-  'nfs',
-  'photonPersistentDisk',
-  'portworxVolume',
-  'quobyte',
-  'rbd',
-  'scaleIO',
-  'storageos',
-  'vsphereVolume',
-];
-
-function typeOf(spec: PersistentVolume['spec']): string {
-  const found = VOLUME_TYPES.find((type) => spec[type] !== undefined && spec[type] !== null);
-  return found === 'storageos' ? 'storageOS' : (found ?? '');
-}
+const claimOf = ({ metadata: { namespace = '', name, uid } }: PersistentVolumeClaim) => ({
+  namespace,
+  name,
+  uid,
+});

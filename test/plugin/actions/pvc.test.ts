@@ -186,7 +186,7 @@ it('leaves volumes alone that a policy, a pod or the backup says no to', async (
   expect(await execute(pvc, byFiles)).toEqual({});
   await expectNothingLeft(byFiles);
   const bad = backupOf('b-bad', { resourcePolicy: await policy('bad', 'version: v9') });
-  await expect(execute(pvc, bad)).rejects.toThrow('incompatible version number');
+  await expect(execute(pvc, bad)).rejects.toThrow('the only version is v1');
 });
 
 it('says what is wrong with a PVC that cannot be snapshotted', async () => {

@@ -1,0 +1,249 @@
+import { readFileSync } from 'node:fs';
+import { CodedError, messageOf } from '../base/index.ts';
+import { BACKUPS, type KubeClient } from '../kube/index.ts';
+import {
+  type Backup,
+  choicesOf,
+  globalPoliciesOf,
+  namespacesOf,
+  ownPoliciesOf,
+  readsOf,
+} from '../plugin/index.ts';
+import {
+  BadVolumePolicyError,
+  type CheckedVolume,
+  type CheckOptions,
+  checkVolumes,
+  ignoredInGlobal,
+  isOfVelero,
+  ListedVolumes,
+  matchesGlob,
+  type PolicyProblem,
+  readPolicyFile,
+  type VolumePolicies,
+  withGlobalPolicies,
+} from '../volume-policy/index.ts';
+import { type ClusterFlags, clusterOf } from './cluster.ts';
+import { interruptSignal } from './context.ts';
+import { ExitCode } from './exit.ts';
+import { columnsOf, documentOf, rowOf, ruleDocuments, summaryOf } from './policy-check-rows.ts';
+import { printable, printJson, printTable } from './terminal.ts';
+import { UsageError } from './usage-error.ts';
+
+export interface PolicyCheckFlags extends ClusterFlags {
+  filename?: string;
+  global?: string;
+  backup?: string;
+  fileOnly?: boolean;
+  includeNamespaces?: string;
+  snapshotVolumes?: boolean;
+  snapshotMoveData?: boolean;
+  defaultVolumesToFsBackup?: boolean;
+  all?: boolean;
+  json?: boolean;
+  output?: string;
+}
+
+/** Prints what a backup does with each volume. Sets the exit code for volumes that a backup reports errors for. */
+export async function checkPolicies(flags: PolicyCheckFlags): Promise<void> {
+  if (flags.filename === undefined && flags.backup === undefined) {
+    throw new UsageError('nothing to check: give the file of the policies with -f, or a Backup');
+  }
+  if (flags.fileOnly === true && flags.filename === undefined) {
+    throw new UsageError('--file-only needs the file of the policies: -f FILE');
+  }
+  const own = readFile(flags, flags.filename);
+  const global = readFile(flags, flags.global);
+  if (flags.fileOnly === true) {
+    const policies = withGlobalPolicies(own, global);
+    tellWarnings(policies, global);
+    if (flags.json === true) printJson(documentFor(policies, []));
+    else process.stderr.write(`${flags.filename ?? ''} is valid\n`);
+    return;
+  }
+  const { client, namespace } = clusterOf(flags, 'longshore-policy-check');
+  const interrupt = interruptSignal();
+  try {
+    await checkCluster({ client, namespace, flags, own, global, signal: interrupt.signal });
+  } finally {
+    interrupt.dispose();
+    client.close();
+  }
+}
+
+/** A person waits: what cannot be reached is said at once. */
+const ONCE = { isPatient: false };
+
+interface CheckInput {
+  readonly client: KubeClient;
+  readonly namespace: string;
+  readonly flags: PolicyCheckFlags;
+  readonly own: VolumePolicies | undefined;
+  readonly global: VolumePolicies | undefined;
+  readonly signal: AbortSignal;
+}
+
+async function checkCluster(input: CheckInput): Promise<void> {
+  const { client, flags, signal } = input;
+  const backup = await backupOf(input);
+  const policies = await policiesFor(input, backup);
+  tellWarnings(policies, input.global);
+  tellWhatIsLeftOut(backup);
+  const options = optionsFor(flags, policies, backup);
+  const named = flags.includeNamespaces?.split(',') ?? [];
+  const isLiteral = named.length > 0 && named.every((name) => !/[*?[]/.test(name));
+  const volumes = new ListedVolumes(readsOf(client, { signal, ...ONCE }), {
+    namespaces: isLiteral ? named : backup && namespacesOf(backup),
+    keep: ({ claim, withoutFiles }) =>
+      flags.all === true || claim !== undefined || withoutFiles === undefined,
+  });
+  const checked = await checkVolumes(volumes, options);
+  if (flags.json === true) printJson(documentFor(policies, checked));
+  else {
+    const isWide = flags.output === 'wide';
+    const columns = columnsOf(checked, isWide);
+    printTable(
+      columns,
+      checked.map((each) => rowOf(each, columns, policies)),
+      { isWide },
+    );
+    for (const line of summaryOf(policies, checked)) process.stderr.write(`${printable(line)}\n`);
+  }
+  if (checked.some(({ outcome }) => outcome === 'error')) process.exitCode = ExitCode.partly;
+}
+
+async function backupOf({
+  client,
+  namespace,
+  flags,
+  signal,
+}: CheckInput): Promise<Backup | undefined> {
+  const { backup: name } = flags;
+  if (name === undefined) return undefined;
+  const backup = await client.find(BACKUPS, { namespace, name }, { signal });
+  if (backup) return backup as Backup;
+  throw new CodedError('NO_BACKUP', `there is no Backup ${name} in namespace ${namespace}`);
+}
+
+/** A file counts in place of the ConfigMap that the Backup names, each of the two for itself. */
+async function policiesFor(
+  { client, own, global }: CheckInput,
+  backup: Backup | undefined,
+): Promise<VolumePolicies | undefined> {
+  try {
+    const first = own ?? (backup && (await ownPoliciesOf(client, backup, ONCE)));
+    const last = global ?? (backup && (await globalPoliciesOf(client, backup, ONCE)));
+    return withGlobalPolicies(first, last);
+  } catch (error) {
+    throw error instanceof BadVolumePolicyError ? told(error, {}) : error;
+  }
+}
+
+function optionsFor(
+  flags: PolicyCheckFlags,
+  policies: VolumePolicies | undefined,
+  backup: Backup | undefined,
+): CheckOptions {
+  const { includedNamespaces, excludedNamespaces, snapshotMoveData } = backup?.spec ?? {};
+  const included = flags.includeNamespaces?.split(',') ?? includedNamespaces ?? [];
+  const excluded = excludedNamespaces ?? [];
+  const isAmong = (patterns: readonly string[], namespace: string): boolean =>
+    patterns.some((pattern) => matchesGlob(pattern, namespace));
+  const choices = backup && choicesOf(backup);
+  return {
+    policies,
+    snapshotVolumes: flags.snapshotVolumes ?? choices?.snapshotVolumes,
+    defaultsToFiles: flags.defaultVolumesToFsBackup ?? choices?.defaultsToFiles ?? false,
+    movesData: flags.snapshotMoveData ?? snapshotMoveData === true,
+    backupExcludePvc: backup !== undefined && leavesPvcsOut(backup),
+    hasNamespace: (namespace) =>
+      (included.length === 0 || isAmong(included, namespace)) && !isAmong(excluded, namespace),
+  };
+}
+
+const PVC_NAMES = ['persistentvolumeclaims', 'persistentvolumeclaim', 'pvc'];
+
+/** Whether the resource filters of a backup leave PVCs out: then pods' volumes of PVCs are not backed up either. */
+export function leavesPvcsOut({ spec }: Backup): boolean {
+  const included = [
+    ...(spec.includedResources ?? []),
+    ...(spec.includedNamespaceScopedResources ?? []),
+  ];
+  const excluded = [
+    ...(spec.excludedResources ?? []),
+    ...(spec.excludedNamespaceScopedResources ?? []),
+  ];
+  const hasPvcs = (list: readonly string[]): boolean =>
+    list.some((each) => each === '*' || PVC_NAMES.includes(each.toLowerCase()));
+  return hasPvcs(excluded) || (included.length > 0 && !hasPvcs(included));
+}
+
+function readFile(flags: PolicyCheckFlags, path: string | undefined): VolumePolicies | undefined {
+  if (path === undefined) return undefined;
+  const source = path === '-' ? 'stdin' : path;
+  let text: string;
+  try {
+    text = readFileSync(path === '-' ? 0 : path, 'utf8');
+  } catch (cause) {
+    throw new CodedError('UNREADABLE_FILE', `cannot read ${source}: ${messageOf(cause)}`, {
+      cause,
+    });
+  }
+  try {
+    return readPolicyFile(text, source);
+  } catch (error) {
+    throw error instanceof BadVolumePolicyError ? told(error, flags) : error;
+  }
+}
+
+/** Each problem is printed on a line of its own, as compilers do; what is left to say is how many there are. */
+function told(error: BadVolumePolicyError, { json }: { readonly json?: boolean }): CodedError {
+  const { problems } = error;
+  if (json === true) printJson({ valid: false, problems, warnings: [], rules: [], volumes: [] });
+  for (const problem of problems) tell(problem, '');
+  const source = problems[0]?.source ?? 'the file';
+  const count = problems.length === 1 ? 'a problem' : `${problems.length} problems`;
+  return new CodedError(
+    'BAD_VOLUME_POLICY',
+    `${source} has ${count}, and a backup would be refused`,
+    {
+      cause: error,
+    },
+  );
+}
+
+function tell({ source, line, path, text }: PolicyProblem, kind: string): void {
+  const where = path === '' ? '' : `${path}: `;
+  process.stderr.write(`${printable(`${source}:${line}: ${kind}${where}${text}`)}\n`);
+}
+
+function tellWarnings(
+  policies: VolumePolicies | undefined,
+  global: VolumePolicies | undefined,
+): void {
+  for (const warning of policies?.warnings ?? []) tell(warning, 'warning: ');
+  for (const { action, place, number } of policies?.rules ?? []) {
+    if (isOfVelero(action.type)) continue;
+    const text = `Velero 1.18 does not know the action ${action.type}, and refuses the whole document`;
+    tell({ ...place, path: `volumePolicies[${number - 1}].action.type`, text }, 'warning: ');
+  }
+  for (const part of global ? ignoredInGlobal(global) : []) {
+    process.stderr.write(`warning: ${part} does not count in policies for all backups\n`);
+  }
+}
+
+function tellWhatIsLeftOut(backup: Backup | undefined): void {
+  const { labelSelector, orLabelSelectors } = backup?.spec ?? {};
+  if (!labelSelector && !orLabelSelectors) return;
+  process.stderr.write(
+    'warning: the Backup selects by labels, which is not looked at here: all volumes of its namespaces are shown\n',
+  );
+}
+
+const documentFor = (policies: VolumePolicies | undefined, checked: readonly CheckedVolume[]) => ({
+  valid: true,
+  problems: [],
+  warnings: policies?.warnings ?? [],
+  rules: ruleDocuments(policies, checked),
+  volumes: checked.map((each) => documentOf(each)),
+});

@@ -1,0 +1,147 @@
+import { CodedError, isCode } from '../base/index.ts';
+import { CONFIG_MAPS, type KubeClient, PODS, PVCS, PVS } from '../kube/index.ts';
+import {
+  ListedVolumes,
+  type ListedVolumesOptions,
+  parsePolicyConfigMap,
+  VolumeHelper,
+  type VolumePolicies,
+  type VolumeReads,
+  withGlobalPolicies,
+} from '../volume-policy/index.ts';
+import { patiently } from './actions/setting.ts';
+import type { Backup } from './contract.ts';
+
+/** Velero's server notes here which ConfigMap has the policies for all backups, in its own namespace. */
+const GLOBAL_POLICIES = 'velero.io/global-backup-volume-policy-configmap';
+
+/**
+ * The policies of a backup: its own before those for all backups. Undefined where it has none. Throws `NO_VOLUME_POLICY` for a ConfigMap
+ * that is not there, and `BAD_VOLUME_POLICY`, also for what is no ConfigMap.
+ */
+export async function policiesOfBackup(
+  client: KubeClient,
+  backup: Backup,
+): Promise<VolumePolicies | undefined> {
+  const own = await ownPoliciesOf(client, backup);
+  return withGlobalPolicies(own, await globalPoliciesOf(client, backup));
+}
+
+/** How a request is made: again while the API server is away, for a backup; once, where a person waits. */
+type Ask = <T>(task: () => Promise<T>, signal?: AbortSignal) => Promise<T>;
+const askOnce: Ask = (task) => task();
+
+/** Those that the Backup names itself. */
+export async function ownPoliciesOf(
+  client: KubeClient,
+  { metadata, spec }: Backup,
+  { isPatient = true } = {},
+): Promise<VolumePolicies | undefined> {
+  const { resourcePolicy } = spec;
+  if (!resourcePolicy) return undefined;
+  const { kind, name } = resourcePolicy;
+  if (kind.toLowerCase() === 'configmap')
+    return loadPolicies(client, { namespace: metadata.namespace, name }, isPatient);
+  throw new CodedError(
+    'BAD_VOLUME_POLICY',
+    `the resourcePolicy of Backup ${metadata.name} is a ${kind}, and must be a ConfigMap: Velero would run the backup without policies`,
+  );
+}
+
+/** Those for all backups, which Velero's server has noted on this one. */
+export async function globalPoliciesOf(
+  client: KubeClient,
+  { metadata }: Backup,
+  { isPatient = true } = {},
+): Promise<VolumePolicies | undefined> {
+  const name = metadata.annotations?.[GLOBAL_POLICIES] ?? '';
+  if (name === '') return undefined;
+  return loadPolicies(client, { namespace: metadata.namespace, name }, isPatient);
+}
+
+async function loadPolicies(
+  client: KubeClient,
+  ref: { readonly namespace: string | undefined; readonly name: string },
+  isPatient: boolean,
+): Promise<VolumePolicies> {
+  const ask = isPatient ? patiently : askOnce;
+  try {
+    const { data } = await ask(() => client.get(CONFIG_MAPS, ref));
+    return parsePolicyConfigMap({ metadata: ref, data });
+  } catch (cause) {
+    if (!isCode(cause, 'KUBE_NOT_FOUND')) throw cause;
+    const text = `ConfigMap ${ref.namespace ?? ''}/${ref.name}, which has the resource policies of the backup, is not there`;
+    throw new CodedError('NO_VOLUME_POLICY', text, { cause });
+  }
+}
+
+/** Lists of the cluster, each page by page. */
+export function readsOf(
+  client: KubeClient,
+  {
+    signal,
+    isPatient = true,
+  }: { readonly signal?: AbortSignal; readonly isPatient?: boolean } = {},
+): VolumeReads {
+  const ask = isPatient ? patiently : askOnce;
+  return {
+    pvs: (take) => ask(() => client.collect(PVS, { signal }, take), signal),
+    pvcs: (namespace, take) => ask(() => client.collect(PVCS, { namespace, signal }, take), signal),
+    pods: (namespace, take) => ask(() => client.collect(PODS, { namespace, signal }, take), signal),
+  };
+}
+
+/** The namespaces that a Backup names; undefined for all, and for patterns. */
+export function namespacesOf({ spec }: Backup): string[] | undefined {
+  const { includedNamespaces } = spec;
+  const names = includedNamespaces ?? [];
+  return names.length === 0 || names.some((name) => /[*?[]/.test(name)) ? undefined : [...names];
+}
+
+/** What a Backup says of volumes beside its policies. */
+export const choicesOf = ({ spec }: Backup) => ({
+  snapshotVolumes: spec.snapshotVolumes,
+  defaultsToFiles: spec.defaultVolumesToFsBackup === true || spec.defaultVolumesToRestic === true,
+});
+
+/** As many as run at once, or are finished off beside one that runs. Our choice. */
+const BACKUPS_MAX = 4;
+
+/**
+ * A VolumeHelper for each Backup, by its UID. Policies and lists of a backup are read once, so that all questions of one backup have
+ * answers from one state of the cluster.
+ */
+export class VolumeHelpers {
+  readonly #client: KubeClient;
+  readonly #options: ListedVolumesOptions;
+  readonly #helpers = new Map<string, Promise<VolumeHelper>>();
+
+  constructor(client: KubeClient, options: ListedVolumesOptions = {}) {
+    this.#client = client;
+    this.#options = options;
+  }
+
+  /** Throws as {@link policiesOfBackup}; what failed is tried again by the next call. */
+  of(backup: Backup): Promise<VolumeHelper> {
+    const { uid } = backup.metadata;
+    const known = this.#helpers.get(uid);
+    if (known) return known;
+    const helper = this.#open(backup);
+    this.#helpers.set(uid, helper);
+    helper.catch(() => this.#helpers.delete(uid));
+    const [oldest] = this.#helpers.keys();
+    if (this.#helpers.size > BACKUPS_MAX && oldest !== undefined) this.#helpers.delete(oldest);
+    return helper;
+  }
+
+  async #open(backup: Backup): Promise<VolumeHelper> {
+    const namespaces = namespacesOf(backup);
+    return new VolumeHelper({
+      policies: await policiesOfBackup(this.#client, backup),
+      ...choicesOf(backup),
+      // As for plugins of others in Velero: PVCs whose snapshots are moved are not backed up with pods by whoever asks.
+      backupExcludePvc: backup.spec.snapshotMoveData === true,
+      volumes: new ListedVolumes(readsOf(this.#client), { ...this.#options, namespaces }),
+    });
+  }
+}

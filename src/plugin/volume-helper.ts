@@ -1,0 +1,30 @@
+/**
+ * `longshore/volume-helper`: what plugins of others ask about volumes, as Velero's pkg/plugin/utils/volumehelper is for plugins in Go.
+ *
+ *     const helpers = connectVolumeHelpers();
+ *     const helper = await helpers.of(backup);
+ *     if (await helper.shouldPerformSnapshot({ pvc })) …
+ */
+import { connectToCluster } from '../kube/index.ts';
+import { VolumeHelpers } from './backup-policies.ts';
+
+export {
+  type PolicyAction,
+  parseVolumePolicies,
+  type VolumeHelper,
+  type VolumeItem,
+  type VolumePolicies,
+} from '../volume-policy/index.ts';
+export { VolumeHelpers } from './backup-policies.ts';
+
+/** For the cluster of a kubeconfig, or the one that the process is a pod of. Throws `NO_CLUSTER`. */
+export function connectVolumeHelpers(
+  options: { readonly kubeconfig?: string; readonly context?: string } = {},
+): VolumeHelpers & Disposable {
+  const client = connectToCluster({ ...options, userAgent: 'longshore-volume-helper' });
+  return Object.assign(new VolumeHelpers(client), {
+    [Symbol.dispose]: () => {
+      client.close();
+    },
+  });
+}

@@ -1,0 +1,29 @@
+/** Velero's actions. */
+const VELERO_ACTIONS = ['skip', 'fs-backup', 'snapshot', 'custom'] as const;
+/** Ways to take a snapshot, each for itself; Velero refuses a document that has one. */
+const OWN_ACTIONS = ['snapshot-csi', 'snapshot-native', 'snapshot-datamover'] as const;
+
+export type ActionType = (typeof VELERO_ACTIONS)[number] | (typeof OWN_ACTIONS)[number];
+
+export const ACTION_TYPES: readonly ActionType[] = [...VELERO_ACTIONS, ...OWN_ACTIONS];
+
+export interface PolicyAction {
+  readonly type: ActionType;
+  readonly parameters?: Readonly<Record<string, unknown>> | undefined;
+}
+
+export const isActionType = (text: string): text is ActionType =>
+  (ACTION_TYPES as readonly string[]).includes(text);
+
+/** Whether Velero 1.18 knows the action. */
+export const isOfVelero = (type: ActionType): boolean =>
+  (VELERO_ACTIONS as readonly string[]).includes(type);
+
+export const isSnapshotAction = (type: ActionType): boolean =>
+  type === 'snapshot' || !isOfVelero(type);
+
+/** Parameters that a backup reads, and the actions that take them; those of `custom` are for whoever acts on it. */
+export const PARAMETERS: ReadonlyMap<string, readonly ActionType[]> = new Map([
+  ['dataMover', ['snapshot', 'snapshot-datamover']],
+  ['snapshotClass', ['snapshot', 'snapshot-csi', 'snapshot-datamover']],
+]);

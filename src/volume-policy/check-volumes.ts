@@ -1,0 +1,289 @@
+import { type ActionType, isOfVelero } from './actions.ts';
+import type { VolumeView } from './conditions.ts';
+import {
+  type Because,
+  type BackupChoices,
+  decideFiles,
+  decideSnapshot,
+  type Decision,
+  planSnapshot,
+  type SnapshotWay,
+  type VolumeUser,
+} from './decisions.ts';
+import {
+  isBound,
+  isVolumeOf,
+  type PodFacts,
+  type PodVolumeFacts,
+  type PvcFacts,
+  type PvFacts,
+  veleroViewOf,
+  viewOf,
+} from './facts.ts';
+import { keyOf, type ListedVolumes } from './listed-volumes.ts';
+import { whyUnbound } from './volume-helper.ts';
+
+/** What a backup does with a volume. `none` is no decision against it: nobody takes it. `error` counts as an error of the backup. */
+export type Outcome = 'snapshot' | 'fs-backup' | 'skip' | 'custom' | 'none' | 'error';
+
+export interface Verdict {
+  readonly outcome: Outcome;
+  /** How the snapshot is taken. */
+  readonly way?: SnapshotWay | undefined;
+  readonly because?: Because | undefined;
+  /** Why nothing comes of what was decided, or why nothing could be. */
+  readonly problem?: string | undefined;
+}
+
+/** A PVC with its volume, a PersistentVolume that no PVC has, or a volume that only a pod has. */
+export interface CheckedVolume extends Verdict {
+  readonly namespace: string;
+  readonly pvc?: string | undefined;
+  readonly pv?: string | undefined;
+  /** Pods that mount it, with its name there. */
+  readonly pods: readonly { readonly pod: string; readonly volume: string }[];
+  readonly view: VolumeView;
+  /** What Velero 1.18 does, where that is something else. */
+  readonly velero?: Verdict | undefined;
+}
+
+export interface CheckOptions extends BackupChoices {
+  readonly movesData: boolean;
+  /** Whether a namespace is in the backup. */
+  readonly hasNamespace?: (namespace: string) => boolean;
+}
+
+interface Mount {
+  readonly pod: PodFacts;
+  readonly volume: PodVolumeFacts;
+}
+
+interface Joined {
+  readonly pvc?: PvcFacts | undefined;
+  readonly pv?: PvFacts | undefined;
+  readonly mounts: readonly Mount[];
+}
+
+/** What a backup does with each volume of a cluster, and why; nothing is written. Ordered by namespace and name. */
+export async function checkVolumes(
+  volumes: ListedVolumes,
+  options: CheckOptions,
+): Promise<CheckedVolume[]> {
+  const has = options.hasNamespace ?? (() => true);
+  const [pvs, pvcs, pods] = [await volumes.pvs(), await volumes.pvcs(), await volumes.pods()];
+  const mounts = new Map<string, Mount[]>();
+  const alone: CheckedVolume[] = [];
+  for (const pod of pods) {
+    if (!has(pod.namespace)) continue;
+    for (const volume of pod.volumes) {
+      if (volume.claim === undefined) alone.push(checkPodVolume({ pod, volume }, options));
+      else {
+        const key = keyOf(pod.namespace, volume.claim);
+        const before = mounts.get(key);
+        if (before) before.push({ pod, volume });
+        else mounts.set(key, [{ pod, volume }]);
+      }
+    }
+  }
+  const taken = new Set<string>();
+  const claims = [...pvcs].flatMap(([key, pvc]) => {
+    const found = pvc.volumeName === '' ? undefined : pvs.get(pvc.volumeName);
+    const pv = found && isVolumeOf(found, pvc) ? found : undefined;
+    if (pv) taken.add(pv.name);
+    return has(pvc.namespace)
+      ? [checkJoined({ pvc, pv, mounts: mounts.get(key) ?? [] }, options)]
+      : [];
+  });
+  const free = [...pvs.values()].flatMap((pv) => {
+    const isOutside = pv.claim !== undefined && !has(pv.claim.namespace);
+    return taken.has(pv.name) || isOutside ? [] : [checkJoined({ pv, mounts: [] }, options)];
+  });
+  return [...claims, ...free, ...alone].sort((a, b) => (orderOf(a) < orderOf(b) ? -1 : 1));
+}
+
+const orderOf = ({ namespace, pvc, pv, pods }: CheckedVolume): string =>
+  [namespace, pvc ?? '\uffff', pv ?? '\uffff', pods[0]?.pod ?? '', pods[0]?.volume ?? ''].join(
+    '\0',
+  );
+
+/** A volume that no PVC stands for: `emptyDir`, NFS in a pod, and so on. No snapshot is ever taken of it. */
+function checkPodVolume(mount: Mount, options: CheckOptions): CheckedVolume {
+  const { pod, volume } = mount;
+  const view = viewOf({ podVolume: volume });
+  const decision = decideFiles(options, {
+    facts: volume,
+    user: userOf(mount),
+    view,
+    hasPv: false,
+  });
+  return {
+    namespace: pod.namespace,
+    pods: [{ pod: pod.name, volume: volume.name }],
+    view,
+    ...verdictOnFiles(decision, [mount]),
+  };
+}
+
+const userOf = ({ pod, volume }: Mount): VolumeUser => ({
+  pod: pod.name,
+  annotations: pod.annotations,
+  volumeName: volume.name,
+});
+
+function checkJoined(joined: Joined, options: CheckOptions): CheckedVolume {
+  const { pvc, pv, mounts } = joined;
+  const verdict = judge(joined, options);
+  const velero = judgeAsVelero(joined, options);
+  return {
+    namespace: pvc?.namespace ?? '',
+    ...(pvc && { pvc: pvc.name }),
+    ...(pv && { pv: pv.name }),
+    pods: mounts.map(({ pod, volume }) => ({ pod: pod.name, volume: volume.name })),
+    view: viewOf({ pv, pvc }),
+    ...verdict,
+    ...(!isSame(verdict, velero) && { velero }),
+  };
+}
+
+const isSame = (a: Verdict, b: Verdict): boolean => a.outcome === b.outcome && a.way === b.way;
+
+function judge(joined: Joined, options: CheckOptions): Verdict {
+  const { pvc, pv, mounts } = joined;
+  const excluded = excludedVerdict(pvc);
+  if (excluded) return excluded;
+  const view = viewOf({ pv, pvc });
+  const hasPv = pv !== undefined && (!pvc || isBound(pvc));
+  const files = mounts.map((mount) => ({
+    mount,
+    decision: decideFiles(options, { facts: mount.volume, user: userOf(mount), view, hasPv }),
+  }));
+  const users = mounts.map(userOf);
+  return compose(joined, options, files, decideSnapshot(options, { view, hasPv, users }));
+}
+
+/** By the three views that Velero has of one volume, see `veleroViewOf`. */
+function judgeAsVelero(joined: Joined, options: CheckOptions): Verdict {
+  const { pvc, pv, mounts } = joined;
+  const own = options.policies?.rules.find(({ action }) => !isOfVelero(action.type));
+  if (own) return { outcome: 'error', problem: refusedAction(own.action.type) };
+  const excluded = excludedVerdict(pvc);
+  if (excluded) return excluded;
+  const hasPv = pv !== undefined && (!pvc || isBound(pvc));
+  const bound = hasPv ? pv : undefined;
+  const files = mounts.map((mount) => {
+    const view = veleroViewOf({ pv: bound, pvc, ...(!bound && { podVolume: mount.volume }) });
+    const decision = decideFiles(options, {
+      facts: mount.volume,
+      user: userOf(mount),
+      view,
+      hasPv,
+    });
+    return { mount, decision };
+  });
+  const users = mounts.map(userOf);
+  const whole = { view: veleroViewOf({ pv: bound, pvc }), hasPv, users };
+  // The snapshot of a CSI volume is decided at its PVC, and any other one at the PV, of which Velero knows no PVC.
+  const isByPvc = pvc !== undefined && (!bound || bound.csi !== undefined);
+  const atPv = { ...whole, view: veleroViewOf({ pv: bound }) };
+  const decision = decideSnapshot(options, isByPvc ? whole : atPv);
+  // Looked at once more, with the PVC, right before a native snapshot.
+  const again = options.policies?.ruleFor(whole.view);
+  const isSkipped = !isByPvc && decision?.yes === true && again?.action.type === 'skip';
+  return compose(
+    joined,
+    options,
+    files,
+    isSkipped ? { yes: false, because: { by: 'rule', rule: again } } : decision,
+  );
+}
+
+const refusedAction = (type: ActionType): string =>
+  `Velero 1.18 refuses the whole document because of the action ${type}`;
+
+function excludedVerdict(pvc: PvcFacts | undefined): Verdict | undefined {
+  if (!pvc?.isExcluded) return undefined;
+  return { outcome: 'skip', problem: 'the PVC has the label velero.io/exclude-from-backup=true' };
+}
+
+function compose(
+  { pvc, pv, mounts }: Joined,
+  options: CheckOptions,
+  files: readonly { readonly mount: Mount; readonly decision: Decision | undefined }[],
+  snapshot: Decision | undefined,
+): Verdict {
+  const chosen = files.filter(({ decision }) => decision?.yes === true);
+  const byFiles =
+    chosen[0] &&
+    verdictOnFiles(
+      chosen[0].decision,
+      chosen.map(({ mount }) => mount),
+    );
+  // A pod comes before its PVCs: what it takes is not snapshotted any more.
+  if (byFiles?.outcome === 'fs-backup') return byFiles;
+  if (!snapshot) {
+    const problem = pvc ? `the PVC ${whyUnbound(pvc)}` : undefined;
+    return { outcome: 'error', problem };
+  }
+  const { because } = snapshot;
+  if (!snapshot.yes) {
+    const type = because.by === 'rule' ? because.rule.action.type : undefined;
+    if (type === 'skip' || type === 'custom') return { outcome: type, because };
+    if (byFiles) return byFiles;
+    if (type === 'fs-backup')
+      return { outcome: 'none', because, problem: noFiles(mounts, files[0]?.decision) };
+    if (because.by === 'snapshotVolumes') return { outcome: 'none', because };
+    return { outcome: 'none', because, problem: noFiles(mounts, files[0]?.decision) };
+  }
+  if (!pv) {
+    const problem = pvc ? `the PVC ${whyUnbound(pvc)}` : 'no volume';
+    return { outcome: 'none', because, problem };
+  }
+  const plan = planSnapshot({
+    action: because.by === 'rule' ? because.rule.action : undefined,
+    isCsi: pv.csi !== undefined,
+    isKnownToSnapshotter: undefined,
+    movesData: options.movesData,
+  });
+  if (plan.way === undefined) return { outcome: 'skip', because, problem: plan.reason };
+  return { outcome: 'snapshot', way: plan.way, because };
+}
+
+/** Why no pod's files are backed up although a rule, or a pod, wants that. */
+function noFiles(mounts: readonly Mount[], decision: Decision | undefined): string {
+  if (mounts.length === 0) return 'no pod mounts it, so that nothing backs it up';
+  if (decision?.because.by === 'backupExcludePVC') {
+    return 'the backup leaves PVCs out, and with them their files';
+  }
+  return mountProblem(mounts) ?? 'no pod has its files backed up';
+}
+
+/** Of volumes whose files are wanted: what comes of it. */
+function verdictOnFiles(decision: Decision | undefined, mounts: readonly Mount[]): Verdict {
+  if (!decision) return { outcome: 'error', problem: 'its PVC has no volume' };
+  const { yes, because } = decision;
+  if (!yes) {
+    const type = because.by === 'rule' ? because.rule.action.type : undefined;
+    if (type === 'skip' || type === 'custom') return { outcome: type, because };
+    const isSnapshot = type !== undefined;
+    return {
+      outcome: 'none',
+      because,
+      ...(isSnapshot && { problem: 'no snapshot can be taken of a volume that only a pod has' }),
+    };
+  }
+  const problem = mountProblem(mounts);
+  return problem === undefined
+    ? { outcome: 'fs-backup', because }
+    : { outcome: 'none', because, problem };
+}
+
+/** Undefined where one of the pods is good for a file-system backup. Velero: pkg/podvolume/backupper.go. */
+function mountProblem(mounts: readonly Mount[]): string | undefined {
+  const problems = mounts.map(({ pod, volume }) => {
+    if (!pod.isRunning) return `pod ${pod.name} is not running, so that its files cannot be read`;
+    if (volume.isBlock) return `pod ${pod.name} has it as a block device, which has no files`;
+    if (!volume.isMounted) return `no container of pod ${pod.name} mounts it`;
+    return undefined;
+  });
+  return problems.includes(undefined) ? undefined : problems[0];
+}

@@ -1,0 +1,258 @@
+import { NO_QUANTITY, type Quantity, quantityOrNone } from './capacity.ts';
+import type { CsiSource, NfsSource, VolumeView } from './conditions.ts';
+import { fileAnnotationsOf } from './legacy.ts';
+import { sourceWithoutFiles, typeOfPodVolume, typeOfPv } from './volume-types.ts';
+
+/** The parts of objects of the API that are looked at. */
+export interface Named {
+  readonly metadata: {
+    readonly name: string;
+    readonly namespace?: string | undefined;
+    readonly uid?: string | undefined;
+    readonly labels?: Readonly<Record<string, string>> | null | undefined;
+    readonly annotations?: Readonly<Record<string, string>> | null | undefined;
+    readonly deletionTimestamp?: string | undefined;
+  };
+}
+
+export interface PvObject extends Named {
+  readonly spec: {
+    readonly capacity?: Readonly<Record<string, string>> | undefined;
+    readonly storageClassName?: string | undefined;
+    readonly claimRef?: ClaimRef | null | undefined;
+    readonly [source: string]: unknown;
+  };
+}
+
+interface ClaimRef {
+  readonly namespace?: string | undefined;
+  readonly name?: string | undefined;
+  readonly uid?: string | undefined;
+}
+
+export interface PvcObject extends Named {
+  readonly spec: {
+    readonly accessModes?: readonly string[] | null | undefined;
+    readonly storageClassName?: string | undefined;
+    readonly volumeMode?: string | undefined;
+    readonly volumeName?: string | undefined;
+    readonly resources?:
+      { readonly requests?: Readonly<Record<string, string>> | undefined } | undefined;
+  };
+  readonly status?: { readonly phase?: string } | undefined;
+}
+
+export interface PodVolumeObject {
+  readonly name: string;
+  readonly persistentVolumeClaim?: { readonly claimName: string } | null | undefined;
+  readonly [source: string]: unknown;
+}
+
+interface ContainerObject {
+  readonly volumeMounts?: readonly { readonly name: string }[] | null | undefined;
+  readonly volumeDevices?: readonly { readonly name: string }[] | null | undefined;
+}
+
+export interface PodObject extends Named {
+  readonly spec: {
+    readonly nodeName?: string | undefined;
+    readonly volumes?: readonly PodVolumeObject[] | null | undefined;
+    readonly containers?: readonly ContainerObject[] | null | undefined;
+    readonly initContainers?: readonly ContainerObject[] | null | undefined;
+  };
+  readonly status?: { readonly phase?: string | undefined } | undefined;
+}
+
+/** What is kept of a PersistentVolume. */
+export interface PvFacts {
+  readonly name: string;
+  readonly capacity: Quantity;
+  readonly storageClass: string;
+  readonly nfs?: NfsSource | undefined;
+  readonly csi?: CsiSource | undefined;
+  readonly type: string;
+  /** Undefined for a volume that nobody has claimed. */
+  readonly claim?:
+    { readonly namespace: string; readonly name: string; readonly uid: string } | undefined;
+}
+
+/** What is kept of a PersistentVolumeClaim. */
+export interface PvcFacts {
+  readonly namespace: string;
+  readonly name: string;
+  readonly uid: string;
+  readonly labels: Readonly<Record<string, string>>;
+  readonly phase: string;
+  readonly volumeMode: string;
+  readonly accessModes: readonly string[];
+  readonly storageClass: string;
+  readonly request: Quantity;
+  readonly volumeName: string;
+  readonly isExcluded: boolean;
+}
+
+/** What is kept of a volume as a pod names it. */
+export interface PodVolumeFacts {
+  readonly name: string;
+  readonly type: string;
+  readonly nfs?: NfsSource | undefined;
+  readonly csi?: CsiSource | undefined;
+  readonly claim?: string | undefined;
+  /** Why no file-system backup is ever made of it, where there is such a reason. */
+  readonly withoutFiles?: string | undefined;
+  readonly isMounted: boolean;
+  readonly isBlock: boolean;
+}
+
+/** What is kept of a pod. */
+export interface PodFacts {
+  readonly namespace: string;
+  readonly name: string;
+  readonly isRunning: boolean;
+  /** Only the two that decide about file-system backups. */
+  readonly annotations: Readonly<Record<string, string>>;
+  readonly volumes: readonly PodVolumeFacts[];
+}
+
+export function factsOfPv({ metadata, spec }: PvObject): PvFacts {
+  const { claimRef } = spec;
+  const { namespace = '', name = '', uid = '' } = claimRef ?? {};
+  return {
+    name: metadata.name,
+    capacity: quantityOrNone(spec.capacity?.['storage']),
+    storageClass: spec.storageClassName ?? '',
+    ...sourcesOf(spec),
+    type: typeOfPv(spec),
+    ...(claimRef && { claim: { namespace, name, uid } }),
+  };
+}
+
+function sourcesOf(spec: Readonly<Record<string, unknown>>): {
+  nfs?: NfsSource;
+  csi?: CsiSource;
+} {
+  const nfs = spec['nfs'] as Partial<NfsSource> | null | undefined;
+  const csi = spec['csi'] as Partial<CsiSource> | null | undefined;
+  return {
+    ...(nfs && { nfs: { server: nfs.server ?? '', path: nfs.path ?? '' } }),
+    ...(csi && {
+      csi: { driver: csi.driver ?? '', volumeAttributes: csi.volumeAttributes ?? {} },
+    }),
+  };
+}
+
+export function factsOfPvc({ metadata, spec, status }: PvcObject): PvcFacts {
+  return {
+    namespace: metadata.namespace ?? '',
+    name: metadata.name,
+    uid: metadata.uid ?? '',
+    labels: metadata.labels ?? {},
+    phase: status?.phase ?? '',
+    volumeMode: spec.volumeMode ?? '',
+    accessModes: spec.accessModes ?? [],
+    storageClass: spec.storageClassName ?? '',
+    request: quantityOrNone(spec.resources?.requests?.['storage']),
+    volumeName: spec.volumeName ?? '',
+    isExcluded: metadata.labels?.['velero.io/exclude-from-backup'] === 'true',
+  };
+}
+
+export function factsOfPodVolume(
+  volume: PodVolumeObject,
+  { spec }: Pick<PodObject, 'spec'>,
+): PodVolumeFacts {
+  const isIn = (list: readonly { readonly name: string }[] | null | undefined): boolean =>
+    (list ?? []).some(({ name }) => name === volume.name);
+  const regular = spec.containers ?? [];
+  const claim = volume.persistentVolumeClaim?.claimName;
+  const source = sourceWithoutFiles(volume);
+  // As Velero: the volume of a service account's token, as old clusters mount it.
+  const withoutFiles = volume.name.startsWith('default-token') ? 'default-token' : source;
+  return {
+    name: volume.name,
+    type: typeOfPodVolume(volume),
+    ...sourcesOf(volume),
+    ...(claim !== undefined && { claim }),
+    ...(withoutFiles !== undefined && { withoutFiles }),
+    isMounted: regular.some(({ volumeMounts }) => isIn(volumeMounts)),
+    isBlock: [...regular, ...(spec.initContainers ?? [])].some(({ volumeDevices }) =>
+      isIn(volumeDevices),
+    ),
+  };
+}
+
+/** `keep` says which of its volumes are kept: pods of large clusters have many that no backup looks at. */
+export function factsOfPod(
+  pod: PodObject,
+  keep: (volume: PodVolumeFacts) => boolean = () => true,
+): PodFacts {
+  const { metadata, spec, status } = pod;
+  return {
+    namespace: metadata.namespace ?? '',
+    name: metadata.name,
+    isRunning:
+      status?.phase === 'Running' &&
+      (spec.nodeName ?? '') !== '' &&
+      metadata.deletionTimestamp === undefined,
+    annotations: fileAnnotationsOf(metadata.annotations ?? {}),
+    volumes: (spec.volumes ?? []).map((volume) => factsOfPodVolume(volume, pod)).filter(keep),
+  };
+}
+
+/** Whether a volume that a claim names is the claim's, and not another one's by now. */
+export const isVolumeOf = ({ claim }: PvFacts, { namespace, name, uid }: PvcFacts): boolean =>
+  claim === undefined ||
+  (claim.namespace === namespace &&
+    claim.name === name &&
+    (claim.uid === '' || uid === '' || claim.uid === uid));
+
+/** Velero's rule for a PVC that has a volume: phase and name must be there. */
+export const isBound = ({ volumeName, phase }: PvcFacts): boolean =>
+  volumeName !== '' && phase === 'Bound';
+
+/**
+ * The one view of a volume: PV and PVC together, whichever of them is asked about. A PVC without a volume is what it asks for. A volume
+ * that only a pod has is of its type, and has no capacity and no class.
+ */
+export function viewOf({
+  pv,
+  pvc,
+  podVolume,
+}: {
+  readonly pv?: PvFacts | undefined;
+  readonly pvc?: PvcFacts | undefined;
+  readonly podVolume?: PodVolumeFacts | undefined;
+}): VolumeView {
+  const source = pv ?? (pvc ? undefined : podVolume);
+  return {
+    capacity: pv?.capacity ?? pvc?.request ?? NO_QUANTITY,
+    storageClass: pv?.storageClass ?? pvc?.storageClass ?? '',
+    nfs: source?.nfs,
+    csi: source?.csi,
+    type: source?.type ?? '',
+    ...pvcView(pvc),
+  };
+}
+
+/**
+ * The view that Velero 1.18 has (internal/resourcepolicies, GetMatchAction): of a PV it knows no PVC, unless it came from there; a PVC
+ * without a volume has no capacity and no class.
+ */
+export function veleroViewOf({ pv, pvc, podVolume }: Parameters<typeof viewOf>[0]): VolumeView {
+  const source = pv ?? podVolume;
+  return {
+    capacity: pv?.capacity ?? NO_QUANTITY,
+    storageClass: pv?.storageClass ?? '',
+    nfs: source?.nfs,
+    csi: source?.csi,
+    type: source?.type ?? '',
+    ...pvcView(pvc),
+  };
+}
+
+const pvcView = (pvc: PvcFacts | undefined) => ({
+  pvcLabels: pvc?.labels ?? {},
+  pvcPhase: pvc?.phase ?? '',
+  pvcVolumeMode: pvc?.volumeMode ?? '',
+  pvcAccessModes: pvc?.accessModes ?? [],
+});

@@ -1,0 +1,127 @@
+import {
+  factsOfPod,
+  factsOfPv,
+  factsOfPvc,
+  type PodFacts,
+  type PodObject,
+  type PodVolumeFacts,
+  type PvcFacts,
+  type PvcObject,
+  type PvFacts,
+  type PvObject,
+} from './facts.ts';
+import type { VolumeUser } from './decisions.ts';
+import type { VolumeLookup } from './volume-helper.ts';
+
+/**
+ * Lists of a cluster, each of which keeps only what `take` returns of an object. Without a namespace all are listed.
+ */
+export interface VolumeReads {
+  pvs<T>(take: (pv: PvObject) => readonly T[]): Promise<T[]>;
+  pvcs<T>(namespace: string | undefined, take: (pvc: PvcObject) => readonly T[]): Promise<T[]>;
+  pods<T>(namespace: string | undefined, take: (pod: PodObject) => readonly T[]): Promise<T[]>;
+}
+
+export interface ListedVolumesOptions {
+  /** The namespaces of the backup, if it names a few: each is listed by itself. Otherwise the cluster is listed once. */
+  readonly namespaces?: readonly string[] | undefined;
+  /** Which volumes of pods are kept; by default those of PVCs, which is what other volumes are decided by. */
+  readonly keep?: (volume: PodVolumeFacts) => boolean;
+}
+
+/** More lists than these are slower than one of everything. Our choice. */
+const NAMESPACES_MAX = 10;
+
+/**
+ * The volumes of a cluster for one backup: each resource is listed once, when it is first asked for, and of each object only what
+ * policies look at is kept. A list that fails is asked for again.
+ */
+export class ListedVolumes implements VolumeLookup {
+  readonly #reads: VolumeReads;
+  readonly #namespaces: readonly (string | undefined)[];
+  readonly #keep: (volume: PodVolumeFacts) => boolean;
+  readonly #lists = new Map<string, Promise<unknown>>();
+
+  constructor(reads: VolumeReads, { namespaces = [], keep }: ListedVolumesOptions = {}) {
+    const isFew = namespaces.length > 0 && namespaces.length <= NAMESPACES_MAX;
+    this.#reads = reads;
+    this.#namespaces = isFew ? [...new Set(namespaces)] : [undefined];
+    this.#keep = keep ?? (({ claim }) => claim !== undefined);
+  }
+
+  async pv(name: string): Promise<PvFacts | undefined> {
+    return (await this.pvs()).get(name);
+  }
+
+  async pvc(namespace: string, name: string): Promise<PvcFacts | undefined> {
+    return (await this.pvcs()).get(keyOf(namespace, name));
+  }
+
+  async usersOf(namespace: string, claim: string): Promise<readonly VolumeUser[]> {
+    return (await this.#users()).get(keyOf(namespace, claim)) ?? [];
+  }
+
+  /** By name. */
+  pvs(): Promise<ReadonlyMap<string, PvFacts>> {
+    return this.#once('pvs', async () => {
+      const all = await this.#reads.pvs((pv) => [factsOfPv(pv)]);
+      return new Map(all.map((pv) => [pv.name, pv]));
+    });
+  }
+
+  /** By namespace and name, with a slash between. */
+  pvcs(): Promise<ReadonlyMap<string, PvcFacts>> {
+    return this.#once('pvcs', async () => {
+      const all = new Map<string, PvcFacts>();
+      for (const namespace of this.#namespaces) {
+        const some = await this.#reads.pvcs(namespace, (pvc) => [factsOfPvc(pvc)]);
+        for (const pvc of some) all.set(keyOf(pvc.namespace, pvc.name), pvc);
+      }
+      return all;
+    });
+  }
+
+  /** Pods that have volumes that are kept. */
+  pods(): Promise<readonly PodFacts[]> {
+    return this.#once('pods', async () => {
+      const all: PodFacts[] = [];
+      for (const namespace of this.#namespaces) {
+        const take = (pod: PodObject): PodFacts[] => {
+          const facts = factsOfPod(pod, this.#keep);
+          return facts.volumes.length === 0 ? [] : [facts];
+        };
+        for (const pod of await this.#reads.pods(namespace, take)) all.push(pod);
+      }
+      return all;
+    });
+  }
+
+  #users(): Promise<ReadonlyMap<string, VolumeUser[]>> {
+    return this.#once('users', async () => {
+      const users = new Map<string, VolumeUser[]>();
+      for (const { namespace, name: pod, annotations, volumes } of await this.pods()) {
+        for (const { claim, name: volumeName } of volumes) {
+          if (claim === undefined) continue;
+          const key = keyOf(namespace, claim);
+          const before = users.get(key);
+          const user = { pod, annotations, volumeName };
+          if (before) before.push(user);
+          else users.set(key, [user]);
+        }
+      }
+      return users;
+    });
+  }
+
+  #once<T>(name: string, list: () => Promise<T>): Promise<T> {
+    let known = this.#lists.get(name) as Promise<T> | undefined;
+    if (!known) {
+      known = list();
+      this.#lists.set(name, known);
+      known.catch(() => this.#lists.delete(name));
+    }
+    return known;
+  }
+}
+
+export const keyOf = (namespace: string, name: string): string => `${namespace}/${name}`;

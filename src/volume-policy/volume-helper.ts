@@ -1,0 +1,208 @@
+import { CodedError } from '../base/index.ts';
+import type { PolicyAction } from './actions.ts';
+import {
+  type BackupChoices,
+  decideFiles,
+  decideSnapshot,
+  type Decision,
+  refusalOf,
+  type VolumeUser,
+} from './decisions.ts';
+import {
+  factsOfPodVolume,
+  factsOfPv,
+  factsOfPvc,
+  isBound,
+  isVolumeOf,
+  type PodObject,
+  type PodVolumeFacts,
+  type PodVolumeObject,
+  type PvcFacts,
+  type PvcObject,
+  type PvFacts,
+  type PvObject,
+  veleroViewOf,
+  viewOf,
+} from './facts.ts';
+import { fileAnnotationsOf } from './legacy.ts';
+
+/** Where a helper finds what belongs to a volume. Undefined for what is not there. */
+export interface VolumeLookup {
+  pv(name: string): Promise<PvFacts | undefined>;
+  pvc(namespace: string, name: string): Promise<PvcFacts | undefined>;
+  /** Pods of the namespace that mount the PVC, in any phase. */
+  usersOf(namespace: string, claim: string): Promise<readonly VolumeUser[]>;
+}
+
+/** A PVC or a PV, as an item of a backup. */
+export type VolumeItem = { readonly pvc: PvcObject } | { readonly pv: PvObject };
+
+export interface VolumeHelperOptions extends BackupChoices {
+  readonly volumes: VolumeLookup;
+  /** `velero` for the views that Velero 1.18 has, to compare with it; see {@link viewOf}. */
+  readonly views?: 'joined' | 'velero';
+}
+
+/**
+ * What Velero's VolumeHelper answers (pkg/util/volumehelper), for one backup. One view of each volume is behind all answers: PV and PVC
+ * together.
+ */
+export class VolumeHelper {
+  readonly #options: VolumeHelperOptions;
+  readonly #viewOf: typeof viewOf;
+
+  constructor(options: VolumeHelperOptions) {
+    this.#options = options;
+    this.#viewOf = options.views === 'velero' ? veleroViewOf : viewOf;
+  }
+
+  /** Throws `NO_VOLUME` for a PVC without a volume that no rule is about, as Velero. */
+  async shouldPerformSnapshot(item: VolumeItem): Promise<boolean> {
+    return (await this.snapshotDecision(item)).yes;
+  }
+
+  /** The same with what decided. */
+  async snapshotDecision(item: VolumeItem): Promise<Decision> {
+    const { pv, pvc } = await this.#volumeOf(item);
+    const view = this.#viewOf({ pv, pvc });
+    const hasPv = pv !== undefined;
+    // Pods are asked for only where they count.
+    const first = decideSnapshot(this.#options, { view, hasPv, users: [] });
+    if (first?.because.by === 'rule') return first;
+    if (!first) throw withoutVolume(pvc);
+    const { claim } = pv ?? {};
+    const users = claim ? await this.#options.volumes.usersOf(claim.namespace, claim.name) : [];
+    return decideSnapshot(this.#options, { view, hasPv, users }) ?? first;
+  }
+
+  /** Throws `NO_PVC` for a volume whose PVC is not there, and `NO_VOLUME` as above. */
+  async shouldPerformFsBackup(volume: PodVolumeObject, pod: PodObject): Promise<boolean> {
+    return (await this.filesDecision(volume, pod)).yes;
+  }
+
+  async filesDecision(volume: PodVolumeObject, pod: PodObject): Promise<Decision> {
+    const facts = factsOfPodVolume(volume, pod);
+    const { namespace = '', name } = pod.metadata;
+    const refused = refusalOf(this.#options, facts);
+    if (refused) return refused;
+    const found = this.#options.policies ? await this.#volumeOfPod(facts, namespace, name) : {};
+    const user = {
+      pod: name,
+      annotations: fileAnnotationsOf(pod.metadata.annotations ?? {}),
+      volumeName: volume.name,
+    };
+    const view = this.#viewOf({ ...found, ...(!found.pv && { podVolume: facts }) });
+    const decision = decideFiles(this.#options, {
+      facts,
+      user,
+      view,
+      hasPv: found.pv !== undefined,
+    });
+    if (!decision) throw withoutVolume(found.pvc);
+    return decision;
+  }
+
+  /** Names of the volumes of a pod whose files are backed up, and of those that its annotation keeps out. */
+  async volumesForFsBackup(pod: PodObject): Promise<{ included: string[]; optedOut: string[] }> {
+    const included: string[] = [];
+    const optedOut: string[] = [];
+    for (const volume of pod.spec.volumes ?? []) {
+      const { yes, because } = await this.filesDecision(volume, pod);
+      if (yes) included.push(volume.name);
+      else if (because.by === 'annotation') optedOut.push(volume.name);
+    }
+    return { included, optedOut };
+  }
+
+  /** Whether a rule with the action `custom` is about the volume, and has all of these parameters. */
+  async shouldPerformCustomAction(
+    item: VolumeItem,
+    parameters: Readonly<Record<string, unknown>> = {},
+  ): Promise<boolean> {
+    const action = await this.actionOf(item);
+    return (
+      action?.type === 'custom' &&
+      Object.entries(parameters).every(
+        ([key, value]) =>
+          Object.hasOwn(action.parameters ?? {}, key) && action.parameters?.[key] === value,
+      )
+    );
+  }
+
+  /** The action of the first rule about the volume, with its parameters; undefined where there is none, and for a PVC without a volume. */
+  async actionParameters(item: VolumeItem): Promise<PolicyAction | undefined> {
+    const { pv, pvc } = await this.#volumeOf(item);
+    return pv && this.#options.policies?.actionFor(this.#viewOf({ pv, pvc }));
+  }
+
+  /** The VolumeSnapshotClass that a rule names for the snapshot of the volume. */
+  snapshotClass(item: VolumeItem): Promise<string | undefined> {
+    return this.#parameter(item, 'snapshotClass');
+  }
+
+  /** The data mover that a rule names for the snapshot of the volume. */
+  dataMover(item: VolumeItem): Promise<string | undefined> {
+    return this.#parameter(item, 'dataMover');
+  }
+
+  async #parameter(item: VolumeItem, key: string): Promise<string | undefined> {
+    const action = await this.actionParameters(item);
+    const value = action?.type === 'custom' ? undefined : action?.parameters?.[key];
+    return typeof value === 'string' ? value : undefined;
+  }
+
+  /** Also for a PVC without a volume. */
+  async actionOf(item: VolumeItem): Promise<PolicyAction | undefined> {
+    return this.#options.policies?.actionFor(this.#viewOf(await this.#volumeOf(item)));
+  }
+
+  async #volumeOf(
+    item: VolumeItem,
+  ): Promise<{ readonly pv?: PvFacts | undefined; readonly pvc?: PvcFacts | undefined }> {
+    if ('pvc' in item) {
+      const pvc = factsOfPvc(item.pvc);
+      return { pvc, pv: await this.#pvOf(pvc) };
+    }
+    const pv = factsOfPv(item.pv);
+    const { claim } = pv;
+    if (!claim || this.#options.views === 'velero') return { pv };
+    const pvc = await this.#options.volumes.pvc(claim.namespace, claim.name);
+    return { pv, ...(pvc && isVolumeOf(pv, pvc) && { pvc }) };
+  }
+
+  async #pvOf(pvc: PvcFacts): Promise<PvFacts | undefined> {
+    if (!isBound(pvc)) return undefined;
+    const pv = await this.#options.volumes.pv(pvc.volumeName);
+    // Velero does not look whether the volume is somebody else's by now.
+    return pv && (this.#options.views === 'velero' || isVolumeOf(pv, pvc)) ? pv : undefined;
+  }
+
+  async #volumeOfPod(
+    { claim }: PodVolumeFacts,
+    namespace: string,
+    pod: string,
+  ): Promise<{ readonly pv?: PvFacts | undefined; readonly pvc?: PvcFacts | undefined }> {
+    if (claim === undefined) return {};
+    const pvc = await this.#options.volumes.pvc(namespace, claim);
+    if (!pvc) {
+      const text = `PVC ${namespace}/${claim}, which pod ${namespace}/${pod} mounts, is not there`;
+      throw new CodedError('NO_PVC', text);
+    }
+    return { pvc, pv: await this.#pvOf(pvc) };
+  }
+}
+
+function withoutVolume(pvc: PvcFacts | undefined): CodedError {
+  const { namespace = '', name = '', volumeName = '', phase = '' } = pvc ?? {};
+  return new CodedError(
+    'NO_VOLUME',
+    `PVC ${namespace}/${name} ${whyUnbound({ volumeName, phase })}`,
+  );
+}
+
+/** Velero's words (pkg/util/kube/pvc_pv.go). */
+export function whyUnbound({ volumeName, phase }: Pick<PvcFacts, 'volumeName' | 'phase'>): string {
+  if (volumeName === '') return 'has no volume backing this claim';
+  if (phase !== 'Bound') return `is in phase ${phase} and is not bound to a volume`;
+  return `is bound to the volume ${volumeName}, which is not there or not its own`;
+}

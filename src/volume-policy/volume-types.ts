@@ -1,0 +1,82 @@
+/** Sources of a PersistentVolume, in Velero's order (internal/resourcepolicies/volume_types_conditions.go): the first one that is there counts. */
+const OF_PV = [
+  'awsElasticBlockStore',
+  'azureDisk',
+  'azureFile',
+  'cephfs',
+  'cinder',
+  'csi',
+  'fc',
+  'flocker',
+  'flexVolume',
+  'gcePersistentDisk',
+  'glusterfs',
+  'hostPath',
+  'iscsi',
+  'local',
+  'nfs',
+  'photonPersistentDisk',
+  'portworxVolume',
+  'quobyte',
+  'rbd',
+  'scaleIO',
+  'storageos',
+  'vsphereVolume',
+];
+
+/** The same of a volume of a pod. `image` is of the Velero after 1.18, which has it last. */
+const OF_POD = [
+  'awsElasticBlockStore',
+  'azureDisk',
+  'azureFile',
+  'cephfs',
+  'cinder',
+  'csi',
+  'fc',
+  'flocker',
+  'flexVolume',
+  'gcePersistentDisk',
+  'gitRepo',
+  'glusterfs',
+  'iscsi',
+  'nfs',
+  'secret',
+  'rbd',
+  'downwardAPI',
+  'configMap',
+  'projected',
+  'ephemeral',
+  'photonPersistentDisk',
+  'portworxVolume',
+  'quobyte',
+  'scaleIO',
+  'storageos',
+  'vsphereVolume',
+  'hostPath',
+  'emptyDir',
+  'image',
+];
+
+/** As in a condition: Velero writes one of them otherwise than the API. */
+const nameOf = (field: string): string => (field === 'storageos' ? 'storageOS' : field);
+
+export const VOLUME_TYPES: ReadonlySet<string> = new Set([...OF_PV, ...OF_POD].map(nameOf));
+
+const isThere = (value: unknown): boolean => value !== undefined && value !== null;
+
+const typeOf = (fields: readonly string[], source: Readonly<Record<string, unknown>>): string =>
+  nameOf(fields.find((field) => isThere(source[field])) ?? '');
+
+/** `''` for a source that Velero does not know. */
+export const typeOfPv = (spec: Readonly<Record<string, unknown>>): string => typeOf(OF_PV, spec);
+
+/** `''` also for a PVC. */
+export const typeOfPodVolume = (volume: Readonly<Record<string, unknown>>): string =>
+  typeOf(OF_POD, volume);
+
+/** Nothing of these is backed up with the files of a pod: their data are objects of the API, or of the node. */
+const WITHOUT_FILES = ['hostPath', 'secret', 'configMap', 'projected', 'downwardAPI'] as const;
+
+/** The source for which no file-system backup is made, whatever a policy or an annotation says; undefined for others. */
+export const sourceWithoutFiles = (volume: Readonly<Record<string, unknown>>): string | undefined =>
+  WITHOUT_FILES.find((field) => isThere(volume[field]));
