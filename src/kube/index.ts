@@ -93,3 +93,5 @@ export { isPassing } from './client/errors.ts';
 export { EventRecorder } from './controller/event-recorder.ts';
 export { CRDS } from './api/schema.ts';
 export { customResourceDefinition, VELERO_GROUP } from './api/crd.ts';
+export { Discovery, type DiscoveryOptions, type ServerVersion } from './discovery/discovery.ts';
+export type { DiscoveryFailure, ServedResource, ServedVersion } from './discovery/served.ts';

@@ -12,6 +12,8 @@ export interface ObjectRef {
 
 export interface CallOptions {
   readonly signal?: AbortSignal | undefined;
+  /** Of an object that is stored or written back whole: integers beyond 2^53 stay as they are. */
+  readonly isExact?: boolean | undefined;
 }
 
 export interface ListOptions extends CallOptions {
@@ -24,6 +26,8 @@ export interface PageOptions extends ListOptions {
   readonly limit?: number;
   readonly continue?: string | undefined;
   readonly resourceVersion?: string | undefined;
+  /** Throws `KUBE_ANSWER_TOO_LONG` where the page has more. */
+  readonly bytesMax?: number | undefined;
 }
 
 export interface Page<T> {
@@ -144,6 +148,8 @@ export class KubeClient {
       path: pathOf(resource, { namespace }) + queryOf(query),
       what: `list ${resource.plural}`,
       signal,
+      isExact: options.isExact,
+      bytesMax: options.bytesMax,
     })) as { metadata?: { resourceVersion?: string; continue?: string }; items?: T[] | null };
     const items = answer.items ?? [];
     // Items of a list come without their kind.
@@ -307,7 +313,9 @@ export class KubeClient {
     method: string,
     resource: Resource<T>,
     ref: ObjectRef,
-    options: Pick<Request, 'body' | 'contentType' | 'signal'> & { subresource?: string },
+    options: Pick<Request, 'body' | 'contentType' | 'signal' | 'isExact'> & {
+      subresource?: string;
+    },
   ): Promise<T> {
     const { subresource, ...rest } = options;
     const tail = subresource === undefined ? '' : `/${subresource}`;

@@ -2,7 +2,13 @@ import * as http from 'node:http';
 import * as https from 'node:https';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { KubeConfig } from '@kubernetes/client-node';
-import { type Clock, CodedError, SECOND_NS, systemClock } from '../../base/index.ts';
+import {
+  type Clock,
+  CodedError,
+  parseJsonExact,
+  SECOND_NS,
+  systemClock,
+} from '../../base/index.ts';
 import { ServerClock } from './server-clock.ts';
 import { kubeError, type Status, unreachable } from './errors.ts';
 
@@ -17,6 +23,12 @@ export interface Request {
   readonly what: string;
   /** Without it {@link REQUEST_MS}; 0 for streams, which have their own watch over silence. */
   readonly timeoutMs?: number;
+  /** Forms of the answer that are asked for; JSON where nothing is said. */
+  readonly accept?: string | undefined;
+  /** Integers beyond 2^53 stay as they are: for objects that are stored or written back whole. */
+  readonly isExact?: boolean | undefined;
+  /** A longer answer is not read to its end: `KUBE_ANSWER_TOO_LONG`. */
+  readonly bytesMax?: number | undefined;
 }
 
 /** A request that takes longer has lost its server. client-go has no limit here; a hang would be silent. */
@@ -79,7 +91,7 @@ export class Transport {
   async json(request: Request): Promise<unknown> {
     const text = await this.text(request);
     try {
-      return JSON.parse(text);
+      return request.isExact === true ? parseJsonExact(text) : JSON.parse(text);
     } catch (cause) {
       throw unreachable(request.what, cause);
     }
@@ -88,11 +100,21 @@ export class Transport {
   async text(request: Request): Promise<string> {
     const response = await this.open(request);
     const parts: Buffer[] = [];
+    const { bytesMax = Infinity } = request;
+    let bytes = 0;
     try {
-      for await (const part of response) parts.push(part as Buffer);
+      for await (const part of response) {
+        bytes += (part as Buffer).length;
+        if (bytes > bytesMax) break;
+        parts.push(part as Buffer);
+      }
     } catch (cause) {
       request.signal?.throwIfAborted();
       throw unreachable(request.what, cause);
+    }
+    if (bytes > bytesMax) {
+      const text = `${request.what}: the answer of the API server has more than ${bytesMax} bytes`;
+      throw new CodedError('KUBE_ANSWER_TOO_LONG', text);
     }
     return Buffer.concat(parts).toString('utf8');
   }
@@ -150,7 +172,7 @@ export class Transport {
         path: this.#base.pathname.replace(/\/$/, '') + request.path,
         headers: {
           ...options.headers,
-          accept: 'application/json',
+          accept: request.accept ?? 'application/json',
           'user-agent': this.#userAgent,
           ...(body !== undefined && {
             'content-type': request.contentType ?? 'application/json',
