@@ -14,3 +14,12 @@ export {
   usesOldLists,
 } from './filters/resources.ts';
 export { parseSelector, type Selector, selectorOf } from './filters/selectors.ts';
+export type { Backup, BackupSpec, ExecHook, HookSpec } from './backup-object.ts';
+export {
+  BACKUP_DEFAULTS,
+  type BackupDefaults,
+  type PolicySummary,
+  validateBackup,
+  type ValidatedBackup,
+  type ValidationSources,
+} from './validation.ts';

@@ -77,6 +77,7 @@ export {
   VOLUME_GROUP_SNAPSHOTS,
   VOLUME_SNAPSHOT_CLASSES,
   VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOT_LOCATIONS,
   VOLUME_SNAPSHOTS,
 } from './api/resources.ts';
 export { type Phase, PHASES } from './api/schema.ts';

@@ -21,18 +21,18 @@ const NAMESPACES_TYPE = 'namespaces';
 
 /** The older fields of a spec. */
 export interface OldLists {
-  readonly includedResources?: readonly string[] | null | undefined;
-  readonly excludedResources?: readonly string[] | null | undefined;
+  includedResources?: readonly string[] | null | undefined;
+  excludedResources?: readonly string[] | null | undefined;
   /** Undefined: objects without a namespace only where all namespaces are taken. */
-  readonly includeClusterResources?: boolean | null | undefined;
+  includeClusterResources?: boolean | null | undefined;
 }
 
 /** The newer fields, one pair for each scope. */
 export interface ScopedLists {
-  readonly includedNamespaceScopedResources?: readonly string[] | null | undefined;
-  readonly excludedNamespaceScopedResources?: readonly string[] | null | undefined;
-  readonly includedClusterScopedResources?: readonly string[] | null | undefined;
-  readonly excludedClusterScopedResources?: readonly string[] | null | undefined;
+  includedNamespaceScopedResources?: readonly string[] | null | undefined;
+  excludedNamespaceScopedResources?: readonly string[] | null | undefined;
+  includedClusterScopedResources?: readonly string[] | null | undefined;
+  excludedClusterScopedResources?: readonly string[] | null | undefined;
 }
 
 /** Whether a spec has any of the older fields; with none at all it counts as new. */

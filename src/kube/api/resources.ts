@@ -122,6 +122,12 @@ export const BACKUP_STORAGE_LOCATIONS = resource<KubeObject>(
   'BackupStorageLocation',
   'backupstoragelocations',
 );
+export const VOLUME_SNAPSHOT_LOCATIONS = resource<KubeObject>(
+  VELERO_GROUP,
+  'v1',
+  'VolumeSnapshotLocation',
+  'volumesnapshotlocations',
+);
 export const BACKUPS = resource<KubeObject>(VELERO_GROUP, 'v1', 'Backup', 'backups');
 export const RESTORES = resource<KubeObject>(VELERO_GROUP, 'v1', 'Restore', 'restores');
 export const PODS = resource<Pod>('', 'v1', 'Pod', 'pods');
