@@ -23,3 +23,7 @@ export {
   type ValidatedBackup,
   type ValidationSources,
 } from './validation.ts';
+export { type About, type BackupLog, type ResultLists, Results } from './results.ts';
+export { idOf, type Item } from './items/item.ts';
+export { Spool, type SpoolOptions, type SpoolPlace } from './items/spool.ts';
+export { type CollectOptions, collectItems } from './items/collector.ts';
