@@ -27,3 +27,26 @@ export { type About, type BackupLog, type ResultLists, Results } from './results
 export { idOf, type Item } from './items/item.ts';
 export { Spool, type SpoolOptions, type SpoolPlace } from './items/spool.ts';
 export { type CollectOptions, collectItems } from './items/collector.ts';
+export { Hooks, type ExecQuestion, type HookPhase, type PodExec } from './hooks/hooks.ts';
+export type {
+  ActionContext,
+  ActionOutput,
+  ActionSelector,
+  ArchiveFile,
+  BackupAction,
+  BlockAction,
+  FinishedItem,
+  ItemJournal,
+  ItemSink,
+  ResourceIdentifier,
+  StartedOperation,
+  VolumeSteps,
+} from './run/contract.ts';
+export { type BlockItem, ItemBackupper, itemPath, kindOf } from './run/item-backupper.ts';
+export { resolveActions, type Resolved } from './run/resolved-actions.ts';
+export {
+  type BackupRunOptions,
+  type BackupRunResult,
+  type Progress,
+  runBackup,
+} from './run/run.ts';

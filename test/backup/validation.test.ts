@@ -64,7 +64,7 @@ function sourcesOf(world: World, more: Partial<ValidationSources> = {}): Validat
   };
 }
 
-const backupOf = (spec: BackupSpec): Backup => ({ ...object('nightly'), spec }) as never;
+const backupOf = (spec: BackupSpec): Backup => ({ ...object('nightly'), spec });
 const errorsOf = async (
   spec: BackupSpec,
   world: World = {},

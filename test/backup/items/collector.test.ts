@@ -26,9 +26,7 @@ interface Run {
   readonly pageBytes?: number;
 }
 
-async function collect(
-  run: Run,
-): Promise<{
+async function collect(run: Run): Promise<{
   ids: string[];
   log: Results;
   spool: Spool;
@@ -269,8 +267,9 @@ describe('a list', () => {
     const cluster = small();
     cluster.onList = (type) => {
       if (type !== 'things.stable.example.com') return;
-      const { 'stable.example.com': _gone, ...groups } = cluster.groups;
-      cluster.groups = groups;
+      cluster.groups = Object.fromEntries(
+        Object.entries(cluster.groups).filter(([name]) => name !== 'stable.example.com'),
+      );
       throw refusal('KUBE_NOT_FOUND');
     };
     const { log } = await collect({ cluster });

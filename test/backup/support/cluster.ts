@@ -1,4 +1,4 @@
-import { CodedError, isCode } from '../../../src/base/index.ts';
+import { asError, CodedError, isCode } from '../../../src/base/index.ts';
 import { NamespaceFilter, parseSelector, typeOf } from '../../../src/backup/index.ts';
 import { Discovery, type KubeObject, type Resource } from '../../../src/kube/index.ts';
 
@@ -96,7 +96,7 @@ export class FakeCluster {
     try {
       this.onList(type, options);
     } catch (error) {
-      return Promise.reject(error as Error);
+      return Promise.reject(asError(error));
     }
     const selector = parseSelector(options.labelSelector ?? '');
     const all = (this.objects.get(type) ?? []).filter(
@@ -125,7 +125,7 @@ export class FakeCluster {
     } catch (error) {
       return isCode(error, 'KUBE_NOT_FOUND')
         ? Promise.resolve(undefined)
-        : Promise.reject(error as Error);
+        : Promise.reject(asError(error));
     }
     const found = (this.objects.get(type) ?? []).find(
       ({ metadata }) => metadata.name === name && (metadata.namespace ?? '') === (namespace ?? ''),
