@@ -96,3 +96,4 @@ export { CRDS } from './api/schema.ts';
 export { customResourceDefinition, VELERO_GROUP } from './api/crd.ts';
 export { Discovery, type DiscoveryOptions, type ServerVersion } from './discovery/discovery.ts';
 export type { DiscoveryFailure, ServedResource, ServedVersion } from './discovery/served.ts';
+export type { ExecOptions, ExecOutput } from './client/exec.ts';

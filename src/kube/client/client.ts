@@ -2,6 +2,7 @@ import { createInterface } from 'node:readline';
 import { type Clock, CodedError, isCode } from '../../base/index.ts';
 import type { KubeObject, NewObject } from '../api/core.ts';
 import { apiVersionOf, type Resource } from '../api/resources.ts';
+import { execIn, type ExecOptions, type ExecOutput } from './exec.ts';
 import { kubeError, type Status, unreachable } from './errors.ts';
 import type { Request, Transport } from './transport.ts';
 
@@ -298,6 +299,11 @@ export class KubeClient {
       what: `read the log of pod ${ref.name}`,
       signal: options.signal,
     });
+  }
+
+  /** Runs a command in a container and waits for its end: {@link execIn}. */
+  exec(options: ExecOptions): Promise<ExecOutput> {
+    return execIn(this.#transport, options);
   }
 
   /** Anything else, by its path. */
