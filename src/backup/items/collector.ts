@@ -68,6 +68,13 @@ export async function collectItems(options: CollectOptions): Promise<Item[]> {
     );
   });
   const tracked = new Set<string>();
+  // Each answer has its own copy of a namespace's name: of hundreds of thousands of objects one is kept.
+  const known = new Map<string, string>();
+  const sharedName = (name: string): string => {
+    const shared = known.get(name);
+    if (shared === undefined) known.set(name, name);
+    return shared ?? name;
+  };
   const lists = await mapLimited(tasks, options.listsAtOnce ?? LISTS_AT_ONCE, async (question) => {
     let items: Item[] = [];
     const isOfNamespaces = typeOf(question.resource) === NAMESPACES_TYPE;
@@ -89,7 +96,7 @@ export async function collectItems(options: CollectOptions): Promise<Item[]> {
               items.push({
                 resource: question.resource,
                 type: typeOf(question.resource),
-                namespace: metadata.namespace ?? '',
+                namespace: sharedName(metadata.namespace ?? ''),
                 name: metadata.name,
                 place: places?.[index],
                 isOrdered: false,
