@@ -14,6 +14,7 @@ const mayImport = {
   'volume-policy': ['base'],
   plugin: ['volume-policy', 'kube', 'base'],
   'repository-access': ['kube', 'config', 'base'],
+  backup: ['kube', 'base'],
   agent: ['mover', 'exposer', 'repository-access', 'kube', 'config', 'repository', 'base'],
   server: ['repository-access', 'repository', 'blob', 'codec', 'kube', 'config', 'base'],
   dev: ['kube', 'base'],

@@ -105,6 +105,54 @@ function sequenceLength(bytes: Uint8Array, at: number): number {
   return isUtf8(bytes.subarray(at, at + length)) ? length : 0;
 }
 
+/**
+ * Any plain value as Go writes it from a map: compact, keys sorted by their bytes at every level. Numbers of
+ * {@link parseJsonExact} are written digit by digit.
+ */
+export function sortedGoJson(value: unknown): string {
+  if (typeof value !== 'object' || value === null) return goJson(value);
+  if (Array.isArray(value)) return `[${value.map((item) => sortedGoJson(item)).join(',')}]`;
+  const digits = digitsOf(value);
+  if (digits !== undefined) return digits;
+  const fields = value as Record<string, unknown>;
+  const keys = Object.keys(fields).sort();
+  if (keys.some((key) => SURROGATE.test(key))) keys.sort(compareUtf8);
+  let text = '{';
+  for (const key of keys) {
+    const field = fields[key];
+    if (field === undefined) continue;
+    if (text.length > 1) text += ',';
+    text += `${goString(key)}:${sortedGoJson(field)}`;
+  }
+  return `${text}}`;
+}
+
+const SURROGATE = /[\ud800-\udfff]/;
+
+/** ECMAScript's own way to keep the digits of a number (JSON.parse source text access), which TypeScript does not know yet. */
+const RawJson = JSON as typeof JSON & {
+  rawJSON(text: string): object;
+  isRawJSON(value: object): value is { readonly rawJSON: string };
+};
+
+const digitsOf = (value: object): string | undefined => {
+  if (value instanceof RawNumber) return value.text;
+  return RawJson.isRawJSON(value) ? value.rawJSON : undefined;
+};
+
+/**
+ * JSON.parse for what is to be written again as it was: integers beyond 2^53 stay digit by digit, and JSON.stringify, too, writes them
+ * so. They are opaque objects; {@link parseJsonLossless} is for those who count with them.
+ */
+export function parseJsonExact(text: string): unknown {
+  if (!LONG_NUMBER.test(text)) return JSON.parse(text) as unknown;
+  return JSON.parse(text, (_key, value: unknown, context?: { source?: string }) => {
+    if (typeof value !== 'number' || Number.isSafeInteger(value)) return value;
+    const source = context?.source ?? '';
+    return /^-?\d+$/.test(source) ? RawJson.rawJSON(source) : value;
+  }) as unknown;
+}
+
 /** Sixteen digits in a row: only then may a number be beyond 2^53. */
 const LONG_NUMBER = /[:,[\s]-?\d{16}/;
 

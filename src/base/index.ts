@@ -40,8 +40,10 @@ export {
   decodeGoUtf8,
   goJson,
   goString,
+  parseJsonExact,
   parseJsonLossless,
   RawNumber,
+  sortedGoJson,
 } from './go-json.ts';
 export { type RandomBytes, randomBytes, randomHex } from './random.ts';
 export { createLimiter, type Limiter, mapLimited, Semaphore } from './limiter.ts';

@@ -84,6 +84,7 @@ export {
   VOLUME_GROUP_SNAPSHOTS,
   VOLUME_SNAPSHOT_CLASSES,
   VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOT_LOCATIONS,
   VOLUME_SNAPSHOTS,
 } from './api/resources.ts';
 export { type Phase, PHASES } from './api/schema.ts';
@@ -100,3 +101,6 @@ export { isPassing } from './client/errors.ts';
 export { EventRecorder } from './controller/event-recorder.ts';
 export { CRDS } from './api/schema.ts';
 export { customResourceDefinition, VELERO_GROUP } from './api/crd.ts';
+export { Discovery, type DiscoveryOptions, type ServerVersion } from './discovery/discovery.ts';
+export type { DiscoveryFailure, ServedResource, ServedVersion } from './discovery/served.ts';
+export type { ExecOptions, ExecOutput } from './client/exec.ts';

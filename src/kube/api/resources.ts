@@ -200,6 +200,12 @@ export const SERVER_STATUS_REQUESTS = resource<ServerStatusRequest>(
   'ServerStatusRequest',
   'serverstatusrequests',
 );
+export const VOLUME_SNAPSHOT_LOCATIONS = resource<KubeObject>(
+  VELERO_GROUP,
+  'v1',
+  'VolumeSnapshotLocation',
+  'volumesnapshotlocations',
+);
 export const BACKUPS = resource<KubeObject>(VELERO_GROUP, 'v1', 'Backup', 'backups');
 export const DELETE_BACKUP_REQUESTS = resource<KubeObject>(
   VELERO_GROUP,

@@ -2,6 +2,7 @@ import { createInterface } from 'node:readline';
 import { type Clock, CodedError, isCode } from '../../base/index.ts';
 import type { KubeObject, NewObject } from '../api/core.ts';
 import { apiVersionOf, type Resource } from '../api/resources.ts';
+import { execIn, type ExecOptions, type ExecOutput } from './exec.ts';
 import { kubeError, type Status, unreachable } from './errors.ts';
 import type { Request, Transport } from './transport.ts';
 
@@ -12,6 +13,8 @@ export interface ObjectRef {
 
 export interface CallOptions {
   readonly signal?: AbortSignal | undefined;
+  /** Of an object that is stored or written back whole: integers beyond 2^53 stay as they are. */
+  readonly isExact?: boolean | undefined;
 }
 
 export interface ListOptions extends CallOptions {
@@ -24,6 +27,8 @@ export interface PageOptions extends ListOptions {
   readonly limit?: number;
   readonly continue?: string | undefined;
   readonly resourceVersion?: string | undefined;
+  /** Throws `KUBE_ANSWER_TOO_LONG` where the page has more. */
+  readonly bytesMax?: number | undefined;
 }
 
 export interface Page<T> {
@@ -144,6 +149,8 @@ export class KubeClient {
       path: pathOf(resource, { namespace }) + queryOf(query),
       what: `list ${resource.plural}`,
       signal,
+      isExact: options.isExact,
+      bytesMax: options.bytesMax,
     })) as { metadata?: { resourceVersion?: string; continue?: string }; items?: T[] | null };
     const items = answer.items ?? [];
     // Items of a list come without their kind.
@@ -294,6 +301,11 @@ export class KubeClient {
     });
   }
 
+  /** Runs a command in a container and waits for its end: {@link execIn}. */
+  exec(options: ExecOptions): Promise<ExecOutput> {
+    return execIn(this.#transport, options);
+  }
+
   /** Anything else, by its path. */
   raw(request: Omit<Request, 'what'> & { what?: string }): Promise<unknown> {
     return this.#transport.json({ what: `${request.method} ${request.path}`, ...request });
@@ -307,7 +319,9 @@ export class KubeClient {
     method: string,
     resource: Resource<T>,
     ref: ObjectRef,
-    options: Pick<Request, 'body' | 'contentType' | 'signal'> & { subresource?: string },
+    options: Pick<Request, 'body' | 'contentType' | 'signal' | 'isExact'> & {
+      subresource?: string;
+    },
   ): Promise<T> {
     const { subresource, ...rest } = options;
     const tail = subresource === undefined ? '' : `/${subresource}`;

@@ -7,6 +7,7 @@ export interface Status {
   message?: string;
   code?: number;
   details?: { retryAfterSeconds?: number };
+  metadata?: { continue?: string };
 }
 
 /** Codes of what the API server refuses; the reason tells conflicts from things that are there already (both 409). */
@@ -37,7 +38,10 @@ const PASSING = new Set(['KUBE_THROTTLED', 'KUBE_UNAVAILABLE', 'KUBE_CONFLICT', 
 export const isPassing = (error: unknown): boolean =>
   isCanceled(error) || isCode(error, ...PASSING);
 
-/** An answer of the API server as an error. `retryAfterMs` is a fact where the server asked for a pause. */
+/**
+ * An answer of the API server as an error. `retryAfterMs` is a fact where the server asked for a pause, `continue` where it offers to go
+ * on with a list whose version is gone, with the newest one.
+ */
 export function kubeError(
   what: string,
   httpStatus: number,
@@ -48,7 +52,12 @@ export function kubeError(
   const seconds = status?.details?.retryAfterSeconds ?? retryAfterSeconds;
   return new CodedError(code, `${what}: ${status?.message ?? `HTTP status ${httpStatus}`}`, {
     retry: PASSING.has(code) ? 'backoff' : 'never',
-    facts: { httpStatus, ...(seconds && { retryAfterMs: seconds * 1000 }) },
+    facts: {
+      httpStatus,
+      ...(seconds && { retryAfterMs: seconds * 1000 }),
+      ...(code === 'KUBE_GONE' &&
+        status?.metadata?.continue && { continue: status.metadata.continue }),
+    },
   });
 }
 

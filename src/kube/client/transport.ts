@@ -1,9 +1,18 @@
 import * as http from 'node:http';
 import * as https from 'node:https';
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { Duplex } from 'node:stream';
 import type { KubeConfig } from '@kubernetes/client-node';
-import { type Clock, CodedError, SECOND_NS, systemClock } from '../../base/index.ts';
+import {
+  asError,
+  type Clock,
+  CodedError,
+  parseJsonExact,
+  SECOND_NS,
+  systemClock,
+} from '../../base/index.ts';
 import { ServerClock } from './server-clock.ts';
+import { handshakeFor } from './websocket.ts';
 import { kubeError, type Status, unreachable } from './errors.ts';
 
 export interface Request {
@@ -17,6 +26,17 @@ export interface Request {
   readonly what: string;
   /** Without it {@link REQUEST_MS}; 0 for streams, which have their own watch over silence. */
   readonly timeoutMs?: number;
+  /** Forms of the answer that are asked for; JSON where nothing is said. */
+  readonly accept?: string | undefined;
+  /** Integers beyond 2^53 stay as they are: for objects that are stored or written back whole. */
+  readonly isExact?: boolean | undefined;
+  /** A longer answer is not read to its end: `KUBE_ANSWER_TOO_LONG`. */
+  readonly bytesMax?: number | undefined;
+}
+
+export interface UpgradeRequest extends Pick<Request, 'path' | 'what' | 'signal'> {
+  /** The best first. */
+  readonly protocols: readonly string[];
 }
 
 /** A request that takes longer has lost its server. client-go has no limit here; a hang would be silent. */
@@ -79,7 +99,7 @@ export class Transport {
   async json(request: Request): Promise<unknown> {
     const text = await this.text(request);
     try {
-      return JSON.parse(text);
+      return request.isExact === true ? parseJsonExact(text) : JSON.parse(text);
     } catch (cause) {
       throw unreachable(request.what, cause);
     }
@@ -88,11 +108,21 @@ export class Transport {
   async text(request: Request): Promise<string> {
     const response = await this.open(request);
     const parts: Buffer[] = [];
+    const { bytesMax = Infinity } = request;
+    let bytes = 0;
     try {
-      for await (const part of response) parts.push(part as Buffer);
+      for await (const part of response) {
+        bytes += (part as Buffer).length;
+        if (bytes > bytesMax) break;
+        parts.push(part as Buffer);
+      }
     } catch (cause) {
       request.signal?.throwIfAborted();
       throw unreachable(request.what, cause);
+    }
+    if (bytes > bytesMax) {
+      const text = `${request.what}: the answer of the API server has more than ${bytesMax} bytes`;
+      throw new CodedError('KUBE_ANSWER_TOO_LONG', text);
     }
     return Buffer.concat(parts).toString('utf8');
   }
@@ -150,7 +180,7 @@ export class Transport {
         path: this.#base.pathname.replace(/\/$/, '') + request.path,
         headers: {
           ...options.headers,
-          accept: 'application/json',
+          accept: request.accept ?? 'application/json',
           'user-agent': this.#userAgent,
           ...(body !== undefined && {
             'content-type': request.contentType ?? 'application/json',
@@ -169,6 +199,60 @@ export class Transport {
       });
       sent.on('error', reject);
       sent.end(body);
+    });
+  }
+
+  /**
+   * Asks for a connection of one of the protocols, by a WebSocket. Whoever gets it closes it. Throws the `KUBE_*` errors; the time limit is
+   * that of other requests, and ends with the answer.
+   */
+  async upgrade(request: UpgradeRequest): Promise<{ socket: Duplex; head: Buffer }> {
+    const { what, signal, path, protocols } = request;
+    signal?.throwIfAborted();
+    const { options } = await this.#connect();
+    const handshake = handshakeFor(protocols);
+    const isTls = this.#base.protocol === 'https:';
+    return await new Promise((resolve, reject) => {
+      const sent = (isTls ? https : http).request({
+        ...options,
+        // Not one of the kept connections: it is used for nothing else afterwards.
+        agent: false,
+        protocol: this.#base.protocol,
+        hostname: this.#base.hostname.replace(/^\[|\]$/g, ''),
+        port: this.#base.port || (isTls ? 443 : 80),
+        method: 'GET',
+        path: this.#base.pathname.replace(/\/$/, '') + path,
+        headers: { ...options.headers, 'user-agent': this.#userAgent, ...handshake.headers },
+        ...(signal && { signal }),
+      });
+      const fail = (cause: unknown): void => {
+        reject(signal?.aborted === true ? asError(signal.reason) : unreachable(what, cause));
+      };
+      const late = setTimeout(() => {
+        sent.destroy(new Error(`no answer within ${REQUEST_MS / 1000} s`));
+      }, REQUEST_MS);
+      sent.on('close', () => {
+        clearTimeout(late);
+      });
+      sent.on('error', fail);
+      sent.on('upgrade', (response, socket, head) => {
+        clearTimeout(late);
+        const { 'sec-websocket-accept': accept, 'sec-websocket-protocol': chosen = '' } =
+          response.headers;
+        if (accept === handshake.accept && protocols.includes(chosen)) resolve({ socket, head });
+        else {
+          socket.destroy();
+          fail(new Error('the answer to the WebSocket handshake is wrong'));
+        }
+      });
+      sent.on('response', (response) => {
+        const code = response.statusCode ?? 0;
+        void readStatus(response).then((status) => {
+          response.destroy();
+          reject(kubeError(what, code, status));
+        });
+      });
+      sent.end();
     });
   }
 

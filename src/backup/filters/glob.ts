@@ -1,0 +1,134 @@
+import { CodedError } from '../../base/index.ts';
+
+/** Whether a name is one that the pattern means. */
+export type Glob = (name: string) => boolean;
+
+/** What one character may be, or any number of any characters. */
+type Token = 'star' | ((char: string) => boolean);
+
+/** Patterns in braces are written out one by one. Our choice: who needs more lists them. */
+const ALTERNATIVES_MAX = 256;
+
+/**
+ * A pattern as the library reads it that Velero uses (github.com/gobwas/glob v0.2.3, without separators): `*` and `**` any text, `?` any
+ * character, `[abc]`, `[a-z]` and with `!` all others, `{one,other}`, and a backslash before a character that means itself. Time grows
+ * with the length of pattern times name, whatever is in them. Throws `BAD_PATTERN`.
+ */
+export function compileGlob(pattern: string): Glob {
+  const ways = new Parser(pattern).read();
+  return (name) => {
+    const chars = [...name];
+    return ways.some((tokens) => matches(tokens, chars));
+  };
+}
+
+/** All places in the pattern that may come next are carried along, so that nothing is tried twice. */
+function matches(tokens: readonly Token[], chars: readonly string[]): boolean {
+  let places = new Set<number>();
+  const enter = (into: Set<number>, place: number): void => {
+    into.add(place);
+    if (tokens[place] === 'star') enter(into, place + 1);
+  };
+  enter(places, 0);
+  for (const char of chars) {
+    const next = new Set<number>();
+    for (const place of places) {
+      const token = tokens[place];
+      if (token === undefined) continue;
+      if (token === 'star') enter(next, place);
+      else if (token(char)) enter(next, place + 1);
+    }
+    places = next;
+    if (places.size === 0) return false;
+  }
+  return places.has(tokens.length);
+}
+
+const anyChar = (): boolean => true;
+
+class Parser {
+  readonly #pattern: string;
+  readonly #chars: readonly string[];
+  #at = 0;
+
+  constructor(pattern: string) {
+    this.#pattern = pattern;
+    this.#chars = [...pattern];
+  }
+
+  read(): Token[][] {
+    return this.#sequence(false);
+  }
+
+  /** Up to the end, or in braces up to the comma or brace that ends this part. */
+  #sequence(isInBraces: boolean): Token[][] {
+    let ways: Token[][] = [[]];
+    while (this.#at < this.#chars.length) {
+      const char = this.#chars[this.#at] ?? '';
+      if (isInBraces && (char === ',' || char === '}')) return ways;
+      this.#at++;
+      const parts = this.#part(char);
+      ways = ways.flatMap((way) => parts.map((part) => [...way, ...part]));
+      if (ways.length > ALTERNATIVES_MAX) throw this.#bad('it has too many alternatives');
+    }
+    return ways;
+  }
+
+  #part(char: string): Token[][] {
+    switch (char) {
+      case '*':
+        return [['star']];
+      case '?':
+        return [[anyChar]];
+      case '[':
+        return [[this.#set()]];
+      case '{':
+        return this.#alternatives();
+      case '\\':
+        return [[literal(this.#chars[this.#at++] ?? '')]];
+      default:
+        return [[literal(char)]];
+    }
+  }
+
+  #alternatives(): Token[][] {
+    const ways: Token[][] = [];
+    for (;;) {
+      ways.push(...this.#sequence(true));
+      // The library takes the end for a brace that closes.
+      if (this.#chars[this.#at++] !== ',') return ways;
+    }
+  }
+
+  #set(): Token {
+    const isNot = this.#chars[this.#at] === '!';
+    if (isNot) this.#at++;
+    const low = this.#chars[this.#at] ?? '';
+    // Only right at its beginning a dash makes a range; elsewhere it is one of the characters.
+    if (this.#chars[this.#at + 1] === '-') {
+      const high = this.#chars[this.#at + 2];
+      const isClosed = this.#chars[this.#at + 3] === ']';
+      if (high === undefined || !isClosed || high < low) throw this.#bad('a range is not closed');
+      this.#at += 4;
+      return (char) => (char >= low && char <= high) !== isNot;
+    }
+    const among = new Set<string>();
+    for (;;) {
+      const char = this.#chars[this.#at++];
+      if (char === undefined) throw this.#bad('a bracket is not closed');
+      if (char === ']') break;
+      among.add(char === '\\' ? (this.#chars[this.#at++] ?? '') : char);
+    }
+    if (among.size === 0) throw this.#bad('brackets have nothing in them');
+    return (char) => among.has(char) !== isNot;
+  }
+
+  #bad(why: string): CodedError {
+    return new CodedError('BAD_PATTERN', `"${this.#pattern}" is no pattern: ${why}`);
+  }
+}
+
+const literal =
+  (wanted: string): Token =>
+  (char) =>
+    char === wanted;

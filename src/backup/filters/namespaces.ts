@@ -1,0 +1,95 @@
+import { CodedError } from '../../base/index.ts';
+import { compileGlob } from './glob.ts';
+import { namespacePatternError } from './lists-errors.ts';
+import { NameLists } from './name-lists.ts';
+
+/** Which namespaces a backup takes. */
+export class NamespaceFilter {
+  readonly #existing: readonly string[];
+  readonly #lists: NameLists;
+  /** Patterns have been replaced by the namespaces that there are: an empty list then means none, and not all. */
+  readonly isExpanded: boolean;
+
+  private constructor(existing: readonly string[], lists: NameLists, isExpanded: boolean) {
+    this.#existing = existing;
+    this.#lists = lists;
+    this.isExpanded = isExpanded;
+  }
+
+  /**
+   * `existing`: names of the cluster's namespaces. Patterns stand for those that exist now, so that nothing created later gets in half.
+   * Throws `BAD_NAMESPACE_PATTERN`. Velero: pkg/util/wildcard/expand.go.
+   */
+  static of(
+    existing: readonly string[],
+    includes: readonly string[],
+    excludes: readonly string[],
+  ): NamespaceFilter {
+    const sorted = [...existing].sort();
+    if (!hasToExpand(includes, excludes)) {
+      return new NamespaceFilter(sorted, new NameLists(includes, excludes), false);
+    }
+    const lists = new NameLists(expand(includes, sorted), expand(excludes, sorted));
+    return new NamespaceFilter(sorted, lists, true);
+  }
+
+  get includes(): readonly string[] {
+    return this.#lists.includes.names;
+  }
+
+  get excludes(): readonly string[] {
+    return this.#lists.excludes.names;
+  }
+
+  takes(namespace: string): boolean {
+    if (this.isExpanded && this.#lists.includes.isEmpty) return false;
+    return this.#lists.takes(namespace);
+  }
+
+  /**
+   * Whether no namespace is left out, neither by name nor by pattern. Velero says so of patterns that match nothing, too, and such a
+   * backup then holds all objects that are in no namespace.
+   */
+  get isEverything(): boolean {
+    const { excludes, includes } = this.#lists;
+    if (!excludes.isEmpty || (this.isExpanded && includes.isEmpty)) return false;
+    const isAll =
+      includes.names.length === this.#existing.length &&
+      includes.names.every((name, index) => name === this.#existing[index]);
+    return this.#lists.isEverything || isAll;
+  }
+
+  /** Namespaces that resources are listed in; undefined where one list of all is shorter, and is filtered. */
+  get listed(): readonly string[] | undefined {
+    if (this.takes('*')) return undefined;
+    return this.includes.filter((name) => this.takes(name));
+  }
+
+  /** Those that exist and are taken. */
+  get resolved(): string[] {
+    return this.#existing.filter((name) => this.takes(name));
+  }
+
+  /** Named, and not there. */
+  get missing(): string[] {
+    const existing = new Set(this.#existing);
+    return this.includes.filter((name) => name !== '*' && !existing.has(name));
+  }
+}
+
+const isPattern = (name: string): boolean => /[*?[]/.test(name);
+
+function hasToExpand(includes: readonly string[], excludes: readonly string[]): boolean {
+  if (includes.length === 0 || includes.includes('*')) return false;
+  return includes.some(isPattern) || excludes.some(isPattern);
+}
+
+function expand(names: readonly string[], existing: readonly string[]): string[] {
+  return [...names].sort().flatMap((name) => {
+    const error = namespacePatternError(name);
+    if (error !== undefined) {
+      throw new CodedError('BAD_NAMESPACE_PATTERN', `namespace "${name}": ${error}`);
+    }
+    return isPattern(name) ? existing.filter(compileGlob(name)) : [name];
+  });
+}

@@ -1,0 +1,45 @@
+import { messageOf } from '../../base/index.ts';
+import type { BackupSpec, ExecHook } from '../backup-object.ts';
+import { listErrors, namespaceListErrors } from '../filters/lists-errors.ts';
+import { selectorOf } from '../filters/selectors.ts';
+import { goDurationNs } from './durations.ts';
+
+/** Everything that is wrong with the hooks of a Backup, each with its place. Velero finds these when a pod's turn has come, or never. */
+export function hookErrors(hooks: BackupSpec['hooks']): string[] {
+  return (hooks?.resources ?? []).flatMap((hook, index) => {
+    const place = `hooks.resources[${index}]${hook.name ? ` (${hook.name})` : ''}`;
+    const resources = listErrors(hook.includedResources ?? [], hook.excludedResources ?? []);
+    const namespaces = namespaceListErrors(
+      hook.includedNamespaces ?? [],
+      hook.excludedNamespaces ?? [],
+    );
+    const wrong = [...resources, ...namespaces];
+    if (hook.labelSelector) {
+      try {
+        selectorOf(hook.labelSelector);
+      } catch (error) {
+        wrong.push(messageOf(error));
+      }
+    }
+    for (const phase of ['pre', 'post'] as const) {
+      for (const [at, { exec }] of (hook[phase] ?? []).entries()) {
+        wrong.push(...execErrors(exec).map((error) => `${phase}[${at}]: ${error}`));
+      }
+    }
+    return wrong.map((error) => `Invalid ${place}: ${error}`);
+  });
+}
+
+function execErrors(exec: ExecHook | null | undefined): string[] {
+  if (!exec) return ['exec is required'];
+  const { command, onError, timeout } = exec;
+  const ns = timeout === undefined ? 0n : goDurationNs(timeout);
+  return [
+    ...(command?.length ? [] : ['command is required']),
+    ...(['', 'Continue', 'Fail'].includes(onError ?? '')
+      ? []
+      : [`onError "${onError ?? ''}" is neither Continue nor Fail`]),
+    ...(ns === undefined ? [`timeout "${timeout ?? ''}" is not a duration such as 30s`] : []),
+    ...(ns !== undefined && ns < 0n ? ['timeout is less than zero'] : []),
+  ];
+}

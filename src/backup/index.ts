@@ -1,0 +1,52 @@
+/**
+ * What a backup of a cluster's objects is made of: which are taken, in which order, and what is done with each. Velero's pkg/backup and
+ * pkg/util/collections are the rules. Knows where objects come from and where they go only by interfaces; knows no storage and no phases.
+ */
+export { NamespaceFilter } from './filters/namespaces.ts';
+export {
+  oldResourceFilter,
+  type OldLists,
+  type ResourceFilter,
+  type ResourceFinder,
+  type ScopedLists,
+  scopedResourceFilter,
+  typeOf,
+  usesOldLists,
+} from './filters/resources.ts';
+export { parseSelector, type Selector, selectorOf } from './filters/selectors.ts';
+export type { Backup, BackupSpec, ExecHook, HookSpec } from './backup-object.ts';
+export {
+  BACKUP_DEFAULTS,
+  type BackupDefaults,
+  type PolicySummary,
+  validateBackup,
+  type ValidatedBackup,
+  type ValidationSources,
+} from './validation.ts';
+export { type About, type BackupLog, type ResultLists, Results } from './results.ts';
+export { idOf, type Item } from './items/item.ts';
+export { Spool, type SpoolOptions, type SpoolPlace } from './items/spool.ts';
+export { type CollectOptions, collectItems } from './items/collector.ts';
+export { Hooks, type ExecQuestion, type HookPhase, type PodExec } from './hooks/hooks.ts';
+export type {
+  ActionContext,
+  ActionOutput,
+  ActionSelector,
+  ArchiveFile,
+  BackupAction,
+  BlockAction,
+  FinishedItem,
+  ItemJournal,
+  ItemSink,
+  ResourceIdentifier,
+  StartedOperation,
+  VolumeSteps,
+} from './run/contract.ts';
+export { type BlockItem, ItemBackupper, itemPath, kindOf } from './run/item-backupper.ts';
+export { resolveActions, type Resolved } from './run/resolved-actions.ts';
+export {
+  type BackupRunOptions,
+  type BackupRunResult,
+  type Progress,
+  runBackup,
+} from './run/run.ts';

@@ -1,0 +1,237 @@
+import { isCode, mapLimited, messageOf } from '../../base/index.ts';
+import type { Discovery, KubeClient, KubeObject, ServedResource } from '../../kube/index.ts';
+import type { BackupSpec } from '../backup-object.ts';
+import type { NamespaceFilter } from '../filters/namespaces.ts';
+import { type ResourceFilter, typeOf } from '../filters/resources.ts';
+import { type Selector, selectorOf } from '../filters/selectors.ts';
+import { orderOf } from '../ordered-resources.ts';
+import type { BackupLog } from '../results.ts';
+import { idOf, type Item } from './item.ts';
+import { LIST_LIMITS, type ListLimits, listPages } from './lists.ts';
+import type { Spool } from './spool.ts';
+
+export interface CollectOptions {
+  readonly client: Pick<KubeClient, 'listPage'>;
+  readonly discovery: Pick<Discovery, 'lists' | 'failures' | 'find' | 'findIn' | 'refresh'>;
+  /** As {@link validateBackup} left it. */
+  readonly spec: BackupSpec;
+  readonly namespaces: NamespaceFilter;
+  readonly resources: ResourceFilter;
+  readonly spool: Spool;
+  readonly log: BackupLog;
+  readonly limits?: ListLimits;
+  /** Lists under way at once; each holds one page. */
+  readonly listsAtOnce?: number;
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** Our choice: one core of an API server is busy with it. */
+const LISTS_AT_ONCE = 4;
+
+/** Resources that two groups serve, with the same objects in both. Velero: pkg/backup/backup.go, cohabitatingResources. */
+const COHABITING: Readonly<Record<string, readonly string[]>> = {
+  deployments: ['extensions', 'apps'],
+  daemonsets: ['extensions', 'apps'],
+  replicasets: ['extensions', 'apps'],
+  networkpolicies: ['extensions', 'networking.k8s.io'],
+  events: ['', 'events.k8s.io'],
+};
+
+/** Pods first, and then what their hooks should cover. Velero: pkg/backup/item_collector.go, coreGroupResourcePriority. */
+const FIRST_OF_CORE = ['pods', 'persistentvolumeclaims', 'persistentvolumes'];
+
+const NAMESPACES_TYPE = 'namespaces';
+
+/**
+ * Lists everything that a backup takes, in Velero's order (pkg/backup/item_collector.go). Names stay in memory; the objects wait in the
+ * spool. What cannot be listed is an error of the backup, and the rest goes on; a resource that nobody serves any more is a warning.
+ */
+export async function collectItems(options: CollectOptions): Promise<Item[]> {
+  const { discovery, spec, namespaces, resources, log, signal } = options;
+  for (const { groupVersion, reason } of discovery.failures) {
+    log.warn(`Failed to discover group: ${groupVersion}`, { error: reason });
+  }
+  for (const name of namespaces.missing) {
+    log.error(`fail to get the namespace ${name} specified in backup.Spec.IncludedNamespaces`);
+  }
+  if (namespaces.isExpanded && namespaces.resolved.length === 0) {
+    log.warn('No namespace matches the patterns of includedNamespaces and excludedNamespaces');
+  }
+  const selectors = selectorsOf(spec);
+  const taken = resourcesOf(discovery, resources, log);
+  const tasks = taken.flatMap((resource) => {
+    const places = resource.namespaced ? (namespaces.listed ?? [undefined]) : [undefined];
+    // Namespaces are chosen by what is in them, too: all are listed.
+    const texts = typeOf(resource) === NAMESPACES_TYPE ? [''] : selectors.map(({ text }) => text);
+    return places.flatMap((namespace) =>
+      texts.map((selector) => ({ resource, namespace, selector })),
+    );
+  });
+  const tracked = new Set<string>();
+  // Each answer has its own copy of a namespace's name: of hundreds of thousands of objects one is kept.
+  const known = new Map<string, string>();
+  const sharedName = (name: string): string => {
+    const shared = known.get(name);
+    if (shared === undefined) known.set(name, name);
+    return shared ?? name;
+  };
+  const lists = await mapLimited(tasks, options.listsAtOnce ?? LISTS_AT_ONCE, async (question) => {
+    let items: Item[] = [];
+    const isOfNamespaces = typeOf(question.resource) === NAMESPACES_TYPE;
+    try {
+      await listPages(
+        options.client,
+        question,
+        options.limits ?? LIST_LIMITS,
+        {
+          restart: () => (items = []),
+          take: async (objects) => {
+            const kept = objects.filter(
+              ({ metadata: { namespace } }) => !namespace || namespaces.takes(namespace),
+            );
+            if (isOfNamespaces) trackNamespaces(objects, selectors, options, tracked);
+            const bytes = kept.map((object) => Buffer.from(JSON.stringify(object)));
+            const places = await options.spool.add(bytes);
+            for (const [index, { metadata }] of kept.entries()) {
+              items.push({
+                resource: question.resource,
+                type: typeOf(question.resource),
+                namespace: sharedName(metadata.namespace ?? ''),
+                name: metadata.name,
+                place: places?.[index],
+                isOrdered: false,
+                isTaken: false,
+              });
+            }
+            return bytes.reduce((sum, { length }) => sum + length, 0);
+          },
+        },
+        signal,
+      );
+    } catch (error) {
+      signal?.throwIfAborted();
+      await reportFailure(error, question.resource, question.namespace, options);
+      return [];
+    }
+    return items;
+  });
+  const items = inOrder(tasks, lists, spec, log);
+  for (const { namespace } of items) if (namespace !== '') tracked.add(namespace);
+  return items.filter(({ type, name }) => type !== NAMESPACES_TYPE || tracked.has(name));
+}
+
+function selectorsOf({ labelSelector, orLabelSelectors }: BackupSpec): Selector[] {
+  if (orLabelSelectors?.length) return orLabelSelectors.map(selectorOf);
+  return [selectorOf(labelSelector ?? {})];
+}
+
+function resourcesOf(
+  discovery: CollectOptions['discovery'],
+  resources: ResourceFilter,
+  log: BackupLog,
+): ServedResource[] {
+  const groupOf = new Map<string, string>();
+  return discovery.lists.flatMap(({ group, resources: served }) => {
+    const rank = ({ plural }: ServedResource): number => {
+      const first = group === '' ? FIRST_OF_CORE.indexOf(plural) : -1;
+      return first === -1 ? FIRST_OF_CORE.length : first;
+    };
+    return served
+      .toSorted((a, b) => rank(a) - rank(b))
+      .filter((resource) => {
+        const type = typeOf(resource);
+        if (!resources.takes(type)) return false;
+        if (COHABITING[resource.plural]?.includes(group) !== true) return true;
+        const seen = groupOf.get(resource.plural);
+        if (seen === undefined) groupOf.set(resource.plural, group);
+        if (seen === undefined || seen === group) return true;
+        log.info(`Skipping ${type}: its objects are those of ${resource.plural}.${seen}`);
+        return false;
+      });
+  });
+}
+
+/** Namespaces that the backup holds as objects, besides those that something of it is in. Velero: item_collector.go, nsTracker. */
+function trackNamespaces(
+  objects: readonly KubeObject[],
+  selectors: readonly Selector[],
+  { namespaces, spec }: CollectOptions,
+  tracked: Set<string>,
+): void {
+  const isSelective = Boolean(spec.labelSelector) || (spec.orLabelSelectors?.length ?? 0) > 0;
+  for (const object of objects) {
+    const { metadata, status } = object as KubeObject & { status?: { phase?: string } };
+    if (status?.phase !== 'Active') continue;
+    const isMeant = isSelective && selectors.some((each) => each.matches(metadata.labels));
+    const isTaken = !(isSelective && namespaces.isEverything) && namespaces.takes(metadata.name);
+    if (isMeant || isTaken) tracked.add(metadata.name);
+  }
+}
+
+async function reportFailure(
+  error: unknown,
+  resource: ServedResource,
+  namespace: string | undefined,
+  { discovery, log, signal }: CollectOptions,
+): Promise<void> {
+  const type = typeOf(resource);
+  const about = { resource: type, namespace: namespace ?? '', error };
+  if (isCode(error, 'KUBE_NOT_FOUND')) {
+    try {
+      await discovery.refresh({ signal });
+    } catch (cause) {
+      signal?.throwIfAborted();
+      log.info(`Cannot ask again for the resources of the cluster: ${messageOf(cause)}`);
+    }
+    const { group, plural, version } = resource;
+    if (discovery.findIn(group, plural)?.version !== version) {
+      log.warn('The resource is not served any more', about);
+      return;
+    }
+  }
+  log.error('Error listing items', about);
+}
+
+/** Each object once, and for each resource those first that are named in its order. */
+function inOrder(
+  tasks: readonly { readonly resource: ServedResource }[],
+  lists: readonly (readonly Item[])[],
+  spec: BackupSpec,
+  log: BackupLog,
+): Item[] {
+  const all: Item[] = [];
+  let at = 0;
+  while (at < tasks.length) {
+    const resource = tasks[at]?.resource;
+    const items: Item[] = [];
+    const hasSeveral = tasks[at + 1]?.resource === resource;
+    const seen = new Set<string>();
+    for (; at < tasks.length && tasks[at]?.resource === resource; at++) {
+      for (const item of lists[at] ?? []) {
+        if (hasSeveral && seen.has(idOf(item))) continue;
+        if (hasSeveral) seen.add(idOf(item));
+        items.push(item);
+      }
+    }
+    const sorted = sortedBy(orderOf(spec.orderedResources, resource?.plural ?? ''), items, log);
+    // One by one: there may be more than a call can have arguments.
+    for (const item of sorted) all.push(item);
+  }
+  return all;
+}
+
+function sortedBy(
+  order: readonly string[],
+  items: readonly Item[],
+  log: BackupLog,
+): readonly Item[] {
+  if (order.length === 0) return items;
+  const byId = new Map(items.map((item) => [idOf(item), item]));
+  const first = [...new Set(order)].flatMap((name) => {
+    const item = byId.get(name);
+    if (!item) log.warn(`Cannot find resource '${name}'.`);
+    else item.isOrdered = true;
+    return item ? [item] : [];
+  });
+  return [...first, ...items.filter(({ isOrdered }) => !isOrdered)];
+}

@@ -1,0 +1,22 @@
+import type { ServedResource } from '../../kube/index.ts';
+import type { SpoolPlace } from './spool.ts';
+
+/** An object that the API server listed for the backup: its name, and where its bytes wait. */
+export interface Item {
+  readonly resource: ServedResource;
+  /** As {@link typeOf} writes it. */
+  readonly type: string;
+  /** `''` for an object without a namespace. */
+  readonly namespace: string;
+  readonly name: string;
+  /** Undefined where it did not fit into the spool: it is asked for when its turn comes. */
+  readonly place: SpoolPlace | undefined;
+  /** Named in `orderedResources`. */
+  isOrdered: boolean;
+  /** In an item block, or found to be none of the backup. */
+  isTaken: boolean;
+}
+
+/** `namespace/name`, or the name alone: as users write it, and Velero in its list of resources. */
+export const idOf = ({ namespace, name }: { namespace: string; name: string }): string =>
+  namespace === '' ? name : `${namespace}/${name}`;

@@ -1,0 +1,192 @@
+import { isCode, messageOf, parseJsonExact } from '../../base/index.ts';
+import {
+  apiVersionOf,
+  type Discovery,
+  type KubeClient,
+  type KubeObject,
+} from '../../kube/index.ts';
+import type { Backup } from '../backup-object.ts';
+import { typeOf } from '../filters/resources.ts';
+import { idOf, type Item } from '../items/item.ts';
+import type { Spool } from '../items/spool.ts';
+import type { BackupLog } from '../results.ts';
+import type { BackedUp } from './backed-up.ts';
+import type { BlockAction, ItemJournal, ResourceIdentifier } from './contract.ts';
+import type { BlockItem, ItemBackupper } from './item-backupper.ts';
+import type { Resolved } from './resolved-actions.ts';
+
+export interface BlockOptions {
+  readonly items: readonly Item[];
+  readonly spool: Pick<Spool, 'read'>;
+  readonly client: Pick<KubeClient, 'find'>;
+  readonly discovery: Pick<Discovery, 'findIn'>;
+  readonly backup: Backup;
+  readonly backupper: Pick<ItemBackupper, 'isIncluded' | 'isDone' | 'load'>;
+  readonly actions: readonly Resolved<BlockAction>[];
+  readonly backedUp: BackedUp;
+  readonly journal?: ItemJournal | undefined;
+  readonly log: BackupLog;
+  readonly signal: AbortSignal;
+}
+
+/** Items that are backed up together, one after the other, between the hooks of their pods. */
+export type ItemBlock = readonly BlockItem[];
+
+/** `apiVersion/Kind`, as of the object itself. */
+export const kindOfItem = ({ resource }: Item): string =>
+  `${apiVersionOf(resource)}/${resource.kind}`;
+
+/**
+ * Makes the item blocks of a backup, each when it is asked for: an item with what its item block actions relate to it, and those that
+ * `orderedResources` has in a row. No item is in two. Velero: pkg/backup/backup.go, executeItemBlockActions.
+ */
+export async function* itemBlocks(options: BlockOptions): AsyncGenerator<ItemBlock> {
+  const { items, signal } = options;
+  const byId = new Map<string, Item[]>();
+  const isSearched = options.actions.length > 0;
+  const isSeveral = items.some(({ resource }, index) => {
+    const other = items[index + 1]?.resource;
+    return (
+      other?.plural === resource.plural &&
+      other.group === resource.group &&
+      other.version !== resource.version
+    );
+  });
+  // Each object is in it, so that it is made only where something is looked up.
+  if (isSearched || isSeveral) {
+    for (const item of items) {
+      const key = keyOf(item.type, item);
+      const known = byId.get(key);
+      if (known) known.push(item);
+      else byId.set(key, [item]);
+    }
+  }
+  let block: BlockItem[] = [];
+  for (const [index, item] of items.entries()) {
+    signal.throwIfAborted();
+    if (!item.isTaken) {
+      const versions = byId.get(keyOf(item.type, item)) ?? [item];
+      await new Building(options, byId, block).addListed(versions);
+    }
+    const next = items[index + 1];
+    const isInRow = item.isOrdered && next?.isOrdered === true && next.type === item.type;
+    if (block.length > 0 && !isInRow) {
+      yield block;
+      block = [];
+    }
+  }
+}
+
+const keyOf = (type: string, item: { namespace: string; name: string }): string =>
+  `${type} ${idOf(item)}`;
+
+/** One block while it is made. */
+class Building {
+  readonly #options: BlockOptions;
+  readonly #byId: Map<string, Item[]>;
+  readonly #block: BlockItem[];
+  /** Asked for from the cluster, and not listed: once for each block. */
+  readonly #loaded = new Set<string>();
+
+  constructor(options: BlockOptions, byId: Map<string, Item[]>, block: BlockItem[]) {
+    this.#options = options;
+    this.#byId = byId;
+    this.#block = block;
+  }
+
+  /** All versions of a listed item, and what is related to it. */
+  async addListed(versions: readonly Item[]): Promise<void> {
+    let first: BlockItem | undefined;
+    for (const item of versions) {
+      if (item.isTaken) continue;
+      item.isTaken = true;
+      const added = await this.#take(item);
+      if (!added) continue;
+      this.#block.push(added);
+      first ??= added;
+    }
+    if (first) await this.#addRelated(first);
+  }
+
+  async #take(item: Item): Promise<BlockItem | undefined> {
+    const { backupper, backedUp, discovery, journal, log, signal } = this.#options;
+    const kind = kindOfItem(item);
+    const id = idOf(item);
+    if (backupper.isDone(kind, id) && journal?.owesPostHooks(kind, id) !== true) return undefined;
+    const about = { resource: item.type, namespace: item.namespace, name: item.name };
+    let object: KubeObject | undefined;
+    try {
+      object = await this.#load(item);
+    } catch (error) {
+      signal.throwIfAborted();
+      log.error('Error reading item', { ...about, error });
+      return undefined;
+    }
+    if (!object) {
+      log.info('Skipping item because it was deleted meanwhile', about);
+      backedUp.remove(kind, id);
+      return undefined;
+    }
+    if (!backupper.isIncluded(item.type, object, false)) return undefined;
+    const { group, plural, version } = item.resource;
+    const preferredVersion = discovery.findIn(group, plural)?.version ?? version;
+    return { type: item.type, object, preferredVersion };
+  }
+
+  async #load({ resource, place, namespace, name }: Item): Promise<KubeObject | undefined> {
+    const { spool, client, signal } = this.#options;
+    if (place) return parseJsonExact(String(await spool.read(place))) as KubeObject;
+    const ref = { name, namespace: namespace === '' ? undefined : namespace };
+    return await client.find(resource, ref, { signal, isExact: true });
+  }
+
+  async #addRelated(item: BlockItem): Promise<void> {
+    const { actions, backup, log, signal } = this.#options;
+    const { type, object } = item;
+    for (const { action, applies } of actions) {
+      if (!applies(type, object)) continue;
+      let related: readonly ResourceIdentifier[];
+      try {
+        related = await action.relatedItems(object, backup, { signal });
+      } catch (cause) {
+        signal.throwIfAborted();
+        const { namespace = '', name } = object.metadata;
+        const text = `error executing ItemBlock action (groupResource=${type}, namespace=${namespace}, name=${name})`;
+        log.error(`${text}: ${messageOf(cause)}`);
+        continue;
+      }
+      for (const each of related) await this.#addOne(each);
+    }
+  }
+
+  async #addOne(identifier: ResourceIdentifier): Promise<void> {
+    const { backupper, log, signal } = this.#options;
+    const { namespace, name } = identifier;
+    const type = typeOf({ group: identifier.group, plural: identifier.resource });
+    const key = keyOf(type, identifier);
+    const listed = this.#byId.get(key);
+    if (listed) {
+      await this.addListed(listed);
+      return;
+    }
+    if (this.#loaded.has(key)) return;
+    this.#loaded.add(key);
+    const about = { resource: type, namespace, name };
+    try {
+      const [found] = await backupper.load(identifier);
+      if (!found) {
+        log.warn("Related item was not found in Kubernetes API, can't add to item block", about);
+        return;
+      }
+      if (!backupper.isIncluded(type, found.object, false)) return;
+      this.#block.push(found);
+      await this.#addRelated(found);
+    } catch (error) {
+      signal.throwIfAborted();
+      const what = isCode(error, 'UNKNOWN_RESOURCE')
+        ? 'Unable to obtain gvr and resource for related item'
+        : 'Error while trying to get related item from cluster';
+      log.error(what, { ...about, error });
+    }
+  }
+}

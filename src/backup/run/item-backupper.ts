@@ -1,0 +1,341 @@
+import { CodedError, isCode, messageOf, Semaphore, sortedGoJson } from '../../base/index.ts';
+import type { Discovery, KubeClient, KubeObject } from '../../kube/index.ts';
+import type { Backup } from '../backup-object.ts';
+import type { NamespaceFilter } from '../filters/namespaces.ts';
+import { type ResourceFilter, typeOf } from '../filters/resources.ts';
+import { idOf } from '../items/item.ts';
+import type { BackupLog } from '../results.ts';
+import type { BackedUp } from './backed-up.ts';
+import type {
+  ArchiveFile,
+  BackupAction,
+  ItemJournal,
+  ItemSink,
+  ResourceIdentifier,
+  StartedOperation,
+  VolumeSteps,
+} from './contract.ts';
+import type { Resolved } from './resolved-actions.ts';
+
+export interface ItemBackupperOptions {
+  readonly client: Pick<KubeClient, 'find'>;
+  readonly discovery: Pick<Discovery, 'findIn'>;
+  readonly backup: Backup;
+  readonly namespaces: NamespaceFilter;
+  readonly resources: ResourceFilter;
+  readonly actions: readonly Resolved<BackupAction>[];
+  readonly backedUp: BackedUp;
+  readonly sink: ItemSink;
+  readonly log: BackupLog;
+  readonly journal?: ItemJournal | undefined;
+  readonly volumes?: VolumeSteps | undefined;
+  /** Items are stored anew after their operations: whatever they are, and no action may start another operation. */
+  readonly isFinalizing?: boolean | undefined;
+  readonly signal: AbortSignal;
+}
+
+/** An object on its way into the backup. */
+export interface BlockItem {
+  readonly type: string;
+  readonly object: KubeObject;
+  /** Of its resource, where the server prefers one. */
+  readonly preferredVersion: string;
+}
+
+const EXCLUDE_LABEL = 'velero.io/exclude-from-backup';
+const SKIP_ANNOTATION = 'velero.io/skip-from-backup';
+const MUST_INCLUDE_ANNOTATION = 'backup.velero.io/must-include-additional-items';
+const NAMESPACES_TYPE = 'namespaces';
+
+/** `v1/Pod`, `apps/v1/Deployment`. */
+export const kindOf = ({ apiVersion = '', kind = '' }: KubeObject): string =>
+  `${apiVersion}/${kind}`;
+
+const partsOf = ({ metadata: { namespace = '', name } }: KubeObject) => ({ namespace, name });
+
+/** Puts single objects into a backup, with all that their actions add. Velero: pkg/backup/item_backupper.go. */
+export class ItemBackupper {
+  readonly #options: ItemBackupperOptions;
+  /** The sink takes one item at a time. */
+  readonly #turn = new Semaphore(1);
+
+  constructor(options: ItemBackupperOptions) {
+    this.#options = options;
+  }
+
+  /** Whether an object may be in the backup at all; where not, the log says why. */
+  isIncluded(type: string, object: KubeObject, mustInclude: boolean): boolean {
+    const { namespaces, resources, log } = this.#options;
+    const { namespace, name } = partsOf(object);
+    const { labels, deletionTimestamp } = object.metadata;
+    const about = { resource: type, namespace, name };
+    const reason = ((): string | undefined => {
+      if (deletionTimestamp !== undefined) return "Skipping item because it's being deleted.";
+      if (mustInclude) return undefined;
+      if (labels?.[EXCLUDE_LABEL] === 'true') {
+        return `Excluding item because it has label ${EXCLUDE_LABEL}=true`;
+      }
+      if (namespace !== '') {
+        if (!namespaces.takes(namespace)) return 'Excluding item because namespace is excluded';
+        return resources.takes(type) ? undefined : 'Excluding item because resource is excluded';
+      }
+      return type !== NAMESPACES_TYPE && resources.refuses(type)
+        ? 'Excluding item because resource is cluster-scoped and is excluded by cluster filter.'
+        : undefined;
+    })();
+    if (reason !== undefined) log.info(reason, about);
+    return reason === undefined;
+  }
+
+  /** Whether an earlier try has put it into the backup. It counts as backed up then. */
+  isDone(kind: string, id: string): boolean {
+    if (this.#options.journal?.isDone(kind, id) !== true) return false;
+    this.#options.backedUp.add(kind, id);
+    return true;
+  }
+
+  /**
+   * Puts an object into the backup. `block`: what may be taken from there instead of asking the cluster. Returns whether it is in it
+   * now. What is wrong with the object is an error in the log; a sink that fails, and a cancel, are thrown.
+   */
+  async backUp(
+    item: BlockItem,
+    block: readonly BlockItem[],
+    more: { mustInclude?: boolean; owesPostHooks?: boolean } = {},
+  ): Promise<boolean> {
+    try {
+      return await this.#backUp(item, block, more);
+    } catch (error) {
+      this.#options.signal.throwIfAborted();
+      if (!(error instanceof ItemError)) throw error;
+      const { namespace, name } = partsOf(item.object);
+      for (const each of error.errors) {
+        const about = { resource: item.type, namespace, name, error: each };
+        this.#options.log.error('Error backing up item', about);
+      }
+      return false;
+    }
+  }
+
+  /** It is named in the list of resources, and not in the archive: its pre hooks have failed. */
+  async fail({ object }: BlockItem): Promise<void> {
+    const kind = kindOf(object);
+    this.#options.backedUp.add(kind, idOf(partsOf(object)));
+    await this.#put({
+      kind,
+      ...partsOf(object),
+      files: [],
+      operations: [],
+      hasFailed: true,
+      owesPostHooks: false,
+    });
+  }
+
+  async postHooksDone({ object }: BlockItem): Promise<void> {
+    await this.#inTurn(() =>
+      this.#options.sink.postHooksDone({ kind: kindOf(object), ...partsOf(object) }),
+    );
+  }
+
+  async #backUp(
+    { type, object: given, preferredVersion }: BlockItem,
+    block: readonly BlockItem[],
+    {
+      mustInclude = false,
+      owesPostHooks = false,
+    }: { mustInclude?: boolean; owesPostHooks?: boolean },
+  ): Promise<boolean> {
+    const { backedUp, volumes, signal } = this.#options;
+    signal.throwIfAborted();
+    if (!this.isIncluded(type, given, mustInclude)) return false;
+    const kind = kindOf(given);
+    const id = idOf(partsOf(given));
+    if (backedUp.has(kind, id) || this.isDone(kind, id)) return true;
+    // Before anything is waited for: nobody else takes it, and an item that fails stays in the list of resources.
+    backedUp.add(kind, id);
+    const version = (given.apiVersion ?? '').split('/').at(-1) ?? '';
+    const errors: unknown[] = [];
+    const operations: StartedOperation[] = [];
+    let object: KubeObject | undefined = given;
+    const asError = async (step: () => Promise<void> | undefined): Promise<void> => {
+      try {
+        await step();
+      } catch (error) {
+        signal.throwIfAborted();
+        errors.push(error);
+      }
+    };
+    await asError(() => volumes?.before?.(type, given));
+    try {
+      object = await this.#runActions(type, given, block, operations);
+    } catch (error) {
+      signal.throwIfAborted();
+      if (isFatal(error)) throw error;
+      errors.push(error);
+    }
+    if (!object) {
+      backedUp.remove(kind, id);
+      return false;
+    }
+    const final = object;
+    if (errors.length === 0) await asError(() => volumes?.after?.(type, final));
+    const failed = errors.length > 0;
+    const files = failed ? [] : filesOf(type, final, version, preferredVersion);
+    await this.#put({
+      kind,
+      ...partsOf(given),
+      files,
+      operations,
+      hasFailed: failed,
+      owesPostHooks,
+    });
+    if (failed)
+      throw new ItemError(errors.flatMap((e) => (e instanceof ItemError ? e.errors : [e])));
+    return true;
+  }
+
+  /** The object as the actions leave it; undefined where one of them takes it out. Additional items are in the backup before it is. */
+  async #runActions(
+    type: string,
+    given: KubeObject,
+    block: readonly BlockItem[],
+    operations: StartedOperation[],
+  ): Promise<KubeObject | undefined> {
+    const { actions, backup, volumes, log, signal, isFinalizing = false } = this.#options;
+    const { namespace, name } = partsOf(given);
+    const what = `(groupResource=${type}, namespace=${namespace}, name=${name})`;
+    let object = given;
+    for (const { action, applies } of actions) {
+      // By the object as it was read, whatever an action has made of it.
+      if (!applies(type, given)) continue;
+      if ((await volumes?.mayRun?.(action.name, type, object)) === false) continue;
+      signal.throwIfAborted();
+      let output;
+      try {
+        output = await action.execute(object, backup, { signal });
+      } catch (cause) {
+        signal.throwIfAborted();
+        const text = `error executing custom action ${what}: ${messageOf(cause)}`;
+        throw new CodedError('ACTION_FAILED', text, { cause });
+      }
+      const annotations = { ...(output.item ?? object).metadata.annotations };
+      if (annotations[SKIP_ANNOTATION] !== undefined) {
+        log.info(`Resource ${what} is skipped from backup by action ${action.name}.`);
+        return undefined;
+      }
+      const mustInclude = annotations[MUST_INCLUDE_ANNOTATION] === 'true' || isFinalizing;
+      object = output.item ?? object;
+      if (MUST_INCLUDE_ANNOTATION in annotations) {
+        // A word between the action and us: it must not be restored.
+        delete annotations[MUST_INCLUDE_ANNOTATION];
+        object = { ...object, metadata: { ...object.metadata, annotations } };
+      }
+      const { operationId = '', postOperationItems = [] } = output;
+      if (operationId !== '') {
+        if (isFinalizing) {
+          const text = `backup Item Action created operation during finalize ${what}`;
+          throw new CodedError('OPERATION_TOO_LATE', text);
+        }
+        const [resource = '', ...group] = type.split('.');
+        operations.push({
+          action: action.name,
+          item: { group: group.join('.'), resource, namespace, name },
+          operationId,
+          postOperationItems,
+        });
+      }
+      for (const additional of output.additionalItems ?? []) {
+        await this.#backUpAdditional(additional, block, mustInclude);
+      }
+    }
+    return object;
+  }
+
+  async #backUpAdditional(
+    identifier: ResourceIdentifier,
+    block: readonly BlockItem[],
+    mustInclude: boolean,
+  ): Promise<void> {
+    const { log } = this.#options;
+    const type = typeOf({ group: identifier.group, plural: identifier.resource });
+    const { namespace, name } = identifier;
+    const inBlock = block.filter(
+      (each) => each.type === type && idOf(partsOf(each.object)) === idOf({ namespace, name }),
+    );
+    const found = inBlock.length > 0 ? inBlock : await this.load(identifier);
+    if (found.length === 0) {
+      const text = "Additional item was not found in Kubernetes API, can't back it up";
+      log.warn(text, { resource: type, namespace, name });
+    }
+    for (const item of found) await this.#backUp(item, block, { mustInclude });
+  }
+
+  /** Asks the cluster; empty where there is none. Throws `UNKNOWN_RESOURCE`, and the `KUBE_*` errors. */
+  async load(identifier: ResourceIdentifier): Promise<BlockItem[]> {
+    const { client, discovery, signal } = this.#options;
+    const { namespace, name } = identifier;
+    const resource = discovery.findIn(identifier.group, identifier.resource);
+    if (!resource) {
+      const type = typeOf({ group: identifier.group, plural: identifier.resource });
+      throw new CodedError('UNKNOWN_RESOURCE', `the cluster has no resource ${type}`);
+    }
+    const ref = { name, namespace: namespace === '' ? undefined : namespace };
+    const object = await client.find(resource, ref, { signal, isExact: true });
+    return object ? [{ type: typeOf(resource), object, preferredVersion: resource.version }] : [];
+  }
+
+  async #put(item: Parameters<ItemSink['put']>[0]): Promise<void> {
+    await this.#inTurn(() => this.#options.sink.put(item));
+  }
+
+  async #inTurn(task: () => Promise<void>): Promise<void> {
+    await this.#turn.acquire();
+    try {
+      this.#options.signal.throwIfAborted();
+      await task();
+    } catch (error) {
+      this.#options.signal.throwIfAborted();
+      throw new SinkError(error);
+    } finally {
+      this.#turn.release();
+    }
+  }
+}
+
+/** What is wrong with one item, or with those that it needs: the others go on. */
+class ItemError extends Error {
+  readonly errors: readonly unknown[];
+
+  constructor(errors: readonly unknown[]) {
+    super('the item was not backed up');
+    this.errors = errors;
+  }
+}
+
+/** Nothing more can be stored: the run ends. */
+class SinkError extends CodedError {
+  constructor(cause: unknown) {
+    super('ARCHIVE_NOT_WRITTEN', `cannot write the backup: ${messageOf(cause)}`, { cause });
+  }
+}
+
+const isFatal = (error: unknown): boolean => isCode(error, 'ARCHIVE_NOT_WRITTEN');
+
+/** Where an object is in the archive. Velero: pkg/archive/filesystem.go, GetVersionedItemFilePath. */
+export function itemPath(type: string, versionFolder: string, item: KubeObject): string {
+  const { namespace, name } = partsOf(item);
+  const scope = namespace === '' ? ['cluster'] : ['namespaces', namespace];
+  const folders = ['resources', type, ...(versionFolder === '' ? [] : [versionFolder]), ...scope];
+  return [...folders, `${name}.json`].join('/');
+}
+
+function filesOf(
+  type: string,
+  object: KubeObject,
+  version: string,
+  preferredVersion: string,
+): ArchiveFile[] {
+  const bytes = Buffer.from(sortedGoJson(object));
+  const folders = version === preferredVersion ? ['', `${version}-preferredversion`] : [version];
+  return folders.map((folder) => ({ path: itemPath(type, folder, object), bytes }));
+}

@@ -1,0 +1,50 @@
+import type { KubeObject } from '../../kube/index.ts';
+import { NameLists } from '../filters/name-lists.ts';
+import { type ResourceFinder, typeOf } from '../filters/resources.ts';
+import { parseSelector } from '../filters/selectors.ts';
+import type { ActionSelector } from './contract.ts';
+
+/** An action and which items it is asked about. */
+export interface Resolved<A> {
+  readonly action: A;
+  readonly applies: (type: string, item: KubeObject) => boolean;
+}
+
+/** Names as users write them become types. Velero: pkg/plugin/framework/action_resolver.go. Throws `BAD_SELECTOR`. */
+export function resolveActions<A extends { readonly appliesTo: ActionSelector }>(
+  actions: readonly A[],
+  resources: ResourceFinder,
+): Resolved<A>[] {
+  return actions.map((action) => {
+    const { appliesTo } = action;
+    const types = typeLists(resources, appliesTo.includedResources, appliesTo.excludedResources);
+    const namespaces = new NameLists(appliesTo.includedNamespaces, appliesTo.excludedNamespaces);
+    const selector = parseSelector(appliesTo.selector ?? '');
+    return {
+      action,
+      applies: (type, { metadata: { namespace = '', labels } }) => {
+        if (!types.takes(type)) return false;
+        if (namespace === '' ? !namespaces.isEverything : !namespaces.takes(namespace))
+          return false;
+        return selector.matches(labels);
+      },
+    };
+  });
+}
+
+/** Lists of resources as types; what nobody knows stays as it is, and matches nothing. */
+export function typeLists(
+  resources: ResourceFinder,
+  includes: readonly string[] | null | undefined,
+  excludes: readonly string[] | null | undefined,
+): NameLists {
+  const named = (list: readonly string[] | null | undefined): string[] =>
+    (list ?? []).map((name) => {
+      const found = name === '*' ? undefined : resources.find(name);
+      return found ? typeOf(found) : name;
+    });
+  return new NameLists(
+    named(includes),
+    named(excludes).filter((name) => name !== '*'),
+  );
+}

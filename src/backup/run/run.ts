@@ -1,0 +1,259 @@
+import { asError, isCanceled, isCode } from '../../base/index.ts';
+import type { Discovery, KubeClient } from '../../kube/index.ts';
+import type { Backup } from '../backup-object.ts';
+import type { NamespaceFilter } from '../filters/namespaces.ts';
+import type { ResourceFilter } from '../filters/resources.ts';
+import { Hooks, type PodExec } from '../hooks/hooks.ts';
+import { idOf, type Item } from '../items/item.ts';
+import type { Spool } from '../items/spool.ts';
+import type { BackupLog } from '../results.ts';
+import { BackedUp } from './backed-up.ts';
+import { type ItemBlock, itemBlocks, kindOfItem } from './blocks.ts';
+import type { BackupAction, BlockAction, ItemJournal, ItemSink, VolumeSteps } from './contract.ts';
+import { type BlockItem, ItemBackupper, kindOf } from './item-backupper.ts';
+import { resolveActions } from './resolved-actions.ts';
+
+export interface BackupRunOptions {
+  readonly client: Pick<KubeClient, 'find'>;
+  readonly discovery: Pick<Discovery, 'find' | 'findIn'>;
+  /** As {@link validateBackup} left it. */
+  readonly backup: Backup;
+  readonly namespaces: NamespaceFilter;
+  readonly resources: ResourceFilter;
+  /** Of {@link collectItems}. Each is taken once. */
+  readonly items: readonly Item[];
+  readonly spool: Pick<Spool, 'read'>;
+  /** In the order in which they are asked. */
+  readonly actions: readonly BackupAction[];
+  readonly blockActions: readonly BlockAction[];
+  readonly exec: PodExec;
+  readonly sink: ItemSink;
+  readonly log: BackupLog;
+  readonly journal?: ItemJournal;
+  readonly volumes?: VolumeSteps;
+  /** Blocks under way at once. Velero: `--item-block-worker-count`. */
+  readonly workers?: number;
+  /** Called when a block is over, not more often than each second, and once at the end. Never two at once; an error is a warning. */
+  readonly onProgress?: (progress: Progress) => Promise<void>;
+  readonly progressMs?: number;
+  readonly signal: AbortSignal;
+}
+
+export interface Progress {
+  readonly totalItems: number;
+  readonly itemsBackedUp: number;
+}
+
+export interface BackupRunResult extends Progress {
+  /** `apiVersion/Kind` to sorted `namespace/name`. */
+  readonly resourceList: Readonly<Record<string, readonly string[]>>;
+  readonly hooksAttempted: number;
+  readonly hooksFailed: number;
+}
+
+/** Velero patches not more often. */
+const PROGRESS_MS = 1000;
+const PODS_TYPE = 'pods';
+const CRDS = { group: 'apiextensions.k8s.io', resource: 'customresourcedefinitions' };
+const CRDS_TYPE = `${CRDS.resource}.${CRDS.group}`;
+
+/**
+ * Puts the collected items of a backup into its sink, with hooks and actions, in item blocks. Errors of single items are in the log and
+ * the rest goes on. Throws `ARCHIVE_NOT_WRITTEN` when the sink fails, `BAD_SELECTOR` for actions or hooks whose selector cannot be read, and
+ * the reason of the signal; in each case it returns only after everything that was under way has ended.
+ */
+export async function runBackup(options: BackupRunOptions): Promise<BackupRunResult> {
+  const { discovery, log, resources, journal } = options;
+  const ending = new AbortController();
+  const signal = AbortSignal.any([options.signal, ending.signal]);
+  const backedUp = new BackedUp();
+  for (const item of options.items) backedUp.expect(kindOfItem(item), idOf(item));
+  const hooks = new Hooks(options.backup.spec.hooks, {
+    resources: discovery,
+    exec: options.exec,
+    log,
+  });
+  const backupper = new ItemBackupper({
+    ...options,
+    actions: resolveActions(options.actions, discovery),
+    backedUp,
+    signal,
+  });
+  const blocks = itemBlocks({
+    ...options,
+    backupper,
+    actions: resolveActions(options.blockActions, discovery),
+    backedUp,
+    signal,
+  });
+  const progress = new ProgressTeller(options, backedUp);
+  // Also of what an earlier try has done, whose definitions come last, as well.
+  const types = new Set(
+    options.items.flatMap((item) =>
+      journal?.isDone(kindOfItem(item), idOf(item)) === true ? [item.type] : [],
+    ),
+  );
+  const work = async (): Promise<void> => {
+    // Several workers may ask for the next block at once: they get one after the other.
+    for (let next = await blocks.next(); next.done !== true; next = await blocks.next()) {
+      await backUpBlock(next.value, {
+        backupper,
+        hooks,
+        backedUp,
+        types,
+        signal,
+        journal,
+        options,
+      });
+      progress.changed();
+    }
+  };
+  const failures: unknown[] = [];
+  const guarded = async (): Promise<void> => {
+    try {
+      await work();
+    } catch (error) {
+      failures.push(error);
+      ending.abort(error);
+    }
+  };
+  await Promise.all(Array.from({ length: Math.max(1, options.workers ?? 1) }, guarded));
+  await blocks.return(undefined);
+  // What the others say, once one has failed, is only that they were ended.
+  const [failure] = failures.filter((error) => !isCanceled(error)).concat(failures);
+  if (failure === undefined && !resources.refuses(CRDS_TYPE) && !resources.takes(CRDS_TYPE)) {
+    for (const type of types) await backUpDefinition(type, backupper, options);
+  }
+  await progress.end();
+  options.signal.throwIfAborted();
+  if (failure !== undefined) throw asError(failure);
+  return {
+    totalItems: backedUp.itemsBackedUp,
+    itemsBackedUp: backedUp.itemsBackedUp,
+    resourceList: backedUp.resourceList,
+    ...hooks.counts,
+  };
+}
+
+interface BlockWork {
+  readonly backupper: ItemBackupper;
+  readonly hooks: Hooks;
+  readonly backedUp: BackedUp;
+  readonly types: Set<string>;
+  readonly signal: AbortSignal;
+  readonly journal: ItemJournal | undefined;
+  readonly options: BackupRunOptions;
+}
+
+const idOfBlockItem = ({ object: { metadata } }: BlockItem): string =>
+  idOf({ namespace: metadata.namespace ?? '', name: metadata.name });
+
+async function backUpBlock(block: ItemBlock, work: BlockWork): Promise<void> {
+  const { backupper, hooks, backedUp, types, signal, journal, options } = work;
+  const thawed: BlockItem[] = [];
+  for (const item of block.filter(({ type }) => type === PODS_TYPE)) {
+    const kind = kindOf(item.object);
+    const id = idOfBlockItem(item);
+    if (backupper.isDone(kind, id)) {
+      if (journal?.owesPostHooks(kind, id) === true) thawed.push(item);
+      continue;
+    }
+    if (backedUp.has(kind, id)) continue;
+    const failure = await hooks.run(item.object, 'pre', signal);
+    if (failure === undefined) {
+      thawed.push(item);
+      continue;
+    }
+    const { namespace = '', name } = item.object.metadata;
+    const about = { resource: PODS_TYPE, namespace, name, error: failure };
+    options.log.error('Error running pre hooks for pod', about);
+    await backupper.fail(item);
+  }
+  for (const item of block) {
+    const owesPostHooks = thawed.includes(item) && hooks.has(item.object, 'post');
+    if (await backupper.backUp(item, block, { owesPostHooks })) types.add(item.type);
+  }
+  const due = thawed.filter(({ object }) => hooks.has(object, 'post'));
+  if (due.length === 0) return;
+  await settle(due, work);
+  for (const item of due) {
+    const failure = await hooks.run(item.object, 'post', signal);
+    if (failure !== undefined) {
+      const { namespace = '', name } = item.object.metadata;
+      const about = { resource: PODS_TYPE, namespace, name, error: failure };
+      options.log.error('Error running post hooks for pod', about);
+    }
+    await backupper.postHooksDone(item);
+  }
+}
+
+/** Post hooks run even where nobody knows whether the volumes have been read: a file system that stays frozen is worse. */
+async function settle(pods: readonly BlockItem[], { options, signal }: BlockWork): Promise<void> {
+  try {
+    await options.volumes?.settled?.(
+      pods.map(({ object }) => object),
+      signal,
+    );
+  } catch (error) {
+    signal.throwIfAborted();
+    options.log.error('failed to wait PVBs processed for the ItemBlock', { error });
+  }
+}
+
+/** Custom resources need their definition; what has none is no custom resource. Velero: pkg/backup/backup.go, backupCRD. */
+async function backUpDefinition(
+  type: string,
+  backupper: ItemBackupper,
+  { log, signal }: BackupRunOptions,
+): Promise<void> {
+  if (!type.includes('.')) return;
+  try {
+    const [found] = await backupper.load({ ...CRDS, namespace: '', name: type });
+    if (found) await backupper.backUp(found, []);
+  } catch (error) {
+    signal.throwIfAborted();
+    if (isCode(error, 'ARCHIVE_NOT_WRITTEN')) throw error;
+    log.error(`Error getting CRD ${type}`, { error });
+  }
+}
+
+/** Tells how far the run is, at most once in a while. */
+class ProgressTeller {
+  readonly #options: BackupRunOptions;
+  readonly #backedUp: BackedUp;
+  #lastMs = -Infinity;
+  #telling: Promise<void> = Promise.resolve();
+  #isTelling = false;
+
+  constructor(options: BackupRunOptions, backedUp: BackedUp) {
+    this.#options = options;
+    this.#backedUp = backedUp;
+  }
+
+  changed(): void {
+    const nowMs = performance.now();
+    if (this.#isTelling || nowMs - this.#lastMs < (this.#options.progressMs ?? PROGRESS_MS)) return;
+    this.#lastMs = nowMs;
+    this.#isTelling = true;
+    const { totalItems, itemsBackedUp } = this.#backedUp;
+    this.#telling = this.#tell({ totalItems, itemsBackedUp }).finally(
+      () => (this.#isTelling = false),
+    );
+  }
+
+  /** What was found and left out counts no more. */
+  async end(): Promise<void> {
+    await this.#telling;
+    const { itemsBackedUp } = this.#backedUp;
+    await this.#tell({ totalItems: itemsBackedUp, itemsBackedUp });
+  }
+
+  async #tell(progress: Progress): Promise<void> {
+    try {
+      await this.#options.onProgress?.(progress);
+    } catch (error) {
+      if (this.#options.signal.aborted) return;
+      this.#options.log.warn("Got error trying to update backup's status.progress", { error });
+    }
+  }
+}

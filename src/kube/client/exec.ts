@@ -1,0 +1,108 @@
+import { CodedError } from '../../base/index.ts';
+import type { Status } from './errors.ts';
+import type { Transport } from './transport.ts';
+import { messagesOf } from './websocket.ts';
+
+export interface ExecOptions {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  readonly command: readonly string[];
+  /** Ends the connection; the command itself goes on, since nobody can end it from outside. */
+  readonly signal?: AbortSignal | undefined;
+  /** Of each of the two outputs; what comes after it is read and dropped. */
+  readonly outputBytesMax?: number;
+}
+
+export interface ExecOutput {
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** k8s.io/apimachinery, util/remotecommand: the newest of them that the server knows. Version 5 only adds an end of stdin. */
+const PROTOCOLS = ['v5.channel.k8s.io', 'v4.channel.k8s.io'];
+const CHANNEL_STDOUT = 1;
+const CHANNEL_STDERR = 2;
+const CHANNEL_STATUS = 3;
+/** Our choice: it goes into a log. */
+const OUTPUT_BYTES_MAX = 64 << 10;
+
+interface ExecStatus extends Status {
+  readonly status?: string;
+}
+
+/**
+ * Runs a command in a container, without stdin, and waits for its end. Throws `EXEC_FAILED` for a command that cannot run or ends with another
+ * code than 0 (`exitCode` is a fact), and the `KUBE_*` errors.
+ */
+export async function execIn(transport: Transport, options: ExecOptions): Promise<ExecOutput> {
+  const { namespace, pod, container, command, signal } = options;
+  const { outputBytesMax = OUTPUT_BYTES_MAX } = options;
+  const query = new URLSearchParams({ container, stdout: 'true', stderr: 'true' });
+  for (const word of command) query.append('command', word);
+  const place = `/api/v1/namespaces/${encodeURIComponent(namespace)}/pods/${encodeURIComponent(pod)}`;
+  const what = `run a command in pod ${namespace}/${pod}`;
+  const path = `${place}/exec?${query.toString()}`;
+  const { socket, head } = await transport.upgrade({ path, what, signal, protocols: PROTOCOLS });
+  const outputs = {
+    [CHANNEL_STDOUT]: new Output(outputBytesMax),
+    [CHANNEL_STDERR]: new Output(outputBytesMax),
+  };
+  const abort = (): void => void socket.destroy();
+  signal?.addEventListener('abort', abort, { once: true });
+  let ended: ExecStatus | undefined;
+  try {
+    for await (const message of messagesOf(socket, head)) {
+      const channel = message[0];
+      const bytes = message.subarray(1);
+      if (channel === CHANNEL_STDOUT || channel === CHANNEL_STDERR) outputs[channel].add(bytes);
+      else if (channel === CHANNEL_STATUS && bytes.length > 0) {
+        ended = JSON.parse(bytes.toString()) as ExecStatus;
+        break;
+      }
+    }
+  } catch (error) {
+    signal?.throwIfAborted();
+    throw error;
+  } finally {
+    signal?.removeEventListener('abort', abort);
+  }
+  signal?.throwIfAborted();
+  if (ended?.status === 'Success') {
+    return { stdout: outputs[CHANNEL_STDOUT].text, stderr: outputs[CHANNEL_STDERR].text };
+  }
+  throw failureOf(what, ended);
+}
+
+function failureOf(what: string, ended: ExecStatus | undefined): CodedError {
+  const causes = (
+    ended?.details as { causes?: { reason?: string; message?: string }[] } | undefined
+  )?.causes;
+  const code = Number(causes?.find(({ reason }) => reason === 'ExitCode')?.message);
+  const text = Number.isFinite(code)
+    ? `command terminated with exit code ${code}`
+    : (ended?.message ?? 'the server ended the connection without saying how the command ended');
+  const facts = Number.isFinite(code) ? { exitCode: code } : {};
+  return new CodedError('EXEC_FAILED', `${what}: ${text}`, { facts });
+}
+
+/** The beginning of what a command writes. */
+class Output {
+  readonly #bytesMax: number;
+  readonly #parts: Buffer[] = [];
+  #bytes = 0;
+
+  constructor(bytesMax: number) {
+    this.#bytesMax = bytesMax;
+  }
+
+  add(bytes: Buffer): void {
+    const kept = bytes.subarray(0, Math.max(0, this.#bytesMax - this.#bytes));
+    this.#bytes += kept.length;
+    if (kept.length > 0) this.#parts.push(Buffer.from(kept));
+  }
+
+  get text(): string {
+    return Buffer.concat(this.#parts).toString('utf8');
+  }
+}

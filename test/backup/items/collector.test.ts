@@ -1,0 +1,296 @@
+import { afterEach, describe, expect, it } from 'vitest';
+import {
+  type BackupSpec,
+  collectItems,
+  idOf,
+  oldResourceFilter,
+  Results,
+  scopedResourceFilter,
+  Spool,
+  usesOldLists,
+} from '../../../src/backup/index.ts';
+import { FakeCluster, named, refusal } from '../support/cluster.ts';
+
+const spools: Spool[] = [];
+afterEach(async () => {
+  for (const spool of spools.splice(0)) await spool[Symbol.asyncDispose]();
+});
+
+interface Run {
+  readonly cluster: FakeCluster;
+  readonly spec?: BackupSpec;
+  readonly includes?: string[];
+  readonly excludes?: string[];
+  readonly spoolBytes?: number;
+  readonly pageItemsMax?: number;
+  readonly pageBytes?: number;
+}
+
+async function collect(run: Run): Promise<{
+  ids: string[];
+  log: Results;
+  spool: Spool;
+  items: Awaited<ReturnType<typeof collectItems>>;
+}> {
+  const { cluster, spec = {} } = run;
+  const spool = await Spool.open({ bytesMax: run.spoolBytes ?? 1 << 20 });
+  spools.push(spool);
+  const log = new Results();
+  const discovery = await cluster.discovery();
+  const namespaces = cluster.filter(run.includes, run.excludes);
+  const resources = usesOldLists(spec)
+    ? oldResourceFilter(discovery, spec, namespaces)
+    : scopedResourceFilter(discovery, spec, namespaces);
+  const items = await collectItems({
+    client: cluster,
+    discovery,
+    spec,
+    namespaces,
+    resources,
+    spool,
+    log,
+    limits: { pageItemsMax: run.pageItemsMax ?? 2, pageBytes: run.pageBytes ?? 1000, retryMs: 1 },
+  });
+  return { ids: items.map((item) => `${item.type} ${idOf(item)}`), log, spool, items };
+}
+
+const small = (): FakeCluster =>
+  new FakeCluster()
+    .namespaces('a', 'b')
+    .add('configmaps', 'a/one', 'a/two', 'b/one')
+    .add('pods', 'a/web', 'b/db')
+    .add('persistentvolumeclaims', 'b/data')
+    .add('persistentvolumes', 'pv-1')
+    .add('events', 'a/ev')
+    .add('events.events.k8s.io', 'a/ev')
+    .add('stable.example.com', 'x')
+    .add('things.stable.example.com', 'a/thing');
+
+describe('the items of a backup', () => {
+  it('come pods first, then claims, volumes, and the rest as the server lists it; events once', async () => {
+    expect((await collect({ cluster: small() })).ids).toEqual([
+      'pods a/web',
+      'pods b/db',
+      'persistentvolumeclaims b/data',
+      'persistentvolumes pv-1',
+      'configmaps a/one',
+      'configmaps a/two',
+      'configmaps b/one',
+      'namespaces a',
+      'namespaces b',
+      'events a/ev',
+      'things.stable.example.com a/thing',
+    ]);
+  });
+
+  it('are those of the namespaces, and objects without one only where all namespaces are taken', async () => {
+    const cluster = small();
+    const { ids } = await collect({ cluster, includes: ['a'] });
+    expect(ids).toEqual([
+      'pods a/web',
+      'configmaps a/one',
+      'configmaps a/two',
+      'namespaces a',
+      'events a/ev',
+      'things.stable.example.com a/thing',
+    ]);
+    // One list for each namespace, and none of all.
+    expect(cluster.asked).toContain('list configmaps a');
+    expect(cluster.asked).not.toContain('list configmaps *');
+  });
+
+  it('are filtered in memory where a namespace is excluded', async () => {
+    const cluster = small();
+    const { ids } = await collect({ cluster, excludes: ['b'] });
+    expect(ids.filter((id) => / b\b/.test(id))).toEqual([]);
+    expect(cluster.asked).toContain('list configmaps *');
+  });
+
+  it('come in the order that is asked for, and what is not there is a warning', async () => {
+    const spec = { orderedResources: { configmaps: 'b/one, a/gone ,a/two' } };
+    const { ids, log, items } = await collect({ cluster: small(), spec });
+    expect(ids.filter((id) => id.startsWith('configmaps'))).toEqual([
+      'configmaps b/one',
+      'configmaps a/two',
+      'configmaps a/one',
+    ]);
+    expect(items.filter(({ isOrdered }) => isOrdered).length).toBe(2);
+    expect(log.lists.warnings.velero).toEqual([" message: /Cannot find resource 'a/gone'."]);
+  });
+
+  it('wait in the spool as they were listed', async () => {
+    const { items, spool } = await collect({ cluster: small() });
+    const objects = await Promise.all(
+      items.map(
+        async ({ place }) => place && (JSON.parse(String(await spool.read(place))) as object),
+      ),
+    );
+    expect(objects[0]).toEqual({
+      apiVersion: 'v1',
+      kind: 'Pod',
+      metadata: { namespace: 'a', name: 'web' },
+    });
+    expect(objects.length).toBe(11);
+  });
+
+  it('that do not fit into the spool are there by name', async () => {
+    const { items, spool, ids } = await collect({ cluster: small(), spoolBytes: 200 });
+    expect(spool.bytes).toBeLessThanOrEqual(200);
+    expect(ids.length).toBe(11);
+    expect(items.some(({ place }) => place === undefined)).toBe(true);
+  });
+});
+
+describe('label selectors', () => {
+  const labelled = (): FakeCluster =>
+    new FakeCluster()
+      .add('namespaces', named('a', { status: { phase: 'Active' } }))
+      .add(
+        'namespaces',
+        named('b', { status: { phase: 'Active' }, metadata: { labels: { app: 'x' } } }),
+      )
+      .add(
+        'namespaces',
+        named('c', { status: { phase: 'Terminating' }, metadata: { labels: { app: 'x' } } }),
+      )
+      .add('configmaps', named('a/x', { metadata: { labels: { app: 'x', tier: 'y' } } }), 'a/none');
+
+  it('choose objects at the server, and namespaces by their own labels or by what is in them', async () => {
+    const spec = { labelSelector: { matchLabels: { app: 'x' } } };
+    const cluster = labelled();
+    expect((await collect({ cluster, spec })).ids).toEqual([
+      'configmaps a/x',
+      'namespaces a',
+      'namespaces b',
+    ]);
+    expect(cluster.asked).toContain('list configmaps * app=x');
+  });
+
+  it('that are several give an object once that several of them choose', async () => {
+    const spec = {
+      orLabelSelectors: [{ matchLabels: { app: 'x' } }, { matchLabels: { tier: 'y' } }],
+    };
+    expect((await collect({ cluster: labelled(), spec })).ids).toContain('configmaps a/x');
+    expect((await collect({ cluster: labelled(), spec })).ids.length).toBe(3);
+  });
+
+  it('without conditions choose all, which Velero backs up nothing for', async () => {
+    const { ids } = await collect({ cluster: labelled(), spec: { labelSelector: {} } });
+    expect(ids).toContain('configmaps a/none');
+  });
+});
+
+describe('a list', () => {
+  const many = (): FakeCluster =>
+    new FakeCluster()
+      .namespaces('a')
+      .add('configmaps', ...Array.from({ length: 9 }, (_, n) => `a/m${n}`));
+  const maps = (ids: string[]): number => ids.filter((id) => id.startsWith('configmaps')).length;
+
+  it('is begun anew when the server forgets its version, and nothing of it comes twice', async () => {
+    const cluster = many();
+    let isFirst = true;
+    cluster.onList = (type, { continue: from }) => {
+      if (type !== 'configmaps' || from !== '4' || !isFirst) return;
+      isFirst = false;
+      throw refusal('KUBE_GONE', { continue: '4' });
+    };
+    const { ids, log } = await collect({ cluster });
+    expect(new Set(ids).size).toBe(ids.length);
+    expect({ maps: maps(ids), errors: log.errorCount }).toEqual({ maps: 9, errors: 0 });
+    expect(cluster.asked.filter((text) => text === 'list configmaps *').length).toBeGreaterThan(6);
+  });
+
+  it('goes on with the newest version when the server forgets it once more', async () => {
+    const cluster = many();
+    let times = 0;
+    cluster.onList = (type, { continue: from }) => {
+      if (type === 'configmaps' && from === '4' && ++times <= 2)
+        throw refusal('KUBE_GONE', { continue: '4' });
+    };
+    expect(maps((await collect({ cluster })).ids)).toBe(9);
+    cluster.onList = (type, { continue: from }) => {
+      if (type === 'configmaps' && from === '4') throw refusal('KUBE_GONE');
+    };
+    const { ids, log } = await collect({ cluster });
+    expect({ maps: maps(ids), errors: log.lists.errors }).toEqual({
+      maps: 0,
+      errors: {
+        cluster: [
+          ' resource: /configmaps message: /Error listing items error: /the server says KUBE_GONE',
+        ],
+      },
+    });
+  });
+
+  it('is asked for in smaller pages when a page is too long', async () => {
+    const cluster = many();
+    cluster.onList = (type, { limit = 0 }) => {
+      if (type === 'configmaps' && limit > 1) throw refusal('KUBE_ANSWER_TOO_LONG');
+    };
+    expect(maps((await collect({ cluster, pageItemsMax: 500 })).ids)).toBe(9);
+  });
+
+  it('has pages of a size, not of a number', async () => {
+    const cluster = new FakeCluster()
+      .namespaces('a')
+      .add(
+        'configmaps',
+        ...Array.from({ length: 70 }, (_, n) =>
+          named(`a/m${n}`, { data: { x: 'x'.repeat(1000) } }),
+        ),
+      );
+    const limits: number[] = [];
+    cluster.onList = (type, { limit = 0 }) => {
+      if (type === 'configmaps') limits.push(limit);
+    };
+    await collect({ cluster, pageItemsMax: 500, pageBytes: 5000 });
+    expect(limits.slice(0, 3)).toEqual([50, 4, 4]);
+  });
+
+  it('is tried again while the server is away, and is an error when it stays away', async () => {
+    const cluster = many();
+    let times = 0;
+    cluster.onList = (type) => {
+      if (type === 'configmaps' && ++times <= 2) throw refusal('KUBE_UNAVAILABLE');
+    };
+    expect(maps((await collect({ cluster })).ids)).toBe(9);
+    cluster.onList = (type) => {
+      if (type === 'configmaps') throw refusal('KUBE_UNAVAILABLE');
+    };
+    const { ids, log } = await collect({ cluster });
+    expect({ maps: maps(ids), errors: log.errorCount }).toEqual({ maps: 0, errors: 1 });
+    expect(ids).toContain('namespaces a');
+  });
+
+  it('of a resource that nobody serves any more is a warning, and of one that is served an error', async () => {
+    const cluster = small();
+    cluster.onList = (type) => {
+      if (type !== 'things.stable.example.com') return;
+      cluster.groups = Object.fromEntries(
+        Object.entries(cluster.groups).filter(([name]) => name !== 'stable.example.com'),
+      );
+      throw refusal('KUBE_NOT_FOUND');
+    };
+    const { log } = await collect({ cluster });
+    expect(log.lists).toMatchObject({
+      warnings: { cluster: [expect.stringContaining('The resource is not served any more')] },
+      errors: {},
+    });
+    cluster.onList = (type) => {
+      if (type === 'pods') throw refusal('KUBE_NOT_FOUND');
+    };
+    expect((await collect({ cluster })).log.errorCount).toBe(1);
+  });
+});
+
+describe('namespaces', () => {
+  it('that are named and not there are errors, and patterns that match none are a warning', async () => {
+    const { log } = await collect({ cluster: small(), includes: ['a', 'gone'] });
+    expect(log.lists.errors.velero).toEqual([
+      ' message: /fail to get the namespace gone specified in backup.Spec.IncludedNamespaces',
+    ]);
+    const none = await collect({ cluster: small(), includes: ['x*'] });
+    expect({ ids: none.ids, warnings: none.log.warningCount }).toEqual({ ids: [], warnings: 1 });
+  });
+});

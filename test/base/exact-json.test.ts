@@ -1,0 +1,39 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { parseJsonExact, sortedGoJson } from '../../src/base/index.ts';
+
+const LONG =
+  '{"a":12345678901234567890,"b":[-9007199254740993],"c":{"d":1.5e300},"e":"1234567890123456789"}';
+
+describe('JSON that keeps its digits', () => {
+  it('is written as it was, by JSON.stringify and as Go does', () => {
+    expect(JSON.stringify(parseJsonExact(LONG))).toBe(LONG.replace('1.5e300', '1.5e+300'));
+    expect(sortedGoJson(parseJsonExact(LONG))).toBe(LONG.replace('1.5e300', '1.5e+300'));
+  });
+
+  it('has the values that JSON.parse reads', () => {
+    fc.assert(
+      fc.property(fc.json(), (text) => {
+        expect(JSON.parse(JSON.stringify(parseJsonExact(text)))).toEqual(JSON.parse(text));
+      }),
+    );
+  });
+});
+
+describe('JSON with sorted keys', () => {
+  it('has keys in the order of their bytes at every level, and escapes what Go escapes', () => {
+    const value = { b: 1, a: { z: '<&>', y: [{ d: undefined, c: null }] }, 10: true, 9: false };
+    expect(sortedGoJson(value)).toBe(
+      '{"10":true,"9":false,"a":{"y":[{"c":null}],"z":"\\u003c\\u0026\\u003e"},"b":1}',
+    );
+    expect(sortedGoJson({ '\ufffd': 1, '\u{1f600}': 2 })).toBe('{"\ufffd":1,"\u{1f600}":2}');
+  });
+
+  it('says the same as any other JSON of the value', () => {
+    fc.assert(
+      fc.property(fc.jsonValue(), (value) => {
+        expect(JSON.parse(sortedGoJson(value))).toEqual(JSON.parse(JSON.stringify(value)));
+      }),
+    );
+  });
+});
