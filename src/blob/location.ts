@@ -18,6 +18,8 @@ const tls = {
 const s3Schema = z.strictObject({
   region: text.optional(),
   endpoint: endpoint.optional(),
+  /** The endpoint in URLs that others get; default: `endpoint`. */
+  publicEndpoint: endpoint.optional(),
   /** `http://host/bucket/key` instead of `http://bucket.host/key`; default: where an endpoint is given. */
   pathStyle: flag.optional(),
   profile: text.optional(),

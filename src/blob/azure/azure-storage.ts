@@ -1,19 +1,34 @@
 import type { Readable } from 'node:stream';
 import {
   AnonymousCredential,
+  BlobSASPermissions,
+  BlobServiceClient,
+  type BlockBlobClient,
   type BlobImmutabilityPolicyMode,
   ContainerClient,
   type ContainerListBlobFlatSegmentResponse,
+  type ContainerListBlobHierarchySegmentResponse,
   newPipeline,
   type RestError,
+  StorageSharedKeyCredential,
 } from '@azure/storage-blob';
-import { CodedError, MINUTE_NS, systemClock, toDate, totalLength } from '../../base/index.ts';
+import {
+  CodedError,
+  MINUTE_NS,
+  randomHex,
+  systemClock,
+  toDate,
+  totalLength,
+} from '../../base/index.ts';
 import { trustedAuthorities } from '../http/agents.ts';
 import { describeFailure, parseRetryAfter, strangeAnswer } from '../http/failures.ts';
 import { badListing, rootOf, type ListedPage } from '../http/listing.ts';
 import {
   CONTENT_TYPE,
   nanosecondsOf,
+  type PageRequest,
+  type PartsPut,
+  type PartsRules,
   RemoteStorage,
   type RequestInfo,
   type Transfer,
@@ -30,7 +45,6 @@ import type { AzureLocation } from '../location.ts';
 import {
   type BlobId,
   type BlobMetadata,
-  type BlobStorage,
   type GetOptions,
   invalidRange,
   type PutOptions,
@@ -52,11 +66,14 @@ const LOCKED = 'BlobImmutableDueToPolicy';
  */
 const PAGE_BLOBS_MAX = 1000;
 
+type ListedSegment =
+  ContainerListBlobFlatSegmentResponse | ContainerListBlobHierarchySegmentResponse;
+
 /** Opens a container; no request is made to it. Throws `BAD_LOCATION`, `STORAGE_DENIED`. */
 export async function openAzureStorage(
   location: AzureLocation,
   settings: TransferSettings,
-): Promise<BlobStorage> {
+): Promise<RemoteStorage> {
   const access = await findAccess(location, settings.environment);
   return new AzureStorage(location, settings, access);
 }
@@ -82,8 +99,12 @@ function connect(
   return new ContainerClient(url, pipeline);
 }
 
+/** The service takes 50,000 blocks. Our choice as for S3. */
+const AZURE_PARTS: PartsRules = { partBytes: 8 << 20, partsMax: 50_000, partsAtOnce: 3 };
+
 class AzureStorage extends RemoteStorage {
   readonly hasObjectLock = true;
+  readonly partsRules = AZURE_PARTS;
   readonly #location: AzureLocation;
   readonly #environment: NodeJS.ProcessEnv;
   readonly #name: string;
@@ -162,6 +183,59 @@ class AzureStorage extends RemoteStorage {
     });
   }
 
+  /** Blocks that belong to no list go by themselves after a week. */
+  beginParts(id: BlobId): Promise<PartsPut> {
+    // Of this put alone: two at the same time must not take each other's blocks.
+    const put = randomHex(8);
+    const blocks: string[] = [];
+    const info = { operation: 'put', id } as const;
+    const blob = (): BlockBlobClient => this.#container.getBlockBlobClient(this.prefix + id);
+    return Promise.resolve({
+      part: async (index, data, options) => {
+        const block = Buffer.from(`${put}-${String(index).padStart(6, '0')}`).toString('base64');
+        await this.request(info, options.signal, ({ signal, progress }) =>
+          blob().stageBlock(block, () => bodyOf(data, progress), totalLength(data), {
+            abortSignal: signal,
+            transactionalContentMD5: digestOf('md5', data),
+          }),
+        );
+        blocks[index] = block;
+      },
+      complete: (options) =>
+        this.request(info, options.signal, async ({ signal }) => {
+          const { etag } = await blob().commitBlockList(blocks, {
+            abortSignal: signal,
+            blobHTTPHeaders: { blobContentType: CONTENT_TYPE },
+          });
+          if (etag !== undefined) return;
+          throw strangeAnswer(this.displayName, `put of ${id}`, 'it names no version of the blob');
+        }),
+      abort: () => Promise.resolve(),
+    });
+  }
+
+  /** Signed with the account's key; a location with a token or a signature of its own has none. */
+  signedUrl(id: BlobId, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {
+    const { credential } = this.#access;
+    const expiresOn = toDate(systemClock.nowNs() + BigInt(Math.round(lifetimeMs)) * 1_000_000n);
+    return this.request({ operation: 'sign', id }, options.signal, async ({ signal }) => {
+      const blob = this.#container.getBlobClient(this.prefix + id);
+      const permissions = BlobSASPermissions.parse('r');
+      if (credential instanceof StorageSharedKeyCredential) {
+        return blob.generateSasUrl({ expiresOn, permissions });
+      }
+      if (credential === undefined) {
+        const text = `${this.displayName} is reached by a SAS token, with which no URL can be signed for others: give the account's key`;
+        throw new CodedError('UNSUPPORTED_URL', text);
+      }
+      const [base = ''] = this.#access.serviceUrl.split('?');
+      const service = new BlobServiceClient(base, credential);
+      const startsOn = toDate(systemClock.nowNs());
+      const key = await service.getUserDelegationKey(startsOn, expiresOn, { abortSignal: signal });
+      return blob.generateUserDelegationSasUrl({ expiresOn, permissions }, key);
+    });
+  }
+
   async deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
     try {
       await this.#delete(id, options);
@@ -214,17 +288,21 @@ class AzureStorage extends RemoteStorage {
   }
 
   protected async listPage(
-    prefix: string,
-    token: string | undefined,
+    { prefix, token, delimiter }: PageRequest,
     { signal }: Transfer,
   ): Promise<ListedPage> {
-    const pages = this.#container.listBlobsFlat({ prefix, abortSignal: signal }).byPage({
+    const listing = { prefix, abortSignal: signal };
+    const asked =
+      delimiter === undefined
+        ? this.#container.listBlobsFlat(listing)
+        : this.#container.listBlobsByHierarchy(delimiter, listing);
+    const pages: AsyncIterableIterator<ListedSegment> = asked.byPage({
       maxPageSize: PAGE_BLOBS_MAX,
       ...(token !== undefined && { continuationToken: token }),
     });
-    let page: ContainerListBlobFlatSegmentResponse;
+    let page: ListedSegment;
     try {
-      page = (await pages.next()).value as ContainerListBlobFlatSegmentResponse;
+      page = (await pages.next()).value as ListedSegment;
     } catch (error) {
       // The library trips over answers of other kinds.
       if (error instanceof TypeError) this.#refuse('it is for another kind', error);
@@ -237,16 +315,15 @@ class AzureStorage extends RemoteStorage {
         lengthBytes: properties.contentLength ?? Number.NaN,
         modified: properties.lastModified,
       })),
+      folders: ('blobPrefixes' in page.segment ? (page.segment.blobPrefixes ?? []) : []).map(
+        ({ name }) => name,
+      ),
       next: page.continuationToken,
     };
   }
 
   /** The service repeats what it was asked: another container's or page's list is not ours. Throws `BAD_LISTING`. */
-  #assertFits(
-    page: ContainerListBlobFlatSegmentResponse,
-    prefix: string,
-    token: string | undefined,
-  ): void {
+  #assertFits(page: ListedSegment, prefix: string, token: string | undefined): void {
     const { containerName, prefix: ofPrefix = '', marker = '' } = page;
     const text = page._response.bodyAsText;
     // The library accepts whatever it finds below any root, and does not report what is missing.

@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http';
 import { Storage } from '@google-cloud/storage';
 import { z } from 'zod';
-import { CodedError, isCode, totalLength } from '../../base/index.ts';
+import { CodedError, isCode, messageOf, systemClock, totalLength } from '../../base/index.ts';
 import { createAgents } from '../http/agents.ts';
 import { describeFailure, parseRetryAfter, strangeAnswer } from '../http/failures.ts';
 import { badListing, type ListedPage } from '../http/listing.ts';
@@ -9,6 +9,8 @@ import {
   CONNECTIONS,
   CONTENT_TYPE,
   nanosecondsOf,
+  type PageRequest,
+  type PartsPut,
   RemoteStorage,
   type RequestInfo,
   type Transfer,
@@ -26,19 +28,20 @@ import {
   assertLength,
   type BlobId,
   type BlobMetadata,
-  type BlobStorage,
   type GetOptions,
   invalidRange,
   type PutOptions,
   type SignalOptions,
   type TransferSettings,
 } from '../storage.ts';
+import { GCS_PARTS, GcsParts } from './gcs-parts.ts';
 import { GcsApi, GcsError, uploadBody } from './json-api.ts';
 
 /** A page of a listing, as far as it is looked at. */
 const listingSchema = z.looseObject({
   kind: z.literal('storage#objects'),
   nextPageToken: z.string().optional(),
+  prefixes: z.array(z.string()).optional(),
   items: z
     .array(
       z.looseObject({
@@ -70,7 +73,7 @@ const errorSchema = z.looseObject({
 });
 
 /** Opens a bucket; no request is made. Credentials: the location's file, else Google's default chain. */
-export function openGcsStorage(location: GcsLocation, settings: TransferSettings): BlobStorage {
+export function openGcsStorage(location: GcsLocation, settings: TransferSettings): RemoteStorage {
   const { endpoint, credentialsFile, displayName } = location;
   if (location.caFile !== undefined || location.insecureTls === true) {
     const text =
@@ -93,6 +96,7 @@ export function openGcsStorage(location: GcsLocation, settings: TransferSettings
 
 class GcsStorage extends RemoteStorage {
   readonly hasObjectLock = false;
+  readonly partsRules = GCS_PARTS;
   readonly #bucket: string;
   readonly #api: GcsApi;
 
@@ -194,6 +198,34 @@ class GcsStorage extends RemoteStorage {
     });
   }
 
+  beginParts(id: BlobId, options: SignalOptions): Promise<PartsPut> {
+    return GcsParts.begin(
+      {
+        id,
+        name: this.prefix + id,
+        storage: this.displayName,
+        path: `/upload/storage/v1/b/${encodeURIComponent(this.#bucket)}/o`,
+        contentType: CONTENT_TYPE,
+        api: this.#api,
+        request: (signal, task) => this.request({ operation: 'put', id }, signal, task),
+        sizeIn: (text) => Number(this.#described(id, parse(text))?.size ?? Number.NaN),
+      },
+      options,
+    );
+  }
+
+  async signedUrl(id: BlobId, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {
+    const expiresMs = Number(systemClock.nowNs() / 1_000_000n) + lifetimeMs;
+    return this.request({ operation: 'sign', id }, options.signal, async () => {
+      try {
+        return await this.#api.signedUrl(this.#bucket, this.prefix + id, expiresMs);
+      } catch (cause) {
+        const text = `cannot sign URLs of ${this.displayName}: ${messageOf(cause)}; give the key of a service account that may`;
+        throw new CodedError('UNSUPPORTED_URL', text, { cause });
+      }
+    });
+  }
+
   async deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {
     try {
       await this.request({ operation: 'delete', id }, options.signal, async (transfer) => {
@@ -212,17 +244,20 @@ class GcsStorage extends RemoteStorage {
   }
 
   protected async listPage(
-    prefix: string,
-    token: string | undefined,
+    { prefix, token, delimiter }: PageRequest,
     transfer: Transfer,
   ): Promise<ListedPage> {
-    const query = { prefix, ...(token !== undefined && { pageToken: token }) };
+    const query = {
+      prefix,
+      ...(token !== undefined && { pageToken: token }),
+      ...(delimiter !== undefined && { delimiter }),
+    };
     const text = await this.#api.text({ method: 'GET', path: this.#pathOf(), query }, transfer);
     const parsed = listingSchema.safeParse(parse(text));
     if (!parsed.success) {
       throw badListing(this.displayName, 'it is for another kind', parsed.error);
     }
-    const { items = [], nextPageToken } = parsed.data;
+    const { items = [], prefixes = [], nextPageToken } = parsed.data;
     const foreign = items.find(({ bucket }) => bucket !== this.#bucket);
     if (foreign) throw badListing(this.displayName, `it is for bucket "${foreign.bucket}"`);
     return {
@@ -231,6 +266,7 @@ class GcsStorage extends RemoteStorage {
         lengthBytes: Number(size),
         modified: new Date(updated),
       })),
+      folders: prefixes,
       next: nextPageToken,
     };
   }

@@ -11,6 +11,8 @@ export interface ListedObject {
 
 export interface ListedPage {
   readonly objects: readonly ListedObject[];
+  /** With a delimiter: what keys that go on behind it begin with, the delimiter included. */
+  readonly folders?: readonly string[];
   /** Undefined or empty after the last page; an answer that says neither is refused by the provider's adapter. */
   readonly next: string | undefined;
 }
@@ -48,9 +50,14 @@ export class ListingCheck {
   }
 
   /** Throws `BAD_LISTING`. Returns the token of the next page. */
-  accept({ objects, next }: ListedPage): string | undefined {
-    const first = objects[0]?.key;
+  accept({ objects, folders = [], next }: ListedPage): string | undefined {
+    const first = objects[0]?.key ?? folders[0];
     if (first !== undefined && first === this.#first) this.#fail('a page was repeated');
+    for (const folder of folders) {
+      const isBelow =
+        folder.startsWith(this.#rules.prefix) && folder.length > this.#rules.prefix.length;
+      if (!isBelow) this.#fail(`folder "${short(folder)}" is not below "${this.#rules.prefix}"`);
+    }
     const last = objects.reduce((before, object) => this.#check(object, before), this.#last);
     const token = next === '' ? undefined : next;
     if (token !== undefined && this.#tokens.has(token)) {

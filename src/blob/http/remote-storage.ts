@@ -19,7 +19,7 @@ import {
   type SignalOptions,
   type TransferSettings,
 } from '../storage.ts';
-import { type ListedPage, ListingCheck } from './listing.ts';
+import { type ListedObject, type ListedPage, ListingCheck } from './listing.ts';
 import { watched } from './transfer.ts';
 
 /** Requests at once, each on a connection that is kept. Our choice: packs in flight are bounded before that. */
@@ -34,7 +34,7 @@ const PAGE_RETRIES = {
 
 /** What a request is, for its error. */
 export interface RequestInfo {
-  readonly operation: 'get' | 'metadata' | 'put' | 'delete' | 'list' | 'extend';
+  readonly operation: 'get' | 'metadata' | 'put' | 'delete' | 'list' | 'extend' | 'sign';
   readonly id?: BlobId;
   /** A put that is to be refused when the blob is there. */
   readonly isExclusive?: boolean;
@@ -47,6 +47,34 @@ export interface Transfer {
   readonly progress: (lengthBytes?: number) => void;
 }
 
+/** What is asked for of a page of a listing. */
+export interface PageRequest {
+  /** With the location's prefix. */
+  readonly prefix: string;
+  readonly token: string | undefined;
+  /** What lies deeper than this character is not listed, but summed up as a folder. */
+  readonly delimiter?: string | undefined;
+}
+
+/** A blob that is put in parts, as its length is not known before its end. Nobody sees it before `complete`. */
+export interface PartsPut {
+  /** Parts count from 0, and may be put side by side. A part may be put again, and then counts once. */
+  part(index: number, data: readonly Uint8Array[], options: SignalOptions): Promise<void>;
+  /** After all parts. May be called again when its answer was lost. */
+  complete(options: SignalOptions): Promise<void>;
+  /** Gives the room back that the parts take. */
+  abort(): Promise<void>;
+}
+
+/** What the parts of a blob must be like. */
+export interface PartsRules {
+  /** Bytes of each part but the last one. */
+  readonly partBytes: number;
+  readonly partsMax: number;
+  /** Parts at once; 1 where a service takes them one after the other. */
+  readonly partsAtOnce: number;
+}
+
 /**
  * What the stores of all cloud providers have in common: requests are bounded in number and under a watchdog, failures
  * get one meaning, listings come in pages. A provider's folder says how each request is made.
@@ -54,7 +82,8 @@ export interface Transfer {
 export abstract class RemoteStorage implements BlobStorage {
   abstract readonly hasObjectLock: boolean;
   readonly displayName: string;
-  protected readonly prefix: string;
+  /** The location's, which every key begins with. */
+  readonly prefix: string;
   /** Whether the service promises its listings in the order of the keys' bytes. */
   protected readonly listsInOrder: boolean = true;
   /** How often something was mended that requests depend on. */
@@ -83,13 +112,15 @@ export abstract class RemoteStorage implements BlobStorage {
   /** Some bytes at least are wanted. Throws `INVALID_RANGE` where it notices. */
   protected abstract read(id: BlobId, options: GetOptions, transfer: Transfer): Promise<Uint8Array>;
   /** Throws `BAD_LISTING` when the answer is of another kind, or of another bucket. */
-  protected abstract listPage(
-    prefix: string,
-    token: string | undefined,
-    transfer: Transfer,
-  ): Promise<ListedPage>;
+  protected abstract listPage(page: PageRequest, transfer: Transfer): Promise<ListedPage>;
   /** What a failure of the provider's library means. */
   protected abstract describe(error: unknown, request: RequestInfo): CodedError;
+
+  abstract readonly partsRules: PartsRules;
+  /** Begins a blob whose length is not known yet. */
+  abstract beginParts(id: BlobId, options: SignalOptions): Promise<PartsPut>;
+  /** A URL by which anybody may get a blob with a plain GET until then. Throws `UNSUPPORTED_URL`. */
+  abstract signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string>;
 
   /**
    * Whether something was mended by which the same request will succeed; asked once for each request. Of several that fail
@@ -116,10 +147,25 @@ export abstract class RemoteStorage implements BlobStorage {
     }
   }
 
-  async *listBlobs(
+  async *listBlobs(prefix: string, options: ListOptions = {}): AsyncIterable<BlobMetadata> {
+    for await (const { objects } of this.listPages(prefix, options)) {
+      for (const { key, lengthBytes, modified } of objects) {
+        const name = key.slice(this.prefix.length);
+        // Other things may live below the prefix: what Kopia would not write is not ours.
+        if (name === '' || name.includes('/')) continue;
+        yield { id: blobId(name), lengthBytes, timestampNs: nanosecondsOf(modified) };
+      }
+    }
+  }
+
+  /** Every key with a prefix, page by page, with the location's own prefix; with a delimiter, folders too. */
+  async *listPages(
     prefix: string,
-    { signal, pageRetries = PAGE_RETRIES }: ListOptions = {},
-  ): AsyncIterable<BlobMetadata> {
+    { signal, pageRetries = PAGE_RETRIES, delimiter }: ListOptions & { delimiter?: string } = {},
+  ): AsyncIterable<{
+    readonly objects: readonly ListedObject[];
+    readonly folders: readonly string[];
+  }> {
     const check = new ListingCheck({
       storage: this.displayName,
       prefix: this.prefix + prefix,
@@ -131,17 +177,13 @@ export abstract class RemoteStorage implements BlobStorage {
       const page = await withRetry(
         () =>
           this.request({ operation: 'list' }, signal, async (transfer) => {
-            const { objects, next } = await this.listPage(this.prefix + prefix, token, transfer);
-            return { objects, next: check.accept({ objects, next }) };
+            const asked = { prefix: this.prefix + prefix, token, delimiter };
+            const { objects, folders = [], next } = await this.listPage(asked, transfer);
+            return { objects, folders, next: check.accept({ objects, folders, next }) };
           }),
         { ...pageRetries, signal },
       );
-      for (const { key, lengthBytes, modified } of page.objects) {
-        const name = key.slice(this.prefix.length);
-        // Other things may live below the prefix: what Kopia would not write is not ours.
-        if (name === '' || name.includes('/')) continue;
-        yield { id: blobId(name), lengthBytes, timestampNs: nanosecondsOf(modified) };
-      }
+      yield page;
       token = page.next;
     } while (token !== undefined);
   }
