@@ -43,6 +43,17 @@ export {
   parseJsonLossless,
   RawNumber,
 } from './go-json.ts';
+export {
+  always,
+  type GoField,
+  type GoStruct,
+  goStruct,
+  listOf,
+  mapField,
+  nested,
+  omitEmpty,
+  optional,
+} from './go-struct.ts';
 export { type RandomBytes, randomBytes, randomHex } from './random.ts';
 export { createLimiter, type Limiter, mapLimited, Semaphore } from './limiter.ts';
 export { type RetryBudget, type RetryOptions, retryOf, withRetry } from './retry.ts';
