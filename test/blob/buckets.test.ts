@@ -5,6 +5,7 @@ import { type Bucket, openBucket } from '../../src/blob/index.ts';
 import { bucketContract } from '../contract/bucket.ts';
 import { canMount, mountSmallDisk } from '../support/full-disk.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { MemoryBucket } from '../support/memory-bucket.ts';
 import {
   BUCKET,
   hasStore,
@@ -15,6 +16,7 @@ import {
 
 const openDirectory = (): Promise<Bucket> => openBucket(tempDirectory('bucket'));
 bucketContract('directory', openDirectory);
+bucketContract('memory', () => Promise.resolve(new MemoryBucket()));
 
 describe.each(STORE_KINDS)('%s', (kind) => {
   describe.skipIf(!hasStore(kind))('real', () => {
