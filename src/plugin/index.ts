@@ -7,8 +7,10 @@ export { openActions, type OpenActions } from './actions/index.ts';
 export type {
   Backup,
   ObjectStore,
+  OperationProgress,
   Plugin,
   PluginKind,
+  ResourceIdentifier,
   ResourceSelector,
   Restore,
   VolumeSnapshotter,
