@@ -107,8 +107,8 @@ export class BackupArchive {
   }
 
   /**
-   * Stores a new backup. Where something fails, all but the log is removed again, as far as the bucket is there. Throws `BACKUP_EXISTS`,
-   * and what the bucket throws.
+   * Stores a new backup. Where something fails, all but log and operations is removed again, as far as the bucket is there. Throws
+   * `BACKUP_EXISTS`, and what the bucket throws.
    */
   async put(name: string, backup: NewBackup, options: SignalOptions = {}): Promise<void> {
     if (await this.has(name, options)) {
@@ -157,8 +157,10 @@ export class BackupArchive {
   async #abandon(name: string, because: unknown): Promise<void> {
     try {
       await this.#bucket.delete(backupKey(name, 'metadata'));
+      // With its operations known, they can still be told to stop.
+      const kept = [backupKey(name, 'log'), backupKey(name, 'itemOperations')];
       for await (const key of this.#bucket.list(backupFolder(name))) {
-        if (key !== backupKey(name, 'log')) await this.#bucket.delete(key);
+        if (!kept.includes(key)) await this.#bucket.delete(key);
       }
     } catch (error) {
       this.#logger.warn(

@@ -21,6 +21,7 @@ export {
   type BegunOperation,
   isFinal,
   isRunning,
+  keyOf,
   newOperation,
   type Operation,
   type OperationPhase,
