@@ -68,18 +68,48 @@ export function repositoryLocation(
   volumeNamespace: string,
   files: LocationFiles = {},
 ): string {
-  const { config, objectStorage } = spec;
-  const backend = storageKindOf({ spec });
   if (!/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(volumeNamespace)) {
     throw bad(`"${volumeNamespace}" is not the name of a namespace`);
   }
+  return locationBelow({ spec, metadata }, `${REPOSITORY_FOLDER}/${volumeNamespace}`, files);
+}
+
+/**
+ * Where a location keeps its backups, as `openBucket` takes it: what Velero's own object stores reach. `publicUrl` is for the URLs that clients
+ * download from. Throws `BAD_STORAGE_LOCATION`, also for a bucket with a slash, in Velero's words.
+ */
+export function archiveLocation(bsl: BackupStorageLocation, files: LocationFiles = {}): string {
+  const { bucket = '' } = bsl.spec.objectStorage ?? {};
+  if (trimSlashes(bucket).includes('/')) {
+    throw bad(
+      `backup storage location's bucket name "${bucket}" must not contain a '/' (if using a prefix, put it in the 'Prefix' field instead)`,
+    );
+  }
+  const { publicUrl } = bsl.spec.config;
+  const location = locationBelow(bsl, '', files);
+  if (storageKindOf(bsl) !== 's3' || publicUrl === undefined || publicUrl === '') return location;
+  const url = new URL(location);
+  url.searchParams.set('publicEndpoint', endpointOf(publicUrl, 'publicUrl'));
+  return url.href;
+}
+
+function locationBelow(
+  { spec, metadata }: Pick<BackupStorageLocation, 'spec' | 'metadata'>,
+  folder: string,
+  files: LocationFiles,
+): string {
+  const { config, objectStorage } = spec;
+  const backend = storageKindOf({ spec });
   const bucket = trimSlashes(objectStorage ? objectStorage.bucket : (config.bucket ?? ''));
   const prefix = trimSlashes(objectStorage ? objectStorage.prefix : (config.prefix ?? ''));
-  const path = [prefix, REPOSITORY_FOLDER, volumeNamespace].filter((part) => part !== '').join('/');
+  const path = [prefix, folder]
+    .filter((part) => part !== '')
+    .map((part) => `${part}/`)
+    .join('');
   if (backend === 'file') {
     const root = config.fspath ?? '';
     if (!root.startsWith('/')) throw bad(`fspath "${root}" of ${metadata.name} is not absolute`);
-    return `file://${encodeURI(`${root.replace(/\/+$/, '')}/${path}/`)}`;
+    return `file://${encodeURI(`${root.replace(/\/+$/, '')}/${path}`)}`;
   }
   if (bucket === '') throw bad(`${metadata.name} names no bucket`);
   const parameters = { s3: s3Parameters, azblob: azureParameters, gs: gcsParameters }[backend](
@@ -89,7 +119,7 @@ export function repositoryLocation(
   const query = new URLSearchParams(
     Object.entries(parameters).filter((pair): pair is [string, string] => !!pair[1]),
   ).toString();
-  return `${backend}://${bucket}/${encodeURI(path)}/${query === '' ? '' : `?${query}`}`;
+  return `${backend}://${bucket}/${encodeURI(path)}${query === '' ? '' : `?${query}`}`;
 }
 
 type Parameters = Record<string, string | undefined>;
@@ -108,15 +138,15 @@ function s3Parameters(config: Config, files: LocationFiles): Parameters {
 }
 
 /** Velero takes an endpoint with or without a scheme; without one it is TLS. */
-function endpointOf(s3Url: string): string {
+function endpointOf(text: string, name = 's3Url'): string {
   let url: URL;
   try {
-    url = new URL(/^https?:\/\//.test(s3Url) ? s3Url : `https://${s3Url}`);
+    url = new URL(/^https?:\/\//.test(text) ? text : `https://${text}`);
   } catch {
-    throw bad(`s3Url "${s3Url}" is not a URL`);
+    throw bad(`${name} "${text}" is not a URL`);
   }
   if (url.pathname !== '/' && url.pathname !== '') {
-    throw bad(`s3Url must not have a path: ${s3Url}`);
+    throw bad(`${name} must not have a path: ${text}`);
   }
   return url.origin;
 }

@@ -10,6 +10,7 @@ export {
   type BackupStorageLocation,
   type LocationFiles,
   parseBackupStorageLocation,
+  archiveLocation,
   repositoryLocation,
   type StorageKind,
   storageKindOf,

@@ -3,7 +3,11 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { Secret } from '../../src/base/index.ts';
 import { blobId, openStorage } from '../../src/blob/index.ts';
-import { parseBackupStorageLocation, repositoryLocation } from '../../src/config/index.ts';
+import {
+  archiveLocation,
+  parseBackupStorageLocation,
+  repositoryLocation,
+} from '../../src/config/index.ts';
 import { openRepository } from '../../src/repository/index.ts';
 import { listSnapshots, verifyTrees } from '../../src/snapshot/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
@@ -20,6 +24,42 @@ const bsl = (spec: object) =>
     spec,
   });
 const objectStorage = { bucket: 'b', prefix: '/backups/' };
+
+describe("the backups of Velero's BackupStorageLocation", () => {
+  it.each([
+    [{ provider: 'aws', objectStorage }, 's3://b/backups/'],
+    [{ provider: 'aws', objectStorage: { bucket: '/b/' } }, 's3://b/'],
+    [
+      {
+        provider: 'aws',
+        objectStorage,
+        config: { s3Url: 'http://minio:9000', publicUrl: 'https://s3.example.com' },
+      },
+      's3://b/backups/?endpoint=http%3A%2F%2Fminio%3A9000&publicEndpoint=https%3A%2F%2Fs3.example.com',
+    ],
+    [{ provider: 'gcp', objectStorage, config: { publicUrl: 'https://x' } }, 'gs://b/backups/'],
+    [{ provider: 'velero.io/fs', config: { fspath: '/data/' } }, 'file:///data/'],
+  ])('%j is at %s', (spec, location) => {
+    expect(archiveLocation(bsl(spec))).toBe(location);
+  });
+
+  it('are not looked for where Velero refuses to', () => {
+    for (const [spec, message] of [
+      [{ provider: 'aws', objectStorage: { bucket: 'a/b' } }, /must not contain a '\/'/],
+      [{ provider: 'aws', objectStorage: { bucket: '' } }, /names no bucket/],
+      [
+        { provider: 'aws', objectStorage, config: { publicUrl: 'https://x/path' } },
+        /publicUrl must not have a path/,
+      ],
+      [
+        { provider: 'aws', objectStorage, config: { publicUrl: 'https://[' } },
+        /publicUrl ".*" is not a URL/,
+      ],
+    ] as const) {
+      expect(() => archiveLocation(bsl(spec))).toThrow(message);
+    }
+  });
+});
 
 describe("the repository of Velero's BackupStorageLocation", () => {
   it.each([
