@@ -527,7 +527,7 @@ it('what a bucket may be taken for goes by the phase, as in Velero', () => {
         kind: 'Backup',
         metadata: { name: 'b' },
         status: { phase, expiration },
-      } as StoredBackup,
+      },
       parseGoTime('2026-06-01T00:00:00Z'),
     );
   const past = '2026-05-31T23:59:59Z';

@@ -204,6 +204,15 @@ describe('the contents of a backup', () => {
     expect(contents.isEmpty).toBe(false);
   });
 
+  it('may have the longest names, which are too long for files', async () => {
+    await using writer = await TarballWriter.begin(scratch);
+    const place = { ...POD, name: 'n'.repeat(253) };
+    await writer.addItem(place, Buffer.from('{}'));
+    await using file = await writer.finish();
+    await using contents = await Contents.open(file.read(), KEY, { directory: scratch });
+    expect((await contents.load(place))?.toString()).toBe('{}');
+  });
+
   it('of an old version without versions of APIs are read, and of a backup without items', async () => {
     const tar = async (...paths: string[]): Promise<Buffer> =>
       gzipSync(
