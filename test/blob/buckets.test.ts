@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Bucket, openBucket } from '../../src/blob/index.ts';
 import { bucketContract } from '../contract/bucket.ts';
+import { startFaultProxy } from '../support/fault-proxy.ts';
 import { canMount, mountSmallDisk } from '../support/full-disk.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { MemoryBucket } from '../support/memory-bucket.ts';
@@ -102,4 +103,60 @@ describe.skipIf(!hasStore('minio'))('a bucket of S3', () => {
     await using bucket = await openBucket(location, { environment });
     await expect(bucket.signedUrl('x', 1000)).rejects.toMatchObject({ code: 'UNSUPPORTED_URL' });
   });
+});
+
+describe.skipIf(!hasStore('minio'))('a long object in parts', () => {
+  let store: ObjectStore;
+  beforeAll(async () => {
+    store = await startStore('minio');
+  });
+  afterAll(() => store[Symbol.asyncDispose]());
+  const body = (): Uint8Array[] => Array.from({ length: 20 }, (_, i) => Buffer.alloc(1 << 20, i));
+
+  it.each(['refused', 'lost-answer', 'internal-error', 'slow-down'] as const)(
+    'is put whole where requests fail: %s',
+    async (fault) => {
+      let requests = 0;
+      await using proxy = await startFaultProxy(store.endpoint, (kind) =>
+        kind === 'put' && requests++ % 2 === 0 ? fault : undefined,
+      );
+      const location = store.location(`parts-${fault}`, { endpoint: proxy.endpoint });
+      const { environment } = store;
+      const retries = { firstDelayMs: 1, delayMsMax: 5 };
+      await using bucket = await openBucket(location, { environment, retries });
+      await bucket.put('backups/b1/b1.tar.gz', body());
+      const got = Buffer.concat(await Array.fromAsync(bucket.get('backups/b1/b1.tar.gz')));
+      expect(got.equals(Buffer.concat(body()))).toBe(true);
+      expect(proxy.counts.get(`put ${fault}`)).toBeGreaterThan(1);
+    },
+    60_000,
+  );
+
+  it('is there when only the answer to its end was lost', async () => {
+    let ends = 0;
+    await using proxy = await startFaultProxy(store.endpoint, (_, path) => {
+      const isEnd = path.includes('uploadId=') && !path.includes('partNumber=');
+      return isEnd && ends++ === 0 ? 'lost-answer' : undefined;
+    });
+    const location = store.location('parts-end', { endpoint: proxy.endpoint });
+    const { environment } = store;
+    await using bucket = await openBucket(location, { environment });
+    await bucket.put('backups/b1/b1.tar.gz', body());
+    expect(ends).toBe(2);
+    const got = Buffer.concat(await Array.fromAsync(bucket.get('backups/b1/b1.tar.gz')));
+    expect(got.equals(Buffer.concat(body()))).toBe(true);
+  }, 60_000);
+
+  it('leaves nothing when a part fails for good', async () => {
+    await using proxy = await startFaultProxy(store.endpoint, (kind, path) =>
+      kind === 'put' && path.includes('partNumber=2') ? 'denied' : undefined,
+    );
+    const location = store.location('parts-denied', { endpoint: proxy.endpoint });
+    const { environment } = store;
+    await using bucket = await openBucket(location, { environment });
+    await expect(bucket.put('backups/b1/b1.tar.gz', body())).rejects.toMatchObject({
+      code: 'STORAGE_DENIED',
+    });
+    expect(await bucket.has('backups/b1/b1.tar.gz')).toBe(false);
+  }, 60_000);
 });
