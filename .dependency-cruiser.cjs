@@ -13,6 +13,8 @@ const mayImport = {
   exposer: ['kube', 'base'],
   'volume-policy': ['base'],
   plugin: ['volume-policy', 'kube', 'base'],
+  archive: ['plugin', 'blob', 'kube', 'base'],
+  'item-operations': ['archive', 'plugin', 'kube', 'base'],
   'repository-access': ['kube', 'config', 'base'],
   backup: ['kube', 'base'],
   agent: ['mover', 'exposer', 'repository-access', 'kube', 'config', 'repository', 'base'],

@@ -45,6 +45,17 @@ export {
   RawNumber,
   sortedGoJson,
 } from './go-json.ts';
+export {
+  always,
+  type GoField,
+  type GoStruct,
+  goStruct,
+  listOf,
+  mapField,
+  nested,
+  omitEmpty,
+  optional,
+} from './go-struct.ts';
 export { type RandomBytes, randomBytes, randomHex } from './random.ts';
 export { createLimiter, type Limiter, mapLimited, Semaphore } from './limiter.ts';
 export { type RetryBudget, type RetryOptions, retryOf, withRetry } from './retry.ts';

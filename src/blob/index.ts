@@ -20,7 +20,8 @@ export {
 } from './storage.ts';
 export { checkStorage, type CheckOptions, type CheckResult } from './check.ts';
 export { absoluteLocation, type Location, parseLocation, SCHEMES } from './location.ts';
-export { openStorage, type OpenStorageOptions } from './registry.ts';
+export type { Body, Bucket } from './bucket.ts';
+export { openBucket, openStorage, type OpenStorageOptions } from './registry.ts';
 export { openFilesystemStorage } from './filesystem/filesystem-storage.ts';
 export { type FaultPlan, faulty, type StorageOperation } from './wrappers/faulty.ts';
 export { metered, type MeteredStorage, type StorageCounters } from './wrappers/metered.ts';

@@ -1,8 +1,12 @@
 import { openFilesystemStorage } from './filesystem/filesystem-storage.ts';
 import { SHARDS_NEW } from './filesystem/sharding.ts';
 import { STALL_MS } from './http/transfer.ts';
-import { parseLocation } from './location.ts';
+import type { RemoteStorage } from './http/remote-storage.ts';
+import { type FileLocation, type Location, parseLocation } from './location.ts';
+import type { Bucket } from './bucket.ts';
+import { openFilesystemBucket } from './filesystem/filesystem-bucket.ts';
 import type { BlobStorage, TransferSettings } from './storage.ts';
+import type { StorageRetryOptions } from './wrappers/retrying.ts';
 
 export interface OpenStorageOptions extends Partial<TransferSettings> {
   /** Make what is missing (a directory), for a repository about to be created. */
@@ -18,19 +22,37 @@ export async function openStorage(
   { create = false, ...given }: OpenStorageOptions = {},
 ): Promise<BlobStorage> {
   const parsed = parseLocation(location);
-  const settings = {
-    stallMs: given.stallMs ?? STALL_MS,
-    // eslint-disable-next-line no-restricted-properties -- the chains of cloud credentials are the environment's
-    environment: given.environment ?? process.env,
-  };
-  switch (parsed.kind) {
-    case 'file':
-      return openFilesystemStorage({ path: parsed.path, ...(create && { create: SHARDS_NEW }) });
+  if (parsed.kind !== 'file') return openRemote(parsed, settingsOf(given));
+  return openFilesystemStorage({ path: parsed.path, ...(create && { create: SHARDS_NEW }) });
+}
+
+/** Opens what lies at a location beside repositories: objects under keys. Throws what {@link openStorage} throws. */
+export async function openBucket(
+  location: string,
+  given: Partial<TransferSettings> & { readonly retries?: StorageRetryOptions } = {},
+): Promise<Bucket> {
+  const parsed = parseLocation(location);
+  if (parsed.kind === 'file') return openFilesystemBucket(parsed.path);
+  const { RemoteBucket } = await import('./http/remote-bucket.ts');
+  return new RemoteBucket(await openRemote(parsed, settingsOf(given)), given.retries);
+}
+
+const settingsOf = (given: Partial<TransferSettings>): TransferSettings => ({
+  stallMs: given.stallMs ?? STALL_MS,
+  // eslint-disable-next-line no-restricted-properties -- the chains of cloud credentials are the environment's
+  environment: given.environment ?? process.env,
+});
+
+async function openRemote(
+  location: Exclude<Location, FileLocation>,
+  settings: TransferSettings,
+): Promise<RemoteStorage> {
+  switch (location.kind) {
     case 's3':
-      return (await import('./s3/s3-storage.ts')).openS3Storage(parsed, settings);
+      return (await import('./s3/s3-storage.ts')).openS3Storage(location, settings);
     case 'azblob':
-      return (await import('./azure/azure-storage.ts')).openAzureStorage(parsed, settings);
+      return (await import('./azure/azure-storage.ts')).openAzureStorage(location, settings);
     case 'gs':
-      return (await import('./gcs/gcs-storage.ts')).openGcsStorage(parsed, settings);
+      return (await import('./gcs/gcs-storage.ts')).openGcsStorage(location, settings);
   }
 }

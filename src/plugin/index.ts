@@ -15,8 +15,10 @@ export {
 export type {
   Backup,
   ObjectStore,
+  OperationProgress,
   Plugin,
   PluginKind,
+  ResourceIdentifier,
   ResourceSelector,
   Restore,
   VolumeSnapshotter,

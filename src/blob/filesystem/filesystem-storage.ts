@@ -6,9 +6,6 @@ import {
   createLimiter,
   type Limiter,
   makeDirectories,
-  messageOf,
-  nothingWritten,
-  randomHex,
   refusalOf,
   shareOfDescriptors,
   systemCode,
@@ -27,6 +24,14 @@ import {
   type UnfinishedPutsOptions,
 } from '../storage.ts';
 import {
+  DIRECTORY_MODE,
+  mapError,
+  openNew,
+  publishNew,
+  syncDirectory,
+  writeAtomic,
+} from './atomic-file.ts';
+import {
   formatShards,
   parseShards,
   type ShardParameters,
@@ -37,21 +42,14 @@ import {
 import { removeUnfinishedPuts } from './unfinished-puts.ts';
 
 const SUFFIX = '.f';
-/** Kopia's modes (repo/blob/filesystem/filesystem_options.go): the bytes are encrypted, the names are not. */
-const FILE_MODE = 0o600;
-const DIRECTORY_MODE = 0o700;
 /** Our choice: above this, a disk gains nothing and file handles run out. */
 const REQUESTS_MAX = 32;
 /** Of the files that this process may have open. */
 const REQUESTS_SHARE = 1 / 8;
-/** How file systems say that they bring no directory to the disk by itself: shared folders of virtual machines, some network drives. */
-const NO_DIRECTORY_SYNC = ['EINVAL', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS'];
 /** How a directory is refused that is of somebody else: `lost+found` at the top of a disk. */
 const REFUSED = ['EACCES', 'EPERM'];
 /** What the directory of a blob can be called. No ID has other characters. */
 const SHARD_NAME = /^[\w-][\w.-]*$/;
-/** How file systems without hard links say so. */
-const NO_LINKS = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK'];
 
 export interface FilesystemOptions {
   path: string;
@@ -109,105 +107,6 @@ async function loadShards(path: string, create?: ShardParameters): Promise<Loade
   if (!create) return { shards: SHARDS_MISSING, witness: path };
   await writeAtomic(file, [Buffer.from(formatShards(create))]);
   return { shards: create, witness: file };
-}
-
-/** What a system error means to a caller: the one place that decides whether trying again helps. */
-function mapError(error: unknown, what: string): unknown {
-  const code = systemCode(error);
-  if (code === undefined) return error;
-  switch (code) {
-    case 'ENOSPC':
-    case 'EDQUOT':
-      return new CodedError('STORAGE_FULL', `no space left in the storage for ${what}`, {
-        cause: error,
-      });
-    case 'EACCES':
-    case 'EPERM':
-      return new CodedError('STORAGE_DENIED', `the storage denies access to ${what}`, {
-        cause: error,
-      });
-    case 'EROFS':
-      return new CodedError('STORAGE_DENIED', `cannot write ${what}: the storage is read-only`, {
-        cause: error,
-      });
-    default: {
-      const retry = ['EIO', 'EINTR', 'EAGAIN', 'ETIMEDOUT', 'EMFILE', 'ESTALE'].includes(code);
-      return new CodedError(
-        'STORAGE_FAILED',
-        `the storage failed on ${what}: ${messageOf(error)}`,
-        {
-          cause: error,
-          retry: retry ? 'backoff' : 'never',
-        },
-      );
-    }
-  }
-}
-
-/** Where that cannot be asked for, a name is on disk as soon as the file system sees fit: there a repository is all the same. */
-async function syncDirectory(path: string): Promise<void> {
-  const directory = await fs.open(path, 'r');
-  try {
-    await directory.sync();
-  } catch (error) {
-    if (!NO_DIRECTORY_SYNC.includes(systemCode(error) ?? '')) throw error;
-  } finally {
-    await directory.close();
-  }
-}
-
-/** Temp, write, fsync, rename, fsync of the directory: seen whole or not at all, also after a power cut. */
-async function writeAtomic(
-  path: string,
-  data: readonly Uint8Array[],
-  {
-    publish = fs.rename,
-    open = openNew,
-  }: {
-    publish?: ((temporary: string, path: string) => Promise<void>) | undefined;
-    open?: (temporary: string) => Promise<fs.FileHandle>;
-  } = {},
-): Promise<void> {
-  const temporary = `${path}.tmp.${randomHex(8)}`;
-  try {
-    const file = await open(temporary);
-    try {
-      for (const piece of data) await writeAll(file, piece);
-      await file.sync();
-    } finally {
-      await file.close();
-    }
-    await publish(temporary, path);
-  } catch (error) {
-    await fs.rm(temporary, { force: true });
-    throw error;
-  }
-  await syncDirectory(dirname(path));
-}
-
-/** Gives a file its name where no other has it; a link, unlike a rename, never replaces one. */
-async function publishNew(temporary: string, path: string): Promise<void> {
-  try {
-    await fs.link(temporary, path);
-  } catch (cause) {
-    if (systemCode(cause) === 'EEXIST') {
-      throw new CodedError('BLOB_EXISTS', `${path} already exists`, { cause });
-    }
-    if (!NO_LINKS.includes(systemCode(cause) ?? '')) throw cause;
-    const text = `the file system of ${path} has no hard links, and so no put-if-absent`;
-    throw new CodedError('UNSUPPORTED_PUT', text, { cause });
-  }
-  await fs.rm(temporary, { force: true });
-}
-
-const openNew = (path: string): Promise<fs.FileHandle> => fs.open(path, 'wx', FILE_MODE);
-
-async function writeAll(file: fs.FileHandle, data: Uint8Array): Promise<void> {
-  for (let at = 0; at < data.length;) {
-    const { bytesWritten } = await file.write(data, at, data.length - at);
-    if (bytesWritten === 0) throw nothingWritten();
-    at += bytesWritten;
-  }
 }
 
 const noObjectLock = (): CodedError =>

@@ -10,6 +10,7 @@ import {
   CONTENT_TYPE,
   nanosecondsOf,
   type PageRequest,
+  type PartsPut,
   RemoteStorage,
   type RequestInfo,
   type Transfer,
@@ -27,13 +28,13 @@ import {
   assertLength,
   type BlobId,
   type BlobMetadata,
-  type BlobStorage,
   type GetOptions,
   invalidRange,
   type PutOptions,
   type SignalOptions,
   type TransferSettings,
 } from '../storage.ts';
+import { GCS_PARTS, GcsParts } from './gcs-parts.ts';
 import { GcsApi, GcsError, uploadBody } from './json-api.ts';
 
 /** A page of a listing, as far as it is looked at. */
@@ -72,7 +73,7 @@ const errorSchema = z.looseObject({
 });
 
 /** Opens a bucket; no request is made. Credentials: the location's file, else Google's default chain. */
-export function openGcsStorage(location: GcsLocation, settings: TransferSettings): BlobStorage {
+export function openGcsStorage(location: GcsLocation, settings: TransferSettings): RemoteStorage {
   const { endpoint, credentialsFile, displayName } = location;
   if (location.caFile !== undefined || location.insecureTls === true) {
     const text =
@@ -95,6 +96,7 @@ export function openGcsStorage(location: GcsLocation, settings: TransferSettings
 
 class GcsStorage extends RemoteStorage {
   readonly hasObjectLock = false;
+  readonly partsRules = GCS_PARTS;
   readonly #bucket: string;
   readonly #api: GcsApi;
 
@@ -194,6 +196,22 @@ class GcsStorage extends RemoteStorage {
         throw strangeAnswer(this.displayName, `put of ${id}`, 'it does not describe the object');
       }
     });
+  }
+
+  beginParts(id: BlobId, options: SignalOptions): Promise<PartsPut> {
+    return GcsParts.begin(
+      {
+        id,
+        name: this.prefix + id,
+        storage: this.displayName,
+        path: `/upload/storage/v1/b/${encodeURIComponent(this.#bucket)}/o`,
+        contentType: CONTENT_TYPE,
+        api: this.#api,
+        request: (signal, task) => this.request({ operation: 'put', id }, signal, task),
+        sizeIn: (text) => Number(this.#described(id, parse(text))?.size ?? Number.NaN),
+      },
+      options,
+    );
   }
 
   async deleteBlob(id: BlobId, options: SignalOptions = {}): Promise<void> {

@@ -16,12 +16,14 @@ import type { Transfer } from '../http/remote-storage.ts';
 import { bodyOf, ERROR_BYTES_MAX, PAGE_BYTES_MAX } from '../http/transfer.ts';
 
 export interface GcsRequest {
-  readonly method: 'GET' | 'POST' | 'DELETE';
-  /** Below the endpoint. */
-  readonly path: string;
+  readonly method: 'GET' | 'POST' | 'PUT' | 'DELETE';
+  /** Below the endpoint, or the whole URL that the service gave for the rest of an upload. */
+  readonly path: string | URL;
   readonly query?: Readonly<Record<string, string>>;
   readonly headers?: Readonly<Record<string, string>>;
   readonly body?: { readonly contentType: string; readonly pieces: readonly Uint8Array[] };
+  /** A status of an answer that is one as well. */
+  readonly accepts?: number;
 }
 
 /** An answer that is no success. */
@@ -72,7 +74,8 @@ export class GcsApi {
 
   /** A successful answer, whose body is to be read to its end or destroyed. */
   async open(request: GcsRequest, transfer: Transfer): Promise<IncomingMessage> {
-    const url = new URL(this.#storage.apiEndpoint + request.path);
+    const { path } = request;
+    const url = new URL(typeof path === 'string' ? this.#storage.apiEndpoint + path : path);
     for (const [name, value] of Object.entries(request.query ?? {})) {
       url.searchParams.set(name, value);
     }
@@ -80,7 +83,7 @@ export class GcsApi {
     const answer = await this.#send(url, request, authorization, transfer);
     transfer.progress();
     const { statusCode = 0 } = answer;
-    if (statusCode >= 200 && statusCode < 300) return answer;
+    if ((statusCode >= 200 && statusCode < 300) || statusCode === request.accepts) return answer;
     throw new GcsError(answer, (await readText(answer, ERROR_BYTES_MAX, transfer)) ?? '');
   }
 

@@ -56,6 +56,25 @@ export interface PageRequest {
   readonly delimiter?: string | undefined;
 }
 
+/** A blob that is put in parts, as its length is not known before its end. Nobody sees it before `complete`. */
+export interface PartsPut {
+  /** Parts count from 0, and may be put side by side. A part may be put again, and then counts once. */
+  part(index: number, data: readonly Uint8Array[], options: SignalOptions): Promise<void>;
+  /** After all parts. May be called again when its answer was lost. */
+  complete(options: SignalOptions): Promise<void>;
+  /** Gives the room back that the parts take. */
+  abort(): Promise<void>;
+}
+
+/** What the parts of a blob must be like. */
+export interface PartsRules {
+  /** Bytes of each part but the last one. */
+  readonly partBytes: number;
+  readonly partsMax: number;
+  /** Parts at once; 1 where a service takes them one after the other. */
+  readonly partsAtOnce: number;
+}
+
 /**
  * What the stores of all cloud providers have in common: requests are bounded in number and under a watchdog, failures
  * get one meaning, listings come in pages. A provider's folder says how each request is made.
@@ -63,7 +82,8 @@ export interface PageRequest {
 export abstract class RemoteStorage implements BlobStorage {
   abstract readonly hasObjectLock: boolean;
   readonly displayName: string;
-  protected readonly prefix: string;
+  /** The location's, which every key begins with. */
+  readonly prefix: string;
   /** Whether the service promises its listings in the order of the keys' bytes. */
   protected readonly listsInOrder: boolean = true;
   /** How often something was mended that requests depend on. */
@@ -93,9 +113,14 @@ export abstract class RemoteStorage implements BlobStorage {
   protected abstract read(id: BlobId, options: GetOptions, transfer: Transfer): Promise<Uint8Array>;
   /** Throws `BAD_LISTING` when the answer is of another kind, or of another bucket. */
   protected abstract listPage(page: PageRequest, transfer: Transfer): Promise<ListedPage>;
-  abstract signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string>;
   /** What a failure of the provider's library means. */
   protected abstract describe(error: unknown, request: RequestInfo): CodedError;
+
+  abstract readonly partsRules: PartsRules;
+  /** Begins a blob whose length is not known yet. */
+  abstract beginParts(id: BlobId, options: SignalOptions): Promise<PartsPut>;
+  /** A URL by which anybody may get a blob with a plain GET until then. Throws `UNSUPPORTED_URL`. */
+  abstract signedUrl(id: BlobId, lifetimeMs: number, options?: SignalOptions): Promise<string>;
 
   /**
    * Whether something was mended by which the same request will succeed; asked once for each request. Of several that fail
@@ -123,7 +148,7 @@ export abstract class RemoteStorage implements BlobStorage {
   }
 
   async *listBlobs(prefix: string, options: ListOptions = {}): AsyncIterable<BlobMetadata> {
-    for await (const { objects } of this.#listPages(prefix, options)) {
+    for await (const { objects } of this.listPages(prefix, options)) {
       for (const { key, lengthBytes, modified } of objects) {
         const name = key.slice(this.prefix.length);
         // Other things may live below the prefix: what Kopia would not write is not ours.
@@ -135,14 +160,15 @@ export abstract class RemoteStorage implements BlobStorage {
 
   async *listFolders(prefix: string, options: ListOptions = {}): AsyncIterable<string> {
     const lengthBefore = this.prefix.length + prefix.length;
-    for await (const { folders } of this.#listPages(prefix, { ...options, delimiter: '/' })) {
+    for await (const { folders } of this.listPages(prefix, { ...options, delimiter: '/' })) {
       for (const folder of folders) yield folder.slice(lengthBefore, -1);
     }
   }
 
-  async *#listPages(
+  /** Every key with a prefix, page by page, with the location's own prefix; with a delimiter, folders too. */
+  async *listPages(
     prefix: string,
-    { signal, pageRetries = PAGE_RETRIES, delimiter }: ListOptions & { delimiter?: string },
+    { signal, pageRetries = PAGE_RETRIES, delimiter }: ListOptions & { delimiter?: string } = {},
   ): AsyncIterable<{
     readonly objects: readonly ListedObject[];
     readonly folders: readonly string[];

@@ -27,6 +27,7 @@ import {
   CONTENT_TYPE,
   nanosecondsOf,
   type PageRequest,
+  type PartsPut,
   RemoteStorage,
   type RequestInfo,
   type Transfer,
@@ -46,7 +47,6 @@ import type { S3Location } from '../location.ts';
 import {
   type BlobId,
   type BlobMetadata,
-  type BlobStorage,
   type GetOptions,
   type PutOptions,
   type Retention,
@@ -54,6 +54,7 @@ import {
   type TransferSettings,
 } from '../storage.ts';
 import { watchRoot } from './list-root.ts';
+import { type Checksum, checksumOf, S3_PARTS, S3Parts } from './s3-parts.ts';
 import { createS3Client, renewCredentials } from './s3-client.ts';
 import { isUnexplained404, s3Error, wantsNewCredentials, wantsOtherRegion } from './s3-errors.ts';
 
@@ -62,15 +63,14 @@ const ACCESS_POINT = /(-s3alias|--ol-s3|--xa-s3|--op-s3)$/;
 /** Directory buckets (S3 Express) list in no order. */
 const DIRECTORY_BUCKET = /--(x|xa)-s3$/;
 
-type Checksum = 'crc32' | 'sha256' | 'md5' | 'none';
-
 /** Opens a bucket; no request is made. Throws `BAD_LOCATION`. */
-export function openS3Storage(location: S3Location, settings: TransferSettings): BlobStorage {
+export function openS3Storage(location: S3Location, settings: TransferSettings): RemoteStorage {
   return new S3Storage(location, settings);
 }
 
 class S3Storage extends RemoteStorage {
   readonly hasObjectLock = true;
+  readonly partsRules = S3_PARTS;
   protected override readonly listsInOrder: boolean;
   readonly #location: S3Location;
   readonly #environment: NodeJS.ProcessEnv;
@@ -177,7 +177,7 @@ class S3Storage extends RemoteStorage {
 
   #put(id: BlobId, data: readonly Uint8Array[], options: PutOptions): Promise<void> {
     const length = totalLength(data);
-    const checksum = this.#checksumOf(data);
+    const checksum = checksumOf(this.#checksum, data);
     const { storageClass, sse, kmsKeyId } = this.#location;
     const info = { operation: 'put', id, isExclusive: options.doNotRecreate === true } as const;
     return this.request(info, options.signal, async ({ signal, progress }) => {
@@ -206,17 +206,31 @@ class S3Storage extends RemoteStorage {
     });
   }
 
-  #checksumOf(data: readonly Uint8Array[]): Partial<PutObjectCommandInput> {
-    switch (this.#checksum) {
-      case 'crc32':
-        return { ChecksumCRC32: base64OfUint32(crc32Of(data)) };
-      case 'sha256':
-        return { ChecksumSHA256: digestOf('sha256', data).toString('base64') };
-      case 'md5':
-        return { ContentMD5: digestOf('md5', data).toString('base64') };
-      case 'none':
-        return {};
-    }
+  beginParts(id: BlobId, options: SignalOptions): Promise<PartsPut> {
+    const { storageClass, sse, kmsKeyId } = this.#location;
+    return S3Parts.begin(
+      {
+        id,
+        storage: this.displayName,
+        object: { ...this.#object(id), ...this.#customerKey },
+        settings: {
+          ContentType: CONTENT_TYPE,
+          ...(storageClass !== undefined && {
+            StorageClass: storageClass as NonNullable<PutObjectCommandInput['StorageClass']>,
+          }),
+          ...(sse !== undefined && { ServerSideEncryption: sse }),
+          ...(kmsKeyId !== undefined && { SSEKMSKeyId: kmsKeyId }),
+        },
+        client: () => this.#client,
+        checksum: () => this.#checksum,
+        fallBack: () => {
+          if (this.#mayFallBack) this.#checksum = 'md5';
+          return this.#mayFallBack;
+        },
+        request: (signal, task) => this.request({ operation: 'put', id }, signal, task),
+      },
+      options,
+    );
   }
 
   async signedUrl(id: BlobId, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {

@@ -139,13 +139,18 @@ class RetryingStorage extends ForwardingStorage {
   }
 
   #policy(): Omit<RetryOptions, 'signal'> {
-    const { firstDelayMs = FIRST_DELAY_MS, onRetry } = this.#options;
-    return {
-      budgetOf: (error) => ({ ...BUDGETS[kindOf(error)], ...this.#options }),
-      firstDelayMs,
-      ...(onRetry && { onRetry }),
-    };
+    return retryPolicy(this.#options);
   }
+}
+
+/** How often requests to a storage are tried. */
+export function retryPolicy(options: StorageRetryOptions): Omit<RetryOptions, 'signal'> {
+  const { firstDelayMs = FIRST_DELAY_MS, onRetry } = options;
+  return {
+    budgetOf: (error) => ({ ...BUDGETS[kindOf(error)], ...options }),
+    firstDelayMs,
+    ...(onRetry && { onRetry }),
+  };
 }
 
 function kindOf(error: unknown): keyof typeof BUDGETS {

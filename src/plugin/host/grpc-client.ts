@@ -264,9 +264,9 @@ class OpenCall {
 
   cancel(): void {
     if (this.stream.destroyed) return;
-    this.stream.close(http2.constants.NGHTTP2_CANCEL);
-    // With bytes that nobody reads it would not close by itself.
-    this.stream.destroy();
+    // `close` ends the sending side before it resets the stream: a plugin in Go then takes what has come for all there is, and stores
+    // an object that was cut off.
+    this.stream.destroy(new Error('the call was canceled'));
   }
 
   #hasAnswer(): boolean {

@@ -92,7 +92,10 @@ const put: grpc.handleClientStreamingCall<Decoded, Decoded> = (call, done) => {
     parts.push(body as Buffer);
     stored.set(key as string, Buffer.concat([...parts]));
   });
-  call.on('end', () => done(null, {}));
+  call.on('end', () => {
+    log('info', 'put has ended');
+    done(null, {});
+  });
   call.on('cancelled', () => log('info', 'put was cancelled'));
 };
 const get: grpc.handleServerStreamingCall<Decoded, Decoded> = (call) => {

@@ -524,6 +524,28 @@ it('says why an object breaks off, and never takes a part for the whole', async 
   expect((await failure(readAll('stall'))).code).toBe('PLUGIN_TIMEOUT');
 });
 
+it('resets a put whose body breaks off, so that the plugin does not store a part for the whole', async () => {
+  const host = await open({ others: starting(OTHERS) });
+  const { logger, lines } = memoryLogger();
+  await using manager = host.manager(logger);
+  const store = manager.objectStore(MEMORY, {});
+  const told = (text: string): string[] =>
+    lines.map(({ message }) => message).filter((message) => message.includes(text));
+  async function* broken(): AsyncGenerator<Uint8Array> {
+    yield Buffer.alloc(100_000);
+    await sleep(50);
+    throw new Error('the disk is broken');
+  }
+  expect((await failure(store.put('b', 'broken', broken(), NEVER))).message).toBe(
+    'the disk is broken',
+  );
+  await expect.poll(() => told('put was cancelled')).toHaveLength(1);
+  // `close` of Node's stream would end the sending side first.
+  expect(told('put has ended')).toEqual([]);
+  await store.put('b', 'whole', [Buffer.from('x')], NEVER);
+  await expect.poll(() => told('put has ended')).toHaveLength(1);
+});
+
 it('stops to read a body that the plugin refuses, does not take, or dies of', async () => {
   const host = await open({ others: starting(OTHERS) }, { streamMsMax: 1000 });
   await using manager = host.manager(memoryLogger().logger);

@@ -1,0 +1,412 @@
+import type { z } from 'zod';
+import {
+  asError,
+  CodedError,
+  goJson,
+  isCode,
+  type Logger,
+  messageOf,
+  silentLogger,
+} from '../base/index.ts';
+import type { Body, Bucket, SignalOptions } from '../blob/index.ts';
+import type { KubeObject } from '../kube/index.ts';
+import {
+  type Checksums,
+  ChecksumRules,
+  checksumsSchema,
+  settled,
+  sinceOthers,
+  stateOf,
+  sumOf,
+  withFiles,
+} from './checksums.ts';
+import { Contents } from './contents.ts';
+import { damaged } from './damage.ts';
+import {
+  backupSchema,
+  type NativeSnapshot,
+  objectsSchema,
+  type ResourceList,
+  resourceListSchema,
+  type Results,
+  RESULTS,
+  resultsSchema,
+  sortedResourceList,
+  type StoredBackup,
+  VOLUME_SNAPSHOT,
+  volumeSnapshotsSchema,
+  listSchema,
+} from './files.ts';
+import {
+  decodeJson,
+  decodeJsonGzip,
+  encodeJsonGzip,
+  goJsonIndented,
+  wholeOf,
+} from './json-file.ts';
+import { type BackupFile, backupFolder, backupKey, BACKUPS_FOLDER } from './layout.ts';
+import type { ScratchFile, Sum } from './scratch-file.ts';
+import type { ContentLimits } from './tarball.ts';
+import {
+  BACKUP_VOLUME_INFO,
+  type BackupVolumeInfo,
+  backupVolumeInfoSchema,
+} from './volume-infos.ts';
+
+/** Files of a backup that change after its run. */
+export interface BackupUpdate {
+  readonly itemOperations?: readonly object[];
+  readonly volumeInfos?: readonly BackupVolumeInfo[];
+  readonly results?: Results;
+  /** The whole new tarball. Stays the caller's. */
+  readonly contents?: ScratchFile;
+  /** Put last: its phase is what readers go by. */
+  readonly metadata?: object;
+}
+
+/** All files of a backup, at the end of its run. */
+export interface NewBackup extends Required<BackupUpdate> {
+  /** Compressed; stays the caller's. */
+  readonly log?: ScratchFile;
+  readonly resourceList: ResourceList;
+  readonly podVolumeBackups: readonly object[];
+  readonly volumeSnapshots: readonly NativeSnapshot[];
+}
+
+/** Bytes to be put. */
+interface Stored {
+  readonly sum: Sum;
+  read(): Body;
+}
+
+export interface ArchiveOptions {
+  /** Told of what does not end the call: a log that could not be stored, a file of ours that cannot be read. */
+  readonly logger?: Logger;
+}
+
+/**
+ * Backups in a backup storage location, where and as Velero 1.18 has them (pkg/persistence). Readers take a backup for one that is there when
+ * its `velero-backup.json` is, and for a whole one by the phase in it: so that file is written after all others, and deleted before them.
+ */
+export class BackupArchive {
+  readonly #bucket: Bucket;
+  readonly #logger: Logger;
+
+  constructor(bucket: Bucket, { logger = silentLogger }: ArchiveOptions = {}) {
+    this.#bucket = bucket;
+    this.#logger = logger;
+  }
+
+  /** Names of folders, of which some may be no backup yet, or none any more. */
+  list(options?: SignalOptions): AsyncIterable<string> {
+    return this.#bucket.listFolders(BACKUPS_FOLDER, options);
+  }
+
+  has(name: string, options?: SignalOptions): Promise<boolean> {
+    return this.#bucket.has(backupKey(name, 'metadata'), options);
+  }
+
+  /**
+   * Stores a new backup. Where something fails, all but log and operations is removed again, as far as the bucket is there. Throws
+   * `BACKUP_EXISTS`, and what the bucket throws.
+   */
+  async put(name: string, backup: NewBackup, options: SignalOptions = {}): Promise<void> {
+    if (await this.has(name, options)) {
+      const text = `backup already exists in object storage: ${backupKey(name, 'metadata')} is there`;
+      throw new CodedError('BACKUP_EXISTS', text);
+    }
+    const { log, ...rest } = backup;
+    await this.#removeOthers(name, options);
+    if (log) await this.#putLog(name, log, options);
+    const files = await encoded(rest);
+    const sums = sumsOf(files);
+    const checksums = settled(
+      withFiles(undefined, sums, undefined),
+      sums,
+      stateIn(backup.metadata),
+    );
+    try {
+      await this.#putChecksums(name, checksums, options);
+      await this.#putFiles(name, files, options);
+    } catch (error) {
+      await this.#abandon(name, error);
+      throw error;
+    }
+  }
+
+  /** The log is for people: without it the backup is still one. */
+  async #putLog(name: string, log: ScratchFile, options: SignalOptions): Promise<void> {
+    try {
+      await this.#bucket.put(backupKey(name, 'log'), log.read(), options);
+    } catch (error) {
+      options.signal?.throwIfAborted();
+      this.#logger.error({ backup: name, error: messageOf(error) }, 'Error uploading log file');
+    }
+  }
+
+  /** What an earlier backup of the name left behind, that was not whole, would be read as a part of this one. */
+  async #removeOthers(name: string, options: SignalOptions): Promise<void> {
+    const operations = backupKey(name, 'itemOperations');
+    for await (const key of this.#bucket.list(backupFolder(name), options)) {
+      // Operations are stored while a backup runs.
+      if (key !== operations) await this.#bucket.delete(key, options);
+    }
+  }
+
+  /** Nobody may take what is there for a backup. The signal may have ended already, and this is still to be done. */
+  async #abandon(name: string, because: unknown): Promise<void> {
+    try {
+      await this.#bucket.delete(backupKey(name, 'metadata'));
+      // With its operations known, they can still be told to stop.
+      const kept = [backupKey(name, 'log'), backupKey(name, 'itemOperations')];
+      for await (const key of this.#bucket.list(backupFolder(name))) {
+        if (!kept.includes(key)) await this.#bucket.delete(key);
+      }
+    } catch (error) {
+      this.#logger.warn(
+        { backup: name, error: messageOf(error), because: messageOf(because) },
+        'files of a backup that could not be stored as a whole stay in the bucket',
+      );
+    }
+  }
+
+  /**
+   * Stores files of a backup anew: operations, volume infos, results, contents, and the Backup itself last. A kill between any two leaves a
+   * backup that is read without a word, in the state that its own file tells.
+   */
+  async update(name: string, update: BackupUpdate, options: SignalOptions = {}): Promise<void> {
+    const files = await encoded(update);
+    // Operations change often, and their file has a checksum inside.
+    const isHeld = [...files.keys()].some((file) => file !== 'itemOperations');
+    const sums = sumsOf(files);
+    const before = isHeld ? await this.#checksumsBefore(name, options) : undefined;
+    const state = update.metadata && stateIn(update.metadata);
+    if (before) await this.#putChecksums(name, withFiles(before, sums, state), options);
+    await this.#putFiles(name, files, options);
+    if (before) await this.#putChecksums(name, settled(before, sums, state), options);
+  }
+
+  /** Undefined where the backup has none, as one of Velero's. */
+  async #checksumsBefore(name: string, options: SignalOptions): Promise<Checksums | undefined> {
+    const checksums = await this.#loadChecksums(name, options);
+    if (!checksums) return undefined;
+    const key = backupKey(name, 'metadata');
+    return sinceOthers(
+      checksums,
+      await decodeJson(this.#bucket.get(key, options), key, backupSchema),
+    );
+  }
+
+  async #putFiles(
+    name: string,
+    files: ReadonlyMap<BackupFile, Stored>,
+    options: SignalOptions,
+  ): Promise<void> {
+    for (const [file, stored] of files) {
+      await this.#bucket.put(backupKey(name, file), stored.read(), options);
+    }
+  }
+
+  async #putChecksums(name: string, checksums: Checksums, options: SignalOptions): Promise<void> {
+    const bytes = Buffer.from(`${goJson(checksums)}\n`);
+    await this.#bucket.put(backupKey(name, 'checksums'), [bytes], options);
+  }
+
+  /** A file of ours that cannot be read must not keep a backup from being restored. */
+  async #loadChecksums(name: string, options: SignalOptions): Promise<Checksums | undefined> {
+    const key = backupKey(name, 'checksums');
+    try {
+      return await decodeJson(this.#bucket.get(key, options), key, checksumsSchema);
+    } catch (error) {
+      if (isCode(error, 'BLOB_NOT_FOUND')) return undefined;
+      if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
+      this.#logger.warn(
+        { key, error: messageOf(error) },
+        'checksums cannot be read, and are not used',
+      );
+      return undefined;
+    }
+  }
+
+  /** The Backup as it is stored; throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`. */
+  async loadMetadata(name: string, options: SignalOptions = {}): Promise<StoredBackup> {
+    return (await this.open(name, options)).metadata;
+  }
+
+  /** A backup to be read. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and what the bucket throws. */
+  async open(name: string, options: SignalOptions = {}): Promise<StoredArchive> {
+    const key = backupKey(name, 'metadata');
+    const bytes = await wholeOf(this.#bucket.get(key, options), key);
+    const metadata = await decodeJson([bytes], key, backupSchema);
+    if (metadata.metadata.name !== name) {
+      throw damaged(key, `it is of backup "${metadata.metadata.name.slice(0, 253)}"`);
+    }
+    const rules = new ChecksumRules(await this.#loadChecksums(name, options), metadata);
+    await wholeOf(rules.checked('metadata', key, [bytes]), key);
+    return new StoredArchive({ bucket: this.#bucket, name, metadata, rules });
+  }
+
+  /** `[]` where there is no file. Reads no other file, so it serves a backup that runs as well. Throws `DAMAGED_ARCHIVE`. */
+  async loadItemOperations<S extends z.ZodType>(
+    name: string,
+    element: S,
+    options: SignalOptions = {},
+  ): Promise<z.infer<S>[]> {
+    return loadList(this.#bucket, backupKey(name, 'itemOperations'), element, options);
+  }
+
+  /** Removes every file of the folder. May be repeated: a kill in the middle leaves what nobody takes for a backup. */
+  async delete(name: string, options: SignalOptions = {}): Promise<void> {
+    await this.#bucket.delete(backupKey(name, 'metadata'), options);
+    await deleteFolder(this.#bucket, backupFolder(name), options);
+  }
+}
+
+/** A backup that is there, file by file. What an old version did not write is empty. */
+export class StoredArchive {
+  readonly name: string;
+  readonly metadata: StoredBackup;
+  readonly #bucket: Bucket;
+  readonly #rules: ChecksumRules;
+
+  constructor(backup: {
+    readonly bucket: Bucket;
+    readonly name: string;
+    readonly metadata: StoredBackup;
+    readonly rules: ChecksumRules;
+  }) {
+    this.name = backup.name;
+    this.metadata = backup.metadata;
+    this.#bucket = backup.bucket;
+    this.#rules = backup.rules;
+  }
+
+  /** Bytes of a file, whose checksum is known at their end. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`. */
+  async *read(file: BackupFile, options: SignalOptions = {}): AsyncGenerator<Uint8Array> {
+    const key = backupKey(this.name, file);
+    try {
+      yield* this.#rules.checked(file, key, this.#bucket.get(key, options));
+    } catch (error) {
+      if (!isCode(error, 'BLOB_NOT_FOUND') || !this.#rules.isExpected(file)) throw error;
+      throw damaged(key, 'it was stored, and is gone', error);
+    }
+  }
+
+  /** The items of the backup, on scratch space until they are closed. */
+  openContents(
+    options: { readonly directory: string; readonly limits?: ContentLimits } & SignalOptions,
+  ): Promise<Contents> {
+    return Contents.open(this.read('contents', options), backupKey(this.name, 'contents'), options);
+  }
+
+  itemOperations<S extends z.ZodType>(element: S, options?: SignalOptions): Promise<z.infer<S>[]> {
+    return this.#load('itemOperations', listSchema(element), [], options);
+  }
+
+  volumeInfos(options?: SignalOptions): Promise<BackupVolumeInfo[]> {
+    return this.#load('volumeInfos', listSchema(backupVolumeInfoSchema), [], options);
+  }
+
+  volumeSnapshots(options?: SignalOptions): Promise<NativeSnapshot[]> {
+    return this.#load('volumeSnapshots', volumeSnapshotsSchema, [], options);
+  }
+
+  results(options?: SignalOptions): Promise<Results> {
+    return this.#load('results', resultsSchema, {}, options);
+  }
+
+  resourceList(options?: SignalOptions): Promise<ResourceList> {
+    return this.#load('resourceList', resourceListSchema, {}, options);
+  }
+
+  /** PodVolumeBackups, or the objects of CSI that versions before 1.17 stored beside the tarball. */
+  objects(
+    file:
+      | 'podVolumeBackups'
+      | 'csiVolumeSnapshots'
+      | 'csiVolumeSnapshotContents'
+      | 'csiVolumeSnapshotClasses',
+    options?: SignalOptions,
+  ): Promise<KubeObject[]> {
+    return this.#load(file, objectsSchema, [], options);
+  }
+
+  async #load<S extends z.ZodType>(
+    file: BackupFile,
+    schema: S,
+    missing: z.infer<S>,
+    options: SignalOptions = {},
+  ): Promise<z.infer<S>> {
+    const key = backupKey(this.name, file);
+    try {
+      return await decodeJsonGzip(this.read(file, options), key, schema);
+    } catch (error) {
+      if (isCode(error, 'BLOB_NOT_FOUND')) return missing;
+      throw error;
+    }
+  }
+}
+
+/** A list of a file; empty where there is none. */
+export async function loadList<S extends z.ZodType>(
+  bucket: Bucket,
+  key: string,
+  element: S,
+  options: SignalOptions,
+): Promise<z.infer<S>[]> {
+  try {
+    return await decodeJsonGzip(bucket.get(key, options), key, listSchema(element));
+  } catch (error) {
+    if (isCode(error, 'BLOB_NOT_FOUND')) return [];
+    throw error;
+  }
+}
+
+/** Every object that the listing names; one that fails does not keep the others. Throws the first failure. */
+export async function deleteFolder(
+  bucket: Bucket,
+  folder: string,
+  options: SignalOptions,
+): Promise<void> {
+  const failures: unknown[] = [];
+  for await (const key of bucket.list(folder, options)) {
+    await bucket.delete(key, options).catch((error: unknown) => failures.push(error));
+  }
+  if (failures.length > 0) throw asError(failures[0]);
+}
+
+type Encoded = Omit<NewBackup, 'log'>;
+
+/** In the order in which they are put. */
+async function encoded(files: Partial<Encoded>): Promise<Map<BackupFile, Stored>> {
+  const stored = new Map<BackupFile, Stored>();
+  const add = (file: BackupFile, bytes: Buffer): void => {
+    stored.set(file, { sum: sumOf(bytes), read: () => [bytes] });
+  };
+  const lists = {
+    itemOperations: files.itemOperations,
+    volumeInfos: files.volumeInfos?.map(BACKUP_VOLUME_INFO),
+    volumeSnapshots: files.volumeSnapshots?.map(VOLUME_SNAPSHOT),
+    podVolumeBackups: files.podVolumeBackups,
+  };
+  for (const [file, list] of Object.entries(lists)) {
+    if (list) add(file as BackupFile, await encodeJsonGzip(nullIfNone(file as BackupFile, list)));
+  }
+  if (files.resourceList) {
+    add('resourceList', await encodeJsonGzip(sortedResourceList(files.resourceList)));
+  }
+  if (files.results) add('results', await encodeJsonGzip(RESULTS(files.results)));
+  const { contents, metadata } = files;
+  if (contents) stored.set('contents', { sum: contents.finish(), read: () => contents.read() });
+  if (metadata) add('metadata', Buffer.from(goJsonIndented(metadata)));
+  return stored;
+}
+
+/** Lists that Velero makes as it needs them: without an element they are `null`. */
+const nullIfNone = (file: BackupFile, list: readonly unknown[]): readonly unknown[] | null =>
+  list.length === 0 && (file === 'podVolumeBackups' || file === 'volumeSnapshots') ? null : list;
+
+const sumsOf = (files: ReadonlyMap<BackupFile, Stored>): Map<BackupFile, Sum | undefined> =>
+  new Map([...files].map(([file, { sum }]) => [file, file === 'itemOperations' ? undefined : sum]));
+
+const stateIn = (metadata: object): string => stateOf(backupSchema.parse(metadata));

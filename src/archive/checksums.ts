@@ -1,0 +1,104 @@
+import { createHash } from 'node:crypto';
+import { z } from 'zod';
+import type { Body } from '../blob/index.ts';
+import { damaged } from './damage.ts';
+import type { StoredBackup } from './files.ts';
+import type { BackupFile } from './layout.ts';
+import type { Sum } from './scratch-file.ts';
+
+const sumSchema = z.object({ lengthBytes: z.number(), sha256: z.string() });
+
+/**
+ * Our own file beside those of a backup: which files there are, and what each may be. Velero looks for its own names only, so it never sees
+ * that one of them is gone, or is of another time. A file that is being replaced may be the old or the new one, so nothing is taken for
+ * damaged after a kill between two writes.
+ */
+export const checksumsSchema = z.looseObject({
+  version: z.literal(1),
+  /** What the Backup's own file says, when these were written. See {@link stateOf}. */
+  states: z.array(z.string()),
+  /** An empty list: the file is there, and may be anything. */
+  files: z.record(z.string(), z.array(sumSchema)),
+});
+export type Checksums = z.infer<typeof checksumsSchema>;
+
+/** Where a backup stands. Whoever finishes it changes this: a real Velero that went on with a backup of ours, too. */
+export const stateOf = ({ metadata, status = {} }: StoredBackup): string =>
+  [metadata.uid ?? '', status.phase ?? '', status.completionTimestamp ?? ''].join(' ');
+
+/** What Velero writes anew when it finishes a backup (pkg/controller/backup_finalizer_controller.go), without our sums. */
+const REWRITTEN: ReadonlySet<BackupFile> = new Set(['metadata', 'contents', 'volumeInfos']);
+
+/** Sums of files to be put, beside those that may still be there. `undefined` for a file whose content is not held to a sum. */
+export function withFiles(
+  before: Checksums | undefined,
+  files: ReadonlyMap<BackupFile, Sum | undefined>,
+  state: string | undefined,
+): Checksums {
+  const sums: Record<string, Sum[]> = { ...before?.files };
+  for (const [file, sum] of files) {
+    const known = sums[file] ?? [];
+    sums[file] = sum ? [...known.filter(({ sha256 }) => sha256 !== sum.sha256), sum] : [];
+  }
+  const states = new Set([...(before?.states ?? []), ...(state === undefined ? [] : [state])]);
+  return { ...before, version: 1, states: [...states], files: sums };
+}
+
+/** The sums of only these files, once they are all put. */
+export function settled(
+  checksums: Checksums,
+  files: ReadonlyMap<BackupFile, Sum | undefined>,
+  state: string | undefined,
+): Checksums {
+  const sums = { ...checksums.files };
+  for (const [file, sum] of files) sums[file] = sum ? [sum] : [];
+  return { ...checksums, files: sums, states: state === undefined ? checksums.states : [state] };
+}
+
+/** Without the sums of what somebody else may have written since, by what the Backup's own file says. */
+export function sinceOthers(checksums: Checksums, backup: StoredBackup): Checksums {
+  if (checksums.states.includes(stateOf(backup))) return checksums;
+  const files = Object.entries(checksums.files).map(
+    ([file, sums]) => [file, REWRITTEN.has(file as BackupFile) ? [] : sums] as const,
+  );
+  return { ...checksums, files: Object.fromEntries(files) };
+}
+
+/** What a backup's files are held to; nothing, where somebody else wrote them. */
+export class ChecksumRules {
+  readonly #checksums: Checksums | undefined;
+
+  constructor(checksums: Checksums | undefined, backup: StoredBackup) {
+    this.#checksums = checksums && sinceOthers(checksums, backup);
+  }
+
+  /** Whether a file was written that should be there. */
+  isExpected(file: BackupFile): boolean {
+    return this.#checksums !== undefined && Object.hasOwn(this.#checksums.files, file);
+  }
+
+  /** The same bytes; throws `DAMAGED_ARCHIVE` at their end when they are none of those that were put. */
+  async *checked(file: BackupFile, key: string, body: Body): AsyncGenerator<Uint8Array> {
+    const sums = this.#checksums?.files[file] ?? [];
+    if (sums.length === 0) {
+      yield* body;
+      return;
+    }
+    const hash = createHash('sha256');
+    let lengthBytes = 0;
+    for await (const piece of body) {
+      hash.update(piece);
+      lengthBytes += piece.length;
+      yield piece;
+    }
+    const sha256 = hash.digest('hex');
+    if (!sums.some((sum) => sum.sha256 === sha256 && sum.lengthBytes === lengthBytes)) {
+      throw damaged(key, 'it is not the file that was stored: its checksum is wrong');
+    }
+  }
+}
+
+export const sumOf = (bytes: Uint8Array): Sum => ({
+  lengthBytes: bytes.length,
+  sha256: createHash('sha256').update(bytes).digest('hex'),
+});

@@ -1,0 +1,111 @@
+import { z } from 'zod';
+import { always, compareUtf8, goStruct, mapField, nested, omitEmpty } from '../base/index.ts';
+import type { KubeObject } from '../kube/index.ts';
+
+/** What the compressed JSON files of a backup or restore hold, as far as it is looked at; unknown fields are kept. */
+
+/** A list, or `null` where Go had none. */
+export const objectsSchema = z
+  .array(z.looseObject({}))
+  .nullable()
+  .transform((list) => (list ?? []) as unknown as KubeObject[]);
+
+const messages = z.array(z.string()).nullish();
+const resultSchema = z.looseObject({
+  velero: messages,
+  cluster: messages,
+  namespaces: z.record(z.string(), z.array(z.string()).nullable()).nullish(),
+});
+/** Warnings and errors: pkg/util/results (v1.18.3). */
+export const resultsSchema = z.looseObject({
+  errors: resultSchema.optional(),
+  warnings: resultSchema.optional(),
+});
+
+export type Result = z.infer<typeof resultSchema>;
+export type Results = z.infer<typeof resultsSchema>;
+
+const RESULT = goStruct({
+  velero: omitEmpty,
+  cluster: omitEmpty,
+  namespaces: mapField(),
+});
+/** A map in Go, so its keys are sorted. */
+export const RESULTS = goStruct({ errors: nested(RESULT), warnings: nested(RESULT) });
+
+/** `apiVersion/Kind` to `namespace/name`, or `namespace/name(action)` of a restore. */
+export type ResourceList = Readonly<Record<string, readonly string[]>>;
+export const resourceListSchema = z
+  .record(z.string(), z.array(z.string()).nullable())
+  .nullable()
+  .transform((list) =>
+    Object.fromEntries(Object.entries(list ?? {}).map(([kind, names]) => [kind, names ?? []])),
+  );
+
+/** Kinds and names sorted, as Velero has them (pkg/backup/request.go, BackupResourceList). */
+export const sortedResourceList = (list: ResourceList): Map<string, readonly string[]> =>
+  new Map(Object.entries(list).map(([kind, names]) => [kind, [...names].sort(compareUtf8)]));
+
+/** Snapshots by a provider's own API: internal/volume/native_snapshot.go (v1.18.3). */
+export const VOLUME_SNAPSHOT = goStruct({
+  spec: nested(
+    goStruct({
+      backupName: always(''),
+      backupUID: always(''),
+      location: always(''),
+      persistentVolumeName: always(''),
+      providerVolumeID: always(''),
+      volumeType: always(''),
+      volumeAZ: omitEmpty,
+      volumeIOPS: omitEmpty,
+    }),
+  ),
+  status: nested(goStruct({ providerSnapshotID: omitEmpty, phase: omitEmpty })),
+});
+const volumeSnapshotSchema = z.looseObject({
+  spec: z.looseObject({
+    backupName: z.string().optional(),
+    backupUID: z.string().optional(),
+    location: z.string().optional(),
+    persistentVolumeName: z.string().optional(),
+    providerVolumeID: z.string().optional(),
+    volumeType: z.string().optional(),
+    volumeAZ: z.string().optional(),
+    volumeIOPS: z.union([z.number(), z.bigint()]).nullish(),
+  }),
+  status: z
+    .looseObject({
+      providerSnapshotID: z.string().optional(),
+      /** `New`, `Completed`, `Failed`. */
+      phase: z.string().optional(),
+    })
+    .optional(),
+});
+export type NativeSnapshot = z.infer<typeof volumeSnapshotSchema>;
+
+export const listSchema = <S extends z.ZodType>(element: S) =>
+  z
+    .array(element)
+    .nullable()
+    .transform((list) => list ?? []);
+export const volumeSnapshotsSchema = listSchema(volumeSnapshotSchema);
+
+/** A Backup as it is stored. Everything else of it is kept. */
+export const backupSchema = z.looseObject({
+  apiVersion: z.string().regex(/^velero\.io\//),
+  kind: z.literal('Backup'),
+  metadata: z.looseObject({
+    name: z.string(),
+    namespace: z.string().optional(),
+    uid: z.string().optional(),
+  }),
+  spec: z.looseObject({}).optional(),
+  status: z
+    .looseObject({
+      phase: z.string().optional(),
+      expiration: z.string().nullish(),
+      completionTimestamp: z.string().nullish(),
+    })
+    .optional(),
+});
+export type StoredBackup = z.infer<typeof backupSchema>;

@@ -1,0 +1,36 @@
+/**
+ * Velero's layout of a backup storage location: the files of backups and restores, written and read. Its nouns: archive (all files of a backup),
+ * metadata (the Backup itself), contents (the items, in a tarball), item operations, volume infos, results, log, resource list. Knows how they
+ * are stored, and neither who makes them nor what becomes of them.
+ */
+export {
+  BackupArchive,
+  type BackupUpdate,
+  type NewBackup,
+  StoredArchive,
+} from './backup-archive.ts';
+export { Contents } from './contents.ts';
+export type { NativeSnapshot, ResourceList, Result, Results, StoredBackup } from './files.ts';
+export {
+  FORMAT_VERSION,
+  type ItemDirectory,
+  itemPath,
+  itemPaths,
+  type ItemPlace,
+} from './item-path.ts';
+export { DOWNLOAD_KINDS, type DownloadKind } from './layout.ts';
+export { pluginBucket, type PluginBucketOptions } from './plugin-bucket.ts';
+export { RestoreArchive, type RestoreFiles } from './restore-archive.ts';
+export { ScratchFile } from './scratch-file.ts';
+export { locationProblem, signDownload, standingOf } from './states.ts';
+export {
+  CONTENT_LIMITS,
+  type ContentLimits,
+  readTarball,
+  storeTarball,
+  TarballWriter,
+  updatedEntries,
+} from './tarball.ts';
+export type { TarEntry } from './tar/read-tar.ts';
+export type { NewTarEntry } from './tar/write-tar.ts';
+export type { BackupVolumeInfo, RestoreVolumeInfo } from './volume-infos.ts';

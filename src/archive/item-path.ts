@@ -1,0 +1,58 @@
+/** Velero: pkg/backup/item_backupper.go and pkg/archive/filesystem.go (v1.18.3). */
+export const VERSION_PATH = 'metadata/version';
+/** What Velero 1.18 writes, and looks for before it chooses among versions of an API. */
+export const FORMAT_VERSION = '1.1.0';
+const PREFERRED = '-preferredversion';
+
+/** Where an item of a backup is. */
+export interface ItemPlace {
+  /** `pods`, `deployments.apps`. */
+  readonly groupResource: string;
+  /** The version that it was stored in; undefined in the path that names none, where the preferred version is. */
+  readonly version: string | undefined;
+  readonly isPreferred: boolean;
+  /** `''` for the cluster's own. */
+  readonly namespace: string;
+  readonly name: string;
+}
+
+/** A directory of items: all of a place but the name. */
+export type ItemDirectory = Omit<ItemPlace, 'name'>;
+
+/** An item of the preferred version is in an archive twice, the second time under its version. */
+export function itemPaths(item: {
+  readonly groupResource: string;
+  readonly version: string;
+  readonly isPreferred: boolean;
+  readonly namespace: string;
+  readonly name: string;
+}): string[] {
+  const { version, isPreferred } = item;
+  if (!isPreferred) return [itemPath(item)];
+  return [itemPath({ ...item, version: undefined }), itemPath({ ...item, version })];
+}
+
+export function itemPath(place: ItemPlace): string {
+  return `${directoryPath(place)}/${place.name}.json`;
+}
+
+export function directoryPath({
+  groupResource,
+  version,
+  isPreferred,
+  namespace,
+}: ItemDirectory): string {
+  const scope = namespace === '' ? 'cluster' : `namespaces/${namespace}`;
+  const versionPart = version === undefined ? '' : `/${version}${isPreferred ? PREFERRED : ''}`;
+  return `resources/${groupResource}${versionPart}/${scope}`;
+}
+
+/** Undefined for a directory that holds no items. */
+export function parseDirectory(path: string): ItemDirectory | undefined {
+  const match = /^resources\/([^/]+)(?:\/([^/]+))??\/(?:(cluster)|namespaces\/([^/]+))$/.exec(path);
+  if (!match) return undefined;
+  const [, groupResource = '', part, , namespace = ''] = match;
+  const isPreferred = part === undefined || part.endsWith(PREFERRED);
+  const version = part?.endsWith(PREFERRED) === true ? part.slice(0, -PREFERRED.length) : part;
+  return { groupResource, version, isPreferred, namespace };
+}

@@ -1,0 +1,90 @@
+import { z } from 'zod';
+import { formatBytes, goJson, parseJsonLossless } from '../base/index.ts';
+import type { Body } from '../blob/index.ts';
+import { damaged } from './damage.ts';
+import { gunzipped, gzipped } from './gzip.ts';
+
+/** Our choice: a resource list of two million items. */
+export const JSON_BYTES_MAX = 256 << 20;
+
+/** A value as Velero stores it: Go's JSON and a line feed, compressed (pkg/util/encode, ToJSONGzip). */
+export async function encodeJsonGzip(value: unknown): Promise<Buffer> {
+  return Buffer.concat(await Array.fromAsync(gzipped(jsonPieces(value))));
+}
+
+/** Element by element, so that a long list is no second time in memory as one text. */
+function* jsonPieces(value: unknown): Generator<Buffer> {
+  if (!Array.isArray(value)) {
+    yield Buffer.from(`${goJson(value)}\n`);
+    return;
+  }
+  for (const [index, element] of (value as unknown[]).entries()) {
+    yield Buffer.from(`${index === 0 ? '[' : ','}${goJson(element)}`);
+  }
+  yield Buffer.from(value.length === 0 ? '[]\n' : ']\n');
+}
+
+/** As `json.MarshalIndent` with two spaces. */
+export function goJsonIndented(value: unknown): string {
+  let text = '';
+  let depth = 0;
+  let isEmpty = false;
+  const line = (): string => `\n${'  '.repeat(depth)}`;
+  // Strings are taken whole: what looks like syntax inside them is none.
+  for (const [token] of goJson(value).matchAll(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^"{}[\],:]+/gs)) {
+    if (token === '}' || token === ']') {
+      depth--;
+      text += isEmpty ? token : line() + token;
+      isEmpty = false;
+      continue;
+    }
+    if (isEmpty) text += line();
+    isEmpty = token === '{' || token === '[';
+    if (isEmpty) depth++;
+    text += token === ',' ? `,${line()}` : token === ':' ? ': ' : token;
+  }
+  return text;
+}
+
+/** JSON of a compressed file. Throws `DAMAGED_ARCHIVE` that names it, and errors of the body. */
+export function decodeJsonGzip<S extends z.ZodType>(
+  body: Body,
+  key: string,
+  schema: S,
+): Promise<z.infer<S>> {
+  return decodeJson(gunzipped(body, { key, bytesMax: JSON_BYTES_MAX }), key, schema);
+}
+
+/** All bytes of a body; throws `DAMAGED_ARCHIVE` for more than {@link JSON_BYTES_MAX}. */
+export async function wholeOf(body: Body, key: string): Promise<Buffer> {
+  const pieces: Uint8Array[] = [];
+  let length = 0;
+  for await (const piece of body) {
+    length += piece.length;
+    if (length > JSON_BYTES_MAX) {
+      throw damaged(key, `it is longer than ${formatBytes(JSON_BYTES_MAX)}`);
+    }
+    pieces.push(piece);
+  }
+  return Buffer.concat(pieces);
+}
+
+/** As {@link decodeJsonGzip}, of a file that is not compressed. Whole numbers beyond 2^53 become bigint. */
+export async function decodeJson<S extends z.ZodType>(
+  body: Body,
+  key: string,
+  schema: S,
+): Promise<z.infer<S>> {
+  const bytes = await wholeOf(body, key);
+  let value: unknown;
+  try {
+    value = parseJsonLossless(bytes.toString('utf8'));
+  } catch (cause) {
+    throw damaged(key, 'it is no JSON', cause);
+  }
+  const parsed = schema.safeParse(value);
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  const at = issue?.path.join('.') ?? '';
+  throw damaged(key, `${at === '' ? '' : `${at}: `}${issue?.message ?? ''}`, parsed.error);
+}

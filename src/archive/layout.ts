@@ -1,0 +1,108 @@
+import { CodedError } from '../base/index.ts';
+
+/** Velero: pkg/persistence/object_store_layout.go (v1.18.3). Below the prefix of the location. */
+export const BACKUPS_FOLDER = 'backups/';
+export const RESTORES_FOLDER = 'restores/';
+/** What Velero allows beside each other in a location; with anything else it calls the location unavailable. */
+const TOP_FOLDERS = ['backups', 'restores', 'restic', 'metadata', 'plugins', 'kopia'];
+/** Velero: object_store.go, IsValid. */
+const NAMED_FOLDERS_MAX = 3;
+
+/** Files of a backup by what is in them. Those of CSI were written by older versions and are only read. */
+const BACKUP_SUFFIXES = {
+  contents: '.tar.gz',
+  log: '-logs.gz',
+  results: '-results.gz',
+  podVolumeBackups: '-podvolumebackups.json.gz',
+  volumeSnapshots: '-volumesnapshots.json.gz',
+  itemOperations: '-itemoperations.json.gz',
+  resourceList: '-resource-list.json.gz',
+  volumeInfos: '-volumeinfo.json.gz',
+  csiVolumeSnapshots: '-csi-volumesnapshots.json.gz',
+  csiVolumeSnapshotContents: '-csi-volumesnapshotcontents.json.gz',
+  csiVolumeSnapshotClasses: '-csi-volumesnapshotclasses.json.gz',
+} as const;
+
+export type BackupFile = keyof typeof BACKUP_SUFFIXES | 'metadata' | 'checksums';
+
+export const backupFolder = (backup: string): string => `${BACKUPS_FOLDER}${assertName(backup)}/`;
+export const restoreFolder = (restore: string): string =>
+  `${RESTORES_FOLDER}${assertName(restore)}/`;
+
+/** The key of a file of a backup. Throws `BAD_ARCHIVE_NAME`. */
+export function backupKey(backup: string, file: BackupFile): string {
+  const folder = backupFolder(backup);
+  if (file === 'metadata') return `${folder}velero-backup.json`;
+  // Velero reads its own names only, and deletes everything in the folder.
+  if (file === 'checksums') return `${folder}longshore-checksums.json`;
+  return `${folder}${backup}${BACKUP_SUFFIXES[file]}`;
+}
+
+export type RestoreFile = 'log' | 'results' | 'resourceList' | 'itemOperations' | 'volumeInfos';
+
+/** The key of a file of a restore. One of them lacks the prefix that the others have: Velero's names. */
+export function restoreKey(restore: string, file: RestoreFile): string {
+  const folder = restoreFolder(restore);
+  switch (file) {
+    case 'log':
+      return `${folder}restore-${restore}-logs.gz`;
+    case 'results':
+      return `${folder}restore-${restore}-results.gz`;
+    case 'resourceList':
+      return `${folder}restore-${restore}-resource-list.json.gz`;
+    case 'itemOperations':
+      return `${folder}restore-${restore}-itemoperations.json.gz`;
+    case 'volumeInfos':
+      return `${folder}${restore}-volumeinfo.json.gz`;
+  }
+}
+
+/** What a DownloadRequest asks for (pkg/apis/velero/v1/download_request_types.go). */
+const DOWNLOADS = {
+  BackupLog: (name: string) => backupKey(name, 'log'),
+  BackupContents: (name: string) => backupKey(name, 'contents'),
+  BackupVolumeSnapshots: (name: string) => backupKey(name, 'volumeSnapshots'),
+  BackupItemOperations: (name: string) => backupKey(name, 'itemOperations'),
+  BackupResourceList: (name: string) => backupKey(name, 'resourceList'),
+  BackupResults: (name: string) => backupKey(name, 'results'),
+  BackupVolumeInfos: (name: string) => backupKey(name, 'volumeInfos'),
+  CSIBackupVolumeSnapshots: (name: string) => backupKey(name, 'csiVolumeSnapshots'),
+  CSIBackupVolumeSnapshotContents: (name: string) => backupKey(name, 'csiVolumeSnapshotContents'),
+  RestoreLog: (name: string) => restoreKey(name, 'log'),
+  RestoreResults: (name: string) => restoreKey(name, 'results'),
+  RestoreResourceList: (name: string) => restoreKey(name, 'resourceList'),
+  RestoreItemOperations: (name: string) => restoreKey(name, 'itemOperations'),
+  RestoreVolumeInfo: (name: string) => restoreKey(name, 'volumeInfos'),
+} as const;
+
+export type DownloadKind = keyof typeof DOWNLOADS;
+export const DOWNLOAD_KINDS = Object.keys(DOWNLOADS) as DownloadKind[];
+
+/** Throws `BAD_DOWNLOAD_KIND` for a kind that this version does not know, and `BAD_ARCHIVE_NAME`. */
+export function downloadKey(kind: string, name: string): string {
+  if (Object.hasOwn(DOWNLOADS, kind)) return DOWNLOADS[kind as DownloadKind](name);
+  throw new CodedError('BAD_DOWNLOAD_KIND', `unsupported download target kind "${kind}"`);
+}
+
+/**
+ * Names of Backups and Restores are names of objects in Kubernetes, which are DNS subdomains. Anything else comes from a bucket that somebody
+ * else writes to, and would be part of a key, or of a path. Throws `BAD_ARCHIVE_NAME`.
+ */
+function assertName(name: string): string {
+  if (name.length <= 253 && /^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$/.test(name) && !name.includes('..')) {
+    return name;
+  }
+  const shown = JSON.stringify(name.slice(0, 100));
+  throw new CodedError('BAD_ARCHIVE_NAME', `${shown} cannot be the name of a backup or restore`);
+}
+
+/** Velero's sentence about folders that do not belong into a location; undefined where all do. */
+export function foreignFolders(folders: readonly string[]): string | undefined {
+  const foreign = folders.filter((folder) => !TOP_FOLDERS.includes(folder));
+  if (foreign.length === 0) return undefined;
+  if (foreign.length <= NAMED_FOLDERS_MAX) {
+    return `Backup store contains invalid top-level directories: [${foreign.join(' ')}]`;
+  }
+  const named = foreign.slice(0, NAMED_FOLDERS_MAX).join(' ');
+  return `Backup store contains ${foreign.length} invalid top-level directories: [${named} ...]`;
+}

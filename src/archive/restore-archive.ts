@@ -1,0 +1,92 @@
+import type { z } from 'zod';
+import type { Bucket, SignalOptions } from '../blob/index.ts';
+import { isCode } from '../base/index.ts';
+import { deleteFolder, loadList } from './backup-archive.ts';
+import {
+  type ResourceList,
+  resourceListSchema,
+  type Results,
+  RESULTS,
+  resultsSchema,
+  sortedResourceList,
+} from './files.ts';
+import { decodeJsonGzip, encodeJsonGzip } from './json-file.ts';
+import { type RestoreFile, restoreFolder, restoreKey } from './layout.ts';
+import type { ScratchFile } from './scratch-file.ts';
+import {
+  RESTORE_VOLUME_INFO,
+  type RestoreVolumeInfo,
+  restoreVolumeInfoSchema,
+} from './volume-infos.ts';
+
+export interface RestoreFiles {
+  readonly itemOperations?: readonly object[];
+  /** Compressed; stays the caller's. */
+  readonly log?: ScratchFile;
+  readonly results?: Results;
+  readonly resourceList?: ResourceList;
+  readonly volumeInfos?: readonly RestoreVolumeInfo[];
+}
+
+/** What is stored of restores, in the location of their backup, where and as Velero 1.18 has it. There is no file that stands for a whole one. */
+export class RestoreArchive {
+  readonly #bucket: Bucket;
+
+  constructor(bucket: Bucket) {
+    this.#bucket = bucket;
+  }
+
+  /** Operations first: a restore whose operations are unknown would be taken for one that has none. Throws what the bucket throws. */
+  async put(name: string, files: RestoreFiles, options: SignalOptions = {}): Promise<void> {
+    const put = async (file: RestoreFile, value: unknown): Promise<void> => {
+      const bytes = await encodeJsonGzip(value);
+      await this.#bucket.put(restoreKey(name, file), [bytes], options);
+    };
+    const { itemOperations, log, results, resourceList, volumeInfos } = files;
+    if (itemOperations) await put('itemOperations', itemOperations);
+    if (log) await this.#bucket.put(restoreKey(name, 'log'), log.read(), options);
+    if (results) await put('results', RESULTS(results));
+    if (resourceList) await put('resourceList', sortedResourceList(resourceList));
+    if (volumeInfos) await put('volumeInfos', volumeInfos.map(RESTORE_VOLUME_INFO));
+  }
+
+  /** `[]` where there is no file. Throws `DAMAGED_ARCHIVE`, and what the bucket throws. */
+  async loadItemOperations<S extends z.ZodType>(
+    name: string,
+    element: S,
+    options: SignalOptions = {},
+  ): Promise<z.infer<S>[]> {
+    return loadList(this.#bucket, restoreKey(name, 'itemOperations'), element, options);
+  }
+
+  volumeInfos(name: string, options: SignalOptions = {}): Promise<RestoreVolumeInfo[]> {
+    const key = restoreKey(name, 'volumeInfos');
+    return loadList(this.#bucket, key, restoreVolumeInfoSchema, options);
+  }
+
+  results(name: string, options?: SignalOptions): Promise<Results> {
+    return this.#load(restoreKey(name, 'results'), resultsSchema, options);
+  }
+
+  resourceList(name: string, options?: SignalOptions): Promise<ResourceList> {
+    return this.#load(restoreKey(name, 'resourceList'), resourceListSchema, options);
+  }
+
+  async #load<S extends z.ZodType>(
+    key: string,
+    schema: S,
+    options: SignalOptions = {},
+  ): Promise<z.infer<S>> {
+    try {
+      return await decodeJsonGzip(this.#bucket.get(key, options), key, schema);
+    } catch (error) {
+      if (isCode(error, 'BLOB_NOT_FOUND')) return schema.parse({});
+      throw error;
+    }
+  }
+
+  /** Removes every file of the folder. May be repeated. */
+  delete(name: string, options: SignalOptions = {}): Promise<void> {
+    return deleteFolder(this.#bucket, restoreFolder(name), options);
+  }
+}

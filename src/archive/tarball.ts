@@ -1,0 +1,159 @@
+import { once } from 'node:events';
+import { pipeline } from 'node:stream/promises';
+import { createGzip, type Gzip } from 'node:zlib';
+import { assert, type Clock, systemClock, unixSeconds } from '../base/index.ts';
+import type { Body } from '../blob/index.ts';
+import { gunzipped } from './gzip.ts';
+import { FORMAT_VERSION, itemPaths, VERSION_PATH } from './item-path.ts';
+import { ScratchFile } from './scratch-file.ts';
+import { END } from './tar/header.ts';
+import { PathSet } from './tar/path-set.ts';
+import { readTar, type TarEntry, type TarLimits } from './tar/read-tar.ts';
+import { type NewTarEntry, tarEntry } from './tar/write-tar.ts';
+
+export interface ContentLimits extends TarLimits {
+  readonly unpackedBytesMax: number;
+}
+
+/**
+ * What a tarball may hold. Our choice: the API server takes objects of 1.5 MiB, and aggregated ones some more; the rest is several times what
+ * the largest clusters have.
+ */
+export const CONTENT_LIMITS: ContentLimits = {
+  entryBytesMax: 64 << 20,
+  entriesMax: 4_000_000,
+  unpackedBytesMax: 64 * 2 ** 30,
+};
+
+/** The files of a backup's tarball in their order, each whole in memory. Throws `DAMAGED_ARCHIVE`, and errors of the body. */
+export function readTarball(
+  body: Body,
+  key: string,
+  limits: ContentLimits = CONTENT_LIMITS,
+): AsyncGenerator<TarEntry> {
+  return readTar(gunzipped(body, { key, bytesMax: limits.unpackedBytesMax }), key, limits);
+}
+
+/**
+ * Entries of a tarball with some replaced in their places, and those that are new at the end: what Velero's finalizer makes
+ * (pkg/backup/backup.go, buildFinalTarball).
+ */
+export async function* updatedEntries(
+  entries: AsyncIterable<TarEntry>,
+  updates: ReadonlyMap<string, Uint8Array>,
+  mtime: number,
+): AsyncGenerator<NewTarEntry> {
+  const left = new Map(updates);
+  for await (const entry of entries) {
+    const bytes = left.get(entry.path);
+    left.delete(entry.path);
+    yield bytes ? { path: entry.path, bytes, mtime } : entry;
+  }
+  for (const [path, bytes] of left) yield { path, bytes, mtime };
+}
+
+/**
+ * Makes a tarball on scratch space: its length and checksum are known before the first byte is stored, and nobody sees it before. The version
+ * of the format comes first, as in Velero.
+ */
+export class TarballWriter implements AsyncDisposable {
+  readonly #gzip: Gzip = createGzip();
+  readonly #file: ScratchFile;
+  readonly #stored: Promise<void>;
+  readonly #clock: Clock;
+  readonly #paths = new PathSet();
+  /** Entries of several callers follow one another. */
+  #last: Promise<void> = Promise.resolve();
+  #isFinished = false;
+
+  private constructor(file: ScratchFile, clock: Clock) {
+    this.#file = file;
+    this.#clock = clock;
+    this.#stored = pipeline(this.#gzip, async (pieces: AsyncIterable<Buffer>) => {
+      for await (const piece of pieces) await file.append(piece);
+    });
+    // Whoever appends next, or finishes, gets its failure.
+    this.#stored.catch(() => undefined);
+  }
+
+  /** In a directory with room for it. Throws `SCRATCH_FAILED`, `SCRATCH_FULL`. */
+  static async create(directory: string, clock: Clock = systemClock): Promise<TarballWriter> {
+    return new TarballWriter(await ScratchFile.create(directory), clock);
+  }
+
+  /** A new archive, which begins with the version of its format. */
+  static async begin(directory: string, clock: Clock = systemClock): Promise<TarballWriter> {
+    const writer = await TarballWriter.create(directory, clock);
+    await writer.add(VERSION_PATH, Buffer.from(`${FORMAT_VERSION}\n`));
+    return writer;
+  }
+
+  /** All entries of an item, next to each other. Throws `SCRATCH_FULL`, `SCRATCH_FAILED`. */
+  async addItem(item: Parameters<typeof itemPaths>[0], bytes: Uint8Array): Promise<void> {
+    const mtime = this.#now();
+    await this.append(itemPaths(item).map((path) => ({ path, bytes, mtime })));
+  }
+
+  add(path: string, bytes: Uint8Array): Promise<void> {
+    return this.append([{ path, bytes, mtime: this.#now() }]);
+  }
+
+  append(entries: readonly NewTarEntry[]): Promise<void> {
+    const task = this.#last.then(async () => {
+      assert(!this.#isFinished, 'a tarball that is finished');
+      for (const entry of entries) {
+        // Readers would take the last of two, and Velero's finalizer replaces both.
+        assert(this.#paths.add(entry.path), `${entry.path} is in the archive already`);
+        for (const bytes of tarEntry(entry)) await this.#write(bytes);
+      }
+    });
+    this.#last = task.catch(() => undefined);
+    return task;
+  }
+
+  async #write(bytes: Uint8Array): Promise<void> {
+    const failure = await new Promise<Error | null | undefined>((resolve) =>
+      this.#gzip.write(bytes, resolve),
+    );
+    if (!failure) return;
+    // The disk says more than the stream that was closed because of it.
+    await this.#stored;
+    throw failure;
+  }
+
+  /** The tarball, which the caller closes. Throws what storing it threw. */
+  async finish(): Promise<ScratchFile> {
+    await this.#last;
+    assert(!this.#isFinished, 'a tarball that is finished');
+    await this.#write(END);
+    this.#isFinished = true;
+    this.#gzip.end();
+    await this.#stored;
+    this.#file.finish();
+    return this.#file;
+  }
+
+  /** Gives the room back of one that is not finished. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#isFinished) return;
+    this.#isFinished = true;
+    this.#gzip.destroy();
+    if (!this.#gzip.closed) await once(this.#gzip, 'close');
+    await this.#stored.catch(() => undefined);
+    await this.#file.close();
+  }
+
+  #now(): number {
+    return unixSeconds(this.#clock.nowNs());
+  }
+}
+
+/** Entries as a tarball on scratch space, which the caller closes. */
+export async function storeTarball(
+  directory: string,
+  entries: AsyncIterable<NewTarEntry>,
+): Promise<ScratchFile> {
+  await using writer = await TarballWriter.create(directory);
+  for await (const entry of entries) await writer.append([entry]);
+  return await writer.finish();
+}

@@ -1,0 +1,69 @@
+/** How a field of a Go struct is written as JSON. */
+export interface GoField {
+  /** What is written where there is no value; undefined for a field that is then left out (`omitempty`). */
+  readonly zero: unknown;
+  /** Orders what is in the field. */
+  readonly inside: (value: unknown) => unknown;
+  readonly isMap?: boolean;
+}
+
+/** A map, whose keys Go sorts. Without a zero it is left out when it is empty. */
+export const mapField = (zero?: null): GoField => ({
+  zero,
+  inside: (value) => new Map(Object.entries(value as object)),
+  isMap: true,
+});
+
+type Fields = Readonly<Record<string, GoField>>;
+const same = (value: unknown): unknown => value;
+
+/** Left out when it is empty: `json:"name,omitempty"`. */
+export const omitEmpty: GoField = { zero: undefined, inside: same };
+/** Always written: `json:"name"`. */
+export const always = (zero: unknown): GoField => ({ zero, inside: same });
+/** A pointer to a struct, left out when there is none. */
+export const optional = (struct: GoStruct): GoField => ({ zero: undefined, inside: struct });
+/** A struct that is always written. */
+export const nested = (struct: GoStruct): GoField => ({ zero: struct({}), inside: struct });
+/** A slice of structs, `null` when there is none. */
+export const listOf = (struct: GoStruct): GoField => ({
+  zero: null,
+  inside: (value) => (Array.isArray(value) ? value.map(struct) : value),
+});
+
+/** Gives an object the order of its fields in Go's JSON. What is unknown stays, at the end. */
+export type GoStruct = (value: unknown) => unknown;
+
+/**
+ * The order and the omissions of a Go struct (encoding/json), for {@link goJson}: what a newer program wrote besides is kept. Values that
+ * are no objects are left as they are.
+ */
+export function goStruct(fields: Fields): GoStruct {
+  const known = Object.entries(fields);
+  return (value) => {
+    if (typeof value !== 'object' || value === null || Array.isArray(value)) return value;
+    const given = value as Readonly<Record<string, unknown>>;
+    const result: Record<string, unknown> = {};
+    for (const [name, { zero, inside, isMap = false }] of known) {
+      const field = given[name];
+      if (zero === undefined && (isEmpty(field) || (isMap && hasNoKeys(field)))) continue;
+      result[name] = field === undefined || field === null ? zero : inside(field);
+    }
+    for (const [name, field] of Object.entries(given)) {
+      if (!Object.hasOwn(fields, name)) result[name] = field;
+    }
+    return result;
+  };
+}
+
+const hasNoKeys = (value: unknown): boolean => Object.keys(value as object).length === 0;
+
+/** What `omitempty` leaves out, but for maps: a pointer to a struct without fields is written. */
+const isEmpty = (value: unknown): boolean =>
+  value === undefined ||
+  value === null ||
+  value === '' ||
+  value === 0 ||
+  value === 0n ||
+  value === false ||
+  (Array.isArray(value) && value.length === 0);

@@ -1,0 +1,31 @@
+import type { SignalOptions } from './storage.ts';
+
+/** What an object is made of; owned by the put until it ends. */
+export type Body = AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
+
+/**
+ * A bucket below its prefix: objects under keys with slashes, of any length. Where a {@link BlobStorage} holds the packs of one repository,
+ * this holds what lies beside them. What every implementation promises (the suite in test/contract holds them to it):
+ * - `put` is atomic and overwrites: others see the old bytes or the new, never a part, also when it is killed or its body fails.
+ *   A body is read once, no faster than it is stored, and closed when the put fails.
+ * - What was put is seen by every call that starts afterwards.
+ * - `get` of what is missing throws `BLOB_NOT_FOUND` before its first bytes; one that breaks off throws, and is never a short object. An
+ *   object that is replaced while it is read throws `BLOB_CHANGED`, where that is noticed.
+ * - `delete` of what is missing succeeds.
+ * - `list` yields each key with the prefix once, `listFolders` the names right below a prefix that ends with a slash, in any order; a
+ *   folder is there as long as something lies in it.
+ * - Memory is bounded, whatever the length.
+ */
+export interface Bucket extends AsyncDisposable {
+  /** For messages: where this is, without credentials. */
+  readonly displayName: string;
+  put(key: string, body: Body, options?: SignalOptions): Promise<void>;
+  get(key: string, options?: SignalOptions): AsyncIterable<Uint8Array>;
+  has(key: string, options?: SignalOptions): Promise<boolean>;
+  delete(key: string, options?: SignalOptions): Promise<void>;
+  list(prefix: string, options?: SignalOptions): AsyncIterable<string>;
+  listFolders(prefix: string, options?: SignalOptions): AsyncIterable<string>;
+  /** A URL for a plain GET without further headers, valid for this long. Throws `UNSUPPORTED_URL` where there is none. */
+  signedUrl(key: string, lifetimeMs: number, options?: SignalOptions): Promise<string>;
+  close(): Promise<void>;
+}

@@ -1,0 +1,203 @@
+import { CodedError, createLimiter, isCode, withRetry } from '../../base/index.ts';
+import type { Body, Bucket } from '../bucket.ts';
+import {
+  type BlobId,
+  blobId,
+  type BlobMetadata,
+  type BlobStorage,
+  type SignalOptions,
+} from '../storage.ts';
+import { retryPolicy, type StorageRetryOptions, withRetries } from '../wrappers/retrying.ts';
+import type { PartsPut, RemoteStorage } from './remote-storage.ts';
+
+/** An object is read in ranges: one that fails is asked for again alone. Our choice: 30 requests a second on a fast network. */
+const RANGE_BYTES = 4 << 20;
+
+/**
+ * Objects of a cloud's bucket. Each request is bounded, watched and tried again as those of a repository are. One that is longer than a part
+ * is put in parts, of which the service makes an object at the end.
+ */
+export class RemoteBucket implements Bucket {
+  readonly displayName: string;
+  readonly #storage: RemoteStorage;
+  readonly #retrying: BlobStorage;
+  readonly #retries: StorageRetryOptions;
+
+  constructor(storage: RemoteStorage, retries: StorageRetryOptions = {}) {
+    this.displayName = storage.displayName;
+    this.#storage = storage;
+    this.#retrying = withRetries(storage, retries);
+    this.#retries = retries;
+  }
+
+  async put(key: string, body: Body, options: SignalOptions = {}): Promise<void> {
+    const id = blobId(key);
+    const parts = inParts(body, this.#storage.partsRules.partBytes);
+    try {
+      const first = await parts.next();
+      const start = first.done === true ? [] : first.value;
+      const second = await parts.next();
+      if (second.done === true) {
+        await this.#retrying.putBlob(id, start, options);
+        return;
+      }
+      await this.#putParts(id, joined([start, second.value], parts), options);
+    } finally {
+      await parts.return(undefined);
+    }
+  }
+
+  /** All of them or none: what fails gives the room of the others back. */
+  async #putParts(
+    id: BlobId,
+    parts: AsyncIterable<Uint8Array[]>,
+    { signal }: SignalOptions,
+  ): Promise<void> {
+    const { partsMax, partsAtOnce } = this.#storage.partsRules;
+    const put = await this.#retry(signal, () => this.#storage.beginParts(id, { signal }));
+    const stop = new AbortController();
+    const own = signal ? AbortSignal.any([signal, stop.signal]) : stop.signal;
+    const limiter = createLimiter(partsAtOnce);
+    const running = new Set<Promise<void>>();
+    const failures: unknown[] = [];
+    try {
+      let index = 0;
+      for await (const data of parts) {
+        // Parts of a body that wait for others would be the whole of it.
+        while (running.size >= partsAtOnce) await Promise.race(running);
+        if (failures.length > 0) throw failures[0];
+        signal?.throwIfAborted();
+        if (index === partsMax) throw tooLong(id, this.displayName);
+        const at = index++;
+        const task = limiter
+          .run(() => this.#retry(own, () => put.part(at, data, { signal: own })))
+          .catch((error: unknown) => {
+            failures.push(error);
+            stop.abort(error);
+          })
+          .finally(() => running.delete(task));
+        running.add(task);
+      }
+      await Promise.all(running);
+      if (failures.length > 0) throw failures[0];
+      await this.#retry(signal, () => put.complete({ signal }));
+    } catch (error) {
+      stop.abort(error);
+      await Promise.all(running);
+      await abandon(put);
+      throw error;
+    }
+  }
+
+  async *get(key: string, { signal }: SignalOptions = {}): AsyncIterable<Uint8Array> {
+    const id = blobId(key);
+    const before = await this.#retrying.getMetadata(id, { signal });
+    const { lengthBytes: total } = before;
+    for (let offset = 0; offset < total;) {
+      const lengthBytes = Math.min(RANGE_BYTES, total - offset);
+      const range = { offset, lengthBytes, signal };
+      yield await this.#retrying.getBlob(id, range).catch((error: unknown) => {
+        // It was longer a moment ago.
+        throw isCode(error, 'INVALID_RANGE') ? changed(id) : error;
+      });
+      offset += lengthBytes;
+    }
+    // Ranges of two versions would be a mixture of both.
+    if (total > RANGE_BYTES && !isSame(before, await this.#retrying.getMetadata(id, { signal }))) {
+      throw changed(id);
+    }
+  }
+
+  async has(key: string, options: SignalOptions = {}): Promise<boolean> {
+    try {
+      await this.#retrying.getMetadata(blobId(key), options);
+      return true;
+    } catch (error) {
+      if (isCode(error, 'BLOB_NOT_FOUND')) return false;
+      throw error;
+    }
+  }
+
+  delete(key: string, options: SignalOptions = {}): Promise<void> {
+    return this.#retrying.deleteBlob(blobId(key), options);
+  }
+
+  async *list(prefix: string, options: SignalOptions = {}): AsyncIterable<string> {
+    const listing = { ...options, pageRetries: retryPolicy(this.#retries) };
+    for await (const { objects } of this.#storage.listPages(prefix, listing)) {
+      for (const { key } of objects) yield key.slice(this.#storage.prefix.length);
+    }
+  }
+
+  async *listFolders(prefix: string, options: SignalOptions = {}): AsyncIterable<string> {
+    const listing = { ...options, pageRetries: retryPolicy(this.#retries), delimiter: '/' };
+    const start = this.#storage.prefix.length + prefix.length;
+    const seen = new Set<string>();
+    for await (const { folders } of this.#storage.listPages(prefix, listing)) {
+      for (const folder of folders) {
+        // A folder that begins one page may have ended the one before.
+        if (seen.has(folder)) continue;
+        seen.add(folder);
+        yield folder.slice(start).replace(/\/$/, '');
+      }
+    }
+  }
+
+  signedUrl(key: string, lifetimeMs: number, options: SignalOptions = {}): Promise<string> {
+    return this.#storage.signedUrl(blobId(key), lifetimeMs, options);
+  }
+
+  #retry<T>(signal: AbortSignal | undefined, task: () => Promise<T>): Promise<T> {
+    return withRetry(task, { ...retryPolicy(this.#retries), signal });
+  }
+
+  close(): Promise<void> {
+    return this.#retrying.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}
+
+const isSame = (a: BlobMetadata, b: BlobMetadata): boolean =>
+  a.lengthBytes === b.lengthBytes && a.timestampNs === b.timestampNs;
+
+/** What is left of them takes room that nobody sees, and the failure matters more. */
+async function abandon(put: PartsPut): Promise<void> {
+  await put.abort().catch(() => undefined);
+}
+
+/** A body as parts of this many bytes, the last one shorter; none of no bytes. */
+export async function* inParts(body: Body, partBytes: number): AsyncGenerator<Uint8Array[]> {
+  let part: Uint8Array[] = [];
+  let length = 0;
+  for await (const piece of body) {
+    for (let at = 0; at < piece.length;) {
+      const bytes = piece.subarray(at, at + partBytes - length);
+      part.push(bytes);
+      length += bytes.length;
+      at += bytes.length;
+      if (length < partBytes) continue;
+      yield part;
+      part = [];
+      length = 0;
+    }
+  }
+  if (length > 0) yield part;
+}
+
+async function* joined<T>(first: readonly T[], rest: AsyncIterable<T>): AsyncGenerator<T> {
+  yield* first;
+  yield* rest;
+}
+
+function changed(id: BlobId): CodedError {
+  const text = `blob ${id} was replaced while it was read`;
+  return new CodedError('BLOB_CHANGED', text, { retry: 'backoff', facts: { blobId: id } });
+}
+
+function tooLong(id: BlobId, storage: string): CodedError {
+  const text = `blob ${id} is longer than what ${storage} takes`;
+  return new CodedError('BLOB_TOO_LONG', text, { facts: { blobId: id } });
+}

@@ -1,0 +1,26 @@
+import { isFinal, isRunning, keyOf, type Operation } from './operation.ts';
+
+/**
+ * Two lists of one backup's operations, of which neither needs to be newer as a whole: what another server stored, and what this one knows.
+ * None is lost, and one that is over stays as it ended first in `stored`.
+ */
+export function merged(stored: readonly Operation[], known: readonly Operation[]): Operation[] {
+  const result = new Map(stored.map((operation) => [keyOf(operation), operation] as const));
+  for (const operation of known) {
+    const other = result.get(keyOf(operation));
+    result.set(keyOf(operation), other ? further(other, operation) : operation);
+  }
+  return [...result.values()];
+}
+
+/** The one that is further on; `stored` where both are as far. */
+function further(stored: Operation, known: Operation): Operation {
+  if (isFinal(stored)) return stored;
+  if (isFinal(known)) return known;
+  const rank = (operation: Operation): number =>
+    !isRunning(operation) ? 0 : operation.status.phase === 'New' ? 1 : 2;
+  if (rank(stored) !== rank(known)) return rank(stored) > rank(known) ? stored : known;
+  return Number(known.status.nCompleted ?? 0) > Number(stored.status.nCompleted ?? 0)
+    ? known
+    : stored;
+}
