@@ -3,11 +3,9 @@ import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
   type KubeClient,
   type NewObject,
-  type PersistentVolume,
   type PersistentVolumeClaim,
   PVCS,
   validLabel,
-  VOLUME_GROUP_SNAPSHOT_CLASSES,
   VOLUME_GROUP_SNAPSHOT_CONTENTS,
   VOLUME_GROUP_SNAPSHOTS,
   VOLUME_SNAPSHOTS,
@@ -16,6 +14,7 @@ import {
   waitGone,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
+import { driverOf, type GroupMember, groupClassFor } from './group-class.ts';
 import {
   durationMs,
   nameFor,
@@ -26,15 +25,7 @@ import {
   withMarks,
 } from './setting.ts';
 import type { Snapshots } from './snapshots.ts';
-import {
-  BACKUP_NAME,
-  BACKUP_UID,
-  FOR_BACKUP,
-  GROUP_CLASS,
-  GROUP_CLASS_OF_PVC,
-  MOVED,
-  OF_GROUP,
-} from './velero-names.ts';
+import { BACKUP_NAME, BACKUP_UID, FOR_BACKUP, MOVED, OF_GROUP } from './velero-names.ts';
 import type { VolumeChoice } from './volume-choice.ts';
 
 /** PVCs of one namespace with the same value of the backup's label. */
@@ -116,7 +107,7 @@ export class GroupSnapshots {
     if (earlier.size > 0 && !isUnfinished) return earlier;
     const members = await this.#members(namespace, group, backup, signal);
     const driver = driverOf(members);
-    const className = await this.#classFor(driver, pvc, backup, signal);
+    const className = await groupClassFor(driver, pvc, backup, this.#setting, signal);
     let made: VolumeGroupSnapshot | undefined;
     try {
       made = await this.#make({ namespace, name, className }, group, backup, signal);
@@ -171,11 +162,11 @@ export class GroupSnapshots {
     { key, value }: VolumeGroup,
     backup: Backup,
     signal: AbortSignal,
-  ): Promise<{ claim: PersistentVolumeClaim; volume: PersistentVolume }[]> {
+  ): Promise<GroupMember[]> {
     const { client, logger } = this.#setting;
     const labelSelector = `${key}=${value}`;
     const list = () => client.list(PVCS, { namespace, labelSelector, signal });
-    const members = [];
+    const members: GroupMember[] = [];
     for (const claim of await patiently(list, signal)) {
       const volume = await this.#choice.volumeToSnapshot(claim, backup, signal);
       if (volume) members.push({ claim, volume });
@@ -188,37 +179,6 @@ export class GroupSnapshots {
       }
     }
     return members;
-  }
-
-  async #classFor(
-    driver: string,
-    { metadata }: PersistentVolumeClaim,
-    backup: Backup,
-    signal: AbortSignal,
-  ): Promise<string> {
-    const named =
-      metadata.annotations?.[GROUP_CLASS_OF_PVC] ||
-      backup.metadata.annotations?.[`${GROUP_CLASS}_${driver}`];
-    if (named) return named;
-    const list = () => this.#setting.client.list(VOLUME_GROUP_SNAPSHOT_CLASSES, { signal });
-    let all;
-    try {
-      all = await patiently(list, signal);
-    } catch (cause) {
-      if (!isCode(cause, 'KUBE_NOT_FOUND')) throw cause;
-      const text =
-        'the cluster has no VolumeGroupSnapshots of version v1beta2: install the CustomResourceDefinitions and the snapshot controller with its gate CSIVolumeGroupSnapshot, or take the group label off the PVCs';
-      throw new CodedError('NO_GROUP_SNAPSHOTS', text, { cause });
-    }
-    const own = all.filter(
-      (each) => each.driver === driver && each.metadata.labels?.[GROUP_CLASS] === 'true',
-    );
-    const [only, ...more] = own;
-    if (only && more.length === 0) return only.metadata.name;
-    const text = only
-      ? `multiple VolumeGroupSnapshotClasses found for driver ${driver} with label ${GROUP_CLASS}=true: ${own.map((each) => each.metadata.name).join(', ')}`
-      : `no VolumeGroupSnapshotClass found for driver ${driver}: put the label ${GROUP_CLASS}=true on one`;
-    throw new CodedError('NO_GROUP_CLASS', text);
   }
 
   async #make(
@@ -459,22 +419,3 @@ const marksFor = (backup: Backup) => ({
     ...(backup.spec.snapshotMoveData === true && { [MOVED]: 'true' }),
   },
 });
-
-/** Throws `GROUP_DRIVERS` for volumes that no one driver can snapshot together. */
-function driverOf(
-  members: readonly { claim: PersistentVolumeClaim; volume: PersistentVolume }[],
-): string {
-  const drivers = new Set<string>();
-  for (const { claim, volume } of members) {
-    const { csi } = volume.spec;
-    if (!csi) {
-      const text = `PV ${volume.metadata.name} for PVC ${placeOf(claim)} is not CSI provisioned, so its group cannot be snapshotted: take the group label off the PVC`;
-      throw new CodedError('GROUP_DRIVERS', text);
-    }
-    drivers.add(csi.driver);
-  }
-  const [driver = '', ...more] = drivers;
-  if (more.length === 0) return driver;
-  const text = `found multiple CSI drivers in a volume group: ${[...drivers].join(', ')}`;
-  throw new CodedError('GROUP_DRIVERS', text);
-}
