@@ -1,7 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
-  type KubeClient,
   type NewObject,
   type PersistentVolumeClaim,
   PVCS,
@@ -10,10 +9,12 @@ import {
   VOLUME_GROUP_SNAPSHOTS,
   VOLUME_SNAPSHOTS,
   type VolumeGroupSnapshot,
+  type VolumeGroupSnapshotContent,
   type VolumeSnapshot,
   waitGone,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
+import { changeContent } from './deletion-policy.ts';
 import { driverOf, type GroupMember, groupClassFor } from './group-class.ts';
 import {
   durationMs,
@@ -372,35 +373,16 @@ export async function deleteGroupWithContent(
   const now = await patiently(find, signal);
   if (now?.metadata.uid !== uid) return;
   const bound = now.status?.boundVolumeGroupSnapshotContentName;
-  if (bound !== undefined) await letGo(client, bound, uid, signal);
-  await patiently(() => client.delete(VOLUME_GROUP_SNAPSHOTS, ref, { signal, uid }), signal);
-}
-
-/** From here on a group's deletion removes what the storage has, too. One of another group stays what it is. */
-async function letGo(
-  client: KubeClient,
-  name: string,
-  uid: string,
-  signal: AbortSignal,
-): Promise<void> {
-  for (let attempt = 1; ; attempt++) {
-    const find = () => client.find(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, { signal });
-    const content = await patiently(find, signal);
-    // What the status of a group says could have been written by others.
-    if (content?.spec.volumeGroupSnapshotRef.uid !== uid) return;
-    if (content.spec.source?.volumeHandles === undefined) return;
-    if (content.spec.deletionPolicy === 'Delete') return;
-    const { resourceVersion } = content.metadata;
-    const change = { metadata: { resourceVersion }, spec: { deletionPolicy: 'Delete' } };
-    const release = () =>
-      client.patch(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, change, { signal });
-    try {
-      await patiently(release, signal);
-      return;
-    } catch (error) {
-      if (!isCode(error, 'KUBE_CONFLICT') || attempt === CONFLICTS_MAX) throw error;
-    }
+  if (bound !== undefined) {
+    const release = ({ spec }: VolumeGroupSnapshotContent) => {
+      // What the status of a group says could have been written by others.
+      const isOwn = spec.volumeGroupSnapshotRef.uid === uid && spec.source?.volumeHandles;
+      if (!isOwn || spec.deletionPolicy === 'Delete') return undefined;
+      return { spec: { deletionPolicy: 'Delete' } };
+    };
+    await changeContent(client, VOLUME_GROUP_SNAPSHOT_CONTENTS, bound, release, signal);
   }
+  await patiently(() => client.delete(VOLUME_GROUP_SNAPSHOTS, ref, { signal, uid }), signal);
 }
 
 /** Follows from backup, namespace and label, so that a second attempt finds the first one's. */

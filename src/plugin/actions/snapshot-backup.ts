@@ -1,4 +1,4 @@
-import { CodedError, isCode, messageOf, quantityOf, rfc3339Seconds } from '../../base/index.ts';
+import { messageOf, quantityOf, rfc3339Seconds } from '../../base/index.ts';
 import {
   type KubeObject,
   validLabel,
@@ -16,6 +16,7 @@ import type {
   ResourceIdentifier,
 } from '../contract.ts';
 import { invalidOperationId } from '../operation-errors.ts';
+import { changeContent } from './deletion-policy.ts';
 import {
   deleteSecretOf,
   identifier,
@@ -28,7 +29,7 @@ import {
   SNAPSHOT_GROUP,
   withMarks,
 } from './setting.ts';
-import { isKeptBy } from './snapshots.ts';
+import { assertBound, isKeptBy } from './snapshots.ts';
 import {
   BACKUP_NAME,
   DELETION_POLICY,
@@ -38,9 +39,6 @@ import {
   SNAPSHOT_HANDLE,
   SNAPSHOT_RESTORE_SIZE,
 } from './velero-names.ts';
-
-/** Attempts to change a content that others change at the same time. Our choice. */
-const RETAINS_MAX = 5;
 
 /**
  * A VolumeSnapshot that a backup keeps: its content and class go into the backup, and what a restore needs of both is written on it.
@@ -96,9 +94,8 @@ export class SnapshotBackup implements BackupItemAction {
     const { client } = this.#setting;
     const get = () => client.get(VOLUME_SNAPSHOT_CONTENTS, { name }, { signal });
     const content = await patiently(get, signal);
-    if (content.spec.volumeSnapshotRef.uid === snapshot.metadata.uid) return content;
-    const text = `VolumeSnapshot ${placeOf(snapshot)} claims to be bound to VolumeSnapshotContent ${name}, which is bound to another one`;
-    throw new CodedError('FOREIGN_OBJECT', text);
+    assertBound(content, snapshot);
+    return content;
   }
 
   /** In the cluster too: what is stored when the operation is over is read from there. */
@@ -162,20 +159,15 @@ export class SnapshotBackup implements BackupItemAction {
     snapshot: VolumeSnapshot,
     signal: AbortSignal,
   ): Promise<VolumeSnapshotContent | undefined> {
-    const { client } = this.#setting;
-    for (let attempt = 1; ; attempt++) {
-      const content = await this.#contentOf(snapshot, signal);
-      if (!content || content.spec.deletionPolicy === 'Retain') return content;
-      const { name, resourceVersion } = content.metadata;
-      const patch = { metadata: { resourceVersion }, spec: { deletionPolicy: 'Retain' } };
-      const retain = () => client.patch(VOLUME_SNAPSHOT_CONTENTS, { name }, patch, { signal });
-      try {
-        return await patiently(retain, signal);
-      } catch (error) {
-        // Its controllers write on it, too.
-        if (!isCode(error, 'KUBE_CONFLICT') || attempt === RETAINS_MAX) throw error;
-      }
-    }
+    const name = snapshot.status?.boundVolumeSnapshotContentName;
+    if (name === undefined) return undefined;
+    const retain = (content: VolumeSnapshotContent) => {
+      assertBound(content, snapshot);
+      return content.spec.deletionPolicy === 'Retain'
+        ? undefined
+        : { spec: { deletionPolicy: 'Retain' } };
+    };
+    return changeContent(this.#setting.client, VOLUME_SNAPSHOT_CONTENTS, name, retain, signal);
   }
 
   async progress(
