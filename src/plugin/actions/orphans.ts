@@ -4,15 +4,24 @@ import {
   DATA_UPLOADS,
   type KubeObject,
   VOLUME_GROUP_SNAPSHOTS,
+  VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
   type VolumeGroupSnapshot,
   type VolumeSnapshot,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
+import { isAbandoned, keepAgain } from './deletion-policy.ts';
 import { deleteGroupWithContent } from './group-snapshots.ts';
 import { placeOf, type Setting } from './setting.ts';
 import type { Snapshots } from './snapshots.ts';
-import { BACKUP_UID, FOR_BACKUP, MOVED, OF_GROUP, SNAPSHOT_HANDLE } from './velero-names.ts';
+import {
+  BACKUP_UID,
+  FOR_BACKUP,
+  MOVED,
+  OF_GROUP,
+  RETAINED_UNTIL,
+  SNAPSHOT_HANDLE,
+} from './velero-names.ts';
 
 /** Phases in which a backup may still be taking snapshots; ours, of whatever process. */
 const TAKING = [undefined, '', 'New', 'Queued', 'ReadyToStart', 'InProgress'];
@@ -71,10 +80,60 @@ export async function removeOrphans(
       signal.throwIfAborted();
       if (!snapshots.isHeld(snapshot)) await snapshots.removeUnchanged(snapshot);
     });
+    const uids = new Set(orphans.flat().map(({ metadata }) => metadata.uid));
+    await putBackPolicies(
+      setting,
+      (each) => snapshots.isHeld(each) || uids.has(each.metadata.uid),
+      sweep,
+    );
     await removeOrphanGroups(setting, snapshots, sweep);
   } catch (error) {
     // The next process tries again; the backup itself goes on.
     logger.debug({ reason: messageOf(error) }, 'left-over VolumeSnapshots could not be looked for');
+  }
+}
+
+/**
+ * Contents that a process released, and was killed before it had deleted their snapshots, which got their marks since: what the storage
+ * has of those is kept again. What the note does not tell is whether that process goes on: for some minutes nothing is changed.
+ */
+async function putBackPolicies(
+  { client, logger }: Setting,
+  isRemoved: (snapshot: VolumeSnapshot) => boolean,
+  { namespace: ofServer, signal }: Sweep,
+): Promise<void> {
+  const noted = await client.list(VOLUME_SNAPSHOT_CONTENTS, {
+    labelSelector: RETAINED_UNTIL,
+    signal,
+  });
+  for (const content of noted) {
+    signal.throwIfAborted();
+    if (!isAbandoned(content, client)) continue;
+    const { namespace, name = '', uid } = content.spec.volumeSnapshotRef;
+    const fields = {
+      VolumeSnapshot: `${namespace ?? ''}/${name}`,
+      VolumeSnapshotContent: content.metadata.name,
+    };
+    try {
+      const found = await client.find(VOLUME_SNAPSHOTS, { namespace, name }, { signal });
+      if (!found || found.metadata.uid !== uid) continue;
+      if (found.metadata.deletionTimestamp !== undefined) continue;
+      const [server] = found.metadata.annotations?.[FOR_BACKUP]?.split('/') ?? [];
+      // Another server's sweep knows whether it is left over.
+      if (server !== undefined && server !== ofServer) continue;
+      if (isRemoved(found)) continue;
+      await keepAgain(client, content.metadata.name, found.metadata.uid, signal);
+      logger.info(
+        fields,
+        'the storage keeps a snapshot whose deletion was begun and is no longer wanted',
+      );
+    } catch (error) {
+      signal.throwIfAborted();
+      logger.debug(
+        { ...fields, reason: messageOf(error) },
+        'a later backup looks at the snapshot again',
+      );
+    }
   }
 }
 

@@ -16,7 +16,7 @@ import type {
   ResourceIdentifier,
 } from '../contract.ts';
 import { invalidOperationId } from '../operation-errors.ts';
-import { changeContent } from './deletion-policy.ts';
+import { changeContent, RETAINED } from './deletion-policy.ts';
 import {
   deleteSecretOf,
   identifier,
@@ -163,9 +163,7 @@ export class SnapshotBackup implements BackupItemAction {
     if (name === undefined) return undefined;
     const retain = (content: VolumeSnapshotContent) => {
       assertBound(content, snapshot);
-      return content.spec.deletionPolicy === 'Retain'
-        ? undefined
-        : { spec: { deletionPolicy: 'Retain' } };
+      return content.spec.deletionPolicy === 'Retain' ? undefined : RETAINED;
     };
     return changeContent(this.#setting.client, VOLUME_SNAPSHOT_CONTENTS, name, retain, signal);
   }

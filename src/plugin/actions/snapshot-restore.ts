@@ -22,7 +22,7 @@ import {
   SNAPSHOT_GROUP,
   without,
 } from './setting.ts';
-import { DELETION_POLICY, FOR_BACKUP, MOVED } from './velero-names.ts';
+import { DELETION_POLICY, FOR_BACKUP, MOVED, RETAINED_UNTIL } from './velero-names.ts';
 
 /** Of a snapshot and of its content, another one in each restore (Velero: pkg/util, GenerateSha256FromRestoreUIDAndVsName). */
 export const restoredSnapshotName = ({ metadata }: Restore, name: string): string =>
@@ -86,7 +86,12 @@ export class ContentRestore implements RestoreItemAction {
     const name = restoredSnapshotName(restore, volumeSnapshotRef.name ?? '');
     const restored: VolumeSnapshotContent = {
       ...item,
-      metadata: { ...item.metadata, name },
+      // A note of the backup's cluster says nothing about this one.
+      metadata: {
+        ...item.metadata,
+        name,
+        labels: without(item.metadata.labels ?? {}, RETAINED_UNTIL),
+      },
       spec: {
         ...spec,
         deletionPolicy: 'Retain',

@@ -12,7 +12,7 @@ import {
   waitGone,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
-import { changeContent } from './deletion-policy.ts';
+import { changeContent, keepAgain, releasedNow } from './deletion-policy.ts';
 import {
   durationMs,
   nameFor,
@@ -234,7 +234,14 @@ export class Snapshots {
     try {
       for (let attempt = 1; attempt <= REMOVALS_MAX; attempt++) {
         const found = await patiently(() => client.find(VOLUME_SNAPSHOTS, ref, { signal }), signal);
-        if (!found || !isMeant(found)) return;
+        if (!found) return;
+        if (!isMeant(found)) {
+          // It got its marks after its content was released.
+          const content = found.status?.boundVolumeSnapshotContentName;
+          if (attempt > 1 && content !== undefined)
+            await keepAgain(client, content, found.metadata.uid, signal);
+          return;
+        }
         await this.#deleteWithContent(found, signal);
         const { uid, resourceVersion } = found.metadata;
         // Of the version that was looked at: its controllers write on it, too, and others may put marks on it.
@@ -261,7 +268,7 @@ export class Snapshots {
       // What the status of a snapshot says could have been written by others.
       if (content.spec.volumeSnapshotRef.uid !== metadata.uid) return undefined;
       if (content.spec.deletionPolicy === 'Delete') return undefined;
-      if (isCutFor(snapshot, content)) return { spec: { deletionPolicy: 'Delete' } };
+      if (isCutFor(snapshot, content)) return releasedNow(client);
       const fields = { VolumeSnapshot: placeOf(snapshot), VolumeSnapshotContent: name };
       logger.warn(fields, 'the storage keeps a snapshot that was not cut for its VolumeSnapshot');
       return undefined;

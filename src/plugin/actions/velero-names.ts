@@ -38,6 +38,12 @@ export const MOVED = 'longshore.io/moved';
 /** Ours: namespace and name of the Backup that it was taken for. */
 export const FOR_BACKUP = 'longshore.io/for-backup';
 
+/**
+ * Ours, label of a VolumeSnapshotContent: until this second since 1970 its deletion policy was `Retain`, and then somebody set about to
+ * delete its snapshot.
+ */
+export const RETAINED_UNTIL = 'longshore.io/retained-until';
+
 /** Label of a VolumeGroupSnapshotClass, `true`; with `_<driver>` annotation of a Backup. */
 export const GROUP_CLASS = 'velero.io/csi-volumegroupsnapshot-class';
 /** Annotation of a PVC. Velero writes it with one hyphen more. */
