@@ -1,8 +1,6 @@
 import { isCode, mapLimited, messageOf } from '../../base/index.ts';
 import {
-  BACKUPS,
   DATA_UPLOADS,
-  type KubeObject,
   VOLUME_GROUP_SNAPSHOTS,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
@@ -10,6 +8,7 @@ import {
   type VolumeSnapshot,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
+import { NEVER_STORED, phaseOf, purposeOf, TAKING } from './backup-phase.ts';
 import { isAbandoned, keepAgain } from './deletion-policy.ts';
 import { deleteGroupWithContent } from './group-snapshots.ts';
 import { placeOf, type Setting } from './setting.ts';
@@ -23,11 +22,6 @@ import {
   SNAPSHOT_HANDLE,
 } from './velero-names.ts';
 
-/** Phases in which a backup may still be taking snapshots; ours, of whatever process. */
-const TAKING = [undefined, '', 'New', 'Queued', 'ReadyToStart', 'InProgress'];
-/** Phases of a backup that ended before anything of it was stored. */
-const NEVER_STORED = ['Failed', 'FailedValidation'];
-const DELETED = 'Deleted';
 /** Requests of a sweep that are under way at once: the backup itself needs the API server, too. Our choice. */
 const AT_ONCE_MAX = 4;
 
@@ -40,13 +34,6 @@ export interface Sweep {
    */
   readonly current?: Backup;
   readonly signal: AbortSignal;
-}
-
-/** What a snapshot says it was taken for. */
-interface Purpose {
-  readonly uid: string;
-  readonly backup: string;
-  readonly isMoved: boolean;
 }
 
 /**
@@ -193,14 +180,6 @@ async function removeGroup(
   for (const each of members) await snapshots.remove(each);
 }
 
-/** Null for one of another server, or that does not say. */
-function purposeOf({ metadata }: KubeObject, ofServer: string): Purpose | null {
-  const uid = metadata.labels?.[BACKUP_UID] ?? '';
-  const [namespace, backup = ''] = metadata.annotations?.[FOR_BACKUP]?.split('/') ?? [];
-  const isMoved = metadata.labels?.[MOVED] === 'true';
-  return uid !== '' && backup !== '' && namespace === ofServer ? { uid, backup, isMoved } : null;
-}
-
 /** Those that nobody needs; `group` says the same purpose. */
 async function orphansAmong(
   group: readonly VolumeSnapshot[],
@@ -259,20 +238,4 @@ async function asTheyAreNow(
     if (isSame && isLeft(now)) left.push(now);
   }
   return left;
-}
-
-/** {@link DELETED} for one that is gone, or that is another one of that name. */
-async function phaseOf(
-  { client }: Setting,
-  ref: { readonly namespace: string; readonly name: string },
-  uid: string,
-  signal: AbortSignal,
-): Promise<string | undefined> {
-  try {
-    const backup = (await client.get(BACKUPS, ref, { signal })) as Backup;
-    return backup.metadata.uid === uid ? backup.status?.phase : DELETED;
-  } catch (error) {
-    if (isCode(error, 'KUBE_NOT_FOUND')) return DELETED;
-    throw error;
-  }
 }
