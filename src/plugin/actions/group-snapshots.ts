@@ -15,6 +15,7 @@ import {
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
 import { changeContent } from './deletion-policy.ts';
+import { contentOfGroup } from './group-contents.ts';
 import { driverOf, type GroupMember, groupClassFor } from './group-class.ts';
 import {
   durationMs,
@@ -56,7 +57,7 @@ export function groupOf(pvc: PersistentVolumeClaim, { spec }: Backup): VolumeGro
 /**
  * Snapshots of all volumes of a group at one moment, once for each group and backup (Velero v1.18.3: pkg/backup/actions/csi/pvc_action.go,
  * getVolumeSnapshotReference). The group is only there to cut them: it is removed, and its snapshots stay, each as if it had been
- * taken by itself. After a failure nothing of it is left, and the other members fail with the same error at once.
+ * taken by itself. What the storage has of the group goes when the last upload is over, or with the backup. After a failure nothing of it is left, and the other members fail with the same error at once.
  */
 export class GroupSnapshots {
   readonly #setting: Setting;
@@ -102,10 +103,15 @@ export class GroupSnapshots {
     const { namespace = '' } = pvc.metadata;
     const name = groupName(group, backup, namespace);
     const earlier = await this.#ofEarlier(namespace, name, backup, signal);
-    const isUnfinished = await this.#find(namespace, name, signal);
-    // All were cut by a process that has ended since. A PVC that was not among them gets none: a second group would be of another moment,
-    // and its failure would remove the snapshots of the first one.
-    if (earlier.size > 0 && !isUnfinished) return earlier;
+    const begun = await this.#find(namespace, name, signal);
+    const isOver = !begun || begun.metadata.deletionTimestamp !== undefined;
+    if (earlier.size > 0 && isOver) {
+      // All were cut by a process that has ended since. A PVC that was not among them gets none: a second group would be of another
+      // moment, and its failure would remove the snapshots of the first one.
+      if (await contentOfGroup(this.#setting, name, backup, signal)) return earlier;
+      // That process had failed, and was ended while it removed them.
+      for (const each of earlier.values()) await this.#snapshots.remove(each);
+    }
     const members = await this.#members(namespace, group, backup, signal);
     const driver = driverOf(members);
     const className = await groupClassFor(driver, pvc, backup, this.#setting, signal);
@@ -193,8 +199,8 @@ export class GroupSnapshots {
       metadata: {
         name,
         namespace,
-        labels: { ...marksFor(backup).labels, [key]: value },
-        annotations: { [FOR_BACKUP]: placeOf(backup) },
+        labels: { ...marksFor(backup, name).labels, [key]: value },
+        annotations: marksFor(backup, name).annotations,
       },
       spec: {
         source: { selector: { matchLabels: { [key]: value } } },
@@ -224,7 +230,10 @@ export class GroupSnapshots {
     }
   }
 
-  /** Waits until each of the PVCs has a snapshot in the group. Whether one is cut is seen to later, one by one. */
+  /**
+   * Waits until each of the PVCs has a snapshot in the group that is ready: the snapshot controller tells nothing more about a snapshot
+   * whose group is gone.
+   */
   async #untilThere(
     made: VolumeGroupSnapshot,
     wanted: readonly string[],
@@ -238,12 +247,16 @@ export class GroupSnapshots {
       const own = new Map<string, VolumeSnapshot>();
       for (const each of members) own.set(each.spec.source.persistentVolumeClaimName ?? '', each);
       const missing = wanted.filter((claim) => !own.has(claim));
+      const unready = members.filter((each) => !isDetached(each) && !isReady(each));
       const now = await this.#find(namespace, name, signal);
       if (now?.metadata.uid !== made.metadata.uid) {
         const text = `VolumeGroupSnapshot ${placeOf(made)} was deleted while its snapshots were taken`;
         throw new CodedError('SNAPSHOT_GONE', text);
       }
-      if (missing.length === 0 && now.status?.boundVolumeGroupSnapshotContentName !== undefined) {
+      const { boundVolumeGroupSnapshotContentName: content, readyToUse } = now.status ?? {};
+      // Until then its controller may bind the snapshots anew, from nothing.
+      const isBound = content !== undefined && (readyToUse === true || members.every(isDetached));
+      if (missing.length === 0 && unready.length === 0 && isBound) {
         const others = members.filter(
           (each) => !wanted.includes(each.spec.source.persistentVolumeClaimName ?? ''),
         );
@@ -251,11 +264,7 @@ export class GroupSnapshots {
         return { own, others };
       }
       if (performance.now() > until) {
-        const told = now.status?.error?.message;
-        const what =
-          missing.length === 0 ? 'it has no content' : `no snapshot of PVC ${missing.join(', ')}`;
-        const text = `VolumeGroupSnapshot ${placeOf(made)} was not taken within ${snapshotTimeout(backup)}: ${told ?? what}`;
-        throw new CodedError('GROUP_NOT_TAKEN', text);
+        throw notTaken(now, backup, { missing, unready });
       }
       await sleep(LOOK_MS, undefined, { signal });
     }
@@ -269,16 +278,19 @@ export class GroupSnapshots {
   ): Promise<VolumeSnapshot[]> {
     const { namespace, name, uid } = made.metadata;
     const list = () => this.#setting.client.list(VOLUME_SNAPSHOTS, { namespace, signal });
-    return (await patiently(list, signal)).filter(({ metadata, status }) => {
+    return (await patiently(list, signal)).filter(({ metadata }) => {
       const isOwned = metadata.ownerReferences?.some((owner) => owner.uid === uid) === true;
       const isTaken =
         metadata.labels?.[BACKUP_UID] === backup.metadata.uid &&
         metadata.annotations?.[OF_GROUP] === name;
-      return isTaken || (isOwned && status?.volumeGroupSnapshotName === name);
+      return isTaken || isOwned;
     });
   }
 
-  /** From here on it does not go with the group, and is the backup's as any other one. */
+  /**
+   * From here on it does not go with the group, and is the backup's as any other one. The name of the group goes first: the snapshot
+   * controller makes a group own each snapshot that names it, and deletes what a group owns with it.
+   */
   async #detach(
     snapshot: VolumeSnapshot,
     group: VolumeGroupSnapshot,
@@ -288,19 +300,26 @@ export class GroupSnapshots {
     const { client } = this.#setting;
     const { namespace, name } = snapshot.metadata;
     for (let attempt = 1; ; attempt++) {
-      const get = () => client.get(VOLUME_SNAPSHOTS, { namespace, name }, { signal });
-      const now = await patiently(get, signal);
+      const ref = { namespace, name };
+      const now = await patiently(() => client.get(VOLUME_SNAPSHOTS, ref, { signal }), signal);
       const { ownerReferences = [], finalizers = [] } = now.metadata;
-      const own = withMarks(now, {
-        labels: marksFor(backup).labels,
-        annotations: { [FOR_BACKUP]: placeOf(backup), [OF_GROUP]: group.metadata.name },
-      });
+      const own = withMarks(now, marksFor(backup, group.metadata.name));
       const metadata = {
         ...own.metadata,
         ownerReferences: ownerReferences.filter(({ uid }) => uid !== group.metadata.uid),
         finalizers: finalizers.filter((each) => !GROUP_FINALIZERS.includes(each)),
       };
       try {
+        if (now.status?.volumeGroupSnapshotName !== undefined) {
+          const { resourceVersion } = now.metadata;
+          const patch = {
+            metadata: { resourceVersion },
+            status: { volumeGroupSnapshotName: null },
+          };
+          const options = { signal, subresource: 'status' };
+          const unname = () => client.patch(VOLUME_SNAPSHOTS, ref, patch, options);
+          metadata.resourceVersion = (await patiently(unname, signal)).metadata.resourceVersion;
+        }
         const changed = { ...own, metadata };
         return await patiently(() => client.replace(VOLUME_SNAPSHOTS, changed, { signal }), signal);
       } catch (error) {
@@ -309,7 +328,11 @@ export class GroupSnapshots {
     }
   }
 
-  /** Removes the group from the cluster, and nothing from the storage. */
+  /**
+   * Removes the group from the cluster, and nothing from the storage. Its content stays for as long as somebody needs the snapshots: the
+   * controllers tell of a snapshot that the driver counts to a group only while there is a content of that group, and delete it from the
+   * storage only with all of the group.
+   */
   async #dissolve(
     { metadata }: VolumeGroupSnapshot,
     backup: Backup,
@@ -317,15 +340,17 @@ export class GroupSnapshots {
   ): Promise<void> {
     const { client, logger } = this.#setting;
     const { namespace = '', name, uid } = metadata;
-    const status = (await this.#find(namespace, name, signal))?.status;
-    const content = await this.#contentOf(status?.boundVolumeGroupSnapshotContentName, uid, signal);
-    if (content) {
-      const ref = { name: content.metadata.name };
-      const change = { spec: { deletionPolicy: 'Retain' } };
-      const retain = () => client.patch(VOLUME_GROUP_SNAPSHOT_CONTENTS, ref, change, { signal });
-      await patiently(retain, signal);
-      const options = { signal, uid: content.metadata.uid };
-      await patiently(() => client.delete(VOLUME_GROUP_SNAPSHOT_CONTENTS, ref, options), signal);
+    const bound = (await this.#find(namespace, name, signal))?.status
+      ?.boundVolumeGroupSnapshotContentName;
+    if (bound !== undefined) {
+      const retain = ({ spec }: VolumeGroupSnapshotContent) => {
+        // Users of a namespace can write a status.
+        if (spec.volumeGroupSnapshotRef.uid === uid)
+          return { metadata: marksFor(backup, name), spec: { deletionPolicy: 'Retain' } };
+        const text = `a VolumeGroupSnapshot claims to be bound to VolumeGroupSnapshotContent ${bound}, which is bound to another one`;
+        throw new CodedError('FOREIGN_OBJECT', text);
+      };
+      await changeContent(client, VOLUME_GROUP_SNAPSHOT_CONTENTS, bound, retain, signal);
     }
     const options = { signal, uid };
     const remove = () => client.delete(VOLUME_GROUP_SNAPSHOTS, { namespace, name }, options);
@@ -334,17 +359,6 @@ export class GroupSnapshots {
       { VolumeGroupSnapshot: `${namespace}/${name}`, backup: backup.metadata.name },
       'the snapshots of a volume group are taken',
     );
-  }
-
-  /** Users of a namespace can write a status: throws `FOREIGN_OBJECT` for the content of another group. */
-  async #contentOf(name: string | undefined, uid: string, signal: AbortSignal) {
-    if (name === undefined) return undefined;
-    const find = () =>
-      this.#setting.client.find(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, { signal });
-    const content = await patiently(find, signal);
-    if (!content || content.spec.volumeGroupSnapshotRef.uid === uid) return content;
-    const text = `a VolumeGroupSnapshot claims to be bound to VolumeGroupSnapshotContent ${name}, which is bound to another one`;
-    throw new CodedError('FOREIGN_OBJECT', text);
   }
 
   /** What a failed attempt has made; the storage's snapshots too. Says what it could not do, and does not fail. */
@@ -394,10 +408,34 @@ const groupName = ({ key, value }: VolumeGroup, { metadata }: Backup, namespace:
     `${key}=${value}`,
   );
 
-const marksFor = (backup: Backup) => ({
+const marksFor = (backup: Backup, group: string) => ({
   labels: {
     [BACKUP_NAME]: validLabel(backup.metadata.name),
     [BACKUP_UID]: backup.metadata.uid,
-    ...(backup.spec.snapshotMoveData === true && { [MOVED]: 'true' }),
+    [MOVED]: String(backup.spec.snapshotMoveData === true),
   },
+  annotations: { [FOR_BACKUP]: placeOf(backup), [OF_GROUP]: group },
 });
+
+/** This backup's, as any other one. */
+const isDetached = ({ metadata }: VolumeSnapshot): boolean =>
+  metadata.annotations?.[OF_GROUP] !== undefined;
+const isReady = ({ status }: VolumeSnapshot): boolean =>
+  status?.boundVolumeSnapshotContentName !== undefined && status.readyToUse === true;
+
+function notTaken(
+  group: VolumeGroupSnapshot,
+  backup: Backup,
+  { missing, unready }: { missing: readonly string[]; unready: readonly VolumeSnapshot[] },
+): CodedError {
+  const claims = unready.map(({ spec }) => spec.source.persistentVolumeClaimName ?? '');
+  const what =
+    missing.length > 0
+      ? `no snapshot of PVC ${missing.join(', ')}`
+      : claims.length > 0
+        ? `the snapshot of PVC ${claims.join(', ')} is not ready; a driver that needs longer needs a longer csiSnapshotTimeout`
+        : 'it is not ready';
+  const told = [group, ...unready].map(({ status }) => status?.error?.message).find(Boolean);
+  const text = `VolumeGroupSnapshot ${placeOf(group)} was not taken within ${snapshotTimeout(backup)}: ${told ?? what}`;
+  return new CodedError('GROUP_NOT_TAKEN', text);
+}

@@ -10,6 +10,7 @@ import {
 import type { Backup } from '../contract.ts';
 import { NEVER_STORED, phaseOf, purposeOf, TAKING } from './backup-phase.ts';
 import { isAbandoned, keepAgain } from './deletion-policy.ts';
+import { removeLeftContents, removeStubs } from './group-contents.ts';
 import { deleteGroupWithContent } from './group-snapshots.ts';
 import { placeOf, type Setting } from './setting.ts';
 import type { Snapshots } from './snapshots.ts';
@@ -74,6 +75,8 @@ export async function removeOrphans(
       sweep,
     );
     await removeOrphanGroups(setting, snapshots, sweep);
+    await removeLeftContents(setting, sweep);
+    await removeStubs(setting, sweep);
   } catch (error) {
     // The next process tries again; the backup itself goes on.
     logger.debug({ reason: messageOf(error) }, 'left-over VolumeSnapshots could not be looked for');
@@ -169,12 +172,10 @@ async function removeGroup(
   snapshots: Snapshots,
   signal: AbortSignal,
 ): Promise<void> {
-  const { namespace, name, uid } = group.metadata;
+  const { namespace, uid } = group.metadata;
   const all = await setting.client.list(VOLUME_SNAPSHOTS, { namespace, signal });
   const members = all.filter(
-    ({ metadata, status }) =>
-      status?.volumeGroupSnapshotName === name &&
-      metadata.ownerReferences?.some((owner) => owner.uid === uid) === true,
+    ({ metadata }) => metadata.ownerReferences?.some((owner) => owner.uid === uid) === true,
   );
   await deleteGroupWithContent(setting, group, signal);
   for (const each of members) await snapshots.remove(each);

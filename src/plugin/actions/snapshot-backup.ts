@@ -17,6 +17,7 @@ import type {
 } from '../contract.ts';
 import { invalidOperationId } from '../operation-errors.ts';
 import { changeContent, RETAINED } from './deletion-policy.ts';
+import { contentOfGroup, handlesOf, releaseWithLast } from './group-contents.ts';
 import {
   deleteSecretOf,
   identifier,
@@ -34,7 +35,9 @@ import {
   BACKUP_NAME,
   DELETION_POLICY,
   GROUP_HANDLE,
+  GROUP_MEMBERS,
   MUST_INCLUDE,
+  OF_GROUP,
   SNAPSHOT_DRIVER,
   SNAPSHOT_HANDLE,
   SNAPSHOT_RESTORE_SIZE,
@@ -100,7 +103,7 @@ export class SnapshotBackup implements BackupItemAction {
 
   /** In the cluster too: what is stored when the operation is over is read from there. */
   async #mark(
-    { metadata }: VolumeSnapshot,
+    snapshot: VolumeSnapshot,
     content: VolumeSnapshotContent,
     annotations: Readonly<Record<string, string>>,
     backup: Backup,
@@ -110,7 +113,7 @@ export class SnapshotBackup implements BackupItemAction {
     const labels = { [BACKUP_NAME]: validLabel(backup.metadata.name) };
     const ref = { name: content.metadata.name };
     try {
-      const patch = { metadata: { labels } };
+      const patch = { metadata: { labels, ...(await this.#membersOf(snapshot, backup, signal)) } };
       await patiently(() => client.patch(VOLUME_SNAPSHOT_CONTENTS, ref, patch, { signal }), signal);
     } catch (error) {
       const fields = { VolumeSnapshotContent: ref.name, reason: messageOf(error) };
@@ -119,10 +122,22 @@ export class SnapshotBackup implements BackupItemAction {
         'the content could not be labelled with its backup: the deletion of the backup will leave it',
       );
     }
-    const { namespace, name } = metadata;
+    const { namespace, name } = snapshot.metadata;
     const patch = { metadata: { annotations } };
     const mark = () => client.patch(VOLUME_SNAPSHOTS, { namespace, name }, patch, { signal });
     await patiently(mark, signal);
+  }
+
+  /** What a restore and the deletion of the backup need to know of a group. */
+  async #membersOf(
+    { metadata }: VolumeSnapshot,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<{ annotations?: Record<string, string> }> {
+    const group = metadata.annotations?.[OF_GROUP];
+    const content =
+      group === undefined ? undefined : await contentOfGroup(this.#setting, group, backup, signal);
+    return content ? { annotations: { [GROUP_MEMBERS]: JSON.stringify(handlesOf(content)) } } : {};
   }
 
   /** The storage's snapshot is kept; the objects would end with their namespace. */
@@ -146,6 +161,7 @@ export class SnapshotBackup implements BackupItemAction {
       const options = { signal, uid: contentUid };
       await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: contentName }, options);
       await patiently(() => client.delete(VOLUME_SNAPSHOTS, ref, { signal, uid }), signal);
+      await releaseWithLast(this.#setting, found, backup, signal);
     } catch (error) {
       logger.warn(
         { ...fields, reason: messageOf(error) },
