@@ -10,7 +10,7 @@ import {
 } from '../../kube/index.ts';
 import type { Backup, Restore } from '../contract.ts';
 import { DELETED, NEVER_STORED, phaseOf, purposeOf, TAKING } from './backup-phase.ts';
-import { changeContent } from './deletion-policy.ts';
+import { removeContent } from './group-handles.ts';
 import { FINAL } from './movements.ts';
 import { patiently, placeOf, type Setting } from './setting.ts';
 import { BACKUP_UID, OF_GROUP, RESTORE_UID, STUB_FOR_RESTORE } from './velero-names.ts';
@@ -20,12 +20,6 @@ const STORED = ['Completed', 'PartiallyFailed', 'Deleting', DELETED];
 
 /** Phases of a restore that nothing follows on. */
 const RESTORED = ['Completed', 'PartiallyFailed', 'Failed', 'FailedValidation'];
-
-/** Handles of all snapshots of a group, as the storage has told them. */
-export const handlesOf = ({ spec, status }: VolumeGroupSnapshotContent): string[] =>
-  status?.volumeSnapshotInfoList?.flatMap(({ snapshotHandle }) => snapshotHandle ?? []) ??
-  spec.source?.groupSnapshotHandles?.volumeSnapshotHandles ??
-  [];
 
 /** Also where the cluster has no such kind, as most. */
 export async function listGroupContents(
@@ -56,22 +50,6 @@ export async function contentOfGroup(
       each.metadata.deletionTimestamp === undefined &&
       each.spec.deletionPolicy === 'Retain',
   );
-}
-
-/** Removes a content; with `Delete` also the snapshots of its group from the storage. */
-async function removeContent(
-  { client }: Setting,
-  { metadata: { name, uid } }: VolumeGroupSnapshotContent,
-  deletionPolicy: 'Delete' | 'Retain',
-  signal: AbortSignal,
-): Promise<void> {
-  const change = ({ metadata, spec }: VolumeGroupSnapshotContent) =>
-    metadata.uid === uid && spec.deletionPolicy !== deletionPolicy
-      ? { spec: { deletionPolicy } }
-      : undefined;
-  await changeContent(client, VOLUME_GROUP_SNAPSHOT_CONTENTS, name, change, signal);
-  const remove = () => client.delete(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, { signal, uid });
-  await patiently(remove, signal);
 }
 
 /**

@@ -8,6 +8,7 @@ import {
   waitFor,
 } from '../../kube/index.ts';
 import type { Backup, CallContext, DeleteItemAction, Restore } from '../contract.ts';
+import { changeContent } from './deletion-policy.ts';
 import { DELETION_MS, nameFor, patiently, placeOf, type Setting } from './setting.ts';
 import { restoredSnapshotName } from './restored-name.ts';
 import {
@@ -56,7 +57,7 @@ function membersIn(text = ''): string[] | undefined {
 }
 
 const contentFor = (
-  { driver, handle, members }: Group,
+  { driver, handle, members }: Pick<Group, 'driver' | 'handle' | 'members'>,
   deletionPolicy: 'Delete' | 'Retain',
   volumeGroupSnapshotRef: { readonly namespace: string; readonly name: string },
 ): VolumeGroupSnapshotContent['spec'] => ({
@@ -93,6 +94,60 @@ async function make(
   const tell = () => client.patch(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, patch, options);
   return patiently(tell, signal);
 }
+
+/**
+ * A content of ours for a group that the storage has cut, of which its own content tells. Nothing is removed with it but by
+ * {@link removeContent}.
+ */
+export async function keepGroup(
+  setting: Setting,
+  own: VolumeGroupSnapshotContent,
+  group: { readonly name: string; readonly namespace: string; readonly backup: Backup },
+  marks: { readonly labels: Record<string, string>; readonly annotations: Record<string, string> },
+  signal: AbortSignal,
+): Promise<void> {
+  const handle = own.status?.volumeGroupSnapshotHandle;
+  const members = handlesOf(own);
+  if (handle === undefined || members.length === 0) {
+    const text = `VolumeGroupSnapshotContent ${own.metadata.name} does not tell the handles of its snapshots`;
+    throw new CodedError('GROUP_NOT_TAKEN', text);
+  }
+  const secrets = Object.entries(own.metadata.annotations ?? {}).filter(([key]) =>
+    key.startsWith(GROUP_SECRET),
+  );
+  const { name, namespace, backup } = group;
+  const wanted: NewObject<VolumeGroupSnapshotContent> = {
+    metadata: {
+      name: nameFor('velero-group', backup.metadata.uid, namespace, name),
+      labels: marks.labels,
+      annotations: { ...Object.fromEntries(secrets), ...marks.annotations },
+    },
+    spec: contentFor({ handle, members, driver: own.spec.driver }, 'Retain', { namespace, name }),
+  };
+  await make(setting, wanted, handle, signal);
+}
+
+/** Removes a content of ours; with `Delete` also the snapshots of its group from the storage. */
+export async function removeContent(
+  { client }: Setting,
+  { metadata: { name, uid } }: VolumeGroupSnapshotContent,
+  deletionPolicy: 'Delete' | 'Retain',
+  signal: AbortSignal,
+): Promise<void> {
+  const change = ({ metadata, spec }: VolumeGroupSnapshotContent) => {
+    if (metadata.uid !== uid || spec.deletionPolicy === deletionPolicy) return undefined;
+    return { metadata: { finalizers: [FINALIZER] }, spec: { deletionPolicy } };
+  };
+  await changeContent(client, VOLUME_GROUP_SNAPSHOT_CONTENTS, name, change, signal);
+  const remove = () => client.delete(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, { signal, uid });
+  await patiently(remove, signal);
+}
+
+/** Handles of all snapshots of a group, as the storage has told them. */
+export const handlesOf = ({ spec, status }: VolumeGroupSnapshotContent): string[] =>
+  status?.volumeSnapshotInfoList?.flatMap(({ snapshotHandle }) => snapshotHandle ?? []) ??
+  spec.source?.groupSnapshotHandles?.volumeSnapshotHandles ??
+  [];
 
 /**
  * A content of the group that a restored snapshot is of: where the driver counts it to a group, the snapshot controller tells nothing of

@@ -16,6 +16,7 @@ import {
 import type { Backup } from '../contract.ts';
 import { changeContent } from './deletion-policy.ts';
 import { contentOfGroup } from './group-contents.ts';
+import { keepGroup } from './group-handles.ts';
 import { driverOf, type GroupMember, groupClassFor } from './group-class.ts';
 import {
   durationMs,
@@ -26,6 +27,7 @@ import {
   snapshotTimeout,
   withMarks,
 } from './setting.ts';
+import { snapshotClassFor } from './snapshot-class.ts';
 import type { Snapshots } from './snapshots.ts';
 import { BACKUP_NAME, BACKUP_UID, FOR_BACKUP, MOVED, OF_GROUP } from './velero-names.ts';
 import type { VolumeChoice } from './volume-choice.ts';
@@ -34,6 +36,12 @@ import type { VolumeChoice } from './volume-choice.ts';
 export interface VolumeGroup {
   readonly key: string;
   readonly value: string;
+}
+
+interface Detaching {
+  readonly backup: Backup;
+  readonly snapshotClass: string;
+  readonly signal: AbortSignal;
 }
 
 /** As long as Velero waits between two looks. */
@@ -115,20 +123,25 @@ export class GroupSnapshots {
     const members = await this.#members(namespace, group, backup, signal);
     const driver = driverOf(members);
     const className = await groupClassFor(driver, pvc, backup, this.#setting, signal);
+    const { metadata } = await snapshotClassFor(driver, pvc, backup, this.#setting, signal);
     let made: VolumeGroupSnapshot | undefined;
     try {
       made = await this.#make({ namespace, name, className }, group, backup, signal);
       const wanted = members.map(({ claim }) => claim.metadata.name);
       const { own, others } = await this.#untilThere(made, wanted, backup, signal);
-      const detached = new Map<string, VolumeSnapshot>();
-      for (const [claim, each] of own) {
-        detached.set(claim, await this.#detach(each, made, backup, signal));
-      }
-      // Of PVCs that a policy leaves out: the group's selector cannot.
-      const unwanted: VolumeSnapshot[] = [];
-      for (const other of others) unwanted.push(await this.#detach(other, made, backup, signal));
+      const all = await this.#detachAll([...own.values(), ...others], made, {
+        backup,
+        snapshotClass: metadata.name,
+        signal,
+      });
       await this.#dissolve(made, backup, signal);
-      for (const other of unwanted) await this.#snapshots.remove(other);
+      // Of PVCs that a policy leaves out: the group's selector cannot.
+      for (const other of others) await this.#snapshots.remove(other);
+      const detached = new Map<string, VolumeSnapshot>();
+      for (const [claim, { metadata }] of own) {
+        const snapshot = all.find((each) => each.metadata.uid === metadata.uid);
+        if (snapshot) detached.set(claim, snapshot);
+      }
       return detached;
     } catch (error) {
       if (made) await this.#removeAll(made, backup);
@@ -242,6 +255,7 @@ export class GroupSnapshots {
   ): Promise<{ own: Map<string, VolumeSnapshot>; others: VolumeSnapshot[] }> {
     const { namespace = '', name } = made.metadata;
     const until = performance.now() + durationMs(snapshotTimeout(backup));
+    let seen = '';
     for (;;) {
       const members = await this.#membersOf(made, backup, signal);
       const own = new Map<string, VolumeSnapshot>();
@@ -256,7 +270,11 @@ export class GroupSnapshots {
       const { boundVolumeGroupSnapshotContentName: content, readyToUse } = now.status ?? {};
       // Until then its controller may bind the snapshots anew, from nothing.
       const isBound = content !== undefined && (readyToUse === true || members.every(isDetached));
-      if (missing.length === 0 && unready.length === 0 && isBound) {
+      // Controllers that have read older versions write what was before: none changes anything between two looks.
+      const versions = [now, ...members].map(({ metadata }) => metadata.resourceVersion).join();
+      const isQuiet = versions === seen;
+      seen = versions;
+      if (missing.length === 0 && unready.length === 0 && isBound && isQuiet) {
         const others = members.filter(
           (each) => !wanted.includes(each.spec.source.persistentVolumeClaimName ?? ''),
         );
@@ -289,19 +307,20 @@ export class GroupSnapshots {
 
   /**
    * From here on it does not go with the group, and is the backup's as any other one. The name of the group goes first: the snapshot
-   * controller makes a group own each snapshot that names it, and deletes what a group owns with it.
+   * controller makes a group own each snapshot that names it, and deletes what a group owns with it. A snapshot of no group needs a
+   * class, without which its controller does nothing for it.
    */
   async #detach(
     snapshot: VolumeSnapshot,
     group: VolumeGroupSnapshot,
-    backup: Backup,
-    signal: AbortSignal,
+    { backup, snapshotClass, signal }: Detaching,
   ): Promise<VolumeSnapshot> {
     const { client } = this.#setting;
     const { namespace, name } = snapshot.metadata;
     for (let attempt = 1; ; attempt++) {
       const ref = { namespace, name };
       const now = await patiently(() => client.get(VOLUME_SNAPSHOTS, ref, { signal }), signal);
+      if (isDetached(now) && !isIn(now, group)) return now;
       const { ownerReferences = [], finalizers = [] } = now.metadata;
       const own = withMarks(now, marksFor(backup, group.metadata.name));
       const metadata = {
@@ -320,7 +339,8 @@ export class GroupSnapshots {
           const unname = () => client.patch(VOLUME_SNAPSHOTS, ref, patch, options);
           metadata.resourceVersion = (await patiently(unname, signal)).metadata.resourceVersion;
         }
-        const changed = { ...own, metadata };
+        const spec = { ...own.spec, volumeSnapshotClassName: snapshotClass };
+        const changed = { ...own, metadata, spec };
         return await patiently(() => client.replace(VOLUME_SNAPSHOTS, changed, { signal }), signal);
       } catch (error) {
         if (!isCode(error, 'KUBE_CONFLICT') || attempt === CONFLICTS_MAX) throw error;
@@ -329,9 +349,33 @@ export class GroupSnapshots {
   }
 
   /**
-   * Removes the group from the cluster, and nothing from the storage. Its content stays for as long as somebody needs the snapshots: the
-   * controllers tell of a snapshot that the driver counts to a group only while there is a content of that group, and delete it from the
-   * storage only with all of the group.
+   * Detaches all of them, and again those that a controller which had read an older version has given back meanwhile. Returns when none
+   * has changed between two looks.
+   */
+  async #detachAll(
+    members: readonly VolumeSnapshot[],
+    group: VolumeGroupSnapshot,
+    detaching: Detaching,
+  ): Promise<VolumeSnapshot[]> {
+    const { backup, signal } = detaching;
+    const until = performance.now() + durationMs(snapshotTimeout(backup));
+    for (;;) {
+      const detached: VolumeSnapshot[] = [];
+      for (const each of members) detached.push(await this.#detach(each, group, detaching));
+      await sleep(LOOK_MS, undefined, { signal });
+      const now = await this.#membersOf(group, backup, signal);
+      if (now.length === members.length && !now.some((each) => isIn(each, group))) return detached;
+      if (performance.now() > until) {
+        const text = `the snapshots of VolumeGroupSnapshot ${placeOf(group)} could not be taken out of it within ${snapshotTimeout(backup)}: its controllers, or others, change them all the time`;
+        throw new CodedError('GROUP_NOT_TAKEN', text);
+      }
+    }
+  }
+
+  /**
+   * Removes the group from the cluster, and nothing from the storage. A content of ours stays for as long as somebody needs the snapshots:
+   * the controllers tell of a snapshot that the driver counts to a group only while there is a content of that group, and delete it from
+   * the storage only with all of the group. It is not the group's own, which a controller that does not yet know of its new policy deletes.
    */
   async #dissolve(
     { metadata }: VolumeGroupSnapshot,
@@ -340,25 +384,53 @@ export class GroupSnapshots {
   ): Promise<void> {
     const { client, logger } = this.#setting;
     const { namespace = '', name, uid } = metadata;
+    const group = `${namespace}/${name}`;
     const bound = (await this.#find(namespace, name, signal))?.status
       ?.boundVolumeGroupSnapshotContentName;
     if (bound !== undefined) {
       const retain = ({ spec }: VolumeGroupSnapshotContent) => {
         // Users of a namespace can write a status.
-        if (spec.volumeGroupSnapshotRef.uid === uid)
-          return { metadata: marksFor(backup, name), spec: { deletionPolicy: 'Retain' } };
-        const text = `a VolumeGroupSnapshot claims to be bound to VolumeGroupSnapshotContent ${bound}, which is bound to another one`;
-        throw new CodedError('FOREIGN_OBJECT', text);
+        if (spec.volumeGroupSnapshotRef.uid !== uid) {
+          const text = `a VolumeGroupSnapshot claims to be bound to VolumeGroupSnapshotContent ${bound}, which is bound to another one`;
+          throw new CodedError('FOREIGN_OBJECT', text);
+        }
+        return spec.deletionPolicy === 'Retain'
+          ? undefined
+          : { spec: { deletionPolicy: 'Retain' } };
       };
-      await changeContent(client, VOLUME_GROUP_SNAPSHOT_CONTENTS, bound, retain, signal);
+      const own = await changeContent(
+        client,
+        VOLUME_GROUP_SNAPSHOT_CONTENTS,
+        bound,
+        retain,
+        signal,
+      );
+      if (own) {
+        await keepGroup(
+          this.#setting,
+          own,
+          { name, namespace, backup },
+          marksFor(backup, name),
+          signal,
+        );
+        const exactly = { signal, uid: own.metadata.uid };
+        const drop = () => client.delete(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name: bound }, exactly);
+        await patiently(drop, signal);
+      }
     }
-    const options = { signal, uid };
-    const remove = () => client.delete(VOLUME_GROUP_SNAPSHOTS, { namespace, name }, options);
+    const remove = () =>
+      client.delete(VOLUME_GROUP_SNAPSHOTS, { namespace, name }, { signal, uid });
     await patiently(remove, signal);
-    logger.info(
-      { VolumeGroupSnapshot: `${namespace}/${name}`, backup: backup.metadata.name },
-      'the snapshots of a volume group are taken',
-    );
+    const wait = { signal, timeoutMs: GONE_MS };
+    await waitGone(client, VOLUME_GROUP_SNAPSHOTS, { namespace, name, uid }, wait);
+    const members = await this.#membersOf({ metadata } as VolumeGroupSnapshot, backup, signal);
+    const lost = members.find((each) => each.metadata.deletionTimestamp !== undefined);
+    if (lost) {
+      const text = `VolumeSnapshot ${placeOf(lost)} was deleted with VolumeGroupSnapshot ${group}`;
+      throw new CodedError('SNAPSHOT_GONE', text);
+    }
+    const fields = { VolumeGroupSnapshot: group, backup: backup.metadata.name };
+    logger.info(fields, 'the snapshots of a volume group are taken');
   }
 
   /** What a failed attempt has made; the storage's snapshots too. Says what it could not do, and does not fail. */
@@ -420,6 +492,10 @@ const marksFor = (backup: Backup, group: string) => ({
 /** This backup's, as any other one. */
 const isDetached = ({ metadata }: VolumeSnapshot): boolean =>
   metadata.annotations?.[OF_GROUP] !== undefined;
+/** Goes with it. */
+const isIn = ({ metadata, status }: VolumeSnapshot, group: VolumeGroupSnapshot): boolean =>
+  metadata.ownerReferences?.some(({ uid }) => uid === group.metadata.uid) === true ||
+  status?.volumeGroupSnapshotName !== undefined;
 const isReady = ({ status }: VolumeSnapshot): boolean =>
   status?.boundVolumeSnapshotContentName !== undefined && status.readyToUse === true;
 

@@ -17,7 +17,8 @@ import type {
 } from '../contract.ts';
 import { invalidOperationId } from '../operation-errors.ts';
 import { changeContent, RETAINED } from './deletion-policy.ts';
-import { contentOfGroup, handlesOf, releaseWithLast } from './group-contents.ts';
+import { contentOfGroup, releaseWithLast } from './group-contents.ts';
+import { handlesOf } from './group-handles.ts';
 import {
   deleteSecretOf,
   identifier,
