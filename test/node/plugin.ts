@@ -18,7 +18,7 @@ import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { deployment, type RealNode } from '../support/real-node.ts';
 import { makeTree } from '../support/trees.ts';
-import { testGroups } from './groups.ts';
+import { testGroups, usePlugin } from './groups.ts';
 import { assertSame, FINAL_PHASE, locationIsAvailable, record } from './tools.ts';
 
 const FILES = ['data', 'more'];
@@ -259,11 +259,7 @@ export function testPlugin(theNode: () => RealNode): void {
   });
 
   describe('with our plugin, on a Velero without EnableCSI', () => {
-    beforeAll(async () => {
-      // Else Velero asks them for snapshots of CSI volumes, too, since it does not know that it has CSI.
-      await theNode().kubectl('-n', 'velero', 'delete', 'volumesnapshotlocation', '--all');
-      await theNode().restartVelero({ features: '', hasPlugin: true });
-    }, 120_000);
+    beforeAll(() => usePlugin(theNode()), 120_000);
     afterAll(() => theNode().restartVelero(), 120_000);
 
     it('takes snapshots and moves them itself, also when the server restarts while it waits', async () => {
