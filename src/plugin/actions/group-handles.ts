@@ -193,8 +193,8 @@ export async function ensureStub(
 
 /**
  * Deletes the groups of the snapshots that a backup has kept from the storage. Velero's own action deletes each snapshot by itself, which
- * the sidecar does not do for a snapshot that the driver counts to a group. Throws `GROUP_NOT_DELETED` with what the driver says, and
- * then the backup stays.
+ * the sidecar does not do for a snapshot that the driver counts to a group. Throws `GROUP_NOT_DELETED` with what the driver says,
+ * which Velero writes into its log; the content stays, and its sidecar goes on trying.
  */
 export class GroupDelete implements DeleteItemAction {
   readonly #setting: Setting;
@@ -238,7 +238,7 @@ export class GroupDelete implements DeleteItemAction {
     } catch (cause) {
       if (!isCode(cause, 'WAIT_TIMEOUT')) throw cause;
       const why = told === '' ? 'look at its Events and at the log of the csi-snapshotter' : told;
-      const text = `the snapshots of volume group ${group.handle} are still in the storage: VolumeGroupSnapshotContent ${name} of driver ${group.driver} is not deleted (${why}); delete the backup again when the driver can`;
+      const text = `the snapshots of volume group ${group.handle} are still in the storage: VolumeGroupSnapshotContent ${name} of driver ${group.driver} is not deleted (${why}); it goes when the driver can delete them`;
       throw new CodedError('GROUP_NOT_DELETED', text, { cause });
     }
     this.#deleted.add(group.handle);
