@@ -1,5 +1,6 @@
 import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
+  type KubeClient,
   type NewObject,
   validLabel,
   VOLUME_GROUP_SNAPSHOT_CONTENTS,
@@ -21,6 +22,8 @@ import {
   STUB_FOR_RESTORE,
 } from './velero-names.ts';
 
+/** A sidecar tells within milliseconds, or cannot. Our choice. */
+const TELLING_MS = 10_000;
 /** The sidecar deletes nothing from the storage for a content that is gone at once, and takes it off itself. */
 const FINALIZER = 'groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection';
 
@@ -72,7 +75,7 @@ const contentFor = (
   volumeGroupSnapshotRef,
 });
 
-/** Makes a content, or finds the one of an earlier attempt, and says in its status which group it is of. */
+/** Makes a content, or finds the one of an earlier attempt, and returns when its status says which group it is of. */
 async function make(
   { client }: Setting,
   wanted: NewObject<VolumeGroupSnapshotContent>,
@@ -88,11 +91,34 @@ async function make(
       signal,
     );
   });
-  if (made.status?.volumeGroupSnapshotHandle !== undefined) return made;
+  await untilTold(client, name, handle, signal);
+  return made;
+}
+
+/**
+ * Waits until the status of a content says which group it is of: the sidecar deletes nothing for one that does not. It asks the driver and
+ * writes that by itself, and a write of ours at the same time makes it replace the whole status by an error. So what it has not written
+ * within {@link TELLING_MS} is written here.
+ */
+async function untilTold(
+  client: KubeClient,
+  name: string,
+  handle: string,
+  signal: AbortSignal,
+): Promise<void> {
+  const isTold = (now: VolumeGroupSnapshotContent | undefined): true | undefined =>
+    !now || now.status?.volumeGroupSnapshotHandle !== undefined ? true : undefined;
+  const wait = { signal, timeoutMs: TELLING_MS };
+  try {
+    await waitFor(client, VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, isTold, wait);
+    return;
+  } catch (error) {
+    if (!isCode(error, 'WAIT_TIMEOUT')) throw error;
+  }
   const patch = { status: { volumeGroupSnapshotHandle: handle } };
   const options = { signal, subresource: 'status' };
   const tell = () => client.patch(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, patch, options);
-  return patiently(tell, signal);
+  await patiently(tell, signal);
 }
 
 /**
@@ -138,7 +164,10 @@ export async function removeContent(
     if (metadata.uid !== uid || spec.deletionPolicy === deletionPolicy) return undefined;
     return { metadata: { finalizers: [FINALIZER] }, spec: { deletionPolicy } };
   };
-  await changeContent(client, VOLUME_GROUP_SNAPSHOT_CONTENTS, name, change, signal);
+  const changed = await changeContent(client, VOLUME_GROUP_SNAPSHOT_CONTENTS, name, change, signal);
+  const handle = changed?.spec.source?.groupSnapshotHandles?.volumeGroupSnapshotHandle;
+  if (deletionPolicy === 'Delete' && handle !== undefined)
+    await untilTold(client, name, handle, signal);
   const remove = () => client.delete(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, { signal, uid });
   await patiently(remove, signal);
 }
