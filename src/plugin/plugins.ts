@@ -17,7 +17,7 @@ const CLASSES = { includedResources: ['volumesnapshotclasses.snapshot.storage.k8
 /**
  * What a process offers. Names are our own: Velero does not start when two actions of one kind have the same name, and without
  * `EnableCSI` it skips those with `velero.io/csi-` in it. Velero's own actions run in either set-up where their name has none of that:
- * it deletes the contents of kept snapshots itself, so there is no action for it here.
+ * it deletes the contents of kept snapshots itself, so that here is one for those of groups only.
  */
 export function pluginsFor({ hasCsi, load }: PluginSettings): Plugin[] {
   const deletion: Plugin = {
@@ -26,10 +26,17 @@ export function pluginsFor({ hasCsi, load }: PluginSettings): Plugin[] {
     appliesTo: UPLOADS,
     open: async () => (await load()).uploadDelete(),
   };
+  const groupDeletion: Plugin = {
+    kind: 'DeleteItemAction',
+    name: 'longshore.io/group-snapshot-delete',
+    appliesTo: CONTENTS,
+    open: async () => (await load()).groupDelete(),
+  };
   // Velero's make the same snapshots and uploads, also for `datamover: longshore`.
-  if (hasCsi) return [deletion];
+  if (hasCsi) return [deletion, groupDeletion];
   return [
     deletion,
+    groupDeletion,
     {
       kind: 'BackupItemActionV2',
       name: 'longshore.io/csi-pvc-backupper',

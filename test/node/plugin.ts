@@ -18,6 +18,7 @@ import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { deployment, type RealNode } from '../support/real-node.ts';
 import { makeTree } from '../support/trees.ts';
+import { testGroups, usePlugin } from './groups.ts';
 import { assertSame, FINAL_PHASE, locationIsAvailable, record } from './tools.ts';
 
 const FILES = ['data', 'more'];
@@ -248,18 +249,17 @@ export function testPlugin(theNode: () => RealNode): void {
       await thereAndBack('with-csi');
       const log = await theNode().veleroLog();
       const registered = [...log.matchAll(/name=(longshore\.io\/\S+)/g)].map(([, name]) => name);
-      expect([...new Set(registered)]).toEqual(['longshore.io/dataupload-delete']);
+      expect([...new Set(registered)].sort()).toEqual([
+        'longshore.io/dataupload-delete',
+        'longshore.io/group-snapshot-delete',
+      ]);
       await deleteBackup('with-csi');
       await theNode().kubectl('delete', 'namespace', 'with-csi', '--wait=false');
     }, 200_000);
   });
 
   describe('with our plugin, on a Velero without EnableCSI', () => {
-    beforeAll(async () => {
-      // Else Velero asks them for snapshots of CSI volumes, too, since it does not know that it has CSI.
-      await theNode().kubectl('-n', 'velero', 'delete', 'volumesnapshotlocation', '--all');
-      await theNode().restartVelero({ features: '', hasPlugin: true });
-    }, 120_000);
+    beforeAll(() => usePlugin(theNode()), 120_000);
     afterAll(() => theNode().restartVelero(), 120_000);
 
     it('takes snapshots and moves them itself, also when the server restarts while it waits', async () => {
@@ -302,5 +302,7 @@ export function testPlugin(theNode: () => RealNode): void {
       await expect.poll(left, { timeout: GONE_MS, interval: 500 }).toEqual([]);
       await theNode().kubectl('delete', 'namespace', 'kept', '--wait=false');
     }, 320_000);
+
+    testGroups(theNode);
   });
 }

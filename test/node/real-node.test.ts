@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { DATA_DOWNLOADS, DATA_UPLOADS, type DataUpload } from '../../src/kube/index.ts';
+import { testSecondCluster } from './groups.ts';
 import { testPlugin } from './plugin.ts';
 import { testPodVolumes } from './pod-volumes.ts';
 import { storyOf } from './stories.ts';
@@ -353,4 +354,6 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
     const agent = await node.kubectl('-n', 'velero', 'logs', '-l', 'name=node-agent', '--tail=-1');
     expect(agent).toMatch(/msg="data upload is in progress"/);
   }, 300_000);
+
+  testSecondCluster(() => node);
 });

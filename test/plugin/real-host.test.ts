@@ -67,16 +67,18 @@ describe.skipIf(!hasVeleroHost())("Velero's own plugin client", () => {
       'RestoreItemActionV2 longshore.io/csi-volumesnapshotcontent-restorer',
       'RestoreItemActionV2 longshore.io/dataupload',
       'DeleteItemAction longshore.io/dataupload-delete',
+      'DeleteItemAction longshore.io/group-snapshot-delete',
       'ItemBlockAction longshore.io/pvc',
     ]);
   });
 
-  it('finds nothing but the deletion where its own actions do the rest', async () => {
+  it('finds nothing but the deletions where its own actions do the rest', async () => {
     for (const flags of [['--features=Other,EnableCSI'], ['--features', 'EnableCSI']]) {
       await using withCsi = start([...FLAGS, ...flags]);
       const { result } = await withCsi.discovered();
       expect((result as Identifier[]).map(({ Name }) => Name)).toEqual([
         'longshore.io/dataupload-delete',
+        'longshore.io/group-snapshot-delete',
       ]);
     }
   });

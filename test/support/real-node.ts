@@ -109,6 +109,17 @@ export class RealNode implements AsyncDisposable {
     await run(SCRIPT, ['up', this.directory], { env: this.#env });
   }
 
+  /**
+   * Ends all of the node and starts it as another cluster: etcd and the kubelet's folder are new, and what lies in the storage (csidir,
+   * the bucket) is what the first cluster left there. Velero's server is as it is at first.
+   */
+  async replaceCluster(): Promise<void> {
+    await run(SCRIPT, ['down', this.directory], { env: this.#env });
+    for (const name of ['etcd', 'install.done', 'kubelet', 'kubelet-certs', 'home', 'plugins'])
+      await fs.rm(join(this.directory, name), { recursive: true, force: true });
+    await run(SCRIPT, ['up', this.directory, 'csi', 'velero'], { env: this.#env });
+  }
+
   /** From now on nothing that the pod of this process sends reaches the API server; storage and kubelet are as before. */
   async cutOff(pid: number): Promise<void> {
     const rule = ['iptables', '-A', 'OUTPUT', '-p', 'tcp', '--dport', '443', '-j', 'DROP'];

@@ -243,8 +243,19 @@ export interface VolumeGroupSnapshotContent extends KubeObject {
     deletionPolicy: 'Delete' | 'Retain';
     driver: string;
     /** Handles of volumes for one that the storage cut for its group. */
-    source?: { volumeHandles?: string[]; groupSnapshotHandles?: object };
+    source?: {
+      volumeHandles?: string[];
+      /** Cannot be changed. */
+      groupSnapshotHandles?: { volumeGroupSnapshotHandle: string; volumeSnapshotHandles: string[] };
+    };
     volumeGroupSnapshotRef: { namespace?: string; name?: string; uid?: string };
+  };
+  status?: {
+    volumeGroupSnapshotHandle?: string;
+    /** Of a group that the storage cut. */
+    volumeSnapshotInfoList?: { volumeHandle?: string; snapshotHandle?: string }[];
+    readyToUse?: boolean;
+    error?: { message?: string };
   };
 }
 

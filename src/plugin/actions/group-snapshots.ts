@@ -1,21 +1,23 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, messageOf } from '../../base/index.ts';
 import {
-  type KubeClient,
   type NewObject,
-  type PersistentVolume,
   type PersistentVolumeClaim,
   PVCS,
   validLabel,
-  VOLUME_GROUP_SNAPSHOT_CLASSES,
   VOLUME_GROUP_SNAPSHOT_CONTENTS,
   VOLUME_GROUP_SNAPSHOTS,
   VOLUME_SNAPSHOTS,
   type VolumeGroupSnapshot,
+  type VolumeGroupSnapshotContent,
   type VolumeSnapshot,
   waitGone,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
+import { changeContent } from './deletion-policy.ts';
+import { contentOfGroup } from './group-contents.ts';
+import { keepGroup } from './group-handles.ts';
+import { driverOf, type GroupMember, groupClassFor } from './group-class.ts';
 import {
   durationMs,
   nameFor,
@@ -25,22 +27,21 @@ import {
   snapshotTimeout,
   withMarks,
 } from './setting.ts';
+import { snapshotClassFor } from './snapshot-class.ts';
 import type { Snapshots } from './snapshots.ts';
-import {
-  BACKUP_NAME,
-  BACKUP_UID,
-  FOR_BACKUP,
-  GROUP_CLASS,
-  GROUP_CLASS_OF_PVC,
-  MOVED,
-  OF_GROUP,
-} from './velero-names.ts';
+import { BACKUP_NAME, BACKUP_UID, FOR_BACKUP, MOVED, OF_GROUP } from './velero-names.ts';
 import type { VolumeChoice } from './volume-choice.ts';
 
 /** PVCs of one namespace with the same value of the backup's label. */
 export interface VolumeGroup {
   readonly key: string;
   readonly value: string;
+}
+
+interface Detaching {
+  readonly backup: Backup;
+  readonly snapshotClass: string;
+  readonly signal: AbortSignal;
 }
 
 /** As long as Velero waits between two looks. */
@@ -64,7 +65,7 @@ export function groupOf(pvc: PersistentVolumeClaim, { spec }: Backup): VolumeGro
 /**
  * Snapshots of all volumes of a group at one moment, once for each group and backup (Velero v1.18.3: pkg/backup/actions/csi/pvc_action.go,
  * getVolumeSnapshotReference). The group is only there to cut them: it is removed, and its snapshots stay, each as if it had been
- * taken by itself. After a failure nothing of it is left, and the other members fail with the same error at once.
+ * taken by itself. What the storage has of the group goes when the last upload is over, or with the backup. After a failure nothing of it is left, and the other members fail with the same error at once.
  */
 export class GroupSnapshots {
   readonly #setting: Setting;
@@ -110,27 +111,37 @@ export class GroupSnapshots {
     const { namespace = '' } = pvc.metadata;
     const name = groupName(group, backup, namespace);
     const earlier = await this.#ofEarlier(namespace, name, backup, signal);
-    const isUnfinished = await this.#find(namespace, name, signal);
-    // All were cut by a process that has ended since. A PVC that was not among them gets none: a second group would be of another moment,
-    // and its failure would remove the snapshots of the first one.
-    if (earlier.size > 0 && !isUnfinished) return earlier;
+    const begun = await this.#find(namespace, name, signal);
+    const isOver = !begun || begun.metadata.deletionTimestamp !== undefined;
+    if (earlier.size > 0 && isOver) {
+      // All were cut by a process that has ended since. A PVC that was not among them gets none: a second group would be of another
+      // moment, and its failure would remove the snapshots of the first one.
+      if (await contentOfGroup(this.#setting, name, backup, signal)) return earlier;
+      // That process had failed, and was ended while it removed them.
+      for (const each of earlier.values()) await this.#snapshots.remove(each);
+    }
     const members = await this.#members(namespace, group, backup, signal);
     const driver = driverOf(members);
-    const className = await this.#classFor(driver, pvc, backup, signal);
+    const className = await groupClassFor(driver, pvc, backup, this.#setting, signal);
+    const { metadata } = await snapshotClassFor(driver, pvc, backup, this.#setting, signal);
     let made: VolumeGroupSnapshot | undefined;
     try {
       made = await this.#make({ namespace, name, className }, group, backup, signal);
       const wanted = members.map(({ claim }) => claim.metadata.name);
       const { own, others } = await this.#untilThere(made, wanted, backup, signal);
-      const detached = new Map<string, VolumeSnapshot>();
-      for (const [claim, each] of own) {
-        detached.set(claim, await this.#detach(each, made, backup, signal));
-      }
-      // Of PVCs that a policy leaves out: the group's selector cannot.
-      const unwanted: VolumeSnapshot[] = [];
-      for (const other of others) unwanted.push(await this.#detach(other, made, backup, signal));
+      const all = await this.#detachAll([...own.values(), ...others], made, {
+        backup,
+        snapshotClass: metadata.name,
+        signal,
+      });
       await this.#dissolve(made, backup, signal);
-      for (const other of unwanted) await this.#snapshots.remove(other);
+      // Of PVCs that a policy leaves out: the group's selector cannot.
+      for (const other of others) await this.#snapshots.remove(other);
+      const detached = new Map<string, VolumeSnapshot>();
+      for (const [claim, { metadata }] of own) {
+        const snapshot = all.find((each) => each.metadata.uid === metadata.uid);
+        if (snapshot) detached.set(claim, snapshot);
+      }
       return detached;
     } catch (error) {
       if (made) await this.#removeAll(made, backup);
@@ -171,11 +182,11 @@ export class GroupSnapshots {
     { key, value }: VolumeGroup,
     backup: Backup,
     signal: AbortSignal,
-  ): Promise<{ claim: PersistentVolumeClaim; volume: PersistentVolume }[]> {
+  ): Promise<GroupMember[]> {
     const { client, logger } = this.#setting;
     const labelSelector = `${key}=${value}`;
     const list = () => client.list(PVCS, { namespace, labelSelector, signal });
-    const members = [];
+    const members: GroupMember[] = [];
     for (const claim of await patiently(list, signal)) {
       const volume = await this.#choice.volumeToSnapshot(claim, backup, signal);
       if (volume) members.push({ claim, volume });
@@ -190,37 +201,6 @@ export class GroupSnapshots {
     return members;
   }
 
-  async #classFor(
-    driver: string,
-    { metadata }: PersistentVolumeClaim,
-    backup: Backup,
-    signal: AbortSignal,
-  ): Promise<string> {
-    const named =
-      metadata.annotations?.[GROUP_CLASS_OF_PVC] ||
-      backup.metadata.annotations?.[`${GROUP_CLASS}_${driver}`];
-    if (named) return named;
-    const list = () => this.#setting.client.list(VOLUME_GROUP_SNAPSHOT_CLASSES, { signal });
-    let all;
-    try {
-      all = await patiently(list, signal);
-    } catch (cause) {
-      if (!isCode(cause, 'KUBE_NOT_FOUND')) throw cause;
-      const text =
-        'the cluster has no VolumeGroupSnapshots of version v1beta2: install the CustomResourceDefinitions and the snapshot controller with its gate CSIVolumeGroupSnapshot, or take the group label off the PVCs';
-      throw new CodedError('NO_GROUP_SNAPSHOTS', text, { cause });
-    }
-    const own = all.filter(
-      (each) => each.driver === driver && each.metadata.labels?.[GROUP_CLASS] === 'true',
-    );
-    const [only, ...more] = own;
-    if (only && more.length === 0) return only.metadata.name;
-    const text = only
-      ? `multiple VolumeGroupSnapshotClasses found for driver ${driver} with label ${GROUP_CLASS}=true: ${own.map((each) => each.metadata.name).join(', ')}`
-      : `no VolumeGroupSnapshotClass found for driver ${driver}: put the label ${GROUP_CLASS}=true on one`;
-    throw new CodedError('NO_GROUP_CLASS', text);
-  }
-
   async #make(
     { namespace, name, className }: { namespace: string; name: string; className: string },
     { key, value }: VolumeGroup,
@@ -232,8 +212,8 @@ export class GroupSnapshots {
       metadata: {
         name,
         namespace,
-        labels: { ...marksFor(backup).labels, [key]: value },
-        annotations: { [FOR_BACKUP]: placeOf(backup) },
+        labels: { ...marksFor(backup, name).labels, [key]: value },
+        annotations: marksFor(backup, name).annotations,
       },
       spec: {
         source: { selector: { matchLabels: { [key]: value } } },
@@ -263,7 +243,10 @@ export class GroupSnapshots {
     }
   }
 
-  /** Waits until each of the PVCs has a snapshot in the group. Whether one is cut is seen to later, one by one. */
+  /**
+   * Waits until each of the PVCs has a snapshot in the group that is ready: the snapshot controller tells nothing more about a snapshot
+   * whose group is gone.
+   */
   async #untilThere(
     made: VolumeGroupSnapshot,
     wanted: readonly string[],
@@ -272,17 +255,26 @@ export class GroupSnapshots {
   ): Promise<{ own: Map<string, VolumeSnapshot>; others: VolumeSnapshot[] }> {
     const { namespace = '', name } = made.metadata;
     const until = performance.now() + durationMs(snapshotTimeout(backup));
+    let seen = '';
     for (;;) {
       const members = await this.#membersOf(made, backup, signal);
       const own = new Map<string, VolumeSnapshot>();
       for (const each of members) own.set(each.spec.source.persistentVolumeClaimName ?? '', each);
       const missing = wanted.filter((claim) => !own.has(claim));
+      const unready = members.filter((each) => !isDetached(each) && !isReady(each));
       const now = await this.#find(namespace, name, signal);
       if (now?.metadata.uid !== made.metadata.uid) {
         const text = `VolumeGroupSnapshot ${placeOf(made)} was deleted while its snapshots were taken`;
         throw new CodedError('SNAPSHOT_GONE', text);
       }
-      if (missing.length === 0 && now.status?.boundVolumeGroupSnapshotContentName !== undefined) {
+      const { boundVolumeGroupSnapshotContentName: content, readyToUse } = now.status ?? {};
+      // Until then its controller may bind the snapshots anew, from nothing.
+      const isBound = content !== undefined && (readyToUse === true || members.every(isDetached));
+      // Controllers that have read older versions write what was before: none changes anything between two looks.
+      const versions = [now, ...members].map(({ metadata }) => metadata.resourceVersion).join();
+      const isQuiet = versions === seen;
+      seen = versions;
+      if (missing.length === 0 && unready.length === 0 && isBound && isQuiet) {
         const others = members.filter(
           (each) => !wanted.includes(each.spec.source.persistentVolumeClaimName ?? ''),
         );
@@ -290,11 +282,7 @@ export class GroupSnapshots {
         return { own, others };
       }
       if (performance.now() > until) {
-        const told = now.status?.error?.message;
-        const what =
-          missing.length === 0 ? 'it has no content' : `no snapshot of PVC ${missing.join(', ')}`;
-        const text = `VolumeGroupSnapshot ${placeOf(made)} was not taken within ${snapshotTimeout(backup)}: ${told ?? what}`;
-        throw new CodedError('GROUP_NOT_TAKEN', text);
+        throw notTaken(now, backup, { missing, unready });
       }
       await sleep(LOOK_MS, undefined, { signal });
     }
@@ -308,39 +296,51 @@ export class GroupSnapshots {
   ): Promise<VolumeSnapshot[]> {
     const { namespace, name, uid } = made.metadata;
     const list = () => this.#setting.client.list(VOLUME_SNAPSHOTS, { namespace, signal });
-    return (await patiently(list, signal)).filter(({ metadata, status }) => {
+    return (await patiently(list, signal)).filter(({ metadata }) => {
       const isOwned = metadata.ownerReferences?.some((owner) => owner.uid === uid) === true;
       const isTaken =
         metadata.labels?.[BACKUP_UID] === backup.metadata.uid &&
         metadata.annotations?.[OF_GROUP] === name;
-      return isTaken || (isOwned && status?.volumeGroupSnapshotName === name);
+      return isTaken || isOwned;
     });
   }
 
-  /** From here on it does not go with the group, and is the backup's as any other one. */
+  /**
+   * From here on it does not go with the group, and is the backup's as any other one. The name of the group goes first: the snapshot
+   * controller makes a group own each snapshot that names it, and deletes what a group owns with it. A snapshot of no group needs a
+   * class, without which its controller does nothing for it.
+   */
   async #detach(
     snapshot: VolumeSnapshot,
     group: VolumeGroupSnapshot,
-    backup: Backup,
-    signal: AbortSignal,
+    { backup, snapshotClass, signal }: Detaching,
   ): Promise<VolumeSnapshot> {
     const { client } = this.#setting;
     const { namespace, name } = snapshot.metadata;
     for (let attempt = 1; ; attempt++) {
-      const get = () => client.get(VOLUME_SNAPSHOTS, { namespace, name }, { signal });
-      const now = await patiently(get, signal);
+      const ref = { namespace, name };
+      const now = await patiently(() => client.get(VOLUME_SNAPSHOTS, ref, { signal }), signal);
+      if (isDetached(now) && !isIn(now, group)) return now;
       const { ownerReferences = [], finalizers = [] } = now.metadata;
-      const own = withMarks(now, {
-        labels: marksFor(backup).labels,
-        annotations: { [FOR_BACKUP]: placeOf(backup), [OF_GROUP]: group.metadata.name },
-      });
+      const own = withMarks(now, marksFor(backup, group.metadata.name));
       const metadata = {
         ...own.metadata,
         ownerReferences: ownerReferences.filter(({ uid }) => uid !== group.metadata.uid),
         finalizers: finalizers.filter((each) => !GROUP_FINALIZERS.includes(each)),
       };
       try {
-        const changed = { ...own, metadata };
+        if (now.status?.volumeGroupSnapshotName !== undefined) {
+          const { resourceVersion } = now.metadata;
+          const patch = {
+            metadata: { resourceVersion },
+            status: { volumeGroupSnapshotName: null },
+          };
+          const options = { signal, subresource: 'status' };
+          const unname = () => client.patch(VOLUME_SNAPSHOTS, ref, patch, options);
+          metadata.resourceVersion = (await patiently(unname, signal)).metadata.resourceVersion;
+        }
+        const spec = { ...own.spec, volumeSnapshotClassName: snapshotClass };
+        const changed = { ...own, metadata, spec };
         return await patiently(() => client.replace(VOLUME_SNAPSHOTS, changed, { signal }), signal);
       } catch (error) {
         if (!isCode(error, 'KUBE_CONFLICT') || attempt === CONFLICTS_MAX) throw error;
@@ -348,7 +348,35 @@ export class GroupSnapshots {
     }
   }
 
-  /** Removes the group from the cluster, and nothing from the storage. */
+  /**
+   * Detaches all of them, and again those that a controller which had read an older version has given back meanwhile. Returns when none
+   * has changed between two looks.
+   */
+  async #detachAll(
+    members: readonly VolumeSnapshot[],
+    group: VolumeGroupSnapshot,
+    detaching: Detaching,
+  ): Promise<VolumeSnapshot[]> {
+    const { backup, signal } = detaching;
+    const until = performance.now() + durationMs(snapshotTimeout(backup));
+    for (;;) {
+      const detached: VolumeSnapshot[] = [];
+      for (const each of members) detached.push(await this.#detach(each, group, detaching));
+      await sleep(LOOK_MS, undefined, { signal });
+      const now = await this.#membersOf(group, backup, signal);
+      if (now.length === members.length && !now.some((each) => isIn(each, group))) return detached;
+      if (performance.now() > until) {
+        const text = `the snapshots of VolumeGroupSnapshot ${placeOf(group)} could not be taken out of it within ${snapshotTimeout(backup)}: its controllers, or others, change them all the time`;
+        throw new CodedError('GROUP_NOT_TAKEN', text);
+      }
+    }
+  }
+
+  /**
+   * Removes the group from the cluster, and nothing from the storage. A content of ours stays for as long as somebody needs the snapshots:
+   * the controllers tell of a snapshot that the driver counts to a group only while there is a content of that group, and delete it from
+   * the storage only with all of the group. It is not the group's own, which a controller that does not yet know of its new policy deletes.
+   */
   async #dissolve(
     { metadata }: VolumeGroupSnapshot,
     backup: Backup,
@@ -356,34 +384,53 @@ export class GroupSnapshots {
   ): Promise<void> {
     const { client, logger } = this.#setting;
     const { namespace = '', name, uid } = metadata;
-    const status = (await this.#find(namespace, name, signal))?.status;
-    const content = await this.#contentOf(status?.boundVolumeGroupSnapshotContentName, uid, signal);
-    if (content) {
-      const ref = { name: content.metadata.name };
-      const change = { spec: { deletionPolicy: 'Retain' } };
-      const retain = () => client.patch(VOLUME_GROUP_SNAPSHOT_CONTENTS, ref, change, { signal });
-      await patiently(retain, signal);
-      const options = { signal, uid: content.metadata.uid };
-      await patiently(() => client.delete(VOLUME_GROUP_SNAPSHOT_CONTENTS, ref, options), signal);
+    const group = `${namespace}/${name}`;
+    const bound = (await this.#find(namespace, name, signal))?.status
+      ?.boundVolumeGroupSnapshotContentName;
+    if (bound !== undefined) {
+      const retain = ({ spec }: VolumeGroupSnapshotContent) => {
+        // Users of a namespace can write a status.
+        if (spec.volumeGroupSnapshotRef.uid !== uid) {
+          const text = `a VolumeGroupSnapshot claims to be bound to VolumeGroupSnapshotContent ${bound}, which is bound to another one`;
+          throw new CodedError('FOREIGN_OBJECT', text);
+        }
+        return spec.deletionPolicy === 'Retain'
+          ? undefined
+          : { spec: { deletionPolicy: 'Retain' } };
+      };
+      const own = await changeContent(
+        client,
+        VOLUME_GROUP_SNAPSHOT_CONTENTS,
+        bound,
+        retain,
+        signal,
+      );
+      if (own) {
+        await keepGroup(
+          this.#setting,
+          own,
+          { name, namespace, backup },
+          marksFor(backup, name),
+          signal,
+        );
+        const exactly = { signal, uid: own.metadata.uid };
+        const drop = () => client.delete(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name: bound }, exactly);
+        await patiently(drop, signal);
+      }
     }
-    const options = { signal, uid };
-    const remove = () => client.delete(VOLUME_GROUP_SNAPSHOTS, { namespace, name }, options);
+    const remove = () =>
+      client.delete(VOLUME_GROUP_SNAPSHOTS, { namespace, name }, { signal, uid });
     await patiently(remove, signal);
-    logger.info(
-      { VolumeGroupSnapshot: `${namespace}/${name}`, backup: backup.metadata.name },
-      'the snapshots of a volume group are taken',
-    );
-  }
-
-  /** Users of a namespace can write a status: throws `FOREIGN_OBJECT` for the content of another group. */
-  async #contentOf(name: string | undefined, uid: string, signal: AbortSignal) {
-    if (name === undefined) return undefined;
-    const find = () =>
-      this.#setting.client.find(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, { signal });
-    const content = await patiently(find, signal);
-    if (!content || content.spec.volumeGroupSnapshotRef.uid === uid) return content;
-    const text = `a VolumeGroupSnapshot claims to be bound to VolumeGroupSnapshotContent ${name}, which is bound to another one`;
-    throw new CodedError('FOREIGN_OBJECT', text);
+    const wait = { signal, timeoutMs: GONE_MS };
+    await waitGone(client, VOLUME_GROUP_SNAPSHOTS, { namespace, name, uid }, wait);
+    const members = await this.#membersOf({ metadata } as VolumeGroupSnapshot, backup, signal);
+    const lost = members.find((each) => each.metadata.deletionTimestamp !== undefined);
+    if (lost) {
+      const text = `VolumeSnapshot ${placeOf(lost)} was deleted with VolumeGroupSnapshot ${group}`;
+      throw new CodedError('SNAPSHOT_GONE', text);
+    }
+    const fields = { VolumeGroupSnapshot: group, backup: backup.metadata.name };
+    logger.info(fields, 'the snapshots of a volume group are taken');
   }
 
   /** What a failed attempt has made; the storage's snapshots too. Says what it could not do, and does not fail. */
@@ -412,35 +459,16 @@ export async function deleteGroupWithContent(
   const now = await patiently(find, signal);
   if (now?.metadata.uid !== uid) return;
   const bound = now.status?.boundVolumeGroupSnapshotContentName;
-  if (bound !== undefined) await letGo(client, bound, uid, signal);
-  await patiently(() => client.delete(VOLUME_GROUP_SNAPSHOTS, ref, { signal, uid }), signal);
-}
-
-/** From here on a group's deletion removes what the storage has, too. One of another group stays what it is. */
-async function letGo(
-  client: KubeClient,
-  name: string,
-  uid: string,
-  signal: AbortSignal,
-): Promise<void> {
-  for (let attempt = 1; ; attempt++) {
-    const find = () => client.find(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, { signal });
-    const content = await patiently(find, signal);
-    // What the status of a group says could have been written by others.
-    if (content?.spec.volumeGroupSnapshotRef.uid !== uid) return;
-    if (content.spec.source?.volumeHandles === undefined) return;
-    if (content.spec.deletionPolicy === 'Delete') return;
-    const { resourceVersion } = content.metadata;
-    const change = { metadata: { resourceVersion }, spec: { deletionPolicy: 'Delete' } };
-    const release = () =>
-      client.patch(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, change, { signal });
-    try {
-      await patiently(release, signal);
-      return;
-    } catch (error) {
-      if (!isCode(error, 'KUBE_CONFLICT') || attempt === CONFLICTS_MAX) throw error;
-    }
+  if (bound !== undefined) {
+    const release = ({ spec }: VolumeGroupSnapshotContent) => {
+      // What the status of a group says could have been written by others.
+      const isOwn = spec.volumeGroupSnapshotRef.uid === uid && spec.source?.volumeHandles;
+      if (!isOwn || spec.deletionPolicy === 'Delete') return undefined;
+      return { spec: { deletionPolicy: 'Delete' } };
+    };
+    await changeContent(client, VOLUME_GROUP_SNAPSHOT_CONTENTS, bound, release, signal);
   }
+  await patiently(() => client.delete(VOLUME_GROUP_SNAPSHOTS, ref, { signal, uid }), signal);
 }
 
 /** Follows from backup, namespace and label, so that a second attempt finds the first one's. */
@@ -452,29 +480,38 @@ const groupName = ({ key, value }: VolumeGroup, { metadata }: Backup, namespace:
     `${key}=${value}`,
   );
 
-const marksFor = (backup: Backup) => ({
+const marksFor = (backup: Backup, group: string) => ({
   labels: {
     [BACKUP_NAME]: validLabel(backup.metadata.name),
     [BACKUP_UID]: backup.metadata.uid,
-    ...(backup.spec.snapshotMoveData === true && { [MOVED]: 'true' }),
+    [MOVED]: String(backup.spec.snapshotMoveData === true),
   },
+  annotations: { [FOR_BACKUP]: placeOf(backup), [OF_GROUP]: group },
 });
 
-/** Throws `GROUP_DRIVERS` for volumes that no one driver can snapshot together. */
-function driverOf(
-  members: readonly { claim: PersistentVolumeClaim; volume: PersistentVolume }[],
-): string {
-  const drivers = new Set<string>();
-  for (const { claim, volume } of members) {
-    const { csi } = volume.spec;
-    if (!csi) {
-      const text = `PV ${volume.metadata.name} for PVC ${placeOf(claim)} is not CSI provisioned, so its group cannot be snapshotted: take the group label off the PVC`;
-      throw new CodedError('GROUP_DRIVERS', text);
-    }
-    drivers.add(csi.driver);
-  }
-  const [driver = '', ...more] = drivers;
-  if (more.length === 0) return driver;
-  const text = `found multiple CSI drivers in a volume group: ${[...drivers].join(', ')}`;
-  throw new CodedError('GROUP_DRIVERS', text);
+/** This backup's, as any other one. */
+const isDetached = ({ metadata }: VolumeSnapshot): boolean =>
+  metadata.annotations?.[OF_GROUP] !== undefined;
+/** Goes with it. */
+const isIn = ({ metadata, status }: VolumeSnapshot, group: VolumeGroupSnapshot): boolean =>
+  metadata.ownerReferences?.some(({ uid }) => uid === group.metadata.uid) === true ||
+  status?.volumeGroupSnapshotName !== undefined;
+const isReady = ({ status }: VolumeSnapshot): boolean =>
+  status?.boundVolumeSnapshotContentName !== undefined && status.readyToUse === true;
+
+function notTaken(
+  group: VolumeGroupSnapshot,
+  backup: Backup,
+  { missing, unready }: { missing: readonly string[]; unready: readonly VolumeSnapshot[] },
+): CodedError {
+  const claims = unready.map(({ spec }) => spec.source.persistentVolumeClaimName ?? '');
+  const what =
+    missing.length > 0
+      ? `no snapshot of PVC ${missing.join(', ')}`
+      : claims.length > 0
+        ? `the snapshot of PVC ${claims.join(', ')} is not ready; a driver that needs longer needs a longer csiSnapshotTimeout`
+        : 'it is not ready';
+  const told = [group, ...unready].map(({ status }) => status?.error?.message).find(Boolean);
+  const text = `VolumeGroupSnapshot ${placeOf(group)} was not taken within ${snapshotTimeout(backup)}: ${told ?? what}`;
+  return new CodedError('GROUP_NOT_TAKEN', text);
 }

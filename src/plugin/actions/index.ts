@@ -1,5 +1,6 @@
 import { CONTENT_BACKUP, CLASS_BACKUP, SnapshotBackup } from './snapshot-backup.ts';
 import { CLASS_RESTORE, ContentRestore, SNAPSHOT_RESTORE } from './snapshot-restore.ts';
+import { GroupDelete } from './group-handles.ts';
 import { PvcBackup } from './pvc-backup.ts';
 import { PvcBlock } from './pvc-block.ts';
 import { PvcRestore } from './pvc-restore.ts';
@@ -18,6 +19,7 @@ export const openActions = (setting: Setting) => ({
   contentRestore: () => new ContentRestore(setting),
   classRestore: () => CLASS_RESTORE,
   uploadResults: () => new UploadResults(setting),
+  groupDelete: () => new GroupDelete(setting),
   uploadDelete: () => new UploadDelete(setting),
   pvcBlock: () => new PvcBlock(setting),
 });

@@ -24,7 +24,8 @@ const UNKNOWN: OperationProgress = {
   updated: undefined,
 };
 
-const FINAL = ['Completed', 'Failed', 'Canceled'];
+/** Phases of uploads and downloads that nothing follows on. */
+export const FINAL = ['Completed', 'Failed', 'Canceled'];
 /** Velero's own returns at once, and the work may then go on behind an operation that counts as over. Our choice. */
 const CANCEL_MS = 60_000;
 

@@ -1,24 +1,28 @@
 import { isCode, mapLimited, messageOf } from '../../base/index.ts';
 import {
-  BACKUPS,
   DATA_UPLOADS,
-  type KubeObject,
   VOLUME_GROUP_SNAPSHOTS,
+  VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
   type VolumeGroupSnapshot,
   type VolumeSnapshot,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
+import { NEVER_STORED, phaseOf, purposeOf, TAKING } from './backup-phase.ts';
+import { isAbandoned, keepAgain } from './deletion-policy.ts';
+import { removeLeftContents, removeStubs } from './group-contents.ts';
 import { deleteGroupWithContent } from './group-snapshots.ts';
 import { placeOf, type Setting } from './setting.ts';
 import type { Snapshots } from './snapshots.ts';
-import { BACKUP_UID, FOR_BACKUP, MOVED, OF_GROUP, SNAPSHOT_HANDLE } from './velero-names.ts';
+import {
+  BACKUP_UID,
+  FOR_BACKUP,
+  MOVED,
+  OF_GROUP,
+  RETAINED_UNTIL,
+  SNAPSHOT_HANDLE,
+} from './velero-names.ts';
 
-/** Phases in which a backup may still be taking snapshots; ours, of whatever process. */
-const TAKING = [undefined, '', 'New', 'Queued', 'ReadyToStart', 'InProgress'];
-/** Phases of a backup that ended before anything of it was stored. */
-const NEVER_STORED = ['Failed', 'FailedValidation'];
-const DELETED = 'Deleted';
 /** Requests of a sweep that are under way at once: the backup itself needs the API server, too. Our choice. */
 const AT_ONCE_MAX = 4;
 
@@ -31,13 +35,6 @@ export interface Sweep {
    */
   readonly current?: Backup;
   readonly signal: AbortSignal;
-}
-
-/** What a snapshot says it was taken for. */
-interface Purpose {
-  readonly uid: string;
-  readonly backup: string;
-  readonly isMoved: boolean;
 }
 
 /**
@@ -71,10 +68,62 @@ export async function removeOrphans(
       signal.throwIfAborted();
       if (!snapshots.isHeld(snapshot)) await snapshots.removeUnchanged(snapshot);
     });
+    const uids = new Set(orphans.flat().map(({ metadata }) => metadata.uid));
+    await putBackPolicies(
+      setting,
+      (each) => snapshots.isHeld(each) || uids.has(each.metadata.uid),
+      sweep,
+    );
     await removeOrphanGroups(setting, snapshots, sweep);
+    await removeLeftContents(setting, sweep);
+    await removeStubs(setting, sweep);
   } catch (error) {
     // The next process tries again; the backup itself goes on.
     logger.debug({ reason: messageOf(error) }, 'left-over VolumeSnapshots could not be looked for');
+  }
+}
+
+/**
+ * Contents that a process released, and was killed before it had deleted their snapshots, which got their marks since: what the storage
+ * has of those is kept again. What the note does not tell is whether that process goes on: for some minutes nothing is changed.
+ */
+async function putBackPolicies(
+  { client, logger }: Setting,
+  isRemoved: (snapshot: VolumeSnapshot) => boolean,
+  { namespace: ofServer, signal }: Sweep,
+): Promise<void> {
+  const noted = await client.list(VOLUME_SNAPSHOT_CONTENTS, {
+    labelSelector: RETAINED_UNTIL,
+    signal,
+  });
+  for (const content of noted) {
+    signal.throwIfAborted();
+    if (!isAbandoned(content, client)) continue;
+    const { namespace, name = '', uid } = content.spec.volumeSnapshotRef;
+    const fields = {
+      VolumeSnapshot: `${namespace ?? ''}/${name}`,
+      VolumeSnapshotContent: content.metadata.name,
+    };
+    try {
+      const found = await client.find(VOLUME_SNAPSHOTS, { namespace, name }, { signal });
+      if (!found || found.metadata.uid !== uid) continue;
+      if (found.metadata.deletionTimestamp !== undefined) continue;
+      const [server] = found.metadata.annotations?.[FOR_BACKUP]?.split('/') ?? [];
+      // Another server's sweep knows whether it is left over.
+      if (server !== undefined && server !== ofServer) continue;
+      if (isRemoved(found)) continue;
+      await keepAgain(client, content.metadata.name, found.metadata.uid, signal);
+      logger.info(
+        fields,
+        'the storage keeps a snapshot whose deletion was begun and is no longer wanted',
+      );
+    } catch (error) {
+      signal.throwIfAborted();
+      logger.debug(
+        { ...fields, reason: messageOf(error) },
+        'a later backup looks at the snapshot again',
+      );
+    }
   }
 }
 
@@ -123,23 +172,13 @@ async function removeGroup(
   snapshots: Snapshots,
   signal: AbortSignal,
 ): Promise<void> {
-  const { namespace, name, uid } = group.metadata;
+  const { namespace, uid } = group.metadata;
   const all = await setting.client.list(VOLUME_SNAPSHOTS, { namespace, signal });
   const members = all.filter(
-    ({ metadata, status }) =>
-      status?.volumeGroupSnapshotName === name &&
-      metadata.ownerReferences?.some((owner) => owner.uid === uid) === true,
+    ({ metadata }) => metadata.ownerReferences?.some((owner) => owner.uid === uid) === true,
   );
   await deleteGroupWithContent(setting, group, signal);
   for (const each of members) await snapshots.remove(each);
-}
-
-/** Null for one of another server, or that does not say. */
-function purposeOf({ metadata }: KubeObject, ofServer: string): Purpose | null {
-  const uid = metadata.labels?.[BACKUP_UID] ?? '';
-  const [namespace, backup = ''] = metadata.annotations?.[FOR_BACKUP]?.split('/') ?? [];
-  const isMoved = metadata.labels?.[MOVED] === 'true';
-  return uid !== '' && backup !== '' && namespace === ofServer ? { uid, backup, isMoved } : null;
 }
 
 /** Those that nobody needs; `group` says the same purpose. */
@@ -200,20 +239,4 @@ async function asTheyAreNow(
     if (isSame && isLeft(now)) left.push(now);
   }
   return left;
-}
-
-/** {@link DELETED} for one that is gone, or that is another one of that name. */
-async function phaseOf(
-  { client }: Setting,
-  ref: { readonly namespace: string; readonly name: string },
-  uid: string,
-  signal: AbortSignal,
-): Promise<string | undefined> {
-  try {
-    const backup = (await client.get(BACKUPS, ref, { signal })) as Backup;
-    return backup.metadata.uid === uid ? backup.status?.phase : DELETED;
-  } catch (error) {
-    if (isCode(error, 'KUBE_NOT_FOUND')) return DELETED;
-    throw error;
-  }
 }

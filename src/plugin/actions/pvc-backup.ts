@@ -19,6 +19,7 @@ import type {
   CallContext,
   OperationProgress,
 } from '../contract.ts';
+import { removeMovedGroups } from './group-contents.ts';
 import { groupOf, GroupSnapshots } from './group-snapshots.ts';
 import { Movements } from './movements.ts';
 import { removeOrphans, type Sweep } from './orphans.ts';
@@ -199,6 +200,8 @@ export class PvcBackup implements BackupItemAction {
   ): Promise<OperationProgress> {
     const namespace = namespaceOf(backup);
     const progress = await this.#uploads.progress(namespace, operationId, context);
+    if (progress.completed && backup.spec.volumeGroupSnapshotLabelKey)
+      await removeMovedGroups(this.#setting, backup, context.signal);
     // Nobody waits for it; it may take longer than the call, whose signal ends with the answer.
     const signal = AbortSignal.timeout(SWEEP_MS_MAX);
     void this.#sweep(`progress/${backup.metadata.uid}`, { namespace, signal });

@@ -33,7 +33,7 @@ import {
   snapshotTimeout,
   without,
 } from './setting.ts';
-import { restoredSnapshotName } from './snapshot-restore.ts';
+import { restoredSnapshotName } from './restored-name.ts';
 import { dropResults, resultsSelector, type UploadResult } from './upload-result.ts';
 import {
   DYNAMIC_PV_RESTORE,

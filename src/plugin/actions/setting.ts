@@ -8,7 +8,12 @@ import { DELETE_SECRET, LIST_SECRET } from './velero-names.ts';
 export interface Setting {
   readonly client: KubeClient;
   readonly logger: Logger;
+  /** How long the deletion of a group is waited for; {@link DELETION_MS} where it is left out. */
+  readonly deletionMs?: number;
 }
+
+/** Drivers delete in the background, or say within seconds that they cannot. Our choice. */
+export const DELETION_MS = 60_000;
 
 /** An API server that restarts is away for some seconds; Velero asks a plugin once, and counts an error. Our choice. */
 const TRYING_MS_MAX = 60_000;

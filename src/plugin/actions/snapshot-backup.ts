@@ -1,4 +1,4 @@
-import { CodedError, isCode, messageOf, quantityOf, rfc3339Seconds } from '../../base/index.ts';
+import { messageOf, quantityOf, rfc3339Seconds } from '../../base/index.ts';
 import {
   type KubeObject,
   validLabel,
@@ -16,6 +16,9 @@ import type {
   ResourceIdentifier,
 } from '../contract.ts';
 import { invalidOperationId } from '../operation-errors.ts';
+import { changeContent, RETAINED } from './deletion-policy.ts';
+import { contentOfGroup, releaseWithLast } from './group-contents.ts';
+import { handlesOf } from './group-handles.ts';
 import {
   deleteSecretOf,
   identifier,
@@ -28,19 +31,18 @@ import {
   SNAPSHOT_GROUP,
   withMarks,
 } from './setting.ts';
-import { isKeptBy } from './snapshots.ts';
+import { assertBound, isKeptBy } from './snapshots.ts';
 import {
   BACKUP_NAME,
   DELETION_POLICY,
   GROUP_HANDLE,
+  GROUP_MEMBERS,
   MUST_INCLUDE,
+  OF_GROUP,
   SNAPSHOT_DRIVER,
   SNAPSHOT_HANDLE,
   SNAPSHOT_RESTORE_SIZE,
 } from './velero-names.ts';
-
-/** Attempts to change a content that others change at the same time. Our choice. */
-const RETAINS_MAX = 5;
 
 /**
  * A VolumeSnapshot that a backup keeps: its content and class go into the backup, and what a restore needs of both is written on it.
@@ -96,14 +98,13 @@ export class SnapshotBackup implements BackupItemAction {
     const { client } = this.#setting;
     const get = () => client.get(VOLUME_SNAPSHOT_CONTENTS, { name }, { signal });
     const content = await patiently(get, signal);
-    if (content.spec.volumeSnapshotRef.uid === snapshot.metadata.uid) return content;
-    const text = `VolumeSnapshot ${placeOf(snapshot)} claims to be bound to VolumeSnapshotContent ${name}, which is bound to another one`;
-    throw new CodedError('FOREIGN_OBJECT', text);
+    assertBound(content, snapshot);
+    return content;
   }
 
   /** In the cluster too: what is stored when the operation is over is read from there. */
   async #mark(
-    { metadata }: VolumeSnapshot,
+    snapshot: VolumeSnapshot,
     content: VolumeSnapshotContent,
     annotations: Readonly<Record<string, string>>,
     backup: Backup,
@@ -113,7 +114,7 @@ export class SnapshotBackup implements BackupItemAction {
     const labels = { [BACKUP_NAME]: validLabel(backup.metadata.name) };
     const ref = { name: content.metadata.name };
     try {
-      const patch = { metadata: { labels } };
+      const patch = { metadata: { labels, ...(await this.#membersOf(snapshot, backup, signal)) } };
       await patiently(() => client.patch(VOLUME_SNAPSHOT_CONTENTS, ref, patch, { signal }), signal);
     } catch (error) {
       const fields = { VolumeSnapshotContent: ref.name, reason: messageOf(error) };
@@ -122,10 +123,22 @@ export class SnapshotBackup implements BackupItemAction {
         'the content could not be labelled with its backup: the deletion of the backup will leave it',
       );
     }
-    const { namespace, name } = metadata;
+    const { namespace, name } = snapshot.metadata;
     const patch = { metadata: { annotations } };
     const mark = () => client.patch(VOLUME_SNAPSHOTS, { namespace, name }, patch, { signal });
     await patiently(mark, signal);
+  }
+
+  /** What a restore and the deletion of the backup need to know of a group. */
+  async #membersOf(
+    { metadata }: VolumeSnapshot,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<{ annotations?: Record<string, string> }> {
+    const group = metadata.annotations?.[OF_GROUP];
+    const content =
+      group === undefined ? undefined : await contentOfGroup(this.#setting, group, backup, signal);
+    return content ? { annotations: { [GROUP_MEMBERS]: JSON.stringify(handlesOf(content)) } } : {};
   }
 
   /** The storage's snapshot is kept; the objects would end with their namespace. */
@@ -149,6 +162,7 @@ export class SnapshotBackup implements BackupItemAction {
       const options = { signal, uid: contentUid };
       await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: contentName }, options);
       await patiently(() => client.delete(VOLUME_SNAPSHOTS, ref, { signal, uid }), signal);
+      await releaseWithLast(this.#setting, found, backup, signal);
     } catch (error) {
       logger.warn(
         { ...fields, reason: messageOf(error) },
@@ -162,20 +176,13 @@ export class SnapshotBackup implements BackupItemAction {
     snapshot: VolumeSnapshot,
     signal: AbortSignal,
   ): Promise<VolumeSnapshotContent | undefined> {
-    const { client } = this.#setting;
-    for (let attempt = 1; ; attempt++) {
-      const content = await this.#contentOf(snapshot, signal);
-      if (!content || content.spec.deletionPolicy === 'Retain') return content;
-      const { name, resourceVersion } = content.metadata;
-      const patch = { metadata: { resourceVersion }, spec: { deletionPolicy: 'Retain' } };
-      const retain = () => client.patch(VOLUME_SNAPSHOT_CONTENTS, { name }, patch, { signal });
-      try {
-        return await patiently(retain, signal);
-      } catch (error) {
-        // Its controllers write on it, too.
-        if (!isCode(error, 'KUBE_CONFLICT') || attempt === RETAINS_MAX) throw error;
-      }
-    }
+    const name = snapshot.status?.boundVolumeSnapshotContentName;
+    if (name === undefined) return undefined;
+    const retain = (content: VolumeSnapshotContent) => {
+      assertBound(content, snapshot);
+      return content.spec.deletionPolicy === 'Retain' ? undefined : RETAINED;
+    };
+    return changeContent(this.#setting.client, VOLUME_SNAPSHOT_CONTENTS, name, retain, signal);
   }
 
   async progress(

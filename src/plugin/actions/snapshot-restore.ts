@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto';
 import { CodedError, messageOf } from '../../base/index.ts';
 import {
   VOLUME_SNAPSHOT_CLASSES,
@@ -12,6 +11,8 @@ import type {
   RestoreItemAction,
   RestoreOutput,
 } from '../contract.ts';
+import { ensureStub } from './group-handles.ts';
+import { restoredSnapshotName } from './restored-name.ts';
 import {
   deleteSecretOf,
   identifier,
@@ -22,11 +23,7 @@ import {
   SNAPSHOT_GROUP,
   without,
 } from './setting.ts';
-import { DELETION_POLICY, FOR_BACKUP, MOVED } from './velero-names.ts';
-
-/** Of a snapshot and of its content, another one in each restore (Velero: pkg/util, GenerateSha256FromRestoreUIDAndVsName). */
-export const restoredSnapshotName = ({ metadata }: Restore, name: string): string =>
-  createHash('sha256').update(`${metadata.uid}/${name}`).digest('hex');
+import { DELETION_POLICY, FOR_BACKUP, MOVED, RETAINED_UNTIL } from './velero-names.ts';
 
 const isWithoutVolumes = ({ spec }: Restore): boolean => spec.restorePVs === false;
 const SKIPPED: RestoreOutput = { skipRestore: true };
@@ -80,13 +77,19 @@ export class ContentRestore implements RestoreItemAction {
       const text = `fail to get snapshot handle from VSC ${placeOf(fromBackup)} status`;
       throw new CodedError('NO_SNAPSHOT_HANDLE', text);
     }
+    await ensureStub(this.#setting, fromBackup, restore, signal);
     const spec = without((item as VolumeSnapshotContent).spec, 'volumeSnapshotClassName');
     const className = await this.#classOf(spec.driver, signal);
     const { namespace = '' } = volumeSnapshotRef;
     const name = restoredSnapshotName(restore, volumeSnapshotRef.name ?? '');
     const restored: VolumeSnapshotContent = {
       ...item,
-      metadata: { ...item.metadata, name },
+      // A note of the backup's cluster says nothing about this one.
+      metadata: {
+        ...item.metadata,
+        name,
+        labels: without(item.metadata.labels ?? {}, RETAINED_UNTIL),
+      },
       spec: {
         ...spec,
         deletionPolicy: 'Retain',

@@ -12,6 +12,7 @@ import {
   waitGone,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
+import { changeContent, keepAgain, releasedNow } from './deletion-policy.ts';
 import {
   durationMs,
   nameFor,
@@ -41,8 +42,8 @@ export interface CutSnapshot {
 const GONE_MS = 60_000;
 /** Nobody waits for it: the host may be gone already. */
 const CLEAN_UP_MS = 30_000;
-/** Attempts to change a content that others change at the same time. Our choice. */
-const RELEASES_MAX = 5;
+/** Attempts to delete a snapshot that others change at the same time. Our choice. */
+const REMOVALS_MAX = 5;
 
 /** VolumeSnapshots of PVCs, made for a backup. The name follows from both, so that a second attempt finds the first one's. */
 export class Snapshots {
@@ -231,9 +232,16 @@ export class Snapshots {
     const signal = AbortSignal.timeout(CLEAN_UP_MS);
     const VolumeSnapshot = `${ref.namespace ?? ''}/${ref.name}`;
     try {
-      for (let attempt = 1; attempt <= RELEASES_MAX; attempt++) {
+      for (let attempt = 1; attempt <= REMOVALS_MAX; attempt++) {
         const found = await patiently(() => client.find(VOLUME_SNAPSHOTS, ref, { signal }), signal);
-        if (!found || !isMeant(found)) return;
+        if (!found) return;
+        if (!isMeant(found)) {
+          // It got its marks after its content was released.
+          const content = found.status?.boundVolumeSnapshotContentName;
+          if (attempt > 1 && content !== undefined)
+            await keepAgain(client, content, found.metadata.uid, signal);
+          return;
+        }
         await this.#deleteWithContent(found, signal);
         const { uid, resourceVersion } = found.metadata;
         // Of the version that was looked at: its controllers write on it, too, and others may put marks on it.
@@ -256,29 +264,16 @@ export class Snapshots {
     const { client, logger } = this.#setting;
     const name = status?.boundVolumeSnapshotContentName;
     if (name === undefined) return;
-    const find = () => client.find(VOLUME_SNAPSHOT_CONTENTS, { name }, { signal });
-    for (let attempt = 1; ; attempt++) {
-      const content = await patiently(find, signal);
+    const release = (content: VolumeSnapshotContent) => {
       // What the status of a snapshot says could have been written by others.
-      if (content?.spec.volumeSnapshotRef.uid !== metadata.uid) return;
-      if (content.spec.deletionPolicy === 'Delete') return;
-      if (!isCutFor(snapshot, content)) {
-        const fields = { VolumeSnapshot: placeOf(snapshot), VolumeSnapshotContent: name };
-        logger.warn(fields, 'the storage keeps a snapshot that was not cut for its VolumeSnapshot');
-        return;
-      }
-      // Of the version that was looked at, and no other content of that name.
-      const { resourceVersion } = content.metadata;
-      const patch = { metadata: { resourceVersion }, spec: { deletionPolicy: 'Delete' } };
-      const release = () => client.patch(VOLUME_SNAPSHOT_CONTENTS, { name }, patch, { signal });
-      try {
-        await patiently(release, signal);
-        return;
-      } catch (error) {
-        // Its controllers write on it, too.
-        if (!isCode(error, 'KUBE_CONFLICT') || attempt === RELEASES_MAX) throw error;
-      }
-    }
+      if (content.spec.volumeSnapshotRef.uid !== metadata.uid) return undefined;
+      if (content.spec.deletionPolicy === 'Delete') return undefined;
+      if (isCutFor(snapshot, content)) return releasedNow(client);
+      const fields = { VolumeSnapshot: placeOf(snapshot), VolumeSnapshotContent: name };
+      logger.warn(fields, 'the storage keeps a snapshot that was not cut for its VolumeSnapshot');
+      return undefined;
+    };
+    await changeContent(client, VOLUME_SNAPSHOT_CONTENTS, name, release, signal);
   }
 }
 
@@ -319,7 +314,10 @@ function assertOfBackup(found: VolumeSnapshot, pvc: PersistentVolumeClaim, backu
 }
 
 /** Users of a namespace can write the status of a snapshot, and not a content: throws `FOREIGN_OBJECT` for one of another snapshot. */
-function assertBound({ metadata, spec }: VolumeSnapshotContent, snapshot: VolumeSnapshot): void {
+export function assertBound(
+  { metadata, spec }: VolumeSnapshotContent,
+  snapshot: VolumeSnapshot,
+): void {
   if (spec.volumeSnapshotRef.uid === snapshot.metadata.uid) return;
   const text = `VolumeSnapshot ${placeOf(snapshot)} claims to be bound to VolumeSnapshotContent ${metadata.name}, which is bound to another one`;
   throw new CodedError('FOREIGN_OBJECT', text);

@@ -38,9 +38,22 @@ export const MOVED = 'longshore.io/moved';
 /** Ours: namespace and name of the Backup that it was taken for. */
 export const FOR_BACKUP = 'longshore.io/for-backup';
 
+/**
+ * Ours, label of a VolumeSnapshotContent: until this second since 1970 its deletion policy was `Retain`, and then somebody set about to
+ * delete its snapshot.
+ */
+export const RETAINED_UNTIL = 'longshore.io/retained-until';
+
 /** Label of a VolumeGroupSnapshotClass, `true`; with `_<driver>` annotation of a Backup. */
 export const GROUP_CLASS = 'velero.io/csi-volumegroupsnapshot-class';
 /** Annotation of a PVC. Velero writes it with one hyphen more. */
 export const GROUP_CLASS_OF_PVC = 'velero.io/csi-volume-group-snapshot-class';
+/** Ours, on a VolumeSnapshotContent that a backup keeps: the handles of all snapshots of its group, as JSON. */
+export const GROUP_MEMBERS = 'longshore.io/group-snapshot-handles';
+/** Ours, label of a VolumeGroupSnapshotContent that is only there for restored snapshots: the restore's namespace. */
+export const STUB_FOR_RESTORE = 'longshore.io/stub-for-restore';
+/** Secret that a driver deletes a snapshot or a group with, as its sidecar looks for it on contents; with `-name` or `-namespace`. */
+export const CONTENT_SECRET = 'snapshot.storage.kubernetes.io/deletion-secret';
+export const GROUP_SECRET = 'groupsnapshot.storage.kubernetes.io/deletion-secret';
 /** Ours, on a VolumeSnapshot that was taken with its group. */
 export const OF_GROUP = 'longshore.io/volume-group-snapshot';

@@ -1,6 +1,8 @@
 // csidir is a small CSI driver for tests: a volume is a folder, a snapshot is a copy of it, publishing is a bind mount.
 // A block volume is a sparse file, and publishing puts a loop device over it.
-// One process serves identity, controller and node service on -endpoint and registers itself with a kubelet through -registry.
+// A group snapshot is the copies of all its volumes while nobody writes them: processes that have a file open for writing are stopped
+// meanwhile. Its members can be deleted together only, as those of most real drivers, unless the class says `members: alone`.
+// One process serves identity, controller, group controller and node service on -endpoint and registers itself with a kubelet through -registry.
 // The real csi-provisioner, csi-snapshotter and kubelet talk to it as to any other driver.
 package main
 
@@ -16,7 +18,9 @@ import (
 	"os/signal"
 	"path/filepath"
 	"sort"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -32,13 +36,16 @@ import (
 type driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
+	csi.UnimplementedGroupControllerServer
 	csi.UnimplementedNodeServer
 	name, node, data, endpoint string
 	delay                      time.Duration
+	groups                     sync.Mutex // one group is cut at a time, and none is deleted meanwhile
 }
 
-func (d *driver) vol(id string) string  { return filepath.Join(d.data, "volumes", id) }
-func (d *driver) snap(id string) string { return filepath.Join(d.data, "snapshots", id) }
+func (d *driver) vol(id string) string   { return filepath.Join(d.data, "volumes", id) }
+func (d *driver) snap(id string) string  { return filepath.Join(d.data, "snapshots", id) }
+func (d *driver) group(id string) string { return filepath.Join(d.data, "groups", id) }
 
 // clean refuses identifiers that would leave the data folder
 func clean(id string) error {
@@ -88,8 +95,13 @@ func (d *driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi
 	return &csi.GetPluginInfoResponse{Name: d.name, VendorVersion: "1"}, nil
 }
 func (d *driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
-	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{{Type: &csi.PluginCapability_Service_{
-		Service: &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_CONTROLLER_SERVICE}}}}}, nil
+	r := &csi.GetPluginCapabilitiesResponse{}
+	for _, t := range []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE,
+		csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE} {
+		r.Capabilities = append(r.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_Service_{
+			Service: &csi.PluginCapability_Service{Type: t}}})
+	}
+	return r, nil
 }
 func (d *driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
@@ -147,14 +159,15 @@ func (d *driver) ValidateVolumeCapabilities(_ context.Context, q *csi.ValidateVo
 	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{VolumeCapabilities: q.VolumeCapabilities}}, nil
 }
 
-// a snapshot is snapshots/ID/{data,source}; source names the volume
+// a snapshot is snapshots/ID/{data,source,group}; source names the volume, and group, where it is, the group it is deleted with
 func (d *driver) snapshot(id string) (*csi.Snapshot, error) {
 	src, err := os.ReadFile(filepath.Join(d.snap(id), "source"))
 	if err != nil {
 		return nil, status.Errorf(codes.NotFound, "snapshot %s", id)
 	}
 	st, _ := os.Stat(filepath.Join(d.snap(id), "source"))
-	return &csi.Snapshot{SnapshotId: id, SourceVolumeId: string(src), ReadyToUse: true,
+	group, _ := os.ReadFile(filepath.Join(d.snap(id), "group"))
+	return &csi.Snapshot{SnapshotId: id, SourceVolumeId: string(src), ReadyToUse: true, GroupSnapshotId: string(group),
 		CreationTime: timestamppb.New(st.ModTime()), SizeBytes: size(filepath.Join(d.snap(id), "data"))}, nil
 }
 func (d *driver) CreateSnapshot(_ context.Context, q *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
@@ -184,6 +197,9 @@ func (d *driver) DeleteSnapshot(_ context.Context, q *csi.DeleteSnapshotRequest)
 	if err := clean(q.SnapshotId); err != nil {
 		return nil, err
 	}
+	if group, err := os.ReadFile(filepath.Join(d.snap(q.SnapshotId), "group")); err == nil {
+		return nil, status.Errorf(codes.InvalidArgument, "snapshot %s is part of group %s, which is deleted as a whole", q.SnapshotId, group)
+	}
 	return &csi.DeleteSnapshotResponse{}, os.RemoveAll(d.snap(q.SnapshotId))
 }
 func (d *driver) ListSnapshots(_ context.Context, q *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
@@ -202,6 +218,183 @@ func (d *driver) ListSnapshots(_ context.Context, q *csi.ListSnapshotsRequest) (
 		}
 	}
 	return r, nil
+}
+
+// ---- group controller: a group is groups/ID, which names a snapshot in each line
+func (d *driver) GroupControllerGetCapabilities(context.Context, *csi.GroupControllerGetCapabilitiesRequest) (*csi.GroupControllerGetCapabilitiesResponse, error) {
+	return &csi.GroupControllerGetCapabilitiesResponse{Capabilities: []*csi.GroupControllerServiceCapability{{
+		Type: &csi.GroupControllerServiceCapability_Rpc{Rpc: &csi.GroupControllerServiceCapability_RPC{
+			Type: csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT}}}}}, nil
+}
+
+// members of a group, sorted; NotFound where there is none of that ID
+func (d *driver) members(id string) ([]string, error) {
+	b, err := os.ReadFile(d.group(id))
+	if err != nil {
+		return nil, status.Errorf(codes.NotFound, "group %s", id)
+	}
+	return strings.Fields(string(b)), nil
+}
+func (d *driver) groupSnapshot(id string) (*csi.VolumeGroupSnapshot, error) {
+	ids, err := d.members(id)
+	if err != nil {
+		return nil, err
+	}
+	st, err := os.Stat(d.group(id))
+	if err != nil {
+		return nil, err
+	}
+	g := &csi.VolumeGroupSnapshot{GroupSnapshotId: id, ReadyToUse: true, CreationTime: timestamppb.New(st.ModTime())}
+	for _, each := range ids {
+		s, err := d.snapshot(each)
+		if status.Code(err) == codes.NotFound {
+			continue // deleted alone
+		} else if err != nil {
+			return nil, err
+		}
+		// inside this message it is always there
+		s.GroupSnapshotId = id
+		g.Snapshots = append(g.Snapshots, s)
+	}
+	return g, nil
+}
+
+// writers are processes that have a file below one of the folders open for writing. Files are compared, and no paths: a container sees
+// its volume under another one.
+func writers(folders []string) (pids []int) {
+	type file struct{ dev, ino uint64 }
+	ours := map[file]bool{}
+	of := func(i fs.FileInfo) file { st := i.Sys().(*syscall.Stat_t); return file{uint64(st.Dev), st.Ino} }
+	for _, folder := range folders {
+		filepath.WalkDir(folder, func(_ string, e fs.DirEntry, err error) error {
+			if err == nil && e.Type().IsRegular() {
+				if i, err := e.Info(); err == nil {
+					ours[of(i)] = true
+				}
+			}
+			return nil
+		})
+	}
+	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, fd := range fds {
+		if i, err := os.Stat(fd); err != nil || !ours[of(i)] {
+			continue
+		}
+		pid, err := strconv.Atoi(strings.Split(fd, "/")[2])
+		if err == nil && pid != os.Getpid() && isWritten(strings.Replace(fd, "/fd/", "/fdinfo/", 1)) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+func isWritten(fdinfo string) bool {
+	b, _ := os.ReadFile(fdinfo)
+	f := strings.Fields(string(b))
+	for i := range f {
+		if f[i] == "flags:" && i+1 < len(f) {
+			flags, _ := strconv.ParseInt(f[i+1], 8, 64)
+			return flags&(syscall.O_WRONLY|syscall.O_RDWR) != 0
+		}
+	}
+	return false
+}
+
+// frozen runs the task while no process writes the folders, and lets them go on at the same time
+func frozen(folders []string, task func() error) error {
+	pids := writers(folders)
+	for _, pid := range pids {
+		syscall.Kill(pid, syscall.SIGSTOP)
+	}
+	defer func() {
+		for _, pid := range pids {
+			syscall.Kill(pid, syscall.SIGCONT)
+		}
+	}()
+	return task()
+}
+func (d *driver) CreateVolumeGroupSnapshot(_ context.Context, q *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+	if err := clean(q.Name); err != nil {
+		return nil, err
+	}
+	d.groups.Lock()
+	defer d.groups.Unlock()
+	if !exists(d.group(q.Name)) {
+		ids, folders := []string{}, []string{}
+		for i, v := range q.SourceVolumeIds {
+			if clean(v) != nil || !exists(d.vol(v)) {
+				return nil, status.Errorf(codes.NotFound, "volume %s", v)
+			}
+			ids, folders = append(ids, fmt.Sprintf("%s-%d", q.Name, i)), append(folders, d.vol(v))
+		}
+		time.Sleep(d.delay)
+		err := frozen(folders, func() error {
+			for i, id := range ids {
+				os.RemoveAll(d.snap(id))
+				if err := os.MkdirAll(d.snap(id), 0o755); err != nil {
+					return err
+				}
+				if err := copyTree(folders[i], filepath.Join(d.snap(id), "data")); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		for i, id := range ids {
+			if err == nil && q.Parameters["members"] != "alone" {
+				err = os.WriteFile(filepath.Join(d.snap(id), "group"), []byte(q.Name), 0o644)
+			}
+			if err == nil {
+				err = os.WriteFile(filepath.Join(d.snap(id), "source"), []byte(q.SourceVolumeIds[i]), 0o644)
+			}
+		}
+		if err == nil {
+			err = os.WriteFile(d.group(q.Name), []byte(strings.Join(ids, "\n")), 0o644)
+		}
+		if err != nil {
+			for _, id := range ids {
+				os.RemoveAll(d.snap(id))
+			}
+			return nil, err
+		}
+	}
+	g, err := d.groupSnapshot(q.Name)
+	return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: g}, err
+}
+func (d *driver) DeleteVolumeGroupSnapshot(_ context.Context, q *csi.DeleteVolumeGroupSnapshotRequest) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
+	if err := clean(q.GroupSnapshotId); err != nil {
+		return nil, err
+	}
+	d.groups.Lock()
+	defer d.groups.Unlock()
+	ids, err := d.members(q.GroupSnapshotId)
+	if err != nil {
+		return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
+	}
+	if !same(ids, q.SnapshotIds) {
+		return nil, status.Errorf(codes.InvalidArgument, "group %s has the snapshots %v, not %v", q.GroupSnapshotId, ids, q.SnapshotIds)
+	}
+	for _, id := range ids {
+		if err := os.RemoveAll(d.snap(id)); err != nil {
+			return nil, err
+		}
+	}
+	return &csi.DeleteVolumeGroupSnapshotResponse{}, os.Remove(d.group(q.GroupSnapshotId))
+}
+func (d *driver) GetVolumeGroupSnapshot(_ context.Context, q *csi.GetVolumeGroupSnapshotRequest) (*csi.GetVolumeGroupSnapshotResponse, error) {
+	if err := clean(q.GroupSnapshotId); err != nil {
+		return nil, err
+	}
+	if ids, err := d.members(q.GroupSnapshotId); err == nil && !same(ids, q.SnapshotIds) {
+		return nil, status.Errorf(codes.InvalidArgument, "group %s has the snapshots %v, not %v", q.GroupSnapshotId, ids, q.SnapshotIds)
+	}
+	g, err := d.groupSnapshot(q.GroupSnapshotId)
+	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: g}, err
+}
+func same(a, b []string) bool {
+	a, b = append([]string{}, a...), append([]string{}, b...)
+	sort.Strings(a)
+	sort.Strings(b)
+	return strings.Join(a, " ") == strings.Join(b, " ")
 }
 
 // ---- node
@@ -335,7 +528,7 @@ func main() {
 	flag.StringVar(&d.endpoint, "endpoint", "", "unix socket path (at most 107 characters)")
 	flag.DurationVar(&d.delay, "delay", 0, "wait this long in CreateVolume and CreateSnapshot")
 	flag.Parse()
-	for _, s := range []string{"volumes", "snapshots"} {
+	for _, s := range []string{"volumes", "snapshots", "groups"} {
 		if err := os.MkdirAll(filepath.Join(d.data, s), 0o755); err != nil {
 			log.Fatal(err)
 		}
@@ -350,6 +543,7 @@ func main() {
 	s := grpc.NewServer(grpc.UnaryInterceptor(logger))
 	csi.RegisterIdentityServer(s, d)
 	csi.RegisterControllerServer(s, d)
+	csi.RegisterGroupControllerServer(s, d)
 	csi.RegisterNodeServer(s, d)
 	go func() { log.Fatal(s.Serve(listen(d.endpoint))) }()
 	if *registry != "" {

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { CodedError, silentLogger } from '../../../src/base/index.ts';
 import {
   BACKUPS,
@@ -7,11 +7,12 @@ import {
   type KubeClient,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
+  type VolumeSnapshot,
 } from '../../../src/kube/index.ts';
 import type { Backup } from '../../../src/plugin/contract.ts';
 import { openActions } from '../../../src/plugin/index.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
-import { backupOf, clientWith, pvcOf } from '../../support/plugin-items.ts';
+import { backupOf, clientWith, pvcOf, restoreOf } from '../../support/plugin-items.ts';
 
 const [VICTIM, TENANT, OTHER_SERVER] = ['victim', 'aaa-tenant', 'other-velero'];
 const signal = new AbortController().signal;
@@ -301,6 +302,105 @@ it('judges a snapshot by what it says after the phase of its backup is known', a
   await sweep('b-race', client);
   const names = (await remaining()).filter((each) => each.startsWith(`${VICTIM}/race`));
   expect(names.sort()).toEqual([`${VICTIM}/race-early`, `${VICTIM}/race-late`]);
+});
+
+describe('a content that was kept', () => {
+  const handle = { 'velero.io/csi-volumesnapshot-handle': 'h' };
+  const NOTE = 'longshore.io/retained-until';
+  const ago = (seconds: number): string => String(Math.floor(Date.now() / 1000) - seconds);
+
+  /** A snapshot that was to be kept, and its content. */
+  async function bound(
+    name: string,
+    uid: string,
+    { place = `${NAMESPACE}/gone`, policy = 'Retain', note = '', marks = {} } = {},
+  ): Promise<void> {
+    const { metadata } = (await left(VICTIM, name, uid, place, {
+      isMoved: false,
+      annotations: marks,
+    })) as VolumeSnapshot;
+    const content = await test.client.create(VOLUME_SNAPSHOT_CONTENTS, {
+      metadata: { name: `content-${name}`, ...(note !== '' && { labels: { [NOTE]: note } }) },
+      spec: {
+        driver: 'other.example',
+        deletionPolicy: policy,
+        source: { volumeHandle: name },
+        volumeSnapshotRef: { namespace: VICTIM, name, uid: metadata.uid },
+      },
+    });
+    const status = { boundVolumeSnapshotContentName: content.metadata.name };
+    await test.client.patch(VOLUME_SNAPSHOTS, metadata, { status }, { subresource: 'status' });
+  }
+  const policyOf = async (name: string): Promise<[string, string | undefined]> => {
+    const ref = { name: `content-${name}` };
+    const { metadata, spec } = await test.client.get(VOLUME_SNAPSHOT_CONTENTS, ref);
+    return [spec.deletionPolicy, metadata.labels?.[NOTE]];
+  };
+  const KEPT = ['Retain', undefined];
+
+  it('is kept again when its snapshot got its marks before it could be deleted', async () => {
+    const { metadata } = await storedBackup('marked', 'WaitingForPluginOperations');
+    await bound('marked-late', metadata.uid, { place: `${NAMESPACE}/marked` });
+    const seen: unknown[] = [];
+    const client = clientWith(test.client, {
+      delete: async (resource, ref, options) => {
+        if (ref.name === 'marked-late') {
+          seen.push(await policyOf('marked-late'));
+          const marks = { metadata: { annotations: handle } };
+          await test.client.patch(VOLUME_SNAPSHOTS, { namespace: VICTIM, name: ref.name }, marks);
+        }
+        return test.client.delete(resource, ref, options);
+      },
+    });
+    await sweep('b-marked', client);
+    expect(seen).toEqual([['Delete', expect.stringMatching(/^\d{10}$/) as string]]);
+    expect(await remaining()).toContain(`${VICTIM}/marked-late`);
+    expect(await policyOf('marked-late')).toEqual(KEPT);
+  });
+
+  it('is kept again by a later sweep when the process was killed, and no other one is', async () => {
+    const { metadata } = await storedBackup('noted', 'Completed');
+    const place = `${NAMESPACE}/noted`;
+    const released = { place, policy: 'Delete', marks: handle };
+    await bound('noted-old', metadata.uid, { ...released, note: ago(3600) });
+    // Of a clock that was wrong.
+    await bound('noted-ahead', metadata.uid, { ...released, note: ago(-3600) });
+    await bound('noted-now', metadata.uid, { ...released, note: ago(10) });
+    await bound('noted-by-user', metadata.uid, released);
+    await bound('noted-retained', metadata.uid, { ...released, policy: 'Retain', note: ago(3600) });
+    await bound('noted-other', 'gone', {
+      ...released,
+      place: `${OTHER_SERVER}/gone`,
+      note: ago(3600),
+    });
+    // Still left over: its deletion failed, and fails again.
+    await bound('noted-left', metadata.uid, { place, policy: 'Delete', note: ago(3600) });
+    const client = clientWith(test.client, {
+      delete: (resource, ref, options) =>
+        ref.name === 'noted-left'
+          ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no'))
+          : test.client.delete(resource, ref, options),
+    });
+    await sweep('b-noted', client);
+    for (const name of ['noted-old', 'noted-ahead', 'noted-retained'])
+      expect([name, ...(await policyOf(name))]).toEqual([name, ...KEPT]);
+    for (const name of ['noted-now', 'noted-by-user', 'noted-other', 'noted-left'])
+      expect([name, (await policyOf(name))[0]]).toEqual([name, 'Delete']);
+  });
+
+  it('loses the note in a restore', async () => {
+    const content = {
+      apiVersion: 'snapshot.storage.k8s.io/v1',
+      kind: 'VolumeSnapshotContent',
+      metadata: { name: 'c', labels: { [NOTE]: ago(3600), other: 'stays' } },
+      spec: { driver: 'd', source: {}, volumeSnapshotRef: { namespace: VICTIM, name: 'v' } },
+      status: { snapshotHandle: 'h' },
+    } as never;
+    const action = openActions({ client: test.client, logger: silentLogger }).contentRestore();
+    const input = { item: content, itemFromBackup: content, restore: restoreOf('r', 'b') };
+    const { item } = await action.execute(input, { signal });
+    expect(item?.metadata.labels).toEqual({ other: 'stays' });
+  });
 });
 
 it('marks the very content for deletion that it has looked at, and again when others changed it meanwhile', async () => {

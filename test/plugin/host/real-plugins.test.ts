@@ -88,6 +88,7 @@ describe.skipIf(!hasPeers('velero', 'velero-plugin-for-aws') || !hasStore('minio
       ]);
       expect(of('velero-plugin-longshore')).toEqual([
         'DeleteItemAction longshore.io/dataupload-delete',
+        'DeleteItemAction longshore.io/group-snapshot-delete',
       ]);
       const own = of('velero-own');
       expect(own).toContain('BackupItemAction velero.io/pv');

@@ -1,0 +1,42 @@
+import { isCode } from '../../base/index.ts';
+import { BACKUPS, type KubeObject } from '../../kube/index.ts';
+import type { Backup } from '../contract.ts';
+import type { Setting } from './setting.ts';
+import { BACKUP_UID, FOR_BACKUP, MOVED } from './velero-names.ts';
+
+/** Phases in which a backup may still be taking snapshots; ours, of whatever process. */
+export const TAKING = [undefined, '', 'New', 'Queued', 'ReadyToStart', 'InProgress'];
+/** Phases of a backup that ended before anything of it was stored. */
+export const NEVER_STORED = ['Failed', 'FailedValidation'];
+export const DELETED = 'Deleted';
+
+/** What an object says it was taken for. */
+export interface Purpose {
+  readonly uid: string;
+  readonly backup: string;
+  readonly isMoved: boolean;
+}
+
+/** Null for one of another server, or that does not say. */
+export function purposeOf({ metadata }: KubeObject, ofServer: string): Purpose | null {
+  const uid = metadata.labels?.[BACKUP_UID] ?? '';
+  const [namespace, backup = ''] = metadata.annotations?.[FOR_BACKUP]?.split('/') ?? [];
+  const isMoved = metadata.labels?.[MOVED] === 'true';
+  return uid !== '' && backup !== '' && namespace === ofServer ? { uid, backup, isMoved } : null;
+}
+
+/** {@link DELETED} for one that is gone, or that is another one of that name. */
+export async function phaseOf(
+  { client }: Setting,
+  ref: { readonly namespace: string; readonly name: string },
+  uid: string,
+  signal: AbortSignal,
+): Promise<string | undefined> {
+  try {
+    const backup = (await client.get(BACKUPS, ref, { signal })) as Backup;
+    return backup.metadata.uid === uid ? backup.status?.phase : DELETED;
+  } catch (error) {
+    if (isCode(error, 'KUBE_NOT_FOUND')) return DELETED;
+    throw error;
+  }
+}

@@ -1,0 +1,184 @@
+import { isCode, messageOf } from '../../base/index.ts';
+import {
+  DATA_UPLOADS,
+  type KubeObject,
+  RESTORES,
+  VOLUME_GROUP_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOTS,
+  type VolumeGroupSnapshotContent,
+  type VolumeSnapshot,
+} from '../../kube/index.ts';
+import type { Backup, Restore } from '../contract.ts';
+import { DELETED, NEVER_STORED, phaseOf, purposeOf, TAKING } from './backup-phase.ts';
+import { removeContent } from './group-handles.ts';
+import { FINAL } from './movements.ts';
+import { patiently, placeOf, type Setting } from './setting.ts';
+import { BACKUP_UID, OF_GROUP, RESTORE_UID, STUB_FOR_RESTORE } from './velero-names.ts';
+
+/** Phases of a backup that is over and of which everything is stored; also of one that is gone, or has another UID. */
+const STORED = ['Completed', 'PartiallyFailed', 'Deleting', DELETED];
+
+/** Phases of a restore that nothing follows on. */
+const RESTORED = ['Completed', 'PartiallyFailed', 'Failed', 'FailedValidation'];
+
+/** Also where the cluster has no such kind, as most. */
+export async function listGroupContents(
+  { client }: Setting,
+  labelSelector: string,
+  signal: AbortSignal,
+): Promise<VolumeGroupSnapshotContent[]> {
+  try {
+    const list = () => client.list(VOLUME_GROUP_SNAPSHOT_CONTENTS, { labelSelector, signal });
+    return await patiently(list, signal);
+  } catch (error) {
+    if (isCode(error, 'KUBE_NOT_FOUND')) return [];
+    throw error;
+  }
+}
+
+/** The content that a group of this backup has left; undefined for one that is being removed, or was never there. */
+export async function contentOfGroup(
+  setting: Setting,
+  group: string,
+  { metadata }: Backup,
+  signal: AbortSignal,
+): Promise<VolumeGroupSnapshotContent | undefined> {
+  const found = await listGroupContents(setting, `${BACKUP_UID}=${metadata.uid}`, signal);
+  return found.find(
+    (each) =>
+      each.metadata.annotations?.[OF_GROUP] === group &&
+      each.metadata.deletionTimestamp === undefined &&
+      each.spec.deletionPolicy === 'Retain',
+  );
+}
+
+/**
+ * What is to become of the content of a group: the storage's snapshots go when all uploads are over, or the backup has failed before
+ * anything of it was stored; they stay with a backup that keeps them. Undefined while somebody needs the content.
+ */
+async function fateOf(
+  { uid, isMoved }: { readonly uid: string; readonly isMoved: boolean },
+  phase: string | undefined,
+  namespace: string,
+  { client }: Setting,
+  signal: AbortSignal,
+): Promise<'Delete' | 'Retain' | undefined> {
+  if (TAKING.includes(phase)) return undefined;
+  if (!isMoved) {
+    if (NEVER_STORED.includes(phase ?? '')) return 'Delete';
+    return STORED.includes(phase ?? '') ? 'Retain' : undefined;
+  }
+  const labelSelector = `${BACKUP_UID}=${uid}`;
+  const uploads = await client.list(DATA_UPLOADS, { namespace, labelSelector, signal });
+  return uploads.every(({ status }) => FINAL.includes(status?.phase ?? '')) ? 'Delete' : undefined;
+}
+
+/** The groups of a backup whose volumes are moved: nobody needs them when the last upload is over. Does not fail. */
+export async function removeMovedGroups(
+  setting: Setting,
+  backup: Backup,
+  signal: AbortSignal,
+): Promise<void> {
+  const { namespace = '', uid } = backup.metadata;
+  try {
+    const contents = await listGroupContents(setting, `${BACKUP_UID}=${uid}`, signal);
+    await removeAsDecided(contents, setting, { namespace, signal });
+  } catch (error) {
+    const fields = { backup: placeOf(backup), reason: messageOf(error) };
+    setting.logger.warn(
+      fields,
+      'snapshots of a volume group are left in the storage; a later backup tries again',
+    );
+  }
+}
+
+/** Contents that were only there for a restore, which is over. The storage keeps what it has. */
+export async function removeStubs(
+  setting: Setting,
+  { namespace, signal }: { readonly namespace: string; readonly signal: AbortSignal },
+): Promise<void> {
+  const { client, logger } = setting;
+  for (const stub of await listGroupContents(setting, `${STUB_FOR_RESTORE}=${namespace}`, signal)) {
+    signal.throwIfAborted();
+    const fields = { VolumeGroupSnapshotContent: stub.metadata.name };
+    try {
+      const { [RESTORE_UID]: uid } = stub.metadata.labels ?? {};
+      const restores = await client.list(RESTORES, { namespace, signal });
+      const restore = restores.find(({ metadata }) => metadata.uid === uid) as Restore | undefined;
+      if (restore && !RESTORED.includes(restore.status?.phase ?? '')) continue;
+      await removeContent(setting, stub, 'Retain', signal);
+      logger.debug(fields, 'the content of a volume group that was there for a restore is removed');
+    } catch (error) {
+      signal.throwIfAborted();
+      logger.debug(
+        { ...fields, reason: messageOf(error) },
+        'a content of a restore could not be removed',
+      );
+    }
+  }
+}
+
+/** Contents that a killed process left. */
+export async function removeLeftContents(
+  setting: Setting,
+  scope: { readonly namespace: string; readonly signal: AbortSignal },
+): Promise<void> {
+  const contents = await listGroupContents(setting, BACKUP_UID, scope.signal);
+  await removeAsDecided(contents, setting, scope);
+}
+
+async function removeAsDecided(
+  contents: readonly VolumeGroupSnapshotContent[],
+  setting: Setting,
+  { namespace, signal }: { readonly namespace: string; readonly signal: AbortSignal },
+): Promise<void> {
+  for (const content of contents) {
+    signal.throwIfAborted();
+    const purpose = purposeOf(content, namespace);
+    if (!purpose || content.metadata.deletionTimestamp !== undefined) continue;
+    const fields = { VolumeGroupSnapshotContent: content.metadata.name };
+    try {
+      const phase = await phaseOf(
+        setting,
+        { namespace, name: purpose.backup },
+        purpose.uid,
+        signal,
+      );
+      const fate = await fateOf(purpose, phase, namespace, setting, signal);
+      if (fate === undefined) continue;
+      await removeContent(setting, content, fate, signal);
+      setting.logger.info(
+        { ...fields, deletionPolicy: fate },
+        'the content of a volume group is removed',
+      );
+    } catch (error) {
+      signal.throwIfAborted();
+      const reason = messageOf(error);
+      setting.logger.warn(
+        { ...fields, reason },
+        'the content of a volume group could not be removed; a later backup tries again',
+      );
+    }
+  }
+}
+
+/** At the end of a backup that keeps them: with the last snapshot of a group its content goes, and the storage's snapshots stay. */
+export async function releaseWithLast(
+  setting: Setting,
+  snapshot: VolumeSnapshot,
+  backup: Backup,
+  signal: AbortSignal,
+): Promise<void> {
+  const { namespace, uid, annotations } = snapshot.metadata;
+  const group = annotations?.[OF_GROUP];
+  if (group === undefined) return;
+  const labelSelector = `${BACKUP_UID}=${backup.metadata.uid}`;
+  const isOther = ({ metadata }: KubeObject): boolean =>
+    metadata.uid !== uid &&
+    metadata.deletionTimestamp === undefined &&
+    metadata.annotations?.[OF_GROUP] === group;
+  const list = () => setting.client.list(VOLUME_SNAPSHOTS, { namespace, labelSelector, signal });
+  if ((await patiently(list, signal)).some(isOther)) return;
+  const content = await contentOfGroup(setting, group, backup, signal);
+  if (content) await removeContent(setting, content, 'Retain', signal);
+}

@@ -1,0 +1,279 @@
+import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import {
+  type KubeClient,
+  type NewObject,
+  validLabel,
+  VOLUME_GROUP_SNAPSHOT_CONTENTS,
+  type VolumeGroupSnapshotContent,
+  type VolumeSnapshotContent,
+  waitFor,
+} from '../../kube/index.ts';
+import type { Backup, CallContext, DeleteItemAction, Restore } from '../contract.ts';
+import { changeContent } from './deletion-policy.ts';
+import { DELETION_MS, nameFor, patiently, placeOf, type Setting } from './setting.ts';
+import { restoredSnapshotName } from './restored-name.ts';
+import {
+  BACKUP_NAME,
+  CONTENT_SECRET,
+  GROUP_MEMBERS,
+  GROUP_SECRET,
+  RESTORE_NAME,
+  RESTORE_UID,
+  STUB_FOR_RESTORE,
+} from './velero-names.ts';
+
+/** A sidecar tells within milliseconds, or cannot. Our choice. */
+const TELLING_MS = 10_000;
+/** The sidecar deletes nothing from the storage for a content that is gone at once, and takes it off itself. */
+const FINALIZER = 'groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection';
+
+/** A group as the content of one of its snapshots knows it; undefined for a snapshot that was taken by itself. */
+interface Group {
+  readonly handle: string;
+  readonly members: readonly string[];
+  readonly driver: string;
+  readonly secrets: Readonly<Record<string, string>>;
+}
+
+function groupOfContent({ metadata, spec, status }: VolumeSnapshotContent): Group | undefined {
+  const { volumeGroupSnapshotHandle: handle, snapshotHandle = '' } = status ?? {};
+  if (handle === undefined || snapshotHandle === '') return undefined;
+  const { annotations = {} } = metadata;
+  const secrets: Record<string, string> = {};
+  for (const part of ['name', 'namespace']) {
+    const value = annotations[`${CONTENT_SECRET}-${part}`];
+    if (value !== undefined) secrets[`${GROUP_SECRET}-${part}`] = value;
+  }
+  const members = membersIn(annotations[GROUP_MEMBERS]) ?? [snapshotHandle];
+  return { handle, members, driver: spec.driver, secrets };
+}
+
+/** Undefined for an annotation that is missing, as on contents of Velero's own action, or that nobody can read. */
+function membersIn(text = ''): string[] | undefined {
+  try {
+    const value: unknown = JSON.parse(text);
+    const isList = Array.isArray(value) && value.length > 0;
+    return isList && value.every((each) => typeof each === 'string') ? value : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+const contentFor = (
+  { driver, handle, members }: Pick<Group, 'driver' | 'handle' | 'members'>,
+  deletionPolicy: 'Delete' | 'Retain',
+  volumeGroupSnapshotRef: { readonly namespace: string; readonly name: string },
+): VolumeGroupSnapshotContent['spec'] => ({
+  deletionPolicy,
+  driver,
+  source: {
+    groupSnapshotHandles: {
+      volumeGroupSnapshotHandle: handle,
+      volumeSnapshotHandles: [...members],
+    },
+  },
+  volumeGroupSnapshotRef,
+});
+
+/** Makes a content, or finds the one of an earlier attempt, and returns when its status says which group it is of. */
+async function make(
+  { client }: Setting,
+  wanted: NewObject<VolumeGroupSnapshotContent>,
+  handle: string,
+  signal: AbortSignal,
+): Promise<VolumeGroupSnapshotContent> {
+  const { name = '' } = wanted.metadata;
+  const create = () => client.create(VOLUME_GROUP_SNAPSHOT_CONTENTS, wanted, { signal });
+  const made = await patiently(create, signal).catch(async (error: unknown) => {
+    if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+    return patiently(
+      () => client.get(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, { signal }),
+      signal,
+    );
+  });
+  await untilTold(client, name, handle, signal);
+  return made;
+}
+
+/**
+ * Waits until the status of a content says which group it is of: the sidecar deletes nothing for one that does not. It asks the driver and
+ * writes that by itself, and a write of ours at the same time makes it replace the whole status by an error. So what it has not written
+ * within {@link TELLING_MS} is written here.
+ */
+async function untilTold(
+  client: KubeClient,
+  name: string,
+  handle: string,
+  signal: AbortSignal,
+): Promise<void> {
+  const isTold = (now: VolumeGroupSnapshotContent | undefined): true | undefined =>
+    !now || now.status?.volumeGroupSnapshotHandle !== undefined ? true : undefined;
+  const wait = { signal, timeoutMs: TELLING_MS };
+  try {
+    await waitFor(client, VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, isTold, wait);
+    return;
+  } catch (error) {
+    if (!isCode(error, 'WAIT_TIMEOUT')) throw error;
+  }
+  const patch = { status: { volumeGroupSnapshotHandle: handle } };
+  const options = { signal, subresource: 'status' };
+  const tell = () => client.patch(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, patch, options);
+  await patiently(tell, signal);
+}
+
+/**
+ * A content of ours for a group that the storage has cut, of which its own content tells. Nothing is removed with it but by
+ * {@link removeContent}.
+ */
+export async function keepGroup(
+  setting: Setting,
+  own: VolumeGroupSnapshotContent,
+  group: { readonly name: string; readonly namespace: string; readonly backup: Backup },
+  marks: { readonly labels: Record<string, string>; readonly annotations: Record<string, string> },
+  signal: AbortSignal,
+): Promise<void> {
+  const handle = own.status?.volumeGroupSnapshotHandle;
+  const members = handlesOf(own);
+  if (handle === undefined || members.length === 0) {
+    const text = `VolumeGroupSnapshotContent ${own.metadata.name} does not tell the handles of its snapshots`;
+    throw new CodedError('GROUP_NOT_TAKEN', text);
+  }
+  const secrets = Object.entries(own.metadata.annotations ?? {}).filter(([key]) =>
+    key.startsWith(GROUP_SECRET),
+  );
+  const { name, namespace, backup } = group;
+  const wanted: NewObject<VolumeGroupSnapshotContent> = {
+    metadata: {
+      name: nameFor('velero-group', backup.metadata.uid, namespace, name),
+      labels: marks.labels,
+      annotations: { ...Object.fromEntries(secrets), ...marks.annotations },
+    },
+    spec: contentFor({ handle, members, driver: own.spec.driver }, 'Retain', { namespace, name }),
+  };
+  await make(setting, wanted, handle, signal);
+}
+
+/** Removes a content of ours; with `Delete` also the snapshots of its group from the storage. */
+export async function removeContent(
+  { client }: Setting,
+  { metadata: { name, uid } }: VolumeGroupSnapshotContent,
+  deletionPolicy: 'Delete' | 'Retain',
+  signal: AbortSignal,
+): Promise<void> {
+  const change = ({ metadata, spec }: VolumeGroupSnapshotContent) => {
+    if (metadata.uid !== uid || spec.deletionPolicy === deletionPolicy) return undefined;
+    return { metadata: { finalizers: [FINALIZER] }, spec: { deletionPolicy } };
+  };
+  const changed = await changeContent(client, VOLUME_GROUP_SNAPSHOT_CONTENTS, name, change, signal);
+  const handle = changed?.spec.source?.groupSnapshotHandles?.volumeGroupSnapshotHandle;
+  if (deletionPolicy === 'Delete' && handle !== undefined)
+    await untilTold(client, name, handle, signal);
+  const remove = () => client.delete(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, { signal, uid });
+  await patiently(remove, signal);
+}
+
+/** Handles of all snapshots of a group, as the storage has told them. */
+export const handlesOf = ({ spec, status }: VolumeGroupSnapshotContent): string[] =>
+  status?.volumeSnapshotInfoList?.flatMap(({ snapshotHandle }) => snapshotHandle ?? []) ??
+  spec.source?.groupSnapshotHandles?.volumeSnapshotHandles ??
+  [];
+
+/**
+ * A content of the group that a restored snapshot is of: where the driver counts it to a group, the snapshot controller tells nothing of
+ * it while the cluster has no content of that group (Velero v1.18.3: pkg/restore/actions/csi/volumesnapshot_action.go,
+ * ensureStubVGSCExists). It keeps what the storage has. The restore does not fail by it: drivers that count no snapshot to a group need
+ * none.
+ */
+export async function ensureStub(
+  setting: Setting,
+  fromBackup: VolumeSnapshotContent,
+  restore: Restore,
+  signal: AbortSignal,
+): Promise<void> {
+  const group = groupOfContent(fromBackup);
+  if (!group) return;
+  const { name, namespace = '', uid } = restore.metadata;
+  const stub = restoredSnapshotName(restore, group.handle);
+  const wanted: NewObject<VolumeGroupSnapshotContent> = {
+    metadata: {
+      name: stub,
+      labels: {
+        [RESTORE_NAME]: validLabel(name),
+        [RESTORE_UID]: uid,
+        [STUB_FOR_RESTORE]: namespace,
+      },
+      annotations: group.secrets,
+    },
+    spec: contentFor(group, 'Retain', {
+      namespace: fromBackup.spec.volumeSnapshotRef.namespace ?? '',
+      name: `stub-vgs-${stub.slice(0, 8)}`,
+    }),
+  };
+  try {
+    await make(setting, wanted, group.handle, signal);
+  } catch (error) {
+    const fields = { VolumeSnapshotContent: placeOf(fromBackup), reason: messageOf(error) };
+    setting.logger.warn(
+      fields,
+      'no VolumeGroupSnapshotContent could be made for a restored snapshot: if it does not get ready, install the CustomResourceDefinitions of VolumeGroupSnapshots, version v1beta2, and restore again',
+    );
+  }
+}
+
+/**
+ * Deletes the groups of the snapshots that a backup has kept from the storage. Velero's own action deletes each snapshot by itself, which
+ * the sidecar does not do for a snapshot that the driver counts to a group. Throws `GROUP_NOT_DELETED` with what the driver says,
+ * which Velero writes into its log; the content stays, and its sidecar goes on trying.
+ */
+export class GroupDelete implements DeleteItemAction {
+  readonly #setting: Setting;
+  /** Handles of groups that this process has deleted: it is asked for each of their snapshots. */
+  readonly #deleted = new Set<string>();
+
+  constructor(setting: Setting) {
+    this.#setting = setting;
+  }
+
+  async execute(
+    item: VolumeSnapshotContent,
+    backup: Backup,
+    { signal }: CallContext,
+  ): Promise<void> {
+    const group = groupOfContent(item);
+    const { annotations, labels } = item.metadata;
+    // Only of this backup, and where all snapshots of the group are known.
+    if (!group || membersIn(annotations?.[GROUP_MEMBERS]) === undefined) return;
+    if (labels?.[BACKUP_NAME] !== validLabel(backup.metadata.name)) return;
+    if (this.#deleted.has(group.handle)) return;
+    const { client, logger } = this.#setting;
+    const name = nameFor('velero-delete', backup.metadata.uid, group.handle);
+    const wanted: NewObject<VolumeGroupSnapshotContent> = {
+      metadata: { name, annotations: group.secrets, finalizers: [FINALIZER] },
+      spec: contentFor(group, 'Delete', { namespace: `ns-${name}`, name }),
+    };
+    const made = await make(this.#setting, wanted, group.handle, signal);
+    const { uid } = made.metadata;
+    const options = { signal, uid };
+    const remove = () => client.delete(VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, options);
+    await patiently(remove, signal);
+    let told = '';
+    const isGone = (now: VolumeGroupSnapshotContent | undefined): true | undefined => {
+      told = now?.status?.error?.message ?? told;
+      return now?.metadata.uid === uid ? undefined : true;
+    };
+    try {
+      const wait = { signal, timeoutMs: this.#setting.deletionMs ?? DELETION_MS };
+      await waitFor(client, VOLUME_GROUP_SNAPSHOT_CONTENTS, { name }, isGone, wait);
+    } catch (cause) {
+      if (!isCode(cause, 'WAIT_TIMEOUT')) throw cause;
+      const why = told === '' ? 'look at its Events and at the log of the csi-snapshotter' : told;
+      const text = `the snapshots of volume group ${group.handle} are still in the storage: VolumeGroupSnapshotContent ${name} of driver ${group.driver} is not deleted (${why}); it goes when the driver can delete them`;
+      throw new CodedError('GROUP_NOT_DELETED', text, { cause });
+    }
+    this.#deleted.add(group.handle);
+    logger.info(
+      { volumeGroupSnapshotHandle: group.handle, driver: group.driver },
+      'the snapshots of a volume group are deleted',
+    );
+  }
+}
