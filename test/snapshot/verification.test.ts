@@ -179,7 +179,7 @@ describe('a verification by sample', () => {
       await using repository = await openTest(repo);
       const byName = files(repository).sort((a, b) => (a.packBlobId < b.packBlobId ? -1 : 1));
       // The sample begins at the other end.
-      damaged = byName.at(-1) as IndexEntry;
+      damaged = byName.at(-1);
       path = pathOfBlob(repo, damaged.packBlobId);
       fs.copyFileSync(path, `${path}.whole`);
       flip(path, damaged, 1000);
@@ -236,7 +236,7 @@ describe('a verification by sample', () => {
     const entries = files(repository);
     const [pack] = [...new Set(entries.map(({ packBlobId }) => packBlobId))] as [string];
     expect(entries).toHaveLength(10);
-    const lastId = entries.at(-1) as IndexEntry;
+    const lastId = entries.at(-1);
     flip(pathOfBlob(repo, pack), lastId, 1000);
     const read = async (entriesMax: number): Promise<[string[], string[]]> => {
       const [found, rechecked]: [string[], string[]] = [[], []];
