@@ -4,7 +4,6 @@ import {
   type Clock,
   HOUR_NS,
   OffsetClock,
-  randomBytes,
   Secret,
   silentLogger,
   systemClock,
@@ -34,7 +33,7 @@ import {
 } from '../../src/snapshot/index.ts';
 import { rewriteShortPacks } from '../support/maintenance-tasks.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
-import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
+import { CLIENT, DEFAULT_FORMAT, PASSWORD, sameSalt } from '../support/repositories.ts';
 
 const SPLITTER = splitterSpec('FIXED-1M');
 const METADATA = {
@@ -69,7 +68,7 @@ const STATS = {
 async function openNew(storage: MemoryStorage, clock?: Clock): Promise<Repository> {
   const password = new Secret(PASSWORD);
   // Nobody else creates it, so there is nothing to wait for.
-  await createFormat(storage, password, DEFAULT_FORMAT, randomBytes, () => Promise.resolve());
+  await createFormat(storage, password, DEFAULT_FORMAT, sameSalt(), () => Promise.resolve());
   return openOther(storage, clock);
 }
 
