@@ -44,7 +44,7 @@ export interface VerifyRepositoriesOptions {
   /** For credentials. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
-  /** For all repositories together; undefined: as long as it takes. */
+  /** For all repositories together, in equal parts; undefined: as long as it takes. */
   readonly budgetNs?: bigint | undefined;
   /** Where the Events are said to come from. */
   readonly host: string;
@@ -85,7 +85,9 @@ export async function verifyBackupRepositories(
         );
         break;
       }
-      results.push(await verifyOne(repository, options, recorder, left));
+      // What one leaves of its part is for those after it.
+      const part = left && left / BigInt(ready.length - results.length);
+      results.push(await verifyOne(repository, options, recorder, part));
     }
   } finally {
     await recorder.flush();

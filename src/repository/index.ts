@@ -46,6 +46,7 @@ export {
 } from './content/content-id.ts';
 export type { ContentManager } from './content/content-manager.ts';
 export type { NewContent, WriteSession } from './content/write-session.ts';
+export { BLOCKS_MAX, groupByBlock } from './content/metadata-blocks.ts';
 export { readPieceKeys } from './object/piece-keys.ts';
 export { encodeIndirect, type IndirectEntry, objectLength } from './object/indirect.ts';
 export {

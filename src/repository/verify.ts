@@ -12,6 +12,8 @@ import { type ContentId, hashOf } from './content/content-id.ts';
 import { FORMAT_BLOB } from './format/format-blob.ts';
 import type { IndexEntry } from './index/entry.ts';
 import type { Repository } from './repository.ts';
+import { entriesByPack, ROWS_AT_ONCE } from './verification/entries-by-pack.ts';
+import { SecondLook } from './verification/second-look.ts';
 
 export interface Problem {
   /** A stable word for scripts. */
@@ -49,7 +51,10 @@ export interface VerifyOptions {
   readonly readAll: boolean;
   /** The same for the contents of some packs. */
   readonly sample?: PackSample | undefined;
-  /** Packs that are read whatever the sample, if they are there: an earlier verification has found them damaged. */
+  /**
+   * Packs that are read whatever the sample, if they are there: an earlier verification has found them damaged. They come first,
+   * for half of a limited time, and go on once the sample is read.
+   */
   readonly recheck?: readonly string[];
   /** Called for each of those that was read, or is not there. */
   readonly onRechecked?: (packBlobId: string) => void;
@@ -65,10 +70,8 @@ export interface VerifyOptions {
 /** Index entries held at once; above it the index is passed over once for each part of the packs. */
 const ENTRIES_MAX = 1_000_000;
 const PACKS_AT_ONCE = 4;
-/** Packs whose entries are held while they are read once more, with one pass over the index: at most 65,536 entries each where we wrote them. */
-const RECHECKED_AT_ONCE = 15;
-/** Rows looked at between two looks at the event loop. */
-const ROWS_AT_ONCE = 50_000;
+/** Of a limited time, what a second look at damaged packs may take first; it goes on when all else is read. Our choice. */
+const SECOND_LOOK_PARTS = 2n;
 /** Neighbours in a pack that are read with one request. Our choice: eight of those at once are what a small process has room for. */
 const RANGE_BYTES_MAX = 4 << 20;
 /** What lies unused between two contents that are read together. Our choice. */
@@ -83,50 +86,45 @@ export async function verifyContents(
   repository: Repository,
   options: VerifyOptions,
 ): Promise<number> {
+  const { recheck = [], onRechecked, signal, entriesMax = ENTRIES_MAX } = options;
   const lengths = await listPackLengths(repository);
   const sample = options.sample ?? (options.readAll ? { position: 0, share: 1 } : undefined);
-  const readable = await verifyPresence(repository, lengths, sample, options);
+  const [present, absent] = [
+    recheck.filter((pack) => lengths.get(pack) !== undefined),
+    recheck.filter((pack) => lengths.get(pack) === undefined),
+  ];
+  const again = new SecondLook(present, repository, (pack) => onRechecked?.(pack));
+  const readable = await verifyPresence(repository, lengths, { ...options, sample, again });
+  for (const pack of absent) onRechecked?.(pack);
   const since = new Stopwatch(repository.clock);
+  const lookUntil = (untilNs: Nanoseconds | undefined): Promise<void> =>
+    again.read(repository, {
+      ...{ signal, entriesMax },
+      isOver: () => untilNs !== undefined && since.elapsedNs >= untilNs,
+      verify: (_pack, entries) => verifyPack(repository, entries, lengths, options),
+    });
+  const budgetNs = sample?.budgetNs;
+  await lookUntil(budgetNs && budgetNs / SECOND_LOOK_PARTS);
   const share = sample
-    ? await verifyBytes(repository, lengths, { ...options, sample, readable, since })
+    ? await verifyBytes(repository, lengths, { ...options, sample, readable, since, again })
     : 0;
-  await verifyAgain(repository, lengths, options, since);
+  await lookUntil(budgetNs);
   return share;
 }
 
-/** Reads what was damaged before: somebody may have restored it. */
-async function verifyAgain(
-  repository: Repository,
-  lengths: PackLengths,
-  options: VerifyOptions,
-  since: Stopwatch,
-): Promise<void> {
-  const { recheck = [], onRechecked, sample, signal } = options;
-  const present: string[] = [];
-  for (const pack of recheck) {
-    if (lengths.get(pack) === undefined) onRechecked?.(pack);
-    else present.push(pack);
-  }
-  for (let from = 0; from < present.length; from += RECHECKED_AT_ONCE) {
-    const wanted = new Set(present.slice(from, from + RECHECKED_AT_ONCE));
-    const packs = await entriesByPack(repository, signal, (pack) => wanted.has(pack));
-    for (const pack of wanted) {
-      if (isOver(sample, since)) return;
-      await verifyPack(repository, packs.get(pack) ?? [], lengths, options);
-      onRechecked?.(pack);
-    }
-  }
-}
+const isOver = (sample: PackSample, since: Stopwatch): boolean =>
+  sample.budgetNs !== undefined && since.elapsedNs >= sample.budgetNs;
 
-const isOver = (sample: PackSample | undefined, since: Stopwatch): boolean =>
-  sample?.budgetNs !== undefined && since.elapsedNs >= sample.budgetNs;
+interface PresenceOptions extends VerifyOptions {
+  readonly sample: PackSample | undefined;
+  readonly again: SecondLook;
+}
 
 /** One pass over the index. Returns how many contents the sample has. */
 async function verifyPresence(
   repository: Repository,
   lengths: PackLengths,
-  sample: PackSample | undefined,
-  { signal, counters, onProblem }: VerifyOptions,
+  { sample, again, signal, counters, onProblem }: PresenceOptions,
 ): Promise<number> {
   const { contents } = repository;
   const packs = new Set<string>();
@@ -142,6 +140,7 @@ async function verifyPresence(
       rows++;
       if (entry.packBlobId !== '') {
         packs.add(entry.packBlobId);
+        again.count(entry.packBlobId);
         if (sample && isSampled(entry.packBlobId, sample)) sampled++;
         if (problemOf(entry, lengths)) suspects.push(entry);
       }
@@ -182,6 +181,8 @@ interface BytesOptions extends VerifyOptions {
   readonly readable: number;
   /** Since reading began. */
   readonly since: Stopwatch;
+  /** Those that it has read need not be read once more, and the other way round. */
+  readonly again: SecondLook;
 }
 
 /** Reads the packs of a sample in the order of their names, as many at a time as their entries have room in memory. */
@@ -190,7 +191,7 @@ async function verifyBytes(
   lengths: PackLengths,
   options: BytesOptions,
 ): Promise<number> {
-  const { sample, readable, since, signal, onPosition, entriesMax = ENTRIES_MAX } = options;
+  const { sample, readable, since, again, signal, onPosition, entriesMax = ENTRIES_MAX } = options;
   const { position } = sample;
   const share = Math.min(1, sample.share);
   const tell = async (distance: number): Promise<void> => {
@@ -199,10 +200,11 @@ async function verifyBytes(
   const parts = Math.max(1, Math.ceil(readable / entriesMax));
   for (let part = 0; part < parts; part++) {
     const [from, to] = [(share * part) / parts, (share * (part + 1)) / parts];
-    const packs = await entriesByPack(repository, signal, (packBlobId) => {
+    const isWanted = (packBlobId: string): boolean => {
       const distance = distanceOf(packBlobId, position);
       return distance >= from && (distance < to || (part === parts - 1 && share >= 1));
-    });
+    };
+    const { packs } = await entriesByPack(repository, { signal, isWanted });
     const ordered = [...packs].sort(
       ([a], [b]) => distanceOf(a, position) - distanceOf(b, position),
     );
@@ -215,7 +217,9 @@ async function verifyBytes(
         return;
       }
       open.add(distance);
-      await verifyPack(repository, entries, lengths, options);
+      // What it has found there was told of already.
+      if (!again.hasRead(packBlobId)) await verifyPack(repository, entries, lengths, options);
+      again.done(packBlobId);
       open.delete(distance);
       await tell(Math.min(distance, ...open));
     });
@@ -280,31 +284,6 @@ function problemOf(
   }
   if (packOffset + packedLength <= lengthBytes) return undefined;
   return { code: 'SHORT_PACK', blobId: packBlobId, message: `${what}: the blob is cut short` };
-}
-
-/** The entries of some packs, by pack. One pass over the index. */
-async function entriesByPack(
-  { contents }: Repository,
-  signal: AbortSignal,
-  isWanted: (packBlobId: string) => boolean,
-): Promise<Map<string, IndexEntry[]>> {
-  const packs = new Map<string, IndexEntry[]>();
-  for (let after: ContentId | undefined; ;) {
-    let rows = 0;
-    for (const entry of contents.entries({ after })) {
-      after = entry.contentId;
-      const { packBlobId } = entry;
-      if (packBlobId !== '' && isWanted(packBlobId)) {
-        const list = packs.get(packBlobId);
-        if (list) list.push(entry);
-        else packs.set(packBlobId, [entry]);
-      }
-      if (++rows === ROWS_AT_ONCE) break;
-    }
-    if (rows < ROWS_AT_ONCE) return packs;
-    await setImmediate();
-    signal.throwIfAborted();
-  }
 }
 
 async function verifyPack(

@@ -125,7 +125,7 @@ export async function walkDirectories(
 }
 
 /** What is to be entered after a directory was read. */
-export interface Below {
+interface Below {
   readonly ids: ObjectId[];
   /** Enters what waits, when it is many: to be called from time to time while a directory is read. */
   readonly whenMany: () => Promise<void>;
@@ -135,7 +135,7 @@ export interface Below {
  * Reads directories, each followed by those that it adds to what is below, several beside each other; `read` is called once
  * for each. Failures are collected, and after the first no more are begun. Returns when none is under way.
  */
-export async function descend(
+async function descend(
   roots: readonly ObjectId[],
   read: (id: ObjectId, below: Below) => Promise<void>,
   failures: unknown[],

@@ -1,4 +1,3 @@
-import { mapLimited } from '../base/index.ts';
 import {
   contentIdOfKey,
   contentKey,
@@ -15,10 +14,8 @@ import { readDirectoryObjects } from './directory-objects.ts';
 import { streamDirectory } from './directory-stream.ts';
 import { ObjectIdSet } from './key-set.ts';
 import { listSnapshots } from './snapshot-manifest.ts';
-import { type Below, descend } from './tree-walk.ts';
+import { ObjectStack } from './object-stack.ts';
 
-/** Objects of several contents of one directory that are read beside each other. Our choice. */
-const INDEXES_AT_ONCE = 4;
 const LETTER_D = 100;
 
 /**
@@ -28,19 +25,13 @@ const LETTER_D = 100;
 export async function markUsedContents(context: TaskContext, marks: IndexMarks): Promise<void> {
   const { repository, progress } = context;
   progress?.begin(progress.task, 'entries');
-  const roots = (await listSnapshots(repository)).flatMap(({ rootEntry }) => rootEntry ?? []);
   const walk = new UsedContents(context, marks);
-  for (const { objectId } of roots) await walk.markObject(objectId);
-  const failures: unknown[] = [];
-  const ids = roots.filter(({ type, objectId }) => type === 'd' && walk.enter(objectId));
-  const read = (id: ObjectId, below: Below): Promise<void> =>
-    walk.readDirectory(id, below, failures);
-  await descend(
-    ids.map(({ objectId }) => objectId),
-    read,
-    failures,
-  );
-  if (failures.length > 0) throw failures[0];
+  for (const { rootEntry } of await listSnapshots(repository)) {
+    if (!rootEntry) continue;
+    walk.markObject(rootEntry.objectId);
+    if (rootEntry.type === 'd') walk.addDirectory(rootEntry.objectId);
+  }
+  await walk.run();
 }
 
 class UsedContents {
@@ -50,14 +41,36 @@ class UsedContents {
   readonly #entered = new ObjectIdSet();
   /** Objects of several contents. */
   readonly #indirect = new ObjectIdSet();
+  readonly #directories: ObjectStack;
+  readonly #indexes: ObjectStack;
 
   constructor(context: TaskContext, marks: IndexMarks) {
     this.#context = context;
     this.#marks = marks;
+    const { contents } = context.repository;
+    this.#directories = new ObjectStack(contents);
+    this.#indexes = new ObjectStack(contents);
+  }
+
+  /** Reads what was added, and what is below that. */
+  async run(): Promise<void> {
+    const indexes = this.#indexes;
+    while (!this.#directories.isEmpty || !indexes.isEmpty) {
+      // First those that add nothing.
+      while (!indexes.isEmpty) await indexes.readSome((id) => this.#markIndirect(id));
+      await this.#directories.readSome(
+        (id) => this.#readDirectory(id),
+        () => indexes.isFull,
+      );
+    }
+  }
+
+  addDirectory(id: ObjectId): void {
+    if (this.#enter(id)) this.#directories.push(id);
   }
 
   /** Whether a directory has not been entered yet. */
-  enter(id: ObjectId): boolean {
+  #enter(id: ObjectId): boolean {
     const { indirections, contentId } = parseObjectId(id);
     const key = indirections === 0 ? contentKey(contentId) : undefined;
     // No row has a key of another length.
@@ -66,10 +79,10 @@ class UsedContents {
   }
 
   /** Marks the contents of an object. */
-  async markObject(id: ObjectId): Promise<void> {
+  markObject(id: ObjectId): void {
     const { indirections, contentId } = parseObjectId(id);
     if (indirections === 0) this.#marks.mark(contentId);
-    else if (this.#indirect.add(id)) await this.#markIndirect(id);
+    else if (this.#indirect.add(id)) this.#indexes.push(id);
   }
 
   async #markIndirect(id: ObjectId): Promise<void> {
@@ -93,7 +106,7 @@ class UsedContents {
     for (let at = 0; at < keys.length; at += keyBytes) this.#marks.markKey(keys, at);
   }
 
-  async readDirectory(id: ObjectId, below: Below, failures: readonly unknown[]): Promise<void> {
+  async #readDirectory(id: ObjectId): Promise<void> {
     const { repository, signal, progress } = this.#context;
     const { contents } = repository;
     signal.throwIfAborted();
@@ -102,32 +115,34 @@ class UsedContents {
       const bytes = await readObject(contents, id, { signal });
       const objects = readDirectoryObjects(bytes, this.#marks.keyBytes);
       if (objects) {
-        await this.#markAll(this.#take(objects, below));
+        this.#take(objects);
         return;
       }
     }
+    const { size } = this.#directories;
     for await (const entries of streamDirectory(contents, id, { signal })) {
-      if (failures.length > 0) return;
       if (progress) progress.done += entries.length;
-      const indirect = entries.filter(({ objectId }) => objectId.startsWith('I'));
-      for (const { objectId } of entries)
-        if (!objectId.startsWith('I')) this.#marks.mark(parseObjectId(objectId).contentId);
-      for (const { type, objectId } of entries)
-        if (type === 'd' && this.enter(objectId)) below.ids.push(objectId);
-      await this.#markAll(indirect.map(({ objectId }) => objectId));
-      await below.whenMany();
+      for (const { type, objectId } of entries) {
+        this.markObject(objectId);
+        if (type === 'd') this.addDirectory(objectId);
+      }
+      // Of one directory there may be more than have room.
+      while (this.#indexes.isFull) await this.#indexes.readSome((each) => this.#markIndirect(each));
+      while (this.#directories.isFull && this.#directories.size > size)
+        await this.#directories.readSome((each) => this.#readDirectory(each));
     }
   }
 
-  /** Marks what is one content, adds directories to what is below, and returns the objects of several contents. */
-  #take(
-    { count, types, indirections, keys }: NonNullable<ReturnType<typeof readDirectoryObjects>>,
-    below: Below,
-  ): ObjectId[] {
+  /** Marks what is one content; what is to be read is added. */
+  #take({
+    count,
+    types,
+    indirections,
+    keys,
+  }: NonNullable<ReturnType<typeof readDirectoryObjects>>): void {
     const { progress } = this.#context;
     const { keyBytes } = this.#marks;
     if (progress) progress.done += count;
-    const indirect: ObjectId[] = [];
     for (let i = 0; i < count; i++) {
       const at = i * keyBytes;
       const levels = indirections[i] as number;
@@ -135,13 +150,8 @@ class UsedContents {
       if (levels === 0 && types[i] !== LETTER_D) continue;
       const contentId = contentIdOfKey(keys.subarray(at, at + keyBytes));
       const id = ('I'.repeat(levels) + contentId) as ObjectId;
-      if (types[i] === LETTER_D && this.enter(id)) below.ids.push(id);
-      if (levels > 0) indirect.push(id);
+      if (levels > 0) this.markObject(id);
+      if (types[i] === LETTER_D) this.addDirectory(id);
     }
-    return indirect;
-  }
-
-  async #markAll(ids: readonly ObjectId[]): Promise<void> {
-    if (ids.length > 0) await mapLimited(ids, INDEXES_AT_ONCE, (id) => this.markObject(id));
   }
 }

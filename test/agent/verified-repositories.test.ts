@@ -7,7 +7,7 @@ import {
   loadSnapshotHolders,
   verifyBackupRepositories,
 } from '../../src/agent/index.ts';
-import { silentLogger } from '../../src/base/index.ts';
+import { MINUTE_NS, OffsetClock, silentLogger, systemClock } from '../../src/base/index.ts';
 import { runCommandLine } from '../../src/cli/run.ts';
 import {
   BACKUP_REPOSITORIES,
@@ -182,6 +182,43 @@ describe('repository verify-all', () => {
     await verifyBackupRepositories(options);
     expect(verified.slice(4)).toEqual(['first', 'other']);
     await client.delete(BACKUP_REPOSITORIES, other.metadata);
+  });
+
+  it('shares its time out among the repositories, and passes on what one leaves', async () => {
+    const { client } = cluster;
+    const clock = new OffsetClock(systemClock);
+    const others = ['b', 'c', 'd'].map((name) => ({
+      metadata: { name, namespace: NAMESPACE },
+      spec: {
+        ...{ volumeNamespace: name, backupStorageLocation: 'default' },
+        ...{ repositoryType: 'kopia' as const, maintenanceFrequency: '1h0m0s' },
+      },
+    }));
+    for (const other of others) {
+      const { metadata } = await client.create(BACKUP_REPOSITORIES, other);
+      await client.patch(BACKUP_REPOSITORIES, metadata, { status: { phase: 'Ready' } });
+    }
+    const minutes: number[] = [];
+    const asAtClock = new Proxy(client, {
+      get: (target, name) => {
+        if (name === 'clock') return clock;
+        const value: unknown = Reflect.get(target, name);
+        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
+      },
+    });
+    await verifyBackupRepositories({
+      ...{ client: asAtClock, namespace: NAMESPACE, logger: silentLogger, signal },
+      ...{ directory: join(cluster.directory, 'more'), host: 'node', defaultCredentials: () => '' },
+      budgetNs: 120n * MINUTE_NS,
+      verify: (_access, { budgetNs = 0n }) => {
+        minutes.push(Math.round(Number(budgetNs) / Number(MINUTE_NS)));
+        // The second takes longer than it may, all others half of their time.
+        clock.offsetNs += minutes.length === 2 ? budgetNs + 10n * MINUTE_NS : budgetNs / 2n;
+        return Promise.reject(new Error('away on purpose'));
+      },
+    });
+    for (const { metadata } of others) await client.delete(BACKUP_REPOSITORIES, metadata);
+    expect(minutes).toEqual([30, 35, 30, 45]);
   });
 
   it('writes nothing into a location that is read-only', async () => {

@@ -32,7 +32,7 @@ const always =
   (request: StubRequest): StubAnswer =>
     listingOf(kind, request, listing);
 
-describe.each(STUB_KINDS)('a listing of %s', (kind) => {
+describe.concurrent.each(STUB_KINDS)('a listing of %s', (kind) => {
   it('is read page by page to its end', async () => {
     const { names, requests } = await list(kind, (request, index) =>
       listingOf(

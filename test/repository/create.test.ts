@@ -1,12 +1,11 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, describe, expect, it } from 'vitest';
 import { Secret, systemClock } from '../../src/base/index.ts';
 import { blobId, type BlobStorage, faulty, openStorage } from '../../src/blob/index.ts';
 import { createFormat, FORMAT_BLOB, loadFormat } from '../../src/repository/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
-import { DEFAULT_FORMAT } from '../support/repositories.ts';
+import { DEFAULT_FORMAT, sameSalt } from '../support/repositories.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 
 const work = tempDirectory('create');
@@ -29,6 +28,16 @@ const STORES: Record<string, () => Promise<BlobStorage>> = {
   'in a directory': () => openStorage(fs.mkdtempSync(join(work, 'repo-')), { create: true }),
 };
 
+/** Over once a creator has put what others may see, and waits for them; or once it has ended. */
+class Turn {
+  readonly #over = Promise.withResolvers<undefined>();
+  readonly over = this.#over.promise;
+
+  isOver(): void {
+    this.#over.resolve(undefined);
+  }
+}
+
 describe.each(Object.entries(STORES))('two creators at once in a storage %s', (_name, open) => {
   // The second one is late by this many requests of the first.
   it.each([0, 2, 3, 5])('one at most is told that it succeeded, %i requests apart', async (gap) => {
@@ -49,24 +58,34 @@ describe.each(Object.entries(STORES))('two creators at once in a storage %s', (_
     });
     let latePut = (): void => undefined;
     const isPut = new Promise<void>((resolve) => (latePut = resolve));
+    const [first, second] = [new Turn(), new Turn()];
+    // As long as the product waits: the other one derives its key and puts meanwhile.
     const pause = async (): Promise<void> => {
-      // As long as the product waits: the other one derives its key and puts meanwhile.
-      await sleep(2000);
+      second.isOver();
+      await first.over;
     };
     /** Long enough for the late one. */
     const settle = async (): Promise<void> => {
       letGo();
       await isPut;
-      await pause();
+      first.isOver();
+      await second.over;
     };
     const create = (
       through: BlobStorage,
       password: Secret,
       wait: () => Promise<void>,
-    ): Promise<void> => createFormat(through, password, DEFAULT_FORMAT, undefined, wait);
+    ): Promise<void> =>
+      createFormat(through, password, DEFAULT_FORMAT, sameSalt(password.reveal()), wait);
     const results = await Promise.allSettled([
-      create(counted, PASSWORDS[0], settle).finally(() => letGo()),
-      create(late, PASSWORDS[1], pause).finally(() => latePut()),
+      create(counted, PASSWORDS[0], settle).finally(() => {
+        letGo();
+        first.isOver();
+      }),
+      create(late, PASSWORDS[1], pause).finally(() => {
+        latePut();
+        second.isOver();
+      }),
     ]);
     const succeeded = results.map(({ status }) => status === 'fulfilled');
     for (const result of results) {
@@ -96,7 +115,9 @@ describe.each(Object.entries(STORES))('a creator that is killed in a storage %s'
         if (left <= 0) throw new Error('killed');
       });
       const create = (through: BlobStorage): Promise<void> =>
-        createFormat(through, PASSWORDS[0], DEFAULT_FORMAT, undefined, () => Promise.resolve());
+        createFormat(through, PASSWORDS[0], DEFAULT_FORMAT, sameSalt('first'), () =>
+          Promise.resolve(),
+        );
       await create(dying).catch(() => undefined);
       if (await opens(storage, PASSWORDS[0])) return;
       await expect(create(storage)).rejects.toMatchObject({
@@ -125,10 +146,10 @@ describe('a creator whose first put comes when the other one is long done', () =
     });
     const format = { ...DEFAULT_FORMAT, version };
     const settle = (): Promise<void> => Promise.resolve();
-    const second = createFormat(late, PASSWORDS[1], format, undefined, settle);
+    const second = createFormat(late, PASSWORDS[1], format, sameSalt('second'), settle);
     second.catch(() => undefined);
     await isHeld.promise;
-    await createFormat(storage, PASSWORDS[0], format, undefined, settle);
+    await createFormat(storage, PASSWORDS[0], format, sameSalt('first'), settle);
     const before = await storage.getBlob(FORMAT_BLOB);
     gate.resolve(undefined);
     await expect(second).rejects.toMatchObject({ code: 'REPOSITORY_EXISTS' });

@@ -14,7 +14,7 @@ import { BLOBCFG_BLOB } from '../../src/repository/format/format-blob.ts';
 import { sealFormat } from '../../src/repository/format/keys.ts';
 import { planGarbageCollection as collectGarbage } from '../../src/snapshot/index.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
-import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
+import { CLIENT, DEFAULT_FORMAT, PASSWORD, sameSalt } from '../support/repositories.ts';
 
 const password = new Secret(PASSWORD);
 
@@ -42,7 +42,7 @@ class RefusingStorage extends ForwardingStorage {
 /** A repository under object lock, with a pack for each text, whose locks are to be extended. */
 async function lockedRepository(texts: readonly string[]): Promise<MemoryStorage> {
   const storage = new MemoryStorage({ hasObjectLock: true });
-  await createFormat(storage, password, DEFAULT_FORMAT);
+  await createFormat(storage, password, DEFAULT_FORMAT, sameSalt());
   {
     await using plain = await openRepository({ storage, password, client: CLIENT });
     const config = '{"retentionMode":"GOVERNANCE","retentionPeriod":259200000000000}';

@@ -8,7 +8,13 @@ import { maintain, open } from '../support/hostile-bucket.ts';
 import { hasKopia, Kopia, tempDirectory } from '../support/kopia.ts';
 import { mergeAsKopia } from '../support/kopia-merge.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
-import { createTest, DEFAULT_FORMAT, openTest, PASSWORD } from '../support/repositories.ts';
+import {
+  createTest,
+  DEFAULT_FORMAT,
+  openTest,
+  PASSWORD,
+  sameSalt,
+} from '../support/repositories.ts';
 
 const work = tempDirectory('manifest-merges');
 afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
@@ -58,7 +64,7 @@ describe('beside a client of Kopia that merges, and forgets what was deleted', (
   beforeEach(async () => {
     clock = new OffsetClock(systemClock);
     storage = new MemoryStorage({ clock });
-    await createFormat(storage, new Secret(PASSWORD), DEFAULT_FORMAT);
+    await createFormat(storage, new Secret(PASSWORD), DEFAULT_FORMAT, sameSalt());
     await using repository = await openOf();
     doomed = await add(repository, 'doomed');
     kept.length = 0;

@@ -11,7 +11,7 @@ import {
 } from '../support/maintenance-tasks.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
 import { noise } from '../support/noise.ts';
-import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
+import { CLIENT, DEFAULT_FORMAT, PASSWORD, sameSalt } from '../support/repositories.ts';
 
 /** More than a call takes parameters in Node, which is some 125,000. */
 const MANY = 150_000;
@@ -32,7 +32,7 @@ it(
   },
   async () => {
     const storage = new MemoryStorage();
-    await createFormat(storage, password, DEFAULT_FORMAT);
+    await createFormat(storage, password, DEFAULT_FORMAT, sameSalt());
     const packs = (): string[] => [...storage.blobs.keys()].filter((id) => id.startsWith('p'));
     {
       await using repository = await openRepository({ storage, password, client: CLIENT });
@@ -59,7 +59,7 @@ it(
 
 it('a rewrite of many contents names them by and by, and leaves no short packs behind', async () => {
   const storage = new MemoryStorage();
-  await createFormat(storage, password, DEFAULT_FORMAT);
+  await createFormat(storage, password, DEFAULT_FORMAT, sameSalt());
   {
     await using writer = await openRepository({ storage, password, client: CLIENT });
     for (let at = 0; at < 60; at++) {
@@ -92,7 +92,7 @@ it(
   async () => {
     const clock = new ManualClock(1_700_000_000n * 10n ** 9n);
     const storage = new MemoryStorage({ clock, hasObjectLock: true });
-    await createFormat(storage, password, DEFAULT_FORMAT);
+    await createFormat(storage, password, DEFAULT_FORMAT, sameSalt());
     await using repository = await openRepository({ storage, password, client: CLIENT, clock });
     await repository.contents.write(Buffer.from('in use'), { prefix: '' });
     await repository.flush();

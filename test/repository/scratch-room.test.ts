@@ -1,6 +1,6 @@
 import { tmpdir } from 'node:os';
 import { expect, it } from 'vitest';
-import { randomBytes, Secret, silentLogger } from '../../src/base/index.ts';
+import { Secret, silentLogger } from '../../src/base/index.ts';
 import {
   createFormat,
   type MaintenanceReport,
@@ -11,7 +11,7 @@ import {
 import { freeScratchBytes } from '../../src/repository/index/scratch-file.ts';
 import { planGarbageCollection } from '../../src/snapshot/index.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
-import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
+import { CLIENT, DEFAULT_FORMAT, PASSWORD, sameSalt } from '../support/repositories.ts';
 
 const password = new Secret(PASSWORD);
 
@@ -29,7 +29,7 @@ const maintain = (repository: Repository, freeBytes: number): Promise<Maintenanc
 
 it('maintenance whose index may not fit into the scratch directory does not begin', async () => {
   const storage = new MemoryStorage();
-  await createFormat(storage, password, DEFAULT_FORMAT, randomBytes, () => Promise.resolve());
+  await createFormat(storage, password, DEFAULT_FORMAT, sameSalt(), () => Promise.resolve());
   {
     await using writer = await openRepository({ storage, password, client: CLIENT });
     for (let i = 0; i < 100; i++) await writer.contents.write(Buffer.of(i), { prefix: '' });
@@ -54,7 +54,7 @@ it('maintenance whose index may not fit into the scratch directory does not begi
 
 it('maintenance whose index fits into memory needs no scratch directory', async () => {
   const storage = new MemoryStorage();
-  await createFormat(storage, password, DEFAULT_FORMAT, randomBytes, () => Promise.resolve());
+  await createFormat(storage, password, DEFAULT_FORMAT, sameSalt(), () => Promise.resolve());
   await using repository = await openRepository({ storage, password, client: CLIENT });
   await repository.contents.write(Buffer.of(1), { prefix: '' });
   await repository.flush();

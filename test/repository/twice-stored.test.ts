@@ -19,7 +19,7 @@ import {
   rewriteShortPacks,
 } from '../support/maintenance-tasks.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
-import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
+import { CLIENT, DEFAULT_FORMAT, PASSWORD, sameSalt } from '../support/repositories.ts';
 
 /** Targets of links, directories that are equal: stored at the same time, nobody has seen the other one yet. */
 const TARGET = Buffer.from('../target');
@@ -100,7 +100,7 @@ async function cleanUp(repository: Repository, { twin, others }: TwiceStored): P
 
 it('what many write at once is stored once', async () => {
   const storage = new MemoryStorage({ clock });
-  await createFormat(storage, password, DEFAULT_FORMAT);
+  await createFormat(storage, password, DEFAULT_FORMAT, sameSalt());
   await using repository = await openWithLanes(storage);
   const { contents } = repository;
   const writes = Array.from({ length: 300 }, () => contents.write(TARGET, { prefix: '' }));
@@ -116,7 +116,7 @@ it('what many write at once is stored once', async () => {
 
 it('what many write at once fails for all of them', async () => {
   const storage = new MemoryStorage({ clock });
-  await createFormat(storage, password, DEFAULT_FORMAT);
+  await createFormat(storage, password, DEFAULT_FORMAT, sameSalt());
   await using repository = await openWithLanes(storage);
   const { contents, codec } = repository;
   const seal = vi.spyOn(codec.encryptor, 'seal').mockImplementation(() => {
@@ -133,7 +133,7 @@ it('what many write at once fails for all of them', async () => {
 describe('a content that was stored twice at once', () => {
   it('is named as the indexes of its packs say, and the other pack may go', async () => {
     const storage = new MemoryStorage({ clock });
-    await createFormat(storage, password, DEFAULT_FORMAT);
+    await createFormat(storage, password, DEFAULT_FORMAT, sameSalt());
     await using repository = await openWithLanes(storage);
     const stored = await storeTwice(repository);
     for (const pack of await listAll(storage, 'p')) {
@@ -152,7 +152,7 @@ describe('a content that was stored twice at once', () => {
     'keeps no pack for good where only the other one is named, as writers did: that one is %s',
     async (how) => {
       const storage = new MemoryStorage({ clock });
-      await createFormat(storage, password, DEFAULT_FORMAT);
+      await createFormat(storage, password, DEFAULT_FORMAT, sameSalt());
       await using repository = await openWithLanes(storage);
       const { contents, codec } = repository;
       const { twin, others } = await storeTwice(repository);
@@ -173,7 +173,7 @@ describe('a content that was stored twice at once', () => {
 
   it('is named once by a checkpoint that names both packs', async () => {
     const storage = new MemoryStorage({ clock });
-    await createFormat(storage, password, DEFAULT_FORMAT);
+    await createFormat(storage, password, DEFAULT_FORMAT, sameSalt());
     await using repository = await openWithLanes(storage);
     const { contents } = repository;
     const [twin] = await Promise.all([append(repository, TARGET), append(repository, TARGET)]);
@@ -214,7 +214,7 @@ describe('an index body that names a content several times', () => {
 
   it('ends no rewrite when the other pack is gone', async () => {
     const storage = new MemoryStorage({ clock });
-    await createFormat(storage, password, DEFAULT_FORMAT);
+    await createFormat(storage, password, DEFAULT_FORMAT, sameSalt());
     await using repository = await openWithLanes(storage);
     const { contents, codec } = repository;
     const { twin, others } = await storeTwice(repository);

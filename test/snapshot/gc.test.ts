@@ -4,11 +4,11 @@ import {
   type Clock,
   HOUR_NS,
   OffsetClock,
-  randomBytes,
   Secret,
   silentLogger,
   systemClock,
 } from '../../src/base/index.ts';
+import { faulty } from '../../src/blob/index.ts';
 import { splitterSpec } from '../../src/codec/index.ts';
 import {
   type ContentId,
@@ -34,7 +34,7 @@ import {
 } from '../../src/snapshot/index.ts';
 import { rewriteShortPacks } from '../support/maintenance-tasks.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
-import { CLIENT, DEFAULT_FORMAT, PASSWORD } from '../support/repositories.ts';
+import { CLIENT, DEFAULT_FORMAT, PASSWORD, sameSalt } from '../support/repositories.ts';
 
 const SPLITTER = splitterSpec('FIXED-1M');
 const METADATA = {
@@ -69,7 +69,7 @@ const STATS = {
 async function openNew(storage: MemoryStorage, clock?: Clock): Promise<Repository> {
   const password = new Secret(PASSWORD);
   // Nobody else creates it, so there is nothing to wait for.
-  await createFormat(storage, password, DEFAULT_FORMAT, randomBytes, () => Promise.resolve());
+  await createFormat(storage, password, DEFAULT_FORMAT, sameSalt(), () => Promise.resolve());
   return openOther(storage, clock);
 }
 
@@ -265,6 +265,43 @@ it('reads a directory and an object of several contents once for all snapshots',
   expect(reads.get(shared.objectId)).toBe(1);
   expect(reads.get(large.objectId.slice(1))).toBe(1);
   await expectCollected(repository);
+});
+
+it('reads each part of a pack once, though the trees name what is in it in another order', async () => {
+  const PACKS = 30;
+  const IN_PACK = 12;
+  const storage = new MemoryStorage();
+  const leaves: DirectoryEntry[][] = [];
+  {
+    await using repository = await openNew(storage);
+    for (let pack = 0; pack < PACKS; pack++) {
+      const inPack: DirectoryEntry[] = [];
+      for (let i = 0; i < IN_PACK; i++) {
+        const large = i === 0 ? await putLarge(repository, `${pack}`) : undefined;
+        const id = large ?? (await put(repository, `${pack}-${i}`));
+        inPack.push(await putDirectory(repository, `${i}-${pack}`, [file('a', id)]));
+      }
+      leaves.push(inPack);
+      await repository.flush();
+    }
+    const mixed = Array.from({ length: IN_PACK }, (_, i) =>
+      leaves.flatMap((each) => each[i] ?? []),
+    );
+    save(repository, await putDirectory(repository, '', mixed.flat()));
+    await repository.flush();
+  }
+  let reads = 0;
+  const counted = faulty(storage, ({ operation, id, when }) => {
+    if (operation === 'get' && when === 'before' && id.startsWith('q')) reads++;
+  });
+  await using repository = await openRepository({
+    ...{ storage: counted, password: new Secret(PASSWORD), client: CLIENT },
+  });
+  await listSnapshots(repository);
+  reads = 0;
+  await planGarbageCollection(contextOf(repository)).then((plan) => plan.count());
+  // Once for directories, once for objects of several contents; and the root and the manifests.
+  expect(reads).toBeLessThanOrEqual(2 * PACKS + 5);
 });
 
 it('walks again where the index was read anew on the way', async () => {

@@ -9,7 +9,8 @@ import {
   silentLogger,
   systemClock,
 } from '../../src/base/index.ts';
-import { faulty } from '../../src/blob/index.ts';
+import { type BlobId, type BlobStorage, faulty, type GetOptions } from '../../src/blob/index.ts';
+import { ForwardingStorage } from '../../src/blob/wrappers/forwarding.ts';
 import {
   DamagedContents,
   type IndexEntry,
@@ -75,6 +76,21 @@ const verify = (repository: Repository, options: Options = {}): Promise<Verifica
     treeCounters: newTreeCounters(),
     ...options,
   });
+
+/** Notes how much each read of a pack of file data asks for. */
+class LengthsOfReads extends ForwardingStorage {
+  readonly #lengths: number[];
+
+  constructor(inner: BlobStorage, lengths: number[]) {
+    super(inner);
+    this.#lengths = lengths;
+  }
+
+  override getBlob(id: BlobId, options?: GetOptions): Promise<Uint8Array> {
+    if (id.startsWith('p')) this.#lengths.push(options?.lengthBytes ?? Infinity);
+    return super.getBlob(id, options);
+  }
+}
 
 const files = (repository: Repository): IndexEntry[] =>
   [...repository.contents.entries({ prefix: '' })].filter(({ deleted }) => !deleted);
@@ -142,6 +158,101 @@ describe('a verification by sample', () => {
     expect(first.position).toBeCloseTo(first.readShare);
     const second = await verify(repository, { share: 1, budgetNs: HOUR_NS / 2n });
     expect(second.position).toBeCloseTo(first.readShare + second.readShare);
+  });
+
+  /** Each read of a pack of file data takes an hour. */
+  const slowly = (clock: OffsetClock, reads: string[] = []): Parameters<typeof openTest>[1] => ({
+    clock,
+    wrap: (storage) =>
+      faulty(storage, ({ operation, id, when }) => {
+        if (operation !== 'get' || when !== 'before' || !id.startsWith('p')) return;
+        clock.offsetNs += HOUR_NS;
+        reads.push(id);
+      }),
+  });
+
+  it('looks first at what was damaged before, though its time does not suffice for the rest', async () => {
+    const repo = copy();
+    let damaged: IndexEntry;
+    let path: string;
+    {
+      await using repository = await openTest(repo);
+      const byName = files(repository).sort((a, b) => (a.packBlobId < b.packBlobId ? -1 : 1));
+      // The sample begins at the other end.
+      damaged = byName.at(-1);
+      path = pathOfBlob(repo, damaged.packBlobId);
+      fs.copyFileSync(path, `${path}.whole`);
+      flip(path, damaged, 1000);
+      expect((await verify(repository, { readAll: true })).damagedContents).toBe(1);
+    }
+    fs.renameSync(`${path}.whole`, path);
+    await using repository = await openTest(repo, slowly(new OffsetClock(systemClock)));
+    const { damagedContents, readShare, record } = await verify(repository, {
+      budgetNs: (3n * HOUR_NS) / 2n,
+    });
+    expect([damagedContents, record]).toEqual([0, 'written']);
+    expect(readShare).toBeGreaterThan(0);
+    expect(readShare).toBeLessThan(1);
+  });
+
+  it('leaves half of a limited time to the other packs, and reads none twice', async () => {
+    const repo = copy();
+    {
+      await using repository = await openTest(repo);
+      for (let i = 0; i < FILES; i++) damageFile(repository, repo, i);
+      await verify(repository, { readAll: true });
+    }
+    const reads: string[] = [];
+    await using repository = await openTest(repo, slowly(new OffsetClock(systemClock), reads));
+    // Of what is damaged the neighbours are read, and then each once more, and once more.
+    const limited = await verify(repository, { budgetNs: 24n * HOUR_NS });
+    const places = files(repository).map(
+      ({ packBlobId }) => Number.parseInt(packBlobId.slice(1, 13), 16) / 2 ** 48,
+    );
+    expect(places.filter((place) => place < limited.readShare).length).toBeGreaterThan(3);
+    expect(reads.length).toBeGreaterThan(24);
+    const ids = limited.problems.held.map(({ contentId }) => contentId);
+    expect(new Set(ids).size).toBe(ids.length);
+    expect(limited.damagedContents).toBe(FILES);
+    // With time for all, each is told of once.
+    const whole = await verify(repository, { budgetNs: 1000n * HOUR_NS });
+    const named = whole.problems.held.flatMap(({ contentId }) => contentId ?? []);
+    expect(new Set(named).size).toBe(FILES);
+    expect(named).toHaveLength(FILES);
+  });
+
+  it('holds a part of the entries of a damaged pack at a time, however many it has', async () => {
+    const repo = join(work, 'many-in-one');
+    const many = join(work, 'many-in-one-tree');
+    await createTest(repo);
+    fs.mkdirSync(many);
+    for (let i = 0; i < 10; i++)
+      fs.writeFileSync(join(many, `file-${i}`), noise(`many-${i}`, 9000));
+    const reads: number[] = [];
+    await using repository = await openTest(repo, {
+      wrap: (storage) => new LengthsOfReads(storage, reads),
+    });
+    await backUp(repository, many);
+    const entries = files(repository);
+    const [pack] = [...new Set(entries.map(({ packBlobId }) => packBlobId))] as [string];
+    expect(entries).toHaveLength(10);
+    const lastId = entries.at(-1);
+    flip(pathOfBlob(repo, pack), lastId, 1000);
+    const read = async (entriesMax: number): Promise<[string[], string[]]> => {
+      const [found, rechecked]: [string[], string[]] = [[], []];
+      reads.length = 0;
+      await verifyContents(repository, {
+        ...{ readAll: false, recheck: [pack], entriesMax, signal: new AbortController().signal },
+        counters: { contents: 0, packs: 0, bytesRead: 0 },
+        onRechecked: (each) => rechecked.push(each),
+        onProblem: ({ contentId }) => found.push(contentId),
+      });
+      return [found, rechecked];
+    };
+    expect(await read(100)).toEqual([[lastId.contentId], [pack]]);
+    expect(Math.max(...reads)).toBeGreaterThan(9 * 9000);
+    expect(await read(1)).toEqual([[lastId.contentId], [pack]]);
+    expect(Math.max(...reads)).toBeLessThan(2 * 9000);
   });
 
   it('keeps what it has found, and its place, when it is ended in the middle', async () => {

@@ -12,7 +12,7 @@ import { createFormat, type Repository } from '../../src/repository/index.ts';
 import { CheckpointTimer } from '../../src/uploader/checkpoint.ts';
 import { open } from '../support/hostile-bucket.ts';
 import { MemoryStorage } from '../support/memory-storage.ts';
-import { DEFAULT_FORMAT, PASSWORD, recordingLogger } from '../support/repositories.ts';
+import { DEFAULT_FORMAT, PASSWORD, recordingLogger, sameSalt } from '../support/repositories.ts';
 
 const MINUTE_NS = 60n * SECOND_NS;
 const { signal } = new AbortController();
@@ -134,7 +134,7 @@ it('a look at what others wrote keeps no checkpoint waiting, however long it tak
 it('an abort ends a look at what others wrote that the storage does not answer, and nobody is warned', async () => {
   const clock = new OffsetClock(systemClock);
   const storage = new MemoryStorage({ clock });
-  await createFormat(storage, new Secret(PASSWORD), DEFAULT_FORMAT);
+  await createFormat(storage, new Secret(PASSWORD), DEFAULT_FORMAT, sameSalt());
   let isHanging = false;
   const asked = Promise.withResolvers<undefined>();
   const silent = faulty(storage, ({ operation, id }) => {

@@ -1,6 +1,6 @@
 import { CodedError, isCode, type Nanoseconds, unixSeconds } from '../../base/index.ts';
 import { contentIv, decompressContent } from '../../codec/index.ts';
-import type { EntryRange } from '../index/committed-index.ts';
+import type { EntryRange, IndexRow } from '../index/committed-index.ts';
 import type { IndexEntry } from '../index/entry.ts';
 import type { IndexMarks } from '../index/index-marks.ts';
 import { encodeIndex, sortEntries } from '../index/index-writer.ts';
@@ -26,6 +26,11 @@ const FLUSHES_MAX = 1;
  * choice: twice what an upload lets wait before it asks for the next one (uploader/checkpoint.ts).
  */
 const UNNAMED_ENTRIES_MAX = 1 << 18;
+
+interface ReadPackedOptions {
+  readonly signal?: AbortSignal | undefined;
+  readonly fresh?: boolean;
+}
 
 /** Contents by id: look-up, read, write. Packs are durable before the index that names them. */
 export class ContentManager {
@@ -126,6 +131,11 @@ export class ContentManager {
     return this.#loaded.index.entries(range);
   }
 
+  /** All of {@link entries}, for those who need little of each: a row is valid until the next one is taken. */
+  rows(): Iterable<IndexRow> {
+    return this.#loaded.index.rows();
+  }
+
   /**
    * Marks on the committed contents as they are now, which the caller closes; and whether the index has been read anew since
    * then.
@@ -192,12 +202,14 @@ export class ContentManager {
     entry: IndexEntry,
     options: { signal?: AbortSignal | undefined },
   ): Promise<Uint8Array> {
-    const packed = await this.getPacked(entry, options);
+    const open = (packed: Uint8Array): Uint8Array => this.openPacked(entry, packed);
     try {
-      return this.openPacked(entry, packed);
+      return await this.#withPacked(entry, options, open);
     } catch (error) {
-      if (!isCode(error, 'DAMAGED_BLOB')) throw error;
-      return this.openPacked(entry, await this.getPacked(entry, { ...options, fresh: true }));
+      // A blob that is missing or too short is asked for again by nobody.
+      if (!isCode(error, 'DAMAGED_BLOB') || isCode(error.cause, 'BLOB_NOT_FOUND', 'INVALID_RANGE'))
+        throw error;
+      return await this.#withPacked(entry, { ...options, fresh: true }, open);
     }
   }
 
@@ -241,20 +253,26 @@ export class ContentManager {
   }
 
   /** The bytes of a content as they lie in its pack. */
-  async getPacked(
+  getPacked(entry: IndexEntry, options: ReadPackedOptions = {}): Promise<Uint8Array> {
+    return this.#withPacked(entry, options, (packed) => new Uint8Array(packed));
+  }
+
+  /** Calls back with them: they are good until it returns. */
+  async #withPacked<T>(
     entry: IndexEntry,
-    options: { signal?: AbortSignal | undefined; fresh?: boolean } = {},
-  ): Promise<Uint8Array> {
+    options: ReadPackedOptions,
+    use: (packed: Uint8Array) => T,
+  ): Promise<T> {
     if (entry.encryptionKeyId !== 0) {
       const text = `content ${entry.contentId} is encrypted with an unknown key`;
       throw new CodedError('UNSUPPORTED_CONTENT', text);
     }
     for (const session of [this.#session, ...this.#flushing]) {
       const bytes = session.packedBytes(entry);
-      if (bytes) return bytes;
+      if (bytes) return use(bytes);
     }
     try {
-      return await this.#blocks.read(entry, options);
+      return await this.#blocks.read(entry, options, use);
     } catch (cause) {
       // What was written here and could not be put is missing for that reason.
       if (this.#packs.failure && this.#findPending(entry.contentId)) throw this.#packs.failure;

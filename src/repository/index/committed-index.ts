@@ -31,6 +31,11 @@ export interface EntryRange {
   readonly after?: ContentId | undefined;
 }
 
+/** An entry that is decoded where it is asked for; valid until the next one is taken. */
+export interface IndexRow extends Pick<IndexEntry, 'packBlobId' | 'packedLength' | 'deleted'> {
+  readonly entry: IndexEntry;
+}
+
 export interface CommittedIndexOptions {
   /** Told of each entry that a merge drops, once. */
   readonly onSuperseded?: OnSuperseded | undefined;
@@ -49,6 +54,8 @@ export class CommittedIndex {
   /** Owned here. */
   #bodies: IndexBody[] = [];
   readonly #watermarkSeconds: number;
+  /** Until the bodies change. */
+  #contentCount: number | undefined;
   readonly #options: CommittedIndexOptions;
   /** The key being looked for: made anew for each it would be garbage. */
   readonly #key = Buffer.alloc(65);
@@ -74,6 +81,7 @@ export class CommittedIndex {
    */
   add(body: IndexBody): void {
     this.#bodies.push(body);
+    this.#contentCount = undefined;
     const held = this.#bodies.reduce((sum, { memoryBytes }) => sum + memoryBytes, 0);
     if (held > this.#memoryBytesMax) {
       this.#merge(this.#bodies.filter(({ memoryBytes }) => memoryBytes > 0));
@@ -138,9 +146,12 @@ export class CommittedIndex {
 
   /** Contents of all bodies, hidden ones included. It only grows, but where format 1 drops some. */
   get contentCount(): number {
-    let count = 0;
-    for (const entry of mergeEntries(this.#bodies.map((body) => body.rows()))) if (entry) count++;
-    return count;
+    if (this.#contentCount === undefined) {
+      let count = 0;
+      for (const row of mergeRows(this.#bodies.map((body) => body.rows()))) if (row.body) count++;
+      this.#contentCount = count;
+    }
+    return this.#contentCount;
   }
 
   /** The entry that takes precedence, deleted ones included unless the watermark hides them. */
@@ -206,6 +217,19 @@ export class CommittedIndex {
       onSuperseded,
     );
     for (const entry of merged) if (!isHidden(entry, this.#watermarkSeconds)) yield entry;
+  }
+
+  /** What {@link entries} yields, in no order that counts, with only as much of each decoded as is asked for. */
+  *rows(): Generator<IndexRow> {
+    for (const row of mergeRows(this.#bodies.map((body) => body.rows()))) {
+      if ('copyKey' in row) {
+        if (row.deleted && isHidden(row.entry, this.#watermarkSeconds)) continue;
+        yield row;
+        continue;
+      }
+      const { entry } = row;
+      if (!isHidden(entry, this.#watermarkSeconds)) yield { ...entry, entry };
+    }
   }
 
   /** Marks on what is here now. The caller closes them. */

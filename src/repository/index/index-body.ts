@@ -47,6 +47,11 @@ export function fileSource(descriptor: number): ByteSource {
 
 /** Bodies up to this are bisected whole. */
 const UNTABLED_MAX = 128;
+/**
+ * Rows on each side of the place where a key is expected. Keys are as good as random: of 1,500 rows with the same first
+ * bytes, as an index of 100 million has, nine of ten are found no farther away.
+ */
+const GUESSED_ROWS = 32;
 /** Length that version 1 does not store: every content is sealed with this overhead. */
 const OVERHEAD_V1 = 28;
 
@@ -129,8 +134,23 @@ export class IndexBody {
       to = table.starts[digit + 1] as number;
     }
     if (from >= to) return -1;
-    // In a file, all that the table leaves is read at once.
     const whole = this.#source.whole;
+    if (!whole && table?.shift === 0 && to - from > 2 * GUESSED_ROWS) {
+      // The next bytes say about where among these the key is: to read all of them would take longer the longer the index is.
+      const share = (((key[at + 3] as number) << 8) | (key[at + 4] as number)) / 0x10000;
+      const guess = from + Math.floor((to - from) * share);
+      const [first, last] = [
+        Math.max(from, guess - GUESSED_ROWS),
+        Math.min(to, guess + GUESSED_ROWS),
+      ];
+      const part = this.#source.read(entriesAt + first * stride, (last - first) * stride);
+      const end = (last - 1 - first) * stride;
+      // Rows of the same key may lie on both sides of an end.
+      const isBelow = first === from || compareKey(part, 0, key, at, keyBytes) < 0;
+      const isAbove = last === to || compareKey(part, end, key, at, keyBytes) > 0;
+      if (isBelow && isAbove) [from, to] = [first, last];
+    }
+    // In a file, all that is left is read at once.
     const page = whole ?? this.#source.read(entriesAt + from * stride, (to - from) * stride);
     const base = whole ? entriesAt : -from * stride;
     for (let low = from, high = to; low < high;) {
@@ -366,6 +386,23 @@ export class IndexBody {
     return bytes.readUIntBE(entryAt + 8, 3) + high * 0x1000000;
   }
 
+  /** The pack that {@link decode} names; throws `BAD_INDEX`. */
+  packOf(bytes: Buffer, at: number): string {
+    const entryAt = at + this.keyBytes;
+    if (this.version === 1)
+      return this.#name(bytes.readUInt32BE(entryAt + 8), bytes.readUInt8(entryAt + 7));
+    const high = this.#layout.entryBytes > 17 ? (bytes[entryAt + 17] as number) : 0;
+    return this.packAt(bytes.readUInt16BE(entryAt + 14) + high * 65_536);
+  }
+
+  /** The length in its pack that {@link decode} says. */
+  packedLengthOf(bytes: Buffer, at: number): number {
+    const entryAt = at + this.keyBytes;
+    if (this.version === 1) return bytes.readUInt32BE(entryAt + 16);
+    const high = this.#layout.entryBytes > 18 ? (bytes[entryAt + 18] as number) & 15 : 0;
+    return bytes.readUIntBE(entryAt + 11, 3) + high * 0x1000000;
+  }
+
   /** The fields of a version 2 row that mean something in its own body only; `at` is behind the key. */
   fieldsV2(
     bytes: Buffer,
@@ -511,6 +548,15 @@ export class RowCursor {
   /** The rest of a row, for those who count: in one number each, without an object. */
   get originalLength(): number {
     return this.body.originalLengthOf(this.bytes, this.at);
+  }
+
+  /** Throws `BAD_INDEX`. */
+  get packBlobId(): string {
+    return this.body.packOf(this.bytes, this.at);
+  }
+
+  get packedLength(): number {
+    return this.body.packedLengthOf(this.bytes, this.at);
   }
 
   /** Throws `BAD_INDEX`. */

@@ -160,9 +160,7 @@ export function packsInIndex(
   { ofDeleted }: { readonly ofDeleted: boolean },
 ): Set<string> {
   const packs = new Set<string>();
-  for (const { packBlobId, deleted } of contents.entries()) {
-    if (ofDeleted || !deleted) packs.add(packBlobId);
-  }
+  for (const row of contents.rows()) if (ofDeleted || !row.deleted) packs.add(row.packBlobId);
   return packs;
 }
 

@@ -94,7 +94,8 @@ class Counter {
  */
 function findShortPacks({ contents }: Repository, letters: readonly string[]): Map<string, number> {
   const packs = new Map<string, { bytes: number; count: number }>();
-  for (const { packBlobId, packedLength } of contents.entries()) {
+  for (const row of contents.rows()) {
+    const { packBlobId, packedLength } = row;
     if (!letters.includes(packBlobId.charAt(0))) continue;
     const pack = packs.get(packBlobId);
     if (pack) {
@@ -132,7 +133,7 @@ function* entriesOf(
       count += next[1];
       if (count >= ENTRIES_AT_ONCE) break;
     }
-    for (const entry of contents.entries()) group.get(entry.packBlobId)?.push(entry);
+    for (const row of contents.rows()) group.get(row.packBlobId)?.push(row.entry);
     yield* group;
   }
 }

@@ -1,0 +1,47 @@
+import { setImmediate } from 'node:timers/promises';
+import type { ContentId } from '../content/content-id.ts';
+import type { IndexEntry } from '../index/entry.ts';
+import type { Repository } from '../repository.ts';
+
+/** Rows looked at between two looks at the event loop. */
+export const ROWS_AT_ONCE = 50_000;
+
+export interface EntriesByPack {
+  readonly packs: Map<string, IndexEntry[]>;
+  /** The content behind which to go on; undefined at the end of the index. */
+  readonly after: ContentId | undefined;
+}
+
+export interface EntriesByPackOptions {
+  readonly signal: AbortSignal;
+  readonly isWanted: (packBlobId: string) => boolean;
+  readonly after?: ContentId | undefined;
+  /** With so many entries it stops, so that the rest can be had with another call. */
+  readonly entriesMax?: number;
+}
+
+/** The entries of some packs, by pack, in the order of their contents. One pass over the index, or the first part of one. */
+export async function entriesByPack(
+  { contents }: Repository,
+  { signal, isWanted, after: from, entriesMax = Infinity }: EntriesByPackOptions,
+): Promise<EntriesByPack> {
+  const packs = new Map<string, IndexEntry[]>();
+  let count = 0;
+  for (let after = from; ;) {
+    let rows = 0;
+    for (const entry of contents.entries({ after })) {
+      after = entry.contentId;
+      const { packBlobId } = entry;
+      if (packBlobId !== '' && isWanted(packBlobId)) {
+        const list = packs.get(packBlobId);
+        if (list) list.push(entry);
+        else packs.set(packBlobId, [entry]);
+        if (++count === entriesMax) return { packs, after };
+      }
+      if (++rows === ROWS_AT_ONCE) break;
+    }
+    if (rows < ROWS_AT_ONCE) return { packs, after: undefined };
+    await setImmediate();
+    signal.throwIfAborted();
+  }
+}
