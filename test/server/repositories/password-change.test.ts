@@ -282,7 +282,7 @@ for (const [serverName, start, isThere, leases] of SERVERS)
       await client.create(BACKUP_STORAGE_LOCATIONS, {
         metadata: { name: 'default', namespace },
         spec: { provider: 'velero.io/fs', config: { fspath: bucket } },
-      } as never);
+      });
       const world: World = {
         namespace,
         bucket,
