@@ -18,7 +18,7 @@ const mayImport = {
   'repository-access': ['kube', 'config', 'base'],
   backup: ['kube', 'base'],
   agent: ['mover', 'exposer', 'repository-access', 'kube', 'config', 'repository', 'base'],
-  server: ['repository-access', 'repository', 'blob', 'codec', 'kube', 'config', 'base'],
+  server: ['archive', 'repository-access', 'repository', 'blob', 'codec', 'kube', 'config', 'base'],
   dev: ['kube', 'base'],
   config: ['base'],
   observability: ['base'],

@@ -18,11 +18,18 @@ export {
   itemPaths,
   type ItemPlace,
 } from './item-path.ts';
-export { DOWNLOAD_KINDS, type DownloadKind } from './layout.ts';
+export {
+  DOWNLOAD_KINDS,
+  downloadKey,
+  type DownloadKind,
+  downloadOwner,
+  foreignFolders,
+  isDownloadKind,
+} from './layout.ts';
 export { pluginBucket, type PluginBucketOptions } from './plugin-bucket.ts';
 export { RestoreArchive, type RestoreFiles } from './restore-archive.ts';
 export { ScratchFile } from './scratch-file.ts';
-export { locationProblem, signDownload, standingOf } from './states.ts';
+export { locationProblem, standingOf } from './states.ts';
 export {
   CONTENT_LIMITS,
   type ContentLimits,

@@ -78,9 +78,16 @@ const DOWNLOADS = {
 export type DownloadKind = keyof typeof DOWNLOADS;
 export const DOWNLOAD_KINDS = Object.keys(DOWNLOADS) as DownloadKind[];
 
+/** Whose file it is. */
+export const downloadOwner = (kind: DownloadKind): 'Backup' | 'Restore' =>
+  kind.startsWith('Restore') ? 'Restore' : 'Backup';
+
+export const isDownloadKind = (kind: string): kind is DownloadKind =>
+  Object.hasOwn(DOWNLOADS, kind);
+
 /** Throws `BAD_DOWNLOAD_KIND` for a kind that this version does not know, and `BAD_ARCHIVE_NAME`. */
 export function downloadKey(kind: string, name: string): string {
-  if (Object.hasOwn(DOWNLOADS, kind)) return DOWNLOADS[kind as DownloadKind](name);
+  if (isDownloadKind(kind)) return DOWNLOADS[kind](name);
   throw new CodedError('BAD_DOWNLOAD_KIND', `unsupported download target kind "${kind}"`);
 }
 
@@ -96,13 +103,25 @@ function assertName(name: string): string {
   throw new CodedError('BAD_ARCHIVE_NAME', `${shown} cannot be the name of a backup or restore`);
 }
 
-/** Velero's sentence about folders that do not belong into a location; undefined where all do. */
-export function foreignFolders(folders: readonly string[]): string | undefined {
-  const foreign = folders.filter((folder) => !TOP_FOLDERS.includes(folder));
-  if (foreign.length === 0) return undefined;
-  if (foreign.length <= NAMED_FOLDERS_MAX) {
-    return `Backup store contains invalid top-level directories: [${foreign.join(' ')}]`;
+/**
+ * Velero's sentence about folders that do not belong into a location, and how many there are; undefined where all do. Of any number of folders
+ * it keeps those that it names.
+ */
+export async function foreignFolders(
+  folders: AsyncIterable<string>,
+): Promise<{ readonly text: string; readonly count: number } | undefined> {
+  let named: string[] = [];
+  let count = 0;
+  for await (const folder of folders) {
+    if (TOP_FOLDERS.includes(folder)) continue;
+    count++;
+    named = [...named, folder].sort().slice(0, NAMED_FOLDERS_MAX);
   }
-  const named = foreign.slice(0, NAMED_FOLDERS_MAX).join(' ');
-  return `Backup store contains ${foreign.length} invalid top-level directories: [${named} ...]`;
+  if (count === 0) return undefined;
+  const list = named.join(' ');
+  const text =
+    count > NAMED_FOLDERS_MAX
+      ? `Backup store contains ${count} invalid top-level directories: [${list} ...]`
+      : `Backup store contains invalid top-level directories: [${list}]`;
+  return { text, count };
 }

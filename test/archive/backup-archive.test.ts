@@ -5,10 +5,11 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { z } from 'zod';
 import {
   BackupArchive,
+  downloadKey,
+  isDownloadKind,
   type NewBackup,
   RestoreArchive,
   ScratchFile,
-  signDownload,
   standingOf,
   type StoredBackup,
   TarballWriter,
@@ -543,26 +544,14 @@ it('what a bucket may be taken for goes by the phase, as in Velero', () => {
   }
 });
 
-it('signs what a DownloadRequest asks for, if it is there', async () => {
-  const bucket = new MemoryBucket();
-  const signed: string[] = [];
-  const signing: Bucket = {
-    ...failing(bucket, -1, 'away'),
-    signedUrl: (key, lifetimeMs) => {
-      signed.push(key);
-      return Promise.resolve(`https://${key}?${lifetimeMs}`);
-    },
-  };
-  await bucket.put('restores/r1/r1-volumeinfo.json.gz', [gzipSync('[]')]);
-  expect(await signDownload(signing, { kind: 'RestoreVolumeInfo', name: 'r1' })).toBe(
-    'https://restores/r1/r1-volumeinfo.json.gz?600000',
-  );
-  await expect(signDownload(signing, { kind: 'BackupLog', name: 'b1' })).rejects.toMatchObject({
-    code: 'BLOB_NOT_FOUND',
-  });
-  await expect(signDownload(signing, { kind: 'Later', name: 'b1' })).rejects.toMatchObject({
-    code: 'BAD_DOWNLOAD_KIND',
-  });
+it('knows the file of a DownloadRequest, and no file of a kind or name that it does not know', () => {
+  expect(downloadKey('RestoreVolumeInfo', 'r1')).toBe('restores/r1/r1-volumeinfo.json.gz');
+  expect(downloadKey('BackupLog', 'b1')).toBe('backups/b1/b1-logs.gz');
+  for (const kind of ['Later', 'toString', '']) {
+    expect(isDownloadKind(kind)).toBe(false);
+    expect(() => downloadKey(kind, 'b1')).toThrow(`unsupported download target kind "${kind}"`);
+  }
+  expect(() => downloadKey('BackupLog', '../b1')).toThrow('cannot be the name of a backup');
 });
 
 it('scratch space leaves no name behind', () => {

@@ -8,6 +8,7 @@ import { gunzipSync, gzipSync } from 'node:zlib';
 import { Registry } from 'prom-client';
 import { parseAllDocuments } from 'yaml';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { DOWNLOAD_KINDS } from '../../src/archive/index.ts';
 import { silentLogger } from '../../src/base/index.ts';
 import { blobId, openStorage } from '../../src/blob/index.ts';
 import {
@@ -34,7 +35,6 @@ import {
   Server,
   StatusRequestController,
 } from '../../src/server/index.ts';
-import { DOWNLOAD_TARGETS } from '../../src/server/downloads/bucket-files.ts';
 import type { Owner } from '../../src/server/downloads/download-source.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { BUCKET, hasStore, type ObjectStore, startStore } from '../support/object-stores.ts';
@@ -319,7 +319,7 @@ describe.skipIf(!hasAll())("Velero's CLI and this server, on a real API server",
 
   it('hands out each kind of file for ten minutes, and removes requests after that', async () => {
     startServer();
-    const kinds = Object.keys(DOWNLOAD_TARGETS);
+    const kinds = DOWNLOAD_KINDS;
     expect(kinds.length).toBe(14);
     for (const kind of kinds) {
       await ask(`all-${kind.toLowerCase()}`, kind, kind.startsWith('Restore') ? 'rfull1' : 'full1');

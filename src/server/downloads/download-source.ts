@@ -1,3 +1,4 @@
+import { downloadKey, downloadOwner, isDownloadKind } from '../../archive/index.ts';
 import { CodedError } from '../../base/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
@@ -8,7 +9,6 @@ import {
   type KubeObject,
   RESTORES,
 } from '../../kube/index.ts';
-import { DOWNLOAD_TARGETS } from './bucket-files.ts';
 
 /** The Backup or Restore whose file is asked for. */
 export interface Owner {
@@ -37,11 +37,10 @@ export async function findSource(
 ): Promise<DownloadSource> {
   const { namespace } = request.metadata;
   const { kind = '', name = '' } = request.spec?.target ?? {};
-  if (!(kind in DOWNLOAD_TARGETS)) {
+  if (!isDownloadKind(kind)) {
     throw missing(`this server knows no file of kind "${kind}": a newer one may`);
   }
-  const target = DOWNLOAD_TARGETS[kind as keyof typeof DOWNLOAD_TARGETS];
-  const restore = target.of === 'Restore' ? await find(RESTORES, name) : undefined;
+  const restore = downloadOwner(kind) === 'Restore' ? await find(RESTORES, name) : undefined;
   const backupName =
     restore === undefined
       ? name
@@ -63,8 +62,8 @@ export async function findSource(
   const { uid } = (restore ?? backup).metadata;
   return {
     location,
-    key: target.keyOf(name),
-    owner: { kind: target.of, name, uid },
+    key: downloadKey(kind, name),
+    owner: { kind: downloadOwner(kind), name, uid },
     isOfOperations: kind === 'BackupItemOperations' || kind === 'RestoreItemOperations',
   };
 
