@@ -1,3 +1,4 @@
+import { posix } from 'node:path';
 import { z } from 'zod';
 import { CodedError } from '../base/index.ts';
 
@@ -106,11 +107,12 @@ function locationUrl(
   const backend = storageKindOf({ spec });
   const bucket = trimSlashes(objectStorage ? objectStorage.bucket : (config.bucket ?? ''));
   const prefix = trimSlashes(objectStorage ? objectStorage.prefix : (config.prefix ?? ''));
-  const path = [prefix, ...folders].filter((part) => part !== '').join('/');
+  // The folders of a repository are joined with the prefix as Go's path.Join does, which tidies it; other keys have it as it is.
+  const path = folders.length === 0 ? prefix : posix.join(prefix, ...folders);
   if (backend === 'file') {
     const root = config.fspath ?? '';
     if (!root.startsWith('/')) throw bad(`fspath "${root}" of ${metadata.name} is not absolute`);
-    return `file://${encodeURI(`${root.replace(/\/+$/, '')}/${path === '' ? '' : `${path}/`}`)}`;
+    return `file://${encodedPath(`${root.replace(/\/+$/, '')}/${path === '' ? '' : `${path}/`}`)}`;
   }
   if (bucket === '') throw bad(`${metadata.name} names no bucket`);
   const parameters = {
@@ -120,8 +122,17 @@ function locationUrl(
   const query = new URLSearchParams(
     Object.entries(parameters).filter((pair): pair is [string, string] => !!pair[1]),
   ).toString();
-  const folder = path === '' ? '' : `${encodeURI(path)}/`;
+  const folder = path === '' ? '' : `${encodedPath(path)}/`;
   return `${backend}://${bucket}/${folder}${query === '' ? '' : `?${query}`}`;
+}
+
+/** A `#` or `?` is a part of the path. Throws `BAD_STORAGE_LOCATION` for parts that a URL leaves out: it would be another place. */
+function encodedPath(path: string): string {
+  const parts = path.split('/');
+  if (parts.includes('.') || parts.includes('..')) {
+    throw bad(`"${path}" must not have a part "." or ".."`);
+  }
+  return parts.map(encodeURIComponent).join('/');
 }
 
 type Parameters = Record<string, string | undefined>;
@@ -142,7 +153,7 @@ function s3Parameters(config: Config, files: LocationFiles): Parameters {
 /** What the plugin for S3 looks at besides; a repository is reached without. */
 function s3StoreParameters(config: Config): Parameters {
   const { publicUrl, s3ForcePathStyle, customerKeyEncryptionFile, kmsKeyId } = config;
-  const encryption = config.serverSideEncryption ?? (kmsKeyId ? 'aws:kms' : undefined);
+  const encryption = kmsKeyId ? 'aws:kms' : config.serverSideEncryption;
   return {
     publicEndpoint: publicUrl ? endpointOf(publicUrl, 'publicUrl') : undefined,
     pathStyle: parseGoBool(s3ForcePathStyle) ? 'true' : 'false',
