@@ -103,9 +103,12 @@ it.each(['team#1', 'team?region=other', 'a b', '100%', 'ü/x', 'a&b=c+d'])(
 const withPrefix = (prefix: string) =>
   bsl({ provider: 'aws', objectStorage: { bucket: 'b', prefix } });
 
-it.each(['a/../b', '..', './a'])('a prefix %j, which a URL would leave out, is refused', (prefix) => {
-  expect(() => bucketLocation(withPrefix(prefix))).toThrow('must not have a part "." or ".."');
-});
+it.each(['a/../b', '..', './a'])(
+  'a prefix %j, which a URL would leave out, is refused',
+  (prefix) => {
+    expect(() => bucketLocation(withPrefix(prefix))).toThrow('must not have a part "." or ".."');
+  },
+);
 
 it('a prefix is tidied for a repository alone, as in Velero', () => {
   for (const prefix of ['a//b', 'x/../a/b', './a/b']) {
