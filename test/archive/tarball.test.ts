@@ -1,4 +1,6 @@
 import * as fs from 'node:fs';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { gunzipSync, gzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import {
@@ -19,6 +21,7 @@ import { goldenFile, goldenJson } from '../support/golden-bucket.ts';
 import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
 
+setFlagsFromString('--expose-gc');
 const KEY = 'backups/b1/b1.tar.gz';
 const MIB = 1 << 20;
 const scratch = tempDirectory('scratch');
@@ -61,6 +64,27 @@ describe('a tarball that is written', () => {
         `resources/pods/v1-preferredversion/namespaces/app/${name}.json`,
       ]),
     ]);
+  });
+
+  it('takes nothing for which readers would refuse it', async () => {
+    const limits = { entryBytesMax: 1000, entriesMax: 3, unpackedBytesMax: 100_000 };
+    await using writer = await TarballWriter.create(scratch, undefined, limits);
+    const refused = { code: 'CONTENT_TOO_LONG' };
+    await expect(writer.add('long', Buffer.alloc(1001))).rejects.toMatchObject(refused);
+    for (const path of ['a', 'b', 'c']) await writer.add(path, Buffer.alloc(1000));
+    await expect(writer.add('d', Buffer.alloc(1))).rejects.toMatchObject(refused);
+    await using file = await writer.finish();
+    const entries = await Array.fromAsync(readTarball(file.read(), KEY, limits));
+    expect(entries.map(({ path }) => path)).toEqual(['a', 'b', 'c']);
+
+    const short = { ...limits, entriesMax: 1000, unpackedBytesMax: 20_000 };
+    await using other = await TarballWriter.create(scratch, undefined, short);
+    const fill = async (): Promise<void> => {
+      for (let i = 0; i < 100; i++) await other.add(`${i}`, Buffer.alloc(500));
+    };
+    await expect(fill()).rejects.toMatchObject(refused);
+    await using rest = await other.finish();
+    expect(await Array.fromAsync(readTarball(rest.read(), KEY, short))).not.toEqual([]);
   });
 
   it('never has a path twice', async () => {
@@ -203,6 +227,25 @@ describe('the contents of a backup', () => {
     expect(await contents.load({ ...NODE, name: 'none' })).toBeUndefined();
     expect(contents.isEmpty).toBe(false);
   });
+
+  it('take little memory for each item', async () => {
+    await using writer = await TarballWriter.begin(scratch);
+    const namespace = 'a-namespace-with-a-name-of-the-usual-length';
+    for (let i = 0; i < 20_000; i++) {
+      const name = `a-name-of-the-usual-length-${i}`;
+      await writer.addItem({ ...POD, namespace, name }, Buffer.from('{}'));
+    }
+    await using file = await writer.finish();
+    const collect = runInNewContext('gc') as () => void;
+    const used = (): number => {
+      collect();
+      return process.memoryUsage().heapUsed;
+    };
+    const before = used();
+    await using contents = await Contents.open(file.read(), KEY, { directory: scratch });
+    expect((used() - before) / 40_000).toBeLessThan(120);
+    expect(contents.isEmpty).toBe(false);
+  }, 60_000);
 
   it('may have the longest names, which are too long for files', async () => {
     await using writer = await TarballWriter.begin(scratch);
