@@ -37,6 +37,8 @@ export function parseBackupStorageLocation(object: unknown): BackupStorageLocati
 export interface LocationFiles {
   readonly credentialsFile?: string | undefined;
   readonly caFile?: string | undefined;
+  /** With the key of {@link customerKeySecret}. */
+  readonly customerKeyFile?: string | undefined;
 }
 
 export type StorageKind = 's3' | 'azblob' | 'gs' | 'file';
@@ -94,7 +96,18 @@ export function bucketLocation(location: BackupStorageLocation, files: LocationF
       throw bad(text);
     }
   }
-  return locationUrl(location, [], files, kind === 's3' ? s3StoreParameters(config) : {});
+  return locationUrl(location, [], files, kind === 's3' ? s3StoreParameters(config, files) : {});
+}
+
+/** The Secret that holds the key which the objects of an S3 location are encrypted with (SSE-C). Throws `BAD_STORAGE_LOCATION`. */
+export function customerKeySecret(
+  location: BackupStorageLocation,
+): { readonly name: string; readonly key: string } | undefined {
+  const reference = location.spec.config.customerKeyEncryptionSecret ?? '';
+  if (reference === '' || storageKindOf(location) !== 's3') return undefined;
+  const [name = '', key = '', ...rest] = reference.split('/');
+  if (name !== '' && key !== '' && rest.length === 0) return { name, key };
+  throw bad(`invalid secret reference format: ${reference}, expected secretName/key`);
 }
 
 function locationUrl(
@@ -151,13 +164,20 @@ function s3Parameters(config: Config, files: LocationFiles): Parameters {
 }
 
 /** What the plugin for S3 looks at besides; a repository is reached without. */
-function s3StoreParameters(config: Config): Parameters {
-  const { publicUrl, s3ForcePathStyle, customerKeyEncryptionFile, kmsKeyId } = config;
+function s3StoreParameters(config: Config, { customerKeyFile }: LocationFiles): Parameters {
+  const { publicUrl, s3ForcePathStyle, kmsKeyId } = config;
+  const { customerKeyEncryptionFile, customerKeyEncryptionSecret } = config;
+  const keys = [kmsKeyId, customerKeyEncryptionFile, customerKeyEncryptionSecret];
+  if (keys.filter(Boolean).length > 1) {
+    const text =
+      'you can only use one of: kmsKeyId, customerKeyEncryptionFile, or customerKeyEncryptionSecret';
+    throw bad(text);
+  }
   const encryption = kmsKeyId ? 'aws:kms' : config.serverSideEncryption;
   return {
     publicEndpoint: publicUrl ? endpointOf(publicUrl, 'publicUrl') : undefined,
     pathStyle: parseGoBool(s3ForcePathStyle) ? 'true' : 'false',
-    sseCustomerKeyFile: customerKeyEncryptionFile,
+    sseCustomerKeyFile: customerKeyEncryptionFile || customerKeyFile,
     sse: encryption,
     kmsKeyId,
   };

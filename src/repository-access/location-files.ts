@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { CodedError, codeOf, makeDirectories, messageOf, retryOf } from '../base/index.ts';
 import {
   type BackupStorageLocation,
+  customerKeySecret,
   type LocationFiles,
   type StorageKind,
   storageKindOf,
@@ -44,6 +45,23 @@ export async function loadLocationFiles(
   if (ca.length === 0) return { credentialsFile };
   const { name } = location.metadata;
   return { credentialsFile, caFile: await toFile(options.directory, `${name}-ca.pem`, ca) };
+}
+
+/**
+ * A file with the key that the objects of an S3 location are encrypted with, where a Secret holds it. Repositories are reached without.
+ * Throws like {@link loadLocationFiles}.
+ */
+export async function loadCustomerKeyFile(
+  options: LocationFilesOptions,
+  location: BackupStorageLocation,
+): Promise<string | undefined> {
+  const place = customerKeySecret(location);
+  if (!place) return undefined;
+  const key = await secretValue(options, place).catch(wrap('unable to get the customer key'));
+  const name = `${place.name}/${place.key}`;
+  if (key.length === 32) return toFile(options.directory, `${place.name}_${place.key}`, key);
+  const text = `customer key from secret ${name} must be exactly 32 bytes, got ${key.length} bytes`;
+  throw new CodedError('BAD_STORAGE_LOCATION', text);
 }
 
 /** Of a Secret in the namespace. Throws `NO_PASSWORD` where it has no such key, and what the API server refuses. */
