@@ -37,7 +37,7 @@ export function parseBackupStorageLocation(object: unknown): BackupStorageLocati
 export interface LocationFiles {
   readonly credentialsFile?: string | undefined;
   readonly caFile?: string | undefined;
-  /** With the key of {@link customerKeySecret}. */
+  /** With the 32 bytes of the key that the location names by a Secret or a file. */
   readonly customerKeyFile?: string | undefined;
 }
 
@@ -177,7 +177,7 @@ function s3StoreParameters(config: Config, { customerKeyFile }: LocationFiles): 
   return {
     publicEndpoint: publicUrl ? endpointOf(publicUrl, 'publicUrl') : undefined,
     pathStyle: parseGoBool(s3ForcePathStyle) ? 'true' : 'false',
-    sseCustomerKeyFile: customerKeyEncryptionFile || customerKeyFile,
+    sseCustomerKeyFile: customerKeyFile ?? customerKeyEncryptionFile,
     sse: encryption,
     kmsKeyId,
   };

@@ -213,6 +213,22 @@ describe('a location whose objects are encrypted with a key of a Secret', () => 
     expect(fs.readFileSync(file)).toEqual(key);
     expect(fs.statSync(file).mode & 0o777).toBe(0o600);
   });
+  it('is opened with what a file begins with, as Velero does', async () => {
+    const file = join(tempDirectory('key'), 'key');
+    // Of `openssl rand -base64 32`: Velero takes the text for the key, and not what it stands for.
+    const text = `${Buffer.alloc(32, 0xf7).toString('base64')}\n`;
+    fs.writeFileSync(file, text);
+    const url = new URL(await opened({ customerKeyEncryptionFile: file }, Buffer.alloc(0)));
+    const used = url.searchParams.get('sseCustomerKeyFile') ?? '';
+    expect(fs.readFileSync(used, 'utf8')).toBe(text.slice(0, 32));
+    fs.writeFileSync(file, 'short');
+    expect(await opened({ customerKeyEncryptionFile: file }, Buffer.alloc(0))).toBe(
+      `contents of customerKeyEncryptionFile (${file}) are not exactly 32 bytes`,
+    );
+    expect(await opened({ customerKeyEncryptionFile: `${file}.gone` }, Buffer.alloc(0))).toContain(
+      'could not read customerKeyEncryptionFile: ENOENT',
+    );
+  });
   it("is refused where it has none that is one, in Velero's words", async () => {
     expect(await opened(config, Buffer.alloc(44, 'a'))).toBe(
       'customer key from secret s/k must be exactly 32 bytes, got 44 bytes',
