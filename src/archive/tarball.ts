@@ -161,7 +161,12 @@ export class TarballWriter implements AsyncDisposable {
     await this.#write(END);
     this.#isFinished = true;
     this.#gzip.end();
-    await this.#stored;
+    try {
+      await this.#stored;
+    } catch (error) {
+      await this.#file.close();
+      throw error;
+    }
     this.#file.finish();
     return this.#file;
   }

@@ -1,4 +1,5 @@
 import * as fs from 'node:fs';
+import { join } from 'node:path';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { gunzipSync, gzipSync } from 'node:zlib';
@@ -116,6 +117,26 @@ describe('a tarball that is written', () => {
       code: 'SCRATCH_FAILED',
     });
   });
+});
+
+it.skipIf(!canMount)('the scratch space that is full only at the end is given back', async () => {
+  using disk = mountSmallDisk(2 * MIB);
+  const writer = await TarballWriter.begin(disk.path);
+  await writer.add('resources/a', prng('small', 12_000));
+  const rest = join(disk.path, 'rest');
+  expect(() => {
+    for (;;) fs.appendFileSync(rest, Buffer.alloc(4096));
+  }).toThrow('ENOSPC');
+  await expect(writer.finish()).rejects.toMatchObject({ code: 'SCRATCH_FULL' });
+  await writer[Symbol.asyncDispose]();
+  const open = fs.readdirSync('/proc/self/fd').flatMap((fd) => {
+    try {
+      return fs.readlinkSync(`/proc/self/fd/${fd}`);
+    } catch {
+      return [];
+    }
+  });
+  expect(open.filter((path) => path.startsWith(disk.path))).toEqual([]);
 });
 
 /** Zeros in items, so many MiB. */
