@@ -192,7 +192,9 @@ export class OperationMap {
         this.#logger.warn(fields, 'an operation that timed out could not be canceled');
       });
     }
-    tracked.operation = result.operation;
+    // Read afresh meanwhile: what another server saw end stays as it ended.
+    const [further = result.operation] = merged([tracked.operation], [result.operation]);
+    tracked.operation = tracked.operation === operation ? result.operation : further;
   }
 
   #noteUnasked(tracked: Tracked, observation: Observation): void {

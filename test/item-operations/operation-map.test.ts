@@ -185,6 +185,25 @@ describe('the map of operations', () => {
     expect(await map.poll(B1, world.poll)).toMatchObject({ isAnyRunning: false, failed: 1 });
   });
 
+  it('leaves what another server saw end as it ended, also while it asks', async () => {
+    const world = newWorld();
+    const map = new OperationMap(world);
+    map.begin(B1);
+    await map.record(B1, op('1'));
+    const asker: OperationAsker = {
+      ...world.asker,
+      async ask() {
+        const other = new OperationMap(world);
+        world.says.set('1', done);
+        await other.poll(B1, world.poll);
+        await map.reload(B1);
+        return { kind: 'progress', progress: running };
+      },
+    };
+    expect(await map.poll(B1, { ...world.poll, asker })).toMatchObject({ completed: 1 });
+    expect(await readJsonGzip(world.bucket, KEY)).toContain('"phase":"Completed"');
+  });
+
   it('does not take ten minutes asleep for ten minutes without an answer', async () => {
     const world = newWorld();
     const map = new OperationMap(world);
