@@ -351,6 +351,19 @@ describe('damage', () => {
     await expect(backup.results()).rejects.toEqual(damaged(/b2-results.gz/));
   });
 
+  it('is not what was stored by whoever finished the backup after it was opened', async () => {
+    const bucket = new MemoryBucket();
+    const archive = new BackupArchive(bucket);
+    const facts = await factsOf('bucket-full1', 'full1');
+    await archive.put('full1', facts);
+    const opened = await archive.open('full1');
+    const results = { errors: { velero: ['late'] } };
+    await archive.update('full1', { results, metadata: facts.metadata });
+    expect(await opened.results()).toMatchObject(results);
+    bucket.objects.set('backups/full1/full1-results.gz', gzipSync('{}'));
+    await expect(opened.results()).rejects.toMatchObject({ code: 'DAMAGED_ARCHIVE' });
+  });
+
   it('of our own file keeps nobody from reading the backup', async () => {
     for (const bytes of ['{', '{"version":2}', '[]']) {
       await bucket.put('backups/b2/longshore-checksums.json', [Buffer.from(bytes)]);
