@@ -235,6 +235,16 @@ export class BackupArchive {
 
   /** A backup to be read. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`, and what the bucket throws. */
   async open(name: string, options: SignalOptions = {}): Promise<StoredArchive> {
+    const { metadata, rules } = await this.#opened(name, options);
+    const reload = async (asked: SignalOptions): Promise<ChecksumRules> =>
+      (await this.#opened(name, asked)).rules;
+    return new StoredArchive({ bucket: this.#bucket, name, metadata, rules, reload });
+  }
+
+  async #opened(
+    name: string,
+    options: SignalOptions,
+  ): Promise<{ readonly metadata: StoredBackup; readonly rules: ChecksumRules }> {
     const key = backupKey(name, 'metadata');
     const bytes = await wholeOf(this.#bucket.get(key, options), key);
     const metadata = await decodeJson([bytes], key, backupSchema);
@@ -243,7 +253,7 @@ export class BackupArchive {
     }
     const rules = new ChecksumRules(await this.#loadChecksums(name, options), metadata);
     await wholeOf(rules.checked('metadata', key, [bytes]), key);
-    return new StoredArchive({ bucket: this.#bucket, name, metadata, rules });
+    return { metadata, rules };
   }
 
   /** `[]` where there is no file. Reads no other file, so it serves a backup that runs as well. Throws `DAMAGED_ARCHIVE`. */
@@ -268,24 +278,28 @@ export class StoredArchive {
   readonly metadata: StoredBackup;
   readonly #bucket: Bucket;
   readonly #rules: ChecksumRules;
+  readonly #reload: (options: SignalOptions) => Promise<ChecksumRules>;
 
   constructor(backup: {
     readonly bucket: Bucket;
     readonly name: string;
     readonly metadata: StoredBackup;
     readonly rules: ChecksumRules;
+    readonly reload: (options: SignalOptions) => Promise<ChecksumRules>;
   }) {
     this.name = backup.name;
     this.metadata = backup.metadata;
     this.#bucket = backup.bucket;
     this.#rules = backup.rules;
+    this.#reload = backup.reload;
   }
 
   /** Bytes of a file, whose checksum is known at their end. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`. */
   async *read(file: BackupFile, options: SignalOptions = {}): AsyncGenerator<Uint8Array> {
     const key = backupKey(this.name, file);
     try {
-      yield* this.#rules.checked(file, key, this.#bucket.get(key, options));
+      const reload = (): Promise<ChecksumRules> => this.#reload(options);
+      yield* this.#rules.checked(file, key, this.#bucket.get(key, options), reload);
     } catch (error) {
       if (!isCode(error, 'BLOB_NOT_FOUND') || !this.#rules.isExpected(file)) throw error;
       throw damaged(key, 'it was stored, and is gone', error);

@@ -77,10 +77,17 @@ export class ChecksumRules {
     return this.#checksums !== undefined && Object.hasOwn(this.#checksums.files, file);
   }
 
-  /** The same bytes; throws `DAMAGED_ARCHIVE` at their end when they are none of those that were put. */
-  async *checked(file: BackupFile, key: string, body: Body): AsyncGenerator<Uint8Array> {
-    const sums = this.#checksums?.files[file] ?? [];
-    if (sums.length === 0) {
+  /**
+   * The same bytes; throws `DAMAGED_ARCHIVE` at their end when they are none of those that were put. The backup may have been finished since
+   * these rules were read: `reload` gets those of now.
+   */
+  async *checked(
+    file: BackupFile,
+    key: string,
+    body: Body,
+    reload?: () => Promise<ChecksumRules>,
+  ): AsyncGenerator<Uint8Array> {
+    if (this.#sumsOf(file).length === 0) {
       yield* body;
       return;
     }
@@ -91,10 +98,23 @@ export class ChecksumRules {
       lengthBytes += piece.length;
       yield piece;
     }
-    const sha256 = hash.digest('hex');
-    if (!sums.some((sum) => sum.sha256 === sha256 && sum.lengthBytes === lengthBytes)) {
-      throw damaged(key, 'it is not the file that was stored: its checksum is wrong');
-    }
+    const sum = { lengthBytes, sha256: hash.digest('hex') };
+    if (this.#takes(file, sum)) return;
+    const rules = await reload?.();
+    if (rules && rules.#takes(file, sum)) return;
+    throw damaged(key, 'it is not the file that was stored: its checksum is wrong');
+  }
+
+  #sumsOf(file: BackupFile): readonly Sum[] {
+    return this.#checksums?.files[file] ?? [];
+  }
+
+  #takes(file: BackupFile, { sha256, lengthBytes }: Sum): boolean {
+    const sums = this.#sumsOf(file);
+    return (
+      sums.length === 0 ||
+      sums.some((sum) => sum.sha256 === sha256 && sum.lengthBytes === lengthBytes)
+    );
   }
 }
 

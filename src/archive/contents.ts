@@ -14,7 +14,7 @@ const SUFFIX = '.json';
 
 /**
  * The items of a backup, to be asked for in any order. The tarball is unpacked into one file without a name: paths of an archive never become
- * names of files, whatever they are. In memory are the names of items and where they lie, some 60 bytes each.
+ * names of files, whatever they are. In memory are the names of items and where they lie, some 100 bytes each.
  */
 export class Contents implements AsyncDisposable {
   /** Of the format of the archive; `''` where an old one names none. */
@@ -54,7 +54,9 @@ export class Contents implements AsyncDisposable {
         const folder = path.slice(0, Math.max(at, 0));
         let names = directories.get(folder);
         if (!names) directories.set(folder, (names = new Map<string, number>()));
-        names.set(path.slice(at + 1), places.add(file.lengthBytes, bytes.length));
+        // Bytes of its own: a part of a string keeps the whole of it.
+        const name = Buffer.from(path.slice(at + 1)).toString();
+        names.set(name, places.add(file.lengthBytes, bytes.length));
         await file.append(bytes);
       }
       file.finish();

@@ -2,19 +2,40 @@ import { z } from 'zod';
 import { always, compareUtf8, goStruct, mapField, nested, omitEmpty } from '../base/index.ts';
 import type { KubeObject } from '../kube/index.ts';
 
+/**
+ * A list, or `null` where Go had none. The first element that is wrong ends it: the library would describe each of them, which is a hundred
+ * times what somebody else has put into the bucket.
+ */
+export function listSchema<S extends z.ZodType>(element: S) {
+  return z
+    .array(z.unknown())
+    .nullable()
+    .transform((list, context): z.infer<S>[] => {
+      const elements: z.infer<S>[] = [];
+      for (const [index, value] of (list ?? []).entries()) {
+        const parsed = element.safeParse(value);
+        if (!parsed.success) {
+          const { path = [], message = '' } = parsed.error.issues[0] ?? {};
+          context.addIssue({ code: 'custom', path: [index, ...path], message });
+          return z.NEVER;
+        }
+        elements.push(parsed.data);
+      }
+      return elements;
+    });
+}
+
 /** What the compressed JSON files of a backup or restore hold, as far as it is looked at; unknown fields are kept. */
 
-/** A list, or `null` where Go had none. */
-export const objectsSchema = z
-  .array(z.looseObject({}))
-  .nullable()
-  .transform((list) => (list ?? []) as unknown as KubeObject[]);
+export const objectsSchema = listSchema(z.looseObject({})).transform(
+  (list) => list as unknown as KubeObject[],
+);
 
-const messages = z.array(z.string()).nullish();
+const messages = listSchema(z.string()).nullish();
 const resultSchema = z.looseObject({
   velero: messages,
   cluster: messages,
-  namespaces: z.record(z.string(), z.array(z.string()).nullable()).nullish(),
+  namespaces: z.record(z.string(), listSchema(z.string())).nullish(),
 });
 /** Warnings and errors: pkg/util/results (v1.18.3). */
 export const resultsSchema = z.looseObject({
@@ -36,11 +57,9 @@ export const RESULTS = goStruct({ errors: nested(RESULT), warnings: nested(RESUL
 /** `apiVersion/Kind` to `namespace/name`, or `namespace/name(action)` of a restore. */
 export type ResourceList = Readonly<Record<string, readonly string[]>>;
 export const resourceListSchema = z
-  .record(z.string(), z.array(z.string()).nullable())
+  .record(z.string(), listSchema(z.string()))
   .nullable()
-  .transform((list) =>
-    Object.fromEntries(Object.entries(list ?? {}).map(([kind, names]) => [kind, names ?? []])),
-  );
+  .transform((list) => list ?? {});
 
 /** Kinds and names sorted, as Velero has them (pkg/backup/request.go, BackupResourceList). */
 export const sortedResourceList = (list: ResourceList): Map<string, readonly string[]> =>
@@ -83,11 +102,6 @@ const volumeSnapshotSchema = z.looseObject({
 });
 export type NativeSnapshot = z.infer<typeof volumeSnapshotSchema>;
 
-export const listSchema = <S extends z.ZodType>(element: S) =>
-  z
-    .array(element)
-    .nullable()
-    .transform((list) => list ?? []);
 export const volumeSnapshotsSchema = listSchema(volumeSnapshotSchema);
 
 /** A Backup as it is stored. Everything else of it is kept. */

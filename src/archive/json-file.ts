@@ -7,6 +7,11 @@ import { gunzipped, gzipped } from './gzip.ts';
 /** Our choice: a resource list of two million items. */
 export const JSON_BYTES_MAX = 256 << 20;
 
+/** Each takes 50 bytes at least once it is read, and two in the file. Our choice: a resource list of that length. */
+const VALUES_MAX = 4_000_000;
+/** Shorter files cannot have so many. */
+const COUNTED_BYTES = VALUES_MAX;
+
 /** A value as Velero stores it: Go's JSON and a line feed, compressed (pkg/util/encode, ToJSONGzip). */
 export async function encodeJsonGzip(value: unknown): Promise<Buffer> {
   return Buffer.concat(await Array.fromAsync(gzipped(jsonPieces(value))));
@@ -76,6 +81,9 @@ export async function decodeJson<S extends z.ZodType>(
   schema: S,
 ): Promise<z.infer<S>> {
   const bytes = await wholeOf(body, key);
+  if (bytes.length > COUNTED_BYTES && valuesIn(bytes) > VALUES_MAX) {
+    throw damaged(key, `it has more than ${VALUES_MAX} values`);
+  }
   let value: unknown;
   try {
     value = parseJsonLossless(bytes.toString('utf8'));
@@ -87,4 +95,18 @@ export async function decodeJson<S extends z.ZodType>(
   const [issue] = parsed.error.issues;
   const at = issue?.path.join('.') ?? '';
   throw damaged(key, `${at === '' ? '' : `${at}: `}${issue?.message ?? ''}`, parsed.error);
+}
+
+/** Objects, lists and elements of them, as far as JSON is what it looks like. */
+function valuesIn(bytes: Buffer): number {
+  let count = 0;
+  let isString = false;
+  for (let at = 0; at < bytes.length; at++) {
+    const byte = bytes[at];
+    if (byte === 0x22) isString = !isString;
+    else if (isString) at += byte === 0x5c ? 1 : 0;
+    // `,`, `[` and `{`.
+    else if (byte === 0x2c || byte === 0x5b || byte === 0x7b) count++;
+  }
+  return count;
 }

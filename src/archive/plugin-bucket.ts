@@ -82,10 +82,17 @@ class PluginBucket implements Bucket {
     );
   }
 
-  delete(key: string, { signal = NEVER }: SignalOptions = {}): Promise<void> {
-    return this.#asked(`delete of ${key}`, signal, () =>
-      this.#store.delete(this.#bucket, this.#prefix + key, { signal }),
-    );
+  /** Those for Azure and Google's cloud call it a failure when there is nothing to delete. */
+  async delete(key: string, { signal = NEVER }: SignalOptions = {}): Promise<void> {
+    try {
+      await this.#asked(`delete of ${key}`, signal, () =>
+        this.#store.delete(this.#bucket, this.#prefix + key, { signal }),
+      );
+    } catch (error) {
+      const isThere = await this.has(key, { signal }).catch(() => true);
+      signal.throwIfAborted();
+      if (isThere) throw error;
+    }
   }
 
   async *list(prefix: string, { signal = NEVER }: SignalOptions = {}): AsyncIterable<string> {

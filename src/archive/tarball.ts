@@ -1,7 +1,14 @@
 import { once } from 'node:events';
 import { pipeline } from 'node:stream/promises';
 import { createGzip, type Gzip } from 'node:zlib';
-import { assert, type Clock, systemClock, unixSeconds } from '../base/index.ts';
+import {
+  assert,
+  type Clock,
+  CodedError,
+  formatBytes,
+  systemClock,
+  unixSeconds,
+} from '../base/index.ts';
 import type { Body } from '../blob/index.ts';
 import { gunzipped } from './gzip.ts';
 import { FORMAT_VERSION, itemPaths, VERSION_PATH } from './item-path.ts';
@@ -61,13 +68,17 @@ export class TarballWriter implements AsyncDisposable {
   readonly #file: ScratchFile;
   readonly #stored: Promise<void>;
   readonly #clock: Clock;
+  readonly #limits: ContentLimits;
   readonly #paths = new PathSet();
   /** Entries of several callers follow one another. */
   #last: Promise<void> = Promise.resolve();
   #isFinished = false;
+  #entries = 0;
+  #bytes = 0;
 
-  private constructor(file: ScratchFile, clock: Clock) {
+  private constructor(file: ScratchFile, clock: Clock, limits: ContentLimits) {
     this.#file = file;
+    this.#limits = limits;
     this.#clock = clock;
     this.#stored = pipeline(this.#gzip, async (pieces: AsyncIterable<Buffer>) => {
       for await (const piece of pieces) await file.append(piece);
@@ -77,8 +88,12 @@ export class TarballWriter implements AsyncDisposable {
   }
 
   /** In a directory with room for it. Throws `SCRATCH_FAILED`, `SCRATCH_FULL`. */
-  static async create(directory: string, clock: Clock = systemClock): Promise<TarballWriter> {
-    return new TarballWriter(await ScratchFile.create(directory), clock);
+  static async create(
+    directory: string,
+    clock: Clock = systemClock,
+    limits = CONTENT_LIMITS,
+  ): Promise<TarballWriter> {
+    return new TarballWriter(await ScratchFile.create(directory), clock, limits);
   }
 
   /** A new archive, which begins with the version of its format. */
@@ -98,9 +113,11 @@ export class TarballWriter implements AsyncDisposable {
     return this.append([{ path, bytes, mtime: this.#now() }]);
   }
 
+  /** Throws `CONTENT_TOO_LONG` where readers would refuse the tarball; then nothing of these is in it, and others may follow. */
   append(entries: readonly NewTarEntry[]): Promise<void> {
     const task = this.#last.then(async () => {
       assert(!this.#isFinished, 'a tarball that is finished');
+      this.#assertReadable(entries);
       for (const entry of entries) {
         // Readers would take the last of two, and Velero's finalizer replaces both.
         assert(this.#paths.add(entry.path), `${entry.path} is in the archive already`);
@@ -109,6 +126,22 @@ export class TarballWriter implements AsyncDisposable {
     });
     this.#last = task.catch(() => undefined);
     return task;
+  }
+
+  #assertReadable(entries: readonly NewTarEntry[]): void {
+    const { entryBytesMax, entriesMax, unpackedBytesMax } = this.#limits;
+    const long = entries.find(({ bytes }) => bytes.length > entryBytesMax);
+    if (long) throw tooLong(`${long.path} is longer than ${formatBytes(entryBytesMax)}`);
+    const count = this.#entries + entries.length;
+    if (count > entriesMax) throw tooLong(`it would have more than ${entriesMax} entries`);
+    // With headers, among them those of long names.
+    const lengths = entries.map(({ bytes, path }) => bytes.length + 5 * 512 + 4 * path.length);
+    const total = lengths.reduce((sum, length) => sum + length, this.#bytes);
+    if (total > unpackedBytesMax) {
+      throw tooLong(`it would unpack to more than ${formatBytes(unpackedBytesMax)}`);
+    }
+    this.#entries = count;
+    this.#bytes = total;
   }
 
   async #write(bytes: Uint8Array): Promise<void> {
@@ -128,7 +161,12 @@ export class TarballWriter implements AsyncDisposable {
     await this.#write(END);
     this.#isFinished = true;
     this.#gzip.end();
-    await this.#stored;
+    try {
+      await this.#stored;
+    } catch (error) {
+      await this.#file.close();
+      throw error;
+    }
     this.#file.finish();
     return this.#file;
   }
@@ -146,6 +184,11 @@ export class TarballWriter implements AsyncDisposable {
   #now(): number {
     return unixSeconds(this.#clock.nowNs());
   }
+}
+
+function tooLong(what: string): CodedError {
+  const text = `the tarball of the backup could not be read again: ${what}`;
+  return new CodedError('CONTENT_TOO_LONG', text);
 }
 
 /** Entries as a tarball on scratch space, which the caller closes. */

@@ -1,3 +1,4 @@
+import { posix } from 'node:path';
 import { z } from 'zod';
 import { CodedError } from '../base/index.ts';
 
@@ -36,6 +37,8 @@ export function parseBackupStorageLocation(object: unknown): BackupStorageLocati
 export interface LocationFiles {
   readonly credentialsFile?: string | undefined;
   readonly caFile?: string | undefined;
+  /** With the 32 bytes of the key that the location names by a Secret or a file. */
+  readonly customerKeyFile?: string | undefined;
 }
 
 export type StorageKind = 's3' | 'azblob' | 'gs' | 'file';
@@ -93,7 +96,18 @@ export function bucketLocation(location: BackupStorageLocation, files: LocationF
       throw bad(text);
     }
   }
-  return locationUrl(location, [], files, kind === 's3' ? s3StoreParameters(config) : {});
+  return locationUrl(location, [], files, kind === 's3' ? s3StoreParameters(config, files) : {});
+}
+
+/** The Secret that holds the key which the objects of an S3 location are encrypted with (SSE-C). Throws `BAD_STORAGE_LOCATION`. */
+export function customerKeySecret(
+  location: BackupStorageLocation,
+): { readonly name: string; readonly key: string } | undefined {
+  const reference = location.spec.config.customerKeyEncryptionSecret ?? '';
+  if (reference === '' || storageKindOf(location) !== 's3') return undefined;
+  const [name = '', key = '', ...rest] = reference.split('/');
+  if (name !== '' && key !== '' && rest.length === 0) return { name, key };
+  throw bad(`invalid secret reference format: ${reference}, expected secretName/key`);
 }
 
 function locationUrl(
@@ -106,11 +120,12 @@ function locationUrl(
   const backend = storageKindOf({ spec });
   const bucket = trimSlashes(objectStorage ? objectStorage.bucket : (config.bucket ?? ''));
   const prefix = trimSlashes(objectStorage ? objectStorage.prefix : (config.prefix ?? ''));
-  const path = [prefix, ...folders].filter((part) => part !== '').join('/');
+  // The folders of a repository are joined with the prefix as Go's path.Join does, which tidies it; other keys have it as it is.
+  const path = folders.length === 0 ? prefix : posix.join(prefix, ...folders);
   if (backend === 'file') {
     const root = config.fspath ?? '';
     if (!root.startsWith('/')) throw bad(`fspath "${root}" of ${metadata.name} is not absolute`);
-    return `file://${encodeURI(`${root.replace(/\/+$/, '')}/${path === '' ? '' : `${path}/`}`)}`;
+    return `file://${encodedPath(`${root.replace(/\/+$/, '')}/${path === '' ? '' : `${path}/`}`)}`;
   }
   if (bucket === '') throw bad(`${metadata.name} names no bucket`);
   const parameters = {
@@ -120,8 +135,17 @@ function locationUrl(
   const query = new URLSearchParams(
     Object.entries(parameters).filter((pair): pair is [string, string] => !!pair[1]),
   ).toString();
-  const folder = path === '' ? '' : `${encodeURI(path)}/`;
+  const folder = path === '' ? '' : `${encodedPath(path)}/`;
   return `${backend}://${bucket}/${folder}${query === '' ? '' : `?${query}`}`;
+}
+
+/** A `#` or `?` is a part of the path. Throws `BAD_STORAGE_LOCATION` for parts that a URL leaves out: it would be another place. */
+function encodedPath(path: string): string {
+  const parts = path.split('/');
+  if (parts.includes('.') || parts.includes('..')) {
+    throw bad(`"${path}" must not have a part "." or ".."`);
+  }
+  return parts.map(encodeURIComponent).join('/');
 }
 
 type Parameters = Record<string, string | undefined>;
@@ -140,13 +164,20 @@ function s3Parameters(config: Config, files: LocationFiles): Parameters {
 }
 
 /** What the plugin for S3 looks at besides; a repository is reached without. */
-function s3StoreParameters(config: Config): Parameters {
-  const { publicUrl, s3ForcePathStyle, customerKeyEncryptionFile, kmsKeyId } = config;
-  const encryption = config.serverSideEncryption ?? (kmsKeyId ? 'aws:kms' : undefined);
+function s3StoreParameters(config: Config, { customerKeyFile }: LocationFiles): Parameters {
+  const { publicUrl, s3ForcePathStyle, kmsKeyId } = config;
+  const { customerKeyEncryptionFile, customerKeyEncryptionSecret } = config;
+  const keys = [kmsKeyId, customerKeyEncryptionFile, customerKeyEncryptionSecret];
+  if (keys.filter(Boolean).length > 1) {
+    const text =
+      'you can only use one of: kmsKeyId, customerKeyEncryptionFile, or customerKeyEncryptionSecret';
+    throw bad(text);
+  }
+  const encryption = kmsKeyId ? 'aws:kms' : config.serverSideEncryption;
   return {
     publicEndpoint: publicUrl ? endpointOf(publicUrl, 'publicUrl') : undefined,
     pathStyle: parseGoBool(s3ForcePathStyle) ? 'true' : 'false',
-    sseCustomerKeyFile: customerKeyEncryptionFile,
+    sseCustomerKeyFile: customerKeyFile ?? customerKeyEncryptionFile,
     sse: encryption,
     kmsKeyId,
   };

@@ -9,6 +9,7 @@ export {
 export {
   type BackupStorageLocation,
   bucketLocation,
+  customerKeySecret,
   type LocationFiles,
   parseBackupStorageLocation,
   repositoryLocation,

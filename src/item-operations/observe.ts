@@ -11,6 +11,8 @@ export type Observation =
 export interface Watch {
   /** Since when its plugin could not be asked; undefined after an answer. */
   readonly unaskedForNs: Nanoseconds | undefined;
+  /** How often it could not be asked since then. */
+  readonly unaskedTimes: number;
   /** Whether its time-out is over, by clocks that nobody sets. */
   readonly isOverdue: boolean;
 }
@@ -25,6 +27,8 @@ export interface Observed {
 const TIMED_OUT = 'Asynchronous action timed out';
 /** How long a plugin may not be asked before its operation has failed. Velero: not once. Our choice: an API server restarts in less. */
 const UNASKED_NS_MAX = 5n * MINUTE_NS;
+/** The time alone may have been spent asleep. Our choice: after that, half a minute at least. */
+const UNASKED_TIMES_MIN = 4;
 
 /**
  * What becomes of an operation by an observation. One that is over stays as it is: what comes later only changes its description. As Velero,
@@ -36,7 +40,8 @@ export function observed(operation: Operation, observation: Observation, watch: 
   const { status } = operation;
   if (observation.kind === 'unasked') {
     const { error, isLasting } = observation;
-    const isLong = watch.unaskedForNs !== undefined && watch.unaskedForNs >= UNASKED_NS_MAX;
+    const { unaskedForNs = 0n, unaskedTimes } = watch;
+    const isLong = unaskedForNs >= UNASKED_NS_MAX && unaskedTimes >= UNASKED_TIMES_MIN;
     if (isLasting || isLong) {
       return { operation: failed(operation, status, error), mustCancel: false };
     }

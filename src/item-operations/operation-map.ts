@@ -78,7 +78,9 @@ interface Tracked {
   /** Since it is known here, and how long it had been running then. */
   readonly watch: Stopwatch;
   readonly ageNs: Nanoseconds;
-  unasked: { readonly since: Stopwatch; delayNs: Nanoseconds; nextNs: Nanoseconds } | undefined;
+  unasked:
+    | { readonly since: Stopwatch; times: number; delayNs: Nanoseconds; nextNs: Nanoseconds }
+    | undefined;
 }
 
 interface Entry {
@@ -177,6 +179,7 @@ export class OperationMap {
     this.#noteUnasked(tracked, observation);
     const result = observed(operation, observation, {
       unaskedForNs: tracked.unasked?.since.elapsedNs,
+      unaskedTimes: tracked.unasked?.times ?? 0,
       // A time-out of nothing is none.
       isOverdue: timeoutNsOf(operation) > 0n && ageNs + watch.elapsedNs > timeoutNsOf(operation),
     });
@@ -189,7 +192,9 @@ export class OperationMap {
         this.#logger.warn(fields, 'an operation that timed out could not be canceled');
       });
     }
-    tracked.operation = result.operation;
+    // Read afresh meanwhile: what another server saw end stays as it ended.
+    const [further = result.operation] = merged([tracked.operation], [result.operation]);
+    tracked.operation = tracked.operation === operation ? result.operation : further;
   }
 
   #noteUnasked(tracked: Tracked, observation: Observation): void {
@@ -199,9 +204,11 @@ export class OperationMap {
     }
     if (!tracked.unasked) {
       const since = new Stopwatch(monotonicOf(this.#clock));
-      tracked.unasked = { since, delayNs: UNASKED_DELAY_NS, nextNs: UNASKED_DELAY_NS };
+      const delays = { delayNs: UNASKED_DELAY_NS, nextNs: UNASKED_DELAY_NS };
+      tracked.unasked = { since, times: 1, ...delays };
       return;
     }
+    tracked.unasked.times++;
     const delayNs = tracked.unasked.delayNs * 2n;
     tracked.unasked.delayNs = delayNs > UNASKED_DELAY_NS_MAX ? UNASKED_DELAY_NS_MAX : delayNs;
     tracked.unasked.nextNs = tracked.unasked.since.elapsedNs + tracked.unasked.delayNs;

@@ -15,7 +15,11 @@ export {
   type RepositoryQuery,
   repositoryLabels,
 } from './backup-repository.ts';
-export { loadLocationFiles, type LocationFilesOptions } from './location-files.ts';
+export {
+  loadCustomerKeyFile,
+  loadLocationFiles,
+  type LocationFilesOptions,
+} from './location-files.ts';
 export {
   type NotedVerification,
   type RepositoryVerdict,

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { CodedError, codeOf, makeDirectories, messageOf, retryOf } from '../base/index.ts';
 import {
   type BackupStorageLocation,
+  customerKeySecret,
   type LocationFiles,
   type StorageKind,
   storageKindOf,
@@ -45,6 +46,41 @@ export async function loadLocationFiles(
   const { name } = location.metadata;
   return { credentialsFile, caFile: await toFile(options.directory, `${name}-ca.pem`, ca) };
 }
+
+/**
+ * A file with the 32 bytes that the objects of an S3 location are encrypted with, where it names a key: of a Secret, which has no others, or of
+ * a file, which may go on (velero-plugin-for-aws v1.14: readCustomerKey). Repositories are reached without. Throws like
+ * {@link loadLocationFiles}.
+ */
+export async function loadCustomerKeyFile(
+  options: LocationFilesOptions,
+  location: BackupStorageLocation,
+): Promise<string | undefined> {
+  const { directory } = options;
+  const place = customerKeySecret(location);
+  if (place) {
+    const key = await secretValue(options, place).catch(wrap('unable to get the customer key'));
+    if (key.length === KEY_BYTES) return toFile(directory, `${place.name}_${place.key}`, key);
+    const name = `${place.name}/${place.key}`;
+    throw badKey(
+      `customer key from secret ${name} must be exactly 32 bytes, got ${key.length} bytes`,
+    );
+  }
+  const { customerKeyEncryptionFile: file = '' } = location.spec.config;
+  if (file === '' || storageKindOf(location) !== 's3') return undefined;
+  const bytes = await readFile(file).catch((cause: unknown) => {
+    throw badKey(`could not read customerKeyEncryptionFile: ${messageOf(cause)}`, cause);
+  });
+  if (bytes.length < KEY_BYTES) {
+    throw badKey(`contents of customerKeyEncryptionFile (${file}) are not exactly 32 bytes`);
+  }
+  const { name } = location.metadata;
+  return toFile(directory, `${name}-customer-key`, bytes.subarray(0, KEY_BYTES));
+}
+
+const KEY_BYTES = 32;
+const badKey = (text: string, cause?: unknown): CodedError =>
+  new CodedError('BAD_STORAGE_LOCATION', text, { cause });
 
 /** Of a Secret in the namespace. Throws `NO_PASSWORD` where it has no such key, and what the API server refuses. */
 export async function secretValue(

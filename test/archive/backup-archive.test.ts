@@ -276,6 +276,25 @@ describe('damage', () => {
     expect(await backup.volumeInfos()).toHaveLength(1);
   });
 
+  it.each([
+    ['[],', 5_000_000, 'it has more than 4000000 values'],
+    ['{"a":",",', 5_000_000, 'it has more than 4000000 values'],
+    ['0,', 3_900_000, '0: Invalid input: expected object, received number'],
+  ])(
+    'is refused where %j many times over, which takes 20 KB in the bucket, would fill the memory',
+    async (text, times, message) => {
+      const bucket = new MemoryBucket();
+      const bytes = gzipSync(Buffer.from(`[${text.repeat(times)}0]`));
+      bucket.objects.set('backups/b1/b1-itemoperations.json.gz', bytes);
+      const loaded = new BackupArchive(bucket).loadItemOperations('b1', LIST);
+      await expect(loaded).rejects.toMatchObject({
+        code: 'DAMAGED_ARCHIVE',
+        message: expect.stringContaining(message) as string,
+      });
+    },
+    60_000,
+  );
+
   it('is also a file that Velero would not miss', async () => {
     const backup = await archive.open('b2');
     await bucket.delete('backups/b2/b2-volumeinfo.json.gz');
@@ -331,6 +350,19 @@ describe('damage', () => {
     // What Velero never writes anew is still held.
     await bucket.put('backups/b2/b2-results.gz', [gzipSync('{}')]);
     await expect(backup.results()).rejects.toEqual(damaged(/b2-results.gz/));
+  });
+
+  it('is not what was stored by whoever finished the backup after it was opened', async () => {
+    const bucket = new MemoryBucket();
+    const archive = new BackupArchive(bucket);
+    const facts = await factsOf('bucket-full1', 'full1');
+    await archive.put('full1', facts);
+    const opened = await archive.open('full1');
+    const results = { errors: { velero: ['late'] } };
+    await archive.update('full1', { results, metadata: facts.metadata });
+    expect(await opened.results()).toMatchObject(results);
+    bucket.objects.set('backups/full1/full1-results.gz', gzipSync('{}'));
+    await expect(opened.results()).rejects.toMatchObject({ code: 'DAMAGED_ARCHIVE' });
   });
 
   it('of our own file keeps nobody from reading the backup', async () => {

@@ -57,6 +57,23 @@ describe('a bucket behind a plugin', () => {
     await expect(Array.fromAsync(bucket.list('x'))).rejects.toMatchObject(told('list of x'));
   });
 
+  it('deletes what is missing without a word, also where the plugin has one', async () => {
+    const keys = new Set(['b/x', 'b/stays']);
+    const bucket = open(
+      {
+        exists: (_, key) => Promise.resolve(keys.has(key)),
+        delete: (_, key) =>
+          key !== 'b/stays' && keys.delete(key)
+            ? Promise.resolve()
+            : Promise.reject(new Error("storage: object doesn't exist")),
+      },
+      '',
+    );
+    await bucket.delete('b/x');
+    await bucket.delete('b/x');
+    await expect(bucket.delete('b/stays')).rejects.toMatchObject({ code: 'STORAGE_FAILED' });
+  });
+
   it('is not believed when it lists what lies elsewhere', async () => {
     const bucket = open({
       list: () => Promise.resolve(['cluster/b/backups/b1/x']),

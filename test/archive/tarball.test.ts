@@ -1,4 +1,7 @@
 import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { gunzipSync, gzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import {
@@ -19,6 +22,7 @@ import { goldenFile, goldenJson } from '../support/golden-bucket.ts';
 import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
 
+setFlagsFromString('--expose-gc');
 const KEY = 'backups/b1/b1.tar.gz';
 const MIB = 1 << 20;
 const scratch = tempDirectory('scratch');
@@ -63,6 +67,27 @@ describe('a tarball that is written', () => {
     ]);
   });
 
+  it('takes nothing for which readers would refuse it', async () => {
+    const limits = { entryBytesMax: 1000, entriesMax: 3, unpackedBytesMax: 100_000 };
+    await using writer = await TarballWriter.create(scratch, undefined, limits);
+    const refused = { code: 'CONTENT_TOO_LONG' };
+    await expect(writer.add('long', Buffer.alloc(1001))).rejects.toMatchObject(refused);
+    for (const path of ['a', 'b', 'c']) await writer.add(path, Buffer.alloc(1000));
+    await expect(writer.add('d', Buffer.alloc(1))).rejects.toMatchObject(refused);
+    await using file = await writer.finish();
+    const entries = await Array.fromAsync(readTarball(file.read(), KEY, limits));
+    expect(entries.map(({ path }) => path)).toEqual(['a', 'b', 'c']);
+
+    const short = { ...limits, entriesMax: 1000, unpackedBytesMax: 20_000 };
+    await using other = await TarballWriter.create(scratch, undefined, short);
+    const fill = async (): Promise<void> => {
+      for (let i = 0; i < 100; i++) await other.add(`${i}`, Buffer.alloc(500));
+    };
+    await expect(fill()).rejects.toMatchObject(refused);
+    await using rest = await other.finish();
+    expect(await Array.fromAsync(readTarball(rest.read(), KEY, short))).not.toEqual([]);
+  });
+
   it('never has a path twice', async () => {
     await using writer = await TarballWriter.begin(scratch);
     await writer.add('resources/a', Buffer.from('1'));
@@ -92,6 +117,26 @@ describe('a tarball that is written', () => {
       code: 'SCRATCH_FAILED',
     });
   });
+});
+
+it.skipIf(!canMount)('the scratch space that is full only at the end is given back', async () => {
+  using disk = mountSmallDisk(2 * MIB);
+  const writer = await TarballWriter.begin(disk.path);
+  await writer.add('resources/a', prng('small', 12_000));
+  const rest = join(disk.path, 'rest');
+  expect(() => {
+    for (;;) fs.appendFileSync(rest, Buffer.alloc(4096));
+  }).toThrow('ENOSPC');
+  await expect(writer.finish()).rejects.toMatchObject({ code: 'SCRATCH_FULL' });
+  await writer[Symbol.asyncDispose]();
+  const open = fs.readdirSync('/proc/self/fd').flatMap((fd) => {
+    try {
+      return fs.readlinkSync(`/proc/self/fd/${fd}`);
+    } catch {
+      return [];
+    }
+  });
+  expect(open.filter((path) => path.startsWith(disk.path))).toEqual([]);
 });
 
 /** Zeros in items, so many MiB. */
@@ -204,6 +249,25 @@ describe('the contents of a backup', () => {
     expect(contents.isEmpty).toBe(false);
   });
 
+  it('take little memory for each item', async () => {
+    await using writer = await TarballWriter.begin(scratch);
+    const namespace = 'a-namespace-with-a-name-of-the-usual-length';
+    for (let i = 0; i < 20_000; i++) {
+      const name = `a-name-of-the-usual-length-${i}`;
+      await writer.addItem({ ...POD, namespace, name }, Buffer.from('{}'));
+    }
+    await using file = await writer.finish();
+    const collect = runInNewContext('gc') as () => void;
+    const used = (): number => {
+      collect();
+      return process.memoryUsage().heapUsed;
+    };
+    const before = used();
+    await using contents = await Contents.open(file.read(), KEY, { directory: scratch });
+    expect((used() - before) / 40_000).toBeLessThan(120);
+    expect(contents.isEmpty).toBe(false);
+  }, 60_000);
+
   it('may have the longest names, which are too long for files', async () => {
     await using writer = await TarballWriter.begin(scratch);
     const place = { ...POD, name: 'n'.repeat(253) };
@@ -270,13 +334,25 @@ describe('what unpacks to too much', () => {
       }
     }
     const unpack = async (): Promise<void> => {
-      for await (const piece of gunzipped(zeros(), { key: KEY, bytesMax: 2 ** 40 })) {
+      for await (const piece of gunzipped(zeros(), {
+        ...{ key: KEY, bytesMax: 2 ** 40, freeBytes: 64 * MIB },
+      })) {
         expect(piece.length).toBeLessThanOrEqual(MIB);
       }
     };
     await expect(unpack()).rejects.toMatchObject(refused);
     expect(read).toBeLessThan(MIB);
   });
+
+  it('is not refused for items of one letter, which anybody may have in a cluster', async () => {
+    const writer = await TarballWriter.begin(scratch);
+    const bytes = Buffer.alloc(MIB, 'a');
+    for (let i = 0; i < 120; i++) await writer.addItem({ ...POD, name: `p${i}` }, bytes);
+    await using file = await writer.finish();
+    expect(file.lengthBytes).toBeLessThan((240 * MIB) / 500);
+    await using contents = await Contents.open(file.read(), KEY, { directory: scratch });
+    expect(await contents.load({ ...POD, name: 'p119' })).toEqual(bytes);
+  }, 60_000);
 
   it('is refused by its length', async () => {
     const limits = { ...CONTENT_LIMITS, unpackedBytesMax: MIB };

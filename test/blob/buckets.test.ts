@@ -1,11 +1,14 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type Bucket, openBucket } from '../../src/blob/index.ts';
+import { RemoteBucket } from '../../src/blob/http/remote-bucket.ts';
+import type { RemoteStorage } from '../../src/blob/http/remote-storage.ts';
+import { blobId, type Bucket, openBucket } from '../../src/blob/index.ts';
 import { bucketContract } from '../contract/bucket.ts';
 import { startFaultProxy } from '../support/fault-proxy.ts';
 import { canMount, mountSmallDisk } from '../support/full-disk.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { MemoryStorage } from '../support/memory-storage.ts';
 import { MemoryBucket } from '../support/memory-bucket.ts';
 import {
   BUCKET,
@@ -63,6 +66,31 @@ describe('a directory as a bucket', () => {
     expect(await Array.fromAsync(bucket.list('backups/'))).toEqual(['backups/b1/x']);
   });
 
+  it('gives the room back of what killed puts left, and leaves those that run alone', async () => {
+    const path = tempDirectory('bucket');
+    const left = join(path, 'backups/b1/b1.tar.gz.tmp.0123456789abcdef');
+    const runs = join(path, 'backups/b1/b1.tar.gz.tmp.fedcba9876543210');
+    const hoursAgo = Date.now() / 1000 - 2 * 3600;
+    await using bucket = await openBucket(path);
+    for (const step of ['delete', 'put'] as const) {
+      await bucket.put('backups/b1/x', [Buffer.of(1)]);
+      for (const file of [left, runs]) fs.writeFileSync(file, 'half');
+      fs.utimesSync(left, hoursAgo, hoursAgo);
+      await (step === 'put' ? bucket.put('backups/b1/y', []) : bucket.delete('backups/b1/x'));
+      expect(fs.existsSync(left), step).toBe(false);
+      expect(fs.existsSync(runs), step).toBe(true);
+    }
+    fs.rmSync(runs);
+    // As a deletion that was begun before, and whose files are all gone.
+    await bucket.delete('backups/b1/x');
+    await bucket.delete('backups/b1/y');
+    fs.mkdirSync(join(path, 'backups/b1'), { recursive: true });
+    fs.writeFileSync(left, 'half');
+    fs.utimesSync(left, hoursAgo, hoursAgo);
+    await bucket.delete('backups/b1/velero-backup.json');
+    expect(fs.readdirSync(path)).toEqual([]);
+  });
+
   it.skipIf(!canMount)('says that the disk is full, and keeps what was there', async () => {
     using disk = mountSmallDisk(1 << 20);
     await using bucket = await openBucket(disk.path);
@@ -74,6 +102,27 @@ describe('a directory as a bucket', () => {
     );
     expect(fs.readdirSync(join(disk.path, 'backups/b1'))).toEqual(['x']);
   });
+});
+
+it('an object that is replaced while it is read is the old one or the new one', async () => {
+  const storage = new MemoryStorage();
+  const bucket = new RemoteBucket(storage as unknown as RemoteStorage);
+  const id = blobId('x');
+  const metadata = storage.getMetadata.bind(storage);
+  for (const [before, after] of [
+    ['{"old":1}', '{"new":"and longer"}'],
+    ['{"old":"and longer"}', '{"new":1}'],
+  ] as const) {
+    await storage.putBlob(id, [Buffer.from(before)]);
+    storage.getMetadata = async (...given) => {
+      const found = await metadata(...given);
+      await storage.putBlob(id, [Buffer.from(after)]);
+      return found;
+    };
+    const got = Buffer.concat(await Array.fromAsync(bucket.get('x'))).toString();
+    expect([before, after]).toContain(got);
+    storage.getMetadata = metadata;
+  }
 });
 
 describe.skipIf(!hasStore('minio'))('a bucket of S3', () => {

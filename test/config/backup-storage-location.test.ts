@@ -2,7 +2,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { Secret } from '../../src/base/index.ts';
-import { blobId, openStorage } from '../../src/blob/index.ts';
+import { blobId, openStorage, parseLocation } from '../../src/blob/index.ts';
 import {
   bucketLocation,
   parseBackupStorageLocation,
@@ -48,6 +48,14 @@ describe("the bucket of Velero's BackupStorageLocation", () => {
       { provider: 'azure', objectStorage, config: { storageAccount: 'acc' } },
       'azblob://b/backups/?account=acc',
     ],
+    // As velero-plugin-for-aws: the key decides.
+    [
+      {
+        ...{ provider: 'aws', objectStorage },
+        config: { kmsKeyId: 'k', serverSideEncryption: 'AES256' },
+      },
+      's3://b/backups/?pathStyle=false&sse=aws%3Akms&kmsKeyId=k',
+    ],
     [{ provider: 'gcp', objectStorage }, 'gs://b/backups/'],
     [{ provider: 'velero.io/fs', config: { fspath: '/backup/' } }, 'file:///backup/'],
   ])('%j is %s', (spec, expected) => {
@@ -75,6 +83,40 @@ describe("the bucket of Velero's BackupStorageLocation", () => {
   ])('%j is none', (spec, message) => {
     expect(() => bucketLocation(bsl(spec))).toThrow(message);
   });
+});
+
+it.each(['team#1', 'team?region=other', 'a b', '100%', 'ü/x', 'a&b=c+d'])(
+  'a prefix %j is the prefix of all that is opened',
+  (prefix) => {
+    const config = { region: 'minio', s3Url: 'http://minio:9000' };
+    const location = bsl({ provider: 'aws', objectStorage: { bucket: 'b', prefix }, config });
+    const place = { region: 'minio', endpoint: 'http://minio:9000', bucket: 'b' };
+    const bucket = parseLocation(bucketLocation(location));
+    expect(bucket).toMatchObject({ ...place, prefix: `${prefix}/` });
+    const repository = parseLocation(repositoryLocation(location, 'app'));
+    expect(repository).toMatchObject({ ...place, prefix: `${prefix}/kopia/app/` });
+    const directory = bsl({ provider: 'velero.io/fs', config: { fspath: '/data/x', prefix } });
+    expect(parseLocation(bucketLocation(directory))).toMatchObject({ path: `/data/x/${prefix}/` });
+  },
+);
+
+const withPrefix = (prefix: string) =>
+  bsl({ provider: 'aws', objectStorage: { bucket: 'b', prefix } });
+
+it.each(['a/../b', '..', './a'])(
+  'a prefix %j, which a URL would leave out, is refused',
+  (prefix) => {
+    expect(() => bucketLocation(withPrefix(prefix))).toThrow('must not have a part "." or ".."');
+  },
+);
+
+it('a prefix is tidied for a repository alone, as in Velero', () => {
+  for (const prefix of ['a//b', 'x/../a/b', './a/b']) {
+    const { pathname } = new URL(repositoryLocation(withPrefix(prefix), 'app'));
+    expect(pathname).toBe('/a/b/kopia/app/');
+  }
+  expect(() => repositoryLocation(withPrefix('../a'), 'app')).toThrow('"." or ".."');
+  expect(new URL(bucketLocation(withPrefix('a//b'))).pathname).toBe('/a//b/');
 });
 
 describe("the repository of Velero's BackupStorageLocation", () => {

@@ -40,7 +40,7 @@ const unasked = (error = 'no route', isLasting = false): Observation => ({
   error,
   isLasting,
 });
-const CALM = { unaskedForNs: undefined, isOverdue: false };
+const CALM = { unaskedForNs: undefined, unaskedTimes: 0, isOverdue: false };
 
 describe("Velero's records", () => {
   it.each(['bucket-full1/full1', 'bucket-1-waiting/b2', 'bucket-3-completed/b2'])(
@@ -136,9 +136,9 @@ describe('an operation', () => {
   });
 
   it('is asked about again where its plugin could not be asked, for five minutes', () => {
-    const short = { unaskedForNs: 5n * MINUTE_NS - 1n, isOverdue: false };
+    const short = { unaskedForNs: 5n * MINUTE_NS - 1n, unaskedTimes: 9, isOverdue: false };
     expect(observed(begun(), unasked(), short)).toEqual({ operation: begun(), mustCancel: false });
-    const long = { unaskedForNs: 5n * MINUTE_NS, isOverdue: false };
+    const long = { unaskedForNs: 5n * MINUTE_NS, unaskedTimes: 9, isOverdue: false };
     expect(observed(begun(), unasked(), long).operation.status).toMatchObject({
       phase: 'Failed',
       error: 'no route',
@@ -158,7 +158,7 @@ describe('an operation', () => {
   });
 
   it('that takes too long is canceled and has failed, but not where it has just ended', () => {
-    const late = { unaskedForNs: undefined, isOverdue: true };
+    const late = { unaskedForNs: undefined, unaskedTimes: 0, isOverdue: true };
     for (const observation of [said({ nCompleted: 5, nTotal: 9 }), unasked()]) {
       const { operation, mustCancel } = observed(begun(), observation, late);
       expect(operation.status).toMatchObject({
@@ -175,7 +175,7 @@ describe('an operation', () => {
   it('that is over stays as it ended; what comes later is a description', () => {
     const done = as({ phase: 'Completed', nCompleted: 9, nTotal: 9 });
     const failed = as({ phase: 'Failed', error: 'Asynchronous action timed out' });
-    const late = { unaskedForNs: undefined, isOverdue: true };
+    const late = { unaskedForNs: undefined, unaskedTimes: 0, isOverdue: true };
     for (const observation of [said({ completed: true, err: 'x' }), said(), unasked('y', true)]) {
       expect(observed(done, observation, late)).toEqual({ operation: done, mustCancel: false });
       expect(observed(failed, observation, late).operation.status).toMatchObject({

@@ -185,6 +185,40 @@ describe('the map of operations', () => {
     expect(await map.poll(B1, world.poll)).toMatchObject({ isAnyRunning: false, failed: 1 });
   });
 
+  it('leaves what another server saw end as it ended, also while it asks', async () => {
+    const world = newWorld();
+    const map = new OperationMap(world);
+    map.begin(B1);
+    await map.record(B1, op('1'));
+    const asker: OperationAsker = {
+      ...world.asker,
+      async ask() {
+        const other = new OperationMap(world);
+        world.says.set('1', done);
+        await other.poll(B1, world.poll);
+        await map.reload(B1);
+        return { kind: 'progress', progress: running };
+      },
+    };
+    expect(await map.poll(B1, { ...world.poll, asker })).toMatchObject({ completed: 1 });
+    expect(await readJsonGzip(world.bucket, KEY)).toContain('"phase":"Completed"');
+  });
+
+  it('does not take ten minutes asleep for ten minutes without an answer', async () => {
+    const world = newWorld();
+    const map = new OperationMap(world);
+    map.begin(B1);
+    await map.record(B1, op('1'));
+    world.says.set('1', new Error('no route'));
+    await map.poll(B1, world.poll);
+    world.clock.advance(10n * MINUTE_NS);
+    // Its connections are broken, and there again after a while.
+    expect(await map.poll(B1, world.poll)).toMatchObject({ isAnyRunning: true, failed: 0 });
+    world.says.set('1', done);
+    world.clock.advance(MINUTE_NS);
+    expect(await map.poll(B1, world.poll)).toMatchObject({ completed: 1, failed: 0 });
+  });
+
   it('asks a plugin that cannot be asked less often, and fails after five minutes', async () => {
     const world = newWorld();
     const map = new OperationMap(world);

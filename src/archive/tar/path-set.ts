@@ -1,20 +1,23 @@
 import { createHash } from 'node:crypto';
+import { randomBytes } from '../../base/index.ts';
 
 const WORDS = 2;
 const LOAD_MAX = 0.7;
 
 /**
  * Paths that were seen, at 12 to 24 bytes each, where a set of strings takes 150: a backup may have millions. They are told apart by 8 bytes of
- * a hash: among a million paths two would be taken for one in 1 of 30 million backups.
+ * a hash: among a million paths two would be taken for one in 1 of 30 million backups. Nobody can look for two such names in advance, since each
+ * set has a secret of its own: minutes would do, and then no backup with both could be made or read.
  */
 export class PathSet {
+  readonly #secret = randomBytes(16);
   #slots = new Uint32Array(1024 * WORDS);
   #count = 0;
 
   /** Returns whether it is new. */
   add(path: string): boolean {
     if (this.#count >= (this.#slots.length / WORDS) * LOAD_MAX) this.#grow();
-    const hash = createHash('sha1').update(path).digest();
+    const hash = createHash('sha1').update(this.#secret).update(path).digest();
     // Zero is an empty slot.
     if (!put(this.#slots, hash.readUInt32LE(0) | 1, hash.readUInt32LE(4))) return false;
     this.#count++;

@@ -1,7 +1,13 @@
 import type { Dirent } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { CodedError, makeDirectories, systemCode } from '../../base/index.ts';
+import {
+  CodedError,
+  makeDirectories,
+  SECOND_NS,
+  systemClock,
+  systemCode,
+} from '../../base/index.ts';
 import type { Body, Bucket } from '../bucket.ts';
 import { blobId, BlobNotFoundError, type SignalOptions } from '../storage.ts';
 import { DIRECTORY_MODE, mapError, openNew, syncDirectory, writeAtomic } from './atomic-file.ts';
@@ -9,6 +15,8 @@ import { DIRECTORY_MODE, mapError, openNew, syncDirectory, writeAtomic } from '.
 /** What a put that is not over, or was killed, has in its directory. */
 const UNFINISHED = /\.tmp\.[0-9a-f]{16}$/;
 const READ_BYTES = 1 << 20;
+/** Nobody writes to it any more. Our choice: a put that waits for its body so long has failed. */
+const ABANDONED_NS = 3600n * SECOND_NS;
 
 /** Opens a directory whose files are objects, under their keys. Throws `STORAGE_NOT_FOUND`, `STORAGE_FAILED`. */
 export async function openFilesystemBucket(root: string): Promise<Bucket> {
@@ -37,6 +45,7 @@ class FilesystemBucket implements Bucket {
       for (let at = dirname(path); at.length > this.#root.length; at = dirname(at)) {
         await syncDirectory(dirname(at));
       }
+      await this.#removeUnfinished(dirname(path));
     } catch (error) {
       throw mapError(error, `object ${key}`);
     }
@@ -96,7 +105,13 @@ class FilesystemBucket implements Bucket {
     const path = this.#pathOf(key);
     try {
       await fs.rm(path, { force: true });
+    } catch (error) {
+      // A directory is no object.
+      if (!isMissing(error) && (await this.has(key))) throw mapError(error, `object ${key}`);
+    }
+    try {
       await syncDirectory(dirname(path));
+      await this.#removeUnfinished(dirname(path));
       for (let at = dirname(path); at.length > this.#root.length; at = dirname(at)) {
         await fs.rmdir(at);
       }
@@ -104,6 +119,20 @@ class FilesystemBucket implements Bucket {
       // Something else lies in it, or it is gone.
       const ends = ['ENOTEMPTY', 'EEXIST', 'ENOENT', 'ENOTDIR', 'EBUSY'];
       if (!ends.includes(systemCode(error) ?? '')) throw mapError(error, `object ${key}`);
+    }
+  }
+
+  /** What killed puts left beside an object. No listing shows it, so that nobody else could ever delete it. */
+  async #removeUnfinished(directory: string): Promise<void> {
+    for (const entry of await fs.readdir(directory, { withFileTypes: true })) {
+      if (!entry.isFile() || !UNFINISHED.test(entry.name)) continue;
+      const path = join(directory, entry.name);
+      try {
+        const { mtimeNs } = await fs.lstat(path, { bigint: true });
+        if (systemClock.nowNs() - mtimeNs > ABANDONED_NS) await fs.rm(path, { force: true });
+      } catch (error) {
+        if (systemCode(error) !== 'ENOENT') throw error;
+      }
     }
   }
 

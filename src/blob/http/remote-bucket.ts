@@ -93,6 +93,16 @@ export class RemoteBucket implements Bucket {
     const id = blobId(key);
     const before = await this.#retrying.getMetadata(id, { signal });
     const { lengthBytes: total } = before;
+    if (total === 0) return;
+    if (total <= RANGE_BYTES) {
+      // Whole, whatever it has become meanwhile: a range of a longer one would be an object that was cut off.
+      yield await this.#retrying
+        .getBlob(id, { lengthMax: RANGE_BYTES, signal })
+        .catch((error: unknown) => {
+          throw isCode(error, 'DAMAGED_BLOB') ? changed(id) : error;
+        });
+      return;
+    }
     for (let offset = 0; offset < total;) {
       const lengthBytes = Math.min(RANGE_BYTES, total - offset);
       const range = { offset, lengthBytes, signal };
@@ -103,9 +113,7 @@ export class RemoteBucket implements Bucket {
       offset += lengthBytes;
     }
     // Ranges of two versions would be a mixture of both.
-    if (total > RANGE_BYTES && !isSame(before, await this.#retrying.getMetadata(id, { signal }))) {
-      throw changed(id);
-    }
+    if (!isSame(before, await this.#retrying.getMetadata(id, { signal }))) throw changed(id);
   }
 
   async has(key: string, options: SignalOptions = {}): Promise<boolean> {

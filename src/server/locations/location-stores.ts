@@ -5,7 +5,7 @@ import {
   type StorageKind,
 } from '../../config/index.ts';
 import type { BackupStorageLocation, KubeClient } from '../../kube/index.ts';
-import { loadLocationFiles } from '../../repository-access/index.ts';
+import { loadCustomerKeyFile, loadLocationFiles } from '../../repository-access/index.ts';
 
 export interface LocationStoreOptions {
   readonly client: KubeClient;
@@ -29,7 +29,10 @@ export async function openLocation(
   const parsed = parseBackupStorageLocation({ ...location, kind: 'BackupStorageLocation' });
   // What is wrong with it is told before its Secrets are asked for.
   bucketLocation(parsed);
-  const files = await loadLocationFiles({ ...options, signal }, parsed);
+  const files = {
+    ...(await loadLocationFiles({ ...options, signal }, parsed)),
+    customerKeyFile: await loadCustomerKeyFile({ ...options, signal }, parsed),
+  };
   signal.throwIfAborted();
   return options.openStorage(bucketLocation(parsed, files));
 }

@@ -188,6 +188,60 @@ describe('checks of locations', () => {
   });
 });
 
+describe('a location whose objects are encrypted with a key of a Secret', () => {
+  const opened = async (config: object, secret: Buffer): Promise<string> => {
+    const options = {
+      client: {
+        get: (_: unknown, { name }: { name: string }) =>
+          Promise.resolve({ data: { k: secret.toString('base64') }, metadata: { name } }),
+      } as never,
+      ...{ namespace: 'velero', directory: tempDirectory('files') },
+      defaultCredentials: () => undefined,
+      openStorage: (location: string) => Promise.reject(new Error(location)),
+    };
+    const error: unknown = await openLocation(locationOf('l', { config }), options, signal).catch(
+      (reason: unknown) => reason,
+    );
+    return (error as Error).message;
+  };
+  const config = { customerKeyEncryptionSecret: 's/k' };
+
+  it('is opened with it', async () => {
+    const key = Buffer.alloc(32, 0xf7);
+    const url = new URL(await opened(config, key));
+    const file = url.searchParams.get('sseCustomerKeyFile') ?? '';
+    expect(fs.readFileSync(file)).toEqual(key);
+    expect(fs.statSync(file).mode & 0o777).toBe(0o600);
+  });
+  it('is opened with what a file begins with, as Velero does', async () => {
+    const file = join(tempDirectory('key'), 'key');
+    // Of `openssl rand -base64 32`: Velero takes the text for the key, and not what it stands for.
+    const text = `${Buffer.alloc(32, 0xf7).toString('base64')}\n`;
+    fs.writeFileSync(file, text);
+    const url = new URL(await opened({ customerKeyEncryptionFile: file }, Buffer.alloc(0)));
+    const used = url.searchParams.get('sseCustomerKeyFile') ?? '';
+    expect(fs.readFileSync(used, 'utf8')).toBe(text.slice(0, 32));
+    fs.writeFileSync(file, 'short');
+    expect(await opened({ customerKeyEncryptionFile: file }, Buffer.alloc(0))).toBe(
+      `contents of customerKeyEncryptionFile (${file}) are not exactly 32 bytes`,
+    );
+    expect(await opened({ customerKeyEncryptionFile: `${file}.gone` }, Buffer.alloc(0))).toContain(
+      'could not read customerKeyEncryptionFile: ENOENT',
+    );
+  });
+  it("is refused where it has none that is one, in Velero's words", async () => {
+    expect(await opened(config, Buffer.alloc(44, 'a'))).toBe(
+      'customer key from secret s/k must be exactly 32 bytes, got 44 bytes',
+    );
+    expect(await opened({ customerKeyEncryptionSecret: 's' }, Buffer.alloc(32))).toBe(
+      'invalid secret reference format: s, expected secretName/key',
+    );
+    expect(await opened({ ...config, kmsKeyId: 'id' }, Buffer.alloc(32))).toBe(
+      'you can only use one of: kmsKeyId, customerKeyEncryptionFile, or customerKeyEncryptionSecret',
+    );
+  });
+});
+
 it('what is wrong with a location is told before its Secrets are asked for', async () => {
   const options = {
     ...{ client: undefined as never, namespace: 'velero', directory: '/nowhere' },
