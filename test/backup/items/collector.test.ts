@@ -284,7 +284,65 @@ describe('a list', () => {
   });
 });
 
+describe('a list that is not found', () => {
+  it('is an error where the resource is served in another version by now', async () => {
+    const cluster = small();
+    cluster.onList = (type) => {
+      if (type !== 'things.stable.example.com') return;
+      cluster.versions['stable.example.com'] = 'v2';
+      throw refusal('KUBE_NOT_FOUND');
+    };
+    const { log } = await collect({ cluster });
+    expect({ errors: log.errorCount, warnings: log.warningCount }).toEqual({
+      errors: 1,
+      warnings: 0,
+    });
+  });
+
+  it('is an error where the server of the group does not answer', async () => {
+    const cluster = small();
+    cluster.onList = (type) => {
+      if (type !== 'things.stable.example.com') return;
+      cluster.stale.add('stable.example.com');
+      throw refusal('KUBE_NOT_FOUND');
+    };
+    const { log } = await collect({ cluster });
+    expect({ errors: log.errorCount, warnings: log.warningCount }).toEqual({
+      errors: 1,
+      warnings: 0,
+    });
+  });
+});
+
+describe('objects of namespaces that are left out', () => {
+  it('count for the size of a page', async () => {
+    const limits: number[] = [];
+    const big = { data: { x: 'x'.repeat(400) } };
+    const names = Array.from({ length: 60 }, (_, n) => named(`b/m${n}`, big));
+    const cluster = new FakeCluster().namespaces('a', 'b').add('configmaps', ...names);
+    cluster.onList = (type, { limit = 0 }) => {
+      if (type === 'configmaps') limits.push(limit);
+    };
+    await collect({ cluster, excludes: ['b'], pageItemsMax: 50, pageBytes: 2000 });
+    expect(Math.max(...limits.slice(1))).toBeLessThanOrEqual(10);
+  });
+});
+
 describe('namespaces', () => {
+  it('with names of one letter can be left out, and the others are listed', async () => {
+    const cluster = small().namespaces('long').add('configmaps', 'long/m');
+    const { ids } = await collect({ cluster, excludes: ['?'] });
+    expect(ids).toContain('configmaps long/m');
+    expect(ids).not.toContain('configmaps a/one');
+  });
+
+  it('by an empty name mean nothing that is in one', async () => {
+    const cluster = small();
+    const { ids } = await collect({ cluster, includes: [''] });
+    expect(ids).toEqual([]);
+    expect(cluster.asked.filter((each) => each.startsWith('list configmaps'))).toEqual([]);
+  });
+
   it('that are named and not there are errors, and patterns that match none are a warning', async () => {
     const { log } = await collect({ cluster: small(), includes: ['a', 'gone'] });
     expect(log.lists.errors.velero).toEqual([
