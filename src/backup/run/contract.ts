@@ -72,7 +72,7 @@ export interface FinishedItem {
   readonly kind: string;
   readonly namespace: string;
   readonly name: string;
-  /** Empty where it failed. */
+  /** Empty where it failed, and where an action took it out after another one had started an operation. */
   readonly files: readonly ArchiveFile[];
   readonly operations: readonly StartedOperation[];
   /** The item is part of the list of resources all the same. */
