@@ -36,13 +36,15 @@ export interface CollectOptions {
 const LISTS_AT_ONCE = 4;
 
 /** Resources that two groups serve, with the same objects in both. Velero: pkg/backup/backup.go, cohabitatingResources. */
-const COHABITING: Readonly<Record<string, readonly string[]>> = {
-  deployments: ['extensions', 'apps'],
-  daemonsets: ['extensions', 'apps'],
-  replicasets: ['extensions', 'apps'],
-  networkpolicies: ['extensions', 'networking.k8s.io'],
-  events: ['', 'events.k8s.io'],
-};
+const COHABITING = new Map<string, readonly string[]>(
+  Object.entries({
+    deployments: ['extensions', 'apps'],
+    daemonsets: ['extensions', 'apps'],
+    replicasets: ['extensions', 'apps'],
+    networkpolicies: ['extensions', 'networking.k8s.io'],
+    events: ['', 'events.k8s.io'],
+  }),
+);
 
 /** Pods first, and then what their hooks should cover. Velero: pkg/backup/item_collector.go, coreGroupResourcePriority. */
 const FIRST_OF_CORE = ['pods', 'persistentvolumeclaims', 'persistentvolumes'];
@@ -150,7 +152,7 @@ function resourcesOf(
       .filter((resource) => {
         const type = typeOf(resource);
         if (!resources.takes(type)) return false;
-        if (COHABITING[resource.plural]?.includes(group) !== true) return true;
+        if (COHABITING.get(resource.plural)?.includes(group) !== true) return true;
         const seen = groupOf.get(resource.plural);
         if (seen === undefined) groupOf.set(resource.plural, group);
         if (seen === undefined || seen === group) return true;

@@ -106,6 +106,16 @@ describe('the items of a backup', () => {
     expect(cluster.asked).toContain('list configmaps *');
   });
 
+  it('may be of a resource with the name of something that every object of JavaScript has', async () => {
+    const cluster = small().add('constructor.f1.example.com', 'a/one');
+    cluster.groups = {
+      ...cluster.groups,
+      'f1.example.com': [{ plural: 'constructor', kind: 'Constructor' }],
+    };
+    const spec = { orderedResources: { configmaps: 'b/one' } };
+    expect((await collect({ cluster, spec })).ids).toContain('constructor.f1.example.com a/one');
+  });
+
   it('come in the order that is asked for, and what is not there is a warning', async () => {
     const spec = { orderedResources: { configmaps: 'b/one, a/gone ,a/two' } };
     const { ids, log, items } = await collect({ cluster: small(), spec });
