@@ -97,6 +97,7 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
       journal?.isDone(kindOfItem(item), idOf(item)) === true ? [item.type] : [],
     ),
   );
+  const thawed = new Set<string>();
   const work = async (): Promise<void> => {
     // Several workers may ask for the next block at once: they get one after the other.
     for (let next = await blocks.next(); next.done !== true; next = await blocks.next()) {
@@ -105,6 +106,7 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
         hooks,
         backedUp,
         types,
+        thawed,
         signal,
         journal,
         options,
@@ -125,6 +127,7 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
   await blocks.return(undefined);
   // What the others say, once one has failed, is only that they were ended.
   const [failure] = failures.filter((error) => !isCanceled(error)).concat(failures);
+  if (failure === undefined) await thawForgotten({ backupper, hooks, thawed, signal, options });
   if (failure === undefined && !resources.refuses(CRDS_TYPE) && !resources.takes(CRDS_TYPE)) {
     for (const type of types) await backUpDefinition(type, backupper, options);
   }
@@ -144,6 +147,8 @@ interface BlockWork {
   readonly hooks: Hooks;
   readonly backedUp: BackedUp;
   readonly types: Set<string>;
+  /** Ids of pods whose post hooks have run. */
+  readonly thawed: Set<string>;
   readonly signal: AbortSignal;
   readonly journal: ItemJournal | undefined;
   readonly options: BackupRunOptions;
@@ -194,15 +199,40 @@ async function thaw(
   });
 }
 
+/** Pods that an earlier try has frozen, and that are none of this one's items: a list has failed, or a filter leaves them out by now. */
+async function thawForgotten({
+  backupper,
+  hooks,
+  thawed,
+  signal,
+  options: { journal, log },
+}: Pick<BlockWork, 'backupper' | 'hooks' | 'thawed' | 'signal' | 'options'>): Promise<void> {
+  for (const { namespace, name } of [...(journal?.owed() ?? [])]) {
+    if (thawed.has(idOf({ namespace, name }))) continue;
+    const about = { resource: PODS_TYPE, namespace, name };
+    try {
+      const [found] = await backupper.load({ group: '', ...about });
+      if (!found) continue;
+      log.info('Running post hooks of a pod that an earlier try has frozen', about);
+      await hooks.run(found.object, 'post', signal);
+      await backupper.postHooksDone(found);
+    } catch (error) {
+      signal.throwIfAborted();
+      if (isCode(error, 'ARCHIVE_NOT_WRITTEN')) throw error;
+      log.error('Cannot run post hooks, and the pod may still be frozen', { ...about, error });
+    }
+  }
+}
+
 async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPods): Promise<void> {
   const { backupper, hooks, backedUp, types, signal, journal, options } = work;
-  const thawed: BlockItem[] = [];
+  const ready: BlockItem[] = [];
   for (const item of block.filter(({ type }) => type === PODS_TYPE)) {
     const kind = kindOf(item.object);
     const id = idOfBlockItem(item);
     if (backupper.isDone(kind, id)) {
       if (journal?.owesPostHooks(kind, id) === true) {
-        thawed.push(item);
+        ready.push(item);
         frozen.all.add(item);
         frozen.noted.add(item);
       }
@@ -212,7 +242,7 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
     frozen.all.add(item);
     const failure = await hooks.run(item.object, 'pre', signal);
     if (failure === undefined) {
-      thawed.push(item);
+      ready.push(item);
       continue;
     }
     const { namespace = '', name } = item.object.metadata;
@@ -223,12 +253,12 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
     await backupper.fail(item);
   }
   for (const item of block) {
-    const owesPostHooks = thawed.includes(item) && hooks.has(item.object, 'post');
+    const owesPostHooks = ready.includes(item) && hooks.has(item.object, 'post');
     if (await backupper.backUp(item, block, { owesPostHooks })) types.add(item.type);
     const isStored = backedUp.has(kindOf(item.object), idOfBlockItem(item));
     if (owesPostHooks && isStored) frozen.noted.add(item);
   }
-  const due = thawed.filter(({ object }) => hooks.has(object, 'post'));
+  const due = ready.filter(({ object }) => hooks.has(object, 'post'));
   if (due.length === 0) return;
   await settle(due, work);
   for (const item of due) {
@@ -239,6 +269,7 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
       const about = { resource: PODS_TYPE, namespace, name, error: failure };
       options.log.error('Error running post hooks for pod', about);
     }
+    work.thawed.add(idOfBlockItem(item));
     await backupper.postHooksDone(item);
   }
 }

@@ -78,6 +78,12 @@ class MemorySink implements ItemSink, ItemJournal {
     if (++this.#calls >= this.stopAfter) this.stop();
   }
 
+  owed(): { namespace: string; name: string }[] {
+    return [...this.done.values()].filter(({ kind, namespace, name }) =>
+      this.owesPostHooks(kind, `${namespace}/${name}`),
+    );
+  }
+
   goOn(): void {
     this.#calls = 0;
     this.stopAfter = Infinity;
@@ -896,6 +902,41 @@ describe('a run', () => {
     const spec = { hooks: { resources: [{ labelSelector: { matchLabels: { '!': 'x' } } }] } };
     await expect(run({ cluster: large(), spec })).rejects.toMatchObject({ code: 'BAD_SELECTOR' });
   });
+
+  it.each(['are not listed', 'have a label that leaves them out'])(
+    'that goes on thaws pods that %s by now',
+    async (why) => {
+      const sink = new MemorySink();
+      const ending = new AbortController();
+      sink.stopAfter = 1;
+      sink.stop = () => ending.abort(new CanceledError('shutdown'));
+      const frozen = new Set<string>();
+      const exec: PodExec = ({ pod, command }, signal) => {
+        if (signal.aborted) return Promise.reject(asError(signal.reason));
+        if (command[0] === 'freeze') frozen.add(pod);
+        else frozen.delete(pod);
+        return Promise.resolve({ stdout: '', stderr: '' });
+      };
+      const cluster = large();
+      const shared = { cluster, spec: { hooks }, exec, sink };
+      await expect(
+        run({ ...shared, more: { signal: ending.signal, journal: sink } }),
+      ).rejects.toMatchObject({ code: 'CANCELED' });
+      expect([...frozen]).toEqual(['p0']);
+      sink.goOn();
+      if (why === 'are not listed') {
+        cluster.onList = (type) => {
+          if (type === 'pods') throw refusal('KUBE_FORBIDDEN');
+        };
+      } else {
+        const [pod] = cluster.objects.get('pods') ?? [];
+        if (pod) pod.metadata.labels = { 'velero.io/exclude-from-backup': 'true' };
+      }
+      await run({ ...shared, more: { journal: sink } });
+      expect([...frozen]).toEqual([]);
+      expect(sink.owed()).toEqual([]);
+    },
+  );
 
   // One stop after each call to the sink; with one worker and with several.
   it.each([1, 4])(
