@@ -255,7 +255,7 @@ describe('a list', () => {
       if (type === 'configmaps') limits.push(limit);
     };
     await collect({ cluster, pageItemsMax: 500, pageBytes: 5000 });
-    expect(limits.slice(0, 3)).toEqual([50, 4, 4]);
+    expect(limits.slice(0, 3)).toEqual([20, 4, 4]);
   });
 
   it('is tried again while the server is away, and is an error when it stays away', async () => {
@@ -321,6 +321,23 @@ describe('a list that is not found', () => {
       errors: 1,
       warnings: 0,
     });
+  });
+});
+
+describe('an answer of the API server', () => {
+  it('is never read further than four pages, so that large objects do not fill the memory', async () => {
+    const asked: { limit?: number; bytesMax?: number }[] = [];
+    const names = Array.from({ length: 60 }, (_, n) => named(`a/m${n}`));
+    const cluster = new FakeCluster().namespaces('a').add('configmaps', ...names);
+    cluster.onList = (type, options) => {
+      if (type === 'configmaps') asked.push(options);
+    };
+    const { ids } = await collect({ cluster, pageItemsMax: 500, pageBytes: 1000 });
+    expect(ids.filter((id) => id.startsWith('configmaps')).length).toBe(60);
+    expect(asked[0]?.limit).toBe(20);
+    for (const { limit = 0, bytesMax = Infinity } of asked) {
+      if (limit > 1) expect(bytesMax).toBeLessThanOrEqual(4000);
+    }
   });
 });
 
