@@ -6,7 +6,7 @@ export const orderOf = (
   ordered: BackupSpec['orderedResources'],
   plural: string,
 ): readonly string[] =>
-  (ordered?.[plural] ?? '')
+  (ordered && Object.hasOwn(ordered, plural) ? (ordered[plural] ?? '') : '')
     .split(',')
     .map((name) => name.trim())
     .filter((name) => name !== '');

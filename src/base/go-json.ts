@@ -1,4 +1,5 @@
 import { isUtf8 } from 'node:buffer';
+import { randomUUID } from 'node:crypto';
 
 /**
  * JSON as Go's encoding/json writes it. Content IDs cover these bytes, so each rule matters:
@@ -107,24 +108,89 @@ function sequenceLength(bytes: Uint8Array, at: number): number {
 
 /**
  * Any plain value as Go writes it from a map: compact, keys sorted by their bytes at every level. Numbers of
- * {@link parseJsonExact} are written digit by digit.
+ * {@link parseJsonExact} are written digit by digit, and it may be nested as deeply as it is.
  */
-export function sortedGoJson(value: unknown): string {
+export const sortedGoJson = (value: unknown): string =>
+  whateverDepth(
+    () => nestedGoJson(value),
+    () => deepGoJson(value),
+  );
+
+/**
+ * As JSON.stringify, for values that may be nested deeper than its stack is. Kubernetes takes 10,000 levels (sigs.k8s.io/json,
+ * maxNestingDepth), so that any tenant may make such an object. Only the order of keys may then be another one.
+ */
+export const exactJson = (value: unknown): string =>
+  whateverDepth(
+    () => JSON.stringify(value),
+    () => deepGoJson(value),
+  );
+
+/** The second way is slower, and needs no stack. */
+function whateverDepth<T>(byStack: () => T, without: () => T): T {
+  try {
+    return byStack();
+  } catch (error) {
+    if (error instanceof RangeError) return without();
+    throw error;
+  }
+}
+
+function nestedGoJson(value: unknown): string {
   if (typeof value !== 'object' || value === null) return goJson(value);
-  if (Array.isArray(value)) return `[${value.map((item) => sortedGoJson(item)).join(',')}]`;
+  if (Array.isArray(value)) return `[${value.map((item) => nestedGoJson(item)).join(',')}]`;
   const digits = digitsOf(value);
   if (digits !== undefined) return digits;
   const fields = value as Record<string, unknown>;
-  const keys = Object.keys(fields).sort();
-  if (keys.some((key) => SURROGATE.test(key))) keys.sort(compareUtf8);
   let text = '{';
-  for (const key of keys) {
+  for (const key of sortedKeys(fields)) {
     const field = fields[key];
     if (field === undefined) continue;
     if (text.length > 1) text += ',';
-    text += `${goString(key)}:${sortedGoJson(field)}`;
+    text += `${goString(key)}:${nestedGoJson(field)}`;
   }
   return `${text}}`;
+}
+
+function sortedKeys(fields: Record<string, unknown>): string[] {
+  const keys = Object.keys(fields).sort();
+  if (keys.some((key) => SURROGATE.test(key))) keys.sort(compareUtf8);
+  return keys;
+}
+
+/** As {@link nestedGoJson}, with a list of what is still to be written instead of the stack. */
+function deepGoJson(root: unknown): string {
+  const parts: string[] = [];
+  const ahead: ({ readonly value: unknown } | { readonly text: string })[] = [{ value: root }];
+  for (let next = ahead.pop(); next; next = ahead.pop()) {
+    if ('text' in next) {
+      parts.push(next.text);
+      continue;
+    }
+    const { value } = next;
+    if (typeof value !== 'object' || value === null) {
+      parts.push(goJson(value));
+      continue;
+    }
+    const digits = digitsOf(value);
+    if (digits !== undefined) {
+      parts.push(digits);
+      continue;
+    }
+    const isList = Array.isArray(value);
+    const fields = value as Record<string, unknown>;
+    const keys = isList
+      ? value.keys()
+      : sortedKeys(fields).filter((key) => fields[key] !== undefined);
+    const inside = [...keys].flatMap((key, index) => [
+      { text: `${index > 0 ? ',' : ''}${isList ? '' : `${goString(String(key))}:`}` },
+      { value: fields[key] },
+    ]);
+    ahead.push({ text: isList ? ']' : '}' });
+    for (const each of inside.reverse()) ahead.push(each);
+    ahead.push({ text: isList ? '[' : '{' });
+  }
+  return parts.join('');
 }
 
 const SURROGATE = /[\ud800-\udfff]/;
@@ -146,11 +212,37 @@ const digitsOf = (value: object): string | undefined => {
  */
 export function parseJsonExact(text: string): unknown {
   if (!LONG_NUMBER.test(text)) return JSON.parse(text) as unknown;
-  return JSON.parse(text, (_key, value: unknown, context?: { source?: string }) => {
-    if (typeof value !== 'number' || Number.isSafeInteger(value)) return value;
-    const source = context?.source ?? '';
-    return /^-?\d+$/.test(source) ? RawJson.rawJSON(source) : value;
-  }) as unknown;
+  const revived = (): unknown =>
+    JSON.parse(text, (_key, value: unknown, context?: { source?: string }) => {
+      if (typeof value !== 'number' || Number.isSafeInteger(value)) return value;
+      const source = context?.source ?? '';
+      return /^-?\d+$/.test(source) ? RawJson.rawJSON(source) : value;
+    });
+  return whateverDepth(revived, () => parseDeepExact(text));
+}
+
+/** A string, or a number: what may look like a number in a string is passed over with it. */
+const TOKEN = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*/g;
+
+/** Without a reviver, which needs a stack: long numbers become texts that nobody can have written, and numbers again afterwards. */
+function parseDeepExact(text: string): unknown {
+  const mark = `${randomUUID()} `;
+  const marked = text.replaceAll(TOKEN, (token) =>
+    /^-?\d{16,}$/.test(token) && !Number.isSafeInteger(Number(token)) ? `"${mark}${token}"` : token,
+  );
+  const root = { value: JSON.parse(marked) as unknown };
+  const ahead: object[] = [root];
+  for (let next = ahead.pop(); next; next = ahead.pop()) {
+    const fields = next as Record<string, unknown>;
+    for (const key of Object.keys(fields)) {
+      const value = fields[key];
+      if (typeof value === 'object' && value !== null) ahead.push(value);
+      else if (typeof value === 'string' && value.startsWith(mark)) {
+        fields[key] = RawJson.rawJSON(value.slice(mark.length));
+      }
+    }
+  }
+  return root.value;
 }
 
 /** Sixteen digits in a row: only then may a number be beyond 2^53. */

@@ -43,6 +43,7 @@ export {
   parseJsonExact,
   parseJsonLossless,
   RawNumber,
+  exactJson,
   sortedGoJson,
 } from './go-json.ts';
 export {

@@ -9,6 +9,9 @@ const NANOSECONDS: Record<string, number> = {
   d: 86400e9,
 };
 
+/** Go: time.Duration is an int64, so that there is none of more than 292 years. */
+const DURATION_MAX = 2 ** 63;
+
 /** A duration such as `60s`, `1.5h`, `10m0s`, or `1d`, in nanoseconds; undefined when it is none. Go's, and days. */
 export function parseDuration(text: string): bigint | undefined {
   if (text === '0') return 0n;
@@ -17,7 +20,7 @@ export function parseDuration(text: string): bigint | undefined {
   for (const [, number, unit] of text.matchAll(/(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d)/g)) {
     total += Number(number) * (NANOSECONDS[unit ?? ''] ?? 0);
   }
-  return BigInt(Math.round(total));
+  return total < DURATION_MAX ? BigInt(Math.round(total)) : undefined;
 }
 
 /** A size such as `256MiB`, `1GiB`, `500MB` or a number of bytes; undefined when it is none. */

@@ -34,7 +34,8 @@ const NAMESPACES_MAX = 10;
 
 /**
  * The volumes of a cluster for one backup: each resource is listed once, when it is first asked for, and of each object only what
- * policies look at is kept. A list that fails is asked for again.
+ * policies look at is kept. A list that fails is asked for again. A namespace that the backup does not name is listed when one of its
+ * objects is asked for: an action may add a pod of another namespace.
  */
 export class ListedVolumes implements VolumeLookup {
   readonly #reads: VolumeReads;
@@ -54,11 +55,11 @@ export class ListedVolumes implements VolumeLookup {
   }
 
   async pvc(namespace: string, name: string): Promise<PvcFacts | undefined> {
-    return (await this.pvcs()).get(keyOf(namespace, name));
+    return (await this.#pvcsAround(namespace)).get(keyOf(namespace, name));
   }
 
   async usersOf(namespace: string, claim: string): Promise<readonly VolumeUser[]> {
-    return (await this.#users()).get(keyOf(namespace, claim)) ?? [];
+    return (await this.#usersAround(namespace)).get(keyOf(namespace, claim)) ?? [];
   }
 
   /** By name. */
@@ -71,46 +72,53 @@ export class ListedVolumes implements VolumeLookup {
 
   /** By namespace and name, with a slash between. */
   pvcs(): Promise<ReadonlyMap<string, PvcFacts>> {
-    return this.#once('pvcs', async () => {
-      const all = new Map<string, PvcFacts>();
-      for (const namespace of this.#namespaces) {
-        const some = await this.#reads.pvcs(namespace, (pvc) => [factsOfPvc(pvc)]);
-        for (const pvc of some) all.set(keyOf(pvc.namespace, pvc.name), pvc);
-      }
-      return all;
-    });
+    return this.#once('pvcs', () => this.#pvcsIn(this.#namespaces));
+  }
+
+  #pvcsAround(namespace: string): Promise<ReadonlyMap<string, PvcFacts>> {
+    if (this.#isListed(namespace)) return this.pvcs();
+    return this.#once(`pvcs ${namespace}`, () => this.#pvcsIn([namespace]));
+  }
+
+  async #pvcsIn(
+    namespaces: readonly (string | undefined)[],
+  ): Promise<ReadonlyMap<string, PvcFacts>> {
+    const all = new Map<string, PvcFacts>();
+    for (const namespace of namespaces) {
+      const some = await this.#reads.pvcs(namespace, (pvc) => [factsOfPvc(pvc)]);
+      for (const pvc of some) all.set(keyOf(pvc.namespace, pvc.name), pvc);
+    }
+    return all;
   }
 
   /** Pods that have volumes that are kept. */
   pods(): Promise<readonly PodFacts[]> {
-    return this.#once('pods', async () => {
-      const all: PodFacts[] = [];
-      for (const namespace of this.#namespaces) {
-        const take = (pod: PodObject): PodFacts[] => {
-          const facts = factsOfPod(pod, this.#keep);
-          return facts.volumes.length === 0 ? [] : [facts];
-        };
-        for (const pod of await this.#reads.pods(namespace, take)) all.push(pod);
-      }
-      return all;
-    });
+    return this.#once('pods', () => this.#podsIn(this.#namespaces));
   }
 
-  #users(): Promise<ReadonlyMap<string, VolumeUser[]>> {
-    return this.#once('users', async () => {
-      const users = new Map<string, VolumeUser[]>();
-      for (const { namespace, name: pod, annotations, volumes } of await this.pods()) {
-        for (const { claim, name: volumeName } of volumes) {
-          if (claim === undefined) continue;
-          const key = keyOf(namespace, claim);
-          const before = users.get(key);
-          const user = { pod, annotations, volumeName };
-          if (before) before.push(user);
-          else users.set(key, [user]);
-        }
-      }
-      return users;
-    });
+  async #podsIn(namespaces: readonly (string | undefined)[]): Promise<readonly PodFacts[]> {
+    const all: PodFacts[] = [];
+    const take = (pod: PodObject): PodFacts[] => {
+      const facts = factsOfPod(pod, this.#keep);
+      return facts.volumes.length === 0 ? [] : [facts];
+    };
+    for (const namespace of namespaces) {
+      for (const pod of await this.#reads.pods(namespace, take)) all.push(pod);
+    }
+    return all;
+  }
+
+  #usersAround(namespace: string): Promise<ReadonlyMap<string, VolumeUser[]>> {
+    if (this.#isListed(namespace)) {
+      return this.#once('users', async () => usersAmong(await this.pods()));
+    }
+    return this.#once(`users ${namespace}`, async () =>
+      usersAmong(await this.#podsIn([namespace])),
+    );
+  }
+
+  #isListed(namespace: string): boolean {
+    return this.#namespaces.includes(undefined) || this.#namespaces.includes(namespace);
   }
 
   #once<T>(name: string, list: () => Promise<T>): Promise<T> {
@@ -122,6 +130,21 @@ export class ListedVolumes implements VolumeLookup {
     }
     return known;
   }
+}
+
+function usersAmong(pods: readonly PodFacts[]): Map<string, VolumeUser[]> {
+  const users = new Map<string, VolumeUser[]>();
+  for (const { namespace, name: pod, annotations, volumes } of pods) {
+    for (const { claim, name: volumeName } of volumes) {
+      if (claim === undefined) continue;
+      const key = keyOf(namespace, claim);
+      const before = users.get(key);
+      const user = { pod, annotations, volumeName };
+      if (before) before.push(user);
+      else users.set(key, [user]);
+    }
+  }
+  return users;
 }
 
 export const keyOf = (namespace: string, name: string): string => `${namespace}/${name}`;

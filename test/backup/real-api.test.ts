@@ -166,6 +166,28 @@ describe.skipIf(!hasRealApi())('on the real API server', () => {
     );
   });
 
+  it('an object that a tenant has nested as deeply as the server takes costs nobody a backup', async () => {
+    const depth = 9_000;
+    const nested = `${'['.repeat(depth)}9007199254740993${']'.repeat(depth)}`;
+    const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-deep-'));
+    try {
+      const file = join(directory, 'thing.json');
+      const head = '"apiVersion":"stable.example.com/v1","kind":"Thing"';
+      await fs.writeFile(
+        file,
+        `{${head},"metadata":{"name":"deep","namespace":"shop"},"spec":{"x":${nested}}}`,
+      );
+      await api.kubectl('create', '--validate=false', '-f', file);
+      const { stored, log } = await backUp(api.client, 'shop');
+      expect(log.lists.errors).toEqual({});
+      const deep = stored.find(({ name }) => name === 'deep');
+      expect(String(deep?.files[0]?.bytes).includes(nested)).toBe(true);
+      expect(stored.map(({ name }) => name)).toContain('thing');
+    } finally {
+      await fs.rm(directory, { recursive: true, force: true });
+    }
+  });
+
   it('a group whose server does not answer is a warning, and the backup has the rest', async () => {
     await api.client.raw({
       method: 'POST',
@@ -218,7 +240,11 @@ const crdOf = (plural: string): object => ({
           openAPIV3Schema: {
             type: 'object',
             properties: {
-              spec: { type: 'object', properties: { ns: { type: 'integer', format: 'int64' } } },
+              spec: {
+                type: 'object',
+                properties: { ns: { type: 'integer', format: 'int64' } },
+                'x-kubernetes-preserve-unknown-fields': true,
+              },
             },
           },
         },

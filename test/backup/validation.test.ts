@@ -232,6 +232,15 @@ describe('a Backup is refused', () => {
       ],
     ],
     [
+      'for durations that are longer than any that Go has',
+      { ttl: '2562048h', csiSnapshotTimeout: `${'9'.repeat(400)}h` },
+      {},
+      [
+        'Invalid ttl "2562048h": it is not a duration such as 720h0m0s',
+        `Invalid csiSnapshotTimeout "${'9'.repeat(400)}h": it is not a duration such as 720h0m0s`,
+      ],
+    ],
+    [
       'for durations that are none',
       { ttl: '30d', csiSnapshotTimeout: 'soon', itemOperationTimeout: '-1h' },
       {},

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { parseJsonExact, sortedGoJson } from '../../src/base/index.ts';
+import { exactJson, parseJsonExact, sortedGoJson } from '../../src/base/index.ts';
 
 const LONG =
   '{"a":12345678901234567890,"b":[-9007199254740993],"c":{"d":1.5e300},"e":"1234567890123456789"}';
@@ -16,6 +16,36 @@ describe('JSON that keeps its digits', () => {
       fc.property(fc.json(), (text) => {
         expect(JSON.parse(JSON.stringify(parseJsonExact(text)))).toEqual(JSON.parse(text));
       }),
+    );
+  });
+});
+
+describe('JSON that is nested as deeply as Kubernetes allows', () => {
+  const depth = 9_990;
+  const inside = '"a\\"9007199254740993":{"x":9007199254740993,"y":[1.5,"9007199254740993"]}';
+  const deep = [
+    `${'['.repeat(depth)}{${inside}}${']'.repeat(depth)}`,
+    `{${inside},"m":${'{"k":'.repeat(depth)}-12345678901234567890${'}'.repeat(depth)}}`,
+  ];
+
+  it.each(deep)('is read and written as it was (%#)', (text) => {
+    const value = parseJsonExact(text);
+    expect(exactJson(value) === text).toBe(true);
+    expect(sortedGoJson(value) === text).toBe(true);
+  });
+
+  it('is written without a stack as it is with one', () => {
+    const nest = (value: unknown): unknown => {
+      let nested = value;
+      for (let level = 0; level < depth; level++) nested = [nested];
+      return nested;
+    };
+    const [before, after] = ['['.repeat(depth), ']'.repeat(depth)];
+    fc.assert(
+      fc.property(fc.jsonValue(), (value) => {
+        expect(sortedGoJson(nest(value)) === before + sortedGoJson(value) + after).toBe(true);
+      }),
+      { numRuns: 20 },
     );
   });
 });

@@ -4,9 +4,10 @@ import { createServer, type IncomingMessage, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { Duplex } from 'node:stream';
+import { Duplex } from 'node:stream';
 import { afterEach, describe, expect, it } from 'vitest';
 import { CanceledError } from '../../src/base/index.ts';
+import { messagesOf } from '../../src/kube/client/websocket.ts';
 import { connectToCluster, type ExecOutput } from '../../src/kube/index.ts';
 
 const SUCCESS = { status: 'Success' };
@@ -217,6 +218,43 @@ describe('a command fails', () => {
     ],
   ])('%s', async (_what, says, expected) => {
     await expect((await serverThat(says)).run()).rejects.toMatchObject(expected);
+  });
+
+  it('when a node sends a message in pieces without end', async () => {
+    const pieces = Buffer.concat(
+      Array.from({ length: 20_000 }, () => frame(0, Buffer.alloc(0), false)),
+    );
+    const peer = await serverThat((socket) => {
+      socket.write(frame(2, Buffer.from([1]), false));
+      socket.write(pieces);
+    });
+    await expect(peer.run()).rejects.toMatchObject({
+      code: 'KUBE_UNAVAILABLE',
+      message: expect.stringContaining('a message that is too long') as string,
+    });
+  });
+
+  it('with no more of what a node says than a line', async () => {
+    const peer = await serverThat((socket) => {
+      socket.write(said(3, { status: 'Failure', message: 'x'.repeat(1 << 20) }));
+    });
+    const failure = (await peer.run().catch((error: unknown) => error)) as Error;
+    expect(failure).toMatchObject({ code: 'EXEC_FAILED' });
+    expect(failure.message.length).toBeLessThan(2000);
+  });
+
+  it('and a node that pings and reads nothing fills no memory', async () => {
+    const pings = Buffer.concat(Array.from({ length: 500 }, () => frame(9, Buffer.alloc(125))));
+    let pieces = 0;
+    const socket = new Duplex({
+      read() {
+        setImmediate(() => this.push(++pieces > 200 ? null : pings));
+      },
+      write: () => undefined,
+    });
+    await expect(messagesOf(socket, Buffer.alloc(0)).next()).rejects.toThrow('ended in between');
+    expect(socket.writableLength).toBeLessThan(100_000);
+    await new Promise((resolve) => socket.on('close', resolve));
   });
 
   it('when the server refuses it', async () => {

@@ -51,6 +51,11 @@ interface Objects {
   readonly pods?: readonly PodObject[];
 }
 
+const isIn =
+  (namespace: string | undefined) =>
+  ({ metadata }: PvcObject | PodObject): boolean =>
+    namespace === undefined || metadata.namespace === namespace;
+
 function listed({ pvs = [], pvcs = [], pods = [] }: Objects, namespaces?: string[]) {
   const requests: string[] = [];
   const failures: Error[] = [];
@@ -69,12 +74,12 @@ function listed({ pvs = [], pvcs = [], pods = [] }: Objects, namespaces?: string
       pvcs: async (namespace, take) => {
         await Promise.resolve();
         note(`pvcs ${namespace ?? '*'}`);
-        return pvcs.flatMap(take);
+        return pvcs.filter(isIn(namespace)).flatMap(take);
       },
       pods: async (namespace, take) => {
         await Promise.resolve();
         note(`pods ${namespace ?? '*'}`);
-        return pods.flatMap(take);
+        return pods.filter(isIn(namespace)).flatMap(take);
       },
     },
     { namespaces },
@@ -314,6 +319,26 @@ it('lists each resource once for 10,000 pods, and keeps little of them', async (
   const kept = JSON.stringify(await volumes.pods());
   expect(kept.length).toBeLessThan(4 << 20);
   expect(kept).not.toContain('xxx');
+});
+
+it('finds volumes of a namespace that the backup does not name, which an action may have added', async () => {
+  const pvc = pvcOf('data');
+  const { namespace = '' } = pvc.metadata;
+  const pods = [podOf('web', { data: 'data' }, { 'backup.velero.io/backup-volumes': 'data' })];
+  const { volumes, requests } = listed({ pvcs: [pvc], pvs: [pvOf('data', CSI)], pods }, [
+    'elsewhere',
+  ]);
+  const helper = helperOf(
+    'volumePolicies: [{conditions: {csi: {}}, action: {type: fs-backup}}]',
+    {},
+    { volumes },
+  );
+  expect((await helper.volumesForFsBackup(podOf('web', { data: 'data' }))).included).toEqual([
+    'data',
+  ]);
+  expect((await volumes.usersOf(namespace, 'data')).map(({ pod }) => pod)).toEqual(['web']);
+  await volumes.pvc(namespace, 'other');
+  expect(requests).toEqual([`pvcs ${namespace}`, 'pvs', `pods ${namespace}`]);
 });
 
 it('lists a few namespaces by themselves, and everything for many', async () => {

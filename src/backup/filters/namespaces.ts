@@ -61,8 +61,11 @@ export class NamespaceFilter {
 
   /** Namespaces that resources are listed in; undefined where one list of all is shorter, and is filtered. */
   get listed(): readonly string[] | undefined {
-    if (this.takes('*')) return undefined;
-    return this.includes.filter((name) => this.takes(name));
+    const { includes } = this.#lists;
+    const isAll = (includes.isEmpty && !this.isExpanded) || includes.has('*');
+    if (isAll) return undefined;
+    // An empty name is no namespace; asked for, it would be a path that the API server does not have.
+    return this.includes.filter((name) => name !== '' && this.takes(name));
   }
 
   /** Those that exist and are taken. */

@@ -1,5 +1,12 @@
-import { isCode, mapLimited, messageOf } from '../../base/index.ts';
-import type { Discovery, KubeClient, KubeObject, ServedResource } from '../../kube/index.ts';
+import { exactJson, isCode, mapLimited, messageOf } from '../../base/index.ts';
+import {
+  apiVersionOf,
+  type Discovery,
+  type KubeClient,
+  type KubeObject,
+  type ServedResource,
+  type ServedVersion,
+} from '../../kube/index.ts';
 import type { BackupSpec } from '../backup-object.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
 import { type ResourceFilter, typeOf } from '../filters/resources.ts';
@@ -29,13 +36,15 @@ export interface CollectOptions {
 const LISTS_AT_ONCE = 4;
 
 /** Resources that two groups serve, with the same objects in both. Velero: pkg/backup/backup.go, cohabitatingResources. */
-const COHABITING: Readonly<Record<string, readonly string[]>> = {
-  deployments: ['extensions', 'apps'],
-  daemonsets: ['extensions', 'apps'],
-  replicasets: ['extensions', 'apps'],
-  networkpolicies: ['extensions', 'networking.k8s.io'],
-  events: ['', 'events.k8s.io'],
-};
+const COHABITING = new Map<string, readonly string[]>(
+  Object.entries({
+    deployments: ['extensions', 'apps'],
+    daemonsets: ['extensions', 'apps'],
+    replicasets: ['extensions', 'apps'],
+    networkpolicies: ['extensions', 'networking.k8s.io'],
+    events: ['', 'events.k8s.io'],
+  }),
+);
 
 /** Pods first, and then what their hooks should cover. Velero: pkg/backup/item_collector.go, coreGroupResourcePriority. */
 const FIRST_OF_CORE = ['pods', 'persistentvolumeclaims', 'persistentvolumes'];
@@ -86,11 +95,11 @@ export async function collectItems(options: CollectOptions): Promise<Item[]> {
         {
           restart: () => (items = []),
           take: async (objects) => {
-            const kept = objects.filter(
-              ({ metadata: { namespace } }) => !namespace || namespaces.takes(namespace),
-            );
+            const isKept = ({ metadata: { namespace } }: KubeObject): boolean =>
+              !namespace || namespaces.takes(namespace);
+            const kept = objects.filter(isKept);
             if (isOfNamespaces) trackNamespaces(objects, selectors, options, tracked);
-            const bytes = kept.map((object) => Buffer.from(JSON.stringify(object)));
+            const bytes = kept.map((object) => Buffer.from(exactJson(object)));
             const places = await options.spool.add(bytes);
             for (const [index, { metadata }] of kept.entries()) {
               items.push({
@@ -103,7 +112,9 @@ export async function collectItems(options: CollectOptions): Promise<Item[]> {
                 isTaken: false,
               });
             }
-            return bytes.reduce((sum, { length }) => sum + length, 0);
+            // What is left out was read all the same, and pages are as large as what is read.
+            const dropped = objects.filter((object) => !isKept(object));
+            return dropped.reduce((total, each) => total + exactJson(each).length, sum(bytes));
           },
         },
         signal,
@@ -141,7 +152,7 @@ function resourcesOf(
       .filter((resource) => {
         const type = typeOf(resource);
         if (!resources.takes(type)) return false;
-        if (COHABITING[resource.plural]?.includes(group) !== true) return true;
+        if (COHABITING.get(resource.plural)?.includes(group) !== true) return true;
         const seen = groupOf.get(resource.plural);
         if (seen === undefined) groupOf.set(resource.plural, group);
         if (seen === undefined || seen === group) return true;
@@ -183,14 +194,24 @@ async function reportFailure(
       signal?.throwIfAborted();
       log.info(`Cannot ask again for the resources of the cluster: ${messageOf(cause)}`);
     }
-    const { group, plural, version } = resource;
-    if (discovery.findIn(group, plural)?.version !== version) {
+    const { group, plural } = resource;
+    // A server that does not answer, and another version, say nothing about the objects: they may all be there.
+    const isUnknown = discovery.failures.some(
+      ({ groupVersion }) => groupVersion === apiVersionOf(resource),
+    );
+    if (!isUnknown && !discovery.lists.some((list) => isAmong(list, group, plural))) {
       log.warn('The resource is not served any more', about);
       return;
     }
   }
   log.error('Error listing items', about);
 }
+
+const sum = (buffers: readonly Buffer[]): number =>
+  buffers.reduce((total, { length }) => total + length, 0);
+
+const isAmong = (list: ServedVersion, group: string, plural: string): boolean =>
+  list.group === group && list.resources.some((each) => each.plural === plural);
 
 /** Each object once, and for each resource those first that are named in its order. */
 function inOrder(

@@ -72,7 +72,7 @@ export interface FinishedItem {
   readonly kind: string;
   readonly namespace: string;
   readonly name: string;
-  /** Empty where it failed. */
+  /** Empty where it failed, and where an action took it out after another one had started an operation. */
   readonly files: readonly ArchiveFile[];
   readonly operations: readonly StartedOperation[];
   /** The item is part of the list of resources all the same. */
@@ -96,6 +96,8 @@ export interface ItemSink {
 export interface ItemJournal {
   isDone(kind: string, id: string): boolean;
   owesPostHooks(kind: string, id: string): boolean;
+  /** All pods that this is true of: one that is not listed by now must be thawed, too. */
+  owed(): Iterable<{ readonly namespace: string; readonly name: string }>;
 }
 
 /** What is done about volumes beside the objects that stand for them. An error that is thrown is one of the item. */

@@ -175,12 +175,31 @@ export class ItemBackupper {
     }
     if (!object) {
       backedUp.remove(kind, id);
+      // An action before the one that took it out may have begun something, which goes on.
+      if (operations.length > 0) {
+        await this.#put({
+          kind,
+          ...partsOf(given),
+          files: [],
+          operations,
+          hasFailed: errors.length > 0,
+          owesPostHooks,
+        });
+      }
+      if (errors.length > 0) throw new ItemError(errors);
       return false;
     }
     const final = object;
     if (errors.length === 0) await asError(() => volumes?.after?.(type, final));
+    let files: ArchiveFile[] = [];
+    if (errors.length === 0) {
+      // What cannot be written as JSON must not end the whole run.
+      await asError(() => {
+        files = filesOf(type, final, version, preferredVersion);
+        return undefined;
+      });
+    }
     const failed = errors.length > 0;
-    const files = failed ? [] : filesOf(type, final, version, preferredVersion);
     await this.#put({
       kind,
       ...partsOf(given),

@@ -1,4 +1,4 @@
-import { asError, isCanceled, isCode } from '../../base/index.ts';
+import { asError, isCanceled, isCode, mapLimited } from '../../base/index.ts';
 import type { Discovery, KubeClient } from '../../kube/index.ts';
 import type { Backup } from '../backup-object.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
@@ -53,6 +53,9 @@ export interface BackupRunResult extends Progress {
 
 /** Velero patches not more often. */
 const PROGRESS_MS = 1000;
+/** How long post hooks may take after a run was ended. Our choice: a hook has 30 s where nothing is said, and a process that ends as much. */
+const THAW_MS = 30_000;
+const THAWS_AT_ONCE = 8;
 const PODS_TYPE = 'pods';
 const CRDS = { group: 'apiextensions.k8s.io', resource: 'customresourcedefinitions' };
 const CRDS_TYPE = `${CRDS.resource}.${CRDS.group}`;
@@ -60,7 +63,8 @@ const CRDS_TYPE = `${CRDS.resource}.${CRDS.group}`;
 /**
  * Puts the collected items of a backup into its sink, with hooks and actions, in item blocks. Errors of single items are in the log and
  * the rest goes on. Throws `ARCHIVE_NOT_WRITTEN` when the sink fails, `BAD_SELECTOR` for actions or hooks whose selector cannot be read, and
- * the reason of the signal; in each case it returns only after everything that was under way has ended.
+ * the reason of the signal; in each case it returns only after everything that was under way has ended. No pod stays frozen then: its post
+ * hooks run, unless the signal's reason is a shutdown and the journal knows of the pod, since another try is expected to run them.
  */
 export async function runBackup(options: BackupRunOptions): Promise<BackupRunResult> {
   const { discovery, log, resources, journal } = options;
@@ -93,6 +97,7 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
       journal?.isDone(kindOfItem(item), idOf(item)) === true ? [item.type] : [],
     ),
   );
+  const thawed = new Set<string>();
   const work = async (): Promise<void> => {
     // Several workers may ask for the next block at once: they get one after the other.
     for (let next = await blocks.next(); next.done !== true; next = await blocks.next()) {
@@ -101,6 +106,7 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
         hooks,
         backedUp,
         types,
+        thawed,
         signal,
         journal,
         options,
@@ -121,6 +127,7 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
   await blocks.return(undefined);
   // What the others say, once one has failed, is only that they were ended.
   const [failure] = failures.filter((error) => !isCanceled(error)).concat(failures);
+  if (failure === undefined) await thawForgotten({ backupper, hooks, thawed, signal, options });
   if (failure === undefined && !resources.refuses(CRDS_TYPE) && !resources.takes(CRDS_TYPE)) {
     for (const type of types) await backUpDefinition(type, backupper, options);
   }
@@ -140,6 +147,8 @@ interface BlockWork {
   readonly hooks: Hooks;
   readonly backedUp: BackedUp;
   readonly types: Set<string>;
+  /** Ids of pods whose post hooks have run. */
+  readonly thawed: Set<string>;
   readonly signal: AbortSignal;
   readonly journal: ItemJournal | undefined;
   readonly options: BackupRunOptions;
@@ -149,40 +158,118 @@ const idOfBlockItem = ({ object: { metadata } }: BlockItem): string =>
   idOf({ namespace: metadata.namespace ?? '', name: metadata.name });
 
 async function backUpBlock(block: ItemBlock, work: BlockWork): Promise<void> {
+  /** Pods whose pre hooks have begun and whose post hooks have not; those whose debt the sink has taken are `noted`. */
+  const frozen: FrozenPods = { all: new Set(), noted: new Set() };
+  try {
+    await backUpFrozen(block, work, frozen);
+  } catch (error) {
+    await thaw(frozen, work);
+    throw error;
+  }
+}
+
+interface FrozenPods {
+  readonly all: Set<BlockItem>;
+  readonly noted: Set<BlockItem>;
+}
+
+/** The run has ended, and nobody may come for these. */
+async function thaw(
+  { all, noted }: FrozenPods,
+  { hooks, options: { log, signal } }: BlockWork,
+): Promise<void> {
+  const reason = signal.reason as { readonly by?: unknown } | undefined;
+  const isShutdown = isCode(reason, 'CANCELED') && reason?.by === 'shutdown';
+  const due = [...all].filter(
+    (item) => hooks.has(item.object, 'post') && !(isShutdown && noted.has(item)),
+  );
+  const late = AbortSignal.timeout(THAW_MS);
+  await mapLimited(due, THAWS_AT_ONCE, async ({ object }) => {
+    const { namespace = '', name } = object.metadata;
+    const about = { resource: PODS_TYPE, namespace, name };
+    log.info('Running post hooks, since the backup ends early', about);
+    try {
+      await hooks.run(object, 'post', late);
+    } catch (error) {
+      log.error('Post hooks did not end in time, and the pod may still be frozen', {
+        ...about,
+        error,
+      });
+    }
+  });
+}
+
+/** Pods that an earlier try has frozen, and that are none of this one's items: a list has failed, or a filter leaves them out by now. */
+async function thawForgotten({
+  backupper,
+  hooks,
+  thawed,
+  signal,
+  options: { journal, log },
+}: Pick<BlockWork, 'backupper' | 'hooks' | 'thawed' | 'signal' | 'options'>): Promise<void> {
+  for (const { namespace, name } of [...(journal?.owed() ?? [])]) {
+    if (thawed.has(idOf({ namespace, name }))) continue;
+    const about = { resource: PODS_TYPE, namespace, name };
+    try {
+      const [found] = await backupper.load({ group: '', ...about });
+      if (!found) continue;
+      log.info('Running post hooks of a pod that an earlier try has frozen', about);
+      await hooks.run(found.object, 'post', signal);
+      await backupper.postHooksDone(found);
+    } catch (error) {
+      signal.throwIfAborted();
+      if (isCode(error, 'ARCHIVE_NOT_WRITTEN')) throw error;
+      log.error('Cannot run post hooks, and the pod may still be frozen', { ...about, error });
+    }
+  }
+}
+
+async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPods): Promise<void> {
   const { backupper, hooks, backedUp, types, signal, journal, options } = work;
-  const thawed: BlockItem[] = [];
+  const ready: BlockItem[] = [];
   for (const item of block.filter(({ type }) => type === PODS_TYPE)) {
     const kind = kindOf(item.object);
     const id = idOfBlockItem(item);
     if (backupper.isDone(kind, id)) {
-      if (journal?.owesPostHooks(kind, id) === true) thawed.push(item);
+      if (journal?.owesPostHooks(kind, id) === true) {
+        ready.push(item);
+        frozen.all.add(item);
+        frozen.noted.add(item);
+      }
       continue;
     }
     if (backedUp.has(kind, id)) continue;
+    frozen.all.add(item);
     const failure = await hooks.run(item.object, 'pre', signal);
     if (failure === undefined) {
-      thawed.push(item);
+      ready.push(item);
       continue;
     }
     const { namespace = '', name } = item.object.metadata;
     const about = { resource: PODS_TYPE, namespace, name, error: failure };
     options.log.error('Error running pre hooks for pod', about);
+    // As in Velero, post hooks do not follow pre hooks that have failed.
+    frozen.all.delete(item);
     await backupper.fail(item);
   }
   for (const item of block) {
-    const owesPostHooks = thawed.includes(item) && hooks.has(item.object, 'post');
+    const owesPostHooks = ready.includes(item) && hooks.has(item.object, 'post');
     if (await backupper.backUp(item, block, { owesPostHooks })) types.add(item.type);
+    const isStored = backedUp.has(kindOf(item.object), idOfBlockItem(item));
+    if (owesPostHooks && isStored) frozen.noted.add(item);
   }
-  const due = thawed.filter(({ object }) => hooks.has(object, 'post'));
+  const due = ready.filter(({ object }) => hooks.has(object, 'post'));
   if (due.length === 0) return;
   await settle(due, work);
   for (const item of due) {
     const failure = await hooks.run(item.object, 'post', signal);
+    frozen.all.delete(item);
     if (failure !== undefined) {
       const { namespace = '', name } = item.object.metadata;
       const about = { resource: PODS_TYPE, namespace, name, error: failure };
       options.log.error('Error running post hooks for pod', about);
     }
+    work.thawed.add(idOfBlockItem(item));
     await backupper.postHooksDone(item);
   }
 }

@@ -26,6 +26,8 @@ const CHANNEL_STDERR = 2;
 const CHANNEL_STATUS = 3;
 /** Our choice: it goes into a log. */
 const OUTPUT_BYTES_MAX = 64 << 10;
+/** Of what a node says about a failure: it goes into the results of a backup. Our choice. */
+const MESSAGE_MAX = 1024;
 
 interface ExecStatus extends Status {
   readonly status?: string;
@@ -81,7 +83,8 @@ function failureOf(what: string, ended: ExecStatus | undefined): CodedError {
   const code = Number(causes?.find(({ reason }) => reason === 'ExitCode')?.message);
   const text = Number.isFinite(code)
     ? `command terminated with exit code ${code}`
-    : (ended?.message ?? 'the server ended the connection without saying how the command ended');
+    : (ended?.message?.slice(0, MESSAGE_MAX) ??
+      'the server ended the connection without saying how the command ended');
   const facts = Number.isFinite(code) ? { exitCode: code } : {};
   return new CodedError('EXEC_FAILED', `${what}: ${text}`, { facts });
 }

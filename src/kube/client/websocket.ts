@@ -14,6 +14,12 @@ const OPCODE_PING = 9;
 const OPCODE_PONG = 10;
 /** Servers write no more than 32 KiB at once (kubelet: remotecommand); what claims more is no such server. */
 const FRAME_MAX = 16 << 20;
+/** Pieces of one message: each costs more than its bytes. Servers send messages whole. Our choice. */
+const PIECES_MAX = 4096;
+/** Pings are not answered while so many answers are unread: a node may lie, and pings are its to send. Our choice. */
+const UNREAD_MAX = 64 << 10;
+/** How long the last word may take. Our choice. */
+const LEAVING_MS = 1000;
 const CLOSE_NORMAL = 1000;
 
 export interface Handshake {
@@ -53,13 +59,16 @@ export async function* messagesOf(socket: Duplex, head: Buffer): AsyncGenerator<
       for (let frame = frameOf(waiting); frame; frame = frameOf(waiting)) {
         waiting = waiting.subarray(frame.length);
         if (frame.opcode === OPCODE_CLOSE) return;
-        if (frame.opcode === OPCODE_PING) socket.write(clientFrame(OPCODE_PONG, frame.payload));
-        else if (frame.opcode === OPCODE_PONG) continue;
+        if (frame.opcode === OPCODE_PING) {
+          if (socket.writableLength < UNREAD_MAX)
+            socket.write(clientFrame(OPCODE_PONG, frame.payload));
+        } else if (frame.opcode === OPCODE_PONG) continue;
         else if (![OPCODE_CONTINUED, OPCODE_TEXT, OPCODE_BINARY].includes(frame.opcode)) {
           throw broken('the server sent a frame of an unknown kind');
         } else {
           bytes += frame.payload.length;
-          if (bytes > FRAME_MAX) throw broken('the server sent a message that is too long');
+          if (bytes > FRAME_MAX || message.length >= PIECES_MAX)
+            throw broken('the server sent a message that is too long');
           message.push(frame.payload);
           if (!frame.isLast) continue;
           yield Buffer.concat(message);
@@ -80,7 +89,14 @@ export async function* messagesOf(socket: Duplex, head: Buffer): AsyncGenerator<
     // What comes now is of no interest, nor that the other side has gone first.
     socket.on('error', () => undefined);
     if (!socket.writable) socket.destroy();
-    else socket.end(clientFrame(OPCODE_CLOSE, status), () => void socket.destroy());
+    else {
+      // The other side may read nothing any more.
+      const late = setTimeout(() => void socket.destroy(), LEAVING_MS);
+      socket.on('close', () => {
+        clearTimeout(late);
+      });
+      socket.end(clientFrame(OPCODE_CLOSE, status), () => void socket.destroy());
+    }
   }
 }
 

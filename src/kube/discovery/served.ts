@@ -1,4 +1,4 @@
-import { isCode, mapLimited } from '../../base/index.ts';
+import { isCode, mapLimited, messageOf } from '../../base/index.ts';
 import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
 import type { CallOptions, KubeClient } from '../client/client.ts';
@@ -28,7 +28,7 @@ export interface ServedGroup {
 
 /** A version of a group that is registered, and whose server does not answer. */
 export interface DiscoveryFailure {
-  /** Such as `metrics.k8s.io/v1beta1`. */
+  /** Such as `metrics.k8s.io/v1beta1`; `/apis` where the list of all groups is refused. */
   readonly groupVersion: string;
   readonly reason: string;
 }
@@ -119,9 +119,10 @@ async function loadRoot(
   const answer = (await client
     .raw({ method: 'GET', path, accept: AGGREGATED, signal: options.signal })
     .catch((error: unknown) => {
-      // client-go: discovery/discovery_client.go does without what it may not see.
-      if (isCode(error, 'KUBE_NOT_FOUND', 'KUBE_FORBIDDEN')) return {};
-      throw error;
+      // client-go: discovery/discovery_client.go does without what it may not see, and says nothing.
+      if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_FORBIDDEN')) throw error;
+      failures.push({ groupVersion: path, reason: messageOf(error) });
+      return {};
     })) as AggregatedList & PlainLists;
   if (answer.kind === 'APIGroupDiscoveryList') return aggregatedGroups(answer, failures);
   const groups = [

@@ -1,11 +1,11 @@
-import { CodedError, messageOf } from '../../base/index.ts';
+import { CodedError, exactJson, messageOf, parseJsonExact } from '../../base/index.ts';
 import type { KubeObject } from '../../kube/index.ts';
 import type { OperationProgress } from '../contract.ts';
 import type { Decoded } from './wire.ts';
 
 /**
  * What the contract and the wire say differently, both ways: objects are JSON there, times and durations have seconds and nanoseconds,
- * maps are lists.
+ * maps are lists. Numbers keep their digits: what a plugin gives back is what is stored.
  */
 
 /** Seconds of Go's zero time, year 1: Velero takes it for unknown, and an absent time for 1970. */
@@ -15,7 +15,7 @@ const UNKNOWN_TIME_SECONDS = -62_135_596_800;
 export function objectFrom(bytes: Buffer, what: string): KubeObject {
   let parsed: unknown;
   try {
-    parsed = JSON.parse(bytes.toString('utf8'));
+    parsed = parseJsonExact(bytes.toString('utf8'));
   } catch (cause) {
     throw new CodedError('BAD_ITEM', `what ${what} is no JSON: ${messageOf(cause)}`, { cause });
   }
@@ -26,7 +26,7 @@ export function objectFrom(bytes: Buffer, what: string): KubeObject {
   return parsed as KubeObject;
 }
 
-export const bytesOf = (object: object): Buffer => Buffer.from(JSON.stringify(object), 'utf8');
+export const bytesOf = (object: object): Buffer => Buffer.from(exactJson(object), 'utf8');
 
 export const progressOnWire = ({ started, updated, ...rest }: OperationProgress): Decoded => ({
   ...rest,

@@ -106,6 +106,16 @@ describe('the items of a backup', () => {
     expect(cluster.asked).toContain('list configmaps *');
   });
 
+  it('may be of a resource with the name of something that every object of JavaScript has', async () => {
+    const cluster = small().add('constructor.f1.example.com', 'a/one');
+    cluster.groups = {
+      ...cluster.groups,
+      'f1.example.com': [{ plural: 'constructor', kind: 'Constructor' }],
+    };
+    const spec = { orderedResources: { configmaps: 'b/one' } };
+    expect((await collect({ cluster, spec })).ids).toContain('constructor.f1.example.com a/one');
+  });
+
   it('come in the order that is asked for, and what is not there is a warning', async () => {
     const spec = { orderedResources: { configmaps: 'b/one, a/gone ,a/two' } };
     const { ids, log, items } = await collect({ cluster: small(), spec });
@@ -245,7 +255,7 @@ describe('a list', () => {
       if (type === 'configmaps') limits.push(limit);
     };
     await collect({ cluster, pageItemsMax: 500, pageBytes: 5000 });
-    expect(limits.slice(0, 3)).toEqual([50, 4, 4]);
+    expect(limits.slice(0, 3)).toEqual([20, 4, 4]);
   });
 
   it('is tried again while the server is away, and is an error when it stays away', async () => {
@@ -284,7 +294,82 @@ describe('a list', () => {
   });
 });
 
+describe('a list that is not found', () => {
+  it('is an error where the resource is served in another version by now', async () => {
+    const cluster = small();
+    cluster.onList = (type) => {
+      if (type !== 'things.stable.example.com') return;
+      cluster.versions['stable.example.com'] = 'v2';
+      throw refusal('KUBE_NOT_FOUND');
+    };
+    const { log } = await collect({ cluster });
+    expect({ errors: log.errorCount, warnings: log.warningCount }).toEqual({
+      errors: 1,
+      warnings: 0,
+    });
+  });
+
+  it('is an error where the server of the group does not answer', async () => {
+    const cluster = small();
+    cluster.onList = (type) => {
+      if (type !== 'things.stable.example.com') return;
+      cluster.stale.add('stable.example.com');
+      throw refusal('KUBE_NOT_FOUND');
+    };
+    const { log } = await collect({ cluster });
+    expect({ errors: log.errorCount, warnings: log.warningCount }).toEqual({
+      errors: 1,
+      warnings: 0,
+    });
+  });
+});
+
+describe('an answer of the API server', () => {
+  it('is never read further than four pages, so that large objects do not fill the memory', async () => {
+    const asked: { limit?: number; bytesMax?: number }[] = [];
+    const names = Array.from({ length: 60 }, (_, n) => named(`a/m${n}`));
+    const cluster = new FakeCluster().namespaces('a').add('configmaps', ...names);
+    cluster.onList = (type, options) => {
+      if (type === 'configmaps') asked.push(options);
+    };
+    const { ids } = await collect({ cluster, pageItemsMax: 500, pageBytes: 1000 });
+    expect(ids.filter((id) => id.startsWith('configmaps')).length).toBe(60);
+    expect(asked[0]?.limit).toBe(20);
+    for (const { limit = 0, bytesMax = Infinity } of asked) {
+      if (limit > 1) expect(bytesMax).toBeLessThanOrEqual(4000);
+    }
+  });
+});
+
+describe('objects of namespaces that are left out', () => {
+  it('count for the size of a page', async () => {
+    const limits: number[] = [];
+    const big = { data: { x: 'x'.repeat(400) } };
+    const names = Array.from({ length: 60 }, (_, n) => named(`b/m${n}`, big));
+    const cluster = new FakeCluster().namespaces('a', 'b').add('configmaps', ...names);
+    cluster.onList = (type, { limit = 0 }) => {
+      if (type === 'configmaps') limits.push(limit);
+    };
+    await collect({ cluster, excludes: ['b'], pageItemsMax: 50, pageBytes: 2000 });
+    expect(Math.max(...limits.slice(1))).toBeLessThanOrEqual(10);
+  });
+});
+
 describe('namespaces', () => {
+  it('with names of one letter can be left out, and the others are listed', async () => {
+    const cluster = small().namespaces('long').add('configmaps', 'long/m');
+    const { ids } = await collect({ cluster, excludes: ['?'] });
+    expect(ids).toContain('configmaps long/m');
+    expect(ids).not.toContain('configmaps a/one');
+  });
+
+  it('by an empty name mean nothing that is in one', async () => {
+    const cluster = small();
+    const { ids } = await collect({ cluster, includes: [''] });
+    expect(ids).toEqual([]);
+    expect(cluster.asked.filter((each) => each.startsWith('list configmaps'))).toEqual([]);
+  });
+
   it('that are named and not there are errors, and patterns that match none are a warning', async () => {
     const { log } = await collect({ cluster: small(), includes: ['a', 'gone'] });
     expect(log.lists.errors.velero).toEqual([

@@ -78,6 +78,12 @@ class MemorySink implements ItemSink, ItemJournal {
     if (++this.#calls >= this.stopAfter) this.stop();
   }
 
+  owed(): { namespace: string; name: string }[] {
+    return [...this.done.values()].filter(({ kind, namespace, name }) =>
+      this.owesPostHooks(kind, `${namespace}/${name}`),
+    );
+  }
+
   goOn(): void {
     this.#calls = 0;
     this.stopAfter = Infinity;
@@ -403,6 +409,37 @@ describe('actions', () => {
     });
     expect(result.resourceList).toEqual({ 'v1/Namespace': ['a'], 'v1/Pod': ['a/p', 'b/q'] });
     expect(sink.files.get('resources/pods/namespaces/a/p.json')).toContain('"annotations":{}');
+  });
+
+  it('that take their item out lose neither an operation that was begun nor an error', async () => {
+    const start = action('csi', () => ({ operationId: 'op-1' }), {
+      includedResources: ['configmaps'],
+    });
+    const skip = action(
+      'skip',
+      (item) => ({
+        item: {
+          ...item,
+          metadata: { ...item.metadata, annotations: { 'velero.io/skip-from-backup': '' } },
+        },
+      }),
+      { includedResources: ['configmaps'] },
+    );
+    const { sink, log, result } = await run({
+      cluster: new FakeCluster().namespaces('a').add('configmaps', 'a/m'),
+      actions: [start, skip],
+      more: {
+        volumes: {
+          before: (type) =>
+            type === 'configmaps' ? Promise.reject(new Error('which volumes?')) : Promise.resolve(),
+        },
+      },
+    });
+    const item = sink.done.get('v1/ConfigMap a/m');
+    expect(item?.operations.map(({ operationId }) => operationId)).toEqual(['op-1']);
+    expect(item?.files).toEqual([]);
+    expect(log.errorCount).toBe(1);
+    expect(result.resourceList).toEqual({ 'v1/Namespace': ['a'] });
   });
 
   it('cannot start an operation while a backup is finalized', async () => {
@@ -795,6 +832,68 @@ describe('a run', () => {
     expect(sink.events.length).toBe(before);
   });
 
+  // No later try may come: an application that nobody thaws is down.
+  it.each(['sink', 'user'])('that ends early (%s) leaves no pod frozen', async (by) => {
+    for (let stopAfter = 1; stopAfter <= whole; stopAfter++) {
+      const sink = new MemorySink();
+      const ending = new AbortController();
+      sink.stopAfter = stopAfter;
+      sink.stop = () => {
+        if (by === 'user') ending.abort(new CanceledError('user'));
+        else throw new Error('no space left on device');
+      };
+      const frozen = new Set<string>();
+      const exec: PodExec = ({ pod, command }) => {
+        if (command[0] === 'freeze') frozen.add(pod);
+        else frozen.delete(pod);
+        return Promise.resolve({ stdout: '', stderr: '' });
+      };
+      const more = { workers: 3, signal: ending.signal };
+      await expect(
+        run({ cluster: large(), blockActions: [claims], spec: { hooks }, exec, sink, more }),
+      ).rejects.toThrow();
+      expect({ stopAfter, frozen: [...frozen] }).toEqual({ stopAfter, frozen: [] });
+    }
+  });
+
+  it('that is shut down thaws the pods that its journal does not know', async () => {
+    const ending = new AbortController();
+    const ran: string[] = [];
+    const exec: PodExec = ({ pod, command }) => {
+      ran.push(`${command[0] ?? ''} ${pod}`);
+      if (command[0] === 'freeze') ending.abort(new CanceledError('shutdown'));
+      return Promise.resolve({ stdout: '', stderr: '' });
+    };
+    await expect(
+      run({ cluster: large(), spec: { hooks }, exec, more: { signal: ending.signal } }),
+    ).rejects.toThrow();
+    expect(ran).toEqual(['freeze p0', 'thaw p0']);
+  });
+
+  // Of the first only what is written last is too deep for a stack; of the second all is.
+  it.each([3_000, 9_900])('goes on with an object that is nested %i deep', async (depth) => {
+    const lists = JSON.parse('['.repeat(depth) + ']'.repeat(depth)) as object;
+    const maps = JSON.parse('{"a":'.repeat(depth) + '1' + '}'.repeat(depth)) as object;
+    const cluster = new FakeCluster()
+      .namespaces('a', 'b')
+      .add(
+        'things.stable.example.com',
+        'a/one',
+        named('b/lists', { spec: lists }),
+        named('b/maps', { spec: maps }),
+        'b/two',
+      );
+    const { sink, log } = await run({ cluster });
+    expect(log.lists.errors).toEqual({});
+    const path = 'resources/things.stable.example.com/namespaces';
+    expect(sink.files.get(`${path}/b/lists.json`)).toContain(
+      `"spec":${'['.repeat(depth)}${']'.repeat(depth)}`,
+    );
+    expect(sink.files.get(`${path}/b/maps.json`)).toContain('}'.repeat(depth));
+    expect([...sink.files.keys()]).toContain(`${path}/a/one.json`);
+    expect([...sink.files.keys()]).toContain(`${path}/b/two.json`);
+  });
+
   it('refuses actions and hooks whose selectors cannot be read', async () => {
     const bad = action('bad', () => ({}), { selector: 'a b c' });
     await expect(run({ cluster: large(), actions: [bad] })).rejects.toMatchObject({
@@ -803,6 +902,41 @@ describe('a run', () => {
     const spec = { hooks: { resources: [{ labelSelector: { matchLabels: { '!': 'x' } } }] } };
     await expect(run({ cluster: large(), spec })).rejects.toMatchObject({ code: 'BAD_SELECTOR' });
   });
+
+  it.each(['are not listed', 'have a label that leaves them out'])(
+    'that goes on thaws pods that %s by now',
+    async (why) => {
+      const sink = new MemorySink();
+      const ending = new AbortController();
+      sink.stopAfter = 1;
+      sink.stop = () => ending.abort(new CanceledError('shutdown'));
+      const frozen = new Set<string>();
+      const exec: PodExec = ({ pod, command }, signal) => {
+        if (signal.aborted) return Promise.reject(asError(signal.reason));
+        if (command[0] === 'freeze') frozen.add(pod);
+        else frozen.delete(pod);
+        return Promise.resolve({ stdout: '', stderr: '' });
+      };
+      const cluster = large();
+      const shared = { cluster, spec: { hooks }, exec, sink };
+      await expect(
+        run({ ...shared, more: { signal: ending.signal, journal: sink } }),
+      ).rejects.toMatchObject({ code: 'CANCELED' });
+      expect([...frozen]).toEqual(['p0']);
+      sink.goOn();
+      if (why === 'are not listed') {
+        cluster.onList = (type) => {
+          if (type === 'pods') throw refusal('KUBE_FORBIDDEN');
+        };
+      } else {
+        const [pod] = cluster.objects.get('pods') ?? [];
+        if (pod) pod.metadata.labels = { 'velero.io/exclude-from-backup': 'true' };
+      }
+      await run({ ...shared, more: { journal: sink } });
+      expect([...frozen]).toEqual([]);
+      expect(sink.owed()).toEqual([]);
+    },
+  );
 
   // One stop after each call to the sink; with one worker and with several.
   it.each([1, 4])(

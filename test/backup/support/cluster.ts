@@ -36,6 +36,10 @@ export class FakeCluster {
     undefined;
   onGet: (type: string, name: string) => void = () => undefined;
   groups: Record<string, readonly Kind[]> = GROUPS;
+  /** Of groups that do not have `v1`. */
+  readonly versions: Record<string, string> = {};
+  /** Groups whose own servers do not answer. */
+  readonly stale = new Set<string>();
 
   add(type: string, ...names: (string | object)[]): this {
     const list = this.objects.get(type) ?? [];
@@ -64,7 +68,8 @@ export class FakeCluster {
           metadata: { name },
           versions: [
             {
-              version: 'v1',
+              version: this.versions[name] ?? 'v1',
+              ...(this.stale.has(name) && { freshness: 'Stale' }),
               resources: kinds.map(({ plural, kind, namespaced }) => ({
                 resource: plural,
                 responseKind: { kind },
@@ -136,7 +141,8 @@ export class FakeCluster {
   #whole(resource: Resource<KubeObject>, object: KubeObject): KubeObject {
     const { group, version, kind } = resource;
     const apiVersion = group === '' ? version : `${group}/${version}`;
-    return structuredClone({ apiVersion, kind, ...object });
+    // Only as deep as anything is changed in it: objects may be nested deeper than a clone can be.
+    return { apiVersion, kind, ...object, metadata: structuredClone(object.metadata) };
   }
 
   filter(includes: string[] = ['*'], excludes: string[] = []): NamespaceFilter {

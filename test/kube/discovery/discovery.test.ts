@@ -245,6 +245,15 @@ describe('a group whose server does not answer', () => {
     expect(logged.length).toBe(1);
   });
 
+  it('is a failure where the list of all groups is refused or not there', async () => {
+    for (const code of ['KUBE_FORBIDDEN', 'KUBE_NOT_FOUND']) {
+      const refused = new CodedError(code, 'not for you');
+      const server = serverOf({ '/api': aggregated(CORE), '/apis': refused });
+      const discovery = await Discovery.open(server);
+      expect(discovery.failures).toEqual([{ groupVersion: '/apis', reason: 'not for you' }]);
+    }
+  });
+
   it('is a failure with its reason where each version is asked for', async () => {
     const server = serverOf({
       '/api': { versions: ['v1'] },
