@@ -37,7 +37,7 @@ export async function findSource(
 ): Promise<DownloadSource> {
   const { namespace } = request.metadata;
   const { kind = '', name = '' } = request.spec?.target ?? {};
-  if (!(kind in DOWNLOAD_TARGETS)) {
+  if (!Object.hasOwn(DOWNLOAD_TARGETS, kind)) {
     throw missing(`this server knows no file of kind "${kind}": a newer one may`);
   }
   const target = DOWNLOAD_TARGETS[kind as keyof typeof DOWNLOAD_TARGETS];
