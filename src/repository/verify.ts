@@ -221,7 +221,8 @@ async function verifyBytes(
       hasBegun = true;
       open.add(distance);
       // What it has found there was told of already.
-      if (!again.hasRead(packBlobId)) await verifyPack(repository, entries, lengths, options);
+      if (!again.hasRead(packBlobId))
+        await verifyPack(repository, entries.entries(), lengths, options);
       again.done(packBlobId);
       open.delete(distance);
       await tell(Math.min(distance, ...open));
