@@ -4,6 +4,7 @@ import {
   isCode,
   type Logger,
   messageOf,
+  redactAndCut,
   Stopwatch,
 } from '../base/index.ts';
 import type { StorageKind } from '../config/index.ts';
@@ -15,6 +16,7 @@ import {
 } from '../kube/index.ts';
 import {
   loadRepositoryAccess,
+  type NotedVerification,
   type RepositoryAccess,
   type RepositoryVerdict,
   VERIFICATION_ANNOTATION,
@@ -36,6 +38,14 @@ export interface VerifiedRepository {
   readonly error?: string;
 }
 
+export interface HowToVerify {
+  readonly budgetNs: bigint | undefined;
+  /** Nothing may be recorded there. */
+  readonly isReadOnly: boolean;
+  /** Where the last sample has ended, as far as it was noted. */
+  readonly position: number | undefined;
+}
+
 export interface VerifyRepositoriesOptions {
   readonly client: KubeClient;
   readonly namespace: string;
@@ -48,16 +58,14 @@ export interface VerifyRepositoriesOptions {
   readonly budgetNs?: bigint | undefined;
   /** Where the Events are said to come from. */
   readonly host: string;
-  readonly verify: (
-    access: RepositoryAccess,
-    how: { readonly budgetNs: bigint | undefined; readonly isReadOnly: boolean },
-  ) => Promise<RepositoryVerdict>;
+  readonly verify: (access: RepositoryAccess, how: HowToVerify) => Promise<RepositoryVerdict>;
 }
 
 /**
  * Verifies the repositories of a cluster one after the other, those first whose last verification began the longest ago, and notes
- * on each BackupRepository what was found, with an Event. One that cannot be opened does not keep the others waiting. Throws
- * `KUBE_*` errors where the BackupRepositories cannot be read, and `CANCELED`.
+ * on each BackupRepository what was found, with an Event. Those that were ready once and are not now are tried as well: that may be
+ * the damage. One that cannot be opened does not keep the others waiting. Throws `KUBE_*` errors where the BackupRepositories
+ * cannot be read, and `CANCELED`.
  */
 export async function verifyBackupRepositories(
   options: VerifyRepositoriesOptions,
@@ -65,7 +73,7 @@ export async function verifyBackupRepositories(
   const { client, namespace, logger, signal, budgetNs, host } = options;
   const found = await client.list(BACKUP_REPOSITORIES, { namespace, signal });
   const ready = found.filter(
-    ({ spec, status }) => spec.repositoryType === 'kopia' && status?.phase === 'Ready',
+    (each) => each.spec.repositoryType === 'kopia' && (isReady(each) || wasReady(each)),
   );
   ready.sort((a, b) => (timeOf(a) < timeOf(b) ? -1 : 1));
   const recorder = new EventRecorder({
@@ -122,7 +130,11 @@ async function verifyOne(
       isReadOnly = true;
       return load(false);
     });
-    const verdict = await options.verify(access, { budgetNs, isReadOnly });
+    const before = verificationOf(repository);
+    const found = await options.verify(access, {
+      ...{ budgetNs, isReadOnly, position: before?.position },
+    });
+    const verdict = isReadOnly ? withKnown(found, before) : found;
     await annotate(repository, verdict, options);
     if (verdict.problem === undefined) {
       recorder.record(repository, VERIFIED_REASON, 'no problems found');
@@ -130,11 +142,28 @@ async function verifyOne(
     return { name, verdict };
   } catch (error) {
     signal.throwIfAborted();
-    const text = messageOf(error);
+    const text = redactAndCut(messageOf(error));
     logger.error({ repository: name, error: text }, 'a repository could not be verified');
     recorder.record(repository, NOT_VERIFIED_REASON, text, 'Warning');
     return { name, error: text };
   }
+}
+
+const isReady = ({ status }: BackupRepository): boolean => status?.phase === 'Ready';
+/** Only one that was ready has had maintenance, as its status counts it. */
+const wasReady = ({ status }: BackupRepository): boolean =>
+  status?.phase === 'NotReady' && status.lastMaintenanceTime != null;
+
+/** The first problem is kept until as much has been read as all packs are: nothing else remembers it there. */
+function withKnown(
+  verdict: RepositoryVerdict,
+  before: NotedVerification | undefined,
+): RepositoryVerdict & Pick<NotedVerification, 'keptFor'> {
+  if (verdict.problem !== undefined) return { ...verdict, keptFor: 1 };
+  const keptFor = (before?.keptFor ?? 0) - verdict.readShare;
+  if (before?.problem === undefined || keptFor <= 0) return verdict;
+  const { damagedContents, damagedPacks, damagedSnapshots, problem } = before;
+  return { ...verdict, damagedContents, damagedPacks, damagedSnapshots, problem, keptFor };
 }
 
 /** The Event says the same: a right that is missing does not make the verification a failed one. */

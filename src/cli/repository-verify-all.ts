@@ -56,6 +56,7 @@ interface OneOptions {
   readonly budgetNs: bigint | undefined;
   /** Nothing is written there, the record of what is damaged neither. */
   readonly isReadOnly: boolean;
+  readonly position: number | undefined;
   readonly flags: VerifyAllFlags;
   readonly logger: Logger;
   readonly signal: AbortSignal;
@@ -63,7 +64,7 @@ interface OneOptions {
 
 async function verifyOne(
   { location, password }: RepositoryAccess,
-  { share, budgetNs, isReadOnly, flags, logger, signal }: OneOptions,
+  { share, budgetNs, isReadOnly, position, flags, logger, signal }: OneOptions,
 ): Promise<RepositoryVerdict> {
   const { memoryLimit } = flags;
   const common = {
@@ -72,13 +73,13 @@ async function verifyOne(
   };
   await using context = await openContext(common, { cache: false, password, logger });
   const report = await verifyRepository(context.repository, {
-    ...{ share, budgetNs, record: !isReadOnly, signal, logger },
+    ...{ share, budgetNs, position, record: !isReadOnly, signal, logger },
     counters: { contents: 0, packs: 0, bytesRead: 0 },
     treeCounters: newTreeCounters(),
   });
   const { damagedContents, damagedPacks, concerned, readShare } = report;
   return {
-    ...{ damagedContents, damagedPacks, readShare },
+    ...{ damagedContents, damagedPacks, readShare, position: report.position },
     damagedSnapshots: concerned.damaged.length + concerned.notNamed,
     problem: problemOf(report),
   };

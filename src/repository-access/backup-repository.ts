@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, Secret } from '../base/index.ts';
 import {
@@ -22,6 +23,9 @@ export const PASSWORD_KEY = 'repository-password';
 export const NEXT_PASSWORD_KEY = 'longshore-next-password';
 export const PREVIOUS_PASSWORD_KEY = 'longshore-previous-password';
 const POLL_MS = 500;
+/** Of names of objects: DNS subdomains. */
+const NAME_MAX = 253;
+const HASH_DIGITS = 16;
 
 export interface RepositoryQuery {
   readonly client: KubeClient;
@@ -87,20 +91,45 @@ export async function findBackupRepository(
 async function createRepository(query: RepositoryQuery): Promise<void> {
   const { client, namespace, volumeNamespace, storageLocation } = query;
   const labels = repositoryLabels(query);
-  try {
-    await client.create(BACKUP_REPOSITORIES, {
-      metadata: { name: `${volumeNamespace}-${storageLocation}-kopia`, namespace, labels },
-      spec: {
-        volumeNamespace,
-        backupStorageLocation: storageLocation,
-        repositoryType: 'kopia',
-        maintenanceFrequency: '0s',
-      },
-    });
-  } catch (error) {
-    if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+  for (const name of namesFor(query)) {
+    try {
+      await client.create(BACKUP_REPOSITORIES, {
+        metadata: { name, namespace, labels },
+        spec: {
+          volumeNamespace,
+          backupStorageLocation: storageLocation,
+          repositoryType: 'kopia',
+          maintenanceFrequency: '0s',
+        },
+      });
+      return;
+    } catch (error) {
+      if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+    }
+    // Data movers may list them, and get none. Made for the same a moment ago, or without its labels: there must not be two.
+    const all = await client.list(BACKUP_REPOSITORIES, { namespace, signal: query.signal });
+    const found = all.find(({ metadata }) => metadata.name === name);
+    if (!found || isOf(found, query)) return;
   }
 }
+
+/**
+ * The one that is easy to read, and one for where that is too long, or another repository has it: of namespace `a` in location `b-c` and of
+ * `a-b` in `c`.
+ */
+function namesFor({ volumeNamespace, storageLocation }: RepositoryQuery): string[] {
+  const readable = `${volumeNamespace}-${storageLocation}-kopia`;
+  const place = `${volumeNamespace}/${storageLocation}`;
+  const hash = createHash('sha256').update(place).digest('hex').slice(0, HASH_DIGITS);
+  const exact = `${volumeNamespace}-kopia-${hash}`;
+  return readable.length > NAME_MAX ? [exact] : [readable, exact];
+}
+
+const isOf = (
+  { spec }: BackupRepository,
+  { volumeNamespace, storageLocation }: RepositoryQuery,
+): boolean =>
+  spec.volumeNamespace === volumeNamespace && spec.backupStorageLocation === storageLocation;
 
 export interface RepositoryAccess {
   /** As `openStorage` takes it. */

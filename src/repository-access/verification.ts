@@ -12,6 +12,8 @@ export interface RepositoryVerdict {
   readonly damagedSnapshots: number;
   /** Of all packs, how much was read, from 0 to 1. */
   readonly readShare: number;
+  /** Where the next sample begins, from 0 to 1. */
+  readonly position?: number | undefined;
   /** The first problem in a sentence; undefined where all is well. */
   readonly problem?: string | undefined;
 }
@@ -19,6 +21,8 @@ export interface RepositoryVerdict {
 export interface NotedVerification extends RepositoryVerdict {
   /** When it ended (RFC 3339). */
   readonly time: string;
+  /** Of a read-only location: how much is still to be read before a problem that nobody finds any more is forgotten. */
+  readonly keptFor?: number | undefined;
 }
 
 /** What the annotation says; undefined where there is none, or none of ours. */
@@ -28,7 +32,10 @@ export function verificationOf({ metadata }: BackupRepository): NotedVerificatio
       metadata.annotations?.[VERIFICATION_ANNOTATION] ?? '',
     ) as Partial<NotedVerification> | null;
     if (typeof noted?.time !== 'string' || Number.isNaN(Date.parse(noted.time))) return undefined;
-    return { ...noted, damagedContents: countOf(noted.damagedContents) } as NotedVerification;
+    const position = shareOf(noted.position);
+    const keptFor = shareOf(noted.keptFor);
+    const damagedContents = countOf(noted.damagedContents);
+    return { ...noted, damagedContents, position, keptFor } as NotedVerification;
   } catch {
     return undefined;
   }
@@ -37,3 +44,6 @@ export function verificationOf({ metadata }: BackupRepository): NotedVerificatio
 /** Anybody who may write the object may write this. */
 const countOf = (value: unknown): number =>
   typeof value === 'number' && Number.isFinite(value) ? value : 0;
+
+const shareOf = (value: unknown): number | undefined =>
+  typeof value === 'number' && value >= 0 && value <= 1 ? value : undefined;

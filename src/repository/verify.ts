@@ -42,7 +42,7 @@ export interface PackSample {
   readonly position: number;
   /** Above 0, up to 1 for all packs. */
   readonly share: number;
-  /** No pack is begun after so long. */
+  /** No pack is begun after so long, but the first. */
   readonly budgetNs?: Nanoseconds | undefined;
 }
 
@@ -194,6 +194,8 @@ async function verifyBytes(
   const { sample, readable, since, again, signal, onPosition, entriesMax = ENTRIES_MAX } = options;
   const { position } = sample;
   const share = Math.min(1, sample.share);
+  // One is read in any case: where the index alone takes all the time, no run would ever get further.
+  let hasBegun = false;
   const tell = async (distance: number): Promise<void> => {
     await onPosition?.((position + distance) % 1);
   };
@@ -212,13 +214,15 @@ async function verifyBytes(
     let stoppedAt: number | undefined;
     await mapLimited(ordered, PACKS_AT_ONCE, async ([packBlobId, entries]) => {
       const distance = distanceOf(packBlobId, position);
-      if (stoppedAt !== undefined || isOver(sample, since)) {
+      if (stoppedAt !== undefined || (hasBegun && isOver(sample, since))) {
         stoppedAt = Math.min(stoppedAt ?? distance, distance);
         return;
       }
+      hasBegun = true;
       open.add(distance);
       // What it has found there was told of already.
-      if (!again.hasRead(packBlobId)) await verifyPack(repository, entries, lengths, options);
+      if (!again.hasRead(packBlobId))
+        await verifyPack(repository, entries.entries(), lengths, options);
       again.done(packBlobId);
       open.delete(distance);
       await tell(Math.min(distance, ...open));

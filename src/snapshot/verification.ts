@@ -34,8 +34,10 @@ export interface VerificationOptions {
    */
   readonly share?: number | undefined;
   readonly readAll?: boolean;
-  /** No pack is begun after so long. */
+  /** No pack is begun after so long, but for one: runs that have too little time get around as well. */
   readonly budgetNs?: Nanoseconds | undefined;
+  /** Where a sample begins that may not be recorded, or of which nothing is recorded yet: where the run before has ended. */
+  readonly position?: number | undefined;
   /** Whether what is found is recorded, so that the next backups heed it. */
   readonly record: boolean;
   readonly signal: AbortSignal;
@@ -112,7 +114,7 @@ class Verification {
     const snapshots = await this.#load();
     const isPartial = share !== undefined || budgetNs !== undefined;
     const sample = isPartial
-      ? { position: this.#before.position ?? 0, share: share ?? 1, budgetNs }
+      ? { position: this.#startPosition(), share: share ?? 1, budgetNs }
       : undefined;
     this.#position = this.#before.position;
     let readShare = 0;
@@ -180,6 +182,13 @@ class Verification {
       this.#add({ code: 'DAMAGED_MANIFESTS', message: messageOf(error) });
       return [];
     }
+  }
+
+  /** What nobody records, whoever calls has to remember. */
+  #startPosition(): number {
+    const { position: recorded } = this.#before;
+    const { position: given, record } = this.#options;
+    return (record ? (recorded ?? given) : (given ?? recorded)) ?? 0;
   }
 
   /** What was damaged before and is not read in any case. */

@@ -237,7 +237,57 @@ describe('repository verify-all', () => {
       },
     });
     await patch('ReadWrite');
-    expect(asked).toEqual([{ budgetNs: undefined, isReadOnly: true }]);
+    expect(asked).toMatchObject([{ budgetNs: undefined, isReadOnly: true }]);
+  });
+
+  it('goes around in a read-only location too, and forgets no damage before all is read again', async () => {
+    const { client } = cluster;
+    const location = { namespace: NAMESPACE, name: 'default' };
+    const patch = (accessMode: string): Promise<unknown> =>
+      client.patch(BACKUP_STORAGE_LOCATIONS, location, { spec: { accessMode } });
+    await patch('ReadOnly');
+    const places: (number | undefined)[] = [];
+    const problems: (string | undefined)[] = [];
+    const sound = { damagedContents: 0, damagedPacks: 0, damagedSnapshots: 0, readShare: 0.5 };
+    for (let run = 0; run < 4; run++) {
+      const [result] = await verifyBackupRepositories({
+        ...{ client, namespace: NAMESPACE, logger: silentLogger, signal },
+        ...{ directory: join(cluster.directory, 'more'), host: 'node' },
+        defaultCredentials: () => '',
+        verify: (_access, { position }) => {
+          places.push(position);
+          const after = run % 2 === 0 ? 0.5 : 0;
+          return Promise.resolve({
+            ...{ ...sound, position: after },
+            ...(run === 1 && { damagedContents: 1, problem: 'a content is damaged' }),
+          });
+        },
+      });
+      problems.push(result?.verdict?.problem);
+    }
+    await patch('ReadWrite');
+    expect(places.slice(1)).toEqual([0.5, 0, 0.5]);
+    expect(problems).toEqual([
+      undefined,
+      'a content is damaged',
+      'a content is damaged',
+      undefined,
+    ]);
+  });
+
+  it('tries a repository that was ready once and is not now', async () => {
+    const { client } = cluster;
+    const ref = { namespace: NAMESPACE, name: NAME };
+    await client.patch(BACKUP_REPOSITORIES, ref, {
+      status: { phase: 'NotReady', lastMaintenanceTime: '2026-01-01T00:00:00Z' },
+    });
+    const results = await verifyBackupRepositories({
+      ...{ client, namespace: NAMESPACE, logger: silentLogger, signal },
+      ...{ directory: join(cluster.directory, 'more'), host: 'node', defaultCredentials: () => '' },
+      verify: () => Promise.reject(new Error('blob kopia.repository is missing, sig=abc')),
+    });
+    await client.patch(BACKUP_REPOSITORIES, ref, { status: { phase: 'Ready' } });
+    expect(results).toEqual([{ name: NAME, error: 'blob kopia.repository is missing, sig=***' }]);
   });
 
   it.each([['0%'], ['101%'], ['5'], ['x%']])('refuses --share %s', async (share) => {

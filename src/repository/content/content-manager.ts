@@ -174,6 +174,11 @@ export class ContentManager {
     return this.#loaded.index.scratchBytesMax;
   }
 
+  /** The same while marks are held. */
+  get scratchBytesBesideMarksMax(): number {
+    return this.#loaded.index.scratchBytesBesideMarksMax;
+  }
+
   get contentCount(): number {
     return this.#loaded.index.contentCount;
   }

@@ -135,8 +135,20 @@ export class CommittedIndex {
 
   /** What the scratch directory must have room for when the index is read anew; 0 where it fits into memory. */
   get scratchBytesMax(): number {
+    return this.#scratchBytes(SCRATCH_SHARE);
+  }
+
+  /**
+   * The same for whoever holds marks, for it is read anew more than once meanwhile: the bodies of the marks stay, beside those that are
+   * searched and those that are being made.
+   */
+  get scratchBytesBesideMarksMax(): number {
+    return this.#scratchBytes(1 + SCRATCH_SHARE);
+  }
+
+  #scratchBytes(share: number): number {
     const bytes = this.#bodies.reduce((sum, { lengthBytes }) => sum + lengthBytes, 0);
-    return bytes > this.#memoryBytesMax / 2 ? Math.ceil(bytes * SCRATCH_SHARE) : 0;
+    return bytes > this.#memoryBytesMax / 2 ? Math.ceil(bytes * share) : 0;
   }
 
   /** Rows of all bodies; a content that several bodies name counts as often. */

@@ -60,9 +60,11 @@ export async function runMaintenance(
   const schedule = await loadSchedule(repository);
   const mode = chooseMode(options.mode, parameters, schedule, repository.clock.nowNs());
   if (mode === 'none') return { mode, dryRun: options.dryRun, tasks: [] };
-  const { scratchBytesMax } = repository.contents;
-  if (scratchBytesMax > 0) {
-    assertScratchRoom(scratchBytesMax, (options.freeScratchBytes ?? freeScratchBytes)());
+  const { scratchBytesMax, scratchBytesBesideMarksMax } = repository.contents;
+  // The garbage collection of a full run holds marks while the index is read anew, and again.
+  const scratchBytes = mode === 'full' ? scratchBytesBesideMarksMax : scratchBytesMax;
+  if (scratchBytes > 0) {
+    assertScratchRoom(scratchBytes, (options.freeScratchBytes ?? freeScratchBytes)());
   }
   if (parameters.owner === '' && !options.dryRun && !options.force) {
     await assertClockRight(repository);

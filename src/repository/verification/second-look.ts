@@ -90,7 +90,7 @@ export class SecondLook {
       for (const pack of group) {
         // Once it is begun with, it is read to its end.
         if (isFirst && isOver()) group.delete(pack);
-        else await verify(pack, part.packs.get(pack) ?? []);
+        else await verify(pack, part.packs.get(pack)?.entries() ?? []);
         if (after === undefined && group.has(pack)) this.done(pack);
       }
       isFirst = false;

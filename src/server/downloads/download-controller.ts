@@ -90,6 +90,8 @@ export class DownloadController implements ServerController {
 /** What came of a request; a failure that will not go away by itself is not tried again. */
 type Answer =
   { readonly url: string } | { readonly failure: string; readonly retryMs: number | undefined };
+/** With the UID of the request: another one of its name may ask for another file. */
+type Answered = Answer & { readonly uid: string };
 
 /** One time that this process leads. */
 class DownloadRun {
@@ -99,7 +101,7 @@ class DownloadRun {
   readonly #requests: Cache<DownloadRequest>;
   readonly #controller: Controller;
   readonly #events: EventRecorder;
-  readonly #work: SideWork<Answer>;
+  readonly #work: SideWork<Answered>;
   /** By location. */
   readonly #places = new Map<string, Limiter>();
   /** By key: what this process has written down, which the cache may not have yet, and what it last said. */
@@ -160,7 +162,8 @@ class DownloadRun {
       this.#work.forget(key);
       throw ended.error;
     }
-    if (ended) {
+    if (ended && ended.result.uid !== request.metadata.uid) this.#work.forget(key);
+    else if (ended) {
       const again = await this.#answer(request, known, ended.result);
       this.#work.forget(key);
       return again;
@@ -211,19 +214,20 @@ class DownloadRun {
 
   /** A location that does not answer keeps only its own requests waiting. */
   async #begin(key: string, request: DownloadRequest): Promise<void> {
+    const { uid } = request.metadata;
     let source: DownloadSource;
     try {
       source = await findSource(request, this.#options.client, this.#signal);
     } catch (error) {
       if (!isCode(error, 'NO_DOWNLOAD')) throw error;
-      const answer = { failure: messageOf(error), retryMs: MISSING_MS };
+      const answer = { uid, failure: messageOf(error), retryMs: MISSING_MS };
       this.#work.begin(key, AT_ONCE_BY_ITSELF, () => Promise.resolve(answer));
       return;
     }
     const { name } = source.location.metadata;
     const places = this.#places.get(name) ?? createLimiter(AT_ONCE);
     this.#places.set(name, places);
-    this.#work.begin(key, places, () => this.#prepare(source));
+    this.#work.begin(key, places, async () => ({ uid, ...(await this.#prepare(source)) }));
   }
 
   async #prepare(source: DownloadSource): Promise<Answer> {
