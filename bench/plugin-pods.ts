@@ -5,21 +5,29 @@
  */
 import * as fs from 'node:fs';
 import { join } from 'node:path';
+import { parse } from 'yaml';
 import { silentLogger } from '../src/base/index.ts';
-import { BACKUPS, PODS } from '../src/kube/index.ts';
+import { BACKUPS, PODS, VOLUME_SNAPSHOT_CLASSES } from '../src/kube/index.ts';
 import { PluginHost } from '../src/plugin/host/plugin-host.ts';
 import { TestCluster } from '../test/support/dev-cluster.ts';
 import { sharedPackage } from '../test/support/package.ts';
 import { backupOf, pvcOf } from '../test/support/plugin-items.ts';
-import { startRealApi } from '../test/support/real-api.ts';
+import { createCrd, PEERS_DIR, startRealApi } from '../test/support/real-api.ts';
 
 const counts = process.argv.length > 2 ? process.argv.slice(2).map(Number) : [0, 1000, 10_000];
 const APP = 'app';
 const PAYLOAD = 'x'.repeat(20 << 10);
 
 await using api = await startRealApi(23_900);
+const crd = join(PEERS_DIR, 'crds/velero-v1/velero.io_backups.yaml');
+await createCrd(api.client, parse(fs.readFileSync(crd, 'utf8')) as object);
 await using test = await TestCluster.start({ nodes: ['node-1'], kubeconfig: api.kubeconfig });
 await test.makeNamespace(APP);
+await test.client.create(VOLUME_SNAPSHOT_CLASSES, {
+  metadata: { name: 'dir-snap' },
+  driver: 'dir.csi.longshore.dev',
+  deletionPolicy: 'Delete',
+} as never);
 const folder = join(test.directory, 'plugins');
 fs.mkdirSync(folder);
 const file = join(folder, 'velero-plugin-longshore');
