@@ -88,7 +88,7 @@ export {
   VOLUME_SNAPSHOTS,
 } from './api/resources.ts';
 export { type Phase, PHASES } from './api/schema.ts';
-export { matchesSelector, validLabel } from './api/labels.ts';
+export { matchesRequirement, matchesSelector, validLabel } from './api/labels.ts';
 export { Cache, keyOf, type Listener, refOf } from './cache/cache.ts';
 export { withOwnSignal } from './cache/own-signal.ts';
 export { waitFor, waitGone, type WaitOptions } from './cache/wait.ts';

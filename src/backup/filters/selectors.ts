@@ -1,5 +1,5 @@
 import { CodedError } from '../../base/index.ts';
-import type { LabelSelector } from '../../kube/index.ts';
+import { type LabelSelector, matchesRequirement } from '../../kube/index.ts';
 
 type Labels = Readonly<Record<string, string>>;
 
@@ -101,19 +101,7 @@ function made(requirements: readonly Requirement[]): Selector {
   return {
     text: sorted.map(({ text }) => text).join(','),
     matches: (labels = {}) =>
-      sorted.every(({ key, operator, values }) => {
-        const value = Object.hasOwn(labels, key) ? labels[key] : undefined;
-        switch (operator) {
-          case 'In':
-            return value !== undefined && values.includes(value);
-          case 'NotIn':
-            return value === undefined || !values.includes(value);
-          case 'Exists':
-            return value !== undefined;
-          case 'DoesNotExist':
-            return value === undefined;
-        }
-      }),
+      sorted.every((requirement) => matchesRequirement(requirement, labels)),
   };
 }
 

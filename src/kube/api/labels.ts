@@ -17,19 +17,31 @@ export function matchesSelector(
   labels: Readonly<Record<string, string>> = {},
 ): boolean {
   if (Object.entries(matchLabels).some(([key, value]) => labels[key] !== value)) return false;
-  return matchExpressions.every(({ key, operator, values = [] }) => {
-    const value = labels[key];
-    switch (operator) {
-      case 'In':
-        return value !== undefined && values.includes(value);
-      case 'NotIn':
-        return value === undefined || !values.includes(value);
-      case 'Exists':
-        return value !== undefined;
-      case 'DoesNotExist':
-        return value === undefined;
-      default:
-        return false;
-    }
-  });
+  return matchExpressions.every((requirement) => matchesRequirement(requirement, labels));
+}
+
+/** One condition of a selector. An operator that nobody knows takes nothing. */
+export function matchesRequirement(
+  { key, operator, values = [] }: RequirementOfLabels,
+  labels: Readonly<Record<string, string>>,
+): boolean {
+  const value = Object.hasOwn(labels, key) ? labels[key] : undefined;
+  switch (operator) {
+    case 'In':
+      return value !== undefined && values.includes(value);
+    case 'NotIn':
+      return value === undefined || !values.includes(value);
+    case 'Exists':
+      return value !== undefined;
+    case 'DoesNotExist':
+      return value === undefined;
+    default:
+      return false;
+  }
+}
+
+interface RequirementOfLabels {
+  readonly key: string;
+  readonly operator: string;
+  readonly values?: readonly string[] | undefined;
 }
