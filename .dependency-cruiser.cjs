@@ -18,7 +18,11 @@ const mayImport = {
   'repository-access': ['kube', 'config', 'base'],
   backup: ['kube', 'base'],
   agent: ['mover', 'exposer', 'repository-access', 'kube', 'config', 'repository', 'base'],
-  server: ['archive', 'repository-access', 'repository', 'blob', 'codec', 'kube', 'config', 'base'],
+  server: [
+    ...['backup-volumes', 'backup', 'item-operations', 'archive', 'plugin', 'volume-policy'],
+    ...['repository-access', 'repository', 'blob', 'codec', 'kube', 'config', 'base'],
+  ],
+  'backup-volumes': ['backup', 'archive', 'plugin', 'volume-policy', 'kube', 'base'],
   dev: ['kube', 'base'],
   config: ['base'],
   observability: ['base'],

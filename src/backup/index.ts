@@ -40,6 +40,7 @@ export type {
   ItemSink,
   ResourceIdentifier,
   StartedOperation,
+  VolumeStepResult,
   VolumeSteps,
 } from './run/contract.ts';
 export { type BlockItem, ItemBackupper, itemPath, kindOf } from './run/item-backupper.ts';

@@ -42,11 +42,19 @@ async function documentOf(
   root: string,
 ): Promise<{ components: { schemas: Schemas } }> {
   for (let attempt = 0; ; attempt++) {
-    const text = await api.kubectl('get', '--raw', `/openapi/v3/${root}`);
-    const document = JSON.parse(text) as { components: { schemas: Schemas } };
-    // A changed definition is published a moment later.
-    if (attempt > 50 || !root.includes('velero') || text.includes('lastValidationTime')) {
-      return document;
+    const isLast = attempt > 150;
+    // A definition that is new or changed is published a moment later: until then its group has no document, or the old one.
+    const text = await api
+      .kubectl('get', '--raw', `/openapi/v3/${root}`)
+      .catch((error: unknown) => {
+        if (isLast || !String(error).includes('NotFound')) throw error;
+        return undefined;
+      });
+    if (
+      text !== undefined &&
+      (isLast || !root.includes('velero') || text.includes('lastValidationTime'))
+    ) {
+      return JSON.parse(text) as { components: { schemas: Schemas } };
     }
     await new Promise((resume) => setTimeout(resume, 200));
   }

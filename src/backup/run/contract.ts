@@ -79,6 +79,15 @@ export interface FinishedItem {
   readonly hasFailed: boolean;
   /** A pod whose pre hooks have run, and whose post hooks must still run. */
   readonly owesPostHooks: boolean;
+  /** What was done about volumes on its way, for whoever continues the run; only {@link VolumeSteps} reads it. */
+  readonly facts: readonly Readonly<Record<string, unknown>>[];
+}
+
+/** What {@link VolumeSteps} did after the actions of an item. */
+export interface VolumeStepResult {
+  /** Operations that it began, such as backups of a pod's volumes. */
+  readonly operations?: readonly StartedOperation[];
+  readonly facts?: readonly Readonly<Record<string, unknown>>[];
 }
 
 /**
@@ -107,7 +116,7 @@ export interface VolumeSteps {
   /** Whether an action may run, as policies and the Backup's switches have it. */
   mayRun?(action: string, type: string, item: KubeObject): Promise<boolean>;
   /** After the actions: snapshots of a PersistentVolume, backups of a pod's volumes. */
-  after?(type: string, item: KubeObject): Promise<void>;
+  after?(type: string, item: KubeObject): Promise<VolumeStepResult | undefined>;
   /** Waits until the volumes of these pods have been read: post hooks run after it. */
   settled?(pods: readonly KubeObject[], signal: AbortSignal): Promise<void>;
 }

@@ -51,6 +51,8 @@ const NAMESPACES_TYPE = 'namespaces';
 export const kindOf = ({ apiVersion = '', kind = '' }: KubeObject): string =>
   `${apiVersion}/${kind}`;
 
+type VolumeFact = Readonly<Record<string, unknown>>;
+
 const partsOf = ({ metadata: { namespace = '', name } }: KubeObject) => ({ namespace, name });
 
 /** Puts single objects into a backup, with all that their actions add. Velero: pkg/backup/item_backupper.go. */
@@ -128,6 +130,7 @@ export class ItemBackupper {
       operations: [],
       hasFailed: true,
       owesPostHooks: false,
+      facts: [],
     });
   }
 
@@ -156,6 +159,7 @@ export class ItemBackupper {
     const version = (given.apiVersion ?? '').split('/').at(-1) ?? '';
     const errors: unknown[] = [];
     const operations: StartedOperation[] = [];
+    const facts: VolumeFact[] = [];
     let object: KubeObject | undefined = given;
     const asError = async (step: () => Promise<void> | undefined): Promise<void> => {
       try {
@@ -184,13 +188,20 @@ export class ItemBackupper {
           operations,
           hasFailed: errors.length > 0,
           owesPostHooks,
+          facts,
         });
       }
       if (errors.length > 0) throw new ItemError(errors);
       return false;
     }
     const final = object;
-    if (errors.length === 0) await asError(() => volumes?.after?.(type, final));
+    if (errors.length === 0) {
+      await asError(async () => {
+        const done = await volumes?.after?.(type, final);
+        operations.push(...(done?.operations ?? []));
+        facts.push(...(done?.facts ?? []));
+      });
+    }
     let files: ArchiveFile[] = [];
     if (errors.length === 0) {
       // What cannot be written as JSON must not end the whole run.
@@ -207,6 +218,7 @@ export class ItemBackupper {
       operations,
       hasFailed: failed,
       owesPostHooks,
+      facts,
     });
     if (failed)
       throw new ItemError(errors.flatMap((e) => (e instanceof ItemError ? e.errors : [e])));

@@ -740,7 +740,7 @@ describe('what is done about volumes', () => {
           after: (_type, item) =>
             item.metadata.name === 'n'
               ? Promise.reject(new Error('no snapshot'))
-              : Promise.resolve(),
+              : Promise.resolve(undefined),
         },
       },
     });
