@@ -5,6 +5,8 @@ import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { connectToCluster, type KubeClient, PODS } from '../../src/kube/index.ts';
+import { OwnServer } from './own-server.ts';
+import { sharedPackage } from './package.ts';
 import { auditPolicy } from './real-api.ts';
 
 const run = promisify(execFile);
@@ -233,6 +235,31 @@ export class RealNode implements AsyncDisposable {
       await fs.rm(join(folder, 'longshore'), { recursive: true, force: true });
     }
     await run(STACK, ['up', this.directory, 'velero'], { env });
+  }
+
+  /** Ends Velero's server: backups and restores wait until a server is there. */
+  async stopVelero(): Promise<void> {
+    await run(STACK, ['down', this.directory, 'velero'], { env: this.#env });
+  }
+
+  /**
+   * Our server as a process beside the cluster, with all that is in Velero's plugin folder, and no Velero server. What it logs is in
+   * `own-server.log`.
+   */
+  async startOwnServer(flags: readonly string[] = []): Promise<OwnServer> {
+    const home = join(this.directory, 'own-home');
+    await fs.mkdir(home, { recursive: true });
+    return OwnServer.start({
+      program: join(sharedPackage(), 'bin/longshore'),
+      parameters: [
+        ...['server', '--namespace', 'velero', '--features', 'EnableCSI'],
+        ...['--plugin-dir', join(this.directory, 'plugins'), '--metrics-address', '127.0.0.1:0'],
+        ...['--item-operation-sync-frequency', '2s', '--store-validation-frequency', '10s'],
+        ...flags,
+      ],
+      env: { ...this.#env, HOME: home, TMPDIR: home, VELERO_NAMESPACE: 'velero' },
+      log: join(this.directory, 'own-server.log'),
+    });
   }
 
   /** The log of Velero's server, of all that ran. */
