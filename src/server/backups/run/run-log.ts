@@ -7,7 +7,7 @@ import {
   systemClock,
   textLogLine,
 } from '../../../base/index.ts';
-import { type About, Results } from '../../../backup/index.ts';
+import { Results } from '../../../backup/index.ts';
 import type { JournalEntry } from './segment.ts';
 
 /** Where lines, warnings and errors of a backup go: its journal. */
