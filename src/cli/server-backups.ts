@@ -1,3 +1,4 @@
+import { isMoverServed } from '../agent/index.ts';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { BackupArchive } from '../archive/index.ts';
@@ -13,7 +14,7 @@ import { CodedError } from '../base/index.ts';
 import { openBucket } from '../blob/index.ts';
 import { environment } from '../config/index.ts';
 import { OperationMap } from '../item-operations/index.ts';
-import { Discovery, PODS, VOLUME_SNAPSHOT_LOCATIONS } from '../kube/index.ts';
+import { Discovery, VOLUME_SNAPSHOT_LOCATIONS } from '../kube/index.ts';
 import {
   type Backup as PluginBackup,
   choicesOf,
@@ -237,11 +238,7 @@ export async function openBackups(
       }
       return { hasIncludeExclude: policies.includeExcludePolicy !== undefined, hasFineFilters };
     },
-    isServed: async () => {
-      const agents = await client.list(PODS, { namespace, labelSelector: 'role=node-agent' });
-      // Which of them serves which mover only their own flags say.
-      return agents.some(({ status }) => status?.phase === 'Running') ? undefined : false;
-    },
+    isServed: (mover) => isMoverServed(client, namespace, mover),
     annotations: {
       ...(settings.globalPolicies !== undefined && { [GLOBAL_POLICIES]: settings.globalPolicies }),
     },

@@ -54,13 +54,7 @@ describe.skipIf(!hasRealNode())(
       await runApplication('moved');
       const uploads = record(node, DATA_UPLOADS);
       const snapshots = record(node, VOLUME_SNAPSHOTS, '');
-      const flags = [
-        '--include-namespaces',
-        'moved',
-        '--snapshot-move-data',
-        '--data-mover',
-        'longshore',
-      ];
+      const flags = ['--include-namespaces', 'moved', '--snapshot-move-data'];
       await create('backup', 'moved', ...flags);
       await untilPhase('backup', 'moved', /^(InProgress|WaitingForPluginOperations)/);
       await server.kill();
@@ -108,13 +102,7 @@ describe.skipIf(!hasRealNode())(
     }, 240_000);
 
     it('a backup that is canceled leaves nothing', async () => {
-      const flags = [
-        '--include-namespaces',
-        'moved',
-        '--snapshot-move-data',
-        '--data-mover',
-        'longshore',
-      ];
+      const flags = ['--include-namespaces', 'moved', '--snapshot-move-data'];
       await create('backup', 'canceled', ...flags);
       await untilPhase('backup', 'canceled', /^(InProgress|WaitingForPluginOperations)/);
       await node.velero('backup', 'delete', 'canceled', '--confirm');
