@@ -53,7 +53,8 @@ export async function finalizeItems(options: FinalizeOptions): Promise<Map<strin
     try {
       const found = await backupper.load(item);
       if (found.length === 0) {
-        log.warn('An item that was to be stored again is not there any more', about);
+        // As contents of snapshots, which go while they are looked at.
+        log.info('An item that was to be stored again is not there any more', about);
       }
       for (const each of found) {
         onObject?.(each.object, item);

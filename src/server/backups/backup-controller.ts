@@ -29,6 +29,7 @@ import type { ServerController } from '../server.ts';
 import { BackupMetrics } from './backup-metrics.ts';
 import { BackupsView, isFinal, phaseOf } from './backups-view.ts';
 import type { ActionSessions, BackupRunner, Buckets } from './contract.ts';
+import { DeletionRequests } from './deletion-requests.ts';
 import { finalizeBackup } from './finalizer.ts';
 import { type OperationsRoundOptions, pollOperations } from './operations-round.ts';
 import { planQueue } from './queue.ts';
@@ -120,6 +121,7 @@ class BackupsRun {
   readonly #clock: Clock;
   readonly #backups: BackupsView;
   readonly #tasks = new Map<string, Task>();
+  readonly #deletions: DeletionRequests;
   readonly #queue: Controller;
   readonly #waiting: Controller;
   readonly #ending: Controller;
@@ -133,6 +135,10 @@ class BackupsRun {
     this.#assertLeading = assertLeading;
     this.#clock = options.clock ?? systemClock;
     this.#backups = new BackupsView({ client, logger, namespace, assertLeading, signal });
+    this.#deletions = new DeletionRequests({
+      ...{ client, logger, namespace, assertLeading, signal },
+      backups: this.#backups,
+    });
     this.#queue = new Controller({
       ...{ name: 'backup-queue', workers: 1, logger },
       reconcile: () => this.#reconcileQueue(),
@@ -163,6 +169,7 @@ class BackupsRun {
       for (const backup of this.#backups.list()) this.#wake(backup);
       this.#queue.queue.add(QUEUE_KEY);
       await Promise.all([
+        this.#deletions.run(),
         this.#queue.run(this.#signal),
         this.#waiting.run(this.#signal),
         this.#ending.run(this.#signal),

@@ -6,7 +6,7 @@ import {
   updatedEntries,
 } from '../../archive/index.ts';
 import { type Clock, type Logger, rfc3339Seconds, unixSeconds } from '../../base/index.ts';
-import { type Backup, finalizeItems, Results } from '../../backup/index.ts';
+import { type About, type Backup, finalizeItems, Results } from '../../backup/index.ts';
 import {
   backupOperationSchema,
   type BackupOperation,
@@ -20,7 +20,7 @@ import {
   type PodVolumeBackup,
 } from '../../kube/index.ts';
 import type { ActionSession, Buckets } from './contract.ts';
-import { subjectLog } from './run/late-log.ts';
+import { type LateLine, subjectLog } from './run/late-log.ts';
 import { updatedVolumeInfos } from './updated-volume-infos.ts';
 
 export interface FinalizerOptions {
@@ -72,16 +72,14 @@ export async function finalizeBackup(
   const operations = await stored.itemOperations(backupOperationSchema, { signal });
   const found: { uploads: DataUpload[] } = { uploads: [] };
   const results = new Results();
-  const lines: string[] = [];
-  const log = {
-    info: () => undefined,
-    warn: (message: string, about = {}) => {
-      results.warn(message, about);
-    },
-    error: (message: string, about = {}) => {
-      results.error(message, about);
-    },
-  };
+  const lines: LateLine[] = [];
+  const say =
+    (level: LateLine['level']) =>
+    (message: string, about?: About): void => {
+      lines.push({ level, message, about });
+      results[level](message, about);
+    };
+  const log = { info: say('info'), warn: say('warn'), error: say('error') };
   const items = postOperationItems(operations).filter(
     ({ resource: plural }) => plural !== POD_VOLUMES,
   );
@@ -119,14 +117,8 @@ export async function finalizeBackup(
       ...(csiSnapshots > 0 && { csiVolumeSnapshotsCompleted: csiSnapshots }),
     };
     const { lists } = results;
-    if (results.errorCount + results.warningCount > 0) {
-      for (const list of [lists.errors, lists.warnings]) {
-        lines.push(
-          ...(list.velero ?? []),
-          ...(list.cluster ?? []),
-          ...Object.values(list.namespaces ?? {}).flat(),
-        );
-      }
+    const hasFound = results.errorCount + results.warningCount > 0;
+    if (hasFound) {
       const { directory, logFormat: format } = options;
       await using text = await subjectLog(stored, { backup, lines, directory, format, signal });
       assertLeading();
@@ -139,7 +131,7 @@ export async function finalizeBackup(
       {
         volumeInfos,
         ...(podVolumeBackups.length > 0 && { podVolumeBackups }),
-        ...(lines.length > 0 && { results: merged(earlier, lists) }),
+        ...(hasFound && { results: merged(earlier, lists) }),
         ...(contents && { contents }),
         metadata: { ...backup, status: { ...backup.status, ...change } },
       },

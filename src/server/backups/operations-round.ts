@@ -11,7 +11,7 @@ import {
 } from '../../item-operations/index.ts';
 import type { ActionSession, Buckets } from './contract.ts';
 import { subjectOf } from './run/cluster-runner.ts';
-import { subjectLog } from './run/late-log.ts';
+import { type LateLine, subjectLog } from './run/late-log.ts';
 
 export interface OperationsRoundOptions {
   readonly operations: OperationMap;
@@ -95,12 +95,12 @@ async function store(
   }
   const stored = await archive.open(name, { signal });
   const before = await stored.results({ signal });
-  const told: string[] = [];
+  const told: LateLine[] = [];
   const results = new Results();
   for (const operation of lines) {
     const text = failureLine(operation, actionOf(operation));
     results.error(text);
-    told.push(text);
+    told.push({ level: 'error', message: text });
   }
   const added = results.lists.errors;
   const errors = {

@@ -232,10 +232,15 @@ export class ClusterRunner implements BackupRunner {
     const begun = await operations.get(subject, signal);
     const outcome = await volumes.outcome(begun.flatMap(uploadOf), signal);
     results.info(`Backed up a total of ${made.itemsBackedUp} items`);
-    const round = await operations.poll(subject, {
-      ...{ asker: session.asker, signal },
-      timeoutNsOf: () => goDurationNs(backup.spec.itemOperationTimeout) ?? NO_OPERATION_NS,
-    });
+    const { logger, patienceMs } = this.#options;
+    const round = await patiently(
+      () =>
+        operations.poll(subject, {
+          ...{ asker: session.asker, signal },
+          timeoutNsOf: () => goDurationNs(backup.spec.itemOperationTimeout) ?? NO_OPERATION_NS,
+        }),
+      { what: 'store the operations of a backup', logger, signal, patienceMs },
+    );
     for (const operation of round.operations.filter(({ status }) => status.phase === 'Failed')) {
       results.error(failureLine(operation, actionOf(operation)));
     }

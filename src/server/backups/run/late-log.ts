@@ -1,10 +1,17 @@
+import { gzipSync } from 'node:zlib';
 import { ScratchFile, type StoredArchive } from '../../../archive/index.ts';
 import { isCode } from '../../../base/index.ts';
-import type { Backup } from '../../../backup/index.ts';
-import { gzipSync } from 'node:zlib';
+import type { About, Backup } from '../../../backup/index.ts';
 import { BackupRunLog } from './run-log.ts';
 
-/** The log of a backup with lines of errors that came after its run, in a new file, which the caller closes. */
+/** What is said of a backup after its run. */
+export interface LateLine {
+  readonly level: 'info' | 'warn' | 'error';
+  readonly message: string;
+  readonly about?: About | undefined;
+}
+
+/** The log of a backup with lines that came after its run, in a new file, which the caller closes. */
 export async function subjectLog(
   stored: StoredArchive,
   {
@@ -15,7 +22,7 @@ export async function subjectLog(
     signal,
   }: {
     readonly backup: Backup;
-    readonly lines: readonly string[];
+    readonly lines: readonly LateLine[];
     readonly directory: string;
     readonly format: string;
     readonly signal: AbortSignal;
@@ -36,7 +43,7 @@ export async function subjectLog(
       ...{ sink, format, level: 'info', entries: [] },
       backup: `${namespace}/${name}`,
     });
-    for (const line of lines) log.results.error(line);
+    for (const { level, message, about } of lines) log.results[level](message, about);
     // Another member of the file.
     await file.append(gzipSync(text));
     file.finish();
