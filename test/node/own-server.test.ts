@@ -10,6 +10,7 @@ import {
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
+import { askedBy } from '../support/rights.ts';
 import type { OwnServer } from '../support/own-server.ts';
 import { applicationOfVolumes, hasRealNode, RealNode } from '../support/real-node.ts';
 import { makeTree } from '../support/trees.ts';
@@ -29,7 +30,7 @@ describe.skipIf(!hasRealNode())(
       wholeApplications(() => node, copies);
 
     beforeAll(async () => {
-      node = await RealNode.start(22_100);
+      node = await RealNode.start(22_100, { isAudited: true });
       await node.applyOverlay('instead-of-velero');
       await node.stopVelero();
       server = await node.startOwnServer();
@@ -101,14 +102,13 @@ describe.skipIf(!hasRealNode())(
       ]);
     }, 240_000);
 
-    it('a backup that is canceled leaves nothing', async () => {
-      const flags = ['--include-namespaces', 'moved', '--snapshot-move-data'];
-      await create('backup', 'canceled', ...flags);
-      await untilPhase('backup', 'canceled', /^(InProgress|WaitingForPluginOperations)/);
-      await node.velero('backup', 'delete', 'canceled', '--confirm');
+    it('a backup that is deleted while it is made leaves nothing', async () => {
+      await create('backup', 'deleted', '--include-namespaces', 'moved', '--snapshot-move-data');
+      await untilPhase('backup', 'deleted', /^(InProgress|WaitingForPluginOperations)/);
+      await node.velero('backup', 'delete', 'deleted', '--confirm');
       const left = async (): Promise<unknown[]> => {
-        const scope = { namespace: 'velero', labelSelector: 'velero.io/backup-name=canceled' };
-        const backup = await node.client.find(BACKUPS, { namespace: 'velero', name: 'canceled' });
+        const scope = { namespace: 'velero', labelSelector: 'velero.io/backup-name=deleted' };
+        const backup = await node.client.find(BACKUPS, { namespace: 'velero', name: 'deleted' });
         const uploads = await node.client.list(DATA_UPLOADS, scope);
         const snapshots = await node.client.list(VOLUME_SNAPSHOTS, { namespace: 'moved' });
         return [...(backup ? [backup] : []), ...uploads, ...snapshots].map(
@@ -117,6 +117,21 @@ describe.skipIf(!hasRealNode())(
       };
       await expect.poll(left, { timeout: 60_000, interval: 500 }).toEqual([]);
     }, 120_000);
+
+    it('a backup that is canceled says so', async () => {
+      await create('backup', 'canceled', '--include-namespaces', 'moved', '--snapshot-move-data');
+      await untilPhase('backup', 'canceled', /^(InProgress|WaitingForPluginOperations)/);
+      const said = await node.longshore('backup', 'cancel', 'canceled', '--wait');
+      expect(said).toMatch(/backup canceled has ended: (Failed|PartiallyFailed)/);
+      const told = await describedAs('backup', 'canceled');
+      expect(told).toMatch(/cancel/i);
+    }, 120_000);
+
+    it('asks for no more than it has the right to', () => {
+      const asked = askedBy(join(node.directory, 'audit.log'), 'velero', 'longshore-server');
+      const refused = asked.filter(({ isAllowed }) => !isAllowed).map(({ right }) => right);
+      expect(refused).toEqual([]);
+    });
 
     it('and the real Velero brings all of them back', async () => {
       await server[Symbol.asyncDispose]();

@@ -138,6 +138,12 @@ export class RealNode implements AsyncDisposable {
     return (await run(join(PEERS_DIR, 'bin/velero'), parameters, options)).stdout;
   }
 
+  /** Our program, as a user runs it. */
+  async longshore(...parameters: string[]): Promise<string> {
+    const program = join(sharedPackage(), 'bin/longshore');
+    return (await run(program, parameters, { env: this.#env })).stdout;
+  }
+
   async apply(yaml: string): Promise<void> {
     const child = spawn('kubectl', ['apply', '-f', '-'], {
       env: this.#env,
@@ -249,17 +255,32 @@ export class RealNode implements AsyncDisposable {
   async startOwnServer(flags: readonly string[] = []): Promise<OwnServer> {
     const home = join(this.directory, 'own-home');
     await fs.mkdir(home, { recursive: true });
+    const kubeconfig = await this.#ownServerRights(join(home, 'kubeconfig'));
     return OwnServer.start({
       program: join(sharedPackage(), 'bin/longshore'),
       parameters: [
         ...['server', '--namespace', 'velero', '--features', 'EnableCSI'],
+        ...['--kubeconfig', kubeconfig],
         ...['--plugin-dir', join(this.directory, 'plugins'), '--metrics-address', '127.0.0.1:0'],
         ...['--item-operation-sync-frequency', '2s', '--store-validation-frequency', '10s'],
         ...flags,
       ],
-      env: { ...this.#env, HOME: home, TMPDIR: home, VELERO_NAMESPACE: 'velero' },
+      env: { ...this.#env, KUBECONFIG: '', HOME: home, TMPDIR: home, VELERO_NAMESPACE: 'velero' },
       log: join(this.directory, 'own-server.log'),
     });
+  }
+
+  /** The ServiceAccount of our manifests, and no pod of it: what the server may do is what users give it. */
+  async #ownServerRights(file: string): Promise<string> {
+    const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests/server-for-backups'));
+    await this.apply(yaml.replace(/replicas: 2$/m, 'replicas: 0'));
+    const token = await this.kubectl('-n', 'velero', 'create', 'token', 'longshore-server');
+    const text = await this.kubectl('config', 'view', '--raw', '--minify', '-o', 'json');
+    const users = [{ name: 'u', user: { token: token.trim() } }];
+    await fs.writeFile(file, JSON.stringify({ ...(JSON.parse(text) as object), users }), {
+      mode: 0o600,
+    });
+    return file;
   }
 
   /** The log of Velero's server, of all that ran. */
