@@ -22,7 +22,9 @@ const mayImport = {
     ...['backup-volumes', 'backup', 'item-operations', 'archive', 'plugin', 'volume-policy'],
     ...['repository-access', 'repository', 'blob', 'codec', 'kube', 'config', 'base'],
   ],
-  'backup-volumes': ['backup', 'archive', 'plugin', 'volume-policy', 'kube', 'base'],
+  'backup-volumes': [
+    ...['backup', 'archive', 'plugin', 'volume-policy', 'repository-access', 'kube', 'base'],
+  ],
   dev: ['kube', 'base'],
   config: ['base'],
   observability: ['base'],

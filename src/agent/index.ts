@@ -28,4 +28,4 @@ export {
 } from './snapshot-holders.ts';
 export { describeMovements, type MovementDescription } from './status.ts';
 export { assertReadable, readStatus, StatusFollower, type StatusQuery } from './status-source.ts';
-export { dataMoversOf } from './serving.ts';
+export { dataMoversOf, isMoverServed } from './serving.ts';

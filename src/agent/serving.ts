@@ -8,6 +8,7 @@ import {
   matchesSelector,
   type Node,
   type Pod,
+  PODS,
 } from '../kube/index.ts';
 import { concurrencyOf, type NodeAgentConfig, parseNodeAgentConfig } from './node-agent-config.ts';
 
@@ -79,6 +80,24 @@ export async function loadAgentGroups(
   const named = groups.filter((group) => [...group.movers].some((name) => movers.has(name)));
   if (named.length > 0) return named.map((group) => ({ ...group, movers }));
   return [{ name: '', movers, selector: agentSelector, config: undefined, wanted: undefined }];
+}
+
+/** Movers that agents of Velero's or of this program serve; others are somebody else's. */
+const KNOWN_MOVERS = new Set([...BUILT_IN_MOVERS, 'longshore']);
+
+/** Whether an agent lives that serves this `spec.datamover`; undefined for movers by others, of which nothing is known. */
+export async function isMoverServed(
+  client: KubeClient,
+  namespace: string,
+  mover: string,
+): Promise<boolean | undefined> {
+  if (!KNOWN_MOVERS.has(mover)) return undefined;
+  const pods = await client.list(PODS, { namespace, labelSelector: 'role' });
+  const alive = pods.filter(({ status }) => status?.phase === 'Running');
+  const groups = await loadAgentGroups(client, namespace, alive);
+  return groups
+    .filter(({ movers }) => movers.has(mover))
+    .some((group) => alive.some((pod) => isAgentOf(group, pod)));
 }
 
 async function findDaemonSets(

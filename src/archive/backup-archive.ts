@@ -44,7 +44,14 @@ import {
   goJsonIndented,
   wholeOf,
 } from './json-file.ts';
-import { type BackupFile, backupFolder, backupKey, BACKUPS_FOLDER } from './layout.ts';
+import {
+  type BackupFile,
+  backupFolder,
+  backupKey,
+  BACKUPS_FOLDER,
+  journalFolder,
+  journalsFolder,
+} from './layout.ts';
 import type { ScratchFile, Sum } from './scratch-file.ts';
 import type { ContentLimits } from './tarball.ts';
 import {
@@ -58,6 +65,7 @@ export interface BackupUpdate {
   readonly itemOperations?: readonly object[];
   readonly volumeInfos?: readonly BackupVolumeInfo[];
   readonly results?: Results;
+  readonly podVolumeBackups?: readonly object[];
   /** The whole new tarball. Stays the caller's. */
   readonly contents?: ScratchFile;
   /** Put last: its phase is what readers go by. */
@@ -69,7 +77,6 @@ export interface NewBackup extends Required<BackupUpdate> {
   /** Compressed; stays the caller's. */
   readonly log?: ScratchFile;
   readonly resourceList: ResourceList;
-  readonly podVolumeBackups: readonly object[];
   readonly volumeSnapshots: readonly NativeSnapshot[];
 }
 
@@ -116,7 +123,7 @@ export class BackupArchive {
       throw new CodedError('BACKUP_EXISTS', text);
     }
     const { log, ...rest } = backup;
-    await this.#removeOthers(name, options);
+    await this.#removeOthers(name, uidIn(backup.metadata), options);
     if (log) await this.#putLog(name, log, options);
     const files = await encoded(rest);
     const sums = sumsOf(files);
@@ -134,6 +141,11 @@ export class BackupArchive {
     }
   }
 
+  /** The log of a backup that is there, anew. What goes wrong is told, and is no error. */
+  async putLog(name: string, log: ScratchFile, options: SignalOptions = {}): Promise<void> {
+    await this.#putLog(name, log, options);
+  }
+
   /** The log is for people: without it the backup is still one. */
   async #putLog(name: string, log: ScratchFile, options: SignalOptions): Promise<void> {
     try {
@@ -145,11 +157,12 @@ export class BackupArchive {
   }
 
   /** What an earlier backup of the name left behind, that was not whole, would be read as a part of this one. */
-  async #removeOthers(name: string, options: SignalOptions): Promise<void> {
+  async #removeOthers(name: string, uid: string, options: SignalOptions): Promise<void> {
     const operations = backupKey(name, 'itemOperations');
+    const journal = uid === '' ? journalsFolder(name) : journalFolder(name, uid);
     for await (const key of this.#bucket.list(backupFolder(name), options)) {
-      // Operations are stored while a backup runs.
-      if (key !== operations) await this.#bucket.delete(key, options);
+      // Operations and the journal are stored while a backup runs.
+      if (key !== operations && !key.startsWith(journal)) await this.#bucket.delete(key, options);
     }
   }
 
@@ -160,7 +173,9 @@ export class BackupArchive {
       // With its operations known, they can still be told to stop.
       const kept = [backupKey(name, 'log'), backupKey(name, 'itemOperations')];
       for await (const key of this.#bucket.list(backupFolder(name))) {
-        if (!kept.includes(key)) await this.#bucket.delete(key);
+        // Who made the backup also decides what becomes of its journal.
+        const isOfJournal = key.startsWith(journalsFolder(name));
+        if (!kept.includes(key) && !isOfJournal) await this.#bucket.delete(key);
       }
     } catch (error) {
       this.#logger.warn(
@@ -424,3 +439,5 @@ const sumsOf = (files: ReadonlyMap<BackupFile, Stored>): Map<BackupFile, Sum | u
   new Map([...files].map(([file, { sum }]) => [file, file === 'itemOperations' ? undefined : sum]));
 
 const stateIn = (metadata: object): string => stateOf(backupSchema.parse(metadata));
+
+const uidIn = (metadata: object): string => backupSchema.parse(metadata).metadata.uid ?? '';

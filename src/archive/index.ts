@@ -25,6 +25,8 @@ export {
   downloadOwner,
   foreignFolders,
   isDownloadKind,
+  journalFolder,
+  journalsFolder,
 } from './layout.ts';
 export { pluginBucket, type PluginBucketOptions } from './plugin-bucket.ts';
 export { RestoreArchive, type RestoreFiles } from './restore-archive.ts';
@@ -35,6 +37,7 @@ export {
   type ContentLimits,
   readTarball,
   storeTarball,
+  tarMember,
   TarballWriter,
   updatedEntries,
 } from './tarball.ts';

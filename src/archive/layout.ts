@@ -38,6 +38,16 @@ export function backupKey(backup: string, file: BackupFile): string {
   return `${folder}${backup}${BACKUP_SUFFIXES[file]}`;
 }
 
+/**
+ * Where a backup that is being made keeps what is done. Velero reads its own names only, lists no deeper than the folder's own name, and deletes
+ * everything below it with the backup.
+ */
+export const journalsFolder = (backup: string): string =>
+  `${backupFolder(backup)}longshore-journal/`;
+/** The journal of one Backup object: another one of its name has another. */
+export const journalFolder = (backup: string, uid: string): string =>
+  `${journalsFolder(backup)}${assertName(uid)}/`;
+
 export type RestoreFile = 'log' | 'results' | 'resourceList' | 'itemOperations' | 'volumeInfos';
 
 /** The key of a file of a restore. One of them lacks the prefix that the others have: Velero's names. */

@@ -1,6 +1,7 @@
 import { once } from 'node:events';
 import { pipeline } from 'node:stream/promises';
-import { createGzip, type Gzip } from 'node:zlib';
+import { promisify } from 'node:util';
+import { createGzip, gzip as gzipWithCallback, type Gzip } from 'node:zlib';
 import {
   assert,
   type Clock,
@@ -17,6 +18,8 @@ import { END } from './tar/header.ts';
 import { PathSet } from './tar/path-set.ts';
 import { readTar, type TarEntry, type TarLimits } from './tar/read-tar.ts';
 import { type NewTarEntry, tarEntry } from './tar/write-tar.ts';
+
+const gzip = promisify(gzipWithCallback);
 
 export interface ContentLimits extends TarLimits {
   readonly unpackedBytesMax: number;
@@ -200,3 +203,20 @@ export async function storeTarball(
   for await (const entry of entries) await writer.append([entry]);
   return await writer.finish();
 }
+
+/**
+ * Parts of a tarball as members of a gzip file, which follow one another in one file: so what is compressed once is a part of every file that it
+ * is put into. Go's reader and tar take such files as one.
+ */
+export const tarMember = {
+  /** The first one. */
+  version: (): Promise<Buffer> =>
+    compressed(
+      tarEntry({ path: VERSION_PATH, bytes: Buffer.from(`${FORMAT_VERSION}\n`), mtime: 0 }),
+    ),
+  entry: tarEntry,
+  /** The last one. */
+  end: (): Promise<Buffer> => compressed([END]),
+};
+
+const compressed = (pieces: readonly Uint8Array[]): Promise<Buffer> => gzip(Buffer.concat(pieces));

@@ -23,7 +23,13 @@ export {
   type ValidatedBackup,
   type ValidationSources,
 } from './validation.ts';
-export { type About, type BackupLog, type ResultLists, Results } from './results.ts';
+export {
+  type About,
+  type BackupLog,
+  type ResultEntry,
+  type ResultLists,
+  Results,
+} from './results.ts';
 export { idOf, type Item } from './items/item.ts';
 export { Spool, type SpoolOptions, type SpoolPlace } from './items/spool.ts';
 export { type CollectOptions, collectItems } from './items/collector.ts';
@@ -36,6 +42,7 @@ export type {
   BackupAction,
   BlockAction,
   FinishedItem,
+  HookCounts,
   ItemJournal,
   ItemSink,
   ResourceIdentifier,
@@ -51,3 +58,6 @@ export {
   type Progress,
   runBackup,
 } from './run/run.ts';
+export { type ActionClient, openObjectActions } from './actions/object-actions.ts';
+export { goDurationNs } from './hooks/durations.ts';
+export { type FinalizeOptions, finalizeItems } from './run/finalize.ts';

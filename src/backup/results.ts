@@ -17,19 +17,23 @@ export interface BackupLog {
 }
 
 /** Velero's `<backup>-results.gz`: pkg/util/results. */
-export interface ResultLists {
+export type ResultLists = {
   readonly velero?: string[];
   readonly cluster?: string[];
   readonly namespaces?: Record<string, string[]>;
-}
+};
 
 /** Of each kind. Our choice: a reader of more has lost the way, and all are in the log. */
 const HELD_MAX = 10_000;
 
-interface Entry {
-  readonly namespace: string | undefined;
+/** A warning or an error, as it will be in the results. */
+export interface ResultEntry {
+  readonly level: 'warn' | 'error';
+  readonly namespace?: string | undefined;
   readonly text: string;
 }
+
+type Entry = Pick<ResultEntry, 'namespace' | 'text'>;
 
 /** Counts and keeps what went wrong, and hands everything on to the log. */
 export class Results implements BackupLog {
@@ -37,8 +41,16 @@ export class Results implements BackupLog {
   readonly #warnings = new BoundedList<Entry>(HELD_MAX);
   readonly #errors = new BoundedList<Entry>(HELD_MAX);
 
-  constructor(logger: Logger = silentLogger) {
+  readonly #onEntry: ((entry: ResultEntry) => void) | undefined;
+
+  constructor(logger: Logger = silentLogger, onEntry?: (entry: ResultEntry) => void) {
     this.#logger = logger;
+    this.#onEntry = onEntry;
+  }
+
+  /** One of an earlier try: it counts, and is in the log already. */
+  restore({ level, namespace, text }: ResultEntry): void {
+    (level === 'warn' ? this.#warnings : this.#errors).add({ namespace, text });
   }
 
   get warningCount(): number {
@@ -59,12 +71,18 @@ export class Results implements BackupLog {
 
   warn(message: string, about: About = {}): void {
     this.#logger.warn(fieldsOf(about), message);
-    this.#warnings.add(entryOf(message, about));
+    this.#add('warn', message, about);
   }
 
   error(message: string, about: About = {}): void {
     this.#logger.error(fieldsOf(about), message);
-    this.#errors.add(entryOf(message, about));
+    this.#add('error', message, about);
+  }
+
+  #add(level: ResultEntry['level'], message: string, about: About): void {
+    const entry = { level, ...entryOf(message, about) };
+    this.restore(entry);
+    this.#onEntry?.(entry);
   }
 }
 

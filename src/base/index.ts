@@ -61,6 +61,7 @@ export { type RandomBytes, randomBytes, randomHex } from './random.ts';
 export { createLimiter, type Limiter, mapLimited, Semaphore } from './limiter.ts';
 export { type RetryBudget, type RetryOptions, retryOf, withRetry } from './retry.ts';
 export { type Logger, silentLogger } from './log.ts';
+export { LOG_LEVELS, type LogLevel, type LogLine, textLogLine } from './log-line.ts';
 export { Secret } from './secret.ts';
 export {
   asBuffer,

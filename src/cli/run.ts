@@ -11,6 +11,7 @@ import { addNodeAgentCommands } from './node-agent.ts';
 import { withOutputForms } from './output-form.ts';
 import { addPluginVerb } from './plugin.ts';
 import { addPolicyCommands } from './policy.ts';
+import { addBackupVerb } from './backup.ts';
 import { addPolicyCheckVerb } from './policy-check.ts';
 import { addRepoMaintenanceVerb } from './repo-maintenance.ts';
 import { addRepositoryCommands } from './repository.ts';
@@ -57,6 +58,7 @@ export function createProgram(): Command {
   addRepositoryCommands(program);
   addSnapshotCommands(program);
   addPolicyCommands(program);
+  addBackupVerb(program);
   addPolicyCheckVerb(program);
   addStoreCommands(program);
   addNodeAgentCommands(program);

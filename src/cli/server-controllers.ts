@@ -2,6 +2,7 @@ import { UsageError } from './usage-error.ts';
 
 /** What there is here, by the names that Velero's server gives its controllers. */
 export const CONTROLLERS = [
+  'backup',
   'backup-repo',
   'backup-storage-location',
   'download-request',
@@ -9,13 +10,18 @@ export const CONTROLLERS = [
 ] as const;
 export type ControllerName = (typeof CONTROLLERS)[number];
 
-/** Names of before. */
-const ALIASES: Readonly<Record<string, ControllerName>> = { repository: 'backup-repo' };
+/** Names of before, and of Velero's controllers that are one here. */
+const ALIASES: Readonly<Record<string, ControllerName>> = {
+  repository: 'backup-repo',
+  'backup-queue': 'backup',
+  'backup-operations': 'backup',
+  'backup-finalizer': 'backup',
+};
 
 /** What `velero server --disable-controllers` takes (v1.18.3: pkg/cmd/server/config/config.go), as far as it is not here yet. */
 export const CONTROLLERS_ELSEWHERE = [
-  ...['backup-queue', 'backup', 'backup-operations', 'backup-deletion', 'backup-finalizer'],
-  ...['backup-sync', 'gc', 'restore', 'restore-operations', 'schedule', 'restore-finalizer'],
+  ...['backup-deletion', 'backup-sync', 'gc'],
+  ...['restore', 'restore-operations', 'schedule', 'restore-finalizer'],
 ];
 
 /**

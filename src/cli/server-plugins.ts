@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Logger, messageOf } from '../base/index.ts';
+import { CodedError, type Logger, messageOf } from '../base/index.ts';
 import { environment } from '../config/index.ts';
 import type { KubeClient } from '../kube/index.ts';
 import { openActions, PluginHost, pluginsFor } from '../plugin/index.ts';
@@ -20,6 +20,8 @@ export interface ServerPluginsOptions {
   readonly folder: string;
   /** Of Velero: `EnableCSI`. */
   readonly features: string | undefined;
+  /** Backups are made here: no Velero server has actions for CSI, and ours do it all. */
+  readonly makesBackups: boolean;
   /** The server's own, which plugins get. */
   readonly flags: readonly string[];
 }
@@ -28,13 +30,22 @@ export interface ServerPluginsOptions {
 export class ServerPlugins implements AsyncDisposable {
   readonly #abort = new AbortController();
   readonly #logger: Logger;
+  readonly #folder: string;
   readonly #opening: Promise<PluginHost | undefined>;
   readonly #own: readonly PluginInfo[];
 
-  private constructor({ client, logger, folder, features, flags }: ServerPluginsOptions) {
+  private constructor({
+    client,
+    logger,
+    folder,
+    features,
+    makesBackups,
+    flags,
+  }: ServerPluginsOptions) {
     this.#logger = logger;
+    this.#folder = folder;
     const builtIn = pluginsFor({
-      hasCsi: features?.split(',').includes('EnableCSI') === true,
+      hasCsi: !makesBackups && features?.split(',').includes('EnableCSI') === true,
       load: () => Promise.resolve(openActions({ client, logger })),
     });
     this.#own = [...STORES, ...builtIn.map(infoOf)];
@@ -49,6 +60,13 @@ export class ServerPlugins implements AsyncDisposable {
   /** Returns at once: a plugin that hangs is waited for by nobody. */
   static begin(options: ServerPluginsOptions): ServerPlugins {
     return new ServerPlugins(options);
+  }
+
+  /** Once every plugin has said what it offers. Throws `PLUGIN_FOLDER` where that could not be read. */
+  async host(): Promise<PluginHost> {
+    const host = await this.#opening;
+    if (host) return host;
+    throw new CodedError('PLUGIN_FOLDER', `the plugins of ${this.#folder} could not be loaded`);
   }
 
   /** Those that are known soon. */

@@ -2,10 +2,9 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Registry } from 'prom-client';
-import type { Logger } from '../base/index.ts';
+import { assert } from '../base/index.ts';
 import { openStorage } from '../blob/index.ts';
 import { environment, type StorageKind } from '../config/index.ts';
-import type { KubeClient } from '../kube/index.ts';
 import { createServerLogger, serveStatus } from '../observability/index.ts';
 import {
   DownloadController,
@@ -16,7 +15,15 @@ import {
   StatusRequestController,
 } from '../server/index.ts';
 import { type ClusterFlags, clusterOf } from './cluster.ts';
+import {
+  type BackupFlags,
+  type BackupSettings,
+  backupSettingsOf,
+  openBackups,
+  type OpenedBackups,
+} from './server-backups.ts';
 import { interruptSignal } from './context.ts';
+import type { Common } from './server-common.ts';
 import {
   chosenControllers,
   type ControllerName,
@@ -27,7 +34,7 @@ import { openRepositoryStorage } from './storage-options.ts';
 import { durationFlagMs, UsageError } from './usage-error.ts';
 import { VELERO_VERSION, VERSION } from './version.ts';
 
-export interface ServerFlags extends ClusterFlags {
+export interface ServerFlags extends ClusterFlags, BackupFlags {
   kubecontext?: string;
   controllers?: string;
   disableControllers?: string;
@@ -49,18 +56,6 @@ export interface ServerFlags extends ClusterFlags {
 
 const MAINTAIN_FREQUENCY = '--default-repo-maintain-frequency';
 const VALIDATION_FREQUENCY = '--store-validation-frequency';
-
-/** What all controllers have in common. */
-interface Common {
-  readonly client: KubeClient;
-  readonly logger: Logger;
-  readonly namespace: string;
-  readonly host: string;
-  readonly registry: Registry;
-  /** For credentials. */
-  readonly directory: string;
-  readonly plugins: ServerPlugins | undefined;
-}
 
 /** Runs the server until it is told to end. `ineffective`: flags of Velero's that were set and change nothing here. */
 export async function runServer(
@@ -92,16 +87,19 @@ export async function runServer(
   const registry = new Registry();
   const host = hostname();
   const interrupt = interruptSignal();
-  const plugins = names.includes('server-status-request')
-    ? ServerPlugins.begin({
-        ...{ client, logger, folder: flags.pluginDir, features: flags.features },
-        flags: process.argv.slice(3),
-      })
-    : undefined;
+  const makesBackups = names.includes('backup');
+  const plugins =
+    makesBackups || names.includes('server-status-request')
+      ? ServerPlugins.begin({
+          ...{ client, logger, folder: flags.pluginDir, features: flags.features, makesBackups },
+          flags: process.argv.slice(3),
+        })
+      : undefined;
   const common = { client, logger, namespace, host, registry, directory, plugins };
+  const backups = makesBackups ? await openBackups(common, flags, settings.backups) : undefined;
   const server = new Server({
     ...{ client, logger, namespace, host, registry },
-    controllers: names.map((name) => controllerOf(name, common, flags, settings)),
+    controllers: names.map((name) => controllerOf(name, common, flags, settings, backups)),
   });
   try {
     await using status = await serveStatus(flags.metricsAddress, {
@@ -119,6 +117,7 @@ export async function runServer(
 }
 
 interface Settings {
+  readonly backups: BackupSettings;
   readonly jobsMax: number;
   readonly maintainFrequency: string;
   readonly validationFrequencyMs: number;
@@ -136,6 +135,7 @@ function settingsOf(flags: ServerFlags): Settings {
     throw new UsageError(`--uploader-type "${uploaderType}" is not kopia, which is the only one`);
   }
   return {
+    backups: backupSettingsOf(flags),
     jobsMax,
     maintainFrequency: frequencyOf(flags.defaultRepoMaintainFrequency),
     validationFrequencyMs: isZero(validation)
@@ -149,6 +149,7 @@ function controllerOf(
   common: Common,
   flags: ServerFlags,
   settings: Settings,
+  backups: OpenedBackups | undefined,
 ): ServerController {
   const { client, logger, namespace, host, registry, directory } = common;
   const defaultCredentials = (kind: StorageKind): string | undefined =>
@@ -159,6 +160,9 @@ function controllerOf(
     openStorage: (location: string) => openStorage(location),
   };
   switch (name) {
+    case 'backup':
+      assert(backups, 'a server that makes backups has opened what they need');
+      return backups.controller;
     case 'backup-repo':
       return new RepositoryController({
         ...{ ...own, registry },
@@ -184,7 +188,10 @@ function controllerOf(
         defaultLocation: flags.defaultBackupStorageLocation,
       });
     case 'download-request':
-      return new DownloadController({ ...own, stores });
+      return new DownloadController({
+        ...{ ...own, stores },
+        ...(backups && { unsavedOperations: backups.unsavedOperations }),
+      });
     case 'server-status-request':
       return new StatusRequestController({
         ...{ client, logger, namespace },

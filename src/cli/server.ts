@@ -1,6 +1,7 @@
 import { type Command, Option } from 'commander';
 import { withClusterOptions } from './cluster-options.ts';
 import { LOG_LEVEL_OPTION, logFormatOption } from './log-options.ts';
+import { addBackupFlags } from './server-backup-flags.ts';
 import { CONTROLLERS } from './server-controllers.ts';
 import type { ServerFlags } from './server-run.ts';
 import { addVeleroServerFlags, flagsWithoutEffect } from './velero-server-flags.ts';
@@ -60,6 +61,7 @@ export function addServerVerb(program: Command): void {
       'command of maintenance Jobs, space-separated',
       '/velero',
     );
+  addBackupFlags(command);
   addVeleroServerFlags(command);
   command
     .addHelpText(

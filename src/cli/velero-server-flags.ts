@@ -6,29 +6,16 @@ import { type Command, Option } from 'commander';
  */
 const WITHOUT_EFFECT = [
   '--backup-sync-period <duration>',
-  '--fs-backup-timeout <duration>',
   '--restore-only [boolean]',
   '--restore-resource-priorities <list>',
   '--client-qps <n>',
   '--client-burst <n>',
-  '--client-page-size <n>',
   '--profiler-address <address>',
   '--terminating-resource-timeout <duration>',
-  '--default-backup-ttl <duration>',
-  '--volume-group-snapshot-label-key <key>',
   '--garbage-collection-frequency <duration>',
-  '--item-operation-sync-frequency <duration>',
-  '--default-volumes-to-fs-backup [boolean]',
-  '--default-item-operation-timeout <duration>',
-  '--resource-timeout <duration>',
   '--max-concurrent-k8s-connections <n>',
-  '--default-snapshot-move-data [boolean]',
   '--disable-informer-cache [boolean]',
   '--schedule-skip-immediately [boolean]',
-  '--default-volume-snapshot-locations <list>',
-  '--item-block-worker-count <n>',
-  '--concurrent-backups <n>',
-  '--global-backup-volume-policies-configmap <name>',
 ];
 
 /** Written by `velero install` and charts of some versions, and of Velero's root command and its log library: nobody misses them. */

@@ -137,6 +137,26 @@ export class OperationMap {
     return operation;
   }
 
+  /**
+   * Of a backup that begins, or that another server has begun: its journal has the operations, and nothing is stored until the first poll.
+   */
+  takeOver(subject: Subject, begun: readonly BegunOperation[]): void {
+    if (!this.#entries.has(subject.uid)) this.#entries.set(subject.uid, newEntry());
+    this.note(subject, begun);
+  }
+
+  /** Operations that the journal of their backup has: they are known here, and stored by the next poll. */
+  note(subject: Subject, begun: readonly BegunOperation[]): void {
+    const entry = this.#entries.get(subject.uid);
+    assert(entry, 'operations of what was taken over');
+    for (const each of begun) {
+      const operation = newOperation(subject, each, this.#clock.nowNs());
+      if (entry.tracked.has(keyOf(operation))) continue;
+      entry.tracked.set(keyOf(operation), this.#track(operation));
+      entry.needed = ++entry.changes;
+    }
+  }
+
   /** All operations, as of now. Throws what the store throws. */
   async get(subject: Subject, signal?: AbortSignal): Promise<readonly Operation[]> {
     return operationsOf(await this.#entry(subject, signal));

@@ -148,16 +148,18 @@ export interface BegunOperation {
   /** Before the action changed the item; of a restore the namespace that it is restored into. */
   readonly item: ResourceIdentifier;
   readonly postOperationItems?: readonly ResourceIdentifier[];
+  /** RFC 3339; now, where nothing is said. */
+  readonly created?: string | undefined;
 }
 
 /** The record of an operation that an action has just begun. */
 export function newOperation(
   { kind, name, uid }: Subject,
-  { action, operationId, item, postOperationItems = [] }: BegunOperation,
+  { action, operationId, item, postOperationItems = [], created }: BegunOperation,
   nowNs: Nanoseconds,
 ): Operation {
   const common = { resourceIdentifier: recorded(item), operationID: operationId };
-  const status = { phase: 'New', created: rfc3339Seconds(nowNs) };
+  const status = { phase: 'New', created: created ?? rfc3339Seconds(nowNs) };
   if (kind === 'Restore') {
     const spec = { restoreName: name, restoreUID: uid, restoreItemAction: action, ...common };
     return { spec, status };

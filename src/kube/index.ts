@@ -48,6 +48,7 @@ export {
   type BackupRepository,
   type BackupStorageLocation,
   BUILT_IN_MOVERS,
+  CLUSTER_ROLE_BINDINGS,
   CONFIG_MAPS,
   DAEMON_SETS,
   DATA_DOWNLOADS,

@@ -1,5 +1,12 @@
 import { pino } from 'pino';
-import { type Logger, rfc3339Seconds, systemClock } from '../base/index.ts';
+import {
+  LOG_LEVELS,
+  type Logger,
+  type LogLevel,
+  rfc3339Seconds,
+  systemClock,
+  textLogLine,
+} from '../base/index.ts';
 
 /** Structured logs on stderr, one JSON object a line. */
 export function createJsonLogger(level: string): Logger {
@@ -13,9 +20,6 @@ function destination(descriptor: 1 | 2): ReturnType<typeof pino.destination> {
   return stream;
 }
 
-const LEVELS = ['debug', 'info', 'warn', 'error'] as const;
-type Level = (typeof LEVELS)[number];
-
 /**
  * The log of a long-running process on stdout: JSON, or text as Velero's node-agent writes it
  * (`time="..." level=info msg="..." key=value`).
@@ -27,23 +31,13 @@ export function createServerLogger(level: string, format: string): Logger {
     const timestamp = (): string => `,"time":"${new Date().toISOString()}"`;
     return pino({ level: name, base: null, timestamp, formatters }, destination(1));
   }
-  const least = Math.max(0, LEVELS.indexOf(name as Level));
+  const least = Math.max(0, LOG_LEVELS.indexOf(name as LogLevel));
   const write =
-    (at: Level) =>
+    (level: LogLevel) =>
     (fields: object, message: string): void => {
-      if (LEVELS.indexOf(at) < least) return;
+      if (LOG_LEVELS.indexOf(level) < least) return;
       const time = rfc3339Seconds(systemClock.nowNs());
-      const shown = at === 'warn' ? 'warning' : at;
-      const rest = Object.entries(fields).map(([key, value]) => ` ${key}=${quoted(value)}`);
-      process.stdout.write(
-        `time="${time}" level=${shown} msg=${quoted(message)}${rest.join('')}\n`,
-      );
+      process.stdout.write(textLogLine({ time, level, message, fields }));
     };
   return { debug: write('debug'), info: write('info'), warn: write('warn'), error: write('error') };
-}
-
-/** As logfmt has it: quoted where it must be. */
-function quoted(value: unknown): string {
-  const text = typeof value === 'string' ? value : JSON.stringify(value);
-  return /^[\w./:@+-]+$/.test(text) ? text : JSON.stringify(text);
 }

@@ -12,6 +12,7 @@ const PVCS = { includedResources: ['persistentvolumeclaims'] };
 const UPLOADS = { includedResources: ['datauploads.velero.io'] };
 const SNAPSHOTS = { includedResources: ['volumesnapshots.snapshot.storage.k8s.io'] };
 const CONTENTS = { includedResources: ['volumesnapshotcontents.snapshot.storage.k8s.io'] };
+const POD_VOLUMES = { includedResources: ['podvolumebackups.velero.io'] };
 const CLASSES = { includedResources: ['volumesnapshotclasses.snapshot.storage.k8s.io'] };
 
 /**
@@ -32,11 +33,18 @@ export function pluginsFor({ hasCsi, load }: PluginSettings): Plugin[] {
     appliesTo: CONTENTS,
     open: async () => (await load()).groupDelete(),
   };
+  const podVolumes: Plugin = {
+    kind: 'BackupItemActionV2',
+    name: 'longshore.io/pod-volume-backup',
+    appliesTo: POD_VOLUMES,
+    open: async () => (await load()).podVolumeOperation(),
+  };
   // Velero's make the same snapshots and uploads, also for `datamover: longshore`.
-  if (hasCsi) return [deletion, groupDeletion];
+  if (hasCsi) return [deletion, groupDeletion, podVolumes];
   return [
     deletion,
     groupDeletion,
+    podVolumes,
     {
       kind: 'BackupItemActionV2',
       name: 'longshore.io/csi-pvc-backupper',

@@ -1,6 +1,6 @@
 /**
  * What the Deployment runs: controllers of Velero's objects, of which one process at a time does the work. Each folder is one kind of
- * object: `repositories/`, `locations/` (which also opens their buckets for the others), `downloads/`, `status-requests/`. Moves no
+ * object: `backups/`, `repositories/`, `locations/` (which also opens their buckets for the others), `downloads/`, `status-requests/`. Moves no
  * volumes; knows the repository only as far as it makes one and looks after it.
  */
 export { Server, type ServerController, type ServerOptions } from './server.ts';
@@ -39,3 +39,13 @@ export {
   MAINTENANCE_ERROR,
 } from './repositories/maintenance/job.ts';
 export { type MaintenanceRunOptions, runMaintenanceJob } from './repositories/maintenance/run.ts';
+export {
+  BackupController,
+  type BackupControllerOptions,
+  CANCEL_ANNOTATION,
+} from './backups/backup-controller.ts';
+export { BackupMetrics } from './backups/backup-metrics.ts';
+export { LocationBuckets, type LocationBucketsOptions } from './backups/buckets.ts';
+export { ClusterRunner, type ClusterRunnerOptions } from './backups/run/cluster-runner.ts';
+export { HostSessions } from './backups/run/host-sessions.ts';
+export { backupOperationStore } from './backups/operation-store.ts';

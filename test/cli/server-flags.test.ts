@@ -11,13 +11,18 @@ describe('which controllers run', () => {
     [undefined, undefined, [...CONTROLLERS]],
     ['repository', undefined, ['backup-repo']],
     [' download-request, backup-repo,', undefined, ['backup-repo', 'download-request']],
-    [undefined, 'backup-repo,gc,schedule', CONTROLLERS.slice(1)],
+    [undefined, 'backup-repo,gc,schedule', CONTROLLERS.filter((name) => name !== 'backup-repo')],
+    ['backup-queue,backup-finalizer', undefined, ['backup']],
     ['backup-repo,download-request', 'backup-repo', ['download-request']],
   ])('--controllers %s --disable-controllers %s', (named, disabled, expected) => {
     expect(chosenControllers(named, disabled)).toEqual(expected);
   });
   it.each([
-    ['backup', undefined, '--controllers: the controller "backup" of Velero\'s server is not here'],
+    [
+      'restore',
+      undefined,
+      '--controllers: the controller "restore" of Velero\'s server is not here',
+    ],
     ['nope', undefined, '--controllers: there is no controller "nope"'],
     [undefined, 'nope', '--disable-controllers: there is no controller "nope"'],
     ['backup-repo', 'repository', 'no controller is left to run'],

@@ -28,6 +28,13 @@ const OVERLAYS = [
   ],
 ] as const;
 
+/** The chart as manifests/server-for-backups. */
+const FOR_BACKUPS = [
+  ',server.controllers={backup,backup-repo,backup-storage-location,download-request,server-status-request}',
+  ...['server.features=EnableCSI', 'server.replicas=2', 'server.resources.limits.memory=1Gi'],
+  ...['server.resources.requests.cpu=100m', 'server.resources.requests.memory=256Mi'],
+].join(',');
+
 describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
   let api: RealApi;
   beforeAll(async () => {
@@ -85,6 +92,7 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
       5,
       ',server.controllers={backup-repo,backup-storage-location,download-request,server-status-request}',
     ],
+    ['server-for-backups', 6, FOR_BACKUPS],
   ])('the chart can be the overlay %s: same rights, same pods', async (name, roles, values) => {
     const ours = parseManifests(await renderOverlay(api, name));
     expect(await dryRun(api, await renderOverlay(api, name))).toContain('deployment.apps/');

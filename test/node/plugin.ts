@@ -1,7 +1,5 @@
-import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import {
   BACKUPS,
@@ -14,16 +12,12 @@ import {
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
 } from '../../src/kube/index.ts';
-import { prng } from '../support/golden.ts';
 import { tempDirectory } from '../support/kopia.ts';
 import { deployment, type RealNode } from '../support/real-node.ts';
-import { makeTree } from '../support/trees.ts';
+import { BLOCK, FILES, wholeApplications } from './applications.ts';
 import { testGroups, usePlugin } from './groups.ts';
-import { assertSame, FINAL_PHASE, locationIsAvailable, record } from './tools.ts';
+import { record } from './tools.ts';
 
-const FILES = ['data', 'more'];
-const BLOCK = 'raw';
-const BLOCK_BYTES = 8 << 20;
 const GONE_MS = 60_000;
 const MESSAGE = 'no VolumeSnapshotClass';
 
@@ -35,56 +29,8 @@ export function testPlugin(theNode: () => RealNode): void {
   const copies = tempDirectory('plugin-copies');
   afterAll(() => fs.rmSync(copies, { recursive: true, force: true }));
 
-  /** An application with volumes of files and a block device, and a copy of what they hold. */
-  async function runApplication(namespace: string): Promise<void> {
-    const node = theNode();
-    const claims = [...FILES.map((name) => ({ name })), { name: BLOCK, block: true }];
-    await node.applyPatiently(deployment(namespace, claims));
-    await ready(namespace);
-    for (const name of FILES) {
-      const path = await node.volumePath(namespace, name);
-      makeTree(join(path, 'tree'), `${namespace}-${name}`);
-      execFileSync('cp', ['-a', path, join(copies, `${namespace}-${name}`)]);
-    }
-    const raw = await node.volumePath(namespace, BLOCK);
-    const file = fs.openSync(raw, 'r+');
-    fs.writeSync(file, prng(namespace, BLOCK_BYTES));
-    fs.closeSync(file);
-    fs.copyFileSync(raw, join(copies, `${namespace}-${BLOCK}`));
-  }
-
-  const ready = (namespace: string): Promise<string> =>
-    theNode().kubectl('-n', namespace, 'rollout', 'status', 'deploy/app', '--timeout=90s');
-
-  /** What came back is what was copied; the rest of the application too. */
-  async function assertBack(namespace: string): Promise<void> {
-    const node = theNode();
-    await ready(namespace);
-    for (const name of FILES) {
-      assertSame(join(copies, `${namespace}-${name}`), await node.volumePath(namespace, name));
-    }
-    const raw = await node.volumePath(namespace, BLOCK);
-    execFileSync('cmp', [join(copies, `${namespace}-${BLOCK}`), raw]);
-    const settings = ['get', 'configmap', 'settings', '-o', 'jsonpath={.data.colour}'];
-    expect(await node.kubectl('-n', namespace, ...settings)).toBe('blue');
-  }
-
-  const phaseOf = (kind: 'backup' | 'restore', name: string): Promise<string> => {
-    const query = ['get', `${kind}.velero.io/${name}`, '-o', 'jsonpath={.status.phase}'];
-    return theNode().kubectl('-n', 'velero', ...query);
-  };
-
-  async function untilPhase(
-    kind: 'backup' | 'restore',
-    name: string,
-    phases = FINAL_PHASE,
-  ): Promise<string> {
-    for (;;) {
-      const phase = await phaseOf(kind, name);
-      if (phases.test(phase) || FINAL_PHASE.test(phase)) return phase;
-      await sleep(200);
-    }
-  }
+  const { runApplication, ready, assertBack, phaseOf, untilPhase, describedAs, create, detailsOf } =
+    wholeApplications(theNode, copies);
 
   const flagsFor = (namespace: string, isMoved: boolean): string[] => [
     '--include-namespaces',
@@ -93,31 +39,6 @@ export function testPlugin(theNode: () => RealNode): void {
       ? ['--snapshot-move-data', '--data-mover', 'longshore']
       : ['--snapshot-move-data=false']),
   ];
-
-  const describedAs = (kind: 'backup' | 'restore', name: string): Promise<string> =>
-    theNode().velero(kind, 'describe', name, '--details', '--colorized=false');
-
-  /** Made once more where Velero refused it before it began, as it does while it finds the storage location away. */
-  async function create(
-    kind: 'backup' | 'restore',
-    name: string,
-    ...flags: string[]
-  ): Promise<void> {
-    for (let attempt = 1; ; attempt++) {
-      await locationIsAvailable(theNode());
-      await theNode().velero(kind, 'create', name, ...flags);
-      const phase = await untilPhase(kind, name, /^(?!New$|ReadyToStart$|Queued$)./);
-      if (phase !== 'FailedValidation' || attempt === 3) return;
-      await theNode().kubectl('-n', 'velero', 'delete', `${kind}.velero.io/${name}`);
-    }
-  }
-
-  /** Of one that did not end well. */
-  async function detailsOf(kind: 'backup' | 'restore', name: string): Promise<string> {
-    const logs = (await theNode().velero(kind, 'logs', name).catch(String)).split('\n');
-    const telling = logs.filter((line) => /level=(error|warning)/.test(line));
-    return [await describedAs(kind, name), ...telling].join('\n');
-  }
 
   /**
    * Backs up, deletes the namespace, restores it, and compares. `midway`: what happens while Velero waits for the volumes;

@@ -504,11 +504,11 @@ describe.skipIf(!hasRealApi())('the server, on a real API server', () => {
     expect(await ended).toEqual([0, null]);
     const lease = await client.get(LEASES, repositoryOf('longshore-server'));
     expect(lease.spec?.holderIdentity).toBe('');
-    const bad = run(program, ['server', '--controllers=backup']);
+    const bad = run(program, ['server', '--controllers=restore']);
     await expect(bad).rejects.toMatchObject({
       ...{ code: 2 },
       stderr: expect.stringContaining(
-        'the controller "backup" of Velero\'s server is not here yet; there are: backup-repo',
+        'the controller "restore" of Velero\'s server is not here yet; there are: backup, backup-repo',
       ) as string,
     });
   }, 60_000);

@@ -5,6 +5,8 @@ import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { connectToCluster, type KubeClient, PODS } from '../../src/kube/index.ts';
+import { OwnServer } from './own-server.ts';
+import { sharedPackage } from './package.ts';
 import { auditPolicy } from './real-api.ts';
 
 const run = promisify(execFile);
@@ -136,6 +138,12 @@ export class RealNode implements AsyncDisposable {
     return (await run(join(PEERS_DIR, 'bin/velero'), parameters, options)).stdout;
   }
 
+  /** Our program, as a user runs it. */
+  async longshore(...parameters: string[]): Promise<string> {
+    const program = join(sharedPackage(), 'bin/longshore');
+    return (await run(program, parameters, { env: this.#env })).stdout;
+  }
+
   async apply(yaml: string): Promise<void> {
     const child = spawn('kubectl', ['apply', '-f', '-'], {
       env: this.#env,
@@ -233,6 +241,46 @@ export class RealNode implements AsyncDisposable {
       await fs.rm(join(folder, 'longshore'), { recursive: true, force: true });
     }
     await run(STACK, ['up', this.directory, 'velero'], { env });
+  }
+
+  /** Ends Velero's server: backups and restores wait until a server is there. */
+  async stopVelero(): Promise<void> {
+    await run(STACK, ['down', this.directory, 'velero'], { env: this.#env });
+  }
+
+  /**
+   * Our server as a process beside the cluster, with all that is in Velero's plugin folder, and no Velero server. What it logs is in
+   * `own-server.log`.
+   */
+  async startOwnServer(flags: readonly string[] = []): Promise<OwnServer> {
+    const home = join(this.directory, 'own-home');
+    await fs.mkdir(home, { recursive: true });
+    const kubeconfig = await this.#ownServerRights(join(home, 'kubeconfig'));
+    return OwnServer.start({
+      program: join(sharedPackage(), 'bin/longshore'),
+      parameters: [
+        ...['server', '--namespace', 'velero', '--features', 'EnableCSI'],
+        ...['--kubeconfig', kubeconfig],
+        ...['--plugin-dir', join(this.directory, 'plugins'), '--metrics-address', '127.0.0.1:0'],
+        ...['--item-operation-sync-frequency', '2s', '--store-validation-frequency', '10s'],
+        ...flags,
+      ],
+      env: { ...this.#env, KUBECONFIG: '', HOME: home, TMPDIR: home, VELERO_NAMESPACE: 'velero' },
+      log: join(this.directory, 'own-server.log'),
+    });
+  }
+
+  /** The ServiceAccount of our manifests, and no pod of it: what the server may do is what users give it. */
+  async #ownServerRights(file: string): Promise<string> {
+    const yaml = await this.kubectl('kustomize', join(ROOT, 'manifests/server-for-backups'));
+    await this.apply(yaml.replace(/replicas: 2$/m, 'replicas: 0'));
+    const token = await this.kubectl('-n', 'velero', 'create', 'token', 'longshore-server');
+    const text = await this.kubectl('config', 'view', '--raw', '--minify', '-o', 'json');
+    const users = [{ name: 'u', user: { token: token.trim() } }];
+    await fs.writeFile(file, JSON.stringify({ ...(JSON.parse(text) as object), users }), {
+      mode: 0o600,
+    });
+    return file;
   }
 
   /** The log of Velero's server, of all that ran. */

@@ -5,6 +5,7 @@ import { NameLists } from '../filters/name-lists.ts';
 import type { ResourceFinder } from '../filters/resources.ts';
 import { type Selector, selectorOf } from '../filters/selectors.ts';
 import type { BackupLog } from '../results.ts';
+import type { HookCounts } from '../run/contract.ts';
 import { typeLists } from '../run/resolved-actions.ts';
 import { goDurationNs } from './durations.ts';
 
@@ -41,19 +42,29 @@ const KEY = 'hook.backup.velero.io/';
 /** Velero: pkg/podexec/pod_command_executor.go, defaultTimeout. */
 const TIMEOUT_TEXT = '30s';
 
+export interface HookOptions {
+  readonly resources: ResourceFinder;
+  readonly exec: PodExec;
+  readonly log: BackupLog;
+  /** Of earlier tries. */
+  readonly counts?: HookCounts | undefined;
+  readonly onCounts?: ((counts: HookCounts) => void) | undefined;
+}
+
 /** The hooks of one backup: which are due for a pod, and what came of them. Velero: internal/hook/item_hook_handler.go. */
 export class Hooks {
   readonly #groups: readonly HookGroup[];
   readonly #exec: PodExec;
   readonly #log: BackupLog;
-  #attempted = 0;
-  #failed = 0;
+  readonly #onCounts: HookOptions['onCounts'];
+  #attempted: number;
+  #failed: number;
 
   /** Throws `BAD_SELECTOR`. */
-  constructor(
-    spec: BackupSpec['hooks'],
-    { resources, exec, log }: { resources: ResourceFinder; exec: PodExec; log: BackupLog },
-  ) {
+  constructor(spec: BackupSpec['hooks'], { resources, exec, log, counts, onCounts }: HookOptions) {
+    this.#attempted = counts?.hooksAttempted ?? 0;
+    this.#failed = counts?.hooksFailed ?? 0;
+    this.#onCounts = onCounts;
     this.#exec = exec;
     this.#log = log;
     this.#groups = (spec?.resources ?? []).map((hook) => ({
@@ -66,7 +77,7 @@ export class Hooks {
   }
 
   /** For `status.hookStatus`. A hook that was not run since one before it failed counts as attempted. */
-  get counts(): { readonly hooksAttempted: number; readonly hooksFailed: number } {
+  get counts(): HookCounts {
     return { hooksAttempted: this.#attempted, hooksFailed: this.#failed };
   }
 
@@ -93,6 +104,7 @@ export class Hooks {
         if (hook.onError === 'Fail') failure = error;
       }
     }
+    this.#onCounts?.(this.counts);
     return failure;
   }
 

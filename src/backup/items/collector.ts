@@ -61,7 +61,9 @@ export async function collectItems(options: CollectOptions): Promise<Item[]> {
     log.warn(`Failed to discover group: ${groupVersion}`, { error: reason });
   }
   for (const name of namespaces.missing) {
-    log.error(`fail to get the namespace ${name} specified in backup.Spec.IncludedNamespaces`);
+    log.error(`fail to get the namespace ${name} specified in backup.Spec.IncludedNamespaces`, {
+      resource: NAMESPACES_TYPE,
+    });
   }
   if (namespaces.isExpanded && namespaces.resolved.length === 0) {
     log.warn('No namespace matches the patterns of includedNamespaces and excludedNamespaces');

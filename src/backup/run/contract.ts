@@ -88,6 +88,8 @@ export interface VolumeStepResult {
   /** Operations that it began, such as backups of a pod's volumes. */
   readonly operations?: readonly StartedOperation[];
   readonly facts?: readonly Readonly<Record<string, unknown>>[];
+  /** Of the item, which is not backed up then. What else is here counts all the same. */
+  readonly errors?: readonly unknown[];
 }
 
 /**
@@ -99,6 +101,14 @@ export interface ItemSink {
   put(item: FinishedItem): Promise<void>;
   /** The post hooks of a pod have run, well or not. */
   postHooksDone(item: { kind: string; namespace: string; name: string }): Promise<void>;
+  /** How many hooks there have been so far, with those of earlier tries. Stored with the next item. */
+  hooksRan?(counts: HookCounts): void;
+}
+
+/** For `status.hookStatus`. */
+export interface HookCounts {
+  readonly hooksAttempted: number;
+  readonly hooksFailed: number;
 }
 
 /** What an earlier try of the same backup has handed to its sink. `id` is `namespace/name`, or the name. */
@@ -107,6 +117,14 @@ export interface ItemJournal {
   owesPostHooks(kind: string, id: string): boolean;
   /** All pods that this is true of: one that is not listed by now must be thawed, too. */
   owed(): Iterable<{ readonly namespace: string; readonly name: string }>;
+  /** Everything that is done, with its type where it is in the archive: also what the cluster no longer has. */
+  all?(): Iterable<{
+    readonly kind: string;
+    readonly id: string;
+    readonly type: string | undefined;
+  }>;
+  /** Of the hooks that earlier tries have run. */
+  readonly hooks?: HookCounts | undefined;
 }
 
 /** What is done about volumes beside the objects that stand for them. An error that is thrown is one of the item. */

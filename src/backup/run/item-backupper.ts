@@ -200,6 +200,7 @@ export class ItemBackupper {
         const done = await volumes?.after?.(type, final);
         operations.push(...(done?.operations ?? []));
         facts.push(...(done?.facts ?? []));
+        errors.push(...(done?.errors ?? []));
       });
     }
     let files: ArchiveFile[] = [];

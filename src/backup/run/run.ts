@@ -76,6 +76,8 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
     resources: discovery,
     exec: options.exec,
     log,
+    counts: journal?.hooks,
+    onCounts: (counts) => options.sink.hooksRan?.(counts),
   });
   const backupper = new ItemBackupper({
     ...options,
@@ -97,6 +99,10 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
       journal?.isDone(kindOfItem(item), idOf(item)) === true ? [item.type] : [],
     ),
   );
+  for (const { kind, id, type } of journal?.all?.() ?? []) {
+    backedUp.add(kind, id);
+    if (type !== undefined) types.add(type);
+  }
   const thawed = new Set<string>();
   const work = async (): Promise<void> => {
     // Several workers may ask for the next block at once: they get one after the other.

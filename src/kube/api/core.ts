@@ -350,3 +350,8 @@ export interface Event extends KubeObject {
 }
 
 export type PriorityClass = KubeObject;
+
+export interface ClusterRoleBinding extends KubeObject {
+  roleRef?: { kind?: string; name?: string };
+  subjects?: { kind?: string; name?: string; namespace?: string }[] | null;
+}

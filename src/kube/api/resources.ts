@@ -1,4 +1,5 @@
 import type {
+  ClusterRoleBinding,
   ConfigMap,
   DaemonSet,
   Deployment,
@@ -214,6 +215,12 @@ export const DELETE_BACKUP_REQUESTS = resource<KubeObject>(
   'deletebackuprequests',
 );
 export const RESTORES = resource<KubeObject>(VELERO_GROUP, 'v1', 'Restore', 'restores');
+export const CLUSTER_ROLE_BINDINGS = resource<ClusterRoleBinding>(
+  'rbac.authorization.k8s.io',
+  'v1',
+  'ClusterRoleBinding',
+  'clusterrolebindings',
+);
 export const PODS = resource<Pod>('', 'v1', 'Pod', 'pods');
 export const PVCS = resource<PersistentVolumeClaim>(
   '',

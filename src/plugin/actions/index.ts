@@ -1,6 +1,7 @@
 import { CONTENT_BACKUP, CLASS_BACKUP, SnapshotBackup } from './snapshot-backup.ts';
 import { CLASS_RESTORE, ContentRestore, SNAPSHOT_RESTORE } from './snapshot-restore.ts';
 import { GroupDelete } from './group-handles.ts';
+import { PodVolumeOperation } from './pod-volume-operation.ts';
 import { PvcBackup } from './pvc-backup.ts';
 import { PvcBlock } from './pvc-block.ts';
 import { PvcRestore } from './pvc-restore.ts';
@@ -22,5 +23,6 @@ export const openActions = (setting: Setting) => ({
   groupDelete: () => new GroupDelete(setting),
   uploadDelete: () => new UploadDelete(setting),
   pvcBlock: () => new PvcBlock(setting),
+  podVolumeOperation: () => new PodVolumeOperation(setting),
 });
 export type OpenActions = ReturnType<typeof openActions>;

@@ -1,16 +1,8 @@
 import type { Logger } from '../../base/index.ts';
 import type { Bucket } from '../../blob/index.ts';
-import type { BackupVolumeInfo, NativeSnapshot } from '../../archive/index.ts';
-import type {
-  Backup,
-  BackupAction,
-  BackupLog,
-  BlockAction,
-  Progress,
-  VolumeSteps,
-} from '../../backup/index.ts';
+import type { Backup, BackupAction, BlockAction, Progress } from '../../backup/index.ts';
 import type { OperationAsker } from '../../item-operations/index.ts';
-import type { KubeObject } from '../../kube/index.ts';
+import type { VolumeSnapshotter } from '../../plugin/index.ts';
 
 /**
  * What the controllers of backups ask of each other. The backup controller decides when a Backup runs and writes its phases; a runner
@@ -37,6 +29,8 @@ export interface ActionSession extends AsyncDisposable {
   readonly blockActions: readonly BlockAction[];
   /** About operations of this backup, also of those that an earlier server began. */
   readonly asker: OperationAsker;
+  /** Velero's VolumeSnapshotter of a provider. Throws `NO_SUCH_PLUGIN`. */
+  snapshotter(provider: string, config: Readonly<Record<string, string>>): VolumeSnapshotter;
 }
 
 export interface ActionSessions {
@@ -44,34 +38,10 @@ export interface ActionSessions {
   open(backup: Backup, logger: Logger, signal: AbortSignal): Promise<ActionSession>;
 }
 
-/** What is known of volumes when a backup's items are done. */
-export interface VolumeOutcome {
-  readonly nativeSnapshots: readonly NativeSnapshot[];
-  /** As they are then: those that are not over are stored anew by the finalizer. */
-  readonly podVolumeBackups: readonly KubeObject[];
-  readonly volumeInfos: readonly BackupVolumeInfo[];
-}
-
-/** Volumes of one backup: policies, native snapshots, PodVolumeBackups, and what is told of each. */
-export interface BackupVolumes extends VolumeSteps, AsyncDisposable {
-  /**
-   * What an earlier try of this backup did, in the order in which it was put into the sink: `FinishedItem.facts` of each item. Called
-   * once, before any step.
-   */
-  resume(facts: readonly VolumeFact[]): Promise<void>;
-  /** After the last item. */
-  outcome(signal: AbortSignal): Promise<VolumeOutcome>;
-}
-
-/** One thing that was done about a volume, as JSON that only the volumes themselves read. */
-export type VolumeFact = Readonly<Record<string, unknown>>;
-
-/** How often a backup has been tried, and with whom it deals. */
+/** What a run is about. */
 export interface RunRequest {
   /** As its CR is in `InProgress`: everything is decided in it. */
   readonly backup: Backup;
-  /** Whether an earlier server had begun it: its journal is read, and what is in it is not done again. */
-  readonly isContinued: boolean;
   /** At most once a second, never two at once. */
   readonly onProgress: (progress: Progress) => Promise<void>;
   /** Right before each write that must not be made by a second server. Throws `NOT_LEADING`. */
@@ -97,10 +67,6 @@ export interface BackupRunner {
    * operations are told to stop. Throws the reason of the signal; for a shutdown everything stays as another server needs it.
    */
   run(request: RunRequest): Promise<RunOutcome>;
-}
-
-/** What the log of a backup is for one run: lines for the file, warnings and errors for the results. */
-export interface RunLog extends BackupLog {
-  readonly warningCount: number;
-  readonly errorCount: number;
+  /** After the CR says how it ended: nobody needs the journal any more. */
+  forget(backup: Backup, signal: AbortSignal): Promise<void>;
 }

@@ -373,7 +373,7 @@ describe('namespaces', () => {
   it('that are named and not there are errors, and patterns that match none are a warning', async () => {
     const { log } = await collect({ cluster: small(), includes: ['a', 'gone'] });
     expect(log.lists.errors.velero).toEqual([
-      ' message: /fail to get the namespace gone specified in backup.Spec.IncludedNamespaces',
+      ' resource: /namespaces message: /fail to get the namespace gone specified in backup.Spec.IncludedNamespaces',
     ]);
     const none = await collect({ cluster: small(), includes: ['x*'] });
     expect({ ids: none.ids, warnings: none.log.warningCount }).toEqual({ ids: [], warnings: 1 });

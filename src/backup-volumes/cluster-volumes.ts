@@ -1,0 +1,299 @@
+import type { NativeSnapshot } from '../archive/index.ts';
+import { isCode } from '../base/index.ts';
+import type { Backup, BackupLog, VolumeStepResult } from '../backup/index.ts';
+import {
+  DATA_UPLOADS,
+  type KubeClient,
+  type KubeObject,
+  type PersistentVolume,
+  type PersistentVolumeClaim,
+  type Pod,
+  PVCS,
+  validLabel,
+  VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOTS,
+  type VolumeSnapshot,
+  type VolumeSnapshotContent,
+} from '../kube/index.ts';
+import { SKIP_REASONS, SkippedVolumes, type VolumeHelper } from '../volume-policy/index.ts';
+import type {
+  BackupVolumes,
+  Snapshotters,
+  UploadOperation,
+  VolumeFact,
+  VolumeOutcome,
+} from './contract.ts';
+import { FailedSnapshotError, NativeSnapshots, type SnapshotLocation } from './native-snapshots.ts';
+import { PodVolumeBackups } from './pod-volume-backups.ts';
+import { type NotedVolume, volumeInfosOf } from './volume-infos.ts';
+
+export interface ClusterVolumesOptions {
+  readonly client: KubeClient;
+  readonly backup: Backup;
+  readonly helper: VolumeHelper;
+  readonly locations: readonly SnapshotLocation[];
+  readonly snapshotters: Snapshotters;
+  readonly log: BackupLog;
+  readonly signal: AbortSignal;
+  /** CSI volumes are left to the actions for PVCs. */
+  readonly hasCsi: boolean;
+  readonly resourceTimeoutMs: number;
+  readonly podVolumeTimeoutMs: number;
+}
+
+const PODS_TYPE = 'pods';
+const PVS_TYPE = 'persistentvolumes';
+const PVCS_TYPE = 'persistentvolumeclaims';
+
+/** A fact in the journal. */
+type Fact =
+  | { readonly kind: 'volume'; readonly volume: NotedVolume }
+  | { readonly kind: 'native'; readonly record: NativeSnapshot }
+  | {
+      readonly kind: 'skipped';
+      readonly pv: string;
+      readonly approach: 'podvolume' | 'volumeSnapshot' | 'any';
+      readonly reason: string;
+    }
+  | {
+      readonly kind: 'pod';
+      readonly uid: string;
+      readonly claims: readonly string[];
+      readonly names: readonly string[];
+    };
+
+/** The volumes of a backup of the cluster. */
+export class ClusterVolumes implements BackupVolumes {
+  readonly #options: ClusterVolumesOptions;
+  readonly #volumes = new Map<string, NotedVolume>();
+  readonly #native: NativeSnapshot[] = [];
+  readonly #skipped = new SkippedVolumes();
+  /** Claims whose files are backed up through a pod: `namespace/name`. */
+  readonly #claims = new Set<string>();
+  /** By UID, from `before` to `after`. */
+  readonly #chosen = new Map<string, readonly string[]>();
+  readonly #podVolumes: PodVolumeBackups;
+  readonly #snapshots: NativeSnapshots;
+
+  constructor(options: ClusterVolumesOptions) {
+    this.#options = options;
+    const { client, backup, log, signal, locations, snapshotters } = options;
+    this.#podVolumes = new PodVolumeBackups({
+      ...{ client, backup, log, signal },
+      resourceTimeoutMs: options.resourceTimeoutMs,
+      timeoutMs: options.podVolumeTimeoutMs,
+    });
+    this.#snapshots = new NativeSnapshots({ backup, locations, snapshotters, log, signal });
+  }
+
+  resume(facts: readonly VolumeFact[]): void {
+    for (const fact of facts as unknown as readonly Fact[]) {
+      if (fact.kind === 'volume') this.#volumes.set(fact.volume.name, fact.volume);
+      else if (fact.kind === 'native') this.#noteNative(fact.record);
+      else if (fact.kind === 'skipped') this.#skipped.track(fact.pv, fact.approach, fact.reason);
+      else if (fact.kind === 'pod') {
+        this.#podVolumes.resume(fact.uid, fact.names);
+        for (const claim of fact.claims) this.#claims.add(claim);
+      }
+    }
+  }
+
+  #noteNative(record: NativeSnapshot): void {
+    this.#native.push(record);
+    this.#skipped.untrack(record.spec.persistentVolumeName ?? '');
+  }
+
+  /** For a pod: which of its volumes are backed up by files, before any action looks at their PVCs. */
+  async before(type: string, item: KubeObject): Promise<void> {
+    if (type !== PODS_TYPE) return;
+    const pod = item as Pod;
+    const { namespace = '' } = pod.metadata;
+    const chosen: string[] = [];
+    for (const volume of pod.spec.volumes ?? []) {
+      const { yes } = await this.#options.helper.filesDecision(volume, pod);
+      if (!yes) continue;
+      const claim = volume.persistentVolumeClaim?.claimName;
+      if (claim !== undefined) {
+        const key = `${namespace}/${claim}`;
+        if (this.#claims.has(key)) {
+          const text = `pod volume ${volume.name} has already been backed up from another pod, skipping.`;
+          const { name } = pod.metadata;
+          this.#options.log.info(text, { resource: PODS_TYPE, namespace, name });
+          continue;
+        }
+        this.#claims.add(key);
+      }
+      chosen.push(volume.name);
+    }
+    if (chosen.length > 0) this.#chosen.set(pod.metadata.uid, chosen);
+  }
+
+  async after(type: string, item: KubeObject): Promise<VolumeStepResult | undefined> {
+    if (type === PVS_TYPE) return this.#afterVolume(item as PersistentVolume);
+    if (type === PODS_TYPE) return this.#afterPod(item as Pod);
+    return undefined;
+  }
+
+  async #afterPod(pod: Pod): Promise<VolumeStepResult | undefined> {
+    const chosen = this.#chosen.get(pod.metadata.uid);
+    this.#chosen.delete(pod.metadata.uid);
+    if (!chosen) return undefined;
+    const { namespace = '' } = pod.metadata;
+    const { operations, skipped, made, errors } = await this.#podVolumes.begin(pod, chosen);
+    const claimOf = (volume: string): string | undefined =>
+      (pod.spec.volumes ?? []).find(({ name }) => name === volume)?.persistentVolumeClaim
+        ?.claimName;
+    const facts: Fact[] = [];
+    const { uid } = pod.metadata;
+    const claims = made.flatMap((volume) => {
+      const claim = claimOf(volume);
+      return claim === undefined ? [] : [`${namespace}/${claim}`];
+    });
+    if (operations.length > 0) {
+      facts.push({
+        kind: 'pod',
+        uid,
+        claims,
+        names: operations.map(({ operationId }) => operationId),
+      });
+    }
+    for (const [volume, reason] of skipped) {
+      const claim = claimOf(volume);
+      if (claim === undefined) continue;
+      const pv = await this.#volumeOf(namespace, claim);
+      if (pv === '') continue;
+      this.#skipped.track(pv, 'podvolume', reason);
+      facts.push({ kind: 'skipped', pv, approach: 'podvolume', reason });
+    }
+    return { operations, facts: facts as unknown as VolumeFact[], errors };
+  }
+
+  async #volumeOf(namespace: string, name: string): Promise<string> {
+    const { client, signal } = this.#options;
+    const found: PersistentVolumeClaim | undefined = await client.find(
+      PVCS,
+      { namespace, name },
+      { signal },
+    );
+    return found?.spec.volumeName ?? '';
+  }
+
+  async #afterVolume(pv: PersistentVolume): Promise<VolumeStepResult> {
+    const { metadata, spec } = pv;
+    const { name } = metadata;
+    const volume: NotedVolume = {
+      name,
+      pvcName: spec.claimRef?.name ?? '',
+      pvcNamespace: spec.claimRef?.namespace ?? '',
+      reclaimPolicy: spec.persistentVolumeReclaimPolicy ?? '',
+      labels: metadata.labels ?? null,
+    };
+    this.#volumes.set(name, volume);
+    const facts: Fact[] = [{ kind: 'volume', volume }];
+    const errors: unknown[] = [];
+    const skip = (reason: string): void => {
+      this.#skipped.track(name, 'volumeSnapshot', reason);
+      facts.push({ kind: 'skipped', pv: name, approach: 'volumeSnapshot', reason });
+    };
+    const result = (): VolumeStepResult => ({ facts: facts, errors });
+    const { helper, hasCsi, log, backup } = this.#options;
+    const about = { resource: PVS_TYPE, namespace: '', name };
+    const { yes, because } = await helper.snapshotDecision({ pv: pv });
+    if (!yes) {
+      const isSkip = because.by === 'rule' && (await helper.actionOf({ pv: pv }))?.type === 'skip';
+      skip(isSkip ? SKIP_REASONS.matchedSkip : SKIP_REASONS.noSnapshot);
+      return result();
+    }
+    if (hasCsi && spec.csi) return result();
+    if (backup.spec.snapshotMoveData === true) {
+      log.warn("VolumeSnapshotter plugin doesn't support data movement.", about);
+    }
+    try {
+      const record = await this.#snapshots.take(pv);
+      if (record) {
+        this.#noteNative(record);
+        facts.push({ kind: 'native', record });
+      } else skip(SKIP_REASONS.noSnapshotter);
+    } catch (error) {
+      this.#options.signal.throwIfAborted();
+      if (error instanceof FailedSnapshotError) {
+        this.#noteNative(error.record);
+        facts.push({ kind: 'native', record: error.record });
+      }
+      errors.push(error);
+    }
+    return result();
+  }
+
+  async settled(pods: readonly KubeObject[], signal: AbortSignal): Promise<void> {
+    await this.#podVolumes.settled(pods as readonly Pod[], signal);
+  }
+
+  async outcome(
+    operations: readonly UploadOperation[],
+    signal: AbortSignal,
+  ): Promise<VolumeOutcome> {
+    const { client, backup, log } = this.#options;
+    const { name } = backup.metadata;
+    const made = await this.#podVolumes.list();
+    for (const pv of this.#volumes.values()) {
+      if (this.#claims.has(`${pv.pvcNamespace}/${pv.pvcName}`)) this.#skipped.untrack(pv.name);
+    }
+    const moved = operations.filter(({ item }) => item.resource === PVCS_TYPE);
+    for (const { item } of moved) this.#untrackClaim(item.namespace, item.name);
+    const uploads = [];
+    for (const operation of moved) {
+      if (!operation.upload) continue;
+      const upload = await client.find(DATA_UPLOADS, operation.upload, { signal });
+      if (upload) uploads.push({ operation, upload });
+      else
+        log.warn(`Fail to get DataUpload ${operation.upload.namespace}/${operation.upload.name}`);
+    }
+    const { snapshots, contents } = await this.#csiSnapshots(signal);
+    for (const { metadata, spec } of snapshots) {
+      this.#untrackClaim(metadata.namespace ?? '', spec.source.persistentVolumeClaimName ?? '');
+    }
+    const skipped = this.#skipped.summary();
+    log.info(`Summary for skipped PVs: ${JSON.stringify(skipped)}`);
+    const volumeInfos = volumeInfosOf({
+      ...{ backupName: name, skipped, snapshots, contents, uploads, operations },
+      volumes: [...this.#volumes.values()],
+      native: this.#native,
+      podVolumes: made.map((each) => ({
+        made: each,
+        claim: each.metadata.annotations?.['velero.io/pvc-name'] ?? '',
+      })),
+    });
+    return {
+      nativeSnapshots: this.#native,
+      podVolumeBackups: made,
+      volumeInfos,
+      csiSnapshots: snapshots.length,
+    };
+  }
+
+  #untrackClaim(namespace: string, name: string): void {
+    for (const pv of this.#volumes.values()) {
+      if (pv.pvcNamespace === namespace && pv.pvcName === name) this.#skipped.untrack(pv.name);
+    }
+  }
+
+  /** Those that stay in the storage; where snapshots are moved there are none of the backup's own. */
+  async #csiSnapshots(
+    signal: AbortSignal,
+  ): Promise<{ snapshots: VolumeSnapshot[]; contents: VolumeSnapshotContent[] }> {
+    const { client, backup, hasCsi } = this.#options;
+    if (!hasCsi || backup.spec.snapshotMoveData === true) return { snapshots: [], contents: [] };
+    const labelSelector = `velero.io/backup-name=${validLabel(backup.metadata.name)}`;
+    try {
+      return {
+        snapshots: await client.list(VOLUME_SNAPSHOTS, { labelSelector, signal }),
+        contents: await client.list(VOLUME_SNAPSHOT_CONTENTS, { labelSelector, signal }),
+      };
+    } catch (error) {
+      // A cluster without the definitions of snapshots.
+      if (isCode(error, 'KUBE_NOT_FOUND')) return { snapshots: [], contents: [] };
+      throw error;
+    }
+  }
+}

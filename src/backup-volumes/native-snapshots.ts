@@ -1,0 +1,172 @@
+import type { NativeSnapshot } from '../archive/index.ts';
+import { CodedError, messageOf } from '../base/index.ts';
+import type { Backup, BackupLog } from '../backup/index.ts';
+import type { KubeObject, PersistentVolume } from '../kube/index.ts';
+import type { VolumeSnapshotter } from '../plugin/index.ts';
+import type { Snapshotters } from './contract.ts';
+
+/** A VolumeSnapshotLocation. */
+export interface SnapshotLocation extends KubeObject {
+  readonly spec?: {
+    readonly provider?: string;
+    readonly config?: Readonly<Record<string, string>> | null;
+  };
+}
+
+export interface NativeSnapshotsOptions {
+  readonly backup: Backup;
+  readonly locations: readonly SnapshotLocation[];
+  readonly snapshotters: Snapshotters;
+  readonly log: BackupLog;
+  readonly signal: AbortSignal;
+}
+
+/** Keys of zones: on the volume itself, then in its affinity to nodes. Velero: pkg/backup/item_backupper.go. */
+const ZONE_LABELS = ['topology.kubernetes.io/zone', 'failure-domain.beta.kubernetes.io/zone'];
+const GKE_ZONE = 'topology.gke.io/zone';
+const ZONE_KEYS = [
+  'topology.ebs.csi.aws.com/zone',
+  'topology.disk.csi.azure.com/zone',
+  GKE_ZONE,
+  'topology.cinder.openstack.org/zone',
+  'topology.manila.csi.openstack.org/zone',
+  ...ZONE_LABELS,
+];
+
+/** Snapshots by the APIs of providers, for volumes without a CSI driver. */
+export class NativeSnapshots {
+  readonly #options: NativeSnapshotsOptions;
+  /** One for each location, made by the first volume. */
+  readonly #opened = new Map<string, VolumeSnapshotter>();
+
+  constructor(options: NativeSnapshotsOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Undefined where no location has a snapshotter for it. Throws `NO_VOLUME_INFO`, and {@link FailedSnapshotError} for what the provider
+   * has refused.
+   */
+  async take(pv: PersistentVolume): Promise<NativeSnapshot | undefined> {
+    const { locations, log, signal, backup } = this.#options;
+    const { name } = pv.metadata;
+    const about = { resource: 'persistentvolumes', namespace: '', name };
+    const zone = zoneOf(pv);
+    if (zone === '') log.info('zone label is not present on PersistentVolume', about);
+    for (const location of locations) {
+      const { name: at } = location.metadata;
+      let snapshotter: VolumeSnapshotter;
+      let volumeId: string;
+      try {
+        snapshotter = this.#open(location);
+        volumeId = await snapshotter.volumeIdOf(pv, { signal });
+      } catch (error) {
+        signal.throwIfAborted();
+        log.error(`Error attempting to get volume ID for persistent volume in ${at}`, {
+          ...about,
+          error,
+        });
+        continue;
+      }
+      if (volumeId === '') {
+        log.warn(
+          `No volume ID returned by volume snapshotter for persistent volume in ${at}`,
+          about,
+        );
+        continue;
+      }
+      return this.#snapshot({ pv, zone, volumeId, snapshotter, location: at, backup });
+    }
+    return undefined;
+  }
+
+  async #snapshot({
+    pv,
+    zone,
+    volumeId,
+    snapshotter,
+    location,
+    backup,
+  }: {
+    readonly pv: PersistentVolume;
+    readonly zone: string;
+    readonly volumeId: string;
+    readonly snapshotter: VolumeSnapshotter;
+    readonly location: string;
+    readonly backup: Backup;
+  }): Promise<NativeSnapshot> {
+    const { signal, log } = this.#options;
+    const { name } = pv.metadata;
+    let info;
+    try {
+      info = await snapshotter.volumeInfo(volumeId, zone, { signal });
+    } catch (cause) {
+      signal.throwIfAborted();
+      const text = `error getting volume info: ${messageOf(cause)}`;
+      throw new CodedError('NO_VOLUME_INFO', text, { cause });
+    }
+    const { labels } = backup.metadata;
+    const tags = { ...labels, 'velero.io/backup': backup.metadata.name, 'velero.io/pv': name };
+    const spec = {
+      backupName: backup.metadata.name,
+      backupUID: backup.metadata.uid,
+      location,
+      persistentVolumeName: name,
+      providerVolumeID: volumeId,
+      volumeType: info.volumeType,
+      volumeAZ: zone,
+      ...(info.iops !== undefined && { volumeIOPS: info.iops }),
+    };
+    log.info('Snapshotting persistent volume', {
+      resource: 'persistentvolumes',
+      namespace: '',
+      name,
+    });
+    try {
+      const providerSnapshotID = await snapshotter.createSnapshot(volumeId, zone, tags, { signal });
+      return { spec, status: { phase: 'Completed', providerSnapshotID } };
+    } catch (cause) {
+      signal.throwIfAborted();
+      throw new FailedSnapshotError({ spec, status: { phase: 'Failed' } }, cause);
+    }
+  }
+
+  /** Throws `NO_SUCH_PLUGIN`. */
+  #open({ metadata, spec }: SnapshotLocation): VolumeSnapshotter {
+    const known = this.#opened.get(metadata.name);
+    if (known) return known;
+    const made = this.#options.snapshotters(spec?.provider ?? '', { ...spec?.config });
+    this.#opened.set(metadata.name, made);
+    return made;
+  }
+}
+
+/** A snapshot that a provider refused. The backup says so of the volume, and goes on without it. */
+export class FailedSnapshotError extends CodedError {
+  readonly record: NativeSnapshot;
+
+  constructor(record: NativeSnapshot, cause: unknown) {
+    super('SNAPSHOT_FAILED', `error taking snapshot of volume: ${messageOf(cause)}`, { cause });
+    this.record = record;
+  }
+}
+
+/** The zone that a provider finds the volume in; `''` where nothing says one. */
+export function zoneOf({ metadata, spec }: PersistentVolume): string {
+  for (const key of ZONE_LABELS) {
+    const label = metadata.labels?.[key];
+    if (label !== undefined) return label;
+  }
+  const terms = spec.nodeAffinity?.required?.nodeSelectorTerms ?? [];
+  // Regional disks of Google's are in several.
+  const zones: string[] = [];
+  for (const { matchExpressions } of terms) {
+    for (const { key, operator, values } of matchExpressions ?? []) {
+      const [first] = values ?? [];
+      if (!ZONE_KEYS.includes(key) || operator !== 'In' || first === undefined) continue;
+      if (key !== GKE_ZONE) return first;
+      zones.push(first);
+    }
+  }
+  return zones.join('__');
+}

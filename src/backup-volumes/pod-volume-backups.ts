@@ -1,0 +1,308 @@
+import { createHash } from 'node:crypto';
+import { CodedError, isCode } from '../base/index.ts';
+import type { Backup, BackupLog, StartedOperation } from '../backup/index.ts';
+import {
+  type KubeClient,
+  POD_VOLUME_BACKUPS,
+  type Pod,
+  PODS,
+  type PodVolumeBackup,
+  PVCS,
+  type PersistentVolumeClaim,
+  validLabel,
+  waitFor,
+} from '../kube/index.ts';
+import { ensureBackupRepository } from '../repository-access/index.ts';
+
+/** The action that is asked about PodVolumeBackups, here and by a Velero server with our plugin. */
+export const POD_VOLUME_ACTION = 'longshore.io/pod-volume-backup';
+
+export interface PodVolumesOptions {
+  readonly client: KubeClient;
+  readonly backup: Backup;
+  readonly log: BackupLog;
+  readonly signal: AbortSignal;
+  /** How long a repository may take to be there. */
+  readonly resourceTimeoutMs: number;
+  /** How long post hooks of a pod wait for its volumes. */
+  readonly timeoutMs: number;
+}
+
+/** What became of the volumes of a pod. */
+export interface PodVolumesResult {
+  readonly operations: readonly StartedOperation[];
+  /** Names of volumes with the reason. */
+  readonly skipped: ReadonlyMap<string, string>;
+  readonly made: readonly string[];
+  /** Of the pod: each is an error of it. */
+  readonly errors: readonly unknown[];
+}
+
+const FINAL = ['Completed', 'Failed', 'Canceled'];
+const AGENT_LABELS = 'role=node-agent';
+const NAME_MAX = 63;
+
+/** Backups of pods' volumes by their files, each an operation: nobody waits for one but the post hooks of its pod. */
+export class PodVolumeBackups {
+  readonly #options: PodVolumesOptions;
+  readonly #repositories = new Map<string, Promise<unknown>>();
+  /** Names by the UID of their pod. */
+  readonly #made = new Map<string, string[]>();
+
+  constructor(options: PodVolumesOptions) {
+    this.#options = options;
+  }
+
+  /** Makes one for each of these volumes of the pod. Velero: pkg/podvolume/backupper.go, BackupPodVolumes. */
+  async begin(pod: Pod, volumes: readonly string[]): Promise<PodVolumesResult> {
+    const skipped = new Map<string, string>();
+    const { namespace = '', name } = pod.metadata;
+    const about = { resource: 'pods', namespace, name };
+    const { log } = this.#options;
+    const skipAll = (reason: unknown, errors: readonly unknown[]): PodVolumesResult => {
+      const text = reason instanceof Error ? reason.message : String(reason);
+      for (const volume of volumes) {
+        log.warn(`Skip pod volume ${volume}`, { ...about, error: text });
+        skipped.set(
+          volume,
+          `encountered a problem with backing up the PVC of pod ${namespace}/${name}: ${text}`,
+        );
+      }
+      return { operations: [], skipped, made: [], errors };
+    };
+    const claims = await this.#claimsOf(pod);
+    const notRunning = whyNotRunning(pod);
+    if (notRunning !== undefined) return skipAll(notRunning, claims.errors);
+    try {
+      await this.#assertAgent(pod);
+      await this.#repositoryOf(namespace);
+    } catch (error) {
+      this.#options.signal.throwIfAborted();
+      return skipAll(error, [...claims.errors, error]);
+    }
+    const operations: StartedOperation[] = [];
+    const made: string[] = [];
+    const errors = [...claims.errors];
+    for (const volume of volumes) {
+      const reason = whyNotRead(pod, volume);
+      if (reason !== undefined) {
+        log.warn(reason, about);
+        skipped.set(volume, reason);
+        continue;
+      }
+      // Its PVC could not be asked for, which is an error already.
+      if (claims.unknown.has(volume)) continue;
+      try {
+        const { metadata } = await this.#create(pod, volume, claims.found.get(volume));
+        made.push(volume);
+        this.#note(pod.metadata.uid, metadata.name);
+        operations.push({
+          action: POD_VOLUME_ACTION,
+          item: { group: '', resource: 'pods', namespace, name },
+          operationId: metadata.name,
+          postOperationItems: [],
+        });
+      } catch (error) {
+        this.#options.signal.throwIfAborted();
+        errors.push(error);
+      }
+    }
+    return { operations, skipped, made, errors };
+  }
+
+  #note(podUid: string, name: string): void {
+    const names = this.#made.get(podUid) ?? [];
+    if (!names.includes(name)) names.push(name);
+    this.#made.set(podUid, names);
+  }
+
+  /** Of an earlier try. */
+  resume(podUid: string, names: readonly string[]): void {
+    for (const name of names) this.#note(podUid, name);
+  }
+
+  namesOf(podUid: string): readonly string[] {
+    return this.#made.get(podUid) ?? [];
+  }
+
+  /** All that this backup has made, as they are now. */
+  async list(): Promise<PodVolumeBackup[]> {
+    if (this.#made.size === 0) return [];
+    const { client, backup, signal } = this.#options;
+    const { namespace, uid } = backup.metadata;
+    const labelSelector = `velero.io/backup-uid=${uid}`;
+    return client.list(POD_VOLUME_BACKUPS, { namespace, labelSelector, signal });
+  }
+
+  /** Waits until the volumes of a pod have been read, or will not be. Throws `PVB_TIMEOUT`. */
+  async settled(pods: readonly Pod[], signal: AbortSignal): Promise<void> {
+    const { client, backup, timeoutMs } = this.#options;
+    const { namespace } = backup.metadata;
+    const look = (now: PodVolumeBackup | undefined): true | undefined =>
+      !now || FINAL.includes(now.status?.phase ?? '') ? true : undefined;
+    for (const name of pods.flatMap(({ metadata }) => this.namesOf(metadata.uid))) {
+      try {
+        const ref = { namespace, name };
+        await waitFor(client, POD_VOLUME_BACKUPS, ref, look, { signal, timeoutMs });
+      } catch (error) {
+        if (!isCode(error, 'WAIT_TIMEOUT')) throw error;
+        const text = `the backup of a pod's volume has not ended in time: PodVolumeBackup ${name}`;
+        throw new CodedError('PVB_TIMEOUT', text, { cause: error });
+      }
+    }
+  }
+
+  async #claimsOf(pod: Pod): Promise<{
+    found: Map<string, PersistentVolumeClaim>;
+    unknown: Set<string>;
+    errors: unknown[];
+  }> {
+    const { client, signal } = this.#options;
+    const found = new Map<string, PersistentVolumeClaim>();
+    const unknown = new Set<string>();
+    const errors: unknown[] = [];
+    for (const { name: volume, persistentVolumeClaim: claim } of pod.spec.volumes ?? []) {
+      if (!claim) continue;
+      try {
+        const ref = { namespace: pod.metadata.namespace, name: claim.claimName };
+        found.set(volume, await client.get(PVCS, ref, { signal }));
+      } catch (cause) {
+        signal.throwIfAborted();
+        unknown.add(volume);
+        const text = 'error getting persistent volume claim for volume';
+        errors.push(new CodedError('NO_PVC', `${text}: ${(cause as Error).message}`, { cause }));
+      }
+    }
+    return { found, unknown, errors };
+  }
+
+  /** Velero's words (pkg/nodeagent/node_agent.go). */
+  async #assertAgent({ spec }: Pod): Promise<void> {
+    const { client, backup, signal } = this.#options;
+    const node = spec.nodeName ?? '';
+    const { namespace } = backup.metadata;
+    const agents = await client.list(PODS, {
+      ...{ namespace, labelSelector: AGENT_LABELS, signal },
+      fieldSelector: `spec.nodeName=${node}`,
+    });
+    if (agents.some(({ status }) => status?.phase === 'Running')) return;
+    throw new CodedError('NO_AGENT', `daemonset pod not found in running state in node ${node}`);
+  }
+
+  /** One repository for each namespace of volumes. */
+  async #repositoryOf(volumeNamespace: string): Promise<void> {
+    const { client, backup, signal, resourceTimeoutMs } = this.#options;
+    const { namespace = '' } = backup.metadata;
+    const { storageLocation = '' } = backup.spec;
+    let ready = this.#repositories.get(volumeNamespace);
+    if (!ready) {
+      const query = { client, namespace, volumeNamespace, storageLocation, signal };
+      ready = ensureBackupRepository(query, resourceTimeoutMs);
+      this.#repositories.set(volumeNamespace, ready);
+      ready.catch(() => this.#repositories.delete(volumeNamespace));
+    }
+    await ready;
+  }
+
+  /** The same for a pod's volume each time that it is asked for: after a restart it is found again. */
+  async #create(
+    pod: Pod,
+    volume: string,
+    claim: PersistentVolumeClaim | undefined,
+  ): Promise<PodVolumeBackup> {
+    const { client, backup, signal } = this.#options;
+    const made = podVolumeBackupOf(backup, pod, volume, claim);
+    try {
+      return await client.create(POD_VOLUME_BACKUPS, made, { signal });
+    } catch (error) {
+      if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+      const ref = { namespace: backup.metadata.namespace, name: made.metadata.name };
+      return await client.get(POD_VOLUME_BACKUPS, ref, { signal });
+    }
+  }
+}
+
+function podVolumeBackupOf(
+  { metadata: backup, spec }: Backup,
+  pod: Pod,
+  volume: string,
+  claim: PersistentVolumeClaim | undefined,
+) {
+  const { namespace = '', name, uid } = pod.metadata;
+  const { storageLocation = '' } = spec;
+  const { uploaderConfig } = spec as { uploaderConfig?: { parallelFilesUpload?: number } | null };
+  const parallel = uploaderConfig?.parallelFilesUpload ?? 0;
+  const pvc = claim?.metadata;
+  return {
+    metadata: {
+      namespace: backup.namespace ?? '',
+      name: nameOf(backup.name, `${backup.uid} ${uid} ${volume}`),
+      ownerReferences: [
+        {
+          ...{ apiVersion: 'velero.io/v1', kind: 'Backup', controller: true },
+          ...{ name: backup.name, uid: backup.uid },
+        },
+      ],
+      labels: {
+        'velero.io/backup-name': validLabel(backup.name),
+        'velero.io/backup-uid': backup.uid,
+        ...(pvc && { 'velero.io/pvc-uid': pvc.uid }),
+      },
+      // Restores tell by it that a PVC has a backup of its files.
+      ...(pvc && { annotations: { 'velero.io/pvc-name': pvc.name } }),
+    },
+    spec: {
+      node: pod.spec.nodeName ?? '',
+      pod: { kind: 'Pod', namespace, name, uid },
+      volume,
+      tags: {
+        ...{ backup: backup.name, 'backup-uid': backup.uid, pod: name, 'pod-uid': uid },
+        ...{ ns: namespace, volume },
+        ...(pvc && { 'pvc-uid': pvc.uid }),
+      },
+      backupStorageLocation: storageLocation,
+      repoIdentifier: '',
+      uploaderType: 'kopia' as const,
+      ...(parallel > 0 && { uploaderSettings: { ParallelFilesUpload: String(parallel) } }),
+    },
+  };
+}
+
+/** Begins as Velero's do. */
+function nameOf(backup: string, what: string): string {
+  const sum = createHash('sha256').update(what).digest('hex').slice(0, 16);
+  return `${backup.slice(0, NAME_MAX - sum.length - 1).replace(/[-.]+$/, '')}-${sum}`;
+}
+
+/** Velero: pkg/util/kube/pod.go, IsPodRunning. */
+function whyNotRunning({ metadata, spec, status }: Pod): string | undefined {
+  const { namespace = '', name } = metadata;
+  const phase = status?.phase ?? '';
+  const which = `name=${name}, namespace=${namespace}, phase=${phase}`;
+  if ((spec.nodeName ?? '') === '') return `pod is not scheduled, ${which}`;
+  if (phase !== 'Running') {
+    return `pod is not in the expected status, ${which}: pod is not running`;
+  }
+  return metadata.deletionTimestamp === undefined ? undefined : `pod is being terminated, ${which}`;
+}
+
+function whyNotRead({ metadata, spec }: Pod, volume: string): string | undefined {
+  const { namespace = '', name } = metadata;
+  const isIn = (list: 'volumeMounts' | 'volumeDevices'): boolean =>
+    spec.containers.some((container) =>
+      ((container as { [key in typeof list]?: { name: string }[] })[list] ?? []).some(
+        (each) => each.name === volume,
+      ),
+    );
+  const found = (spec.volumes ?? []).find((each) => each.name === volume);
+  if (!found) return `No volume named ${volume} found in pod ${namespace}/${name}, skipping`;
+  if ('hostPath' in found && found.hostPath) {
+    return `Volume ${volume} in pod ${namespace}/${name} is a hostPath volume which is not supported for pod volume backup, skipping`;
+  }
+  if (isIn('volumeDevices')) {
+    return `volume ${volume} declared in pod ${namespace}/${name} is a block volume. Block volumes are not supported for fs backup, skipping`;
+  }
+  return isIn('volumeMounts')
+    ? undefined
+    : `volume ${volume} is declared in pod ${namespace}/${name} but not mounted by any container, skipping`;
+}

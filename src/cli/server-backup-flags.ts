@@ -1,0 +1,52 @@
+import type { Command } from 'commander';
+
+/** Flags of `velero server` about backups, with its defaults (v1.18.3: pkg/cmd/server/config/config.go). */
+export function addBackupFlags(command: Command): void {
+  command
+    .option('--concurrent-backups <n>', 'backups that run at once, of different namespaces', '1')
+    .option(
+      '--item-block-worker-count <n>',
+      'blocks of items that are backed up at once, in each backup',
+      '1',
+    )
+    .option('--client-page-size <n>', 'objects that are asked for at once; 0 is all', '500')
+    .option(
+      '--item-operation-sync-frequency <duration>',
+      'how often operations of backups are asked about',
+      '10s',
+    )
+    .option(
+      '--default-backup-ttl <duration>',
+      'how long backups are kept that do not say it themselves',
+      '720h0m0s',
+    )
+    .option(
+      '--default-item-operation-timeout <duration>',
+      'how long an operation may take where the backup does not say it',
+      '4h0m0s',
+    )
+    .option(
+      '--fs-backup-timeout <duration>',
+      "how long the hooks of a pod wait until its volumes' files are read",
+      '4h0m0s',
+    )
+    .option('--resource-timeout <duration>', 'how long a repository may take to be ready', '10m0s')
+    .option(
+      '--default-volumes-to-fs-backup [boolean]',
+      "back up the files of pods' volumes where the backup does not say it",
+    )
+    .option(
+      '--default-snapshot-move-data [boolean]',
+      'move the data of snapshots where the backup does not say it',
+    )
+    .option('--default-volume-snapshot-locations <list>', 'as provider:location, comma-separated')
+    .option(
+      '--volume-group-snapshot-label-key <key>',
+      'label of PVCs whose snapshots are taken at one moment',
+      'velero.io/volume-group',
+    )
+    .option(
+      '--global-backup-volume-policies-configmap <name>',
+      "ConfigMap of volume policies for all backups, which count after a backup's own",
+    );
+}

@@ -1,0 +1,268 @@
+import { isMoverServed } from '../agent/index.ts';
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { BackupArchive } from '../archive/index.ts';
+import {
+  type Backup,
+  BACKUP_DEFAULTS,
+  type BackupDefaults,
+  type PolicySummary,
+  type ScopedLists,
+} from '../backup/index.ts';
+import { ClusterVolumes } from '../backup-volumes/index.ts';
+import { CodedError } from '../base/index.ts';
+import { openBucket } from '../blob/index.ts';
+import { environment } from '../config/index.ts';
+import { OperationMap } from '../item-operations/index.ts';
+import { Discovery, VOLUME_SNAPSHOT_LOCATIONS } from '../kube/index.ts';
+import {
+  type Backup as PluginBackup,
+  choicesOf,
+  globalPoliciesOf,
+  ownPoliciesOf,
+  readsOf,
+} from '../plugin/index.ts';
+import {
+  BackupController,
+  BackupMetrics,
+  backupOperationStore,
+  ClusterRunner,
+  HostSessions,
+  LocationBuckets,
+  type ServerController,
+  type UnsavedOperations,
+} from '../server/index.ts';
+import {
+  ListedVolumes,
+  VolumeHelper,
+  type VolumePolicies,
+  withGlobalPolicies,
+} from '../volume-policy/index.ts';
+import type { Common } from './server-common.ts';
+import { durationFlagMs, UsageError } from './usage-error.ts';
+
+export interface BackupFlags {
+  concurrentBackups: string;
+  itemBlockWorkerCount: string;
+  clientPageSize: string;
+  itemOperationSyncFrequency: string;
+  defaultBackupTtl: string;
+  defaultItemOperationTimeout: string;
+  fsBackupTimeout: string;
+  resourceTimeout: string;
+  defaultVolumesToFsBackup?: boolean | string;
+  defaultSnapshotMoveData?: boolean | string;
+  defaultVolumeSnapshotLocations?: string;
+  volumeGroupSnapshotLabelKey: string;
+  globalBackupVolumePoliciesConfigmap?: string;
+  logLevel: string;
+  logFormat: string;
+  features?: string;
+}
+
+export interface BackupSettings {
+  readonly runningMax: number;
+  readonly workers: number;
+  readonly pageSize: number;
+  readonly operationsEveryMs: number;
+  readonly podVolumeTimeoutMs: number;
+  readonly resourceTimeoutMs: number;
+  readonly defaults: BackupDefaults;
+  readonly globalPolicies: string | undefined;
+  readonly hasCsi: boolean;
+  readonly logLevel: string;
+  readonly logFormat: string;
+}
+
+/** Throws `UsageError`. */
+export function backupSettingsOf(flags: BackupFlags): BackupSettings {
+  return {
+    runningMax: Math.max(1, wholeOf('--concurrent-backups', flags.concurrentBackups)),
+    workers: Math.max(1, wholeOf('--item-block-worker-count', flags.itemBlockWorkerCount)),
+    pageSize: wholeOf('--client-page-size', flags.clientPageSize),
+    operationsEveryMs: durationFlagMs(
+      '--item-operation-sync-frequency',
+      flags.itemOperationSyncFrequency,
+      '10s',
+    ),
+    podVolumeTimeoutMs: durationFlagMs('--fs-backup-timeout', flags.fsBackupTimeout, '4h0m0s'),
+    resourceTimeoutMs: durationFlagMs('--resource-timeout', flags.resourceTimeout, '10m0s'),
+    defaults: {
+      ...BACKUP_DEFAULTS,
+      ttl: durationText('--default-backup-ttl', flags.defaultBackupTtl),
+      itemOperationTimeout: durationText(
+        '--default-item-operation-timeout',
+        flags.defaultItemOperationTimeout,
+      ),
+      resourceTimeout: flags.resourceTimeout,
+      volumeGroupSnapshotLabelKey: flags.volumeGroupSnapshotLabelKey,
+      defaultVolumesToFsBackup: isOn(
+        '--default-volumes-to-fs-backup',
+        flags.defaultVolumesToFsBackup,
+      ),
+      snapshotMoveData: isOn('--default-snapshot-move-data', flags.defaultSnapshotMoveData),
+      snapshotLocations: locationsOf(flags.defaultVolumeSnapshotLocations ?? ''),
+    },
+    globalPolicies: flags.globalBackupVolumePoliciesConfigmap,
+    hasCsi: flags.features?.split(',').includes('EnableCSI') === true,
+    ...{ logLevel: flags.logLevel, logFormat: flags.logFormat },
+  };
+}
+
+function wholeOf(flag: string, text: string): number {
+  if (/^\d{1,6}$/.test(text)) return Number(text);
+  throw new UsageError(`${flag} "${text}" is not a whole number`);
+}
+
+function durationText(flag: string, text: string): string {
+  durationFlagMs(flag, text, '4h0m0s');
+  return text;
+}
+
+function isOn(flag: string, value: boolean | string | undefined): boolean {
+  if (value === undefined || typeof value === 'boolean') return value === true;
+  if (['true', '1', 't'].includes(value)) return true;
+  if (['false', '0', 'f'].includes(value)) return false;
+  throw new UsageError(`${flag} "${value}" is neither true nor false`);
+}
+
+function locationsOf(text: string): Record<string, string> {
+  const pairs = text.split(',').filter((part) => part.trim() !== '');
+  return Object.fromEntries(
+    pairs.map((pair) => {
+      const [provider = '', location = '', ...more] = pair.trim().split(':');
+      if (provider !== '' && location !== '' && more.length === 0) return [provider, location];
+      const text = `--default-volume-snapshot-locations "${pair}" is not a provider and a location, as in aws:default`;
+      throw new UsageError(text);
+    }),
+  );
+}
+
+export interface OpenedBackups {
+  readonly controller: ServerController;
+  readonly unsavedOperations: UnsavedOperations;
+}
+
+const GLOBAL_POLICIES = 'velero.io/global-backup-volume-policy-configmap';
+
+/** What the controller of backups needs. Throws where the policies for all backups cannot be read: no backup is then what was asked for. */
+export async function openBackups(
+  common: Common,
+  { features }: { readonly features?: string },
+  settings: BackupSettings,
+): Promise<OpenedBackups> {
+  const { client, logger, namespace, registry, plugins } = common;
+  const directory = join(common.directory, 'backups');
+  mkdirSync(directory, { recursive: true, mode: 0o700 });
+  const buckets = new LocationBuckets({
+    ...{ client, namespace, directory },
+    defaultCredentials: (kind) => environment.credentialsFile(kind),
+    openBucket: (location) => openBucket(location),
+  });
+  const store = backupOperationStore(client, namespace, buckets);
+  const operations = new OperationMap({ store, logger });
+  const sessions = new HostSessions(client, () => {
+    if (!plugins) throw new CodedError('PLUGIN_FOLDER', 'no plugins were opened');
+    return plugins.host();
+  });
+  let discovery: Promise<Discovery> | undefined;
+  const hasAllVersions = features?.split(',').includes('EnableAPIGroupVersions') === true;
+  const theDiscovery = (): Promise<Discovery> => {
+    discovery ??= Discovery.open(client, { hasAllVersions, logger });
+    discovery.catch(() => (discovery = undefined));
+    return discovery;
+  };
+  const policiesOf = async (backup: Backup): Promise<VolumePolicies | undefined> => {
+    const given = noted(backup, settings.globalPolicies);
+    const own = await ownPoliciesOf(client, given);
+    return withGlobalPolicies(own, await globalPoliciesOf(client, given));
+  };
+  if (settings.globalPolicies !== undefined) {
+    const probe = { metadata: { namespace, name: '' }, spec: {} } as Backup;
+    await globalPoliciesOf(client, noted(probe, settings.globalPolicies), { isPatient: false });
+  }
+  let runner: Promise<ClusterRunner> | undefined;
+  const controller = new BackupController({
+    ...{ client, logger, namespace, buckets, sessions, operations, directory },
+    discovery: theDiscovery,
+    runner: () => {
+      runner ??= theDiscovery().then(
+        (found) =>
+          new ClusterRunner({
+            ...{ client, discovery: found, buckets, sessions, operations, directory, logger },
+            archiveOf: (bucket) => new BackupArchive(bucket, { logger }),
+            openVolumes: async ({ backup, session, log, signal }) => {
+              const policies = await policiesOf(backup);
+              const spec = backup.spec as Backup['spec'] & { volumeSnapshotLocations?: string[] };
+              const names = spec.volumeSnapshotLocations ?? [];
+              const all =
+                names.length === 0
+                  ? []
+                  : await client.list(VOLUME_SNAPSHOT_LOCATIONS, { namespace, signal });
+              return new ClusterVolumes({
+                ...{ client, backup, signal, hasCsi: settings.hasCsi },
+                log: log.results,
+                helper: new VolumeHelper({
+                  policies,
+                  ...choicesOf(backup as unknown as PluginBackup),
+                  backupExcludePvc: false,
+                  volumes: new ListedVolumes(readsOf(client, { signal }), {}),
+                }),
+                locations: names.flatMap((name) =>
+                  all.filter(({ metadata }) => metadata.name === name),
+                ),
+                snapshotters: (provider, config) => session.snapshotter(provider, config),
+                resourceTimeoutMs: settings.resourceTimeoutMs,
+                podVolumeTimeoutMs: settings.podVolumeTimeoutMs,
+              });
+            },
+            policyLists: async (backup) => listsOf(await policiesOf(backup)),
+            ...{ logLevel: settings.logLevel, logFormat: settings.logFormat },
+            workers: settings.workers,
+          }),
+      );
+      runner.catch(() => (runner = undefined));
+      return runner;
+    },
+    defaults: settings.defaults,
+    loadPolicies: async (backup): Promise<PolicySummary | undefined> => {
+      const policies = await policiesOf(backup);
+      if (!policies) return undefined;
+      const hasFineFilters =
+        policies.namespacedFilterPolicies !== undefined ||
+        policies.clusterScopedFilterPolicy !== undefined;
+      if (hasFineFilters) {
+        const text =
+          'namespacedFilterPolicies and clusterScopedFilterPolicy are not known to this server yet: without them the backup would hold other objects than were asked for';
+        throw new CodedError('BAD_VOLUME_POLICY', text);
+      }
+      return { hasIncludeExclude: policies.includeExcludePolicy !== undefined, hasFineFilters };
+    },
+    isServed: (mover) => isMoverServed(client, namespace, mover),
+    annotations: {
+      ...(settings.globalPolicies !== undefined && { [GLOBAL_POLICIES]: settings.globalPolicies }),
+    },
+    runningMax: settings.runningMax,
+    operationsEveryMs: settings.operationsEveryMs,
+    logFormat: settings.logFormat,
+    metrics: new BackupMetrics(registry),
+  });
+  return {
+    controller,
+    unsavedOperations: {
+      save: (owner, signal) => operations.flush(owner, signal),
+    },
+  };
+}
+
+/** The policies for all backups, where plugins look for them. */
+function noted({ metadata, ...backup }: Backup, globalPolicies: string | undefined): PluginBackup {
+  const annotations = {
+    ...metadata.annotations,
+    ...(globalPolicies !== undefined && { [GLOBAL_POLICIES]: globalPolicies }),
+  };
+  return { ...backup, metadata: { ...metadata, annotations } } as unknown as PluginBackup;
+}
+
+const listsOf = (policies: VolumePolicies | undefined): ScopedLists | undefined =>
+  policies?.includeExcludePolicy;

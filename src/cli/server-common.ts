@@ -1,0 +1,16 @@
+import type { Registry } from 'prom-client';
+import type { Logger } from '../base/index.ts';
+import type { KubeClient } from '../kube/index.ts';
+import type { ServerPlugins } from './server-plugins.ts';
+
+/** What all controllers have in common. */
+export interface Common {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly host: string;
+  readonly registry: Registry;
+  /** For credentials. */
+  readonly directory: string;
+  readonly plugins: ServerPlugins | undefined;
+}

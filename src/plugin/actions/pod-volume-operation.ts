@@ -1,0 +1,99 @@
+import { POD_VOLUME_BACKUPS, type PodVolumeBackup, waitFor } from '../../kube/index.ts';
+import { isCode, messageOf } from '../../base/index.ts';
+import type {
+  Backup,
+  BackupItemAction,
+  BackupOutput,
+  CallContext,
+  OperationProgress,
+} from '../contract.ts';
+import { FINAL } from './movements.ts';
+import { isAway, patiently, type Setting } from './setting.ts';
+
+/** Velero's own cancel returns at once, and the work may then go on behind an operation that counts as over. Our choice. */
+const CANCEL_MS = 60_000;
+
+/**
+ * What is asked about PodVolumeBackups that our server makes as operations of a backup; their IDs are the names. It begins none: no item is
+ * one of its own. It is in the plugin as well, so that a Velero server can end such a backup.
+ */
+export class PodVolumeOperation implements BackupItemAction {
+  readonly #setting: Setting;
+
+  constructor(setting: Setting) {
+    this.#setting = setting;
+  }
+
+  execute(): Promise<BackupOutput> {
+    return Promise.resolve({});
+  }
+
+  async progress(
+    operationId: string,
+    backup: Backup,
+    { signal }: CallContext,
+  ): Promise<OperationProgress> {
+    const unknown = { completed: false, err: '', nCompleted: 0, nTotal: 0, started: undefined };
+    const nothing = { ...unknown, operationUnits: 'Bytes', description: '', updated: undefined };
+    let found: PodVolumeBackup | undefined;
+    try {
+      const ref = { namespace: backup.metadata.namespace, name: operationId };
+      found = await this.#setting.client.find(POD_VOLUME_BACKUPS, ref, { signal });
+    } catch (error) {
+      if (!isAway(error)) throw error;
+      const reason = messageOf(error);
+      this.#setting.logger.warn({ operationId, reason }, 'the progress is not known now');
+      return nothing;
+    }
+    if (!found) {
+      return {
+        ...nothing,
+        completed: true,
+        err: 'the PodVolumeBackup of this operation was deleted',
+      };
+    }
+    const { spec, status = {} } = found;
+    const { phase = '', progress, message = '', startTimestamp, completionTimestamp } = status;
+    const done = progress?.bytesDone ?? 0;
+    const total = progress?.totalBytes ?? 0;
+    const isDone = phase === 'Completed';
+    const about = `volume ${spec.volume} of pod ${spec.pod.namespace ?? ''}/${spec.pod.name ?? ''}`;
+    const errors: Partial<Record<string, string>> = {
+      Failed: `pod volume backup failed: ${message} (${about})`,
+      Canceled: `pod volume backup canceled: ${message} (${about})`,
+    };
+    return {
+      completed: FINAL.includes(phase),
+      err: errors[phase] ?? '',
+      nCompleted: isDone ? Math.max(done, total) : done,
+      nTotal: isDone ? Math.max(done, total) : total,
+      operationUnits: 'Bytes',
+      description: phase,
+      started: startTimestamp ?? undefined,
+      updated: completionTimestamp ?? undefined,
+    };
+  }
+
+  async cancel(operationId: string, backup: Backup, { signal }: CallContext): Promise<void> {
+    const { client, logger } = this.#setting;
+    const ref = { namespace: backup.metadata.namespace, name: operationId };
+    const found = await patiently(() => client.find(POD_VOLUME_BACKUPS, ref, { signal }), signal);
+    if (!found || FINAL.includes(found.status?.phase ?? '')) return;
+    await patiently(
+      () => client.patch(POD_VOLUME_BACKUPS, ref, { spec: { cancel: true } }, { signal }),
+      signal,
+    );
+    const look = (now: PodVolumeBackup | undefined): true | undefined =>
+      !now || FINAL.includes(now.status?.phase ?? '') ? true : undefined;
+    try {
+      await waitFor(client, POD_VOLUME_BACKUPS, ref, look, {
+        signal,
+        timeoutMs: CANCEL_MS,
+        awayMsMax: 0,
+      });
+    } catch (error) {
+      if (!isCode(error, 'WAIT_TIMEOUT')) throw error;
+      logger.warn({ operationId }, 'the operation was asked to end, and has not ended yet');
+    }
+  }
+}

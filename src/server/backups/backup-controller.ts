@@ -1,0 +1,457 @@
+import { BackupArchive } from '../../archive/index.ts';
+import {
+  CanceledError,
+  type Clock,
+  isCode,
+  type Logger,
+  messageOf,
+  MINUTE_NS,
+  rfc3339Seconds,
+  systemClock,
+} from '../../base/index.ts';
+import {
+  type Backup,
+  type BackupDefaults,
+  type PolicySummary,
+  validateBackup,
+} from '../../backup/index.ts';
+import type { OperationMap } from '../../item-operations/index.ts';
+import {
+  Controller,
+  type Discovery,
+  keyOf,
+  type KubeClient,
+  NAMESPACES,
+  refOf,
+  type Result,
+} from '../../kube/index.ts';
+import type { ServerController } from '../server.ts';
+import { BackupMetrics } from './backup-metrics.ts';
+import { BackupsView, isFinal, phaseOf } from './backups-view.ts';
+import type { ActionSessions, BackupRunner, Buckets } from './contract.ts';
+import { DeletionRequests } from './deletion-requests.ts';
+import { finalizeBackup } from './finalizer.ts';
+import { type OperationsRoundOptions, pollOperations } from './operations-round.ts';
+import { planQueue } from './queue.ts';
+import { removeJournals } from './run/journal.ts';
+import { subjectOf } from './run/cluster-runner.ts';
+
+export interface BackupControllerOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly discovery: () => Promise<Discovery>;
+  readonly buckets: Buckets;
+  readonly sessions: ActionSessions;
+  readonly operations: OperationMap;
+  readonly runner: () => Promise<BackupRunner>;
+  readonly defaults: BackupDefaults;
+  readonly loadPolicies: (backup: Backup) => Promise<PolicySummary | undefined>;
+  readonly isServed: (dataMover: string) => Promise<boolean | undefined>;
+  /** Put on every Backup that begins. */
+  readonly annotations: Readonly<Record<string, string>>;
+  /** Backups at once. Velero: `--concurrent-backups`. */
+  readonly runningMax: number;
+  /** How often operations are asked about. */
+  readonly operationsEveryMs: number;
+  readonly directory: string;
+  readonly logFormat: string;
+  readonly metrics: BackupMetrics;
+  readonly clock?: Clock;
+}
+
+/** On a Backup: somebody wants it to end. Who, where the value is not `true`. */
+export const CANCEL_ANNOTATION = 'longshore.io/cancel';
+/** On a Backup: our server has begun it, and ours goes on with it. */
+export const MADE_BY_ANNOTATION = 'longshore.io/made-by';
+
+const QUEUE_KEY = 'queue';
+/** Of the queue, should a watch have missed something. Our choice. */
+const LOOK_MS = 60_000;
+const POLLED_AT_ONCE = 8;
+const FINALIZED_AT_ONCE = 4;
+const OPERATION_TIMEOUT_NS = 240n * MINUTE_NS;
+/** Of what could not be reached. Our choice. */
+const AGAIN_MS = 10_000;
+const WAITING = /^WaitingForPluginOperations(PartiallyFailed)?$/;
+const FINALIZING = /^Finalizing(PartiallyFailed)?$/;
+/** Velero's own sentence for what a server that was killed has left (pkg/cmd/server/server.go). */
+const LEFT_IN_PROGRESS =
+  'found a backup with status "InProgress" during the server starting, mark it as "Failed"';
+
+/**
+ * Velero's controllers of Backups in one: the queue, the runs, the operations that backups wait for, and their ends. What is under way when
+ * this process dies, another one goes on with.
+ */
+export class BackupController implements ServerController {
+  readonly name = 'backup';
+  readonly #options: BackupControllerOptions;
+  #run: BackupsRun | undefined;
+
+  constructor(options: BackupControllerOptions) {
+    this.#options = options;
+  }
+
+  get failure(): string | undefined {
+    return this.#run?.failure;
+  }
+
+  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
+    this.#run = new BackupsRun(this.#options, signal, assertLeading);
+    try {
+      await this.#run.run();
+    } finally {
+      this.#run = undefined;
+    }
+  }
+}
+
+/** A backup that runs here. */
+interface Task {
+  readonly uid: string;
+  readonly abort: AbortController;
+  readonly done: Promise<void>;
+}
+
+/** One time that this process leads. */
+class BackupsRun {
+  readonly #options: BackupControllerOptions;
+  readonly #signal: AbortSignal;
+  readonly #assertLeading: () => void;
+  readonly #clock: Clock;
+  readonly #backups: BackupsView;
+  readonly #tasks = new Map<string, Task>();
+  readonly #deletions: DeletionRequests;
+  readonly #queue: Controller;
+  readonly #waiting: Controller;
+  readonly #ending: Controller;
+  readonly #lost = new Map<string, Backup>();
+  #hasStarted = false;
+
+  constructor(options: BackupControllerOptions, signal: AbortSignal, assertLeading: () => void) {
+    const { client, logger, namespace } = options;
+    this.#options = options;
+    this.#signal = signal;
+    this.#assertLeading = assertLeading;
+    this.#clock = options.clock ?? systemClock;
+    this.#backups = new BackupsView({ client, logger, namespace, assertLeading, signal });
+    this.#deletions = new DeletionRequests({
+      ...{ client, logger, namespace, assertLeading, signal },
+      backups: this.#backups,
+    });
+    this.#queue = new Controller({
+      ...{ name: 'backup-queue', workers: 1, logger },
+      reconcile: () => this.#reconcileQueue(),
+    });
+    this.#waiting = new Controller({
+      ...{ name: 'backup-operations', workers: POLLED_AT_ONCE, logger },
+      reconcile: (key) => this.#reconcileWaiting(key),
+    });
+    this.#ending = new Controller({
+      ...{ name: 'backup-finalizer', workers: FINALIZED_AT_ONCE, logger },
+      reconcile: (key) => this.#reconcileEnding(key),
+    });
+    this.#backups.onChange((after, before) => {
+      this.#changed(after, before);
+    });
+  }
+
+  get failure(): string | undefined {
+    return this.#backups.failure;
+  }
+
+  async run(): Promise<void> {
+    const cache = this.#backups.run();
+    const own = (async () => {
+      await Promise.race([this.#backups.synced, cache]);
+      if (this.#signal.aborted) return;
+      this.#hasStarted = true;
+      for (const backup of this.#backups.list()) this.#wake(backup);
+      this.#queue.queue.add(QUEUE_KEY);
+      await Promise.all([
+        this.#deletions.run(),
+        this.#queue.run(this.#signal),
+        this.#waiting.run(this.#signal),
+        this.#ending.run(this.#signal),
+      ]);
+    })();
+    await Promise.all([cache, own]);
+    await Promise.all([...this.#tasks.values()].map(({ done }) => done));
+  }
+
+  #changed(after: Backup | undefined, before: Backup | undefined): void {
+    if (!this.#hasStarted) return;
+    if (!after || (before && before.metadata.uid !== after.metadata.uid)) {
+      if (before && !isFinal(before)) this.#vanished(before);
+    }
+    if (after) this.#wake(after);
+    // The place that it had is free.
+    if (!after || phaseOf(after) !== (before && phaseOf(before))) this.#queue.queue.add(QUEUE_KEY);
+  }
+
+  #wake(backup: Backup): void {
+    const key = keyOf(backup.metadata);
+    const phase = phaseOf(backup);
+    if (WAITING.test(phase)) this.#waiting.queue.add(key);
+    if (FINALIZING.test(phase)) this.#ending.queue.add(key);
+    if (isCanceledByUser(backup)) this.#cancelTask(backup);
+  }
+
+  #cancelTask({ metadata }: Backup): void {
+    const task = this.#tasks.get(keyOf(metadata));
+    if (task?.uid === metadata.uid) task.abort.abort(new CanceledError('user'));
+    else this.#queue.queue.add(QUEUE_KEY);
+  }
+
+  /** It was deleted while it was made, or waited: what it began is told to stop, and nothing stays in the bucket. */
+  #vanished(backup: Backup): void {
+    const key = keyOf(backup.metadata);
+    const task = this.#tasks.get(key);
+    if (task?.uid === backup.metadata.uid) {
+      task.abort.abort(new CanceledError('user'));
+      return;
+    }
+    if (!/^(WaitingFor|Finalizing|InProgress)/.test(phaseOf(backup))) return;
+    this.#lost.set(backup.metadata.uid, backup);
+    this.#waiting.queue.add(`lost/${backup.metadata.uid}`);
+  }
+
+  async #reconcileQueue(): Promise<Result> {
+    const { client, runningMax } = this.#options;
+    const backups = this.#backups.list().filter((backup) => !isFinal(backup));
+    for (const backup of backups) {
+      const phase = phaseOf(backup);
+      const key = keyOf(backup.metadata);
+      if (
+        ['', 'New', 'Queued', 'ReadyToStart'].includes(phase) &&
+        isCanceledByUser(backup) &&
+        !this.#tasks.has(key)
+      ) {
+        await this.#backups.patch(backup, {
+          status: { ...failedStatus(CANCELED, this.#clock), queuePosition: null },
+        });
+      } else if (['ReadyToStart', 'InProgress'].includes(phase) && !this.#tasks.has(key)) {
+        this.#begin(backup);
+      }
+    }
+    const open = this.#backups.list().filter((backup) => !isFinal(backup));
+    const isQueueing = open.some((backup) => ['', 'New', 'Queued'].includes(phaseOf(backup)));
+    if (!isQueueing) return { requeueAfterMs: LOOK_MS };
+    const namespaces = await client.collect(
+      NAMESPACES,
+      { signal: this.#signal },
+      ({ metadata }) => [metadata.name],
+    );
+    for (const { backup, phase, position } of planQueue(open, { namespaces, runningMax })) {
+      const patch = { status: { phase, queuePosition: position ?? null } };
+      const written = await this.#backups.patch(backup, patch);
+      if (phase === 'ReadyToStart') this.#begin(written);
+      else if (phaseOf(backup) !== 'Queued') this.#queue.queue.add(QUEUE_KEY);
+    }
+    return { requeueAfterMs: LOOK_MS };
+  }
+
+  /** Runs it beside the controllers, until it has its next phase. */
+  #begin(backup: Backup): void {
+    const key = keyOf(backup.metadata);
+    const abort = new AbortController();
+    const done = this.#make(backup, AbortSignal.any([abort.signal, this.#signal]), abort.signal)
+      .catch((error: unknown) => {
+        if (this.#signal.aborted || isCode(error, 'NOT_LEADING')) return;
+        const fields = { backup: backup.metadata.name, error: messageOf(error) };
+        this.#options.logger.error(fields, 'a backup could not be run, and is looked at again');
+      })
+      .finally(() => {
+        this.#tasks.delete(key);
+        if (!this.#signal.aborted) this.#queue.queue.addAfter(QUEUE_KEY, 1000);
+        this.#queue.queue.add(QUEUE_KEY);
+      });
+    this.#tasks.set(key, { uid: backup.metadata.uid, abort, done });
+  }
+
+  async #make(given: Backup, signal: AbortSignal, user: AbortSignal): Promise<void> {
+    const { metrics, logger } = this.#options;
+    const { name } = given.metadata;
+    let backup = given;
+    if (phaseOf(backup) === 'ReadyToStart') {
+      const started = await this.#start(backup, signal);
+      if (!started) return;
+      backup = started;
+    } else if (backup.metadata.annotations?.[MADE_BY_ANNOTATION] === undefined) {
+      await this.#backups.insist(backup, { status: failedStatus(LEFT_IN_PROGRESS, this.#clock) });
+      return;
+    } else logger.info({ backup: name }, 'going on with a backup that another server began');
+    metrics.attempted(backup);
+    try {
+      const runner = await this.#options.runner();
+      const outcome = await runner.run({
+        backup,
+        signal,
+        assertLeading: this.#assertLeading,
+        onProgress: async (progress) => {
+          await this.#backups.insist(backup, { status: { progress } });
+        },
+      });
+      const status = { ...outcome.status, phase: outcome.phase };
+      const written = await this.#backups.insist(backup, { status });
+      if (!written) await this.#removeAll(backup);
+      else {
+        metrics.ended(written);
+        await this.#forget(runner, written);
+      }
+    } catch (error) {
+      if (this.#signal.aborted || isCode(error, 'NOT_LEADING')) return;
+      const reason = user.aborted ? CANCELED : `backup execution failed: ${messageOf(error)}`;
+      const written = await this.#backups.insist(backup, {
+        status: failedStatus(reason, this.#clock),
+      });
+      this.#options.operations.forget(backup.metadata.uid);
+      if (!written) await this.#removeAll(backup);
+      else {
+        logger.error({ backup: name, error: messageOf(error) }, 'backup failed');
+        metrics.ended(written);
+        await this.#forget(await this.#options.runner(), written);
+      }
+    }
+  }
+
+  /** The journal is of no use any more; one that stays goes with the backup. */
+  async #forget(runner: BackupRunner, backup: Backup): Promise<void> {
+    try {
+      await runner.forget(backup, this.#signal);
+    } catch (error) {
+      const fields = { backup: backup.metadata.name, error: messageOf(error) };
+      this.#options.logger.warn(fields, 'the journal of a backup could not be removed');
+    }
+  }
+
+  /** Undefined where it cannot run, and says why. */
+  async #start(given: Backup, signal: AbortSignal): Promise<Backup | undefined> {
+    const { client, defaults, loadPolicies, isServed, metrics, logger } = this.#options;
+    const discovery = await this.#options.discovery();
+    const nowNs = this.#clock.nowNs();
+    const checked = await validateBackup(
+      given,
+      { client, resources: discovery, defaults, nowNs, loadPolicies, isServed },
+      signal,
+    );
+    const { backup, errors, warnings } = checked;
+    const { name } = given.metadata;
+    for (const warning of warnings)
+      logger.warn({ backup: name, warning }, 'a Backup has an oddity');
+    const isValid = errors.length === 0;
+    const status = isValid
+      ? { ...backup.status, phase: 'InProgress', startTimestamp: rfc3339Seconds(nowNs) }
+      : { ...backup.status, phase: 'FailedValidation' };
+    const annotations = {
+      ...backup.metadata.annotations,
+      ...this.#options.annotations,
+      ...(isValid && { [MADE_BY_ANNOTATION]: 'longshore' }),
+    };
+    const { labels } = backup.metadata;
+    const written = await this.#backups.insist(given, {
+      ...{ metadata: { labels, annotations }, spec: backup.spec, status },
+    });
+    if (isValid) return written;
+    logger.error({ backup: name, errors }, 'a Backup is not valid');
+    if (written) metrics.invalid(written);
+    return undefined;
+  }
+
+  async #reconcileWaiting(key: string): Promise<Result | undefined> {
+    if (key.startsWith('lost/')) return this.#removeLost(key.slice('lost/'.length));
+    const backup = this.#backups.get(refOf(key));
+    if (!backup || !WAITING.test(phaseOf(backup))) return undefined;
+    const { sessions, operations, operationsEveryMs, logger, metrics } = this.#options;
+    const again = { requeueAfterMs: operationsEveryMs };
+    await using session = await sessions.open(backup, logger, this.#signal);
+    try {
+      if (isCanceledByUser(backup)) {
+        await operations.cancel(subjectOf(backup), { asker: session.asker, signal: this.#signal });
+      }
+      const change = await pollOperations(backup, session, this.#round(), this.#signal);
+      metrics.polled(backup, await operations.get(subjectOf(backup), this.#signal));
+      if (change) {
+        const written = await this.#backups.insist(backup, { status: change });
+        if (written && FINALIZING.test(phaseOf(written))) this.#ending.queue.add(key);
+        if (written && FINALIZING.test(phaseOf(written))) return undefined;
+      }
+    } catch (error) {
+      if (this.#signal.aborted) throw error;
+      const fields = { backup: backup.metadata.name, error: messageOf(error) };
+      logger.warn(fields, 'cannot see to the operations of a backup, and try again');
+      return { requeueAfterMs: Math.max(operationsEveryMs, AGAIN_MS) };
+    }
+    return again;
+  }
+
+  #round(): OperationsRoundOptions {
+    const { operations, buckets, logger, directory, logFormat } = this.#options;
+    const defaultTimeoutNs = OPERATION_TIMEOUT_NS;
+    return { operations, buckets, logger, directory, logFormat, defaultTimeoutNs };
+  }
+
+  async #reconcileEnding(key: string): Promise<Result | undefined> {
+    const backup = this.#backups.get(refOf(key));
+    if (!backup || !FINALIZING.test(phaseOf(backup))) return undefined;
+    const { client, sessions, buckets, logger, directory, logFormat, operations, metrics } =
+      this.#options;
+    const discovery = await this.#options.discovery();
+    await using session = await sessions.open(backup, logger, this.#signal);
+    const change = await finalizeBackup(
+      backup,
+      session,
+      {
+        ...{ client, discovery, buckets, logger, directory, logFormat, clock: this.#clock },
+        assertLeading: this.#assertLeading,
+      },
+      this.#signal,
+    );
+    const written = await this.#backups.insist(backup, { status: change });
+    operations.forget(backup.metadata.uid);
+    if (written) metrics.ended(written);
+    else await this.#removeAll(backup);
+    return undefined;
+  }
+
+  async #removeLost(uid: string): Promise<Result | undefined> {
+    const backup = this.#lost.get(uid);
+    if (!backup) return undefined;
+    const { sessions, operations, logger } = this.#options;
+    const subject = subjectOf(backup);
+    await using session = await sessions.open(backup, logger, this.#signal);
+    await operations.cancel(subject, { asker: session.asker, signal: this.#signal });
+    operations.forget(uid);
+    await this.#removeAll(backup);
+    this.#lost.delete(uid);
+    return undefined;
+  }
+
+  /** Of a Backup that is no more. Another one of its name may have begun: then its files stay. */
+  async #removeAll(backup: Backup): Promise<void> {
+    const { buckets } = this.#options;
+    const { name, uid } = backup.metadata;
+    const storageLocation = backup.spec.storageLocation ?? '';
+    if (storageLocation === '') return;
+    this.#assertLeading();
+    await using opened = await buckets.open(storageLocation, this.#signal);
+    const archive = new BackupArchive(opened.bucket);
+    const other = this.#backups.get({ namespace: this.#options.namespace, name });
+    if (other && other.metadata.uid !== uid) {
+      await removeJournals(opened.bucket, name, this.#signal, uid);
+      return;
+    }
+    await archive.delete(name, { signal: this.#signal });
+  }
+}
+
+const CANCELED = 'canceled by user';
+
+const isCanceledByUser = ({ metadata }: Backup): boolean =>
+  (metadata.annotations?.[CANCEL_ANNOTATION] ?? '') !== '';
+
+const failedStatus = (failureReason: string, clock: Clock): object => ({
+  phase: 'Failed',
+  failureReason,
+  completionTimestamp: rfc3339Seconds(clock.nowNs()),
+});

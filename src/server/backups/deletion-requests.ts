@@ -1,0 +1,80 @@
+import { isCode, type Logger, untilAborted } from '../../base/index.ts';
+import {
+  BACKUPS,
+  Cache,
+  Controller,
+  DELETE_BACKUP_REQUESTS,
+  keyOf,
+  type KubeClient,
+  type KubeObject,
+  refOf,
+  type Result,
+} from '../../kube/index.ts';
+import { type BackupsView, isFinal } from './backups-view.ts';
+
+/** What `velero backup delete` makes. */
+interface DeletionRequest extends KubeObject {
+  readonly spec?: { readonly backupName?: string };
+}
+
+export interface DeletionRequestsOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly backups: BackupsView;
+  readonly assertLeading: () => void;
+  readonly signal: AbortSignal;
+}
+
+const WORKERS = 2;
+
+/**
+ * Requests to delete backups that are still made, which Velero refuses: the Backup is deleted, and with it everything that it began ends.
+ * Requests for backups that are over stay as they are, for a server that deletes those.
+ */
+export class DeletionRequests {
+  readonly #options: DeletionRequestsOptions;
+  readonly #requests: Cache<KubeObject>;
+  readonly #controller: Controller;
+
+  constructor(options: DeletionRequestsOptions) {
+    const { client, logger, namespace } = options;
+    this.#options = options;
+    const scope = { namespace };
+    this.#requests = new Cache({ client, logger, scope, resource: DELETE_BACKUP_REQUESTS });
+    this.#controller = new Controller({
+      ...{ name: 'backup-deletion', workers: WORKERS, logger },
+      reconcile: (key) => this.#reconcile(key),
+    });
+  }
+
+  async run(): Promise<void> {
+    const { signal } = this.#options;
+    const cache = this.#requests.run(signal);
+    await untilAborted(signal, this.#requests.synced);
+    this.#requests.onChange((after) => {
+      if (after) this.#controller.queue.add(keyOf(after.metadata));
+    });
+    for (const { metadata } of this.#requests.list()) this.#controller.queue.add(keyOf(metadata));
+    await Promise.all([cache, this.#controller.run(signal)]);
+  }
+
+  async #reconcile(key: string): Promise<Result | undefined> {
+    const { client, logger, namespace, backups, assertLeading, signal } = this.#options;
+    const request = this.#requests.get(refOf(key)) as DeletionRequest | undefined;
+    const name = request?.spec?.backupName ?? '';
+    if (!request || name === '') return undefined;
+    const backup = backups.get({ namespace, name });
+    if (!backup || isFinal(backup)) return undefined;
+    assertLeading();
+    logger.info({ backup: name }, 'a backup is deleted while it is made');
+    const { uid } = backup.metadata;
+    await client.delete(BACKUPS, { namespace, name }, { uid, signal });
+    try {
+      await client.delete(DELETE_BACKUP_REQUESTS, request.metadata, { signal });
+    } catch (error) {
+      if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+    }
+    return undefined;
+  }
+}

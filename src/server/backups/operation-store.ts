@@ -1,0 +1,38 @@
+import { BackupArchive, RestoreArchive } from '../../archive/index.ts';
+import { CodedError } from '../../base/index.ts';
+import { archiveStore, type OperationStore, type Subject } from '../../item-operations/index.ts';
+import { BACKUPS, type KubeClient } from '../../kube/index.ts';
+import type { Buckets } from './contract.ts';
+
+/** The operations files of backups, in the bucket of the location that each Backup names. A bucket is open for one call. */
+export function backupOperationStore(
+  client: Pick<KubeClient, 'find'>,
+  namespace: string,
+  buckets: Buckets,
+): OperationStore {
+  const within = async <T>(
+    { name, uid }: Subject,
+    signal: AbortSignal | undefined,
+    task: (store: OperationStore) => Promise<T>,
+  ): Promise<T> => {
+    const backup = await client.find(BACKUPS, { namespace, name }, { signal });
+    const { storageLocation } =
+      (backup as { spec?: { storageLocation?: string } } | undefined)?.spec ?? {};
+    if (!storageLocation || backup?.metadata.uid !== uid) {
+      const text = `Backup ${namespace}/${name}, which the operations are of, is not there any more`;
+      throw new CodedError('NO_BACKUP', text);
+    }
+    await using opened = await buckets.open(
+      storageLocation,
+      signal ?? new AbortController().signal,
+    );
+    const backups = new BackupArchive(opened.bucket);
+    const restores = new RestoreArchive(opened.bucket);
+    return await task(archiveStore(() => Promise.resolve({ backups, restores })));
+  };
+  return {
+    load: (subject, signal) => within(subject, signal, (store) => store.load(subject, signal)),
+    save: (subject, operations, signal) =>
+      within(subject, signal, (store) => store.save(subject, operations, signal)),
+  };
+}

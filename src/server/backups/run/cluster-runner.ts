@@ -1,0 +1,424 @@
+import {
+  type BackupArchive,
+  type NewBackup,
+  type ScratchFile,
+  TarballWriter,
+} from '../../../archive/index.ts';
+import {
+  asError,
+  type Clock,
+  CodedError,
+  isCode,
+  type Logger,
+  messageOf,
+  rfc3339Seconds,
+  systemClock,
+} from '../../../base/index.ts';
+import {
+  type Backup,
+  type BackupRunResult,
+  collectItems,
+  goDurationNs,
+  NamespaceFilter,
+  oldResourceFilter,
+  type PodExec,
+  type ResourceFilter,
+  runBackup,
+  type ScopedLists,
+  scopedResourceFilter,
+  Spool,
+  usesOldLists,
+} from '../../../backup/index.ts';
+import {
+  actionOf,
+  type BackupOperation,
+  countsOf,
+  failureLine,
+  isAnyRunning,
+  type Operation,
+  type OperationMap,
+  orderedRecord,
+  type Subject,
+} from '../../../item-operations/index.ts';
+import {
+  type Discovery,
+  type KubeClient,
+  type KubeObject,
+  NAMESPACES,
+} from '../../../kube/index.ts';
+import type { BackupVolumes, UploadOperation } from '../../../backup-volumes/index.ts';
+import type {
+  ActionSession,
+  ActionSessions,
+  BackupRunner,
+  Buckets,
+  OpenBucket,
+  RunOutcome,
+  RunRequest,
+} from '../contract.ts';
+import { Journal, removeJournals } from './journal.ts';
+import { patiently } from './patience.ts';
+import { BackupRunLog } from './run-log.ts';
+
+export interface VolumesContext {
+  readonly backup: Backup;
+  readonly session: ActionSession;
+  readonly log: BackupRunLog;
+  readonly signal: AbortSignal;
+}
+
+export interface ClusterRunnerOptions {
+  readonly client: KubeClient;
+  readonly discovery: Discovery;
+  readonly buckets: Buckets;
+  readonly archiveOf: (bucket: OpenBucket['bucket']) => BackupArchive;
+  readonly sessions: ActionSessions;
+  readonly operations: OperationMap;
+  readonly openVolumes: (context: VolumesContext) => Promise<BackupVolumes>;
+  /** What the policies of a Backup include and exclude; undefined where they say nothing of it. */
+  readonly policyLists?: (backup: Backup) => Promise<ScopedLists | undefined>;
+  /** Scratch space. */
+  readonly directory: string;
+  readonly logger: Logger;
+  /** Of the logs of backups. */
+  readonly logLevel: string;
+  readonly logFormat: string;
+  /** Item blocks at once. */
+  readonly workers: number;
+  readonly clock?: Clock;
+  readonly patienceMs?: number;
+}
+
+/** Our choice: as much as waits in the spool for its turn; the rest is asked for again. */
+const SPOOL_BYTES_MAX = 8 * 2 ** 30;
+/** How long the files of a backup that was canceled, or has failed, may take to be stored. Our choice. */
+const FAREWELL_MS = 60_000;
+const CANCELED_MS = 4000;
+const NO_OPERATION_NS = 4n * 3_600_000_000_000n;
+
+export const subjectOf = ({ metadata }: KubeObject): Subject => ({
+  kind: 'Backup',
+  name: metadata.name,
+  uid: metadata.uid,
+});
+
+/** Makes backups of the cluster, in the bucket of their location. */
+export class ClusterRunner implements BackupRunner {
+  readonly #options: ClusterRunnerOptions;
+  readonly #clock: Clock;
+
+  constructor(options: ClusterRunnerOptions) {
+    this.#options = options;
+    this.#clock = options.clock ?? systemClock;
+  }
+
+  async run(request: RunRequest): Promise<RunOutcome> {
+    const { backup, signal, assertLeading } = request;
+    const { buckets, directory, logger, patienceMs } = this.#options;
+    const about = { what: 'open the bucket of a backup', logger, signal, patienceMs };
+    await using opened = await patiently(
+      () => buckets.open(backup.spec.storageLocation ?? '', signal),
+      about,
+    );
+    const { bucket } = opened;
+    const { name, uid } = backup.metadata;
+    const archive = this.#options.archiveOf(bucket);
+    const finished = await patiently(() => this.#finished(archive, backup, signal), {
+      ...about,
+      what: 'look for a backup of the name',
+    });
+    if (finished) return finished;
+    await using journal = await Journal.open({
+      ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },
+      clock: this.#clock,
+    });
+    return await this.#make(request, archive, journal);
+  }
+
+  /** Undefined where it is still to be made. Throws `BACKUP_EXISTS` where another one has its name. */
+  async #finished(
+    archive: BackupArchive,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<RunOutcome | undefined> {
+    const { name, uid } = backup.metadata;
+    if (!(await archive.has(name, { signal }))) return undefined;
+    const { metadata, status } = await archive.loadMetadata(name, { signal });
+    if (metadata.uid !== uid) {
+      throw new CodedError('BACKUP_EXISTS', 'backup already exists in object storage');
+    }
+    const { phase = '', ...rest } = status ?? {};
+    return { phase, status: rest };
+  }
+
+  async #make(request: RunRequest, archive: BackupArchive, journal: Journal): Promise<RunOutcome> {
+    const { backup, signal } = request;
+    const { logLevel, logFormat, sessions } = this.#options;
+    const { namespace = '', name } = backup.metadata;
+    const log = new BackupRunLog({
+      sink: journal,
+      backup: `${namespace}/${name}`,
+      ...{ level: logLevel, format: logFormat, entries: journal.entries, clock: this.#clock },
+    });
+    let session: ActionSession | undefined;
+    try {
+      log.results.info(journal.isContinued ? 'Continuing backup' : 'Starting backup');
+      session = await sessions.open(backup, log.logger, signal);
+      return await this.#backUp(request, { archive, journal, log, session });
+    } catch (error) {
+      const reason = signal.reason as { readonly by?: unknown } | undefined;
+      const isLeft = isCode(error, 'NOT_LEADING') || (signal.aborted && reason?.by === 'shutdown');
+      // Another server goes on, and finds everything as it is.
+      if (!isLeft) await this.#fail(request, { archive, journal, log, session }, error);
+      throw error;
+    } finally {
+      await session?.[Symbol.asyncDispose]();
+    }
+  }
+
+  async #backUp(
+    request: RunRequest,
+    parts: Parts & { session: ActionSession },
+  ): Promise<RunOutcome> {
+    const { backup, signal } = request;
+    const { archive, journal, log, session } = parts;
+    const { client, discovery, directory, operations, workers, openVolumes } = this.#options;
+    const subject = subjectOf(backup);
+    operations.takeOver(subject, journal.operations);
+    await discovery.refresh({ signal });
+    const { namespaces, resources } = await this.#filters(backup, signal);
+    const volumes = await openVolumes({ backup, session, log, signal });
+    volumes.resume(journal.facts);
+    await using spool = await Spool.open({ directory, bytesMax: SPOOL_BYTES_MAX });
+    const { results } = log;
+    const items = await collectItems({
+      ...{ client, discovery, spec: backup.spec, namespaces, resources, spool, signal },
+      log: results,
+    });
+    results.info(`Collected ${items.length} items matching the backup spec`);
+    const made = await runBackup({
+      ...{
+        client,
+        discovery,
+        backup,
+        namespaces,
+        resources,
+        items,
+        spool,
+        volumes,
+        workers,
+        signal,
+      },
+      actions: session.actions,
+      blockActions: session.blockActions,
+      exec: this.#exec,
+      sink: {
+        put: async (item) => {
+          // A time-out counts from here, also for the server that goes on.
+          const created = rfc3339Seconds(this.#clock.nowNs());
+          const begun = item.operations.map((operation) => ({ ...operation, created }));
+          await journal.put({ ...item, operations: begun });
+          operations.note(subject, begun);
+        },
+        postHooksDone: (item) => journal.postHooksDone(item),
+        hooksRan: (counts) => {
+          journal.hooksRan(counts);
+        },
+      },
+      journal,
+      log: results,
+      onProgress: request.onProgress,
+    });
+    const begun = await operations.get(subject, signal);
+    const outcome = await volumes.outcome(begun.flatMap(uploadOf), signal);
+    results.info(`Backed up a total of ${made.itemsBackedUp} items`);
+    const { logger, patienceMs } = this.#options;
+    const round = await patiently(
+      () =>
+        operations.poll(subject, {
+          ...{ asker: session.asker, signal },
+          timeoutNsOf: () => goDurationNs(backup.spec.itemOperationTimeout) ?? NO_OPERATION_NS,
+        }),
+      { what: 'store the operations of a backup', logger, signal, patienceMs },
+    );
+    for (const operation of round.operations.filter(({ status }) => status.phase === 'Failed')) {
+      results.error(failureLine(operation, actionOf(operation)));
+    }
+    const phase = phaseOf(results.errorCount, round.operations);
+    const { nativeSnapshots } = outcome;
+    const status = {
+      ...progressOf(made),
+      ...countFields(results, round.operations),
+      ...(nativeSnapshots.length > 0 && {
+        volumeSnapshotsAttempted: nativeSnapshots.length,
+        volumeSnapshotsCompleted: nativeSnapshots.filter(
+          ({ status: snapshot }) => snapshot?.phase === 'Completed',
+        ).length,
+      }),
+      ...(outcome.csiSnapshots > 0 && { csiVolumeSnapshotsAttempted: outcome.csiSnapshots }),
+    };
+    const { contents, log: logFile } = await journal.finish();
+    const files: NewBackup = {
+      log: logFile,
+      contents,
+      itemOperations: round.operations.map(orderedRecord),
+      volumeInfos: outcome.volumeInfos,
+      volumeSnapshots: nativeSnapshots,
+      podVolumeBackups: outcome.podVolumeBackups,
+      results: results.lists,
+      resourceList: made.resourceList,
+      metadata: metadataOf(backup, phase, status),
+    };
+    await this.#store(request, archive, files);
+    const { hooksAttempted, hooksFailed } = made;
+    const hookStatus = {
+      ...(hooksAttempted > 0 && { hooksAttempted }),
+      ...(hooksFailed > 0 && { hooksFailed }),
+    };
+    return { phase, status: { ...status, hookStatus } };
+  }
+
+  async #store(
+    { backup, signal, assertLeading }: RunRequest,
+    archive: BackupArchive,
+    files: NewBackup,
+  ): Promise<void> {
+    const { logger, patienceMs } = this.#options;
+    await patiently(
+      () => {
+        assertLeading();
+        return archive.put(backup.metadata.name, files, { signal });
+      },
+      { what: 'store the files of a backup', logger, signal, patienceMs },
+    );
+  }
+
+  async #filters(
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<{ namespaces: NamespaceFilter; resources: ResourceFilter }> {
+    const { client, discovery, policyLists } = this.#options;
+    const { spec } = backup;
+    const existing = await client.collect(NAMESPACES, { signal }, ({ metadata }) => [
+      metadata.name,
+    ]);
+    const namespaces = NamespaceFilter.of(
+      existing,
+      spec.includedNamespaces ?? [],
+      spec.excludedNamespaces ?? [],
+    );
+    const resources = usesOldLists(spec)
+      ? oldResourceFilter(discovery, spec, namespaces)
+      : scopedResourceFilter(discovery, spec, namespaces, await policyLists?.(backup));
+    return { namespaces, resources };
+  }
+
+  readonly #exec: PodExec = (question, signal) =>
+    this.#options.client.exec({ ...question, signal });
+
+  /** Its operations are told to stop, and its log and results are stored, so that somebody can read why. */
+  async #fail(request: RunRequest, parts: Parts, error: unknown): Promise<void> {
+    const { backup, signal } = request;
+    const { archive, journal, log, session } = parts;
+    const { operations, logger } = this.#options;
+    const { name } = backup.metadata;
+    const late = AbortSignal.timeout(signal.aborted ? CANCELED_MS : FAREWELL_MS);
+    const subject = subjectOf(backup);
+    try {
+      if (session) await operations.cancel(subject, { asker: session.asker, signal: late });
+    } catch (cause) {
+      const fields = { backup: name, error: messageOf(cause) };
+      logger.warn(fields, 'operations of a backup that has failed could not be told to stop');
+    }
+    const reason = signal.aborted ? asError(signal.reason) : error;
+    log.results.error('backup failed', { error: reason });
+    if (isCode(error, 'BACKUP_EXISTS')) return;
+    try {
+      const known = await operations.get(subject, late);
+      await using contents = await emptyTarball(this.#options.directory);
+      const status = {
+        ...countFields(log.results, known),
+        failureReason: `backup execution failed: ${messageOf(reason)}`,
+        completionTimestamp: rfc3339Seconds(this.#clock.nowNs()),
+      };
+      const files: NewBackup = {
+        log: await journal.finishLog(),
+        contents,
+        itemOperations: known.map(orderedRecord),
+        volumeInfos: [],
+        volumeSnapshots: [],
+        podVolumeBackups: [],
+        results: log.results.lists,
+        resourceList: {},
+        metadata: metadataOf(backup, 'Failed', status),
+      };
+      request.assertLeading();
+      await archive.put(name, files, { signal: late });
+    } catch (cause) {
+      const fields = { backup: name, error: messageOf(cause) };
+      logger.warn(fields, 'the log of a backup that has failed could not be stored');
+    }
+  }
+
+  async forget(backup: Backup, signal: AbortSignal): Promise<void> {
+    const { storageLocation = '' } = backup.spec;
+    await using opened = await this.#options.buckets.open(storageLocation, signal);
+    await removeJournals(opened.bucket, backup.metadata.name, signal);
+  }
+}
+
+interface Parts {
+  readonly archive: BackupArchive;
+  readonly journal: Journal;
+  readonly log: BackupRunLog;
+  readonly session: ActionSession | undefined;
+}
+
+/** Nothing of a backup that has failed is taken for all of it. */
+async function emptyTarball(directory: string): Promise<ScratchFile> {
+  await using writer = await TarballWriter.begin(directory);
+  return await writer.finish();
+}
+
+const phaseOf = (errors: number, operations: readonly Operation[]): string =>
+  `${isAnyRunning(operations) ? 'WaitingForPluginOperations' : 'Finalizing'}${errors > 0 ? 'PartiallyFailed' : ''}`;
+
+const progressOf = ({ totalItems, itemsBackedUp }: BackupRunResult): object =>
+  totalItems === 0 ? { progress: {} } : { progress: { totalItems, itemsBackedUp } };
+
+/** Go leaves out zeros. */
+function countFields(
+  { warningCount, errorCount }: BackupRunLog['results'],
+  operations: readonly Operation[],
+): Record<string, number> {
+  const { attempted, completed, failed } = countsOf(operations);
+  const all = {
+    warnings: warningCount,
+    errors: errorCount,
+    backupItemOperationsAttempted: attempted,
+    backupItemOperationsCompleted: completed,
+    backupItemOperationsFailed: failed,
+  };
+  return Object.fromEntries(Object.entries(all).filter(([, count]) => count > 0));
+}
+
+const metadataOf = (backup: Backup, phase: string, status: object): object => ({
+  ...backup,
+  status: { ...backup.status, ...status, phase },
+});
+
+const UPLOADS = 'datauploads';
+
+function uploadOf({ spec }: Operation): UploadOperation[] {
+  if (!('postOperationItems' in spec)) return [];
+  const { Resource: resource, Namespace: namespace, Name: name } = spec.resourceIdentifier;
+  const items = (spec as BackupOperation['spec']).postOperationItems ?? [];
+  const upload = items.find((item) => item.Resource === UPLOADS);
+  return [
+    {
+      operationId: spec.operationID,
+      item: { resource, namespace, name },
+      upload: upload && { namespace: upload.Namespace, name: upload.Name },
+    },
+  ];
+}

@@ -1,0 +1,447 @@
+import { promisify } from 'node:util';
+import { gzip as gzipWithCallback } from 'node:zlib';
+import { ScratchFile, journalFolder, journalsFolder, tarMember } from '../../../archive/index.ts';
+import {
+  type Clock,
+  CodedError,
+  formatBytes,
+  isCode,
+  type Logger,
+  Semaphore,
+  systemClock,
+  unixSeconds,
+} from '../../../base/index.ts';
+import type { Bucket } from '../../../blob/index.ts';
+import type {
+  FinishedItem,
+  HookCounts,
+  ItemJournal,
+  ItemSink,
+  StartedOperation,
+} from '../../../backup/index.ts';
+import { idOf } from '../../../backup/index.ts';
+import type { VolumeFact } from '../../../backup-volumes/index.ts';
+import { patiently } from './patience.ts';
+import {
+  decodeSegment,
+  encodeSegment,
+  type JournalEntry,
+  type Segment,
+  type SegmentRecords,
+} from './segment.ts';
+
+export interface JournalOptions {
+  readonly bucket: Bucket;
+  /** The Backup's name and UID. */
+  readonly name: string;
+  readonly uid: string;
+  /** Scratch space, as large as the whole tarball. */
+  readonly directory: string;
+  /** Right before each put. */
+  readonly assertLeading: () => void;
+  readonly logger: Logger;
+  readonly signal: AbortSignal;
+  readonly clock?: Clock;
+  readonly patienceMs?: number | undefined;
+  readonly limits?: JournalLimits;
+}
+
+export interface JournalLimits {
+  /** A segment is stored when it has so many bytes, uncompressed. */
+  readonly segmentBytes: number;
+  /** And at the latest after this. */
+  readonly segmentMs: number;
+}
+
+/** Our choice: what is lost to a kill is read again in seconds. */
+const LIMITS: JournalLimits = { segmentBytes: 4 << 20, segmentMs: 5000 };
+/** What readers refuse (archive/tarball.ts). */
+const UNPACKED_BYTES_MAX = 64 * 2 ** 30;
+const SEGMENT_BYTES_MAX = 512 << 20;
+const NUMBER_DIGITS = 8;
+
+const gzip = promisify(gzipWithCallback);
+
+/** What is done, and has not been put yet. */
+interface Pending {
+  readonly records: SegmentRecords & { includes?: string[] };
+  tar: Uint8Array[];
+  log: string[];
+  bytes: number;
+}
+
+const newPending = (): Pending => ({
+  records: { items: [], thawed: [], entries: [] },
+  tar: [],
+  log: [],
+  bytes: 0,
+});
+
+/**
+ * What a backup has done so far, in numbered objects of its folder in the bucket, so that another server goes on where one was killed. Items
+ * are put in segments; one whose actions have begun something beyond the backup is stored before the call returns. Each try of a backup
+ * has a number of its own and says first which segments it goes on from: what a process that no longer leads stores late is in no list, and
+ * nobody reads it. Scratch space holds the tarball and the log as they are stored.
+ */
+export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
+  readonly #options: JournalOptions;
+  readonly #limits: JournalLimits;
+  readonly #clock: Clock;
+  readonly #tar: ScratchFile;
+  readonly #log: ScratchFile;
+  /** Kinds with ids, and the type where the item is in the archive. */
+  readonly #done = new Map<string, Map<string, string | undefined>>();
+  readonly #owed = new Map<string, { k: string; ns: string; n: string }>();
+  readonly #facts: VolumeFact[] = [];
+  readonly #operations: StartedOperation[] = [];
+  readonly #entries: JournalEntry[] = [];
+  #hooks: HookCounts | undefined;
+  /** Keys that this try goes on from, and its own. */
+  #segments: string[] = [];
+  readonly #turn = new Semaphore(1);
+  #try = 1;
+  #number = 0;
+  #pending = newPending();
+  #timer: NodeJS.Timeout | undefined;
+  #failure: { readonly error: unknown } | undefined;
+  #unpackedBytes = 0;
+  #isClosed = false;
+
+  private constructor(options: JournalOptions, tar: ScratchFile, log: ScratchFile) {
+    this.#options = options;
+    this.#limits = options.limits ?? LIMITS;
+    this.#clock = options.clock ?? systemClock;
+    this.#tar = tar;
+    this.#log = log;
+  }
+
+  /**
+   * Reads what earlier tries have stored; an own segment says so before anything else is done. Throws `DAMAGED_JOURNAL` where a segment
+   * cannot be read: what is in it may have begun operations, and nobody may do that again unseen. Throws `BUCKET_AWAY`, `SCRATCH_FULL`.
+   */
+  static async open(options: JournalOptions): Promise<Journal> {
+    const tar = await ScratchFile.create(options.directory);
+    try {
+      const log = await ScratchFile.create(options.directory);
+      const journal = new Journal(options, tar, log);
+      try {
+        await tar.append(await tarMember.version());
+        await journal.#read();
+        return journal;
+      } catch (error) {
+        await journal.#close();
+        throw error;
+      }
+    } catch (error) {
+      await tar.close().catch(() => undefined);
+      throw error;
+    }
+  }
+
+  /** Whether an earlier try has left anything. */
+  get isContinued(): boolean {
+    return this.#try > 1;
+  }
+
+  get facts(): readonly VolumeFact[] {
+    return this.#facts;
+  }
+
+  /** Of earlier tries. */
+  get operations(): readonly StartedOperation[] {
+    return this.#operations;
+  }
+
+  /** Warnings and errors of earlier tries. */
+  get entries(): readonly JournalEntry[] {
+    return this.#entries;
+  }
+
+  get hooks(): HookCounts | undefined {
+    return this.#hooks;
+  }
+
+  get #folder(): string {
+    return journalFolder(this.#options.name, this.#options.uid);
+  }
+
+  #keyOf(attempt: number, number: number): string {
+    const padded = (value: number): string => String(value).padStart(NUMBER_DIGITS, '0');
+    return `${this.#folder}${padded(attempt)}-${padded(number)}`;
+  }
+
+  async #read(): Promise<void> {
+    const { bucket, signal } = this.#options;
+    const keys = await this.#patiently('list the journal of a backup', async () => {
+      const found: string[] = [];
+      for await (const key of bucket.list(this.#folder, { signal })) found.push(key);
+      return found.sort();
+    });
+    const tries = Map.groupBy(keys, (key) => Number(key.slice(this.#folder.length).split('-')[0]));
+    const last = Math.max(0, ...tries.keys());
+    this.#try = last + 1;
+    // A try that was killed before its first segment was whole has nothing, and the one before it counts.
+    for (let attempt = last; attempt > 0; attempt--) {
+      const own = tries.get(attempt) ?? [];
+      if (own[0] !== this.#keyOf(attempt, 0)) continue;
+      const head = await this.#load(own[0]);
+      const included = [...(head.records.includes ?? []), ...contiguous(own, attempt, this)];
+      for (const key of included) await this.#take(key === own[0] ? head : await this.#load(key));
+      this.#segments = included;
+      break;
+    }
+    this.#pending.records.includes = [...this.#segments];
+    await this.flush();
+  }
+
+  /** For {@link contiguous}. */
+  keyOf(attempt: number, number: number): string {
+    return this.#keyOf(attempt, number);
+  }
+
+  async #load(key: string): Promise<Segment> {
+    const { bucket, signal } = this.#options;
+    const bytes = await this.#patiently(`read ${key}`, async () => {
+      const pieces: Uint8Array[] = [];
+      let length = 0;
+      for await (const piece of bucket.get(key, { signal })) {
+        pieces.push(piece);
+        length += piece.length;
+        if (length > SEGMENT_BYTES_MAX) {
+          const text = `${key} is longer than ${formatBytes(SEGMENT_BYTES_MAX)}`;
+          throw new CodedError('DAMAGED_JOURNAL', text);
+        }
+      }
+      return Buffer.concat(pieces);
+    }).catch((error: unknown) => {
+      if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
+      throw new CodedError('DAMAGED_JOURNAL', `${key} was stored, and is gone`);
+    });
+    return decodeSegment(bytes, key);
+  }
+
+  async #take({ records, tar, log }: Segment): Promise<void> {
+    for (const { k, ns, n, t, o, ops = [], facts = [] } of records.items) {
+      this.#note(k, ns, n, t);
+      if (o === 1) this.#owed.set(`${k} ${ns}/${n}`, { k, ns, n });
+      this.#operations.push(...(ops as unknown as StartedOperation[]));
+      this.#facts.push(...facts);
+    }
+    for (const { k, ns, n } of records.thawed) this.#owed.delete(`${k} ${ns}/${n}`);
+    this.#entries.push(...records.entries);
+    this.#hooks = records.hooks ?? this.#hooks;
+    if (tar.length > 0) await this.#tar.append(tar);
+    if (log.length > 0) await this.#log.append(log);
+  }
+
+  #note(kind: string, namespace: string, name: string, type: string | undefined): void {
+    let ids = this.#done.get(kind);
+    if (!ids) {
+      ids = new Map<string, string | undefined>();
+      this.#done.set(kind, ids);
+    }
+    ids.set(idOf({ namespace, name }), type);
+  }
+
+  isDone(kind: string, id: string): boolean {
+    return this.#done.get(kind)?.has(id) === true;
+  }
+
+  owesPostHooks(kind: string, id: string): boolean {
+    const [namespace, name] = id.includes('/') ? id.split('/', 2) : ['', id];
+    return this.#owed.has(`${kind} ${namespace ?? ''}/${name ?? ''}`);
+  }
+
+  *owed(): Generator<{ namespace: string; name: string }> {
+    for (const { ns, n } of this.#owed.values()) yield { namespace: ns, name: n };
+  }
+
+  *all(): Generator<{ kind: string; id: string; type: string | undefined }> {
+    for (const [kind, ids] of this.#done) for (const [id, type] of ids) yield { kind, id, type };
+  }
+
+  async put(item: FinishedItem): Promise<void> {
+    this.#assertUsable();
+    const { kind: k, namespace: ns, name: n, files, operations, facts, owesPostHooks } = item;
+    const mtime = unixSeconds(this.#clock.nowNs());
+    for (const { path, bytes } of files) {
+      const pieces = tarMember.entry({ path, bytes, mtime });
+      this.#pending.tar.push(...pieces);
+      this.#added(pieces.reduce((sum, { length }) => sum + length, 0));
+    }
+    const type = files[0]?.path.split('/')[1];
+    this.#pending.records.items.push({
+      ...{ k, ns, n },
+      ...(type !== undefined && { t: type }),
+      ...(owesPostHooks && { o: 1 as const }),
+      ...(operations.length > 0 && { ops: operations.map((operation) => ({ ...operation })) }),
+      ...(facts.length > 0 && { facts: facts.map((fact) => ({ ...fact })) }),
+    });
+    this.#added(k.length + ns.length + n.length + 64);
+    const isBeyond = operations.length > 0 || facts.length > 0 || owesPostHooks;
+    if (isBeyond || this.#pending.bytes >= this.#limits.segmentBytes) await this.flush();
+    else this.#flushLater();
+  }
+
+  async postHooksDone(item: { kind: string; namespace: string; name: string }): Promise<void> {
+    this.#assertUsable();
+    this.#pending.records.thawed.push({ k: item.kind, ns: item.namespace, n: item.name });
+    await this.flush();
+  }
+
+  hooksRan(counts: HookCounts): void {
+    this.#pending.records.hooks = counts;
+  }
+
+  /** A line of the log, with its end. */
+  addLine(line: string): void {
+    this.#pending.log.push(line);
+    this.#added(line.length);
+    this.#flushLater();
+  }
+
+  addEntry(entry: JournalEntry): void {
+    this.#pending.records.entries.push(entry);
+    this.#added(entry.text.length + 32);
+    this.#flushLater();
+  }
+
+  #added(bytes: number): void {
+    this.#pending.bytes += bytes;
+    this.#unpackedBytes += bytes;
+    if (this.#unpackedBytes > UNPACKED_BYTES_MAX) {
+      const text = `the tarball of the backup could not be read again: it would unpack to more than ${formatBytes(UNPACKED_BYTES_MAX)}`;
+      throw new CodedError('CONTENT_TOO_LONG', text);
+    }
+  }
+
+  #assertUsable(): void {
+    if (this.#failure) throw this.#failure.error as Error;
+  }
+
+  #flushLater(): void {
+    if (this.#isClosed) return;
+    const isFull = this.#pending.bytes >= this.#limits.segmentBytes;
+    if (this.#timer !== undefined && !isFull) return;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(
+      () => {
+        // The next put throws what has failed.
+        this.flush().catch(() => undefined);
+      },
+      isFull ? 0 : this.#limits.segmentMs,
+    );
+    this.#timer.unref();
+  }
+
+  /** Stores what is pending. Throws `BUCKET_AWAY`, `SCRATCH_FULL`; then the run is over, and so says every later call. */
+  async flush(): Promise<void> {
+    await this.#turn.acquire();
+    try {
+      this.#assertUsable();
+      clearTimeout(this.#timer);
+      this.#timer = undefined;
+      const pending = this.#pending;
+      if (
+        pending.bytes === 0 &&
+        pending.records.includes === undefined &&
+        pending.records.thawed.length === 0
+      )
+        return;
+      this.#pending = newPending();
+      await this.#store(pending).catch((error: unknown) => {
+        // The log of a backup that fails has it all the same.
+        this.#pending.log.unshift(...pending.log);
+        throw error;
+      });
+    } catch (error) {
+      this.#failure ??= { error };
+      throw error;
+    } finally {
+      this.#turn.release();
+    }
+  }
+
+  async #store({ records, tar, log }: Pending): Promise<void> {
+    const { bucket, signal, assertLeading } = this.#options;
+    const [packed, tarPart, logPart] = await Promise.all([
+      gzip(JSON.stringify(records)),
+      tar.length === 0 ? Buffer.alloc(0) : gzip(Buffer.concat(tar)),
+      log.length === 0 ? Buffer.alloc(0) : gzip(log.join('')),
+    ]);
+    const bytes = encodeSegment({ records: packed, tar: tarPart, log: logPart });
+    const key = this.#keyOf(this.#try, this.#number);
+    await this.#patiently('store what a backup has done', () => {
+      assertLeading();
+      return bucket.put(key, [bytes], { signal });
+    });
+    this.#number++;
+    this.#segments.push(key);
+    if (tarPart.length > 0) await this.#tar.append(tarPart);
+    if (logPart.length > 0) await this.#log.append(logPart);
+  }
+
+  #patiently<T>(what: string, task: () => Promise<T>): Promise<T> {
+    const { logger, signal, patienceMs } = this.#options;
+    return patiently(task, { what, logger, signal, patienceMs });
+  }
+
+  /** The tarball and the log, whole. Nothing is put any more. The files are closed with the journal. */
+  async finish(): Promise<{ readonly contents: ScratchFile; readonly log: ScratchFile }> {
+    await this.flush();
+    await this.#tar.append(await tarMember.end());
+    this.#tar.finish();
+    return { contents: this.#tar, log: await this.finishLog() };
+  }
+
+  /** The log alone, of a backup that has failed. What could not be stored in the bucket is in it as well. */
+  async finishLog(): Promise<ScratchFile> {
+    await this.#turn.acquire();
+    try {
+      const { log } = this.#pending;
+      if (log.length > 0) await this.#log.append(await gzip(log.join('')));
+      if (this.#log.lengthBytes === 0) await this.#log.append(await gzip(''));
+      this.#pending = newPending();
+      this.#log.finish();
+      return this.#log;
+    } finally {
+      this.#turn.release();
+    }
+  }
+
+  async #close(): Promise<void> {
+    this.#isClosed = true;
+    clearTimeout(this.#timer);
+    await this.#turn.acquire();
+    this.#turn.release();
+    await this.#tar.close();
+    await this.#log.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#close();
+  }
+}
+
+/** The keys of a try from its first one to the last before a gap: those after one were stored by nobody who waited for the gap. */
+function contiguous(
+  sorted: readonly string[],
+  attempt: number,
+  journal: Pick<Journal, 'keyOf'>,
+): string[] {
+  const end = sorted.findIndex((key, number) => key !== journal.keyOf(attempt, number));
+  return end === -1 ? [...sorted] : sorted.slice(0, end);
+}
+
+/** Removes the journals of all backups of a name, or the one of a UID. */
+export async function removeJournals(
+  bucket: Bucket,
+  name: string,
+  signal: AbortSignal,
+  uid?: string,
+): Promise<void> {
+  const folder = uid === undefined ? journalsFolder(name) : journalFolder(name, uid);
+  for await (const key of bucket.list(folder, { signal })) {
+    await bucket.delete(key, { signal });
+  }
+}

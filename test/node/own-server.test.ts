@@ -1,0 +1,157 @@
+import { execFileSync } from 'node:child_process';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import {
+  BACKUPS,
+  DATA_UPLOADS,
+  POD_VOLUME_BACKUPS,
+  type KubeObject,
+  VOLUME_SNAPSHOTS,
+} from '../../src/kube/index.ts';
+import { tempDirectory } from '../support/kopia.ts';
+import { askedBy } from '../support/rights.ts';
+import type { OwnServer } from '../support/own-server.ts';
+import { applicationOfVolumes, hasRealNode, RealNode } from '../support/real-node.ts';
+import { makeTree } from '../support/trees.ts';
+import { BLOCK, FILES, wholeApplications } from './applications.ts';
+import { assertSame, record } from './tools.ts';
+
+const ALL = [...FILES, BLOCK].sort();
+
+/** Backups by our server, with no Velero server in the cluster; the real Velero restores them afterwards. */
+describe.skipIf(!hasRealNode())(
+  'our server alone makes backups, and the real Velero restores them',
+  () => {
+    let node: RealNode;
+    let server: OwnServer;
+    const copies = tempDirectory('own-server-copies');
+    const { runApplication, ready, assertBack, untilPhase, describedAs, create, detailsOf } =
+      wholeApplications(() => node, copies);
+
+    beforeAll(async () => {
+      node = await RealNode.start(22_100, { isAudited: true });
+      await node.applyOverlay('instead-of-velero');
+      await node.stopVelero();
+      server = await node.startOwnServer();
+    }, 500_000);
+    afterAll(async () => {
+      await server[Symbol.asyncDispose]();
+      await node[Symbol.asyncDispose]();
+      fs.rmSync(copies, { recursive: true, force: true });
+    });
+
+    async function assertCompleted(name: string): Promise<string> {
+      const phase = await untilPhase('backup', name);
+      if (phase !== 'Completed') throw new Error(await detailsOf('backup', name));
+      const logs = await node.velero('backup', 'logs', name);
+      expect(logs.split('\n').filter((line) => line.includes('level=error'))).toEqual([]);
+      const told = await describedAs('backup', name);
+      expect(told).toMatch(/Phase:\s+Completed/);
+      return told;
+    }
+
+    it('with volumes that are moved, also when it is killed while it waits for them', async () => {
+      await runApplication('moved');
+      const uploads = record(node, DATA_UPLOADS);
+      const snapshots = record(node, VOLUME_SNAPSHOTS, '');
+      const flags = ['--include-namespaces', 'moved', '--snapshot-move-data'];
+      await create('backup', 'moved', ...flags);
+      await untilPhase('backup', 'moved', /^(InProgress|WaitingForPluginOperations)/);
+      await server.kill();
+      server = await node.startOwnServer();
+      const told = await assertCompleted('moved');
+      for (const name of ALL) expect(told).toContain(`moved/${name}`);
+      const of = <T extends KubeObject>(versions: Map<string, T[]>): T[] =>
+        [...versions.values()].flatMap(([first]) => (first ? [first] : []));
+      expect(
+        of(uploads.versions)
+          .map(({ spec }) => spec.sourcePVC)
+          .sort(),
+      ).toEqual(ALL);
+      const taken = of(snapshots.versions).filter(({ metadata }) => metadata.namespace === 'moved');
+      expect(taken.map(({ spec }) => spec.source.persistentVolumeClaimName).sort()).toEqual(ALL);
+      uploads.stop();
+      snapshots.stop();
+    }, 240_000);
+
+    it('with snapshots that stay in the storage', async () => {
+      await runApplication('kept');
+      await create('backup', 'kept', '--include-namespaces', 'kept', '--snapshot-move-data=false');
+      await assertCompleted('kept');
+    }, 200_000);
+
+    it('with volumes that are read in their pods', async () => {
+      await node.applyPatiently(applicationOfVolumes('pods'));
+      await node.kubectl('-n', 'pods', 'rollout', 'status', 'statefulset/db', '--timeout=90s');
+      await node.kubectl('-n', 'pods', 'rollout', 'status', 'deploy/web', '--timeout=90s');
+      for (const { pod, volume, path } of await node.volumesOfPods('pods')) {
+        makeTree(join(path, 'tree'), `${pod}-${volume}`);
+        execFileSync('cp', ['-a', path, join(copies, `pods-${volume}`)]);
+      }
+      const flags = ['--include-namespaces', 'pods', '--default-volumes-to-fs-backup'];
+      await create('backup', 'pods', ...flags, '--snapshot-volumes=false');
+      const told = await assertCompleted('pods');
+      expect(told).toMatch(/Pod Volume Backups/);
+      const made = await node.client.list(POD_VOLUME_BACKUPS, { namespace: 'velero' });
+      expect(made.map(({ spec }) => spec.volume).sort()).toEqual([
+        'cache',
+        'data',
+        'scratch',
+        'shared',
+      ]);
+    }, 240_000);
+
+    it('a backup that is deleted while it is made leaves nothing', async () => {
+      await create('backup', 'deleted', '--include-namespaces', 'moved', '--snapshot-move-data');
+      await untilPhase('backup', 'deleted', /^(InProgress|WaitingForPluginOperations)/);
+      await node.velero('backup', 'delete', 'deleted', '--confirm');
+      const left = async (): Promise<unknown[]> => {
+        const scope = { namespace: 'velero', labelSelector: 'velero.io/backup-name=deleted' };
+        const backup = await node.client.find(BACKUPS, { namespace: 'velero', name: 'deleted' });
+        const uploads = await node.client.list(DATA_UPLOADS, scope);
+        const snapshots = await node.client.list(VOLUME_SNAPSHOTS, { namespace: 'moved' });
+        return [...(backup ? [backup] : []), ...uploads, ...snapshots].map(
+          ({ metadata }) => metadata.name,
+        );
+      };
+      await expect.poll(left, { timeout: 60_000, interval: 500 }).toEqual([]);
+    }, 120_000);
+
+    it('a backup that is canceled says so', async () => {
+      await create('backup', 'canceled', '--include-namespaces', 'moved', '--snapshot-move-data');
+      await untilPhase('backup', 'canceled', /^(InProgress|WaitingForPluginOperations)/);
+      const said = await node.longshore('backup', 'cancel', 'canceled', '--wait');
+      expect(said).toMatch(/backup canceled has ended: (Failed|PartiallyFailed)/);
+      const told = await describedAs('backup', 'canceled');
+      expect(told).toMatch(/cancel/i);
+    }, 120_000);
+
+    it('asks for no more than it has the right to', () => {
+      const asked = askedBy(join(node.directory, 'audit.log'), 'velero', 'longshore-server');
+      const refused = asked.filter(({ isAllowed }) => !isAllowed).map(({ right }) => right);
+      expect(refused).toEqual([]);
+    });
+
+    it('and the real Velero brings all of them back', async () => {
+      await server[Symbol.asyncDispose]();
+      const volumes = await node.volumesOfPods('pods');
+      expect(volumes.length).toBeGreaterThan(0);
+      for (const namespace of ['moved', 'kept', 'pods']) {
+        await node.kubectl('delete', 'namespace', namespace, '--timeout=90s');
+      }
+      await node.restartVelero();
+      for (const name of ['moved', 'kept', 'pods']) {
+        await create('restore', name, '--from-backup', name);
+        const phase = await untilPhase('restore', name);
+        if (phase !== 'Completed') throw new Error(await detailsOf('restore', name));
+      }
+      await assertBack('moved');
+      await assertBack('kept');
+      await ready('moved');
+      for (const { volume, path } of await node.volumesOfPods('pods')) {
+        assertSame(join(copies, `pods-${volume}`), path);
+      }
+    }, 400_000);
+  },
+);

@@ -1,0 +1,321 @@
+import * as fs from 'node:fs';
+import { afterAll, describe, expect, it } from 'vitest';
+import { BackupArchive, readTarball } from '../../../../src/archive/index.ts';
+import { CanceledError, CodedError, isCode, silentLogger } from '../../../../src/base/index.ts';
+import type { Backup, BackupAction, ResourceIdentifier } from '../../../../src/backup/index.ts';
+import { type Bucket } from '../../../../src/blob/index.ts';
+import {
+  archiveStore,
+  backupOperationSchema,
+  type OperationAsker,
+  OperationMap,
+} from '../../../../src/item-operations/index.ts';
+import { RestoreArchive } from '../../../../src/archive/index.ts';
+import type { Discovery, KubeClient } from '../../../../src/kube/index.ts';
+import { ClusterRunner } from '../../../../src/server/index.ts';
+import { FakeCluster, named } from '../../../backup/support/cluster.ts';
+import { tempDirectory } from '../../../support/kopia.ts';
+import { MemoryBucket } from '../../../support/memory-bucket.ts';
+
+/**
+ * Backups that are made by servers which are killed between any two lines, or find the bucket away. What one has done, the next one does not
+ * do again, and nothing is missing in the end. `SEED=17 SEEDS=1` repeats one.
+ */
+const SEEDS = Number(process.env.SEEDS ?? 120);
+const FIRST = Number(process.env.SEED ?? 1);
+const KILLS_MAX = 15;
+const scratch = tempDirectory('runner-crashes');
+afterAll(() => {
+  fs.rmSync(scratch, { recursive: true, force: true });
+});
+
+class Killed extends Error {}
+
+/** Numbers from a seed (mulberry32). */
+function randomOf(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let t = Math.imul(state ^ (state >>> 15), state | 1);
+    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+/** What outlives a server. */
+interface World {
+  readonly random: () => number;
+  readonly bucket: MemoryBucket;
+  readonly cluster: FakeCluster;
+  /** How often an action has begun something, by item. */
+  readonly begun: Map<string, number>;
+  /** How often hooks of a pod have run. */
+  readonly hooks: Map<string, { pre: number; post: number }>;
+  kills: number;
+}
+
+const HOOKS = {
+  resources: [
+    {
+      name: 'freeze',
+      pre: [{ exec: { command: ['freeze'], onError: 'Fail' } }],
+      post: [{ exec: { command: ['thaw'] } }],
+    },
+  ],
+};
+
+const BACKUP = {
+  apiVersion: 'velero.io/v1',
+  kind: 'Backup',
+  metadata: { name: 'b1', namespace: 'velero', uid: 'u1', resourceVersion: '1' },
+  spec: {
+    includedNamespaces: ['*'],
+    storageLocation: 'default',
+    itemOperationTimeout: '4h0m0s',
+    hooks: HOOKS,
+  },
+  status: { phase: 'InProgress', version: 1, formatVersion: '1.1.0' },
+} as unknown as Backup;
+
+function newWorld(seed: number): World {
+  const cluster = new FakeCluster().namespaces('a', 'b');
+  for (const space of ['a', 'b']) {
+    for (let i = 0; i < 12; i++) {
+      cluster.add('configmaps', {
+        metadata: { name: `c${i}`, namespace: space },
+        data: { text: 'x'.repeat(200) },
+      });
+    }
+    for (let i = 0; i < 3; i++) {
+      cluster.add('persistentvolumeclaims', named(`${space}/v${i}`));
+      cluster.add('pods', {
+        metadata: { name: `p${i}`, namespace: space, uid: `${space}-p${i}` },
+        spec: { containers: [{ name: 'c' }] },
+        status: { phase: 'Running' },
+      });
+    }
+  }
+  return {
+    random: randomOf(seed),
+    cluster,
+    bucket: new MemoryBucket(),
+    begun: new Map(),
+    hooks: new Map(),
+    kills: 0,
+  };
+}
+
+/** One process: everything that it does outside of itself may be its last. */
+class Process {
+  readonly #world: World;
+  readonly #rate: number;
+  isAlive = true;
+  readonly death = new AbortController();
+
+  constructor(world: World, seed: number) {
+    this.#world = world;
+    this.#rate = world.kills >= KILLS_MAX ? 0 : (seed % 6) * 0.004;
+  }
+
+  turn(): void {
+    if (!this.isAlive) throw new Killed('gone');
+    if (this.#world.random() >= this.#rate) return;
+    this.isAlive = false;
+    this.#world.kills++;
+    // Nothing of this process is heard of any more.
+    this.death.abort(new CanceledError('shutdown'));
+    throw new Killed('killed');
+  }
+
+  async outside<T>(task: () => Promise<T> | T): Promise<T> {
+    this.turn();
+    const result = await task();
+    this.turn();
+    return result;
+  }
+
+  get bucket(): Bucket {
+    const { bucket } = this.#world;
+    const away = (): void => {
+      if (this.#rate > 0 && this.#world.random() < 0.01) {
+        throw new CodedError('BLOB_UNAVAILABLE', 'the bucket is away', { retry: 'backoff' });
+      }
+    };
+    const all = <T>(items: AsyncIterable<T>): AsyncIterable<T> => {
+      const outside = (): Promise<T[]> =>
+        this.outside(() => {
+          away();
+          return Array.fromAsync(items);
+        });
+      return (async function* () {
+        yield* await outside();
+      })();
+    };
+    return {
+      displayName: 'memory',
+      put: (key, body) =>
+        this.outside(async () => {
+          away();
+          await bucket.put(key, body);
+          away();
+        }),
+      get: (key) => all(bucket.get(key)),
+      has: (key) => this.outside(() => bucket.has(key)),
+      delete: (key) => this.outside(() => bucket.delete(key)),
+      list: (prefix) => all(bucket.list(prefix)),
+      listFolders: (prefix) => bucket.listFolders(prefix),
+      signedUrl: () => bucket.signedUrl(),
+      close: () => Promise.resolve(),
+      [Symbol.asyncDispose]: () => Promise.resolve(),
+    };
+  }
+}
+
+const UNKNOWN: OperationAsker = {
+  ask: () => Promise.resolve({ kind: 'unasked', error: 'not yet', isLasting: false }),
+  cancel: () => Promise.resolve(),
+};
+
+function runnerOf(
+  world: World,
+  process: Process,
+  discovery: Discovery,
+): { runner: ClusterRunner; operations: OperationMap } {
+  const { cluster } = world;
+  const bucket = process.bucket;
+  const archives = { backups: new BackupArchive(bucket), restores: new RestoreArchive(bucket) };
+  const operations = new OperationMap({ store: archiveStore(() => Promise.resolve(archives)) });
+  const moves: BackupAction = {
+    name: 'example.io/moves',
+    appliesTo: { includedResources: ['persistentvolumeclaims'] },
+    execute: (item) =>
+      process.outside(() => {
+        const { namespace = '', name } = item.metadata;
+        const key = `${namespace}/${name}`;
+        // As an action that finds again what it has made for this backup.
+        if (!world.begun.has(key)) world.begun.set(key, 0);
+        world.begun.set(key, (world.begun.get(key) ?? 0) + 1);
+        const items: ResourceIdentifier[] = [];
+        return { operationId: `op-${key}`, postOperationItems: items };
+      }),
+  };
+  const client = {
+    listPage: cluster.listPage,
+    find: cluster.find,
+    collect: async (resource: never, options: never, take: (item: never) => readonly unknown[]) =>
+      (await (cluster.listPage(resource, options) as Promise<{ items: never[] }>)).items.flatMap(
+        take,
+      ),
+    exec: ({ namespace, pod, command }: { namespace: string; pod: string; command: string[] }) =>
+      process.outside(() => {
+        const key = `${namespace}/${pod}`;
+        const counts = world.hooks.get(key) ?? { pre: 0, post: 0 };
+        if (command[0] === 'freeze') counts.pre++;
+        else counts.post++;
+        world.hooks.set(key, counts);
+        return { stdout: '', stderr: '' };
+      }),
+  } as unknown as KubeClient;
+  const runner = new ClusterRunner({
+    client,
+    discovery,
+    buckets: {
+      open: () => Promise.resolve({ bucket, [Symbol.asyncDispose]: () => Promise.resolve() }),
+    },
+    archiveOf: (opened) => new BackupArchive(opened),
+    sessions: {
+      open: () =>
+        Promise.resolve({
+          actions: [moves],
+          blockActions: [],
+          asker: UNKNOWN,
+          snapshotter: () => {
+            throw new Error('none');
+          },
+          [Symbol.asyncDispose]: () => Promise.resolve(),
+        }),
+    },
+    operations,
+    openVolumes: () =>
+      Promise.resolve({
+        resume: () => undefined,
+        outcome: () =>
+          Promise.resolve({
+            nativeSnapshots: [],
+            podVolumeBackups: [],
+            volumeInfos: [],
+            csiSnapshots: 0,
+          }),
+      }),
+    directory: scratch,
+    logger: silentLogger,
+    ...{ logLevel: 'info', logFormat: 'text', workers: 1 + (world.kills % 3), patienceMs: 400 },
+  });
+  return { runner, operations };
+}
+
+async function makeBackup(seed: number): Promise<World> {
+  const world = newWorld(seed);
+  const discovery = await world.cluster.discovery();
+  for (let tries = 0; ; tries++) {
+    expect(tries, `seed ${seed} goes on for ever`).toBeLessThan(60);
+    const process = new Process(world, seed);
+    const { runner } = runnerOf(world, process, discovery);
+    try {
+      const outcome = await runner.run({
+        backup: BACKUP,
+        onProgress: () => Promise.resolve(),
+        assertLeading: () => {
+          process.turn();
+        },
+        signal: process.death.signal,
+      });
+      expect(outcome.phase, `seed ${seed}`).toBe('WaitingForPluginOperations');
+      return world;
+    } catch (error) {
+      if (process.isAlive && !isCode(error, 'BUCKET_AWAY', 'ARCHIVE_NOT_WRITTEN')) throw error;
+      if (process.isAlive) world.kills++;
+    }
+  }
+}
+
+describe('a backup by servers that die', () => {
+  it.each(Array.from({ length: SEEDS }, (_, index) => FIRST + index))(
+    'has everything once: seed %i',
+    async (seed) => {
+      const world = await makeBackup(seed);
+      const archive = await new BackupArchive(world.bucket).open('b1');
+      const paths: string[] = [];
+      for await (const { path } of readTarball(archive.read('contents'), 'contents'))
+        paths.push(path);
+      expect(new Set(paths).size).toBe(paths.length);
+      const expected = ['a', 'b'].flatMap((space) => [
+        ...Array.from(
+          { length: 12 },
+          (_, i) => `resources/configmaps/namespaces/${space}/c${i}.json`,
+        ),
+        ...Array.from(
+          { length: 3 },
+          (_, i) => `resources/persistentvolumeclaims/namespaces/${space}/v${i}.json`,
+        ),
+        ...Array.from({ length: 3 }, (_, i) => `resources/pods/namespaces/${space}/p${i}.json`),
+        `resources/namespaces/cluster/${space}.json`,
+      ]);
+      expect(paths.filter((path) => !path.includes('preferredversion')).sort()).toEqual(
+        ['metadata/version', ...expected].sort(),
+      );
+      const list = await archive.resourceList();
+      expect(list['v1/ConfigMap']?.length).toBe(24);
+      expect(list['v1/Pod']?.length).toBe(6);
+      const operations = await archive.itemOperations(backupOperationSchema);
+      expect(operations.map(({ spec }) => spec.operationID).sort()).toEqual(
+        ['a', 'b'].flatMap((space) => [0, 1, 2].map((i) => `op-${space}/v${i}`)).sort(),
+      );
+      // No pod stays frozen: the last of its hooks is the one that thaws it.
+      for (const [pod, { pre, post }] of world.hooks) {
+        expect(post, `${pod} of seed ${seed}`).toBeGreaterThanOrEqual(1);
+        expect(pre).toBeLessThanOrEqual(1 + world.kills);
+      }
+    },
+  );
+});
