@@ -150,6 +150,8 @@ export async function openBackups(
   common: Common,
   { features }: { readonly features?: string },
   settings: BackupSettings,
+  isServed = (mover: string): Promise<boolean | undefined> =>
+    isMoverServed(common.client, common.namespace, mover),
 ): Promise<OpenedBackups> {
   const { client, logger, namespace, registry, plugins } = common;
   const directory = join(common.directory, 'backups');
@@ -238,7 +240,7 @@ export async function openBackups(
       }
       return { hasIncludeExclude: policies.includeExcludePolicy !== undefined, hasFineFilters };
     },
-    isServed: (mover) => isMoverServed(client, namespace, mover),
+    isServed,
     annotations: {
       ...(settings.globalPolicies !== undefined && { [GLOBAL_POLICIES]: settings.globalPolicies }),
     },
