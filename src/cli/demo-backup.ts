@@ -127,7 +127,7 @@ async function follow({ client }: DevEnvironment): Promise<void> {
   let shown = '';
   const ref = { namespace: DEV_NAMESPACE, name: 'nightly' };
   const look = (now: KubeObject | undefined): BackupStatus | undefined => {
-    const status = ((now as { status?: BackupStatus } | undefined)?.status ?? {}) as BackupStatus;
+    const status = (now as { status?: BackupStatus } | undefined)?.status ?? {};
     const { phase = 'New', progress, backupItemOperationsAttempted: begun = 0 } = status;
     const { backupItemOperationsCompleted: done = 0 } = status;
     const items =

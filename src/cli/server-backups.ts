@@ -19,6 +19,7 @@ import {
   type Backup as PluginBackup,
   choicesOf,
   globalPoliciesOf,
+  namespacesOf,
   ownPoliciesOf,
   readsOf,
 } from '../plugin/index.ts';
@@ -208,7 +209,9 @@ export async function openBackups(
                   policies,
                   ...choicesOf(backup as unknown as PluginBackup),
                   backupExcludePvc: false,
-                  volumes: new ListedVolumes(readsOf(client, { signal }), {}),
+                  volumes: new ListedVolumes(readsOf(client, { signal }), {
+                    namespaces: namespacesOf(backup as unknown as PluginBackup),
+                  }),
                 }),
                 locations: names.flatMap((name) =>
                   all.filter(({ metadata }) => metadata.name === name),

@@ -226,8 +226,7 @@ function runnerOf(
     sessions: {
       open: () =>
         Promise.resolve({
-          actions: [moves],
-          blockActions: [],
+          loadActions: () => Promise.resolve({ actions: [moves], blockActions: [] }),
           asker: UNKNOWN,
           snapshotter: () => {
             throw new Error('none');
