@@ -58,7 +58,7 @@ export async function demoBackup(
     { ...common, registry: new Registry(), directory: scratch, plugins },
     { features: 'EnableCSI' },
     backupSettingsOf({
-      ...{ concurrentBackups: '1', itemBlockWorkerCount: '1', clientPageSize: '500' },
+      ...{ concurrentBackups: '1', itemBlockWorkerCount: '1' },
       ...{ itemOperationSyncFrequency: '1s', defaultBackupTtl: '720h0m0s' },
       ...{ defaultItemOperationTimeout: '4h0m0s', fsBackupTimeout: '4h0m0s' },
       ...{ resourceTimeout: '10m0s', volumeGroupSnapshotLabelKey: 'velero.io/volume-group' },

@@ -45,7 +45,6 @@ import { durationFlagMs, UsageError } from './usage-error.ts';
 export interface BackupFlags {
   concurrentBackups: string;
   itemBlockWorkerCount: string;
-  clientPageSize: string;
   itemOperationSyncFrequency: string;
   defaultBackupTtl: string;
   defaultItemOperationTimeout: string;
@@ -64,7 +63,6 @@ export interface BackupFlags {
 export interface BackupSettings {
   readonly runningMax: number;
   readonly workers: number;
-  readonly pageSize: number;
   readonly operationsEveryMs: number;
   readonly podVolumeTimeoutMs: number;
   readonly resourceTimeoutMs: number;
@@ -80,7 +78,6 @@ export function backupSettingsOf(flags: BackupFlags): BackupSettings {
   return {
     runningMax: Math.max(1, wholeOf('--concurrent-backups', flags.concurrentBackups)),
     workers: Math.max(1, wholeOf('--item-block-worker-count', flags.itemBlockWorkerCount)),
-    pageSize: wholeOf('--client-page-size', flags.clientPageSize),
     operationsEveryMs: durationFlagMs(
       '--item-operation-sync-frequency',
       flags.itemOperationSyncFrequency,
