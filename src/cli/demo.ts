@@ -22,13 +22,14 @@ import {
   VOLUME_SNAPSHOTS,
   waitFor,
 } from '../kube/index.ts';
+import { demoBackup } from './demo-backup.ts';
 import { makeSample } from './demo-volume.ts';
 import { DEV_NAMESPACE, DEV_PASSWORD, DevEnvironment } from './dev-environment.ts';
 import { printLine } from './terminal.ts';
 
 /**
- * `npm run demo [-- fs-backup]`: a volume of a cluster into a repository and back, with npm alone and in well under a minute. With
- * `fs-backup` it is backed up where its pod has it mounted, and without a snapshot.
+ * `npm run demo [-- fs-backup|backup]`: a volume of a cluster into a repository and back, with npm alone and in well under a minute. With
+ * `fs-backup` it is backed up where its pod has it mounted, and without a snapshot; `backup` shows a whole backup by our server.
  */
 const LARGE_FILE_BYTES = 256 << 20;
 const SMALL_FILES = 1000;
@@ -266,6 +267,7 @@ async function fsBackup(environment: DevEnvironment): Promise<void> {
 const DEMOS: Readonly<Record<string, (environment: DevEnvironment) => Promise<void>>> = {
   snapshot: demo,
   'fs-backup': fsBackup,
+  backup: async (environment) => demoBackup(environment, directory, NODES),
 };
 const [which = 'snapshot', ...others] = process.argv.slice(2);
 const chosen = DEMOS[which];

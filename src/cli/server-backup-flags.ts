@@ -9,7 +9,6 @@ export function addBackupFlags(command: Command): void {
       'blocks of items that are backed up at once, in each backup',
       '1',
     )
-    .option('--client-page-size <n>', 'objects that are asked for at once; 0 is all', '500')
     .option(
       '--item-operation-sync-frequency <duration>',
       'how often operations of backups are asked about',

@@ -19,6 +19,7 @@ import {
   type Backup as PluginBackup,
   choicesOf,
   globalPoliciesOf,
+  namespacesOf,
   ownPoliciesOf,
   readsOf,
 } from '../plugin/index.ts';
@@ -44,7 +45,6 @@ import { durationFlagMs, UsageError } from './usage-error.ts';
 export interface BackupFlags {
   concurrentBackups: string;
   itemBlockWorkerCount: string;
-  clientPageSize: string;
   itemOperationSyncFrequency: string;
   defaultBackupTtl: string;
   defaultItemOperationTimeout: string;
@@ -63,7 +63,6 @@ export interface BackupFlags {
 export interface BackupSettings {
   readonly runningMax: number;
   readonly workers: number;
-  readonly pageSize: number;
   readonly operationsEveryMs: number;
   readonly podVolumeTimeoutMs: number;
   readonly resourceTimeoutMs: number;
@@ -79,7 +78,6 @@ export function backupSettingsOf(flags: BackupFlags): BackupSettings {
   return {
     runningMax: Math.max(1, wholeOf('--concurrent-backups', flags.concurrentBackups)),
     workers: Math.max(1, wholeOf('--item-block-worker-count', flags.itemBlockWorkerCount)),
-    pageSize: wholeOf('--client-page-size', flags.clientPageSize),
     operationsEveryMs: durationFlagMs(
       '--item-operation-sync-frequency',
       flags.itemOperationSyncFrequency,
@@ -150,6 +148,8 @@ export async function openBackups(
   common: Common,
   { features }: { readonly features?: string },
   settings: BackupSettings,
+  isServed = (mover: string): Promise<boolean | undefined> =>
+    isMoverServed(common.client, common.namespace, mover),
 ): Promise<OpenedBackups> {
   const { client, logger, namespace, registry, plugins } = common;
   const directory = join(common.directory, 'backups');
@@ -206,7 +206,9 @@ export async function openBackups(
                   policies,
                   ...choicesOf(backup as unknown as PluginBackup),
                   backupExcludePvc: false,
-                  volumes: new ListedVolumes(readsOf(client, { signal }), {}),
+                  volumes: new ListedVolumes(readsOf(client, { signal }), {
+                    namespaces: namespacesOf(backup as unknown as PluginBackup),
+                  }),
                 }),
                 locations: names.flatMap((name) =>
                   all.filter(({ metadata }) => metadata.name === name),
@@ -238,7 +240,7 @@ export async function openBackups(
       }
       return { hasIncludeExclude: policies.includeExcludePolicy !== undefined, hasFineFilters };
     },
-    isServed: (mover) => isMoverServed(client, namespace, mover),
+    isServed,
     annotations: {
       ...(settings.globalPolicies !== undefined && { [GLOBAL_POLICIES]: settings.globalPolicies }),
     },

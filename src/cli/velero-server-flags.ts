@@ -10,6 +10,8 @@ const WITHOUT_EFFECT = [
   '--restore-resource-priorities <list>',
   '--client-qps <n>',
   '--client-burst <n>',
+  // Pages are as large as memory allows.
+  '--client-page-size <n>',
   '--profiler-address <address>',
   '--terminating-resource-timeout <duration>',
   '--garbage-collection-frequency <duration>',

@@ -2,10 +2,12 @@ import {
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
+  CLUSTER_ROLE_BINDINGS,
   CONFIG_MAPS,
   DAEMON_SETS,
   DATA_DOWNLOADS,
   DATA_UPLOADS,
+  DELETE_BACKUP_REQUESTS,
   EVENTS,
   type KubeObject,
   NAMESPACES,
@@ -24,6 +26,7 @@ import {
   VOLUME_ATTACHMENTS,
   VOLUME_SNAPSHOT_CLASSES,
   VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOT_LOCATIONS,
   VOLUME_SNAPSHOTS,
 } from '../kube/index.ts';
 
@@ -65,6 +68,7 @@ export const DEV_RESOURCES: readonly Resource<KubeObject>[] = [
   STORAGE_CLASSES,
   VOLUME_ATTACHMENTS,
   PRIORITY_CLASSES,
+  CLUSTER_ROLE_BINDINGS,
   VOLUME_SNAPSHOTS,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOT_CLASSES,
@@ -73,6 +77,8 @@ export const DEV_RESOURCES: readonly Resource<KubeObject>[] = [
   BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
+  DELETE_BACKUP_REQUESTS,
+  VOLUME_SNAPSHOT_LOCATIONS,
   RESTORES,
   POD_VOLUME_BACKUPS,
   POD_VOLUME_RESTORES,
@@ -101,6 +107,7 @@ const NAMES: Readonly<Record<string, Names>> = {
   storageclasses: { shortNames: ['sc'] },
   volumesnapshotclasses: { shortNames: ['vsclass', 'vsclasses'] },
   volumesnapshotcontents: { shortNames: ['vsc', 'vscs'] },
+  volumesnapshotlocations: { shortNames: ['vsl'] },
   volumesnapshots: { shortNames: ['vs'] },
 };
 export const namesOf = ({ plural }: Resource<KubeObject>): Names => NAMES[plural] ?? {};

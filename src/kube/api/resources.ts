@@ -220,6 +220,7 @@ export const CLUSTER_ROLE_BINDINGS = resource<ClusterRoleBinding>(
   'v1',
   'ClusterRoleBinding',
   'clusterrolebindings',
+  false,
 );
 export const PODS = resource<Pod>('', 'v1', 'Pod', 'pods');
 export const PVCS = resource<PersistentVolumeClaim>(

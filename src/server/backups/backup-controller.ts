@@ -255,21 +255,29 @@ class BackupsRun {
   #begin(backup: Backup): void {
     const key = keyOf(backup.metadata);
     const abort = new AbortController();
-    const done = this.#make(backup, AbortSignal.any([abort.signal, this.#signal]), abort.signal)
+    // Whatever ends this process's turn, another one goes on.
+    const leave = (): void => {
+      abort.abort(new CanceledError('shutdown'));
+    };
+    this.#signal.addEventListener('abort', leave, { once: true });
+    if (this.#signal.aborted) leave();
+    const done = this.#make(backup, abort.signal)
       .catch((error: unknown) => {
         if (this.#signal.aborted || isCode(error, 'NOT_LEADING')) return;
         const fields = { backup: backup.metadata.name, error: messageOf(error) };
         this.#options.logger.error(fields, 'a backup could not be run, and is looked at again');
       })
       .finally(() => {
+        this.#signal.removeEventListener('abort', leave);
         this.#tasks.delete(key);
-        if (!this.#signal.aborted) this.#queue.queue.addAfter(QUEUE_KEY, 1000);
+        if (this.#signal.aborted) return;
         this.#queue.queue.add(QUEUE_KEY);
+        this.#queue.queue.addAfter(QUEUE_KEY, AGAIN_MS);
       });
     this.#tasks.set(key, { uid: backup.metadata.uid, abort, done });
   }
 
-  async #make(given: Backup, signal: AbortSignal, user: AbortSignal): Promise<void> {
+  async #make(given: Backup, signal: AbortSignal): Promise<void> {
     const { metrics, logger } = this.#options;
     const { name } = given.metadata;
     let backup = given;
@@ -301,7 +309,7 @@ class BackupsRun {
       }
     } catch (error) {
       if (this.#signal.aborted || isCode(error, 'NOT_LEADING')) return;
-      const reason = user.aborted ? CANCELED : `backup execution failed: ${messageOf(error)}`;
+      const reason = signal.aborted ? CANCELED : `backup execution failed: ${messageOf(error)}`;
       const written = await this.#backups.insist(backup, {
         status: failedStatus(reason, this.#clock),
       });
@@ -364,7 +372,7 @@ class BackupsRun {
     if (!backup || !WAITING.test(phaseOf(backup))) return undefined;
     const { sessions, operations, operationsEveryMs, logger, metrics } = this.#options;
     const again = { requeueAfterMs: operationsEveryMs };
-    await using session = await sessions.open(backup, logger, this.#signal);
+    await using session = await sessions.open(backup, logger);
     try {
       if (isCanceledByUser(backup)) {
         await operations.cancel(subjectOf(backup), { asker: session.asker, signal: this.#signal });
@@ -397,7 +405,7 @@ class BackupsRun {
     const { client, sessions, buckets, logger, directory, logFormat, operations, metrics } =
       this.#options;
     const discovery = await this.#options.discovery();
-    await using session = await sessions.open(backup, logger, this.#signal);
+    await using session = await sessions.open(backup, logger);
     const change = await finalizeBackup(
       backup,
       session,
@@ -419,7 +427,7 @@ class BackupsRun {
     if (!backup) return undefined;
     const { sessions, operations, logger } = this.#options;
     const subject = subjectOf(backup);
-    await using session = await sessions.open(backup, logger, this.#signal);
+    await using session = await sessions.open(backup, logger);
     await operations.cancel(subject, { asker: session.asker, signal: this.#signal });
     operations.forget(uid);
     await this.#removeAll(backup);
@@ -432,7 +440,7 @@ class BackupsRun {
     const { buckets } = this.#options;
     const { name, uid } = backup.metadata;
     const storageLocation = backup.spec.storageLocation ?? '';
-    if (storageLocation === '') return;
+    if (storageLocation === '' || !(await this.#backups.isDeleted(backup))) return;
     this.#assertLeading();
     await using opened = await buckets.open(storageLocation, this.#signal);
     const archive = new BackupArchive(opened.bucket);

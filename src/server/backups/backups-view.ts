@@ -1,6 +1,13 @@
 import { isCode, type Logger } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
-import { BACKUPS, Cache, keyOf, type KubeClient, type KubeObject } from '../../kube/index.ts';
+import {
+  BACKUPS,
+  Cache,
+  keyOf,
+  type KubeClient,
+  type KubeObject,
+  NAMESPACES,
+} from '../../kube/index.ts';
 import { patiently } from './run/patience.ts';
 
 export interface BackupsViewOptions {
@@ -113,8 +120,35 @@ export class BackupsView {
       );
       return this.#wrote(object);
     } catch (error) {
-      // Another UID is a conflict: this Backup is no more.
-      if (isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT')) return undefined;
+      if (isCode(error, 'KUBE_NOT_FOUND')) return undefined;
+      // Another UID is a conflict, and so is a crowd of writers.
+      if (!isCode(error, 'KUBE_CONFLICT')) throw error;
+      return (await this.#isThere(backup)) ? this.insist(backup, patch) : undefined;
+    }
+  }
+
+  async #isThere({ metadata }: Backup): Promise<boolean> {
+    const { client, signal } = this.#options;
+    const now = await client.find(BACKUPS, metadata, { signal });
+    return now?.metadata.uid === metadata.uid;
+  }
+
+  /**
+   * Whether somebody has deleted it: the API server has its kind, and not this one. Where kinds or the whole namespace go, as when a server is
+   * uninstalled, what is in the bucket stays.
+   */
+  async isDeleted({ metadata }: Backup): Promise<boolean> {
+    const { client, namespace, signal } = this.#options;
+    const space = await client.find(NAMESPACES, { name: namespace }, { signal });
+    if (!space || space.metadata.deletionTimestamp !== undefined) return false;
+    try {
+      const found = await client.list(BACKUPS, {
+        ...{ namespace, signal },
+        fieldSelector: `metadata.name=${metadata.name}`,
+      });
+      return found.every(({ metadata: { uid } }) => uid !== metadata.uid);
+    } catch (error) {
+      if (isCode(error, 'KUBE_NOT_FOUND')) return false;
       throw error;
     }
   }

@@ -24,9 +24,11 @@ export interface Buckets {
 
 /** The actions that one backup asks: our own in this process, and those of plugins, whose processes end with the session. */
 export interface ActionSession extends AsyncDisposable {
-  /** In the order in which Velero runs them. */
-  readonly actions: readonly BackupAction[];
-  readonly blockActions: readonly BlockAction[];
+  /** In the order in which Velero runs them. Starts every plugin that has some. */
+  loadActions(signal: AbortSignal): Promise<{
+    readonly actions: readonly BackupAction[];
+    readonly blockActions: readonly BlockAction[];
+  }>;
   /** About operations of this backup, also of those that an earlier server began. */
   readonly asker: OperationAsker;
   /** Velero's VolumeSnapshotter of a provider. Throws `NO_SUCH_PLUGIN`. */
@@ -35,7 +37,7 @@ export interface ActionSession extends AsyncDisposable {
 
 export interface ActionSessions {
   /** `logger`: what plugins log is of this backup, and their errors and warnings count as its own. Throws `PLUGIN_FOLDER`. */
-  open(backup: Backup, logger: Logger, signal: AbortSignal): Promise<ActionSession>;
+  open(backup: Backup, logger: Logger): Promise<ActionSession>;
 }
 
 /** What a run is about. */

@@ -51,7 +51,7 @@ const POD_VOLUMES = 'podvolumebackups';
  */
 export async function finalizeBackup(
   backup: Backup,
-  session: Pick<ActionSession, 'actions'>,
+  session: Pick<ActionSession, 'loadActions'>,
   options: FinalizerOptions,
   signal: AbortSignal,
 ): Promise<Readonly<Record<string, unknown>>> {
@@ -90,7 +90,7 @@ export async function finalizeBackup(
       await discovery.refresh({ signal });
       const files = await finalizeItems({
         ...{ client, discovery, backup, items, signal, log },
-        actions: session.actions,
+        actions: (await session.loadActions(signal)).actions,
         onObject: (object, { resource: plural }) => {
           if (plural === UPLOADS) found.uploads.push(object as DataUpload);
         },

@@ -18,7 +18,7 @@ function opened(bindings: object[] = [], fail: () => void = () => undefined) {
       try {
         fail();
       } catch (error) {
-        return Promise.reject(error as Error);
+        return Promise.reject(error);
       }
       return Promise.resolve(bindings.flatMap(take));
     }) as never,

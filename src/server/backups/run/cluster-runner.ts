@@ -163,11 +163,11 @@ export class ClusterRunner implements BackupRunner {
     let session: ActionSession | undefined;
     try {
       log.results.info(journal.isContinued ? 'Continuing backup' : 'Starting backup');
-      session = await sessions.open(backup, log.logger, signal);
+      session = await sessions.open(backup, log.logger);
       return await this.#backUp(request, { archive, journal, log, session });
     } catch (error) {
       const reason = signal.reason as { readonly by?: unknown } | undefined;
-      const isLeft = isCode(error, 'NOT_LEADING') || (signal.aborted && reason?.by === 'shutdown');
+      const isLeft = isCode(error, 'NOT_LEADING') || (signal.aborted && reason?.by !== 'user');
       // Another server goes on, and finds everything as it is.
       if (!isLeft) await this.#fail(request, { archive, journal, log, session }, error);
       throw error;
@@ -209,8 +209,7 @@ export class ClusterRunner implements BackupRunner {
         workers,
         signal,
       },
-      actions: session.actions,
-      blockActions: session.blockActions,
+      ...(await session.loadActions(signal)),
       exec: this.#exec,
       sink: {
         put: async (item) => {
@@ -284,10 +283,13 @@ export class ClusterRunner implements BackupRunner {
     files: NewBackup,
   ): Promise<void> {
     const { logger, patienceMs } = this.#options;
+    let tries = 0;
     await patiently(
-      () => {
+      async () => {
         assertLeading();
-        return archive.put(backup.metadata.name, files, { signal });
+        // Where the answer to the last file was lost, all of them are there.
+        if (tries++ > 0 && (await this.#finished(archive, backup, signal))) return;
+        await archive.put(backup.metadata.name, files, { signal });
       },
       { what: 'store the files of a backup', logger, signal, patienceMs },
     );

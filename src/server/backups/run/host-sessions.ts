@@ -1,5 +1,11 @@
 import type { Logger } from '../../../base/index.ts';
-import { type ActionClient, type Backup, openObjectActions } from '../../../backup/index.ts';
+import {
+  type ActionClient,
+  type Backup,
+  type BackupAction,
+  type BlockAction,
+  openObjectActions,
+} from '../../../backup/index.ts';
 import { pluginAsker } from '../../../item-operations/index.ts';
 import type { Backup as PluginBackup, PluginHost } from '../../../plugin/index.ts';
 import type { ActionSession, ActionSessions } from '../contract.ts';
@@ -18,34 +24,32 @@ export class HostSessions implements ActionSessions {
     this.#host = host;
   }
 
-  async open(backup: Backup, logger: Logger, signal: AbortSignal): Promise<ActionSession> {
+  async open(backup: Backup, logger: Logger): Promise<ActionSession> {
     const manager = (await this.#host()).manager(logger);
-    try {
-      const own = openObjectActions(this.#client);
-      const actions = await Promise.all(
-        manager.backupItemActions().map(async (hosted) => ({
+    return {
+      loadActions: async (signal) => {
+        const own = openObjectActions(this.#client);
+        const actions = manager.backupItemActions().map(async (hosted): Promise<BackupAction> => ({
           name: hosted.name,
           appliesTo: await hosted.appliesTo({ signal }),
-          execute: hosted.action.execute.bind(hosted.action) as never,
-        })),
-      );
-      const blockActions = await Promise.all(
-        manager.itemBlockActions().map(async (hosted) => ({
-          name: hosted.name,
-          appliesTo: await hosted.appliesTo({ signal }),
-          relatedItems: hosted.action.relatedItems.bind(hosted.action) as never,
-        })),
-      );
-      return {
-        actions: [...own.actions, ...actions],
-        blockActions: [...own.blockActions, ...blockActions],
-        asker: pluginAsker(manager, asPlugins(backup)),
-        snapshotter: (provider, config) => manager.volumeSnapshotter(provider, config),
-        [Symbol.asyncDispose]: () => manager.close(),
-      };
-    } catch (error) {
-      await manager.close();
-      throw error;
-    }
+          execute: (item, about, context) => hosted.action.execute(item, asPlugins(about), context),
+        }));
+        const blockActions = manager
+          .itemBlockActions()
+          .map(async (hosted): Promise<BlockAction> => ({
+            name: hosted.name,
+            appliesTo: await hosted.appliesTo({ signal }),
+            relatedItems: (item, about, context) =>
+              hosted.action.relatedItems(item, asPlugins(about), context),
+          }));
+        return {
+          actions: [...own.actions, ...(await Promise.all(actions))],
+          blockActions: [...own.blockActions, ...(await Promise.all(blockActions))],
+        };
+      },
+      asker: pluginAsker(manager, asPlugins(backup)),
+      snapshotter: (provider, config) => manager.volumeSnapshotter(provider, config),
+      [Symbol.asyncDispose]: () => manager.close(),
+    };
   }
 }

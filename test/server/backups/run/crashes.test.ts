@@ -24,6 +24,7 @@ import { MemoryBucket } from '../../../support/memory-bucket.ts';
 const SEEDS = Number(process.env.SEEDS ?? 120);
 const FIRST = Number(process.env.SEED ?? 1);
 const KILLS_MAX = 15;
+const WORKERS_MAX = 3;
 const scratch = tempDirectory('runner-crashes');
 afterAll(() => {
   fs.rmSync(scratch, { recursive: true, force: true });
@@ -226,8 +227,7 @@ function runnerOf(
     sessions: {
       open: () =>
         Promise.resolve({
-          actions: [moves],
-          blockActions: [],
+          loadActions: () => Promise.resolve({ actions: [moves], blockActions: [] }),
           asker: UNKNOWN,
           snapshotter: () => {
             throw new Error('none');
@@ -249,7 +249,12 @@ function runnerOf(
       }),
     directory: scratch,
     logger: silentLogger,
-    ...{ logLevel: 'info', logFormat: 'text', workers: 1 + (world.kills % 3), patienceMs: 400 },
+    ...{
+      logLevel: 'info',
+      logFormat: 'text',
+      workers: 1 + (world.kills % WORKERS_MAX),
+      patienceMs: 400,
+    },
   });
   return { runner, operations };
 }
@@ -310,6 +315,13 @@ describe('a backup by servers that die', () => {
       const operations = await archive.itemOperations(backupOperationSchema);
       expect(operations.map(({ spec }) => spec.operationID).sort()).toEqual(
         ['a', 'b'].flatMap((space) => [0, 1, 2].map((i) => `op-${space}/v${i}`)).sort(),
+      );
+      // Taken again is only what was under way in a worker when its process died.
+      const inFlight = world.kills * WORKERS_MAX;
+      const sum = (counts: Iterable<number>): number => [...counts].reduce((a, b) => a + b, 0);
+      expect(sum(world.begun.values())).toBeLessThanOrEqual(6 + inFlight);
+      expect(sum([...world.hooks.values()].map(({ pre }) => pre))).toBeLessThanOrEqual(
+        6 + inFlight,
       );
       // No pod stays frozen: the last of its hooks is the one that thaws it.
       for (const [pod, { pre, post }] of world.hooks) {
