@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { type Backup, openObjectActions } from '../../../src/backup/index.ts';
-import { CodedError } from '../../../src/base/index.ts';
+import { asError, CodedError } from '../../../src/base/index.ts';
 import type { KubeObject } from '../../../src/kube/index.ts';
 
 const BACKUP = { metadata: { name: 'b1', uid: 'u' }, spec: {} } as unknown as Backup;
