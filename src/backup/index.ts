@@ -61,3 +61,4 @@ export {
 export { type ActionClient, openObjectActions } from './actions/object-actions.ts';
 export { goDurationNs } from './hooks/durations.ts';
 export { type FinalizeOptions, finalizeItems } from './run/finalize.ts';
+export { type FineFilter, FineFilters, type FinePolicies } from './filters/fine-filters.ts';

@@ -7,7 +7,6 @@ import {
   BACKUP_DEFAULTS,
   type BackupDefaults,
   type PolicySummary,
-  type ScopedLists,
 } from '../backup/index.ts';
 import { ClusterVolumes } from '../backup-volumes/index.ts';
 import { CodedError } from '../base/index.ts';
@@ -218,7 +217,7 @@ export async function openBackups(
                 podVolumeTimeoutMs: settings.podVolumeTimeoutMs,
               });
             },
-            policyLists: async (backup) => listsOf(await policiesOf(backup)),
+            loadPolicies: policiesOf,
             ...{ logLevel: settings.logLevel, logFormat: settings.logFormat },
             workers: settings.workers,
           }),
@@ -233,11 +232,6 @@ export async function openBackups(
       const hasFineFilters =
         policies.namespacedFilterPolicies !== undefined ||
         policies.clusterScopedFilterPolicy !== undefined;
-      if (hasFineFilters) {
-        const text =
-          'namespacedFilterPolicies and clusterScopedFilterPolicy are not known to this server yet: without them the backup would hold other objects than were asked for';
-        throw new CodedError('BAD_VOLUME_POLICY', text);
-      }
       return { hasIncludeExclude: policies.includeExcludePolicy !== undefined, hasFineFilters };
     },
     isServed,
@@ -265,6 +259,3 @@ function noted({ metadata, ...backup }: Backup, globalPolicies: string | undefin
   };
   return { ...backup, metadata: { ...metadata, annotations } } as unknown as PluginBackup;
 }
-
-const listsOf = (policies: VolumePolicies | undefined): ScopedLists | undefined =>
-  policies?.includeExcludePolicy;

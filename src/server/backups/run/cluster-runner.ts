@@ -18,6 +18,8 @@ import {
   type Backup,
   type BackupRunResult,
   collectItems,
+  FineFilters,
+  type FinePolicies,
   goDurationNs,
   NamespaceFilter,
   oldResourceFilter,
@@ -75,8 +77,12 @@ export interface ClusterRunnerOptions {
   readonly sessions: ActionSessions;
   readonly operations: OperationMap;
   readonly openVolumes: (context: VolumesContext) => Promise<BackupVolumes>;
-  /** What the policies of a Backup include and exclude; undefined where they say nothing of it. */
-  readonly policyLists?: (backup: Backup) => Promise<ScopedLists | undefined>;
+  /** What the policies of a Backup say of objects; undefined where it has none. */
+  readonly loadPolicies?: (
+    backup: Backup,
+  ) => Promise<
+    (FinePolicies & { readonly includeExcludePolicy?: ScopedLists | undefined }) | undefined
+  >;
   /** Scratch space. */
   readonly directory: string;
   readonly logger: Logger;
@@ -186,13 +192,13 @@ export class ClusterRunner implements BackupRunner {
     const subject = subjectOf(backup);
     operations.takeOver(subject, journal.operations);
     await discovery.refresh({ signal });
-    const { namespaces, resources } = await this.#filters(backup, signal);
+    const { namespaces, resources, fine } = await this.#filters(backup, log, signal);
     const volumes = await openVolumes({ backup, session, log, signal });
     volumes.resume(journal.facts);
     await using spool = await Spool.open({ directory, bytesMax: SPOOL_BYTES_MAX });
     const { results } = log;
     const items = await collectItems({
-      ...{ client, discovery, spec: backup.spec, namespaces, resources, spool, signal },
+      ...{ client, discovery, spec: backup.spec, namespaces, resources, fine, spool, signal },
       log: results,
     });
     results.info(`Collected ${items.length} items matching the backup spec`);
@@ -203,6 +209,7 @@ export class ClusterRunner implements BackupRunner {
         backup,
         namespaces,
         resources,
+        fine,
         items,
         spool,
         volumes,
@@ -297,9 +304,15 @@ export class ClusterRunner implements BackupRunner {
 
   async #filters(
     backup: Backup,
+    { results }: BackupRunLog,
     signal: AbortSignal,
-  ): Promise<{ namespaces: NamespaceFilter; resources: ResourceFilter }> {
-    const { client, discovery, policyLists } = this.#options;
+  ): Promise<{
+    namespaces: NamespaceFilter;
+    resources: ResourceFilter;
+    fine: FineFilters | undefined;
+  }> {
+    const { client, discovery, loadPolicies } = this.#options;
+    const policies = await loadPolicies?.(backup);
     const { spec } = backup;
     const existing = await client.collect(NAMESPACES, { signal }, ({ metadata }) => [
       metadata.name,
@@ -311,8 +324,9 @@ export class ClusterRunner implements BackupRunner {
     );
     const resources = usesOldLists(spec)
       ? oldResourceFilter(discovery, spec, namespaces)
-      : scopedResourceFilter(discovery, spec, namespaces, await policyLists?.(backup));
-    return { namespaces, resources };
+      : scopedResourceFilter(discovery, spec, namespaces, policies?.includeExcludePolicy);
+    const fine = policies && FineFilters.of(policies, discovery, results);
+    return { namespaces, resources, fine };
   }
 
   readonly #exec: PodExec = (question, signal) =>
