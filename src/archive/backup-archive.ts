@@ -37,6 +37,7 @@ import {
   volumeSnapshotsSchema,
   listSchema,
 } from './files.ts';
+import { gzipped } from './gzip.ts';
 import {
   decodeJson,
   decodeJsonGzip,
@@ -45,7 +46,8 @@ import {
   wholeOf,
 } from './json-file.ts';
 import { type BackupFile, backupFolder, backupKey, BACKUPS_FOLDER } from './layout.ts';
-import type { ScratchFile, Sum } from './scratch-file.ts';
+import { addedBytesOf, TRAILER_BYTES, trailer } from './log-tail.ts';
+import { ScratchFile, type Sum } from './scratch-file.ts';
 import type { ContentLimits } from './tarball.ts';
 import {
   BACKUP_VOLUME_INFO,
@@ -58,6 +60,7 @@ export interface BackupUpdate {
   readonly itemOperations?: readonly object[];
   readonly volumeInfos?: readonly BackupVolumeInfo[];
   readonly results?: Results;
+  readonly podVolumeBackups?: readonly object[];
   /** The whole new tarball. Stays the caller's. */
   readonly contents?: ScratchFile;
   /** Put last: its phase is what readers go by. */
@@ -69,7 +72,6 @@ export interface NewBackup extends Required<BackupUpdate> {
   /** Compressed; stays the caller's. */
   readonly log?: ScratchFile;
   readonly resourceList: ResourceList;
-  readonly podVolumeBackups: readonly object[];
   readonly volumeSnapshots: readonly NativeSnapshot[];
 }
 
@@ -195,6 +197,39 @@ export class BackupArchive {
       checksums,
       await decodeJson(this.#bucket.get(key, options), key, backupSchema),
     );
+  }
+
+  /**
+   * Adds text to the log of a backup after its run, in place of what an earlier call added. May be repeated. The log passes through a file in
+   * `directory`. Throws what the bucket throws, `SCRATCH_FULL`, `SCRATCH_FAILED`.
+   */
+  async setLogTail(
+    name: string,
+    text: string,
+    { directory, signal }: { readonly directory: string } & SignalOptions,
+  ): Promise<void> {
+    const key = backupKey(name, 'log');
+    await using old = await this.#logOf(key, directory, { signal });
+    const { lengthBytes } = old;
+    const end = await Array.fromAsync(old.read(Math.max(0, lengthBytes - TRAILER_BYTES)));
+    const keptBytes = lengthBytes - addedBytesOf(Buffer.concat(end), lengthBytes);
+    const added = Buffer.concat(await Array.fromAsync(gzipped([Buffer.from(text)])));
+    const body = async function* (): AsyncGenerator<Uint8Array> {
+      yield* old.read(0, keptBytes);
+      yield added;
+      yield trailer(added.length);
+    };
+    await this.#bucket.put(key, body(), { signal });
+  }
+
+  /** Empty where none was stored: the log is for people, and what is added to it is worth reading alone. */
+  async #logOf(key: string, directory: string, options: SignalOptions): Promise<ScratchFile> {
+    try {
+      return await ScratchFile.of(directory, this.#bucket.get(key, options));
+    } catch (error) {
+      if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
+      return ScratchFile.of(directory, []);
+    }
   }
 
   async #putFiles(

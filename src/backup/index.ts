@@ -44,6 +44,7 @@ export type {
   VolumeSteps,
 } from './run/contract.ts';
 export { type BlockItem, ItemBackupper, itemPath, kindOf } from './run/item-backupper.ts';
+export { BackedUp } from './run/backed-up.ts';
 export { resolveActions, type Resolved } from './run/resolved-actions.ts';
 export {
   type BackupRunOptions,
