@@ -59,9 +59,8 @@ export async function* updatedEntries(
   for (const [path, update] of left) yield { path, bytes: await bytesOf(update), mtime };
 }
 
-const bytesOf = async (
-  update: Uint8Array | (() => Promise<Uint8Array>),
-): Promise<Uint8Array> => (typeof update === 'function' ? await update() : update);
+const bytesOf = async (update: Uint8Array | (() => Promise<Uint8Array>)): Promise<Uint8Array> =>
+  typeof update === 'function' ? await update() : update;
 
 /**
  * Makes a tarball on scratch space: its length and checksum are known before the first byte is stored, and nobody sees it before. The version

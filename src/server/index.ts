@@ -39,3 +39,15 @@ export {
   MAINTENANCE_ERROR,
 } from './repositories/maintenance/job.ts';
 export { type MaintenanceRunOptions, runMaintenanceJob } from './repositories/maintenance/run.ts';
+export { SharedBackups, type SharedBackupsOptions } from './backups/shared-backups.ts';
+export { unsavedOperationsOf } from './backups/unsaved-operations.ts';
+export {
+  OperationsController,
+  type OperationsControllerOptions,
+} from './backups/operations/operations-controller.ts';
+export { OperationMetrics } from './backups/operations/operation-metrics.ts';
+export { cancelOperations } from './backups/operations/cancel.ts';
+export {
+  FinalizerController,
+  type FinalizerControllerOptions,
+} from './backups/finalize/finalizer-controller.ts';
