@@ -125,5 +125,5 @@ function mergedLists(
 }
 
 /** Of a Backup, for the map of its operations. */
-export const subjectOf = ({ metadata: { name, uid = '' } }: Backup) =>
+export const subjectOf = ({ metadata: { name, uid } }: Backup) =>
   ({ kind: 'Backup', name, uid }) as const;

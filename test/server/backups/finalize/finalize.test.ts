@@ -1,6 +1,10 @@
 import { gunzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
-import { BackupArchive, readTarball } from '../../../../src/archive/index.ts';
+import {
+  BackupArchive,
+  type BackupVolumeInfo,
+  readTarball,
+} from '../../../../src/archive/index.ts';
 import type { BackupAction } from '../../../../src/backup/index.ts';
 import type { KubeObject } from '../../../../src/kube/index.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
@@ -10,8 +14,8 @@ const scratch = tempDirectory('scratch');
 
 async function finalizing({
   items = [ITEM],
-  infos = [] as never[],
-}: { items?: (typeof ITEM)[]; infos?: object[] } = {}): Promise<World> {
+  infos = [],
+}: { items?: (typeof ITEM)[]; infos?: BackupVolumeInfo[] } = {}): Promise<World> {
   const world = new World();
   const operation = { action: 'a.io/move', operationId: 'op-1', item: ITEM };
   await world.begin(scratch, [{ ...operation, postOperationItems: items }], infos);
