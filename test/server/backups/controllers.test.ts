@@ -32,7 +32,7 @@ afterEach(async () => {
 });
 
 /** Both controllers on the embedded API server, beside a bucket in memory. */
-async function start(options: { timeoutNs?: bigint } = {}) {
+async function start(options: { timeoutNs?: bigint; awayNs?: bigint } = {}) {
   const api = await ApiServer.start();
   ends.push(() => api[Symbol.asyncDispose]());
   const kubeconfig = join(scratch, 'kubeconfig');
@@ -148,5 +148,16 @@ describe('the controllers of operations and of the end of backups', () => {
       .toContainEqual(expect.stringContaining('no location default'));
     state.isThere = true;
     await phase('Completed');
+  });
+
+  it('end a backup whose location stays away for longer than its operations may take', async () => {
+    const { world, state, phase } = await start({ timeoutNs: 1n, awayNs: 200_000_000n });
+    // Nothing of it may be decided while it can be asked.
+    state.isReadOnly = true;
+    const backup = await phase('PartiallyFailed');
+    expect(statusOf(backup)).toMatchObject({ errors: 1 });
+    expect(statusOf(backup).failureReason).toContain('location default is read-only');
+    expect(statusOf(backup).completionTimestamp).toBeDefined();
+    expect(world.canceled).toEqual(['op-1']);
   });
 });

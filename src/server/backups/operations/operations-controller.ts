@@ -46,6 +46,8 @@ export interface OperationsControllerOptions {
   readonly syncFrequencyMs?: number;
   /** `--default-item-operation-timeout`, for Backups that do not say. */
   readonly timeoutNs?: Nanoseconds;
+  /** How much longer than operations may take a location may be away; less in tests. */
+  readonly awayNs?: Nanoseconds;
   /** Of one plugin's operations, in place of the Backup's. */
   readonly timeoutNsOfPlugin?: (action: string) => Nanoseconds | undefined;
 }
@@ -56,7 +58,7 @@ const SYNC_MS = 10_000;
 const TIMEOUT_NS = 4n * HOUR_NS;
 /** Backups looked at side by side: one with plugins that hang keeps one. Our choice. */
 const WORKERS = 10;
-/** How much longer than operations may take a location may be away. Our choice. */
+/** Our choice. */
 const AWAY_NS = HOUR_NS;
 
 /** What this process knows of a Backup that waits. */
@@ -228,11 +230,11 @@ class OperationsRun {
       const message = `its operations cannot be followed, and it waits: ${because}`;
       this.#events.record(backup, 'OperationsNotFollowed', message, 'Warning');
     }
-    const boundNs = this.#timeoutNs(backup) + AWAY_NS;
+    const boundNs = this.#timeoutNs(backup) + (this.#options.awayNs ?? AWAY_NS);
     if (known.away.since.elapsedNs < boundNs) return;
     const subject = subjectOf(backup);
     await map.cancel(subject, { asker: known.asker, signal: this.#signal }).catch(() => undefined);
-    const hours = `${boundNs / SECOND_NS} s`;
+    const seconds = boundNs / SECOND_NS;
     this.#assertLeading();
     await client.patch(
       BACKUP_RESOURCE,
@@ -242,7 +244,7 @@ class OperationsRun {
         status: {
           phase: 'PartiallyFailed',
           errors: (statusOf(backup).errors ?? 0) + 1,
-          failureReason: `its operations could not be followed for ${hours}: ${because}`,
+          failureReason: `its operations could not be followed for ${seconds} s: ${because}`,
           completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
         },
       },
