@@ -8,6 +8,7 @@ import {
 import type { BackupAction } from '../../../../src/backup/index.ts';
 import type { KubeObject } from '../../../../src/kube/index.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
+import { refusal } from '../../../backup/support/cluster.ts';
 import { done, ITEM, type World as AnyWorld, World } from '../support/world.ts';
 
 const scratch = tempDirectory('scratch');
@@ -191,5 +192,51 @@ describe('the finalizer of backups', () => {
       { result: 'failed', pvbInfo: { nodeName: 'n1', Phase: 'Failed' } },
     ]);
     expect(await open.objects('podVolumeBackups')).toMatchObject([{ metadata: { name: 'pvb' } }]);
+  });
+
+  it('warns of a resource that the cluster serves no more', async () => {
+    const world = await finalizing({ items: [{ ...ITEM, resource: 'nothings' }] });
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'Completed', warnings: 1 });
+    const texts = JSON.stringify((await resultsOf(world)).warnings);
+    expect(texts).toContain('the cluster has no resource nothings');
+  });
+
+  it('counts an item that may not be read, and tries again where the API server is away', async () => {
+    const world = await finalizing();
+    let code = 'KUBE_UNAVAILABLE';
+    world.cluster.onGet = () => {
+      throw refusal(code);
+    };
+    await expect(world.server(scratch).finalize()).rejects.toThrow('KUBE_UNAVAILABLE');
+    expect(world.status.phase).toBe('Finalizing');
+    code = 'KUBE_FORBIDDEN';
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+    expect(JSON.stringify((await resultsOf(world)).errors)).toContain(
+      'an item could not be read again error: /the server says KUBE_FORBIDDEN',
+    );
+  });
+
+  it('leaves nothing of what an earlier try said', async () => {
+    const world = await finalizing();
+    world.cluster.onGet = () => {
+      throw refusal('KUBE_FORBIDDEN');
+    };
+    const away = world.server(scratch, (task, mayFail) => {
+      if (mayFail === true && world.requests.at(-1) === 'put velero-backup.json') {
+        return Promise.reject(new Error('the bucket is away'));
+      }
+      return Promise.resolve(task());
+    });
+    await expect(away.finalize()).rejects.toThrow('the bucket is away');
+    expect(JSON.stringify(await resultsOf(world))).toContain('KUBE_FORBIDDEN');
+    world.cluster.onGet = () => undefined;
+    world.cluster.objects.set('configmaps', []);
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'Completed', errors: 0, warnings: 1 });
+    expect(JSON.stringify(await resultsOf(world))).not.toContain('KUBE_FORBIDDEN');
+    const log = world.bucket.objects.get('backups/b1/b1-logs.gz');
+    expect(gunzipSync(log ?? Buffer.alloc(0)).toString()).not.toContain('KUBE_FORBIDDEN');
   });
 });
