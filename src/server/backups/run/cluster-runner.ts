@@ -32,22 +32,14 @@ import {
   usesOldLists,
 } from '../../../backup/index.ts';
 import {
-  actionOf,
   type BackupOperation,
   countsOf,
-  failureLine,
   isAnyRunning,
   type Operation,
   type OperationMap,
   orderedRecord,
-  type Subject,
 } from '../../../item-operations/index.ts';
-import {
-  type Discovery,
-  type KubeClient,
-  type KubeObject,
-  NAMESPACES,
-} from '../../../kube/index.ts';
+import { type Discovery, type KubeClient, NAMESPACES } from '../../../kube/index.ts';
 import type { BackupVolumes, UploadOperation } from '../../../backup-volumes/index.ts';
 import type {
   ActionSession,
@@ -58,6 +50,7 @@ import type {
   RunOutcome,
   RunRequest,
 } from '../contract.ts';
+import { failureLines, subjectOf } from '../after-run.ts';
 import { Journal, removeJournals } from './journal.ts';
 import { patiently } from './patience.ts';
 import { BackupRunLog } from './run-log.ts';
@@ -101,12 +94,6 @@ const SPOOL_BYTES_MAX = 8 * 2 ** 30;
 const FAREWELL_MS = 60_000;
 const CANCELED_MS = 4000;
 const NO_OPERATION_NS = 4n * 3_600_000_000_000n;
-
-export const subjectOf = ({ metadata }: KubeObject): Subject => ({
-  kind: 'Backup',
-  name: metadata.name,
-  uid: metadata.uid,
-});
 
 /** Makes backups of the cluster, in the bucket of their location. */
 export class ClusterRunner implements BackupRunner {
@@ -247,9 +234,7 @@ export class ClusterRunner implements BackupRunner {
         }),
       { what: 'store the operations of a backup', logger, signal, patienceMs },
     );
-    for (const operation of round.operations.filter(({ status }) => status.phase === 'Failed')) {
-      results.error(failureLine(operation, actionOf(operation)));
-    }
+    for (const { message, about } of failureLines(round.operations)) results.error(message, about);
     const phase = phaseOf(results.errorCount, round.operations);
     const { nativeSnapshots } = outcome;
     const status = {
