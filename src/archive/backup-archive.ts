@@ -37,6 +37,7 @@ import {
   volumeSnapshotsSchema,
   listSchema,
 } from './files.ts';
+import { gzipped } from './gzip.ts';
 import {
   decodeJson,
   decodeJsonGzip,
@@ -52,7 +53,8 @@ import {
   journalFolder,
   journalsFolder,
 } from './layout.ts';
-import type { ScratchFile, Sum } from './scratch-file.ts';
+import { addedBytesOf, TRAILER_BYTES, trailer } from './log-tail.ts';
+import { ScratchFile, type Sum } from './scratch-file.ts';
 import type { ContentLimits } from './tarball.ts';
 import {
   BACKUP_VOLUME_INFO,
@@ -141,11 +143,6 @@ export class BackupArchive {
     }
   }
 
-  /** The log of a backup that is there, anew. What goes wrong is told, and is no error. */
-  async putLog(name: string, log: ScratchFile, options: SignalOptions = {}): Promise<void> {
-    await this.#putLog(name, log, options);
-  }
-
   /** The log is for people: without it the backup is still one. */
   async #putLog(name: string, log: ScratchFile, options: SignalOptions): Promise<void> {
     try {
@@ -210,6 +207,39 @@ export class BackupArchive {
       checksums,
       await decodeJson(this.#bucket.get(key, options), key, backupSchema),
     );
+  }
+
+  /**
+   * Adds text to the log of a backup after its run, in place of what an earlier call added. May be repeated. The log passes through a file in
+   * `directory`. Throws what the bucket throws, `SCRATCH_FULL`, `SCRATCH_FAILED`.
+   */
+  async setLogTail(
+    name: string,
+    text: string,
+    { directory, signal }: { readonly directory: string } & SignalOptions,
+  ): Promise<void> {
+    const key = backupKey(name, 'log');
+    await using old = await this.#logOf(key, directory, { signal });
+    const { lengthBytes } = old;
+    const end = await Array.fromAsync(old.read(Math.max(0, lengthBytes - TRAILER_BYTES)));
+    const keptBytes = lengthBytes - addedBytesOf(Buffer.concat(end), lengthBytes);
+    const added = Buffer.concat(await Array.fromAsync(gzipped([Buffer.from(text)])));
+    const body = async function* (): AsyncGenerator<Uint8Array> {
+      yield* old.read(0, keptBytes);
+      yield added;
+      yield trailer(added.length);
+    };
+    await this.#bucket.put(key, body(), { signal });
+  }
+
+  /** Empty where none was stored: the log is for people, and what is added to it is worth reading alone. */
+  async #logOf(key: string, directory: string, options: SignalOptions): Promise<ScratchFile> {
+    try {
+      return await ScratchFile.of(directory, this.#bucket.get(key, options));
+    } catch (error) {
+      if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
+      return ScratchFile.of(directory, []);
+    }
   }
 
   async #putFiles(

@@ -46,21 +46,24 @@ export function readTarball(
 
 /**
  * Entries of a tarball with some replaced in their places, and those that are new at the end: what Velero's finalizer makes
- * (pkg/backup/backup.go, buildFinalTarball).
+ * (pkg/backup/backup.go, buildFinalTarball). Of those that are given as functions one at a time is in memory.
  */
 export async function* updatedEntries(
   entries: AsyncIterable<TarEntry>,
-  updates: ReadonlyMap<string, Uint8Array>,
+  updates: ReadonlyMap<string, Uint8Array | (() => Promise<Uint8Array>)>,
   mtime: number,
 ): AsyncGenerator<NewTarEntry> {
   const left = new Map(updates);
   for await (const entry of entries) {
-    const bytes = left.get(entry.path);
+    const update = left.get(entry.path);
     left.delete(entry.path);
-    yield bytes ? { path: entry.path, bytes, mtime } : entry;
+    yield update ? { path: entry.path, bytes: await bytesOf(update), mtime } : entry;
   }
-  for (const [path, bytes] of left) yield { path, bytes, mtime };
+  for (const [path, update] of left) yield { path, bytes: await bytesOf(update), mtime };
 }
+
+const bytesOf = async (update: Uint8Array | (() => Promise<Uint8Array>)): Promise<Uint8Array> =>
+  typeof update === 'function' ? await update() : update;
 
 /**
  * Makes a tarball on scratch space: its length and checksum are known before the first byte is stored, and nobody sees it before. The version

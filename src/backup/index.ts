@@ -51,6 +51,7 @@ export type {
   VolumeSteps,
 } from './run/contract.ts';
 export { type BlockItem, ItemBackupper, itemPath, kindOf } from './run/item-backupper.ts';
+export { BackedUp } from './run/backed-up.ts';
 export { resolveActions, type Resolved } from './run/resolved-actions.ts';
 export {
   type BackupRunOptions,
@@ -60,4 +61,4 @@ export {
 } from './run/run.ts';
 export { type ActionClient, openObjectActions } from './actions/object-actions.ts';
 export { goDurationNs } from './hooks/durations.ts';
-export { type FinalizeOptions, finalizeItems } from './run/finalize.ts';
+export { type FineFilter, FineFilters, type FinePolicies } from './filters/fine-filters.ts';

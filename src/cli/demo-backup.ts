@@ -54,7 +54,7 @@ export async function demoBackup(
     ...{ makesBackups: true, flags: [] },
   });
   const common = { client, logger: silentLogger, namespace: DEV_NAMESPACE, host: 'demo' };
-  const { controller } = await openBackups(
+  const { controllers } = await openBackups(
     { ...common, registry: new Registry(), directory: scratch, plugins },
     { features: 'EnableCSI' },
     backupSettingsOf({
@@ -67,7 +67,9 @@ export async function demoBackup(
     () => Promise.resolve(true),
   );
   const abort = new AbortController();
-  const running = controller.run(abort.signal, () => undefined);
+  const running = Promise.all(
+    Object.values(controllers).map((each) => each.run(abort.signal, () => undefined)),
+  );
   try {
     await application(environment);
     printLine('4. a Backup, as `velero backup create nightly --snapshot-move-data` makes it');

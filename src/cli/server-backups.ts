@@ -7,10 +7,9 @@ import {
   BACKUP_DEFAULTS,
   type BackupDefaults,
   type PolicySummary,
-  type ScopedLists,
 } from '../backup/index.ts';
 import { ClusterVolumes } from '../backup-volumes/index.ts';
-import { CodedError } from '../base/index.ts';
+import { CodedError, type Nanoseconds } from '../base/index.ts';
 import { openBucket } from '../blob/index.ts';
 import { environment } from '../config/index.ts';
 import { OperationMap } from '../item-operations/index.ts';
@@ -28,10 +27,15 @@ import {
   BackupMetrics,
   backupOperationStore,
   ClusterRunner,
+  FinalizerController,
   HostSessions,
   LocationBuckets,
+  OperationMetrics,
+  OperationsController,
   type ServerController,
+  SharedBackups,
   type UnsavedOperations,
+  unsavedOperationsOf,
 } from '../server/index.ts';
 import {
   ListedVolumes,
@@ -64,6 +68,7 @@ export interface BackupSettings {
   readonly runningMax: number;
   readonly workers: number;
   readonly operationsEveryMs: number;
+  readonly operationTimeoutNs: Nanoseconds;
   readonly podVolumeTimeoutMs: number;
   readonly resourceTimeoutMs: number;
   readonly defaults: BackupDefaults;
@@ -83,6 +88,14 @@ export function backupSettingsOf(flags: BackupFlags): BackupSettings {
       flags.itemOperationSyncFrequency,
       '10s',
     ),
+    operationTimeoutNs:
+      BigInt(
+        durationFlagMs(
+          '--default-item-operation-timeout',
+          flags.defaultItemOperationTimeout,
+          '4h0m0s',
+        ),
+      ) * 1_000_000n,
     podVolumeTimeoutMs: durationFlagMs('--fs-backup-timeout', flags.fsBackupTimeout, '4h0m0s'),
     resourceTimeoutMs: durationFlagMs('--resource-timeout', flags.resourceTimeout, '10m0s'),
     defaults: {
@@ -136,8 +149,10 @@ function locationsOf(text: string): Record<string, string> {
   );
 }
 
+export type BackupControllerName = 'backup' | 'backup-operations' | 'backup-finalizer';
+
 export interface OpenedBackups {
-  readonly controller: ServerController;
+  readonly controllers: Readonly<Record<BackupControllerName, ServerController>>;
   readonly unsavedOperations: UnsavedOperations;
 }
 
@@ -218,7 +233,7 @@ export async function openBackups(
                 podVolumeTimeoutMs: settings.podVolumeTimeoutMs,
               });
             },
-            policyLists: async (backup) => listsOf(await policiesOf(backup)),
+            loadPolicies: policiesOf,
             ...{ logLevel: settings.logLevel, logFormat: settings.logFormat },
             workers: settings.workers,
           }),
@@ -233,11 +248,6 @@ export async function openBackups(
       const hasFineFilters =
         policies.namespacedFilterPolicies !== undefined ||
         policies.clusterScopedFilterPolicy !== undefined;
-      if (hasFineFilters) {
-        const text =
-          'namespacedFilterPolicies and clusterScopedFilterPolicy are not known to this server yet: without them the backup would hold other objects than were asked for';
-        throw new CodedError('BAD_VOLUME_POLICY', text);
-      }
       return { hasIncludeExclude: policies.includeExcludePolicy !== undefined, hasFineFilters };
     },
     isServed,
@@ -245,15 +255,31 @@ export async function openBackups(
       ...(settings.globalPolicies !== undefined && { [GLOBAL_POLICIES]: settings.globalPolicies }),
     },
     runningMax: settings.runningMax,
-    operationsEveryMs: settings.operationsEveryMs,
-    logFormat: settings.logFormat,
     metrics: new BackupMetrics(registry),
   });
+  const shared = {
+    ...{ client, logger, host: common.host, buckets, sessions, map: operations },
+    ...{ scratch: directory, backups: new SharedBackups({ client, logger, namespace }) },
+  };
   return {
-    controller,
-    unsavedOperations: {
-      save: (owner, signal) => operations.flush(owner, signal),
+    controllers: {
+      backup: controller,
+      'backup-operations': new OperationsController({
+        ...shared,
+        metrics: new OperationMetrics({ registry, clock: client.clock }),
+        syncFrequencyMs: settings.operationsEveryMs,
+        timeoutNs: settings.operationTimeoutNs,
+      }),
+      'backup-finalizer': new FinalizerController({
+        ...shared,
+        discovery: async (signal) => {
+          const found = await theDiscovery();
+          await found.refresh({ signal });
+          return found;
+        },
+      }),
     },
+    unsavedOperations: unsavedOperationsOf(operations),
   };
 }
 
@@ -265,6 +291,3 @@ function noted({ metadata, ...backup }: Backup, globalPolicies: string | undefin
   };
   return { ...backup, metadata: { ...metadata, annotations } } as unknown as PluginBackup;
 }
-
-const listsOf = (policies: VolumePolicies | undefined): ScopedLists | undefined =>
-  policies?.includeExcludePolicy;

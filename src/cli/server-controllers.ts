@@ -3,6 +3,8 @@ import { UsageError } from './usage-error.ts';
 /** What there is here, by the names that Velero's server gives its controllers. */
 export const CONTROLLERS = [
   'backup',
+  'backup-operations',
+  'backup-finalizer',
   'backup-repo',
   'backup-storage-location',
   'download-request',
@@ -14,8 +16,6 @@ export type ControllerName = (typeof CONTROLLERS)[number];
 const ALIASES: Readonly<Record<string, ControllerName>> = {
   repository: 'backup-repo',
   'backup-queue': 'backup',
-  'backup-operations': 'backup',
-  'backup-finalizer': 'backup',
 };
 
 /** What `velero server --disable-controllers` takes (v1.18.3: pkg/cmd/server/config/config.go), as far as it is not here yet. */

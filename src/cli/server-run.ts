@@ -54,6 +54,8 @@ export interface ServerFlags extends ClusterFlags, BackupFlags {
   maintenanceJobCommand: string;
 }
 
+/** They have one map of operations. */
+const OF_BACKUPS = ['backup', 'backup-operations', 'backup-finalizer'] as const;
 const MAINTAIN_FREQUENCY = '--default-repo-maintain-frequency';
 const VALIDATION_FREQUENCY = '--store-validation-frequency';
 
@@ -87,7 +89,7 @@ export async function runServer(
   const registry = new Registry();
   const host = hostname();
   const interrupt = interruptSignal();
-  const makesBackups = names.includes('backup');
+  const makesBackups = OF_BACKUPS.some((name) => names.includes(name));
   const plugins =
     makesBackups || names.includes('server-status-request')
       ? ServerPlugins.begin({
@@ -161,8 +163,10 @@ function controllerOf(
   };
   switch (name) {
     case 'backup':
+    case 'backup-operations':
+    case 'backup-finalizer':
       assert(backups, 'a server that makes backups has opened what they need');
-      return backups.controller;
+      return backups.controllers[name];
     case 'backup-repo':
       return new RepositoryController({
         ...{ ...own, registry },

@@ -11,6 +11,7 @@ import {
   silentLogger,
   Stopwatch,
   systemClock,
+  untilAborted,
 } from '../base/index.ts';
 import { merged } from './merge.ts';
 import {
@@ -97,6 +98,13 @@ interface Entry {
   round: Promise<Round> | undefined;
 }
 
+/** A file that is read, for all who ask meanwhile. */
+interface Loading {
+  readonly entry: Promise<Entry>;
+  readonly abort: AbortController;
+  waiting: number;
+}
+
 /**
  * Operations of backups and restores in memory, by the UID of each: one that is deleted and made again under its name has others. What
  * matters after a restart is in the operations file before anybody is told of it: that an operation was begun, its phase and its error.
@@ -107,7 +115,7 @@ export class OperationMap {
   readonly #clock: Clock;
   readonly #logger: Logger;
   readonly #entries = new Map<string, Entry>();
-  readonly #loading = new Map<string, Promise<Entry>>();
+  readonly #loading = new Map<string, Loading>();
 
   constructor({ store, clock = systemClock, logger = silentLogger }: OperationMapOptions) {
     this.#store = store;
@@ -293,10 +301,27 @@ export class OperationMap {
     if (known) return known;
     let loading = this.#loading.get(subject.uid);
     if (!loading) {
-      loading = this.#loaded(subject, signal).finally(() => this.#loading.delete(subject.uid));
-      this.#loading.set(subject.uid, loading);
+      const abort = new AbortController();
+      const entry = this.#loaded(subject, abort.signal);
+      const begun: Loading = { entry, abort, waiting: 0 };
+      const forget = (): void => {
+        if (this.#loading.get(subject.uid) === begun) this.#loading.delete(subject.uid);
+      };
+      entry.then(forget, forget);
+      this.#loading.set(subject.uid, (loading = begun));
     }
-    return loading;
+    // One that leaves does not end it for the others; the last one does.
+    loading.waiting++;
+    try {
+      if (signal) await untilAborted(signal, loading.entry);
+      signal?.throwIfAborted();
+      return await loading.entry;
+    } finally {
+      if (--loading.waiting === 0) {
+        loading.abort.abort(signal?.reason);
+        if (this.#loading.get(subject.uid) === loading) this.#loading.delete(subject.uid);
+      }
+    }
   }
 
   async #loaded(subject: Subject, signal: AbortSignal | undefined): Promise<Entry> {
@@ -304,6 +329,10 @@ export class OperationMap {
     for (const operation of await this.#load(subject, signal)) {
       entry.tracked.set(keyOf(operation), this.#track(operation));
     }
+    // Nobody waits for it any more, and another one may have been read since.
+    signal?.throwIfAborted();
+    const known = this.#entries.get(subject.uid);
+    if (known) return known;
     this.#entries.set(subject.uid, entry);
     return entry;
   }

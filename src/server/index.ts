@@ -49,3 +49,15 @@ export { LocationBuckets, type LocationBucketsOptions } from './backups/buckets.
 export { ClusterRunner, type ClusterRunnerOptions } from './backups/run/cluster-runner.ts';
 export { HostSessions } from './backups/run/host-sessions.ts';
 export { backupOperationStore } from './backups/operation-store.ts';
+export { SharedBackups, type SharedBackupsOptions } from './backups/shared-backups.ts';
+export { unsavedOperationsOf } from './backups/unsaved-operations.ts';
+export {
+  OperationsController,
+  type OperationsControllerOptions,
+} from './backups/operations/operations-controller.ts';
+export { OperationMetrics } from './backups/operations/operation-metrics.ts';
+export { cancelOperations } from './backups/operations/cancel.ts';
+export {
+  FinalizerController,
+  type FinalizerControllerOptions,
+} from './backups/finalize/finalizer-controller.ts';

@@ -4,7 +4,7 @@ import {
   type NotedVolume,
   volumeInfosOf,
 } from '../../src/backup-volumes/volume-infos.ts';
-import { updatedVolumeInfos } from '../../src/server/backups/updated-volume-infos.ts';
+import { updatedVolumeInfos } from '../../src/server/backups/finalize/volume-updates.ts';
 
 const volume = (name: string): NotedVolume => ({
   name,
@@ -157,7 +157,7 @@ describe('what is noted of volumes', () => {
   it('is completed when all operations are over', () => {
     const [upload] = SOURCES.uploads;
     const done = updatedVolumeInfos(volumeInfosOf(SOURCES), {
-      uploads: [
+      dataUploads: [
         {
           ...upload?.upload,
           status: {
@@ -199,7 +199,7 @@ describe('what is noted of volumes', () => {
       },
     });
     const failed = updatedVolumeInfos(volumeInfosOf(SOURCES), {
-      uploads: [{ ...upload?.upload, status: { phase: 'Failed' } } as never],
+      dataUploads: [{ ...upload?.upload, status: { phase: 'Failed' } } as never],
       podVolumeBackups: [],
       operations: [
         {

@@ -12,7 +12,7 @@ describe('which controllers run', () => {
     ['repository', undefined, ['backup-repo']],
     [' download-request, backup-repo,', undefined, ['backup-repo', 'download-request']],
     [undefined, 'backup-repo,gc,schedule', CONTROLLERS.filter((name) => name !== 'backup-repo')],
-    ['backup-queue,backup-finalizer', undefined, ['backup']],
+    ['backup-queue,backup-finalizer', undefined, ['backup', 'backup-finalizer']],
     ['backup-repo,download-request', 'backup-repo', ['download-request']],
   ])('--controllers %s --disable-controllers %s', (named, disabled, expected) => {
     expect(chosenControllers(named, disabled)).toEqual(expected);

@@ -436,3 +436,29 @@ describe('plugins that are asked', () => {
     );
   });
 });
+
+describe('a file that several ask for at once', () => {
+  it('is read on for the others when the first one leaves, and ends with the last one', async () => {
+    const begun = Promise.withResolvers<AbortSignal>();
+    const loaded = Promise.withResolvers<readonly Operation[]>();
+    const store: OperationStore = {
+      load: (_, signal = NEVER) => {
+        begun.resolve(signal);
+        signal.addEventListener('abort', () => loaded.reject(signal.reason as Error));
+        return loaded.promise;
+      },
+      save: () => Promise.resolve(),
+    };
+    const map = new OperationMap({ store, clock: new ManualClock(START) });
+    const [first, second] = [new AbortController(), new AbortController()];
+    const one = map.get(B1, first.signal);
+    const two = map.get(B1, second.signal);
+    const signal = await begun.promise;
+    first.abort(new Error('left'));
+    await expect(one).rejects.toThrow('left');
+    expect(signal.aborted).toBe(false);
+    second.abort(new Error('left, too'));
+    await expect(two).rejects.toThrow('left, too');
+    expect(signal.aborted).toBe(true);
+  });
+});

@@ -8,6 +8,7 @@ import {
   type ServedVersion,
 } from '../../kube/index.ts';
 import type { BackupSpec } from '../backup-object.ts';
+import type { FineFilters } from '../filters/fine-filters.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
 import { type ResourceFilter, typeOf } from '../filters/resources.ts';
 import { type Selector, selectorOf } from '../filters/selectors.ts';
@@ -24,6 +25,7 @@ export interface CollectOptions {
   readonly spec: BackupSpec;
   readonly namespaces: NamespaceFilter;
   readonly resources: ResourceFilter;
+  readonly fine?: FineFilters | undefined;
   readonly spool: Spool;
   readonly log: BackupLog;
   readonly limits?: ListLimits;
@@ -56,7 +58,7 @@ const NAMESPACES_TYPE = 'namespaces';
  * spool. What cannot be listed is an error of the backup, and the rest goes on; a resource that nobody serves any more is a warning.
  */
 export async function collectItems(options: CollectOptions): Promise<Item[]> {
-  const { discovery, spec, namespaces, resources, log, signal } = options;
+  const { discovery, spec, namespaces, resources, fine, log, signal } = options;
   for (const { groupVersion, reason } of discovery.failures) {
     log.warn(`Failed to discover group: ${groupVersion}`, { error: reason });
   }
@@ -71,9 +73,14 @@ export async function collectItems(options: CollectOptions): Promise<Item[]> {
   const selectors = selectorsOf(spec);
   const taken = resourcesOf(discovery, resources, log);
   const tasks = taken.flatMap((resource) => {
-    const places = resource.namespaced ? (namespaces.listed ?? [undefined]) : [undefined];
-    // Namespaces are chosen by what is in them, too: all are listed.
-    const texts = typeOf(resource) === NAMESPACES_TYPE ? [''] : selectors.map(({ text }) => text);
+    const type = typeOf(resource);
+    const all = resource.namespaced ? (namespaces.listed ?? [undefined]) : [undefined];
+    const places = all.filter(
+      (namespace) => namespace === undefined || fine?.canTake(type, namespace) !== false,
+    );
+    // Namespaces are chosen by what is in them, too: all are listed. Policies have selectors of their own, for some namespaces.
+    const isWhole = type === NAMESPACES_TYPE || fine?.isAbout(type, resource.namespaced) === true;
+    const texts = isWhole ? [''] : selectors.map(({ text }) => text);
     return places.flatMap((namespace) =>
       texts.map((selector) => ({ resource, namespace, selector })),
     );
@@ -97,8 +104,15 @@ export async function collectItems(options: CollectOptions): Promise<Item[]> {
         {
           restart: () => (items = []),
           take: async (objects) => {
-            const isKept = ({ metadata: { namespace } }: KubeObject): boolean =>
-              !namespace || namespaces.takes(namespace);
+            const isKept = ({ metadata: { namespace, labels } }: KubeObject): boolean => {
+              if (namespace && !namespaces.takes(namespace)) return false;
+              const type = typeOf(question.resource);
+              if (!fine?.isAbout(type, question.resource.namespaced)) return true;
+              return (
+                fine.takes(type, namespace ?? '', labels) ??
+                selectors.some((each) => each.matches(labels))
+              );
+            };
             const kept = objects.filter(isKept);
             if (isOfNamespaces) trackNamespaces(objects, selectors, options, tracked);
             const bytes = kept.map((object) => Buffer.from(exactJson(object)));

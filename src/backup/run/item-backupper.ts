@@ -1,6 +1,7 @@
 import { CodedError, isCode, messageOf, Semaphore, sortedGoJson } from '../../base/index.ts';
 import type { Discovery, KubeClient, KubeObject } from '../../kube/index.ts';
 import type { Backup } from '../backup-object.ts';
+import type { FineFilters } from '../filters/fine-filters.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
 import { type ResourceFilter, typeOf } from '../filters/resources.ts';
 import { idOf } from '../items/item.ts';
@@ -23,6 +24,7 @@ export interface ItemBackupperOptions {
   readonly backup: Backup;
   readonly namespaces: NamespaceFilter;
   readonly resources: ResourceFilter;
+  readonly fine?: FineFilters | undefined;
   readonly actions: readonly Resolved<BackupAction>[];
   readonly backedUp: BackedUp;
   readonly sink: ItemSink;
@@ -67,7 +69,7 @@ export class ItemBackupper {
 
   /** Whether an object may be in the backup at all; where not, the log says why. */
   isIncluded(type: string, object: KubeObject, mustInclude: boolean): boolean {
-    const { namespaces, resources, log } = this.#options;
+    const { namespaces, resources, fine, log } = this.#options;
     const { namespace, name } = partsOf(object);
     const { labels, deletionTimestamp } = object.metadata;
     const about = { resource: type, namespace, name };
@@ -79,10 +81,12 @@ export class ItemBackupper {
       }
       if (namespace !== '') {
         if (!namespaces.takes(namespace)) return 'Excluding item because namespace is excluded';
-        return resources.takes(type) ? undefined : 'Excluding item because resource is excluded';
+        if (!resources.takes(type)) return 'Excluding item because resource is excluded';
+      } else if (type !== NAMESPACES_TYPE && resources.refuses(type)) {
+        return 'Excluding item because resource is cluster-scoped and is excluded by cluster filter.';
       }
-      return type !== NAMESPACES_TYPE && resources.refuses(type)
-        ? 'Excluding item because resource is cluster-scoped and is excluded by cluster filter.'
+      return fine?.refusesName(type, namespace, name) === true
+        ? `Excluding item: name does not match the filter policy for kind ${type}`
         : undefined;
     })();
     if (reason !== undefined) log.info(reason, about);

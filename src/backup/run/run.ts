@@ -1,6 +1,7 @@
 import { asError, isCanceled, isCode, mapLimited } from '../../base/index.ts';
 import type { Discovery, KubeClient } from '../../kube/index.ts';
 import type { Backup } from '../backup-object.ts';
+import type { FineFilters } from '../filters/fine-filters.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
 import type { ResourceFilter } from '../filters/resources.ts';
 import { Hooks, type PodExec } from '../hooks/hooks.ts';
@@ -20,6 +21,7 @@ export interface BackupRunOptions {
   readonly backup: Backup;
   readonly namespaces: NamespaceFilter;
   readonly resources: ResourceFilter;
+  readonly fine?: FineFilters | undefined;
   /** Of {@link collectItems}. Each is taken once. */
   readonly items: readonly Item[];
   readonly spool: Pick<Spool, 'read'>;

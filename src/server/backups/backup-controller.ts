@@ -5,7 +5,6 @@ import {
   isCode,
   type Logger,
   messageOf,
-  MINUTE_NS,
   rfc3339Seconds,
   systemClock,
 } from '../../base/index.ts';
@@ -26,15 +25,15 @@ import {
   type Result,
 } from '../../kube/index.ts';
 import type { ServerController } from '../server.ts';
+import { subjectOf } from './after-run.ts';
 import { BackupMetrics } from './backup-metrics.ts';
-import { BackupsView, isFinal, phaseOf } from './backups-view.ts';
+import { BackupsView } from './backups-view.ts';
 import type { ActionSessions, BackupRunner, Buckets } from './contract.ts';
 import { DeletionRequests } from './deletion-requests.ts';
-import { finalizeBackup } from './finalizer.ts';
-import { type OperationsRoundOptions, pollOperations } from './operations-round.ts';
+import { cancelOperations } from './operations/cancel.ts';
+import { isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue } from './queue.ts';
 import { removeJournals } from './run/journal.ts';
-import { subjectOf } from './run/cluster-runner.ts';
 
 export interface BackupControllerOptions {
   readonly client: KubeClient;
@@ -52,10 +51,6 @@ export interface BackupControllerOptions {
   readonly annotations: Readonly<Record<string, string>>;
   /** Backups at once. Velero: `--concurrent-backups`. */
   readonly runningMax: number;
-  /** How often operations are asked about. */
-  readonly operationsEveryMs: number;
-  readonly directory: string;
-  readonly logFormat: string;
   readonly metrics: BackupMetrics;
   readonly clock?: Clock;
 }
@@ -68,20 +63,17 @@ export const MADE_BY_ANNOTATION = 'longshore.io/made-by';
 const QUEUE_KEY = 'queue';
 /** Of the queue, should a watch have missed something. Our choice. */
 const LOOK_MS = 60_000;
-const POLLED_AT_ONCE = 8;
-const FINALIZED_AT_ONCE = 4;
-const OPERATION_TIMEOUT_NS = 240n * MINUTE_NS;
+const CANCELED_AT_ONCE = 4;
+const LOST = 'lost/';
 /** Of what could not be reached. Our choice. */
 const AGAIN_MS = 10_000;
-const WAITING = /^WaitingForPluginOperations(PartiallyFailed)?$/;
-const FINALIZING = /^Finalizing(PartiallyFailed)?$/;
 /** Velero's own sentence for what a server that was killed has left (pkg/cmd/server/server.go). */
 const LEFT_IN_PROGRESS =
   'found a backup with status "InProgress" during the server starting, mark it as "Failed"';
 
 /**
- * Velero's controllers of Backups in one: the queue, the runs, the operations that backups wait for, and their ends. What is under way when
- * this process dies, another one goes on with.
+ * Velero's controllers `backup-queue` and `backup` in one: the queue, the runs, and backups that are canceled or deleted while they are made. What
+ * is under way when this process dies, another one goes on with.
  */
 export class BackupController implements ServerController {
   readonly name = 'backup';
@@ -123,8 +115,7 @@ class BackupsRun {
   readonly #tasks = new Map<string, Task>();
   readonly #deletions: DeletionRequests;
   readonly #queue: Controller;
-  readonly #waiting: Controller;
-  readonly #ending: Controller;
+  readonly #cancels: Controller;
   readonly #lost = new Map<string, Backup>();
   #hasStarted = false;
 
@@ -143,13 +134,10 @@ class BackupsRun {
       ...{ name: 'backup-queue', workers: 1, logger },
       reconcile: () => this.#reconcileQueue(),
     });
-    this.#waiting = new Controller({
-      ...{ name: 'backup-operations', workers: POLLED_AT_ONCE, logger },
-      reconcile: (key) => this.#reconcileWaiting(key),
-    });
-    this.#ending = new Controller({
-      ...{ name: 'backup-finalizer', workers: FINALIZED_AT_ONCE, logger },
-      reconcile: (key) => this.#reconcileEnding(key),
+    this.#cancels = new Controller({
+      ...{ name: 'backup-cancel', workers: CANCELED_AT_ONCE, logger },
+      reconcile: (key) =>
+        key.startsWith(LOST) ? this.#removeLost(key.slice(LOST.length)) : this.#cancelWaiting(key),
     });
     this.#backups.onChange((after, before) => {
       this.#changed(after, before);
@@ -171,8 +159,7 @@ class BackupsRun {
       await Promise.all([
         this.#deletions.run(),
         this.#queue.run(this.#signal),
-        this.#waiting.run(this.#signal),
-        this.#ending.run(this.#signal),
+        this.#cancels.run(this.#signal),
       ]);
     })();
     await Promise.all([cache, own]);
@@ -182,19 +169,21 @@ class BackupsRun {
   #changed(after: Backup | undefined, before: Backup | undefined): void {
     if (!this.#hasStarted) return;
     if (!after || (before && before.metadata.uid !== after.metadata.uid)) {
-      if (before && !isFinal(before)) this.#vanished(before);
+      if (before && !isOver(phaseOf(before))) this.#vanished(before);
     }
     if (after) this.#wake(after);
+    if (after && before && isOver(phaseOf(after)) && !isOver(phaseOf(before))) {
+      // Of what the other controllers have ended little is kept, but for what is counted.
+      this.#options.metrics.ended(after, before);
+    }
     // The place that it had is free.
     if (!after || phaseOf(after) !== (before && phaseOf(before))) this.#queue.queue.add(QUEUE_KEY);
   }
 
   #wake(backup: Backup): void {
-    const key = keyOf(backup.metadata);
-    const phase = phaseOf(backup);
-    if (WAITING.test(phase)) this.#waiting.queue.add(key);
-    if (FINALIZING.test(phase)) this.#ending.queue.add(key);
-    if (isCanceledByUser(backup)) this.#cancelTask(backup);
+    if (!isCanceledByUser(backup)) return;
+    if (isWaiting(phaseOf(backup))) this.#cancels.queue.add(keyOf(backup.metadata));
+    else this.#cancelTask(backup);
   }
 
   #cancelTask({ metadata }: Backup): void {
@@ -213,12 +202,12 @@ class BackupsRun {
     }
     if (!/^(WaitingFor|Finalizing|InProgress)/.test(phaseOf(backup))) return;
     this.#lost.set(backup.metadata.uid, backup);
-    this.#waiting.queue.add(`lost/${backup.metadata.uid}`);
+    this.#cancels.queue.add(`${LOST}${backup.metadata.uid}`);
   }
 
   async #reconcileQueue(): Promise<Result> {
     const { client, runningMax } = this.#options;
-    const backups = this.#backups.list().filter((backup) => !isFinal(backup));
+    const backups = this.#backups.list().filter((backup) => !isOver(phaseOf(backup)));
     for (const backup of backups) {
       const phase = phaseOf(backup);
       const key = keyOf(backup.metadata);
@@ -234,7 +223,7 @@ class BackupsRun {
         this.#begin(backup);
       }
     }
-    const open = this.#backups.list().filter((backup) => !isFinal(backup));
+    const open = this.#backups.list().filter((backup) => !isOver(phaseOf(backup)));
     const isQueueing = open.some((backup) => ['', 'New', 'Queued'].includes(phaseOf(backup)));
     if (!isQueueing) return { requeueAfterMs: LOOK_MS };
     const namespaces = await client.collect(
@@ -304,7 +293,6 @@ class BackupsRun {
       const written = await this.#backups.insist(backup, { status });
       if (!written) await this.#removeAll(backup);
       else {
-        metrics.ended(written);
         await this.#forget(runner, written);
       }
     } catch (error) {
@@ -317,7 +305,6 @@ class BackupsRun {
       if (!written) await this.#removeAll(backup);
       else {
         logger.error({ backup: name, error: messageOf(error) }, 'backup failed');
-        metrics.ended(written);
         await this.#forget(await this.#options.runner(), written);
       }
     }
@@ -366,60 +353,20 @@ class BackupsRun {
     return undefined;
   }
 
-  async #reconcileWaiting(key: string): Promise<Result | undefined> {
-    if (key.startsWith('lost/')) return this.#removeLost(key.slice('lost/'.length));
+  /** Of one that waits for its operations: they are told to stop, and whoever follows them sees their ends. */
+  async #cancelWaiting(key: string): Promise<Result | undefined> {
     const backup = this.#backups.get(refOf(key));
-    if (!backup || !WAITING.test(phaseOf(backup))) return undefined;
-    const { sessions, operations, operationsEveryMs, logger, metrics } = this.#options;
-    const again = { requeueAfterMs: operationsEveryMs };
+    if (!backup || !isWaiting(phaseOf(backup)) || !isCanceledByUser(backup)) return undefined;
+    const { sessions, operations, logger } = this.#options;
     await using session = await sessions.open(backup, logger);
-    try {
-      if (isCanceledByUser(backup)) {
-        await operations.cancel(subjectOf(backup), { asker: session.asker, signal: this.#signal });
-      }
-      const change = await pollOperations(backup, session, this.#round(), this.#signal);
-      metrics.polled(backup, await operations.get(subjectOf(backup), this.#signal));
-      if (change) {
-        const written = await this.#backups.insist(backup, { status: change });
-        if (written && FINALIZING.test(phaseOf(written))) this.#ending.queue.add(key);
-        if (written && FINALIZING.test(phaseOf(written))) return undefined;
-      }
-    } catch (error) {
-      if (this.#signal.aborted) throw error;
-      const fields = { backup: backup.metadata.name, error: messageOf(error) };
-      logger.warn(fields, 'cannot see to the operations of a backup, and try again');
-      return { requeueAfterMs: Math.max(operationsEveryMs, AGAIN_MS) };
-    }
-    return again;
-  }
-
-  #round(): OperationsRoundOptions {
-    const { operations, buckets, logger, directory, logFormat } = this.#options;
-    const defaultTimeoutNs = OPERATION_TIMEOUT_NS;
-    return { operations, buckets, logger, directory, logFormat, defaultTimeoutNs };
-  }
-
-  async #reconcileEnding(key: string): Promise<Result | undefined> {
-    const backup = this.#backups.get(refOf(key));
-    if (!backup || !FINALIZING.test(phaseOf(backup))) return undefined;
-    const { client, sessions, buckets, logger, directory, logFormat, operations, metrics } =
-      this.#options;
-    const discovery = await this.#options.discovery();
-    await using session = await sessions.open(backup, logger);
-    const change = await finalizeBackup(
-      backup,
-      session,
-      {
-        ...{ client, discovery, buckets, logger, directory, logFormat, clock: this.#clock },
-        assertLeading: this.#assertLeading,
-      },
-      this.#signal,
+    const options = { asker: session.asker, signal: this.#signal };
+    const untold = await cancelOperations(operations, subjectOf(backup), options);
+    if (untold === undefined) return undefined;
+    logger.warn(
+      { backup: backup.metadata.name, untold },
+      'a backup is canceled, but not all of it',
     );
-    const written = await this.#backups.insist(backup, { status: change });
-    operations.forget(backup.metadata.uid);
-    if (written) metrics.ended(written);
-    else await this.#removeAll(backup);
-    return undefined;
+    return { requeueAfterMs: AGAIN_MS };
   }
 
   async #removeLost(uid: string): Promise<Result | undefined> {

@@ -8,6 +8,7 @@ import {
   type KubeObject,
   NAMESPACES,
 } from '../../kube/index.ts';
+import { isOver, phaseOf } from './phases.ts';
 import { patiently } from './run/patience.ts';
 
 export interface BackupsViewOptions {
@@ -18,20 +19,24 @@ export interface BackupsViewOptions {
   readonly signal: AbortSignal;
 }
 
-/** Nothing happens to a backup after these, until it is deleted. */
-const FINAL_PHASES = ['Completed', 'PartiallyFailed', 'Failed', 'FailedValidation'];
-
-export const phaseOf = ({ status }: KubeObject & { status?: object }): string =>
-  (status as { phase?: string } | undefined)?.phase ?? '';
-export const isFinal = (backup: Backup): boolean => FINAL_PHASES.includes(phaseOf(backup));
+/** What metrics need. */
+interface Counted {
+  readonly errors?: number;
+  readonly warnings?: number;
+  readonly startTimestamp?: string;
+  readonly completionTimestamp?: string;
+}
 
 /** Of a backup that is over only what tells it from others is kept: there may be ten thousand. */
 function trimmed(object: KubeObject): KubeObject {
   const backup = object as Backup;
-  if (!isFinal(backup)) return backup;
+  if (!isOver(phaseOf(backup))) return backup;
   const { name, namespace, uid, resourceVersion, creationTimestamp, labels } = backup.metadata;
   const kept = { name, namespace, uid, resourceVersion, creationTimestamp, labels };
-  const status = { phase: phaseOf(backup) } as Backup['status'];
+  const { errors, warnings, startTimestamp, completionTimestamp } = (backup.status ??
+    {}) as Counted;
+  const counted = { errors, warnings, startTimestamp, completionTimestamp };
+  const status = { phase: phaseOf(backup), ...counted } as Backup['status'];
   const { storageLocation } = backup.spec ?? {};
   return {
     ...{ apiVersion: backup.apiVersion, kind: backup.kind, metadata: kept, status },

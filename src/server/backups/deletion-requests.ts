@@ -10,7 +10,8 @@ import {
   refOf,
   type Result,
 } from '../../kube/index.ts';
-import { type BackupsView, isFinal } from './backups-view.ts';
+import type { BackupsView } from './backups-view.ts';
+import { isOver, phaseOf } from './phases.ts';
 
 /** What `velero backup delete` makes. */
 interface DeletionRequest extends KubeObject {
@@ -65,7 +66,7 @@ export class DeletionRequests {
     const name = request?.spec?.backupName ?? '';
     if (!request || name === '') return undefined;
     const backup = backups.get({ namespace, name });
-    if (!backup || isFinal(backup)) return undefined;
+    if (!backup || isOver(phaseOf(backup))) return undefined;
     assertLeading();
     logger.info({ backup: name }, 'a backup is deleted while it is made');
     const { uid } = backup.metadata;

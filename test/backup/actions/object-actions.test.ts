@@ -6,7 +6,7 @@ import type { KubeObject } from '../../../src/kube/index.ts';
 const BACKUP = { metadata: { name: 'b1', uid: 'u' }, spec: {} } as unknown as Backup;
 const context = { signal: new AbortController().signal };
 
-function opened(bindings: object[] = [], fail: () => void = () => undefined) {
+function opened(bindings: object[] = [], fail: () => CodedError | undefined = () => undefined) {
   let lists = 0;
   const actions = openObjectActions({
     collect: ((
@@ -15,11 +15,8 @@ function opened(bindings: object[] = [], fail: () => void = () => undefined) {
       take: (item: unknown) => readonly unknown[],
     ) => {
       lists++;
-      try {
-        fail();
-      } catch (error) {
-        return Promise.reject(error);
-      }
+      const failure = fail();
+      if (failure) return Promise.reject(failure);
       return Promise.resolve(bindings.flatMap(take));
     }) as never,
   });
@@ -157,9 +154,9 @@ describe('ServiceAccounts', () => {
   });
   it('are an error while the list cannot be had, and asked for again', async () => {
     let fails = true;
-    const { run } = opened([], () => {
-      if (fails) throw new CodedError('KUBE_UNAVAILABLE', 'away');
-    });
+    const { run } = opened([], () =>
+      fails ? new CodedError('KUBE_UNAVAILABLE', 'away') : undefined,
+    );
     const item = { metadata: { name: 'runner', namespace: 'a' } };
     await expect(run('velero.io/service-account', item)).rejects.toMatchObject({
       code: 'KUBE_UNAVAILABLE',

@@ -17,8 +17,21 @@ import {
   waitFor,
   waitGone,
 } from '../../../src/kube/index.ts';
-import { BackupController, BackupMetrics, CANCEL_ANNOTATION } from '../../../src/server/index.ts';
-import type { RunOutcome, RunRequest } from '../../../src/server/backups/contract.ts';
+import {
+  BackupController,
+  BackupMetrics,
+  CANCEL_ANNOTATION,
+  FinalizerController,
+  OperationMetrics,
+  OperationsController,
+  SharedBackups,
+} from '../../../src/server/index.ts';
+import type {
+  ActionSessions,
+  Buckets,
+  RunOutcome,
+  RunRequest,
+} from '../../../src/server/backups/contract.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 import * as fs from 'node:fs';
@@ -99,61 +112,74 @@ describe('the controller of Backups', () => {
     const abort = new AbortController();
     const archives = { backups: new BackupArchive(bucket), restores: new RestoreArchive(bucket) };
     const operations = new OperationMap({ store: archiveStore(() => Promise.resolve(archives)) });
+    const buckets: Buckets = {
+      open: () => Promise.resolve({ bucket, [Symbol.asyncDispose]: () => Promise.resolve() }),
+    };
+    const sessions: ActionSessions = {
+      open: () =>
+        Promise.resolve({
+          loadActions: () => Promise.resolve({ actions: [], blockActions: [] }),
+          asker: {
+            ask: ({ spec }) =>
+              Promise.resolve(
+                isFatal
+                  ? {
+                      kind: 'unasked' as const,
+                      error: `${spec.operationID} is unknown`,
+                      isLasting: true,
+                    }
+                  : {
+                      kind: 'progress' as const,
+                      progress: {
+                        ...{
+                          completed: true,
+                          err: '',
+                          nCompleted: 1,
+                          nTotal: 1,
+                          operationUnits: '',
+                        },
+                        ...{ description: '', started: undefined, updated: undefined },
+                      },
+                    },
+              ),
+            cancel: ({ spec }) => {
+              told.push(spec.operationID);
+              return Promise.resolve();
+            },
+          },
+          snapshotter: () => {
+            throw new Error('none');
+          },
+          [Symbol.asyncDispose]: () => Promise.resolve(),
+        }),
+    };
     const controller = new BackupController({
       ...{ client, logger: silentLogger, namespace: VELERO, operations, runningMax },
       discovery: () => Discovery.open(client),
-      buckets: {
-        open: () => Promise.resolve({ bucket, [Symbol.asyncDispose]: () => Promise.resolve() }),
-      },
-      sessions: {
-        open: () =>
-          Promise.resolve({
-            loadActions: () => Promise.resolve({ actions: [], blockActions: [] }),
-            asker: {
-              ask: ({ spec }) =>
-                Promise.resolve(
-                  isFatal
-                    ? {
-                        kind: 'unasked' as const,
-                        error: `${spec.operationID} is unknown`,
-                        isLasting: true,
-                      }
-                    : {
-                        kind: 'progress' as const,
-                        progress: {
-                          ...{
-                            completed: true,
-                            err: '',
-                            nCompleted: 1,
-                            nTotal: 1,
-                            operationUnits: '',
-                          },
-                          ...{ description: '', started: undefined, updated: undefined },
-                        },
-                      },
-                ),
-              cancel: ({ spec }) => {
-                told.push(spec.operationID);
-                return Promise.resolve();
-              },
-            },
-            snapshotter: () => {
-              throw new Error('none');
-            },
-            [Symbol.asyncDispose]: () => Promise.resolve(),
-          }),
-      },
+      ...{ buckets, sessions },
       runner: () => Promise.resolve(runs),
       defaults: BACKUP_DEFAULTS,
       loadPolicies: () => Promise.resolve(undefined),
       isServed: () => Promise.resolve(served),
       annotations: {},
-      operationsEveryMs: 100,
-      directory: scratch,
-      logFormat: 'text',
       metrics: new BackupMetrics(registry),
     });
-    const running = controller.run(abort.signal, () => undefined);
+    const shared = {
+      ...{ client, logger: silentLogger, host: 'h', buckets, sessions, map: operations },
+      ...{
+        scratch,
+        backups: new SharedBackups({ client, logger: silentLogger, namespace: VELERO }),
+      },
+    };
+    const controllers = [
+      controller,
+      new OperationsController({
+        ...{ ...shared, syncFrequencyMs: 100 },
+        metrics: new OperationMetrics({ registry, clock: client.clock }),
+      }),
+      new FinalizerController({ ...shared, discovery: () => Discovery.open(client) }),
+    ];
+    const running = Promise.all(controllers.map((each) => each.run(abort.signal, () => undefined)));
     stop = async () => {
       abort.abort();
       await running;
@@ -242,11 +268,11 @@ describe('the controller of Backups', () => {
     const { errors, backupItemOperationsFailed } = await until('b1', 'PartiallyFailed');
     expect([errors, backupItemOperationsFailed]).toEqual([1, 1]);
     const stored = await new BackupArchive(bucket).open('b1');
-    expect((await stored.results()).errors?.velero).toEqual([
-      ' message: /op-1 is unknown, plugin: x/y',
+    expect((await stored.results()).errors?.namespaces?.a).toEqual([
+      ' resource: /pods name: /p message: /op-1 is unknown, plugin: x/y',
     ]);
     expect(await registry.metrics()).toContain(
-      'longshore_backup_operation_failures_total{plugin="x/y"} 1',
+      'longshore_item_operation_failures_total{plugin="x/y"} 1',
     );
   });
 

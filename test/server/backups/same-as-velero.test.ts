@@ -36,6 +36,13 @@ const BACKUPS_MADE: Readonly<Record<string, readonly string[]>> = {
     ...['--include-namespaces', 'one,two', '--ordered-resources'],
     'configmaps=one/c,one/a;pods=two/p',
   ],
+  'filter-policies': [
+    ...['--include-namespaces', 'one,two,three', '--resource-policies-configmap', 'fine'],
+    ...['--include-cluster-scoped-resources', 'storageclasses,clusterroles,priorityclasses'],
+  ],
+  'include-exclude-policy': [
+    ...['--include-namespaces', 'one,two', '--resource-policies-configmap', 'coarse'],
+  ],
   'whole-without-ours': [
     '--exclude-namespaces',
     'velero,kube-system',
@@ -46,6 +53,33 @@ const BACKUPS_MADE: Readonly<Record<string, readonly string[]>> = {
 
 /** By which a server of ours knows a backup that another one of ours has begun. */
 const OURS = ['longshore.io/made-by'];
+/** ConfigMaps of resource policies, in the server's namespace. */
+const POLICIES = {
+  fine: `version: v1
+namespacedFilterPolicies:
+  - namespaces: ['t*']
+    resourceFilters:
+      - kinds: [configmaps]
+        labelSelector: {matchLabels: {app: db}}
+        excludedNames: [c]
+      - kinds: [Secret, widgets]
+  - namespaces: [three]
+    resourceFilters:
+      - kinds: ['*']
+        orLabelSelectors:
+          - matchLabels: {app: web}
+          - matchExpressions: [{key: team, operator: Exists}]
+clusterScopedFilterPolicy:
+  resourceFilters:
+    - kinds: [clusterroles]
+      names: [runs, 'system:b*']
+`,
+  coarse: `version: v1
+includeExcludePolicy:
+  includedClusterScopedResources: [priorityclasses]
+  excludedNamespaceScopedResources: [secrets, services]
+`,
+};
 /** Changes by itself, whoever looks. */
 const MOVING = [
   'events',
@@ -166,7 +200,10 @@ describe.skipIf(!hasAll())('one cluster, backed up by the real Velero and by our
 
   /** What a Backup says that does not change from one to the next. */
   function comparable(object: unknown): unknown {
-    const copy = structuredClone(object) as KubeObject & {
+    // Go writes null where there is no group.
+    const copy = JSON.parse(
+      JSON.stringify(object).replaceAll('"apiGroup":null,', ''),
+    ) as KubeObject & {
       status?: Record<string, unknown>;
       spec?: unknown;
     };
@@ -352,6 +389,9 @@ function objects(): object[] {
         spec: { big: 9007199254740993, list: [1.5, 'x', null, true], 'odd key': {} },
       }),
     ]),
+    ...Object.entries(POLICIES).map(([name, text]) =>
+      inSpace('ConfigMap', 'v1', 'velero', name, { data: { policies: text } }),
+    ),
     inSpace('ClusterRole', 'rbac.authorization.k8s.io/v1', undefined, 'runs', {
       rules: [{ apiGroups: [''], resources: ['nodes'], verbs: ['list'] }],
     }),

@@ -18,6 +18,8 @@ import {
   type Backup,
   type BackupRunResult,
   collectItems,
+  FineFilters,
+  type FinePolicies,
   goDurationNs,
   NamespaceFilter,
   oldResourceFilter,
@@ -30,22 +32,14 @@ import {
   usesOldLists,
 } from '../../../backup/index.ts';
 import {
-  actionOf,
   type BackupOperation,
   countsOf,
-  failureLine,
   isAnyRunning,
   type Operation,
   type OperationMap,
   orderedRecord,
-  type Subject,
 } from '../../../item-operations/index.ts';
-import {
-  type Discovery,
-  type KubeClient,
-  type KubeObject,
-  NAMESPACES,
-} from '../../../kube/index.ts';
+import { type Discovery, type KubeClient, NAMESPACES } from '../../../kube/index.ts';
 import type { BackupVolumes, UploadOperation } from '../../../backup-volumes/index.ts';
 import type {
   ActionSession,
@@ -56,6 +50,7 @@ import type {
   RunOutcome,
   RunRequest,
 } from '../contract.ts';
+import { failureLines, subjectOf } from '../after-run.ts';
 import { Journal, removeJournals } from './journal.ts';
 import { patiently } from './patience.ts';
 import { BackupRunLog } from './run-log.ts';
@@ -75,8 +70,12 @@ export interface ClusterRunnerOptions {
   readonly sessions: ActionSessions;
   readonly operations: OperationMap;
   readonly openVolumes: (context: VolumesContext) => Promise<BackupVolumes>;
-  /** What the policies of a Backup include and exclude; undefined where they say nothing of it. */
-  readonly policyLists?: (backup: Backup) => Promise<ScopedLists | undefined>;
+  /** What the policies of a Backup say of objects; undefined where it has none. */
+  readonly loadPolicies?: (
+    backup: Backup,
+  ) => Promise<
+    (FinePolicies & { readonly includeExcludePolicy?: ScopedLists | undefined }) | undefined
+  >;
   /** Scratch space. */
   readonly directory: string;
   readonly logger: Logger;
@@ -95,12 +94,6 @@ const SPOOL_BYTES_MAX = 8 * 2 ** 30;
 const FAREWELL_MS = 60_000;
 const CANCELED_MS = 4000;
 const NO_OPERATION_NS = 4n * 3_600_000_000_000n;
-
-export const subjectOf = ({ metadata }: KubeObject): Subject => ({
-  kind: 'Backup',
-  name: metadata.name,
-  uid: metadata.uid,
-});
 
 /** Makes backups of the cluster, in the bucket of their location. */
 export class ClusterRunner implements BackupRunner {
@@ -186,13 +179,13 @@ export class ClusterRunner implements BackupRunner {
     const subject = subjectOf(backup);
     operations.takeOver(subject, journal.operations);
     await discovery.refresh({ signal });
-    const { namespaces, resources } = await this.#filters(backup, signal);
+    const { namespaces, resources, fine } = await this.#filters(backup, log, signal);
     const volumes = await openVolumes({ backup, session, log, signal });
     volumes.resume(journal.facts);
     await using spool = await Spool.open({ directory, bytesMax: SPOOL_BYTES_MAX });
     const { results } = log;
     const items = await collectItems({
-      ...{ client, discovery, spec: backup.spec, namespaces, resources, spool, signal },
+      ...{ client, discovery, spec: backup.spec, namespaces, resources, fine, spool, signal },
       log: results,
     });
     results.info(`Collected ${items.length} items matching the backup spec`);
@@ -203,6 +196,7 @@ export class ClusterRunner implements BackupRunner {
         backup,
         namespaces,
         resources,
+        fine,
         items,
         spool,
         volumes,
@@ -240,9 +234,7 @@ export class ClusterRunner implements BackupRunner {
         }),
       { what: 'store the operations of a backup', logger, signal, patienceMs },
     );
-    for (const operation of round.operations.filter(({ status }) => status.phase === 'Failed')) {
-      results.error(failureLine(operation, actionOf(operation)));
-    }
+    for (const { message, about } of failureLines(round.operations)) results.error(message, about);
     const phase = phaseOf(results.errorCount, round.operations);
     const { nativeSnapshots } = outcome;
     const status = {
@@ -297,9 +289,15 @@ export class ClusterRunner implements BackupRunner {
 
   async #filters(
     backup: Backup,
+    { results }: BackupRunLog,
     signal: AbortSignal,
-  ): Promise<{ namespaces: NamespaceFilter; resources: ResourceFilter }> {
-    const { client, discovery, policyLists } = this.#options;
+  ): Promise<{
+    namespaces: NamespaceFilter;
+    resources: ResourceFilter;
+    fine: FineFilters | undefined;
+  }> {
+    const { client, discovery, loadPolicies } = this.#options;
+    const policies = await loadPolicies?.(backup);
     const { spec } = backup;
     const existing = await client.collect(NAMESPACES, { signal }, ({ metadata }) => [
       metadata.name,
@@ -311,8 +309,9 @@ export class ClusterRunner implements BackupRunner {
     );
     const resources = usesOldLists(spec)
       ? oldResourceFilter(discovery, spec, namespaces)
-      : scopedResourceFilter(discovery, spec, namespaces, await policyLists?.(backup));
-    return { namespaces, resources };
+      : scopedResourceFilter(discovery, spec, namespaces, policies?.includeExcludePolicy);
+    const fine = policies && FineFilters.of(policies, discovery, results);
+    return { namespaces, resources, fine };
   }
 
   readonly #exec: PodExec = (question, signal) =>

@@ -1,0 +1,175 @@
+import type { LabelSelector } from '../../kube/index.ts';
+import type { BackupLog } from '../results.ts';
+import { compileGlob } from './glob.ts';
+import { NameLists } from './name-lists.ts';
+import { type ResourceFinder, typeOf } from './resources.ts';
+import { type Selector, selectorOf } from './selectors.ts';
+
+/** As a Kubernetes LabelSelector. */
+export interface FineSelector {
+  readonly matchLabels?: Readonly<Record<string, string>>;
+  readonly matchExpressions?: readonly {
+    readonly key: string;
+    readonly operator: string;
+    readonly values: readonly string[];
+  }[];
+}
+
+/** A filter of a resource policy, as Velero's ConfigMap has it. */
+export interface FineFilter {
+  /** None, or `*` alone: all kinds that no other filter names. */
+  readonly kinds: readonly string[];
+  readonly names: readonly string[];
+  readonly excludedNames: readonly string[];
+  readonly labelSelector?: FineSelector | undefined;
+  readonly orLabelSelectors: readonly FineSelector[];
+}
+
+export interface FinePolicies {
+  readonly clusterScopedFilterPolicy?:
+    { readonly resourceFilters: readonly FineFilter[] } | undefined;
+  readonly namespacedFilterPolicies?:
+    | readonly {
+        readonly namespaces: readonly string[];
+        readonly resourceFilters: readonly FineFilter[];
+      }[]
+    | undefined;
+}
+
+/** Which objects of one kind are taken. */
+interface Rule {
+  readonly names: NameLists | undefined;
+  /** One of them must match; none: all do. */
+  readonly selectors: readonly Selector[];
+}
+
+interface Rules {
+  readonly byType: ReadonlyMap<string, Rule>;
+  readonly others: Rule | undefined;
+}
+
+interface Place {
+  readonly matches: (namespace: string) => boolean;
+  readonly isExact: boolean;
+  readonly rules: Rules;
+}
+
+/**
+ * Filters for kinds and namespaces of their own. In a namespace that a policy names only the listed kinds are taken, with the selectors of
+ * the policy in place of the backup's; of the cluster's own objects listed kinds go by the policy, and all others by the backup.
+ * Velero: pkg/backup/backup.go and item_collector.go (v1.18.3).
+ */
+export class FineFilters {
+  readonly #cluster: ReadonlyMap<string, Rule>;
+  readonly #places: readonly Place[];
+  readonly #known = new Map<string, Rules | undefined>();
+
+  private constructor(cluster: ReadonlyMap<string, Rule>, places: readonly Place[]) {
+    this.#cluster = cluster;
+    this.#places = places;
+  }
+
+  /** Undefined where there are none. Throws `BAD_SELECTOR`, `BAD_GLOB`. */
+  static of(
+    { clusterScopedFilterPolicy, namespacedFilterPolicies }: FinePolicies,
+    resources: ResourceFinder,
+    log: BackupLog,
+  ): FineFilters | undefined {
+    if (!clusterScopedFilterPolicy && !namespacedFilterPolicies) return undefined;
+    const cluster = rulesOf(clusterScopedFilterPolicy?.resourceFilters ?? [], resources, {
+      ...{ log, namespaced: false },
+    });
+    const places = (namespacedFilterPolicies ?? []).flatMap(({ namespaces, resourceFilters }) => {
+      const rules = rulesOf(resourceFilters, resources, { log, namespaced: true });
+      return namespaces.map((pattern): Place => {
+        const isExact = !/[*?[]/.test(pattern);
+        const matches = isExact ? (name: string) => name === pattern : compileGlob(pattern);
+        return { matches, isExact, rules };
+      });
+    });
+    return new FineFilters(cluster.byType, places);
+  }
+
+  /** Whether lists of the type must hold more than what the backup's own selectors match. */
+  isAbout(type: string, namespaced: boolean): boolean {
+    return namespaced ? this.#places.length > 0 : this.#cluster.has(type);
+  }
+
+  /** Whether objects of the type can be taken there at all. */
+  canTake(type: string, namespace: string): boolean {
+    const rules = this.#rulesOf(namespace);
+    return !rules || rules.byType.has(type) || rules.others !== undefined;
+  }
+
+  /** Whether an object that was listed is taken; undefined where the backup's own selectors decide. */
+  takes(
+    type: string,
+    namespace: string,
+    labels: Readonly<Record<string, string>> | undefined,
+  ): boolean | undefined {
+    const { rule, isKnown } = this.#ruleOf(type, namespace);
+    if (!rule) return isKnown ? false : undefined;
+    return rule.selectors.length === 0 || rule.selectors.some((each) => each.matches(labels));
+  }
+
+  /** Whether the name keeps it out, also where another item brings it. */
+  refusesName(type: string, namespace: string, name: string): boolean {
+    return this.#ruleOf(type, namespace).rule?.names?.takes(name) === false;
+  }
+
+  #ruleOf(type: string, namespace: string): { rule: Rule | undefined; isKnown: boolean } {
+    if (namespace === '') return { rule: this.#cluster.get(type), isKnown: false };
+    const rules = this.#rulesOf(namespace);
+    return { rule: rules?.byType.get(type) ?? rules?.others, isKnown: rules !== undefined };
+  }
+
+  /** By its exact name first, then by the first pattern that matches. */
+  #rulesOf(namespace: string): Rules | undefined {
+    if (this.#known.has(namespace)) return this.#known.get(namespace);
+    const found =
+      this.#places.find(({ isExact, matches }) => isExact && matches(namespace)) ??
+      this.#places.find(({ matches }) => matches(namespace));
+    this.#known.set(namespace, found?.rules);
+    return found?.rules;
+  }
+}
+
+function rulesOf(
+  filters: readonly FineFilter[],
+  resources: ResourceFinder,
+  { log, namespaced }: { readonly log: BackupLog; readonly namespaced: boolean },
+): Rules {
+  const byType = new Map<string, Rule>();
+  let others: Rule | undefined;
+  for (const filter of filters) {
+    const rule = ruleOf(filter);
+    if (filter.kinds.length === 0 || filter.kinds.includes('*')) {
+      others = rule;
+      continue;
+    }
+    for (const kind of filter.kinds) {
+      const found = resources.find(kind);
+      if (!found) log.warn(`The cluster has no kind "${kind}", which a filter policy names`);
+      else if (found.namespaced !== namespaced) {
+        const [is, meant] = namespaced
+          ? ['cluster-scoped', 'clusterScopedFilterPolicy']
+          : ['namespace-scoped', 'namespacedFilterPolicies'];
+        log.warn(
+          `kind "${kind}" of a filter policy is ${is}, and never matches: did you mean ${meant}?`,
+        );
+      }
+      byType.set(found ? typeOf(found) : kind, rule);
+    }
+  }
+  return { byType, others };
+}
+
+function ruleOf({ names, excludedNames, labelSelector, orLabelSelectors }: FineFilter): Rule {
+  const hasNames = names.length > 0 || excludedNames.length > 0;
+  return {
+    names: hasNames ? new NameLists([...names], [...excludedNames]) : undefined,
+    selectors: [...(labelSelector ? [labelSelector] : []), ...orLabelSelectors].map((selector) =>
+      selectorOf(selector as LabelSelector),
+    ),
+  };
+}

@@ -1,0 +1,365 @@
+import {
+  isCode,
+  type Logger,
+  mapLimited,
+  messageOf,
+  redactAndCut,
+  rfc3339Seconds,
+  unixSeconds,
+} from '../../../base/index.ts';
+import {
+  BackupArchive,
+  readTarball,
+  type ScratchFile,
+  type StoredArchive,
+  storeTarball,
+  updatedEntries,
+} from '../../../archive/index.ts';
+import {
+  BackedUp,
+  type Backup,
+  type BackupAction,
+  ItemBackupper,
+  NamespaceFilter,
+  resolveActions,
+  type ResourceIdentifier,
+  scopedResourceFilter,
+  typeOf,
+} from '../../../backup/index.ts';
+import {
+  countsOf,
+  type Operation,
+  type OperationMap,
+  newOperation,
+  postOperationItems,
+} from '../../../item-operations/index.ts';
+import {
+  DATA_UPLOADS,
+  type DataUpload,
+  type Discovery,
+  isPassing,
+  type KubeClient,
+  POD_VOLUME_BACKUPS,
+  type PodVolumeBackup,
+  validLabel,
+} from '../../../kube/index.ts';
+import { failureLines, failureResults, logText, mergedResults, subjectOf } from '../after-run.ts';
+import type { ActionSession, ActionSessions, Buckets } from '../contract.ts';
+import {
+  type AfterRunStatus,
+  BACKUP_RESOURCE,
+  isFinalizing,
+  isOver,
+  isPartial,
+  phaseOf,
+  statusOf,
+} from '../phases.ts';
+import { FinalizedFiles } from './finalized-files.ts';
+import { FinalizerLog } from './finalizer-log.ts';
+import { csiSnapshotsCompleted, updatedObjects, updatedVolumeInfos } from './volume-updates.ts';
+
+export interface FinalizeOptions {
+  readonly client: Pick<KubeClient, 'find' | 'patch' | 'list' | 'clock'>;
+  readonly logger: Logger;
+  readonly map: OperationMap;
+  readonly buckets: Buckets;
+  readonly sessions: ActionSessions;
+  /** What the cluster serves now. */
+  readonly discovery: (signal: AbortSignal) => Promise<Pick<Discovery, 'find' | 'findIn'>>;
+  /** Room for the new tarball, the log, and the items. */
+  readonly scratch: string;
+  readonly assertLeading: () => void;
+  readonly signal: AbortSignal;
+}
+
+/** Items asked for at once. Our choice. */
+const AT_ONCE = 4;
+const OF_SNAPSHOTS = [
+  'volumesnapshots.snapshot.storage.k8s.io',
+  'volumesnapshotcontents.snapshot.storage.k8s.io',
+];
+/** Of what a backup makes. Velero: pkg/apis/velero/v1/labels_annotations.go. */
+const UID_LABEL = 'velero.io/backup-uid';
+
+/**
+ * Ends a Backup whose operations are over: items that they changed are stored anew, volume infos and results are completed, and its metadata
+ * says `Completed` or `PartiallyFailed` before its CR does. May be repeated after a kill anywhere: what an earlier try has put is replaced, and
+ * where its metadata says the end already, the CR takes that over. Throws what is worth another try.
+ */
+export async function finalize(
+  ref: { readonly namespace?: string | undefined; readonly name: string },
+  options: FinalizeOptions,
+): Promise<void> {
+  const { client, map, buckets, signal } = options;
+  const backup = await client.find(BACKUP_RESOURCE, ref, { signal, isExact: true });
+  if (!backup || !isFinalizing(phaseOf(backup))) return;
+  if (backup.metadata.deletionTimestamp !== undefined) return;
+  const subject = subjectOf(backup);
+  await map.reload(subject, signal);
+  const operations = await map.get(subject, signal);
+  await using opened = await buckets.open(backup.spec.storageLocation ?? '', signal);
+  const archive = new BackupArchive(opened.bucket, { logger: options.logger });
+  const status = await ended(backup, archive, operations, options);
+  options.assertLeading();
+  const { uid, resourceVersion } = backup.metadata;
+  await client.patch(
+    BACKUP_RESOURCE,
+    ref,
+    { metadata: { uid, resourceVersion }, status },
+    { signal },
+  );
+  map.forget(uid);
+}
+
+/** What the CR is to say; the files in the bucket say it when this returns. */
+async function ended(
+  backup: Backup,
+  archive: BackupArchive,
+  operations: readonly Operation[],
+  options: FinalizeOptions,
+): Promise<AfterRunStatus> {
+  const { client, signal, logger, scratch, assertLeading } = options;
+  const { name, uid } = backup.metadata;
+  const stored = await openedArchive(archive, name, signal);
+  if (!stored) {
+    // Nothing can be completed, nor be restored.
+    return {
+      phase: 'PartiallyFailed',
+      errors: (statusOf(backup).errors ?? 0) + 1,
+      failureReason: 'its files are no longer in the backup storage location',
+      completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
+    };
+  }
+  const known = stored.metadata;
+  if (known.metadata.uid === uid && isOver(known.status?.phase ?? '')) {
+    return taken(known.status as AfterRunStatus);
+  }
+  const log = new FinalizerLog(logger, client.clock);
+  await using resources = new AsyncDisposableStack();
+  const contents = await newContents(backup, { stored, operations, log, resources }, options);
+  const volumes = await newVolumes(backup, stored, operations, options);
+  const { errorCount, warningCount, lists } = log.results;
+  const before = statusOf(backup);
+  const { attempted, completed, failed } = countsOf(operations);
+  const isWell = !isPartial(phaseOf(backup)) && errorCount === 0;
+  const status: AfterRunStatus = {
+    phase: isWell ? 'Completed' : 'PartiallyFailed',
+    completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
+    ...(errorCount > 0 && { errors: (before.errors ?? 0) + errorCount }),
+    ...(warningCount > 0 && { warnings: (before.warnings ?? 0) + warningCount }),
+    backupItemOperationsAttempted: attempted,
+    backupItemOperationsCompleted: completed,
+    backupItemOperationsFailed: failed,
+    csiVolumeSnapshotsCompleted: csiSnapshotsCompleted(operations),
+  };
+  const lines = [...failureLines(operations), ...log.lines];
+  const hasResults = errorCount > 0 || warningCount > 0 || failed > 0;
+  if (lines.length > 0) {
+    assertLeading();
+    await archive.setLogTail(name, logText(backup, lines), { directory: scratch, signal });
+  }
+  const results = hasResults
+    ? mergedResults(await storedResults(stored, signal), lists, {
+        errors: failureResults(operations),
+      })
+    : undefined;
+  assertLeading();
+  await archive.update(
+    name,
+    {
+      ...volumes,
+      ...(results && { results }),
+      ...(contents && { contents }),
+      metadata: { ...backup, status: { ...backup.status, ...status } },
+    },
+    { signal },
+  );
+  return status;
+}
+
+/** Undefined where it is not there any more. Throws what is worth another try, and `DAMAGED_ARCHIVE`. */
+async function openedArchive(
+  archive: BackupArchive,
+  name: string,
+  signal: AbortSignal,
+): Promise<StoredArchive | undefined> {
+  try {
+    return await archive.open(name, { signal });
+  } catch (error) {
+    if (isCode(error, 'BLOB_NOT_FOUND')) return undefined;
+    throw error;
+  }
+}
+
+/** As an earlier try, or another server, has stored it. */
+const taken = (status: AfterRunStatus): AfterRunStatus => ({
+  phase: status.phase ?? '',
+  completionTimestamp: status.completionTimestamp ?? null,
+  ...(status.errors !== undefined && { errors: status.errors }),
+  ...(status.warnings !== undefined && { warnings: status.warnings }),
+  ...(status.failureReason !== undefined && { failureReason: status.failureReason }),
+  ...(status.csiVolumeSnapshotsCompleted !== undefined && {
+    csiVolumeSnapshotsCompleted: status.csiVolumeSnapshotsCompleted,
+  }),
+});
+
+async function storedResults(
+  stored: StoredArchive,
+  signal: AbortSignal,
+): ReturnType<StoredArchive['results']> {
+  try {
+    return await stored.results({ signal });
+  } catch (error) {
+    if (isCode(error, 'DAMAGED_ARCHIVE')) return {};
+    throw error;
+  }
+}
+
+interface ContentsRequest {
+  readonly stored: StoredArchive;
+  readonly operations: readonly Operation[];
+  readonly log: FinalizerLog;
+  /** The new tarball is closed with it. */
+  readonly resources: AsyncDisposableStack;
+}
+
+/** The tarball with the items in it as they are now; undefined where no operation asks for that. */
+async function newContents(
+  backup: Backup,
+  { stored, operations, log, resources }: ContentsRequest,
+  options: FinalizeOptions,
+): Promise<ScratchFile | undefined> {
+  const { client, scratch, sessions, logger, signal } = options;
+  const items = postOperationItems(operations);
+  if (items.length === 0) return undefined;
+  await using files = await FinalizedFiles.create(scratch);
+  await using session = await sessions.open(backup, logger);
+  await backUpAgain(items, { backup, session, files, log }, options);
+  if (files.updates.size === 0) return undefined;
+  const key = `${backup.metadata.name}.tar.gz`;
+  const entries = readTarball(stored.read('contents', { signal }), key);
+  const mtime = unixSeconds(client.clock.nowNs());
+  try {
+    return resources.use(
+      await storeTarball(scratch, updatedEntries(entries, files.updates, mtime)),
+    );
+  } catch (error) {
+    // Another try would find the same.
+    if (!isCode(error, 'DAMAGED_ARCHIVE', 'BLOB_NOT_FOUND', 'CONTENT_TOO_LONG')) throw error;
+    log.error('the items could not be stored anew', { error });
+    return undefined;
+  }
+}
+
+interface AgainRequest {
+  readonly backup: Backup;
+  readonly session: ActionSession;
+  readonly files: FinalizedFiles;
+  readonly log: FinalizerLog;
+}
+
+async function backUpAgain(
+  items: readonly ResourceIdentifier[],
+  { backup, session, files, log }: AgainRequest,
+  { client, discovery: discover, signal }: FinalizeOptions,
+): Promise<void> {
+  const discovery = await discover(signal);
+  const namespaces = NamespaceFilter.of([], ['*'], []);
+  const loaded = await session.loadActions(signal);
+  const actions = loaded.actions.map((action) => withoutOperations(action, backup, session, log));
+  const backupper = new ItemBackupper({
+    ...{ client, discovery, backup, namespaces, log, signal },
+    // What an operation names is stored whatever the backup takes otherwise.
+    resources: scopedResourceFilter(discovery, {}, namespaces),
+    actions: resolveActions(actions, discovery),
+    backedUp: new BackedUp(),
+    sink: files,
+    isFinalizing: true,
+  });
+  await mapLimited(items, AT_ONCE, async (identifier) => {
+    signal.throwIfAborted();
+    const { namespace, name, group, resource } = identifier;
+    const about = { resource: typeOf({ group, plural: resource }), namespace, name };
+    try {
+      const found = await backupper.load(identifier);
+      if (found.length === 0) {
+        // Contents of snapshots go while they are looked at, and are in the backup by then.
+        const level = OF_SNAPSHOTS.includes(about.resource) ? 'info' : 'warn';
+        log[level]('an item that an operation was about is not in the cluster any more', about);
+      }
+      for (const item of found) await backupper.backUp(item, [], { mustInclude: true });
+    } catch (error) {
+      signal.throwIfAborted();
+      if (isPassing(error) || isCode(error, 'ARCHIVE_NOT_WRITTEN')) throw error;
+      if (isCode(error, 'UNKNOWN_RESOURCE')) log.warn(messageOf(error), about);
+      else log.error('an item could not be read again', { ...about, error });
+    }
+  });
+}
+
+/**
+ * Nobody would wait for an operation that is started now: it is an error that the user sees, it is told to stop, and the item is stored all the
+ * same.
+ */
+const withoutOperations = (
+  action: BackupAction,
+  backup: Backup,
+  { asker }: ActionSession,
+  log: FinalizerLog,
+): BackupAction => ({
+  name: action.name,
+  appliesTo: action.appliesTo,
+  execute: async (item, given, context) => {
+    const output = await action.execute(item, given, context);
+    const { operationId = '', ...rest } = output;
+    if (operationId === '') return output;
+    const { namespace = '', name } = item.metadata;
+    const text = `action ${action.name} started operation ${operationId} although nobody waits for it any more`;
+    log.error(text, { namespace, name });
+    const identifier = { group: '', resource: '', namespace, name };
+    const begun = { action: action.name, operationId, item: identifier };
+    const operation = newOperation(subjectOf(backup), begun, 0n);
+    try {
+      await asker.cancel(operation, context.signal);
+    } catch (error) {
+      context.signal.throwIfAborted();
+      log.warn(
+        `operation ${operationId} could not be told to stop: ${redactAndCut(messageOf(error))}`,
+      );
+    }
+    return rest;
+  },
+});
+
+type VolumeUpdate = Pick<
+  Parameters<BackupArchive['update']>[1],
+  'volumeInfos' | 'podVolumeBackups'
+>;
+
+/** Files about volumes, where something has become known since. Lists nothing of a backup that has no such volumes. */
+async function newVolumes(
+  backup: Backup,
+  stored: StoredArchive,
+  operations: readonly Operation[],
+  { client, signal }: FinalizeOptions,
+): Promise<VolumeUpdate> {
+  const infos = await stored.volumeInfos({ signal });
+  const { namespace, uid } = backup.metadata;
+  const scope = { namespace, labelSelector: `${UID_LABEL}=${validLabel(uid)}`, signal };
+  const moves = infos.some(({ snapshotDataMovementInfo }) => snapshotDataMovementInfo);
+  const copies = infos.some(({ pvbInfo }) => pvbInfo);
+  const dataUploads: DataUpload[] = moves ? await client.list(DATA_UPLOADS, scope) : [];
+  const podVolumeBackups: PodVolumeBackup[] = copies
+    ? await client.list(POD_VOLUME_BACKUPS, scope)
+    : [];
+  const facts = { operations, dataUploads, podVolumeBackups };
+  const hasSnapshots = infos.some(({ csiSnapshotInfo }) => csiSnapshotInfo);
+  const before =
+    podVolumeBackups.length > 0 ? await stored.objects('podVolumeBackups', { signal }) : [];
+  return {
+    ...((moves || copies || hasSnapshots) && { volumeInfos: updatedVolumeInfos(infos, facts) }),
+    ...(podVolumeBackups.length > 0 && {
+      podVolumeBackups: updatedObjects(before, podVolumeBackups),
+    }),
+  };
+}

@@ -1,0 +1,72 @@
+import { type Logger, untilAborted } from '../../base/index.ts';
+import { Cache, type KubeClient } from '../../kube/index.ts';
+import type { Backup } from '../../backup/index.ts';
+import { BACKUP_RESOURCE, isOver, phaseOf } from './phases.ts';
+
+export interface SharedBackupsOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+}
+
+/** Backups as controllers watch them. */
+export interface WatchedBackups extends AsyncDisposable {
+  readonly cache: Pick<Cache<Backup>, 'get' | 'list' | 'onChange' | 'failure'>;
+}
+
+/** One watch of all Backups for the controllers that need it: it begins with the first of them, and ends with the last. */
+export class SharedBackups {
+  readonly #options: SharedBackupsOptions;
+  #use:
+    | {
+        readonly cache: Cache<Backup>;
+        readonly abort: AbortController;
+        readonly running: Promise<void>;
+        users: number;
+      }
+    | undefined;
+
+  constructor(options: SharedBackupsOptions) {
+    this.#options = options;
+  }
+
+  /** Why nothing is heard of Backups at present. */
+  get failure(): string | undefined {
+    return this.#use?.cache.failure;
+  }
+
+  /** Resolves after the first list, or an abort. */
+  async open(signal: AbortSignal): Promise<WatchedBackups> {
+    const { client, logger, namespace } = this.#options;
+    if (!this.#use) {
+      const abort = new AbortController();
+      const cache = new Cache({
+        ...{ client, logger, resource: BACKUP_RESOURCE, scope: { namespace }, trim: trimmed },
+      });
+      this.#use = { cache, abort, running: cache.run(abort.signal), users: 0 };
+    }
+    const use = this.#use;
+    use.users++;
+    await untilAborted(signal, use.cache.synced);
+    return {
+      cache: use.cache,
+      [Symbol.asyncDispose]: async () => {
+        if (--use.users > 0) return;
+        if (this.#use === use) this.#use = undefined;
+        use.abort.abort();
+        await use.running;
+      },
+    };
+  }
+}
+
+/** Of ten thousand that are over little is kept. */
+function trimmed(backup: Backup): Backup {
+  const phase = phaseOf(backup);
+  if (!isOver(phase)) return backup;
+  const { name, namespace, uid, resourceVersion, creationTimestamp, deletionTimestamp } =
+    backup.metadata;
+  const metadata = { name, namespace, uid, resourceVersion, creationTimestamp };
+  const ending = deletionTimestamp === undefined ? {} : { deletionTimestamp };
+  return { metadata: { ...metadata, ...ending }, status: { phase } } as unknown as Backup;
+}

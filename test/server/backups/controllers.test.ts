@@ -1,0 +1,169 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, describe, expect, it } from 'vitest';
+import { Registry } from 'prom-client';
+import { BackupArchive, RestoreArchive } from '../../../src/archive/index.ts';
+import { CodedError, silentLogger, systemClock } from '../../../src/base/index.ts';
+import type { Backup } from '../../../src/backup/index.ts';
+import { ApiServer } from '../../../src/dev/index.ts';
+import { archiveStore, OperationMap } from '../../../src/item-operations/index.ts';
+import {
+  connectToCluster,
+  Discovery,
+  EVENTS,
+  NAMESPACES,
+  waitFor,
+} from '../../../src/kube/index.ts';
+import {
+  FinalizerController,
+  OperationMetrics,
+  OperationsController,
+  SharedBackups,
+} from '../../../src/server/index.ts';
+import { BACKUP_RESOURCE, statusOf } from '../../../src/server/backups/phases.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { done, failedWith, ITEM, progress, World } from './support/world.ts';
+
+const scratch = tempDirectory('scratch');
+const REF = { namespace: 'velero', name: 'b1' };
+const ends: (() => Promise<void>)[] = [];
+afterEach(async () => {
+  for (const end of ends.splice(0).reverse()) await end();
+});
+
+/** Both controllers on the embedded API server, beside a bucket in memory. */
+async function start(options: { timeoutNs?: bigint; awayNs?: bigint } = {}) {
+  const api = await ApiServer.start();
+  ends.push(() => api[Symbol.asyncDispose]());
+  const kubeconfig = join(scratch, 'kubeconfig');
+  fs.writeFileSync(kubeconfig, api.kubeconfig, { mode: 0o600 });
+  const client = connectToCluster({ kubeconfig, userAgent: 'backups/1' });
+  await client.create(NAMESPACES, { metadata: { name: 'velero' } });
+  const world = new World();
+  const state = { isReadOnly: false, isThere: true, sessions: 0 };
+  const backup: Backup = await client.create(BACKUP_RESOURCE, {
+    metadata: REF,
+    spec: { storageLocation: 'default', includedNamespaces: ['app'] },
+    status: { phase: 'WaitingForPluginOperations', backupItemOperationsAttempted: 1 },
+  } as never);
+  world.backup = backup;
+  await world.begin(scratch, []);
+  const archives = {
+    backups: new BackupArchive(world.bucket),
+    restores: new RestoreArchive(world.bucket),
+  };
+  const store = archiveStore(() => Promise.resolve(archives));
+  const map = new OperationMap({ store });
+  const subject = { kind: 'Backup', name: 'b1', uid: backup.metadata.uid } as const;
+  const begun = { action: 'a.io/move', operationId: 'op-1', item: ITEM };
+  await map.record(subject, { ...begun, postOperationItems: [] });
+  world.answers.set('op-1', progress());
+  const registry = new Registry();
+  const { asker } = world.server(scratch);
+  const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
+  const backups = new SharedBackups({ client, logger: silentLogger, namespace: 'velero' });
+  const common = {
+    ...{ client, logger: silentLogger, host: 'test', backups, map, scratch },
+    buckets: {
+      open: () =>
+        state.isThere
+          ? Promise.resolve({ bucket: world.bucket, ...nothing })
+          : Promise.reject(new CodedError('NO_LOCATION', 'no location default')),
+    },
+    sessions: {
+      open: () => {
+        state.sessions++;
+        const end = (): Promise<void> => {
+          state.sessions--;
+          return Promise.resolve();
+        };
+        const session = {
+          loadActions: () => Promise.resolve({ actions: [], blockActions: [] }),
+          snapshotter: () => {
+            throw new Error('no snapshots here');
+          },
+          asker,
+        };
+        return Promise.resolve({ ...session, [Symbol.asyncDispose]: end });
+      },
+    },
+    discovery: () => Discovery.open(client),
+  };
+  const controllers = [
+    new OperationsController({
+      ...{ ...common, ...options, syncFrequencyMs: 20 },
+      isReadOnly: () => state.isReadOnly,
+      metrics: new OperationMetrics({ registry, clock: systemClock }),
+    }),
+    new FinalizerController(common),
+  ];
+  const abort = new AbortController();
+  const running = Promise.all(
+    controllers.map((controller) => controller.run(abort.signal, () => undefined)),
+  );
+  ends.push(async () => {
+    abort.abort();
+    await running;
+  });
+  const phase = (wanted: string): Promise<Backup> =>
+    waitFor(
+      client,
+      BACKUP_RESOURCE,
+      REF,
+      (object) => (object && statusOf(object).phase === wanted ? object : undefined),
+      { timeoutMs: 10_000, signal: new AbortController().signal },
+    );
+  return { client, world, state, registry, map, phase };
+}
+
+describe('the controllers of operations and of the end of backups', () => {
+  it('complete a backup, and leave no session of plugins', async () => {
+    const { world, phase, state, registry } = await start();
+    await expect
+      .poll(async () => registry.getSingleMetricAsString('longshore_item_operations_left_bytes'))
+      .toContain('longshore_item_operations_left_bytes 9');
+    world.answers.set('op-1', done);
+    const backup = await phase('Completed');
+    expect(statusOf(backup)).toMatchObject({ backupItemOperationsCompleted: 1 });
+    await expect.poll(() => state.sessions).toBe(0);
+    expect(
+      await registry.getSingleMetricAsString('longshore_item_operations_left_bytes'),
+    ).toContain('longshore_item_operations_left_bytes 0');
+  });
+
+  it('count failures by plugin', async () => {
+    const { world, phase, registry } = await start();
+    world.answers.set('op-1', failedWith('broke'));
+    expect(statusOf(await phase('PartiallyFailed'))).toMatchObject({ errors: 1 });
+    expect(
+      await registry.getSingleMetricAsString('longshore_item_operation_failures_total'),
+    ).toContain('{plugin="a.io/move"} 1');
+  });
+
+  it('wait for a location that is read-only or missing, and say so', async () => {
+    const { client, world, phase, state } = await start();
+    state.isReadOnly = true;
+    world.answers.set('op-1', done);
+    await expect
+      .poll(async () => (await client.list(EVENTS, { namespace: 'velero' })).map((e) => e.message))
+      .toContainEqual(expect.stringContaining('location default is read-only'));
+    state.isThere = false;
+    state.isReadOnly = false;
+    await expect
+      .poll(async () => (await client.list(EVENTS, { namespace: 'velero' })).map((e) => e.message))
+      .toContainEqual(expect.stringContaining('no location default'));
+    state.isThere = true;
+    await phase('Completed');
+  });
+
+  it('end a backup whose location stays away for longer than its operations may take', async () => {
+    const { world, state, phase } = await start({ timeoutNs: 1n, awayNs: 200_000_000n });
+    // Nothing of it may be decided while it can be asked.
+    state.isReadOnly = true;
+    const backup = await phase('PartiallyFailed');
+    expect(statusOf(backup)).toMatchObject({ errors: 1 });
+    expect(statusOf(backup).failureReason).toContain('location default is read-only');
+    expect(statusOf(backup).completionTimestamp).toBeDefined();
+    expect(world.canceled).toEqual(['op-1']);
+  });
+});

@@ -1,0 +1,119 @@
+import { describe, expect, it } from 'vitest';
+import { gunzipSync } from 'node:zlib';
+import { BackupArchive, readTarball } from '../../../src/archive/index.ts';
+import { SECOND_NS } from '../../../src/base/index.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { done, failedWith, ITEM, type Outside, progress, World } from './support/world.ts';
+
+/**
+ * Backups after their run, whose servers are killed between any two lines, lose answers, or find the bucket away; by seed. `SEED=17 SEEDS=1`
+ * repeats one.
+ */
+const SEEDS = Number(process.env.SEEDS ?? 150);
+const FIRST = Number(process.env.SEED ?? 1);
+const scratch = tempDirectory('scratch');
+
+class Killed extends Error {}
+
+/** Numbers from a seed (mulberry32). */
+function randomOf(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let t = Math.imul(state ^ (state >>> 15), state | 1);
+    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+async function simulate(seed: number): Promise<{ world: World; kills: number; failed: number }> {
+  const random = randomOf(seed);
+  const world = new World();
+  const count = 1 + Math.floor(random() * 4);
+  const isLate = random() < 0.2;
+  const ids = Array.from({ length: count }, (_, i) => `op-${i}`);
+  await world.begin(
+    scratch,
+    ids.map((operationId) => ({
+      ...{ action: 'a.io/move', operationId, item: { ...ITEM, name: operationId } },
+      postOperationItems: [random() < 0.8 ? ITEM : { ...ITEM, name: 'gone' }],
+    })),
+  );
+  const ends = new Map(ids.map((id) => [id, random() < 0.4 ? failedWith(`${id} broke`) : done]));
+  const failed = [...ends.values()].filter((end) => end !== done).length;
+  for (const id of ids) world.answers.set(id, progress());
+  if (isLate) {
+    world.actions.push({
+      name: 'a.io/late',
+      appliesTo: { includedResources: ['configmaps'] },
+      execute: () => Promise.resolve({ operationId: 'late-1' }),
+    });
+  }
+  let kills = 0;
+  const outside = (): Outside => {
+    let isAlive = true;
+    const turn = (): void => {
+      if (!isAlive) throw new Killed('gone');
+      if (kills > 15 || random() >= 0.05) return;
+      isAlive = false;
+      kills++;
+      throw new Killed('killed');
+    };
+    return async (task, mayFail = false) => {
+      turn();
+      if (mayFail && kills <= 15 && random() < 0.03) throw new Error('the bucket is away');
+      const result = await task();
+      turn();
+      return result;
+    };
+  };
+  let server = world.server(scratch, outside());
+  for (let rounds = 0; !['Completed', 'PartiallyFailed'].includes(world.status.phase ?? '');) {
+    expect(++rounds, `seed ${seed}`).toBeLessThan(500);
+    world.clock.advance(10n * SECOND_NS);
+    const next = ids.find((id) => world.answers.get(id) !== ends.get(id));
+    if (next !== undefined && random() < 0.6) world.answers.set(next, ends.get(next) ?? done);
+    try {
+      if (world.status.phase?.startsWith('Waiting')) await server.step();
+      else await server.finalize();
+    } catch (error) {
+      if (error instanceof Killed || kills > 0) server = world.server(scratch, outside());
+    }
+    // Nobody is told of an end that the bucket does not have.
+    const stored = await new BackupArchive(world.bucket).loadMetadata('b1').catch(() => undefined);
+    if (/^(Completed|PartiallyFailed)$/.test(world.status.phase ?? '')) {
+      expect(stored?.status?.phase, `seed ${seed}`).toBe(world.status.phase);
+    }
+  }
+  return { world, kills, failed: failed + (isLate ? lateErrors(world) : 0) };
+}
+
+/** The late operation is an error where the item is there to be stored. */
+const lateErrors = (world: World): number => (world.canceled.includes('late-1') ? 1 : 0);
+
+describe('a server that is killed anywhere after the run of a backup', () => {
+  it('completes each backup, loses no error and counts none twice', async () => {
+    let kills = 0;
+    for (let seed = FIRST; seed < FIRST + SEEDS; seed++) {
+      const { world, kills: killed, failed } = await simulate(seed);
+      kills += killed;
+      const what = `seed ${seed}`;
+      const { phase, errors } = world.status;
+      expect([phase, errors], what).toEqual([failed > 0 ? 'PartiallyFailed' : 'Completed', failed]);
+      const open = await new BackupArchive(world.bucket).open('b1');
+      expect(open.metadata.status, what).toMatchObject({ phase, errors });
+      const results = await open.results();
+      expect(results.errors?.namespaces?.app ?? [], what).toHaveLength(failed);
+      const log = world.bucket.objects.get('backups/b1/b1-logs.gz');
+      const lines = log ? gunzipSync(log).toString().split('\n') : [];
+      expect(lines.filter((line) => line.includes('level=error')).length, what).toBe(failed);
+      const paths: string[] = [];
+      for await (const { path } of readTarball(open.read('contents'), 'b1')) paths.push(path);
+      expect(
+        paths.filter((path) => path.endsWith('b.json')),
+        what,
+      ).toHaveLength(1);
+    }
+    if (SEEDS >= 100) expect(kills).toBeGreaterThan(SEEDS);
+  }, 300_000);
+});

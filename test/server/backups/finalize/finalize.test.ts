@@ -1,0 +1,242 @@
+import { gunzipSync } from 'node:zlib';
+import { describe, expect, it } from 'vitest';
+import {
+  BackupArchive,
+  type BackupVolumeInfo,
+  readTarball,
+} from '../../../../src/archive/index.ts';
+import type { BackupAction } from '../../../../src/backup/index.ts';
+import type { KubeObject } from '../../../../src/kube/index.ts';
+import { tempDirectory } from '../../../support/kopia.ts';
+import { refusal } from '../../../backup/support/cluster.ts';
+import { done, ITEM, type World as AnyWorld, World } from '../support/world.ts';
+
+const scratch = tempDirectory('scratch');
+
+async function finalizing({
+  items = [ITEM],
+  infos = [],
+}: { items?: (typeof ITEM)[]; infos?: BackupVolumeInfo[] } = {}): Promise<World> {
+  const world = new World();
+  const operation = { action: 'a.io/move', operationId: 'op-1', item: ITEM };
+  await world.begin(scratch, [{ ...operation, postOperationItems: items }], infos);
+  world.answers.set('op-1', done);
+  await world.server(scratch).step();
+  expect(world.status.phase).toBe('Finalizing');
+  return world;
+}
+
+async function contentsOf(world: AnyWorld): Promise<Record<string, string>> {
+  const open = await new BackupArchive(world.bucket).open('b1');
+  const files: Record<string, string> = {};
+  for await (const { path, bytes } of readTarball(open.read('contents'), 'b1')) {
+    files[path] = String(bytes);
+  }
+  return files;
+}
+
+const resultsOf = async (world: AnyWorld) =>
+  (await new BackupArchive(world.bucket).open('b1')).results();
+
+const action = (name: string, output: (item: KubeObject) => object): BackupAction => ({
+  name,
+  appliesTo: { includedResources: ['configmaps'] },
+  execute: (item) => Promise.resolve(output(item)),
+});
+
+describe('the finalizer of backups', () => {
+  it('stores items of operations anew, leaves others as they are, and completes the backup', async () => {
+    const world = await finalizing();
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'Completed', errors: 0 });
+    expect(world.status.completionTimestamp).toBe('2026-11-21T02:00:00Z');
+    const files = await contentsOf(world);
+    expect(files['resources/configmaps/namespaces/app/a.json']).toContain('"now":"new"');
+    expect(files['resources/configmaps/namespaces/app/b.json']).toBe('{"b":1}');
+    const stored = await new BackupArchive(world.bucket).loadMetadata('b1');
+    expect(stored.status).toMatchObject({ phase: 'Completed' });
+  });
+
+  it('leaves the tarball alone where no operation asks for items', async () => {
+    const world = await finalizing({ items: [] });
+    world.requests.length = 0;
+    await world.server(scratch).finalize();
+    expect(world.status.phase).toBe('Completed');
+    expect(world.requests.filter((text) => text.endsWith('b1.tar.gz'))).toEqual([]);
+  });
+
+  it('warns of an item that is gone, where the user reads it', async () => {
+    const world = await finalizing({ items: [{ ...ITEM, name: 'gone' }] });
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'Completed', warnings: 1 });
+    const text = 'Finalizing: an item that an operation was about is not in the cluster any more';
+    expect((await resultsOf(world)).warnings?.namespaces).toEqual({
+      app: [` resource: /configmaps name: /gone message: /${text}`],
+    });
+    const log = world.bucket.objects.get('backups/b1/b1-logs.gz');
+    expect(gunzipSync(log ?? Buffer.alloc(0)).toString()).toContain(text);
+  });
+
+  it('follows additional items', async () => {
+    const world = await finalizing();
+    world.cluster.add('configmaps', 'app/more');
+    world.actions.push(
+      action('a.io/more', ({ metadata }) =>
+        metadata.name === 'a' ? { additionalItems: [{ ...ITEM, name: 'more' }] } : {},
+      ),
+    );
+    await world.server(scratch).finalize();
+    expect(await contentsOf(world)).toHaveProperty([
+      'resources/configmaps/namespaces/app/more.json',
+    ]);
+  });
+
+  it('counts an operation that is started too late, cancels it, and keeps the item', async () => {
+    const world = await finalizing();
+    world.actions.push(action('a.io/late', () => ({ operationId: 'late-1' })));
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+    expect(world.canceled).toEqual(['late-1']);
+    expect(JSON.stringify((await resultsOf(world)).errors)).toContain('started operation late-1');
+    const files = await contentsOf(world);
+    expect(files['resources/configmaps/namespaces/app/a.json']).toContain('"now":"new"');
+  });
+
+  it('counts an item whose action fails, and says it once however often it tries', async () => {
+    const world = await finalizing();
+    world.actions.push(
+      action('a.io/bad', () => {
+        throw new Error('bad action');
+      }),
+    );
+    let puts = 0;
+    const away = world.server(scratch, async (task, mayFail) => {
+      // The metadata is the last but one of them.
+      if (mayFail === true && world.requests.at(-1) === 'put velero-backup.json' && puts++ === 0) {
+        throw new Error('the bucket is away');
+      }
+      return task();
+    });
+    await expect(away.finalize()).rejects.toThrow('the bucket is away');
+    expect(world.status.phase).toBe('Finalizing');
+    await away.finalize();
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+    expect((await resultsOf(world)).errors?.namespaces?.app).toHaveLength(1);
+    const log = world.bucket.objects.get('backups/b1/b1-logs.gz');
+    expect(
+      gunzipSync(log ?? Buffer.alloc(0))
+        .toString()
+        .split('bad action'),
+    ).toHaveLength(2);
+  });
+
+  it('takes over what the bucket says already', async () => {
+    const world = await finalizing();
+    const before = world.backup;
+    await world.server(scratch).finalize();
+    const { completionTimestamp } = world.status;
+    world.backup = before;
+    world.clock.advance(60_000_000_000n);
+    world.requests.length = 0;
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'Completed', completionTimestamp });
+    expect(world.requests.filter((text) => text.startsWith('put'))).toEqual([]);
+  });
+
+  it('ends a backup whose files are gone', async () => {
+    const world = await finalizing();
+    world.bucket.objects.delete('backups/b1/velero-backup.json');
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({
+      phase: 'PartiallyFailed',
+      failureReason: 'its files are no longer in the backup storage location',
+    });
+    expect(world.bucket.objects.has('backups/b1/velero-backup.json')).toBe(false);
+  });
+
+  it('does not keep a backup whose tarball is damaged from its end', async () => {
+    const world = await finalizing();
+    world.bucket.objects.set('backups/b1/b1.tar.gz', Buffer.from('nothing'));
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+    expect(JSON.stringify((await resultsOf(world)).errors)).toContain('could not be stored anew');
+  });
+
+  it('completes what is known of volumes', async () => {
+    const pvbInfo = { podNamespace: 'app', podName: 'p', volumeName: 'v', Phase: 'InProgress' };
+    const moved = { pvcName: 'data', pvcNamespace: 'app', snapshotDataMovementInfo: {} };
+    const world = await finalizing({
+      infos: [moved, { backupMethod: 'PodVolumeBackup', pvbInfo }],
+    });
+    world.labelled.push(
+      {
+        kind: 'DataUpload',
+        metadata: { name: 'du', uid: 'du' },
+        spec: { sourcePVC: 'data', sourceNamespace: 'app', csiSnapshot: { volumeSnapshot: 'vs' } },
+        status: { phase: 'Completed', snapshotID: 's1', progress: { totalBytes: 7 } },
+      } as never,
+      {
+        kind: 'PodVolumeBackup',
+        metadata: { name: 'pvb', uid: 'pvb' },
+        spec: { pod: { namespace: 'app', name: 'p' }, volume: 'v', node: 'n1' },
+        status: { phase: 'Failed' },
+      } as never,
+    );
+    await world.server(scratch).finalize();
+    const open = await new BackupArchive(world.bucket).open('b1');
+    expect(await open.volumeInfos()).toMatchObject([
+      {
+        result: 'succeeded',
+        snapshotDataMovementInfo: { snapshotHandle: 's1', retainedSnapshot: 'vs', size: 7 },
+      },
+      { result: 'failed', pvbInfo: { nodeName: 'n1', Phase: 'Failed' } },
+    ]);
+    expect(await open.objects('podVolumeBackups')).toMatchObject([{ metadata: { name: 'pvb' } }]);
+  });
+
+  it('warns of a resource that the cluster serves no more', async () => {
+    const world = await finalizing({ items: [{ ...ITEM, resource: 'nothings' }] });
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'Completed', warnings: 1 });
+    const texts = JSON.stringify((await resultsOf(world)).warnings);
+    expect(texts).toContain('the cluster has no resource nothings');
+  });
+
+  it('counts an item that may not be read, and tries again where the API server is away', async () => {
+    const world = await finalizing();
+    let code = 'KUBE_UNAVAILABLE';
+    world.cluster.onGet = () => {
+      throw refusal(code);
+    };
+    await expect(world.server(scratch).finalize()).rejects.toThrow('KUBE_UNAVAILABLE');
+    expect(world.status.phase).toBe('Finalizing');
+    code = 'KUBE_FORBIDDEN';
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 1 });
+    expect(JSON.stringify((await resultsOf(world)).errors)).toContain(
+      'an item could not be read again error: /the server says KUBE_FORBIDDEN',
+    );
+  });
+
+  it('leaves nothing of what an earlier try said', async () => {
+    const world = await finalizing();
+    world.cluster.onGet = () => {
+      throw refusal('KUBE_FORBIDDEN');
+    };
+    const away = world.server(scratch, (task, mayFail) => {
+      if (mayFail === true && world.requests.at(-1) === 'put velero-backup.json') {
+        return Promise.reject(new Error('the bucket is away'));
+      }
+      return Promise.resolve(task());
+    });
+    await expect(away.finalize()).rejects.toThrow('the bucket is away');
+    expect(JSON.stringify(await resultsOf(world))).toContain('KUBE_FORBIDDEN');
+    world.cluster.onGet = () => undefined;
+    world.cluster.objects.set('configmaps', []);
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({ phase: 'Completed', errors: 0, warnings: 1 });
+    expect(JSON.stringify(await resultsOf(world))).not.toContain('KUBE_FORBIDDEN');
+    const log = world.bucket.objects.get('backups/b1/b1-logs.gz');
+    expect(gunzipSync(log ?? Buffer.alloc(0)).toString()).not.toContain('KUBE_FORBIDDEN');
+  });
+});

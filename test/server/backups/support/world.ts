@@ -1,0 +1,236 @@
+import {
+  asError,
+  isCode,
+  ManualClock,
+  parseGoTime,
+  silentLogger,
+} from '../../../../src/base/index.ts';
+import {
+  BackupArchive,
+  type BackupVolumeInfo,
+  RestoreArchive,
+  TarballWriter,
+} from '../../../../src/archive/index.ts';
+import type { Backup, BackupAction } from '../../../../src/backup/index.ts';
+import type { Bucket } from '../../../../src/blob/index.ts';
+import {
+  archiveStore,
+  type BegunOperation,
+  newOperation,
+  type Observation,
+  type OperationAsker,
+  OperationMap,
+  orderedRecord,
+} from '../../../../src/item-operations/index.ts';
+import type { KubeClient, KubeObject, Resource } from '../../../../src/kube/index.ts';
+import { finalize } from '../../../../src/server/backups/finalize/finalize.ts';
+import { operationsStep } from '../../../../src/server/backups/operations/operations-step.ts';
+import { statusOf } from '../../../../src/server/backups/phases.ts';
+import { MemoryBucket } from '../../../support/memory-bucket.ts';
+import { FakeCluster } from '../../../backup/support/cluster.ts';
+
+export const START = parseGoTime('2026-11-21T02:00:00Z');
+export const SUBJECT = { kind: 'Backup', name: 'b1', uid: 'u1' } as const;
+export const ITEM = { group: '', resource: 'configmaps', namespace: 'app', name: 'a' };
+const REF = { namespace: 'velero', name: 'b1' };
+
+/** What one server does outside of itself: it may be killed at each of these, before or after it took effect. */
+export type Outside = <T>(task: () => Promise<T> | T, mayFail?: boolean) => Promise<T>;
+export const calm: Outside = async (task) => task();
+
+/** A Backup after its run, its bucket, and what its operations come to; a server is made of it as often as wanted. */
+export class World {
+  readonly clock = new ManualClock(START);
+  readonly bucket = new MemoryBucket();
+  readonly cluster = new FakeCluster().namespaces('app').add('configmaps', {
+    metadata: { name: 'a', namespace: 'app', uid: 'item-a' },
+    data: { now: 'new' },
+  });
+  /** By operation. */
+  readonly answers = new Map<string, Observation>();
+  readonly canceled: string[] = [];
+  readonly requests: string[] = [];
+  readonly labelled: KubeObject[] = [];
+  readonly actions: BackupAction[] = [];
+  backup: Backup = {
+    apiVersion: 'velero.io/v1',
+    kind: 'Backup',
+    metadata: {
+      ...REF,
+      uid: 'u1',
+      resourceVersion: '1',
+      creationTimestamp: '2026-11-21T01:00:00Z',
+    },
+    spec: { storageLocation: 'default' },
+  };
+
+  constructor(phase = 'WaitingForPluginOperations') {
+    this.say({ phase, errors: 0, warnings: 0 });
+  }
+
+  say(status: object): void {
+    this.backup = { ...this.backup, status: { ...this.backup.status, ...status } };
+  }
+
+  get status() {
+    return statusOf(this.backup);
+  }
+
+  /** As a run leaves it. */
+  async begin(
+    scratch: string,
+    operations: readonly BegunOperation[],
+    volumeInfos: readonly BackupVolumeInfo[] = [],
+  ): Promise<void> {
+    await using writer = await TarballWriter.begin(scratch, this.clock);
+    for (const [path, text] of [
+      ['resources/configmaps/namespaces/app/a.json', '{"data":{"now":"old"}}'],
+      ['resources/configmaps/namespaces/app/b.json', '{"b":1}'],
+    ] as const) {
+      await writer.add(path, Buffer.from(text));
+    }
+    await using contents = await writer.finish();
+    await new BackupArchive(this.bucket).put('b1', {
+      ...{ contents, volumeInfos, results: {}, resourceList: {}, podVolumeBackups: [] },
+      volumeSnapshots: [],
+      itemOperations: operations.map((begun) =>
+        orderedRecord(newOperation(SUBJECT, begun, this.clock.nowNs())),
+      ),
+      metadata: this.backup,
+    });
+    this.say({ backupItemOperationsAttempted: operations.length });
+  }
+
+  server(scratch: string, outside: Outside = calm) {
+    const bucket = this.#bucketOf(outside);
+    const asker = this.#askerOf(outside);
+    const archives = { backups: new BackupArchive(bucket), restores: new RestoreArchive(bucket) };
+    const map = new OperationMap({
+      store: archiveStore(() => Promise.resolve(archives)),
+      clock: this.clock,
+    });
+    const { signal } = new AbortController();
+    const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
+    const common = {
+      ...{ map, scratch, signal, logger: silentLogger },
+      client: this.#clientOf(outside),
+      buckets: { open: () => Promise.resolve({ bucket, ...nothing }) },
+      assertLeading: () => undefined,
+    };
+    return {
+      ...{ map, asker, signal },
+      step: () =>
+        operationsStep(this.backup, { ...common, asker, timeoutNsOf: () => 3600_000_000_000n }),
+      finalize: () =>
+        finalize(REF, {
+          ...common,
+          sessions: {
+            open: () =>
+              Promise.resolve({
+                loadActions: () => Promise.resolve({ actions: this.actions, blockActions: [] }),
+                snapshotter: () => {
+                  throw new Error('no snapshots here');
+                },
+                ...{ asker, ...nothing },
+              }),
+          },
+          discovery: () => this.cluster.discovery(),
+        }),
+    };
+  }
+
+  #bucketOf(outside: Outside): Bucket {
+    const { bucket, requests } = this;
+    const noted = (what: string, key: string): void => {
+      requests.push(`${what} ${key.split('/').at(-1) ?? ''}`);
+    };
+    return {
+      displayName: 'memory',
+      put: async (key, body, options) => {
+        const pieces = await Array.fromAsync(body);
+        noted('put', key);
+        await outside(() => bucket.put(key, pieces, options), true);
+      },
+      get: async function* (key) {
+        noted('get', key);
+        yield* await outside(() => Array.fromAsync(bucket.get(key)), true);
+      },
+      has: (key) => outside(() => bucket.has(key), true),
+      delete: (key) => outside(() => bucket.delete(key), true),
+      list: (prefix) => bucket.list(prefix),
+      listFolders: (prefix) => bucket.listFolders(prefix),
+      signedUrl: () => bucket.signedUrl(),
+      close: () => Promise.resolve(),
+      [Symbol.asyncDispose]: () => Promise.resolve(),
+    };
+  }
+
+  #askerOf(outside: Outside): OperationAsker {
+    return {
+      ask: ({ spec: { operationID } }) =>
+        outside(
+          () =>
+            this.answers.get(operationID) ?? {
+              kind: 'unasked',
+              error: `operation ID ${operationID} is invalid`,
+              isLasting: true,
+            },
+        ),
+      cancel: ({ spec: { operationID } }) =>
+        outside(() => {
+          this.canceled.push(operationID);
+        }),
+    };
+  }
+
+  #clientOf(outside: Outside) {
+    const { clock, requests } = this;
+    const find = async (
+      resource: Resource<KubeObject>,
+      ref: { name: string; namespace?: string },
+    ) =>
+      outside(async () => {
+        if (resource.plural !== 'backups') return this.cluster.find(resource, ref);
+        requests.push('GET backup');
+        return structuredClone(this.backup);
+      });
+    const patch = (_: unknown, __: unknown, change: { metadata: object; status: object }) =>
+      outside(() => {
+        requests.push('PATCH backup');
+        const { resourceVersion } = change.metadata as { resourceVersion: string };
+        if (resourceVersion !== this.backup.metadata.resourceVersion) throw new Error('conflict');
+        this.say(change.status);
+        const next = `${Number(resourceVersion) + 1}`;
+        this.backup = {
+          ...this.backup,
+          metadata: { ...this.backup.metadata, resourceVersion: next },
+        };
+        return this.backup;
+      });
+    const list = (resource: Resource<KubeObject>) =>
+      outside(() => this.labelled.filter(({ kind }) => kind === resource.kind));
+    return { find, patch, list, clock } as unknown as Pick<
+      KubeClient,
+      'find' | 'patch' | 'list' | 'clock'
+    >;
+  }
+}
+
+export const progress = (
+  fields: Partial<Extract<Observation, { kind: 'progress' }>['progress']> = {},
+): Observation => ({
+  kind: 'progress',
+  progress: {
+    ...{ completed: false, err: '', nCompleted: 1, nTotal: 10, operationUnits: 'Bytes' },
+    ...{ description: '', started: '2026-11-21T02:00:00Z', updated: '2026-11-21T02:00:05Z' },
+    ...fields,
+  },
+});
+export const done = progress({ completed: true });
+export const failedWith = (err: string): Observation => progress({ completed: true, err });
+
+export const codeThrown = async (task: Promise<unknown>, code: string): Promise<boolean> =>
+  task.then(
+    () => false,
+    (error: unknown) => isCode(asError(error), code),
+  );
