@@ -191,8 +191,8 @@ describe('the journal of a backup', () => {
     await journal.put(item('one', EFFECT));
     fails = Infinity;
     journal.addLine('last words\n');
-    await expect(journal.put(item('two', EFFECT))).rejects.toMatchObject({ code: 'BUCKET_AWAY' });
-    await expect(journal.put(item('three'))).rejects.toMatchObject({ code: 'BUCKET_AWAY' });
+    await expect(journal.put(item('two', EFFECT))).rejects.toMatchObject({ code: 'STILL_AWAY' });
+    await expect(journal.put(item('three'))).rejects.toMatchObject({ code: 'STILL_AWAY' });
     const log = await journal.finishLog();
     expect(gunzipSync(Buffer.concat(await Array.fromAsync(log.read()))).toString()).toBe(
       'last words\n',
