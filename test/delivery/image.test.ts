@@ -254,7 +254,7 @@ describe.skipIf(!canBuild)("the image's root file system", () => {
         {},
       );
       client.close();
-      expect(plugins).toHaveLength(12);
+      expect(plugins).toHaveLength(13);
       expect(plugins).toContainEqual({
         command: PROGRAM,
         kind: 'ItemBlockAction',

@@ -173,6 +173,7 @@ export function testPlugin(theNode: () => RealNode): void {
       expect([...new Set(registered)].sort()).toEqual([
         'longshore.io/dataupload-delete',
         'longshore.io/group-snapshot-delete',
+        'longshore.io/pod-volume-backup',
       ]);
       await deleteBackup('with-csi');
       await theNode().kubectl('delete', 'namespace', 'with-csi', '--wait=false');

@@ -61,6 +61,7 @@ describe.skipIf(!hasVeleroHost())("Velero's own plugin client", () => {
       'BackupItemActionV2 longshore.io/csi-volumesnapshot-backupper',
       'BackupItemActionV2 longshore.io/csi-volumesnapshotclass-backupper',
       'BackupItemActionV2 longshore.io/csi-volumesnapshotcontent-backupper',
+      'BackupItemActionV2 longshore.io/pod-volume-backup',
       'RestoreItemActionV2 longshore.io/csi-pvc-restorer',
       'RestoreItemActionV2 longshore.io/csi-volumesnapshot-restorer',
       'RestoreItemActionV2 longshore.io/csi-volumesnapshotclass-restorer',
@@ -72,11 +73,12 @@ describe.skipIf(!hasVeleroHost())("Velero's own plugin client", () => {
     ]);
   });
 
-  it('finds nothing but the deletions where its own actions do the rest', async () => {
+  it('finds nothing but the deletions, and operations of our server, where its own actions do the rest', async () => {
     for (const flags of [['--features=Other,EnableCSI'], ['--features', 'EnableCSI']]) {
       await using withCsi = start([...FLAGS, ...flags]);
       const { result } = await withCsi.discovered();
       expect((result as Identifier[]).map(({ Name }) => Name)).toEqual([
+        'longshore.io/pod-volume-backup',
         'longshore.io/dataupload-delete',
         'longshore.io/group-snapshot-delete',
       ]);

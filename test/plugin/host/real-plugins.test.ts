@@ -87,6 +87,7 @@ describe.skipIf(!hasPeers('velero', 'velero-plugin-for-aws') || !hasStore('minio
         'ObjectStore velero.io/aws',
       ]);
       expect(of('velero-plugin-longshore')).toEqual([
+        'BackupItemActionV2 longshore.io/pod-volume-backup',
         'DeleteItemAction longshore.io/dataupload-delete',
         'DeleteItemAction longshore.io/group-snapshot-delete',
       ]);

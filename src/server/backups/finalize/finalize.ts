@@ -141,16 +141,18 @@ async function ended(
   const { errorCount, warningCount, lists } = log.results;
   const before = statusOf(backup);
   const { attempted, completed, failed } = countsOf(operations);
+  const snapshots = csiSnapshotsCompleted(operations);
   const isWell = !isPartial(phaseOf(backup)) && errorCount === 0;
   const status: AfterRunStatus = {
     phase: isWell ? 'Completed' : 'PartiallyFailed',
     completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
     ...(errorCount > 0 && { errors: (before.errors ?? 0) + errorCount }),
     ...(warningCount > 0 && { warnings: (before.warnings ?? 0) + warningCount }),
-    backupItemOperationsAttempted: attempted,
-    backupItemOperationsCompleted: completed,
-    backupItemOperationsFailed: failed,
-    csiVolumeSnapshotsCompleted: csiSnapshotsCompleted(operations),
+    ...(attempted > 0 && { backupItemOperationsAttempted: attempted }),
+    ...(completed > 0 && { backupItemOperationsCompleted: completed }),
+    ...(failed > 0 && { backupItemOperationsFailed: failed }),
+    // As Go leaves out zeros.
+    ...(snapshots > 0 && { csiVolumeSnapshotsCompleted: snapshots }),
   };
   const lines = [...failureLines(operations), ...log.lines];
   const hasResults = errorCount > 0 || warningCount > 0 || failed > 0;

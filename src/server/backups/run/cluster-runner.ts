@@ -54,6 +54,7 @@ import { failureLines, subjectOf } from '../after-run.ts';
 import { Journal, removeJournals } from './journal.ts';
 import { patiently } from './patience.ts';
 import { BackupRunLog } from './run-log.ts';
+import { whileAway } from './while-away.ts';
 
 export interface VolumesContext {
   readonly backup: Backup;
@@ -178,20 +179,35 @@ export class ClusterRunner implements BackupRunner {
     const { client, discovery, directory, operations, workers, openVolumes } = this.#options;
     const subject = subjectOf(backup);
     operations.takeOver(subject, journal.operations);
-    await discovery.refresh({ signal });
-    const { namespaces, resources, fine } = await this.#filters(backup, log, signal);
-    const volumes = await openVolumes({ backup, session, log, signal });
+    const { logger, patienceMs } = this.#options;
+    const cluster = whileAway({ client, logger, signal, patienceMs });
+    const about = { what: 'ask the API server what it serves', logger, signal, patienceMs };
+    await patiently(() => discovery.refresh({ signal }), about);
+    const { namespaces, resources, fine } = await patiently(
+      () => this.#filters(backup, log, signal),
+      about,
+    );
+    const volumes = await patiently(() => openVolumes({ backup, session, log, signal }), about);
     volumes.resume(journal.facts);
     await using spool = await Spool.open({ directory, bytesMax: SPOOL_BYTES_MAX });
     const { results } = log;
     const items = await collectItems({
-      ...{ client, discovery, spec: backup.spec, namespaces, resources, fine, spool, signal },
+      ...{
+        client: cluster,
+        discovery,
+        spec: backup.spec,
+        namespaces,
+        resources,
+        fine,
+        spool,
+        signal,
+      },
       log: results,
     });
     results.info(`Collected ${items.length} items matching the backup spec`);
     const made = await runBackup({
       ...{
-        client,
+        client: cluster,
         discovery,
         backup,
         namespaces,
@@ -225,7 +241,6 @@ export class ClusterRunner implements BackupRunner {
     const begun = await operations.get(subject, signal);
     const outcome = await volumes.outcome(begun.flatMap(uploadOf), signal);
     results.info(`Backed up a total of ${made.itemsBackedUp} items`);
-    const { logger, patienceMs } = this.#options;
     const round = await patiently(
       () =>
         operations.poll(subject, {
@@ -364,7 +379,8 @@ export class ClusterRunner implements BackupRunner {
   async forget(backup: Backup, signal: AbortSignal): Promise<void> {
     const { storageLocation = '' } = backup.spec;
     await using opened = await this.#options.buckets.open(storageLocation, signal);
-    await removeJournals(opened.bucket, backup.metadata.name, signal);
+    const { name, uid } = backup.metadata;
+    await removeJournals(opened.bucket, name, signal, uid);
   }
 }
 

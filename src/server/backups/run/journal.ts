@@ -117,7 +117,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
 
   /**
    * Reads what earlier tries have stored; an own segment says so before anything else is done. Throws `DAMAGED_JOURNAL` where a segment
-   * cannot be read: what is in it may have begun operations, and nobody may do that again unseen. Throws `BUCKET_AWAY`, `SCRATCH_FULL`.
+   * cannot be read: what is in it may have begun operations, and nobody may do that again unseen. Throws `STILL_AWAY`, `SCRATCH_FULL`.
    */
   static async open(options: JournalOptions): Promise<Journal> {
     const tar = await ScratchFile.create(options.directory);
@@ -334,7 +334,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     this.#timer.unref();
   }
 
-  /** Stores what is pending. Throws `BUCKET_AWAY`, `SCRATCH_FULL`; then the run is over, and so says every later call. */
+  /** Stores what is pending. Throws `STILL_AWAY`, `SCRATCH_FULL`; then the run is over, and so says every later call. */
   async flush(): Promise<void> {
     await this.#turn.acquire();
     try {

@@ -35,6 +35,6 @@ export async function patiently<T>(
     signal.throwIfAborted();
     if (retryOf(error) === 'never') throw error;
     const text = `cannot ${what}: ${messageOf(error)}`;
-    throw new CodedError('BUCKET_AWAY', text, { cause: error });
+    throw new CodedError('STILL_AWAY', text, { cause: error });
   });
 }

@@ -278,7 +278,7 @@ async function makeBackup(seed: number): Promise<World> {
       expect(outcome.phase, `seed ${seed}`).toBe('WaitingForPluginOperations');
       return world;
     } catch (error) {
-      if (process.isAlive && !isCode(error, 'BUCKET_AWAY', 'ARCHIVE_NOT_WRITTEN')) throw error;
+      if (process.isAlive && !isCode(error, 'STILL_AWAY', 'ARCHIVE_NOT_WRITTEN')) throw error;
       if (process.isAlive) world.kills++;
     }
   }

@@ -1,0 +1,111 @@
+import { execFile } from 'node:child_process';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { type BackupFlags, backupSettingsOf } from '../../src/cli/server-backups.ts';
+import { ApiServer } from '../../src/dev/index.ts';
+import { BACKUPS, connectToCluster, type KubeClient, NAMESPACES } from '../../src/kube/index.ts';
+import { tempDirectory } from '../support/kopia.ts';
+import { sharedPackage } from '../support/package.ts';
+
+const run = promisify(execFile);
+
+const FLAGS: BackupFlags = {
+  ...{ concurrentBackups: '1', itemBlockWorkerCount: '1', itemOperationSyncFrequency: '10s' },
+  ...{ defaultBackupTtl: '720h0m0s', defaultItemOperationTimeout: '4h0m0s' },
+  ...{ fsBackupTimeout: '4h0m0s', resourceTimeout: '10m0s', logLevel: 'info', logFormat: 'text' },
+  volumeGroupSnapshotLabelKey: 'velero.io/volume-group',
+};
+
+describe('flags about backups', () => {
+  it("have the defaults of Velero's server", () => {
+    expect(backupSettingsOf(FLAGS)).toMatchObject({
+      ...{ runningMax: 1, workers: 1, operationsEveryMs: 10_000, podVolumeTimeoutMs: 14_400_000 },
+      ...{ resourceTimeoutMs: 600_000, operationTimeoutNs: 14_400_000_000_000n, hasCsi: false },
+      defaults: { ttl: '720h0m0s', snapshotMoveData: false, defaultVolumesToFsBackup: false },
+    });
+  });
+  it('are taken as Go takes them', () => {
+    const settings = backupSettingsOf({
+      ...{ ...FLAGS, concurrentBackups: '0', features: 'Other,EnableCSI' },
+      ...{ defaultVolumesToFsBackup: true, defaultSnapshotMoveData: 'false' },
+      defaultVolumeSnapshotLocations: 'aws:one, gcp:two',
+    });
+    expect(settings).toMatchObject({
+      ...{ runningMax: 1, hasCsi: true },
+      defaults: {
+        ...{ defaultVolumesToFsBackup: true, snapshotMoveData: false },
+        snapshotLocations: { aws: 'one', gcp: 'two' },
+      },
+    });
+  });
+  it.each([
+    [{ concurrentBackups: 'many' }, '--concurrent-backups "many" is not a whole number'],
+    [{ itemBlockWorkerCount: '-1' }, '--item-block-worker-count "-1" is not a whole number'],
+    [{ defaultBackupTtl: 'month' }, '--default-backup-ttl "month" is not a duration'],
+    [{ fsBackupTimeout: '4' }, '--fs-backup-timeout "4" is not a duration'],
+    [
+      { defaultSnapshotMoveData: 'yes' },
+      '--default-snapshot-move-data "yes" is neither true nor false',
+    ],
+    [
+      { defaultVolumeSnapshotLocations: 'aws' },
+      '--default-volume-snapshot-locations "aws" is not a provider and a location',
+    ],
+  ])('that are wrong are refused: %j', (wrong, text) => {
+    expect(() => backupSettingsOf({ ...FLAGS, ...wrong })).toThrow(text);
+  });
+});
+
+describe('longshore backup cancel', () => {
+  let server: ApiServer;
+  let client: KubeClient;
+  const directory = tempDirectory('backup-cancel');
+  const kubeconfig = join(directory, 'kubeconfig');
+
+  beforeAll(async () => {
+    server = await ApiServer.start();
+    fs.writeFileSync(kubeconfig, server.kubeconfig);
+    client = connectToCluster({ kubeconfig, userAgent: 'test/1' });
+    await client.create(NAMESPACES, { metadata: { name: 'velero' } });
+    for (const [name, phase] of [
+      ['over', 'Completed'],
+      ['runs', 'InProgress'],
+    ]) {
+      await client.create(BACKUPS, {
+        metadata: { namespace: 'velero', name },
+        spec: {},
+        status: { phase },
+      } as never);
+    }
+  });
+  afterAll(async () => {
+    client.close();
+    await server[Symbol.asyncDispose]();
+  });
+
+  const cancel = (...parameters: string[]) =>
+    run(join(sharedPackage(), 'bin/longshore'), [
+      'backup',
+      'cancel',
+      ...parameters,
+      '--kubeconfig',
+      kubeconfig,
+    ]);
+
+  it('marks the Backup, for the server to see', async () => {
+    const { stdout } = await cancel('runs');
+    expect(stdout).toContain('backup runs is told to end');
+    const { metadata } = await client.get(BACKUPS, { namespace: 'velero', name: 'runs' });
+    expect(metadata.annotations).toEqual({ 'longshore.io/cancel': 'true' });
+  });
+  it.each([
+    ['over', 'backup over has ended already: Completed'],
+    ['nothing', 'there is no Backup velero/nothing'],
+  ])('refuses %s', async (name, text) => {
+    await expect(cancel(name)).rejects.toMatchObject({
+      stderr: expect.stringContaining(text) as string,
+    });
+  });
+});

@@ -1,0 +1,226 @@
+import * as fs from 'node:fs';
+import { gunzipSync } from 'node:zlib';
+import { afterAll, describe, expect, it } from 'vitest';
+import { readTarball } from '../../../../src/archive/index.ts';
+import { CodedError, silentLogger } from '../../../../src/base/index.ts';
+import type { FinishedItem } from '../../../../src/backup/index.ts';
+import {
+  Journal,
+  type JournalOptions,
+  removeJournals,
+} from '../../../../src/server/backups/run/journal.ts';
+import { tempDirectory } from '../../../support/kopia.ts';
+import { MemoryBucket } from '../../../support/memory-bucket.ts';
+
+const scratch = tempDirectory('journal');
+afterAll(() => {
+  fs.rmSync(scratch, { recursive: true, force: true });
+});
+const signal = new AbortController().signal;
+
+const item = (name: string, more: Partial<FinishedItem> = {}): FinishedItem => ({
+  ...{ kind: 'v1/Pod', namespace: 'a', name, operations: [], facts: [] },
+  ...{ hasFailed: false, owesPostHooks: false },
+  files: [
+    { path: `resources/pods/namespaces/a/${name}.json`, bytes: Buffer.from(`{"${name}":1}`) },
+  ],
+  ...more,
+});
+const EFFECT = { facts: [{ kind: 'x' }] };
+
+function opened(bucket: MemoryBucket, more: Partial<JournalOptions> = {}): Promise<Journal> {
+  return Journal.open({
+    ...{ bucket, name: 'b1', uid: 'u1', directory: scratch, logger: silentLogger, signal },
+    assertLeading: () => undefined,
+    patienceMs: 100,
+    ...more,
+  });
+}
+
+async function pathsOf(journal: Journal): Promise<string[]> {
+  const { contents } = await journal.finish();
+  const entries = await Array.fromAsync(readTarball(contents.read(), 'contents'));
+  return entries.map(({ path }) => path.split('/').at(-1) ?? '');
+}
+
+const FOLDER = 'backups/b1/longshore-journal/u1/';
+const keysOf = (bucket: MemoryBucket): string[] =>
+  [...bucket.objects.keys()].map((key) => key.slice(FOLDER.length)).sort();
+
+describe('the journal of a backup', () => {
+  it('has in the bucket what had an effect elsewhere, before the call returns, and the rest with it', async () => {
+    const bucket = new MemoryBucket();
+    await using journal = await opened(bucket);
+    expect(keysOf(bucket)).toEqual(['00000001-00000000']);
+    await journal.put(item('plain'));
+    expect(keysOf(bucket)).toHaveLength(1);
+    await journal.put(item('effect', EFFECT));
+    expect(keysOf(bucket)).toHaveLength(2);
+    await using next = await opened(bucket);
+    expect(next.isDone('v1/Pod', 'a/plain')).toBe(true);
+    expect(next.isDone('v1/Pod', 'a/effect')).toBe(true);
+    expect(next.isDone('v1/Pod', 'a/other')).toBe(false);
+  });
+
+  it('stores plain items after a while, and when there are many', async () => {
+    const bucket = new MemoryBucket();
+    await using journal = await opened(bucket, { limits: { segmentBytes: 3000, segmentMs: 20 } });
+    await journal.put(item('one'));
+    await expect.poll(() => keysOf(bucket).length, { timeout: 2000 }).toBe(2);
+    await using large = await opened(bucket, { limits: { segmentBytes: 3000, segmentMs: 60_000 } });
+    const before = keysOf(bucket).length;
+    for (let i = 0; i < 4; i++) await large.put(item(`many-${i}`));
+    expect(keysOf(bucket).length).toBeGreaterThan(before);
+  });
+
+  it('gives back all that another server must know', async () => {
+    const bucket = new MemoryBucket();
+    const operation = {
+      ...{ action: 'x/y', operationId: 'op', postOperationItems: [] },
+      item: { group: '', resource: 'pods', namespace: 'a', name: 'p' },
+    };
+    {
+      await using journal = await opened(bucket);
+      journal.addLine('first line\n');
+      journal.addEntry({ level: 'warn', namespace: 'a', text: 'careful' });
+      journal.hooksRan({ hooksAttempted: 2, hooksFailed: 1 });
+      await journal.put(
+        item('p', { operations: [operation], facts: [{ kind: 'x' }], owesPostHooks: true }),
+      );
+      await journal.put(item('q', { owesPostHooks: true }));
+      await journal.postHooksDone({ kind: 'v1/Pod', namespace: 'a', name: 'q' });
+      await journal.put(item('failed', { files: [], hasFailed: true }));
+      await journal.flush();
+    }
+    await using next = await opened(bucket);
+    expect(next.isContinued).toBe(true);
+    expect(next.operations).toMatchObject([operation]);
+    expect([next.facts, next.entries]).toEqual([
+      [{ kind: 'x' }],
+      [{ level: 'warn', namespace: 'a', text: 'careful' }],
+    ]);
+    expect(next.hooks).toEqual({ hooksAttempted: 2, hooksFailed: 1 });
+    expect([...next.owed()]).toEqual([{ namespace: 'a', name: 'p' }]);
+    expect(next.owesPostHooks('v1/Pod', 'a/p')).toBe(true);
+    expect(next.owesPostHooks('v1/Pod', 'a/q')).toBe(false);
+    expect([...next.all()]).toEqual([
+      { kind: 'v1/Pod', id: 'a/p', type: 'pods' },
+      { kind: 'v1/Pod', id: 'a/q', type: 'pods' },
+      { kind: 'v1/Pod', id: 'a/failed', type: undefined },
+    ]);
+    next.addLine('second line\n');
+    await next.put(item('r', EFFECT));
+    const { contents, log } = await next.finish();
+    const paths = (await Array.fromAsync(readTarball(contents.read(), 'c'))).map(
+      ({ path }) => path,
+    );
+    expect(paths.map((path) => path.split('/').at(-1))).toEqual([
+      'version',
+      'p.json',
+      'q.json',
+      'r.json',
+    ]);
+    const text = gunzipSync(Buffer.concat(await Array.fromAsync(log.read()))).toString('utf8');
+    expect(text).toBe('first line\nsecond line\n');
+  });
+
+  it('reads nothing that a process stored late which did not lead any more', async () => {
+    const bucket = new MemoryBucket();
+    await using old = await opened(bucket);
+    await old.put(item('one', EFFECT));
+    await using leader = await opened(bucket);
+    await leader.put(item('two', EFFECT));
+    // It slept meanwhile, and does not know.
+    await old.put(item('late', EFFECT));
+    await using third = await opened(bucket);
+    expect(await pathsOf(third)).toEqual(['version', 'one.json', 'two.json']);
+  });
+
+  it('goes by the last whole try, and by no segment behind a gap', async () => {
+    const bucket = new MemoryBucket();
+    {
+      await using first = await opened(bucket);
+      await first.put(item('one', EFFECT));
+    }
+    // Killed before its first segment was there.
+    bucket.objects.set(`${FOLDER}00000002-00000001`, Buffer.from('x'));
+    await using next = await opened(bucket);
+    expect(await pathsOf(next)).toEqual(['version', 'one.json']);
+    expect(keysOf(bucket).at(-1)).toMatch(/^00000003-/);
+  });
+
+  it.each([
+    ['is cut off', (bytes: Buffer) => bytes.subarray(0, bytes.length - 1), 'its length is wrong'],
+    [
+      'has another bit',
+      (bytes: Buffer) =>
+        Buffer.concat([bytes.subarray(0, -1), Buffer.from([(bytes.at(-1) ?? 0) ^ 1])]),
+      'its checksum is wrong',
+    ],
+    ['is something else', () => Buffer.from('hello'), 'it is no segment of a journal'],
+    ['is gone', () => undefined, 'was stored, and is gone'],
+  ])('says which segment cannot be read when it %s', async (_, change, text) => {
+    const bucket = new MemoryBucket();
+    {
+      await using first = await opened(bucket);
+      await first.put(item('one', EFFECT));
+    }
+    {
+      await using second = await opened(bucket);
+      await second.put(item('two', EFFECT));
+    }
+    const key = `${FOLDER}00000001-00000001`;
+    const changed = change(bucket.objects.get(key) ?? Buffer.alloc(0));
+    if (changed) bucket.objects.set(key, changed);
+    else bucket.objects.delete(key);
+    const error = await opened(bucket).catch((thrown: unknown) => thrown);
+    expect(error).toMatchObject({ code: 'DAMAGED_JOURNAL' });
+    expect(String(error)).toContain('00000001-00000001');
+    expect(String(error)).toContain(text);
+  });
+
+  it('waits for a bucket that is away, and ends the run when that lasts; the log is kept', async () => {
+    const bucket = new MemoryBucket();
+    await using journal = await opened(bucket);
+    let fails = 1;
+    const put = bucket.put.bind(bucket);
+    bucket.put = (...parameters) =>
+      fails-- > 0
+        ? Promise.reject(new CodedError('BLOB_UNAVAILABLE', 'away', { retry: 'backoff' }))
+        : put(...parameters);
+    await journal.put(item('one', EFFECT));
+    fails = Infinity;
+    journal.addLine('last words\n');
+    await expect(journal.put(item('two', EFFECT))).rejects.toMatchObject({ code: 'STILL_AWAY' });
+    await expect(journal.put(item('three'))).rejects.toMatchObject({ code: 'STILL_AWAY' });
+    const log = await journal.finishLog();
+    expect(gunzipSync(Buffer.concat(await Array.fromAsync(log.read()))).toString()).toBe(
+      'last words\n',
+    );
+  });
+
+  it('stores nothing once this process does not lead', async () => {
+    const bucket = new MemoryBucket();
+    let leads = true;
+    await using journal = await opened(bucket, {
+      assertLeading: () => {
+        if (!leads) throw new CodedError('NOT_LEADING', 'another one leads');
+      },
+    });
+    leads = false;
+    await expect(journal.put(item('one', EFFECT))).rejects.toMatchObject({ code: 'NOT_LEADING' });
+    expect(keysOf(bucket)).toHaveLength(1);
+  });
+
+  it('is removed by its UID, or with all of a name', async () => {
+    const bucket = new MemoryBucket();
+    await (await opened(bucket))[Symbol.asyncDispose]();
+    await (await opened(bucket, { uid: 'u2' }))[Symbol.asyncDispose]();
+    await removeJournals(bucket, 'b1', signal, 'u1');
+    expect([...bucket.objects.keys()]).toEqual([
+      'backups/b1/longshore-journal/u2/00000001-00000000',
+    ]);
+    await removeJournals(bucket, 'b1', signal);
+    expect(bucket.objects.size).toBe(0);
+  });
+});

@@ -1,0 +1,48 @@
+import { describe, expect, it } from 'vitest';
+import { CodedError, silentLogger } from '../../../../src/base/index.ts';
+import { type KubeClient, PODS } from '../../../../src/kube/index.ts';
+import { whileAway } from '../../../../src/server/backups/run/while-away.ts';
+
+const away = () => new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' });
+const signal = new AbortController().signal;
+
+/** An API server that answers after so many calls; `isOnlyKind`: only this kind's own server is away. */
+function clusterOf(fails: number, isOnlyKind = false) {
+  const asked: string[] = [];
+  const answer = (what: string): Promise<never> => {
+    asked.push(what);
+    if (isOnlyKind && what === 'version') return Promise.resolve({} as never);
+    return fails-- > 0 ? Promise.reject(away()) : Promise.resolve({ items: [] } as never);
+  };
+  const client = {
+    raw: () => answer('version'),
+    listPage: () => answer('list'),
+    find: () => answer('find'),
+  } as unknown as KubeClient;
+  const waiting = whileAway({ client, logger: silentLogger, signal, patienceMs: 2000 });
+  return { waiting, asked };
+}
+
+describe('an API server that is away', () => {
+  it('is waited for', async () => {
+    const { waiting, asked } = clusterOf(3);
+    expect(await waiting.listPage(PODS, {})).toEqual({ items: [] });
+    expect(asked).toEqual(['list', 'version', 'version', 'version', 'list']);
+    expect(await clusterOf(2).waiting.find(PODS, { name: 'p' })).toEqual({ items: [] });
+  });
+  it('is not where only one kind does not answer', async () => {
+    const { waiting, asked } = clusterOf(5, true);
+    await expect(waiting.listPage(PODS, {})).rejects.toMatchObject({ code: 'KUBE_UNAVAILABLE' });
+    expect(asked).toEqual(['list', 'version']);
+  });
+  it('that stays away is an error, and so is what it refuses', async () => {
+    await expect(clusterOf(Infinity).waiting.listPage(PODS, {})).rejects.toMatchObject({
+      code: 'STILL_AWAY',
+    });
+    const client = {
+      listPage: () => Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no')),
+    } as unknown as KubeClient;
+    const { listPage } = whileAway({ client, logger: silentLogger, signal });
+    await expect(listPage(PODS, {})).rejects.toMatchObject({ code: 'KUBE_FORBIDDEN' });
+  });
+});
