@@ -135,6 +135,7 @@ export class ItemBackupper {
       hasFailed: true,
       owesPostHooks: false,
       facts: [],
+      hasEffect: false,
     });
   }
 
@@ -164,6 +165,7 @@ export class ItemBackupper {
     const errors: unknown[] = [];
     const operations: StartedOperation[] = [];
     const facts: VolumeFact[] = [];
+    let hasEffect = owesPostHooks;
     let object: KubeObject | undefined = given;
     const asError = async (step: () => Promise<void> | undefined): Promise<void> => {
       try {
@@ -193,6 +195,7 @@ export class ItemBackupper {
           hasFailed: errors.length > 0,
           owesPostHooks,
           facts,
+          hasEffect: true,
         });
       }
       if (errors.length > 0) throw new ItemError(errors);
@@ -204,6 +207,7 @@ export class ItemBackupper {
         const done = await volumes?.after?.(type, final);
         operations.push(...(done?.operations ?? []));
         facts.push(...(done?.facts ?? []));
+        hasEffect ||= done?.hasEffect === true;
         errors.push(...(done?.errors ?? []));
       });
     }
@@ -224,6 +228,7 @@ export class ItemBackupper {
       hasFailed: failed,
       owesPostHooks,
       facts,
+      hasEffect: hasEffect || operations.length > 0,
     });
     if (failed)
       throw new ItemError(errors.flatMap((e) => (e instanceof ItemError ? e.errors : [e])));

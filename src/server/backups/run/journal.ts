@@ -278,8 +278,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
       ...(facts.length > 0 && { facts: facts.map((fact) => ({ ...fact })) }),
     });
     this.#added(k.length + ns.length + n.length + 64);
-    const isBeyond = operations.length > 0 || facts.length > 0 || owesPostHooks;
-    if (isBeyond || this.#pending.bytes >= this.#limits.segmentBytes) await this.flush();
+    if (item.hasEffect || this.#pending.bytes >= this.#limits.segmentBytes) await this.flush();
     else this.#flushLater();
   }
 

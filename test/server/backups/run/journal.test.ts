@@ -20,13 +20,13 @@ const signal = new AbortController().signal;
 
 const item = (name: string, more: Partial<FinishedItem> = {}): FinishedItem => ({
   ...{ kind: 'v1/Pod', namespace: 'a', name, operations: [], facts: [] },
-  ...{ hasFailed: false, owesPostHooks: false },
+  ...{ hasFailed: false, owesPostHooks: false, hasEffect: false },
   files: [
     { path: `resources/pods/namespaces/a/${name}.json`, bytes: Buffer.from(`{"${name}":1}`) },
   ],
   ...more,
 });
-const EFFECT = { facts: [{ kind: 'x' }] };
+const EFFECT = { hasEffect: true };
 
 function opened(bucket: MemoryBucket, more: Partial<JournalOptions> = {}): Promise<Journal> {
   return Journal.open({
@@ -85,7 +85,12 @@ describe('the journal of a backup', () => {
       journal.addEntry({ level: 'warn', namespace: 'a', text: 'careful' });
       journal.hooksRan({ hooksAttempted: 2, hooksFailed: 1 });
       await journal.put(
-        item('p', { operations: [operation], facts: [{ kind: 'x' }], owesPostHooks: true }),
+        item('p', {
+          operations: [operation],
+          facts: [{ kind: 'x' }],
+          owesPostHooks: true,
+          hasEffect: true,
+        }),
       );
       await journal.put(item('q', { owesPostHooks: true }));
       await journal.postHooksDone({ kind: 'v1/Pod', namespace: 'a', name: 'q' });
