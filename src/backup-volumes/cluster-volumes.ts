@@ -165,7 +165,8 @@ export class ClusterVolumes implements BackupVolumes {
       this.#skipped.track(pv, 'podvolume', reason);
       facts.push({ kind: 'skipped', pv, approach: 'podvolume', reason });
     }
-    return { operations, facts: facts as unknown as VolumeFact[], errors };
+    const hasEffect = operations.length > 0;
+    return { operations, facts: facts as unknown as VolumeFact[], hasEffect, errors };
   }
 
   async #volumeOf(namespace: string, name: string): Promise<string> {
@@ -195,7 +196,10 @@ export class ClusterVolumes implements BackupVolumes {
       this.#skipped.track(name, 'volumeSnapshot', reason);
       facts.push({ kind: 'skipped', pv: name, approach: 'volumeSnapshot', reason });
     };
-    const result = (): VolumeStepResult => ({ facts: facts, errors });
+    const result = (): VolumeStepResult => ({
+      ...{ facts, errors },
+      hasEffect: facts.some(({ kind }) => kind === 'native'),
+    });
     const { helper, hasCsi, log, backup } = this.#options;
     const about = { resource: PVS_TYPE, namespace: '', name };
     const { yes, because } = await helper.snapshotDecision({ pv: pv });

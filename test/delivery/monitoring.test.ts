@@ -5,8 +5,8 @@ import { Registry } from 'prom-client';
 import { parse } from 'yaml';
 import { DIRECTIONS } from '../../src/agent/directions/direction.ts';
 import { AgentMetrics } from '../../src/agent/metrics.ts';
-import { silentLogger } from '../../src/base/index.ts';
-import { Server } from '../../src/server/index.ts';
+import { silentLogger, systemClock } from '../../src/base/index.ts';
+import { BackupMetrics, OperationMetrics, Server } from '../../src/server/index.ts';
 import { registerLocationMetrics } from '../../src/server/locations/location-metrics.ts';
 import { RepositoryMetrics } from '../../src/server/repositories/repository-metrics.ts';
 
@@ -66,6 +66,8 @@ beforeAll(async () => {
     jobs: () => ({ running: 0, waiting: 0 }),
   });
   registerLocationMetrics(server, () => []);
+  new BackupMetrics(server);
+  new OperationMetrics({ registry: server, clock: systemClock });
   new Server({
     ...{ client: undefined as never, logger: silentLogger, registry: server },
     ...{ namespace: 'velero', host: '', controllers: [] },

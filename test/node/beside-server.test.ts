@@ -206,6 +206,9 @@ describe.skipIf(!hasRealNode())(
         await node.velero('backup', 'create', name, ...flagsOf('slow', 'longshore'), ...flags);
         const phase = async (): Promise<string> => (await uploadsOf(name))[0]?.status?.phase ?? '';
         await expect.poll(phase, WAIT).toBe('InProgress');
+        // Of the first one the repository is made meanwhile, and Kopia is asked about it afterwards.
+        const repository = async () => (await repositoryOf('slow')).status?.phase;
+        await expect.poll(repository, WAIT).toBe('Ready');
         return (await uploadsOf(name))[0] as DataUpload;
       }
 

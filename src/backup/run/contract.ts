@@ -81,6 +81,8 @@ export interface FinishedItem {
   readonly owesPostHooks: boolean;
   /** What was done about volumes on its way, for whoever continues the run; only {@link VolumeSteps} reads it. */
   readonly facts: readonly Readonly<Record<string, unknown>>[];
+  /** Something was done beyond the backup, which must not be done again: a snapshot, an operation, a hook. */
+  readonly hasEffect: boolean;
 }
 
 /** What {@link VolumeSteps} did after the actions of an item. */
@@ -88,6 +90,8 @@ export interface VolumeStepResult {
   /** Operations that it began, such as backups of a pod's volumes. */
   readonly operations?: readonly StartedOperation[];
   readonly facts?: readonly Readonly<Record<string, unknown>>[];
+  /** Whether any of it must not be done twice. */
+  readonly hasEffect?: boolean;
   /** Of the item, which is not backed up then. What else is here counts all the same. */
   readonly errors?: readonly unknown[];
 }

@@ -114,11 +114,6 @@ export class ItemBackupper {
     } catch (error) {
       this.#options.signal.throwIfAborted();
       if (!(error instanceof ItemError)) throw error;
-      const { namespace, name } = partsOf(item.object);
-      for (const each of error.errors) {
-        const about = { resource: item.type, namespace, name, error: each };
-        this.#options.log.error('Error backing up item', about);
-      }
       return false;
     }
   }
@@ -135,6 +130,7 @@ export class ItemBackupper {
       hasFailed: true,
       owesPostHooks: false,
       facts: [],
+      hasEffect: false,
     });
   }
 
@@ -164,6 +160,7 @@ export class ItemBackupper {
     const errors: unknown[] = [];
     const operations: StartedOperation[] = [];
     const facts: VolumeFact[] = [];
+    let hasEffect = owesPostHooks;
     let object: KubeObject | undefined = given;
     const asError = async (step: () => Promise<void> | undefined): Promise<void> => {
       try {
@@ -185,16 +182,21 @@ export class ItemBackupper {
       backedUp.remove(kind, id);
       // An action before the one that took it out may have begun something, which goes on.
       if (operations.length > 0) {
-        await this.#put({
-          kind,
-          ...partsOf(given),
-          files: [],
-          operations,
-          hasFailed: errors.length > 0,
-          owesPostHooks,
-          facts,
-        });
-      }
+        await this.#put(
+          {
+            kind,
+            ...partsOf(given),
+            files: [],
+            operations,
+            hasFailed: errors.length > 0,
+            owesPostHooks,
+            facts,
+            hasEffect: true,
+          },
+          type,
+          errors,
+        );
+      } else this.#tell(type, given, errors);
       if (errors.length > 0) throw new ItemError(errors);
       return false;
     }
@@ -204,6 +206,7 @@ export class ItemBackupper {
         const done = await volumes?.after?.(type, final);
         operations.push(...(done?.operations ?? []));
         facts.push(...(done?.facts ?? []));
+        hasEffect ||= done?.hasEffect === true;
         errors.push(...(done?.errors ?? []));
       });
     }
@@ -216,17 +219,21 @@ export class ItemBackupper {
       });
     }
     const failed = errors.length > 0;
-    await this.#put({
-      kind,
-      ...partsOf(given),
-      files,
-      operations,
-      hasFailed: failed,
-      owesPostHooks,
-      facts,
-    });
-    if (failed)
-      throw new ItemError(errors.flatMap((e) => (e instanceof ItemError ? e.errors : [e])));
+    await this.#put(
+      {
+        kind,
+        ...partsOf(given),
+        files,
+        operations,
+        hasFailed: failed,
+        owesPostHooks,
+        facts,
+        hasEffect: hasEffect || operations.length > 0,
+      },
+      type,
+      errors,
+    );
+    if (failed) throw new ItemError(flat(errors));
     return true;
   }
 
@@ -320,8 +327,30 @@ export class ItemBackupper {
     return object ? [{ type: typeOf(resource), object, preferredVersion: resource.version }] : [];
   }
 
-  async #put(item: Parameters<ItemSink['put']>[0]): Promise<void> {
-    await this.#inTurn(() => this.#options.sink.put(item));
+  /**
+   * What is wrong with it is said in the same breath: a journal must not have an item that failed without its errors, or whoever goes on would
+   * take the backup for a whole one.
+   */
+  async #put(
+    item: Parameters<ItemSink['put']>[0],
+    type = '',
+    errors: readonly unknown[] = [],
+  ): Promise<void> {
+    await this.#inTurn(() => {
+      this.#tell(type, { metadata: item }, errors);
+      return this.#options.sink.put(item);
+    });
+  }
+
+  #tell(
+    resource: string,
+    { metadata }: { readonly metadata: { readonly namespace?: string; readonly name: string } },
+    errors: readonly unknown[],
+  ): void {
+    const { namespace = '', name } = metadata;
+    for (const error of flat(errors)) {
+      this.#options.log.error('Error backing up item', { resource, namespace, name, error });
+    }
   }
 
   async #inTurn(task: () => Promise<void>): Promise<void> {
@@ -354,6 +383,9 @@ class SinkError extends CodedError {
     super('ARCHIVE_NOT_WRITTEN', `cannot write the backup: ${messageOf(cause)}`, { cause });
   }
 }
+
+const flat = (errors: readonly unknown[]): unknown[] =>
+  errors.flatMap((error) => (error instanceof ItemError ? error.errors : [error]));
 
 const isFatal = (error: unknown): boolean => isCode(error, 'ARCHIVE_NOT_WRITTEN');
 

@@ -122,11 +122,38 @@ export class ClusterRunner implements BackupRunner {
       what: 'look for a backup of the name',
     });
     if (finished) return finished;
-    await using journal = await Journal.open({
-      ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },
-      clock: this.#clock,
-    });
-    return await this.#make(request, archive, journal);
+    let journal: Journal;
+    try {
+      journal = await Journal.open({
+        ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },
+        clock: this.#clock,
+      });
+    } catch (error) {
+      if (isCode(error, 'DAMAGED_JOURNAL')) await this.#cancelUnread(request, bucket);
+      throw error;
+    }
+    await using opening = journal;
+    return await this.#make(request, archive, opening);
+  }
+
+  /** What a journal has that nobody can go on with: its operations end. */
+  async #cancelUnread({ backup, signal }: RunRequest, bucket: OpenBucket['bucket']): Promise<void> {
+    const { sessions, operations, logger } = this.#options;
+    const { name, uid } = backup.metadata;
+    try {
+      const begun = await Journal.operationsIn({ bucket, name, uid, signal });
+      const subject = subjectOf(backup);
+      operations.takeOver(subject, begun);
+      await using session = await sessions.open(backup, logger);
+      await operations.cancel(subject, { asker: session.asker, signal });
+    } catch (error) {
+      signal.throwIfAborted();
+      const fields = { backup: name, error: messageOf(error) };
+      logger.warn(
+        fields,
+        'operations of a backup whose journal is damaged could not be told to stop',
+      );
+    }
   }
 
   /** Undefined where it is still to be made. Throws `BACKUP_EXISTS` where another one has its name. */
@@ -275,7 +302,8 @@ export class ClusterRunner implements BackupRunner {
       resourceList: made.resourceList,
       metadata: metadataOf(backup, phase, status),
     };
-    await this.#store(request, archive, files);
+    const other = await this.#store(request, archive, files);
+    if (other) return other;
     const { hooksAttempted, hooksFailed } = made;
     const hookStatus = {
       ...(hooksAttempted > 0 && { hooksAttempted }),
@@ -288,15 +316,15 @@ export class ClusterRunner implements BackupRunner {
     { backup, signal, assertLeading }: RunRequest,
     archive: BackupArchive,
     files: NewBackup,
-  ): Promise<void> {
+  ): Promise<RunOutcome | undefined> {
     const { logger, patienceMs } = this.#options;
-    let tries = 0;
-    await patiently(
+    return patiently(
       async () => {
         assertLeading();
-        // Where the answer to the last file was lost, all of them are there.
-        if (tries++ > 0 && (await this.#finished(archive, backup, signal))) return;
-        await archive.put(backup.metadata.name, files, { signal });
+        // All of them are there where the answer to the last one was lost, or where a server that did not lead any more was faster.
+        const finished = await this.#finished(archive, backup, signal);
+        if (!finished) await archive.put(backup.metadata.name, files, { signal });
+        return finished;
       },
       { what: 'store the files of a backup', logger, signal, patienceMs },
     );

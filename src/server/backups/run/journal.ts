@@ -2,11 +2,13 @@ import { promisify } from 'node:util';
 import { gzip as gzipWithCallback } from 'node:zlib';
 import { ScratchFile, journalFolder, journalsFolder, tarMember } from '../../../archive/index.ts';
 import {
+  assert,
   type Clock,
   CodedError,
   formatBytes,
   isCode,
   type Logger,
+  randomHex,
   Semaphore,
   systemClock,
   unixSeconds,
@@ -59,6 +61,7 @@ const LIMITS: JournalLimits = { segmentBytes: 4 << 20, segmentMs: 5000 };
 const UNPACKED_BYTES_MAX = 64 * 2 ** 30;
 const SEGMENT_BYTES_MAX = 512 << 20;
 const NUMBER_DIGITS = 8;
+const READ_AHEAD = 8;
 
 const gzip = promisify(gzipWithCallback);
 
@@ -99,7 +102,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   /** Keys that this try goes on from, and its own. */
   #segments: string[] = [];
   readonly #turn = new Semaphore(1);
-  #try = 1;
+  #own: Pick<Try, 'number' | 'owner'> = { number: 1, owner: randomHex(4) };
   #number = 0;
   #pending = newPending();
   #timer: NodeJS.Timeout | undefined;
@@ -138,9 +141,30 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     }
   }
 
+  /** Operations in all segments that can be read, of a journal that is damaged: somebody has to tell them to stop. */
+  static async operationsIn({
+    bucket,
+    name,
+    uid,
+    signal,
+  }: Pick<JournalOptions, 'bucket' | 'name' | 'uid' | 'signal'>): Promise<StartedOperation[]> {
+    const operations: StartedOperation[] = [];
+    for await (const key of bucket.list(journalFolder(name, uid), { signal })) {
+      try {
+        const bytes = Buffer.concat(await Array.fromAsync(bucket.get(key, { signal })));
+        for (const { ops = [] } of decodeSegment(bytes, key).records.items) {
+          operations.push(...(ops as unknown as StartedOperation[]));
+        }
+      } catch (error) {
+        if (!isCode(error, 'DAMAGED_JOURNAL', 'BLOB_NOT_FOUND')) throw error;
+      }
+    }
+    return operations;
+  }
+
   /** Whether an earlier try has left anything. */
   get isContinued(): boolean {
-    return this.#try > 1;
+    return this.#own.number > 1;
   }
 
   get facts(): readonly VolumeFact[] {
@@ -165,11 +189,6 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     return journalFolder(this.#options.name, this.#options.uid);
   }
 
-  #keyOf(attempt: number, number: number): string {
-    const padded = (value: number): string => String(value).padStart(NUMBER_DIGITS, '0');
-    return `${this.#folder}${padded(attempt)}-${padded(number)}`;
-  }
-
   async #read(): Promise<void> {
     const { bucket, signal } = this.#options;
     const keys = await this.#patiently('list the journal of a backup', async () => {
@@ -177,26 +196,60 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
       for await (const key of bucket.list(this.#folder, { signal })) found.push(key);
       return found.sort();
     });
-    const tries = Map.groupBy(keys, (key) => Number(key.slice(this.#folder.length).split('-')[0]));
-    const last = Math.max(0, ...tries.keys());
-    this.#try = last + 1;
-    // A try that was killed before its first segment was whole has nothing, and the one before it counts.
-    for (let attempt = last; attempt > 0; attempt--) {
-      const own = tries.get(attempt) ?? [];
-      if (own[0] !== this.#keyOf(attempt, 0)) continue;
-      const head = await this.#load(own[0]);
-      const included = [...(head.records.includes ?? []), ...contiguous(own, attempt, this)];
-      for (const key of included) await this.#take(key === own[0] ? head : await this.#load(key));
-      this.#segments = included;
-      break;
+    const tries = triesIn(keys, this.#folder);
+    const last = Math.max(0, ...tries.map(({ number }) => number));
+    this.#own = { number: last + 1, owner: this.#own.owner };
+    const best = await this.#bestOf(tries);
+    if (best) {
+      for await (const [key, segment] of this.#loadAll(best.keys)) {
+        await this.#take(key === best.head.key ? best.head.segment : segment);
+      }
+      this.#segments = [...best.keys];
     }
     this.#pending.records.includes = [...this.#segments];
     await this.flush();
   }
 
-  /** For {@link contiguous}. */
-  keyOf(attempt: number, number: number): string {
-    return this.#keyOf(attempt, number);
+  /**
+   * The last try that has begun, and of several with its number the one that goes on from most: another one is of a process that had seen less,
+   * and has stored nothing but its beginning. One that was killed before that has nothing.
+   */
+  async #bestOf(
+    tries: readonly Try[],
+  ): Promise<{ keys: readonly string[]; head: { key: string; segment: Segment } } | undefined> {
+    const numbers = [...new Set(tries.map(({ number }) => number))].sort((a, b) => b - a);
+    for (const number of numbers) {
+      const all = await Promise.all(
+        tries
+          .filter((each) => each.number === number && each.keys.length > 0)
+          .map(async ({ keys }) => {
+            const [key = ''] = keys;
+            const segment = await this.#load(key);
+            const before = segment.records.includes ?? [];
+            return { keys: [...before, ...keys], head: { key, segment } };
+          }),
+      );
+      const [best] = all.sort((a, b) => b.keys.length - a.keys.length);
+      if (best) return best;
+    }
+    return undefined;
+  }
+
+  /** In their order, some ahead: a backup of days has tens of thousands. */
+  async *#loadAll(keys: readonly string[]): AsyncGenerator<[string, Segment]> {
+    const ahead: Promise<Segment>[] = [];
+    let next = 0;
+    for (const key of keys) {
+      while (ahead.length < READ_AHEAD && next < keys.length) {
+        const loading = this.#load(keys[next++] ?? '');
+        // Thrown when its turn comes.
+        loading.catch(() => undefined);
+        ahead.push(loading);
+      }
+      const segment = await ahead.shift();
+      assert(segment, 'a segment that was asked for');
+      yield [key, segment];
+    }
   }
 
   async #load(key: string): Promise<Segment> {
@@ -278,8 +331,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
       ...(facts.length > 0 && { facts: facts.map((fact) => ({ ...fact })) }),
     });
     this.#added(k.length + ns.length + n.length + 64);
-    const isBeyond = operations.length > 0 || facts.length > 0 || owesPostHooks;
-    if (isBeyond || this.#pending.bytes >= this.#limits.segmentBytes) await this.flush();
+    if (item.hasEffect || this.#pending.bytes >= this.#limits.segmentBytes) await this.flush();
     else this.#flushLater();
   }
 
@@ -370,7 +422,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
       log.length === 0 ? Buffer.alloc(0) : gzip(log.join('')),
     ]);
     const bytes = encodeSegment({ records: packed, tar: tarPart, log: logPart });
-    const key = this.#keyOf(this.#try, this.#number);
+    const key = keyOf(this.#folder, this.#own, this.#number);
     await this.#patiently('store what a backup has done', () => {
       assertLeading();
       return bucket.put(key, [bytes], { signal });
@@ -423,14 +475,32 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 }
 
-/** The keys of a try from its first one to the last before a gap: those after one were stored by nobody who waited for the gap. */
-function contiguous(
-  sorted: readonly string[],
-  attempt: number,
-  journal: Pick<Journal, 'keyOf'>,
-): string[] {
-  const end = sorted.findIndex((key, number) => key !== journal.keyOf(attempt, number));
-  return end === -1 ? [...sorted] : sorted.slice(0, end);
+/** One server's work on a backup. */
+interface Try {
+  readonly number: number;
+  /** At random: two processes may take the same number. */
+  readonly owner: string;
+  /** From its first one to the last before a gap: those after one were stored by nobody who waited for the gap. */
+  readonly keys: readonly string[];
+}
+
+const padded = (value: number): string => String(value).padStart(NUMBER_DIGITS, '0');
+
+const keyOf = (
+  folder: string,
+  { number, owner }: Pick<Try, 'number' | 'owner'>,
+  at: number,
+): string => `${folder}${padded(number)}-${owner}-${padded(at)}`;
+
+function triesIn(keys: readonly string[], folder: string): Try[] {
+  const all = Map.groupBy(keys, (key) => key.slice(folder.length).split('-').slice(0, 2).join('-'));
+  return [...all].map(([name, found]): Try => {
+    const [number = '', owner = ''] = name.split('-');
+    const own = { number: Number(number), owner };
+    const sorted = [...found].sort();
+    const end = sorted.findIndex((key, at) => key !== keyOf(folder, own, at));
+    return { ...own, keys: end === -1 ? sorted : sorted.slice(0, end) };
+  });
 }
 
 /** Removes the journals of all backups of a name, or the one of a UID. */

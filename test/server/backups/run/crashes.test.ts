@@ -25,6 +25,8 @@ const SEEDS = Number(process.env.SEEDS ?? 120);
 const FIRST = Number(process.env.SEED ?? 1);
 const KILLS_MAX = 15;
 const WORKERS_MAX = 3;
+/** A claim whose second action fails: what its first one began goes on. */
+const REFUSED = 'a/v0';
 const scratch = tempDirectory('runner-crashes');
 afterAll(() => {
   fs.rmSync(scratch, { recursive: true, force: true });
@@ -200,6 +202,14 @@ function runnerOf(
         return { operationId: `op-${key}`, postOperationItems: items };
       }),
   };
+  const fails: BackupAction = {
+    name: 'example.io/refuses',
+    appliesTo: { includedResources: ['persistentvolumeclaims'] },
+    execute: ({ metadata: { namespace = '', name } }) =>
+      `${namespace}/${name}` === REFUSED
+        ? Promise.reject(new CodedError('REFUSED', 'this one not'))
+        : Promise.resolve({}),
+  };
   const client = {
     listPage: cluster.listPage,
     find: cluster.find,
@@ -227,7 +237,7 @@ function runnerOf(
     sessions: {
       open: () =>
         Promise.resolve({
-          loadActions: () => Promise.resolve({ actions: [moves], blockActions: [] }),
+          loadActions: () => Promise.resolve({ actions: [moves, fails], blockActions: [] }),
           asker: UNKNOWN,
           snapshotter: () => {
             throw new Error('none');
@@ -275,7 +285,8 @@ async function makeBackup(seed: number): Promise<World> {
         },
         signal: process.death.signal,
       });
-      expect(outcome.phase, `seed ${seed}`).toBe('WaitingForPluginOperations');
+      expect(outcome.phase, `seed ${seed}`).toBe('WaitingForPluginOperationsPartiallyFailed');
+      expect(outcome.status.errors, `seed ${seed}`).toBe(1);
       return world;
     } catch (error) {
       if (process.isAlive && !isCode(error, 'STILL_AWAY', 'ARCHIVE_NOT_WRITTEN')) throw error;
@@ -294,21 +305,25 @@ describe('a backup by servers that die', () => {
       for await (const { path } of readTarball(archive.read('contents'), 'contents'))
         paths.push(path);
       expect(new Set(paths).size).toBe(paths.length);
-      const expected = ['a', 'b'].flatMap((space) => [
-        ...Array.from(
-          { length: 12 },
-          (_, i) => `resources/configmaps/namespaces/${space}/c${i}.json`,
-        ),
-        ...Array.from(
-          { length: 3 },
-          (_, i) => `resources/persistentvolumeclaims/namespaces/${space}/v${i}.json`,
-        ),
-        ...Array.from({ length: 3 }, (_, i) => `resources/pods/namespaces/${space}/p${i}.json`),
-        `resources/namespaces/cluster/${space}.json`,
-      ]);
+      const expected = ['a', 'b']
+        .flatMap((space) => [
+          ...Array.from(
+            { length: 12 },
+            (_, i) => `resources/configmaps/namespaces/${space}/c${i}.json`,
+          ),
+          ...Array.from(
+            { length: 3 },
+            (_, i) => `resources/persistentvolumeclaims/namespaces/${space}/v${i}.json`,
+          ),
+          ...Array.from({ length: 3 }, (_, i) => `resources/pods/namespaces/${space}/p${i}.json`),
+          `resources/namespaces/cluster/${space}.json`,
+        ])
+        .filter((path) => path !== 'resources/persistentvolumeclaims/namespaces/a/v0.json');
       expect(paths.filter((path) => !path.includes('preferredversion')).sort()).toEqual(
         ['metadata/version', ...expected].sort(),
       );
+      const { errors } = await archive.results();
+      expect(errors?.namespaces?.a).toHaveLength(1);
       const list = await archive.resourceList();
       expect(list['v1/ConfigMap']?.length).toBe(24);
       expect(list['v1/Pod']?.length).toBe(6);

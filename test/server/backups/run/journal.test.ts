@@ -20,13 +20,13 @@ const signal = new AbortController().signal;
 
 const item = (name: string, more: Partial<FinishedItem> = {}): FinishedItem => ({
   ...{ kind: 'v1/Pod', namespace: 'a', name, operations: [], facts: [] },
-  ...{ hasFailed: false, owesPostHooks: false },
+  ...{ hasFailed: false, owesPostHooks: false, hasEffect: false },
   files: [
     { path: `resources/pods/namespaces/a/${name}.json`, bytes: Buffer.from(`{"${name}":1}`) },
   ],
   ...more,
 });
-const EFFECT = { facts: [{ kind: 'x' }] };
+const EFFECT = { hasEffect: true };
 
 function opened(bucket: MemoryBucket, more: Partial<JournalOptions> = {}): Promise<Journal> {
   return Journal.open({
@@ -44,8 +44,13 @@ async function pathsOf(journal: Journal): Promise<string[]> {
 }
 
 const FOLDER = 'backups/b1/longshore-journal/u1/';
+/** Without the part that tells two processes apart. */
 const keysOf = (bucket: MemoryBucket): string[] =>
-  [...bucket.objects.keys()].map((key) => key.slice(FOLDER.length)).sort();
+  [...bucket.objects.keys()]
+    .map((key) => key.slice(FOLDER.length).replace(/-[0-9a-f]{8}-/, '-'))
+    .sort();
+const keyLike = (bucket: MemoryBucket, pattern: RegExp): string =>
+  [...bucket.objects.keys()].find((key) => pattern.test(key)) ?? '';
 
 describe('the journal of a backup', () => {
   it('has in the bucket what had an effect elsewhere, before the call returns, and the rest with it', async () => {
@@ -85,7 +90,12 @@ describe('the journal of a backup', () => {
       journal.addEntry({ level: 'warn', namespace: 'a', text: 'careful' });
       journal.hooksRan({ hooksAttempted: 2, hooksFailed: 1 });
       await journal.put(
-        item('p', { operations: [operation], facts: [{ kind: 'x' }], owesPostHooks: true }),
+        item('p', {
+          operations: [operation],
+          facts: [{ kind: 'x' }],
+          owesPostHooks: true,
+          hasEffect: true,
+        }),
       );
       await journal.put(item('q', { owesPostHooks: true }));
       await journal.postHooksDone({ kind: 'v1/Pod', namespace: 'a', name: 'q' });
@@ -136,6 +146,38 @@ describe('the journal of a backup', () => {
     expect(await pathsOf(third)).toEqual(['version', 'one.json', 'two.json']);
   });
 
+  it('goes by the one that knows more, of two processes that took the same number', async () => {
+    const bucket = new MemoryBucket();
+    await using first = await opened(bucket);
+    await first.put(item('one', EFFECT));
+    // Its beginning is on its way while another process takes over, and comes last.
+    const sleeper = new MemoryBucket();
+    for (const [key, bytes] of bucket.objects) sleeper.objects.set(key, bytes);
+    await (await opened(sleeper))[Symbol.asyncDispose]();
+    await first.put(item('last', EFFECT));
+    await using leader = await opened(bucket);
+    await leader.put(item('two', EFFECT));
+    for (const [key, bytes] of sleeper.objects)
+      if (!bucket.objects.has(key)) bucket.objects.set(key, bytes);
+    expect(keysOf(bucket).filter((key) => key === '00000002-00000000')).toHaveLength(2);
+    await using third = await opened(bucket);
+    expect(await pathsOf(third)).toEqual(['version', 'one.json', 'last.json', 'two.json']);
+  });
+
+  it('tells which operations it has, also where a part of it cannot be read', async () => {
+    const bucket = new MemoryBucket();
+    await using journal = await opened(bucket);
+    const operation = (operationId: string) => ({
+      ...{ action: 'x/y', operationId, postOperationItems: [] },
+      item: { group: '', resource: 'pods', namespace: 'a', name: 'p' },
+    });
+    await journal.put(item('one', { operations: [operation('op-1')], hasEffect: true }));
+    await journal.put(item('two', { operations: [operation('op-2')], hasEffect: true }));
+    bucket.objects.set(keyLike(bucket, /00000001$/), Buffer.from('x'));
+    const found = await Journal.operationsIn({ bucket, name: 'b1', uid: 'u1', signal });
+    expect(found.map(({ operationId }) => operationId)).toEqual(['op-2']);
+  });
+
   it('goes by the last whole try, and by no segment behind a gap', async () => {
     const bucket = new MemoryBucket();
     {
@@ -143,7 +185,7 @@ describe('the journal of a backup', () => {
       await first.put(item('one', EFFECT));
     }
     // Killed before its first segment was there.
-    bucket.objects.set(`${FOLDER}00000002-00000001`, Buffer.from('x'));
+    bucket.objects.set(`${FOLDER}00000002-0badcafe-00000001`, Buffer.from('x'));
     await using next = await opened(bucket);
     expect(await pathsOf(next)).toEqual(['version', 'one.json']);
     expect(keysOf(bucket).at(-1)).toMatch(/^00000003-/);
@@ -169,13 +211,13 @@ describe('the journal of a backup', () => {
       await using second = await opened(bucket);
       await second.put(item('two', EFFECT));
     }
-    const key = `${FOLDER}00000001-00000001`;
+    const key = keyLike(bucket, /00000001-\w{8}-00000001$/);
     const changed = change(bucket.objects.get(key) ?? Buffer.alloc(0));
     if (changed) bucket.objects.set(key, changed);
     else bucket.objects.delete(key);
     const error = await opened(bucket).catch((thrown: unknown) => thrown);
     expect(error).toMatchObject({ code: 'DAMAGED_JOURNAL' });
-    expect(String(error)).toContain('00000001-00000001');
+    expect(String(error)).toContain(key);
     expect(String(error)).toContain(text);
   });
 
@@ -218,7 +260,7 @@ describe('the journal of a backup', () => {
     await (await opened(bucket, { uid: 'u2' }))[Symbol.asyncDispose]();
     await removeJournals(bucket, 'b1', signal, 'u1');
     expect([...bucket.objects.keys()]).toEqual([
-      'backups/b1/longshore-journal/u2/00000001-00000000',
+      expect.stringMatching(/^backups\/b1\/longshore-journal\/u2\/00000001-\w{8}-00000000$/),
     ]);
     await removeJournals(bucket, 'b1', signal);
     expect(bucket.objects.size).toBe(0);

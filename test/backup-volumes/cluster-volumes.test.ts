@@ -1,0 +1,162 @@
+import { describe, expect, it } from 'vitest';
+import { type Backup, Results } from '../../src/backup/index.ts';
+import { ClusterVolumes, type VolumeFact } from '../../src/backup-volumes/index.ts';
+import type { KubeClient, KubeObject } from '../../src/kube/index.ts';
+import type { VolumeSnapshotter } from '../../src/plugin/index.ts';
+import type { VolumeHelper } from '../../src/volume-policy/index.ts';
+
+const signal = new AbortController().signal;
+const BACKUP = {
+  metadata: { name: 'b1', namespace: 'velero', uid: 'u1' },
+  spec: {},
+} as unknown as Backup;
+const pv = (name: string, spec: object = {}): KubeObject =>
+  ({
+    metadata: { name },
+    spec: {
+      claimRef: { namespace: 'a', name: `claim-${name}` },
+      persistentVolumeReclaimPolicy: 'Delete',
+      ...spec,
+    },
+  }) as unknown as KubeObject;
+
+interface World {
+  readonly wants?: boolean;
+  readonly isSkip?: boolean;
+  readonly volumeId?: string;
+  readonly fails?: boolean;
+  readonly filesOf?: readonly string[];
+}
+
+function opened({
+  wants = true,
+  isSkip = false,
+  volumeId = 'vol',
+  fails = false,
+  filesOf = [],
+}: World = {}) {
+  let taken = 0;
+  const snapshotter = {
+    volumeIdOf: () => Promise.resolve(volumeId),
+    volumeInfo: () => Promise.resolve({ volumeType: 't', iops: undefined }),
+    createSnapshot: () => {
+      taken++;
+      return fails ? Promise.reject(new Error('quota')) : Promise.resolve(`snap-${taken}`);
+    },
+  } as unknown as VolumeSnapshotter;
+  const helper = {
+    snapshotDecision: () =>
+      Promise.resolve({ yes: wants, because: { by: isSkip ? 'rule' : 'nothing' } }),
+    actionOf: () => Promise.resolve(isSkip ? { type: 'skip' } : undefined),
+    filesDecision: ({ name }: { name: string }) =>
+      Promise.resolve({ yes: filesOf.includes(name), because: { by: 'nothing' } }),
+  } as unknown as VolumeHelper;
+  const log = new Results();
+  const volumes = new ClusterVolumes({
+    ...{
+      backup: BACKUP,
+      helper,
+      log,
+      signal,
+      hasCsi: true,
+      resourceTimeoutMs: 10,
+      podVolumeTimeoutMs: 10,
+    },
+    client: {
+      list: () => Promise.resolve([]),
+      find: () => Promise.resolve(undefined),
+    } as unknown as KubeClient,
+    locations: [{ metadata: { name: 'l' }, spec: { provider: 'p' } } as never],
+    snapshotters: () => snapshotter,
+  });
+  return { volumes, log, taken: () => taken };
+}
+
+const after = async (world: ReturnType<typeof opened>, object: KubeObject) => {
+  const {
+    facts = [],
+    errors = [],
+    hasEffect,
+  } = (await world.volumes.after('persistentvolumes', object)) ?? {};
+  return { kinds: facts.map(({ kind }) => kind), facts, errors, hasEffect };
+};
+
+describe('a PersistentVolume of a backup', () => {
+  it('is snapshotted by its provider, and what was done must not be done again', async () => {
+    const world = opened();
+    const { kinds, hasEffect, errors } = await after(world, pv('v'));
+    expect({ kinds, hasEffect, errors }).toEqual({
+      kinds: ['volume', 'native'],
+      hasEffect: true,
+      errors: [],
+    });
+    const { nativeSnapshots, volumeInfos } = await world.volumes.outcome([], signal);
+    expect(nativeSnapshots).toHaveLength(1);
+    expect(volumeInfos).toMatchObject([
+      { pvName: 'v', backupMethod: 'NativeSnapshot', result: 'succeeded' },
+    ]);
+  });
+  it('of a CSI driver is left to the actions for PVCs; what is noted of it has no effect', async () => {
+    const world = opened();
+    expect(await after(world, pv('v', { csi: { driver: 'd' } }))).toMatchObject({
+      kinds: ['volume'],
+      hasEffect: false,
+    });
+    expect(world.taken()).toBe(0);
+  });
+  it.each([
+    [
+      { wants: false },
+      'volumeSnapshot: not satisfy the criteria for VolumePolicy or the legacy snapshot way;',
+    ],
+    [
+      { wants: false, isSkip: true },
+      "volumeSnapshot: matched action is 'skip' in chosen resource policies;",
+    ],
+    [{ volumeId: '' }, 'volumeSnapshot: no applicable volumesnapshotter found;'],
+  ])('that is left out has a reason: %j', async (given, reason) => {
+    const world = opened(given);
+    expect(await after(world, pv('v'))).toMatchObject({
+      kinds: ['volume', 'skipped'],
+      hasEffect: false,
+    });
+    const { volumeInfos } = await world.volumes.outcome([], signal);
+    expect(volumeInfos).toMatchObject([{ pvName: 'v', skipped: true, skippedReason: reason }]);
+  });
+  it('whose snapshot is refused is an error of the item, and a record all the same', async () => {
+    const world = opened({ fails: true });
+    const { kinds, errors, hasEffect } = await after(world, pv('v'));
+    expect(kinds).toEqual(['volume', 'native']);
+    expect([errors.length, hasEffect]).toEqual([1, true]);
+    const { nativeSnapshots } = await world.volumes.outcome([], signal);
+    expect(nativeSnapshots[0]?.status?.phase).toBe('Failed');
+  });
+});
+
+describe('a server that goes on', () => {
+  it('knows what the one before it did, from the facts alone', async () => {
+    const facts: VolumeFact[] = [];
+    const first = opened();
+    facts.push(...(await after(first, pv('taken'))).facts);
+    facts.push(...(await after(opened({ wants: false }), pv('skipped'))).facts);
+    facts.push({ kind: 'pod', uid: 'p1', claims: ['a/claim-files'], names: ['pvb-1'] });
+    const next = opened({ filesOf: ['data'] });
+    next.volumes.resume(JSON.parse(JSON.stringify(facts)) as VolumeFact[]);
+    const { nativeSnapshots, volumeInfos } = await next.volumes.outcome([], signal);
+    expect(nativeSnapshots.map(({ status }) => status?.providerSnapshotID)).toEqual(['snap-1']);
+    expect(volumeInfos.map(({ pvName, skipped }) => [pvName, skipped])).toEqual([
+      ['skipped', true],
+      ['taken', false],
+    ]);
+    // A claim that was read through another pod is not read again.
+    const pod = {
+      metadata: { name: 'q', namespace: 'a', uid: 'p2' },
+      spec: {
+        containers: [],
+        volumes: [{ name: 'data', persistentVolumeClaim: { claimName: 'claim-files' } }],
+      },
+    } as unknown as KubeObject;
+    await next.volumes.before('pods', pod);
+    expect(await next.volumes.after('pods', pod)).toBeUndefined();
+  });
+});
