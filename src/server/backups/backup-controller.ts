@@ -33,7 +33,6 @@ import { DeletionRequests } from './deletion-requests.ts';
 import { cancelOperations } from './operations/cancel.ts';
 import { isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue } from './queue.ts';
-import { removeJournals } from './run/journal.ts';
 
 export interface BackupControllerOptions {
   readonly client: KubeClient;
@@ -393,7 +392,7 @@ class BackupsRun {
     const archive = new BackupArchive(opened.bucket);
     const other = this.#backups.get({ namespace: this.#options.namespace, name });
     if (other && other.metadata.uid !== uid) {
-      await removeJournals(opened.bucket, name, this.#signal, uid);
+      await archive.deleteOf(name, uid, { signal: this.#signal });
       return;
     }
     await archive.delete(name, { signal: this.#signal });
