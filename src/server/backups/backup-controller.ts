@@ -117,7 +117,7 @@ class BackupsRun {
   readonly #cancels: Controller;
   readonly #lost = new Map<string, Backup>();
   /** UIDs of those that have had their run here: what the watch still shows of them is old. */
-  readonly #run = new Set<string>();
+  readonly #hadRun = new Set<string>();
   #hasStarted = false;
 
   constructor(options: BackupControllerOptions, signal: AbortSignal, assertLeading: () => void) {
@@ -171,7 +171,7 @@ class BackupsRun {
     if (!this.#hasStarted) return;
     if (!after || (before && before.metadata.uid !== after.metadata.uid)) {
       if (before && !isOver(phaseOf(before))) this.#vanished(before);
-      if (before) this.#run.delete(before.metadata.uid);
+      if (before) this.#hadRun.delete(before.metadata.uid);
     }
     if (after) this.#wake(after);
     if (after && before && isOver(phaseOf(after)) && !isOver(phaseOf(before))) {
@@ -222,7 +222,7 @@ class BackupsRun {
           status: { ...failedStatus(CANCELED, this.#clock), queuePosition: null },
         });
       } else if (['ReadyToStart', 'InProgress'].includes(phase) && !this.#tasks.has(key)) {
-        if (!this.#run.has(backup.metadata.uid)) this.#begin(backup);
+        if (!this.#hadRun.has(backup.metadata.uid)) this.#begin(backup);
       }
     }
     const open = this.#backups.list().filter((backup) => !isOver(phaseOf(backup)));
@@ -293,7 +293,7 @@ class BackupsRun {
       });
       const status = { ...outcome.status, phase: outcome.phase };
       const written = await this.#backups.insist(backup, { status });
-      this.#run.add(backup.metadata.uid);
+      this.#hadRun.add(backup.metadata.uid);
       if (!written) await this.#removeAll(backup);
       else {
         await this.#forget(runner, written);
@@ -304,7 +304,7 @@ class BackupsRun {
       const written = await this.#backups.insist(backup, {
         status: failedStatus(reason, this.#clock),
       });
-      this.#run.add(backup.metadata.uid);
+      this.#hadRun.add(backup.metadata.uid);
       this.#options.operations.forget(backup.metadata.uid);
       if (!written) await this.#removeAll(backup);
       else {
