@@ -310,6 +310,31 @@ export class BackupArchive {
     return loadList(this.#bucket, backupKey(name, 'itemOperations'), element, options);
   }
 
+  /**
+   * Removes what the Backup of a UID has stored, where another one has its name by now: whose journal stays, and whose files. May be repeated.
+   */
+  async deleteOf(name: string, uid: string, options: SignalOptions = {}): Promise<void> {
+    const own = journalFolder(name, uid);
+    if (await this.#isOf(name, uid, options)) {
+      // From here on nobody takes the rest for a backup.
+      await this.#bucket.delete(backupKey(name, 'metadata'), options);
+      const others = journalsFolder(name);
+      for await (const key of this.#bucket.list(backupFolder(name), options)) {
+        if (!key.startsWith(others)) await this.#bucket.delete(key, options);
+      }
+    }
+    await deleteFolder(this.#bucket, own, options);
+  }
+
+  async #isOf(name: string, uid: string, options: SignalOptions): Promise<boolean> {
+    try {
+      return (await this.loadMetadata(name, options)).metadata.uid === uid;
+    } catch (error) {
+      if (isCode(error, 'BLOB_NOT_FOUND', 'DAMAGED_ARCHIVE')) return false;
+      throw error;
+    }
+  }
+
   /** Removes every file of the folder. May be repeated: a kill in the middle leaves what nobody takes for a backup. */
   async delete(name: string, options: SignalOptions = {}): Promise<void> {
     await this.#bucket.delete(backupKey(name, 'metadata'), options);

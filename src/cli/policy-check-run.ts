@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { CodedError, messageOf } from '../base/index.ts';
+import { CodedError, matchesGlob, messageOf } from '../base/index.ts';
 import { BACKUPS, type KubeClient } from '../kube/index.ts';
 import {
   type Backup,
@@ -17,7 +17,6 @@ import {
   ignoredInGlobal,
   isOfVelero,
   ListedVolumes,
-  matchesGlob,
   type PolicyProblem,
   readPolicyFile,
   type VolumePolicies,

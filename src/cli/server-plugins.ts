@@ -44,10 +44,15 @@ export class ServerPlugins implements AsyncDisposable {
   }: ServerPluginsOptions) {
     this.#logger = logger;
     this.#folder = folder;
-    const builtIn = pluginsFor({
-      hasCsi: !makesBackups && features?.split(',').includes('EnableCSI') === true,
+    const isCsiOn = features?.split(',').includes('EnableCSI') === true;
+    const all = pluginsFor({
+      hasCsi: !makesBackups && isCsiOn,
       load: () => Promise.resolve(openActions({ client, logger })),
     });
+    // As with Velero: without the feature no snapshot of a CSI driver is taken.
+    const builtIn = all.filter(
+      ({ name }) => !makesBackups || isCsiOn || !name.startsWith('longshore.io/csi-'),
+    );
     this.#own = [...STORES, ...builtIn.map(infoOf)];
     const { signal } = this.#abort;
     const options = { folder, builtIn, logger, flags, environment: environment.all, signal };

@@ -1,5 +1,5 @@
 import type { Node } from 'yaml';
-import { matchesGlob } from './glob.ts';
+import { matchesGlob } from '../base/index.ts';
 import { cut, joined, type YamlDocument } from './yaml-document.ts';
 import { type Field, fieldsOf } from './yaml-fields.ts';
 

@@ -39,7 +39,6 @@ export {
   type IncludeExcludePolicy,
   type ScopedFilter,
 } from './filters.ts';
-export { matchesGlob } from './glob.ts';
 export { fileAnnotationsOf, type PodView } from './legacy.ts';
 export { ListedVolumes, type ListedVolumesOptions, type VolumeReads } from './listed-volumes.ts';
 export {

@@ -83,6 +83,14 @@ describe.skipIf(!hasRealNode())(
 
     it('with volumes that are read in their pods', async () => {
       await node.applyPatiently(applicationOfVolumes('pods'));
+      const hook = (command: string): string => JSON.stringify(['sh', '-c', command]);
+      const annotations = {
+        'pre.hook.backup.velero.io/command': hook('echo freezing && touch /tmp/frozen'),
+        'post.hook.backup.velero.io/command': hook('rm /tmp/frozen && touch /cache/thawed'),
+      };
+      const patch = { spec: { template: { metadata: { annotations } } } };
+      const patching = ['patch', 'statefulset/db', '--type=merge', '-p', JSON.stringify(patch)];
+      await node.kubectl('-n', 'pods', ...patching);
       await node.kubectl('-n', 'pods', 'rollout', 'status', 'statefulset/db', '--timeout=90s');
       await node.kubectl('-n', 'pods', 'rollout', 'status', 'deploy/web', '--timeout=90s');
       for (const { pod, volume, path } of await node.volumesOfPods('pods')) {
@@ -93,6 +101,13 @@ describe.skipIf(!hasRealNode())(
       await create('backup', 'pods', ...flags, '--snapshot-volumes=false');
       const told = await assertCompleted('pods');
       expect(told).toMatch(/Pod Volume Backups/);
+      // The second hook wants what the first one has left, and came after the volumes were read: what it wrote is not restored.
+      expect(told).toMatch(/Hooks Attempted:\s+2/);
+      expect(await node.velero('backup', 'logs', 'pods')).toContain('stdout: freezing');
+      const volumes = await node.volumesOfPods('pods');
+      const pathOf = (name: string): string =>
+        volumes.find(({ volume }) => volume === name)?.path ?? '';
+      expect(fs.readdirSync(pathOf('cache'))).toContain('thawed');
       const made = await node.client.list(POD_VOLUME_BACKUPS, { namespace: 'velero' });
       expect(made.map(({ spec }) => spec.volume).sort()).toEqual([
         'cache',

@@ -1,11 +1,11 @@
 import { expect, it } from 'vitest';
+import { matchesGlob } from '../../src/base/index.ts';
 import {
   BadVolumePolicyError,
   combineWithPolicy,
   factsOfPv,
   factsOfPvc,
   ignoredInGlobal,
-  matchesGlob,
   parsePolicyConfigMap,
   parseVolumePolicies,
   planSnapshot,

@@ -1,6 +1,6 @@
+import { compileGlob } from '../../base/index.ts';
 import type { LabelSelector } from '../../kube/index.ts';
 import type { BackupLog } from '../results.ts';
-import { compileGlob } from './glob.ts';
 import { NameLists } from './name-lists.ts';
 import { type ResourceFinder, typeOf } from './resources.ts';
 import { type Selector, selectorOf } from './selectors.ts';

@@ -1,4 +1,4 @@
-import { compileGlob, type Glob } from './glob.ts';
+import { compileGlob, type Glob } from '../../base/index.ts';
 
 /** What matches nothing, since it cannot be read; validation has said so, where Velero looks. */
 const NOTHING: Glob = () => false;

@@ -1,5 +1,4 @@
-import { CodedError } from '../../base/index.ts';
-import { compileGlob } from './glob.ts';
+import { CodedError, compileGlob } from '../../base/index.ts';
 import { namespacePatternError } from './lists-errors.ts';
 import { NameLists } from './name-lists.ts';
 

@@ -33,7 +33,6 @@ import { DeletionRequests } from './deletion-requests.ts';
 import { cancelOperations } from './operations/cancel.ts';
 import { isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue } from './queue.ts';
-import { removeJournals } from './run/journal.ts';
 
 export interface BackupControllerOptions {
   readonly client: KubeClient;
@@ -117,6 +116,8 @@ class BackupsRun {
   readonly #queue: Controller;
   readonly #cancels: Controller;
   readonly #lost = new Map<string, Backup>();
+  /** UIDs of those that have had their run here: what the watch still shows of them is old. */
+  readonly #hadRun = new Set<string>();
   #hasStarted = false;
 
   constructor(options: BackupControllerOptions, signal: AbortSignal, assertLeading: () => void) {
@@ -170,6 +171,7 @@ class BackupsRun {
     if (!this.#hasStarted) return;
     if (!after || (before && before.metadata.uid !== after.metadata.uid)) {
       if (before && !isOver(phaseOf(before))) this.#vanished(before);
+      if (before) this.#hadRun.delete(before.metadata.uid);
     }
     if (after) this.#wake(after);
     if (after && before && isOver(phaseOf(after)) && !isOver(phaseOf(before))) {
@@ -220,7 +222,7 @@ class BackupsRun {
           status: { ...failedStatus(CANCELED, this.#clock), queuePosition: null },
         });
       } else if (['ReadyToStart', 'InProgress'].includes(phase) && !this.#tasks.has(key)) {
-        this.#begin(backup);
+        if (!this.#hadRun.has(backup.metadata.uid)) this.#begin(backup);
       }
     }
     const open = this.#backups.list().filter((backup) => !isOver(phaseOf(backup)));
@@ -291,6 +293,7 @@ class BackupsRun {
       });
       const status = { ...outcome.status, phase: outcome.phase };
       const written = await this.#backups.insist(backup, { status });
+      this.#hadRun.add(backup.metadata.uid);
       if (!written) await this.#removeAll(backup);
       else {
         await this.#forget(runner, written);
@@ -301,6 +304,7 @@ class BackupsRun {
       const written = await this.#backups.insist(backup, {
         status: failedStatus(reason, this.#clock),
       });
+      this.#hadRun.add(backup.metadata.uid);
       this.#options.operations.forget(backup.metadata.uid);
       if (!written) await this.#removeAll(backup);
       else {
@@ -393,7 +397,7 @@ class BackupsRun {
     const archive = new BackupArchive(opened.bucket);
     const other = this.#backups.get({ namespace: this.#options.namespace, name });
     if (other && other.metadata.uid !== uid) {
-      await removeJournals(opened.bucket, name, this.#signal, uid);
+      await archive.deleteOf(name, uid, { signal: this.#signal });
       return;
     }
     await archive.delete(name, { signal: this.#signal });

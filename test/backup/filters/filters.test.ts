@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { compileGlob } from '../../../src/backup/filters/glob.ts';
+import { compileGlob } from '../../../src/base/index.ts';
 import { NamespaceFilter } from '../../../src/backup/filters/namespaces.ts';
 import { oldResourceFilter, scopedResourceFilter } from '../../../src/backup/filters/resources.ts';
 import { parseSelector, selectorOf } from '../../../src/backup/filters/selectors.ts';

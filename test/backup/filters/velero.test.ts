@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { compileGlob } from '../../../src/backup/filters/glob.ts';
+
 import {
   listErrors,
   namespaceListErrors,
@@ -14,7 +14,7 @@ import {
   scopedResourceFilter,
 } from '../../../src/backup/filters/resources.ts';
 import { selectorOf } from '../../../src/backup/filters/selectors.ts';
-import { CodedError } from '../../../src/base/index.ts';
+import { CodedError, compileGlob } from '../../../src/base/index.ts';
 import { Discovery, type LabelSelector } from '../../../src/kube/index.ts';
 
 /** The same questions, answered by Velero v1.18.3's own code: test/golden/velero/filters/README.md. */

@@ -107,6 +107,9 @@ describe.skipIf(!hasAll())('one cluster, backed up by the real Velero and by our
     fs.writeFileSync(yaml, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects() }));
     await api.kubectl('apply', '-f', yaml);
     await api.kubectl('-n', 'one', 'wait', '--for=create', 'pod', '-l', 'app=web', '--timeout=60s');
+    await api.kubectl(
+      ...['-n', 'one', 'wait', '--for=jsonpath={.status.phase}=Bound', 'pvc/data', '--timeout=60s'],
+    );
   }, 240_000);
   afterAll(async () => {
     await server?.[Symbol.asyncDispose]();

@@ -114,6 +114,8 @@ class Process {
   readonly #rate: number;
   isAlive = true;
   readonly death = new AbortController();
+  /** What happens while an object is on its way. */
+  onPut: () => Promise<void> = () => Promise.resolve();
 
   constructor(world: World, seed: number) {
     this.#world = world;
@@ -159,7 +161,9 @@ class Process {
       put: (key, body) =>
         this.outside(async () => {
           away();
-          await bucket.put(key, body);
+          const pieces = await Array.fromAsync(body);
+          await this.onPut();
+          await bucket.put(key, pieces);
           away();
         }),
       get: (key) => all(bucket.get(key)),
@@ -295,54 +299,115 @@ async function makeBackup(seed: number): Promise<World> {
   }
 }
 
+/** Everything is there once, and nothing is frozen. */
+async function assertWhole(world: World, seed: number): Promise<void> {
+  const archive = await new BackupArchive(world.bucket).open('b1');
+  const paths: string[] = [];
+  for await (const { path } of readTarball(archive.read('contents'), 'contents')) paths.push(path);
+  expect(new Set(paths).size).toBe(paths.length);
+  const expected = ['a', 'b']
+    .flatMap((space) => [
+      ...Array.from(
+        { length: 12 },
+        (_, i) => `resources/configmaps/namespaces/${space}/c${i}.json`,
+      ),
+      ...Array.from(
+        { length: 3 },
+        (_, i) => `resources/persistentvolumeclaims/namespaces/${space}/v${i}.json`,
+      ),
+      ...Array.from({ length: 3 }, (_, i) => `resources/pods/namespaces/${space}/p${i}.json`),
+      `resources/namespaces/cluster/${space}.json`,
+    ])
+    .filter((path) => path !== 'resources/persistentvolumeclaims/namespaces/a/v0.json');
+  expect(paths.filter((path) => !path.includes('preferredversion')).sort()).toEqual(
+    ['metadata/version', ...expected].sort(),
+  );
+  const { errors } = await archive.results();
+  expect(errors?.namespaces?.a).toHaveLength(1);
+  const list = await archive.resourceList();
+  expect(list['v1/ConfigMap']?.length).toBe(24);
+  expect(list['v1/Pod']?.length).toBe(6);
+  const operations = await archive.itemOperations(backupOperationSchema);
+  expect(operations.map(({ spec }) => spec.operationID).sort()).toEqual(
+    ['a', 'b'].flatMap((space) => [0, 1, 2].map((i) => `op-${space}/v${i}`)).sort(),
+  );
+  // Taken again is only what was under way in a worker when its process died.
+  const inFlight = world.kills * WORKERS_MAX;
+  const sum = (counts: Iterable<number>): number => [...counts].reduce((a, b) => a + b, 0);
+  expect(sum(world.begun.values())).toBeLessThanOrEqual(6 + inFlight);
+  expect(sum([...world.hooks.values()].map(({ pre }) => pre))).toBeLessThanOrEqual(6 + inFlight);
+  // No pod stays frozen: the last of its hooks is the one that thaws it.
+  for (const [pod, { pre, post }] of world.hooks) {
+    expect(post, `${pod} of seed ${seed}`).toBeGreaterThanOrEqual(1);
+    expect(pre).toBeLessThanOrEqual(1 + world.kills);
+  }
+}
+
 describe('a backup by servers that die', () => {
   it.each(Array.from({ length: SEEDS }, (_, index) => FIRST + index))(
     'has everything once: seed %i',
     async (seed) => {
-      const world = await makeBackup(seed);
-      const archive = await new BackupArchive(world.bucket).open('b1');
-      const paths: string[] = [];
-      for await (const { path } of readTarball(archive.read('contents'), 'contents'))
-        paths.push(path);
-      expect(new Set(paths).size).toBe(paths.length);
-      const expected = ['a', 'b']
-        .flatMap((space) => [
-          ...Array.from(
-            { length: 12 },
-            (_, i) => `resources/configmaps/namespaces/${space}/c${i}.json`,
-          ),
-          ...Array.from(
-            { length: 3 },
-            (_, i) => `resources/persistentvolumeclaims/namespaces/${space}/v${i}.json`,
-          ),
-          ...Array.from({ length: 3 }, (_, i) => `resources/pods/namespaces/${space}/p${i}.json`),
-          `resources/namespaces/cluster/${space}.json`,
-        ])
-        .filter((path) => path !== 'resources/persistentvolumeclaims/namespaces/a/v0.json');
-      expect(paths.filter((path) => !path.includes('preferredversion')).sort()).toEqual(
-        ['metadata/version', ...expected].sort(),
+      await assertWhole(await makeBackup(seed), seed);
+    },
+  );
+});
+
+describe('a backup by two servers, of which one does not know that it leads no more', () => {
+  it.each(Array.from({ length: Math.ceil(SEEDS / 2) }, (_, index) => FIRST + index))(
+    'has everything once: seed %i',
+    async (seed) => {
+      const world = newWorld(seed);
+      const discovery = await world.cluster.discovery();
+      const sleeper = new Process(world, 0);
+      const leader = new Process(world, 0);
+      const at = {
+        sleep: 1 + Math.floor(world.random() * 25),
+        land: 1 + Math.floor(world.random() * 25),
+      };
+      let isDeposed = false;
+      const landing = Promise.withResolvers<undefined>();
+      const deposed = Promise.withResolvers<undefined>();
+      let puts = 0;
+      sleeper.onPut = async () => {
+        if (++puts < at.sleep) return;
+        isDeposed = true;
+        deposed.resolve(undefined);
+        // On its way, however long that takes.
+        await landing.promise;
+      };
+      let landed = 0;
+      leader.onPut = () => {
+        if (++landed === at.land) landing.resolve(undefined);
+        return Promise.resolve();
+      };
+      const runOf = (process: Process, assertLeading: () => void) =>
+        runnerOf(world, process, discovery).runner.run({
+          backup: BACKUP,
+          onProgress: () => Promise.resolve(),
+          assertLeading,
+          signal: process.death.signal,
+        });
+      const first = runOf(sleeper, () => {
+        if (isDeposed) throw new CodedError('NOT_LEADING', 'another one leads');
+      }).then(
+        () => deposed.resolve(undefined),
+        (error: unknown) => {
+          if (!isCode(error, 'NOT_LEADING', 'ARCHIVE_NOT_WRITTEN')) throw error;
+        },
       );
-      const { errors } = await archive.results();
-      expect(errors?.namespaces?.a).toHaveLength(1);
-      const list = await archive.resourceList();
-      expect(list['v1/ConfigMap']?.length).toBe(24);
-      expect(list['v1/Pod']?.length).toBe(6);
-      const operations = await archive.itemOperations(backupOperationSchema);
-      expect(operations.map(({ spec }) => spec.operationID).sort()).toEqual(
-        ['a', 'b'].flatMap((space) => [0, 1, 2].map((i) => `op-${space}/v${i}`)).sort(),
-      );
-      // Taken again is only what was under way in a worker when its process died.
-      const inFlight = world.kills * WORKERS_MAX;
-      const sum = (counts: Iterable<number>): number => [...counts].reduce((a, b) => a + b, 0);
-      expect(sum(world.begun.values())).toBeLessThanOrEqual(6 + inFlight);
-      expect(sum([...world.hooks.values()].map(({ pre }) => pre))).toBeLessThanOrEqual(
-        6 + inFlight,
-      );
-      // No pod stays frozen: the last of its hooks is the one that thaws it.
-      for (const [pod, { pre, post }] of world.hooks) {
-        expect(post, `${pod} of seed ${seed}`).toBeGreaterThanOrEqual(1);
-        expect(pre).toBeLessThanOrEqual(1 + world.kills);
-      }
+      await deposed.promise;
+      world.kills++;
+      const outcome = await runOf(leader, () => undefined);
+      expect(outcome.phase, `seed ${seed}`).toBe('WaitingForPluginOperationsPartiallyFailed');
+      landing.resolve(undefined);
+      await first;
+      await assertWhole(world, seed);
+      // What came late is in no way of a third one.
+      const third = await runOf(new Process(world, 0), () => undefined);
+      expect(third).toEqual({
+        phase: outcome.phase,
+        status: expect.objectContaining({ errors: 1 }) as object,
+      });
     },
   );
 });

@@ -1,4 +1,4 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError } from './errors.ts';
 
 /** Whether a name is one that the pattern means. */
 export type Glob = (name: string) => boolean;
@@ -21,6 +21,9 @@ export function compileGlob(pattern: string): Glob {
     return ways.some((tokens) => matches(tokens, chars));
   };
 }
+
+/** Of a pattern that is used once. */
+export const matchesGlob = (pattern: string, name: string): boolean => compileGlob(pattern)(name);
 
 /** All places in the pattern that may come next are carried along, so that nothing is tried twice. */
 function matches(tokens: readonly Token[], chars: readonly string[]): boolean {
