@@ -82,6 +82,15 @@ async function fillClaims(client: KubeClient): Promise<void> {
   });
 }
 
+/** Velero takes a claim without a volume for an error. */
+async function untilBound(client: KubeClient): Promise<void> {
+  for (;;) {
+    const claims = await client.list(PVCS, { namespace: 'claims' });
+    if (claims.every(({ status }) => status?.phase === 'Bound')) return;
+    await sleep(1000);
+  }
+}
+
 /** KiB that a process has in memory. */
 const residentOf = (pid: number): number =>
   Number(/VmRSS:\s+(\d+)/.exec(fs.readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0);
@@ -130,6 +139,7 @@ const filledMs = performance.now();
 await fill(client);
 await fillClaims(client);
 console.log(`filled in ${round((performance.now() - filledMs) / 1000)} s, load ${load()}`);
+await untilBound(client);
 await api.stack('up', 's3');
 const seconds = new Map<string, number>();
 
