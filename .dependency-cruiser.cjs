@@ -17,6 +17,7 @@ const mayImport = {
   'item-operations': ['archive', 'plugin', 'kube', 'base'],
   'repository-access': ['kube', 'config', 'base'],
   backup: ['kube', 'base'],
+  restore: ['backup', 'kube', 'base'],
   agent: ['mover', 'exposer', 'repository-access', 'kube', 'config', 'repository', 'base'],
   server: [
     ...['backup-volumes', 'backup', 'item-operations', 'archive', 'plugin', 'volume-policy'],

@@ -1,9 +1,9 @@
 /**
- * `node bench/server-backup.ts [--objects N] [--namespaces N] [--bytes N] [--claims N]`: backups of the same cluster by Velero's server and by
+ * `node bench/server-backup.ts [--objects N] [--namespaces N] [--bytes N] [--claims N] [--own]`: backups of the same cluster by Velero's server and by
  * ours, in turn, on one real API server with MinIO. The cluster has so many ConfigMaps (300,000 by default, in 600 namespaces), then so many
  * bound PVCs with their volumes whose snapshots are not taken. Prints for each backup: seconds from `InProgress` to its end as the server's own
  * timestamps and a watch have it, CPU seconds and the peak of the server's process, and its peak at rest; then how many times faster ours was.
- * Needs the peers of test/peers. `--objects 6000 --namespaces 60` takes two minutes.
+ * `--own` leaves Velero's server out. Needs the peers of test/peers. `--objects 6000 --namespaces 60` takes two minutes.
  */
 import * as fs from 'node:fs';
 import { join } from 'node:path';
@@ -21,6 +21,7 @@ const { values } = parseArgs({
     namespaces: { type: 'string', default: '600' },
     bytes: { type: 'string', default: '200' },
     claims: { type: 'string', default: '1000' },
+    own: { type: 'boolean', default: false },
   },
 });
 const PORT_BASE = 25_900;
@@ -81,6 +82,19 @@ async function fillClaims(client: KubeClient): Promise<void> {
   });
 }
 
+/** Velero takes a claim without a volume for an error. */
+async function untilBound(client: KubeClient): Promise<void> {
+  for (;;) {
+    const claims = await client.list(PVCS, { namespace: 'claims' });
+    if (claims.every(({ status }) => status?.phase === 'Bound')) return;
+    await sleep(1000);
+  }
+}
+
+/** KiB that a process has in memory. */
+const residentOf = (pid: number): number =>
+  Number(/VmRSS:\s+(\d+)/.exec(fs.readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0);
+
 /** User and system time of a process so far. */
 function cpuSecondsOf(pid: number): number {
   const fields = fs.readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? [];
@@ -125,12 +139,15 @@ const filledMs = performance.now();
 await fill(client);
 await fillClaims(client);
 console.log(`filled in ${round((performance.now() - filledMs) / 1000)} s, load ${load()}`);
+await untilBound(client);
 await api.stack('up', 's3');
 const seconds = new Map<string, number>();
 
 async function measureServer(side: string, pid: number): Promise<void> {
   await sleep(5000);
-  console.log(JSON.stringify({ side, scenario: 'at rest', peakMiB: round(peakOf(pid) / 1024) }));
+  const residentMiB = round(residentOf(pid) / 1024);
+  const rest = { side, scenario: 'at rest', residentMiB, peakMiB: round(peakOf(pid) / 1024) };
+  console.log(JSON.stringify(rest));
   for (const [scenario, spec] of Object.entries(SCENARIOS)) {
     // The high-water mark begins anew.
     fs.writeFileSync(`/proc/${pid}/clear_refs`, '5');
@@ -153,8 +170,11 @@ async function measureServer(side: string, pid: number): Promise<void> {
   }
 }
 
+// It also makes the namespace and the location.
 await api.stack('up', 'velero');
-await measureServer('velero', Number(fs.readFileSync(join(directory, 'velero.pid'), 'utf8')));
+if (!values.own) {
+  await measureServer('velero', Number(fs.readFileSync(join(directory, 'velero.pid'), 'utf8')));
+}
 await api.stack('down', 'velero');
 {
   const home = join(directory, 'own-home');
@@ -171,7 +191,7 @@ await api.stack('down', 'velero');
   });
   await measureServer('longshore', server.pid);
 }
-for (const scenario of Object.keys(SCENARIOS)) {
+for (const scenario of values.own ? [] : Object.keys(SCENARIOS)) {
   const times =
     (seconds.get(`velero ${scenario}`) ?? 0) / (seconds.get(`longshore ${scenario}`) ?? 1);
   console.log(

@@ -6,6 +6,7 @@ import { chmodSync, copyFileSync, mkdirSync, readFileSync, rmSync, writeFileSync
 import { brotliCompressSync } from 'node:zlib';
 import { build, type BuildOptions, type Plugin } from 'esbuild';
 import { lookUpBuiltins } from './build-builtins.ts';
+import { assetsOf } from './cli/install/assets.ts';
 
 const root = new URL('../', import.meta.url).pathname;
 const out = process.argv[2] ?? `${root}dist`;
@@ -134,5 +135,7 @@ const inputs = [
 inputs.push(...(await buildPlugin()));
 copyFileSync(`${root}src/codec/wasm/kernels.wasm`, `${out}/kernels.wasm`);
 copyFileSync(`${root}src/dev/schemas.json.br`, `${out}/schemas.json.br`);
+// What `longshore install` applies, without the tool that it is put together by.
+writeFileSync(`${out}/install.json`, JSON.stringify(assetsOf(root)));
 // What went into the bundle: image/spdx.ts tells packages by it.
 if (process.argv[3]) writeFileSync(process.argv[3], JSON.stringify([...new Set(inputs)]));

@@ -12,6 +12,7 @@ import { withOutputForms } from './output-form.ts';
 import { addPluginVerb } from './plugin.ts';
 import { addPolicyCommands } from './policy.ts';
 import { addBackupVerb } from './backup.ts';
+import { addInstallVerbs } from './install/verbs.ts';
 import { addPolicyCheckVerb } from './policy-check.ts';
 import { addRepoMaintenanceVerb } from './repo-maintenance.ts';
 import { addRepositoryCommands } from './repository.ts';
@@ -59,6 +60,7 @@ export function createProgram(): Command {
   addSnapshotCommands(program);
   addPolicyCommands(program);
   addBackupVerb(program);
+  addInstallVerbs(program);
   addPolicyCheckVerb(program);
   addStoreCommands(program);
   addNodeAgentCommands(program);

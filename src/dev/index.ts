@@ -11,3 +11,4 @@ export {
 } from './dev-cluster.ts';
 export { SIMULATED_DRIVER } from './simulated-csi.ts';
 export { IN_PROCESS, STAND_IN } from './pod-runner.ts';
+export { jsonPatch } from './patches.ts';

@@ -103,6 +103,8 @@ describe.skipIf(!hasRealNode())(
       expect(told).toMatch(/Pod Volume Backups/);
       // The second hook fails unless the first one has run.
       expect(told).toMatch(/HooksAttempted:\s+2\s+HooksFailed:\s+0/);
+      // What it prints; and as `thawed` is in no copy, the restore below shows that the volume was read before the second hook.
+      expect(await node.velero('backup', 'logs', 'pods')).toContain('stdout: freezing');
       const made = await node.client.list(POD_VOLUME_BACKUPS, { namespace: 'velero' });
       expect(made.map(({ spec }) => spec.volume).sort()).toEqual([
         'cache',

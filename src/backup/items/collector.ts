@@ -117,10 +117,11 @@ export async function collectItems(options: CollectOptions): Promise<Item[]> {
             if (isOfNamespaces) trackNamespaces(objects, selectors, options, tracked);
             const bytes = kept.map((object) => Buffer.from(exactJson(object)));
             const places = await options.spool.add(bytes);
+            const type = typeOf(question.resource);
             for (const [index, { metadata }] of kept.entries()) {
               items.push({
                 resource: question.resource,
-                type: typeOf(question.resource),
+                type,
                 namespace: sharedName(metadata.namespace ?? ''),
                 name: metadata.name,
                 place: places?.[index],

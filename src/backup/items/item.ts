@@ -20,3 +20,11 @@ export interface Item {
 /** `namespace/name`, or the name alone: as users write it, and Velero in its list of resources. */
 export const idOf = ({ namespace, name }: { namespace: string; name: string }): string =>
   namespace === '' ? name : `${namespace}/${name}`;
+
+/** What {@link idOf} was made of. */
+export function refOf(id: string): { namespace: string; name: string } {
+  const at = id.indexOf('/');
+  return at < 0
+    ? { namespace: '', name: id }
+    : { namespace: id.slice(0, at), name: id.slice(at + 1) };
+}

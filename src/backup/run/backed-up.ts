@@ -1,9 +1,20 @@
 import { compareUtf8 } from '../../base/index.ts';
 
-/** Which items are in the backup, or were found for it. Kinds are `apiVersion/Kind`, ids `namespace/name` or a name. */
+interface Ref {
+  /** `''` for an object without a namespace. */
+  readonly namespace: string;
+  readonly name: string;
+}
+
+/** By name: true for those that are in the backup. */
+type Names = Map<string, boolean>;
+
+/**
+ * Which items are in the backup, or were found for it. Kinds are `apiVersion/Kind`. There may be hundreds of thousands, so that names are kept as
+ * the items have them, and none is made of two.
+ */
 export class BackedUp {
-  /** True for those that are in the backup. */
-  readonly #kinds = new Map<string, Map<string, boolean>>();
+  readonly #kinds = new Map<string, Map<string, Names>>();
   #total = 0;
   #done = 0;
 
@@ -15,51 +26,55 @@ export class BackedUp {
     return this.#done;
   }
 
-  has(kind: string, id: string): boolean {
-    return this.#kinds.get(kind)?.get(id) === true;
+  has(kind: string, { namespace, name }: Ref): boolean {
+    return this.#kinds.get(kind)?.get(namespace)?.get(name) === true;
   }
 
   /** Found for the backup, and its turn will come. */
-  expect(kind: string, id: string): void {
-    const ids = this.#idsOf(kind);
-    if (ids.has(id)) return;
-    ids.set(id, false);
+  expect(kind: string, { namespace, name }: Ref): void {
+    const names = this.#namesOf(kind, namespace);
+    if (names.has(name)) return;
+    names.set(name, false);
     this.#total++;
   }
 
-  add(kind: string, id: string): void {
-    const ids = this.#idsOf(kind);
-    const before = ids.get(id);
+  add(kind: string, { namespace, name }: Ref): void {
+    const names = this.#namesOf(kind, namespace);
+    const before = names.get(name);
     if (before === true) return;
-    ids.set(id, true);
+    names.set(name, true);
     if (before === undefined) this.#total++;
     this.#done++;
   }
 
   /** An action, or the cluster, has taken it out again. */
-  remove(kind: string, id: string): void {
-    const ids = this.#idsOf(kind);
-    const before = ids.get(id);
+  remove(kind: string, { namespace, name }: Ref): void {
+    const names = this.#namesOf(kind, namespace);
+    const before = names.get(name);
     if (before === undefined) return;
-    ids.delete(id);
+    names.delete(name);
     this.#total--;
     if (before) this.#done--;
   }
 
-  /** Velero's `<backup>-resource-list.json.gz`. */
+  /** Velero's `<backup>-resource-list.json.gz`: by kind, `namespace/name` or a name. */
   get resourceList(): Record<string, string[]> {
-    const lists = [...this.#kinds].flatMap(([kind, ids]): [string, string[]][] => {
-      const done = [...ids].flatMap(([id, isDone]) => (isDone ? [id] : []));
+    const lists = [...this.#kinds].flatMap(([kind, spaces]): [string, string[]][] => {
+      const done: string[] = [];
+      for (const [namespace, names] of spaces) {
+        const prefix = namespace === '' ? '' : `${namespace}/`;
+        for (const [name, isDone] of names) if (isDone) done.push(`${prefix}${name}`);
+      }
       return done.length > 0 ? [[kind, done.sort(compareUtf8)]] : [];
     });
     return Object.fromEntries(lists.sort(([a], [b]) => compareUtf8(a, b)));
   }
 
-  #idsOf(kind: string): Map<string, boolean> {
-    const known = this.#kinds.get(kind);
-    if (known) return known;
-    const made = new Map<string, boolean>();
-    this.#kinds.set(kind, made);
-    return made;
+  #namesOf(kind: string, namespace: string): Names {
+    let spaces = this.#kinds.get(kind);
+    if (!spaces) this.#kinds.set(kind, (spaces = new Map<string, Names>()));
+    let names = spaces.get(namespace);
+    if (!names) spaces.set(namespace, (names = new Map<string, boolean>()));
+    return names;
   }
 }

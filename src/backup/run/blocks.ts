@@ -42,31 +42,12 @@ export const kindOfItem = ({ resource }: Item): string =>
  */
 export async function* itemBlocks(options: BlockOptions): AsyncGenerator<ItemBlock> {
   const { items, signal } = options;
-  const byId = new Map<string, Item[]>();
-  const isSearched = options.actions.length > 0;
-  const isSeveral = items.some(({ resource }, index) => {
-    const other = items[index + 1]?.resource;
-    return (
-      other?.plural === resource.plural &&
-      other.group === resource.group &&
-      other.version !== resource.version
-    );
-  });
-  // Each object is in it, so that it is made only where something is looked up.
-  if (isSearched || isSeveral) {
-    for (const item of items) {
-      const key = keyOf(item.type, item);
-      const known = byId.get(key);
-      if (known) known.push(item);
-      else byId.set(key, [item]);
-    }
-  }
+  const listed = new ListedItems(items);
   let block: BlockItem[] = [];
   for (const [index, item] of items.entries()) {
     signal.throwIfAborted();
     if (!item.isTaken) {
-      const versions = byId.get(keyOf(item.type, item)) ?? [item];
-      await new Building(options, byId, block).addListed(versions);
+      await new Building(options, listed, block).addListed(listed.versionsOf(item));
     }
     const next = items[index + 1];
     const isInRow = item.isOrdered && next?.isOrdered === true && next.type === item.type;
@@ -80,17 +61,55 @@ export async function* itemBlocks(options: BlockOptions): AsyncGenerator<ItemBlo
 const keyOf = (type: string, item: { namespace: string; name: string }): string =>
   `${type} ${idOf(item)}`;
 
+/** Finds items. Those of a type are indexed when the first of them is asked for: of most types none ever is, and there may be hundreds of thousands. */
+class ListedItems {
+  readonly #items: readonly Item[];
+  readonly #byType = new Map<string, Map<string, Item[]>>();
+  /** Types that were listed in more than one version. */
+  readonly #several = new Set<string>();
+
+  constructor(items: readonly Item[]) {
+    this.#items = items;
+    const versions = new Map<string, string>();
+    for (const { type, resource } of items) {
+      const known = versions.get(type);
+      if (known === undefined) versions.set(type, resource.version);
+      else if (known !== resource.version) this.#several.add(type);
+    }
+  }
+
+  /** All that were listed of the object that it is of. */
+  versionsOf(item: Item): readonly Item[] {
+    return this.#several.has(item.type) ? (this.find(item.type, item) ?? [item]) : [item];
+  }
+
+  find(type: string, ref: { namespace: string; name: string }): readonly Item[] | undefined {
+    let items = this.#byType.get(type);
+    if (!items) {
+      items = new Map<string, Item[]>();
+      for (const item of this.#items) {
+        if (item.type !== type) continue;
+        const known = items.get(idOf(item));
+        if (known) known.push(item);
+        else items.set(idOf(item), [item]);
+      }
+      this.#byType.set(type, items);
+    }
+    return items.get(idOf(ref));
+  }
+}
+
 /** One block while it is made. */
 class Building {
   readonly #options: BlockOptions;
-  readonly #byId: Map<string, Item[]>;
+  readonly #listed: ListedItems;
   readonly #block: BlockItem[];
   /** Asked for from the cluster, and not listed: once for each block. */
   readonly #loaded = new Set<string>();
 
-  constructor(options: BlockOptions, byId: Map<string, Item[]>, block: BlockItem[]) {
+  constructor(options: BlockOptions, listed: ListedItems, block: BlockItem[]) {
     this.#options = options;
-    this.#byId = byId;
+    this.#listed = listed;
     this.#block = block;
   }
 
@@ -124,7 +143,7 @@ class Building {
     }
     if (!object) {
       log.info('Skipping item because it was deleted meanwhile', about);
-      backedUp.remove(kind, id);
+      backedUp.remove(kind, item);
       return undefined;
     }
     if (!backupper.isIncluded(item.type, object, false)) return undefined;
@@ -164,7 +183,7 @@ class Building {
     const { namespace, name } = identifier;
     const type = typeOf({ group: identifier.group, plural: identifier.resource });
     const key = keyOf(type, identifier);
-    const listed = this.#byId.get(key);
+    const listed = this.#listed.find(type, identifier);
     if (listed) {
       await this.addListed(listed);
       return;

@@ -4,7 +4,7 @@ import type { Backup } from '../backup-object.ts';
 import type { FineFilters } from '../filters/fine-filters.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
 import { type ResourceFilter, typeOf } from '../filters/resources.ts';
-import { idOf } from '../items/item.ts';
+import { idOf, refOf } from '../items/item.ts';
 import type { BackupLog } from '../results.ts';
 import type { BackedUp } from './backed-up.ts';
 import type {
@@ -96,7 +96,7 @@ export class ItemBackupper {
   /** Whether an earlier try has put it into the backup. It counts as backed up then. */
   isDone(kind: string, id: string): boolean {
     if (this.#options.journal?.isDone(kind, id) !== true) return false;
-    this.#options.backedUp.add(kind, id);
+    this.#options.backedUp.add(kind, refOf(id));
     return true;
   }
 
@@ -121,7 +121,7 @@ export class ItemBackupper {
   /** It is named in the list of resources, and not in the archive: its pre hooks have failed. */
   async fail({ object }: BlockItem): Promise<void> {
     const kind = kindOf(object);
-    this.#options.backedUp.add(kind, idOf(partsOf(object)));
+    this.#options.backedUp.add(kind, partsOf(object));
     await this.#put({
       kind,
       ...partsOf(object),
@@ -152,10 +152,10 @@ export class ItemBackupper {
     signal.throwIfAborted();
     if (!this.isIncluded(type, given, mustInclude)) return false;
     const kind = kindOf(given);
-    const id = idOf(partsOf(given));
-    if (backedUp.has(kind, id) || this.isDone(kind, id)) return true;
+    const ref = partsOf(given);
+    if (backedUp.has(kind, ref) || this.isDone(kind, idOf(ref))) return true;
     // Before anything is waited for: nobody else takes it, and an item that fails stays in the list of resources.
-    backedUp.add(kind, id);
+    backedUp.add(kind, ref);
     const version = (given.apiVersion ?? '').split('/').at(-1) ?? '';
     const errors: unknown[] = [];
     const operations: StartedOperation[] = [];
@@ -179,7 +179,7 @@ export class ItemBackupper {
       errors.push(error);
     }
     if (!object) {
-      backedUp.remove(kind, id);
+      backedUp.remove(kind, ref);
       // An action before the one that took it out may have begun something, which goes on.
       if (operations.length > 0) {
         await this.#put(

@@ -5,7 +5,7 @@ import type { FineFilters } from '../filters/fine-filters.ts';
 import type { NamespaceFilter } from '../filters/namespaces.ts';
 import type { ResourceFilter } from '../filters/resources.ts';
 import { Hooks, type PodExec } from '../hooks/hooks.ts';
-import { idOf, type Item } from '../items/item.ts';
+import { idOf, type Item, refOf } from '../items/item.ts';
 import type { Spool } from '../items/spool.ts';
 import type { BackupLog } from '../results.ts';
 import { BackedUp } from './backed-up.ts';
@@ -73,7 +73,7 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
   const ending = new AbortController();
   const signal = AbortSignal.any([options.signal, ending.signal]);
   const backedUp = new BackedUp();
-  for (const item of options.items) backedUp.expect(kindOfItem(item), idOf(item));
+  for (const item of options.items) backedUp.expect(kindOfItem(item), item);
   const hooks = new Hooks(options.backup.spec.hooks, {
     resources: discovery,
     exec: options.exec,
@@ -102,7 +102,7 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
     ),
   );
   for (const { kind, id, type } of journal?.all?.() ?? []) {
-    backedUp.add(kind, id);
+    backedUp.add(kind, refOf(id));
     if (type !== undefined) types.add(type);
   }
   const thawed = new Set<string>();
@@ -162,8 +162,13 @@ interface BlockWork {
   readonly options: BackupRunOptions;
 }
 
-const idOfBlockItem = ({ object: { metadata } }: BlockItem): string =>
-  idOf({ namespace: metadata.namespace ?? '', name: metadata.name });
+const refOfBlockItem = ({
+  object: { metadata },
+}: BlockItem): { namespace: string; name: string } => ({
+  namespace: metadata.namespace ?? '',
+  name: metadata.name,
+});
+const idOfBlockItem = (item: BlockItem): string => idOf(refOfBlockItem(item));
 
 async function backUpBlock(block: ItemBlock, work: BlockWork): Promise<void> {
   /** Pods whose pre hooks have begun and whose post hooks have not; those whose debt the sink has taken are `noted`. */
@@ -246,7 +251,7 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
       }
       continue;
     }
-    if (backedUp.has(kind, id)) continue;
+    if (backedUp.has(kind, refOfBlockItem(item))) continue;
     frozen.all.add(item);
     const failure = await hooks.run(item.object, 'pre', signal);
     if (failure === undefined) {
@@ -263,7 +268,7 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
   for (const item of block) {
     const owesPostHooks = ready.includes(item) && hooks.has(item.object, 'post');
     if (await backupper.backUp(item, block, { owesPostHooks })) types.add(item.type);
-    const isStored = backedUp.has(kindOf(item.object), idOfBlockItem(item));
+    const isStored = backedUp.has(kindOf(item.object), refOfBlockItem(item));
     if (owesPostHooks && isStored) frozen.noted.add(item);
   }
   const due = ready.filter(({ object }) => hooks.has(object, 'post'));

@@ -24,6 +24,7 @@ import type {
 import { idOf } from '../../../backup/index.ts';
 import type { VolumeFact } from '../../../backup-volumes/index.ts';
 import { patiently } from './patience.ts';
+import { Pieces } from './pieces.ts';
 import {
   decodeSegment,
   encodeSegment,
@@ -68,14 +69,14 @@ const gzip = promisify(gzipWithCallback);
 /** What is done, and has not been put yet. */
 interface Pending {
   readonly records: SegmentRecords & { includes?: string[] };
-  tar: Uint8Array[];
+  readonly tar: Pieces;
   log: string[];
   bytes: number;
 }
 
 const newPending = (): Pending => ({
   records: { items: [], thawed: [], entries: [] },
-  tar: [],
+  tar: new Pieces(),
   log: [],
   bytes: 0,
 });
@@ -318,9 +319,9 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     const { kind: k, namespace: ns, name: n, files, operations, facts, owesPostHooks } = item;
     const mtime = unixSeconds(this.#clock.nowNs());
     for (const { path, bytes } of files) {
-      const pieces = tarMember.entry({ path, bytes, mtime });
-      this.#pending.tar.push(...pieces);
-      this.#added(pieces.reduce((sum, { length }) => sum + length, 0));
+      const before = this.#pending.tar.length;
+      for (const piece of tarMember.entry({ path, bytes, mtime })) this.#pending.tar.append(piece);
+      this.#added(this.#pending.tar.length - before);
     }
     const type = files[0]?.path.split('/')[1];
     this.#pending.records.items.push({
@@ -418,7 +419,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     const { bucket, signal, assertLeading } = this.#options;
     const [packed, tarPart, logPart] = await Promise.all([
       gzip(JSON.stringify(records)),
-      tar.length === 0 ? Buffer.alloc(0) : gzip(Buffer.concat(tar)),
+      tar.length === 0 ? Buffer.alloc(0) : gzip(tar.whole()),
       log.length === 0 ? Buffer.alloc(0) : gzip(log.join('')),
     ]);
     const bytes = encodeSegment({ records: packed, tar: tarPart, log: logPart });

@@ -1,0 +1,113 @@
+import { CodedError, isCode } from '../../base/index.ts';
+import { DAEMON_SETS, DEPLOYMENTS, type KubeClient, type KubeObject } from '../../kube/index.ts';
+import { type ClusterFlags, clusterOf } from '../cluster.ts';
+import { interruptSignal } from '../context.ts';
+import { printText } from '../output.ts';
+import { stringify } from '../yaml.ts';
+import { loadAssets } from './assets.ts';
+import type { Manifest } from './kustomize.ts';
+import { apply, findObject, until, untilServed } from './objects.ts';
+import { INSTALLED_BY, INSTALLED_LABEL, type InstallFlags, installPlan } from './plan.ts';
+
+export interface InstallCommandFlags extends InstallFlags, ClusterFlags {
+  dryRun?: boolean;
+  output?: 'yaml' | 'json';
+  wait?: boolean;
+}
+
+const READY_MS = 300_000;
+
+/** Prints or applies all that an installation has. Throws `VELERO_IS_HERE`, `NOT_READY`, `UsageError`, and the `KUBE_*` errors. */
+export async function install(flags: InstallCommandFlags): Promise<void> {
+  const { namespace = 'velero', dryRun, output } = flags;
+  const plan = installPlan(loadAssets(), namespace, flags);
+  if (dryRun === true || output !== undefined) {
+    printText(documentOf(plan, output ?? 'yaml'));
+    if (dryRun === true) return;
+  }
+  const { client } = clusterOf(flags);
+  const interrupt = interruptSignal();
+  const { signal } = interrupt;
+  const say = (text: string): void => {
+    if (output === undefined) printText(`${text}\n`);
+  };
+  try {
+    await assertFree(client, namespace, plan, signal);
+    for (const each of plan) await applyOne(client, each, { signal, say });
+    if (flags.wait === true) await untilReady(client, namespace, signal);
+    say(
+      `Longshore is installed in namespace ${namespace}: longshore node-agent status -n ${namespace}`,
+    );
+  } finally {
+    interrupt.dispose();
+    client.close();
+  }
+}
+
+function documentOf(plan: readonly Manifest[], form: 'yaml' | 'json'): string {
+  if (form === 'yaml') {
+    return plan.map((each) => stringify(each, { aliasDuplicateObjects: false })).join('---\n');
+  }
+  return `${JSON.stringify({ apiVersion: 'v1', kind: 'List', items: plan }, null, 2)}\n`;
+}
+
+/** Two servers must not do the same work, and workloads of others are not written over. */
+async function assertFree(
+  client: KubeClient,
+  namespace: string,
+  plan: readonly Manifest[],
+  signal: AbortSignal,
+): Promise<void> {
+  const advice = 'see docs/with-velero.md for ours beside it or in place of it';
+  if (await client.find(DEPLOYMENTS, { namespace, name: 'velero' }, { signal })) {
+    const text = `namespace ${namespace} has a Velero server (Deployment velero): ${advice}`;
+    throw new CodedError('VELERO_IS_HERE', text);
+  }
+  for (const each of plan.filter(({ kind }) => kind === 'DaemonSet')) {
+    const { name } = each.metadata;
+    const found = await client.find(DAEMON_SETS, { namespace, name }, { signal });
+    if (!found || isInstalled(found)) continue;
+    const text = `namespace ${namespace} has a DaemonSet ${name} that was not installed by this command: ${advice}`;
+    throw new CodedError('VELERO_IS_HERE', text);
+  }
+}
+
+export const isInstalled = ({ metadata }: Pick<KubeObject, 'metadata'>): boolean =>
+  metadata.labels?.[INSTALLED_LABEL] === INSTALLED_BY;
+
+async function applyOne(
+  client: KubeClient,
+  object: Manifest,
+  { signal, say }: { signal: AbortSignal; say: (text: string) => void },
+): Promise<void> {
+  const what = `${object.kind} ${object.metadata.name}`;
+  const isShared = object.kind === 'CustomResourceDefinition' || object.kind === 'Namespace';
+  const found = isShared ? await findObject(client, object, signal) : undefined;
+  // Velero's definitions are as good, and whoever has made a namespace keeps it.
+  if (found && !isInstalled(found)) say(`${what}: there already, and left as it is`);
+  else {
+    await apply(client, object, signal);
+    say(`${what}: applied`);
+  }
+  if (object.kind === 'CustomResourceDefinition') await untilServed(client, object, signal);
+}
+
+async function untilReady(
+  client: KubeClient,
+  namespace: string,
+  signal: AbortSignal,
+): Promise<void> {
+  const isReady = async (): Promise<boolean> => {
+    const ref = { namespace, name: 'longshore-server' };
+    const found: unknown = await client.find(DEPLOYMENTS, ref, { signal });
+    const { status } = (found ?? {}) as { status?: { availableReplicas?: number } };
+    return (status?.availableReplicas ?? 0) > 0;
+  };
+  try {
+    if (await until(isReady, READY_MS, signal)) return;
+  } catch (error) {
+    if (!isCode(error, 'KUBE_UNAVAILABLE')) throw error;
+  }
+  const text = `no server is ready after ${READY_MS / 60_000} minutes: kubectl -n ${namespace} describe deployment longshore-server`;
+  throw new CodedError('NOT_READY', text);
+}

@@ -1,0 +1,93 @@
+import { readFileSync, statSync } from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
+import { parse, parseAllDocuments } from 'yaml';
+import { CodedError } from '../../base/index.ts';
+import { jsonPatch } from '../../dev/index.ts';
+
+/** An object that is to be in a cluster. */
+export interface Manifest {
+  readonly apiVersion: string;
+  readonly kind: string;
+  metadata: {
+    name: string;
+    namespace?: string;
+    labels?: Record<string, string>;
+    annotations?: Record<string, string>;
+  };
+  [field: string]: unknown;
+}
+
+interface Kustomization {
+  readonly namespace?: string;
+  readonly resources?: readonly string[];
+  readonly patches?: readonly {
+    readonly target: { readonly kind: string; readonly name: string };
+    readonly patch: string;
+  }[];
+  readonly [field: string]: unknown;
+}
+
+interface Subject {
+  readonly kind?: string;
+  readonly name?: string;
+  namespace?: string;
+}
+
+/** Names are left as they are, so that the fields that refer to them need no care. */
+const KNOWN = ['apiVersion', 'kind', 'namespace', 'resources', 'patches', 'configurations'];
+const CLUSTER_KINDS = [
+  'Namespace',
+  'ClusterRole',
+  'ClusterRoleBinding',
+  'CustomResourceDefinition',
+];
+export const isOfCluster = ({ kind }: { readonly kind: string }): boolean =>
+  CLUSTER_KINDS.includes(kind);
+
+/**
+ * What `kubectl kustomize` makes of a folder of this project's manifests, of which it knows just what they use; anything else is refused with
+ * `BAD_MANIFESTS`.
+ */
+export function kustomized(folder: string): Manifest[] {
+  const file = join(folder, 'kustomization.yaml');
+  const {
+    namespace,
+    resources = [],
+    patches = [],
+    ...rest
+  } = parse(readFileSync(file, 'utf8')) as Kustomization;
+  const unknown = Object.keys(rest).find((key) => !KNOWN.includes(key));
+  if (unknown !== undefined) throw bad(`${file} has ${unknown}, which is not known here`);
+  let objects = resources.flatMap((name) => load(resolve(dirname(file), name)));
+  for (const { target, patch } of patches) {
+    const isMeant = ({ kind, metadata }: Manifest): boolean =>
+      kind === target.kind && metadata.name === target.name;
+    if (!objects.some(isMeant))
+      throw bad(`${file} changes ${target.kind} ${target.name}, which is not there`);
+    const steps: unknown = parse(patch);
+    objects = objects.map((each) => (isMeant(each) ? (jsonPatch(each, steps) as Manifest) : each));
+  }
+  if (namespace !== undefined) moveInto(namespace, objects);
+  return objects;
+}
+
+function load(path: string): Manifest[] {
+  if (statSync(path).isDirectory()) return kustomized(path);
+  return parseAllDocuments(readFileSync(path, 'utf8')).map((each) => each.toJS() as Manifest);
+}
+
+/** Also what refers to ServiceAccounts among them. */
+export function moveInto(namespace: string, objects: readonly Manifest[]): void {
+  const accounts = new Set(
+    objects.filter(({ kind }) => kind === 'ServiceAccount').map(({ metadata }) => metadata.name),
+  );
+  for (const each of objects) {
+    if (!isOfCluster(each)) each.metadata.namespace = namespace;
+    for (const subject of (each.subjects ?? []) as Subject[]) {
+      const isOurs = subject.kind === 'ServiceAccount' && accounts.has(subject.name ?? '');
+      if (isOurs) subject.namespace = namespace;
+    }
+  }
+}
+
+const bad = (text: string): CodedError => new CodedError('BAD_MANIFESTS', text);

@@ -1,0 +1,306 @@
+import { CodedError } from '../../base/index.ts';
+import type { ActionContext, ResourceIdentifier } from '../../backup/index.ts';
+import {
+  type KubeClient,
+  type KubeObject,
+  SERVICE_ACCOUNTS,
+  STORAGE_CLASSES,
+} from '../../kube/index.ts';
+import type { RestoreAction, RestoreActionInput, RestoreActionOutput } from '../contract.ts';
+import { type Restore, targetNamespace } from '../restore-object.ts';
+import { type Fields, fieldsAt, isFields, listAt, textOf } from './fields.ts';
+import { pluginConfig } from './plugin-config.ts';
+import { withoutGivenPorts } from './service-ports.ts';
+
+export type RestoreActionClient = Pick<KubeClient, 'list' | 'find'>;
+
+type Run = (
+  input: RestoreActionInput,
+  context: ActionContext,
+) => RestoreActionOutput | Promise<RestoreActionOutput>;
+
+/**
+ * The actions that Velero's server has of its own for plain objects (pkg/restore/actions, v1.18.3), by its names and in its order. `namespace`:
+ * the server's, where the ConfigMaps are that some of them read.
+ */
+export function openRestoreActions(
+  client: RestoreActionClient,
+  namespace: string,
+): readonly RestoreAction[] {
+  const action = (
+    name: string,
+    includedResources: readonly string[],
+    run: Run,
+    selector?: string,
+  ): RestoreAction => ({
+    name: `velero.io/${name}`,
+    appliesTo: { includedResources, ...(selector !== undefined && { selector }) },
+    execute: async (input, context) => run(input, context),
+  });
+  const configOf = (name: string, { signal }: ActionContext) =>
+    pluginConfig(client, { namespace, action: `velero.io/${name}`, signal });
+  return [
+    action('add-pvc-from-pod', ['pods'], ({ item }) => ({ additionalItems: claimsOf(item) })),
+    action(
+      'admission-webhook-configuration',
+      ['mutatingwebhookconfigurations', 'validatingwebhookconfigurations'],
+      ({ item }) => ({ item: withValidSideEffects(item) }),
+    ),
+    action(
+      'apiservice',
+      ['apiservices'],
+      () => ({ isSkipped: true }),
+      'kube-aggregator.kubernetes.io/automanaged',
+    ),
+    action('change-image-name', KINDS_WITH_IMAGES, async ({ item }, context) => ({
+      item: withImages(item, await configOf('change-image-name', context)),
+    })),
+    action(
+      'change-storage-class',
+      ['persistentvolumeclaims', 'persistentvolumes', 'statefulsets'],
+      async ({ item }, context) => ({
+        item: await withClasses(item, await configOf('change-storage-class', context), (name) =>
+          existingClass(client, name, context),
+        ),
+      }),
+    ),
+    action('cluster-role-bindings', ['clusterrolebindings'], ({ item, restore }) => ({
+      item: withSubjects(item, restore),
+    })),
+    action(
+      'crd-preserve-fields',
+      ['customresourcedefinition.apiextensions.k8s.io'],
+      ({ item }) => ({
+        item: withPreservedFields(item),
+      }),
+    ),
+    action('job', ['jobs'], ({ item }) => ({ item: withoutController(item) })),
+    action('pod', ['pods'], ({ item }) => placeablePod(item)),
+    action('pvc', ['persistentvolumeclaims'], ({ item, itemFromBackup }) =>
+      unboundClaim(item, itemFromBackup),
+    ),
+    action('role-bindings', ['rolebindings'], ({ item, restore }) => ({
+      item: withSubjects(item, restore),
+    })),
+    action('secret', ['secrets'], (input, context) => tokenSecret(client, input, context)),
+    action('service', ['services'], ({ item, restore }) => ({
+      item: object(withoutGivenPorts(fields(item), restore.spec.preserveNodePorts === true)),
+    })),
+    action('service-account', ['serviceaccounts'], ({ item }) => ({ item: withoutToken(item) })),
+  ];
+}
+
+const KINDS_WITH_IMAGES = [
+  ...['deployments', 'statefulsets', 'daemonsets', 'replicasets', 'replicationcontrollers'],
+  ...['jobs', 'cronjobs', 'pods'],
+];
+
+const fields = (item: KubeObject): Fields => item as unknown as Fields;
+const object = (item: Fields): KubeObject => item as unknown as KubeObject;
+
+/** A copy, changed. */
+function changed(item: KubeObject, change: (copy: Fields) => void): KubeObject {
+  const copy = structuredClone(fields(item));
+  change(copy);
+  return object(copy);
+}
+
+const identifier = (group: string, resource: string, name: string, namespace = '') =>
+  ({ group, resource, namespace, name }) satisfies ResourceIdentifier;
+
+function claimsOf(pod: KubeObject): ResourceIdentifier[] {
+  return listAt(pod, 'spec', 'volumes').flatMap(({ persistentVolumeClaim }) =>
+    isFields(persistentVolumeClaim)
+      ? [
+          identifier(
+            '',
+            'persistentvolumeclaims',
+            textOf(persistentVolumeClaim.claimName),
+            pod.metadata.namespace,
+          ),
+        ]
+      : [],
+  );
+}
+
+/** Webhooks of an old API may have side effects that the present one does not take. */
+const withValidSideEffects = (item: KubeObject): KubeObject =>
+  item.apiVersion === 'admissionregistration.k8s.io/v1'
+    ? changed(item, (copy) => {
+        for (const webhook of listAt(copy, 'webhooks')) {
+          if (!['None', 'NoneOnDryRun'].includes(textOf(webhook.sideEffects))) {
+            webhook.sideEffects = 'None';
+          }
+        }
+      })
+    : item;
+
+/** Where the containers of a kind are. */
+function podSpecOf(item: Fields): Fields | undefined {
+  if (item.kind === 'Pod') return fieldsAt(item, 'spec');
+  const path = item.kind === 'CronJob' ? ['spec', 'jobTemplate', 'spec'] : ['spec'];
+  return fieldsAt(item, ...path, 'template', 'spec');
+}
+
+/** Values are `old,new`: the first whose old part is in an image changes that part of it, wherever it is. Ours go by their keys, Velero's at random. */
+function withImages(item: KubeObject, config: Readonly<Record<string, string>>): KubeObject {
+  const rules = Object.keys(config)
+    .sort()
+    .flatMap((key) => {
+      const [, old = '', fresh = ''] = /^([^,]*),(.+)$/s.exec(config[key] ?? '') ?? [];
+      return old.trim() === '' ? [] : [{ old: old.trim(), fresh: fresh.trim() }];
+    });
+  if (rules.length === 0) return item;
+  return changed(item, (copy) => {
+    const spec = podSpecOf(copy);
+    for (const container of [...listAt(spec, 'containers'), ...listAt(spec, 'initContainers')]) {
+      const image = textOf(container.image);
+      const rule = rules.find(({ old }) => image.includes(old));
+      if (rule) container.image = image.replaceAll(rule.old, () => rule.fresh);
+    }
+  });
+}
+
+/** Throws `NO_STORAGE_CLASS`, and what the client throws. */
+async function existingClass(
+  client: RestoreActionClient,
+  name: string,
+  { signal }: ActionContext,
+): Promise<string> {
+  if (await client.find(STORAGE_CLASSES, { name }, { signal })) return name;
+  const text = `error getting storage class ${name} from API: storageclasses.storage.k8s.io "${name}" not found`;
+  throw new CodedError('NO_STORAGE_CLASS', text);
+}
+
+async function withClasses(
+  item: KubeObject,
+  config: Readonly<Record<string, string>>,
+  existing: (name: string) => Promise<string>,
+): Promise<KubeObject> {
+  const copy = structuredClone(fields(item));
+  const specs =
+    item.kind === 'StatefulSet'
+      ? listAt(copy, 'spec', 'volumeClaimTemplates').map((claim) => fieldsAt(claim, 'spec'))
+      : [fieldsAt(copy, 'spec')];
+  for (const spec of specs) {
+    const name = textOf(spec?.storageClassName);
+    const fresh = name === '' ? undefined : config[name];
+    if (spec && fresh !== undefined) spec.storageClassName = await existing(fresh);
+  }
+  return object(copy);
+}
+
+function withSubjects(item: KubeObject, restore: Restore): KubeObject {
+  return changed(item, (copy) => {
+    for (const subject of listAt(copy, 'subjects')) {
+      if (typeof subject.namespace !== 'string') continue;
+      subject.namespace = targetNamespace(subject.namespace, restore);
+    }
+  });
+}
+
+/** What the first version of the API said for a whole definition the present one says in each schema. */
+function withPreservedFields(item: KubeObject): KubeObject {
+  const isOfFirstKind = fieldsAt(item, 'spec')?.preserveUnknownFields === true;
+  if (item.apiVersion !== 'apiextensions.k8s.io/v1' || !isOfFirstKind) return item;
+  return changed(item, (copy) => {
+    delete fieldsAt(copy, 'spec')?.preserveUnknownFields;
+    for (const version of listAt(copy, 'spec', 'versions')) {
+      const schema = fieldsAt(version, 'schema', 'openAPIV3Schema');
+      if (schema) schema['x-kubernetes-preserve-unknown-fields'] = true;
+    }
+  });
+}
+
+const CONTROLLER_LABELS = ['batch.kubernetes.io/controller-uid', 'controller-uid'];
+
+/** A Job gets another UID, by which its pods are told. */
+const withoutController = (item: KubeObject): KubeObject =>
+  changed(item, (copy) => {
+    const selector = fieldsAt(copy, 'spec', 'selector', 'matchLabels');
+    const labels = fieldsAt(copy, 'spec', 'template', 'metadata', 'labels');
+    for (const label of CONTROLLER_LABELS) {
+      delete selector?.[label];
+      delete labels?.[label];
+    }
+  });
+
+/** A pod that any node may run, without the token that its ServiceAccount had in the old cluster. */
+function placeablePod(item: KubeObject): RestoreActionOutput {
+  const priorityClass = textOf(fieldsAt(item, 'spec')?.priorityClassName);
+  const pod = changed(item, (copy) => {
+    const spec = fieldsAt(copy, 'spec');
+    if (!spec) return;
+    delete spec.nodeName;
+    delete spec.priority;
+    const prefix = `${textOf(spec.serviceAccountName)}-token-`;
+    const keepOthers = (owner: Fields, key: string): void => {
+      if (!Array.isArray(owner[key])) return;
+      owner[key] = listAt(owner, key).filter(({ name }) => !textOf(name).startsWith(prefix));
+    };
+    keepOthers(spec, 'volumes');
+    for (const container of [...listAt(spec, 'containers'), ...listAt(spec, 'initContainers')]) {
+      keepOthers(container, 'volumeMounts');
+    }
+  });
+  if (priorityClass === '') return { item: pod };
+  const classes = [identifier('scheduling.k8s.io', 'priorityclasses', priorityClass)];
+  return { item: pod, additionalItems: classes };
+}
+
+const BINDING_ANNOTATIONS = [
+  'pv.kubernetes.io/bind-completed',
+  'pv.kubernetes.io/bound-by-controller',
+  'volume.kubernetes.io/storage-provisioner',
+  'volume.beta.kubernetes.io/storage-provisioner',
+  'volume.kubernetes.io/selected-node',
+  'velero.io/volume-snapshot-name',
+  'velero.io/data-upload-name',
+];
+
+/** Its volume comes before it. */
+function unboundClaim(item: KubeObject, itemFromBackup: KubeObject): RestoreActionOutput {
+  const claim = changed(item, (copy) => {
+    const annotations = fieldsAt(copy, 'metadata', 'annotations');
+    for (const annotation of BINDING_ANNOTATIONS) delete annotations?.[annotation];
+  });
+  const volume = textOf(fieldsAt(itemFromBackup, 'spec')?.volumeName);
+  const isBound = fieldsAt(itemFromBackup, 'status')?.phase === 'Bound' && volume !== '';
+  return isBound
+    ? { item: claim, additionalItems: [identifier('', 'persistentvolumes', volume)] }
+    : { item: claim };
+}
+
+/** Tokens of ServiceAccounts are made anew: by whoever made them, or in this Secret, by the cluster. */
+async function tokenSecret(
+  client: RestoreActionClient,
+  { item, restore }: RestoreActionInput,
+  { signal }: ActionContext,
+): Promise<RestoreActionOutput> {
+  if (fields(item).type !== 'kubernetes.io/service-account-token') return { item };
+  const { name, namespace = '' } = item.metadata;
+  // Where the Secret comes to; Velero looks where it was.
+  const accounts = await client.list(SERVICE_ACCOUNTS, {
+    namespace: targetNamespace(namespace, restore),
+    signal,
+  });
+  if (accounts.some(({ metadata }) => name.startsWith(`${metadata.name}-token-`))) {
+    return { isSkipped: true };
+  }
+  const secret = changed(item, (copy) => {
+    delete fieldsAt(copy, 'metadata', 'annotations')?.['kubernetes.io/service-account.uid'];
+    const data = fieldsAt(copy, 'data');
+    delete data?.token;
+    delete data?.['ca.crt'];
+  });
+  return { item: secret };
+}
+
+/** The last Secret with a token of the old cluster. */
+const withoutToken = (item: KubeObject): KubeObject =>
+  changed(item, (copy) => {
+    const secrets = listAt(copy, 'secrets');
+    const prefix = `${item.metadata.name}-token-`;
+    const at = secrets.findLastIndex(({ name }) => textOf(name).startsWith(prefix));
+    if (at >= 0) copy.secrets = secrets.toSpliced(at, 1);
+  });

@@ -1,0 +1,7 @@
+/**
+ * What is done with the objects of a backup on their way into a cluster. Velero's pkg/restore is the rule. Knows the API server only by what it
+ * asks of it; knows no archive, no storage and no phases.
+ */
+export { type Restore, type RestoreSpec, targetNamespace } from './restore-object.ts';
+export type { RestoreAction, RestoreActionInput, RestoreActionOutput } from './contract.ts';
+export { openRestoreActions, type RestoreActionClient } from './actions/object-actions.ts';

@@ -1,0 +1,256 @@
+import { execFileSync } from 'node:child_process';
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { parse, stringify } from 'yaml';
+import { assetsOf } from '../../../src/cli/install/assets.ts';
+import { kustomized, type Manifest } from '../../../src/cli/install/kustomize.ts';
+import { BACKUPS, DATA_UPLOADS, DEPLOYMENTS, NAMESPACES } from '../../../src/kube/index.ts';
+import { runHere } from '../../support/command-line.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { sharedPackage } from '../../support/package.ts';
+import { hasHelm, parseManifests, renderOverlay } from '../../support/manifests.ts';
+import { hasRealApi, type RealApi, startRealApi } from '../../support/real-api.ts';
+import { serverCrds } from '../../support/server-crds.ts';
+
+const ROOT = new URL('../../../', import.meta.url).pathname;
+const work = tempDirectory('install');
+const CREDENTIALS = join(work, 'credentials');
+fs.writeFileSync(CREDENTIALS, '[default]\n');
+afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
+
+const STORAGE = ['--provider', 'aws', '--bucket', 'b', '--secret-file', CREDENTIALS];
+const ALL = ['install', '--image', 'registry.example.com/longshore:1', ...STORAGE];
+const FINALIZER = 'velero.io/data-upload-download-finalizer';
+
+describe('what would be installed', () => {
+  it('is printed, and can be read back', async () => {
+    const config = ['--backup-location-config', 'region=minio, s3Url=http://minio:9000?a=b'];
+    const { code, out } = await runHere(...ALL, ...config, '-n', 'backup', '--dry-run');
+    expect(code).toBe(0);
+    const all = parseManifests(out) as unknown as Manifest[];
+    const one = (kind: string, name: string): Manifest => {
+      const found = all.find((each) => each.kind === kind && each.metadata.name === name);
+      if (!found) throw new Error(`no ${kind} ${name}`);
+      return found;
+    };
+    expect(one('BackupStorageLocation', 'default').spec).toEqual({
+      provider: 'aws',
+      default: true,
+      objectStorage: { bucket: 'b' },
+      config: { region: 'minio', s3Url: 'http://minio:9000?a=b' },
+    });
+    expect(one('Secret', 'cloud-credentials').data).toEqual({
+      cloud: Buffer.from('[default]\n').toString('base64'),
+    });
+    for (const [kind, name] of [
+      ['Deployment', 'longshore-server'],
+      ['DaemonSet', 'node-agent'],
+    ] as const) {
+      const { spec } = one(kind, name) as {
+        spec?: { template: { spec: { containers: object[] } } };
+      };
+      expect(spec?.template.spec.containers[0]).toMatchObject({
+        image: 'registry.example.com/longshore:1',
+      });
+    }
+    expect(new Set(all.map(({ metadata }) => metadata.namespace))).toEqual(
+      new Set([undefined, 'backup']),
+    );
+    const subjects = all.flatMap((each) => (each.subjects ?? []) as { namespace?: string }[]);
+    expect(subjects.length).toBeGreaterThan(5);
+    expect(subjects.every(({ namespace }) => namespace === 'backup')).toBe(true);
+    // What is looked at comes after what it needs.
+    const kinds = all.map(({ kind }) => kind);
+    expect(kinds.lastIndexOf('CustomResourceDefinition')).toBeLessThan(kinds.indexOf('Namespace'));
+    expect(kinds.indexOf('Deployment')).toBeGreaterThan(kinds.indexOf('BackupStorageLocation'));
+  });
+
+  it('is the same from the installed program', async () => {
+    const words = [...ALL, '--dry-run'];
+    const installed = execFileSync(join(sharedPackage(), 'bin/longshore'), words);
+    expect(installed.toString()).toBe((await runHere(...words)).out);
+  }, 120_000);
+
+  it('is a list with -o json, and has the features that are asked for', async () => {
+    const { out } = await runHere(...ALL, '--features', '', '--dry-run', '-o', 'json');
+    const { items } = JSON.parse(out) as { items: Manifest[] };
+    const server = items.find(({ kind }) => kind === 'Deployment');
+    expect(JSON.stringify(server)).not.toContain('--features');
+    const told = await runHere(...ALL, '--features', 'EnableX', '--dry-run', '-o', 'json');
+    expect(told.out).toContain('--features=EnableX');
+  });
+
+  it.each([
+    [['install'], 'give --secret-file with the credentials'],
+    [['install', '--no-secret'], 'give --provider and --bucket'],
+    [['install', '--no-secret', '--provider', 'aws'], 'give --bucket'],
+    [['install', '--no-secret', '--provider', 'aws', '--bucket', 'a/b'], 'has a "/"'],
+    [['install', '--no-secret', '--provider', 'awsx', '--bucket', 'b'], 'awsx is not known'],
+    [['install', '--no-secret', '--provider', 'x.org/y', '--bucket', 'b'], 'give --image'],
+    [
+      ['install', '--no-secret', '--no-default-backup-location', '--bucket', 'b'],
+      'goes with neither',
+    ],
+    [['install', '--no-secret', '--secret-file', CREDENTIALS], 'not both'],
+    [['install', '--secret-file', '/no/such'], '--secret-file /no/such: there is no such file'],
+    [[...ALL, '--backup-location-config', 'region'], 'has "region", which is not key=value'],
+    [[...ALL, '--cacert', '/no/such'], '--cacert /no/such: there is no such file'],
+    [['uninstall'], 'give --force where nobody can be asked'],
+    [['uninstall', '--force', '--cancel-timeout', 'x'], '--cancel-timeout "x" is not a duration'],
+  ])('%j says what is wrong', async (words, sentence) => {
+    const { code, out, err } = await runHere(...words);
+    expect(err).toContain(sentence);
+    expect(out).toBe('');
+    expect(code).toBe(2);
+  });
+
+  it('refuses manifests that it would read otherwise than kubectl', () => {
+    const folder = join(work, 'overlay');
+    fs.mkdirSync(folder);
+    const put = (kustomization: object): void => {
+      fs.writeFileSync(join(folder, 'kustomization.yaml'), stringify(kustomization));
+    };
+    put({ resources: [], namePrefix: 'x-' });
+    expect(() => kustomized(folder)).toThrow('has namePrefix, which is not known here');
+    put({ resources: [], patches: [{ target: { kind: 'A', name: 'b' }, patch: '[]' }] });
+    expect(() => kustomized(folder)).toThrow('changes A b, which is not there');
+  });
+});
+
+describe.skipIf(!hasHelm())('definitions of kinds that a server looks at', () => {
+  it('are the structure of those of Velero', () => {
+    const folder = new URL('../../../crds/server/', import.meta.url);
+    const expected = serverCrds();
+    expect(fs.readdirSync(folder).sort()).toEqual([...expected.keys()]);
+    expect(expected.size).toBe(8);
+    for (const [name, text] of expected) {
+      const how = 'run npx node test/support/server-crds.ts';
+      expect(fs.readFileSync(new URL(name, folder), 'utf8'), how).toBe(text);
+    }
+  });
+});
+
+describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', () => {
+  let api: RealApi;
+  const run = (...words: string[]) => runHere(...words, '--kubeconfig', api.kubeconfig);
+  const crds = async (): Promise<string[]> =>
+    (await api.kubectl('get', 'crd', '-o', 'name'))
+      .split('\n')
+      .filter((name) => name.includes('velero.io'));
+  const uninstall = (namespace: string, ...flags: string[]) =>
+    run('uninstall', '--force', '--cancel-timeout', '1s', '-n', namespace, ...flags);
+
+  beforeAll(async () => {
+    api = await startRealApi(29_300);
+    // As in a cluster that has never seen Velero.
+    for (const name of await crds()) await api.kubectl('delete', name);
+  }, 120_000);
+  afterAll(async () => {
+    await api[Symbol.asyncDispose]();
+  });
+
+  it('puts together what kubectl does', async () => {
+    const theirs = parseManifests(await renderOverlay(api, 'whole')) as unknown as Manifest[];
+    const ours = [...assetsOf(ROOT).objects];
+    const keyOf = ({ kind, metadata }: Manifest): string => `${kind} ${metadata.name}`;
+    expect(ours.map(keyOf).sort()).toEqual(theirs.map(keyOf).sort());
+    for (const each of theirs) {
+      const own = ours.find((one) => keyOf(one) === keyOf(each));
+      // The same text, whatever the order of its fields.
+      expect(isDeepStrictEqual(own, parse(stringify(each))), keyOf(each)).toBe(true);
+    }
+  });
+
+  it('makes all of it, twice too, and leaves nothing behind, whatever was under way', async () => {
+    for (const time of ['first', 'again']) {
+      const { code, err, out } = await run(...ALL, '-n', 'whole');
+      expect(err, time).toBe('');
+      expect(out).toContain('Longshore is installed in namespace whole');
+      expect(code).toBe(0);
+    }
+    expect((await crds()).length).toBe(13);
+    await api.client.create(BACKUPS, {
+      metadata: { name: 'b', namespace: 'whole', finalizers: [FINALIZER] },
+      spec: {},
+      status: { phase: 'InProgress' },
+    } as never);
+    await api.client.create(DATA_UPLOADS, {
+      metadata: { name: 'u', namespace: 'whole', finalizers: [FINALIZER] },
+      spec: {
+        ...{ backupStorageLocation: 'default', operationTimeout: '10m', snapshotType: 'CSI' },
+        ...{ sourceNamespace: 'app', sourcePVC: 'data', csiSnapshot: null },
+      },
+      status: { phase: 'InProgress' },
+    } as never);
+    const { code, out, err } = await uninstall('whole');
+    expect(err).toBe('');
+    expect(code).toBe(0);
+    expect(out).toContain('2 backups and volumes are under way, and are told to end');
+    expect(out).toContain('not ended, and removed all the same: Backup b, DataUpload u');
+    expect(out).toContain('Namespace whole: removed');
+    expect(await api.client.find(NAMESPACES, { name: 'whole' })).toBeUndefined();
+    expect(await crds()).toEqual([]);
+    const left = await api.kubectl('get', 'clusterrole,clusterrolebinding', '-o', 'name');
+    expect(left).not.toContain('longshore');
+    const again = await uninstall('whole');
+    expect(again.code).toBe(0);
+    expect(again.out).toContain('Longshore is removed.');
+  }, 240_000);
+
+  it('leaves what others have made', async () => {
+    await api.client.create(NAMESPACES, { metadata: { name: 'theirs' } });
+    await api.client.create(NAMESPACES, { metadata: { name: 'other' } });
+    const made = await run(...ALL, '-n', 'theirs');
+    expect(made.out).toContain('Namespace theirs: there already, and left as it is');
+    await api.client.create(BACKUPS, {
+      metadata: { name: 'b', namespace: 'other' },
+      spec: {},
+    } as never);
+    const { code, out } = await uninstall('theirs');
+    expect(code).toBe(0);
+    expect(out).toContain('Namespace theirs: not made by longshore install, and left as it is');
+    expect(out).toContain('backups.velero.io: namespace other has objects of it, and it is left');
+    expect(await crds()).toEqual([
+      'customresourcedefinition.apiextensions.k8s.io/backups.velero.io',
+    ]);
+    expect(await api.client.find(NAMESPACES, { name: 'theirs' })).toBeDefined();
+    expect(await api.client.find(BACKUPS, { name: 'b', namespace: 'other' })).toBeDefined();
+  }, 240_000);
+
+  it('keeps definitions for Velero, when it is told to', async () => {
+    await run(...ALL, '-n', 'back');
+    const { out } = await uninstall('back', '--keep-crds');
+    expect(out).not.toContain('CustomResourceDefinition');
+    expect((await crds()).length).toBe(13);
+  }, 240_000);
+
+  it('is refused where the server of Velero runs, and changes nothing', async () => {
+    await api.client.create(NAMESPACES, { metadata: { name: 'velero' } });
+    const labels = { deploy: 'velero' };
+    await api.client.create(DEPLOYMENTS, {
+      metadata: { name: 'velero', namespace: 'velero' },
+      spec: {
+        replicas: 0,
+        selector: { matchLabels: labels },
+        template: { metadata: { labels }, spec: { containers: [{ name: 'v', image: 'v' }] } },
+      },
+    } as never);
+    const { code, err } = await run(...ALL);
+    expect(code).toBe(1);
+    expect(err).toContain('namespace velero has a Velero server (Deployment velero)');
+    expect(await api.kubectl('-n', 'velero', 'get', 'serviceaccount', '-o', 'name')).not.toContain(
+      'longshore',
+    );
+  });
+
+  it('says who does not answer', async () => {
+    const config = join(work, 'nobody');
+    const text = fs.readFileSync(api.kubeconfig, 'utf8');
+    fs.writeFileSync(config, text.replace(/https:\/\/[\w.]+:\d+/, 'https://127.0.0.1:1'));
+    const { code, err } = await runHere(...ALL, '--kubeconfig', config);
+    expect(code).not.toBe(0);
+    expect(err).toMatch(/127\.0\.0\.1:1/);
+  }, 120_000);
+});

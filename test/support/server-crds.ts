@@ -1,0 +1,50 @@
+/**
+ * `npx node test/support/server-crds.ts` writes crds/server/: the definitions of those kinds of Velero that only a server looks at, so that its
+ * CLI and its server find the same fields, defaults and rules. What is taken over is the structure, and no text.
+ */
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { parse, stringify } from 'yaml';
+import { CRDS } from '../../src/kube/index.ts';
+import { PEERS } from './kopia.ts';
+
+export const VELERO_CRDS = join(PEERS, 'crds/velero-v1');
+
+interface Crd {
+  readonly metadata: { readonly name: string };
+  readonly spec: { readonly names: { readonly plural: string } } & Record<string, unknown>;
+}
+
+/** Without texts, keys in order. `key` is that of the value: a field may be called description, too. */
+function structure(value: unknown, key = ''): unknown {
+  if (Array.isArray(value)) return value.map((each) => structure(each));
+  if (typeof value !== 'object' || value === null) return value;
+  const entries = Object.entries(value)
+    .filter(([name]) => name !== 'description' || key === 'properties')
+    .sort(([a], [b]) => (a < b ? -1 : 1))
+    .map(([name, each]) => [name, structure(each, name)] as const);
+  return Object.fromEntries(entries);
+}
+
+/** File name and text of each. */
+export function serverCrds(): Map<string, string> {
+  const files = new Map<string, string>();
+  for (const name of readdirSync(VELERO_CRDS).sort()) {
+    const { metadata, spec } = parse(readFileSync(join(VELERO_CRDS, name), 'utf8')) as Crd;
+    if (CRDS.some(({ plural }) => plural === spec.names.plural)) continue;
+    const definition = {
+      apiVersion: 'apiextensions.k8s.io/v1',
+      kind: 'CustomResourceDefinition',
+      metadata: { name: metadata.name, labels: { component: 'velero' } },
+      spec: structure(spec),
+    };
+    files.set(name, stringify(definition, { aliasDuplicateObjects: false }));
+  }
+  return files;
+}
+
+if (import.meta.main) {
+  const folder = new URL('../../crds/server/', import.meta.url);
+  mkdirSync(folder, { recursive: true });
+  for (const [name, text] of serverCrds()) writeFileSync(new URL(name, folder), text);
+}
