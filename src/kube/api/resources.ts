@@ -238,12 +238,7 @@ export const PVS = resource<PersistentVolume>(
 );
 export const NODES = resource<Node>('', 'v1', 'Node', 'nodes', false);
 export const SECRETS = resource<Secret>('', 'v1', 'Secret', 'secrets');
-export const SERVICE_ACCOUNTS = resource<KubeObject>(
-  '',
-  'v1',
-  'ServiceAccount',
-  'serviceaccounts',
-);
+export const SERVICE_ACCOUNTS = resource<KubeObject>('', 'v1', 'ServiceAccount', 'serviceaccounts');
 export const CONFIG_MAPS = resource<ConfigMap>('', 'v1', 'ConfigMap', 'configmaps');
 export const EVENTS = resource<Event>('', 'v1', 'Event', 'events');
 export const NAMESPACES = resource<KubeObject>('', 'v1', 'Namespace', 'namespaces', false);

@@ -216,12 +216,12 @@ class BackupsRun {
       if (
         ['', 'New', 'Queued', 'ReadyToStart'].includes(phase) &&
         isCanceledByUser(backup) &&
-        !this.#tasks.has(key)
+        !this.#isHeld(key)
       ) {
         await this.#backups.patch(backup, {
           status: { ...failedStatus(CANCELED, this.#clock), queuePosition: null },
         });
-      } else if (['ReadyToStart', 'InProgress'].includes(phase) && !this.#tasks.has(key)) {
+      } else if (['ReadyToStart', 'InProgress'].includes(phase) && !this.#isHeld(key)) {
         if (!this.#hadRun.has(backup.metadata.uid)) this.#begin(backup);
       }
     }
@@ -236,10 +236,18 @@ class BackupsRun {
     for (const { backup, phase, position } of planQueue(open, { namespaces, runningMax })) {
       const patch = { status: { phase, queuePosition: position ?? null } };
       const written = await this.#backups.patch(backup, patch);
-      if (phase === 'ReadyToStart') this.#begin(written);
-      else if (phaseOf(backup) !== 'Queued') this.#queue.queue.add(QUEUE_KEY);
+      // One that is held begins when its name is free.
+      if (phase === 'ReadyToStart') {
+        if (!this.#isHeld(keyOf(backup.metadata))) this.#begin(written);
+      } else if (phaseOf(backup) !== 'Queued') this.#queue.queue.add(QUEUE_KEY);
     }
     return { requeueAfterMs: LOOK_MS };
+  }
+
+  /** Another Backup of its name, which was deleted, is still being ended or removed: both would write below one folder of the bucket. */
+  #isHeld(key: string): boolean {
+    const isOfKey = ({ metadata }: Backup): boolean => keyOf(metadata) === key;
+    return this.#tasks.has(key) || this.#lost.values().some(isOfKey);
   }
 
   /** Runs it beside the controllers, until it has its next phase. */
@@ -383,6 +391,7 @@ class BackupsRun {
     operations.forget(uid);
     await this.#removeAll(backup);
     this.#lost.delete(uid);
+    this.#queue.queue.add(QUEUE_KEY);
     return undefined;
   }
 

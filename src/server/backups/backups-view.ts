@@ -114,21 +114,25 @@ export class BackupsView {
     const { client, logger, signal, assertLeading } = this.#options;
     const { uid } = backup.metadata;
     const given = (patch as { metadata?: object }).metadata;
+    const body = { ...patch, metadata: { ...given, uid } };
     try {
       const object = await patiently(
-        () => {
+        async () => {
           assertLeading();
-          const body = { ...patch, metadata: { ...given, uid } };
-          return client.patch(BACKUPS, backup.metadata, body, { signal });
+          try {
+            return await client.patch(BACKUPS, backup.metadata, body, { signal });
+          } catch (error) {
+            // Another UID is a conflict, which no waiting mends, and so is a crowd of writers.
+            if (!isCode(error, 'KUBE_CONFLICT') || (await this.#isThere(backup))) throw error;
+            return undefined;
+          }
         },
         { what: 'write down what became of a backup', logger, signal, patienceMs: 4 * 3_600_000 },
       );
-      return this.#wrote(object);
+      return object && this.#wrote(object);
     } catch (error) {
       if (isCode(error, 'KUBE_NOT_FOUND')) return undefined;
-      // Another UID is a conflict, and so is a crowd of writers.
-      if (!isCode(error, 'KUBE_CONFLICT')) throw error;
-      return (await this.#isThere(backup)) ? this.insist(backup, patch) : undefined;
+      throw error;
     }
   }
 
