@@ -56,10 +56,13 @@ while [ -s "$out/todo" ]; do
 done
 rm "$out/todo"
 cp "$root/LICENSE" "$out/LICENSE"
+printf 'nonroot:x:65532:65532:nonroot:/:/nologin\n' >"$out/etc/passwd"
+# What is inside, for scanners: it goes where the files go.
+document=$("$root/node_modules/node/bin/node" "$root/image/plugin-spdx.ts" "$out" "$rootfs")
+printf '%s\n' "$document" >"$folder/velero-plugin-longshore.spdx.json"
 # Velero starts whatever may be executed.
 find "$folder" -type f -exec chmod 444 {} +
 chmod 555 "$out/plugins/velero-plugin-longshore"
-printf 'nonroot:x:65532:65532:nonroot:/:/nologin\n' >"$out/etc/passwd"
 find "$out" -exec touch -h -d @0 {} +
 hash=$(tar -C "$out" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf - . | sha256sum | cut -d' ' -f1)
 echo "plugin: $(du -sm "$out" | cut -f1) MiB, sha256:$hash"

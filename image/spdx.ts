@@ -1,7 +1,8 @@
 /**
  * `spdx.ts ROOTFS INPUTS [SYSROOT]`: prints an SPDX 2.3 document of what a root file system holds. Every file is named with its hash and the
  * package that it is of: Debian's by dpkg, npm's by the lockfile; the bundle is of this package, and what esbuild put into it
- * (INPUTS) and what is compiled into Node and zstd-napi are packages without files. A file of no package is an error.
+ * (INPUTS) and what is compiled into Node and zstd-napi are packages without files. What the plugin's file is made of is said of that
+ * file: plugin-spdx.ts reads it. A file of no package is an error.
  */
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -30,6 +31,7 @@ const { packages: locked } = read('package-lock.json') as {
   packages: Record<string, LockedPackage>;
 };
 const APP = 'opt/longshore/';
+const PLUGIN = `${APP}dist/velero-plugin-longshore`;
 
 const idOf = (text: string): string => `SPDXRef-${text.replaceAll(/[^A-Za-z0-9.-]/g, '-')}`;
 const licenseOf = (text: string | undefined): string =>
@@ -154,13 +156,15 @@ const add = (each: Package, relation: string, from = own): void => {
   packages.set(each.SPDXID, each);
   relate(from.SPDXID, relation, each.SPDXID);
 };
+const fileIdOf = (path: string): string =>
+  idOf(`file-${createHash('sha256').update(path).digest('hex').slice(0, 32)}`);
 const files = paths.map((path) => {
   const owner = ownerOf(path);
   add(owner, 'DEPENDS_ON');
   const hash = createHash('sha256')
     .update(readFileSync(join(rootfs, path)))
     .digest('hex');
-  const SPDXID = idOf(`file-${createHash('sha256').update(path).digest('hex').slice(0, 32)}`);
+  const SPDXID = fileIdOf(path);
   relate(owner.SPDXID, 'CONTAINS', SPDXID);
   return {
     SPDXID,
@@ -170,11 +174,18 @@ const files = paths.map((path) => {
     copyrightText: 'NOASSERTION',
   };
 });
-for (const input of JSON.parse(readFileSync(inputsFile, 'utf8')) as string[]) {
-  if (!input.includes('node_modules/')) continue;
-  const found = npmPackageOf(input);
-  if (found) add(found, 'STATIC_LINK');
-}
+const { program, plugin } = JSON.parse(readFileSync(inputsFile, 'utf8')) as Record<
+  'program' | 'plugin',
+  string[]
+>;
+const bundled = (inputs: readonly string[]): Package[] => {
+  const found = inputs
+    .filter((input) => input.includes('node_modules/'))
+    .flatMap((input) => npmPackageOf(input) ?? []);
+  return [...new Map(found.map((each) => [each.SPDXID, each])).values()];
+};
+for (const found of bundled([...program, ...plugin])) add(found, 'STATIC_LINK');
+for (const { SPDXID } of bundled(plugin)) relate(fileIdOf(PLUGIN), 'STATIC_LINK', SPDXID);
 const named = (its: string): Package | undefined =>
   [...packages.values()].find((each) => each.name === its);
 // What Node itself is made of, by its own word.

@@ -132,10 +132,13 @@ const inputs = [
     },
   })),
 ];
-inputs.push(...(await buildPlugin()));
+const plugin = await buildPlugin();
 copyFileSync(`${root}src/codec/wasm/kernels.wasm`, `${out}/kernels.wasm`);
 copyFileSync(`${root}src/dev/schemas.json.br`, `${out}/schemas.json.br`);
 // What `longshore install` applies, without the tool that it is put together by.
 writeFileSync(`${out}/install.json`, JSON.stringify(assetsOf(root)));
-// What went into the bundle: image/spdx.ts tells packages by it.
-if (process.argv[3]) writeFileSync(process.argv[3], JSON.stringify([...new Set(inputs)]));
+// What went into the program and into the plugin: image/spdx.ts tells packages by it.
+if (process.argv[3]) {
+  const used = { program: [...new Set(inputs)], plugin: [...new Set(plugin)] };
+  writeFileSync(process.argv[3], JSON.stringify(used));
+}

@@ -20,6 +20,8 @@ afterAll(() => fs.rmSync(work, { recursive: true, force: true }));
 const rootfs = join(work, 'rootfs');
 const PREBUILT = 'a binary that was fetched from elsewhere';
 
+const PLUGIN_DOCUMENT = 'plugins/longshore/velero-plugin-longshore.spdx.json';
+
 const QEMU = '/usr/bin/qemu-aarch64-static';
 /** There is nothing to cross to from arm64. */
 const canCross =
@@ -32,7 +34,8 @@ const canCross =
 function projectWithFetchedBinary(name = 'project'): string {
   const project = join(work, name);
   fs.mkdirSync(join(project, 'node_modules'), { recursive: true });
-  for (const part of ['image', 'bin', 'src', 'package.json', 'package-lock.json', 'LICENSE']) {
+  const folders = ['image', 'bin', 'src', 'crds', 'manifests'];
+  for (const part of [...folders, 'package.json', 'package-lock.json', 'LICENSE']) {
     fs.cpSync(join(ROOT, part), join(project, part), { recursive: true });
   }
   for (const part of fs.readdirSync(join(ROOT, 'node_modules'))) {
@@ -53,6 +56,44 @@ interface Document {
   packages: { SPDXID: string; name: string; versionInfo: string }[];
   files: { SPDXID: string; fileName: string; checksums: { checksumValue: string }[] }[];
   relationships: { spdxElementId: string; relationshipType: string; relatedSpdxElement: string }[];
+}
+
+/** Files by the names of their packages. Expects that the document tells every file of the folder and nothing else, by hash. */
+function ownersTold(document: Document, folder: string): Map<string, string> {
+  const told = new Map(document.files.map(({ fileName, ...file }) => [fileName, file]));
+  const there = fs
+    .readdirSync(folder, { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => `./${join(entry.parentPath, entry.name).slice(folder.length + 1)}`)
+    .filter((path) => !path.endsWith('.spdx.json'));
+  expect([...told.keys()].sort()).toEqual(there.sort());
+  const owned = new Map(
+    document.relationships
+      .filter(({ relationshipType }) => relationshipType === 'CONTAINS')
+      .map(({ spdxElementId, relatedSpdxElement }) => [relatedSpdxElement, spdxElementId]),
+  );
+  const packages = new Map(document.packages.map((each) => [each.SPDXID, each]));
+  const owners = new Map<string, string>();
+  for (const path of there) {
+    const file = told.get(path);
+    const hash = createHash('sha256')
+      .update(fs.readFileSync(join(folder, path)))
+      .digest('hex');
+    expect(file?.checksums[0]?.checksumValue, path).toBe(hash);
+    const owner = packages.get(owned.get(file?.SPDXID ?? '') ?? '');
+    expect(owner?.versionInfo, path).toMatch(/\d/);
+    owners.set(path, owner?.name ?? '');
+  }
+  expect(packages.size).toBe(document.packages.length);
+  expect(new Set(document.files.map(({ SPDXID }) => SPDXID)).size).toBe(document.files.length);
+  const ids = new Set(['SPDXRef-DOCUMENT', ...packages.keys()]);
+  for (const { SPDXID } of document.files) ids.add(SPDXID);
+  const named = document.relationships.flatMap((each) => [
+    each.spdxElementId,
+    each.relatedSpdxElement,
+  ]);
+  expect(named.filter((id) => !ids.has(id))).toEqual([]);
+  return owners;
 }
 
 /** Paths of programs and libraries, each with the number that ELF gives its machine. */
@@ -102,31 +143,9 @@ describe.skipIf(!canBuild)("the image's root file system", () => {
   });
 
   it('is told file by file, each with its package and hash, and nothing else is told', () => {
-    const told = new Map(document.files.map(({ fileName, ...file }) => [fileName, file]));
-    const there = fs
-      .readdirSync(rootfs, { recursive: true, withFileTypes: true })
-      .filter((entry) => entry.isFile())
-      .map((entry) => join(entry.parentPath, entry.name))
-      .filter((path) => !path.endsWith('/longshore.spdx.json'));
-    expect(there.length).toBeGreaterThan(20);
-    expect([...told.keys()].sort()).toEqual(
-      there.map((path) => `./${path.slice(rootfs.length + 1)}`).sort(),
-    );
-    const owned = new Map(
-      document.relationships
-        .filter(({ relationshipType }) => relationshipType === 'CONTAINS')
-        .map(({ spdxElementId, relatedSpdxElement }) => [relatedSpdxElement, spdxElementId]),
-    );
-    const packages = new Map(document.packages.map((each) => [each.SPDXID, each]));
-    for (const path of there) {
-      const file = told.get(`./${path.slice(rootfs.length + 1)}`);
-      const hash = createHash('sha256').update(fs.readFileSync(path)).digest('hex');
-      expect(file?.checksums[0]?.checksumValue, path).toBe(hash);
-      const owner = packages.get(owned.get(file?.SPDXID ?? '') ?? '');
-      expect(owner?.versionInfo, path).toMatch(/\d/);
-    }
-    expect(packages.size).toBe(document.packages.length);
-    expect(new Set(document.files.map(({ SPDXID }) => SPDXID)).size).toBe(document.files.length);
+    const owners = ownersTold(document, rootfs);
+    expect(owners.size).toBeGreaterThan(20);
+    expect(owners.get('./bin/sh')).toBe('dash');
   });
 
   it('names C libraries, shell, init and certificates, what is compiled in, and no package that is not inside', () => {
@@ -224,6 +243,38 @@ describe.skipIf(!canBuild)("the image's root file system", () => {
       const { stdout } = spawnSync('diff', ['-rq', join(again, 'plugins'), join(stock, 'plugins')]);
       expect(stdout.toString()).toBe('');
       fs.rmSync(again, { recursive: true });
+    });
+
+    it('is told file by file, and of packages those that are inside', () => {
+      const text = fs.readFileSync(join(stock, PLUGIN_DOCUMENT), 'utf8');
+      const told = JSON.parse(text) as Document;
+      const filled = join(work, 'plugin-told');
+      makePlugin(filled);
+      const owners = ownersTold(told, filled);
+      expect(owners.get('./plugins/velero-plugin-longshore')).toBe('longshore');
+      expect(owners.get('./plugins/longshore/node')).toBe('node');
+      expect(owners.get('./plugins/longshore/ld.so')).toBe('libc6');
+      expect(owners.get('./plugins/longshore/libstdc++.so.6')).toBe('libstdc++6');
+      const names = told.packages.map(({ name }) => name);
+      // Compiled into Node, bundled in the program, and what only the image has.
+      expect(names).toEqual(expect.arrayContaining(['openssl', 'v8', 'p-queue']));
+      expect(names.filter((name) => document.packages.every((each) => each.name !== name))).toEqual(
+        [],
+      );
+      for (const absent of ['dash', 'tini', 'koffi', 'zstd-napi', '@aws-sdk/client-s3']) {
+        expect(document.packages.map(({ name }) => name)).toContain(absent);
+        expect(names).not.toContain(absent);
+      }
+      fs.rmSync(filled, { recursive: true });
+      const stranger = join(work, 'plugin-with-stranger');
+      fs.mkdirSync(stranger);
+      fs.writeFileSync(join(stranger, 'other'), 'of nobody');
+      const script = join(ROOT, 'image/plugin-spdx.ts');
+      const { status, stderr } = spawnSync('npx', ['node', script, stranger, rootfs], {
+        ...{ cwd: ROOT, encoding: 'utf8' },
+      });
+      expect(stderr).toContain('other is in the plugin, and no package has it');
+      expect(status).toBe(1);
     });
 
     it('lets Velero start one file, which needs no library', () => {
@@ -324,6 +375,10 @@ describe.skipIf(!canBuild)("the image's root file system", () => {
       const plugin = join(out, 'plugin');
       execFileSync(join(ROOT, 'image/plugin.sh'), [plugin, out, 'arm64']);
       expect([...new Set(machinesOf(plugin).values())]).toEqual([AARCH64]);
+      const inPlugin = JSON.parse(
+        fs.readFileSync(join(plugin, PLUGIN_DOCUMENT), 'utf8'),
+      ) as Document;
+      expect(ownersTold(inPlugin, plugin).get('./plugins/longshore/ld.so')).toBe('libc6');
       const started = [out, '/qemu', '/plugin/plugins/velero-plugin-longshore'];
       const { status, stderr } = spawnSync('/usr/sbin/chroot', started, {
         env: {},

@@ -239,7 +239,7 @@ describe.skipIf(!hasRealNode())('on a real node, with the real Velero', () => {
       (seed = (seed * 1_103_515_245 + 12_345) % 2 ** 31) % below;
     const killer = (async () => {
       while (!isOver) {
-        await sleep(2500 + random(3500));
+        await sleep(1500 + random(3000));
         const movers = processesOf(/data-mover (backup|restore) /);
         // Of each kind one at least is cut off, whatever the dice say.
         const due = movers.filter(({ command }) => cutOff[kindOf(command)] === 0);

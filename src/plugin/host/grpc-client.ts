@@ -26,6 +26,8 @@ export interface CallOptions {
 const MESSAGE_BYTES_MAX = 2 ** 31 - 1;
 /** Of one stream: so much of an object waits here for its reader. */
 const WINDOW_BYTES = 1 << 20;
+/** Node resets what is answered while more waits to be sent, by default 10 MB. Callers decide how much that is. */
+const SESSION_MEGABYTES_MAX = 4096;
 
 /** Calls of one gRPC server over one connection. The counterpart of `GrpcServer`, with streams in either direction. */
 export class GrpcClient {
@@ -42,6 +44,7 @@ export class GrpcClient {
     const session = http2.connect('http://localhost', {
       createConnection: () => connect(address),
       settings: { initialWindowSize: WINDOW_BYTES, enablePush: false },
+      maxSessionMemory: SESSION_MEGABYTES_MAX,
     });
     const client = new GrpcClient(session);
     try {
@@ -218,7 +221,8 @@ class OpenCall {
       if (!isRead || thrown !== undefined || this.#isSending) this.cancel();
       this.#rest();
     }
-    // A server that has answered, and neither takes the rest of the request nor ends the stream, would never be done with it.
+    // A server that has answered and does not take the rest of the request may leave the stream open for ever.
+    if (!this.stream.writableFinished) this.cancel();
     this.#expect();
     await this.#closed;
     this.#assertOk(thrown);

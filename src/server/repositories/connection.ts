@@ -17,6 +17,7 @@ import type { BlobStorage } from '../../blob/index.ts';
 import type { StorageKind } from '../../config/index.ts';
 import { type BackupRepository, CONFIG_MAPS, type KubeObject } from '../../kube/index.ts';
 import { loadRepositoryAccess, type RepositoryAccess } from '../../repository-access/index.ts';
+import { HangingAttempts } from './hanging-attempts.ts';
 import { isHeld } from './password-change/hold.ts';
 import { prepareRepository, readOnly } from './prepare.ts';
 import { fullIntervalNs, repositoryConfigOf } from './repository-config.ts';
@@ -38,6 +39,8 @@ export interface ConnectionOptions {
   readonly wake: (key: string) => void;
   /** How long one repository may take to be prepared; by default 10 minutes. */
   readonly prepareMs?: number;
+  /** Of this process, whichever leadership began them; by default one's own. */
+  readonly hanging?: HangingAttempts;
 }
 
 /** On a BackupRepository: what it was connected to, as hashes: of its place and of the password's version, with a dot between. */
@@ -46,6 +49,8 @@ export const CONNECTED = 'longshore.io/connected-to';
 const REESTABLISH = 're-establish on BSL change, create or delete';
 /** Of one location. Each derives a key, which takes 64 MiB for a moment. Our choice. */
 const PREPARED_AT_ONCE = 2;
+/** At one place, before no more is begun there: Node has four threads for files. Our choice. */
+const HANGING_MAX = 2;
 /** Between two attempts: the first, and the most, which is Velero's resync period. */
 const RETRY_FIRST_MS = 15_000;
 const RETRY_MAX_MS = 300_000;
@@ -82,8 +87,9 @@ export class Connections {
   /** By location. */
   readonly #limiters = new Map<string, Limiter>();
   readonly #underWay = new Map<string, Promise<void>>();
-  /** By key, attempts that were given up and have not ended. */
-  readonly #hanging = new Map<string, Promise<void>>();
+  /** By key, the places at which attempts of this leadership were given up and have not ended. */
+  readonly #hanging = new Map<string, string[]>();
+  readonly #allHanging: HangingAttempts;
   readonly #outcomes = new Map<string, Outcome>();
   /** By key, what a Ready one is connected to as far as this process knows. */
   readonly #known = new Map<string, string>();
@@ -92,6 +98,7 @@ export class Connections {
 
   constructor(options: ConnectionOptions) {
     this.#options = options;
+    this.#allHanging = options.hanging ?? new HangingAttempts();
   }
 
   /** Which password there is. True when it is another one than before: everything has to be checked then. */
@@ -146,8 +153,10 @@ export class Connections {
     const waitMs = attempt?.place === placeOf(connection, location) ? restMs(attempt) : 0;
     const isNewHere = phase !== 'NotReady' && phase !== 'Ready';
     if (waitMs > 0 && !isNewHere) return { repository, requeueAfterMs: waitMs };
-    // It would hang beside the first.
-    if (this.#hanging.has(key)) return { repository, requeueAfterMs: RETRY_MAX_MS };
+    // It would hang beside the first. Another place may answer.
+    if (this.#hanging.get(key)?.includes(partOf(connection)) === true) {
+      return { repository, requeueAfterMs: RETRY_MAX_MS };
+    }
     // One that never was ready is set up by what the ConfigMap says now.
     const isNew = repository.status?.lastMaintenanceTime == null;
     if (isNew) repository = await this.#setDefaults(repository, writer);
@@ -172,7 +181,7 @@ export class Connections {
     const { uid } = repository.metadata;
     const place = placeOf(connection, location);
     const task = limiter
-      .run(() => this.#prepareInTime(key, repository, location, writer))
+      .run(() => this.#prepareInTime(key, repository, location, connection, writer))
       .then(
         () => ({ uid, connection, place, error: undefined }),
         (error: unknown) => ({ uid, connection, place, error: asError(error) }),
@@ -238,16 +247,21 @@ export class Connections {
 
   /**
    * Gives its place to others when the time is over, or this process leads no more: what still hangs then writes nothing, not even when
-   * this process leads once more. Throws `PREPARE_TIMED_OUT` and what {@link prepareRepository} throws.
+   * this process leads once more. Throws `PREPARE_TIMED_OUT`, `LOCATION_HANGS` and what {@link prepareRepository} throws.
    */
   async #prepareInTime(
     key: string,
     repository: BackupRepository,
     location: KubeObject,
+    connection: string,
     writer: RepositoryWriter,
   ): Promise<void> {
     const { prepareMs = PREPARE_MS } = this.#options;
     writer.signal.throwIfAborted();
+    const place = partOf(connection);
+    if (this.#allHanging.countAt(place) >= HANGING_MAX) {
+      throw locationHangs(`${this.#options.namespace}/${location.metadata.name}`);
+    }
     const late = AbortSignal.timeout(prepareMs);
     const signal = AbortSignal.any([writer.signal, late]);
     const assertLeading = (): void => {
@@ -266,13 +280,22 @@ export class Connections {
     );
     void end.then(() => {
       hasEnded = true;
-      this.#hanging.delete(key);
     });
     await untilAborted(signal, task);
     if (hasEnded || !signal.aborted) return;
-    this.#hanging.set(key, end);
+    this.#noteHanging(key, place, end);
     writer.signal.throwIfAborted();
     throw timedOut(prepareMs);
+  }
+
+  #noteHanging(key: string, place: string, end: Promise<void>): void {
+    this.#allHanging.add(place, end);
+    this.#hanging.set(key, [...(this.#hanging.get(key) ?? []), place]);
+    void end.then(() => {
+      const left = (this.#hanging.get(key) ?? []).filter((each) => each !== place);
+      if (left.length > 0) this.#hanging.set(key, left);
+      else this.#hanging.delete(key);
+    });
   }
 
   async #prepare(
@@ -426,6 +449,12 @@ const timedOut = (afterMs: number): CodedError =>
   new CodedError(
     'PREPARE_TIMED_OUT',
     `preparing the repository took longer than ${Math.round(afterMs / 1000)} s: its storage does not answer, or is very slow`,
+  );
+
+const locationHangs = (locationName: string): CodedError =>
+  new CodedError(
+    'LOCATION_HANGS',
+    `${HANGING_MAX} repositories at location ${locationName} hang while they are prepared, since its storage does not answer: no other is begun there before one of them has ended`,
   );
 
 const changing = (): CodedError =>

@@ -21,6 +21,7 @@ import {
 import { PASSWORD_KEY, PASSWORD_SECRET, verificationOf } from '../../repository-access/index.ts';
 import type { ServerController } from '../server.ts';
 import { type ConnectionOptions, Connections, isReadOnlyLocation } from './connection.ts';
+import { HangingAttempts } from './hanging-attempts.ts';
 import { REPOSITORY_LABEL, repositoryLabelOf } from './maintenance/job.ts';
 import { JobKeeper, type JobKeeperOptions } from './maintenance/job-keeper.ts';
 import { frequencyOf, outlineOf } from './maintenance/outline.ts';
@@ -53,6 +54,7 @@ export class RepositoryController implements ServerController {
   readonly name = 'repository';
   readonly #options: RepositoryControllerOptions;
   readonly #metrics: RepositoryMetrics;
+  readonly #hanging = new HangingAttempts();
   #run: RepositoryRun | undefined;
 
   constructor(options: RepositoryControllerOptions) {
@@ -69,7 +71,9 @@ export class RepositoryController implements ServerController {
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
     // What an earlier leadership has remembered may be wrong by now.
-    this.#run = new RepositoryRun(this.#options, this.#metrics, signal, assertLeading);
+    const connection = { ...this.#options.connection, hanging: this.#hanging };
+    const options = { ...this.#options, connection };
+    this.#run = new RepositoryRun(options, this.#metrics, signal, assertLeading);
     try {
       await this.#run.run();
     } finally {

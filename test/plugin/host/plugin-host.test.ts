@@ -590,24 +590,88 @@ it('stops to read a body that the plugin refuses, does not take, or dies of', as
   );
 });
 
-it('refuses a second answer to a call that has one', async () => {
-  const socket = join(folder, 'many.sock');
+/** A server of one socket, whose calls are answered by `answer`, and a client of it. */
+async function serving(
+  name: string,
+  answer: (stream: http2.ServerHttp2Stream, path: string) => void,
+  use: (client: GrpcClient) => Promise<void>,
+): Promise<void> {
+  const socket = join(folder, `${name}.sock`);
   const server = http2.createServer();
-  server.on('stream', (stream) => {
+  server.on('stream', (stream, headers) => {
     stream.on('error', () => undefined);
-    stream.respond({ ':status': 200, 'content-type': 'application/grpc' });
-    const message = Buffer.from([0, 0, 0, 0, 1, 120]);
-    const timer = setInterval(() => stream.write(message), 50);
-    stream.on('close', () => clearInterval(timer));
+    answer(stream, headers[':path'] ?? '');
   });
   await new Promise<void>((resolve) => server.listen(socket, resolve));
   const client = await GrpcClient.connect({ path: socket }, 2000);
   try {
-    await expect(client.unary('/many', Buffer.alloc(1), { waitMsMax: 500 })).rejects.toThrow(
-      'the plugin sent more than one answer',
-    );
+    await use(client);
   } finally {
     client.close();
     server.close();
   }
+}
+const GRPC = { ':status': 200, 'content-type': 'application/grpc' };
+const ONE_BYTE = Buffer.from([0, 0, 0, 0, 1, 120]);
+
+it('refuses a second answer to a call that has one', async () => {
+  const many = (stream: http2.ServerHttp2Stream): void => {
+    stream.respond(GRPC);
+    const timer = setInterval(() => stream.write(ONE_BYTE), 50);
+    stream.on('close', () => clearInterval(timer));
+  };
+  await serving('many', many, async (client) => {
+    await expect(client.unary('/many', Buffer.alloc(1), { waitMsMax: 500 })).rejects.toThrow(
+      'the plugin sent more than one answer',
+    );
+  });
+});
+
+it('ends a call at its status, also where the plugin never takes the rest of the request', async () => {
+  const resets: string[] = [];
+  const early = (stream: http2.ServerHttp2Stream, path: string): void => {
+    // Else Node resets a stream that nobody reads, as servers in Go do.
+    stream.pause();
+    stream.on('close', () => resets.push(path));
+    if (path === '/refused-at-once') {
+      stream.respond({ ...GRPC, 'grpc-status': '7', 'grpc-message': 'no' }, { endStream: true });
+      return;
+    }
+    stream.respond(GRPC, { waitForTrailers: true });
+    const status = path === '/refused' ? { 'grpc-status': '7', 'grpc-message': 'no' } : {};
+    stream.on('wantTrailers', () => stream.sendTrailers({ 'grpc-status': '0', ...status }));
+    stream.end(path === '/refused' ? undefined : ONE_BYTE);
+  };
+  await serving('early', early, async (client) => {
+    const options = { waitMsMax: 60_000 };
+    const large = Buffer.alloc(10 << 20);
+    expect((await client.unary('/granted', large, options)).toString()).toBe('x');
+    await expect(client.unary('/refused', large, options)).rejects.toThrow('no');
+    await expect(client.unary('/refused-at-once', large, options)).rejects.toThrow('no');
+    const read: string[] = [];
+    for await (const message of client.read('/stream', large, options)) {
+      read.push(message.toString());
+    }
+    expect(read).toEqual(['x']);
+    await expect
+      .poll(() => resets)
+      .toEqual(['/granted', '/refused', '/refused-at-once', '/stream']);
+  });
+});
+
+it('ends a put at its status, also where it is all sent and the plugin does not take it', async () => {
+  const late = (stream: http2.ServerHttp2Stream): void => {
+    stream.pause();
+    stream.respond(GRPC, { waitForTrailers: true });
+    stream.on('wantTrailers', () => stream.sendTrailers({ 'grpc-status': '0' }));
+    setTimeout(() => stream.end(ONE_BYTE), 100);
+  };
+  await serving('late', late, async (client) => {
+    async function* once(): AsyncGenerator<Buffer[]> {
+      await sleep(0);
+      yield [Buffer.alloc(10 << 20)];
+    }
+    const answer = await client.write('/late', once(), { waitMsMax: 60_000 });
+    expect(answer.toString()).toBe('x');
+  });
 });

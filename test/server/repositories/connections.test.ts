@@ -6,6 +6,7 @@ import { ForwardingStorage } from '../../../src/blob/wrappers/forwarding.ts';
 import { type BackupRepository, type KubeObject, type Resource } from '../../../src/kube/index.ts';
 import { createFormat } from '../../../src/repository/index.ts';
 import { CONNECTED, Connections } from '../../../src/server/repositories/connection.ts';
+import { HangingAttempts } from '../../../src/server/repositories/hanging-attempts.ts';
 import { HOLD } from '../../../src/server/repositories/password-change/hold.ts';
 import { RepositoryWriter } from '../../../src/server/repositories/repository-writer.ts';
 import { MemoryStorage } from '../../support/memory-storage.ts';
@@ -64,6 +65,8 @@ class World {
   password = PASSWORD;
   isChangingPassword = false;
   storage: BlobStorage;
+  location = LOCATION;
+  readonly hanging = new HangingAttempts();
   readonly written: (string | undefined)[] = [];
 
   constructor(storage: BlobStorage, status: object, annotations: Record<string, string> = {}) {
@@ -105,7 +108,7 @@ class Leadership {
                 ...(world.isChangingPassword && { 'longshore-next-password': 'eA==' }),
               },
             }
-          : LOCATION,
+          : world.location,
       );
     const client = {
       clock: { nowNs: () => BigInt(Date.now()) * 1_000_000n },
@@ -125,6 +128,7 @@ class Leadership {
     });
     this.connections = new Connections({
       ...{ logger: silentLogger, namespace: NAMESPACE, directory: '/nowhere' },
+      hanging: world.hanging,
       openStorage: () => Promise.resolve(world.storage),
       ...{ defaultCredentials: () => undefined, frequency: '1h', configMap: undefined },
       wake: () => this.wakes++,
@@ -133,18 +137,18 @@ class Leadership {
     this.connections.notePassword('v1');
   }
 
-  async look(): Promise<number | undefined> {
-    const { repository } = this.#world;
-    const seen = await this.connections.reconcile('k', repository, LOCATION, this.#writer);
+  async look(key = 'k'): Promise<number | undefined> {
+    const { repository, location } = this.#world;
+    const seen = await this.connections.reconcile(key, repository, location, this.#writer);
     return seen.requeueAfterMs;
   }
 
   /** Until an attempt has ended and was written down. */
-  async settle(): Promise<void> {
+  async settle(key = 'k'): Promise<void> {
     const before = this.wakes;
-    await this.look();
+    await this.look(key);
     await expect.poll(() => this.wakes, { timeout: 10_000, interval: 5 }).toBeGreaterThan(before);
-    await this.look();
+    await this.look(key);
   }
 
   end(): void {
@@ -190,6 +194,47 @@ describe('a preparation that hangs', () => {
     await hangs.wakeUp();
     expect(hangs.puts).toBe(0);
     expect(world.written).toEqual(['Ready']);
+  });
+
+  it('does not keep the repository from being prepared at another place', async () => {
+    const hangs = new HangingStorage(new MemoryStorage());
+    const world = new World(hangs, { phase: 'New' });
+    const leadership = world.lead({ prepareMs: 50 });
+    await leadership.settle();
+    expect(world.phase).toBe('NotReady');
+    world.storage = await made();
+    const spec = { provider: 'velero.io/fs', config: { fspath: '/buckets/second' } };
+    world.location = { ...LOCATION, spec } as KubeObject;
+    await leadership.settle();
+    expect(world.phase).toBe('Ready');
+    await hangs.wakeUp();
+    expect(hangs.puts).toBe(0);
+  });
+
+  it('keeps no more than two threads, however often this process leads, and the next one is told why', async () => {
+    const storages = [0, 1].map(() => new HangingStorage(new MemoryStorage()));
+    const world = new World(new MemoryStorage(), { phase: 'New' });
+    for (const storage of storages) {
+      world.storage = storage;
+      const leadership = world.lead();
+      await leadership.look();
+      await sleep(20);
+      leadership.end();
+    }
+    world.storage = await made();
+    const third = world.lead();
+    await third.settle();
+    expect(world.phase).toBe('NotReady');
+    expect(world.repository.status?.message).toMatch(
+      /2 repositories at location velero\/default hang .* no other is begun there before/,
+    );
+    await storages[0]?.wakeUp();
+    await sleep(20);
+    // Once the wait between two attempts is over; another leadership has none.
+    const fourth = world.lead();
+    await fourth.settle();
+    expect(world.phase).toBe('Ready');
+    await storages[1]?.wakeUp();
   });
 });
 
