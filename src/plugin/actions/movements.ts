@@ -9,6 +9,7 @@ import {
 import type { CallContext, OperationProgress } from '../contract.ts';
 import { invalidOperationId } from '../operation-errors.ts';
 import { isAway, patiently, type Setting } from './setting.ts';
+import { type Owner, SharedLook } from './shared-look.ts';
 import { OPERATION_ID } from './velero-names.ts';
 
 type Movement = DataUpload | DataDownload;
@@ -39,10 +40,22 @@ const ID = /^d[du]-.+/;
 export class Movements<T extends Movement> {
   readonly #setting: Setting;
   readonly #resource: Resource<T>;
+  readonly #look: SharedLook<OperationProgress>;
 
-  constructor(setting: Setting, resource: Resource<T>) {
+  /** `ownerLabel`: which has the UID of the backup or restore that a movement belongs to. */
+  constructor(setting: Setting, resource: Resource<T>, ownerLabel: string) {
     this.#setting = setting;
     this.#resource = resource;
+    this.#look = new SharedLook(async ({ namespace = '', uid }, signal) => {
+      const scope = { namespace, labelSelector: `${ownerLabel}=${uid}`, signal };
+      const seen = await setting.client.collect(resource, scope, (movement) => {
+        const id = movement.metadata.labels?.[OPERATION_ID];
+        return id === undefined ? [] : [[id, progressOf(movement, resource.kind)] as const];
+      });
+      const ids = seen.map(([id]) => id);
+      const doubled = new Set(ids.toSorted().filter((id, i, all) => id === all[i - 1]));
+      return new Map(seen.filter(([id]) => !doubled.has(id)));
+    });
   }
 
   /** Makes the movement, or finds the one of an earlier attempt, whose name is the same. */
@@ -66,11 +79,15 @@ export class Movements<T extends Movement> {
    * is none: the next poll asks again. Throws for an ID that is none of ours.
    */
   async progress(
-    namespace: string,
+    owner: Owner,
     operationId: string,
     { signal }: CallContext,
   ): Promise<OperationProgress> {
     const { kind } = this.#resource;
+    if (!ID.test(operationId)) throw invalidOperationId(operationId);
+    const shared = await this.#look.answer(owner, operationId, signal);
+    if (shared) return shared;
+    const { namespace = '' } = owner;
     let found: T[];
     try {
       found = await this.#find(namespace, operationId, signal);

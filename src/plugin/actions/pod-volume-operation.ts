@@ -9,6 +9,8 @@ import type {
 } from '../contract.ts';
 import { FINAL } from './movements.ts';
 import { isAway, patiently, type Setting } from './setting.ts';
+import { SharedLook } from './shared-look.ts';
+import { BACKUP_UID } from './velero-names.ts';
 
 /** Velero's own cancel returns at once, and the work may then go on behind an operation that counts as over. Our choice. */
 const CANCEL_MS = 60_000;
@@ -19,9 +21,17 @@ const CANCEL_MS = 60_000;
  */
 export class PodVolumeOperation implements BackupItemAction {
   readonly #setting: Setting;
+  readonly #look: SharedLook<OperationProgress>;
 
   constructor(setting: Setting) {
     this.#setting = setting;
+    this.#look = new SharedLook(async ({ namespace = '', uid }, signal) => {
+      const scope = { namespace, labelSelector: `${BACKUP_UID}=${uid}`, signal };
+      const seen = await setting.client.collect(POD_VOLUME_BACKUPS, scope, (found) => [
+        [found.metadata.name, progressOf(found)] as const,
+      ]);
+      return new Map(seen);
+    });
   }
 
   execute(): Promise<BackupOutput> {
@@ -35,6 +45,8 @@ export class PodVolumeOperation implements BackupItemAction {
   ): Promise<OperationProgress> {
     const unknown = { completed: false, err: '', nCompleted: 0, nTotal: 0, started: undefined };
     const nothing = { ...unknown, operationUnits: 'Bytes', description: '', updated: undefined };
+    const shared = await this.#look.answer(backup.metadata, operationId, signal);
+    if (shared) return shared;
     let found: PodVolumeBackup | undefined;
     try {
       const ref = { namespace: backup.metadata.namespace, name: operationId };
@@ -52,26 +64,7 @@ export class PodVolumeOperation implements BackupItemAction {
         err: 'the PodVolumeBackup of this operation was deleted',
       };
     }
-    const { spec, status = {} } = found;
-    const { phase = '', progress, message = '', startTimestamp, completionTimestamp } = status;
-    const done = progress?.bytesDone ?? 0;
-    const total = progress?.totalBytes ?? 0;
-    const isDone = phase === 'Completed';
-    const about = `volume ${spec.volume} of pod ${spec.pod.namespace ?? ''}/${spec.pod.name ?? ''}`;
-    const errors: Partial<Record<string, string>> = {
-      Failed: `pod volume backup failed: ${message} (${about})`,
-      Canceled: `pod volume backup canceled: ${message} (${about})`,
-    };
-    return {
-      completed: FINAL.includes(phase),
-      err: errors[phase] ?? '',
-      nCompleted: isDone ? Math.max(done, total) : done,
-      nTotal: isDone ? Math.max(done, total) : total,
-      operationUnits: 'Bytes',
-      description: phase,
-      started: startTimestamp ?? undefined,
-      updated: completionTimestamp ?? undefined,
-    };
+    return progressOf(found);
   }
 
   async cancel(operationId: string, backup: Backup, { signal }: CallContext): Promise<void> {
@@ -96,4 +89,26 @@ export class PodVolumeOperation implements BackupItemAction {
       logger.warn({ operationId }, 'the operation was asked to end, and has not ended yet');
     }
   }
+}
+
+function progressOf({ spec, status = {} }: PodVolumeBackup): OperationProgress {
+  const { phase = '', progress, message = '', startTimestamp, completionTimestamp } = status;
+  const done = progress?.bytesDone ?? 0;
+  const total = progress?.totalBytes ?? 0;
+  const isDone = phase === 'Completed';
+  const about = `volume ${spec.volume} of pod ${spec.pod.namespace ?? ''}/${spec.pod.name ?? ''}`;
+  const errors: Partial<Record<string, string>> = {
+    Failed: `pod volume backup failed: ${message} (${about})`,
+    Canceled: `pod volume backup canceled: ${message} (${about})`,
+  };
+  return {
+    completed: FINAL.includes(phase),
+    err: errors[phase] ?? '',
+    nCompleted: isDone ? Math.max(done, total) : done,
+    nTotal: isDone ? Math.max(done, total) : total,
+    operationUnits: 'Bytes',
+    description: phase,
+    started: startTimestamp ?? undefined,
+    updated: completionTimestamp ?? undefined,
+  };
 }

@@ -75,7 +75,7 @@ export class PvcBackup implements BackupItemAction {
     this.#choice = new VolumeChoice(setting);
     this.#snapshots = new Snapshots(setting);
     this.#groups = new GroupSnapshots(setting, this.#choice, this.#snapshots);
-    this.#uploads = new Movements(setting, DATA_UPLOADS);
+    this.#uploads = new Movements(setting, DATA_UPLOADS, BACKUP_UID);
   }
 
   async execute(item: KubeObject, backup: Backup, context: CallContext): Promise<BackupOutput> {
@@ -199,7 +199,7 @@ export class PvcBackup implements BackupItemAction {
     context: CallContext,
   ): Promise<OperationProgress> {
     const namespace = namespaceOf(backup);
-    const progress = await this.#uploads.progress(namespace, operationId, context);
+    const progress = await this.#uploads.progress(backup.metadata, operationId, context);
     if (progress.completed && backup.spec.volumeGroupSnapshotLabelKey)
       await removeMovedGroups(this.#setting, backup, context.signal);
     // Nobody waits for it; it may take longer than the call, whose signal ends with the answer.

@@ -54,7 +54,7 @@ export class PvcRestore implements RestoreItemAction {
 
   constructor(setting: Setting) {
     this.#setting = setting;
-    this.#downloads = new Movements(setting, DATA_DOWNLOADS);
+    this.#downloads = new Movements(setting, DATA_DOWNLOADS, RESTORE_UID);
   }
 
   async execute(input: RestoreInput, context: CallContext): Promise<RestoreOutput> {
@@ -96,8 +96,7 @@ export class PvcRestore implements RestoreItemAction {
     restore: Restore,
     context: CallContext,
   ): Promise<OperationProgress> {
-    const { namespace = '' } = restore.metadata;
-    const progress = await this.#downloads.progress(namespace, operationId, context);
+    const progress = await this.#downloads.progress(restore.metadata, operationId, context);
     if (progress.completed) await dropResults(this.#setting, restore, context.signal);
     return progress;
   }
