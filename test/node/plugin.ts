@@ -18,7 +18,7 @@ import { BLOCK, FILES, wholeApplications } from './applications.ts';
 import { testGroups, usePlugin } from './groups.ts';
 import { record } from './tools.ts';
 
-const GONE_MS = 60_000;
+const GONE_MS = 120_000;
 const MESSAGE = 'no VolumeSnapshotClass';
 
 /**
@@ -113,9 +113,17 @@ export function testPlugin(theNode: () => RealNode): void {
       const uploads = await node.client.list(DATA_UPLOADS, scope);
       return [...(backup ? ['Backup'] : []), ...uploads.map(({ metadata }) => metadata.name)];
     };
-    await expect.poll(left, { timeout: GONE_MS, interval: 500 }).toEqual([]);
-    const requests = ['get', 'deletebackuprequest', '-l', scope.labelSelector, '-o', 'name'];
-    expect(await node.kubectl('-n', 'velero', ...requests)).toBe('');
+    const requests = ['-n', 'velero', 'get', 'deletebackuprequest', '-l', scope.labelSelector];
+    await expect
+      .poll(left, { timeout: GONE_MS, interval: 500 })
+      .toEqual([])
+      .catch(async (error: unknown) => {
+        const said = await node.kubectl(...requests, '-o', 'jsonpath={.items[*].status}');
+        throw new Error(`the backup was not deleted, and its requests say: ${said}`, {
+          cause: error,
+        });
+      });
+    expect(await node.kubectl(...requests, '-o', 'name')).toBe('');
   }
 
   /** Of snapshots, their contents, and what moves volumes. */

@@ -116,7 +116,9 @@ export async function restore(
     }
     const query = ['get', `restore.velero.io/${name}`, '-o', 'jsonpath={.status}'];
     const status = await node.kubectl('-n', 'velero', ...query);
-    expect(text, status).toMatch(/completed with status: Completed/);
+    const isCompleted = text.includes('completed with status: Completed');
+    const why = isCompleted ? '' : await node.velero('restore', 'describe', name, '--details');
+    expect(text, `${status}\n${why}`).toMatch(/completed with status: Completed/);
     return;
   }
 }
