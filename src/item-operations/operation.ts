@@ -139,6 +139,8 @@ export interface Subject {
   readonly kind: 'Backup' | 'Restore';
   readonly name: string;
   readonly uid: string;
+  /** The BackupStorageLocation, of one that the cluster may no longer have. */
+  readonly location?: string | undefined;
 }
 
 /** What an action returned. */

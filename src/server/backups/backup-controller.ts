@@ -28,11 +28,12 @@ import type { ServerController } from '../server.ts';
 import { subjectOf } from './after-run.ts';
 import { BackupMetrics } from './backup-metrics.ts';
 import { BackupsView } from './backups-view.ts';
-import type { ActionSessions, BackupRunner, Buckets } from './contract.ts';
+import type { ActionSessions, BackupRunner, Buckets, OpenBucket } from './contract.ts';
 import { DeletionRequests } from './deletion-requests.ts';
 import { cancelOperations } from './operations/cancel.ts';
 import { isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue } from './queue.ts';
+import { Journal } from './run/journal.ts';
 
 export interface BackupControllerOptions {
   readonly client: KubeClient;
@@ -233,12 +234,13 @@ class BackupsRun {
       { signal: this.#signal },
       ({ metadata }) => [metadata.name],
     );
-    for (const { backup, phase, position } of planQueue(open, { namespaces, runningMax })) {
+    const isHeld = ({ metadata }: Backup): boolean => this.#isHeld(keyOf(metadata));
+    for (const step of planQueue(open, { namespaces, runningMax, isHeld })) {
+      const { backup, phase, position } = step;
       const patch = { status: { phase, queuePosition: position ?? null } };
       const written = await this.#backups.patch(backup, patch);
-      // One that is held begins when its name is free.
       if (phase === 'ReadyToStart') {
-        if (!this.#isHeld(keyOf(backup.metadata))) this.#begin(written);
+        if (!isHeld(backup)) this.#begin(written);
       } else if (phaseOf(backup) !== 'Queued') this.#queue.queue.add(QUEUE_KEY);
     }
     return { requeueAfterMs: LOOK_MS };
@@ -384,15 +386,36 @@ class BackupsRun {
   async #removeLost(uid: string): Promise<Result | undefined> {
     const backup = this.#lost.get(uid);
     if (!backup) return undefined;
-    const { sessions, operations, logger } = this.#options;
-    const subject = subjectOf(backup);
-    await using session = await sessions.open(backup, logger);
-    await operations.cancel(subject, { asker: session.asker, signal: this.#signal });
-    operations.forget(uid);
+    await this.#stopLost(backup);
     await this.#removeAll(backup);
     this.#lost.delete(uid);
     this.#queue.queue.add(QUEUE_KEY);
     return undefined;
+  }
+
+  /** Tells the operations of a Backup that is no more to stop: those that are known here, in its file, or in the journal of its run. */
+  async #stopLost(backup: Backup): Promise<void> {
+    const { sessions, operations, logger, buckets } = this.#options;
+    const { name, uid } = backup.metadata;
+    const location = backup.spec.storageLocation ?? '';
+    const signal = this.#signal;
+    const subject = { ...subjectOf(backup), location };
+    await using session = await sessions.open(backup, logger);
+    try {
+      if (phaseOf(backup) === 'InProgress') {
+        await using opened = await buckets.open(location, signal);
+        const { bucket } = opened;
+        operations.takeOver(subject, await Journal.operationsIn({ bucket, name, uid, signal }));
+      }
+      await operations.cancel(subject, { asker: session.asker, signal });
+    } catch (error) {
+      // Nobody can say any more which operations there were.
+      if (!isCode(error, 'NO_LOCATION', 'DAMAGED_ARCHIVE')) throw error;
+      const fields = { backup: name, error: messageOf(error) };
+      logger.warn(fields, 'operations of a deleted backup could not be told to stop');
+    } finally {
+      operations.forget(uid);
+    }
   }
 
   /** Of a Backup that is no more. Another one of its name may have begun: then its files stay. */
@@ -402,7 +425,8 @@ class BackupsRun {
     const storageLocation = backup.spec.storageLocation ?? '';
     if (storageLocation === '' || !(await this.#backups.isDeleted(backup))) return;
     this.#assertLeading();
-    await using opened = await buckets.open(storageLocation, this.#signal);
+    await using opened = await this.#openedIfThere(storageLocation);
+    if (!opened) return;
     const archive = new BackupArchive(opened.bucket);
     const other = this.#backups.get({ namespace: this.#options.namespace, name });
     if (other && other.metadata.uid !== uid) {
@@ -410,6 +434,16 @@ class BackupsRun {
       return;
     }
     await archive.delete(name, { signal: this.#signal });
+  }
+
+  /** Undefined where the location was deleted as well: its files are nobody's of this cluster. */
+  async #openedIfThere(location: string): Promise<OpenBucket | undefined> {
+    try {
+      return await this.#options.buckets.open(location, this.#signal);
+    } catch (error) {
+      if (isCode(error, 'NO_LOCATION')) return undefined;
+      throw error;
+    }
   }
 }
 

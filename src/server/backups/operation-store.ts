@@ -10,18 +10,23 @@ export function backupOperationStore(
   namespace: string,
   buckets: Buckets,
 ): OperationStore {
-  const within = async <T>(
-    { name, uid }: Subject,
+  const locationOf = async (
+    { name, uid }: Pick<Subject, 'name' | 'uid'>,
     signal: AbortSignal | undefined,
-    task: (store: OperationStore) => Promise<T>,
-  ): Promise<T> => {
+  ): Promise<string> => {
     const backup = await client.find(BACKUPS, { namespace, name }, { signal });
     const { storageLocation } =
       (backup as { spec?: { storageLocation?: string } } | undefined)?.spec ?? {};
-    if (!storageLocation || backup?.metadata.uid !== uid) {
-      const text = `Backup ${namespace}/${name}, which the operations are of, is not there any more`;
-      throw new CodedError('NO_BACKUP', text);
-    }
+    if (storageLocation && backup?.metadata.uid === uid) return storageLocation;
+    const text = `Backup ${namespace}/${name}, which the operations are of, is not there any more`;
+    throw new CodedError('NO_BACKUP', text);
+  };
+  const within = async <T>(
+    { name, uid, location }: Subject,
+    signal: AbortSignal | undefined,
+    task: (store: OperationStore) => Promise<T>,
+  ): Promise<T> => {
+    const storageLocation = location ?? (await locationOf({ name, uid }, signal));
     await using opened = await buckets.open(
       storageLocation,
       signal ?? new AbortController().signal,

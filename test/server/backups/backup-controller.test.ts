@@ -2,10 +2,9 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { Registry } from 'prom-client';
 import { BACKUP_DEFAULTS, type Backup } from '../../../src/backup/index.ts';
 import { BackupArchive, TarballWriter } from '../../../src/archive/index.ts';
-import { CodedError, silentLogger } from '../../../src/base/index.ts';
+import { CodedError, rfc3339Seconds, silentLogger } from '../../../src/base/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
-import { archiveStore, OperationMap } from '../../../src/item-operations/index.ts';
-import { RestoreArchive } from '../../../src/archive/index.ts';
+import { OperationMap } from '../../../src/item-operations/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
@@ -32,6 +31,7 @@ import type {
   RunOutcome,
   RunRequest,
 } from '../../../src/server/backups/contract.ts';
+import { backupOperationStore } from '../../../src/server/backups/operation-store.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 import * as fs from 'node:fs';
@@ -85,6 +85,9 @@ describe('the controller of Backups', () => {
   let stop: (() => Promise<void>) | undefined;
   let served: boolean | undefined;
   let isFatal: boolean;
+  /** Operations go on, and nothing is finalized. */
+  let isStuck: boolean;
+  let isAway: boolean;
   const told: string[] = [];
 
   beforeEach(async () => {
@@ -97,6 +100,8 @@ describe('the controller of Backups', () => {
     registry = new Registry();
     served = true;
     isFatal = false;
+    isStuck = false;
+    isAway = false;
     told.length = 0;
     for (const name of [VELERO, 'a', 'b']) await client.create(NAMESPACES, { metadata: { name } });
     await client.create(BACKUP_STORAGE_LOCATIONS, {
@@ -117,11 +122,13 @@ describe('the controller of Backups', () => {
   function start(runningMax = 1): void {
     registry = new Registry();
     const abort = new AbortController();
-    const archives = { backups: new BackupArchive(bucket), restores: new RestoreArchive(bucket) };
-    const operations = new OperationMap({ store: archiveStore(() => Promise.resolve(archives)) });
     const buckets: Buckets = {
-      open: () => Promise.resolve({ bucket, [Symbol.asyncDispose]: () => Promise.resolve() }),
+      open: () =>
+        isAway
+          ? Promise.reject(new CodedError('BLOB_UNAVAILABLE', 'away', { retry: 'backoff' }))
+          : Promise.resolve({ bucket, [Symbol.asyncDispose]: () => Promise.resolve() }),
     };
+    const operations = new OperationMap({ store: backupOperationStore(client, VELERO, buckets) });
     const sessions: ActionSessions = {
       open: () =>
         Promise.resolve({
@@ -139,7 +146,7 @@ describe('the controller of Backups', () => {
                       kind: 'progress' as const,
                       progress: {
                         ...{
-                          completed: true,
+                          completed: !isStuck,
                           err: '',
                           nCompleted: 1,
                           nTotal: 1,
@@ -178,13 +185,19 @@ describe('the controller of Backups', () => {
         backups: new SharedBackups({ client, logger: silentLogger, namespace: VELERO }),
       },
     };
-    const controllers = [
+    const controllers: { run: FinalizerController['run'] }[] = [
       controller,
       new OperationsController({
         ...{ ...shared, syncFrequencyMs: 100 },
         metrics: new OperationMetrics({ registry, clock: client.clock }),
       }),
-      new FinalizerController({ ...shared, discovery: () => Discovery.open(client) }),
+      new FinalizerController({
+        ...shared,
+        discovery: () =>
+          isStuck
+            ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'not now'))
+            : Discovery.open(client),
+      }),
     ];
     const running = Promise.all(controllers.map((each) => each.run(abort.signal, () => undefined)));
     stop = async () => {
@@ -223,9 +236,11 @@ describe('the controller of Backups', () => {
           operationID: 'op-1',
         },
         resourceIdentifier: { Group: '', Resource: 'pods', Namespace: 'a', Name: 'p' },
-        postOperationItems: null,
+        postOperationItems: isStuck
+          ? [{ Group: '', Resource: 'configmaps', Namespace: 'a', Name: 'c' }]
+          : null,
       },
-      status: { phase: 'New', created: '2026-11-25T00:00:00Z' },
+      status: { phase: 'New', created: rfc3339Seconds(client.clock.nowNs()) },
     };
     await new BackupArchive(bucket).put(name, {
       ...{ contents, itemOperations: [operation], volumeInfos: [], volumeSnapshots: [] },
@@ -366,7 +381,7 @@ describe('the controller of Backups', () => {
     await client.delete(BACKUPS, { namespace: VELERO, name: 'again' });
     await waitGone(client, BACKUPS, { namespace: VELERO, name: 'again' }, WAIT);
     await create('again', { includedNamespaces: ['a'] });
-    await until('again', 'ReadyToStart');
+    await until('again', 'Queued');
     // Whatever else wakes the queue.
     await create('other', { includedNamespaces: ['b'] });
     await until2(2);
@@ -402,4 +417,33 @@ describe('the controller of Backups', () => {
     await expect.poll(left, { timeout: 5000 }).toEqual([]);
     expect(runs.begun[0]?.signal.aborted).toBe(true);
   });
+
+  it.each([
+    ['WaitingForPluginOperations', false],
+    ['WaitingForPluginOperations', true],
+    ['Finalizing', false],
+    ['Finalizing', true],
+  ])(
+    'tells the operations of one in %s to stop that is deleted, removes its files, and gives its name back (bucket away: %s)',
+    async (phase, wasAway) => {
+      await create('gone', { storageLocation: 'default' }, { status: { phase } });
+      isStuck = true;
+      await store('gone', phase);
+      isAway = wasAway;
+      start();
+      await create('first');
+      await until2(1);
+      await client.delete(BACKUPS, { namespace: VELERO, name: 'gone' });
+      await waitGone(client, BACKUPS, { namespace: VELERO, name: 'gone' }, WAIT);
+      await new Promise((resolve) => setTimeout(resolve, 300));
+      isAway = false;
+      const left = () => [...bucket.objects.keys()].filter((key) => key.includes('/gone/'));
+      await expect.poll(left, { timeout: 8000 }).toEqual([]);
+      expect(told).toContain('op-1');
+      runs.end(0, new CodedError('X', 'ended'));
+      await create('gone');
+      await until2(2);
+    },
+    20_000,
+  );
 });

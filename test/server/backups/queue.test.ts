@@ -76,4 +76,28 @@ describe('the queue of backups', () => {
       ]),
     ).toEqual(['a ReadyToStart -']);
   });
+  it('lets nobody wait for one that is held, which keeps its place', () => {
+    const all = ['a', 'b'].map((name, i) =>
+      backup(name, { phase: 'Queued', position: i + 1, spaces: ['*'] }),
+    );
+    const steps = planQueue(all, {
+      ...{ namespaces: NAMESPACES, runningMax: 1 },
+      isHeld: ({ metadata }) => metadata.name === 'a',
+    });
+    expect(steps.map(({ backup: { metadata }, phase }) => [metadata.name, phase])).toEqual([
+      ['b', 'ReadyToStart'],
+    ]);
+  });
+  it('is planned in a moment where thousands wait in a cluster of thousands of namespaces', () => {
+    const namespaces = Array.from({ length: 5000 }, (_, i) => `ns-${i}`);
+    const all = Array.from({ length: 4000 }, (_, i) =>
+      backup(`b${i}`, { phase: 'Queued', position: i + 1, spaces: ['*'] }),
+    );
+    const startMs = performance.now();
+    const before = process.memoryUsage().heapUsed;
+    const steps = planQueue(all, { namespaces, runningMax: 2 });
+    expect(steps.filter(({ phase }) => phase === 'ReadyToStart')).toHaveLength(1);
+    expect(performance.now() - startMs).toBeLessThan(1000);
+    expect(process.memoryUsage().heapUsed - before).toBeLessThan(100 << 20);
+  });
 });
