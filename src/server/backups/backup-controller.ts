@@ -420,7 +420,6 @@ class BackupsRun {
 
   /** Of a Backup that is no more. Another one of its name may have begun: then its files stay. */
   async #removeAll(backup: Backup): Promise<void> {
-    const { buckets } = this.#options;
     const { name, uid } = backup.metadata;
     const storageLocation = backup.spec.storageLocation ?? '';
     if (storageLocation === '' || !(await this.#backups.isDeleted(backup))) return;
