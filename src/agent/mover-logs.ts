@@ -5,6 +5,7 @@ import {
   type Logger,
   messageOf,
   rfc3339Seconds,
+  untilAborted,
 } from '../base/index.ts';
 import { BACKUPS, type KubeClient, type Pod, RESTORES } from '../kube/index.ts';
 import { fieldsOf, isPodVolume, isPodVolumeBackup, type Movement } from './movement.ts';
@@ -60,6 +61,8 @@ const WAITING_MAX = 1000;
 const LOCATIONS_MAX = 16;
 /** An agent that is told to end waits no longer for what it has begun. */
 const DRAIN_MS = 5000;
+/** Storage that is told to stop does so at once; nobody waits for one that does not. */
+const GIVE_UP_MS = 1000;
 
 const BACKUP_NAME = 'velero.io/backup-name';
 const RESTORE_NAME = 'velero.io/restore-name';
@@ -135,6 +138,7 @@ export class MoverLogs {
     const { store, storeMs = STORE_MS } = this.#options;
     const signal = AbortSignal.any([this.#stop.signal, AbortSignal.timeout(storeMs)]);
     try {
+      signal.throwIfAborted();
       const uid = await this.#ownerUid(log, signal);
       if (uid === undefined) return;
       await using opened = await store.open(location, signal);
@@ -167,17 +171,12 @@ export class MoverLogs {
     this.#options.logger.warn({ ...fieldsOf(movement), error }, text);
   }
 
-  /** Resolves when all logs are stored or given up. */
+  /** Resolves when all logs are stored or given up, and soon after the time-out in any case. */
   async drain(timeoutMs = DRAIN_MS): Promise<void> {
-    const timer = setTimeout(() => {
-      this.#stop.abort();
-    }, timeoutMs);
-    try {
-      await Promise.all([...this.#lanes.values()].map(({ limiter }) => limiter.onIdle()));
-    } finally {
-      clearTimeout(timer);
-      this.#stop.abort();
-    }
+    const idle = Promise.all([...this.#lanes.values()].map(({ limiter }) => limiter.onIdle()));
+    await untilAborted(AbortSignal.timeout(timeoutMs), idle);
+    this.#stop.abort();
+    await untilAborted(AbortSignal.timeout(GIVE_UP_MS), idle);
   }
 }
 

@@ -37,7 +37,7 @@ prints the first part only.
 
 Examples:
   $ longshore backup logs nightly-20261125
-  $ kubectl -n velero exec deploy/longshore -- longshore backup logs nightly-20261125`,
+  $ kubectl -n velero exec deploy/longshore-server -- longshore backup logs nightly-20261125`,
     )
     .action(async (name: string, flags: ClusterFlags) => {
       const { printLogs } = await import('./logs.ts');
