@@ -25,6 +25,7 @@ import { uploads } from './directions/uploads.ts';
 import { isFinal, type Movement, trimmed } from './movement.ts';
 import { Backlog } from './backlog.ts';
 import { exposuresLeast, exposuresOf } from './node-agent-config.ts';
+import { MoverLogs, type MoverLogStore } from './mover-logs.ts';
 import { MovementReconciler, type ReconcilerSettings } from './reconciler.ts';
 import { Roster, trimmedAgent } from './roster.ts';
 import { Slots } from './slots.ts';
@@ -53,6 +54,8 @@ export interface AgentOptions extends ReconcilerSettings {
   readonly servesPodVolumes?: boolean;
   /** Where the logs of data movers go when they have ended. */
   readonly writeLog?: (text: string) => void;
+  /** Where they are kept beside what their backup or restore has in its bucket; nowhere without it. */
+  readonly moverLogStore?: MoverLogStore | undefined;
 }
 
 /** Looks at so many CRs of a kind at once; each waits for the API server most of the time. */
@@ -181,7 +184,10 @@ export class Agent {
       downloadCache,
       ...(podVolumes ? [podVolumes.backups, podVolumes.restores] : []),
     ];
+    const { moverLogStore: store } = this.#options;
+    const moverLogs = store && new MoverLogs({ client, clock, logger, namespace, store });
     const parts: Parts = {
+      moverLogs,
       clock,
       recorder,
       pods,
@@ -215,6 +221,7 @@ export class Agent {
     this.#stage = 'draining';
     await Promise.all(running.map(({ reconciler }) => reconciler.drain()));
     for (const { reconciler } of running) reconciler.stop();
+    await moverLogs?.drain();
     await recorder.flush();
     this.#stage = 'stopped';
   }
@@ -384,6 +391,7 @@ interface PodVolumeCaches {
 }
 
 interface Parts {
+  readonly moverLogs: MoverLogs | undefined;
   readonly clock: Clock;
   readonly recorder: EventRecorder;
   readonly pods: Cache<Pod>;

@@ -8,6 +8,7 @@ import type { Direction, MoverResult } from './directions/direction.ts';
 import type { Exposures } from './exposures.ts';
 import { FENCE_MARGIN_MS } from './fence.ts';
 import {
+  isMoving,
   isPodOf,
   isPodVolume,
   millisecondsSince,
@@ -29,7 +30,8 @@ import {
 } from './phases/action.ts';
 import { decideMoving, type ToldFact, type WriterFact } from './phases/moving.ts';
 import { decideAccepted, decidePrepared } from './phases/preparing.ts';
-import { copyPodLog } from './pod-log.ts';
+import type { MoverLogs } from './mover-logs.ts';
+import { framedPodLog, readPodLog } from './pod-log.ts';
 import type { Slots } from './slots.ts';
 import type { Takeover } from './takeover.ts';
 import type { Targets } from './targets.ts';
@@ -73,6 +75,7 @@ export interface DeciderOptions<M extends Movement> {
   readonly backlog: Pick<Backlog, 'isFull'>;
   readonly settings: DeciderSettings;
   readonly writeLog?: ((text: string) => void) | undefined;
+  readonly moverLogs?: Pick<MoverLogs, 'keep'> | undefined;
   readonly memory: Memory<M>;
   readonly writer: MovementWriter<M>;
   readonly turns: Turns<M>;
@@ -83,6 +86,10 @@ export interface DeciderOptions<M extends Movement> {
   /** How long the API server has been heard, and has taken writes. */
   readonly heardMs: () => number;
 }
+
+/** The pod is removed with it. */
+const isLast = ({ do: what }: Action): boolean =>
+  ['complete', 'fail', 'failDiagnosed', 'killPod', 'dropPod'].includes(what);
 
 /** Gathers what the decision upon a CR is made of. The decisions themselves are pure functions in `phases/`. */
 export class Decider<M extends Movement> {
@@ -109,9 +116,10 @@ export class Decider<M extends Movement> {
     for (;;) {
       const action = this.#decideUpon(movement, read);
       if (action.do !== 'read') {
-        // Its pod goes next. The mover has told of its end by an Event, so that its pod may not have ended yet.
-        if (action.do === 'complete' && typeof read.pod === 'object' && !isOver(read.pod)) {
-          await this.#copyLog(movement, read.pod);
+        // Its pod goes next, and may not have ended: its mover has told of the end by an Event, or hangs.
+        const { pod } = read;
+        if (isLast(action) && typeof pod === 'object' && isRunning(pod) && isMoving(movement)) {
+          await this.#copyLog(movement, pod);
         }
         return action;
       }
@@ -346,9 +354,14 @@ export class Decider<M extends Movement> {
 
   async #copyLog(movement: M, pod: Pod): Promise<void> {
     const record = this.#options.memory.of(movement.metadata.uid);
-    if (record.loggedPod === pod.metadata.uid) return;
-    const isCopied = await copyPodLog(this.#options, pod, movement.metadata.uid);
-    if (isCopied) record.loggedPod = pod.metadata.uid;
+    const { client, writeLog, moverLogs } = this.#options;
+    if (record.loggedPod === pod.metadata.uid || (!writeLog && !moverLogs)) return;
+    const container = movement.metadata.uid;
+    const read = await readPodLog(client, pod, container);
+    writeLog?.(framedPodLog(read, pod, container));
+    if (!('text' in read)) return;
+    record.loggedPod = pod.metadata.uid;
+    moverLogs?.keep(movement, pod, read.text);
   }
 
   localPod(movement: M): Pod | undefined {

@@ -7,6 +7,7 @@ export { FENCE_VARIABLE } from './named-mover.ts';
 export { FENCE_MARGIN_MS } from './fence.ts';
 export { type DataMoverOptions, runDataMover } from './data-mover.ts';
 export type { MovedKind } from './moved.ts';
+export type { EndedMoverLog, MoverLogStore } from './mover-logs.ts';
 export {
   cacheLimitBytes,
   concurrencyOf,

@@ -2,32 +2,34 @@ import { messageOf } from '../base/index.ts';
 import type { KubeClient, Pod } from '../kube/index.ts';
 
 const STARS = '*'.repeat(27);
-const LOG_LINES_MAX = 4000;
-const LOG_BYTES_MAX = 1 << 20;
+/** What is kept of a log: its last MiB. Lines of ours have more than 64 bytes. */
+export const LOG_BYTES_MAX = 1 << 20;
+const LOG_LINES_MAX = LOG_BYTES_MAX / 64;
+/** A node that is away does not answer, and the CR waits meanwhile. */
+const READ_MS = 10_000;
 
-/**
- * Puts the data mover's log into the agent's, framed as Velero frames it, so that one place tells the whole story
- * (pkg/util/kube/pod.go, CollectPodLogs). The pod is deleted afterwards. False where it could not be read.
- */
-export async function copyPodLog(
-  { client, writeLog }: { client: KubeClient; writeLog?: ((text: string) => void) | undefined },
+/** The log of a data mover, its last MiB; the reason why it could not be read. The pod is deleted afterwards. */
+export async function readPodLog(
+  client: KubeClient,
   pod: Pod,
   container: string,
-): Promise<boolean> {
-  if (!writeLog) return true;
-  const { name } = pod.metadata;
-  let text: string;
-  let isRead = true;
+): Promise<{ readonly text: string } | { readonly failure: string }> {
   try {
-    const limits = { tailLines: LOG_LINES_MAX, limitBytes: LOG_BYTES_MAX };
-    text = await client.podLog(pod.metadata, container, limits);
+    const limits = { tailLines: LOG_LINES_MAX, bytesMax: LOG_BYTES_MAX };
+    const signal = AbortSignal.timeout(READ_MS);
+    return { text: await client.podLog(pod.metadata, container, { ...limits, signal }) };
   } catch (error) {
-    isRead = false;
-    text = `No present log retrieved, err: ${messageOf(error)}\n`;
+    return { failure: messageOf(error) };
   }
-  const where = `pod logs[${name}/${container}]`;
-  writeLog(
-    `${STARS}begin ${where}${STARS}\n${text}${text.endsWith('\n') ? '' : '\n'}${STARS}end ${where}${STARS}\n`,
-  );
-  return isRead;
+}
+
+/** As Velero frames it in the agent's own log, so that one place tells the whole story (pkg/util/kube/pod.go, CollectPodLogs). */
+export function framedPodLog(
+  read: Awaited<ReturnType<typeof readPodLog>>,
+  pod: Pod,
+  container: string,
+): string {
+  const text = 'text' in read ? read.text : `No present log retrieved, err: ${read.failure}\n`;
+  const where = `pod logs[${pod.metadata.name}/${container}]`;
+  return `${STARS}begin ${where}${STARS}\n${text}${text.endsWith('\n') ? '' : '\n'}${STARS}end ${where}${STARS}\n`;
 }

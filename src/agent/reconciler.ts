@@ -31,6 +31,7 @@ import {
   phaseOf,
   podNodeOf,
 } from './movement.ts';
+import type { MoverLogs } from './mover-logs.ts';
 import { MovementWriter } from './movement-writer.ts';
 import { type Outcome, outcomeOf } from './outcome.ts';
 import { isRunning } from './phases/action.ts';
@@ -83,6 +84,8 @@ export interface ReconcilerOptions<M extends Movement> {
   readonly settings: ReconcilerSettings;
   /** Where the logs of data movers go when they have ended; nowhere without it. */
   readonly writeLog?: ((text: string) => void) | undefined;
+  /** Where they are kept; nowhere without it. */
+  readonly moverLogs?: Pick<MoverLogs, 'keep'> | undefined;
   /** Looks at the key again, soon. */
   readonly enqueue: (key: string) => void;
 }

@@ -37,7 +37,7 @@ import {
   volumeSnapshotsSchema,
   listSchema,
 } from './files.ts';
-import { gzipped } from './gzip.ts';
+import { gunzipped, gzipped } from './gzip.ts';
 import {
   decodeJson,
   decodeJsonGzip,
@@ -52,6 +52,7 @@ import {
   BACKUPS_FOLDER,
   journalFolder,
   journalsFolder,
+  moverLogsFolder,
 } from './layout.ts';
 import { addedBytesOf, TRAILER_BYTES, trailer } from './log-tail.ts';
 import { ScratchFile, type Sum } from './scratch-file.ts';
@@ -157,9 +158,11 @@ export class BackupArchive {
   async #removeOthers(name: string, uid: string, options: SignalOptions): Promise<void> {
     const operations = backupKey(name, 'itemOperations');
     const journal = uid === '' ? journalsFolder(name) : journalFolder(name, uid);
+    const moverLogs = moverLogsFolder({ kind: 'Backup', name });
     for await (const key of this.#bucket.list(backupFolder(name), options)) {
-      // Operations and the journal are stored while a backup runs.
-      if (key !== operations && !key.startsWith(journal)) await this.#bucket.delete(key, options);
+      // Operations, the journal and the logs of data movers are stored while a backup runs.
+      const isOfNow = key === operations || key.startsWith(journal) || key.startsWith(moverLogs);
+      if (!isOfNow) await this.#bucket.delete(key, options);
     }
   }
 
@@ -172,7 +175,9 @@ export class BackupArchive {
       for await (const key of this.#bucket.list(backupFolder(name))) {
         // Who made the backup also decides what becomes of its journal.
         const isOfJournal = key.startsWith(journalsFolder(name));
-        if (!kept.includes(key) && !isOfJournal) await this.#bucket.delete(key);
+        // They tell why, as its own log does.
+        const isLog = key.startsWith(moverLogsFolder({ kind: 'Backup', name }));
+        if (!kept.includes(key) && !isOfJournal && !isLog) await this.#bucket.delete(key);
       }
     } catch (error) {
       this.#logger.warn(
@@ -230,6 +235,12 @@ export class BackupArchive {
       yield trailer(added.length);
     };
     await this.#bucket.put(key, body(), { signal });
+  }
+
+  /** The log, in pieces. Throws `BLOB_NOT_FOUND` where none was stored, `DAMAGED_ARCHIVE`, and what the bucket throws. */
+  readLog(name: string, options: SignalOptions = {}): AsyncIterable<Uint8Array> {
+    const key = backupKey(name, 'log');
+    return gunzipped(this.#bucket.get(key, options), { key, bytesMax: Infinity });
   }
 
   /** Empty where none was stored: the log is for people, and what is added to it is worth reading alone. */

@@ -27,7 +27,10 @@ export {
   isDownloadKind,
   journalFolder,
   journalsFolder,
+  type MoverLogOwner,
+  moverLogsFolder,
 } from './layout.ts';
+export { type MoverLog, MoverLogArchive } from './mover-logs.ts';
 export { pluginBucket, type PluginBucketOptions } from './plugin-bucket.ts';
 export { RestoreArchive, type RestoreFiles } from './restore-archive.ts';
 export { ScratchFile } from './scratch-file.ts';

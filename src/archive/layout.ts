@@ -48,6 +48,41 @@ export const journalsFolder = (backup: string): string =>
 export const journalFolder = (backup: string, uid: string): string =>
   `${journalsFolder(backup)}${assertName(uid)}/`;
 
+/** Whose volumes were moved. */
+export interface MoverLogOwner {
+  readonly kind: 'Backup' | 'Restore';
+  readonly name: string;
+}
+
+/**
+ * The logs of data movers, one object for each volume. Velero reads its own names only, and deletes everything below the folder of a backup or a
+ * restore with it.
+ */
+export const moverLogsFolder = ({ kind, name }: MoverLogOwner): string =>
+  `${kind === 'Backup' ? backupFolder(name) : restoreFolder(name)}longshore-logs/`;
+
+const MOVER_LOG_SUFFIX = '.gz';
+
+/** `volume`: `NAMESPACE.PVC`, or `NAMESPACE.POD_VOLUME` for one of a pod. Throws `BAD_ARCHIVE_NAME`. */
+export function moverLogKey(owner: MoverLogOwner, volume: string): string {
+  // No name in Kubernetes has an underscore, so that neither takes the other's place.
+  const names = volume.split('_');
+  if (names.length > 2 || !names.every(isName)) {
+    const shown = JSON.stringify(volume.slice(0, 100));
+    throw new CodedError('BAD_ARCHIVE_NAME', `${shown} cannot be the name of a volume`);
+  }
+  return `${moverLogsFolder(owner)}${volume}${MOVER_LOG_SUFFIX}`;
+}
+
+/** The volume that a key below {@link moverLogsFolder} is of; undefined where somebody else put it there. */
+export function moverLogVolume(owner: MoverLogOwner, key: string): string | undefined {
+  const folder = moverLogsFolder(owner);
+  if (!key.startsWith(folder) || !key.endsWith(MOVER_LOG_SUFFIX)) return undefined;
+  const volume = key.slice(folder.length, -MOVER_LOG_SUFFIX.length);
+  const names = volume.split('_');
+  return names.length <= 2 && names.every(isName) ? volume : undefined;
+}
+
 export type RestoreFile = 'log' | 'results' | 'resourceList' | 'itemOperations' | 'volumeInfos';
 
 /** The key of a file of a restore. One of them lacks the prefix that the others have: Velero's names. */
@@ -106,12 +141,14 @@ export function downloadKey(kind: string, name: string): string {
  * else writes to, and would be part of a key, or of a path. Throws `BAD_ARCHIVE_NAME`.
  */
 function assertName(name: string): string {
-  if (name.length <= 253 && /^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$/.test(name) && !name.includes('..')) {
-    return name;
-  }
+  if (name.length <= NAME_MAX && isName(name)) return name;
   const shown = JSON.stringify(name.slice(0, 100));
   throw new CodedError('BAD_ARCHIVE_NAME', `${shown} cannot be the name of a backup or restore`);
 }
+
+const NAME_MAX = 253;
+const isName = (name: string): boolean =>
+  /^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$/.test(name) && !name.includes('..');
 
 /**
  * Velero's sentence about folders that do not belong into a location, and how many there are; undefined where all do. Of any number of folders

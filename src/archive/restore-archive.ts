@@ -10,6 +10,7 @@ import {
   resultsSchema,
   sortedResourceList,
 } from './files.ts';
+import { gunzipped } from './gzip.ts';
 import { decodeJsonGzip, encodeJsonGzip } from './json-file.ts';
 import { type RestoreFile, restoreFolder, restoreKey } from './layout.ts';
 import type { ScratchFile } from './scratch-file.ts';
@@ -57,6 +58,12 @@ export class RestoreArchive {
     options: SignalOptions = {},
   ): Promise<z.infer<S>[]> {
     return loadList(this.#bucket, restoreKey(name, 'itemOperations'), element, options);
+  }
+
+  /** The log, in pieces. Throws `BLOB_NOT_FOUND` where none was stored, `DAMAGED_ARCHIVE`, and what the bucket throws. */
+  readLog(name: string, options: SignalOptions = {}): AsyncIterable<Uint8Array> {
+    const key = restoreKey(name, 'log');
+    return gunzipped(this.#bucket.get(key, options), { key, bytesMax: Infinity });
   }
 
   volumeInfos(name: string, options: SignalOptions = {}): Promise<RestoreVolumeInfo[]> {

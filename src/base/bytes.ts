@@ -19,6 +19,19 @@ export function giveBack(bytes: Uint8Array, { slack = false } = {}): void {
   if (isOwn && buffer instanceof ArrayBuffer && !buffer.detached) buffer.transfer(0);
 }
 
+/** The end of a text in UTF-8, from the beginning of a line where one begins in it; all of it where that is no more. Same memory. */
+export function lastLinesOf(text: Uint8Array, bytesMax: number): Uint8Array {
+  if (text.length <= bytesMax) return text;
+  const start = text.length - bytesMax;
+  if (bytesMax === 0 || text[start - 1] === NEWLINE) return text.subarray(start);
+  const end = text.subarray(start);
+  const newline = end.indexOf(NEWLINE);
+  if (newline !== -1 && newline + 1 < end.length) return end.subarray(newline + 1);
+  return end.subarray(end.findIndex((byte) => (byte & 0xc0) !== 0x80));
+}
+
+const NEWLINE = 0x0a;
+
 /** Unsigned LEB128, as Go's binary.PutUvarint writes it. */
 export function encodeUvarint(value: number): Uint8Array {
   const out: number[] = [];

@@ -69,6 +69,7 @@ export {
   encodeUvarint,
   formatBytes,
   giveBack,
+  lastLinesOf,
   totalLength,
 } from './bytes.ts';
 export { descriptorsMax, shareOfDescriptors } from './descriptors.ts';

@@ -1,3 +1,6 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import {
   Agent,
   cacheLimitBytes,
@@ -22,6 +25,7 @@ import {
 import { moverVariables } from '../mover/index.ts';
 import { createServerLogger, serveStatus } from '../observability/index.ts';
 import { type ClusterFlags, clusterOf, dataMoversOf } from './cluster.ts';
+import { moverLogStore } from './mover-log-store.ts';
 import { printText } from './output.ts';
 import { interruptSignal } from './context.ts';
 import { durationFlagMs, UsageError } from './usage-error.ts';
@@ -77,6 +81,11 @@ export async function serve(flags: ServerFlags): Promise<void> {
   }
   const { config, expose } = await loadConfig(client, namespace, flags, logger);
   const settings = moverSettingsIn(config);
+  const missing = environment.forgetMissingCredentials();
+  if (missing.length > 0) {
+    logger.info({ variables: missing }, "no credentials file: using the cloud's own identity");
+  }
+  const directory = mkdtempSync(join(tmpdir(), 'longshore-agent-'));
   const labels = (await client.find(NODES, { name: node }))?.metadata.labels;
   const dataMovers = dataMoversOf(flags);
   const agent = new Agent({
@@ -88,6 +97,7 @@ export async function serve(flags: ServerFlags): Promise<void> {
     servesPodVolumes: dataMovers.has('velero'),
     agentSelector: flags.agentSelector,
     writeLog: (text) => printText(text),
+    moverLogStore: moverLogStore({ client, namespace, directory }),
     concurrency: concurrencyOf(
       config,
       (selector) => labels !== undefined && matchesSelector(selector, labels),
@@ -126,6 +136,7 @@ export async function serve(flags: ServerFlags): Promise<void> {
   } finally {
     interrupt.dispose();
     client.close();
+    rmSync(directory, { recursive: true, force: true });
   }
 }
 

@@ -12,6 +12,7 @@ import { withOutputForms } from './output-form.ts';
 import { addPluginVerb } from './plugin.ts';
 import { addPolicyCommands } from './policy.ts';
 import { addBackupVerb } from './backup.ts';
+import { addRestoreVerb } from './restore.ts';
 import { addInstallVerbs } from './install/verbs.ts';
 import { addPolicyCheckVerb } from './policy-check.ts';
 import { addRepoMaintenanceVerb } from './repo-maintenance.ts';
@@ -60,6 +61,7 @@ export function createProgram(): Command {
   addSnapshotCommands(program);
   addPolicyCommands(program);
   addBackupVerb(program);
+  addRestoreVerb(program);
   addInstallVerbs(program);
   addPolicyCheckVerb(program);
   addStoreCommands(program);

@@ -36,6 +36,10 @@ export const environment = {
   get veleroNamespace(): string {
     return process.env.VELERO_NAMESPACE || 'velero';
   },
+  /** Kubernetes says so in every container. */
+  get isInCluster(): boolean {
+    return (process.env.KUBERNETES_SERVICE_HOST ?? '') !== '';
+  },
   /** Where the outcome of a pod's only container goes. */
   get terminationLog(): string {
     return process.env.LONGSHORE_TERMINATION_LOG || '/dev/termination-log';

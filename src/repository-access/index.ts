@@ -19,6 +19,7 @@ export {
   loadCustomerKeyFile,
   loadLocationFiles,
   type LocationFilesOptions,
+  openLocationBucket,
 } from './location-files.ts';
 export {
   type NotedVerification,

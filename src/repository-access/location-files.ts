@@ -1,9 +1,10 @@
 import { randomUUID } from 'node:crypto';
-import { readFile, rename, writeFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CodedError, codeOf, makeDirectories, messageOf, retryOf } from '../base/index.ts';
 import {
   type BackupStorageLocation,
+  bucketLocation,
   customerKeySecret,
   type LocationFiles,
   type StorageKind,
@@ -76,6 +77,38 @@ export async function loadCustomerKeyFile(
   }
   const { name } = location.metadata;
   return toFile(directory, `${name}-customer-key`, bytes.subarray(0, KEY_BYTES));
+}
+
+/**
+ * Opens what a location names, by the credentials that its Secrets hold now. Its files are in a folder of its own until it is closed. Throws like
+ * {@link loadLocationFiles}, and what opening it throws.
+ */
+export async function openLocationBucket<B extends { close(): Promise<void> }>(
+  location: BackupStorageLocation,
+  options: LocationFilesOptions,
+  open: (location: string) => Promise<B>,
+): Promise<{ readonly bucket: B } & AsyncDisposable> {
+  const directory = await mkdtemp(join(options.directory, 'bucket-'));
+  const remove = (): Promise<void> => rm(directory, { recursive: true, force: true });
+  try {
+    const own = { ...options, directory };
+    const files = {
+      ...(await loadLocationFiles(own, location)),
+      customerKeyFile: await loadCustomerKeyFile(own, location),
+    };
+    options.signal.throwIfAborted();
+    const bucket = await open(bucketLocation(location, files));
+    return {
+      bucket,
+      [Symbol.asyncDispose]: async () => {
+        await bucket.close();
+        await remove();
+      },
+    };
+  } catch (error) {
+    await remove();
+    throw error;
+  }
 }
 
 const KEY_BYTES = 32;

@@ -67,6 +67,8 @@ export interface DeleteOptions extends CallOptions {
 }
 
 const LIST_PAGE = 500;
+/** Kubelets begin a new file of a log at 10 MiB (containerLogMaxSize), and no line of ours comes near that. */
+const POD_LOG_BYTES_MAX = 16 << 20;
 
 /** Objects of a Kubernetes API server as they are on the wire: fields that nobody here knows stay what they were. */
 export class KubeClient {
@@ -285,20 +287,23 @@ export class KubeClient {
     if (failure !== undefined) throw unreachable(what, failure);
   }
 
-  /** The last lines of a container's log, and of these no more than the first bytes: what is read is bounded. */
-  podLog(
+  /**
+   * The last lines of a container's log, and of these no more than the last bytes. The API server's own `limitBytes` keeps the first
+   * bytes of the lines, so it is only the bound for what is sent.
+   */
+  async podLog(
     ref: ObjectRef,
     container: string,
-    { tailLines, limitBytes, ...options }: CallOptions & { tailLines: number; limitBytes: number },
+    { tailLines, bytesMax, ...options }: CallOptions & { tailLines: number; bytesMax: number },
   ): Promise<string> {
-    const query = queryOf({ container, tailLines, limitBytes });
+    const query = queryOf({ container, tailLines, limitBytes: POD_LOG_BYTES_MAX });
     const path = `/api/v1/namespaces/${ref.namespace ?? ''}/pods/${ref.name}/log${query}`;
-    return this.#transport.text({
-      method: 'GET',
-      path,
-      what: `read the log of pod ${ref.name}`,
-      signal: options.signal,
-    });
+    const what = `read the log of pod ${ref.name}`;
+    const end = await this.#transport.end(
+      { method: 'GET', path, what, signal: options.signal },
+      bytesMax,
+    );
+    return end.toString('utf8');
   }
 
   /** Runs a command in a container and waits for its end: {@link execIn}. */

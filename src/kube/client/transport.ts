@@ -4,9 +4,11 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Duplex } from 'node:stream';
 import type { KubeConfig } from '@kubernetes/client-node';
 import {
+  asBuffer,
   asError,
   type Clock,
   CodedError,
+  lastLinesOf,
   parseJsonExact,
   SECOND_NS,
   systemClock,
@@ -125,6 +127,25 @@ export class Transport {
       throw new CodedError('KUBE_ANSWER_TOO_LONG', text);
     }
     return Buffer.concat(parts).toString('utf8');
+  }
+
+  /** The last bytes of an answer in text, from the beginning of a line; no more of it is in memory at a time. */
+  async end(request: Request, bytesMax: number): Promise<Buffer> {
+    const response = await this.open(request);
+    const parts: Buffer[] = [];
+    let bytes = 0;
+    try {
+      for await (const part of response) {
+        parts.push(part as Buffer);
+        bytes += (part as Buffer).length;
+        // One byte more tells whether a line begins with the first that is kept.
+        while (bytes - (parts[0]?.length ?? 0) > bytesMax) bytes -= parts.shift()?.length ?? 0;
+      }
+    } catch (cause) {
+      request.signal?.throwIfAborted();
+      throw unreachable(request.what, cause);
+    }
+    return asBuffer(lastLinesOf(Buffer.concat(parts), bytesMax));
   }
 
   /**
