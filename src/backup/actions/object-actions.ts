@@ -1,10 +1,4 @@
-import {
-  CLUSTER_ROLE_BINDINGS,
-  type KubeClient,
-  type KubeObject,
-  type PersistentVolumeClaim,
-  type Pod,
-} from '../../kube/index.ts';
+import { CLUSTER_ROLE_BINDINGS, type KubeClient, type KubeObject } from '../../kube/index.ts';
 import type {
   ActionContext,
   ActionOutput,
@@ -13,6 +7,7 @@ import type {
   ResourceIdentifier,
 } from '../run/contract.ts';
 import type { Backup } from '../backup-object.ts';
+import { type Fields, listAt, structAt, textAt, textsAt } from './fields.ts';
 
 /** What is asked of the API server, each list once for a backup. */
 export type ActionClient = Pick<KubeClient, 'collect'>;
@@ -38,12 +33,12 @@ export function openObjectActions(client: ActionClient): {
       {
         name: 'velero.io/pod',
         appliesTo: PODS_ONLY,
-        execute: (pod) => answer({ additionalItems: relatedToPod(pod) }),
+        execute: (pod) => answer(() => ({ additionalItems: relatedToPod(pod) })),
       },
       {
         name: 'velero.io/pv',
         appliesTo: PVCS_ONLY,
-        execute: (pvc, backup) => answer(backedUpClaim(pvc as PersistentVolumeClaim, backup)),
+        execute: (pvc, backup) => answer(() => backedUpClaim(pvc, backup)),
       },
       {
         name: 'velero.io/service-account',
@@ -57,7 +52,7 @@ export function openObjectActions(client: ActionClient): {
       {
         name: 'velero.io/pod',
         appliesTo: PODS_ONLY,
-        relatedItems: (pod) => answer(relatedToPod(pod)),
+        relatedItems: (pod) => answer(() => relatedToPod(pod)),
       },
       {
         name: 'velero.io/service-account',
@@ -72,7 +67,10 @@ const PODS_ONLY = { includedResources: ['pods'] };
 const PVCS_ONLY = { includedResources: ['persistentvolumeclaims'] };
 const ACCOUNTS_ONLY = { includedResources: ['serviceaccounts'] };
 
-const answer = <T>(value: T): Promise<T> => Promise.resolve(value);
+const answer = <T>(make: () => T): Promise<T> =>
+  new Promise((resolve) => {
+    resolve(make());
+  });
 
 const identifier = (
   group: string,
@@ -88,16 +86,16 @@ const identifier = (
 
 /** Its PriorityClass, and the claims of its volumes. */
 function relatedToPod(object: KubeObject): ResourceIdentifier[] {
-  const { metadata, spec } = object as Pod & { spec: { priorityClassName?: string } };
-  const { namespace = '' } = metadata;
-  const { priorityClassName = '', volumes } = spec;
-  const claims = (volumes ?? []).flatMap(({ persistentVolumeClaim: claim }) =>
-    claim?.claimName ? [claim.claimName] : [],
-  );
+  const { namespace = '' } = object.metadata;
+  const spec = structAt(object as unknown as Fields, 'spec');
+  const priorityClass = textAt(spec, 'priorityClassName');
+  const claims = listAt(spec, 'volumes')
+    .map((volume) => textAt(structAt(volume, 'persistentVolumeClaim'), 'claimName'))
+    .filter((name) => name !== '');
   return [
-    ...(priorityClassName === ''
+    ...(priorityClass === ''
       ? []
-      : [identifier('scheduling.k8s.io', 'priorityclasses', priorityClassName)]),
+      : [identifier('scheduling.k8s.io', 'priorityclasses', priorityClass)]),
     ...claims.map((name) => identifier('', 'persistentvolumeclaims', name, namespace)),
   ];
 }
@@ -111,30 +109,19 @@ const FOREIGN_LABELS = [
 const BACKUP_NAME = 'velero.io/backup-name';
 
 /** As it can be made again: bound to its volume, and not filled from what it was made of. */
-function backedUpClaim(pvc: PersistentVolumeClaim, backup: Backup): ActionOutput {
-  const volume = pvc.spec.volumeName ?? '';
-  if (volume === '' || pvc.status?.phase !== 'Bound') return {};
-  const item = structuredClone(pvc) as KubeObject & {
-    spec: {
-      dataSource?: unknown;
-      dataSourceRef?: unknown;
-      storageClassName?: string;
-      selector?: { matchLabels?: Record<string, string>; matchExpressions?: unknown[] } | null;
-    };
-  };
+function backedUpClaim(pvc: KubeObject, backup: Backup): ActionOutput {
+  const fields = pvc as unknown as Fields;
+  const given = structAt(fields, 'spec');
+  const volume = textAt(given, 'volumeName');
+  if (volume === '' || textAt(structAt(fields, 'status'), 'phase') !== 'Bound') return {};
+  const item = structuredClone(pvc) as KubeObject & { spec: Record<string, unknown> };
   const { spec, metadata } = item;
   delete spec.dataSource;
   delete spec.dataSourceRef;
-  if (spec.selector) {
-    // Volumes of static provisioning are found by it.
-    if (spec.storageClassName === '') {
-      const { matchLabels = {} } = spec.selector;
-      const kept = Object.entries(matchLabels).filter(([key]) => !key.startsWith('velero.io/'));
-      if (kept.length > 0) spec.selector.matchLabels = Object.fromEntries(kept);
-      else delete spec.selector.matchLabels;
-    } else delete spec.selector;
-  }
-  const labels = Object.entries(metadata.labels ?? {}).filter(
+  // Volumes of static provisioning are found by it.
+  if (isOfNoClass(given) && spec.selector) spec.selector = ownSelector(structAt(given, 'selector'));
+  else delete spec.selector;
+  const labels = textsAt(metadata as unknown as Fields, 'labels').filter(
     ([key, value]) =>
       !FOREIGN_LABELS.includes(key) && !(key === BACKUP_NAME && value !== backup.metadata.name),
   );
@@ -143,6 +130,21 @@ function backedUpClaim(pvc: PersistentVolumeClaim, backup: Backup): ActionOutput
   else delete metadata.labels;
   return { item, additionalItems: [identifier('', 'persistentvolumes', volume)] };
 }
+
+/** Not the same as to name none, which means the default one. */
+const isOfNoClass = (spec: Fields): boolean =>
+  textAt(spec, 'storageClassName') === '' && typeof spec.storageClassName === 'string';
+
+/** Without what restores have put there. */
+function ownSelector({ matchLabels, ...others }: Fields): Fields {
+  const kept = textsAt({ matchLabels }, 'matchLabels').filter(
+    ([key]) => !key.startsWith('velero.io/'),
+  );
+  return { ...others, ...(kept.length > 0 && { matchLabels: Object.fromEntries(kept) }) };
+}
+
+const keyOf = ({ namespace = '', name }: { namespace?: string; name: string }): string =>
+  JSON.stringify([namespace, name]);
 
 /** Which roles of the cluster each ServiceAccount has. */
 class RolesOfAccounts {
@@ -157,7 +159,7 @@ class RolesOfAccounts {
     this.#found ??= this.#list(signal);
     // What failed is asked for again by the next account.
     this.#found.catch(() => (this.#found = undefined));
-    const roles = (await this.#found).get(`${metadata.namespace ?? ''}/${metadata.name}`) ?? [];
+    const roles = (await this.#found).get(keyOf(metadata)) ?? [];
     const bindings = new Set(roles.map(({ binding }) => binding));
     const names = new Set(roles.map(({ role }) => role).filter((role) => role !== ''));
     return [
@@ -172,7 +174,7 @@ class RolesOfAccounts {
       for (const { kind, namespace = '', name = '' } of binding.subjects ?? []) {
         if (kind !== 'ServiceAccount') continue;
         const role = binding.roleRef?.kind === 'ClusterRole' ? (binding.roleRef.name ?? '') : '';
-        const key = `${namespace}/${name}`;
+        const key = keyOf({ namespace, name });
         const known = roles.get(key);
         const one = { binding: binding.metadata.name, role };
         if (known) known.push(one);
