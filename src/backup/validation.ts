@@ -1,6 +1,7 @@
 import { isCode, messageOf, type Nanoseconds, rfc3339Seconds } from '../base/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
+  isPassing,
   type KubeClient,
   type KubeObject,
   NAMESPACES,
@@ -93,7 +94,8 @@ const MIXED = `${OLD}include-cluster-scoped-resources, exclude-cluster-scoped-re
 /**
  * Decides what a Backup left open and says everything that is wrong with it, in Velero's order and words (prepareBackupRequest). What
  * Velero finds only later, or never, comes last: durations, orders, hooks, selectors, and a data mover that nobody serves.
- * Errors of the API server while it looks are among the reasons, as there; a cancel is thrown.
+ * An answer of the API server that it refuses to tell is among the reasons, as there. Throws what passes, which is none: an API server that is
+ * away or busy, and a cancel.
  */
 export async function validateBackup(
   given: Backup,
@@ -206,8 +208,10 @@ async function findLocation(
     if (isChosen) {
       const all = await client
         .list<Location>(BACKUP_STORAGE_LOCATIONS, { namespace, signal })
-        .catch(() => []);
-      signal?.throwIfAborted();
+        .catch((error: unknown) => {
+          assertLasting(error, signal);
+          return [];
+        });
       const preferred = all.find((each) => each.spec?.default === true);
       spec.storageLocation = preferred?.metadata.name ?? defaults.storageLocation;
     }
@@ -238,10 +242,16 @@ async function findLocation(
     }
     return location;
   } catch (error) {
-    signal?.throwIfAborted();
+    assertLasting(error, signal);
     errors.push(`error getting backup storage location: ${messageOf(error)}`);
     return undefined;
   }
+}
+
+/** An API server that is away says nothing about a Backup: whoever asked tries again. */
+function assertLasting(error: unknown, signal?: AbortSignal): void {
+  signal?.throwIfAborted();
+  if (isPassing(error)) throw error;
 }
 
 const providerOf = ({ spec }: Location): string => spec?.provider ?? '';
@@ -258,7 +268,7 @@ async function findSnapshotLocations(
   try {
     all = await client.list<Location>(VOLUME_SNAPSHOT_LOCATIONS, { namespace, signal });
   } catch (error) {
-    signal?.throwIfAborted();
+    assertLasting(error, signal);
     // A cluster that never had Velero's definitions of them has no locations either.
     if (!isCode(error, 'KUBE_NOT_FOUND')) {
       errors.push(`error listing volume snapshot locations: ${messageOf(error)}`);
@@ -324,7 +334,7 @@ async function excludeLabeledNamespaces(
     ];
     spec.excludedNamespaces = [...new Set(excluded)];
   } catch (error) {
-    signal?.throwIfAborted();
+    assertLasting(error, signal);
     errors.push(`error getting namespace list: ${messageOf(error)}`);
   }
 }
@@ -391,6 +401,7 @@ async function policyErrors(
       );
     }
   } catch (error) {
+    assertLasting(error);
     errors.push(`invalid resource policies: ${messageOf(error)}`);
   }
 }

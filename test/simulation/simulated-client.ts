@@ -77,7 +77,7 @@ export class SimulatedClient {
     o: CallOptions = {},
   ): Promise<T> {
     const read = (): Stored => copyJson(this.#store.get(resource, ref.namespace, ref.name));
-    return this.#call(`get ${resource.plural}`, read, o.signal) as Promise<unknown> as Promise<T>;
+    return this.call(`get ${resource.plural}`, read, o.signal) as Promise<unknown> as Promise<T>;
   }
 
   async find<T extends KubeObject>(
@@ -103,7 +103,7 @@ export class SimulatedClient {
       resourceVersion: String(this.#store.version),
       continue: undefined,
     });
-    return this.#call(`list ${resource.plural}`, read, options.signal);
+    return this.call(`list ${resource.plural}`, read, options.signal);
   }
 
   create<T extends KubeObject>(
@@ -114,7 +114,7 @@ export class SimulatedClient {
     const { namespace } = object.metadata;
     const write = (): Stored =>
       copyJson(this.#store.create(resource, namespace, object as unknown as Stored));
-    const done = this.#call(`create ${resource.plural}`, write, options.signal);
+    const done = this.call(`create ${resource.plural}`, write, options.signal);
     return done as Promise<unknown> as Promise<T>;
   }
 
@@ -125,7 +125,7 @@ export class SimulatedClient {
   ): Promise<T> {
     const sent = copyJson(object) as unknown as Stored;
     const write = (): Stored => copyJson(this.#store.update(resource, sent));
-    const done = this.#call(`update ${resource.plural}`, write, options.signal);
+    const done = this.call(`update ${resource.plural}`, write, options.signal);
     return done as Promise<unknown> as Promise<T>;
   }
 
@@ -141,7 +141,7 @@ export class SimulatedClient {
       const part = options.subresource === 'status' ? 'status' : undefined;
       return copyJson(this.#store.update(resource, after, part));
     };
-    const done = this.#call(`patch ${resource.plural}`, write, options.signal);
+    const done = this.call(`patch ${resource.plural}`, write, options.signal);
     return done as Promise<unknown> as Promise<T>;
   }
 
@@ -154,6 +154,10 @@ export class SimulatedClient {
     try {
       const remove = (): unknown => {
         const object = this.#store.get(resource, namespace, name);
+        const { resourceVersion = object.metadata.resourceVersion } = options;
+        if (resourceVersion !== object.metadata.resourceVersion) {
+          throw new ApiError(409, 'Conflict', `${name} has another version`);
+        }
         // Pods that are being ended have a finalizer here, in place of their kubelet's last word.
         if (options.gracePeriodSeconds === 0 && object.metadata.finalizers) {
           if (options.uid !== undefined && object.metadata.uid !== options.uid) return undefined;
@@ -163,7 +167,7 @@ export class SimulatedClient {
         }
         return this.#store.delete(resource, namespace, name, options.uid);
       };
-      await this.#call(`delete ${resource.plural}`, remove, options.signal);
+      await this.call(`delete ${resource.plural}`, remove, options.signal);
       return true;
     } catch (error) {
       const { code } = error as { code?: string };
@@ -179,7 +183,7 @@ export class SimulatedClient {
   ): AsyncGenerator<WatchEvent<T>> {
     const { signal, resourceVersion, timeoutSeconds = 300 } = options;
     const what = `watch ${resource.plural}`;
-    await this.#call(what, () => undefined, signal);
+    await this.call(what, () => undefined, signal);
     options.onActivity?.();
     const events: WatchEvent<T>[] = [];
     let wake = Promise.withResolvers<undefined>();
@@ -253,7 +257,7 @@ export class SimulatedClient {
   /** Of a pod that is still there. */
   podLog({ namespace = '', name }: ObjectRef): Promise<string> {
     const read = (): string => `by pod ${this.#store.get(PODS, namespace, name).metadata.uid}`;
-    return this.#call(`get the log of pod ${name}`, read, undefined);
+    return this.call(`get the log of pod ${name}`, read, undefined);
   }
 
   raw(): Promise<unknown> {
@@ -264,7 +268,11 @@ export class SimulatedClient {
     this.kill();
   }
 
-  async #call<R>(what: string, effect: () => R, signal: AbortSignal | undefined): Promise<R> {
+  protected async call<R>(
+    what: string,
+    effect: () => R,
+    signal: AbortSignal | undefined,
+  ): Promise<R> {
     signal?.throwIfAborted();
     this.#onRequest?.(what);
     const { latencyMs, refused, lost, isFull } = this.#weather();

@@ -34,6 +34,7 @@ import { cancelOperations } from './operations/cancel.ts';
 import { isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue } from './queue.ts';
 import { Journal } from './run/journal.ts';
+import { patiently } from './run/patience.ts';
 
 export interface BackupControllerOptions {
   readonly client: KubeClient;
@@ -264,7 +265,7 @@ class BackupsRun {
     if (this.#signal.aborted) leave();
     const done = this.#make(backup, abort.signal)
       .catch((error: unknown) => {
-        if (this.#signal.aborted || isCode(error, 'NOT_LEADING')) return;
+        if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
         const fields = { backup: backup.metadata.name, error: messageOf(error) };
         this.#options.logger.error(fields, 'a backup could not be run, and is looked at again');
       })
@@ -292,7 +293,8 @@ class BackupsRun {
     } else logger.info({ backup: name }, 'going on with a backup that another server began');
     metrics.attempted(backup);
     try {
-      const runner = await this.#options.runner();
+      const about = { what: 'ask the API server what it serves', logger, signal };
+      const runner = await patiently(() => this.#options.runner(), about);
       const outcome = await runner.run({
         backup,
         signal,
@@ -305,11 +307,9 @@ class BackupsRun {
       const written = await this.#backups.insist(backup, { status });
       this.#hadRun.add(backup.metadata.uid);
       if (!written) await this.#removeAll(backup);
-      else {
-        await this.#forget(runner, written);
-      }
+      else await this.#forget(written);
     } catch (error) {
-      if (this.#signal.aborted || isCode(error, 'NOT_LEADING')) return;
+      if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
       const reason = signal.aborted ? CANCELED : `backup execution failed: ${messageOf(error)}`;
       const written = await this.#backups.insist(backup, {
         status: failedStatus(reason, this.#clock),
@@ -319,14 +319,15 @@ class BackupsRun {
       if (!written) await this.#removeAll(backup);
       else {
         logger.error({ backup: name, error: messageOf(error) }, 'backup failed');
-        await this.#forget(await this.#options.runner(), written);
+        await this.#forget(written);
       }
     }
   }
 
   /** The journal is of no use any more; one that stays goes with the backup. */
-  async #forget(runner: BackupRunner, backup: Backup): Promise<void> {
+  async #forget(backup: Backup): Promise<void> {
     try {
+      const runner = await this.#options.runner();
       await runner.forget(backup, this.#signal);
     } catch (error) {
       const fields = { backup: backup.metadata.name, error: messageOf(error) };

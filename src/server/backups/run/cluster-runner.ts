@@ -188,7 +188,7 @@ export class ClusterRunner implements BackupRunner {
       return await this.#backUp(request, { archive, journal, log, session });
     } catch (error) {
       const reason = signal.reason as { readonly by?: unknown } | undefined;
-      const isLeft = isCode(error, 'NOT_LEADING') || (signal.aborted && reason?.by !== 'user');
+      const isLeft = isCode(error, 'LEADERSHIP_LOST') || (signal.aborted && reason?.by !== 'user');
       // Another server goes on, and finds everything as it is.
       if (!isLeft) await this.#fail(request, { archive, journal, log, session }, error);
       throw error;

@@ -1,0 +1,475 @@
+import { BackupArchive, journalFolder, journalsFolder, readTarball } from '../../../src/archive/index.ts';
+import { type Clock, messageOf } from '../../../src/base/index.ts';
+import type { Backup } from '../../../src/backup/index.ts';
+import type { Store } from '../../../src/dev/store.ts';
+import { backupOperationSchema } from '../../../src/item-operations/index.ts';
+import {
+  BACKUPS,
+  DATA_UPLOADS,
+  type KubeObject,
+  VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOTS,
+} from '../../../src/kube/index.ts';
+import { decodeSegment, type JournalItem } from '../../../src/server/backups/run/segment.ts';
+import { MemoryBucket } from '../../support/memory-bucket.ts';
+import { type Loose, NAMESPACE } from '../objects.ts';
+import type { Weather } from '../simulated-client.ts';
+import { Random, VirtualTime } from '../virtual-time.ts';
+import { World } from '../world.ts';
+import { SharedBucket } from './bucket.ts';
+import { BACKUP, type Contents, fill, serveUploads } from './cluster.ts';
+import { InstantIo } from './instant-io.ts';
+import { isEndOfProcess, OneServer, type ServerWorld, START_MS } from './server.ts';
+
+const MINUTE_MS = 60_000;
+/** Longer than any backup takes once nothing happens to it any more. */
+const OVER_MS = 12 * 60 * MINUTE_MS;
+const SETTLE_MS = 15 * MINUTE_MS;
+const TURN_MS = 500;
+const CALM: Weather = { refused: 0, lost: 0, cut: 0, latencyMs: 100, watchLagMs: 100 };
+
+export interface Course {
+  readonly problems: string[];
+  /** What happened, and how often. */
+  readonly counts: ReadonlyMap<string, number>;
+  /** Turns of the leading server while the Backup was InProgress: where it could have been killed. */
+  readonly turns: number;
+  readonly end: End | undefined;
+}
+
+/** What a backup is in the end, without what differs from run to run. */
+interface End {
+  readonly phase: string;
+  readonly files: ReadonlyMap<string, string>;
+  readonly operations: readonly string[];
+  readonly volumes: readonly string[];
+  readonly results: string;
+  readonly resourceList: string;
+  readonly items: number;
+}
+
+export interface Settings {
+  /** Nothing happens but what is asked for here. */
+  readonly isCalm?: boolean;
+  /** Kills at these turns: of the leading server, while the Backup is InProgress; counted from the last kill. */
+  readonly killsAt?: readonly number[];
+}
+
+/**
+ * Two servers make one backup, whatever happens to them, to the bucket and to the API server. The same seed is the same course. `problems`:
+ * whatever must never be, and whatever is not in the end as it is without kills.
+ */
+export async function simulateBackup(
+  seed: number,
+  settings: Settings = {},
+  tell?: (line: string) => void,
+): Promise<Course> {
+  const plain = await run(seed, { isCalm: true }, undefined, process.env.PLAIN === undefined ? undefined : tell);
+  if (plain.problems.length > 0 || !plain.end) {
+    return { ...plain, problems: ['without kills:', ...plain.problems] };
+  }
+  return run(seed, settings, plain.end, tell);
+}
+
+async function run(
+  seed: number,
+  settings: Settings,
+  expected: End | undefined,
+  tell: ((line: string) => void) | undefined,
+): Promise<Course> {
+  using time = new VirtualTime(seed);
+  time.install();
+  using _io = new InstantIo(new Random(seed + 7));
+  const course = new BackupCourse(seed, settings, { time, expected, tell });
+  return await course.run();
+}
+
+interface CourseParts {
+  readonly time: VirtualTime;
+  readonly expected: End | undefined;
+  readonly tell: ((line: string) => void) | undefined;
+}
+
+class BackupCourse implements ServerWorld {
+  readonly time: VirtualTime;
+  readonly random: Random;
+  readonly clock: Clock;
+  readonly store: Store;
+  readonly bucket = new SharedBucket();
+  weather: Weather = CALM;
+  readonly #seed: number;
+  readonly #settings: Settings;
+  readonly #expected: End | undefined;
+  readonly #tell: ((line: string) => void) | undefined;
+  readonly #world: World;
+  readonly #contents: Contents;
+  readonly #problems: string[] = [];
+  readonly #counts = new Map<string, number>();
+  readonly #servers: OneServer[] = [];
+  readonly #checks: Promise<void>[] = [];
+  /** What ran in pods, in its order. */
+  readonly #commands = new Map<string, string[]>();
+  readonly #killsAt: number[];
+  readonly #rough: Weather;
+  #kills: number;
+  #fuse: number;
+  #turns = 0;
+  #apiOffsetMs = 0;
+  #apiAwayUntilMs = 0;
+  #bucketAwayUntilMs = 0;
+  #started = 0;
+  #overAtMs: number | undefined;
+
+  constructor(seed: number, settings: Settings, { time, expected, tell }: CourseParts) {
+    this.#seed = seed;
+    this.#settings = settings;
+    this.time = time;
+    this.#expected = expected;
+    this.#tell = tell;
+    this.random = new Random(seed);
+    this.clock = {
+      nowNs: () => BigInt(Math.round((START_MS + time.nowMs + this.#apiOffsetMs) * 1e6)),
+    };
+    this.#world = new World(time, this.random, this.clock, {
+      ...{ nodes: ['node'], moverDeath: () => 0, moverDeathsMax: 0, fenceMs: 40_000 },
+      reclaimPolicy: 'Delete',
+    });
+    this.store = this.#world.store;
+    this.#contents = fill(this.#world, new Random(seed + 1));
+    serveUploads(this.#world, this.#contents, this.#problems);
+    this.bucket.onChange = (key) => {
+      this.#bucketChanged(key);
+    };
+    this.store.watch(BACKUPS, {}, this.store.version, (type, object) => {
+      this.#backupChanged(type, object as unknown as Backup);
+    });
+    const { isCalm = false, killsAt = [] } = settings;
+    this.#killsAt = [...killsAt];
+    this.#kills = isCalm ? 0 : 3 + this.random.below(15);
+    this.#rough = {
+      refused: this.random.chance(0.5) ? this.random.between(0, 0.05) : 0,
+      lost: this.random.chance(0.5) ? this.random.between(0, 0.05) : 0,
+      cut: this.random.between(0, 0.1),
+      latencyMs: this.random.chance(0.4) ? 1500 : 100,
+      watchLagMs: this.random.chance(0.4) ? 5000 : 100,
+    };
+    this.#fuse = this.#nextFuse();
+  }
+
+  async run(): Promise<Course> {
+    this.#start();
+    this.#start();
+    this.time.after(TURN_MS, () => {
+      this.#act();
+    });
+    await this.time.run(OVER_MS, () => this.time.nowMs > (this.#overAtMs ?? Infinity) + SETTLE_MS);
+    if (this.#overAtMs === undefined) {
+      this.#problem(`the backup is ${this.#phase || 'new'} after ${OVER_MS / MINUTE_MS} minutes`);
+    }
+    await Promise.all(this.#checks);
+    const end = this.#overAtMs === undefined ? undefined : await this.#end();
+    for (const server of this.#servers) server.kill();
+    this.#checkCluster();
+    if (this.#expected && end) this.#compare(this.#expected, end);
+    return { problems: this.#problems, counts: this.#counts, turns: this.#turns, end };
+  }
+
+  say(line: string): void {
+    this.#tell?.(`${Math.round(this.time.nowMs)}: ${line}`);
+  }
+
+  #problem(text: string): void {
+    this.say(`PROBLEM ${text}`);
+    if (this.#problems.length < 20) this.#problems.push(`${Math.round(this.time.nowMs)}: ${text}`);
+  }
+
+  #note(what: string): void {
+    this.say(what);
+    this.#counts.set(what, (this.#counts.get(what) ?? 0) + 1);
+  }
+
+  get #backup(): Backup {
+    return this.store.get(BACKUPS, NAMESPACE, BACKUP) as unknown as Backup;
+  }
+
+  get #phase(): string {
+    return (this.#backup.status as { phase?: string } | undefined)?.phase ?? '';
+  }
+
+  #start(): void {
+    this.#servers.push(new OneServer(`server-${this.#started++}`, this));
+  }
+
+  #replace(server: OneServer): void {
+    const at = this.#servers.indexOf(server);
+    if (at === -1) return;
+    this.#servers.splice(at, 1);
+    this.time.after(this.random.between(500, 10_000), () => {
+      this.#start();
+    });
+  }
+
+  /** Few turns or many: some beginnings are never got beyond, and some ends are reached. */
+  #nextFuse(): number {
+    return 1 + this.random.below(this.random.chance(0.4) ? 15 : 150);
+  }
+
+  onTurn(server: OneServer, what: string): boolean {
+    if (!server.isLeading || this.#phase === '' || / leases(: done)?$|^watch /.test(what)) return false;
+    this.say(`${server.name}: ${what}`);
+    const isRunning = this.#phase === 'InProgress';
+    if (isRunning) this.#turns++;
+    const [at] = this.#killsAt;
+    if (at !== undefined) {
+      if (!isRunning || this.#turns < at) return false;
+      this.#killsAt.shift();
+      this.#turns = 0;
+    } else {
+      // After the run as well, but seldom: the claim is about the run.
+      if (this.#kills <= 0 || (!isRunning && this.random.chance(0.7))) return false;
+      if (--this.#fuse > 0) return false;
+      this.#fuse = this.#nextFuse();
+      this.#kills--;
+    }
+    this.#note(isRunning ? 'kills while InProgress' : 'kills after the run');
+    this.#replace(server);
+    return true;
+  }
+
+  onEnd(server: OneServer, error: unknown): void {
+    if (!isEndOfProcess(error)) this.#problem(`${server.name} ended: ${messageOf(error)}`);
+    this.#note('processes that ended');
+    server.kill();
+    this.#replace(server);
+  }
+
+  onWrite(server: OneServer, what: string): void {
+    if (server.isLeading) return;
+    const other = this.#servers.find((each) => each !== server && each.isLeading);
+    // Pods that it has frozen and told nobody of are thawed until another one leads.
+    if (what.startsWith('exec thaw') && !other) return;
+    const leader = other ? `${other.name} leads` : 'it does not lead';
+    this.#problem(`${server.name} wants to ${what}, and ${leader}`);
+  }
+
+  onTake(item: KubeObject, backup: Backup): void {
+    if ((backup.status as { phase?: string } | undefined)?.phase !== 'InProgress') return;
+    const { apiVersion = '', kind = '', metadata } = item;
+    const { namespace = '', name } = metadata;
+    const isStored = this.#recorded().items.some(
+      ({ k, ns, n }) => k === `${apiVersion}/${kind}` && ns === namespace && n === name,
+    );
+    if (isStored) this.#problem(`${kind} ${namespace}/${name} is taken again`);
+  }
+
+  onExec(pod: string, command: string): () => void {
+    const isOf = ({ k = 'v1/Pod', ns, n }: { k?: string; ns: string; n: string }): boolean =>
+      k === 'v1/Pod' && `${ns}/${n}` === pod;
+    const { items, thawed } = this.#recorded();
+    const isKnown = command === 'freeze' ? items.some(isOf) : thawed.some(isOf);
+    if (isKnown) this.#problem(`${command} is run again in ${pod}`);
+    return () => {
+      this.say(`${command} in ${pod}`);
+      this.#commands.set(pod, [...(this.#commands.get(pod) ?? []), command]);
+    };
+  }
+
+  /** What counts in the journal: of the last try, and of those that it goes on from. */
+  #recorded(): { items: JournalItem[]; thawed: { k: string; ns: string; n: string }[] } {
+    const folder = journalFolder(BACKUP, this.#backup.metadata.uid ?? '');
+    const keys = this.bucket.keys(folder);
+    const tries = Map.groupBy(keys, (key) => key.slice(folder.length).split('-').slice(0, 2).join('-'));
+    const whole = [...tries.values()].filter((own) => own[0]?.endsWith('-00000000') === true);
+    const last = whole.sort((a, b) => ((a[0] ?? '') < (b[0] ?? '') ? -1 : 1)).at(-1) ?? [];
+    const load = (key: string) => {
+      const bytes = this.bucket.objects.get(key);
+      return bytes ? [decodeSegment(bytes, key).records] : [];
+    };
+    const before = last.slice(0, 1).flatMap(load).flatMap(({ includes = [] }) => includes);
+    const records = [...before, ...last].flatMap(load);
+    return {
+      items: records.flatMap(({ items }) => items),
+      thawed: records.flatMap(({ thawed }) => thawed),
+    };
+  }
+
+  #act(): void {
+    if (this.#overAtMs === undefined && this.#settings.isCalm !== true && this.#kills > 0) {
+      this.#disturb();
+    } else if (this.weather !== CALM) {
+      this.weather = CALM;
+      this.bucket.isAway = false;
+      for (const server of this.#servers) server.heal();
+    }
+    this.time.after(TURN_MS, () => {
+      this.#act();
+    });
+  }
+
+  #disturb(): void {
+    const { nowMs } = this.time;
+    const { random } = this;
+    const isAway = nowMs < this.#apiAwayUntilMs;
+    this.weather = isAway ? { ...this.#rough, refused: 1 } : this.#rough;
+    this.bucket.isAway = nowMs < this.#bucketAwayUntilMs;
+    if (random.chance(0.002)) {
+      this.#note('API server away');
+      this.#apiAwayUntilMs = nowMs + random.between(0.1, 8) * MINUTE_MS;
+    }
+    if (random.chance(0.003)) {
+      this.#note('bucket away');
+      this.#bucketAwayUntilMs = nowMs + random.between(0.1, 8) * MINUTE_MS;
+    }
+    if (random.chance(0.002)) {
+      this.#note('clock of the API server');
+      this.#apiOffsetMs = random.between(-30, 30) * MINUTE_MS;
+    }
+    for (const server of this.#servers) {
+      const isLeading = server.isLeading ? 1 : 0.2;
+      if (random.chance(0.002 * isLeading)) {
+        this.#note('servers cut off');
+        server.cut(random.between(1, 120) * 1000);
+      }
+      if (random.chance(0.004 * isLeading)) {
+        this.#note('servers frozen');
+        server.freeze(random.between(1, 120) * 1000);
+      }
+      if (random.chance(0.002)) {
+        this.#note('clocks of servers');
+        server.wallOffsetMs = random.between(-60, 60) * MINUTE_MS;
+      }
+    }
+  }
+
+  #backupChanged(type: string, { status }: Backup): void {
+    if (type === 'DELETED') this.#problem('the Backup was deleted');
+    const { phase = '', failureReason } = (status ?? {}) as Record<string, string>;
+    if (!/^(Completed|PartiallyFailed|Failed|FailedValidation)$/.test(phase)) return;
+    if (this.#overAtMs !== undefined) return;
+    this.#overAtMs = this.time.nowMs;
+    this.say(`the Backup is ${phase}`);
+    if (phase.startsWith('Failed')) this.#problem(`${phase}: ${failureReason ?? ''}`);
+    else this.#check(`when the Backup became ${phase}`, phase);
+  }
+
+  #bucketChanged(key: string): void {
+    if (key.startsWith(journalsFolder(BACKUP))) return;
+    if (!this.bucket.objects.has(`backups/${BACKUP}/velero-backup.json`)) return;
+    this.#check(`after ${key} was changed`);
+  }
+
+  /** Whoever looks now must find a whole backup. */
+  #check(when: string, phase?: string): void {
+    const seen = new MemoryBucket();
+    for (const [key, bytes] of this.bucket.objects) seen.objects.set(key, bytes);
+    const look = async (): Promise<void> => {
+      const end = await endOf(seen);
+      if (phase !== undefined && end.phase !== phase) {
+        this.#problem(`${when} its file said ${end.phase}`);
+      }
+      const isOver = /^(Completed|PartiallyFailed)$/.test(end.phase);
+      if (isOver && this.#expected) this.#compare(this.#expected, end, `${when}: `);
+    };
+    this.#checks.push(
+      look().catch((error: unknown) => {
+        this.#problem(`${when} the backup could not be read: ${messageOf(error)}`);
+      }),
+    );
+  }
+
+  async #end(): Promise<End | undefined> {
+    const seen = new MemoryBucket();
+    for (const [key, bytes] of this.bucket.objects) seen.objects.set(key, bytes);
+    try {
+      return await endOf(seen);
+    } catch (error) {
+      this.#problem(`the backup cannot be read: ${messageOf(error)}`);
+      return undefined;
+    }
+  }
+
+  #compare(expected: End, end: End, when = ''): void {
+    for (const key of ['phase', 'results', 'resourceList', 'items'] as const) {
+      if (end[key] !== expected[key]) {
+        this.#problem(`${when}${key} is ${end[key]} and not ${expected[key]}`);
+      }
+    }
+    for (const key of ['operations', 'volumes'] as const) {
+      const [now, before] = [end[key].join('\n'), expected[key].join('\n')];
+      if (now !== before) this.#problem(`${when}${key} are\n${now}\nand not\n${before}`);
+    }
+    for (const [path, text] of end.files) {
+      const before = expected.files.get(path);
+      if (before === undefined) this.#problem(`${when}${path} is in the archive`);
+      else if (before !== text) this.#problem(`${when}${path} is\n${text}\nand not\n${before}`);
+    }
+    for (const path of expected.files.keys()) {
+      if (!end.files.has(path)) this.#problem(`${when}${path} is not in the archive`);
+    }
+  }
+
+  #checkCluster(): void {
+    for (const pod of this.#contents.pods) {
+      const commands = this.#commands.get(pod) ?? [];
+      if (commands.at(-1) !== 'thaw') this.#problem(`${pod} is left as: ${commands.join(', ')}`);
+      if (!this.#expected && commands.join() !== 'freeze,thaw') {
+        this.#problem(`${pod} had ${commands.join()}`);
+      }
+    }
+    const left = (resource: typeof VOLUME_SNAPSHOTS | typeof VOLUME_SNAPSHOT_CONTENTS): void => {
+      for (const { metadata } of this.store.list(resource as never)) {
+        this.#problem(`${resource.kind} ${metadata.namespace ?? ''}/${metadata.name} is left`);
+      }
+    };
+    left(VOLUME_SNAPSHOTS);
+    left(VOLUME_SNAPSHOT_CONTENTS);
+    for (const handle of this.#world.snapshots.keys()) {
+      this.#problem(`the storage has still ${handle}`);
+    }
+    const uploads = this.store.list(DATA_UPLOADS) as unknown as Loose[];
+    if (uploads.length !== this.#contents.claims.length) {
+      this.#problem(`there are ${uploads.length} DataUploads`);
+    }
+    for (const violation of this.#world.violations) this.#problem(violation);
+    if (this.#tell) this.say(`seed ${this.#seed}: ${JSON.stringify([...this.#counts])}`);
+  }
+}
+
+/** Throws where it cannot be read as a whole. */
+async function endOf(bucket: MemoryBucket): Promise<End> {
+  const archive = await new BackupArchive(bucket).open(BACKUP);
+  const files = new Map<string, string>();
+  for await (const { path, bytes } of readTarball(archive.read('contents'), 'contents')) {
+    if (files.has(path)) throw new Error(`${path} is twice in the archive`);
+    files.set(path, textOf(path, bytes.toString()));
+  }
+  const operations = await archive.itemOperations(backupOperationSchema);
+  const volumes = await archive.volumeInfos();
+  const results = await archive.results();
+  const { phase = '', progress } = (archive.metadata.status ?? {}) as {
+    phase?: string;
+    progress?: { itemsBackedUp?: number };
+  };
+  return {
+    phase,
+    files,
+    operations: operations
+      .map(({ spec, status }) => `${spec.operationID} ${status.phase ?? ''} ${status.error ?? ''}`)
+      .sort(),
+    volumes: volumes
+      .map(({ pvcNamespace, pvcName, snapshotDataMovementInfo, result }) =>
+        [pvcNamespace, pvcName, snapshotDataMovementInfo?.operationID, result].join(' '),
+      )
+      .sort(),
+    results: JSON.stringify(results),
+    resourceList: JSON.stringify(await archive.resourceList()),
+    items: progress?.itemsBackedUp ?? 0,
+  };
+}
+
+/** What an upload is called and when it was made differs. */
+function textOf(path: string, text: string): string {
+  if (!path.startsWith('resources/datauploads.velero.io/')) return text;
+  const { metadata, spec, status } = JSON.parse(text) as Loose;
+  return JSON.stringify({ name: metadata.name, labels: metadata.labels, spec, status });
+}

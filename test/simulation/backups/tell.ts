@@ -1,0 +1,7 @@
+import { simulateBackup } from './simulation.ts';
+
+/** One seed, line by line: `npx node test/simulation/backups/tell.ts 17`. */
+const { problems } = await simulateBackup(Number(process.argv[2] ?? 1), {}, (line) => {
+  process.stdout.write(`${line}\n`);
+});
+for (const problem of problems) process.stdout.write(`${problem}\n`);
