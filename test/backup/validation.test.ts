@@ -18,18 +18,22 @@ interface World {
   readonly backupstoragelocations?: readonly KubeObject[];
   readonly volumesnapshotlocations?: readonly KubeObject[];
   readonly namespaces?: readonly KubeObject[];
-  /** Plurals whose requests fail. */
+  /** Plurals whose requests are refused. */
   readonly broken?: readonly string[];
+  /** A plural whose requests find no API server. */
+  readonly away?: string;
 }
 
 function sourcesOf(world: World, more: Partial<ValidationSources> = {}): ValidationSources {
   const all: World = { backupstoragelocations: [AVAILABLE], ...world };
   const listed = (resource: Resource<KubeObject>): Promise<KubeObject[]> =>
     world.broken?.includes(resource.plural) === true
-      ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'the API server is away'))
-      : Promise.resolve([
-          ...((all as Record<string, readonly KubeObject[] | undefined>)[resource.plural] ?? []),
-        ]);
+      ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'it is not allowed'))
+      : world.away === resource.plural
+        ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'the API server is away'))
+        : Promise.resolve([
+            ...((all as Record<string, readonly KubeObject[] | undefined>)[resource.plural] ?? []),
+          ]);
   const client = {
     list: listed,
     find: async (resource: Resource<KubeObject>, { name }: { name: string }) =>
@@ -148,13 +152,13 @@ describe('a Backup is refused', () => {
       ],
     ],
     [
-      'while the API server is away',
+      'where the API server refuses to say what there is',
       {},
       { broken: ['backupstoragelocations', 'volumesnapshotlocations', 'namespaces'] },
       [
-        'error getting backup storage location: the API server is away',
-        'error listing volume snapshot locations: the API server is away',
-        'error getting namespace list: the API server is away',
+        'error getting backup storage location: it is not allowed',
+        'error listing volume snapshot locations: it is not allowed',
+        'error getting namespace list: it is not allowed',
       ],
     ],
     [
@@ -290,6 +294,13 @@ describe('a Backup is refused', () => {
   ])('%s', async (_what, spec, world, expected) => {
     expect(await errorsOf(spec, world)).toEqual(expected);
   });
+
+  it.each(['backupstoragelocations', 'volumesnapshotlocations', 'namespaces'])(
+    'not because the API server is away when it is asked for %s',
+    async (away) => {
+      await expect(errorsOf({}, { away })).rejects.toThrow('the API server is away');
+    },
+  );
 
   it('for policies that cannot be read, or that do not go with older filters', async () => {
     const bad = { loadPolicies: () => Promise.reject(new Error('no such ConfigMap')) };

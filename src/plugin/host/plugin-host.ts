@@ -115,6 +115,7 @@ const RESTORE_KINDS = ['RestoreItemActionV2', 'RestoreItemAction'] as const;
 /** What one backup or restore asks of plugins: one process for each file, started by the first call. */
 export class PluginManager implements AsyncDisposable {
   readonly #options: ManagerOptions;
+  readonly #opened = new Map<Plugin, () => Promise<unknown>>();
   readonly #processes = new Map<string, RestartableProcess>();
   readonly #counts = { errors: 0, warnings: 0 };
   readonly #logger: Logger;
@@ -221,7 +222,7 @@ export class PluginManager implements AsyncDisposable {
   #backupAction(plugin: RegisteredPlugin): HostedAction<Required<BackupItemAction>> {
     const { builtIn } = plugin;
     if (builtIn?.kind !== 'BackupItemActionV2') return remoteBackupAction(this.#remote(plugin));
-    const action = opened(builtIn.open);
+    const action = this.#openedOnce(builtIn, builtIn.open);
     return local(builtIn, {
       execute: async (item, backup, context) => (await action()).execute(item, backup, context),
       progress: async (id, backup, context) => {
@@ -236,7 +237,7 @@ export class PluginManager implements AsyncDisposable {
   #restoreAction(plugin: RegisteredPlugin): HostedAction<Required<RestoreItemAction>> {
     const { builtIn } = plugin;
     if (builtIn?.kind !== 'RestoreItemActionV2') return remoteRestoreAction(this.#remote(plugin));
-    const action = opened(builtIn.open);
+    const action = this.#openedOnce(builtIn, builtIn.open);
     return local(builtIn, {
       execute: async (input, context) => (await action()).execute(input, context),
       progress: async (id, restore, context) => {
@@ -253,7 +254,7 @@ export class PluginManager implements AsyncDisposable {
   #deleteAction(plugin: RegisteredPlugin): HostedAction<DeleteItemAction> {
     const { builtIn } = plugin;
     if (builtIn?.kind !== 'DeleteItemAction') return remoteDeleteAction(this.#remote(plugin));
-    const action = opened(builtIn.open);
+    const action = this.#openedOnce(builtIn, builtIn.open);
     return local(builtIn, {
       execute: async (item, backup, context) => (await action()).execute(item, backup, context),
     });
@@ -262,11 +263,19 @@ export class PluginManager implements AsyncDisposable {
   #blockAction(plugin: RegisteredPlugin): HostedAction<ItemBlockAction> {
     const { builtIn } = plugin;
     if (builtIn?.kind !== 'ItemBlockAction') return remoteBlockAction(this.#remote(plugin));
-    const action = opened(builtIn.open);
+    const action = this.#openedOnce(builtIn, builtIn.open);
     return local(builtIn, {
       relatedItems: async (item, backup, context) =>
         (await action()).relatedItems(item, backup, context),
     });
+  }
+
+  /** One of our own in this process is opened once, as a plugin's process is: what it remembers is of use to the next call. */
+  #openedOnce<Action>(plugin: Plugin, open: () => Promise<Action>): () => Promise<Action> {
+    const before = this.#opened.get(plugin) as (() => Promise<Action>) | undefined;
+    const action = before ?? opened(open);
+    this.#opened.set(plugin, action);
+    return action;
   }
 
   #remote(plugin: RegisteredPlugin, config?: Readonly<Record<string, string>>): Remote {

@@ -268,12 +268,16 @@ it('has no plugins without a folder, and says so where there is another file', a
 });
 
 it('runs actions of its own program beside those of files, which cannot take their names', async () => {
+  let opened = 0;
   const builtIn: Plugin[] = [
     {
       kind: 'BackupItemActionV2',
       name: 'test.longshore.io/backup',
       appliesTo: { includedResources: ['secrets'] },
-      open: () => Promise.resolve({ execute: () => Promise.resolve({ operationId: 'own' }) }),
+      open: () => {
+        opened++;
+        return Promise.resolve({ execute: () => Promise.resolve({ operationId: 'own' }) });
+      },
     },
   ];
   const host = await open({ ours: starting(OURS) }, { builtIn });
@@ -284,7 +288,10 @@ it('runs actions of its own program beside those of files, which cannot take the
   const own = manager.backupItemAction('test.longshore.io/backup');
   expect(await own.appliesTo(NEVER)).toEqual({ includedResources: ['secrets'] });
   expect(await own.action.execute(item('a'), BACKUP, NEVER)).toEqual({ operationId: 'own' });
-  expect((await failure(own.action.progress('own', BACKUP, NEVER))).code).toBe('NO_OPERATIONS');
+  // Each operation is asked for by its name; what an action knows of all of them is kept.
+  const again = manager.backupItemAction('test.longshore.io/backup');
+  expect((await failure(again.action.progress('own', BACKUP, NEVER))).code).toBe('NO_OPERATIONS');
+  expect(opened).toBe(1);
 });
 
 it("tells a plugin's errors by their texts, and where they were thrown", async () => {
