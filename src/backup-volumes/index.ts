@@ -10,5 +10,5 @@ export type {
   VolumeOutcome,
 } from './contract.ts';
 export { ClusterVolumes, type ClusterVolumesOptions } from './cluster-volumes.ts';
-export type { SnapshotLocation } from './native-snapshots.ts';
 export { POD_VOLUME_ACTION } from './pod-volume-backups.ts';
+export { loadSnapshotLocations, type SnapshotLocation } from './snapshot-locations.ts';

@@ -8,12 +8,12 @@ import {
   type BackupDefaults,
   type PolicySummary,
 } from '../backup/index.ts';
-import { ClusterVolumes } from '../backup-volumes/index.ts';
+import { ClusterVolumes, loadSnapshotLocations } from '../backup-volumes/index.ts';
 import { CodedError, type Nanoseconds } from '../base/index.ts';
 import { openBucket } from '../blob/index.ts';
 import { environment } from '../config/index.ts';
 import { OperationMap } from '../item-operations/index.ts';
-import { Discovery, VOLUME_SNAPSHOT_LOCATIONS } from '../kube/index.ts';
+import { Discovery } from '../kube/index.ts';
 import {
   type Backup as PluginBackup,
   choicesOf,
@@ -210,10 +210,10 @@ export async function openBackups(
               const policies = await policiesOf(backup);
               const spec = backup.spec as Backup['spec'] & { volumeSnapshotLocations?: string[] };
               const names = spec.volumeSnapshotLocations ?? [];
-              const all =
-                names.length === 0
-                  ? []
-                  : await client.list(VOLUME_SNAPSHOT_LOCATIONS, { namespace, signal });
+              const locations = await loadSnapshotLocations(names, {
+                ...{ client, namespace, signal },
+                directory: join(directory, 'snapshot-credentials'),
+              });
               return new ClusterVolumes({
                 ...{ client, backup, signal, hasCsi: settings.hasCsi },
                 log: log.results,
@@ -225,9 +225,7 @@ export async function openBackups(
                     namespaces: namespacesOf(backup as unknown as PluginBackup),
                   }),
                 }),
-                locations: names.flatMap((name) =>
-                  all.filter(({ metadata }) => metadata.name === name),
-                ),
+                locations,
                 snapshotters: (provider, config) => session.snapshotter(provider, config),
                 resourceTimeoutMs: settings.resourceTimeoutMs,
                 podVolumeTimeoutMs: settings.podVolumeTimeoutMs,

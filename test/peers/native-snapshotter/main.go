@@ -49,7 +49,7 @@ func newSnapshotter(log logrus.FieldLogger) (any, error) { return &snapshotter{l
 
 func (s *snapshotter) Init(config map[string]string) error {
 	// Velero's own check, which all plugins of Velero's make.
-	if err := framework.ValidateVolumeSnapshotterConfigKeys(config, "directory", "fault", "faultOf"); err != nil {
+	if err := framework.ValidateVolumeSnapshotterConfigKeys(config, "directory", "fault", "faultOf", "credentialsFile"); err != nil {
 		return err
 	}
 	s.directory = config["directory"]
