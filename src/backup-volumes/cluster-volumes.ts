@@ -99,6 +99,10 @@ export class ClusterVolumes implements BackupVolumes {
     }
   }
 
+  get nativeSnapshots(): readonly NativeSnapshot[] {
+    return this.#native;
+  }
+
   #noteNative(record: NativeSnapshot): void {
     this.#native.push(record);
     this.#skipped.untrack(record.spec.persistentVolumeName ?? '');
@@ -314,3 +318,9 @@ export class ClusterVolumes implements BackupVolumes {
     }
   }
 }
+
+/** What an earlier try of a backup noted, for one whose volumes cannot be opened any more. */
+export const nativeSnapshotsIn = (facts: readonly VolumeFact[]): NativeSnapshot[] =>
+  (facts as unknown as readonly Fact[]).flatMap((fact) =>
+    fact.kind === 'native' ? [fact.record] : [],
+  );

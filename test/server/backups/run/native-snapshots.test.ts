@@ -1,5 +1,6 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, describe, expect, it } from 'vitest';
 import {
   BackupArchive,
@@ -76,7 +77,11 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
   async function run(
     { cluster, bucket, directories }: World,
     locations: Readonly<Record<string, Location>>,
-    { signal = new AbortController().signal, ...more }: Partial<HostOptions> = {},
+    {
+      signal = new AbortController().signal,
+      opening,
+      ...more
+    }: Partial<HostOptions> & { readonly opening?: Error } = {},
   ) {
     const host = await PluginHost.open({
       ...{ folder, flags: [], environment: { PATH: process.env.PATH }, logger: silentLogger },
@@ -106,23 +111,25 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
       archiveOf: (opened) => new BackupArchive(opened),
       sessions: new HostSessions(client, () => Promise.resolve(host)),
       openVolumes: ({ backup, session, log, signal: ofRun }) =>
-        Promise.resolve(
-          new ClusterVolumes({
-            ...{ client, backup, helper, signal: ofRun, log: log.results, hasCsi: true },
-            locations: Object.entries(locations).map(([name, { provider, config }]) => ({
-              metadata: { name, uid: name, resourceVersion: '1', creationTimestamp: '' },
-              spec: {
-                provider,
-                config: {
-                  directory: directories[provider.endsWith('other') ? 'other' : 'native'].path,
-                  ...config,
-                },
-              },
-            })),
-            snapshotters: (provider, config) => session.snapshotter(provider, config),
-            ...{ resourceTimeoutMs: 1000, podVolumeTimeoutMs: 1000 },
-          }),
-        ),
+        opening
+          ? Promise.reject(opening)
+          : Promise.resolve(
+              new ClusterVolumes({
+                ...{ client, backup, helper, signal: ofRun, log: log.results, hasCsi: true },
+                locations: Object.entries(locations).map(([name, { provider, config }]) => ({
+                  metadata: { name, uid: name, resourceVersion: '1', creationTimestamp: '' },
+                  spec: {
+                    provider,
+                    config: {
+                      directory: directories[provider.endsWith('other') ? 'other' : 'native'].path,
+                      ...config,
+                    },
+                  },
+                })),
+                snapshotters: (provider, config) => session.snapshotter(provider, config),
+                ...{ resourceTimeoutMs: 1000, podVolumeTimeoutMs: 1000 },
+              }),
+            ),
       directory: scratch,
       ...{ logLevel: 'info', logFormat: 'text', workers: 2, patienceMs: 400 },
     });
@@ -310,15 +317,41 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
       expect(hung.directories.native.asked('Init').length).toBeLessThanOrEqual(2);
     });
 
-    it('end with the backup that is canceled', async () => {
+    it('end with the backup that is canceled, whose others somebody can delete with it', async () => {
       const world = withTwo();
       const abort = new AbortController();
-      const fault = { n: { ...NATIVE, config: { fault: 'CreateSnapshot=hang' } } };
-      const running = run(world, fault, { signal: abort.signal });
+      const config = { fault: 'CreateSnapshot=hang', faultOf: 'two' };
+      const running = run(world, { n: { ...NATIVE, config } }, { signal: abort.signal });
       const { native } = world.directories;
       await expect.poll(() => native.asked('CreateSnapshot').length, { timeout: 20_000 }).toBe(2);
+      await expect.poll(() => native.snapshots).toEqual(['snap-one-b1']);
+      // Until its answer is there.
+      await sleep(300);
       abort.abort(new CanceledError('user'));
       await expect(running).rejects.toMatchObject({ code: 'CANCELED' });
+      const { snapshots, paths } = await stored(world.bucket);
+      expect(snapshots).toMatchObject([
+        { spec: { location: 'n' }, status: { providerSnapshotID: 'snap-one-b1' } },
+      ]);
+      expect(paths).not.toContain(itemOf('pv1'));
+    });
+
+    it('with a server that is replaced are in the backup that its successor cannot make', async () => {
+      const world = withTwo();
+      const abort = new AbortController();
+      const config = { fault: 'CreateSnapshot=hang', faultOf: 'two' };
+      const running = run(world, { n: { ...NATIVE, config } }, { signal: abort.signal });
+      const { native, other } = world.directories;
+      await expect.poll(() => native.snapshots, { timeout: 20_000 }).toEqual(['snap-one-b1']);
+      // What has had an effect elsewhere is in the journal at once.
+      await sleep(500);
+      abort.abort(new CanceledError('shutdown'));
+      await expect(running).rejects.toMatchObject({ code: 'CANCELED' });
+      const gone = new Error('the location is gone');
+      await expect(run(world, { n: NATIVE }, { opening: gone })).rejects.toThrow(gone.message);
+      const { snapshots } = await stored(world.bucket);
+      expect(snapshots).toMatchObject([{ status: { providerSnapshotID: 'snap-one-b1' } }]);
+      expect(other.asked()).toEqual([]);
     });
   });
 
