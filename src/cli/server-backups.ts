@@ -196,10 +196,16 @@ export async function openBackups(
     const probe = { metadata: { namespace, name: '' }, spec: {} } as Backup;
     await globalPoliciesOf(client, noted(probe, settings.globalPolicies), { isPatient: false });
   }
+  const snapshotLocations = (names: readonly string[], signal: AbortSignal) =>
+    loadSnapshotLocations(names, {
+      ...{ client, namespace, signal },
+      directory: join(directory, 'snapshot-credentials'),
+    });
   let runner: Promise<ClusterRunner> | undefined;
   const controller = new BackupController({
     ...{ client, logger, namespace, buckets, sessions, operations, directory },
     discovery: theDiscovery,
+    snapshotLocations,
     runner: () => {
       runner ??= theDiscovery().then(
         (found) =>
@@ -210,10 +216,7 @@ export async function openBackups(
               const policies = await policiesOf(backup);
               const spec = backup.spec as Backup['spec'] & { volumeSnapshotLocations?: string[] };
               const names = spec.volumeSnapshotLocations ?? [];
-              const locations = await loadSnapshotLocations(names, {
-                ...{ client, namespace, signal },
-                directory: join(directory, 'snapshot-credentials'),
-              });
+              const locations = await snapshotLocations(names, signal);
               return new ClusterVolumes({
                 ...{ client, backup, signal, hasCsi: settings.hasCsi },
                 log: log.results,

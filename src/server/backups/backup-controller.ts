@@ -33,6 +33,7 @@ import { DeletionRequests } from './deletion-requests.ts';
 import { cancelOperations } from './operations/cancel.ts';
 import { isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue } from './queue.ts';
+import { deleteStoredSnapshots, type StoredSnapshotsOptions } from './stored-snapshots.ts';
 
 export interface BackupControllerOptions {
   readonly client: KubeClient;
@@ -43,6 +44,7 @@ export interface BackupControllerOptions {
   readonly sessions: ActionSessions;
   readonly operations: OperationMap;
   readonly runner: () => Promise<BackupRunner>;
+  readonly snapshotLocations: StoredSnapshotsOptions['snapshotLocations'];
   readonly defaults: BackupDefaults;
   readonly loadPolicies: (backup: Backup) => Promise<PolicySummary | undefined>;
   readonly isServed: (dataMover: string) => Promise<boolean | undefined>;
@@ -397,13 +399,18 @@ class BackupsRun {
 
   /** Of a Backup that is no more. Another one of its name may have begun: then its files stay. */
   async #removeAll(backup: Backup): Promise<void> {
-    const { buckets } = this.#options;
+    const { buckets, sessions, snapshotLocations, logger } = this.#options;
     const { name, uid } = backup.metadata;
     const storageLocation = backup.spec.storageLocation ?? '';
     if (storageLocation === '' || !(await this.#backups.isDeleted(backup))) return;
     this.#assertLeading();
     await using opened = await buckets.open(storageLocation, this.#signal);
     const archive = new BackupArchive(opened.bucket);
+    await deleteStoredSnapshots(backup, {
+      ...{ archive, sessions, snapshotLocations, logger },
+      signal: this.#signal,
+    });
+    this.#assertLeading();
     const other = this.#backups.get({ namespace: this.#options.namespace, name });
     if (other && other.metadata.uid !== uid) {
       await archive.deleteOf(name, uid, { signal: this.#signal });
