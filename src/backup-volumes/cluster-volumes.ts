@@ -23,8 +23,9 @@ import type {
   VolumeFact,
   VolumeOutcome,
 } from './contract.ts';
-import { FailedSnapshotError, NativeSnapshots, type SnapshotLocation } from './native-snapshots.ts';
+import { FailedSnapshotError, NativeSnapshots } from './native-snapshots.ts';
 import { PodVolumeBackups } from './pod-volume-backups.ts';
+import type { SnapshotLocation } from './snapshot-locations.ts';
 import { type NotedVolume, volumeInfosOf } from './volume-infos.ts';
 
 export interface ClusterVolumesOptions {
@@ -52,7 +53,7 @@ type Fact =
   | {
       readonly kind: 'skipped';
       readonly pv: string;
-      readonly approach: 'podvolume' | 'volumeSnapshot' | 'any';
+      readonly approach: 'podvolume' | 'volumeSnapshot' | 'csiSnapshot' | 'any';
       readonly reason: string;
     }
   | {
@@ -98,6 +99,10 @@ export class ClusterVolumes implements BackupVolumes {
     }
   }
 
+  get nativeSnapshots(): readonly NativeSnapshot[] {
+    return this.#native;
+  }
+
   #noteNative(record: NativeSnapshot): void {
     this.#native.push(record);
     this.#skipped.untrack(record.spec.persistentVolumeName ?? '');
@@ -131,7 +136,18 @@ export class ClusterVolumes implements BackupVolumes {
   async after(type: string, item: KubeObject): Promise<VolumeStepResult | undefined> {
     if (type === PVS_TYPE) return this.#afterVolume(item as PersistentVolume);
     if (type === PODS_TYPE) return this.#afterPod(item as Pod);
+    if (type === PVCS_TYPE) return this.#afterClaim(item as PersistentVolumeClaim);
     return undefined;
+  }
+
+  /** Its volume is in the backup by now. The action for PVCs has left it alone, which Velero notes beside what becomes of it otherwise. */
+  #afterClaim({ spec }: PersistentVolumeClaim): VolumeStepResult | undefined {
+    const pv = spec.volumeName ?? '';
+    if (this.#volumes.get(pv)?.isNotCsi !== true) return undefined;
+    const reason = SKIP_REASONS.notCsi;
+    this.#skipped.track(pv, 'csiSnapshot', reason);
+    const fact: Fact = { kind: 'skipped', pv, approach: 'csiSnapshot', reason };
+    return { facts: [fact] as unknown as VolumeFact[] };
   }
 
   async #afterPod(pod: Pod): Promise<VolumeStepResult | undefined> {
@@ -182,12 +198,16 @@ export class ClusterVolumes implements BackupVolumes {
   async #afterVolume(pv: PersistentVolume): Promise<VolumeStepResult> {
     const { metadata, spec } = pv;
     const { name } = metadata;
+    const { helper, hasCsi, log, backup } = this.#options;
+    const about = { resource: PVS_TYPE, namespace: '', name };
+    const { yes, because } = await helper.snapshotDecision({ pv: pv });
     const volume: NotedVolume = {
       name,
       pvcName: spec.claimRef?.name ?? '',
       pvcNamespace: spec.claimRef?.namespace ?? '',
       reclaimPolicy: spec.persistentVolumeReclaimPolicy ?? '',
       labels: metadata.labels ?? null,
+      ...(yes && hasCsi && !spec.csi && { isNotCsi: true }),
     };
     this.#volumes.set(name, volume);
     const facts: Fact[] = [{ kind: 'volume', volume }];
@@ -200,9 +220,6 @@ export class ClusterVolumes implements BackupVolumes {
       ...{ facts, errors },
       hasEffect: facts.some(({ kind }) => kind === 'native'),
     });
-    const { helper, hasCsi, log, backup } = this.#options;
-    const about = { resource: PVS_TYPE, namespace: '', name };
-    const { yes, because } = await helper.snapshotDecision({ pv: pv });
     if (!yes) {
       const isSkip = because.by === 'rule' && (await helper.actionOf({ pv: pv }))?.type === 'skip';
       skip(isSkip ? SKIP_REASONS.matchedSkip : SKIP_REASONS.noSnapshot);
@@ -301,3 +318,9 @@ export class ClusterVolumes implements BackupVolumes {
     }
   }
 }
+
+/** What an earlier try of a backup noted, for one whose volumes cannot be opened any more. */
+export const nativeSnapshotsIn = (facts: readonly VolumeFact[]): NativeSnapshot[] =>
+  (facts as unknown as readonly Fact[]).flatMap((fact) =>
+    fact.kind === 'native' ? [fact.record] : [],
+  );

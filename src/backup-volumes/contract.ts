@@ -23,6 +23,8 @@ export interface BackupVolumes extends VolumeSteps {
    * once, before any step.
    */
   resume(facts: readonly VolumeFact[]): void;
+  /** Those that are there so far: of a backup that fails or is canceled, too, somebody has to delete them. */
+  readonly nativeSnapshots: readonly NativeSnapshot[];
   /** After the last item. `uploads`: DataUploads that operations name, with their operations. */
   outcome(uploads: readonly UploadOperation[], signal: AbortSignal): Promise<VolumeOutcome>;
 }

@@ -9,6 +9,10 @@ export type {
   VolumeFact,
   VolumeOutcome,
 } from './contract.ts';
-export { ClusterVolumes, type ClusterVolumesOptions } from './cluster-volumes.ts';
-export type { SnapshotLocation } from './native-snapshots.ts';
+export {
+  ClusterVolumes,
+  type ClusterVolumesOptions,
+  nativeSnapshotsIn,
+} from './cluster-volumes.ts';
 export { POD_VOLUME_ACTION } from './pod-volume-backups.ts';
+export { loadSnapshotLocations, type SnapshotLocation } from './snapshot-locations.ts';

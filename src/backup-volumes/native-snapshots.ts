@@ -1,17 +1,10 @@
 import type { NativeSnapshot } from '../archive/index.ts';
-import { CodedError, messageOf } from '../base/index.ts';
+import { CodedError, isCode, messageOf } from '../base/index.ts';
 import type { Backup, BackupLog } from '../backup/index.ts';
-import type { KubeObject, PersistentVolume } from '../kube/index.ts';
-import type { VolumeSnapshotter } from '../plugin/index.ts';
+import type { PersistentVolume } from '../kube/index.ts';
 import type { Snapshotters } from './contract.ts';
-
-/** A VolumeSnapshotLocation. */
-export interface SnapshotLocation extends KubeObject {
-  readonly spec?: {
-    readonly provider?: string;
-    readonly config?: Readonly<Record<string, string>> | null;
-  };
-}
+import { type AskedSnapshotter, unlessSilent } from './silent-plugins.ts';
+import type { SnapshotLocation } from './snapshot-locations.ts';
 
 export interface NativeSnapshotsOptions {
   readonly backup: Backup;
@@ -37,7 +30,7 @@ const ZONE_KEYS = [
 export class NativeSnapshots {
   readonly #options: NativeSnapshotsOptions;
   /** One for each location, made by the first volume. */
-  readonly #opened = new Map<string, VolumeSnapshotter>();
+  readonly #opened = new Map<string, AskedSnapshotter>();
 
   constructor(options: NativeSnapshotsOptions) {
     this.#options = options;
@@ -55,7 +48,7 @@ export class NativeSnapshots {
     if (zone === '') log.info('zone label is not present on PersistentVolume', about);
     for (const location of locations) {
       const { name: at } = location.metadata;
-      let snapshotter: VolumeSnapshotter;
+      let snapshotter: AskedSnapshotter;
       let volumeId: string;
       try {
         snapshotter = this.#open(location);
@@ -91,7 +84,7 @@ export class NativeSnapshots {
     readonly pv: PersistentVolume;
     readonly zone: string;
     readonly volumeId: string;
-    readonly snapshotter: VolumeSnapshotter;
+    readonly snapshotter: AskedSnapshotter;
     readonly location: string;
     readonly backup: Backup;
   }): Promise<NativeSnapshot> {
@@ -132,10 +125,11 @@ export class NativeSnapshots {
   }
 
   /** Throws `NO_SUCH_PLUGIN`. */
-  #open({ metadata, spec }: SnapshotLocation): VolumeSnapshotter {
+  #open({ metadata, spec }: SnapshotLocation): AskedSnapshotter {
     const known = this.#opened.get(metadata.name);
     if (known) return known;
-    const made = this.#options.snapshotters(spec?.provider ?? '', { ...spec?.config });
+    const opened = this.#options.snapshotters(spec?.provider ?? '', { ...spec?.config });
+    const made = unlessSilent(opened, metadata.name);
     this.#opened.set(metadata.name, made);
     return made;
   }
@@ -146,9 +140,17 @@ export class FailedSnapshotError extends CodedError {
   readonly record: NativeSnapshot;
 
   constructor(record: NativeSnapshot, cause: unknown) {
-    super('SNAPSHOT_FAILED', `error taking snapshot of volume: ${messageOf(cause)}`, { cause });
+    const text = `error taking snapshot of volume: ${messageOf(cause)}${remainderOf(record, cause)}`;
+    super('SNAPSHOT_FAILED', text, { cause });
     this.record = record;
   }
+}
+
+/** Nobody knows the id of a snapshot whose plugin went away over it, so that no deletion of the backup removes it. */
+function remainderOf({ spec }: NativeSnapshot, cause: unknown): string {
+  if (!isCode(cause, 'PLUGIN_TIMEOUT', 'PLUGIN_GONE')) return '';
+  const tags = `velero.io/backup=${spec.backupName} and velero.io/pv=${spec.persistentVolumeName}`;
+  return `. The provider may have one all the same, with the tags ${tags}: delete it there`;
 }
 
 /** The zone that a provider finds the volume in; `''` where nothing says one. */

@@ -16,6 +16,8 @@ export interface NotedVolume {
   readonly pvcNamespace: string;
   readonly reclaimPolicy: string;
   readonly labels: Readonly<Record<string, string>> | null;
+  /** No driver of CSI has it, and a snapshot was wanted. */
+  readonly isNotCsi?: boolean;
 }
 
 export interface InfoSources {
@@ -75,7 +77,6 @@ const volumeFields = ({ name, pvcName, pvcNamespace, reclaimPolicy, labels }: No
 
 function nativeInfo(volume: NotedVolume, { spec, status = {} }: NativeSnapshot): BackupVolumeInfo {
   const { phase = '', providerSnapshotID = '' } = status;
-  const iops = spec.volumeIOPS ?? undefined;
   return {
     ...volumeFields(volume),
     ...FLAGS,
@@ -85,7 +86,8 @@ function nativeInfo(volume: NotedVolume, { spec, status = {} }: NativeSnapshot):
       snapshotHandle: providerSnapshotID,
       volumeType: spec.volumeType ?? '',
       volumeAZ: spec.volumeAZ ?? '',
-      iops: iops === undefined ? '' : String(iops),
+      // Velero writes a number where the provider has none.
+      iops: String(spec.volumeIOPS ?? 0),
       Phase: phase,
     },
   };

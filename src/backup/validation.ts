@@ -5,6 +5,7 @@ import {
   type KubeClient,
   type KubeObject,
   NAMESPACES,
+  SECRETS,
   type ServerVersion,
   validLabel,
   VOLUME_SNAPSHOT_LOCATIONS,
@@ -77,6 +78,7 @@ interface Location extends KubeObject {
     readonly default?: boolean;
     readonly accessMode?: string;
     readonly provider?: string;
+    readonly credential?: { readonly name: string; readonly key: string } | null;
   };
   readonly status?: { readonly phase?: string };
 }
@@ -314,8 +316,35 @@ async function findSnapshotLocations(
   }
   if (errors.length > before) return [];
   const found = [...chosen.values()];
+  for (const location of found) {
+    const error = await credentialError(location, client, signal);
+    if (error === undefined) continue;
+    const { name } = location.metadata;
+    errors.push(`error adding credentials to volume snapshot location named ${name}: ${error}`);
+  }
+  if (errors.length > before) return [];
   spec.volumeSnapshotLocations = found.map(({ metadata }) => metadata.name);
   return found;
+}
+
+/** Why nothing can be read of the Secret that a location names; undefined where it can be, or where the location names none. */
+async function credentialError(
+  { metadata: { namespace }, spec }: Location,
+  client: ValidationSources['client'],
+  signal?: AbortSignal,
+): Promise<string | undefined> {
+  if (!spec?.credential) return undefined;
+  const { name, key } = spec.credential;
+  const unread = 'unable to get credentials: unable to get key for secret: ';
+  try {
+    const secret = await client.find(SECRETS, { namespace, name }, { signal });
+    if (!secret) return `${unread}Secret "${name}" not found`;
+    if (secret.data?.[key] !== undefined) return undefined;
+    return `${unread}"${name}" secret is missing data for key "${key}"`;
+  } catch (error) {
+    signal?.throwIfAborted();
+    return unread + messageOf(error);
+  }
 }
 
 async function excludeLabeledNamespaces(

@@ -8,12 +8,12 @@ import {
   type BackupDefaults,
   type PolicySummary,
 } from '../backup/index.ts';
-import { ClusterVolumes } from '../backup-volumes/index.ts';
+import { ClusterVolumes, loadSnapshotLocations } from '../backup-volumes/index.ts';
 import { CodedError, type Nanoseconds } from '../base/index.ts';
 import { openBucket } from '../blob/index.ts';
 import { environment } from '../config/index.ts';
 import { OperationMap } from '../item-operations/index.ts';
-import { Discovery, VOLUME_SNAPSHOT_LOCATIONS } from '../kube/index.ts';
+import { Discovery } from '../kube/index.ts';
 import {
   type Backup as PluginBackup,
   choicesOf,
@@ -196,10 +196,16 @@ export async function openBackups(
     const probe = { metadata: { namespace, name: '' }, spec: {} } as Backup;
     await globalPoliciesOf(client, noted(probe, settings.globalPolicies), { isPatient: false });
   }
+  const snapshotLocations = (names: readonly string[], signal: AbortSignal) =>
+    loadSnapshotLocations(names, {
+      ...{ client, namespace, signal },
+      directory: join(directory, 'snapshot-credentials'),
+    });
   let runner: Promise<ClusterRunner> | undefined;
   const controller = new BackupController({
     ...{ client, logger, namespace, buckets, sessions, operations, directory },
     discovery: theDiscovery,
+    snapshotLocations,
     runner: () => {
       runner ??= theDiscovery().then(
         (found) =>
@@ -210,10 +216,7 @@ export async function openBackups(
               const policies = await policiesOf(backup);
               const spec = backup.spec as Backup['spec'] & { volumeSnapshotLocations?: string[] };
               const names = spec.volumeSnapshotLocations ?? [];
-              const all =
-                names.length === 0
-                  ? []
-                  : await client.list(VOLUME_SNAPSHOT_LOCATIONS, { namespace, signal });
+              const locations = await snapshotLocations(names, signal);
               return new ClusterVolumes({
                 ...{ client, backup, signal, hasCsi: settings.hasCsi },
                 log: log.results,
@@ -225,9 +228,7 @@ export async function openBackups(
                     namespaces: namespacesOf(backup as unknown as PluginBackup),
                   }),
                 }),
-                locations: names.flatMap((name) =>
-                  all.filter(({ metadata }) => metadata.name === name),
-                ),
+                locations,
                 snapshotters: (provider, config) => session.snapshotter(provider, config),
                 resourceTimeoutMs: settings.resourceTimeoutMs,
                 podVolumeTimeoutMs: settings.podVolumeTimeoutMs,

@@ -16,6 +16,7 @@ export {
   repositoryLabels,
 } from './backup-repository.ts';
 export {
+  loadCredentialFile,
   loadCustomerKeyFile,
   loadLocationFiles,
   type LocationFilesOptions,

@@ -31,13 +31,8 @@ export async function loadLocationFiles(
   location: BackupStorageLocation,
 ): Promise<LocationFiles> {
   const { credential, objectStorage } = location.spec;
-  // No Secret and no location has `_` in its name, so that none of these files is another one's.
   const credentialsFile = credential
-    ? await toFile(
-        options.directory,
-        `${credential.name}_${credential.key}`,
-        await secretValue(options, credential).catch(wrap('unable to get credentials')),
-      )
+    ? await loadCredentialFile(options, credential)
     : options.defaultCredentials(storageKindOf(location));
   const { caCertRef, caCert = '' } = objectStorage ?? {};
   const ca = caCertRef
@@ -46,6 +41,16 @@ export async function loadLocationFiles(
   if (ca.length === 0) return { credentialsFile };
   const { name } = location.metadata;
   return { credentialsFile, caFile: await toFile(options.directory, `${name}-ca.pem`, ca) };
+}
+
+/** A file with what a key of a Secret holds now. Throws like {@link loadLocationFiles}. */
+export async function loadCredentialFile(
+  options: Omit<LocationFilesOptions, 'defaultCredentials'>,
+  credential: { readonly name: string; readonly key: string },
+): Promise<string> {
+  const value = await secretValue(options, credential).catch(wrap('unable to get credentials'));
+  // No Secret and no location has `_` in its name, so that none of these files is another one's.
+  return toFile(options.directory, `${credential.name}_${credential.key}`, value);
 }
 
 /**

@@ -123,6 +123,33 @@ describe('a PersistentVolume of a backup', () => {
     const { volumeInfos } = await world.volumes.outcome([], signal);
     expect(volumeInfos).toMatchObject([{ pvName: 'v', skipped: true, skippedReason: reason }]);
   });
+  it('that no driver of CSI has is noted as such with its claim, also by a server that goes on', async () => {
+    const claim = { metadata: { name: 'c' }, spec: { volumeName: 'v' } } as unknown as KubeObject;
+    const first = opened({ volumeId: '' });
+    const { facts } = await after(first, pv('v'));
+    const second = opened();
+    second.volumes.resume(facts);
+    for (const { volumes } of [first, second]) {
+      await volumes.after('persistentvolumeclaims', claim);
+      const { volumeInfos } = await volumes.outcome([], signal);
+      expect(volumeInfos.map(({ skippedReason }) => skippedReason)).toEqual([
+        "csiSnapshot: skipped b/c it's not a CSI volume;volumeSnapshot: no applicable volumesnapshotter found;",
+      ]);
+    }
+    const taken = opened();
+    await after(taken, pv('v'));
+    await taken.volumes.after('persistentvolumeclaims', claim);
+    expect((await taken.volumes.outcome([], signal)).volumeInfos).toMatchObject([
+      { skipped: false },
+    ]);
+    for (const [world, spec] of [
+      [opened({ wants: false }), {}],
+      [opened(), { csi: { driver: 'd' } }],
+    ] as const) {
+      await after(world, pv('v', spec));
+      expect(await world.volumes.after('persistentvolumeclaims', claim)).toBeUndefined();
+    }
+  });
   it('whose snapshot is refused is an error of the item, and a record all the same', async () => {
     const world = opened({ fails: true });
     const { kinds, errors, hasEffect } = await after(world, pv('v'));

@@ -104,6 +104,14 @@ const SOURCES: InfoSources = {
 };
 
 describe('what is noted of volumes', () => {
+  it('says 0 where a provider has no IOPS, as Velero', () => {
+    const native = SOURCES.native.map(({ spec, status }) => ({
+      spec: { ...spec, volumeIOPS: undefined },
+      status,
+    }));
+    const infos = volumeInfosOf({ ...SOURCES, native });
+    expect(infos[1]?.nativeSnapshotInfo).toMatchObject({ iops: '0' });
+  });
   it('is there for each kind, in the order of Velero', () => {
     const infos = volumeInfosOf(SOURCES);
     expect(

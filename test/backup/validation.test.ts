@@ -18,6 +18,7 @@ interface World {
   readonly backupstoragelocations?: readonly KubeObject[];
   readonly volumesnapshotlocations?: readonly KubeObject[];
   readonly namespaces?: readonly KubeObject[];
+  readonly secrets?: readonly KubeObject[];
   /** Plurals whose requests are refused. */
   readonly broken?: readonly string[];
   /** A plural whose requests find no API server. */
@@ -173,6 +174,22 @@ describe('a Backup is refused', () => {
       [
         'a VolumeSnapshotLocation CRD for the location x with the name specified in the backup spec needs to be created before this snapshot can be executed. Error: VolumeSnapshotLocation.velero.io "x" not found',
         'more than one VolumeSnapshotLocation name specified for provider aws: b; unexpected name was a',
+      ],
+    ],
+    [
+      'for credentials of snapshot locations that are not there',
+      {},
+      {
+        volumesnapshotlocations: [
+          object('a', { spec: { provider: 'aws', credential: { name: 'gone', key: 'cloud' } } }),
+          object('b', { spec: { provider: 'gcp', credential: { name: 'there', key: 'other' } } }),
+          object('c', { spec: { provider: 'x', credential: { name: 'there', key: 'cloud' } } }),
+        ],
+        secrets: [object('there', { data: { cloud: 'YQ==' } })],
+      },
+      [
+        'error adding credentials to volume snapshot location named a: unable to get credentials: unable to get key for secret: Secret "gone" not found',
+        'error adding credentials to volume snapshot location named b: unable to get credentials: unable to get key for secret: "there" secret is missing data for key "other"',
       ],
     ],
     [

@@ -248,11 +248,11 @@ function configured<Name extends string>(
   const ready = async ({ signal }: CallContext): Promise<PluginProcess> => {
     signal.throwIfAborted();
     const process = await caller.ready(signal);
-    const request = { config: entriesOf(config) };
+    const request = caller.request({ config: entriesOf(config) });
+    // Without a signal: another caller may wait for it when this one gives up.
     const init = process.once(`${caller.service}/${remote.name}`, async () => {
-      // Another caller may wait for it when this one gives up.
-      const own = AbortSignal.timeout(remote.streamMsMax);
-      await caller.call(['Init', OBJECT_STORE.Init], request, { signal: own }, process);
+      const options = { waitMsMax: remote.streamMsMax };
+      await process.call(caller.service, 'Init', OBJECT_STORE.Init, request, options);
     });
     await unlessAborted(init, signal);
     return process;

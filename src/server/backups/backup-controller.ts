@@ -35,6 +35,7 @@ import { isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue } from './queue.ts';
 import { Journal } from './run/journal.ts';
 import { patiently } from './run/patience.ts';
+import { deleteStoredSnapshots, type StoredSnapshotsOptions } from './stored-snapshots.ts';
 
 export interface BackupControllerOptions {
   readonly client: KubeClient;
@@ -45,6 +46,7 @@ export interface BackupControllerOptions {
   readonly sessions: ActionSessions;
   readonly operations: OperationMap;
   readonly runner: () => Promise<BackupRunner>;
+  readonly snapshotLocations: StoredSnapshotsOptions['snapshotLocations'];
   readonly defaults: BackupDefaults;
   readonly loadPolicies: (backup: Backup) => Promise<PolicySummary | undefined>;
   readonly isServed: (dataMover: string) => Promise<boolean | undefined>;
@@ -421,6 +423,7 @@ class BackupsRun {
 
   /** Of a Backup that is no more. Another one of its name may have begun: then its files stay. */
   async #removeAll(backup: Backup): Promise<void> {
+    const { sessions, snapshotLocations, logger } = this.#options;
     const { name, uid } = backup.metadata;
     const storageLocation = backup.spec.storageLocation ?? '';
     if (storageLocation === '' || !(await this.#backups.isDeleted(backup))) return;
@@ -428,6 +431,11 @@ class BackupsRun {
     await using opened = await this.#openedIfThere(storageLocation);
     if (!opened) return;
     const archive = new BackupArchive(opened.bucket);
+    await deleteStoredSnapshots(backup, {
+      ...{ archive, sessions, snapshotLocations, logger },
+      signal: this.#signal,
+    });
+    this.#assertLeading();
     const other = this.#backups.get({ namespace: this.#options.namespace, name });
     if (other && other.metadata.uid !== uid) {
       await archive.deleteOf(name, uid, { signal: this.#signal });

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { Registry } from 'prom-client';
 import { BACKUP_DEFAULTS, type Backup } from '../../../src/backup/index.ts';
-import { BackupArchive, TarballWriter } from '../../../src/archive/index.ts';
+import { BackupArchive, type NativeSnapshot, TarballWriter } from '../../../src/archive/index.ts';
 import { CodedError, rfc3339Seconds, silentLogger } from '../../../src/base/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import { OperationMap } from '../../../src/item-operations/index.ts';
@@ -16,6 +16,7 @@ import {
   waitFor,
   waitGone,
 } from '../../../src/kube/index.ts';
+import type { VolumeSnapshotter } from '../../../src/plugin/index.ts';
 import {
   BackupController,
   BackupMetrics,
@@ -161,9 +162,14 @@ describe('the controller of Backups', () => {
               return Promise.resolve();
             },
           },
-          snapshotter: () => {
-            throw new Error('none');
-          },
+          snapshotter: (provider, config) =>
+            ({
+              deleteSnapshot: (id: string) => {
+                told.push(`delete ${id} of ${provider} ${JSON.stringify(config)}`);
+                if (id === 'stays') return Promise.reject(new Error('the provider is away'));
+                return Promise.resolve();
+              },
+            }) as unknown as VolumeSnapshotter,
           [Symbol.asyncDispose]: () => Promise.resolve(),
         }),
     };
@@ -172,6 +178,12 @@ describe('the controller of Backups', () => {
       discovery: () => Discovery.open(client),
       ...{ buckets, sessions },
       runner: () => Promise.resolve(runs),
+      snapshotLocations: ([name = '']) =>
+        Promise.resolve(
+          name === 'gone'
+            ? []
+            : [{ metadata: { name }, spec: { provider: `of-${name}` } } as never],
+        ),
       defaults: BACKUP_DEFAULTS,
       loadPolicies: () => Promise.resolve(undefined),
       isServed: () => Promise.resolve(served),
@@ -224,7 +236,11 @@ describe('the controller of Backups', () => {
   };
 
   /** The files of a backup that waits for one operation. */
-  async function store(name: string, phase: string): Promise<void> {
+  async function store(
+    name: string,
+    phase: string,
+    volumeSnapshots: readonly NativeSnapshot[] = [],
+  ): Promise<void> {
     const { metadata, spec } = (await client.get(BACKUPS, { namespace: VELERO, name })) as Backup;
     await using contents = await (await TarballWriter.begin(scratch)).finish();
     const operation = {
@@ -243,7 +259,7 @@ describe('the controller of Backups', () => {
       status: { phase: 'New', created: rfc3339Seconds(client.clock.nowNs()) },
     };
     await new BackupArchive(bucket).put(name, {
-      ...{ contents, itemOperations: [operation], volumeInfos: [], volumeSnapshots: [] },
+      ...{ contents, itemOperations: [operation], volumeInfos: [], volumeSnapshots },
       ...{ podVolumeBackups: [], results: {}, resourceList: {} },
       metadata: { apiVersion: 'velero.io/v1', kind: 'Backup', metadata, spec, status: { phase } },
     });
@@ -446,4 +462,28 @@ describe('the controller of Backups', () => {
     },
     20_000,
   );
+
+  it('deletes what providers hold of one that is deleted before its end, as far as they do it', async () => {
+    isFatal = false;
+    const spec = { storageLocation: 'default' };
+    await create('waits', spec, { status: { phase: 'WaitingForPluginOperations' } });
+    const snapshot = (location: string, id: string): NativeSnapshot => ({
+      spec: { location, persistentVolumeName: `pv-${id}` },
+      status: id === '' ? { phase: 'Failed' } : { phase: 'Completed', providerSnapshotID: id },
+    });
+    const all = [
+      ...[snapshot('l', 'stays'), snapshot('gone', 's1'), snapshot('l', 's2')],
+      ...[snapshot('m', 's3'), snapshot('m', '')],
+    ];
+    await create('runs', { ...spec, includedNamespaces: ['a'] });
+    start(2);
+    await until2(1);
+    await store('runs', 'InProgress', all);
+    await client.delete(BACKUPS, { namespace: VELERO, name: 'runs' });
+    const left = () => [...bucket.objects.keys()].filter((key) => key.startsWith('backups/runs/'));
+    await expect.poll(left, { timeout: 5000 }).toEqual([]);
+    expect(told.filter((text) => text.startsWith('delete '))).toEqual([
+      ...['delete stays of of-l {}', 'delete s2 of of-l {}', 'delete s3 of of-m {}'],
+    ]);
+  });
 });

@@ -1,4 +1,9 @@
-import { BackupArchive, journalFolder, journalsFolder, readTarball } from '../../../src/archive/index.ts';
+import {
+  BackupArchive,
+  journalFolder,
+  journalsFolder,
+  readTarball,
+} from '../../../src/archive/index.ts';
 import { type Clock, messageOf } from '../../../src/base/index.ts';
 import type { Backup } from '../../../src/backup/index.ts';
 import type { Store } from '../../../src/dev/store.ts';
@@ -64,7 +69,12 @@ export async function simulateBackup(
   settings: Settings = {},
   tell?: (line: string) => void,
 ): Promise<Course> {
-  const plain = await run(seed, { isCalm: true }, undefined, process.env.PLAIN === undefined ? undefined : tell);
+  const plain = await run(
+    seed,
+    { isCalm: true },
+    undefined,
+    process.env.PLAIN === undefined ? undefined : tell,
+  );
   if (plain.problems.length > 0 || !plain.end) {
     return { ...plain, problems: ['without kills:', ...plain.problems] };
   }
@@ -215,7 +225,8 @@ class BackupCourse implements ServerWorld {
   }
 
   onTurn(server: OneServer, what: string): boolean {
-    if (!server.isLeading || this.#phase === '' || / leases(: done)?$|^watch /.test(what)) return false;
+    if (!server.isLeading || this.#phase === '' || / leases(: done)?$|^watch /.test(what))
+      return false;
     this.say(`${server.name}: ${what}`);
     const isRunning = this.#phase === 'InProgress';
     if (isRunning) this.#turns++;
@@ -278,14 +289,19 @@ class BackupCourse implements ServerWorld {
   #recorded(): { items: JournalItem[]; thawed: { k: string; ns: string; n: string }[] } {
     const folder = journalFolder(BACKUP, this.#backup.metadata.uid ?? '');
     const keys = this.bucket.keys(folder);
-    const tries = Map.groupBy(keys, (key) => key.slice(folder.length).split('-').slice(0, 2).join('-'));
+    const tries = Map.groupBy(keys, (key) =>
+      key.slice(folder.length).split('-').slice(0, 2).join('-'),
+    );
     const whole = [...tries.values()].filter((own) => own[0]?.endsWith('-00000000') === true);
     const last = whole.sort((a, b) => ((a[0] ?? '') < (b[0] ?? '') ? -1 : 1)).at(-1) ?? [];
     const load = (key: string) => {
       const bytes = this.bucket.objects.get(key);
       return bytes ? [decodeSegment(bytes, key).records] : [];
     };
-    const before = last.slice(0, 1).flatMap(load).flatMap(({ includes = [] }) => includes);
+    const before = last
+      .slice(0, 1)
+      .flatMap(load)
+      .flatMap(({ includes = [] }) => includes);
     const records = [...before, ...last].flatMap(load);
     return {
       items: records.flatMap(({ items }) => items),

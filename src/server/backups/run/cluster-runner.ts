@@ -1,5 +1,6 @@
 import {
   type BackupArchive,
+  type NativeSnapshot,
   type NewBackup,
   type ScratchFile,
   TarballWriter,
@@ -40,7 +41,11 @@ import {
   orderedRecord,
 } from '../../../item-operations/index.ts';
 import { type Discovery, type KubeClient, NAMESPACES } from '../../../kube/index.ts';
-import type { BackupVolumes, UploadOperation } from '../../../backup-volumes/index.ts';
+import {
+  type BackupVolumes,
+  nativeSnapshotsIn,
+  type UploadOperation,
+} from '../../../backup-volumes/index.ts';
 import type {
   ActionSession,
   ActionSessions,
@@ -182,15 +187,22 @@ export class ClusterRunner implements BackupRunner {
       ...{ level: logLevel, format: logFormat, entries: journal.entries, clock: this.#clock },
     });
     let session: ActionSession | undefined;
+    let volumes: BackupVolumes | undefined;
     try {
       log.results.info(journal.isContinued ? 'Continuing backup' : 'Starting backup');
       session = await sessions.open(backup, log.logger);
-      return await this.#backUp(request, { archive, journal, log, session });
+      const onVolumes = (opened: BackupVolumes): void => {
+        volumes = opened;
+      };
+      return await this.#backUp(request, { archive, journal, log, session, onVolumes });
     } catch (error) {
       const reason = signal.reason as { readonly by?: unknown } | undefined;
       const isLeft = isCode(error, 'LEADERSHIP_LOST') || (signal.aborted && reason?.by !== 'user');
       // Another server goes on, and finds everything as it is.
-      if (!isLeft) await this.#fail(request, { archive, journal, log, session }, error);
+      if (!isLeft) {
+        const snapshots = volumes?.nativeSnapshots ?? nativeSnapshotsIn(journal.facts);
+        await this.#fail(request, { archive, journal, log, session, snapshots }, error);
+      }
       throw error;
     } finally {
       await session?.[Symbol.asyncDispose]();
@@ -199,7 +211,10 @@ export class ClusterRunner implements BackupRunner {
 
   async #backUp(
     request: RunRequest,
-    parts: Parts & { session: ActionSession },
+    parts: Parts & {
+      readonly session: ActionSession;
+      readonly onVolumes: (opened: BackupVolumes) => void;
+    },
   ): Promise<RunOutcome> {
     const { backup, signal } = request;
     const { archive, journal, log, session } = parts;
@@ -216,6 +231,7 @@ export class ClusterRunner implements BackupRunner {
     );
     const volumes = await patiently(() => openVolumes({ backup, session, log, signal }), about);
     volumes.resume(journal.facts);
+    parts.onVolumes(volumes);
     await using spool = await Spool.open({ directory, bytesMax: SPOOL_BYTES_MAX });
     const { results } = log;
     const items = await collectItems({
@@ -360,8 +376,15 @@ export class ClusterRunner implements BackupRunner {
   readonly #exec: PodExec = (question, signal) =>
     this.#options.client.exec({ ...question, signal });
 
-  /** Its operations are told to stop, and its log and results are stored, so that somebody can read why. */
-  async #fail(request: RunRequest, parts: Parts, error: unknown): Promise<void> {
+  /**
+   * Its operations are told to stop. Its log and results are stored, so that somebody can read why, and its snapshots, so that they are deleted
+   * with it.
+   */
+  async #fail(
+    request: RunRequest,
+    parts: Parts & { readonly snapshots: readonly NativeSnapshot[] },
+    error: unknown,
+  ): Promise<void> {
     const { backup, signal } = request;
     const { archive, journal, log, session } = parts;
     const { operations, logger } = this.#options;
@@ -390,7 +413,7 @@ export class ClusterRunner implements BackupRunner {
         contents,
         itemOperations: known.map(orderedRecord),
         volumeInfos: [],
-        volumeSnapshots: [],
+        volumeSnapshots: parts.snapshots,
         podVolumeBackups: [],
         results: log.results.lists,
         resourceList: {},

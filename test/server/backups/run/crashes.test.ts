@@ -253,6 +253,7 @@ function runnerOf(
     openVolumes: () =>
       Promise.resolve({
         resume: () => undefined,
+        nativeSnapshots: [],
         outcome: () =>
           Promise.resolve({
             nativeSnapshots: [],

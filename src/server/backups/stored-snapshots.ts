@@ -1,0 +1,91 @@
+import type { BackupArchive } from '../../archive/index.ts';
+import { CanceledError, CodedError, isCode, type Logger, messageOf } from '../../base/index.ts';
+import type { Backup } from '../../backup/index.ts';
+import type { SnapshotLocation } from '../../backup-volumes/index.ts';
+import type { ActionSession, ActionSessions } from './contract.ts';
+
+export interface StoredSnapshotsOptions {
+  readonly archive: BackupArchive;
+  readonly sessions: ActionSessions;
+  /** By their names. */
+  readonly snapshotLocations: (
+    names: readonly string[],
+    signal: AbortSignal,
+  ) => Promise<readonly SnapshotLocation[]>;
+  readonly logger: Logger;
+  readonly signal: AbortSignal;
+}
+
+/** For all of one backup: its files wait to be removed. Our choice. */
+const DELETING_MS_MAX = 10 * 60_000;
+
+/**
+ * Deletes what providers hold of a backup that is removed, by its files. What cannot be deleted stays, and the log says where: nothing else knows
+ * of it afterwards.
+ */
+export async function deleteStoredSnapshots(
+  backup: Backup,
+  { archive, sessions, snapshotLocations, logger, signal }: StoredSnapshotsOptions,
+): Promise<void> {
+  const { name, uid } = backup.metadata;
+  const stays = (snapshot: object, error: unknown): void => {
+    signal.throwIfAborted();
+    const fields = { backup: name, uid, ...snapshot, error: messageOf(error) };
+    const text = 'a snapshot of a backup that was deleted stays with its provider: delete it there';
+    logger.error(fields, text);
+  };
+  const stored = await snapshotsOf(archive, backup, signal).catch((error: unknown) => {
+    if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
+    stays({ snapshot: 'with the tag velero.io/backup' }, error);
+    return [];
+  });
+  if (stored.length === 0) return;
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(new CanceledError('timeout')), DELETING_MS_MAX);
+  const both = AbortSignal.any([signal, late.signal]);
+  let session: ActionSession | undefined;
+  try {
+    for (const snapshot of stored) {
+      try {
+        both.throwIfAborted();
+        session ??= await sessions.open(backup, logger);
+        const [location] = await snapshotLocations([snapshot.location], both);
+        if (!location) throw noLocation(snapshot.location);
+        const snapshotter = session.snapshotter(location.spec?.provider ?? '', {
+          ...location.spec?.config,
+        });
+        await snapshotter.deleteSnapshot(snapshot.snapshot, { signal: both });
+        logger.info({ backup: name, ...snapshot }, 'a snapshot was deleted');
+      } catch (error) {
+        stays(snapshot, error);
+      }
+    }
+  } finally {
+    clearTimeout(timer);
+    await session?.[Symbol.asyncDispose]();
+  }
+}
+
+const noLocation = (name: string): CodedError =>
+  new CodedError('NO_LOCATION', `VolumeSnapshotLocation.velero.io "${name}" not found`);
+
+async function snapshotsOf(
+  archive: BackupArchive,
+  { metadata: { name, uid } }: Backup,
+  signal: AbortSignal,
+): Promise<{ location: string; volume: string; snapshot: string }[]> {
+  try {
+    const stored = await archive.open(name, { signal });
+    if (stored.metadata.metadata.uid !== uid) return [];
+    const snapshots = await stored.volumeSnapshots({ signal });
+    return snapshots.flatMap(({ spec, status }) => {
+      const { location = '', persistentVolumeName: volume = '' } = spec;
+      const { providerSnapshotID: snapshot = '' } = status ?? {};
+      return snapshot === '' ? [] : [{ location, volume, snapshot }];
+    });
+  } catch (error) {
+    // It was deleted before it had any files.
+    if (isCode(error, 'BLOB_NOT_FOUND')) return [];
+    throw error;
+  }
+}
