@@ -43,14 +43,20 @@ export class ClaimUsers {
   }
 }
 
-function usersOf({ metadata, spec, status }: Pod): (readonly [string, ClaimUser])[] {
-  const pod = metadata.name;
-  const isRunning = status?.phase === 'Running';
+/** As Velero counts: it is on a node, and nobody has asked for its end. */
+const runs = ({ metadata, spec, status }: Pod): boolean =>
+  (spec.nodeName ?? '') !== '' &&
+  status?.phase === 'Running' &&
+  metadata.deletionTimestamp === undefined;
+
+function usersOf(pod: Pod): (readonly [string, ClaimUser])[] {
+  const { metadata, spec } = pod;
+  const isRunning = runs(pod);
   const annotations = fileAnnotationsOf(metadata.annotations);
   return (spec.volumes ?? []).flatMap(({ name: volumeName, persistentVolumeClaim }) => {
     const claim = persistentVolumeClaim?.claimName;
     return claim === undefined
       ? []
-      : [[claim, { pod, isRunning, annotations, volumeName }] as const];
+      : [[claim, { pod: metadata.name, isRunning, annotations, volumeName }] as const];
   });
 }

@@ -22,9 +22,10 @@ export class PvcBlock implements ItemBlockAction {
     { signal }: CallContext,
   ): Promise<readonly ResourceIdentifier[]> {
     const pvc = item as PersistentVolumeClaim;
+    const { spec, status } = item as Partial<PersistentVolumeClaim>;
     const { name, namespace = '' } = pvc.metadata;
-    const volume = pvc.spec.volumeName ?? '';
-    if (pvc.status?.phase !== 'Bound' || volume === '') return [];
+    const volume = spec?.volumeName ?? '';
+    if (status?.phase !== 'Bound' || volume === '') return [];
     const running = (await this.#users.of(namespace, name)).filter(({ isRunning }) => isRunning);
     const names = new Set(running.map(({ pod }) => pod));
     const pods = [...names].map((pod) => identifier('', 'pods', pod, namespace));

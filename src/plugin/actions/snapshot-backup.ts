@@ -1,4 +1,4 @@
-import { messageOf, quantityOf, rfc3339Seconds } from '../../base/index.ts';
+import { messageOf, parseGoTime, quantityOf, rfc3339Seconds } from '../../base/index.ts';
 import {
   type KubeObject,
   validLabel,
@@ -192,8 +192,7 @@ export class SnapshotBackup implements BackupItemAction {
   ): Promise<OperationProgress> {
     const { client, logger } = this.#setting;
     const [namespace, name, started, ...more] = operationId.split('/');
-    const isOurs =
-      namespace && name && !Number.isNaN(Date.parse(started ?? '')) && more.length === 0;
+    const isOurs = namespace && name && isTime(started ?? '') && more.length === 0;
     if (!isOurs) throw invalidOperationId(operationId);
     const pending = { ...PENDING, started };
     const updated = rfc3339Seconds(client.clock.nowNs());
@@ -228,6 +227,15 @@ export class SnapshotBackup implements BackupItemAction {
   }
 }
 
+function isTime(text: string): boolean {
+  try {
+    parseGoTime(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 const PENDING: OperationProgress = {
   completed: false,
   err: '',
@@ -255,12 +263,16 @@ function annotationsOf({ spec, status }: VolumeSnapshotContent): Record<string, 
 /** What is needed with an object: the driver's secret that it names. */
 const withSecret =
   (secrets: (item: KubeObject) => ResourceIdentifier[]) =>
-  (item: KubeObject, backup: Backup): Promise<BackupOutput> => {
-    const additionalItems = isFinalizing(backup) ? [] : secrets(item);
+  (item: KubeObject): Promise<BackupOutput> => {
+    const additionalItems = secrets(item);
     if (additionalItems.length === 0) return Promise.resolve({});
     const marked = withMarks(item, { annotations: { [MUST_INCLUDE]: 'true' } });
     return Promise.resolve({ item: marked, additionalItems });
   };
 
-export const CONTENT_BACKUP: BackupItemAction = { execute: withSecret(deleteSecretOf) };
+const withDeleteSecret = withSecret(deleteSecretOf);
+export const CONTENT_BACKUP: BackupItemAction = {
+  // It is stored once more then, as the operation has left it.
+  execute: (item, backup) => (isFinalizing(backup) ? Promise.resolve({}) : withDeleteSecret(item)),
+};
 export const CLASS_BACKUP: BackupItemAction = { execute: withSecret(listSecretOf) };

@@ -328,7 +328,12 @@ const definitions: readonly ActionCase[] = (
 
 const BLOCK = 'velero.io/pvc';
 const running = (name: string, volumes: unknown, phase = 'Running', metadata: object = {}) => ({
-  ...named('Pod', 'v1', { spec: { volumes }, status: { phase } }, { name, ...metadata }),
+  ...named(
+    'Pod',
+    'v1',
+    { spec: { nodeName: 'n1', volumes }, status: { phase } },
+    { name, ...metadata },
+  ),
 });
 const labelled = (name: string, labels: object, namespace = 'app') => ({
   ...pvc({ volumeName: `volume-${name}` }, { name, namespace, labels }),
@@ -355,6 +360,11 @@ const claimBlocks: readonly ActionCase[] = (
           finalizers: ['a/b'],
         }),
       ],
+    ],
+    [
+      'that a pod uses which has no node',
+      bound({}),
+      [{ ...running('p1', uses), spec: { volumes: uses } }],
     ],
     [
       'that pods of another namespace use',
@@ -558,6 +568,269 @@ const moreSnapshots: readonly ActionCase[] = [
   },
 ];
 
+/** What a claim of a CSI driver needs around it. */
+const PVC = 'velero.io/csi-pvc-backupper';
+const disk = (spec: object = {}, metadata: object = {}) => ({
+  ...bound(
+    {
+      storageClassName: 'fast',
+      accessModes: ['ReadWriteOnce'],
+      resources: { requests: { storage: '1Gi' } },
+      ...spec,
+    },
+    { uid: 'uid-1', ...metadata },
+  ),
+});
+const volume = (source: object = { csi: { driver: 'dir.csi.example', volumeHandle: 'h' } }) => ({
+  apiVersion: 'v1',
+  kind: 'PersistentVolume',
+  metadata: { name: 'volume-1' },
+  spec: {
+    claimRef: { namespace: 'app', name: 'one', uid: 'uid-1' },
+    storageClassName: 'fast',
+    capacity: { storage: '1Gi' },
+    ...source,
+  },
+});
+const storageClass = {
+  apiVersion: 'storage.k8s.io/v1',
+  kind: 'StorageClass',
+  metadata: { name: 'fast' },
+  provisioner: 'dir.csi.example',
+};
+const snapshotClass = (name: string, metadata: object = {}, driver = 'dir.csi.example') => ({
+  apiVersion: SNAPSHOTS,
+  kind: 'VolumeSnapshotClass',
+  metadata: { name, ...metadata },
+  driver,
+  deletionPolicy: 'Delete',
+});
+const agents = (numberReady: number, name = 'node-agent') => ({
+  apiVersion: 'apps/v1',
+  kind: 'DaemonSet',
+  metadata: { name, namespace: 'velero' },
+  spec: { selector: {}, template: { metadata: {}, spec: { containers: [] } } },
+  status: { numberReady, currentNumberScheduled: 1, desiredNumberScheduled: 1, numberMisscheduled: 0 },
+});
+const policies = (text: string) => ({
+  apiVersion: 'v1',
+  kind: 'ConfigMap',
+  metadata: { name: 'policies', namespace: 'velero' },
+  data: { policies: text },
+});
+const WITH_POLICIES = { spec: { resourcePolicy: { kind: 'configmap', name: 'policies' } } };
+const SNAP = snapshotClass('snap');
+const WORLD = [storageClass, volume(), SNAP, agents(1)];
+const MOVED = { spec: { snapshotMoveData: true } };
+const chosen = { labels: { 'velero.io/csi-volumesnapshot-class': 'true' } };
+const byDefault = { annotations: { 'snapshot.storage.kubernetes.io/is-default-class': 'true' } };
+const ofPvc = (name: string) => ({ annotations: { 'velero.io/csi-volumesnapshot-class': name } });
+const ofBackup = (name: string, driver = 'dir.csi.example') => ({
+  metadata: { annotations: { [`velero.io/csi-volumesnapshot-class_${driver}`]: name } },
+});
+const classes = (...some: object[]) => [storageClass, volume(), agents(1), ...some];
+const BOTH = [SNAP, snapshotClass('other')];
+
+interface Disk {
+  readonly item?: object;
+  readonly objects?: readonly object[];
+  readonly backup?: object;
+  readonly cut?: object;
+}
+const disks: Readonly<Record<string, Disk>> = {
+  'whose snapshot is as large as it': {},
+  'whose snapshot is larger': { cut: { ...CUT, restoreSize: 3 << 29 } },
+  'whose snapshot is smaller': { cut: { ...CUT, restoreSize: 1 << 20 } },
+  'whose snapshot has no size': { cut: { snapshotHandle: 'handle-1' } },
+  'whose snapshot is of no size': { cut: { ...CUT, restoreSize: 0 } },
+  'that asks for nothing': { item: disk({ resources: {} }) },
+  'that asks for other things': {
+    item: disk({ resources: { requests: { other: '1' }, limits: { storage: '5Gi' } } }),
+    cut: { ...CUT, restoreSize: 1_500_000_000 },
+  },
+  'that asks for a decimal size': { item: disk({ resources: { requests: { storage: '1G' } } }) },
+  'with labels and annotations': {
+    item: disk(
+      {},
+      {
+        labels: { app: 'x', 'velero.io/backup-name': 'old' },
+        annotations: { a: 'b', 'velero.io/volume-snapshot-name': 'old' },
+      },
+    ),
+  },
+  'of a backup with a long name': { backup: { metadata: { name: longBackup } } },
+  'that is moved': { backup: MOVED },
+  'that is moved, of a backup with a long name': {
+    backup: { ...MOVED, metadata: { name: longBackup } },
+  },
+  'that is moved, with long names': {
+    item: disk({}, { uid: '11111111-2222-3333-4444-555555555555' }),
+    backup: { ...MOVED, metadata: { uid: 'aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee' } },
+  },
+  "that is moved by Velero's agents": {
+    backup: { spec: { ...MOVED.spec, datamover: 'velero' } },
+  },
+  'that is moved by others': {
+    backup: { spec: { ...MOVED.spec, datamover: 'longshore' } },
+    objects: [storageClass, volume(), SNAP],
+  },
+  'that is moved with settings': {
+    backup: {
+      spec: {
+        ...MOVED.spec,
+        uploaderConfig: { parallelFilesUpload: 4 },
+        csiSnapshotTimeout: '1h30m0s',
+        storageLocation: 'away',
+      },
+    },
+  },
+  'that is moved with settings of nothing': {
+    backup: { spec: { ...MOVED.spec, uploaderConfig: { parallelFilesUpload: 0 } } },
+  },
+  'that is moved, whose snapshot is larger': {
+    backup: MOVED,
+    cut: { ...CUT, restoreSize: 3 << 29 },
+  },
+  'that is to be moved by agents which are not there': {
+    backup: MOVED,
+    objects: [storageClass, volume(), SNAP],
+  },
+  'that is to be moved by agents which are not ready': {
+    backup: MOVED,
+    objects: [storageClass, volume(), SNAP, agents(0)],
+  },
+  'that is to be moved by agents on Windows': {
+    backup: MOVED,
+    objects: [storageClass, volume(), SNAP, agents(0), agents(1, 'node-agent-windows')],
+  },
+  'that is kept, without agents': { objects: [storageClass, volume(), SNAP] },
+  'at the end of the backup': { backup: FINALIZING },
+  'at the end of a backup with errors': {
+    backup: { status: { phase: 'FinalizingPartiallyFailed' } },
+  },
+  'of no CSI driver': {
+    objects: [storageClass, volume({ hostPath: { path: '/x' } }), SNAP],
+  },
+  'of no CSI driver, with annotations': {
+    item: disk({}, { annotations: { a: 'b' } }),
+    objects: [volume({ nfs: { server: 's', path: '/' } })],
+  },
+  'without a class': { item: disk({ storageClassName: undefined }) },
+  'whose class is null': { item: disk({ storageClassName: null }) },
+  'of no class': { item: disk({ storageClassName: '' }) },
+  'whose volume is gone': { objects: [storageClass, SNAP] },
+  'whose class is gone': { objects: [volume(), SNAP] },
+  'that has no volume': { item: disk({ volumeName: undefined }) },
+  'that is not bound': {
+    item: { ...disk({ volumeName: undefined }), status: { phase: 'Pending' } },
+  },
+  'without a snapshot class': { objects: classes() },
+  'without a snapshot class of its driver': {
+    objects: classes(snapshotClass('snap', {}, 'other')),
+  },
+  'with two snapshot classes': { objects: classes(...BOTH) },
+  'with a chosen snapshot class': { objects: classes(...BOTH, snapshotClass('z', chosen)) },
+  'with two chosen snapshot classes': {
+    objects: classes(SNAP, snapshotClass('y', chosen), snapshotClass('z', chosen)),
+  },
+  'with a snapshot class that is not chosen': {
+    objects: classes(
+      SNAP,
+      snapshotClass('y', { labels: { 'velero.io/csi-volumesnapshot-class': 'false' } }),
+    ),
+  },
+  'with a default snapshot class': { objects: classes(...BOTH, snapshotClass('z', byDefault)) },
+  'with two default snapshot classes': {
+    objects: classes(SNAP, snapshotClass('y', byDefault), snapshotClass('z', byDefault)),
+  },
+  'with a chosen and a default snapshot class': {
+    objects: classes(snapshotClass('y', byDefault), snapshotClass('z', chosen)),
+  },
+  'that names its snapshot class': {
+    item: disk({}, ofPvc('other')),
+    objects: classes(...BOTH, snapshotClass('z', chosen)),
+  },
+  'that names its snapshot class in capitals': {
+    item: disk({}, ofPvc('OTHER')),
+    objects: classes(...BOTH),
+  },
+  'that names a snapshot class which is not there': {
+    item: disk({}, ofPvc('none')),
+    objects: classes(SNAP),
+  },
+  'that names a snapshot class of another driver': {
+    item: disk({}, ofPvc('far')),
+    objects: classes(SNAP, snapshotClass('far', {}, 'other')),
+  },
+  'that names no snapshot class': { item: disk({}, ofPvc('')), objects: classes(SNAP) },
+  'whose backup names a snapshot class': {
+    backup: ofBackup('other'),
+    objects: classes(...BOTH, snapshotClass('z', chosen)),
+  },
+  'that and whose backup name snapshot classes': {
+    item: disk({}, ofPvc('snap')),
+    backup: ofBackup('other'),
+    objects: classes(...BOTH),
+  },
+  'that names a wrong snapshot class and whose backup names one': {
+    item: disk({}, ofPvc('none')),
+    backup: ofBackup('other'),
+    objects: classes(...BOTH),
+  },
+  'whose backup names a snapshot class for another driver': {
+    backup: ofBackup('other', 'far.csi.example'),
+    objects: classes(SNAP),
+  },
+  'without a snapshot that is wanted': { backup: { spec: { snapshotVolumes: false } } },
+  'with a snapshot that is wanted': { backup: { spec: { snapshotVolumes: true } } },
+  'that policies leave out': {
+    backup: WITH_POLICIES,
+    objects: [
+      ...WORLD,
+      policies('version: v1\nvolumePolicies: [{conditions: {csi: {}}, action: {type: skip}}]'),
+    ],
+  },
+  'that policies give to the files': {
+    backup: WITH_POLICIES,
+    objects: [
+      ...WORLD,
+      policies(
+        'version: v1\nvolumePolicies: [{conditions: {csi: {}}, action: {type: fs-backup}}]',
+      ),
+    ],
+  },
+  'that policies ask a snapshot of': {
+    backup: { spec: { ...WITH_POLICIES.spec, snapshotVolumes: false } },
+    objects: [
+      ...WORLD,
+      policies('version: v1\nvolumePolicies: [{conditions: {}, action: {type: snapshot}}]'),
+    ],
+  },
+  'of policies that cannot be read': {
+    backup: WITH_POLICIES,
+    objects: [...WORLD, policies('version: v9')],
+  },
+  'of policies that are not there': { backup: WITH_POLICIES },
+  'whose pod is backed up by files': {
+    backup: { spec: { defaultVolumesToFsBackup: true } },
+    objects: [...WORLD, running('p1', uses)],
+  },
+  'whose pod asks for its files': {
+    objects: [
+      ...WORLD,
+      running('p1', uses, 'Running', { annotations: { 'backup.velero.io/backup-volumes': 'v' } }),
+    ],
+  },
+};
+const diskCases: readonly ActionCase[] = Object.entries(disks).map(([about, each]) => ({
+  about: `a claim of a driver ${about}`,
+  action: PVC,
+  item: disk(),
+  objects: WORLD,
+  cut: CUT,
+  ...each,
+}));
+
 const progresses: readonly ActionCase[] = (
   [
     ['that is ready', snapshot(BOUND_TO), content(CUT)],
@@ -625,6 +898,7 @@ export const CASES: readonly ActionCase[] = [
   ...secrets,
   ...snapshotCases,
   ...moreSnapshots,
+  ...diskCases,
   ...progresses,
   ...operationIds,
 ];

@@ -137,6 +137,8 @@ func ask(q question, log *logrus.Logger) (result answer) {
 		}
 		if updated != nil {
 			result.Item = updated.UnstructuredContent()
+			// That of the cluster here says nothing.
+			unstructured.RemoveNestedField(result.Item, "metadata", "resourceVersion")
 		}
 		result.Snapshots = all(cluster, &snapshots.VolumeSnapshotList{})
 		result.Contents = all(cluster, &snapshots.VolumeSnapshotContentList{})
