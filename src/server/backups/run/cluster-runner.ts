@@ -248,6 +248,7 @@ export class ClusterRunner implements BackupRunner {
       },
       ...(await session.loadActions(signal)),
       exec: this.#exec,
+      assertLeading: request.assertLeading,
       sink: {
         put: async (item) => {
           // A time-out counts from here, also for the server that goes on.

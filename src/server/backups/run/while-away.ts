@@ -1,4 +1,4 @@
-import { isCode, type Logger, retryOf } from '../../../base/index.ts';
+import { CodedError, isCode, type Logger, retryOf } from '../../../base/index.ts';
 import type { KubeClient } from '../../../kube/index.ts';
 import { patiently } from './patience.ts';
 
@@ -12,9 +12,12 @@ export interface WhileAwayOptions {
 /** How long the API server may be away while a backup waits for it. Our choice: a control plane is replaced in less. */
 const PATIENCE_MS = 20 * 60_000;
 
+/** Of one request, each after the API server has answered another one. Our choice. */
+const ATTEMPTS_MAX = 10;
+
 /**
  * A client that waits for an API server that is away, so that no part of a backup is missing because of it. A kind whose own server does not
- * answer is told at once: the API server itself does then.
+ * answer is told at once: the API server itself does then. A connection that broke says nothing about a kind.
  */
 export function whileAway({
   client,
@@ -23,15 +26,20 @@ export function whileAway({
   patienceMs = PATIENCE_MS,
 }: WhileAwayOptions): Pick<KubeClient, 'listPage' | 'find'> {
   const wait = async <T>(task: () => Promise<T>): Promise<T> => {
-    try {
-      return await task();
-    } catch (error) {
-      signal.throwIfAborted();
-      if (!isCode(error, 'KUBE_UNAVAILABLE') || retryOf(error) === 'never') throw error;
-      if (await answers()) throw error;
-      const about = { what: 'reach the API server', logger, signal, patienceMs };
-      await patiently(() => client.raw({ method: 'GET', path: '/version', signal }), about);
-      return task();
+    for (let attempt = 1; ; attempt++) {
+      try {
+        return await task();
+      } catch (error) {
+        signal.throwIfAborted();
+        const mayPass = isCode(error, 'KUBE_UNAVAILABLE') && retryOf(error) !== 'never';
+        if (!mayPass || attempt >= ATTEMPTS_MAX) throw error;
+        const isAnswering = await answers();
+        if (isAnswering && isAnswer(error)) throw error;
+        const about = { what: 'reach the API server', logger, signal, patienceMs };
+        if (!isAnswering) {
+          await patiently(() => client.raw({ method: 'GET', path: '/version', signal }), about);
+        }
+      }
     }
   };
   const answers = async (): Promise<boolean> => {
@@ -48,3 +56,6 @@ export function whileAway({
     find: (resource, ref, options) => wait(() => client.find(resource, ref, options)),
   };
 }
+
+const isAnswer = (error: unknown): boolean =>
+  error instanceof CodedError && error.facts.httpStatus !== undefined;
