@@ -98,7 +98,6 @@ class BackupCourse implements ServerWorld {
   readonly bucket = new SharedBucket();
   weather: Weather = CALM;
   readonly #seed: number;
-  readonly #settings: Settings;
   readonly #expected: End | undefined;
   readonly #tell: ((line: string) => void) | undefined;
   readonly #world: World;
@@ -123,7 +122,6 @@ class BackupCourse implements ServerWorld {
 
   constructor(seed: number, settings: Settings, { time, expected, tell }: CourseParts) {
     this.#seed = seed;
-    this.#settings = settings;
     this.time = time;
     this.#expected = expected;
     this.#tell = tell;

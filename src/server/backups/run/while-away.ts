@@ -3,7 +3,7 @@ import type { KubeClient } from '../../../kube/index.ts';
 import { patiently } from './patience.ts';
 
 export interface WhileAwayOptions {
-  readonly client: Pick<KubeClient, 'raw' | 'listPage' | 'find'>;
+  readonly client: Pick<KubeClient, 'raw' | 'listPage' | 'find' | 'exec'>;
   readonly logger: Logger;
   readonly signal: AbortSignal;
   readonly patienceMs?: number | undefined;
@@ -24,36 +24,38 @@ export function whileAway({
   logger,
   signal,
   patienceMs = PATIENCE_MS,
-}: WhileAwayOptions): Pick<KubeClient, 'listPage' | 'find'> {
-  const wait = async <T>(task: () => Promise<T>): Promise<T> => {
+}: WhileAwayOptions): Pick<KubeClient, 'listPage' | 'find' | 'exec'> {
+  const wait = async <T>(task: () => Promise<T>, own = signal): Promise<T> => {
     for (let attempt = 1; ; attempt++) {
       try {
         return await task();
       } catch (error) {
-        signal.throwIfAborted();
+        own.throwIfAborted();
         const mayPass = isCode(error, 'KUBE_UNAVAILABLE') && retryOf(error) !== 'never';
         if (!mayPass || attempt >= ATTEMPTS_MAX) throw error;
-        const isAnswering = await answers();
+        const isAnswering = await answers(own);
         if (isAnswering && isAnswer(error)) throw error;
-        const about = { what: 'reach the API server', logger, signal, patienceMs };
+        const about = { what: 'reach the API server', logger, signal: own, patienceMs };
         if (!isAnswering) {
-          await patiently(() => client.raw({ method: 'GET', path: '/version', signal }), about);
+          await patiently(() => client.raw({ method: 'GET', path: '/version', signal: own }), about);
         }
       }
     }
   };
-  const answers = async (): Promise<boolean> => {
+  const answers = async (own: AbortSignal): Promise<boolean> => {
     try {
-      await client.raw({ method: 'GET', path: '/version', signal });
+      await client.raw({ method: 'GET', path: '/version', signal: own });
       return true;
     } catch {
-      signal.throwIfAborted();
+      own.throwIfAborted();
       return false;
     }
   };
   return {
     listPage: (resource, options) => wait(() => client.listPage(resource, options)),
     find: (resource, ref, options) => wait(() => client.find(resource, ref, options)),
+    // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse.
+    exec: (question) => wait(() => client.exec(question), question.signal),
   };
 }
 
