@@ -29,6 +29,8 @@ export interface BackupRunOptions {
   readonly actions: readonly BackupAction[];
   readonly blockActions: readonly BlockAction[];
   readonly exec: PodExec;
+  /** Right before a pod is frozen: another server may be about to thaw it. What it throws ends the run. */
+  readonly assertLeading?: () => void;
   readonly sink: ItemSink;
   readonly log: BackupLog;
   readonly journal?: ItemJournal;
@@ -252,6 +254,7 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
       continue;
     }
     if (backedUp.has(kind, refOfBlockItem(item))) continue;
+    if (hooks.has(item.object, 'pre')) options.assertLeading?.();
     frozen.all.add(item);
     const failure = await hooks.run(item.object, 'pre', signal);
     if (failure === undefined) {

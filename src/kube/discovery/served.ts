@@ -1,7 +1,8 @@
-import { isCode, mapLimited, messageOf } from '../../base/index.ts';
+import { CodedError, isCode, mapLimited, messageOf } from '../../base/index.ts';
 import type { KubeObject } from '../api/core.ts';
 import type { Resource } from '../api/resources.ts';
 import type { CallOptions, KubeClient } from '../client/client.ts';
+import { isPassing } from '../client/errors.ts';
 
 /** A resource as a server says that it serves it. */
 export interface ServedResource extends Resource<KubeObject> {
@@ -196,6 +197,7 @@ async function plainGroups(
       return { group, version, resources: found };
     } catch (error) {
       options.signal?.throwIfAborted();
+      if (isOfServer(error, group)) throw error;
       const reason = error instanceof Error ? error.message : String(error);
       failures.push({ groupVersion: groupVersionOf(group, version), reason });
       return undefined;
@@ -209,6 +211,16 @@ async function plainGroups(
     ) as ServedVersion[],
   }));
 }
+
+/**
+ * Whether it is the API server itself that does not answer: it cannot be reached, is busy, or has no word about what it serves without anybody's
+ * help. Taken for a group that is away, it would be a backup without all that is in the group.
+ */
+const isOfServer = (error: unknown, group: string): boolean =>
+  isPassing(error) &&
+  (group === '' ||
+    isCode(error, 'KUBE_THROTTLED') ||
+    !(error instanceof CodedError && error.facts.httpStatus !== undefined));
 
 const groupVersionOf = (group: string, version: string): string =>
   group === '' ? version : `${group}/${version}`;

@@ -94,7 +94,7 @@ export class Movements<T extends Movement> {
     } catch (error) {
       if (!isAway(error)) throw error;
       const { logger } = this.#setting;
-      logger.warn({ operationId, reason: messageOf(error) }, 'the progress is not known now');
+      logger.info({ operationId, reason: messageOf(error) }, 'the progress is not known now');
       return UNKNOWN;
     }
     const [movement] = found;

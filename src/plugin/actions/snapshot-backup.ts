@@ -221,7 +221,7 @@ export class SnapshotBackup implements BackupItemAction {
       return told ? failed(told) : pending;
     } catch (error) {
       if (!isAway(error)) throw error;
-      logger.warn({ operationId, reason: messageOf(error) }, 'the progress is not known now');
+      logger.info({ operationId, reason: messageOf(error) }, 'the progress is not known now');
       return pending;
     }
   }

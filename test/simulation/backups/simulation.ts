@@ -108,7 +108,6 @@ class BackupCourse implements ServerWorld {
   readonly bucket = new SharedBucket();
   weather: Weather = CALM;
   readonly #seed: number;
-  readonly #settings: Settings;
   readonly #expected: End | undefined;
   readonly #tell: ((line: string) => void) | undefined;
   readonly #world: World;
@@ -121,6 +120,7 @@ class BackupCourse implements ServerWorld {
   readonly #commands = new Map<string, string[]>();
   readonly #killsAt: number[];
   readonly #rough: Weather;
+  readonly #chaosMs: number;
   #kills: number;
   #fuse: number;
   #turns = 0;
@@ -132,7 +132,6 @@ class BackupCourse implements ServerWorld {
 
   constructor(seed: number, settings: Settings, { time, expected, tell }: CourseParts) {
     this.#seed = seed;
-    this.#settings = settings;
     this.time = time;
     this.#expected = expected;
     this.#tell = tell;
@@ -155,6 +154,7 @@ class BackupCourse implements ServerWorld {
     });
     const { isCalm = false, killsAt = [] } = settings;
     this.#killsAt = [...killsAt];
+    this.#chaosMs = isCalm ? 0 : this.random.between(3, 40) * MINUTE_MS;
     this.#kills = isCalm ? 0 : 3 + this.random.below(15);
     this.#rough = {
       refused: this.random.chance(0.5) ? this.random.between(0, 0.05) : 0,
@@ -310,7 +310,7 @@ class BackupCourse implements ServerWorld {
   }
 
   #act(): void {
-    if (this.#overAtMs === undefined && this.#settings.isCalm !== true && this.#kills > 0) {
+    if (this.time.nowMs < this.#chaosMs) {
       this.#disturb();
     } else if (this.weather !== CALM) {
       this.weather = CALM;

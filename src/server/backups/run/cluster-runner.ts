@@ -24,7 +24,6 @@ import {
   goDurationNs,
   NamespaceFilter,
   oldResourceFilter,
-  type PodExec,
   type ResourceFilter,
   runBackup,
   type ScopedLists,
@@ -263,7 +262,8 @@ export class ClusterRunner implements BackupRunner {
         signal,
       },
       ...(await session.loadActions(signal)),
-      exec: this.#exec,
+      exec: (question, asked) => cluster.exec({ ...question, signal: asked }),
+      assertLeading: request.assertLeading,
       sink: {
         put: async (item) => {
           // A time-out counts from here, also for the server that goes on.
@@ -282,7 +282,10 @@ export class ClusterRunner implements BackupRunner {
       onProgress: request.onProgress,
     });
     const begun = await operations.get(subject, signal);
-    const outcome = await volumes.outcome(begun.flatMap(uploadOf), signal);
+    const outcome = await patiently(() => volumes.outcome(begun.flatMap(uploadOf), signal), {
+      ...about,
+      what: 'ask for the volumes of a backup',
+    });
     results.info(`Backed up a total of ${made.itemsBackedUp} items`);
     const round = await patiently(
       () =>
@@ -372,9 +375,6 @@ export class ClusterRunner implements BackupRunner {
     const fine = policies && FineFilters.of(policies, discovery, results);
     return { namespaces, resources, fine };
   }
-
-  readonly #exec: PodExec = (question, signal) =>
-    this.#options.client.exec({ ...question, signal });
 
   /**
    * Its operations are told to stop. Its log and results are stored, so that somebody can read why, and its snapshots, so that they are deleted

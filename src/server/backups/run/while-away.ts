@@ -1,9 +1,9 @@
-import { isCode, type Logger, retryOf } from '../../../base/index.ts';
+import { CodedError, isCode, type Logger, retryOf } from '../../../base/index.ts';
 import type { KubeClient } from '../../../kube/index.ts';
 import { patiently } from './patience.ts';
 
 export interface WhileAwayOptions {
-  readonly client: Pick<KubeClient, 'raw' | 'listPage' | 'find'>;
+  readonly client: Pick<KubeClient, 'raw' | 'listPage' | 'find' | 'exec'>;
   readonly logger: Logger;
   readonly signal: AbortSignal;
   readonly patienceMs?: number | undefined;
@@ -12,39 +12,55 @@ export interface WhileAwayOptions {
 /** How long the API server may be away while a backup waits for it. Our choice: a control plane is replaced in less. */
 const PATIENCE_MS = 20 * 60_000;
 
+/** Of one request, each after the API server has answered another one. Our choice. */
+const ATTEMPTS_MAX = 10;
+
 /**
  * A client that waits for an API server that is away, so that no part of a backup is missing because of it. A kind whose own server does not
- * answer is told at once: the API server itself does then.
+ * answer is told at once: the API server itself does then. A connection that broke says nothing about a kind.
  */
 export function whileAway({
   client,
   logger,
   signal,
   patienceMs = PATIENCE_MS,
-}: WhileAwayOptions): Pick<KubeClient, 'listPage' | 'find'> {
-  const wait = async <T>(task: () => Promise<T>): Promise<T> => {
-    try {
-      return await task();
-    } catch (error) {
-      signal.throwIfAborted();
-      if (!isCode(error, 'KUBE_UNAVAILABLE') || retryOf(error) === 'never') throw error;
-      if (await answers()) throw error;
-      const about = { what: 'reach the API server', logger, signal, patienceMs };
-      await patiently(() => client.raw({ method: 'GET', path: '/version', signal }), about);
-      return task();
+}: WhileAwayOptions): Pick<KubeClient, 'listPage' | 'find' | 'exec'> {
+  const wait = async <T>(task: () => Promise<T>, own = signal): Promise<T> => {
+    for (let attempt = 1; ; attempt++) {
+      try {
+        return await task();
+      } catch (error) {
+        own.throwIfAborted();
+        const mayPass = isCode(error, 'KUBE_UNAVAILABLE') && retryOf(error) !== 'never';
+        if (!mayPass || attempt >= ATTEMPTS_MAX) throw error;
+        const isAnswering = await answers(own);
+        if (isAnswering && isAnswer(error)) throw error;
+        const about = { what: 'reach the API server', logger, signal: own, patienceMs };
+        if (!isAnswering) {
+          await patiently(
+            () => client.raw({ method: 'GET', path: '/version', signal: own }),
+            about,
+          );
+        }
+      }
     }
   };
-  const answers = async (): Promise<boolean> => {
+  const answers = async (own: AbortSignal): Promise<boolean> => {
     try {
-      await client.raw({ method: 'GET', path: '/version', signal });
+      await client.raw({ method: 'GET', path: '/version', signal: own });
       return true;
     } catch {
-      signal.throwIfAborted();
+      own.throwIfAborted();
       return false;
     }
   };
   return {
     listPage: (resource, options) => wait(() => client.listPage(resource, options)),
     find: (resource, ref, options) => wait(() => client.find(resource, ref, options)),
+    // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse.
+    exec: (question) => wait(() => client.exec(question), question.signal),
   };
 }
+
+const isAnswer = (error: unknown): boolean =>
+  error instanceof CodedError && error.facts.httpStatus !== undefined;
