@@ -10,7 +10,6 @@ import {
   type PersistentVolumeClaim,
   validLabel,
   VOLUME_SNAPSHOTS,
-  type VolumeSnapshot,
 } from '../../kube/index.ts';
 import type {
   Backup,
@@ -104,7 +103,11 @@ export class PvcBackup implements BackupItemAction {
     await this.#places.acquire();
     try {
       signal.throwIfAborted();
-      const other = await this.#ofVelero(pvc, backup, signal);
+      const uploads = await this.#uploadsOf(pvc, backup, signal);
+      // A server that was killed has come so far: an agent may have taken the snapshot already, and another one would be nobody's.
+      const own = uploads.find(({ metadata }) => metadata.name === uploadName(pvc, backup));
+      if (own && backup.spec.snapshotMoveData === true) return movedOutput(pvc, backup, own);
+      const other = await this.#ofVelero(pvc, backup, uploads, signal);
       if (other !== undefined) {
         const fields = { PVC: placeOf(pvc), other };
         this.#setting.logger.warn(
@@ -126,21 +129,13 @@ export class PvcBackup implements BackupItemAction {
   async #ofVelero(
     pvc: PersistentVolumeClaim,
     backup: Backup,
+    uploads: readonly DataUpload[],
     signal: AbortSignal,
   ): Promise<string | undefined> {
     const { client } = this.#setting;
-    const { uid, creationTimestamp } = backup.metadata;
+    const { creationTimestamp } = backup.metadata;
     const { namespace = '', name } = pvc.metadata;
-    const ofPvc = `${BACKUP_UID}=${uid},${PVC_UID}=${pvc.metadata.uid}`;
-    const listUploads = () =>
-      client.list(DATA_UPLOADS, {
-        namespace: namespaceOf(backup),
-        labelSelector: ofPvc,
-        signal,
-      });
-    const upload = (await patiently(listUploads, signal)).find(
-      (each) => each.metadata.name !== uploadName(pvc, backup),
-    );
+    const upload = uploads.find((each) => each.metadata.name !== uploadName(pvc, backup));
     if (upload) return `DataUpload ${placeOf(upload)}`;
     const ofBackup = `${BACKUP_NAME}=${validLabel(backup.metadata.name)}`;
     const listSnapshots = () =>
@@ -153,6 +148,17 @@ export class PvcBackup implements BackupItemAction {
         Date.parse(metadata.creationTimestamp ?? '') >= Date.parse(creationTimestamp),
     );
     return snapshot && `VolumeSnapshot ${placeOf(snapshot)}`;
+  }
+
+  #uploadsOf(
+    pvc: PersistentVolumeClaim,
+    backup: Backup,
+    signal: AbortSignal,
+  ): Promise<DataUpload[]> {
+    const namespace = namespaceOf(backup);
+    const labelSelector = `${BACKUP_UID}=${backup.metadata.uid},${PVC_UID}=${pvc.metadata.uid}`;
+    const { client } = this.#setting;
+    return patiently(() => client.list(DATA_UPLOADS, { namespace, labelSelector, signal }), signal);
   }
 
   async #snapshot(
@@ -173,7 +179,7 @@ export class PvcBackup implements BackupItemAction {
           if (!isMoved) return keptOutput(pvc, backup, cut);
           const upload = uploadOf(pvc, backup, cut);
           try {
-            return movedOutput(pvc, backup, cut, await this.#uploads.begin(upload, context));
+            return movedOutput(pvc, backup, await this.#uploads.begin(upload, context));
           } catch (error) {
             refusal = error;
             throw error;
@@ -275,10 +281,10 @@ function uploadOf(
 function movedOutput(
   pvc: PersistentVolumeClaim,
   backup: Backup,
-  { snapshot }: CutSnapshot,
   upload: DataUpload,
 ): BackupOutput {
   const { namespace, name } = upload.metadata;
+  const snapshot = upload.spec.csiSnapshot?.volumeSnapshot ?? '';
   return {
     item: withMarks(pvc, marksOf(snapshot, backup, { [UPLOAD_NAME]: placeOf(upload) })),
     operationId: uploadOperationId(pvc, backup),
@@ -293,21 +299,21 @@ function keptOutput(
 ): BackupOutput {
   const { namespace, name } = snapshot.metadata;
   return {
-    item: withMarks(largeEnough(pvc, content.status?.restoreSize), marksOf(snapshot, backup)),
+    item: withMarks(largeEnough(pvc, content.status?.restoreSize), marksOf(name, backup)),
     additionalItems: [identifier(SNAPSHOT_GROUP, 'volumesnapshots', name, namespace)],
   };
 }
 
 const marksOf = (
-  { metadata }: VolumeSnapshot,
+  snapshot: string,
   backup: Backup,
   more: Readonly<Record<string, string>> = {},
 ) => ({
   labels: {
-    [SNAPSHOT_NAME]: validLabel(metadata.name),
+    [SNAPSHOT_NAME]: validLabel(snapshot),
     [BACKUP_NAME]: validLabel(backup.metadata.name),
   },
-  annotations: { [SNAPSHOT_NAME]: metadata.name, [MUST_INCLUDE]: 'true', ...more },
+  annotations: { [SNAPSHOT_NAME]: snapshot, [MUST_INCLUDE]: 'true', ...more },
 });
 
 /** A volume may be larger than was asked for, and one made from its snapshot must not be smaller. */
