@@ -13,6 +13,7 @@ export {
   typeOf,
   usesOldLists,
 } from './filters/resources.ts';
+export { labelErrors, listErrors } from './filters/lists-errors.ts';
 export { parseSelector, type Selector, selectorOf } from './filters/selectors.ts';
 export type { Backup, BackupSpec, ExecHook, HookSpec } from './backup-object.ts';
 export {

@@ -3,5 +3,11 @@
  * asks of it; knows no archive, no storage and no phases.
  */
 export { type Restore, type RestoreSpec, targetNamespace } from './restore-object.ts';
+export {
+  type RestorePolicySummary,
+  type RestoreValidationSources,
+  type ValidatedRestore,
+  validateRestore,
+} from './validation.ts';
 export type { RestoreAction, RestoreActionInput, RestoreActionOutput } from './contract.ts';
 export { openRestoreActions, type RestoreActionClient } from './actions/object-actions.ts';

@@ -3,6 +3,13 @@ import type { KubeObject, LabelSelector } from '../kube/index.ts';
 /** The parts of Velero's Restore (velero.io/v1, pkg/apis/velero/v1/restore_types.go) that are looked at here. */
 export interface Restore extends KubeObject {
   spec: RestoreSpec;
+  status?: { phase?: string; validationErrors?: string[] };
+}
+
+/** An object of the Restore's own namespace. */
+export interface LocalReference {
+  readonly kind: string;
+  readonly name: string;
 }
 
 export interface RestoreSpec {
@@ -23,6 +30,33 @@ export interface RestoreSpec {
   existingResourcePolicy?: string;
   /** A duration as Go writes it, such as `4h0m0s`. */
   itemOperationTimeout?: string;
+  resourcePolicy?: LocalReference | null;
+  resourceModifier?: LocalReference | null;
+  hooks?: { readonly resources?: readonly RestoreHookSpec[] | null } | null;
+}
+
+export interface RestoreHookSpec {
+  readonly name?: string;
+  readonly includedNamespaces?: readonly string[] | null;
+  readonly excludedNamespaces?: readonly string[] | null;
+  readonly labelSelector?: LabelSelector | null;
+  readonly postHooks?: readonly RestoreHook[] | null;
+}
+
+export interface RestoreHook {
+  readonly init?: {
+    /** Containers of Kubernetes, whatever else they have. */
+    readonly initContainers?: readonly unknown[] | null;
+    readonly timeout?: string;
+  } | null;
+  readonly exec?: {
+    readonly container?: string;
+    readonly command?: readonly string[] | null;
+    readonly onError?: string;
+    readonly execTimeout?: string;
+    readonly waitTimeout?: string;
+    readonly waitForReady?: boolean | null;
+  } | null;
 }
 
 /** Where what was in a namespace of the backup is restored to. */

@@ -89,7 +89,8 @@ async function run(
 ): Promise<Course> {
   using time = new VirtualTime(seed);
   time.install();
-  using _io = new InstantIo(new Random(seed + 7));
+  using held = new DisposableStack();
+  held.use(new InstantIo(new Random(seed + 7)));
   const course = new BackupCourse(seed, settings, { time, expected, tell });
   return await course.run();
 }
@@ -433,7 +434,7 @@ class BackupCourse implements ServerWorld {
       }
     }
     const left = (resource: typeof VOLUME_SNAPSHOTS | typeof VOLUME_SNAPSHOT_CONTENTS): void => {
-      for (const { metadata } of this.store.list(resource as never)) {
+      for (const { metadata } of this.store.list(resource)) {
         this.#problem(`${resource.kind} ${metadata.namespace ?? ''}/${metadata.name} is left`);
       }
     };

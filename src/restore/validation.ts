@@ -1,0 +1,323 @@
+import { goDurationNs, labelErrors, listErrors, selectorOf } from '../backup/index.ts';
+import { messageOf } from '../base/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  CONFIG_MAPS,
+  type ConfigMap,
+  type KubeClient,
+  type KubeObject,
+} from '../kube/index.ts';
+import { refusedHooks, unreadableHooks } from './hook-errors.ts';
+import type { LocalReference, Restore, RestoreSpec } from './restore-object.ts';
+
+/** What validation must know of the resource policies of a Restore. */
+export interface RestorePolicySummary {
+  readonly hasVolumePolicies: boolean;
+  readonly hasIncludeExclude: boolean;
+}
+
+export interface RestoreValidationSources {
+  readonly client: Pick<KubeClient, 'find' | 'list'>;
+  /** For Restores that say nothing, as Go writes durations. */
+  readonly itemOperationTimeout: string;
+  /** Both throw with a sentence that says what is wrong with the ConfigMap. */
+  readonly readPolicies?: (config: ConfigMap) => RestorePolicySummary;
+  readonly readModifiers?: (config: ConfigMap) => void;
+}
+
+export interface ValidatedRestore {
+  /** A copy in which everything that was open is decided; the reasons are in its status, too. */
+  readonly restore: Restore;
+  /** All reasons why it cannot run; empty where it can. */
+  readonly errors: readonly string[];
+  readonly backup: KubeObject | undefined;
+  readonly location: KubeObject | undefined;
+}
+
+interface RestorableBackup extends KubeObject {
+  readonly spec?: { readonly storageLocation?: string };
+  readonly status?: { readonly phase?: string; readonly startTimestamp?: string | null };
+}
+
+interface Location extends KubeObject {
+  readonly status?: { readonly phase?: string };
+}
+
+/** Velero: pkg/controller/restore_controller.go. Names are compared as they are written. */
+const NON_RESTORABLE = [
+  'nodes',
+  'events',
+  'events.events.k8s.io',
+  'backups.velero.io',
+  'restores.velero.io',
+  'resticrepositories.velero.io',
+  'csinodes.storage.k8s.io',
+  'volumeattachments.storage.k8s.io',
+  'backuprepositories.velero.io',
+];
+
+const SCHEDULE_NAME = 'velero.io/schedule-name';
+
+/** Of backups that nothing has been stored of, so that there is nothing to restore. */
+const NOT_STORED = ['New', 'Queued', 'ReadyToStart', 'InProgress', 'FailedValidation'];
+
+/**
+ * Decides what a Restore left open and says everything that is wrong with it, in Velero's order and words (validateAndComplete); where Velero
+ * stops at one reason, the next ones are looked for all the same. What Velero finds only later, or never, comes last: selectors, durations,
+ * names of namespaces, modifiers that it would leave out without a word, and a backup that is not stored yet.
+ * Errors of the API server while it looks are among the reasons, as there; a cancel is thrown.
+ */
+export async function validateRestore(
+  given: Restore,
+  sources: RestoreValidationSources,
+  signal?: AbortSignal,
+): Promise<ValidatedRestore> {
+  const spec: RestoreSpec = structuredClone(given.spec);
+  const { namespace } = given.metadata;
+  const look = new Look(sources, namespace, signal);
+  const excluded = spec.excludedResources ?? [];
+  const never = NON_RESTORABLE.filter((name) => !excluded.includes(name));
+  spec.excludedResources = [...excluded, ...never];
+  const errors = [...listsErrors(spec), ...sourceErrors(spec), ...refusedHooks(spec.hooks)];
+  const { existingResourcePolicy: existing = '' } = spec;
+  if (!['', 'none', 'update'].includes(existing))
+    errors.push(`Invalid ExistingResourcePolicy: ${existing}`);
+  if (sourceErrors(spec).length === 0 && spec.scheduleName) {
+    const found = await look.newestOf(spec.scheduleName);
+    errors.push(...found.errors);
+    if (found.backup) spec.backupName = found.backup.metadata.name;
+  }
+  const hasBackup = sourceErrors(given.spec).length === 0 && Boolean(spec.backupName);
+  const { backup, location, ...fetched } = hasBackup
+    ? await look.backup(spec.backupName ?? '')
+    : { errors: [] };
+  errors.push(...fetched.errors);
+  const scheduleName = backup?.metadata.labels?.[SCHEDULE_NAME];
+  // Metrics tell restores by it.
+  if (!spec.scheduleName && scheduleName !== undefined) spec.scheduleName = scheduleName;
+  errors.push(...(await look.policies(spec.resourcePolicy)));
+  errors.push(...(await look.modifiers(spec.resourceModifier)));
+  if (isUnset(spec.itemOperationTimeout)) spec.itemOperationTimeout = sources.itemOperationTimeout;
+  errors.push(...laterErrors(spec, backup));
+  return {
+    restore: {
+      ...given,
+      spec,
+      ...(errors.length > 0 && { status: { ...given.status, validationErrors: errors } }),
+    },
+    errors,
+    backup,
+    location,
+  };
+}
+
+const isUnset = (duration: string | undefined): boolean =>
+  duration === undefined || duration === '' || goDurationNs(duration) === 0n;
+
+function listsErrors(spec: RestoreSpec): string[] {
+  const included = spec.includedResources ?? [];
+  const never = NON_RESTORABLE.filter((name) => included.includes(name));
+  return [
+    ...never.map((name) => `${name} are non-restorable resources`),
+    ...listErrors(included, spec.excludedResources ?? []).map(
+      (error) => `Invalid included/excluded resource lists: ${error}`,
+    ),
+    ...listErrors(spec.includedNamespaces ?? [], spec.excludedNamespaces ?? []).map(
+      (error) => `Invalid included/excluded namespace lists: ${error}`,
+    ),
+    ...((spec.orLabelSelectors ?? undefined) && (spec.labelSelector ?? undefined)
+      ? [
+          'encountered labelSelector as well as orLabelSelectors in restore spec, only one can be specified',
+        ]
+      : []),
+  ];
+}
+
+const sourceErrors = ({ backupName, scheduleName }: RestoreSpec): string[] =>
+  Boolean(backupName) === Boolean(scheduleName)
+    ? ['Either a backup or schedule must be specified as a source for the restore, but not both']
+    : [];
+
+/** What the cluster has to say. */
+class Look {
+  readonly #sources: RestoreValidationSources;
+  readonly #namespace: string | undefined;
+  readonly #signal: AbortSignal | undefined;
+
+  constructor(
+    sources: RestoreValidationSources,
+    namespace: string | undefined,
+    signal: AbortSignal | undefined,
+  ) {
+    this.#sources = sources;
+    this.#namespace = namespace;
+    this.#signal = signal;
+  }
+
+  /** The last backup of a schedule that is complete. */
+  async newestOf(
+    schedule: string,
+  ): Promise<{ readonly errors: string[]; readonly backup?: RestorableBackup }> {
+    let all: RestorableBackup[];
+    try {
+      const labelSelector = `${SCHEDULE_NAME}=${schedule}`;
+      const options = { namespace: this.#namespace, labelSelector, signal: this.#signal };
+      all = await this.#sources.client.list<RestorableBackup>(BACKUPS, options);
+    } catch {
+      this.#signal?.throwIfAborted();
+      return { errors: ['Unable to list backups for schedule'] };
+    }
+    const complete = all.filter(({ status }) => status?.phase === 'Completed');
+    const [backup] = complete.sort((a, b) => startOf(b) - startOf(a));
+    if (backup) return { errors: [], backup };
+    const errors = ['No completed backups found for schedule'];
+    return { errors: all.length === 0 ? ['No backups found for schedule', ...errors] : errors };
+  }
+
+  async backup(name: string): Promise<{
+    readonly errors: string[];
+    readonly backup?: RestorableBackup;
+    readonly location?: Location;
+  }> {
+    const { client } = this.#sources;
+    const namespace = this.#namespace;
+    const options = { signal: this.#signal };
+    const refused = (why: string) => [`Error retrieving backup: ${why}`];
+    let backup: RestorableBackup | undefined;
+    const failed = `can't find backup ${namespace ?? ''}/${name}`;
+    try {
+      backup = await client.find<RestorableBackup>(BACKUPS, { namespace, name }, options);
+    } catch (error) {
+      this.#signal?.throwIfAborted();
+      return { errors: refused(`${failed}: ${messageOf(error)}`) };
+    }
+    if (!backup) return { errors: refused(`${failed}: backups.velero.io "${name}" not found`) };
+    const place = backup.spec?.storageLocation ?? '';
+    try {
+      const ref = { namespace, name: place };
+      const location = await client.find<Location>(BACKUP_STORAGE_LOCATIONS, ref, options);
+      if (!location) {
+        const why = `backupstoragelocations.velero.io "${place}" not found`;
+        return { errors: refused(why), backup };
+      }
+      const isAway = location.status?.phase !== 'Available';
+      const errors = isAway ? [`The BSL ${place} is unavailable, cannot retrieve the backup`] : [];
+      return { errors, backup, location };
+    } catch (error) {
+      this.#signal?.throwIfAborted();
+      return { errors: refused(messageOf(error)), backup };
+    }
+  }
+
+  async policies(ref: LocalReference | null | undefined): Promise<string[]> {
+    if (!ref) return [];
+    const invalid = (why: string) => [`invalid restore resource policies: ${why}`];
+    if (!isConfigMap(ref)) {
+      return invalid(
+        `invalid ResourcePolicy kind ${JSON.stringify(ref.kind)}, only "configmap" is supported`,
+      );
+    }
+    const place = `${this.#namespace ?? ''}/${ref.name}`;
+    const { config, why } = await this.#configMap(ref.name);
+    if (!config) return invalid(`fail to get ResourcePolicies ${place} ConfigMap: ${why}`);
+    try {
+      const policies = this.#sources.readPolicies?.(config);
+      const unsupported = [
+        ...(policies?.hasVolumePolicies ? ['volumePolicies are'] : []),
+        ...(policies?.hasIncludeExclude ? ['includeExcludePolicy is'] : []),
+      ];
+      return unsupported.flatMap((what) =>
+        invalid(
+          `fail to validate ResourcePolicies in ConfigMap ${place}: ${what} not supported for restore`,
+        ),
+      );
+    } catch (error) {
+      return invalid(
+        `fail to read the ResourcePolicies from ConfigMap ${place}: ${messageOf(error)}`,
+      );
+    }
+  }
+
+  async modifiers(ref: LocalReference | null | undefined): Promise<string[]> {
+    if (!ref || !isConfigMap(ref)) return [];
+    const place = `configmap ${this.#namespace ?? ''}/${ref.name}`;
+    const { config } = await this.#configMap(ref.name);
+    if (!config) return [`failed to get resource modifiers ${place}`];
+    try {
+      this.#sources.readModifiers?.(config);
+      return [];
+    } catch (error) {
+      return [`Error in parsing resource modifiers provided in ${place}: ${messageOf(error)}`];
+    }
+  }
+
+  async #configMap(
+    name: string,
+  ): Promise<{ readonly config: ConfigMap | undefined; readonly why: string }> {
+    const ref = { namespace: this.#namespace, name };
+    const options = { signal: this.#signal };
+    try {
+      const config = await this.#sources.client.find(CONFIG_MAPS, ref, options);
+      return { config, why: `configmaps "${name}" not found` };
+    } catch (error) {
+      this.#signal?.throwIfAborted();
+      return { config: undefined, why: messageOf(error) };
+    }
+  }
+}
+
+const isConfigMap = ({ kind }: LocalReference): boolean => kind.toLowerCase() === 'configmap';
+
+/** The Unix epoch for one that does not say. */
+const startOf = ({ status }: RestorableBackup): number =>
+  Date.parse(status?.startTimestamp ?? '') || 0;
+
+function laterErrors(spec: RestoreSpec, backup: RestorableBackup | undefined): string[] {
+  const { itemOperationTimeout: timeout, resourceModifier: modifier } = spec;
+  const phase = backup?.status?.phase ?? '';
+  return [
+    ...selectorErrors(spec),
+    ...unreadableHooks(spec.hooks),
+    ...durationErrors(timeout),
+    ...Object.entries(spec.namespaceMapping ?? {}).flatMap(([from, to]) =>
+      labelErrors(to).map(
+        (error) =>
+          `Invalid namespaceMapping of ${JSON.stringify(from)} to ${JSON.stringify(to)}: ${error}`,
+      ),
+    ),
+    ...(modifier && !isConfigMap(modifier)
+      ? [
+          `the resourceModifier of the restore is a ${modifier.kind}, and must be a ConfigMap: Velero would restore everything as it was`,
+        ]
+      : []),
+    ...(backup && NOT_STORED.includes(phase)
+      ? [
+          `Backup ${backup.metadata.name} is in phase ${phase}, and nothing of it is stored: choose another one, or wait until it is over`,
+        ]
+      : []),
+  ];
+}
+
+function durationErrors(timeout: string | undefined): string[] {
+  const ns = goDurationNs(timeout);
+  const invalid = `Invalid itemOperationTimeout "${timeout ?? ''}": it is`;
+  if (ns === undefined) return [`${invalid} not a duration such as 4h0m0s`];
+  return ns < 0n ? [`${invalid} less than zero`] : [];
+}
+
+const selectorErrors = ({ labelSelector, orLabelSelectors }: RestoreSpec): string[] =>
+  [
+    ...(labelSelector ? [{ field: 'labelSelector', selector: labelSelector }] : []),
+    ...(orLabelSelectors ?? []).map((selector, index) => ({
+      field: `orLabelSelectors[${index}]`,
+      selector,
+    })),
+  ].flatMap(({ field, selector }) => {
+    try {
+      selectorOf(selector);
+      return [];
+    } catch (error) {
+      return [`Invalid ${field}: ${messageOf(error)}`];
+    }
+  });

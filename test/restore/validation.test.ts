@@ -1,0 +1,288 @@
+import { readFileSync } from 'node:fs';
+import { describe, expect, it } from 'vitest';
+import { CodedError } from '../../src/base/index.ts';
+import type { KubeClient, Resource, KubeObject } from '../../src/kube/index.ts';
+import {
+  type Restore,
+  type RestoreSpec,
+  type RestoreValidationSources,
+  validateRestore,
+} from '../../src/restore/index.ts';
+import { parsePolicyConfigMap } from '../../src/volume-policy/index.ts';
+import {
+  CASES,
+  objectsOf,
+  restoreOf,
+  type RestoreCase,
+} from '../golden/restore-validation/cases.ts';
+import { ItemCluster } from '../support/item-cluster.ts';
+
+interface Answer {
+  readonly phase: string;
+  readonly errors?: readonly string[];
+  readonly spec: RestoreSpec;
+}
+const ANSWERS = JSON.parse(
+  readFileSync(new URL('../golden/restore-validation/answers.json', import.meta.url), 'utf8'),
+) as Answer[];
+
+const sourcesOf = (
+  client: KubeClient,
+  more: Partial<RestoreValidationSources> = {},
+): RestoreValidationSources => ({
+  client,
+  itemOperationTimeout: '4h0m0s',
+  readPolicies: (config) => {
+    const { rules, includeExcludePolicy } = parsePolicyConfigMap(config);
+    return {
+      hasVolumePolicies: rules.length > 0,
+      hasIncludeExclude: includeExcludePolicy !== undefined,
+    };
+  },
+  ...more,
+});
+
+const validated = (each: RestoreCase, more?: Partial<RestoreValidationSources>) => {
+  const { client } = new ItemCluster(objectsOf(each));
+  return validateRestore(restoreOf(each) as unknown as Restore, sourcesOf(client, more));
+};
+
+const NOT_WHOLE =
+  "invalid InitContainer in restore hook, it doesn't have Command, Name or Image field";
+const LIKE = 'the label selector cannot be used: "Like" is not a valid label selector operator';
+const NAME_FORM =
+  /^Invalid namespaceMapping of "[ac]" to "(B_)?": a lowercase RFC 1123 label must /;
+const OWN_WORDS = "Go's words for it are others";
+const AT_ONCE = 'Velero tells one reason, and the next one when that is mended';
+const TOO_LATE = 'Velero finds it when the restore runs, and fails';
+/** Where ours says something else or more, and why. */
+const OTHERWISE: Readonly<
+  Record<string, readonly [why: string, errors: readonly (string | RegExp)[]]>
+> = {
+  'a backup that runs': [
+    TOO_LATE,
+    [
+      'Backup s is in phase InProgress, and nothing of it is stored: choose another one, or wait until it is over',
+    ],
+  ],
+  'a label selector that cannot be read': [TOO_LATE, [`Invalid labelSelector: ${LIKE}`]],
+  'or label selectors one of which cannot be read': [
+    TOO_LATE,
+    [`Invalid orLabelSelectors[1]: ${LIKE}`],
+  ],
+  'an init container whose command is a text': [
+    OWN_WORDS,
+    ['invalid init container in restore hook "h": its command is no list of texts'],
+  ],
+  'an init container whose name is a number': [
+    OWN_WORDS,
+    ['invalid init container in restore hook "h": its name is no text'],
+  ],
+  'a hook with a selector that cannot be read': [
+    AT_ONCE,
+    [`invalid restore hooks: ${LIKE}`, `invalid init container in restore hook "g": ${NOT_WHOLE}`],
+  ],
+  'policies of another version': [
+    OWN_WORDS,
+    [
+      'invalid restore resource policies: fail to read the ResourcePolicies from ConfigMap velero/p: invalid resource policies in ConfigMap velero/p: line 1: version: is "v9": the only version is v1',
+    ],
+  ],
+  'modifiers of another kind': [
+    'Velero restores without them, and says nothing',
+    [
+      'the resourceModifier of the restore is a Secret, and must be a ConfigMap: Velero would restore everything as it was',
+    ],
+  ],
+  'a wrong policy and wrong modifiers': [
+    AT_ONCE,
+    [
+      'invalid restore resource policies: invalid ResourcePolicy kind "Secret", only "configmap" is supported',
+      'failed to get resource modifiers configmap velero/m',
+    ],
+  ],
+  'a wrong source and wrong hooks': [
+    AT_ONCE,
+    [
+      'Either a backup or schedule must be specified as a source for the restore, but not both',
+      `invalid init container in restore hook "h": ${NOT_WHOLE}`,
+      'Invalid ExistingResourcePolicy: x',
+    ],
+  ],
+  'namespaces that are renamed to what is no name': [
+    TOO_LATE,
+    [
+      NAME_FORM,
+      NAME_FORM,
+      `Invalid namespaceMapping of "d" to "${'x'.repeat(64)}": must be no more than 63 characters`,
+    ],
+  ],
+};
+
+describe.each(CASES.map((each, i) => ({ each, answer: ANSWERS[i] as Answer })))(
+  'a Restore of $each.about',
+  ({ each, answer }) => {
+    const [why, more] = OTHERWISE[each.about] ?? [];
+    it(`is judged as by Velero${why === undefined ? '' : `, but ${why}`}`, async () => {
+      const given = structuredClone(each.spec);
+      const { errors, restore } = await validated(each);
+      const theirs = answer.errors ?? [];
+      if (more) {
+        expect(errors).toEqual(
+          more.map((one) =>
+            typeof one === 'string' ? one : (expect.stringMatching(one) as string),
+          ),
+        );
+        expect(errors).not.toEqual(theirs);
+        // No reason of Velero's is lost, whatever the words.
+        const isKept = (theirs.length === 0) === (answer.phase === 'InProgress');
+        expect(isKept && errors.length >= theirs.length).toBe(true);
+      } else expect(errors).toEqual(theirs);
+      expect(decided(restore.spec)).toEqual(decided(answer.spec));
+      expect(restore.status?.validationErrors ?? []).toEqual(errors);
+      expect(each.spec).toEqual(given);
+    });
+  },
+);
+
+it('has an answer for each question, and a question for each difference', () => {
+  expect(ANSWERS).toHaveLength(CASES.length);
+  const abouts = CASES.map(({ about }) => about);
+  expect(abouts).toEqual(expect.arrayContaining(Object.keys(OTHERWISE)));
+});
+
+/** What validation decides of it. */
+const decided = ({
+  backupName = '',
+  scheduleName = '',
+  excludedResources,
+  itemOperationTimeout,
+}: RestoreSpec) => ({ backupName, scheduleName, excludedResources, itemOperationTimeout });
+
+const FROM_B: RestoreSpec = { backupName: 'b' };
+const errorsOf = async (
+  spec: object,
+  more?: Partial<RestoreValidationSources>,
+  objects?: readonly object[],
+): Promise<readonly string[]> =>
+  (await validated({ about: '', spec, ...(objects && { objects }) }, more)).errors;
+
+describe('a Restore', () => {
+  it('comes with its backup and its location', async () => {
+    const { backup, location, errors } = await validated({ about: '', spec: FROM_B });
+    expect([backup?.metadata.name, location?.metadata.name]).toEqual(['b', 'default']);
+    expect(errors).toEqual([]);
+  });
+
+  it.each([
+    [{ itemOperationTimeout: 'soon' }, 'Invalid itemOperationTimeout "soon": it is not a duration'],
+    [{ itemOperationTimeout: '1d' }, 'Invalid itemOperationTimeout "1d": it is not a duration'],
+    [{ itemOperationTimeout: '-1h' }, 'Invalid itemOperationTimeout "-1h": it is less than zero'],
+  ])('whose time cannot be read is refused: %o', async (more, text) => {
+    const [error, ...others] = await errorsOf({ ...FROM_B, ...more });
+    expect(error).toContain(text);
+    expect(others).toEqual([]);
+  });
+
+  it("with times of hooks that Velero's programs cannot read is refused", async () => {
+    const postHooks = [
+      { init: { initContainers: [], timeout: '1d' } },
+      { exec: { command: ['x'], execTimeout: 'x', waitTimeout: '-1s' } },
+      { exec: { command: ['x'], execTimeout: '30s' } },
+    ];
+    const hooks = { resources: [{ name: 'h', postHooks }, { postHooks: null }] };
+    expect(await errorsOf({ ...FROM_B, hooks })).toEqual([
+      'invalid restore hook "h": timeout "1d" is not a duration such as 30s',
+      'invalid restore hook "h": execTimeout "x" is not a duration such as 30s',
+      'invalid restore hook "h": waitTimeout is less than zero',
+    ]);
+  });
+
+  it('whose init containers are none is refused', async () => {
+    const postHooks = [
+      { init: { initContainers: [null, 'x', [], { name: 'c', image: 7 }, { name: null }] } },
+    ];
+    const hooks = { resources: [{ postHooks }] };
+    expect(await errorsOf({ ...FROM_B, hooks })).toEqual(
+      [
+        'it is no object',
+        'it is no object',
+        'it is no object',
+        'its image is no text',
+        NOT_WHOLE,
+      ].map((error) => `invalid init container in restore hook "": ${error}`),
+    );
+  });
+
+  it.each(['New', 'Queued', 'ReadyToStart', 'InProgress', 'FailedValidation'])(
+    'of a backup in phase %s is refused',
+    async (phase) => {
+      const objects = objectsOf({ about: '', spec: {} }).map((each) =>
+        (each as KubeObject).kind === 'Backup' ? { ...each, status: { phase } } : each,
+      );
+      const [error] = await errorsOf(FROM_B, undefined, objects);
+      expect(error).toContain(`Backup b is in phase ${phase}, and nothing of it is stored`);
+    },
+  );
+
+  it('whose modifiers cannot be read is refused', async () => {
+    const resourceModifier = { kind: 'ConfigMap', name: 'm' };
+    const config = { kind: 'ConfigMap', metadata: { name: 'm', namespace: 'velero' }, data: {} };
+    const objects = [...objectsOf({ about: '', spec: {} }), config];
+    const readModifiers = () => {
+      throw new CodedError('BAD', 'no rules');
+    };
+    const spec = { ...FROM_B, resourceModifier };
+    expect(await errorsOf(spec, { readModifiers }, objects)).toEqual([
+      'Error in parsing resource modifiers provided in configmap velero/m: no rules',
+    ]);
+    expect(await errorsOf(spec, {}, objects)).toEqual([]);
+  });
+
+  describe('while the API server', () => {
+    const failing = (plural: string, error: Error) => {
+      const { client } = new ItemCluster(objectsOf({ about: '', spec: {} }));
+      const guarded =
+        (call: 'find' | 'list') =>
+        (resource: Resource<KubeObject>, ...rest: [never, never]): Promise<unknown> =>
+          resource.plural === plural ? Promise.reject(error) : client[call](resource, ...rest);
+      return { find: guarded('find'), list: guarded('list') } as unknown as KubeClient;
+    };
+    const away = new CodedError('KUBE_UNAVAILABLE', 'the API server is away');
+
+    it.each<[string, RestoreSpec, string]>([
+      [
+        'backups',
+        FROM_B,
+        "Error retrieving backup: can't find backup velero/b: the API server is away",
+      ],
+      ['backups', { scheduleName: 's' }, 'Unable to list backups for schedule'],
+      ['backupstoragelocations', FROM_B, 'Error retrieving backup: the API server is away'],
+      [
+        'configmaps',
+        { ...FROM_B, resourcePolicy: { kind: 'configmap', name: 'p' } },
+        'invalid restore resource policies: fail to get ResourcePolicies velero/p ConfigMap: the API server is away',
+      ],
+      [
+        'configmaps',
+        { ...FROM_B, resourceModifier: { kind: 'configmap', name: 'm' } },
+        'failed to get resource modifiers configmap velero/m',
+      ],
+    ])('has no %s, is refused', async (plural, spec, text) => {
+      expect(await errorsOf(spec, { client: failing(plural, away) })).toEqual([text]);
+    });
+
+    it.each<[string, RestoreSpec]>([
+      ['backups', FROM_B],
+      ['backups', { scheduleName: 's' }],
+      ['backupstoragelocations', FROM_B],
+      ['configmaps', { ...FROM_B, resourcePolicy: { kind: 'configmap', name: 'p' } }],
+      ['configmaps', { ...FROM_B, resourceModifier: { kind: 'configmap', name: 'm' } }],
+    ])('is asked for %s, is canceled and not refused', async (plural, spec) => {
+      const stop = new Error('stop');
+      const sources = sourcesOf(failing(plural, away));
+      const given = restoreOf({ about: '', spec }) as unknown as Restore;
+      await expect(validateRestore(given, sources, AbortSignal.abort(stop))).rejects.toBe(stop);
+    });
+  });
+});
