@@ -259,7 +259,7 @@ class BackupsRun {
     try {
       return await this.#backups.patch(backup, { status });
     } catch (error) {
-      const isOfAll = isPassing(error) || isCode(error, 'NOT_LEADING', 'KUBE_UNAUTHORIZED');
+      const isOfAll = isPassing(error) || isCode(error, 'LEADERSHIP_LOST', 'KUBE_UNAUTHORIZED');
       if (this.#signal.aborted || isOfAll) throw error;
       const { name, uid } = backup.metadata;
       this.#refused.set(uid, new Stopwatch(this.#clock));
@@ -300,7 +300,7 @@ class BackupsRun {
     if (this.#signal.aborted) leave();
     const done = this.#make(backup, abort.signal)
       .catch((error: unknown) => {
-        if (this.#signal.aborted || isCode(error, 'NOT_LEADING')) return;
+        if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
         const fields = { backup: backup.metadata.name, error: messageOf(error) };
         this.#options.logger.error(fields, 'a backup could not be run, and is looked at again');
       })
@@ -345,7 +345,7 @@ class BackupsRun {
         await this.#forget(runner, written);
       }
     } catch (error) {
-      if (this.#signal.aborted || isCode(error, 'NOT_LEADING')) return;
+      if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
       const reason = signal.aborted ? CANCELED : `backup execution failed: ${messageOf(error)}`;
       const written = await this.#backups.insist(backup, {
         status: failedStatus(reason, this.#clock),

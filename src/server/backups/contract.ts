@@ -46,7 +46,7 @@ export interface RunRequest {
   readonly backup: Backup;
   /** At most once a second, never two at once. */
   readonly onProgress: (progress: Progress) => Promise<void>;
-  /** Right before each write that must not be made by a second server. Throws `NOT_LEADING`. */
+  /** Right before each write that must not be made by a second server. Throws `LEADERSHIP_LOST`. */
   readonly assertLeading: () => void;
   /**
    * Its reason is `CANCELED` with `by: 'shutdown'` where another server goes on, and any other one where the backup is canceled or

@@ -388,11 +388,11 @@ describe('a backup by two servers, of which one does not know that it leads no m
           signal: process.death.signal,
         });
       const first = runOf(sleeper, () => {
-        if (isDeposed) throw new CodedError('NOT_LEADING', 'another one leads');
+        if (isDeposed) throw new CodedError('LEADERSHIP_LOST', 'another one leads');
       }).then(
         () => deposed.resolve(undefined),
         (error: unknown) => {
-          if (!isCode(error, 'NOT_LEADING', 'ARCHIVE_NOT_WRITTEN')) throw error;
+          if (!isCode(error, 'LEADERSHIP_LOST', 'ARCHIVE_NOT_WRITTEN')) throw error;
         },
       );
       await deposed.promise;

@@ -246,11 +246,13 @@ describe('the journal of a backup', () => {
     let leads = true;
     await using journal = await opened(bucket, {
       assertLeading: () => {
-        if (!leads) throw new CodedError('NOT_LEADING', 'another one leads');
+        if (!leads) throw new CodedError('LEADERSHIP_LOST', 'another one leads');
       },
     });
     leads = false;
-    await expect(journal.put(item('one', EFFECT))).rejects.toMatchObject({ code: 'NOT_LEADING' });
+    await expect(journal.put(item('one', EFFECT))).rejects.toMatchObject({
+      code: 'LEADERSHIP_LOST',
+    });
     expect(keysOf(bucket)).toHaveLength(1);
   });
 
