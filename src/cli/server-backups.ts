@@ -176,10 +176,14 @@ export async function openBackups(
   });
   const store = backupOperationStore(client, namespace, buckets);
   const operations = new OperationMap({ store, logger });
-  const sessions = new HostSessions(client, () => {
-    if (!plugins) throw new CodedError('PLUGIN_FOLDER', 'no plugins were opened');
-    return plugins.host();
-  });
+  const sessions = new HostSessions(
+    client,
+    () => {
+      if (!plugins) throw new CodedError('PLUGIN_FOLDER', 'no plugins were opened');
+      return plugins.host();
+    },
+    logger,
+  );
   let discovery: Promise<Discovery> | undefined;
   const hasAllVersions = features?.split(',').includes('EnableAPIGroupVersions') === true;
   const theDiscovery = (): Promise<Discovery> => {
@@ -212,19 +216,19 @@ export async function openBackups(
           new ClusterRunner({
             ...{ client, discovery: found, buckets, sessions, operations, directory, logger },
             archiveOf: (bucket) => new BackupArchive(bucket, { logger }),
-            openVolumes: async ({ backup, session, log, signal }) => {
+            openVolumes: async ({ backup, session, log, signal, client: patient }) => {
               const policies = await policiesOf(backup);
               const spec = backup.spec as Backup['spec'] & { volumeSnapshotLocations?: string[] };
               const names = spec.volumeSnapshotLocations ?? [];
               const locations = await snapshotLocations(names, signal);
               return new ClusterVolumes({
-                ...{ client, backup, signal, hasCsi: settings.hasCsi },
+                ...{ client: patient, backup, signal, hasCsi: settings.hasCsi },
                 log: log.results,
                 helper: new VolumeHelper({
                   policies,
                   ...choicesOf(backup as unknown as PluginBackup),
                   backupExcludePvc: false,
-                  volumes: new ListedVolumes(readsOf(client, { signal }), {
+                  volumes: new ListedVolumes(readsOf(patient, { signal }), {
                     namespaces: namespacesOf(backup as unknown as PluginBackup),
                   }),
                 }),

@@ -299,16 +299,18 @@ export class OperationMap {
   async #entry(subject: Subject, signal?: AbortSignal): Promise<Entry> {
     const known = this.#entries.get(subject.uid);
     if (known) return known;
-    let loading = this.#loading.get(subject.uid);
+    // Whoever names a location may find what the others do not.
+    const key = `${subject.uid} ${subject.location ?? ''}`;
+    let loading = this.#loading.get(key);
     if (!loading) {
       const abort = new AbortController();
       const entry = this.#loaded(subject, abort.signal);
       const begun: Loading = { entry, abort, waiting: 0 };
       const forget = (): void => {
-        if (this.#loading.get(subject.uid) === begun) this.#loading.delete(subject.uid);
+        if (this.#loading.get(key) === begun) this.#loading.delete(key);
       };
       entry.then(forget, forget);
-      this.#loading.set(subject.uid, (loading = begun));
+      this.#loading.set(key, (loading = begun));
     }
     // One that leaves does not end it for the others; the last one does.
     loading.waiting++;
@@ -319,7 +321,7 @@ export class OperationMap {
     } finally {
       if (--loading.waiting === 0) {
         loading.abort.abort(signal?.reason);
-        if (this.#loading.get(subject.uid) === loading) this.#loading.delete(subject.uid);
+        if (this.#loading.get(key) === loading) this.#loading.delete(key);
       }
     }
   }

@@ -60,6 +60,8 @@ const partsOf = ({ metadata: { namespace = '', name } }: KubeObject) => ({ names
 /** Puts single objects into a backup, with all that their actions add. Velero: pkg/backup/item_backupper.go. */
 export class ItemBackupper {
   readonly #options: ItemBackupperOptions;
+  /** Names that actions have given, by type. */
+  readonly #renamed = new Set<string>();
   /** The sink takes one item at a time. */
   readonly #turn = new Semaphore(1);
 
@@ -214,6 +216,7 @@ export class ItemBackupper {
     if (errors.length === 0) {
       // What cannot be written as JSON must not end the whole run.
       await asError(() => {
+        this.#claimName(type, given, final);
         files = filesOf(type, final, version, preferredVersion);
         return undefined;
       });
@@ -235,6 +238,24 @@ export class ItemBackupper {
     );
     if (failed) throw new ItemError(flat(errors));
     return true;
+  }
+
+  /** An action may give an item another name. One that no path can have, or two items of one path, would make an archive that nobody reads. */
+  #claimName(type: string, given: KubeObject, final: KubeObject): void {
+    const { namespace, name } = partsOf(final);
+    const own = `${type} ${idOf({ namespace, name })}`;
+    const before = partsOf(given);
+    const isRenamed = before.namespace !== namespace || before.name !== name;
+    if (isRenamed && !(isPathPart(name) && (namespace === '' || isPathPart(namespace)))) {
+      const shown = JSON.stringify(idOf({ namespace, name }).slice(0, 300));
+      throw new CodedError('BAD_ITEM_NAME', `an action has named it ${shown}, which is no name`);
+    }
+    const isTaken = isRenamed && this.#options.backedUp.has(kindOf(final), { namespace, name });
+    if (isTaken || this.#renamed.has(own)) {
+      const text = `its name in the backup, ${idOf({ namespace, name })}, is that of another item, by an action that renames`;
+      throw new CodedError('BAD_ITEM_NAME', text);
+    }
+    if (isRenamed) this.#renamed.add(own);
   }
 
   /** The object as the actions leave it; undefined where one of them takes it out. Additional items are in the backup before it is. */
@@ -386,6 +407,9 @@ class SinkError extends CodedError {
 
 const flat = (errors: readonly unknown[]): unknown[] =>
   errors.flatMap((error) => (error instanceof ItemError ? error.errors : [error]));
+
+const isPathPart = (name: string): boolean =>
+  typeof name === 'string' && !/^$|^\.\.?$|[/\0]/.test(name);
 
 const isFatal = (error: unknown): boolean => isCode(error, 'ARCHIVE_NOT_WRITTEN');
 

@@ -6,6 +6,8 @@ import {
   type Logger,
   messageOf,
   rfc3339Seconds,
+  SECOND_NS,
+  Stopwatch,
   systemClock,
 } from '../../base/index.ts';
 import {
@@ -18,6 +20,7 @@ import type { OperationMap } from '../../item-operations/index.ts';
 import {
   Controller,
   type Discovery,
+  isPassing,
   keyOf,
   type KubeClient,
   NAMESPACES,
@@ -66,6 +69,8 @@ export const MADE_BY_ANNOTATION = 'longshore.io/made-by';
 const QUEUE_KEY = 'queue';
 /** Of the queue, should a watch have missed something. Our choice. */
 const LOOK_MS = 60_000;
+/** Less than that, so that each look tries again. */
+const REFUSED_NS = 50n * SECOND_NS;
 const CANCELED_AT_ONCE = 4;
 const LOST = 'lost/';
 /** Of what could not be reached. Our choice. */
@@ -122,6 +127,8 @@ class BackupsRun {
   readonly #lost = new Map<string, Backup>();
   /** UIDs of those that have had their run here: what the watch still shows of them is old. */
   readonly #hadRun = new Set<string>();
+  /** UIDs of those whose phase could not be written, since when. */
+  readonly #refused = new Map<string, Stopwatch>();
   #hasStarted = false;
 
   constructor(options: BackupControllerOptions, signal: AbortSignal, assertLeading: () => void) {
@@ -176,6 +183,7 @@ class BackupsRun {
     if (!after || (before && before.metadata.uid !== after.metadata.uid)) {
       if (before && !isOver(phaseOf(before))) this.#vanished(before);
       if (before) this.#hadRun.delete(before.metadata.uid);
+      if (before) this.#refused.delete(before.metadata.uid);
     }
     if (after) this.#wake(after);
     if (after && before && isOver(phaseOf(after)) && !isOver(phaseOf(before))) {
@@ -222,9 +230,7 @@ class BackupsRun {
         isCanceledByUser(backup) &&
         !this.#isHeld(key)
       ) {
-        await this.#backups.patch(backup, {
-          status: { ...failedStatus(CANCELED, this.#clock), queuePosition: null },
-        });
+        await this.#step(backup, { ...failedStatus(CANCELED, this.#clock), queuePosition: null });
       } else if (['ReadyToStart', 'InProgress'].includes(phase) && !this.#isHeld(key)) {
         if (!this.#hadRun.has(backup.metadata.uid)) this.#begin(backup);
       }
@@ -237,16 +243,46 @@ class BackupsRun {
       { signal: this.#signal },
       ({ metadata }) => [metadata.name],
     );
-    const isHeld = ({ metadata }: Backup): boolean => this.#isHeld(keyOf(metadata));
+    const isHeld = (backup: Backup): boolean =>
+      this.#isRefused(backup) || this.#isHeld(keyOf(backup.metadata));
     for (const step of planQueue(open, { namespaces, runningMax, isHeld })) {
       const { backup, phase, position } = step;
-      const patch = { status: { phase, queuePosition: position ?? null } };
-      const written = await this.#backups.patch(backup, patch);
+      const written = await this.#step(backup, { phase, queuePosition: position ?? null });
+      if (!written) continue;
       if (phase === 'ReadyToStart') {
         if (!isHeld(backup)) this.#begin(written);
       } else if (phaseOf(backup) !== 'Queued') this.#queue.queue.add(QUEUE_KEY);
     }
     return { requeueAfterMs: LOOK_MS };
+  }
+
+  /** Undefined where the API server refuses it, which keeps no other backup waiting: it is tried again in a while. */
+  async #step(backup: Backup, status: object): Promise<Backup | undefined> {
+    if (this.#isRefused(backup)) return undefined;
+    try {
+      return await this.#backups.patch(backup, { status });
+    } catch (error) {
+      const isOfAll = isPassing(error) || isCode(error, 'LEADERSHIP_LOST', 'KUBE_UNAUTHORIZED');
+      if (this.#signal.aborted || isOfAll) throw error;
+      const { name, uid } = backup.metadata;
+      this.#refused.set(uid, new Stopwatch(this.#clock));
+      const fields = { backup: name, error: messageOf(error) };
+      this.#options.logger.error(
+        fields,
+        'the phase of a backup cannot be written, and others go on',
+      );
+      // Another one may start in its place.
+      this.#queue.queue.add(QUEUE_KEY);
+      return undefined;
+    }
+  }
+
+  #isRefused({ metadata: { uid } }: Backup): boolean {
+    const since = this.#refused.get(uid);
+    if (!since) return false;
+    if (since.elapsedNs < REFUSED_NS) return true;
+    this.#refused.delete(uid);
+    return false;
   }
 
   /** Another Backup of its name, which was deleted, is still being ended or removed: both would write below one folder of the bucket. */

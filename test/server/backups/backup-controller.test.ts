@@ -89,6 +89,8 @@ describe('the controller of Backups', () => {
   /** Operations go on, and nothing is finalized. */
   let isStuck: boolean;
   let isAway: boolean;
+  /** Whose changes the API server refuses. */
+  let poison: string | undefined;
   const told: string[] = [];
 
   beforeEach(async () => {
@@ -103,6 +105,7 @@ describe('the controller of Backups', () => {
     isFatal = false;
     isStuck = false;
     isAway = false;
+    poison = undefined;
     told.length = 0;
     for (const name of [VELERO, 'a', 'b']) await client.create(NAMESPACES, { metadata: { name } });
     await client.create(BACKUP_STORAGE_LOCATIONS, {
@@ -173,8 +176,19 @@ describe('the controller of Backups', () => {
           [Symbol.asyncDispose]: () => Promise.resolve(),
         }),
     };
+    const refusing = new Proxy(client, {
+      get: (target, key) => {
+        const value: unknown = Reflect.get(target, key);
+        if (typeof value !== 'function') return value;
+        const given = value as (...parts: unknown[]) => unknown;
+        return (...parts: unknown[]) =>
+          key === 'patch' && (parts[1] as { name?: string }).name === poison
+            ? Promise.reject(new CodedError('KUBE_INVALID', 'spec.x: Invalid value'))
+            : given.apply(target, parts);
+      },
+    });
     const controller = new BackupController({
-      ...{ client, logger: silentLogger, namespace: VELERO, operations, runningMax },
+      ...{ client: refusing, logger: silentLogger, namespace: VELERO, operations, runningMax },
       discovery: () => Discovery.open(client),
       ...{ buckets, sessions },
       runner: () => Promise.resolve(runs),
@@ -432,6 +446,23 @@ describe('the controller of Backups', () => {
     const left = () => [...bucket.objects.keys()].filter((key) => key.startsWith('backups/runs/'));
     await expect.poll(left, { timeout: 5000 }).toEqual([]);
     expect(runs.begun[0]?.signal.aborted).toBe(true);
+  });
+
+  it('lets nobody wait for one whose phase the API server refuses', async () => {
+    await create('a-poison', { includedNamespaces: ['a'] }, { status: { phase: 'Queued' } });
+    await create(
+      'canceled',
+      {},
+      {
+        status: { phase: 'Queued' },
+      },
+    );
+    poison = 'a-poison';
+    start();
+    await create('b-good', { includedNamespaces: ['a'] });
+    await until('canceled', 'InProgress');
+    runs.end(0, new CodedError('X', 'ended'));
+    await until('b-good', 'InProgress');
   });
 
   it.each([

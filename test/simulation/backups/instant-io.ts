@@ -65,13 +65,13 @@ export class InstantIo implements Disposable {
     const proto = Object.getPrototypeOf(
       (createGzip() as unknown as { _handle: ZlibHandle })._handle,
     ) as ZlibHandle;
-    const { init } = proto;
+    const init: unknown = Reflect.get(proto, 'init');
     const callbacks = new WeakMap<ZlibHandle, () => void>();
     this.#undo.push(
       replace(proto, 'init', function (this: ZlibHandle, ...args: unknown[]) {
         const callback = args.find((arg) => typeof arg === 'function');
         if (callback) callbacks.set(this, callback as () => void);
-        init.apply(this, args);
+        Reflect.apply(init as (...given: unknown[]) => void, this, args);
       }),
       replace(proto, 'write', function (this: ZlibHandle, ...args: unknown[]) {
         this.writeSync(...args);

@@ -55,15 +55,18 @@ import type {
   RunRequest,
 } from '../contract.ts';
 import { failureLines, subjectOf } from '../after-run.ts';
+import { cancelOperations } from '../operations/cancel.ts';
 import { Journal, removeJournals } from './journal.ts';
 import { patiently } from './patience.ts';
 import { BackupRunLog } from './run-log.ts';
-import { whileAway } from './while-away.ts';
+import { patientClient, whileAway } from './while-away.ts';
 
 export interface VolumesContext {
   readonly backup: Backup;
   readonly session: ActionSession;
   readonly log: BackupRunLog;
+  /** Waits for an API server that is away. */
+  readonly client: KubeClient;
   readonly signal: AbortSignal;
 }
 
@@ -98,6 +101,8 @@ const SPOOL_BYTES_MAX = 8 * 2 ** 30;
 /** How long the files of a backup that was canceled, or has failed, may take to be stored. Our choice. */
 const FAREWELL_MS = 60_000;
 const CANCELED_MS = 4000;
+/** How long it may take to tell its operations to stop, of which there may be thousands. Our choice. */
+const STOPPING_MS = 5 * 60_000;
 const NO_OPERATION_NS = 4n * 3_600_000_000_000n;
 
 /** Makes backups of the cluster, in the bucket of their location. */
@@ -228,7 +233,11 @@ export class ClusterRunner implements BackupRunner {
       () => this.#filters(backup, log, signal),
       about,
     );
-    const volumes = await patiently(() => openVolumes({ backup, session, log, signal }), about);
+    const patient = patientClient(client, { logger, signal, patienceMs });
+    const volumes = await patiently(
+      () => openVolumes({ backup, session, log, signal, client: patient }),
+      about,
+    );
     volumes.resume(journal.facts);
     parts.onVolumes(volumes);
     await using spool = await Spool.open({ directory, bytesMax: SPOOL_BYTES_MAX });
@@ -389,19 +398,26 @@ export class ClusterRunner implements BackupRunner {
     const { archive, journal, log, session } = parts;
     const { operations, logger } = this.#options;
     const { name } = backup.metadata;
-    const late = AbortSignal.timeout(signal.aborted ? CANCELED_MS : FAREWELL_MS);
     const subject = subjectOf(backup);
+    // Whatever has failed: a backup that another server goes on with is none of ours.
+    request.assertLeading();
     try {
-      if (session) await operations.cancel(subject, { asker: session.asker, signal: late });
+      const stopping = AbortSignal.timeout(STOPPING_MS);
+      const untold =
+        session &&
+        (await cancelOperations(operations, subject, { asker: session.asker, signal: stopping }));
+      if (untold !== undefined) log.results.error(untold);
     } catch (cause) {
       const fields = { backup: name, error: messageOf(cause) };
       logger.warn(fields, 'operations of a backup that has failed could not be told to stop');
     }
+    const late = AbortSignal.timeout(signal.aborted ? CANCELED_MS : FAREWELL_MS);
     const reason = signal.aborted ? asError(signal.reason) : error;
     log.results.error('backup failed', { error: reason });
     if (isCode(error, 'BACKUP_EXISTS')) return;
     try {
       const known = await operations.get(subject, late);
+      const logFile = await journal.finishLog();
       await using contents = await emptyTarball(this.#options.directory);
       const status = {
         ...countFields(log.results, known),
@@ -409,7 +425,7 @@ export class ClusterRunner implements BackupRunner {
         completionTimestamp: rfc3339Seconds(this.#clock.nowNs()),
       };
       const files: NewBackup = {
-        log: await journal.finishLog(),
+        log: logFile,
         contents,
         itemOperations: known.map(orderedRecord),
         volumeInfos: [],

@@ -1,6 +1,5 @@
 import type { Logger } from '../../../base/index.ts';
 import {
-  type ActionClient,
   type Backup,
   type BackupAction,
   type BlockAction,
@@ -8,27 +7,33 @@ import {
 } from '../../../backup/index.ts';
 import { pluginAsker } from '../../../item-operations/index.ts';
 import type { Backup as PluginBackup, PluginHost } from '../../../plugin/index.ts';
+import type { KubeClient } from '../../../kube/index.ts';
 import type { ActionSession, ActionSessions } from '../contract.ts';
+import { patientClient } from './while-away.ts';
 
 /** What a Backup is for actions: all of it. */
 const asPlugins = (backup: Backup): PluginBackup => backup as unknown as PluginBackup;
 
 /** The actions of the plugins of a host, with those for plain objects before them. */
 export class HostSessions implements ActionSessions {
-  readonly #client: ActionClient;
+  readonly #client: KubeClient;
   readonly #host: () => Promise<PluginHost>;
+  readonly #logger: Logger;
 
   /** `host`: opened once, and waited for by each session. */
-  constructor(client: ActionClient, host: () => Promise<PluginHost>) {
+  constructor(client: KubeClient, host: () => Promise<PluginHost>, logger: Logger) {
     this.#client = client;
     this.#host = host;
+    this.#logger = logger;
   }
 
   async open(backup: Backup, logger: Logger): Promise<ActionSession> {
     const manager = (await this.#host()).manager(logger);
     return {
       loadActions: async (signal) => {
-        const own = openObjectActions(this.#client);
+        const own = openObjectActions(
+          patientClient(this.#client, { logger: this.#logger, signal }),
+        );
         const actions = manager.backupItemActions().map(async (hosted): Promise<BackupAction> => ({
           name: hosted.name,
           appliesTo: await hosted.appliesTo({ signal }),

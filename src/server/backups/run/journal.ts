@@ -110,6 +110,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   #failure: { readonly error: unknown } | undefined;
   #unpackedBytes = 0;
   #isClosed = false;
+  #isTarClosed = false;
 
   private constructor(options: JournalOptions, tar: ScratchFile, log: ScratchFile) {
     this.#options = options;
@@ -444,11 +445,31 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     await this.flush();
     await this.#tar.append(await tarMember.end());
     this.#tar.finish();
-    return { contents: this.#tar, log: await this.finishLog() };
+    return { contents: this.#tar, log: await this.#finishedLog() };
   }
 
-  /** The log alone, of a backup that has failed. What could not be stored in the bucket is in it as well. */
+  /**
+   * The log alone, of a backup that has failed. What could not be stored in the bucket is in it as well. The room of the tarball is given back
+   * before: nothing may be left without it.
+   */
   async finishLog(): Promise<ScratchFile> {
+    this.#failure ??= { error: new CodedError('JOURNAL_CLOSED', 'the backup has failed') };
+    await this.#turn.acquire();
+    try {
+      await this.#closeTar();
+    } finally {
+      this.#turn.release();
+    }
+    return await this.#finishedLog();
+  }
+
+  async #closeTar(): Promise<void> {
+    if (this.#isTarClosed) return;
+    this.#isTarClosed = true;
+    await this.#tar.close();
+  }
+
+  async #finishedLog(): Promise<ScratchFile> {
     await this.#turn.acquire();
     try {
       const { log } = this.#pending;
@@ -467,7 +488,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     clearTimeout(this.#timer);
     await this.#turn.acquire();
     this.#turn.release();
-    await this.#tar.close();
+    await this.#closeTar();
     await this.#log.close();
   }
 

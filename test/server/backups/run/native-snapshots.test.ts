@@ -109,7 +109,7 @@ describe.skipIf(!hasNativeSnapshotter())('snapshots by a plugin in Go', () => {
       discovery: await cluster.discovery(),
       buckets: { open: () => Promise.resolve({ bucket, ...nothing }) },
       archiveOf: (opened) => new BackupArchive(opened),
-      sessions: new HostSessions(client, () => Promise.resolve(host)),
+      sessions: new HostSessions(client, () => Promise.resolve(host), silentLogger),
       openVolumes: ({ backup, session, log, signal: ofRun }) =>
         opening
           ? Promise.reject(opening)

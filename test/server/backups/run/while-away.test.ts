@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { CodedError, silentLogger } from '../../../../src/base/index.ts';
 import { type KubeClient, PODS } from '../../../../src/kube/index.ts';
-import { whileAway } from '../../../../src/server/backups/run/while-away.ts';
+import { patientClient, whileAway } from '../../../../src/server/backups/run/while-away.ts';
 
 const away = () => new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' });
 const signal = new AbortController().signal;
@@ -34,6 +34,59 @@ describe('an API server that is away', () => {
     const { waiting, asked } = clusterOf(5, true);
     await expect(waiting.listPage(PODS, {})).rejects.toMatchObject({ code: 'KUBE_UNAVAILABLE' });
     expect(asked).toEqual(['list', 'version']);
+  });
+  it('is asked again where a connection broke, though it answers', async () => {
+    let breaks = 2;
+    const client = {
+      raw: () => Promise.resolve({}),
+      find: () => (breaks-- > 0 ? Promise.reject(away()) : Promise.resolve({ metadata: {} })),
+    } as unknown as KubeClient;
+    const { find } = whileAway({ client, logger: silentLogger, signal });
+    expect(await find(PODS, { name: 'p' })).toEqual({ metadata: {} });
+    breaks = Infinity;
+    await expect(find(PODS, { name: 'p' })).rejects.toMatchObject({ code: 'KUBE_UNAVAILABLE' });
+  });
+  it('is waited for again where it goes away before the question is answered', async () => {
+    // The question, then: is it away, it is back; the question, and so on.
+    const answers = [false, false, true, false, false, true, true];
+    const next = (): Promise<never> =>
+      answers.shift() === true ? Promise.resolve({} as never) : Promise.reject(away());
+    const client = { raw: next, find: next } as unknown as KubeClient;
+    const { find } = whileAway({ client, logger: silentLogger, signal, patienceMs: 2000 });
+    expect(await find(PODS, { name: 'p' })).toEqual({});
+    expect(answers).toEqual([]);
+  });
+  it('is waited for by reads of the whole client, and where something with a name is made', async () => {
+    let fails = 0;
+    const asked: string[] = [];
+    const answer = (what: string) => (): Promise<never> => {
+      asked.push(what);
+      return fails-- > 0 ? Promise.reject(away()) : Promise.resolve([] as never);
+    };
+    const methods = ['get', 'find', 'list', 'collect', 'create', 'patch', 'raw'] as const;
+    const client = Object.fromEntries(
+      methods.map((what) => [what, answer(what)]),
+    ) as unknown as KubeClient;
+    const patient = patientClient(client, { logger: silentLogger, signal, patienceMs: 2000 });
+    const calls = [
+      () => patient.get(PODS, { name: 'p' }),
+      () => patient.find(PODS, { name: 'p' }),
+      () => patient.list(PODS),
+      () => patient.collect(PODS, {}, () => []),
+      () => patient.create(PODS, { metadata: { name: 'p' } } as never),
+    ];
+    for (const call of calls) {
+      fails = 2;
+      expect(await call()).toEqual([]);
+    }
+    fails = 1;
+    await expect(
+      patient.create(PODS, { metadata: { generateName: 'p' } } as never),
+    ).rejects.toMatchObject({ code: 'KUBE_UNAVAILABLE' });
+    fails = 1;
+    await expect(patient.patch(PODS, { name: 'p' }, {})).rejects.toMatchObject({
+      code: 'KUBE_UNAVAILABLE',
+    });
   });
   it('that stays away is an error, and so is what it refuses', async () => {
     await expect(clusterOf(Infinity).waiting.listPage(PODS, {})).rejects.toMatchObject({

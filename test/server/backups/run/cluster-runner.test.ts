@@ -1,0 +1,294 @@
+import * as fs from 'node:fs';
+import { afterAll, describe, expect, it } from 'vitest';
+import { gunzipped } from '../../../../src/archive/gzip.ts';
+import { BackupArchive, readTarball, RestoreArchive } from '../../../../src/archive/index.ts';
+import { CanceledError, CodedError, messageOf, silentLogger } from '../../../../src/base/index.ts';
+import type { Backup, BackupAction } from '../../../../src/backup/index.ts';
+import type { BackupVolumes } from '../../../../src/backup-volumes/index.ts';
+import {
+  archiveStore,
+  type OperationAsker,
+  OperationMap,
+} from '../../../../src/item-operations/index.ts';
+import { type KubeClient, type KubeObject, VOLUME_SNAPSHOTS } from '../../../../src/kube/index.ts';
+import { ClusterRunner } from '../../../../src/server/index.ts';
+import type { VolumesContext } from '../../../../src/server/backups/run/cluster-runner.ts';
+import { FakeCluster } from '../../../backup/support/cluster.ts';
+import { canMount, mountSmallDisk } from '../../../support/full-disk.ts';
+import { tempDirectory } from '../../../support/kopia.ts';
+import { MemoryBucket } from '../../../support/memory-bucket.ts';
+import { noise } from '../../../support/noise.ts';
+
+const scratch = tempDirectory('cluster-runner');
+afterAll(() => {
+  fs.rmSync(scratch, { recursive: true, force: true });
+});
+
+const BACKUP = {
+  apiVersion: 'velero.io/v1',
+  kind: 'Backup',
+  metadata: { name: 'b1', namespace: 'velero', uid: 'u1', resourceVersion: '1' },
+  spec: { includedNamespaces: ['*'], storageLocation: 'default', itemOperationTimeout: '4h0m0s' },
+  status: { phase: 'InProgress' },
+} as unknown as Backup;
+
+interface Parts {
+  readonly cluster: FakeCluster;
+  readonly actions?: readonly BackupAction[];
+  readonly cancel?: OperationAsker['cancel'];
+  readonly client?: object;
+  readonly volumes?: (context: VolumesContext) => Partial<BackupVolumes>;
+  readonly directory?: string;
+}
+
+/** A server that makes one backup. */
+class Rig {
+  readonly bucket = new MemoryBucket();
+  readonly canceled: string[] = [];
+  readonly abort = new AbortController();
+  isLeading = true;
+  readonly #parts: Parts;
+
+  constructor(parts: Parts) {
+    this.#parts = parts;
+  }
+
+  async run() {
+    const { bucket } = this;
+    const { cluster, actions = [], volumes, client = {}, directory = scratch } = this.#parts;
+    const archives = { backups: new BackupArchive(bucket), restores: new RestoreArchive(bucket) };
+    const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
+    const runner = new ClusterRunner({
+      client: {
+        listPage: cluster.listPage,
+        find: cluster.find,
+        raw: () => Promise.resolve({}),
+        collect: async (resource: never, options: never, take: (item: never) => unknown[]) =>
+          (
+            await (cluster.listPage(resource, options) as Promise<{ items: never[] }>)
+          ).items.flatMap(take),
+        ...client,
+      } as unknown as KubeClient,
+      discovery: await cluster.discovery(),
+      buckets: { open: () => Promise.resolve({ bucket, ...nothing }) },
+      archiveOf: (opened) => new BackupArchive(opened),
+      sessions: {
+        open: () =>
+          Promise.resolve({
+            loadActions: () => Promise.resolve({ actions, blockActions: [] }),
+            asker: {
+              ask: () => Promise.resolve({ kind: 'unasked', error: 'later', isLasting: false }),
+              cancel: async (operation, signal) => {
+                await this.#parts.cancel?.(operation, signal);
+                this.canceled.push(operation.spec.operationID);
+              },
+            },
+            snapshotter: () => {
+              throw new Error('none');
+            },
+            ...nothing,
+          }),
+      },
+      operations: new OperationMap({ store: archiveStore(() => Promise.resolve(archives)) }),
+      openVolumes: (context) =>
+        Promise.resolve({
+          resume: () => undefined,
+          nativeSnapshots: [],
+          outcome: () =>
+            Promise.resolve({
+              ...{ nativeSnapshots: [], podVolumeBackups: [], volumeInfos: [], csiSnapshots: 0 },
+            }),
+          ...volumes?.(context),
+        }),
+      ...{ directory, logger: silentLogger, logLevel: 'info', logFormat: 'text' },
+      ...{ workers: 2, patienceMs: 400 },
+    });
+    return runner.run({
+      backup: BACKUP,
+      onProgress: () => Promise.resolve(),
+      assertLeading: () => {
+        if (!this.isLeading) throw new CodedError('LEADERSHIP_LOST', 'another one may lead');
+      },
+      signal: this.abort.signal,
+    });
+  }
+}
+
+/** An operation for each ConfigMap. */
+const moves: BackupAction = {
+  name: 'example.io/moves',
+  appliesTo: { includedResources: ['configmaps'] },
+  execute: ({ metadata: { name } }) =>
+    Promise.resolve({ operationId: `op-${name}`, postOperationItems: [] }),
+};
+const configMaps = (count: number): FakeCluster =>
+  new FakeCluster()
+    .namespaces('a')
+    .add('configmaps', ...Array.from({ length: count }, (_, i) => `a/c${i}`));
+const reasonOf = (task: Promise<unknown>): Promise<unknown> =>
+  task.then(
+    () => undefined,
+    (error: unknown) => error,
+  );
+
+async function pathsIn({ bucket }: Rig): Promise<string[]> {
+  const archive = await new BackupArchive(bucket).open('b1');
+  const entries = await Array.fromAsync(readTarball(archive.read('contents'), 'contents'));
+  return entries.map(({ path }) => path).sort();
+}
+
+describe('a run of a backup', () => {
+  it('waits for an API server that is away when its volumes are summed up', async () => {
+    let fails = 3;
+    const answer = (): Promise<unknown> =>
+      fails-- > 0
+        ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' }))
+        : Promise.resolve([]);
+    const rig = new Rig({
+      cluster: configMaps(1),
+      client: { list: answer, raw: answer },
+      volumes: ({ client }) => ({
+        outcome: async () => {
+          await client.list(VOLUME_SNAPSHOTS);
+          return { nativeSnapshots: [], podVolumeBackups: [], volumeInfos: [], csiSnapshots: 0 };
+        },
+      }),
+    });
+    expect((await rig.run()).phase).toBe('Finalizing');
+  });
+
+  it('that fails while another server may lead stops no operation', async () => {
+    const rig: Rig = new Rig({
+      cluster: configMaps(2),
+      actions: [moves],
+      volumes: () => ({
+        outcome: () => {
+          rig.isLeading = false;
+          return Promise.reject(new Error('something else'));
+        },
+      }),
+    });
+    await reasonOf(rig.run());
+    expect(rig.canceled).toEqual([]);
+    expect([...rig.bucket.objects.keys()].filter((key) => !key.includes('journal'))).toEqual([]);
+  });
+
+  it('tells all operations of one that is canceled to stop, however long that takes', async () => {
+    const rig: Rig = new Rig({
+      cluster: configMaps(17),
+      actions: [moves],
+      cancel: async () => {
+        await new Promise((resolve) => setTimeout(resolve, 2200));
+      },
+      volumes: () => ({
+        outcome: () => {
+          rig.abort.abort(new CanceledError('user'));
+          return Promise.reject(rig.abort.signal.reason as Error);
+        },
+      }),
+    });
+    await reasonOf(rig.run());
+    expect(rig.canceled).toHaveLength(17);
+    expect((await new BackupArchive(rig.bucket).loadMetadata('b1')).status?.phase).toBe('Failed');
+  }, 20_000);
+
+  it.each(['../../x', 'a/b', '', '..', null])(
+    'takes no item under the name %j that an action gives it, and goes on',
+    async (name) => {
+      const lies: BackupAction = {
+        name: 'example.io/lies',
+        appliesTo: { includedResources: ['configmaps'] },
+        execute: (item) =>
+          Promise.resolve(
+            item.metadata.name === 'c0'
+              ? { item: { ...item, metadata: { ...item.metadata, name } } as KubeObject }
+              : {},
+          ),
+      };
+      const rig = new Rig({ cluster: configMaps(2), actions: [lies] });
+      const { phase, status } = await rig.run();
+      expect([phase, status.errors]).toEqual(['FinalizingPartiallyFailed', 1]);
+      expect(await pathsIn(rig)).toEqual([
+        'metadata/version',
+        'resources/configmaps/namespaces/a/c1.json',
+        'resources/configmaps/v1-preferredversion/namespaces/a/c1.json',
+        'resources/namespaces/cluster/a.json',
+        'resources/namespaces/v1-preferredversion/cluster/a.json',
+      ]);
+    },
+  );
+
+  it.each(['c0', 'c1'])(
+    'stores no two items under one path where an action renames %s to the other',
+    async (renamed) => {
+      const lies: BackupAction = {
+        name: 'example.io/lies',
+        appliesTo: { includedResources: ['configmaps'] },
+        execute: (item) =>
+          Promise.resolve(
+            item.metadata.name === renamed
+              ? {
+                  item: {
+                    ...item,
+                    metadata: { ...item.metadata, name: renamed === 'c0' ? 'c1' : 'c0' },
+                  },
+                }
+              : {},
+          ),
+      };
+      const rig = new Rig({ cluster: configMaps(2), actions: [lies] });
+      const { phase, status } = await rig.run();
+      expect([phase, status.errors]).toEqual(['FinalizingPartiallyFailed', 1]);
+      expect(await pathsIn(rig)).toHaveLength(5);
+    },
+  );
+
+  it.skipIf(!canMount)(
+    'that has no scratch space left says so, stops what it began, and leaves its log',
+    async () => {
+      using disk = mountSmallDisk(1 << 20);
+      const cluster = new FakeCluster().namespaces('a').add(
+        'configmaps',
+        ...Array.from({ length: 12 }, (_, i) => ({
+          metadata: { namespace: 'a', name: `c${i}` },
+          data: { text: noise(`c${i}`, 150_000).toString('base64') },
+        })),
+      );
+      const rig = new Rig({ cluster, actions: [moves], directory: disk.path });
+      const error = await reasonOf(rig.run());
+      expect(messageOf(error)).toContain(`no space left in ${disk.path}`);
+      expect(rig.canceled).not.toEqual([]);
+      expect(fs.readdirSync(disk.path)).toEqual([]);
+      const archive = await new BackupArchive(rig.bucket).open('b1');
+      expect(archive.metadata.status?.phase).toBe('Failed');
+      const log = await Array.fromAsync(
+        gunzipped(archive.read('log'), { key: 'log', bytesMax: 1 << 20 }),
+      );
+      expect(String(Buffer.concat(log))).toContain('no space left');
+    },
+  );
+  it.skipIf(!canMount)('leaves its log also where others take all space meanwhile', async () => {
+    using disk = mountSmallDisk(4 << 20);
+    const cluster = new FakeCluster().namespaces('a').add('configmaps', {
+      metadata: { namespace: 'a', name: 'c' },
+      data: { text: noise('c', 300_000).toString('base64') },
+    });
+    const rig = new Rig({
+      ...{ cluster, actions: [moves], directory: disk.path },
+      volumes: () => ({ outcome: () => Promise.reject(new Error('no outcome')) }),
+      cancel: () => {
+        disk.fill();
+        return Promise.resolve();
+      },
+    });
+    expect(messageOf(await reasonOf(rig.run()))).toContain('no outcome');
+    const archive = await new BackupArchive(rig.bucket).open('b1');
+    expect(archive.metadata.status?.phase).toBe('Failed');
+  });
+  it.skipIf(!canMount)('that begins on a full disk says so', async () => {
+    using disk = mountSmallDisk(1 << 20);
+    disk.fill();
+    const rig = new Rig({ cluster: configMaps(1), directory: disk.path });
+    expect(messageOf(await reasonOf(rig.run()))).toContain(`no space left in ${disk.path}`);
+  });
+});
