@@ -355,7 +355,12 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
       { spec: { template: { metadata: { annotations: hostPods } } } },
     );
     await cluster.makeVolume('app', 'of-pod');
-    const uid = '0b9a2a2e-8d8b-4d6a-9f5e-7a1f3f0c9d11';
+    // One that is not there takes its PodVolumeRestore along.
+    const restore = await cluster.client.create(RESTORES, {
+      metadata: { namespace: NAMESPACE, name: 'r' },
+      spec: { backupName: 'backup' },
+    } as never);
+    const { uid } = restore.metadata;
     const makePod = async (name: string, waits: boolean): Promise<Pod> => {
       const volumeMounts = [{ name: 'v', mountPath: '/restores/v' }];
       const pod = await cluster.client.create(PODS, {
