@@ -46,7 +46,11 @@ describe('longshore backup logs', () => {
             })
           : real.open(name, signal),
     };
-    agent = cluster.startAgent('node-1', { restartsMax: 1, moverLogStore: moverLogStoreOf });
+    agent = cluster.startAgent('node-1', {
+      restartsMax: 1,
+      stallTimeoutMs: 5000,
+      moverLogStore: moverLogStoreOf,
+    });
     await cluster.makeNamespace('app');
     for (const name of ['backup', 'bare', 'waits']) {
       await client.create(BACKUPS, {
@@ -117,6 +121,22 @@ describe('longshore backup logs', () => {
     expect(killed).toContain('data upload is in progress');
     expect(well).toContain('data upload completed');
     expect(wrong).toContain('ParallelFilesUpload is \\"many\\", not a whole number');
+  });
+
+  it('keeps that of a mover that hangs, and is ended for it', async () => {
+    await newUpload('stuck', SIZE);
+    await cluster.waitUpload('stuck', 'InProgress');
+    const process = cluster.cluster.runners.get('node-1')?.processOf('stuck');
+    await sleep(500);
+    process?.kill('SIGSTOP');
+    const { status } = await cluster.waitUpload('stuck');
+    expect(status?.message).toMatch(/^no progress for /);
+    await waitFile('backups/backup/longshore-logs/app.stuck.gz');
+    const { stdout } = await longshore('backup', 'logs', 'backup');
+    expect(stdout).toMatch(
+      /app\/stuck \*+\n=+ DataUpload stuck on .*\n.*data upload is in progress/s,
+    );
+    fs.rmSync(inBucket('backups/backup/longshore-logs/app.stuck.gz'));
   });
 
   it('prints that of a restore, whose data mover has failed', async () => {
