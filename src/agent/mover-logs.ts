@@ -7,7 +7,14 @@ import {
   rfc3339Seconds,
   untilAborted,
 } from '../base/index.ts';
-import { BACKUPS, type KubeClient, type Pod, RESTORES } from '../kube/index.ts';
+import {
+  BACKUPS,
+  type DataDownload,
+  type DataUpload,
+  type KubeClient,
+  type Pod,
+  RESTORES,
+} from '../kube/index.ts';
 import { fieldsOf, isPodVolume, isPodVolumeBackup, type Movement } from './movement.ts';
 
 /** What a data mover wrote until its end, and where that belongs: the form that `archive/` stores. */
@@ -180,8 +187,10 @@ export class MoverLogs {
   }
 }
 
+const isUpload = (movement: DataUpload | DataDownload): movement is DataUpload =>
+  'sourcePVC' in movement.spec;
 const isOfBackup = (movement: Movement): boolean =>
-  isPodVolume(movement) ? isPodVolumeBackup(movement) : 'sourcePVC' in movement.spec;
+  isPodVolume(movement) ? isPodVolumeBackup(movement) : isUpload(movement);
 
 function kindOf(movement: Movement): string {
   if (isPodVolume(movement)) {
@@ -202,13 +211,11 @@ function ownerOf(movement: Movement): EndedMoverLog['owner'] | undefined {
 
 /** Several pods may have one PVC mounted, and a volume of a pod need have none. */
 function volumeOf(movement: Movement): string {
-  const { spec } = movement;
   if (isPodVolume(movement)) {
     const { pod, volume } = movement.spec;
     return `${pod.namespace ?? ''}.${pod.name ?? ''}_${volume}`;
   }
-  if ('sourcePVC' in spec) return `${spec.sourceNamespace}.${spec.sourcePVC}`;
-  const { namespace, pvc } = (spec as { targetVolume: { namespace: string; pvc: string } })
-    .targetVolume;
+  if (isUpload(movement)) return `${movement.spec.sourceNamespace}.${movement.spec.sourcePVC}`;
+  const { namespace, pvc } = movement.spec.targetVolume;
   return `${namespace}.${pvc}`;
 }

@@ -36,8 +36,14 @@ class World {
         await this.beforeAdd(log, signal);
         this.added.push(log);
       },
-      remove: (log) => Promise.resolve(void this.removed.push(log)),
-      [Symbol.asyncDispose]: () => Promise.resolve(void this.closed++),
+      remove: (log) => {
+        this.removed.push(log);
+        return Promise.resolve();
+      },
+      [Symbol.asyncDispose]: () => {
+        this.closed++;
+        return Promise.resolve();
+      },
     });
   };
   readonly logs: MoverLogs;
@@ -45,7 +51,9 @@ class World {
   constructor(storeMs = 30_000) {
     const logger: Logger = {
       ...silentLogger,
-      warn: (fields: object) => void this.warnings.push(fields),
+      warn: (fields: object) => {
+        this.warnings.push(fields);
+      },
     };
     this.logs = new MoverLogs({
       client: {

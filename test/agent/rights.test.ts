@@ -10,13 +10,16 @@ import { parseAllDocuments } from 'yaml';
 import type { AgentOptions } from '../../src/agent/index.ts';
 import type { Movement } from '../../src/agent/movement.ts';
 import { CodedError } from '../../src/base/index.ts';
+import { moverLogStore } from '../../src/cli/mover-log-store.ts';
 import type { RunningAgent } from '../../src/cli/dev-environment.ts';
 import { LATE_STORAGE_CLASS, STAND_IN, STORAGE_CLASS } from '../../src/dev/index.ts';
 import type { ExposeConfig } from '../../src/exposer/index.ts';
 import {
+  BACKUPS,
   CONFIG_MAPS,
   connectToCluster,
   DAEMON_SETS,
+  DATA_DOWNLOADS,
   DATA_UPLOADS,
   type DataUpload,
   type KubeClient,
@@ -28,6 +31,7 @@ import {
   type Pod,
   PODS,
   PVS,
+  RESTORES,
   type Resource,
   VOLUME_SNAPSHOT_CONTENTS,
   waitFor,
@@ -83,6 +87,18 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     api = await startRealApi(22_000, { auditOf: NAMESPACE });
     await api.client.create(NAMESPACES, { metadata: { name: NAMESPACE } });
     await api.kubectl('apply', '-k', join(ROOT, 'manifests/beside-velero'));
+    const crds = ['backups', 'restores'].map((name) => `-f=crds/server/velero.io_${name}.yaml`);
+    await api.kubectl(
+      'apply',
+      '--server-side',
+      ...crds.map((flag) => flag.replace('=', `=${ROOT}`)),
+    );
+    await api.kubectl(
+      'wait',
+      '--for=condition=Established',
+      'crd/backups.velero.io',
+      'crd/restores.velero.io',
+    );
     agentKubeconfig = await kubeconfigOf(AGENT);
     cluster = await TestCluster.start({
       kubeconfig: api.kubeconfig,
@@ -148,11 +164,19 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     await cluster.createUpload(name, { namespace, pvc: name, snapshot, ...spec });
   }
 
-  async function newDownload(name: string, { status }: DataUpload): Promise<void> {
+  async function newDownload(
+    name: string,
+    { status }: DataUpload,
+    labels: Record<string, string> = {},
+  ): Promise<void> {
     await cluster.makeTarget('app', name);
-    const snapshotID = status?.snapshotID ?? '';
-    await cluster.createDownload(name, {
-      ...{ namespace: 'app', pvc: name, snapshotID, sourceNamespace: 'app' },
+    await cluster.client.create(DATA_DOWNLOADS, {
+      metadata: { name, namespace: NAMESPACE, labels },
+      spec: {
+        targetVolume: { namespace: 'app', pvc: name, pv: '' },
+        ...{ snapshotID: status?.snapshotID ?? '', sourceNamespace: 'app' },
+        ...{ backupStorageLocation: 'default', operationTimeout: '1m0s' },
+      },
     });
   }
 
@@ -200,6 +224,37 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     expect(upload.status).toMatchObject({ phase: 'Completed' });
     await newDownload('plain-back', upload);
     expect((await cluster.waitDownload('plain-back')).status).toMatchObject({ phase: 'Completed' });
+  });
+
+  it('logs of data movers go into the bucket, for a backup and a restore', async () => {
+    const client = limitedClient();
+    // There is no kubelet that could be asked.
+    client.podLog = () => Promise.resolve('moved');
+    const directory = join(cluster.directory, 'mover-logs');
+    fs.mkdirSync(directory);
+    const moverLogStoreOf = moverLogStore({ client, namespace: NAMESPACE, directory });
+    startAgent('node-1', { client, moverLogStore: moverLogStoreOf });
+    const spec = { storageLocation: 'default' };
+    const backup = { namespace: NAMESPACE, name: 'backup' };
+    await cluster.client.create(BACKUPS, { metadata: backup, spec } as never);
+    const restore = { namespace: NAMESPACE, name: 'restore' };
+    await cluster.client.create(RESTORES, {
+      metadata: restore,
+      spec: { backupName: 'backup' },
+    } as never);
+    await newUpload('logged');
+    const upload = await cluster.waitUpload('logged');
+    await newDownload('logged-back', upload, { 'velero.io/restore-name': 'restore' });
+    await cluster.waitDownload('logged-back');
+    for (const folder of ['backups/backup', 'restores/restore']) {
+      const volume = folder.startsWith('b') ? 'logged' : 'logged-back';
+      const path = `${folder}/longshore-logs/app.${volume}.gz`;
+      const file = join(cluster.cluster.storageDirectory, path);
+      for (let i = 0; i < 100 && !fs.existsSync(file); i++) await sleep(50);
+      expect(fs.existsSync(file), path).toBe(true);
+    }
+    await cluster.client.delete(RESTORES, restore);
+    await cluster.client.delete(BACKUPS, backup);
   });
 
   it('a restore of a late-binding class waits for its consumer', async () => {
@@ -300,7 +355,12 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
       { spec: { template: { metadata: { annotations: hostPods } } } },
     );
     await cluster.makeVolume('app', 'of-pod');
-    const uid = '0b9a2a2e-8d8b-4d6a-9f5e-7a1f3f0c9d11';
+    // One that is not there takes its PodVolumeRestore along.
+    const restore = await cluster.client.create(RESTORES, {
+      metadata: { namespace: NAMESPACE, name: 'r' },
+      spec: { backupName: 'backup' },
+    } as never);
+    const { uid } = restore.metadata;
     const makePod = async (name: string, waits: boolean): Promise<Pod> => {
       const volumeMounts = [{ name: 'v', mountPath: '/restores/v' }];
       const pod = await cluster.client.create(PODS, {
