@@ -206,16 +206,16 @@ export async function openBackups(
           new ClusterRunner({
             ...{ client, discovery: found, buckets, sessions, operations, directory, logger },
             archiveOf: (bucket) => new BackupArchive(bucket, { logger }),
-            openVolumes: async ({ backup, session, log, signal }) => {
+            openVolumes: async ({ client: patient, backup, session, log, signal }) => {
               const policies = await policiesOf(backup);
               const spec = backup.spec as Backup['spec'] & { volumeSnapshotLocations?: string[] };
               const names = spec.volumeSnapshotLocations ?? [];
               const all =
                 names.length === 0
                   ? []
-                  : await client.list(VOLUME_SNAPSHOT_LOCATIONS, { namespace, signal });
+                  : await patient.list(VOLUME_SNAPSHOT_LOCATIONS, { namespace, signal });
               return new ClusterVolumes({
-                ...{ client, backup, signal, hasCsi: settings.hasCsi },
+                ...{ client: patient, backup, signal, hasCsi: settings.hasCsi },
                 log: log.results,
                 helper: new VolumeHelper({
                   policies,

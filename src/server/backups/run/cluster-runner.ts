@@ -56,6 +56,8 @@ import { BackupRunLog } from './run-log.ts';
 import { whileAway } from './while-away.ts';
 
 export interface VolumesContext {
+  /** Waits for an API server that is away. */
+  readonly client: KubeClient;
   readonly backup: Backup;
   readonly session: ActionSession;
   readonly log: BackupRunLog;
@@ -213,7 +215,7 @@ export class ClusterRunner implements BackupRunner {
       () => this.#filters(backup, log, signal),
       about,
     );
-    const volumes = await patiently(() => openVolumes({ backup, session, log, signal }), about);
+    const volumes = await patiently(() => openVolumes({ client: cluster, backup, session, log, signal }), about);
     volumes.resume(journal.facts);
     await using spool = await Spool.open({ directory, bytesMax: SPOOL_BYTES_MAX });
     const { results } = log;

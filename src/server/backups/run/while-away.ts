@@ -3,7 +3,7 @@ import type { KubeClient } from '../../../kube/index.ts';
 import { patiently } from './patience.ts';
 
 export interface WhileAwayOptions {
-  readonly client: Pick<KubeClient, 'raw' | 'listPage' | 'find' | 'exec'>;
+  readonly client: KubeClient;
   readonly logger: Logger;
   readonly signal: AbortSignal;
   readonly patienceMs?: number | undefined;
@@ -24,7 +24,7 @@ export function whileAway({
   logger,
   signal,
   patienceMs = PATIENCE_MS,
-}: WhileAwayOptions): Pick<KubeClient, 'listPage' | 'find' | 'exec'> {
+}: WhileAwayOptions): KubeClient {
   const wait = async <T>(task: () => Promise<T>, own = signal): Promise<T> => {
     for (let attempt = 1; ; attempt++) {
       try {
@@ -51,12 +51,22 @@ export function whileAway({
       return false;
     }
   };
-  return {
-    listPage: (resource, options) => wait(() => client.listPage(resource, options)),
+  const waiting: Partial<KubeClient> = {
+    get: (resource, ref, options) => wait(() => client.get(resource, ref, options)),
     find: (resource, ref, options) => wait(() => client.find(resource, ref, options)),
+    list: (resource, options) => wait(() => client.list(resource, options)),
+    listPage: (resource, options) => wait(() => client.listPage(resource, options)),
+    // Whose answer was lost is there already when it is asked for again.
+    create: (resource, object, options) => wait(() => client.create(resource, object, options)),
     // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse.
     exec: (question) => wait(() => client.exec(question), question.signal),
   };
+  return new Proxy(client, {
+    get: (target, name) => {
+      const own: unknown = Reflect.get(waiting, name) ?? Reflect.get(target, name, target);
+      return typeof own === 'function' ? (own.bind(target) as unknown) : own;
+    },
+  });
 }
 
 const isAnswer = (error: unknown): boolean =>
