@@ -1,4 +1,4 @@
-import { asError, isCanceled, isCode, mapLimited } from '../../base/index.ts';
+import { asError, CodedError, isCanceled, isCode, mapLimited } from '../../base/index.ts';
 import type { Discovery, KubeClient } from '../../kube/index.ts';
 import type { Backup } from '../backup-object.ts';
 import type { FineFilters } from '../filters/fine-filters.ts';
@@ -29,7 +29,10 @@ export interface BackupRunOptions {
   readonly actions: readonly BackupAction[];
   readonly blockActions: readonly BlockAction[];
   readonly exec: PodExec;
-  /** Right before a pod is frozen: another server may be about to thaw it. What it throws ends the run. */
+  /**
+   * Right before hooks: another server may be about to freeze or thaw the same pod. What it throws ends the run; has it the fact `isVacant`,
+   * nobody else is there yet.
+   */
   readonly assertLeading?: () => void;
   readonly sink: ItemSink;
   readonly log: BackupLog;
@@ -68,7 +71,8 @@ const CRDS_TYPE = `${CRDS.resource}.${CRDS.group}`;
  * Puts the collected items of a backup into its sink, with hooks and actions, in item blocks. Errors of single items are in the log and
  * the rest goes on. Throws `ARCHIVE_NOT_WRITTEN` when the sink fails, `BAD_SELECTOR` for actions or hooks whose selector cannot be read, and
  * the reason of the signal; in each case it returns only after everything that was under way has ended. No pod stays frozen then: its post
- * hooks run, unless the signal's reason is a shutdown and the journal knows of the pod, since another try is expected to run them.
+ * hooks run, unless the signal's reason is a shutdown and the journal knows of the pod, or another server may lead by now: another try is
+ * expected to run them.
  */
 export async function runBackup(options: BackupRunOptions): Promise<BackupRunResult> {
   const { discovery, log, resources, journal } = options;
@@ -191,8 +195,10 @@ interface FrozenPods {
 /** The run has ended, and nobody may come for these. */
 async function thaw(
   { all, noted }: FrozenPods,
-  { hooks, options: { log, signal } }: BlockWork,
+  { hooks, options: { log, signal, assertLeading } }: BlockWork,
 ): Promise<void> {
+  // Whoever leads goes on with them, and must not find them thawed while their volumes are read.
+  if (!isAlone(assertLeading)) return;
   const reason = signal.reason as { readonly by?: unknown } | undefined;
   const isShutdown = isCode(reason, 'CANCELED') && reason?.by === 'shutdown';
   const due = [...all].filter(
@@ -212,6 +218,15 @@ async function thaw(
       });
     }
   });
+}
+
+function isAlone(assertLeading: BackupRunOptions['assertLeading']): boolean {
+  try {
+    assertLeading?.();
+    return true;
+  } catch (error) {
+    return error instanceof CodedError && error.facts.isVacant === true;
+  }
 }
 
 /** Pods that an earlier try has frozen, and that are none of this one's items: a list has failed, or a filter leaves them out by now. */
@@ -278,6 +293,7 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
   if (due.length === 0) return;
   await settle(due, work);
   for (const item of due) {
+    options.assertLeading?.();
     const failure = await hooks.run(item.object, 'post', signal);
     frozen.all.delete(item);
     if (failure !== undefined) {

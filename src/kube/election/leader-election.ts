@@ -76,9 +76,15 @@ export class LeaderElection {
     return this.#failure;
   }
 
-  /** Called right before each write. Throws `LEADERSHIP_LOST`. */
+  /** Called right before each write. Throws `LEADERSHIP_LOST`, with the fact `isVacant` while nobody else can lead yet. */
   assertLeading(): void {
-    if (!this.isLeading) throw lost();
+    if (!this.isLeading) throw lost(this.#isVacant);
+  }
+
+  /** For as long as others wait for a renewal: time to put right what must not be left as it is. */
+  get #isVacant(): boolean {
+    const { leaseMs } = this.#timing;
+    return this.#renewed !== undefined && this.#renewed.elapsedNs < BigInt(leaseMs) * 1_000_000n;
   }
 
   get #leftMs(): number {
@@ -259,12 +265,12 @@ export class LeaderElection {
   }
 }
 
-const lost = (): CodedError =>
+const lost = (isVacant = false): CodedError =>
   new CodedError(
     'LEADERSHIP_LOST',
     'another process may lead by now: this one writes nothing more',
     {
-      retry: 'backoff',
+      ...{ retry: 'backoff', facts: { isVacant } },
     },
   );
 

@@ -54,7 +54,7 @@ export class PodVolumeOperation implements BackupItemAction {
     } catch (error) {
       if (!isAway(error)) throw error;
       const reason = messageOf(error);
-      this.#setting.logger.warn({ operationId, reason }, 'the progress is not known now');
+      this.#setting.logger.info({ operationId, reason }, 'the progress is not known now');
       return nothing;
     }
     if (!found) {

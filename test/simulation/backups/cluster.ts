@@ -1,11 +1,13 @@
 import type { Stored } from '../../../src/dev/store.ts';
 import {
+  BACKUP_REPOSITORIES,
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   CONFIG_MAPS,
   DATA_UPLOADS,
   type KubeObject,
   NAMESPACES,
+  POD_VOLUME_BACKUPS,
   PODS,
   type Resource,
   SECRETS,
@@ -18,6 +20,7 @@ import type { Random } from '../virtual-time.ts';
 import type { World } from '../world.ts';
 
 export const BACKUP = 'b1';
+const NODE = 'node';
 const SPACES = ['a', 'b'];
 const HOOK = 'hook.backup.velero.io';
 
@@ -26,6 +29,10 @@ export interface Contents {
   /** `namespace/name`. */
   readonly pods: readonly string[];
   readonly claims: readonly string[];
+  /** Whether snapshots are moved; otherwise the storage keeps them. */
+  readonly isMoved: boolean;
+  /** Pods with a volume that is backed up by its files. */
+  readonly files: readonly string[];
   /** Whose upload fails. */
   readonly failing: ReadonlySet<string>;
   readonly backup: KubeObject;
@@ -39,6 +46,13 @@ export function fill(world: World, random: Random): Contents {
   const pods: string[] = [];
   const claims: string[] = [];
   const failing = new Set<string>();
+  const files: string[] = [];
+  const isMoved = random.chance(0.6);
+  create(PODS, NAMESPACE, {
+    metadata: { name: 'agent', labels: { role: 'node-agent' } },
+    spec: { nodeName: NODE, containers: [] },
+  });
+  world.patch(PODS, NAMESPACE, 'agent', { status: { phase: 'Running' } });
   for (const name of [NAMESPACE, ...SPACES]) create(NAMESPACES, undefined, { metadata: { name } });
   create(VOLUME_SNAPSHOT_CLASSES, undefined, {
     metadata: { name: 'any' },
@@ -53,21 +67,29 @@ export function fill(world: World, random: Random): Contents {
     for (let i = 0; i < volumes; i++) {
       world.addVolume(space, `v${i}`, `content ${space}${i}`);
       claims.push(`${space}/v${i}`);
-      if (random.chance(0.05)) failing.add(`${space}/v${i}`);
+      if (isMoved && random.chance(0.05)) failing.add(`${space}/v${i}`);
     }
     for (let i = 0; i < 1 + random.below(3); i++) {
-      pods.push(`${space}/p${i}`);
+      const pod = `${space}/p${i}`;
+      pods.push(pod);
+      const hasFiles = random.chance(0.3);
+      if (hasFiles) files.push(pod);
       create(PODS, space, {
         metadata: {
           name: `p${i}`,
           annotations: {
             [`pre.${HOOK}/command`]: '["freeze"]',
             [`post.${HOOK}/command`]: '["thaw"]',
+            ...(hasFiles && { 'backup.velero.io/backup-volumes': 'files' }),
           },
         },
         spec: {
-          containers: [{ name: 'c' }],
-          volumes: [{ name: 'v', persistentVolumeClaim: { claimName: `v${i % volumes}` } }],
+          nodeName: NODE,
+          containers: [{ name: 'c', volumeMounts: [{ name: 'files', mountPath: '/files' }] }],
+          volumes: [
+            { name: 'v', persistentVolumeClaim: { claimName: `v${i % volumes}` } },
+            { name: 'files', emptyDir: {} },
+          ],
         },
       });
       world.patch(PODS, space, `p${i}`, { status: { phase: 'Running' } });
@@ -80,9 +102,9 @@ export function fill(world: World, random: Random): Contents {
   });
   const backup = create(BACKUPS, NAMESPACE, {
     metadata: { name: BACKUP },
-    spec: { includedNamespaces: SPACES, storageLocation: 'default', snapshotMoveData: true },
+    spec: { includedNamespaces: SPACES, storageLocation: 'default', snapshotMoveData: isMoved },
   }) as unknown as KubeObject;
-  return { pods, claims, failing, backup };
+  return { pods, claims, isMoved, files, failing, backup };
 }
 
 /** Node-agents, as far as a server sees them: they take the snapshot of a DataUpload, move it for a while and say how that ended. */
@@ -126,6 +148,37 @@ export function serveUploads(world: World, contents: Contents, problems: string[
             set({ phase: 'Completed', snapshotID: `id-${claim}`, progress, completionTimestamp });
           });
         });
+      });
+    });
+  });
+}
+
+/** The same for files of pods' volumes, and whoever makes repositories. */
+export function serveFiles(world: World, problems: string[]): void {
+  const begun = new Set<string>();
+  world.store.watch(BACKUP_REPOSITORIES, {}, world.store.version, (type, { metadata }) => {
+    if (type !== 'ADDED') return;
+    world.after(500, 5000, () => {
+      world.patch(BACKUP_REPOSITORIES, NAMESPACE, metadata.name, { status: { phase: 'Ready' } });
+    });
+  });
+  world.store.watch(POD_VOLUME_BACKUPS, {}, world.store.version, (type, object) => {
+    const { metadata, spec } = object as unknown as Loose;
+    const { namespace = '', name = '' } = spec.pod as { namespace?: string; name?: string };
+    const pod = `${namespace}/${name}`;
+    if (type === 'DELETED') problems.push(`PodVolumeBackup ${metadata.name} was deleted`);
+    if (type !== 'ADDED') return;
+    if (begun.has(pod)) problems.push(`${pod} has a second PodVolumeBackup`);
+    begun.add(pod);
+    const set = (status: object): void => {
+      world.patch(POD_VOLUME_BACKUPS, NAMESPACE, metadata.name, { status });
+    };
+    const time = new Date(0).toISOString();
+    world.after(500, 20_000, () => {
+      set({ phase: 'InProgress', startTimestamp: time });
+      world.after(1000, 60_000, () => {
+        const progress = { totalBytes: 10, bytesDone: 10 };
+        set({ phase: 'Completed', snapshotID: `id-${pod}`, progress, completionTimestamp: time });
       });
     });
   });

@@ -2,7 +2,7 @@ import { Registry } from 'prom-client';
 import { BackupArchive } from '../../../src/archive/index.ts';
 import { BACKUP_DEFAULTS, openObjectActions } from '../../../src/backup/index.ts';
 import type { Backup, BackupAction } from '../../../src/backup/index.ts';
-import { ClusterVolumes } from '../../../src/backup-volumes/index.ts';
+import { ClusterVolumes, POD_VOLUME_ACTION } from '../../../src/backup-volumes/index.ts';
 import { type Clock, CodedError, isCode, type Logger } from '../../../src/base/index.ts';
 import { discovery as served } from '../../../src/dev/discovery.ts';
 import type { Store } from '../../../src/dev/store.ts';
@@ -266,14 +266,15 @@ export class OneServer implements Life {
               ...{ client, discovery: found, buckets, sessions, operations, logger, clock },
               ...{ directory: SCRATCH, logLevel: 'info', logFormat: 'text', workers: 3 },
               archiveOf: (each) => new BackupArchive(each, { logger }),
-              openVolumes: ({ backup, log, signal }) => {
+              openVolumes: ({ client: patient, backup, log, signal }) => {
                 const asked = backup as unknown as PluginBackup;
-                const volumes = new ListedVolumes(readsOf(client, { signal }), {
+                const volumes = new ListedVolumes(readsOf(patient, { signal }), {
                   namespaces: namespacesOf(asked),
                 });
                 return Promise.resolve(
                   new ClusterVolumes({
-                    ...{ client, backup, signal, hasCsi: true, log: log.results, locations: [] },
+                    ...{ client: patient, backup, signal, hasCsi: true, log: log.results },
+                    locations: [],
                     helper: new VolumeHelper({
                       ...{ policies: undefined, ...choicesOf(asked), backupExcludePvc: false },
                       volumes,
@@ -319,6 +320,7 @@ export class OneServer implements Life {
         const hosted: Record<string, BackupItemAction> = {
           [PVC_ACTION]: open.pvcBackup(),
           [SNAPSHOT_ACTION]: open.snapshotBackup(),
+          [POD_VOLUME_ACTION]: open.podVolumeOperation(),
         };
         const actionOf = (name: string, resource: string): BackupAction => ({
           name,

@@ -9,20 +9,26 @@ import type { Backup } from '../../../src/backup/index.ts';
 import type { Store } from '../../../src/dev/store.ts';
 import { backupOperationSchema } from '../../../src/item-operations/index.ts';
 import {
+  BACKUP_REPOSITORIES,
   BACKUPS,
   DATA_UPLOADS,
   type KubeObject,
+  POD_VOLUME_BACKUPS,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
 } from '../../../src/kube/index.ts';
-import { decodeSegment, type JournalItem } from '../../../src/server/backups/run/segment.ts';
+import {
+  decodeSegment,
+  type JournalItem,
+  type SegmentRecords,
+} from '../../../src/server/backups/run/segment.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 import { type Loose, NAMESPACE } from '../objects.ts';
 import type { Weather } from '../simulated-client.ts';
 import { Random, VirtualTime } from '../virtual-time.ts';
 import { World } from '../world.ts';
 import { SharedBucket } from './bucket.ts';
-import { BACKUP, type Contents, fill, serveUploads } from './cluster.ts';
+import { BACKUP, type Contents, fill, serveFiles, serveUploads } from './cluster.ts';
 import { InstantIo } from './instant-io.ts';
 import { isEndOfProcess, OneServer, type ServerWorld, START_MS } from './server.ts';
 
@@ -119,6 +125,7 @@ class BackupCourse implements ServerWorld {
   readonly #checks: Promise<void>[] = [];
   /** What ran in pods, in its order. */
   readonly #commands = new Map<string, string[]>();
+  readonly #decoded = new Map<string, SegmentRecords>();
   readonly #killsAt: number[];
   readonly #rough: Weather;
   readonly #chaosMs: number;
@@ -147,6 +154,7 @@ class BackupCourse implements ServerWorld {
     this.store = this.#world.store;
     this.#contents = fill(this.#world, new Random(seed + 1));
     serveUploads(this.#world, this.#contents, this.#problems);
+    serveFiles(this.#world, this.#problems);
     this.bucket.onChange = (key) => {
       this.#bucketChanged(key);
     };
@@ -156,7 +164,7 @@ class BackupCourse implements ServerWorld {
     const { isCalm = false, killsAt = [] } = settings;
     this.#killsAt = [...killsAt];
     this.#chaosMs = isCalm ? 0 : this.random.between(3, 40) * MINUTE_MS;
-    this.#kills = isCalm ? 0 : 3 + this.random.below(15);
+    this.#kills = isCalm ? 0 : 5 + this.random.below(25);
     this.#rough = {
       refused: this.random.chance(0.5) ? this.random.between(0, 0.05) : 0,
       lost: this.random.chance(0.5) ? this.random.between(0, 0.05) : 0,
@@ -295,9 +303,11 @@ class BackupCourse implements ServerWorld {
     );
     const whole = [...tries.values()].filter((own) => own[0]?.endsWith('-00000000') === true);
     const last = whole.sort((a, b) => ((a[0] ?? '') < (b[0] ?? '') ? -1 : 1)).at(-1) ?? [];
-    const load = (key: string) => {
+    const load = (key: string): SegmentRecords[] => {
       const bytes = this.bucket.objects.get(key);
-      return bytes ? [decodeSegment(bytes, key).records] : [];
+      const known = this.#decoded.get(key) ?? (bytes && decodeSegment(bytes, key).records);
+      if (known) this.#decoded.set(key, known);
+      return known ? [known] : [];
     };
     const before = last
       .slice(0, 1)
@@ -440,12 +450,18 @@ class BackupCourse implements ServerWorld {
     };
     left(VOLUME_SNAPSHOTS);
     left(VOLUME_SNAPSHOT_CONTENTS);
-    for (const handle of this.#world.snapshots.keys()) {
-      this.#problem(`the storage has still ${handle}`);
-    }
-    const uploads = this.store.list(DATA_UPLOADS) as unknown as Loose[];
-    if (uploads.length !== this.#contents.claims.length) {
-      this.#problem(`there are ${uploads.length} DataUploads`);
+    // Moved ones are in the repository; one of each claim is kept otherwise.
+    const { claims, isMoved, files } = this.#contents;
+    const { size } = this.#world.snapshots;
+    if (size !== (isMoved ? 0 : claims.length)) this.#problem(`the storage has ${size} snapshots`);
+    const uploads = this.store.list(DATA_UPLOADS).length;
+    if (uploads !== (isMoved ? claims.length : 0))
+      this.#problem(`there are ${uploads} DataUploads`);
+    const copies = this.store.list(POD_VOLUME_BACKUPS).length;
+    if (copies !== files.length) this.#problem(`there are ${copies} PodVolumeBackups`);
+    const repositories = this.store.list(BACKUP_REPOSITORIES).length;
+    if (repositories !== new Set(files.map((pod) => pod.split('/')[0])).size) {
+      this.#problem(`there are ${repositories} BackupRepositories`);
     }
     for (const violation of this.#world.violations) this.#problem(violation);
     if (this.#tell) this.say(`seed ${this.#seed}: ${JSON.stringify([...this.#counts])}`);
@@ -457,8 +473,9 @@ async function endOf(bucket: MemoryBucket): Promise<End> {
   const archive = await new BackupArchive(bucket).open(BACKUP);
   const files = new Map<string, string>();
   for await (const { path, bytes } of readTarball(archive.read('contents'), 'contents')) {
-    if (files.has(path)) throw new Error(`${path} is twice in the archive`);
-    files.set(path, textOf(path, bytes.toString()));
+    const [place, text] = withoutNames(path, bytes.toString());
+    if (files.has(place)) throw new Error(`${place} is twice in the archive`);
+    files.set(place, text);
   }
   const operations = await archive.itemOperations(backupOperationSchema);
   const volumes = await archive.volumeInfos();
@@ -471,7 +488,9 @@ async function endOf(bucket: MemoryBucket): Promise<End> {
     phase,
     files,
     operations: operations
-      .map(({ spec, status }) => `${spec.operationID} ${status.phase ?? ''} ${status.error ?? ''}`)
+      .map(({ spec, status }) =>
+        [spec.operationID.replace(TIME, ''), status.phase, status.error].join(' '),
+      )
       .sort(),
     volumes: volumes
       .map(({ pvcNamespace, pvcName, snapshotDataMovementInfo, result }) =>
@@ -479,14 +498,23 @@ async function endOf(bucket: MemoryBucket): Promise<End> {
       )
       .sort(),
     results: JSON.stringify(results),
-    resourceList: JSON.stringify(await archive.resourceList()),
+    resourceList: JSON.stringify(await archive.resourceList()).replaceAll(CONTENT, 'content'),
     items: progress?.itemsBackedUp ?? 0,
   };
 }
 
-/** What an upload is called and when it was made differs. */
-function textOf(path: string, text: string): string {
-  if (!path.startsWith('resources/datauploads.velero.io/')) return text;
+/** At the end of the ID of an operation. */
+const TIME = /\/[\d-]+T[\d:]+Z$/;
+const CONTENT = /snapcontent-[\da-f-]+/g;
+const MADE = /^resources\/(datauploads|podvolumebackups|volumesnapshots|volumesnapshotcontents)\./;
+
+/** Of what a backup itself makes the UIDs and times differ, and the names that come of them. */
+function withoutNames(path: string, text: string): [path: string, text: string] {
+  if (!MADE.test(path)) return [path, text];
   const { metadata, spec, status } = JSON.parse(text) as Loose;
-  return JSON.stringify({ name: metadata.name, labels: metadata.labels, spec, status });
+  const { name = metadata.name } = (spec.volumeSnapshotRef ?? {}) as { name?: string };
+  const { phase, readyToUse } = status ?? {};
+  const kept = { name, labels: metadata.labels, finalizers: metadata.finalizers };
+  const { source } = spec.volumeSnapshotRef ? { source: undefined } : spec;
+  return [path.replace(CONTENT, name), JSON.stringify({ ...kept, source, phase, readyToUse })];
 }
