@@ -27,7 +27,7 @@ export interface RestoreSpec {
   restorePVs?: boolean | null;
   preserveNodePorts?: boolean | null;
   /** `none`, `update`, or nothing. */
-  existingResourcePolicy?: string;
+  existingResourcePolicy?: string | null;
   /** A duration as Go writes it, such as `4h0m0s`. */
   itemOperationTimeout?: string;
   resourcePolicy?: LocalReference | null;

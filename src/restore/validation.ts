@@ -57,6 +57,8 @@ const NON_RESTORABLE = [
   'backuprepositories.velero.io',
 ];
 
+const NO_SOURCE =
+  'Either a backup or schedule must be specified as a source for the restore, but not both';
 const SCHEDULE_NAME = 'velero.io/schedule-name';
 
 /** Of backups that nothing has been stored of, so that there is nothing to restore. */
@@ -73,29 +75,32 @@ export async function validateRestore(
   sources: RestoreValidationSources,
   signal?: AbortSignal,
 ): Promise<ValidatedRestore> {
-  const spec: RestoreSpec = structuredClone(given.spec);
+  const spec: RestoreSpec = structuredClone((given.spec as RestoreSpec | undefined) ?? {});
   const { namespace } = given.metadata;
   const look = new Look(sources, namespace, signal);
   const excluded = spec.excludedResources ?? [];
   const never = NON_RESTORABLE.filter((name) => !excluded.includes(name));
   spec.excludedResources = [...excluded, ...never];
-  const errors = [...listsErrors(spec), ...sourceErrors(spec), ...refusedHooks(spec.hooks)];
-  const { existingResourcePolicy: existing = '' } = spec;
+  const isSourceKnown = Boolean(spec.backupName) !== Boolean(spec.scheduleName);
+  const errors = [
+    ...listsErrors(spec),
+    ...(isSourceKnown ? [] : [NO_SOURCE]),
+    ...refusedHooks(spec.hooks),
+  ];
+  const existing = spec.existingResourcePolicy ?? '';
   if (!['', 'none', 'update'].includes(existing))
     errors.push(`Invalid ExistingResourcePolicy: ${existing}`);
-  if (sourceErrors(spec).length === 0 && spec.scheduleName) {
+  if (isSourceKnown && spec.scheduleName) {
     const found = await look.newestOf(spec.scheduleName);
     errors.push(...found.errors);
     if (found.backup) spec.backupName = found.backup.metadata.name;
   }
-  const hasBackup = sourceErrors(given.spec).length === 0 && Boolean(spec.backupName);
-  const { backup, location, ...fetched } = hasBackup
-    ? await look.backup(spec.backupName ?? '')
-    : { errors: [] };
+  const { backup, location, ...fetched } =
+    isSourceKnown && spec.backupName ? await look.backup(spec.backupName) : { errors: [] };
   errors.push(...fetched.errors);
   const scheduleName = backup?.metadata.labels?.[SCHEDULE_NAME];
   // Metrics tell restores by it.
-  if (!spec.scheduleName && scheduleName !== undefined) spec.scheduleName = scheduleName;
+  if (scheduleName !== undefined) spec.scheduleName = scheduleName;
   errors.push(...(await look.policies(spec.resourcePolicy)));
   errors.push(...(await look.modifiers(spec.resourceModifier)));
   if (isUnset(spec.itemOperationTimeout)) spec.itemOperationTimeout = sources.itemOperationTimeout;
@@ -133,11 +138,6 @@ function listsErrors(spec: RestoreSpec): string[] {
       : []),
   ];
 }
-
-const sourceErrors = ({ backupName, scheduleName }: RestoreSpec): string[] =>
-  Boolean(backupName) === Boolean(scheduleName)
-    ? ['Either a backup or schedule must be specified as a source for the restore, but not both']
-    : [];
 
 /** What the cluster has to say. */
 class Look {

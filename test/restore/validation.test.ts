@@ -74,6 +74,10 @@ const OTHERWISE: Readonly<
     OWN_WORDS,
     ['invalid init container in restore hook "h": its command is no list of texts'],
   ],
+  'an init container whose command has a number': [
+    OWN_WORDS,
+    ['invalid init container in restore hook "h": its command is no list of texts'],
+  ],
   'an init container whose name is a number': [
     OWN_WORDS,
     ['invalid init container in restore hook "h": its name is no text'],

@@ -1,7 +1,7 @@
 /** A Restore, and what the cluster has beside it. */
 export interface RestoreCase {
   readonly about: string;
-  readonly spec: object;
+  readonly spec: object | undefined;
   /** Without it {@link WORLD}. */
   readonly objects?: readonly object[];
 }
@@ -70,6 +70,9 @@ const CASES_BY_NAME: Readonly<Record<string, Omit<RestoreCase, 'about'>>> = {
   'neither a backup nor a schedule': { spec: {} },
   'a backup without a name': { spec: { backupName: '', scheduleName: '' } },
   'a backup and a schedule': { spec: from(NIGHTLY) },
+  'a backup that is not there and a schedule': {
+    spec: { backupName: 'gone', ...NIGHTLY },
+  },
   'a backup that is not there': { spec: { backupName: 'gone' } },
   'a backup with a hostile name': { spec: { backupName: '../../b' } },
   'a backup whose location is not there': { spec: from({}), objects: [backup('b')] },
@@ -176,6 +179,27 @@ const CASES_BY_NAME: Readonly<Record<string, Omit<RestoreCase, 'about'>>> = {
   'a policy that is not known for what exists': {
     spec: from({ existingResourcePolicy: 'recreate' }),
   },
+  'a policy of null for what exists': {
+    spec: from({ existingResourcePolicy: null, hooks: null }),
+  },
+  'nothing at all': { spec: undefined },
+  'hooks of null': {
+    spec: from({
+      hooks: {
+        resources: [
+          { name: 'g', postHooks: null, labelSelector: null, includedNamespaces: null },
+          {
+            name: 'h',
+            postHooks: [
+              { init: null, exec: null },
+              { init: { initContainers: [CONTAINER] } },
+              { exec: { command: null, onError: null } },
+            ],
+          },
+        ],
+      },
+    }),
+  },
   'an empty policy for what exists': { spec: from({ existingResourcePolicy: '' }) },
   'an init container': { spec: init(CONTAINER) },
   'an init container without a command': { spec: init({ ...CONTAINER, command: [] }) },
@@ -184,6 +208,7 @@ const CASES_BY_NAME: Readonly<Record<string, Omit<RestoreCase, 'about'>>> = {
   'init containers that are empty': { spec: init({}, CONTAINER, {}) },
   'an init container whose command is a text': { spec: init({ ...CONTAINER, command: 'x' }) },
   'an init container whose name is a number': { spec: init({ ...CONTAINER, name: 7 }) },
+  'an init container whose command has a number': { spec: init({ ...CONTAINER, command: [7] }) },
   'no init containers': { spec: hooks({ init: { initContainers: [] } }) },
   'a hook of a command': { spec: hooks({ exec: { command: ['x'], waitTimeout: '1m0s' } }) },
   'a hook of nothing': { spec: hooks({}) },
