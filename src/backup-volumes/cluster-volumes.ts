@@ -25,6 +25,7 @@ import type {
 } from './contract.ts';
 import { FailedSnapshotError, NativeSnapshots, type SnapshotLocation } from './native-snapshots.ts';
 import { PodVolumeBackups } from './pod-volume-backups.ts';
+import { podVolumeTimeoutMs } from './timeouts.ts';
 import { type NotedVolume, volumeInfosOf } from './volume-infos.ts';
 
 export interface ClusterVolumesOptions {
@@ -38,6 +39,7 @@ export interface ClusterVolumesOptions {
   /** CSI volumes are left to the actions for PVCs. */
   readonly hasCsi: boolean;
   readonly resourceTimeoutMs: number;
+  /** Of the server, for Backups that do not say. */
   readonly podVolumeTimeoutMs: number;
 }
 
@@ -81,7 +83,7 @@ export class ClusterVolumes implements BackupVolumes {
     this.#podVolumes = new PodVolumeBackups({
       ...{ client, backup, log, signal },
       resourceTimeoutMs: options.resourceTimeoutMs,
-      timeoutMs: options.podVolumeTimeoutMs,
+      timeoutMs: podVolumeTimeoutMs(backup, options.podVolumeTimeoutMs, log),
     });
     this.#snapshots = new NativeSnapshots({ backup, locations, snapshotters, log, signal });
   }

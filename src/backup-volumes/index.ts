@@ -12,3 +12,4 @@ export type {
 export { ClusterVolumes, type ClusterVolumesOptions } from './cluster-volumes.ts';
 export type { SnapshotLocation } from './native-snapshots.ts';
 export { POD_VOLUME_ACTION } from './pod-volume-backups.ts';
+export { operationTimeoutNs } from './timeouts.ts';

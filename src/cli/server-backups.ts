@@ -8,7 +8,7 @@ import {
   type BackupDefaults,
   type PolicySummary,
 } from '../backup/index.ts';
-import { ClusterVolumes } from '../backup-volumes/index.ts';
+import { ClusterVolumes, operationTimeoutNs } from '../backup-volumes/index.ts';
 import { CodedError, type Nanoseconds } from '../base/index.ts';
 import { openBucket } from '../blob/index.ts';
 import { environment } from '../config/index.ts';
@@ -200,6 +200,8 @@ export async function openBackups(
     const probe = { metadata: { namespace, name: '' }, spec: {} } as Backup;
     await globalPoliciesOf(client, noted(probe, settings.globalPolicies), { isPatient: false });
   }
+  const timeoutNsOfPlugin = (action: string, backup: Backup): Nanoseconds | undefined =>
+    operationTimeoutNs(action, backup, settings.podVolumeTimeoutMs);
   let runner: Promise<ClusterRunner> | undefined;
   const controller = new BackupController({
     ...{ client, logger, namespace, buckets, sessions, operations, directory },
@@ -240,6 +242,7 @@ export async function openBackups(
             loadPolicies: policiesOf,
             ...{ logLevel: settings.logLevel, logFormat: settings.logFormat },
             workers: settings.workers,
+            timeoutNsOfPlugin,
           }),
       );
       runner.catch(() => (runner = undefined));
@@ -273,6 +276,7 @@ export async function openBackups(
         metrics: new OperationMetrics({ registry, clock: client.clock }),
         syncFrequencyMs: settings.operationsEveryMs,
         timeoutNs: settings.operationTimeoutNs,
+        timeoutNsOfPlugin,
       }),
       'backup-finalizer': new FinalizerController({
         ...shared,
