@@ -169,16 +169,15 @@ describe('a server that goes on', () => {
 
 describe('how long the files of pods may take', () => {
   const HOUR_MS = 3_600_000;
-  const backupWith = (annotation?: string): Backup =>
-    ({
-      metadata: {
-        ...BACKUP.metadata,
-        ...(annotation !== undefined && {
-          annotations: { 'velero.io/pod-volume-timeout': annotation },
-        }),
-      },
-      spec: {},
-    });
+  const backupWith = (annotation?: string): Backup => ({
+    metadata: {
+      ...BACKUP.metadata,
+      ...(annotation !== undefined && {
+        annotations: { 'velero.io/pod-volume-timeout': annotation },
+      }),
+    },
+    spec: {},
+  });
   it('is what the server says, or an annotation of the Backup', () => {
     const log = new Results();
     const of = (annotation?: string): number =>
