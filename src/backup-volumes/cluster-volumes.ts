@@ -26,6 +26,7 @@ import type {
 import { FailedSnapshotError, NativeSnapshots } from './native-snapshots.ts';
 import { PodVolumeBackups } from './pod-volume-backups.ts';
 import type { SnapshotLocation } from './snapshot-locations.ts';
+import { podVolumeTimeoutMs } from './timeouts.ts';
 import { type NotedVolume, volumeInfosOf } from './volume-infos.ts';
 
 export interface ClusterVolumesOptions {
@@ -39,6 +40,7 @@ export interface ClusterVolumesOptions {
   /** CSI volumes are left to the actions for PVCs. */
   readonly hasCsi: boolean;
   readonly resourceTimeoutMs: number;
+  /** Of the server, for Backups that do not say. */
   readonly podVolumeTimeoutMs: number;
 }
 
@@ -82,7 +84,7 @@ export class ClusterVolumes implements BackupVolumes {
     this.#podVolumes = new PodVolumeBackups({
       ...{ client, backup, log, signal },
       resourceTimeoutMs: options.resourceTimeoutMs,
-      timeoutMs: options.podVolumeTimeoutMs,
+      timeoutMs: podVolumeTimeoutMs(backup, options.podVolumeTimeoutMs, log),
     });
     this.#snapshots = new NativeSnapshots({ backup, locations, snapshotters, log, signal });
   }

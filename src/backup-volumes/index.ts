@@ -16,3 +16,4 @@ export {
 } from './cluster-volumes.ts';
 export { POD_VOLUME_ACTION } from './pod-volume-backups.ts';
 export { loadSnapshotLocations, type SnapshotLocation } from './snapshot-locations.ts';
+export { operationTimeoutNs } from './timeouts.ts';

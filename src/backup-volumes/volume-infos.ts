@@ -1,10 +1,11 @@
 import { quantityBytes } from '../base/index.ts';
 import type { BackupVolumeInfo, NativeSnapshot } from '../archive/index.ts';
-import type {
-  DataUpload,
-  PodVolumeBackup,
-  VolumeSnapshot,
-  VolumeSnapshotContent,
+import {
+  type DataUpload,
+  type PodVolumeBackup,
+  validLabel,
+  type VolumeSnapshot,
+  type VolumeSnapshotContent,
 } from '../kube/index.ts';
 import { type SkippedVolume, skippedReason } from '../volume-policy/index.ts';
 import type { UploadOperation } from './contract.ts';
@@ -105,7 +106,7 @@ function csiInfos(
   );
   return snapshots.flatMap((snapshot) => {
     const { metadata, spec, status = {} } = snapshot;
-    if (metadata.labels?.['velero.io/backup-name'] !== backupName) return [];
+    if (metadata.labels?.['velero.io/backup-name'] !== validLabel(backupName)) return [];
     const { namespace = '', name } = metadata;
     const content = contentOf.get(status.boundVolumeSnapshotContentName ?? '');
     const volume = byClaim.get(`${namespace}/${spec.source.persistentVolumeClaimName ?? ''}`);

@@ -26,7 +26,7 @@ export function addBackupFlags(command: Command): void {
     )
     .option(
       '--fs-backup-timeout <duration>',
-      "how long the hooks of a pod wait until its volumes' files are read",
+      "how long the hooks of a pod wait until its volumes' files are read, and how long that may take",
       '4h0m0s',
     )
     .option('--resource-timeout <duration>', 'how long a repository may take to be ready', '10m0s')

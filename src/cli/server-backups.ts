@@ -8,7 +8,11 @@ import {
   type BackupDefaults,
   type PolicySummary,
 } from '../backup/index.ts';
-import { ClusterVolumes, loadSnapshotLocations } from '../backup-volumes/index.ts';
+import {
+  ClusterVolumes,
+  loadSnapshotLocations,
+  operationTimeoutNs,
+} from '../backup-volumes/index.ts';
 import { CodedError, type Nanoseconds } from '../base/index.ts';
 import { openBucket } from '../blob/index.ts';
 import { environment } from '../config/index.ts';
@@ -205,6 +209,8 @@ export async function openBackups(
       ...{ client, namespace, signal },
       directory: join(directory, 'snapshot-credentials'),
     });
+  const timeoutNsOfPlugin = (action: string, backup: Backup): Nanoseconds | undefined =>
+    operationTimeoutNs(action, backup, settings.podVolumeTimeoutMs);
   let runner: Promise<ClusterRunner> | undefined;
   const controller = new BackupController({
     ...{ client, logger, namespace, buckets, sessions, operations, directory },
@@ -241,6 +247,7 @@ export async function openBackups(
             loadPolicies: policiesOf,
             ...{ logLevel: settings.logLevel, logFormat: settings.logFormat },
             workers: settings.workers,
+            timeoutNsOfPlugin,
           }),
       );
       runner.catch(() => (runner = undefined));
@@ -274,6 +281,7 @@ export async function openBackups(
         metrics: new OperationMetrics({ registry, clock: client.clock }),
         syncFrequencyMs: settings.operationsEveryMs,
         timeoutNs: settings.operationTimeoutNs,
+        timeoutNsOfPlugin,
       }),
       'backup-finalizer': new FinalizerController({
         ...shared,

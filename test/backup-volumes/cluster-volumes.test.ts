@@ -1,6 +1,12 @@
 import { describe, expect, it } from 'vitest';
 import { type Backup, Results } from '../../src/backup/index.ts';
-import { ClusterVolumes, type VolumeFact } from '../../src/backup-volumes/index.ts';
+import {
+  ClusterVolumes,
+  operationTimeoutNs,
+  POD_VOLUME_ACTION,
+  type VolumeFact,
+} from '../../src/backup-volumes/index.ts';
+import { podVolumeTimeoutMs } from '../../src/backup-volumes/timeouts.ts';
 import type { KubeClient, KubeObject } from '../../src/kube/index.ts';
 import type { VolumeSnapshotter } from '../../src/plugin/index.ts';
 import type { VolumeHelper } from '../../src/volume-policy/index.ts';
@@ -185,5 +191,34 @@ describe('a server that goes on', () => {
     } as unknown as KubeObject;
     await next.volumes.before('pods', pod);
     expect(await next.volumes.after('pods', pod)).toBeUndefined();
+  });
+});
+
+describe('how long the files of pods may take', () => {
+  const HOUR_MS = 3_600_000;
+  const backupWith = (annotation?: string): Backup => ({
+    metadata: {
+      ...BACKUP.metadata,
+      ...(annotation !== undefined && {
+        annotations: { 'velero.io/pod-volume-timeout': annotation },
+      }),
+    },
+    spec: {},
+  });
+  it('is what the server says, or an annotation of the Backup', () => {
+    const log = new Results();
+    const of = (annotation?: string): number =>
+      podVolumeTimeoutMs(backupWith(annotation), 4 * HOUR_MS, log);
+    expect([of(), of(''), of('24h'), of('1h30m')]).toEqual(
+      [4, 4, 24, 1.5].map((hours) => hours * HOUR_MS),
+    );
+    expect(log.warningCount).toBe(0);
+    expect([of('1d'), of('soon'), of('-1h')]).toEqual([4, 4, 4].map((hours) => hours * HOUR_MS));
+    expect(log.warningCount).toBe(3);
+  });
+  it('is what their operations may take as well', () => {
+    const of = (action: string) => operationTimeoutNs(action, backupWith('24h'), 4 * HOUR_MS);
+    expect(of(POD_VOLUME_ACTION)).toBe(24n * 3_600_000_000_000n);
+    expect(of('example.io/other')).toBeUndefined();
   });
 });

@@ -4,6 +4,7 @@ import {
   type NotedVolume,
   volumeInfosOf,
 } from '../../src/backup-volumes/volume-infos.ts';
+import { validLabel } from '../../src/kube/index.ts';
 import { updatedVolumeInfos } from '../../src/server/backups/finalize/volume-updates.ts';
 
 const volume = (name: string): NotedVolume => ({
@@ -225,4 +226,17 @@ describe('what is noted of volumes', () => {
       'failed',
     ]);
   });
+});
+
+it('a CSI snapshot of a backup whose name is too long for a label has its info, which Velero loses', () => {
+  const backupName = `b${'x'.repeat(252)}`;
+  const labels = { 'velero.io/backup-name': validLabel(backupName) };
+  const snapshots = SOURCES.snapshots.slice(0, 1).map((each) => ({
+    ...each,
+    metadata: { ...each.metadata, labels },
+  }));
+  const infos = volumeInfosOf({ ...SOURCES, backupName, snapshots });
+  expect(
+    infos.filter(({ csiSnapshotInfo }) => csiSnapshotInfo?.snapshotHandle === 'h'),
+  ).toHaveLength(1);
 });

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import { Registry } from 'prom-client';
 import { BackupArchive, RestoreArchive } from '../../../src/archive/index.ts';
-import { CodedError, silentLogger, systemClock } from '../../../src/base/index.ts';
+import { CodedError, HOUR_NS, silentLogger, systemClock } from '../../../src/base/index.ts';
 import type { Backup } from '../../../src/backup/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import { archiveStore, OperationMap } from '../../../src/item-operations/index.ts';
@@ -18,6 +18,7 @@ import {
   FinalizerController,
   OperationMetrics,
   OperationsController,
+  type OperationsControllerOptions,
   SharedBackups,
 } from '../../../src/server/index.ts';
 import { BACKUP_RESOURCE, statusOf } from '../../../src/server/backups/phases.ts';
@@ -32,7 +33,9 @@ afterEach(async () => {
 });
 
 /** Both controllers on the embedded API server, beside a bucket in memory. */
-async function start(options: { timeoutNs?: bigint; awayNs?: bigint } = {}) {
+async function start(
+  options: Pick<OperationsControllerOptions, 'timeoutNs' | 'awayNs' | 'timeoutNsOfPlugin'> = {},
+) {
   const api = await ApiServer.start();
   ends.push(() => api[Symbol.asyncDispose]());
   const kubeconfig = join(scratch, 'kubeconfig');
@@ -129,6 +132,22 @@ describe('the controllers of operations and of the end of backups', () => {
     expect(
       await registry.getSingleMetricAsString('longshore_item_operations_left_bytes'),
     ).toContain('longshore_item_operations_left_bytes 0');
+  });
+
+  it('end operations of a plugin after its own time-out, where that is longer', async () => {
+    const actions: string[] = [];
+    const { world, phase } = await start({
+      timeoutNs: 1n,
+      timeoutNsOfPlugin: (action) => {
+        actions.push(action);
+        return 4n * HOUR_NS;
+      },
+    });
+    await expect.poll(() => actions.length).toBeGreaterThan(3);
+    expect(world.canceled).toEqual([]);
+    world.answers.set('op-1', done);
+    await phase('Completed');
+    expect(new Set(actions)).toEqual(new Set(['a.io/move']));
   });
 
   it('count failures by plugin', async () => {

@@ -48,8 +48,8 @@ export interface OperationsControllerOptions {
   readonly timeoutNs?: Nanoseconds;
   /** How much longer than operations may take a location may be away; less in tests. */
   readonly awayNs?: Nanoseconds;
-  /** Of one plugin's operations, in place of the Backup's. */
-  readonly timeoutNsOfPlugin?: (action: string) => Nanoseconds | undefined;
+  /** Of one plugin's operations, where that is longer than the Backup's. */
+  readonly timeoutNsOfPlugin?: (action: string, backup: Backup) => Nanoseconds | undefined;
 }
 
 /** Velero: pkg/controller/backup_operations_controller.go, defaultBackupOperationsFrequency. */
@@ -202,7 +202,7 @@ class OperationsRun {
     const { round, hasLeft } = await operationsStep(backup, {
       ...{ client, map, buckets, scratch, signal },
       asker: known.asker,
-      timeoutNsOf: (action) => timeoutNsOfPlugin?.(action) ?? timeoutNs,
+      timeoutNsOf: (action) => longer(timeoutNs, timeoutNsOfPlugin?.(action, backup)),
       assertLeading: this.#assertLeading,
     });
     metrics?.note(known.uid, round);
@@ -253,6 +253,8 @@ class OperationsRun {
     map.forget(uid);
   }
 }
+
+const longer = (a: Nanoseconds, b: Nanoseconds = 0n): Nanoseconds => (a > b ? a : b);
 
 /** Of the API server, which says nothing about a location. */
 const OF_CLUSTER = [

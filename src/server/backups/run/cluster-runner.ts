@@ -12,6 +12,7 @@ import {
   isCode,
   type Logger,
   messageOf,
+  type Nanoseconds,
   rfc3339Seconds,
   systemClock,
 } from '../../../base/index.ts';
@@ -32,6 +33,7 @@ import {
   usesOldLists,
 } from '../../../backup/index.ts';
 import {
+  actionOf,
   type BackupOperation,
   countsOf,
   isAnyRunning,
@@ -86,6 +88,8 @@ export interface ClusterRunnerOptions {
   >;
   /** Scratch space. */
   readonly directory: string;
+  /** As the controller of operations has it. */
+  readonly timeoutNsOfPlugin?: (action: string, backup: Backup) => Nanoseconds | undefined;
   readonly logger: Logger;
   /** Of the logs of backups. */
   readonly logLevel: string;
@@ -300,7 +304,7 @@ export class ClusterRunner implements BackupRunner {
       () =>
         operations.poll(subject, {
           ...{ asker: session.asker, signal },
-          timeoutNsOf: () => goDurationNs(backup.spec.itemOperationTimeout) ?? NO_OPERATION_NS,
+          timeoutNsOf: (operation) => this.#timeoutNs(backup, operation),
         }),
       { what: 'store the operations of a backup', logger, signal, patienceMs },
     );
@@ -338,6 +342,12 @@ export class ClusterRunner implements BackupRunner {
       ...(hooksFailed > 0 && { hooksFailed }),
     };
     return { phase, status: { ...status, hookStatus } };
+  }
+
+  #timeoutNs(backup: Backup, operation: Operation): Nanoseconds {
+    const asked = goDurationNs(backup.spec.itemOperationTimeout) ?? NO_OPERATION_NS;
+    const least = this.#options.timeoutNsOfPlugin?.(actionOf(operation), backup) ?? 0n;
+    return asked > 0n && asked < least ? least : asked;
   }
 
   async #store(

@@ -2,7 +2,13 @@ import * as fs from 'node:fs';
 import { afterAll, describe, expect, it } from 'vitest';
 import { gunzipped } from '../../../../src/archive/gzip.ts';
 import { BackupArchive, readTarball, RestoreArchive } from '../../../../src/archive/index.ts';
-import { CanceledError, CodedError, messageOf, silentLogger } from '../../../../src/base/index.ts';
+import {
+  CanceledError,
+  CodedError,
+  HOUR_NS,
+  messageOf,
+  silentLogger,
+} from '../../../../src/base/index.ts';
 import type { Backup, BackupAction } from '../../../../src/backup/index.ts';
 import type { BackupVolumes } from '../../../../src/backup-volumes/index.ts';
 import {
@@ -39,6 +45,8 @@ interface Parts {
   readonly client?: object;
   readonly volumes?: (context: VolumesContext) => Partial<BackupVolumes>;
   readonly directory?: string;
+  readonly spec?: object;
+  readonly timeoutNsOfPlugin?: (action: string) => bigint;
 }
 
 /** A server that makes one backup. */
@@ -102,9 +110,10 @@ class Rig {
         }),
       ...{ directory, logger: silentLogger, logLevel: 'info', logFormat: 'text' },
       ...{ workers: 2, patienceMs: 400 },
+      ...(this.#parts.timeoutNsOfPlugin && { timeoutNsOfPlugin: this.#parts.timeoutNsOfPlugin }),
     });
     return runner.run({
-      backup: BACKUP,
+      backup: { ...BACKUP, spec: { ...BACKUP.spec, ...this.#parts.spec } },
       onProgress: () => Promise.resolve(),
       assertLeading: () => {
         if (!this.isLeading) throw new CodedError('LEADERSHIP_LOST', 'another one may lead');
@@ -155,6 +164,18 @@ describe('a run of a backup', () => {
       }),
     });
     expect((await rig.run()).phase).toBe('Finalizing');
+  });
+
+  it('ends at its end what has taken too long by then, but for plugins whose time-out is longer', async () => {
+    const parts = {
+      cluster: configMaps(1),
+      actions: [moves],
+      spec: { itemOperationTimeout: '1ns' },
+    };
+    const late = await new Rig(parts).run();
+    expect(late).toMatchObject({ status: { backupItemOperationsFailed: 1 } });
+    const rig = new Rig({ ...parts, timeoutNsOfPlugin: () => 4n * HOUR_NS });
+    expect((await rig.run()).phase).toBe('WaitingForPluginOperations');
   });
 
   it('that fails while another server may lead stops no operation', async () => {
