@@ -82,10 +82,17 @@ describe('longshore backup logs', () => {
     await cluster.createUpload(name, { namespace: 'app', pvc: name, snapshot, ...spec });
   }
 
+  async function waitFor(isSo: () => boolean): Promise<void> {
+    for (let i = 0; i < 2000 && !isSo(); i++) await sleep(20);
+    expect(isSo()).toBe(true);
+  }
+  /** How many of its data movers have begun. */
+  const begun = (name: string): number =>
+    (cluster.cluster.podLog(name) ?? '').split('data upload is in progress').length - 1;
+
   const inBucket = (path: string): string => join(cluster.cluster.storageDirectory, path);
   async function waitFile(path: string): Promise<void> {
-    for (let i = 0; i < 100 && !fs.existsSync(inBucket(path)); i++) await sleep(50);
-    expect(fs.existsSync(inBucket(path)), path).toBe(true);
+    await waitFor(() => fs.existsSync(inBucket(path)));
   }
 
   it('prints the log of the backup, then those of movers that ended well, failed or were killed', async () => {
@@ -94,11 +101,10 @@ describe('longshore backup logs', () => {
     await newUpload('killed', SIZE);
     await cluster.waitUpload('killed', 'InProgress');
     const runner = cluster.cluster.runners.get('node-1');
-    for (let times = 0, killed: unknown; times < 2; times++) {
-      while (!runner?.processOf('killed') || runner.processOf('killed') === killed) await sleep(20);
-      killed = runner.processOf('killed');
-      await sleep(500);
-      runner.processOf('killed')?.kill('SIGKILL');
+    // The pods of one name have one file here.
+    for (let times = 1; times <= 2; times++) {
+      await waitFor(() => begun('killed') === times);
+      runner?.processOf('killed')?.kill('SIGKILL');
     }
     const { status } = await cluster.waitUpload('killed');
     expect(status?.message).toContain('the data mover died 2 times');
@@ -127,7 +133,7 @@ describe('longshore backup logs', () => {
     await newUpload('stuck', SIZE);
     await cluster.waitUpload('stuck', 'InProgress');
     const process = cluster.cluster.runners.get('node-1')?.processOf('stuck');
-    await sleep(500);
+    await waitFor(() => begun('stuck') === 1);
     process?.kill('SIGSTOP');
     const { status } = await cluster.waitUpload('stuck');
     expect(status?.message).toMatch(/^no progress for /);
