@@ -54,6 +54,7 @@ class Rig {
   readonly bucket = new MemoryBucket();
   readonly canceled: string[] = [];
   readonly abort = new AbortController();
+  readonly leaving = new AbortController();
   isLeading = true;
   readonly #parts: Parts;
 
@@ -118,6 +119,7 @@ class Rig {
         if (!this.isLeading) throw new CodedError('LEADERSHIP_LOST', 'another one may lead');
       },
       signal: this.abort.signal,
+      leaving: this.leaving.signal,
     });
   }
 }
@@ -211,6 +213,32 @@ describe('a run of a backup', () => {
     expect(rig.canceled).toHaveLength(17);
     expect((await new BackupArchive(rig.bucket).loadMetadata('b1')).status?.phase).toBe('Failed');
   }, 20_000);
+
+  it('ends where its process has to, while operations are told to stop, and leaves the rest to the next one', async () => {
+    const rig: Rig = new Rig({
+      cluster: configMaps(1),
+      actions: [moves],
+      cancel: (_, signal) => {
+        rig.leaving.abort(new CanceledError('shutdown'));
+        return new Promise((_resolve, reject) => {
+          const end = (): void => {
+            reject(signal.reason as Error);
+          };
+          if (signal.aborted) end();
+          else signal.addEventListener('abort', end);
+        });
+      },
+      volumes: () => ({
+        outcome: () => {
+          rig.abort.abort(new CanceledError('user'));
+          return Promise.reject(rig.abort.signal.reason as Error);
+        },
+      }),
+    });
+    await reasonOf(rig.run());
+    expect(await new BackupArchive(rig.bucket).has('b1')).toBe(false);
+    expect([...rig.bucket.objects.keys()].some((key) => key.includes('journal'))).toBe(true);
+  });
 
   it.each(['../../x', 'a/b', '', '..', null])(
     'takes no item under the name %j that an action gives it, and goes on',
