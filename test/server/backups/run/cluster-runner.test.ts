@@ -240,6 +240,17 @@ describe('a run of a backup', () => {
     expect([...rig.bucket.objects.keys()].some((key) => key.includes('journal'))).toBe(true);
   });
 
+  it('takes no item that no reader would take, and goes on', async () => {
+    const cluster = configMaps(1).add('configmaps', {
+      metadata: { namespace: 'a', name: 'long' },
+      data: { text: 'x'.repeat(65 << 20) },
+    });
+    const rig = new Rig({ cluster });
+    const { phase, status } = await rig.run();
+    expect([phase, status.errors]).toEqual(['FinalizingPartiallyFailed', 1]);
+    expect(await pathsIn(rig)).toHaveLength(5);
+  }, 60_000);
+
   it.each(['../../x', 'a/b', '', '..', null])(
     'takes no item under the name %j that an action gives it, and goes on',
     async (name) => {
