@@ -126,10 +126,16 @@ describe('the controller of Backups', () => {
     registry = new Registry();
     const abort = new AbortController();
     const buckets: Buckets = {
-      open: () =>
-        isAway
-          ? Promise.reject(new CodedError('BLOB_UNAVAILABLE', 'away', { retry: 'backoff' }))
-          : Promise.resolve({ bucket, [Symbol.asyncDispose]: () => Promise.resolve() }),
+      open: (location, signal) =>
+        location === 'dead'
+          ? new Promise((_resolve, reject) => {
+              signal.addEventListener('abort', () => {
+                reject(signal.reason as Error);
+              });
+            })
+          : isAway
+            ? Promise.reject(new CodedError('BLOB_UNAVAILABLE', 'away', { retry: 'backoff' }))
+            : Promise.resolve({ bucket, [Symbol.asyncDispose]: () => Promise.resolve() }),
     };
     const operations = new OperationMap({ store: backupOperationStore(client, VELERO, buckets) });
     const sessions: ActionSessions = {
@@ -430,6 +436,16 @@ describe('the controller of Backups', () => {
     const left = () => [...bucket.objects.keys()].filter((key) => key.startsWith('backups/runs/'));
     await expect.poll(left, { timeout: 5000 }).toEqual([]);
     expect(runs.begun[0]?.signal.aborted).toBe(true);
+  });
+
+  it('ends backups while those of a location that hangs cannot be', async () => {
+    for (let i = 0; i < 12; i++) {
+      await create(`d${i}`, { storageLocation: 'dead' }, { status: { phase: 'Finalizing' } });
+    }
+    await create('good', { storageLocation: 'default' }, { status: { phase: 'Finalizing' } });
+    await store('good', 'Finalizing');
+    start();
+    await until('good', 'Completed');
   });
 
   it('lets nobody wait for one whose phase the API server refuses', async () => {
