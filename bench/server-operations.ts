@@ -76,11 +76,24 @@ async function bucketRequests(): Promise<number> {
   return counts.reduce((sum, count) => sum + count, 0);
 }
 
-async function apiRequests(): Promise<number> {
+type Counts = ReadonlyMap<string, number>;
+
+/** By verb and resource, since the API server began. */
+async function apiRequests(): Promise<Counts> {
   const text = await api.kubectl('get', '--raw', '/metrics');
-  const counts = [...text.matchAll(/^apiserver_request_total\{.*\} (\S+)$/gm)];
-  return counts.reduce((sum, [, count]) => sum + Number(count), 0);
+  const counts = new Map<string, number>();
+  for (const [, labels = '', count] of text.matchAll(/^apiserver_request_total\{(.*)\} (\S+)$/gm)) {
+    const of = (label: string): string => new RegExp(`${label}="([^"]*)"`).exec(labels)?.[1] ?? '';
+    const key = `${of('verb')} ${of('resource')}`;
+    counts.set(key, (counts.get(key) ?? 0) + Number(count));
+  }
+  return counts;
 }
+
+const less = (after: Counts, before: Counts): Counts =>
+  new Map([...after].map(([key, count]) => [key, count - (before.get(key) ?? 0)]));
+
+const sumOf = (counts: Counts): number => counts.values().reduce((sum, count) => sum + count, 0);
 
 /** Reports progress as agents do, so that there is something to store. */
 async function move(uploads: readonly KubeObject[], step: number): Promise<void> {
@@ -98,7 +111,7 @@ async function move(uploads: readonly KubeObject[], step: number): Promise<void>
 const perMinute = (count: number): number => Math.round((count * 600) / SECONDS) / 10;
 
 /** Requests of `SECONDS`, in which the uploads, if there are any, move on. */
-async function measure(): Promise<{ api: number; bucket: number }> {
+async function measure(): Promise<{ api: Counts; bucket: number }> {
   const uploads = await client.list(DATA_UPLOADS, { namespace: 'velero' });
   await bucketRequests();
   const before = await apiRequests();
@@ -108,12 +121,10 @@ async function measure(): Promise<{ api: number; bucket: number }> {
     await move(uploads, step);
     await sleep(Math.max(0, Math.min(nextMs, until) - performance.now()));
   }
-  return { api: (await apiRequests()) - before, bucket: await bucketRequests() };
+  return { api: less(await apiRequests(), before), bucket: await bucketRequests() };
 }
 
-/** Without the requests of the cluster itself and of this program. */
-let background = 0;
-async function measureServer(side: string): Promise<{ api: number; bucket: number }> {
+async function measureServer(side: string): Promise<{ api: Counts; bucket: number }> {
   const ref = { name: `b-${side}`, namespace: 'velero' };
   await client.create(BACKUPS, {
     metadata: ref,
@@ -132,9 +143,7 @@ async function measureServer(side: string): Promise<{ api: number; bucket: numbe
     await sleep(500);
   }
   await sleep(15_000);
-  const seen = await measure();
-  const counted = { api: perMinute(seen.api - background), bucket: perMinute(seen.bucket) };
-  return counted;
+  return measure();
 }
 
 // Of the simulated cluster, with settings that Velero's plugin refuses.
@@ -148,9 +157,7 @@ await client.patch(
 const velero = await measureServer('velero');
 await api.stack('down', 'velero');
 // What the cluster and the reports of progress cost by themselves, with all uploads there.
-background = (await measure()).api;
-console.log(JSON.stringify({ side: 'nobody', requestsPerMinute: { api: perMinute(background) } }));
-velero.api = Math.round((velero.api - perMinute(background)) * 10) / 10;
+const { api: background } = await measure();
 for (const { metadata } of await client.list(DATA_UPLOADS, { namespace: 'velero' })) {
   await client.delete(DATA_UPLOADS, metadata);
 }
@@ -171,13 +178,17 @@ const own = await (async () => {
   if (server.isGone) throw new Error('the server has ended');
   return counted;
 })();
-for (const [side, requestsPerMinute] of Object.entries({ velero, longshore: own })) {
-  console.log(JSON.stringify({ side, operations: OPERATIONS, requestsPerMinute }));
-}
-for (const kind of ['api', 'bucket'] as const) {
-  const share = own[kind] / velero[kind];
-  console.log(
-    `${kind}: ${own[kind]} requests per minute against ${velero[kind]} of Velero's, ${share.toFixed(2)} of them (bar ${BAR})`,
-  );
-}
 counter.kill();
+const rows = Object.entries({ velero, longshore: own }).map(([side, counts]) => {
+  const asked = less(counts.api, background);
+  const most = [...asked].sort(([, a], [, b]) => b - a).slice(0, 6);
+  const perMinuteOf = { api: perMinute(sumOf(asked)), bucket: perMinute(counts.bucket) };
+  console.log(JSON.stringify({ side, operations: OPERATIONS, requestsPerMinute: perMinuteOf }));
+  console.log(`  most: ${most.map(([key, count]) => `${key} ${perMinute(count)}`).join(', ')}`);
+  return perMinuteOf;
+});
+const [theirs = { api: 0, bucket: 0 }, ours = theirs] = rows;
+for (const kind of ['api', 'bucket'] as const) {
+  const share = (ours[kind] / theirs[kind]).toFixed(2);
+  console.log(`${kind}: ${share} of Velero's requests per minute (bar ${BAR})`);
+}

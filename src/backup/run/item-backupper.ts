@@ -1,4 +1,11 @@
-import { CodedError, isCode, messageOf, Semaphore, sortedGoJson } from '../../base/index.ts';
+import {
+  CodedError,
+  formatBytes,
+  isCode,
+  messageOf,
+  Semaphore,
+  sortedGoJson,
+} from '../../base/index.ts';
 import type { Discovery, KubeClient, KubeObject } from '../../kube/index.ts';
 import type { Backup } from '../backup-object.ts';
 import type { FineFilters } from '../filters/fine-filters.ts';
@@ -48,6 +55,8 @@ const EXCLUDE_LABEL = 'velero.io/exclude-from-backup';
 const SKIP_ANNOTATION = 'velero.io/skip-from-backup';
 const MUST_INCLUDE_ANNOTATION = 'backup.velero.io/must-include-additional-items';
 const NAMESPACES_TYPE = 'namespaces';
+/** What readers refuse, and with it all of the archive (archive/tarball.ts). Only aggregated APIs have such objects. */
+const ITEM_BYTES_MAX = 64 << 20;
 
 /** `v1/Pod`, `apps/v1/Deployment`. */
 export const kindOf = ({ apiVersion = '', kind = '' }: KubeObject): string =>
@@ -428,6 +437,10 @@ function filesOf(
   preferredVersion: string,
 ): ArchiveFile[] {
   const bytes = Buffer.from(sortedGoJson(object));
+  if (bytes.length > ITEM_BYTES_MAX) {
+    const text = `it has ${formatBytes(bytes.length)}, and an archive with it could not be read again: an item may have ${formatBytes(ITEM_BYTES_MAX)}`;
+    throw new CodedError('ITEM_TOO_LONG', text);
+  }
   const folders = version === preferredVersion ? ['', `${version}-preferredversion`] : [version];
   return folders.map((folder) => ({ path: itemPath(type, folder, object), bytes }));
 }

@@ -58,18 +58,29 @@ async function assertFree(
   plan: readonly Manifest[],
   signal: AbortSignal,
 ): Promise<void> {
+  const others = await othersIn(client, namespace, plan, signal);
+  if (others === undefined) return;
   const advice = 'see docs/with-velero.md for ours beside it or in place of it';
+  throw new CodedError('VELERO_IS_HERE', `${others}: ${advice}`);
+}
+
+/** Who else works on the objects of the namespace, in a sentence. */
+export async function othersIn(
+  client: KubeClient,
+  namespace: string,
+  plan: readonly Manifest[],
+  signal: AbortSignal,
+): Promise<string | undefined> {
   if (await client.find(DEPLOYMENTS, { namespace, name: 'velero' }, { signal })) {
-    const text = `namespace ${namespace} has a Velero server (Deployment velero): ${advice}`;
-    throw new CodedError('VELERO_IS_HERE', text);
+    return `namespace ${namespace} has a Velero server (Deployment velero)`;
   }
   for (const each of plan.filter(({ kind }) => kind === 'DaemonSet')) {
     const { name } = each.metadata;
     const found = await client.find(DAEMON_SETS, { namespace, name }, { signal });
     if (!found || isInstalled(found)) continue;
-    const text = `namespace ${namespace} has a DaemonSet ${name} that was not installed by this command: ${advice}`;
-    throw new CodedError('VELERO_IS_HERE', text);
+    return `namespace ${namespace} has a DaemonSet ${name} that was not installed by this command`;
   }
+  return undefined;
 }
 
 export const isInstalled = ({ metadata }: Pick<KubeObject, 'metadata'>): boolean =>

@@ -14,7 +14,7 @@ import { interruptSignal } from '../context.ts';
 import { printText } from '../output.ts';
 import { durationFlagMs, UsageError } from '../usage-error.ts';
 import { loadAssets } from './assets.ts';
-import { isInstalled } from './install.ts';
+import { isInstalled, othersIn } from './install.ts';
 import { moveInto, type Manifest } from './kustomize.ts';
 import { findObject, pathOf, resourceOf, until } from './objects.ts';
 
@@ -58,11 +58,13 @@ export async function uninstall(flags: UninstallFlags): Promise<void> {
     const { definitions, objects } = loadAssets();
     moveInto(namespace, objects);
     const kinds = definitions.map(kindOf);
-    await cancelAll(work, kinds, cancelMs);
+    const others = await othersIn(client, namespace, objects, interrupt.signal);
+    if (others !== undefined) say(`${others}: what is under way is left to it`);
+    else await cancelAll(work, kinds, cancelMs);
     const workloads = objects.filter(({ kind }) => ['Deployment', 'DaemonSet'].includes(kind));
     for (const each of workloads) await remove(work, each);
     await untilPodsAreGone(work, workloads);
-    await removeFinalizers(work, kinds);
+    if (others === undefined) await removeFinalizers(work, kinds);
     for (const each of objects) if (!workloads.includes(each)) await remove(work, each);
     await removeNamed(work);
     const left = await removeNamespace(work);

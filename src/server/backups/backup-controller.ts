@@ -336,6 +336,7 @@ class BackupsRun {
       const outcome = await runner.run({
         backup,
         signal,
+        leaving: this.#signal,
         assertLeading: this.#assertLeading,
         onProgress: async (progress) => {
           await this.#backups.insist(backup, { status: { progress } });

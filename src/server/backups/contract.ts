@@ -53,6 +53,8 @@ export interface RunRequest {
    * deleted: then its operations are told to stop.
    */
   readonly signal: AbortSignal;
+  /** Aborted when this process's turn ends, whatever `signal` has said before: nothing more is begun then. */
+  readonly leaving?: AbortSignal;
 }
 
 /** What the CR says after a run. The files in the bucket say the same, and were stored first. */

@@ -245,6 +245,28 @@ describe.skipIf(!hasRealApi())('install and uninstall, on a real API server', ()
     );
   });
 
+  it('ends and takes nothing from a Velero of the namespace when it is uninstalled there', async () => {
+    const finalizers = ['example.com/theirs'];
+    const ref = { name: 'theirs', namespace: 'velero' };
+    await api.client.create(BACKUPS, {
+      metadata: { ...ref, finalizers },
+      spec: {},
+      status: { phase: 'InProgress' },
+    } as never);
+    const { code, out } = await uninstall('velero', '--keep-crds');
+    expect(code).toBe(0);
+    expect(out).toContain(
+      'has a Velero server (Deployment velero): what is under way is left to it',
+    );
+    const { metadata } = await api.client.get(BACKUPS, ref);
+    expect(metadata.finalizers).toEqual(finalizers);
+    expect(metadata.annotations ?? {}).toEqual({});
+    expect(
+      await api.client.find(DEPLOYMENTS, { name: 'velero', namespace: 'velero' }),
+    ).toBeDefined();
+    await api.client.patch(BACKUPS, ref, { metadata: { finalizers: null } });
+  });
+
   it('says who does not answer', async () => {
     const config = join(work, 'nobody');
     const text = fs.readFileSync(api.kubeconfig, 'utf8');

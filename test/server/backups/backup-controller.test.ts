@@ -32,6 +32,7 @@ import type {
   RunOutcome,
   RunRequest,
 } from '../../../src/server/backups/contract.ts';
+import { Journal } from '../../../src/server/backups/run/journal.ts';
 import { backupOperationStore } from '../../../src/server/backups/operation-store.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
@@ -127,10 +128,16 @@ describe('the controller of Backups', () => {
     registry = new Registry();
     const abort = new AbortController();
     const buckets: Buckets = {
-      open: () =>
-        isAway
-          ? Promise.reject(new CodedError('BLOB_UNAVAILABLE', 'away', { retry: 'backoff' }))
-          : Promise.resolve({ bucket, [Symbol.asyncDispose]: () => Promise.resolve() }),
+      open: (location, signal) =>
+        location === 'dead'
+          ? new Promise((_resolve, reject) => {
+              signal.addEventListener('abort', () => {
+                reject(signal.reason as Error);
+              });
+            })
+          : isAway
+            ? Promise.reject(new CodedError('BLOB_UNAVAILABLE', 'away', { retry: 'backoff' }))
+            : Promise.resolve({ bucket, [Symbol.asyncDispose]: () => Promise.resolve() }),
     };
     const operations = new OperationMap({ store: backupOperationStore(client, VELERO, buckets) });
     const sessions: ActionSessions = {
@@ -446,6 +453,52 @@ describe('the controller of Backups', () => {
     const left = () => [...bucket.objects.keys()].filter((key) => key.startsWith('backups/runs/'));
     await expect.poll(left, { timeout: 5000 }).toEqual([]);
     expect(runs.begun[0]?.signal.aborted).toBe(true);
+  });
+
+  it('tells the operations in the journal of one to stop that is deleted before a server goes on with it', async () => {
+    start(2);
+    runs.areSlow = true;
+    await create('again');
+    await until2(1);
+    await client.delete(BACKUPS, { namespace: VELERO, name: 'again' });
+    await waitGone(client, BACKUPS, { namespace: VELERO, name: 'again' }, WAIT);
+    // It is held, since the first one of its name has not ended.
+    const { metadata } = await client.create(BACKUPS, {
+      metadata: {
+        ...{ namespace: VELERO, name: 'again' },
+        annotations: { 'longshore.io/made-by': 'longshore' },
+      },
+      spec: { storageLocation: 'default' },
+      status: { phase: 'InProgress' },
+    } as never);
+    const { signal } = new AbortController();
+    {
+      await using journal = await Journal.open({
+        ...{ bucket, name: 'again', uid: metadata.uid, directory: scratch, signal },
+        ...{ logger: silentLogger, assertLeading: () => undefined },
+      });
+      const item = { group: '', resource: 'pods', namespace: 'a', name: 'p' };
+      await journal.put({
+        ...{ kind: 'v1/Pod', namespace: 'a', name: 'p', files: [], facts: [], hasEffect: true },
+        ...{ hasFailed: false, owesPostHooks: false },
+        operations: [{ action: 'x/y', item, operationId: 'op-j', postOperationItems: [] }],
+      });
+    }
+    await client.delete(BACKUPS, { namespace: VELERO, name: 'again' });
+    await expect.poll(() => told, { timeout: 5000 }).toEqual(['op-j']);
+    const left = () => [...bucket.objects.keys()].filter((key) => key.includes('/again/'));
+    await expect.poll(left, { timeout: 5000 }).toEqual([]);
+    runs.end(0, new CodedError('CANCELED', 'ended'));
+  });
+
+  it('ends backups while those of a location that hangs cannot be', async () => {
+    for (let i = 0; i < 12; i++) {
+      await create(`d${i}`, { storageLocation: 'dead' }, { status: { phase: 'Finalizing' } });
+    }
+    await create('good', { storageLocation: 'default' }, { status: { phase: 'Finalizing' } });
+    await store('good', 'Finalizing');
+    start();
+    await until('good', 'Completed');
   });
 
   it('lets nobody wait for one whose phase the API server refuses', async () => {

@@ -121,16 +121,18 @@ async function ended(
   const { client, signal, logger, scratch, assertLeading } = options;
   const { name, uid } = backup.metadata;
   const stored = await openedArchive(archive, name, signal);
-  if (!stored) {
-    // Nothing can be completed, nor be restored.
-    return {
-      phase: 'PartiallyFailed',
-      errors: (statusOf(backup).errors ?? 0) + 1,
-      failureReason: 'its files are no longer in the backup storage location',
-      completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
-    };
-  }
+  // Nothing can be completed, nor be restored.
+  const lost = (failureReason: string): AfterRunStatus => ({
+    phase: 'PartiallyFailed',
+    errors: (statusOf(backup).errors ?? 0) + 1,
+    failureReason,
+    completionTimestamp: rfc3339Seconds(client.clock.nowNs()),
+  });
+  if (!stored) return lost('its files are no longer in the backup storage location');
   const known = stored.metadata;
+  if ((known.metadata.uid ?? uid) !== uid) {
+    return lost('its files in the backup storage location are of another Backup by now');
+  }
   if (known.metadata.uid === uid && isOver(known.status?.phase ?? '')) {
     return taken(known.status as AfterRunStatus);
   }

@@ -15,7 +15,10 @@ export interface FinalizerControllerOptions extends Omit<
 }
 
 /** Backups ended side by side. They have nothing in common with those that run. Our choice. */
-const WORKERS = 2;
+const WORKERS = 10;
+/** Of one location: where it hangs, others go on. Our choice. */
+const OF_LOCATION_MAX = 2;
+const AGAIN_MS = 1000;
 
 /** Ends Backups whose operations are over. Velero's controller of that name. */
 export class FinalizerController implements ServerController {
@@ -36,11 +39,17 @@ export class FinalizerController implements ServerController {
     const { cache } = watched;
     const component = 'longshore-server';
     const events = new EventRecorder({ client, logger, host, component, clock: client.clock });
+    /** Backups of each location. */
+    const atWork = new Map<string, number>();
     const controller = new Controller({
       ...{ name: this.name, workers: WORKERS, logger },
       reconcile: async (key) => {
         const backup = cache.get(refOf(key));
         if (!backup || !isFinalizing(phaseOf(backup))) return undefined;
+        const { storageLocation = '' } = backup.spec;
+        const busy = atWork.get(storageLocation) ?? 0;
+        if (busy >= OF_LOCATION_MAX) return { requeueAfterMs: AGAIN_MS };
+        atWork.set(storageLocation, busy + 1);
         try {
           await finalize(refOf(key), { ...this.#options, assertLeading, signal });
         } catch (error) {
@@ -50,6 +59,8 @@ export class FinalizerController implements ServerController {
             events.record(backup, 'NotFinalized', text, 'Warning');
           }
           throw error;
+        } finally {
+          atWork.set(storageLocation, (atWork.get(storageLocation) ?? 1) - 1);
         }
         return undefined;
       },

@@ -404,7 +404,7 @@ export class ClusterRunner implements BackupRunner {
     parts: Parts & { readonly snapshots: readonly NativeSnapshot[] },
     error: unknown,
   ): Promise<void> {
-    const { backup, signal } = request;
+    const { backup, signal, leaving } = request;
     const { archive, journal, log, session } = parts;
     const { operations, logger } = this.#options;
     const { name } = backup.metadata;
@@ -412,7 +412,10 @@ export class ClusterRunner implements BackupRunner {
     // Whatever has failed: a backup that another server goes on with is none of ours.
     request.assertLeading();
     try {
-      const stopping = AbortSignal.timeout(STOPPING_MS);
+      const stopping = AbortSignal.any([
+        AbortSignal.timeout(STOPPING_MS),
+        ...(leaving ? [leaving] : []),
+      ]);
       const untold =
         session &&
         (await cancelOperations(operations, subject, { asker: session.asker, signal: stopping }));
@@ -421,6 +424,8 @@ export class ClusterRunner implements BackupRunner {
       const fields = { backup: name, error: messageOf(cause) };
       logger.warn(fields, 'operations of a backup that has failed could not be told to stop');
     }
+    // Whoever goes on tells the rest to stop, and would not where the files said that it is over.
+    if (leaving?.aborted === true) return;
     const late = AbortSignal.timeout(signal.aborted ? CANCELED_MS : FAREWELL_MS);
     const reason = signal.aborted ? asError(signal.reason) : error;
     log.results.error('backup failed', { error: reason });

@@ -8,6 +8,7 @@ import {
   formatBytes,
   isCode,
   type Logger,
+  mapLimited,
   randomHex,
   Semaphore,
   systemClock,
@@ -54,6 +55,8 @@ export interface JournalLimits {
   readonly segmentBytes: number;
   /** And at the latest after this. */
   readonly segmentMs: number;
+  /** What the tarball may unpack to; tests lower it. */
+  readonly unpackedBytesMax?: number;
 }
 
 /** Our choice: what is lost to a kill is read again in seconds. */
@@ -63,6 +66,8 @@ const UNPACKED_BYTES_MAX = 64 * 2 ** 30;
 const SEGMENT_BYTES_MAX = 512 << 20;
 const NUMBER_DIGITS = 8;
 const READ_AHEAD = 8;
+/** Our choice: a backup of days has tens of thousands of segments, and who is next of its name waits for it. */
+const REMOVED_AT_ONCE = 16;
 
 const gzip = promisify(gzipWithCallback);
 
@@ -285,6 +290,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     for (const { k, ns, n } of records.thawed) this.#owed.delete(`${k} ${ns}/${n}`);
     this.#entries.push(...records.entries);
     this.#hooks = records.hooks ?? this.#hooks;
+    this.#unpackedBytes += records.unpackedBytes ?? 0;
     if (tar.length > 0) await this.#tar.append(tar);
     if (log.length > 0) await this.#log.append(log);
   }
@@ -322,7 +328,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     for (const { path, bytes } of files) {
       const before = this.#pending.tar.length;
       for (const piece of tarMember.entry({ path, bytes, mtime })) this.#pending.tar.append(piece);
-      this.#added(this.#pending.tar.length - before);
+      this.#packed(this.#pending.tar.length - before);
     }
     const type = files[0]?.path.split('/')[1];
     this.#pending.records.items.push({
@@ -360,13 +366,17 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     this.#flushLater();
   }
 
+  #packed(bytes: number): void {
+    this.#added(bytes);
+    this.#unpackedBytes += bytes;
+    const { unpackedBytesMax = UNPACKED_BYTES_MAX } = this.#limits;
+    if (this.#unpackedBytes <= unpackedBytesMax) return;
+    const text = `the tarball of the backup could not be read again: it would unpack to more than ${formatBytes(unpackedBytesMax)}`;
+    throw new CodedError('CONTENT_TOO_LONG', text);
+  }
+
   #added(bytes: number): void {
     this.#pending.bytes += bytes;
-    this.#unpackedBytes += bytes;
-    if (this.#unpackedBytes > UNPACKED_BYTES_MAX) {
-      const text = `the tarball of the backup could not be read again: it would unpack to more than ${formatBytes(UNPACKED_BYTES_MAX)}`;
-      throw new CodedError('CONTENT_TOO_LONG', text);
-    }
   }
 
   #assertUsable(): void {
@@ -418,6 +428,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
 
   async #store({ records, tar, log }: Pending): Promise<void> {
     const { bucket, signal, assertLeading } = this.#options;
+    records.unpackedBytes = tar.length;
     const [packed, tarPart, logPart] = await Promise.all([
       gzip(JSON.stringify(records)),
       tar.length === 0 ? Buffer.alloc(0) : gzip(tar.whole()),
@@ -533,7 +544,14 @@ export async function removeJournals(
   uid?: string,
 ): Promise<void> {
   const folder = uid === undefined ? journalsFolder(name) : journalFolder(name, uid);
+  const remove = (keys: readonly string[]): Promise<unknown> =>
+    mapLimited(keys, REMOVED_AT_ONCE, (key) => bucket.delete(key, { signal }));
+  let keys: string[] = [];
   for await (const key of bucket.list(folder, { signal })) {
-    await bucket.delete(key, { signal });
+    keys.push(key);
+    if (keys.length < REMOVED_AT_ONCE * 16) continue;
+    await remove(keys);
+    keys = [];
   }
+  await remove(keys);
 }

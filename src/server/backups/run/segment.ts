@@ -29,6 +29,8 @@ const recordsSchema = z.object({
   /** Pods whose post hooks have run. */
   thawed: z.array(z.object({ k: z.string(), ns: z.string(), n: z.string() })),
   entries: z.array(entrySchema),
+  /** Of its part of the tarball. */
+  unpackedBytes: z.number().optional(),
   hooks: z.object({ hooksAttempted: z.number(), hooksFailed: z.number() }).optional(),
 });
 

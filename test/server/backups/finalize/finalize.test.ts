@@ -57,6 +57,20 @@ describe('the finalizer of backups', () => {
     expect(stored.status).toMatchObject({ phase: 'Completed' });
   });
 
+  it('writes nothing into files of another Backup that has its name in the bucket', async () => {
+    const world = await finalizing();
+    const { backup, bucket } = world;
+    const metadata = { ...backup, metadata: { ...backup.metadata, uid: 'of-another-cluster' } };
+    await new BackupArchive(bucket).update('b1', { metadata });
+    const before = new Map(bucket.objects);
+    await world.server(scratch).finalize();
+    expect(world.status).toMatchObject({
+      phase: 'PartiallyFailed',
+      failureReason: 'its files in the backup storage location are of another Backup by now',
+    });
+    expect(new Map(bucket.objects)).toEqual(before);
+  });
+
   it('leaves the tarball alone where no operation asks for items', async () => {
     const world = await finalizing({ items: [] });
     world.requests.length = 0;

@@ -54,6 +54,7 @@ class Rig {
   readonly bucket = new MemoryBucket();
   readonly canceled: string[] = [];
   readonly abort = new AbortController();
+  readonly leaving = new AbortController();
   isLeading = true;
   readonly #parts: Parts;
 
@@ -119,6 +120,7 @@ class Rig {
         if (!this.isLeading) throw new CodedError('LEADERSHIP_LOST', 'another one may lead');
       },
       signal: this.abort.signal,
+      leaving: this.leaving.signal,
     });
   }
 }
@@ -212,6 +214,43 @@ describe('a run of a backup', () => {
     expect(rig.canceled).toHaveLength(17);
     expect((await new BackupArchive(rig.bucket).loadMetadata('b1')).status?.phase).toBe('Failed');
   }, 20_000);
+
+  it('ends where its process has to, while operations are told to stop, and leaves the rest to the next one', async () => {
+    const rig: Rig = new Rig({
+      cluster: configMaps(1),
+      actions: [moves],
+      cancel: (_, signal) => {
+        rig.leaving.abort(new CanceledError('shutdown'));
+        return new Promise((_resolve, reject) => {
+          const end = (): void => {
+            reject(signal.reason as Error);
+          };
+          if (signal.aborted) end();
+          else signal.addEventListener('abort', end);
+        });
+      },
+      volumes: () => ({
+        outcome: () => {
+          rig.abort.abort(new CanceledError('user'));
+          return Promise.reject(rig.abort.signal.reason as Error);
+        },
+      }),
+    });
+    await reasonOf(rig.run());
+    expect(await new BackupArchive(rig.bucket).has('b1')).toBe(false);
+    expect([...rig.bucket.objects.keys()].some((key) => key.includes('journal'))).toBe(true);
+  });
+
+  it('takes no item that no reader would take, and goes on', async () => {
+    const cluster = configMaps(1).add('configmaps', {
+      metadata: { namespace: 'a', name: 'long' },
+      data: { text: 'x'.repeat(65 << 20) },
+    });
+    const rig = new Rig({ cluster });
+    const { phase, status } = await rig.run();
+    expect([phase, status.errors]).toEqual(['FinalizingPartiallyFailed', 1]);
+    expect(await pathsIn(rig)).toHaveLength(5);
+  }, 60_000);
 
   it.each(['../../x', 'a/b', '', '..', null])(
     'takes no item under the name %j that an action gives it, and goes on',

@@ -53,6 +53,36 @@ const keyLike = (bucket: MemoryBucket, pattern: RegExp): string =>
   [...bucket.objects.keys()].find((key) => pattern.test(key)) ?? '';
 
 describe('the journal of a backup', () => {
+  it('makes no tarball that is too long to be read, also where several tries make it', async () => {
+    const bucket = new MemoryBucket();
+    const limits = { segmentBytes: 1 << 20, segmentMs: 60_000, unpackedBytesMax: 3000 };
+    {
+      await using first = await opened(bucket, { limits });
+      await first.put(item('one', EFFECT));
+      for (let i = 0; i < 100; i++) first.addLine('lines of the log are none of the tarball\n');
+      await first.put(item('two', EFFECT));
+    }
+    await using second = await opened(bucket, { limits });
+    await expect(second.put(item('three'))).rejects.toMatchObject({ code: 'CONTENT_TOO_LONG' });
+  });
+  it('of tens of thousands of segments is removed many at once', async () => {
+    const bucket = new MemoryBucket();
+    for (let i = 0; i < 600; i++) bucket.objects.set(`${FOLDER}${i}`, Buffer.from('x'));
+    let [now, most] = [0, 0];
+    const slow = {
+      list: (prefix: string) => bucket.list(prefix),
+      delete: async (key: string) => {
+        most = Math.max(most, ++now);
+        await new Promise(setImmediate);
+        await bucket.delete(key);
+        now--;
+      },
+    } as unknown as MemoryBucket;
+    await removeJournals(slow, 'b1', signal, 'u1');
+    expect(bucket.objects.size).toBe(0);
+    expect(most).toBe(16);
+  });
+
   it('has in the bucket what had an effect elsewhere, before the call returns, and the rest with it', async () => {
     const bucket = new MemoryBucket();
     await using journal = await opened(bucket);
