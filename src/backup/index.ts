@@ -14,7 +14,7 @@ export {
   usesOldLists,
 } from './filters/resources.ts';
 export { labelErrors, listErrors } from './filters/lists-errors.ts';
-export { parseSelector, type Selector, selectorOf } from './filters/selectors.ts';
+export { parseSelector, type Selector, selectorErrors, selectorOf } from './filters/selectors.ts';
 export type { Backup, BackupSpec, ExecHook, HookSpec } from './backup-object.ts';
 export {
   BACKUP_DEFAULTS,

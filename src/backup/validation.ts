@@ -13,7 +13,7 @@ import {
 import type { Backup, BackupSpec } from './backup-object.ts';
 import { listErrors, namespaceListErrors, scopedListErrors } from './filters/lists-errors.ts';
 import { type ResourceFinder, usesOldLists } from './filters/resources.ts';
-import { selectorOf } from './filters/selectors.ts';
+import { selectorErrors } from './filters/selectors.ts';
 import { goDurationNs } from './hooks/durations.ts';
 import { hookErrors } from './hooks/hook-errors.ts';
 import { orderErrors } from './ordered-resources.ts';
@@ -342,7 +342,7 @@ async function credentialError(
     if (secret.data?.[key] !== undefined) return undefined;
     return `${unread}"${name}" secret is missing data for key "${key}"`;
   } catch (error) {
-    signal?.throwIfAborted();
+    assertLasting(error, signal);
     return unread + messageOf(error);
   }
 }
@@ -433,23 +433,6 @@ async function policyErrors(
     assertLasting(error);
     errors.push(`invalid resource policies: ${messageOf(error)}`);
   }
-}
-
-function selectorErrors({ labelSelector, orLabelSelectors }: BackupSpec): string[] {
-  return [
-    ...(labelSelector ? [{ field: 'labelSelector', selector: labelSelector }] : []),
-    ...(orLabelSelectors ?? []).map((selector, index) => ({
-      field: `orLabelSelectors[${index}]`,
-      selector,
-    })),
-  ].flatMap(({ field, selector }) => {
-    try {
-      selectorOf(selector);
-      return [];
-    } catch (error) {
-      return [`Invalid ${field}: ${messageOf(error)}`];
-    }
-  });
 }
 
 async function moverErrors(

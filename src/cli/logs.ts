@@ -10,21 +10,9 @@ import {
 } from '../archive/index.ts';
 import { CodedError, isCode, printable } from '../base/index.ts';
 import { type Bucket, openBucket, type SignalOptions } from '../blob/index.ts';
-import {
-  type BackupStorageLocation,
-  environment,
-  parseBackupStorageLocation,
-  storageKindOf,
-} from '../config/index.ts';
-import {
-  BACKUP_STORAGE_LOCATIONS,
-  BACKUPS,
-  type KubeClient,
-  type KubeObject,
-  RESTORES,
-  SECRETS,
-} from '../kube/index.ts';
-import { openLocationBucket } from '../repository-access/index.ts';
+import { type BackupStorageLocation, environment, storageKindOf } from '../config/index.ts';
+import { BACKUPS, type KubeClient, type KubeObject, RESTORES, SECRETS } from '../kube/index.ts';
+import { loadLocation, openLocationBucket } from '../repository-access/index.ts';
 import { type ClusterFlags, clusterOf } from './cluster.ts';
 import { interruptSignal } from './context.ts';
 import { isOutputOpen, writeOutput } from './output.ts';
@@ -93,18 +81,11 @@ async function findOwner(
   throw new CodedError(code, `there is no ${kind} ${namespace}/${name}`);
 }
 
-async function findLocation(
-  name: string,
-  { client, namespace, signal }: Context,
-): Promise<BackupStorageLocation> {
+async function findLocation(name: string, context: Context): Promise<BackupStorageLocation> {
   if (name === '') {
     throw new CodedError('NO_LOGS', 'the backup has not begun: it has no storage location yet');
   }
-  const ref = { namespace, name };
-  const found = await client.find(BACKUP_STORAGE_LOCATIONS, ref, { signal });
-  if (found) return parseBackupStorageLocation({ ...found, kind: 'BackupStorageLocation' });
-  const text = `BackupStorageLocation.velero.io "${name}" not found`;
-  throw new CodedError('NO_LOCATION', text);
+  return loadLocation(name, context);
 }
 
 /** Outside of the cluster its bucket may be known by another address: the one by which Velero's CLI downloads. */

@@ -1,9 +1,8 @@
 import type { MoverLogStore } from '../agent/index.ts';
-import { CodedError } from '../base/index.ts';
 import { openBucket } from '../blob/index.ts';
-import { environment, parseBackupStorageLocation } from '../config/index.ts';
-import { BACKUP_STORAGE_LOCATIONS, type KubeClient } from '../kube/index.ts';
-import { openLocationBucket } from '../repository-access/index.ts';
+import { environment } from '../config/index.ts';
+import type { KubeClient } from '../kube/index.ts';
+import { loadLocation, openLocationBucket } from '../repository-access/index.ts';
 
 export interface MoverLogStoreOptions {
   readonly client: KubeClient;
@@ -20,12 +19,7 @@ export function moverLogStore({
 }: MoverLogStoreOptions): MoverLogStore {
   return {
     async open(name, signal) {
-      const found = await client.find(BACKUP_STORAGE_LOCATIONS, { namespace, name }, { signal });
-      if (!found) {
-        const text = `BackupStorageLocation.velero.io "${name}" not found`;
-        throw new CodedError('NO_LOCATION', text);
-      }
-      const location = parseBackupStorageLocation({ ...found, kind: 'BackupStorageLocation' });
+      const location = await loadLocation(name, { client, namespace, signal });
       if (location.spec.accessMode === 'ReadOnly') return undefined;
       // An agent that has no log to keep does without it.
       const { MoverLogArchive } = await import('../archive/index.ts');

@@ -18,6 +18,7 @@ export {
 export {
   loadCredentialFile,
   loadCustomerKeyFile,
+  loadLocation,
   loadLocationFiles,
   type LocationFilesOptions,
   openLocationBucket,

@@ -7,10 +7,16 @@ import {
   bucketLocation,
   customerKeySecret,
   type LocationFiles,
+  parseBackupStorageLocation,
   type StorageKind,
   storageKindOf,
 } from '../config/index.ts';
-import { type KubeClient, type Secret as KubeSecret, SECRETS } from '../kube/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  type KubeClient,
+  type Secret as KubeSecret,
+  SECRETS,
+} from '../kube/index.ts';
 
 export interface LocationFilesOptions {
   readonly client: KubeClient;
@@ -82,6 +88,17 @@ export async function loadCustomerKeyFile(
   }
   const { name } = location.metadata;
   return toFile(directory, `${name}-customer-key`, bytes.subarray(0, KEY_BYTES));
+}
+
+/** A BackupStorageLocation as it is now. Throws `NO_LOCATION`, `BAD_STORAGE_LOCATION`, and what the API server refuses. */
+export async function loadLocation(
+  name: string,
+  { client, namespace, signal }: Pick<LocationFilesOptions, 'client' | 'namespace' | 'signal'>,
+): Promise<BackupStorageLocation> {
+  const ref = { namespace, name };
+  const found = await client.find(BACKUP_STORAGE_LOCATIONS, ref, { signal });
+  if (found) return parseBackupStorageLocation({ ...found, kind: 'BackupStorageLocation' });
+  throw new CodedError('NO_LOCATION', `BackupStorageLocation.velero.io "${name}" not found`);
 }
 
 /**

@@ -1,4 +1,4 @@
-import { goDurationNs, labelErrors, listErrors, selectorOf } from '../backup/index.ts';
+import { goDurationNs, labelErrors, listErrors, selectorErrors } from '../backup/index.ts';
 import { messageOf } from '../base/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
@@ -305,19 +305,3 @@ function durationErrors(timeout: string | undefined): string[] {
   if (ns === undefined) return [`${invalid} not a duration such as 4h0m0s`];
   return ns < 0n ? [`${invalid} less than zero`] : [];
 }
-
-const selectorErrors = ({ labelSelector, orLabelSelectors }: RestoreSpec): string[] =>
-  [
-    ...(labelSelector ? [{ field: 'labelSelector', selector: labelSelector }] : []),
-    ...(orLabelSelectors ?? []).map((selector, index) => ({
-      field: `orLabelSelectors[${index}]`,
-      selector,
-    })),
-  ].flatMap(({ field, selector }) => {
-    try {
-      selectorOf(selector);
-      return [];
-    } catch (error) {
-      return [`Invalid ${field}: ${messageOf(error)}`];
-    }
-  });

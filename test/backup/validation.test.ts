@@ -318,6 +318,11 @@ describe('a Backup is refused', () => {
       await expect(errorsOf({}, { away })).rejects.toThrow('the API server is away');
     },
   );
+  it('not because the API server is away when it is asked for the credentials of a snapshot location', async () => {
+    const spec = { provider: 'aws', credential: { name: 'there', key: 'cloud' } };
+    const world = { volumesnapshotlocations: [object('a', { spec })], away: 'secrets' };
+    await expect(errorsOf({}, world)).rejects.toThrow('the API server is away');
+  });
 
   it('for policies that cannot be read, or that do not go with older filters', async () => {
     const bad = { loadPolicies: () => Promise.reject(new Error('no such ConfigMap')) };

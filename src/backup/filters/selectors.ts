@@ -1,4 +1,4 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, messageOf } from '../../base/index.ts';
 import { type LabelSelector, matchesRequirement } from '../../kube/index.ts';
 
 type Labels = Readonly<Record<string, string>>;
@@ -107,3 +107,27 @@ function made(requirements: readonly Requirement[]): Selector {
 
 const bad = (why: string): CodedError =>
   new CodedError('BAD_SELECTOR', `the label selector cannot be used: ${why}`);
+
+/** What is wrong with the selectors of a Backup or a Restore. */
+export function selectorErrors({
+  labelSelector,
+  orLabelSelectors,
+}: {
+  readonly labelSelector?: LabelSelector | null | undefined;
+  readonly orLabelSelectors?: readonly LabelSelector[] | null | undefined;
+}): string[] {
+  return [
+    ...(labelSelector ? [{ field: 'labelSelector', selector: labelSelector }] : []),
+    ...(orLabelSelectors ?? []).map((selector, index) => ({
+      field: `orLabelSelectors[${index}]`,
+      selector,
+    })),
+  ].flatMap(({ field, selector }) => {
+    try {
+      selectorOf(selector);
+      return [];
+    } catch (error) {
+      return [`Invalid ${field}: ${messageOf(error)}`];
+    }
+  });
+}

@@ -61,7 +61,7 @@ import { cancelOperations } from '../operations/cancel.ts';
 import { Journal, removeJournals } from './journal.ts';
 import { patiently } from './patience.ts';
 import { BackupRunLog } from './run-log.ts';
-import { patientClient, whileAway } from './while-away.ts';
+import { patientClient } from './while-away.ts';
 
 export interface VolumesContext {
   readonly backup: Backup;
@@ -230,16 +230,15 @@ export class ClusterRunner implements BackupRunner {
     const subject = subjectOf(backup);
     operations.takeOver(subject, journal.operations);
     const { logger, patienceMs } = this.#options;
-    const cluster = whileAway({ client, logger, signal, patienceMs });
+    const cluster = patientClient(client, { logger, signal, patienceMs });
     const about = { what: 'ask the API server what it serves', logger, signal, patienceMs };
     await patiently(() => discovery.refresh({ signal }), about);
     const { namespaces, resources, fine } = await patiently(
       () => this.#filters(backup, log, signal),
       about,
     );
-    const patient = patientClient(client, { logger, signal, patienceMs });
     const volumes = await patiently(
-      () => openVolumes({ backup, session, log, signal, client: patient }),
+      () => openVolumes({ backup, session, log, signal, client: cluster }),
       about,
     );
     volumes.resume(journal.facts);

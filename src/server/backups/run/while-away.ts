@@ -4,7 +4,7 @@ import type { KubeClient } from '../../../kube/index.ts';
 import { patiently } from './patience.ts';
 
 export interface WhileAwayOptions {
-  readonly client: Pick<KubeClient, 'raw' | 'listPage' | 'find' | 'exec'>;
+  readonly client: Pick<KubeClient, 'raw'>;
   readonly logger: Logger;
   readonly signal: AbortSignal;
   readonly patienceMs?: number | undefined;
@@ -56,51 +56,40 @@ function waiterOf({ client, logger, signal, patienceMs = PATIENCE_MS }: WhileAwa
   };
 }
 
-/**
- * A client that waits for an API server that is away, so that no part of a backup is missing because of it. A kind whose own server does not
- * answer is told soon: the API server itself does then.
- */
-export function whileAway(
-  options: WhileAwayOptions,
-): Pick<KubeClient, 'listPage' | 'find' | 'exec'> {
-  const wait = waiterOf(options);
-  const { client } = options;
-  return {
-    // Whoever lists pages asks again.
-    listPage: (resource, more) => wait(() => client.listPage(resource, more), 0),
-    find: (resource, ref, more) => wait(() => client.find(resource, ref, more)),
-    // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse.
-    exec: (question) => {
-      const { signal = options.signal } = question;
-      return waiterOf({ ...options, signal })(() => client.exec(question));
-    },
-  };
-}
-
-/** Reads that {@link patientClient} asks again. */
-const READS: readonly string[] = ['get', 'find', 'list', 'collect'];
+/** Of its reads, how often each is asked again although the API server answers. Whoever lists pages asks again by itself. */
+const READS: Readonly<Record<string, number>> = {
+  ...{ get: AGAIN_MAX, find: AGAIN_MAX, list: AGAIN_MAX, collect: AGAIN_MAX },
+  listPage: 0,
+};
 
 /**
- * The whole client, whose reads wait as those of {@link whileAway}, and with them the creation of objects with a name: one that was made although
- * its answer was lost is there already, which the caller expects. Everything else is tried once.
+ * The client, whose reads wait for an API server that is away, so that no part of a backup is missing because of it. A kind whose own server does
+ * not answer is told soon: the API server itself does then. So do commands in pods, and the creation of objects with a name: one that was made
+ * although its answer was lost is there already, which the caller expects. Everything else is tried once.
  */
 export function patientClient(
   client: KubeClient,
   options: Omit<WhileAwayOptions, 'client'>,
 ): KubeClient {
   const wait = waiterOf({ ...options, client });
+  // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse.
+  const exec: KubeClient['exec'] = (question) => {
+    const { signal = options.signal } = question;
+    return waiterOf({ ...options, client, signal })(() => client.exec(question));
+  };
   return new Proxy(client, {
     get: (target, key) => {
+      if (key === 'exec') return exec;
       const value: unknown = Reflect.get(target, key, target);
       if (typeof value !== 'function') return value;
-      const method = value as (...given: unknown[]) => unknown;
+      const method = value as (...given: unknown[]) => Promise<unknown>;
+      const againMax = READS[String(key)];
       return (...given: unknown[]): unknown => {
-        const call = (): unknown => method.apply(target, given);
+        const call = (): Promise<unknown> => method.apply(target, given);
         const isNamed =
           key === 'create' &&
           (given[1] as { metadata: { name?: string } }).metadata.name !== undefined;
-        const isAsked = typeof key === 'string' && READS.includes(key);
-        return isNamed || isAsked ? wait(() => call() as Promise<unknown>) : call();
+        return againMax !== undefined || isNamed ? wait(call, againMax) : call();
       };
     },
   });

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { CodedError, silentLogger } from '../../../../src/base/index.ts';
 import { type KubeClient, PODS } from '../../../../src/kube/index.ts';
-import { patientClient, whileAway } from '../../../../src/server/backups/run/while-away.ts';
+import { patientClient } from '../../../../src/server/backups/run/while-away.ts';
 
 const away = () => new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' });
 const signal = new AbortController().signal;
@@ -19,7 +19,7 @@ function clusterOf(fails: number, isOnlyKind = false) {
     listPage: () => answer('list'),
     find: () => answer('find'),
   } as unknown as KubeClient;
-  const waiting = whileAway({ client, logger: silentLogger, signal, patienceMs: 2000 });
+  const waiting = patientClient(client, { logger: silentLogger, signal, patienceMs: 2000 });
   return { waiting, asked };
 }
 
@@ -41,10 +41,12 @@ describe('an API server that is away', () => {
       raw: () => Promise.resolve({}),
       find: () => (breaks-- > 0 ? Promise.reject(away()) : Promise.resolve({ metadata: {} })),
     } as unknown as KubeClient;
-    const { find } = whileAway({ client, logger: silentLogger, signal });
-    expect(await find(PODS, { name: 'p' })).toEqual({ metadata: {} });
+    const waiting = patientClient(client, { logger: silentLogger, signal });
+    expect(await waiting.find(PODS, { name: 'p' })).toEqual({ metadata: {} });
     breaks = Infinity;
-    await expect(find(PODS, { name: 'p' })).rejects.toMatchObject({ code: 'KUBE_UNAVAILABLE' });
+    await expect(waiting.find(PODS, { name: 'p' })).rejects.toMatchObject({
+      code: 'KUBE_UNAVAILABLE',
+    });
   });
   it('is waited for again where it goes away before the question is answered', async () => {
     // The question, then: is it away, it is back; the question, and so on.
@@ -52,8 +54,8 @@ describe('an API server that is away', () => {
     const next = (): Promise<never> =>
       answers.shift() === true ? Promise.resolve({} as never) : Promise.reject(away());
     const client = { raw: next, find: next } as unknown as KubeClient;
-    const { find } = whileAway({ client, logger: silentLogger, signal, patienceMs: 2000 });
-    expect(await find(PODS, { name: 'p' })).toEqual({});
+    const waiting = patientClient(client, { logger: silentLogger, signal, patienceMs: 2000 });
+    expect(await waiting.find(PODS, { name: 'p' })).toEqual({});
     expect(answers).toEqual([]);
   });
   it('is waited for by reads of the whole client, and where something with a name is made', async () => {
@@ -95,7 +97,7 @@ describe('an API server that is away', () => {
     const client = {
       listPage: () => Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no')),
     } as unknown as KubeClient;
-    const { listPage } = whileAway({ client, logger: silentLogger, signal });
-    await expect(listPage(PODS, {})).rejects.toMatchObject({ code: 'KUBE_FORBIDDEN' });
+    const waiting = patientClient(client, { logger: silentLogger, signal });
+    await expect(waiting.listPage(PODS, {})).rejects.toMatchObject({ code: 'KUBE_FORBIDDEN' });
   });
 });
