@@ -30,7 +30,7 @@ interface Round<A> {
 
 /**
  * A server asks for the progress of each operation by itself, and then for all of them once more. As soon as operations of one backup are asked
- * for one after another, all are listed at once and answered from that: of 200 operations a poll is then two requests, and not 200. An answer
+ * for one after another, all are listed at once and answered from that: of 200 operations a poll is then a few requests, and not 200. An answer
  * is given at most two seconds after the list has come, and only once, so that whoever asks again sees what is new.
  */
 export class SharedLook<A> {
