@@ -278,11 +278,7 @@ function uploadOf(
   };
 }
 
-function movedOutput(
-  pvc: PersistentVolumeClaim,
-  backup: Backup,
-  upload: DataUpload,
-): BackupOutput {
+function movedOutput(pvc: PersistentVolumeClaim, backup: Backup, upload: DataUpload): BackupOutput {
   const { namespace, name } = upload.metadata;
   const snapshot = upload.spec.csiSnapshot?.volumeSnapshot ?? '';
   return {

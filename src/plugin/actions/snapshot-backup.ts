@@ -160,7 +160,8 @@ export class SnapshotBackup implements BackupItemAction {
       }
       const { name: contentName, uid: contentUid } = content.metadata;
       const options = { signal, uid: contentUid };
-      await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: contentName }, options);
+      const remove = () => client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: contentName }, options);
+      await patiently(remove, signal);
       await patiently(() => client.delete(VOLUME_SNAPSHOTS, ref, { signal, uid }), signal);
       await releaseWithLast(this.#setting, found, backup, signal);
     } catch (error) {

@@ -92,7 +92,10 @@ class ServerClient extends SimulatedClient {
     return (await this.list(resource, options)).flatMap((item) => [...take(item)]);
   }
 
-  override raw(request?: { readonly path: string; readonly signal?: AbortSignal }): Promise<unknown> {
+  override raw(request?: {
+    readonly path: string;
+    readonly signal?: AbortSignal;
+  }): Promise<unknown> {
     const { path = '', signal } = request ?? {};
     return this.call(`ask for ${path}`, () => answerTo(path), signal);
   }
@@ -228,7 +231,9 @@ export class OneServer implements Life {
     return { debug: () => undefined, info: at('info'), warn: at('warn'), error: at('error') };
   }
 
-  #controllers(clock: Clock): readonly (BackupController | OperationsController | FinalizerController)[] {
+  #controllers(
+    clock: Clock,
+  ): readonly (BackupController | OperationsController | FinalizerController)[] {
     const client = this.#client.asClient;
     const logger = this.#logger();
     const world = this.#world;

@@ -15,6 +15,7 @@ import {
   systemClock,
 } from '../../../base/index.ts';
 import {
+  assertAlone,
   type Backup,
   type BackupRunResult,
   collectItems,
@@ -208,14 +209,22 @@ export class ClusterRunner implements BackupRunner {
     const subject = subjectOf(backup);
     operations.takeOver(subject, journal.operations);
     const { logger, patienceMs } = this.#options;
-    const cluster = whileAway({ client, logger, signal, patienceMs });
+    const cluster = whileAway({
+      ...{ client, logger, signal, patienceMs },
+      beforeExec: () => {
+        assertAlone(request.assertLeading);
+      },
+    });
     const about = { what: 'ask the API server what it serves', logger, signal, patienceMs };
     await patiently(() => discovery.refresh({ signal }), about);
     const { namespaces, resources, fine } = await patiently(
       () => this.#filters(backup, log, signal),
       about,
     );
-    const volumes = await patiently(() => openVolumes({ client: cluster, backup, session, log, signal }), about);
+    const volumes = await patiently(
+      () => openVolumes({ client: cluster, backup, session, log, signal }),
+      about,
+    );
     volumes.resume(journal.facts);
     await using spool = await Spool.open({ directory, bytesMax: SPOOL_BYTES_MAX });
     const { results } = log;

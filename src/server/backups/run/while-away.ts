@@ -7,6 +7,8 @@ export interface WhileAwayOptions {
   readonly logger: Logger;
   readonly signal: AbortSignal;
   readonly patienceMs?: number | undefined;
+  /** Right before a command is run, each time. What it throws is thrown. */
+  readonly beforeExec?: () => void;
 }
 
 /** How long the API server may be away while a backup waits for it. Our choice: a control plane is replaced in less. */
@@ -24,6 +26,7 @@ export function whileAway({
   logger,
   signal,
   patienceMs = PATIENCE_MS,
+  beforeExec,
 }: WhileAwayOptions): KubeClient {
   const wait = async <T>(task: () => Promise<T>, own = signal): Promise<T> => {
     for (let attempt = 1; ; attempt++) {
@@ -37,7 +40,10 @@ export function whileAway({
         if (isAnswering && isAnswer(error)) throw error;
         const about = { what: 'reach the API server', logger, signal: own, patienceMs };
         if (!isAnswering) {
-          await patiently(() => client.raw({ method: 'GET', path: '/version', signal: own }), about);
+          await patiently(
+            () => client.raw({ method: 'GET', path: '/version', signal: own }),
+            about,
+          );
         }
       }
     }
@@ -59,7 +65,11 @@ export function whileAway({
     // Whose answer was lost is there already when it is asked for again.
     create: (resource, object, options) => wait(() => client.create(resource, object, options)),
     // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse.
-    exec: (question) => wait(() => client.exec(question), question.signal),
+    exec: (question) =>
+      wait(() => {
+        beforeExec?.();
+        return client.exec(question);
+      }, question.signal),
   };
   return new Proxy(client, {
     get: (target, name) => {
