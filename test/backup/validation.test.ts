@@ -20,13 +20,14 @@ interface World {
   readonly namespaces?: readonly KubeObject[];
   /** Plurals whose requests fail. */
   readonly broken?: readonly string[];
+  readonly error?: Error;
 }
 
 function sourcesOf(world: World, more: Partial<ValidationSources> = {}): ValidationSources {
   const all: World = { backupstoragelocations: [AVAILABLE], ...world };
   const listed = (resource: Resource<KubeObject>): Promise<KubeObject[]> =>
     world.broken?.includes(resource.plural) === true
-      ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'the API server is away'))
+      ? Promise.reject(world.error ?? new CodedError('KUBE_FORBIDDEN', 'the API server refuses'))
       : Promise.resolve([
           ...((all as Record<string, readonly KubeObject[] | undefined>)[resource.plural] ?? []),
         ]);
@@ -148,13 +149,13 @@ describe('a Backup is refused', () => {
       ],
     ],
     [
-      'while the API server is away',
+      'where the API server tells nothing',
       {},
       { broken: ['backupstoragelocations', 'volumesnapshotlocations', 'namespaces'] },
       [
-        'error getting backup storage location: the API server is away',
-        'error listing volume snapshot locations: the API server is away',
-        'error getting namespace list: the API server is away',
+        'error getting backup storage location: the API server refuses',
+        'error listing volume snapshot locations: the API server refuses',
+        'error getting namespace list: the API server refuses',
       ],
     ],
     [
@@ -344,6 +345,21 @@ describe('what Velero would make of a list is not made', () => {
       errors: [],
       warnings: ['orderedResources: the cluster has no resource "things"'],
     });
+  });
+
+  it.each(['backupstoragelocations', 'volumesnapshotlocations', 'namespaces'])(
+    'an API server that is away when it is asked for %s is no reason for a refusal',
+    async (plural) => {
+      const error = new CodedError('KUBE_UNAVAILABLE', 'the API server is away');
+      const away = sourcesOf({ broken: [plural], error });
+      await expect(validateBackup(backupOf({}), away)).rejects.toBe(error);
+    },
+  );
+
+  it('nor is one that is away when policies are read', async () => {
+    const error = new CodedError('KUBE_UNAVAILABLE', 'the API server is away');
+    const away = sourcesOf({}, { loadPolicies: () => Promise.reject(error) });
+    await expect(validateBackup(backupOf({}), away)).rejects.toBe(error);
   });
 
   it('a cancel is no reason for a refusal', async () => {

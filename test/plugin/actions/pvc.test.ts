@@ -126,6 +126,45 @@ it('finds what an earlier attempt made, and makes nothing twice', async () => {
   expect(await uploadsOf(backup)).toHaveLength(1);
 });
 
+it('takes over the upload of an earlier attempt whose snapshot an agent has taken by then', async () => {
+  const pvc = await volume('taken');
+  const backup = backupOf('b-taken');
+  const first = await execute(pvc, backup);
+  const [name = ''] = await snapshotsOf(backup);
+  await test.client.delete(VOLUME_SNAPSHOTS, { namespace: APP, name });
+  expect(await execute(pvc, backup)).toEqual(first);
+  expect(await snapshotsOf(backup)).toEqual([]);
+  expect(await uploadsOf(backup)).toHaveLength(1);
+});
+
+it('leaves its snapshot to the server that goes on with a backup of ours, unless that is canceled', async () => {
+  const pvc = await volume('handed');
+  for (const isCanceled of [false, true]) {
+    const name = `b-handed-${isCanceled ? 'canceled' : 'on'}`;
+    const annotations = {
+      'longshore.io/made-by': 'longshore',
+      ...(isCanceled && { 'longshore.io/cancel': 'true' }),
+    };
+    const made = (await test.client.create(BACKUPS, {
+      metadata: { namespace: NAMESPACE, name, annotations },
+      spec: {},
+      status: { phase: 'InProgress' },
+    } as never)) as Backup;
+    const backup = { ...backupOf(name), metadata: made.metadata };
+    const host = new AbortController();
+    const cut = clientWith(test.client, {
+      create: async (resource: unknown, ...rest: unknown[]) => {
+        if (resource === DATA_UPLOADS) host.abort(new Error('the host is gone'));
+        host.signal.throwIfAborted();
+        return (test.client.create as (...all: unknown[]) => Promise<unknown>)(resource, ...rest);
+      },
+    } as never);
+    const action = openActions({ client: cut, logger: silentLogger }).pvcBackup();
+    await expect(action.execute(pvc, backup, { signal: host.signal })).rejects.toThrow();
+    expect(await snapshotsOf(backup)).toHaveLength(isCanceled ? 0 : 1);
+  }
+});
+
 it('keeps a snapshot that is not to be moved, and asks for a volume that is large enough', async () => {
   const pvc = await volume('kept');
   const backup = backupOf('b-kept', { snapshotMoveData: false });

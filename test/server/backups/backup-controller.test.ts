@@ -85,6 +85,8 @@ describe('the controller of Backups', () => {
   let stop: (() => Promise<void>) | undefined;
   let served: boolean | undefined;
   let isFatal: boolean;
+  /** Calls for a runner that the API server does not answer. */
+  let unanswered: number;
   const told: string[] = [];
 
   beforeEach(async () => {
@@ -97,6 +99,7 @@ describe('the controller of Backups', () => {
     registry = new Registry();
     served = true;
     isFatal = false;
+    unanswered = 0;
     told.length = 0;
     for (const name of [VELERO, 'a', 'b']) await client.create(NAMESPACES, { metadata: { name } });
     await client.create(BACKUP_STORAGE_LOCATIONS, {
@@ -164,7 +167,10 @@ describe('the controller of Backups', () => {
       ...{ client, logger: silentLogger, namespace: VELERO, operations, runningMax },
       discovery: () => Discovery.open(client),
       ...{ buckets, sessions },
-      runner: () => Promise.resolve(runs),
+      runner: () =>
+        unanswered-- > 0
+          ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' }))
+          : Promise.resolve(runs),
       defaults: BACKUP_DEFAULTS,
       loadPolicies: () => Promise.resolve(undefined),
       isServed: () => Promise.resolve(served),
@@ -233,6 +239,14 @@ describe('the controller of Backups', () => {
       metadata: { apiVersion: 'velero.io/v1', kind: 'Backup', metadata, spec, status: { phase } },
     });
   }
+
+  it('waits for an API server that is away when a run begins', async () => {
+    unanswered = 1;
+    start();
+    await create('b1');
+    await until2(1);
+    expect((await until('b1', 'InProgress')).failureReason).toBeUndefined();
+  });
 
   it('brings one from New to Completed, and says so in the bucket first', async () => {
     start();
