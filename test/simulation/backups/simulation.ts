@@ -27,7 +27,7 @@ import { type Loose, NAMESPACE } from '../objects.ts';
 import type { Weather } from '../simulated-client.ts';
 import { Random, VirtualTime } from '../virtual-time.ts';
 import { World } from '../world.ts';
-import { SharedBucket } from './bucket.ts';
+import { type Life, SharedBucket } from './bucket.ts';
 import { BACKUP, type Contents, fill, serveFiles, serveUploads } from './cluster.ts';
 import { InstantIo } from './instant-io.ts';
 import { isEndOfProcess, OneServer, type ServerWorld, START_MS } from './server.ts';
@@ -37,6 +37,8 @@ const MINUTE_MS = 60_000;
 const OVER_MS = 12 * 60 * MINUTE_MS;
 const SETTLE_MS = 15 * MINUTE_MS;
 const TURN_MS = 500;
+/** How the key of the first segment of a try ends. */
+const HEAD = '-00000000';
 const CALM: Weather = { refused: 0, lost: 0, cut: 0, latencyMs: 100, watchLagMs: 100 };
 
 export interface Course {
@@ -122,6 +124,8 @@ class BackupCourse implements ServerWorld {
   readonly #checks: Promise<void>[] = [];
   /** What ran in pods, in its order. */
   readonly #commands = new Map<string, string[]>();
+  /** What counted in the journal when a server listed it last. */
+  readonly #seenChains = new Map<Life, string>();
   readonly #decoded = new Map<string, SegmentRecords>();
   readonly #killsAt: number[];
   readonly #rough: Weather;
@@ -152,8 +156,8 @@ class BackupCourse implements ServerWorld {
     this.#contents = fill(this.#world, new Random(seed + 1));
     serveUploads(this.#world, this.#contents, this.#problems);
     serveFiles(this.#world, this.#problems);
-    this.bucket.onChange = (key) => {
-      this.#bucketChanged(key);
+    this.bucket.onChange = (key, by) => {
+      this.#bucketChanged(key, by);
     };
     this.store.watch(BACKUPS, {}, this.store.version, (type, object) => {
       this.#backupChanged(type, object as unknown as Backup);
@@ -231,6 +235,7 @@ class BackupCourse implements ServerWorld {
   }
 
   onTurn(server: OneServer, what: string): boolean {
+    if (what === `list ${this.#journal}: done`) this.#seenChains.set(server, this.#chain().join());
     if (!server.isLeading || this.#phase === '' || / leases(: done)?$|^watch /.test(what))
       return false;
     this.say(`${server.name}: ${what}`);
@@ -291,30 +296,41 @@ class BackupCourse implements ServerWorld {
     };
   }
 
-  /** What counts in the journal: of the last try, and of those that it goes on from. */
-  #recorded(): { items: JournalItem[]; thawed: { k: string; ns: string; n: string }[] } {
-    const folder = journalFolder(BACKUP, this.#backup.metadata.uid ?? '');
-    const keys = this.bucket.keys(folder);
-    const tries = Map.groupBy(keys, (key) =>
+  get #journal(): string {
+    return journalFolder(BACKUP, this.#backup.metadata.uid ?? '');
+  }
+
+  /** Segments that count in the journal: of the last try, and those that it goes on from. */
+  #chain(): string[] {
+    const folder = this.#journal;
+    const tries = Map.groupBy(this.bucket.keys(folder), (key) =>
       key.slice(folder.length).split('-').slice(0, 2).join('-'),
     );
-    const whole = [...tries.values()].filter((own) => own[0]?.endsWith('-00000000') === true);
-    const last = whole.sort((a, b) => ((a[0] ?? '') < (b[0] ?? '') ? -1 : 1)).at(-1) ?? [];
-    const load = (key: string): SegmentRecords[] => {
-      const bytes = this.bucket.objects.get(key);
-      const known = this.#decoded.get(key) ?? (bytes && decodeSegment(bytes, key).records);
-      if (known) this.#decoded.set(key, known);
-      return known ? [known] : [];
-    };
-    const before = last
-      .slice(0, 1)
-      .flatMap(load)
-      .flatMap(({ includes = [] }) => includes);
-    const records = [...before, ...last].flatMap(load);
+    const begun = [...tries.values()].filter((own) => own[0]?.endsWith(HEAD) === true);
+    const last = begun.sort((a, b) => ((a[0] ?? '') < (b[0] ?? '') ? -1 : 1)).at(-1) ?? [];
+    return [...(this.#recordsOf(last[0])?.includes ?? []), ...last];
+  }
+
+  #recordsOf(key = ''): SegmentRecords | undefined {
+    const bytes = this.bucket.objects.get(key);
+    const known = this.#decoded.get(key) ?? (bytes && decodeSegment(bytes, key).records);
+    if (known) this.#decoded.set(key, known);
+    return known;
+  }
+
+  #recorded(): { items: JournalItem[]; thawed: { k: string; ns: string; n: string }[] } {
+    const records = this.#chain().flatMap((key) => this.#recordsOf(key) ?? []);
     return {
       items: records.flatMap(({ items }) => items),
       thawed: records.flatMap(({ thawed }) => thawed),
     };
+  }
+
+  /** A try goes on from all that was there when it looked. */
+  #checkHead(key: string, by: Life): void {
+    const includes = this.#recordsOf(key)?.includes ?? [];
+    if (this.#seenChains.get(by) === includes.join()) return;
+    this.#problem(`${key} goes on from ${includes.length} segments, and not from what was there`);
   }
 
   #act(): void {
@@ -376,8 +392,11 @@ class BackupCourse implements ServerWorld {
     else this.#check(`when the Backup became ${phase}`, phase);
   }
 
-  #bucketChanged(key: string): void {
-    if (key.startsWith(journalsFolder(BACKUP))) return;
+  #bucketChanged(key: string, by: Life): void {
+    if (key.startsWith(journalsFolder(BACKUP))) {
+      if (key.endsWith(HEAD) && this.bucket.objects.has(key)) this.#checkHead(key, by);
+      return;
+    }
     if (!this.bucket.objects.has(`backups/${BACKUP}/velero-backup.json`)) return;
     this.#check(`after ${key} was changed`);
   }
