@@ -229,9 +229,10 @@ class BackupCourse implements ServerWorld {
     });
   }
 
-  /** Few turns or many: some beginnings are never got beyond, and some ends are reached. */
+  /** Few turns or many: some beginnings are never got beyond, and some ends are reached. A try has a hundred before its first item. */
   #nextFuse(): number {
-    return 1 + this.random.below(this.random.chance(0.4) ? 15 : 150);
+    const most = [15, 150, 300, 300][this.random.below(4)] ?? 15;
+    return 1 + this.random.below(most);
   }
 
   onTurn(server: OneServer, what: string): boolean {
