@@ -682,6 +682,22 @@ it('keeps a snapshot in the storage, and restores it from its handle', async () 
   });
 });
 
+it('ends what a server that was killed has begun to release', async () => {
+  const backup = backupOf('b-half', { snapshotMoveData: false });
+  const output = await execute(await volume('half'), backup);
+  const ref = { namespace: APP, name: output.additionalItems?.[0]?.name ?? '' };
+  const snapshot = await test.client.get(VOLUME_SNAPSHOTS, ref);
+  const content = { name: snapshot.status?.boundVolumeSnapshotContentName ?? '' };
+  const retained = { spec: { deletionPolicy: 'Retain' } };
+  await test.client.patch(VOLUME_SNAPSHOT_CONTENTS, content, retained);
+  await test.client.delete(VOLUME_SNAPSHOT_CONTENTS, content);
+  const gone = () => test.client.find(VOLUME_SNAPSHOT_CONTENTS, content);
+  await expect.poll(gone).toBeUndefined();
+  const finalizing = backupOf('b-half', { snapshotMoveData: false }, 'Finalizing');
+  await actions.snapshotBackup().execute(snapshot, finalizing, { signal });
+  await expect.poll(() => test.client.find(VOLUME_SNAPSHOTS, ref)).toBeUndefined();
+});
+
 it('does not copy what marks a snapshot from the labels of a PVC', async () => {
   const pvc = await volume('marked');
   const labels = { app: 'db', 'longshore.io/moved': 'true', 'longshore.io/for-backup': 'x' };

@@ -269,8 +269,8 @@ class BackupCourse implements ServerWorld {
   onWrite(server: OneServer, what: string): void {
     if (server.isLeading) return;
     const other = this.#servers.find((each) => each !== server && each.isLeading);
-    // Pods that it has frozen and told nobody of are thawed until another one leads.
-    if (what.startsWith('exec thaw') && !other) return;
+    // Its actions do not know who leads, and end when they are told to; and its frozen pods are thawed until another one leads.
+    if (what !== 'patch backups' && !what.startsWith('exec freeze') && !other) return;
     const leader = other ? `${other.name} leads` : 'it does not lead';
     this.#problem(`${server.name} wants to ${what}, and ${leader}`);
   }
