@@ -165,7 +165,7 @@ class BackupCourse implements ServerWorld {
     const { isCalm = false, killsAt = [] } = settings;
     this.#killsAt = [...killsAt];
     this.#chaosMs = isCalm ? 0 : this.random.between(3, 40) * MINUTE_MS;
-    this.#kills = isCalm ? 0 : 5 + this.random.below(25);
+    this.#kills = isCalm ? 0 : 5 + this.random.below(35);
     this.#rough = {
       refused: this.random.chance(0.5) ? this.random.between(0, 0.05) : 0,
       lost: this.random.chance(0.5) ? this.random.between(0, 0.05) : 0,
