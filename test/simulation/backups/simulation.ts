@@ -93,9 +93,10 @@ async function run(
   expected?: End,
   tell?: (line: string) => void,
 ): Promise<Course> {
-  using time = new VirtualTime(seed);
+  using things = new DisposableStack();
+  const time = things.use(new VirtualTime(seed));
   time.install();
-  using _io = new InstantIo(new Random(seed + 7));
+  things.use(new InstantIo(new Random(seed + 7)));
   const course = new BackupCourse(seed, settings, { time, expected, tell });
   return await course.run();
 }
@@ -125,7 +126,7 @@ class BackupCourse implements ServerWorld {
   /** What ran in pods, in its order. */
   readonly #commands = new Map<string, string[]>();
   /** What counted in the journal when a server listed it last. */
-  readonly #seenChains = new Map<Life, string>();
+  readonly #seenChains = new Map<Life, readonly string[]>();
   readonly #decoded = new Map<string, SegmentRecords>();
   readonly #killsAt: number[];
   readonly #rough: Weather;
@@ -236,7 +237,12 @@ class BackupCourse implements ServerWorld {
   }
 
   onTurn(server: OneServer, what: string): boolean {
-    if (what === `list ${this.#journal}: done`) this.#seenChains.set(server, this.#chain().join());
+    if (what === `list ${this.#journal}: done`) {
+      this.#seenChains.set(
+        server,
+        this.#chains().map((keys) => keys.join()),
+      );
+    }
     if (!server.isLeading || this.#phase === '' || / leases(: done)?$|^watch /.test(what))
       return false;
     this.say(`${server.name}: ${what}`);
@@ -301,15 +307,23 @@ class BackupCourse implements ServerWorld {
     return journalFolder(BACKUP, this.#backup.metadata.uid ?? '');
   }
 
-  /** Segments that count in the journal: of the last try, and those that it goes on from. */
-  #chain(): string[] {
+  /** Segments that count in the journal, of which each try that has begun last is one choice: two processes may take the same number. */
+  #chains(): string[][] {
     const folder = this.#journal;
     const tries = Map.groupBy(this.bucket.keys(folder), (key) =>
       key.slice(folder.length).split('-').slice(0, 2).join('-'),
     );
-    const begun = [...tries.values()].filter((own) => own[0]?.endsWith(HEAD) === true);
-    const last = begun.sort((a, b) => ((a[0] ?? '') < (b[0] ?? '') ? -1 : 1)).at(-1) ?? [];
-    return [...(this.#recordsOf(last[0])?.includes ?? []), ...last];
+    const begun = [...tries].filter(([, [head]]) => head?.endsWith(HEAD) === true);
+    const last =
+      begun
+        .map(([name]) => name.split('-')[0] ?? '')
+        .sort()
+        .at(-1) ?? '';
+    const chains = begun
+      .filter(([name]) => name.startsWith(last))
+      .map(([, keys]) => [...(this.#recordsOf(keys[0])?.includes ?? []), ...keys]);
+    const most = Math.max(0, ...chains.map(({ length }) => length));
+    return chains.filter(({ length }) => length === most);
   }
 
   #recordsOf(key = ''): SegmentRecords | undefined {
@@ -320,7 +334,8 @@ class BackupCourse implements ServerWorld {
   }
 
   #recorded(): { items: JournalItem[]; thawed: { k: string; ns: string; n: string }[] } {
-    const records = this.#chain().flatMap((key) => this.#recordsOf(key) ?? []);
+    const [chain = []] = this.#chains();
+    const records = chain.flatMap((key) => this.#recordsOf(key) ?? []);
     return {
       items: records.flatMap(({ items }) => items),
       thawed: records.flatMap(({ thawed }) => thawed),
@@ -330,7 +345,9 @@ class BackupCourse implements ServerWorld {
   /** A try goes on from all that was there when it looked. */
   #checkHead(key: string, by: Life): void {
     const includes = this.#recordsOf(key)?.includes ?? [];
-    if (this.#seenChains.get(by) === includes.join()) return;
+    const seen = this.#seenChains.get(by) ?? [];
+    if (includes.length === 0 && seen.length === 0) return;
+    if (seen.includes(includes.join())) return;
     this.#problem(`${key} goes on from ${includes.length} segments, and not from what was there`);
   }
 
@@ -461,7 +478,7 @@ class BackupCourse implements ServerWorld {
       }
     }
     const left = (resource: typeof VOLUME_SNAPSHOTS | typeof VOLUME_SNAPSHOT_CONTENTS): void => {
-      for (const { metadata } of this.store.list(resource as never)) {
+      for (const { metadata } of this.store.list(resource)) {
         this.#problem(`${resource.kind} ${metadata.namespace ?? ''}/${metadata.name} is left`);
       }
     };

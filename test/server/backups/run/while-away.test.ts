@@ -52,13 +52,15 @@ describe('an API server that is away', () => {
       },
     } as unknown as KubeClient;
     let looks = 0;
-    const beforeExec = (): void => void looks++;
-    const { exec } = whileAway({ client, logger: silentLogger, signal, beforeExec });
+    const beforeExec = (): void => {
+      looks++;
+    };
+    const waiting = whileAway({ client, logger: silentLogger, signal, beforeExec });
     const command = { namespace: 'a', pod: 'p', container: 'c', command: ['thaw'] };
-    expect(await exec(command)).toEqual({ stdout: '', stderr: '' });
+    expect(await waiting.exec(command)).toEqual({ stdout: '', stderr: '' });
     expect([asked.length, looks]).toEqual([3, 3]);
     breaks = Infinity;
-    await expect(exec(command)).rejects.toMatchObject({ code: 'KUBE_UNAVAILABLE' });
+    await expect(waiting.exec(command)).rejects.toMatchObject({ code: 'KUBE_UNAVAILABLE' });
     expect(asked.length).toBe(13);
   });
   it('has all else that the client has', () => {
@@ -71,7 +73,7 @@ describe('an API server that is away', () => {
     const client = {
       listPage: () => Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no')),
     } as unknown as KubeClient;
-    const { listPage } = whileAway({ client, logger: silentLogger, signal });
-    await expect(listPage(PODS, {})).rejects.toMatchObject({ code: 'KUBE_FORBIDDEN' });
+    const waiting = whileAway({ client, logger: silentLogger, signal });
+    await expect(waiting.listPage(PODS, {})).rejects.toMatchObject({ code: 'KUBE_FORBIDDEN' });
   });
 });
