@@ -250,7 +250,9 @@ describe('the journal of a backup', () => {
       },
     });
     leads = false;
-    await expect(journal.put(item('one', EFFECT))).rejects.toMatchObject({ code: 'LEADERSHIP_LOST' });
+    await expect(journal.put(item('one', EFFECT))).rejects.toMatchObject({
+      code: 'LEADERSHIP_LOST',
+    });
     expect(keysOf(bucket)).toHaveLength(1);
   });
 

@@ -14,7 +14,9 @@ function clusterOf(fails: number, isOnlyKind = false) {
   const answer = (what: string): Promise<never> => {
     asked.push(what);
     if (isOnlyKind && what === 'version') return Promise.resolve({} as never);
-    return fails-- > 0 ? Promise.reject(isOnlyKind ? ownServer() : away()) : Promise.resolve({ items: [] } as never);
+    return fails-- > 0
+      ? Promise.reject(isOnlyKind ? ownServer() : away())
+      : Promise.resolve({ items: [] } as never);
   };
   const client = {
     raw: () => answer('version'),
