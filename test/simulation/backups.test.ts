@@ -45,6 +45,7 @@ describe('a backup by servers that are killed, cut off and stand still, by seed'
 
   it.each(EACH_CALL_OF)(
     'and so it is when a server is killed at any call: seed %i',
+    { timeout: 600_000 },
     async (seed) => {
       const { turns, problems } = await simulateBackup(seed, { isCalm: true });
       expect(problems).toEqual([]);
