@@ -60,6 +60,7 @@ export {
   type Progress,
   runBackup,
 } from './run/run.ts';
+export { assertAlone } from './run/alone.ts';
 export { type ActionClient, openObjectActions } from './actions/object-actions.ts';
 export { goDurationNs } from './hooks/durations.ts';
 export { type FineFilter, FineFilters, type FinePolicies } from './filters/fine-filters.ts';

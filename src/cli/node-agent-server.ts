@@ -97,7 +97,7 @@ export async function serve(flags: ServerFlags): Promise<void> {
     servesPodVolumes: dataMovers.has('velero'),
     agentSelector: flags.agentSelector,
     writeLog: (text) => printText(text),
-    moverLogStore: moverLogStore({ client, namespace, directory }),
+    moverLogStore: moverLogStore({ client, logger, namespace, directory }),
     concurrency: concurrencyOf(
       config,
       (selector) => labels !== undefined && matchesSelector(selector, labels),

@@ -22,6 +22,7 @@ export {
   loadLocationFiles,
   type LocationFilesOptions,
   openLocationBucket,
+  secretsOf,
 } from './location-files.ts';
 export {
   type NotedVerification,

@@ -90,6 +90,13 @@ export async function loadCustomerKeyFile(
   return toFile(directory, `${name}-customer-key`, bytes.subarray(0, KEY_BYTES));
 }
 
+/** The Secrets that have to be read to open it. Throws `BAD_STORAGE_LOCATION`. */
+export function secretsOf(location: BackupStorageLocation): string[] {
+  const { credential, objectStorage } = location.spec;
+  const places = [credential, objectStorage?.caCertRef, customerKeySecret(location)];
+  return [...new Set(places.flatMap((place) => (place ? [place.name] : [])))];
+}
+
 /** A BackupStorageLocation as it is now. Throws `NO_LOCATION`, `BAD_STORAGE_LOCATION`, and what the API server refuses. */
 export async function loadLocation(
   name: string,

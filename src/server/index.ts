@@ -39,11 +39,8 @@ export {
   MAINTENANCE_ERROR,
 } from './repositories/maintenance/job.ts';
 export { type MaintenanceRunOptions, runMaintenanceJob } from './repositories/maintenance/run.ts';
-export {
-  BackupController,
-  type BackupControllerOptions,
-  CANCEL_ANNOTATION,
-} from './backups/backup-controller.ts';
+export { BackupController, type BackupControllerOptions } from './backups/backup-controller.ts';
+export { CANCEL_ANNOTATION } from '../plugin/index.ts';
 export { BackupMetrics } from './backups/backup-metrics.ts';
 export { LocationBuckets, type LocationBucketsOptions } from './backups/buckets.ts';
 export { ClusterRunner, type ClusterRunnerOptions } from './backups/run/cluster-runner.ts';

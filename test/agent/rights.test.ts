@@ -9,7 +9,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { parseAllDocuments } from 'yaml';
 import type { AgentOptions } from '../../src/agent/index.ts';
 import type { Movement } from '../../src/agent/movement.ts';
-import { CodedError } from '../../src/base/index.ts';
+import { CodedError, silentLogger } from '../../src/base/index.ts';
 import { moverLogStore } from '../../src/cli/mover-log-store.ts';
 import type { RunningAgent } from '../../src/cli/dev-environment.ts';
 import { LATE_STORAGE_CLASS, STAND_IN, STORAGE_CLASS } from '../../src/dev/index.ts';
@@ -232,7 +232,9 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
     client.podLog = () => Promise.resolve('moved');
     const directory = join(cluster.directory, 'mover-logs');
     fs.mkdirSync(directory);
-    const moverLogStoreOf = moverLogStore({ client, namespace: NAMESPACE, directory });
+    const moverLogStoreOf = moverLogStore({
+      ...{ client, logger: silentLogger, namespace: NAMESPACE, directory },
+    });
     startAgent('node-1', { client, moverLogStore: moverLogStoreOf });
     const spec = { storageLocation: 'default' };
     const backup = { namespace: NAMESPACE, name: 'backup' };

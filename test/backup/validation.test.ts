@@ -21,20 +21,18 @@ interface World {
   readonly secrets?: readonly KubeObject[];
   /** Plurals whose requests are refused. */
   readonly broken?: readonly string[];
-  /** A plural whose requests find no API server. */
-  readonly away?: string;
+  /** Why they fail, where they are not refused. */
+  readonly error?: Error;
 }
 
 function sourcesOf(world: World, more: Partial<ValidationSources> = {}): ValidationSources {
   const all: World = { backupstoragelocations: [AVAILABLE], ...world };
   const listed = (resource: Resource<KubeObject>): Promise<KubeObject[]> =>
     world.broken?.includes(resource.plural) === true
-      ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'it is not allowed'))
-      : world.away === resource.plural
-        ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'the API server is away'))
-        : Promise.resolve([
-            ...((all as Record<string, readonly KubeObject[] | undefined>)[resource.plural] ?? []),
-          ]);
+      ? Promise.reject(world.error ?? new CodedError('KUBE_FORBIDDEN', 'it is not allowed'))
+      : Promise.resolve([
+          ...((all as Record<string, readonly KubeObject[] | undefined>)[resource.plural] ?? []),
+        ]);
   const client = {
     list: listed,
     find: async (resource: Resource<KubeObject>, { name }: { name: string }) =>
@@ -312,18 +310,6 @@ describe('a Backup is refused', () => {
     expect(await errorsOf(spec, world)).toEqual(expected);
   });
 
-  it.each(['backupstoragelocations', 'volumesnapshotlocations', 'namespaces'])(
-    'not because the API server is away when it is asked for %s',
-    async (away) => {
-      await expect(errorsOf({}, { away })).rejects.toThrow('the API server is away');
-    },
-  );
-  it('not because the API server is away when it is asked for the credentials of a snapshot location', async () => {
-    const spec = { provider: 'aws', credential: { name: 'there', key: 'cloud' } };
-    const world = { volumesnapshotlocations: [object('a', { spec })], away: 'secrets' };
-    await expect(errorsOf({}, world)).rejects.toThrow('the API server is away');
-  });
-
   it('for policies that cannot be read, or that do not go with older filters', async () => {
     const bad = { loadPolicies: () => Promise.reject(new Error('no such ConfigMap')) };
     expect(await errorsOf({}, {}, bad)).toEqual(['invalid resource policies: no such ConfigMap']);
@@ -377,6 +363,23 @@ describe('what Velero would make of a list is not made', () => {
       errors: [],
       warnings: ['orderedResources: the cluster has no resource "things"'],
     });
+  });
+
+  it.each(['backupstoragelocations', 'volumesnapshotlocations', 'namespaces', 'secrets'])(
+    'an API server that is away when it is asked for %s is no reason for a refusal',
+    async (plural) => {
+      const error = new CodedError('KUBE_UNAVAILABLE', 'the API server is away');
+      const spec = { provider: 'aws', credential: { name: 'there', key: 'cloud' } };
+      const volumesnapshotlocations = [object('a', { spec })];
+      const away = sourcesOf({ volumesnapshotlocations, broken: [plural], error });
+      await expect(validateBackup(backupOf({}), away)).rejects.toBe(error);
+    },
+  );
+
+  it('nor is one that is away when policies are read', async () => {
+    const error = new CodedError('KUBE_UNAVAILABLE', 'the API server is away');
+    const away = sourcesOf({}, { loadPolicies: () => Promise.reject(error) });
+    await expect(validateBackup(backupOf({}), away)).rejects.toBe(error);
   });
 
   it('a cancel is no reason for a refusal', async () => {

@@ -6,6 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { silentLogger } from '../../src/base/index.ts';
 import type { MoverLogStore } from '../../src/agent/index.ts';
 import { BackupArchive } from '../../src/archive/index.ts';
 import { openBucket } from '../../src/blob/index.ts';
@@ -37,7 +38,11 @@ describe('longshore backup logs', () => {
       moverEnvironment: { LONGSHORE_UPLOAD_LIMIT: '30MiB' },
     });
     const { client } = cluster;
-    const real = moverLogStore({ client, namespace: NAMESPACE, directory });
+    const real = moverLogStore({
+      ...{ client, logger: silentLogger },
+      namespace: NAMESPACE,
+      directory,
+    });
     const moverLogStoreOf: MoverLogStore = {
       open: (name, signal) =>
         hangs

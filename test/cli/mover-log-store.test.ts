@@ -2,6 +2,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { EndedMoverLog } from '../../src/agent/index.ts';
+import { silentLogger } from '../../src/base/index.ts';
 import { moverLogStore } from '../../src/cli/mover-log-store.ts';
 import { tempDirectory } from '../support/kopia.ts';
 
@@ -14,10 +15,22 @@ const LOG: EndedMoverLog = {
   ...{ time: '2026-11-25T21:00:00Z', text: Buffer.from('text') },
 };
 
+const told: unknown[] = [];
+/** What was asked of the API server beside the location. */
+const asked: string[] = [];
+
 /** Of a cluster with this one location. */
-const storeOf = (spec: object | undefined): ReturnType<typeof moverLogStore> =>
+const storeOf = (
+  spec: object | undefined,
+  { allowed = true } = {},
+): ReturnType<typeof moverLogStore> =>
   moverLogStore({
+    logger: { ...silentLogger, info: (fields) => told.push(fields) },
     client: {
+      raw: ({ body }: { body: { spec: { resourceAttributes: object } } }) => {
+        asked.push(JSON.stringify(body.spec.resourceAttributes));
+        return Promise.resolve({ status: { allowed } });
+      },
       find: () =>
         Promise.resolve(
           spec && {
@@ -46,6 +59,15 @@ describe('the bucket of a location, for logs', () => {
   it('is not opened where it is read-only', async () => {
     const store = storeOf({ accessMode: 'ReadOnly' });
     expect(await store.open('default', SIGNAL)).toBeUndefined();
+  });
+
+  it('is not opened, and no Secret is asked for, where the agent may not read it, which is told once', async () => {
+    const store = storeOf({ credential: { name: 'keys', key: 'cloud' } }, { allowed: false });
+    expect(await store.open('default', SIGNAL)).toBeUndefined();
+    expect(await store.open('default', SIGNAL)).toBeUndefined();
+    const may = { namespace: 'velero', verb: 'get', group: '', resource: 'secrets', name: 'keys' };
+    expect(asked).toEqual([JSON.stringify(may), JSON.stringify(may)]);
+    expect(told).toEqual([{ location: 'default', secret: 'keys' }]);
   });
 
   it('that is not there is named', async () => {

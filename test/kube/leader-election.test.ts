@@ -115,11 +115,14 @@ describe('of several processes', () => {
     const b = candidate(server.client(), 'b', { log });
     await sleep(100);
     link.isCut = true;
+    await until(() => !a.election.isLeading);
+    const lost = (isVacant: boolean): Error =>
+      expect.objectContaining({ code: 'LEADERSHIP_LOST', facts: { isVacant } }) as Error;
+    expect(() => a.election.assertLeading()).toThrow(lost(true));
+    expect(b.election.isLeading).toBe(false);
     await until(() => b.election.isLeading);
     expect(log).toEqual(['a begins', 'a ends', 'b begins']);
-    expect(() => a.election.assertLeading()).toThrow(
-      expect.objectContaining({ code: 'LEADERSHIP_LOST' }) as Error,
-    );
+    expect(() => a.election.assertLeading()).toThrow(lost(false));
     // It comes back as the one that waits.
     link.isCut = false;
     await sleep(200);

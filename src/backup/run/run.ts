@@ -1,4 +1,4 @@
-import { asError, CodedError, isCanceled, isCode, mapLimited } from '../../base/index.ts';
+import { asError, isCanceled, isCode, mapLimited } from '../../base/index.ts';
 import type { Discovery, KubeClient } from '../../kube/index.ts';
 import type { Backup } from '../backup-object.ts';
 import type { FineFilters } from '../filters/fine-filters.ts';
@@ -8,6 +8,7 @@ import { Hooks, type PodExec } from '../hooks/hooks.ts';
 import { idOf, type Item, refOf } from '../items/item.ts';
 import type { Spool } from '../items/spool.ts';
 import type { BackupLog } from '../results.ts';
+import { assertAlone } from './alone.ts';
 import { BackedUp } from './backed-up.ts';
 import { type ItemBlock, itemBlocks, kindOfItem } from './blocks.ts';
 import type { BackupAction, BlockAction, ItemJournal, ItemSink, VolumeSteps } from './contract.ts';
@@ -198,7 +199,11 @@ async function thaw(
   { hooks, options: { log, signal, assertLeading } }: BlockWork,
 ): Promise<void> {
   // Whoever leads goes on with them, and must not find them thawed while their volumes are read.
-  if (!isAlone(assertLeading)) return;
+  try {
+    assertAlone(assertLeading);
+  } catch {
+    return;
+  }
   const reason = signal.reason as { readonly by?: unknown } | undefined;
   const isShutdown = isCode(reason, 'CANCELED') && reason?.by === 'shutdown';
   const due = [...all].filter(
@@ -218,15 +223,6 @@ async function thaw(
       });
     }
   });
-}
-
-function isAlone(assertLeading: BackupRunOptions['assertLeading']): boolean {
-  try {
-    assertLeading?.();
-    return true;
-  } catch (error) {
-    return error instanceof CodedError && error.facts.isVacant === true;
-  }
 }
 
 /** Pods that an earlier try has frozen, and that are none of this one's items: a list has failed, or a filter leaves them out by now. */

@@ -2,13 +2,22 @@ import { isCode } from '../../base/index.ts';
 import { BACKUPS, type KubeObject } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
 import type { Setting } from './setting.ts';
-import { BACKUP_UID, FOR_BACKUP, MOVED } from './velero-names.ts';
+import {
+  BACKUP_UID,
+  CANCEL_ANNOTATION,
+  FOR_BACKUP,
+  MADE_BY_ANNOTATION,
+  MOVED,
+} from './velero-names.ts';
 
 /** Phases in which a backup may still be taking snapshots; ours, of whatever process. */
 export const TAKING = [undefined, '', 'New', 'Queued', 'ReadyToStart', 'InProgress'];
 /** Phases of a backup that ended before anything of it was stored. */
 export const NEVER_STORED = ['Failed', 'FailedValidation'];
 export const DELETED = 'Deleted';
+
+/** Our choice: whoever asks is about to end. */
+const LOOK_MS = 10_000;
 
 /** What an object says it was taken for. */
 export interface Purpose {
@@ -38,5 +47,22 @@ export async function phaseOf(
   } catch (error) {
     if (isCode(error, 'KUBE_NOT_FOUND')) return DELETED;
     throw error;
+  }
+}
+
+/**
+ * Whether another server goes on with a backup whose process ends, and with what this one has made for it: a backup of our server that runs, and
+ * that nobody has canceled. In doubt one does.
+ */
+export async function goesOn({ client }: Setting, { metadata }: Backup): Promise<boolean> {
+  const { namespace, name, uid, annotations } = metadata;
+  if (annotations?.[MADE_BY_ANNOTATION] === undefined) return false;
+  try {
+    const signal = AbortSignal.timeout(LOOK_MS);
+    const now = (await client.get(BACKUPS, { namespace, name }, { signal })) as Backup;
+    const isWanted = (now.metadata.annotations?.[CANCEL_ANNOTATION] ?? '') === '';
+    return now.metadata.uid === uid && now.status?.phase === 'InProgress' && isWanted;
+  } catch (error) {
+    return !isCode(error, 'KUBE_NOT_FOUND');
   }
 }

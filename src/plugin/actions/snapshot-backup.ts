@@ -154,13 +154,16 @@ export class SnapshotBackup implements BackupItemAction {
       const found = await patiently(() => client.find(VOLUME_SNAPSHOTS, ref, { signal }), signal);
       if (found?.metadata.uid !== uid || !isKeptBy(found, backup)) return;
       const content = await this.#retain(found, signal);
-      if (!content) {
+      if (content) {
+        const { name: contentName, uid: contentUid } = content.metadata;
+        const options = { signal, uid: contentUid };
+        const remove = () =>
+          client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: contentName }, options);
+        await patiently(remove, signal);
+      } else if (found.status?.boundVolumeSnapshotContentName === undefined) {
         logger.error(fields, 'the VolumeSnapshot has no content at the end of its backup');
         return;
-      }
-      const { name: contentName, uid: contentUid } = content.metadata;
-      const options = { signal, uid: contentUid };
-      await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name: contentName }, options);
+      } else logger.warn(fields, 'its content is gone, as it is after a server that was killed');
       await patiently(() => client.delete(VOLUME_SNAPSHOTS, ref, { signal, uid }), signal);
       await releaseWithLast(this.#setting, found, backup, signal);
     } catch (error) {

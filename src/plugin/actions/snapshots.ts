@@ -12,6 +12,7 @@ import {
   waitGone,
 } from '../../kube/index.ts';
 import type { Backup } from '../contract.ts';
+import { goesOn } from './backup-phase.ts';
 import { changeContent, keepAgain, releasedNow } from './deletion-policy.ts';
 import {
   durationMs,
@@ -61,7 +62,7 @@ export class Snapshots {
 
   /**
    * Takes a snapshot and hands it to the task as soon as the storage knows it. What was made is removed when the task or a step before
-   * it fails, or the host goes away.
+   * it fails, or the host goes away; unless another server goes on with the backup, which may have it in hand by then.
    */
   async take<T>(
     pvc: PersistentVolumeClaim,
@@ -78,6 +79,7 @@ export class Snapshots {
       made = make ? await make() : await this.#make(pvc, backup, signal);
       return await task(await this.#untilCut(made, backup, signal));
     } catch (error) {
+      if (signal.aborted && (await goesOn(this.#setting, backup))) throw error;
       if (!make) await this.#removeOwn(pvc, backup);
       else if (made) await this.remove(made);
       throw error;

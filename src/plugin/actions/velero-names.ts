@@ -35,6 +35,10 @@ export const DELETE_SECRET = 'csi.storage.k8s.io/snapshotter-secret';
  * `false` on one that the backup keeps.
  */
 export const MOVED = 'longshore.io/moved';
+/** Ours, on a Backup: our server has begun it, and ours goes on with it. */
+export const MADE_BY_ANNOTATION = 'longshore.io/made-by';
+/** Ours, on a Backup: somebody wants it to end. Who, where the value is not `true`. */
+export const CANCEL_ANNOTATION = 'longshore.io/cancel';
 /** Ours: namespace and name of the Backup that it was taken for. */
 export const FOR_BACKUP = 'longshore.io/for-backup';
 

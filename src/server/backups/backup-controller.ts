@@ -27,6 +27,7 @@ import {
   refOf,
   type Result,
 } from '../../kube/index.ts';
+import { CANCEL_ANNOTATION, MADE_BY_ANNOTATION } from '../../plugin/index.ts';
 import type { ServerController } from '../server.ts';
 import { subjectOf } from './after-run.ts';
 import { BackupMetrics } from './backup-metrics.ts';
@@ -60,11 +61,6 @@ export interface BackupControllerOptions {
   readonly metrics: BackupMetrics;
   readonly clock?: Clock;
 }
-
-/** On a Backup: somebody wants it to end. Who, where the value is not `true`. */
-export const CANCEL_ANNOTATION = 'longshore.io/cancel';
-/** On a Backup: our server has begun it, and ours goes on with it. */
-export const MADE_BY_ANNOTATION = 'longshore.io/made-by';
 
 const QUEUE_KEY = 'queue';
 /** Of the queue, should a watch have missed something. Our choice. */

@@ -17,7 +17,7 @@ import {
   scopedResourceFilter,
   Spool,
 } from '../../../src/backup/index.ts';
-import { asError, CanceledError } from '../../../src/base/index.ts';
+import { asError, CanceledError, CodedError } from '../../../src/base/index.ts';
 import type { KubeObject } from '../../../src/kube/index.ts';
 import { FakeCluster, named, refusal } from '../support/cluster.ts';
 
@@ -869,6 +869,26 @@ describe('a run', () => {
       run({ cluster: large(), spec: { hooks }, exec, more: { signal: ending.signal } }),
     ).rejects.toThrow();
     expect(ran).toEqual(['freeze p0', 'thaw p0']);
+  });
+
+  it('that leads no more freezes no pod, and thaws one only until another one may lead', async () => {
+    for (const isVacant of [true, false]) {
+      const ran: string[] = [];
+      let leads = true;
+      const exec: PodExec = ({ pod, command }) => {
+        ran.push(`${command[0] ?? ''} ${pod}`);
+        leads = false;
+        return Promise.resolve({ stdout: '', stderr: '' });
+      };
+      const assertLeading = (): void => {
+        if (leads) return;
+        throw new CodedError('LEADERSHIP_LOST', 'another one leads', { facts: { isVacant } });
+      };
+      await expect(
+        run({ cluster: large(), spec: { hooks }, exec, more: { assertLeading } }),
+      ).rejects.toMatchObject({ code: 'LEADERSHIP_LOST' });
+      expect(ran).toEqual(isVacant ? ['freeze p0', 'thaw p0'] : ['freeze p0']);
+    }
   });
 
   // Of the first only what is written last is too deep for a stack; of the second all is.

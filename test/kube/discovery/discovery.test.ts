@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { CodedError } from '../../../src/base/index.ts';
+import { kubeError, unreachable } from '../../../src/kube/client/errors.ts';
 import { Discovery } from '../../../src/kube/index.ts';
 
 const VERBS = ['create', 'delete', 'get', 'list', 'watch'];
@@ -261,13 +262,27 @@ describe('a group whose server does not answer', () => {
       '/apis': {
         groups: [{ name: 'metrics.k8s.io', versions: [{ version: 'v1beta1' }] }],
       },
-      '/apis/metrics.k8s.io/v1beta1': new CodedError('KUBE_UNAVAILABLE', 'HTTP status 503'),
+      '/apis/metrics.k8s.io/v1beta1': kubeError('get', 503, undefined),
     });
     const discovery = await Discovery.open(server);
     expect(discovery.failures).toEqual([
-      { groupVersion: 'metrics.k8s.io/v1beta1', reason: 'HTTP status 503' },
+      { groupVersion: 'metrics.k8s.io/v1beta1', reason: 'get: HTTP status 503' },
     ]);
     expect(names(discovery)).toContain('/v1/pods');
+  });
+
+  it.each([
+    ['cannot be reached', 'apps', unreachable('get', new Error('the connection broke'))],
+    ['is busy', 'apps', kubeError('get', 429, undefined)],
+    ['cannot say what it serves itself', '', kubeError('get', 503, undefined)],
+  ])('is none where the API server %s', async (_what, broken, error) => {
+    const server = serverOf({
+      '/api': { versions: ['v1'] },
+      '/api/v1': broken === '' ? error : plainOf(CORE, 0),
+      '/apis': { groups: [{ name: 'apps', versions: [{ version: 'v1' }] }] },
+      '/apis/apps/v1': error,
+    });
+    await expect(Discovery.open(server)).rejects.toBe(error);
   });
 });
 

@@ -126,6 +126,45 @@ it('finds what an earlier attempt made, and makes nothing twice', async () => {
   expect(await uploadsOf(backup)).toHaveLength(1);
 });
 
+it('takes over the upload of an earlier attempt whose snapshot an agent has taken by then', async () => {
+  const pvc = await volume('taken');
+  const backup = backupOf('b-taken');
+  const first = await execute(pvc, backup);
+  const [name = ''] = await snapshotsOf(backup);
+  await test.client.delete(VOLUME_SNAPSHOTS, { namespace: APP, name });
+  expect(await execute(pvc, backup)).toEqual(first);
+  expect(await snapshotsOf(backup)).toEqual([]);
+  expect(await uploadsOf(backup)).toHaveLength(1);
+});
+
+it('leaves its snapshot to the server that goes on with a backup of ours, unless that is canceled', async () => {
+  const pvc = await volume('handed');
+  for (const isCanceled of [false, true]) {
+    const name = `b-handed-${isCanceled ? 'canceled' : 'on'}`;
+    const annotations = {
+      'longshore.io/made-by': 'longshore',
+      ...(isCanceled && { 'longshore.io/cancel': 'true' }),
+    };
+    const made = (await test.client.create(BACKUPS, {
+      metadata: { namespace: NAMESPACE, name, annotations },
+      spec: {},
+      status: { phase: 'InProgress' },
+    } as never)) as Backup;
+    const backup = { ...backupOf(name), metadata: made.metadata };
+    const host = new AbortController();
+    const cut = clientWith(test.client, {
+      create: async (resource: unknown, ...rest: unknown[]) => {
+        if (resource === DATA_UPLOADS) host.abort(new Error('the host is gone'));
+        host.signal.throwIfAborted();
+        return (test.client.create as (...all: unknown[]) => Promise<unknown>)(resource, ...rest);
+      },
+    } as never);
+    const action = openActions({ client: cut, logger: silentLogger }).pvcBackup();
+    await expect(action.execute(pvc, backup, { signal: host.signal })).rejects.toThrow();
+    expect(await snapshotsOf(backup)).toHaveLength(isCanceled ? 0 : 1);
+  }
+});
+
 it('keeps a snapshot that is not to be moved, and asks for a volume that is large enough', async () => {
   const pvc = await volume('kept');
   const backup = backupOf('b-kept', { snapshotMoveData: false });
@@ -641,6 +680,22 @@ it('keeps a snapshot in the storage, and restores it from its handle', async () 
       volumeSnapshotRef: { namespace: 'other', name: restoredName },
     },
   });
+});
+
+it('ends what a server that was killed has begun to release', async () => {
+  const backup = backupOf('b-half', { snapshotMoveData: false });
+  const output = await execute(await volume('half'), backup);
+  const ref = { namespace: APP, name: output.additionalItems?.[0]?.name ?? '' };
+  const snapshot = await test.client.get(VOLUME_SNAPSHOTS, ref);
+  const content = { name: snapshot.status?.boundVolumeSnapshotContentName ?? '' };
+  const retained = { spec: { deletionPolicy: 'Retain' } };
+  await test.client.patch(VOLUME_SNAPSHOT_CONTENTS, content, retained);
+  await test.client.delete(VOLUME_SNAPSHOT_CONTENTS, content);
+  const gone = () => test.client.find(VOLUME_SNAPSHOT_CONTENTS, content);
+  await expect.poll(gone).toBeUndefined();
+  const finalizing = backupOf('b-half', { snapshotMoveData: false }, 'Finalizing');
+  await actions.snapshotBackup().execute(snapshot, finalizing, { signal });
+  await expect.poll(() => test.client.find(VOLUME_SNAPSHOTS, ref)).toBeUndefined();
 });
 
 it('does not copy what marks a snapshot from the labels of a PVC', async () => {

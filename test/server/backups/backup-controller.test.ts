@@ -92,6 +92,8 @@ describe('the controller of Backups', () => {
   let isAway: boolean;
   /** Whose changes the API server refuses. */
   let poison: string | undefined;
+  /** Calls for a runner that the API server does not answer. */
+  let unanswered: number;
   const told: string[] = [];
 
   beforeEach(async () => {
@@ -107,6 +109,7 @@ describe('the controller of Backups', () => {
     isStuck = false;
     isAway = false;
     poison = undefined;
+    unanswered = 0;
     told.length = 0;
     for (const name of [VELERO, 'a', 'b']) await client.create(NAMESPACES, { metadata: { name } });
     await client.create(BACKUP_STORAGE_LOCATIONS, {
@@ -198,7 +201,10 @@ describe('the controller of Backups', () => {
       ...{ client: refusing, logger: silentLogger, namespace: VELERO, operations, runningMax },
       discovery: () => Discovery.open(client),
       ...{ buckets, sessions },
-      runner: () => Promise.resolve(runs),
+      runner: () =>
+        unanswered-- > 0
+          ? Promise.reject(new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' }))
+          : Promise.resolve(runs),
       snapshotLocations: ([name = '']) =>
         Promise.resolve(
           name === 'gone'
@@ -285,6 +291,14 @@ describe('the controller of Backups', () => {
       metadata: { apiVersion: 'velero.io/v1', kind: 'Backup', metadata, spec, status: { phase } },
     });
   }
+
+  it('waits for an API server that is away when a run begins', async () => {
+    unanswered = 1;
+    start();
+    await create('b1');
+    await until2(1);
+    expect((await until('b1', 'InProgress')).failureReason).toBeUndefined();
+  });
 
   it('brings one from New to Completed, and says so in the bucket first', async () => {
     start();

@@ -7,15 +7,15 @@ export class SharedBucket {
   readonly objects = new Map<string, Buffer>();
   isAway = false;
   /** After each change. */
-  onChange: (key: string) => void = () => undefined;
+  onChange: (key: string, by: Life) => void = () => undefined;
 
-  put(key: string, bytes: Buffer): void {
+  put(key: string, bytes: Buffer, by: Life): void {
     this.objects.set(key, bytes);
-    this.onChange(key);
+    this.onChange(key, by);
   }
 
-  delete(key: string): void {
-    if (this.objects.delete(key)) this.onChange(key);
+  delete(key: string, by: Life): void {
+    if (this.objects.delete(key)) this.onChange(key, by);
   }
 
   keys(prefix: string): string[] {
@@ -57,7 +57,7 @@ export class ProcessBucket implements Bucket {
     for await (const piece of body) pieces.push(Buffer.from(piece));
     const bytes = Buffer.concat(pieces);
     await this.#ask(`put ${key}`, options, () => {
-      this.#shared.put(key, bytes);
+      this.#shared.put(key, bytes, this.#life);
     });
   }
 
@@ -75,7 +75,7 @@ export class ProcessBucket implements Bucket {
 
   delete(key: string, options?: Options): Promise<void> {
     return this.#ask(`delete ${key}`, options, () => {
-      this.#shared.delete(key);
+      this.#shared.delete(key, this.#life);
     });
   }
 

@@ -8,9 +8,9 @@ import type { Random } from '../virtual-time.ts';
 export const SCRATCH = '/in-memory';
 
 interface ZlibHandle {
-  init(...args: unknown[]): void;
-  write(...args: unknown[]): void;
-  writeSync(...args: unknown[]): void;
+  readonly init: (...args: unknown[]) => void;
+  readonly write: (...args: unknown[]) => void;
+  readonly writeSync: (...args: unknown[]) => void;
 }
 
 /**

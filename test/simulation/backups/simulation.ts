@@ -27,7 +27,7 @@ import { type Loose, NAMESPACE } from '../objects.ts';
 import type { Weather } from '../simulated-client.ts';
 import { Random, VirtualTime } from '../virtual-time.ts';
 import { World } from '../world.ts';
-import { SharedBucket } from './bucket.ts';
+import { type Life, SharedBucket } from './bucket.ts';
 import { BACKUP, type Contents, fill, serveFiles, serveUploads } from './cluster.ts';
 import { InstantIo } from './instant-io.ts';
 import { isEndOfProcess, OneServer, type ServerWorld, START_MS } from './server.ts';
@@ -37,6 +37,8 @@ const MINUTE_MS = 60_000;
 const OVER_MS = 12 * 60 * MINUTE_MS;
 const SETTLE_MS = 15 * MINUTE_MS;
 const TURN_MS = 500;
+/** How the key of the first segment of a try ends. */
+const HEAD = '-00000000';
 const CALM: Weather = { refused: 0, lost: 0, cut: 0, latencyMs: 100, watchLagMs: 100 };
 
 export interface Course {
@@ -75,28 +77,26 @@ export async function simulateBackup(
   settings: Settings = {},
   tell?: (line: string) => void,
 ): Promise<Course> {
-  const plain = await run(
-    seed,
-    { isCalm: true },
-    undefined,
-    process.env.PLAIN === undefined ? undefined : tell,
-  );
+  const plain = lastPlain?.seed === seed ? lastPlain.course : await run(seed, { isCalm: true });
+  lastPlain = { seed, course: plain };
   if (plain.problems.length > 0 || !plain.end) {
     return { ...plain, problems: ['without kills:', ...plain.problems] };
   }
   return run(seed, settings, plain.end, tell);
 }
 
+let lastPlain: { readonly seed: number; readonly course: Course } | undefined;
+
 async function run(
   seed: number,
   settings: Settings,
-  expected: End | undefined,
-  tell: ((line: string) => void) | undefined,
+  expected?: End,
+  tell?: (line: string) => void,
 ): Promise<Course> {
-  using time = new VirtualTime(seed);
+  using things = new DisposableStack();
+  const time = things.use(new VirtualTime(seed));
   time.install();
-  using held = new DisposableStack();
-  held.use(new InstantIo(new Random(seed + 7)));
+  things.use(new InstantIo(new Random(seed + 7)));
   const course = new BackupCourse(seed, settings, { time, expected, tell });
   return await course.run();
 }
@@ -125,6 +125,8 @@ class BackupCourse implements ServerWorld {
   readonly #checks: Promise<void>[] = [];
   /** What ran in pods, in its order. */
   readonly #commands = new Map<string, string[]>();
+  /** What counted in the journal when a server listed it last. */
+  readonly #seenChains = new Map<Life, readonly string[]>();
   readonly #decoded = new Map<string, SegmentRecords>();
   readonly #killsAt: number[];
   readonly #rough: Weather;
@@ -155,8 +157,8 @@ class BackupCourse implements ServerWorld {
     this.#contents = fill(this.#world, new Random(seed + 1));
     serveUploads(this.#world, this.#contents, this.#problems);
     serveFiles(this.#world, this.#problems);
-    this.bucket.onChange = (key) => {
-      this.#bucketChanged(key);
+    this.bucket.onChange = (key, by) => {
+      this.#bucketChanged(key, by);
     };
     this.store.watch(BACKUPS, {}, this.store.version, (type, object) => {
       this.#backupChanged(type, object as unknown as Backup);
@@ -164,7 +166,7 @@ class BackupCourse implements ServerWorld {
     const { isCalm = false, killsAt = [] } = settings;
     this.#killsAt = [...killsAt];
     this.#chaosMs = isCalm ? 0 : this.random.between(3, 40) * MINUTE_MS;
-    this.#kills = isCalm ? 0 : 5 + this.random.below(25);
+    this.#kills = isCalm ? 0 : 5 + this.random.below(35);
     this.#rough = {
       refused: this.random.chance(0.5) ? this.random.between(0, 0.05) : 0,
       lost: this.random.chance(0.5) ? this.random.between(0, 0.05) : 0,
@@ -228,12 +230,19 @@ class BackupCourse implements ServerWorld {
     });
   }
 
-  /** Few turns or many: some beginnings are never got beyond, and some ends are reached. */
+  /** Few turns or many: some beginnings are never got beyond, and some ends are reached. A try has a hundred before its first item. */
   #nextFuse(): number {
-    return 1 + this.random.below(this.random.chance(0.4) ? 15 : 150);
+    const most = [15, 150, 300, 300][this.random.below(4)] ?? 15;
+    return 1 + this.random.below(most);
   }
 
   onTurn(server: OneServer, what: string): boolean {
+    if (what === `list ${this.#journal}: done`) {
+      this.#seenChains.set(
+        server,
+        this.#chains().map((keys) => keys.join()),
+      );
+    }
     if (!server.isLeading || this.#phase === '' || / leases(: done)?$|^watch /.test(what))
       return false;
     this.say(`${server.name}: ${what}`);
@@ -266,8 +275,8 @@ class BackupCourse implements ServerWorld {
   onWrite(server: OneServer, what: string): void {
     if (server.isLeading) return;
     const other = this.#servers.find((each) => each !== server && each.isLeading);
-    // Pods that it has frozen and told nobody of are thawed until another one leads.
-    if (what.startsWith('exec thaw') && !other) return;
+    // Its actions do not know who leads, and end when they are told to; and its frozen pods are thawed until another one leads.
+    if (what !== 'patch backups' && !what.startsWith('exec freeze') && !other) return;
     const leader = other ? `${other.name} leads` : 'it does not lead';
     this.#problem(`${server.name} wants to ${what}, and ${leader}`);
   }
@@ -294,30 +303,52 @@ class BackupCourse implements ServerWorld {
     };
   }
 
-  /** What counts in the journal: of the last try, and of those that it goes on from. */
-  #recorded(): { items: JournalItem[]; thawed: { k: string; ns: string; n: string }[] } {
-    const folder = journalFolder(BACKUP, this.#backup.metadata.uid ?? '');
-    const keys = this.bucket.keys(folder);
-    const tries = Map.groupBy(keys, (key) =>
+  get #journal(): string {
+    return journalFolder(BACKUP, this.#backup.metadata.uid ?? '');
+  }
+
+  /** Segments that count in the journal, of which each try that has begun last is one choice: two processes may take the same number. */
+  #chains(): string[][] {
+    const folder = this.#journal;
+    const tries = Map.groupBy(this.bucket.keys(folder), (key) =>
       key.slice(folder.length).split('-').slice(0, 2).join('-'),
     );
-    const whole = [...tries.values()].filter((own) => own[0]?.endsWith('-00000000') === true);
-    const last = whole.sort((a, b) => ((a[0] ?? '') < (b[0] ?? '') ? -1 : 1)).at(-1) ?? [];
-    const load = (key: string): SegmentRecords[] => {
-      const bytes = this.bucket.objects.get(key);
-      const known = this.#decoded.get(key) ?? (bytes && decodeSegment(bytes, key).records);
-      if (known) this.#decoded.set(key, known);
-      return known ? [known] : [];
-    };
-    const before = last
-      .slice(0, 1)
-      .flatMap(load)
-      .flatMap(({ includes = [] }) => includes);
-    const records = [...before, ...last].flatMap(load);
+    const begun = [...tries].filter(([, [head]]) => head?.endsWith(HEAD) === true);
+    const last =
+      begun
+        .map(([name]) => name.split('-')[0] ?? '')
+        .sort()
+        .at(-1) ?? '';
+    const chains = begun
+      .filter(([name]) => name.startsWith(last))
+      .map(([, keys]) => [...(this.#recordsOf(keys[0])?.includes ?? []), ...keys]);
+    const most = Math.max(0, ...chains.map(({ length }) => length));
+    return chains.filter(({ length }) => length === most);
+  }
+
+  #recordsOf(key = ''): SegmentRecords | undefined {
+    const bytes = this.bucket.objects.get(key);
+    const known = this.#decoded.get(key) ?? (bytes && decodeSegment(bytes, key).records);
+    if (known) this.#decoded.set(key, known);
+    return known;
+  }
+
+  #recorded(): { items: JournalItem[]; thawed: { k: string; ns: string; n: string }[] } {
+    const [chain = []] = this.#chains();
+    const records = chain.flatMap((key) => this.#recordsOf(key) ?? []);
     return {
       items: records.flatMap(({ items }) => items),
       thawed: records.flatMap(({ thawed }) => thawed),
     };
+  }
+
+  /** A try goes on from all that was there when it looked. */
+  #checkHead(key: string, by: Life): void {
+    const includes = this.#recordsOf(key)?.includes ?? [];
+    const seen = this.#seenChains.get(by) ?? [];
+    if (includes.length === 0 && seen.length === 0) return;
+    if (seen.includes(includes.join())) return;
+    this.#problem(`${key} goes on from ${includes.length} segments, and not from what was there`);
   }
 
   #act(): void {
@@ -379,8 +410,11 @@ class BackupCourse implements ServerWorld {
     else this.#check(`when the Backup became ${phase}`, phase);
   }
 
-  #bucketChanged(key: string): void {
-    if (key.startsWith(journalsFolder(BACKUP))) return;
+  #bucketChanged(key: string, by: Life): void {
+    if (key.startsWith(journalsFolder(BACKUP))) {
+      if (key.endsWith(HEAD) && this.bucket.objects.has(key)) this.#checkHead(key, by);
+      return;
+    }
     if (!this.bucket.objects.has(`backups/${BACKUP}/velero-backup.json`)) return;
     this.#check(`after ${key} was changed`);
   }
@@ -497,7 +531,9 @@ async function endOf(bucket: MemoryBucket): Promise<End> {
         [pvcNamespace, pvcName, snapshotDataMovementInfo?.operationID, result].join(' '),
       )
       .sort(),
-    results: JSON.stringify(results),
+    results: JSON.stringify(results, (_, each: unknown) =>
+      Array.isArray(each) ? each.sort() : each,
+    ),
     resourceList: JSON.stringify(await archive.resourceList()).replaceAll(CONTENT, 'content'),
     items: progress?.itemsBackedUp ?? 0,
   };

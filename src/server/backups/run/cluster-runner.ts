@@ -17,6 +17,7 @@ import {
   systemClock,
 } from '../../../base/index.ts';
 import {
+  assertAlone,
   type Backup,
   type BackupRunResult,
   collectItems,
@@ -230,7 +231,12 @@ export class ClusterRunner implements BackupRunner {
     const subject = subjectOf(backup);
     operations.takeOver(subject, journal.operations);
     const { logger, patienceMs } = this.#options;
-    const cluster = patientClient(client, { logger, signal, patienceMs });
+    const cluster = patientClient(client, {
+      ...{ logger, signal, patienceMs },
+      beforeExec: () => {
+        assertAlone(request.assertLeading);
+      },
+    });
     const about = { what: 'ask the API server what it serves', logger, signal, patienceMs };
     await patiently(() => discovery.refresh({ signal }), about);
     const { namespaces, resources, fine } = await patiently(

@@ -8,6 +8,8 @@ export interface WhileAwayOptions {
   readonly logger: Logger;
   readonly signal: AbortSignal;
   readonly patienceMs?: number | undefined;
+  /** Right before a command is run, each time. What it throws is thrown. */
+  readonly beforeExec?: () => void;
 }
 
 /** How long the API server may be away while a backup waits for it. Our choice: a control plane is replaced in less. */
@@ -41,7 +43,7 @@ function waiterOf({ client, logger, signal, patienceMs = PATIENCE_MS }: WhileAwa
         signal.throwIfAborted();
         if (!isCode(error, 'KUBE_UNAVAILABLE') || retryOf(error) === 'never') throw error;
         if (await answers()) {
-          if (again >= againMax) throw error;
+          if (again >= (isAnswer(error) ? againMax : AGAIN_MAX)) throw error;
           await sleep(AGAIN_MS * 2 ** again++, undefined, { signal });
           continue;
         }
@@ -56,7 +58,10 @@ function waiterOf({ client, logger, signal, patienceMs = PATIENCE_MS }: WhileAwa
   };
 }
 
-/** Of its reads, how often each is asked again although the API server answers. Whoever lists pages asks again by itself. */
+const isAnswer = (error: unknown): boolean =>
+  error instanceof CodedError && error.facts.httpStatus !== undefined;
+
+/** Of its reads, how often each is asked again although the API server answers, and says that the kind's own server does not. */
 const READS: Readonly<Record<string, number>> = {
   ...{ get: AGAIN_MAX, find: AGAIN_MAX, list: AGAIN_MAX, collect: AGAIN_MAX },
   listPage: 0,
@@ -75,7 +80,10 @@ export function patientClient(
   // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse.
   const exec: KubeClient['exec'] = (question) => {
     const { signal = options.signal } = question;
-    return waiterOf({ ...options, client, signal })(() => client.exec(question));
+    return waiterOf({ ...options, client, signal })(() => {
+      options.beforeExec?.();
+      return client.exec(question);
+    });
   };
   return new Proxy(client, {
     get: (target, key) => {

@@ -1,8 +1,10 @@
 import { describe, expect, it } from 'vitest';
 import { CodedError, silentLogger } from '../../../../src/base/index.ts';
+import { kubeError, unreachable } from '../../../../src/kube/client/errors.ts';
 import { type KubeClient, PODS } from '../../../../src/kube/index.ts';
 import { patientClient } from '../../../../src/server/backups/run/while-away.ts';
 
+const ownServer = () => kubeError('list', 503, undefined);
 const away = () => new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' });
 const signal = new AbortController().signal;
 
@@ -12,12 +14,16 @@ function clusterOf(fails: number, isOnlyKind = false) {
   const answer = (what: string): Promise<never> => {
     asked.push(what);
     if (isOnlyKind && what === 'version') return Promise.resolve({} as never);
-    return fails-- > 0 ? Promise.reject(away()) : Promise.resolve({ items: [] } as never);
+    return fails-- > 0
+      ? Promise.reject(isOnlyKind ? ownServer() : away())
+      : Promise.resolve({ items: [] } as never);
   };
   const client = {
     raw: () => answer('version'),
     listPage: () => answer('list'),
     find: () => answer('find'),
+    exec: () => answer('exec'),
+    server: 'here',
   } as unknown as KubeClient;
   const waiting = patientClient(client, { logger: silentLogger, signal, patienceMs: 2000 });
   return { waiting, asked };
@@ -89,6 +95,33 @@ describe('an API server that is away', () => {
     await expect(patient.patch(PODS, { name: 'p' }, {})).rejects.toMatchObject({
       code: 'KUBE_UNAVAILABLE',
     });
+  });
+  it('whose connection broke is asked again at once, also to run a command', async () => {
+    const asked: string[] = [];
+    let breaks = 2;
+    const client = {
+      raw: () => Promise.resolve({}),
+      exec: () => {
+        asked.push('exec');
+        return breaks-- > 0
+          ? Promise.reject(unreachable('exec', new Error('reset')))
+          : Promise.resolve({ stdout: '', stderr: '' });
+      },
+    } as unknown as KubeClient;
+    let looks = 0;
+    const beforeExec = (): void => {
+      looks++;
+    };
+    const waiting = patientClient(client, { logger: silentLogger, signal, beforeExec });
+    const command = { namespace: 'a', pod: 'p', container: 'c', command: ['thaw'] };
+    expect(await waiting.exec(command)).toEqual({ stdout: '', stderr: '' });
+    expect([asked.length, looks]).toEqual([3, 3]);
+    breaks = Infinity;
+    await expect(waiting.exec(command)).rejects.toMatchObject({ code: 'KUBE_UNAVAILABLE' });
+    expect(asked.length).toBe(7);
+  });
+  it('has all else that the client has', () => {
+    expect(clusterOf(0).waiting.server).toBe('here');
   });
   it('that stays away is an error, and so is what it refuses', async () => {
     await expect(clusterOf(Infinity).waiting.listPage(PODS, {})).rejects.toMatchObject({

@@ -1,0 +1,60 @@
+import { describe, expect, it } from 'vitest';
+import { simulateBackup } from './backups/simulation.ts';
+
+const IS_SOAK = process.env.SOAK === '1';
+const SEEDS = IS_SOAK ? 3000 : 60;
+const BATCH = 10;
+const FIRST = Number(process.env.SEED ?? 1);
+const COUNT = Number(process.env.SEEDS ?? SEEDS);
+/** What sixty seeds must have seen at least: those that exercise nothing prove nothing. */
+const SEEN_MIN = {
+  'kills while InProgress': 1000,
+  'kills after the run': 10,
+  'API server away': 100,
+  'bucket away': 150,
+  'servers frozen': 100,
+  'servers cut off': 50,
+  'clocks of servers': 100,
+  'clock of the API server': 50,
+};
+/** Seeds of which each call is one where the server is killed once. */
+const EACH_CALL_OF = IS_SOAK ? [1, 3, 5, 8] : [3];
+/** All of them take a minute. */
+const EACH = IS_SOAK ? 1 : 11;
+
+/**
+ * One seed again: `SEED=17 SEEDS=1 npx vitest run test/simulation/backups.test.ts`; line by line:
+ * `node test/simulation/backups/tell.ts 17`.
+ */
+describe('a backup by servers that are killed, cut off and stand still, by seed', () => {
+  const seen = new Map<string, number>();
+  const batches = Array.from({ length: Math.ceil(COUNT / BATCH) }, (_, i) => FIRST + i * BATCH);
+  it.each(batches)('is what it is without any of that: from seed %i', async (first) => {
+    for (let seed = first; seed < Math.min(first + BATCH, FIRST + COUNT); seed++) {
+      const { problems, counts } = await simulateBackup(seed);
+      for (const [what, times] of counts) seen.set(what, (seen.get(what) ?? 0) + times);
+      expect({ seed, problems }).toEqual({ seed, problems: [] });
+    }
+  });
+
+  it.runIf(COUNT >= SEEDS)('all that it is about happened often', () => {
+    for (const [what, min] of Object.entries(SEEN_MIN)) {
+      expect(seen.get(what) ?? 0, what).toBeGreaterThanOrEqual((min * COUNT) / 60);
+    }
+  });
+
+  it.each(EACH_CALL_OF)(
+    'and so it is when a server is killed at any call: seed %i',
+    { timeout: 600_000 },
+    async (seed) => {
+      const { turns, problems } = await simulateBackup(seed, { isCalm: true });
+      expect(problems).toEqual([]);
+      expect(turns).toBeGreaterThan(100);
+      for (let at = 1; at <= turns; at += EACH) {
+        const course = await simulateBackup(seed, { isCalm: true, killsAt: [at] });
+        expect({ at, problems: course.problems }).toEqual({ at, problems: [] });
+        expect(course.counts.get('kills while InProgress')).toBe(1);
+      }
+    },
+  );
+});
