@@ -85,7 +85,7 @@ interface Container {
 describe.skipIf(!hasHelm())('the chart', () => {
   let api: RealApi;
   beforeAll(async () => {
-    api = await startRealApi(22_100);
+    api = await startRealApi(27_200);
     await api.client.create(NAMESPACES, { metadata: { name: 'velero' } });
   });
   afterAll(async () => {

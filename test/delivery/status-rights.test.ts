@@ -15,7 +15,7 @@ describe.skipIf(!hasRealApi())('node-agent status with the rights of an agent', 
   let api: RealApi;
   let environment: NodeJS.ProcessEnv;
   beforeAll(async () => {
-    api = await startRealApi(21_900);
+    api = await startRealApi(27_100);
     await api.client.create(NAMESPACES, { metadata: { name: NAMESPACE } });
     await api.kubectl('apply', '-k', join(ROOT, 'manifests/beside-velero'));
     const parameters = ['create', 'token', 'longshore-node-agent'];

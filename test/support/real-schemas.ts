@@ -74,6 +74,6 @@ function isOneOf(
 }
 
 if (import.meta.main) {
-  await using api = await startRealApi(22_200);
+  await using api = await startRealApi(27_300);
   writeFileSync(FILE, brotliCompressSync(JSON.stringify(await realSchemas(api))));
 }

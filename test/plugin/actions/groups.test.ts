@@ -50,7 +50,7 @@ describe.skipIf(!hasRealApi())('volumes of a group', () => {
   const logger: Logger = { ...silentLogger, warn: (_, message) => warnings.push(message) };
 
   beforeAll(async () => {
-    api = await startRealApi(25_600);
+    api = await startRealApi(27_000);
     test = await TestCluster.start({ nodes: ['node-1'], kubeconfig: api.kubeconfig });
     ({ client } = test);
     await client.create(VOLUME_SNAPSHOT_CLASSES, {
