@@ -100,7 +100,16 @@ const helper: VolumeHelper = await helpers.of(backup);
 export const answer: boolean = await helper.${call};\n`,
     );
     const compiler = fileURLToPath(import.meta.resolve('typescript/lib/tsc.js'));
-    const flags = ['--ignoreConfig', '--noEmit', '--strict', '--skipLibCheck', '--module', 'nodenext', '--lib', 'esnext'];
+    const flags = [
+      '--ignoreConfig',
+      '--noEmit',
+      '--strict',
+      '--skipLibCheck',
+      '--module',
+      'nodenext',
+      '--lib',
+      'esnext',
+    ];
     const child = spawn(process.execPath, [compiler, ...flags, typed]);
     let said = '';
     child.stdout.on('data', (part: Buffer) => (said += part.toString()));
