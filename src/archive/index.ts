@@ -45,5 +45,5 @@ export {
   updatedEntries,
 } from './tarball.ts';
 export type { TarEntry } from './tar/read-tar.ts';
-export type { NewTarEntry } from './tar/write-tar.ts';
+export { type NewTarEntry, writeTar } from './tar/write-tar.ts';
 export type { BackupVolumeInfo, RestoreVolumeInfo } from './volume-infos.ts';

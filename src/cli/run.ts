@@ -3,6 +3,7 @@ import { isCode, messageOf, redact } from '../base/index.ts';
 import { describeChain } from './error-chain.ts';
 import { ExitCode } from './exit.ts';
 import { addCompletionVerb } from './completion.ts';
+import { addDebugVerb } from './debug/verb.ts';
 import { addDevCommands } from './dev.ts';
 import { addDataMoverCommands } from './data-mover.ts';
 import { addPodVolumeCommands } from './pod-volume.ts';
@@ -71,6 +72,7 @@ export function createProgram(): Command {
   addDataMoverCommands(program);
   addPodVolumeCommands(program);
   addPluginVerb(program);
+  addDebugVerb(program);
   addDevCommands(program);
   addCompletionVerb(program);
   addHelpVerb(program);
