@@ -1,9 +1,9 @@
-import { CodedError, isCode } from '../base/index.ts';
-import { BACKUPS, type KubeObject, waitFor } from '../kube/index.ts';
-import { CANCEL_ANNOTATION } from '../server/index.ts';
-import { type ClusterFlags, clusterOf } from './cluster.ts';
-import { interruptSignal } from './context.ts';
-import { printText } from './output.ts';
+import { CodedError, isCode } from '../../base/index.ts';
+import { BACKUPS, type KubeObject, waitFor } from '../../kube/index.ts';
+import { CANCEL_ANNOTATION } from '../../server/index.ts';
+import { type ClusterFlags, clusterOf } from '../cluster.ts';
+import { interruptSignal } from '../context.ts';
+import { printText } from '../output.ts';
 
 export interface CancelFlags extends ClusterFlags {
   wait?: boolean;

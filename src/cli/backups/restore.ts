@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
-import { withClusterOptions } from './cluster-options.ts';
-import type { ClusterFlags } from './cluster.ts';
+import { withClusterOptions } from '../cluster-options.ts';
+import type { ClusterFlags } from '../cluster.ts';
 
 export function addRestoreVerb(program: Command): void {
   const restore = program

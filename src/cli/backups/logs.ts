@@ -7,15 +7,15 @@ import {
   MoverLogArchive,
   type MoverLogOwner,
   RestoreArchive,
-} from '../archive/index.ts';
-import { CodedError, isCode, printable } from '../base/index.ts';
-import { type Bucket, openBucket, type SignalOptions } from '../blob/index.ts';
-import { type BackupStorageLocation, environment, storageKindOf } from '../config/index.ts';
-import { BACKUPS, type KubeClient, type KubeObject, RESTORES, SECRETS } from '../kube/index.ts';
-import { loadLocation, openLocationBucket } from '../repository-access/index.ts';
-import { type ClusterFlags, clusterOf } from './cluster.ts';
-import { interruptSignal } from './context.ts';
-import { isOutputOpen, writeOutput } from './output.ts';
+} from '../../archive/index.ts';
+import { CodedError, isCode, printable } from '../../base/index.ts';
+import { type Bucket, openBucket, type SignalOptions } from '../../blob/index.ts';
+import { type BackupStorageLocation, environment, storageKindOf } from '../../config/index.ts';
+import { BACKUPS, type KubeClient, type KubeObject, RESTORES, SECRETS } from '../../kube/index.ts';
+import { loadLocation, openLocationBucket } from '../../repository-access/index.ts';
+import { type ClusterFlags, clusterOf } from '../cluster.ts';
+import { interruptSignal } from '../context.ts';
+import { isOutputOpen, writeOutput } from '../output.ts';
 
 interface Context {
   readonly client: KubeClient;

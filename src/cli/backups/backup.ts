@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
-import { withClusterOptions } from './cluster-options.ts';
-import type { CancelFlags } from './backup-cancel.ts';
-import type { ClusterFlags } from './cluster.ts';
+import { withClusterOptions } from '../cluster-options.ts';
+import type { CancelFlags } from './cancel.ts';
+import type { ClusterFlags } from '../cluster.ts';
 
 export function addBackupVerb(program: Command): void {
   const backup = program.command('backup').description('what is done about backups of the cluster');
@@ -20,7 +20,7 @@ Example:
   $ longshore backup cancel nightly-20261125 --wait`,
     )
     .action(async (name: string, flags: CancelFlags) => {
-      const { cancelBackup } = await import('./backup-cancel.ts');
+      const { cancelBackup } = await import('./cancel.ts');
       await cancelBackup(name, flags);
     });
   withClusterOptions(backup.command('logs'))
