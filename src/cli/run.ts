@@ -13,6 +13,7 @@ import { addPluginVerb } from './plugin.ts';
 import { addPolicyCommands } from './policy.ts';
 import { addBackupVerb } from './backups/backup.ts';
 import { addRestoreVerb } from './backups/restore.ts';
+import { addScheduleVerb } from './backups/schedule.ts';
 import { addInstallVerbs } from './install/verbs.ts';
 import { addPolicyCheckVerb } from './policy-check.ts';
 import { addRepoMaintenanceVerb } from './repo-maintenance.ts';
@@ -62,6 +63,7 @@ export function createProgram(): Command {
   addPolicyCommands(program);
   addBackupVerb(program);
   addRestoreVerb(program);
+  addScheduleVerb(program);
   addInstallVerbs(program);
   addPolicyCheckVerb(program);
   addStoreCommands(program);
