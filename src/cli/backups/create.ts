@@ -162,6 +162,7 @@ export async function createOne(
   try {
     return await client.create(resource, object, { signal });
   } catch (error) {
+    if (isCode(error, 'KUBE_NOT_FOUND')) throw notThere(noun, namespace, error);
     if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
     const name = object.metadata.name ?? '';
     const there = await client.find(resource, { namespace, name }, { signal });
@@ -170,6 +171,14 @@ export async function createOne(
     throw new CodedError('ALREADY_THERE', text, { cause: error });
   }
 }
+
+/** The kind, or the namespace. */
+const notThere = ({ resource, word }: Noun, namespace: string, cause: CodedError): CodedError =>
+  new CodedError(
+    'NOT_INSTALLED',
+    `the ${word} cannot be created: the cluster has no namespace ${namespace}, or no ${resource.plural}; install Velero's definitions first, by "longshore install" or "velero install", or say where they are by --namespace`,
+    { cause },
+  );
 
 /** What would be created. */
 export async function printObject(

@@ -42,10 +42,14 @@ export interface DescribedVolume {
   readonly note: string;
 }
 
+/** Fields of those of backups and of restores. */
+type VolumeInfo = Partial<BackupVolumeInfo> &
+  Partial<Pick<RestoreVolumeInfo, 'restoreMethod' | 'pvrInfo'>>;
+
 /** From the bucket. */
 export interface Stored {
   readonly results: Results;
-  readonly volumeInfos: readonly (BackupVolumeInfo | RestoreVolumeInfo)[];
+  readonly volumeInfos: readonly VolumeInfo[];
 }
 
 /** Undefined where nothing is stored yet; a text says why it cannot be read. */
@@ -125,38 +129,26 @@ export async function loadVolumes(
 }
 
 /** Of volumes without such an object, which may be those of another cluster: what the bucket tells. */
-export function storedVolume(info: BackupVolumeInfo | RestoreVolumeInfo): DescribedVolume {
-  const isSkipped = 'skipped' in info && info.skipped === true;
-  const ofPod =
-    ('pvbInfo' in info ? info.pvbInfo : undefined) ??
-    ('pvrInfo' in info ? info.pvrInfo : undefined);
-  const {
-    snapshotDataMovementInfo: moved,
-    csiSnapshotInfo: csi,
-    nativeSnapshotInfo: native,
-  } = info;
-  const method =
-    'backupMethod' in info ? info.backupMethod : 'restoreMethod' in info ? info.restoreMethod : '';
+export function storedVolume(info: VolumeInfo): DescribedVolume {
+  const { pvbInfo, pvrInfo, csiSnapshotInfo: csi, nativeSnapshotInfo: native, result } = info;
+  const ofPod = pvbInfo ?? pvrInfo;
+  const moved = info.snapshotDataMovementInfo;
+  const isSkipped = info.skipped === true;
+  const method = info.backupMethod ?? info.restoreMethod ?? '';
   const size = Number(moved?.size ?? ofPod?.size ?? csi?.size ?? 0);
-  const result = 'result' in info ? info.result : undefined;
+  const { pvcNamespace = '', pvcName = '', pvName = '' } = info;
+  const ofResult = { succeeded: 'Completed', failed: 'Failed' }[result ?? ''] ?? '';
   return {
     volume: ofPod
-      ? `${ofPod.podNamespace ?? ''}/${ofPod.podName ?? ''}/${ofPod.volumeName ?? ''}`
-      : info.pvcName
-        ? `${info.pvcNamespace ?? ''}/${info.pvcName}`
-        : (info.pvName ?? ''),
-    method: isSkipped
-      ? ''
-      : `${String(method ?? '')}${info.snapshotDataMoved === true ? ', moved' : ''}`,
-    phase: isSkipped
-      ? 'Skipped'
-      : moved?.Phase ||
-        ofPod?.Phase ||
-        native?.Phase ||
-        (result === 'failed' ? 'Failed' : result === 'succeeded' ? 'Completed' : ''),
+      ? [ofPod.podNamespace, ofPod.podName, ofPod.volumeName].join('/')
+      : pvcName === ''
+        ? pvName
+        : `${pvcNamespace}/${pvcName}`,
+    method: info.snapshotDataMoved === true ? `${method}, moved` : method,
+    phase: isSkipped ? 'Skipped' : moved?.Phase || ofPod?.Phase || native?.Phase || ofResult,
     node: ofPod?.nodeName ?? '',
     bytesDone: size,
     totalBytes: size,
-    note: isSkipped && 'skippedReason' in info ? String(info.skippedReason ?? '') : '',
+    note: isSkipped ? (info.skippedReason ?? '') : '',
   };
 }

@@ -1,4 +1,4 @@
-import { isCode } from '../../base/index.ts';
+import { CodedError, isCode } from '../../base/index.ts';
 import { parseSelector } from '../../backup/index.ts';
 import type { KubeObject } from '../../kube/index.ts';
 import { UsageError } from '../usage-error.ts';
@@ -45,10 +45,12 @@ export async function selected<K>(
   if (names.length === 0) {
     const labelSelector = selectorText(flags) || undefined;
     const options = { namespace, labelSelector, signal };
-    return {
-      found: await client.collect(noun.resource, options, (each) => [take(each)]),
-      missing: [],
-    };
+    try {
+      const found = await client.collect(noun.resource, options, (each) => [take(each)]);
+      return { found, missing: [] };
+    } catch (error) {
+      throw isCode(error, 'KUBE_NOT_FOUND') ? notDefined(noun, error) : error;
+    }
   }
   const result: Selected<K> = { found: [], missing: [] };
   for (const name of new Set(names)) {
@@ -66,3 +68,11 @@ export function assertNoneMissing({ missing }: Selected<unknown>): void {
   for (const error of rest) process.stderr.write(`longshore: ${error.message}\n`);
   throw first;
 }
+
+/** A list is found wherever the kind is defined. */
+export const notDefined = ({ resource }: Noun, cause: unknown): CodedError =>
+  new CodedError(
+    'NO_KIND',
+    `the cluster has no ${resource.plural}: install Velero's definitions first, by "longshore install" or "velero install"`,
+    { cause },
+  );
