@@ -10,6 +10,13 @@ import type { BackupSpecFlags, RestoreSpecFlags } from './flag-values.ts';
  */
 
 const UNSET_DURATION = '0s';
+const UNSET = {
+  metadata: {},
+  hooks: {},
+  ttl: UNSET_DURATION,
+  csiSnapshotTimeout: UNSET_DURATION,
+  itemOperationTimeout: UNSET_DURATION,
+};
 const POLICY_KIND = 'configmap';
 const NAME_FORM = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$/;
 const NAME_MAX = 253;
@@ -80,9 +87,9 @@ export function assertName(kind: string, name: string): void {
 
 export function backupSpecOf(flags: BackupSpecFlags): Fields {
   const { resourcePoliciesConfigmap: policies, parallelFilesUpload = 0 } = flags;
+  const { ttl, csiSnapshotTimeout, itemOperationTimeout } = UNSET;
   return set({
-    metadata: {},
-    hooks: {},
+    ...UNSET,
     includedNamespaces: flags.includeNamespaces,
     excludedNamespaces: flags.excludeNamespaces,
     includedResources: flags.includeResources,
@@ -98,9 +105,9 @@ export function backupSpecOf(flags: BackupSpecFlags): Fields {
     snapshotMoveData: flags.snapshotMoveData,
     datamover: flags.dataMover,
     defaultVolumesToFsBackup: flags.defaultVolumesToFsBackup,
-    ttl: flags.ttl ?? UNSET_DURATION,
-    csiSnapshotTimeout: flags.csiSnapshotTimeout ?? UNSET_DURATION,
-    itemOperationTimeout: flags.itemOperationTimeout ?? UNSET_DURATION,
+    ttl: flags.ttl ?? ttl,
+    csiSnapshotTimeout: flags.csiSnapshotTimeout ?? csiSnapshotTimeout,
+    itemOperationTimeout: flags.itemOperationTimeout ?? itemOperationTimeout,
     storageLocation: flags.storageLocation,
     volumeSnapshotLocations: flags.volumeSnapshotLocations,
     orderedResources: nonEmpty(flags.orderedResources),
@@ -186,6 +193,7 @@ export function scheduledBackup(schedule: Schedule, flags: BackupSpecFlags): New
       ...(spec?.useOwnerReferencesInBackup === true && { ownerReferences: [owner] }),
     },
     spec: {
+      ...UNSET,
       ...template,
       ...(template.resourcePolicy && {
         resourcePolicy: { kind: POLICY_KIND, name: template.resourcePolicy.name },
