@@ -42,7 +42,7 @@ export async function createRestore(name: string | undefined, given: object): Pr
     else printLine(`see "longshore restore describe ${own}", "longshore restore logs ${own}"`);
     signal.throwIfAborted();
   };
-  await withSession(flags, work, 'no longer waiting');
+  await withSession(flags, work, 'the wait ends');
 }
 
 type Source = Pick<RestoreSpecFlags, 'fromBackup' | 'fromSchedule'>;

@@ -30,7 +30,7 @@ export interface CreateBackupFlags extends BackupSpecFlags {
   wait?: boolean;
 }
 
-const NOT_WAITING = 'no longer waiting';
+const NOT_WAITING = 'the wait ends';
 
 /** Throws `UsageError`, `NO_SCHEDULE`, `NO_LOCATION`, `ALREADY_THERE`, `NOT_COMPLETED`, and what the API server throws. */
 export async function createBackup(name: string | undefined, given: object): Promise<void> {

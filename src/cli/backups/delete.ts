@@ -60,7 +60,7 @@ export async function deleteObjects(
       }
       assertNoneMissing(all);
     },
-    'no longer waiting',
+    'the wait ends',
   );
 }
 

@@ -5,6 +5,7 @@ import { averageRate, secondsLeft } from '../status-rows.ts';
 import { type DescribedVolume, loadStored, loadVolumes, storedVolume } from './described.ts';
 import { isOver, itemsOf, type Noun, phaseOf, type Run } from './noun.ts';
 import type { Session } from './session.ts';
+import { hasEnded } from './volumes.ts';
 
 /** What is known of a backup or restore. The names are a contract of `describe -o json`. */
 export interface DescribedRun {
@@ -129,8 +130,17 @@ function movedVolume(row: MovementDescription): DescribedVolume {
     totalBytes: row.totalBytes,
     ...(rate !== undefined && { bytesPerSecond: Math.round(rate) }),
     ...(left !== undefined && { secondsLeft: Math.round(left) }),
-    note: row.waitsFor,
+    note: noteOf(row),
   };
+}
+
+/** How it ended, or what it waits for; how much there is left to move is told elsewhere. */
+function noteOf(row: MovementDescription): string {
+  const { waitsFor } = row;
+  if (hasEnded(row) || waitsFor === '') return waitsFor;
+  if (!waitsFor.startsWith('its data: ')) return `waits for ${waitsFor}`;
+  const more = waitsFor.indexOf(';');
+  return more < 0 ? '' : waitsFor.slice(more + 1).trim();
 }
 
 /** Those about the run itself, then those about the cluster, then namespace by namespace. */
@@ -188,7 +198,7 @@ function adviceOf(
       ];
     default:
       return waiting && !isOver(run)
-        ? [`it waits for volumes: ${waiting.volume} waits for ${waiting.note}`]
+        ? [`look after what its volumes wait for: ${waiting.volume} ${waiting.note}`]
         : [];
   }
 }

@@ -71,6 +71,7 @@ export function runLines(
     ...(isDetailed ? takenLines(run) : []),
     ...listLines('Why', run.reasons, Infinity, 'bad'),
     ...volumeLines(run.volumes, limit),
+    ...listLines('Failed volumes', failuresOf(run.volumes), limit, 'bad'),
     ...listLines('Errors', run.errors ?? [], limit, 'bad'),
     ...listLines('Warnings', run.warnings ?? [], limit, 'doubtful'),
     ...notReadLines(run),
@@ -136,6 +137,13 @@ const COLUMNS: readonly Column[] = [
   { title: 'NOTE', min: 24 },
 ];
 
+const hasFailed = ({ phase }: DescribedVolume): boolean =>
+  phase === 'Failed' || phase === 'Canceled';
+
+/** Why, in full: in the table there is no room for it. */
+const failuresOf = (volumes: readonly DescribedVolume[]): string[] =>
+  volumes.filter(hasFailed).map(({ volume, note, phase }) => `${volume}: ${note || phase}`);
+
 const FIRST = ['Failed', 'Canceled', 'InProgress', 'Canceling', 'Prepared', 'Accepted', 'New'];
 
 /** What failed first, then what goes on. */
@@ -152,7 +160,7 @@ function volumeLines(all: readonly DescribedVolume[], limit: number): string[] {
     doneText(row),
     row.bytesPerSecond === undefined ? '' : `${formatBytes(row.bytesPerSecond)}/s`,
     row.secondsLeft === undefined ? '' : formatDuration(row.secondsLeft),
-    row.note.replaceAll(/\s*\n\s*/g, ' '),
+    hasFailed(row) ? '' : row.note.replaceAll(/\s*\n\s*/g, ' '),
   ]);
   const width = terminalWidth();
   const isUsed = (at: number): boolean => rows.some((row) => row[at] !== '');
