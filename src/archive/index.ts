@@ -36,6 +36,13 @@ export { RestoreArchive, type RestoreFiles } from './restore-archive.ts';
 export { ScratchFile } from './scratch-file.ts';
 export { locationProblem, standingOf } from './states.ts';
 export {
+  type FindingKind,
+  type KnownObjects,
+  type LocationFinding,
+  type LocationSurvey,
+  surveyLocation,
+} from './survey.ts';
+export {
   CONTENT_LIMITS,
   type ContentLimits,
   readTarball,

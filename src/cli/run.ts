@@ -15,6 +15,7 @@ import { addPolicyCommands } from './policy.ts';
 import { addBackupVerb } from './backups/backup.ts';
 import { addRestoreVerb } from './backups/restore.ts';
 import { addScheduleVerb } from './backups/schedule.ts';
+import { addBackupLocationVerb } from './locations/verb.ts';
 import { addInstallVerbs } from './install/verbs.ts';
 import { addPolicyCheckVerb } from './policy-check.ts';
 import { addRepoMaintenanceVerb } from './repo-maintenance.ts';
@@ -65,6 +66,7 @@ export function createProgram(): Command {
   addBackupVerb(program);
   addRestoreVerb(program);
   addScheduleVerb(program);
+  addBackupLocationVerb(program);
   addInstallVerbs(program);
   addPolicyCheckVerb(program);
   addStoreCommands(program);

@@ -24,21 +24,32 @@ export async function withBucketOf<T>(
   session: Session,
   work: (bucket: Bucket, location: string) => Promise<T>,
 ): Promise<T> {
+  const run = object as Run;
+  const backup =
+    word === 'backup'
+      ? run
+      : ((await findNamed(BACKUP, run.spec?.backupName ?? '', session)) as Run);
+  const location = await findLocation(backup.spec?.storageLocation ?? '', session);
+  return await withBucketOfLocation(location, session, (bucket) =>
+    work(bucket, location.metadata.name),
+  );
+}
+
+/** Works with the bucket of a location. Throws what the API server and the bucket throw. */
+export async function withBucketOfLocation<T>(
+  location: BackupStorageLocation,
+  session: Session,
+  work: (bucket: Bucket) => Promise<T>,
+): Promise<T> {
   environment.forgetMissingCredentials();
-  const directory = mkdtempSync(join(tmpdir(), 'longshore-logs-'));
+  const directory = mkdtempSync(join(tmpdir(), 'longshore-bucket-'));
   try {
-    const run = object as Run;
-    const backup =
-      word === 'backup'
-        ? run
-        : ((await findNamed(BACKUP, run.spec?.backupName ?? '', session)) as Run);
-    const location = await findLocation(backup.spec?.storageLocation ?? '', session);
     const credentialsFile = await defaultCredentials(location, session, directory);
     const options = { ...session, directory, defaultCredentials: () => credentialsFile };
     await using opened = await openLocationBucket(reachable(location), options, (place) =>
       openBucket(place),
     );
-    return await work(opened.bucket, location.metadata.name);
+    return await work(opened.bucket);
   } finally {
     rmSync(directory, { recursive: true, force: true });
   }
