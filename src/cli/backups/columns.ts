@@ -1,4 +1,3 @@
-import { type LabelSelector } from '../../kube/index.ts';
 import { selectorOf } from '../../backup/index.ts';
 import { parseGoTime } from '../../base/index.ts';
 import { numberText } from '../amounts.ts';
@@ -136,7 +135,7 @@ export function expiryCell(text: string | null | undefined, nowMs: number): stri
 export function selectorCell(selector: unknown): string {
   if (!selector) return '<none>';
   try {
-    return selectorOf(selector as LabelSelector).text || '<none>';
+    return selectorOf(selector).text || '<none>';
   } catch {
     return JSON.stringify(selector);
   }

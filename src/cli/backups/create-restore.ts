@@ -1,5 +1,5 @@
 import { CodedError } from '../../base/index.ts';
-import { BACKUPS, type KubeObject, type NewObject } from '../../kube/index.ts';
+import { BACKUPS, type KubeObject } from '../../kube/index.ts';
 import { printLine } from '../terminal.ts';
 import { createOne, printObject } from './create.ts';
 import { BACKUP, findNamed, phaseOf, RESTORE, type Run } from './noun.ts';
@@ -36,7 +36,7 @@ export async function createRestore(name: string | undefined, given: object): Pr
       await printObject(RESTORE.resource, restore, flags.output);
       return;
     }
-    const created = await createOne(RESTORE, restore as unknown as NewObject<KubeObject>, session);
+    const created = await createOne(RESTORE, restore, session);
     printLine(`restore ${own} is requested`);
     if (flags.wait === true) await waitForEnd(RESTORE, created, session);
     else printLine(`see "longshore restore describe ${own}", "longshore restore logs ${own}"`);

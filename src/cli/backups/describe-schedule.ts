@@ -1,11 +1,10 @@
 import { BACKUPS, validLabel } from '../../kube/index.ts';
 import { toneOf } from './colours.ts';
-import { expiryCell, selectorCell, timeCell } from './columns.ts';
-import { fieldLines } from './describe-text.ts';
+import { expiryCell, timeCell } from './columns.ts';
+import { fieldLines, listLines, specTexts } from './describe-text.ts';
 import { phaseOf } from './noun.ts';
 import type { Session } from './session.ts';
 import type { Schedule } from './specs.ts';
-import { printable } from '../terminal.ts';
 
 interface DescribedSchedule {
   readonly kind: 'Schedule';
@@ -61,12 +60,6 @@ export async function describeSchedule(
 
 export function scheduleLines(schedule: DescribedSchedule, nowMs: number): string[] {
   const { phase, template, backups, validationErrors, name } = schedule;
-  const { labelSelector, ...rest } = template as Record<string, unknown>;
-  const taken = Object.entries(rest)
-    .filter(([, value]) => value !== '0s' && value !== null && JSON.stringify(value) !== '{}')
-    .map(
-      ([key, value]) => `  ${key}: ${typeof value === 'string' ? value : JSON.stringify(value)}`,
-    );
   const when = (text: string | undefined): string =>
     text ? `${timeCell(text)} (${expiryCell(text, nowMs)})` : '';
   return [
@@ -79,20 +72,13 @@ export function scheduleLines(schedule: DescribedSchedule, nowMs: number): strin
       ['Created', timeCell(schedule.createdAt)],
       ['Last backup', when(schedule.lastBackupAt) || 'none yet'],
       ['Last skipped', when(schedule.lastSkippedAt)],
-      ['Takes', labelSelector ? selectorCell(labelSelector) : ''],
     ]),
-    ...(taken.length > 0 ? ['', 'Template:', ...taken.map(printable)] : []),
-    ...(validationErrors.length > 0
-      ? ['', 'Why:', ...validationErrors.map((text) => `  ${printable(text)}`)]
-      : []),
-    ...(backups.length > 0
-      ? [
-          '',
-          'Newest backups:',
-          ...backups.map((each) =>
-            printable(`  ${each.name}  ${each.phase}  ${timeCell(each.createdAt)}`),
-          ),
-        ]
-      : []),
+    ...listLines('Template', specTexts(template), Infinity),
+    ...listLines('Why', validationErrors, Infinity, 'bad'),
+    ...listLines(
+      'Newest backups',
+      backups.map((each) => `${each.name}  ${each.phase}  ${timeCell(each.createdAt)}`),
+      Infinity,
+    ),
   ];
 }

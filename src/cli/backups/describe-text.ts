@@ -93,29 +93,28 @@ function notReadLines({ notRead, errorCount, warningCount, isOver }: DescribedRu
   ];
 }
 
-/** What was asked for, as far as it is said. */
 function takenLines({ spec, labels, annotations }: DescribedRun): string[] {
-  const {
-    labelSelector,
-    orLabelSelectors,
-    hooks: _hooks,
-    metadata: _metadata,
-    ...rest
-  } = spec as Record<string, unknown>;
-  const texts = Object.entries(rest)
-    .filter(([, value]) => value !== '0s' && value !== null && JSON.stringify(value) !== '{}')
-    .map(
-      ([name, value]) => `${name}: ${typeof value === 'string' ? value : JSON.stringify(value)}`,
-    );
-  const selectors = [labelSelector, ...(Array.isArray(orLabelSelectors) ? orLabelSelectors : [])];
-  const chosen = selectors.filter((each) => each !== undefined && each !== null).map(selectorCell);
   const pairs = (map: Readonly<Record<string, string>>): string[] =>
     Object.entries(map).map(([key, value]) => `${key}=${value}`);
   return [
-    ...listLines('Spec', [...texts, ...chosen.map((text) => `labels: ${text}`)], Infinity),
+    ...listLines('Spec', specTexts(spec), Infinity),
     ...listLines('Labels', pairs(labels), Infinity),
     ...listLines('Annotations', pairs(annotations), Infinity),
   ];
+}
+
+/** What was asked for, as far as it is said: Velero writes `0s` and `{}` of what is not. */
+export const specTexts = (spec: object): string[] =>
+  Object.entries(spec)
+    .filter(([, value]) => value !== '0s' && value !== null && JSON.stringify(value) !== '{}')
+    .map(([name, value]: [string, unknown]) => `${name}: ${specText(name, value)}`);
+
+function specText(name: string, value: unknown): string {
+  if (name === 'labelSelector') return selectorCell(value);
+  if (name === 'orLabelSelectors' && Array.isArray(value)) {
+    return value.map(selectorCell).join(' or ');
+  }
+  return typeof value === 'string' ? value : JSON.stringify(value);
 }
 
 function totalsText(volumes: readonly DescribedVolume[]): string {
@@ -181,7 +180,7 @@ function doneText({ bytesDone, totalBytes }: DescribedVolume): string {
 const moreLine = (count: number, noun: string): string[] =>
   count > 0 ? [`... and ${countOf(count, noun)} more; --details shows all`] : [];
 
-function listLines(
+export function listLines(
   title: string,
   texts: readonly string[],
   limit: number,

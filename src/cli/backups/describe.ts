@@ -5,10 +5,9 @@ import { byPrefixAndTime } from './columns.ts';
 import { describeRun, type DescribedRun } from './describe-run.ts';
 import { runLines } from './describe-text.ts';
 import { describeSchedule, scheduleLines } from './describe-schedule.ts';
-import type { Noun, Run } from './noun.ts';
+import type { Noun } from './noun.ts';
 import { assertNoneMissing, selected, type SelectFlags, selectorText } from './selected.ts';
 import { withSession } from './session.ts';
-import type { Schedule } from './specs.ts';
 
 export interface DescribeFlags extends ClusterFlags, SelectFlags {
   details?: boolean;
@@ -35,8 +34,8 @@ export async function describeObjects(
       if (!object) continue;
       const isSchedule = noun.word === 'schedule';
       const described = isSchedule
-        ? await describeSchedule(object as Schedule, session)
-        : await describeRun(noun, object as Run, session);
+        ? await describeSchedule(object, session)
+        : await describeRun(noun, object, session);
       if (output !== undefined) {
         documents.push(described);
         continue;

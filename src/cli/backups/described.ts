@@ -12,19 +12,11 @@ import {
   type Results,
 } from '../../archive/index.ts';
 import { isCode, messageOf } from '../../base/index.ts';
-import {
-  DATA_DOWNLOADS,
-  DATA_UPLOADS,
-  type KubeObject,
-  POD_VOLUME_BACKUPS,
-  POD_VOLUME_RESTORES,
-  type Resource,
-  validLabel,
-} from '../../kube/index.ts';
+import { type KubeObject, validLabel } from '../../kube/index.ts';
 import { withBucketOf } from './bucket.ts';
 import { isOver, type Noun, type Run } from './noun.ts';
 import type { Session } from './session.ts';
-import { hasEnded, isOf, volumesOf } from './volumes.ts';
+import { hasEnded, isOf, type Movement, MOVEMENTS, volumesOf } from './volumes.ts';
 
 /** What is known of one volume, from the cluster or from the bucket. */
 export interface DescribedVolume {
@@ -87,12 +79,6 @@ export async function loadStored(
   }
 }
 
-type Mover = StatusWorld['movements'][number];
-const RESOURCES: Readonly<Record<string, readonly unknown[]>> = {
-  backup: [DATA_UPLOADS, POD_VOLUME_BACKUPS],
-  restore: [DATA_DOWNLOADS, POD_VOLUME_RESTORES],
-};
-
 /** Its volumes whose data is moved. What is not over needs a look at all of the cluster that decides about it. */
 export async function loadVolumes(
   noun: Noun,
@@ -101,8 +87,8 @@ export async function loadVolumes(
 ): Promise<MovementDescription[]> {
   const { client, namespace, signal } = session;
   const labelSelector = `velero.io/${noun.word}-name=${validLabel(object.metadata.name)}`;
-  const movements: Mover[] = [];
-  for (const resource of (RESOURCES[noun.word] ?? []) as Resource<Mover>[]) {
+  const movements: Movement[] = [];
+  for (const resource of MOVEMENTS[noun.word]) {
     try {
       const found = await client.list(resource, { namespace, labelSelector, signal });
       movements.push(...found.filter(isOf(noun, object)));

@@ -64,7 +64,7 @@ type Read = (text: string, before?: never) => unknown;
 
 /** Reads what was given on the command line; flags that are not read here stay as they are. Throws {@link UsageError}. */
 export function readFlags<T extends object>(raw: object): T {
-  const read = Object.entries(raw).map(([name, value]) => {
+  const read = Object.entries(raw).map(([name, value]: [string, unknown]): [string, unknown] => {
     const reader = Object.hasOwn(READERS, name) ? READERS[name] : undefined;
     if (!reader || value === undefined) return [name, value];
     const texts = (Array.isArray(value) ? value : [value]) as readonly string[];

@@ -1,15 +1,5 @@
-import { isCode } from '../../base/index.ts';
-import {
-  apiVersionOf,
-  DATA_DOWNLOADS,
-  DATA_UPLOADS,
-  type KubeObject,
-  POD_VOLUME_BACKUPS,
-  POD_VOLUME_RESTORES,
-  type Resource,
-  validLabel,
-} from '../../kube/index.ts';
-import { formatBytes } from '../../base/index.ts';
+import { apiVersionOf, type KubeObject, validLabel } from '../../kube/index.ts';
+import { formatBytes, isCode } from '../../base/index.ts';
 import type { ClusterFlags } from '../cluster.ts';
 import { printText } from '../output.ts';
 import type { Column } from '../table.ts';
@@ -24,10 +14,10 @@ import {
   scheduleCells,
   type Shown,
 } from './columns.ts';
-import { type Noun, type Run } from './noun.ts';
+import type { Noun } from './noun.ts';
 import { assertNoneMissing, selected, type SelectFlags, selectorText } from './selected.ts';
 import { type Session, withSession } from './session.ts';
-import type { Schedule } from './specs.ts';
+import { MOVEMENTS } from './volumes.ts';
 
 export interface GetFlags extends ClusterFlags, SelectFlags {
   output?: 'json' | 'yaml' | 'wide' | 'name' | 'table';
@@ -79,11 +69,11 @@ function documentOf({ resource }: Noun, found: readonly KubeObject[]): object {
 function cellsOf({ word }: Noun, object: KubeObject, nowMs: number): string[] {
   switch (word) {
     case 'backup':
-      return backupCells(object as Run, nowMs);
+      return backupCells(object, nowMs);
     case 'restore':
-      return restoreCells(object as Run);
+      return restoreCells(object);
     case 'schedule':
-      return scheduleCells(object as Schedule, nowMs);
+      return scheduleCells(object, nowMs);
   }
 }
 
@@ -125,15 +115,6 @@ interface Moved {
   bytes: number;
 }
 
-const MOVEMENTS: Readonly<Record<string, readonly Resource<never>[]>> = {
-  backup: [DATA_UPLOADS, POD_VOLUME_BACKUPS] as unknown as Resource<never>[],
-  restore: [DATA_DOWNLOADS, POD_VOLUME_RESTORES] as unknown as Resource<never>[],
-};
-
-interface Mover extends KubeObject {
-  readonly status?: { readonly progress?: { readonly bytesDone?: number } | null };
-}
-
 /** Volumes whose data was moved, and how much, by the label that names their backup or restore: of a page nothing else is kept. */
 async function movedOf(
   { word }: Noun,
@@ -141,20 +122,16 @@ async function movedOf(
 ): Promise<ReadonlyMap<string, Moved>> {
   const label = `velero.io/${word}-name`;
   const moved = new Map<string, Moved>();
-  for (const resource of MOVEMENTS[word] ?? []) {
+  for (const resource of MOVEMENTS[word]) {
     try {
       const options = { namespace, labelSelector: label, signal };
-      await client.collect(
-        resource as unknown as Resource<Mover>,
-        options,
-        ({ metadata, status }) => {
-          const name = metadata.labels?.[label] ?? '';
-          const { volumes, bytes } = moved.get(name) ?? { volumes: 0, bytes: 0 };
-          const more = status?.progress?.bytesDone ?? 0;
-          moved.set(name, { volumes: volumes + 1, bytes: bytes + more });
-          return [];
-        },
-      );
+      await client.collect(resource, options, ({ metadata, status }) => {
+        const name = metadata.labels?.[label] ?? '';
+        const { volumes, bytes } = moved.get(name) ?? { volumes: 0, bytes: 0 };
+        const more = status?.progress?.bytesDone ?? 0;
+        moved.set(name, { volumes: volumes + 1, bytes: bytes + more });
+        return [];
+      });
     } catch (error) {
       // A cluster without the kind has none.
       if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_FORBIDDEN')) throw error;

@@ -173,7 +173,7 @@ const APPLIED = 'kubectl.kubernetes.io/last-applied-configuration';
 export function scheduledBackup(schedule: Schedule, flags: BackupSpecFlags): NewObject<KubeObject> {
   const { metadata, spec } = schedule;
   const template = spec?.template ?? {};
-  const { [APPLIED]: _applied, ...annotations } = metadata.annotations ?? {};
+  const notes = Object.entries(metadata.annotations ?? {}).filter(([key]) => key !== APPLIED);
   const owner = {
     apiVersion: 'velero.io/v1',
     kind: 'Schedule',
@@ -189,7 +189,7 @@ export function scheduledBackup(schedule: Schedule, flags: BackupSpecFlags): New
         [SCHEDULE_LABEL]: metadata.name,
         ...flags.labels,
       },
-      ...annotationsOf({ ...annotations, ...flags.annotations }),
+      ...annotationsOf({ ...Object.fromEntries(notes), ...flags.annotations }),
       ...(spec?.useOwnerReferencesInBackup === true && { ownerReferences: [owner] }),
     },
     spec: {

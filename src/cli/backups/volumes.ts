@@ -3,12 +3,27 @@ import {
   type MovementDescription,
   type StatusWorld,
 } from '../../agent/index.ts';
-import { type KubeObject, validLabel } from '../../kube/index.ts';
+import {
+  DATA_DOWNLOADS,
+  DATA_UPLOADS,
+  type KubeObject,
+  POD_VOLUME_BACKUPS,
+  POD_VOLUME_RESTORES,
+  type Resource,
+  validLabel,
+} from '../../kube/index.ts';
 import type { Noun } from './noun.ts';
 
 /** Volumes whose data a backup or restore moves, as the cluster's objects tell. */
 
-type Movement = StatusWorld['movements'][number];
+export type Movement = StatusWorld['movements'][number];
+
+/** Kinds of objects that ask for a volume of theirs to be moved. */
+export const MOVEMENTS: Readonly<Record<Noun['word'], readonly Resource<Movement>[]>> = {
+  backup: [DATA_UPLOADS, POD_VOLUME_BACKUPS],
+  restore: [DATA_DOWNLOADS, POD_VOLUME_RESTORES],
+  schedule: [],
+};
 
 /** Whether an object was made for this very backup or restore, and not for an earlier one of the same name. */
 export function isOf({ word }: Noun, { metadata }: KubeObject): (movement: KubeObject) => boolean {

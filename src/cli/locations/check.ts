@@ -96,7 +96,7 @@ function print(checked: readonly Checked[], isAll: boolean): void {
     const hidden = each.findings.filter(({ harm }) => !harm).length;
     const harmful = each.findings.length - hidden;
     const counts = `${countOf(each.backups, 'backups')}, ${countOf(each.restores, 'restores')}`;
-    const verdict = harmful === 0 ? 'nothing is wrong' : `${countOf(harmful, 'problems')}`;
+    const verdict = harmful === 0 ? 'nothing is wrong' : countOf(harmful, 'problems');
     const more =
       hidden > 0 && !isAll ? `; --all shows ${hidden} more that are only good to know` : '';
     printLine(printable(`location ${each.location}: ${counts}, ${verdict}${more}`));

@@ -84,7 +84,7 @@ describe('longshore backup-location check', () => {
         config: { s3Url: 'http://127.0.0.1:1', region: 'x', s3ForcePathStyle: 'true' },
         credential: { name: 'missing', key: 'cloud' },
       },
-    } as never);
+    });
     await cluster.client.create(BACKUPS, {
       metadata: { name: 'elsewhere', namespace: NAMESPACE },
       spec: { storageLocation: 'away' },
