@@ -51,6 +51,7 @@ export {
   TarballWriter,
   updatedEntries,
 } from './tarball.ts';
+export { encodeFullHeader, END as TAR_END, type FullTarHeader, padding } from './tar/header.ts';
 export type { TarEntry } from './tar/read-tar.ts';
 export { type NewTarEntry, writeTar } from './tar/write-tar.ts';
 export type { BackupVolumeInfo, RestoreVolumeInfo } from './volume-infos.ts';

@@ -3,6 +3,7 @@ import { isCode, messageOf, redact } from '../base/index.ts';
 import { describeChain } from './error-chain.ts';
 import { ExitCode } from './exit.ts';
 import { addCompletionVerb } from './completion.ts';
+import { addBrowseVerb } from './browse/verb.ts';
 import { addDebugVerb } from './debug/verb.ts';
 import { addDevCommands } from './dev.ts';
 import { addDataMoverCommands } from './data-mover.ts';
@@ -76,6 +77,7 @@ export function createProgram(): Command {
   addDataMoverCommands(program);
   addPodVolumeCommands(program);
   addPluginVerb(program);
+  addBrowseVerb(program);
   addDebugVerb(program);
   addDevCommands(program);
   addCompletionVerb(program);

@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, Secret } from '../base/index.ts';
 import {
+  type BackupStorageLocation,
   parseBackupStorageLocation,
   repositoryLocation,
   type StorageKind,
@@ -145,6 +146,8 @@ export interface AccessOptions extends RepositoryQuery {
   /** Where credentials and certificates are put for the storage's libraries to read. */
   readonly directory: string;
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
+  /** The location as this process reaches it, which may be outside of the cluster. */
+  readonly reachable?: (location: BackupStorageLocation) => BackupStorageLocation;
 }
 
 /**
@@ -158,7 +161,8 @@ export async function loadRepositoryAccess(options: AccessOptions): Promise<Repo
     { namespace, name: storageLocation },
     { signal },
   );
-  const bsl = parseBackupStorageLocation(object);
+  const { reachable = (location) => location } = options;
+  const bsl = reachable(parseBackupStorageLocation(object));
   if (options.isWriting && bsl.spec.accessMode === 'ReadOnly') {
     const text = `backup storage location ${namespace}/${storageLocation} is read-only (spec.accessMode)`;
     throw new CodedError('STORAGE_READ_ONLY', text);

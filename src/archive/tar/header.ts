@@ -10,12 +10,15 @@ const SIZE = { at: 124, length: 12 };
 const MTIME = { at: 136, length: 12 };
 const CHECKSUM = { at: 148, length: 8 };
 const TYPE_AT = 156;
+const LINK = { at: 157, length: 100 };
 const MAGIC_AT = 257;
 const DEV_MAJOR = { at: 329, length: 8 };
 const DEV_MINOR = { at: 337, length: 8 };
 const PREFIX = { at: 345, length: 155 };
 /** Eleven octal digits. */
 const SIZE_MAX = 0o77777777777;
+/** Seven. */
+const ID_MAX = 0o7777777;
 const PAX = 'x';
 
 export interface TarHeader {
@@ -24,8 +27,18 @@ export interface TarHeader {
   readonly mode: number;
   /** Seconds since 1970. */
   readonly mtime: number;
-  /** `0` for a file. */
+  /** `0` for a file, `2` for a symbolic link, `5` for a directory. */
   readonly type: string;
+}
+
+/** An entry of a volume: everything that it has, whether its field is long enough for it or not. */
+export interface FullTarHeader extends TarHeader {
+  readonly uid: number;
+  readonly gid: number;
+  /** Of a symbolic link. */
+  readonly linkName?: string | undefined;
+  /** Instead of whole seconds. */
+  readonly mtimeNs: bigint;
 }
 
 /** One block, or three where a name does not fit into one: then a pax record with the name comes first. */
@@ -44,11 +57,51 @@ export function encodeHeader(header: TarHeader): Buffer {
   ]);
 }
 
+/** One block, or more: what does not fit into it is in a pax record before it, as a time to the nanosecond is. */
+export function encodeFullHeader(header: FullTarHeader): Buffer {
+  const { name, linkName = '', uid, gid, size, mtimeNs } = header;
+  const seconds = Number(mtimeNs / 1_000_000_000n);
+  const isPlainTime = mtimeNs % 1_000_000_000n === 0n && seconds >= 0 && seconds <= SIZE_MAX;
+  const split = splitName(name);
+  const isPlainLink = /^[ -~]*$/.test(linkName) && linkName.length <= LINK.length;
+  const records = [
+    ...(split ? [] : [paxRecord('path', name)]),
+    ...(isPlainLink ? [] : [paxRecord('linkpath', linkName)]),
+    ...(size <= SIZE_MAX ? [] : [paxRecord('size', String(size))]),
+    ...(uid <= ID_MAX ? [] : [paxRecord('uid', String(uid))]),
+    ...(gid <= ID_MAX ? [] : [paxRecord('gid', String(gid))]),
+    ...(isPlainTime ? [] : [paxRecord('mtime', decimalSeconds(mtimeNs))]),
+  ];
+  const fields = {
+    ...header,
+    size: size <= SIZE_MAX ? size : 0,
+    mtime: Math.min(Math.max(seconds, 0), SIZE_MAX),
+    uid: uid <= ID_MAX ? uid : 0,
+    gid: gid <= ID_MAX ? gid : 0,
+    linkName: isPlainLink ? linkName : cut(linkName),
+  };
+  const own = block(fields, split ?? { name: cut(name), prefix: '' });
+  if (records.length === 0) return own;
+  const body = Buffer.concat(records);
+  const pax = { size: body.length, mode: 0o644, mtime: 0, type: PAX, name: 'PaxHeaders.0/entry' };
+  return Buffer.concat([block(pax, { name: pax.name, prefix: '' }), padded(body), own]);
+}
+
+/** `-1.5` for one and a half seconds before 1970. */
+function decimalSeconds(ns: bigint): string {
+  const digits = String(ns < 0n ? -ns : ns).padStart(10, '0');
+  return `${ns < 0n ? '-' : ''}${digits.slice(0, -9)}.${digits.slice(-9)}`;
+}
+
 /** Bytes up to the end of a block. */
 export function padded(bytes: Uint8Array): Buffer {
-  const rest = bytes.length % BLOCK_BYTES;
-  return rest === 0 ? asBuffer(bytes) : Buffer.concat([bytes, Buffer.alloc(BLOCK_BYTES - rest)]);
+  const rest = padding(bytes.length);
+  return rest.length === 0 ? asBuffer(bytes) : Buffer.concat([bytes, rest]);
 }
+
+/** What comes behind so many bytes. */
+export const padding = (length: number): Buffer =>
+  Buffer.alloc((BLOCK_BYTES - (length % BLOCK_BYTES)) % BLOCK_BYTES);
 
 /** The end of an archive. */
 export const END = Buffer.alloc(2 * BLOCK_BYTES);
@@ -79,15 +132,19 @@ function paxRecord(key: string, value: string): Buffer {
   return Buffer.from(`${length} ${key}=${value}\n`);
 }
 
-function block(header: TarHeader, { name, prefix }: { name: string; prefix: string }): Buffer {
+function block(
+  header: TarHeader & Partial<Pick<FullTarHeader, 'uid' | 'gid' | 'linkName'>>,
+  { name, prefix }: { name: string; prefix: string },
+): Buffer {
   const bytes = Buffer.alloc(BLOCK_BYTES);
   bytes.write(name, NAME.at, 'latin1');
   writeOctal(bytes, MODE, header.mode);
-  writeOctal(bytes, UID, 0);
-  writeOctal(bytes, GID, 0);
+  writeOctal(bytes, UID, header.uid ?? 0);
+  writeOctal(bytes, GID, header.gid ?? 0);
   writeOctal(bytes, SIZE, header.size);
   writeOctal(bytes, MTIME, header.mtime);
   bytes.write(header.type, TYPE_AT, 'latin1');
+  bytes.write(header.linkName ?? '', LINK.at, 'latin1');
   bytes.write('ustar\0' + '00', MAGIC_AT, 'latin1');
   if (header.type !== PAX) {
     writeOctal(bytes, DEV_MAJOR, 0);

@@ -6,7 +6,12 @@ import { CodedError } from '../../base/index.ts';
 import { type Bucket, openBucket } from '../../blob/index.ts';
 import { type BackupStorageLocation, environment, storageKindOf } from '../../config/index.ts';
 import { type KubeObject, SECRETS } from '../../kube/index.ts';
-import { loadLocation, openLocationBucket } from '../../repository-access/index.ts';
+import {
+  loadLocation,
+  loadRepositoryAccess,
+  openLocationBucket,
+  type RepositoryAccess,
+} from '../../repository-access/index.ts';
 import { BACKUP, findNamed, type Noun, type Run } from './noun.ts';
 import type { Session } from './session.ts';
 
@@ -50,6 +55,27 @@ export async function withBucketOfLocation<T>(
       openBucket(place),
     );
     return await work(opened.bucket);
+  } finally {
+    rmSync(directory, { recursive: true, force: true });
+  }
+}
+
+/** Where the repository of a namespace's volumes is, for as long as the work goes on. Throws as `loadRepositoryAccess` does. */
+export async function withRepositoryOf<T>(
+  place: { readonly storageLocation: string; readonly volumeNamespace: string },
+  session: Session,
+  work: (access: RepositoryAccess) => Promise<T>,
+): Promise<T> {
+  environment.forgetMissingCredentials();
+  const directory = mkdtempSync(join(tmpdir(), 'longshore-repository-'));
+  try {
+    const location = await findLocation(place.storageLocation, session);
+    const credentialsFile = await defaultCredentials(location, session, directory);
+    const access = await loadRepositoryAccess({
+      ...{ ...session, ...place, directory, reachable, isWriting: false },
+      defaultCredentials: () => credentialsFile,
+    });
+    return await work(access);
   } finally {
     rmSync(directory, { recursive: true, force: true });
   }

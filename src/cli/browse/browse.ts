@@ -1,0 +1,131 @@
+import { BackupArchive } from '../../archive/index.ts';
+import { CodedError, formatBytes } from '../../base/index.ts';
+import { resolveEntry } from '../../snapshot/index.ts';
+import { withBucketOf, withRepositoryOf } from '../backups/bucket.ts';
+import { BACKUP, findNamed, type Run } from '../backups/noun.ts';
+import { type Session, withSession } from '../backups/session.ts';
+import type { ClusterFlags } from '../cluster.ts';
+import { createLogger, openContext } from '../context.ts';
+import { type EntryFlags, listEntries, writeFileOf } from '../entries.ts';
+import { isOutputOpen, writeOutput } from '../output.ts';
+import { isWide } from '../output-form.ts';
+import { printable, printJson, printTable } from '../terminal.ts';
+import { UsageError } from '../usage-error.ts';
+import { tarOf } from './tar.ts';
+import { type BrowsableVolume, volumesIn } from './volumes.ts';
+
+export interface BrowseFlags extends ClusterFlags, EntryFlags {
+  cat?: boolean;
+  tar?: boolean;
+  verbose?: boolean;
+  memoryLimit?: string;
+}
+
+/**
+ * Lists the volumes of a backup, a directory in one of them, or writes a file or a directory to stdout. Throws `NO_BACKUP`, `NO_VOLUME`,
+ * `NOT_BROWSABLE`, `PATH_NOT_FOUND`, and what the API server, the bucket and the repository throw.
+ */
+export async function browse(
+  name: string,
+  volume: string | undefined,
+  path: string,
+  flags: BrowseFlags,
+): Promise<void> {
+  const wanted = [flags.cat, flags.tar].filter((flag) => flag === true).length;
+  if (wanted > 1) throw new UsageError('--cat and --tar contradict each other');
+  if (wanted > 0 && volume === undefined) {
+    throw new UsageError(`--${flags.cat === true ? 'cat' : 'tar'} needs a volume of the backup`);
+  }
+  if (flags.tar === true && process.stdout.isTTY) {
+    throw new UsageError('--tar writes an archive: send it into a file or to "tar -x"');
+  }
+  await withSession(flags, async (session) => {
+    const backup = await findNamed(BACKUP, name, session);
+    const volumes = await withBucketOf(BACKUP, backup, session, async (bucket) => {
+      const { signal } = session;
+      const stored = await new BackupArchive(bucket).open(name, { signal });
+      return volumesIn(await stored.volumeInfos({ signal }));
+    });
+    if (volume === undefined) printVolumes(name, volumes, flags);
+    else await look(named(volumes, volume, name), path, { flags, session, backup });
+  });
+}
+
+function printVolumes(
+  backup: string,
+  volumes: readonly BrowsableVolume[],
+  flags: BrowseFlags,
+): void {
+  if (flags.json === true) {
+    printJson(volumes.map(({ files, ...volume }) => ({ ...volume, ...files })));
+  } else if (volumes.length === 0) {
+    process.stderr.write(`longshore: backup ${backup} has no volumes\n`);
+  } else {
+    const rows = volumes.map(({ name, how, bytes, files }) => {
+      const size = bytes === undefined ? '' : formatBytes(bytes);
+      return [name, how, size, 'why' in files ? files.why : 'can be browsed'];
+    });
+    printTable(['VOLUME', 'HOW', 'SIZE', 'FILES'], rows, { isWide: isWide(flags) });
+  }
+}
+
+function named(
+  volumes: readonly BrowsableVolume[],
+  volume: string,
+  backup: string,
+): BrowsableVolume {
+  const found = volumes.filter(
+    ({ name }) => name === volume || name.slice(name.indexOf('/') + 1) === volume,
+  );
+  const [only] = found;
+  if (found.length === 1 && only) return only;
+  const which = found.map(({ name }) => name).join(', ');
+  const text =
+    found.length > 1
+      ? `there are ${found.length} volumes "${volume}": ${which}`
+      : `backup ${backup} has no volume "${volume}"; "longshore browse ${backup}" lists those that there are`;
+  throw new CodedError('NO_VOLUME', text);
+}
+
+async function look(
+  { name, files }: BrowsableVolume,
+  path: string,
+  how: {
+    readonly flags: BrowseFlags;
+    readonly session: Session;
+    readonly backup: Run;
+  },
+): Promise<void> {
+  const { flags, session, backup } = how;
+  if ('why' in files) {
+    throw new CodedError('NOT_BROWSABLE', `nobody can look into volume ${name}: ${files.why}`);
+  }
+  const { snapshotId, volumeNamespace } = files;
+  const logger = await createLogger({ repo: '', ...flags });
+  const storageLocation = backup.spec?.storageLocation ?? '';
+  const place = { storageLocation, volumeNamespace };
+  await withRepositoryOf(place, session, async ({ location, password }) => {
+    const { memoryLimit } = flags;
+    const common = {
+      ...{ repo: location, client: 'default@default' },
+      ...(memoryLimit !== undefined && { memoryLimit }),
+    };
+    await using context = await openContext(common, { cache: false, password, logger });
+    const { repository } = context;
+    const below = path.split('/').filter((part) => part !== '');
+    const entry = await resolveEntry(repository, [snapshotId, ...below].join('/'));
+    const shown = `${name}:/${below.join('/')}`;
+    if (flags.cat === true) {
+      await writeFileOf(repository, entry, { name: shown, otherwise: 'use --tar' });
+    } else if (flags.tar === true) {
+      const onLeftOut = (left: string): void => {
+        const text = `${left} is neither a file, a directory nor a symbolic link, and is left out`;
+        process.stderr.write(`longshore: ${printable(text)}\n`);
+      };
+      for await (const bytes of tarOf(repository, entry, { signal: session.signal, onLeftOut })) {
+        if (!isOutputOpen()) return;
+        await writeOutput(bytes);
+      }
+    } else await listEntries(repository, entry, flags);
+  });
+}

@@ -1,0 +1,67 @@
+import type { BackupVolumeInfo } from '../../archive/index.ts';
+
+/** A volume of a backup, as `browse` names it. */
+export interface BrowsableVolume {
+  /** `NAMESPACE/PVC`, or `NAMESPACE/POD:VOLUME` for a volume of a pod without a PVC. */
+  readonly name: string;
+  readonly how: string;
+  readonly bytes: number | undefined;
+  /** Where its files are; else why nobody can look into it. */
+  readonly files:
+    { readonly snapshotId: string; readonly volumeNamespace: string } | { readonly why: string };
+}
+
+const METHODS: Readonly<Record<string, string>> = {
+  PodVolumeBackup: 'file system backup',
+  CSISnapshot: 'CSI snapshot',
+  NativeSnapshot: 'native snapshot',
+};
+
+/** What the volume infos of a backup say, in the order of names. A volume that several pods share is once in it. */
+export function volumesIn(infos: readonly BackupVolumeInfo[]): BrowsableVolume[] {
+  const byName = new Map<string, BrowsableVolume>();
+  for (const info of infos) {
+    const volume = volumeOf(info);
+    const before = byName.get(volume.name);
+    // The one that can be looked into.
+    if (!before || 'why' in before.files) byName.set(volume.name, volume);
+  }
+  return [...byName.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
+}
+
+function volumeOf(info: BackupVolumeInfo): BrowsableVolume {
+  const { pvcNamespace = '', pvcName = '', pvbInfo, snapshotDataMovementInfo: moved } = info;
+  const name =
+    pvcName === '' && pvbInfo
+      ? `${pvbInfo.podNamespace ?? ''}/${pvbInfo.podName ?? ''}:${pvbInfo.volumeName ?? ''}`
+      : `${pvcNamespace}/${pvcName || (info.pvName ?? '')}`;
+  const method = METHODS[info.backupMethod ?? ''] ?? 'not backed up';
+  const how = info.snapshotDataMoved === true ? 'data movement' : method;
+  const of = (
+    files: BrowsableVolume['files'],
+    size: number | bigint | undefined,
+  ): BrowsableVolume => ({
+    ...{ name, how, files },
+    bytes: size === undefined ? undefined : Number(size),
+  });
+  if (info.skipped === true) {
+    return of({ why: `it was skipped: ${info.skippedReason ?? 'no reason is noted'}` }, undefined);
+  }
+  const stored = info.snapshotDataMoved === true ? moved : pvbInfo;
+  if (!stored) {
+    const why = 'its snapshot stays in the storage: restore it to see its files';
+    return of({ why }, info.csiSnapshotInfo?.size);
+  }
+  const { snapshotHandle: snapshotId = '', uploaderType = '', size } = stored;
+  if (snapshotId === '') {
+    const phase = stored.Phase || 'unfinished';
+    return of({ why: `nothing is stored of it: its upload is ${phase}` }, size);
+  }
+  // Nothing is Kopia: old versions of Velero did not say it.
+  if (!['', 'kopia', 'longshore'].includes(uploaderType)) {
+    return of({ why: `it is in a repository of ${uploaderType}, which is not read here` }, size);
+  }
+  const volumeNamespace =
+    info.snapshotDataMoved === true ? pvcNamespace : (pvbInfo?.podNamespace ?? pvcNamespace);
+  return of({ snapshotId, volumeNamespace }, size);
+}

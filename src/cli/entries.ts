@@ -1,0 +1,93 @@
+import { CodedError, formatGoTime } from '../base/index.ts';
+import { type Repository, streamObject } from '../repository/index.ts';
+import { type DirectoryEntry, streamDirectory, walkTree } from '../snapshot/index.ts';
+import { incompleteSnapshot } from '../uploader/index.ts';
+import { isOutputOpen, writeOutput } from './output.ts';
+import { isWide, type OutputFlags } from './output-form.ts';
+import { JsonList, printable, terminalWidth } from './terminal.ts';
+import { type TimeFlags, timeText } from './times.ts';
+
+/** How entries of snapshots are shown. */
+export interface EntryFlags extends TimeFlags, OutputFlags {
+  recursive?: boolean;
+  json?: boolean;
+}
+
+/** Prints what is in a directory, with everything below it where that is asked for; else the entry itself. */
+export async function listEntries(
+  repository: Repository,
+  root: DirectoryEntry,
+  options: EntryFlags,
+): Promise<void> {
+  const json = new JsonList();
+  const show = (entry: DirectoryEntry, path: string): Promise<void> =>
+    options.json === true
+      ? json.add(entryDocument(entry, path))
+      : writeOutput(`${formatEntry(entry, path, options)}\n`);
+  if (root.type !== 'd') await show(root, root.name);
+  else if (options.recursive === true) {
+    for await (const { entry, path } of walkTree(repository, root)) {
+      if (!isOutputOpen()) return;
+      if (path !== '') await show(entry, path);
+    }
+  } else {
+    for await (const entries of streamDirectory(repository.contents, root.objectId)) {
+      for (const entry of entries) await show(entry, entry.name);
+    }
+  }
+  if (options.json === true) await json.end();
+}
+
+/** Writes the bytes of a file to stdout. Throws `IS_A_DIRECTORY` with what to do otherwise, and `SNAPSHOT_INCOMPLETE`. */
+export async function writeFileOf(
+  { contents }: Repository,
+  entry: DirectoryEntry,
+  { name, otherwise }: { readonly name: string; readonly otherwise: string },
+): Promise<void> {
+  if (entry.type === 'd') {
+    throw new CodedError('IS_A_DIRECTORY', `${name} is a directory: ${otherwise}`);
+  }
+  const incomplete = entry.summary?.incomplete;
+  if (incomplete !== undefined) throw incompleteSnapshot('file', incomplete);
+  for await (const bytes of streamObject(contents, entry.objectId)) {
+    if (!isOutputOpen()) return;
+    await writeOutput(bytes);
+  }
+}
+
+export function entryDocument(entry: DirectoryEntry, path = entry.name): object {
+  return {
+    path,
+    type: entry.type,
+    mode: entry.mode.toString(8).padStart(4, '0'),
+    size: entry.type === 'd' ? (entry.summary?.size ?? 0) : entry.size,
+    mtime: formatGoTime(entry.mtimeNs),
+    uid: entry.uid,
+    gid: entry.gid,
+    objectId: entry.objectId,
+  };
+}
+
+/** Narrower terminals see no times, and no IDs of objects. */
+const LS_TIME_WIDTH = 70;
+const LS_OBJECT_WIDTH = 120;
+const TIME_LENGTH = 26;
+
+function formatEntry(
+  entry: DirectoryEntry,
+  path: string,
+  options: TimeFlags & OutputFlags,
+): string {
+  const size = entry.type === 'd' ? (entry.summary?.size ?? 0) : entry.size;
+  const kind = entry.type === 'f' ? '-' : entry.type === 's' ? 'l' : entry.type;
+  const bits = [...'rwxrwxrwx']
+    .map((letter, i) => (entry.mode & (0o400 >> i) ? letter : '-'))
+    .join('');
+  const name = printable(path) + (entry.type === 'd' ? '/' : '');
+  const start = `${kind}${bits} ${String(size).padStart(12)}`;
+  const width = isWide(options) ? undefined : terminalWidth();
+  if (width !== undefined && width < LS_TIME_WIDTH) return `${start} ${name}`;
+  const time = timeText(entry.mtimeNs, options).padEnd(TIME_LENGTH);
+  if (width !== undefined && width < LS_OBJECT_WIDTH) return `${start} ${time} ${name}`;
+  return `${start} ${time} ${entry.objectId.padEnd(34)} ${name}`;
+}
