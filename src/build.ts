@@ -5,7 +5,7 @@
 import { chmodSync, copyFileSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { brotliCompressSync } from 'node:zlib';
 import { build, type BuildOptions, type Plugin } from 'esbuild';
-import { lookUpBuiltins } from './build-builtins.ts';
+import { GET_BUILTIN, lookUpBuiltins } from './build-builtins.ts';
 import { buildTypes } from './build-types.ts';
 import { assetsOf } from './cli/install/assets.ts';
 
@@ -75,7 +75,7 @@ async function bundle(
     // Native or with files of their own: resolved where the package is installed.
     external: ['koffi', 'zstd-napi', 'fastcdc-wasm'],
     banner: {
-      js: 'const require = process.getBuiltinModule("node:module").createRequire(import.meta.url);',
+      js: `const require = ${GET_BUILTIN}("node:module").createRequire(import.meta.url);`,
     },
   });
   for (const { path, text, contents } of outputFiles) {
