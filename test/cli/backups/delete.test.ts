@@ -100,7 +100,7 @@ describe('longshore backup delete', () => {
       ];
       for (const [said, isDeleted, code] of [
         ['\r', false, 1],
-        ['\u0004', false, 1],
+        ['\u0004', false, 130],
         ['\u0003', false, 130],
         ['y\r', true, 0],
       ] as const) {
