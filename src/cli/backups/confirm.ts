@@ -1,5 +1,5 @@
 import { createInterface } from 'node:readline/promises';
-import { CodedError } from '../../base/index.ts';
+import { CodedError, isCanceled } from '../../base/index.ts';
 import { printable } from '../terminal.ts';
 import { UsageError } from '../usage-error.ts';
 
@@ -12,9 +12,21 @@ export async function confirmed(
   if (confirm === true) return;
   if (!process.stdin.isTTY) throw new UsageError('give --confirm where nobody can be asked');
   const terminal = createInterface({ input: process.stdin, output: process.stderr });
+  // The end of the input is no answer, and no answer comes after it.
+  const closed = new Promise<string>((resolve) => {
+    terminal.once('close', () => {
+      // Ctrl-C closes it as well, and says so afterwards.
+      setImmediate(resolve, '');
+    });
+  });
   try {
-    const said = await terminal.question(`${printable(question)} [y/N] `, { signal });
+    const asked = terminal.question(`${printable(question)} [y/N] `, { signal });
+    const said = await Promise.race([asked, closed]);
     if (/^y(es)?$/i.test(said.trim())) return;
+  } catch (error) {
+    if (!isCanceled(error)) throw error;
+    process.stderr.write('\n');
+    throw new CodedError('CANCELED', 'nothing was deleted', { cause: error });
   } finally {
     terminal.close();
   }

@@ -9,7 +9,7 @@ import {
 } from '../../kube/index.ts';
 import { countOf } from '../amounts.ts';
 import type { ClusterFlags } from '../cluster.ts';
-import { printLine } from '../terminal.ts';
+import { printable, printLine } from '../terminal.ts';
 import { confirmed } from './confirm.ts';
 import { BACKUP, type Noun } from './noun.ts';
 import {
@@ -32,6 +32,7 @@ interface Doomed {
 }
 
 const NAMES_MAX = 5;
+const NAME_TRIES = 5;
 const LOOK_EVERY_MS = 1000;
 /** Deletions of one backup after another are long, but not this long without an answer. */
 const WAIT_MS_MAX = 4 * 3_600_000;
@@ -78,7 +79,7 @@ function questionOf({ word }: Noun, doomed: readonly Doomed[]): string {
   }
 }
 
-/** One that fails does not keep the others. */
+/** One that fails does not keep the others. Backups are waited for when all of them are asked for: the server takes them in its own order. */
 async function deleteAll(
   noun: Noun,
   doomed: readonly Doomed[],
@@ -86,37 +87,36 @@ async function deleteAll(
   session: Session,
 ): Promise<void> {
   const { client, namespace, signal } = session;
+  const { word, resource } = noun;
   const failures: string[] = [];
-  for (const each of doomed) {
-    const { name, uid } = each;
+  const attempt = async ({ name }: Doomed, work: () => Promise<string>): Promise<void> => {
     try {
-      if (noun.word === 'backup') {
-        const request = await requestDeletion(each, session);
-        if (flags.wait !== true) {
-          printLine(
-            `backup ${name} is to be deleted: the server removes what is stored of it first`,
-          );
-        } else {
-          await waitDeleted(each, request, session);
-          printLine(`backup ${name} is deleted`);
-        }
-      } else {
-        await client.delete(noun.resource, { namespace, name }, { uid, signal });
-        printLine(
-          `${noun.word} ${name} ${noun.word === 'restore' ? 'is to be deleted' : 'is deleted'}`,
-        );
-      }
+      printLine(await work());
     } catch (error) {
       signal.throwIfAborted();
-      failures.push(
-        isCode(error, 'NOT_DELETED')
-          ? error.message
-          : `${noun.word} ${name} is not deleted: ${messageOf(error)}`,
-      );
+      failures.push(`${word} ${name} is not deleted: ${messageOf(error)}`);
     }
+  };
+  const requested: (readonly [Doomed, KubeObject])[] = [];
+  for (const each of doomed) {
+    const { name, uid } = each;
+    await attempt(each, async () => {
+      if (word === 'backup') {
+        requested.push([each, await requestDeletion(each, session)]);
+        return `backup ${name} is to be deleted: the server removes what is stored of it first`;
+      }
+      await client.delete(resource, { namespace, name }, { uid, signal });
+      return `${word} ${name} ${word === 'restore' ? 'is to be deleted' : 'is deleted'}`;
+    });
+  }
+  for (const [each, request] of flags.wait === true ? requested : []) {
+    await attempt(each, async () => {
+      await waitDeleted(each, request, session);
+      return `backup ${each.name} is deleted`;
+    });
   }
   const last = failures.pop();
-  for (const text of failures) process.stderr.write(`longshore: ${text}\n`);
+  for (const text of failures) process.stderr.write(`longshore: ${printable(text)}\n`);
   if (last !== undefined) throw new CodedError('NOT_DELETED', last);
 }
 
@@ -130,7 +130,14 @@ async function requestDeletion(
     metadata: { namespace, generateName: `${name}-`, labels },
     spec: { backupName: name },
   } as unknown as NewObject<KubeObject>;
-  return client.create(DELETE_BACKUP_REQUESTS, request, { signal });
+  for (let left = NAME_TRIES; ; left--) {
+    try {
+      return await client.create(DELETE_BACKUP_REQUESTS, request, { signal });
+    } catch (error) {
+      // The name that the API server made up was taken.
+      if (left <= 1 || !isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+    }
+  }
 }
 
 /** Until the backup is gone, or the server says why it is not. An API server that is away is waited for. Throws `NOT_DELETED`. */
@@ -147,13 +154,13 @@ async function waitDeleted(
       const asked = await client.find(DELETE_BACKUP_REQUESTS, request.metadata, { signal });
       const { phase, errors = [] } = statusOf(asked);
       if (phase === 'Processed' && errors.length > 0) {
-        throw new CodedError('NOT_DELETED', `backup ${name} is not deleted: ${errors.join('; ')}`);
+        throw new CodedError('NOT_DELETED', errors.join('; '));
       }
       const there = await client.find(BACKUP.resource, { namespace, name }, { signal });
       if (there?.metadata.uid !== backup.uid) return;
       const waitedMs = performance.now() - startMs;
       if (waitedMs > WAIT_MS_MAX) {
-        const text = `backup ${name} is not deleted yet, and is not waited for any longer: its DeleteBackupRequest ${request.metadata.name} is ${phase || 'New'}`;
+        const text = `it is not waited for any longer; its DeleteBackupRequest ${request.metadata.name} is ${phase || 'New'}`;
         throw new CodedError('NOT_DELETED', text);
       }
       if (!isTold && waitedMs > WORD_AFTER_MS && phase !== 'InProgress') {

@@ -1,5 +1,5 @@
 import type { ClusterFlags } from '../cluster.ts';
-import { printText } from '../output.ts';
+import { isOutputOpen, writeOutput } from '../output.ts';
 import { printJson, setDocumentFormat } from '../terminal.ts';
 import { byPrefixAndTime } from './columns.ts';
 import { describeRun, type DescribedRun } from './describe-run.ts';
@@ -29,6 +29,7 @@ export async function describeObjects(
       all.found.sort((a, b) => byPrefixAndTime({ ...a, cells: [] }, { ...b, cells: [] }));
     const documents: object[] = [];
     for (const [at, { name }] of all.found.entries()) {
+      if (!isOutputOpen()) break;
       const ref = { namespace: session.namespace, name };
       const object = await session.client.find(noun.resource, ref, { signal: session.signal });
       if (!object) continue;
@@ -44,7 +45,7 @@ export async function describeObjects(
       const lines = isSchedule
         ? scheduleLines(described as Awaited<ReturnType<typeof describeSchedule>>, nowMs)
         : runLines(described as DescribedRun, { isDetailed: flags.details === true, nowMs });
-      printText(`${[...(at === 0 ? [] : ['']), ...lines].join('\n')}\n`);
+      await writeOutput(`${[...(at === 0 ? [] : ['']), ...lines].join('\n')}\n`);
     }
     if (output !== undefined && (documents.length > 0 || names.length === 0)) {
       await setDocumentFormat(output);

@@ -65,7 +65,7 @@ export async function waitForEnd(
         away && awayMs > AWAY_MS
           ? `the API server is away, and is waited for: ${away.why}`
           : undefined;
-      const note = outage ?? noteOf(noun, latest, performance.now() - startMs);
+      const note = outage ?? follower.outage ?? noteOf(noun, latest, performance.now() - startMs);
       await screen.show({ title, phase, items: itemsOf(latest), volumes, rateOf: rates.of, note });
       if (isOver(latest)) break;
       await sleep(everyMs, undefined, { signal });

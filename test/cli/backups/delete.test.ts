@@ -65,7 +65,11 @@ describe('longshore backup delete', () => {
     await api.client.delete(BACKUPS, backup.metadata);
     await api.add(BACKUPS, 'soon', {});
     await api.client.delete(DELETE_BACKUP_REQUESTS, request.metadata);
-    expect(await running).toMatchObject({ code: 0, out: 'backup soon is deleted\n', err: '' });
+    expect(await running).toMatchObject({
+      code: 0,
+      out: expect.stringMatching(/backup soon is deleted\n$/) as string,
+      err: '',
+    });
   });
 
   it('with --wait prints why the server has not deleted it', async () => {
@@ -94,16 +98,18 @@ describe('longshore backup delete', () => {
         ...[join(sharedPackage(), 'bin/longshore'), 'backup', 'delete', 'asked'],
         ...['--kubeconfig', api.kubeconfig],
       ];
-      for (const [said, isDeleted] of [
-        ['\r', false],
-        ['y\r', true],
+      for (const [said, isDeleted, code] of [
+        ['\r', false, 1],
+        ['\u0004', false, 130],
+        ['\u0003', false, 130],
+        ['y\r', true, 0],
       ] as const) {
         using terminal = new Terminal(command, process.env);
         await terminal.see('Delete 1 backup (asked)');
         await terminal.see('[y/N]');
         terminal.type(said);
         await terminal.see(isDeleted ? 'backup asked is to be deleted' : 'nothing was deleted');
-        expect(await terminal.exit()).toBe(isDeleted ? 0 : 1);
+        expect(await terminal.exit()).toBe(code);
         expect(await requestsFor('asked')).toHaveLength(isDeleted ? 1 : 0);
       }
     },

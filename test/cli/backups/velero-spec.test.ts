@@ -218,6 +218,33 @@ describe.skipIf(!hasPeers('velero'))("objects are those that Velero's command li
     },
   );
 
+  it.each([
+    ['backup', 'create', 'a', '--ttl', '1d'],
+    ['backup', 'create', 'a', '-l', 'a!=b'],
+    ['backup', 'create', 'a', '-l', 'a>1'],
+    ['backup', 'create', 'a', '-l', 'a in ()b'],
+    ['backup', 'create', 'a', '--labels', 'a'],
+    ['backup', 'create', 'a', '--labels', '"a=b'],
+    ['backup', 'create', 'a', '--snapshot-volumes=yes'],
+    ['backup', 'create', 'a', '--snapshot-volumes', 'false'],
+    ['backup', 'create', 'a', '--ordered-resources', 'pods'],
+    ['backup', 'create', 'a', '--include-namespaces', 'a,*'],
+    ['backup', 'create', 'a', '--include-resources=a', '--include-cluster-scoped-resources=b'],
+    ['backup', 'create', 'a', '--selector=a=b', '--or-selector=a=b'],
+    ['backup', 'create', '--from-schedule', ''],
+    ['backup', 'create'],
+    ['restore', 'create', 'a'],
+    ['restore', 'create', 'a', '--from-backup=nightly-1', '--from-schedule=nightly'],
+    ['restore', 'create', 'a', '--from-backup=nightly-1', '--existing-resource-policy=replace'],
+    ['restore', 'create', 'a', '--from-backup=nightly-1', '--parallel-files-download=-1'],
+    ['schedule', 'create', 'a'],
+    ['schedule', 'create', '--schedule', '@daily'],
+  ])('what Velero refuses is refused: %s %s %s %s %s %s', async (...words) => {
+    const flags = [...words.filter((word) => word !== undefined), '--kubeconfig', kubeconfig];
+    expect((await runHere(...flags)).code).toBe(2);
+    await expect(run(peer('velero'), [...flags, '-o', 'yaml'])).rejects.toMatchObject({ code: 1 });
+  });
+
   it('the request to delete a backup', async () => {
     const namespace = 'velero';
     const requests = async (name: string): Promise<unknown[]> => {

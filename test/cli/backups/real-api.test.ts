@@ -1,0 +1,129 @@
+import { execFile } from 'node:child_process';
+import { promisify } from 'node:util';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import {
+  BACKUPS,
+  type KubeObject,
+  NAMESPACES,
+  type Resource,
+  RESTORES,
+  SCHEDULES,
+} from '../../../src/kube/index.ts';
+import { mapLimited } from '../../../src/base/index.ts';
+import { type Ran, runHere } from '../../support/command-line.ts';
+import { hasPeers, hasRealApi, peer, type RealApi, startRealApi } from '../../support/real-api.ts';
+
+const run = promisify(execFile);
+const NAMESPACE = 'velero';
+
+describe.skipIf(!hasRealApi() || !hasPeers('velero'))(
+  "on a real API server with Velero's definitions",
+  () => {
+    let api: RealApi;
+    beforeAll(async () => {
+      api = await startRealApi(28_700, { hasVeleroCrds: true });
+      await api.client.create(NAMESPACES, { metadata: { name: NAMESPACE } });
+    }, 180_000);
+    afterAll(() => api[Symbol.asyncDispose]());
+
+    const longshore = (...words: string[]): Promise<Ran> =>
+      runHere(...words, '--kubeconfig', api.kubeconfig);
+    const velero = async (...words: string[]): Promise<string> => {
+      const flags = ['--kubeconfig', api.kubeconfig, '--namespace', NAMESPACE];
+      return (await run(peer('velero'), [...words, ...flags])).stdout;
+    };
+
+    /** Creates it, and returns what was printed beforehand and what is there. */
+    async function created(
+      resource: Resource<KubeObject>,
+      ...words: string[]
+    ): Promise<[told: unknown, there: unknown]> {
+      const printed = await longshore(...words, '-o', 'json');
+      expect(printed.err).toBe('');
+      const told = JSON.parse(printed.out) as KubeObject & { spec: unknown };
+      expect(await longshore(...words)).toMatchObject({ code: 0, err: '' });
+      const ref = { namespace: NAMESPACE, name: told.metadata.name };
+      const there = (await api.client.get(resource, ref)) as KubeObject & { spec: unknown };
+      return [told.spec, there.spec];
+    }
+
+    it('objects of all flags are taken as they are, and nothing of them is dropped', async () => {
+      const [backup, madeBackup] = await created(
+        BACKUPS,
+        'backup',
+        'create',
+        'b1',
+        ...[
+          ...['--ttl', '36h', '--include-namespaces', 'a,b', '--exclude-resources', 'secrets'],
+          ...['--snapshot-move-data', '--data-mover', 'velero', '--default-volumes-to-fs-backup'],
+          ...['-l', 'app=web,tier in (a,b),!old', '--ordered-resources', 'pods=a/b,a/c'],
+          ...['--resource-policies-configmap', 'p', '--parallel-files-upload', '3'],
+          ...['--csi-snapshot-timeout', '20m', '--item-operation-timeout', '2h', '--labels', 'a=b'],
+        ],
+      );
+      expect(madeBackup).toEqual(backup);
+      const [restore, madeRestore] = await created(
+        RESTORES,
+        'restore',
+        'create',
+        'r1',
+        ...[
+          ...['--from-backup', 'b1', '--namespace-mappings', 'a:c', '--restore-volumes=false'],
+          ...[
+            '--existing-resource-policy',
+            'update',
+            '--write-sparse-files',
+            '--preserve-nodeports',
+          ],
+          ...['--status-include-resources', 'pods', '--resource-modifier-configmap', 'm'],
+          ...['--or-selector', 'a=b or c in (d)', '--parallel-files-download', '2'],
+        ],
+      );
+      expect(madeRestore).toEqual(restore);
+      const [schedule, madeSchedule] = await created(
+        SCHEDULES,
+        'schedule',
+        'create',
+        's1',
+        ...[...['--schedule', '0 2 * * *', '--paused', '--skip-immediately=true', '--ttl', '1h']],
+      );
+      expect(madeSchedule).toEqual(schedule);
+    });
+
+    it("Velero's command line sees them, and what is done to them", async () => {
+      expect(await velero('backup', 'get')).toMatch(/^b1 +New/m);
+      expect(await velero('restore', 'get')).toMatch(/^r1 +b1 +New/m);
+      expect(await velero('schedule', 'get')).toMatch(/^s1 .* true *$/m);
+      expect(await longshore('schedule', 'unpause', 's1')).toMatchObject({ code: 0, err: '' });
+      expect(await velero('schedule', 'get')).toMatch(/^s1 .* false *$/m);
+      expect((await longshore('schedule', 'delete', 's1', '--confirm')).code).toBe(0);
+      expect(await velero('schedule', 'get')).not.toContain('s1');
+    });
+
+    it('what it refuses is a sentence', async () => {
+      const { code, err } = await longshore('backup', 'create', 'b1');
+      expect(err).toContain('there is a backup b1 already (New); choose another name');
+      expect(code).toBe(1);
+      const elsewhere = await longshore('backup', 'create', 'b2', '-n', 'elsewhere');
+      expect(elsewhere.err).toContain('the cluster has no namespace elsewhere');
+    });
+
+    it('more than a page, by labels, is listed whole', async () => {
+      const names = Array.from({ length: 1100 }, (_, i) => `many-${1000 + i}`);
+      await mapLimited(names, 20, (name) =>
+        api.client.create(BACKUPS, {
+          metadata: { namespace: NAMESPACE, name, labels: { many: 'yes' } },
+          spec: {},
+        } as never),
+      );
+      const { out } = await longshore('backup', 'get', '-l', 'many in (yes)', '-o', 'name');
+      expect(out.trimEnd().split('\n')).toEqual(names.map((name) => `backup.velero.io/${name}`));
+    }, 60_000);
+
+    it('describe shows one that no server has taken up', async () => {
+      const { code, out, err } = await longshore('backup', 'describe', 'b1', '--details');
+      expect({ code, err }).toEqual({ code: 0, err: '' });
+      expect(out).toContain('  labelSelector: app=web,!old,tier in (a,b)\n');
+    });
+  },
+);
