@@ -196,7 +196,7 @@ interface FrozenPods {
 /** The run has ended, and nobody may come for these. */
 async function thaw(
   { all, noted }: FrozenPods,
-  { hooks, options: { log, signal, assertLeading } }: BlockWork,
+  { hooks, options: { log, signal, assertLeading, sink } }: BlockWork,
 ): Promise<void> {
   // Whoever leads goes on with them, and must not find them thawed while their volumes are read.
   try {
@@ -216,6 +216,8 @@ async function thaw(
     log.info('Running post hooks, since the backup ends early', about);
     try {
       await hooks.run(object, 'post', late);
+      // Nobody has to do it again; that this cannot be stored any more ends nothing.
+      await sink.postHooksDone({ kind: kindOf(object), namespace, name }).catch(() => undefined);
     } catch (error) {
       log.error('Post hooks did not end in time, and the pod may still be frozen', {
         ...about,

@@ -17,7 +17,6 @@ import {
   systemClock,
 } from '../../../base/index.ts';
 import {
-  assertAlone,
   type Backup,
   type BackupRunResult,
   collectItems,
@@ -31,6 +30,7 @@ import {
   type ScopedLists,
   scopedResourceFilter,
   Spool,
+  thawPods,
   usesOldLists,
 } from '../../../backup/index.ts';
 import {
@@ -60,6 +60,7 @@ import type {
 import { failureLines, subjectOf } from '../after-run.ts';
 import { cancelOperations } from '../operations/cancel.ts';
 import { Journal, removeJournals } from './journal.ts';
+import { endLeftRun, readLeftRun } from './left-run.ts';
 import { patiently } from './patience.ts';
 import { BackupRunLog } from './run-log.ts';
 import { patientClient } from './while-away.ts';
@@ -131,42 +132,48 @@ export class ClusterRunner implements BackupRunner {
     const { bucket } = opened;
     const { name, uid } = backup.metadata;
     const archive = this.#options.archiveOf(bucket);
-    const finished = await patiently(() => this.#finished(archive, backup, signal), {
-      ...about,
-      what: 'look for a backup of the name',
-    });
-    if (finished) return finished;
     let journal: Journal;
     try {
+      const finished = await patiently(() => this.#finished(archive, backup, signal), {
+        ...about,
+        what: 'look for a backup of the name',
+      });
+      if (finished) return finished;
       journal = await Journal.open({
         ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },
         clock: this.#clock,
       });
     } catch (error) {
-      if (isCode(error, 'DAMAGED_JOURNAL')) await this.#cancelUnread(request, bucket);
+      // Nobody goes on with what an earlier run has begun.
+      if (!isLeft(error, signal)) await this.#endUnread(request, bucket);
       throw error;
     }
     await using opening = journal;
     return await this.#make(request, archive, opening);
   }
 
-  /** What a journal has that nobody can go on with: its operations end. */
-  async #cancelUnread({ backup, signal }: RunRequest, bucket: OpenBucket['bucket']): Promise<void> {
-    const { sessions, operations, logger } = this.#options;
+  /** What a journal has that nobody can go on with: its operations end, and its pods are thawed. */
+  async #endUnread(
+    { backup, leaving, assertLeading, onEnded }: RunRequest,
+    bucket: OpenBucket['bucket'],
+  ): Promise<void> {
+    const { client, discovery, sessions, operations, logger, patienceMs } = this.#options;
     const { name, uid } = backup.metadata;
+    const signal = endingSignal(leaving);
     try {
-      const begun = await Journal.operationsIn({ bucket, name, uid, signal });
-      const subject = subjectOf(backup);
-      operations.takeOver(subject, begun);
-      await using session = await sessions.open(backup, logger);
-      await operations.cancel(subject, { asker: session.asker, signal });
+      const left = await readLeftRun({ bucket, name, uid, signal });
+      if (left.operations.length > 0 || left.frozen.length > 0) {
+        await endLeftRun(backup, left, {
+          client: patientClient(client, { logger, signal, patienceMs, assertLeading }),
+          discovery: () => Promise.resolve(discovery),
+          ...{ sessions, operations, logger, assertLeading, signal },
+        });
+      }
+      onEnded?.();
     } catch (error) {
-      signal.throwIfAborted();
+      if (isCode(error, 'LEADERSHIP_LOST') || leaving?.aborted === true) throw error;
       const fields = { backup: name, error: messageOf(error) };
-      logger.warn(
-        fields,
-        'operations of a backup whose journal is damaged could not be told to stop',
-      );
+      logger.warn(fields, 'what an earlier run of a backup has begun could not all be ended');
     }
   }
 
@@ -205,10 +212,8 @@ export class ClusterRunner implements BackupRunner {
       };
       return await this.#backUp(request, { archive, journal, log, session, onVolumes });
     } catch (error) {
-      const reason = signal.reason as { readonly by?: unknown } | undefined;
-      const isLeft = isCode(error, 'LEADERSHIP_LOST') || (signal.aborted && reason?.by !== 'user');
       // Another server goes on, and finds everything as it is.
-      if (!isLeft) {
+      if (!isLeft(error, signal)) {
         const snapshots = volumes?.nativeSnapshots ?? nativeSnapshotsIn(journal.facts);
         await this.#fail(request, { archive, journal, log, session, snapshots }, error);
       }
@@ -233,9 +238,7 @@ export class ClusterRunner implements BackupRunner {
     const { logger, patienceMs } = this.#options;
     const cluster = patientClient(client, {
       ...{ logger, signal, patienceMs },
-      beforeExec: () => {
-        assertAlone(request.assertLeading);
-      },
+      assertLeading: request.assertLeading,
     });
     const about = { what: 'ask the API server what it serves', logger, signal, patienceMs };
     await patiently(() => discovery.refresh({ signal }), about);
@@ -416,15 +419,14 @@ export class ClusterRunner implements BackupRunner {
     const subject = subjectOf(backup);
     // Whatever has failed: a backup that another server goes on with is none of ours.
     request.assertLeading();
+    const isThawed = await this.#thaw(request, journal, log);
     try {
-      const stopping = AbortSignal.any([
-        AbortSignal.timeout(STOPPING_MS),
-        ...(leaving ? [leaving] : []),
-      ]);
+      const stopping = endingSignal(leaving);
       const untold =
         session &&
         (await cancelOperations(operations, subject, { asker: session.asker, signal: stopping }));
       if (untold !== undefined) log.results.error(untold);
+      if (session && isThawed) request.onEnded?.();
     } catch (cause) {
       const fields = { backup: name, error: messageOf(cause) };
       logger.warn(fields, 'operations of a backup that has failed could not be told to stop');
@@ -463,6 +465,29 @@ export class ClusterRunner implements BackupRunner {
     }
   }
 
+  /** Pods that an earlier run has frozen, and that this one has not come to. */
+  async #thaw(
+    { backup, leaving, assertLeading }: RunRequest,
+    journal: Journal,
+    { results }: BackupRunLog,
+  ): Promise<boolean> {
+    const { client, discovery, logger, patienceMs } = this.#options;
+    const signal = endingSignal(leaving);
+    try {
+      await thawPods([...journal.owed()], backup.spec.hooks, {
+        client: patientClient(client, { logger, signal, patienceMs, assertLeading }),
+        ...{ resources: discovery, log: results, assertLeading, signal },
+        exec: (question, asked) => client.exec({ ...question, signal: asked }),
+      });
+      return true;
+    } catch (error) {
+      if (isCode(error, 'LEADERSHIP_LOST')) throw error;
+      const fields = { backup: backup.metadata.name, error: messageOf(error) };
+      logger.warn(fields, 'pods that were frozen for a backup could not all be thawed');
+      return false;
+    }
+  }
+
   async forget(backup: Backup, signal: AbortSignal): Promise<void> {
     const { storageLocation = '' } = backup.spec;
     await using opened = await this.#options.buckets.open(storageLocation, signal);
@@ -470,6 +495,15 @@ export class ClusterRunner implements BackupRunner {
     await removeJournals(opened.bucket, name, signal, uid);
   }
 }
+
+/** Whether another server goes on with what was begun. */
+function isLeft(error: unknown, signal: AbortSignal): boolean {
+  const reason = signal.reason as { readonly by?: unknown } | undefined;
+  return isCode(error, 'LEADERSHIP_LOST') || (signal.aborted && reason?.by !== 'user');
+}
+
+const endingSignal = (leaving: AbortSignal | undefined): AbortSignal =>
+  AbortSignal.any([AbortSignal.timeout(STOPPING_MS), ...(leaving ? [leaving] : [])]);
 
 interface Parts {
   readonly archive: BackupArchive;

@@ -148,27 +148,6 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     }
   }
 
-  /** Operations in all segments that can be read, of a journal that is damaged: somebody has to tell them to stop. */
-  static async operationsIn({
-    bucket,
-    name,
-    uid,
-    signal,
-  }: Pick<JournalOptions, 'bucket' | 'name' | 'uid' | 'signal'>): Promise<StartedOperation[]> {
-    const operations: StartedOperation[] = [];
-    for await (const key of bucket.list(journalFolder(name, uid), { signal })) {
-      try {
-        const bytes = Buffer.concat(await Array.fromAsync(bucket.get(key, { signal })));
-        for (const { ops = [] } of decodeSegment(bytes, key).records.items) {
-          operations.push(...(ops as unknown as StartedOperation[]));
-        }
-      } catch (error) {
-        if (!isCode(error, 'DAMAGED_JOURNAL', 'BLOB_NOT_FOUND')) throw error;
-      }
-    }
-    return operations;
-  }
-
   /** Whether an earlier try has left anything. */
   get isContinued(): boolean {
     return this.#own.number > 1;
@@ -344,6 +323,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   async postHooksDone(item: { kind: string; namespace: string; name: string }): Promise<void> {
+    this.#owed.delete(`${item.kind} ${item.namespace}/${item.name}`);
     this.#assertUsable();
     this.#pending.records.thawed.push({ k: item.kind, ns: item.namespace, n: item.name });
     await this.flush();

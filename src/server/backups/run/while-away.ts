@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, type Logger, messageOf, retryOf } from '../../../base/index.ts';
+import { assertAlone } from '../../../backup/index.ts';
 import type { KubeClient } from '../../../kube/index.ts';
 import { patiently } from './patience.ts';
 
@@ -8,8 +9,11 @@ export interface WhileAwayOptions {
   readonly logger: Logger;
   readonly signal: AbortSignal;
   readonly patienceMs?: number | undefined;
-  /** Right before a command is run, each time. What it throws is thrown. */
-  readonly beforeExec?: () => void;
+  /**
+   * Right before a command is run, each time, and before anything is tried again: while this process waited another one may have begun to lead.
+   * What it throws is thrown, unless nobody else can lead yet.
+   */
+  readonly assertLeading?: (() => void) | undefined;
 }
 
 /** How long the API server may be away while a backup waits for it. Our choice: a control plane is replaced in less. */
@@ -23,7 +27,13 @@ const AGAIN_MS = 250;
 
 type Wait = <T>(task: () => Promise<T>, againMax?: number) => Promise<T>;
 
-function waiterOf({ client, logger, signal, patienceMs = PATIENCE_MS }: WhileAwayOptions): Wait {
+function waiterOf({
+  client,
+  logger,
+  signal,
+  patienceMs = PATIENCE_MS,
+  assertLeading,
+}: WhileAwayOptions): Wait {
   const version = (): Promise<unknown> => client.raw({ method: 'GET', path: '/version', signal });
   const answers = async (): Promise<boolean> => {
     try {
@@ -36,7 +46,8 @@ function waiterOf({ client, logger, signal, patienceMs = PATIENCE_MS }: WhileAwa
   };
   return async (task, againMax = AGAIN_MAX) => {
     const sinceMs = performance.now();
-    for (let again = 0; ;) {
+    for (let again = 0, tries = 0; ; tries++) {
+      if (tries > 0) assertAlone(assertLeading);
       try {
         return await task();
       } catch (error) {
@@ -80,8 +91,9 @@ export function patientClient(
   // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse.
   const exec: KubeClient['exec'] = (question) => {
     const { signal = options.signal } = question;
-    return waiterOf({ ...options, client, signal })(() => {
-      options.beforeExec?.();
+    // Asked by the call itself.
+    return waiterOf({ ...options, client, signal, assertLeading: undefined })(() => {
+      assertAlone(options.assertLeading);
       return client.exec(question);
     });
   };

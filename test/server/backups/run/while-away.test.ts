@@ -109,10 +109,10 @@ describe('an API server that is away', () => {
       },
     } as unknown as KubeClient;
     let looks = 0;
-    const beforeExec = (): void => {
+    const assertLeading = (): void => {
       looks++;
     };
-    const waiting = patientClient(client, { logger: silentLogger, signal, beforeExec });
+    const waiting = patientClient(client, { logger: silentLogger, signal, assertLeading });
     const command = { namespace: 'a', pod: 'p', container: 'c', command: ['thaw'] };
     expect(await waiting.exec(command)).toEqual({ stdout: '', stderr: '' });
     expect([asked.length, looks]).toEqual([3, 3]);
