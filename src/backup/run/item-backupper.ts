@@ -130,7 +130,7 @@ export class ItemBackupper {
   }
 
   /** It is named in the list of resources, and not in the archive: its pre hooks have failed. */
-  async fail({ object }: BlockItem): Promise<void> {
+  async fail({ object }: BlockItem, { owesPostHooks = false } = {}): Promise<void> {
     const kind = kindOf(object);
     this.#options.backedUp.add(kind, partsOf(object));
     await this.#put({
@@ -139,9 +139,9 @@ export class ItemBackupper {
       files: [],
       operations: [],
       hasFailed: true,
-      owesPostHooks: false,
+      owesPostHooks,
       facts: [],
-      hasEffect: false,
+      hasEffect: owesPostHooks,
     });
   }
 

@@ -25,7 +25,8 @@ const PATIENCE_MS = 20 * 60_000;
 const AGAIN_MAX = 3;
 const AGAIN_MS = 250;
 
-type Wait = <T>(task: () => Promise<T>, againMax?: number) => Promise<T>;
+/** `isOnce`: not again where it may have been done. */
+type Wait = <T>(task: () => Promise<T>, againMax?: number, isOnce?: boolean) => Promise<T>;
 
 function waiterOf({
   client,
@@ -44,7 +45,7 @@ function waiterOf({
       return false;
     }
   };
-  return async (task, againMax = AGAIN_MAX) => {
+  return async (task, againMax = AGAIN_MAX, isOnce = false) => {
     const sinceMs = performance.now();
     for (let again = 0, tries = 0; ; tries++) {
       if (tries > 0) assertAlone(assertLeading);
@@ -53,6 +54,7 @@ function waiterOf({
       } catch (error) {
         signal.throwIfAborted();
         if (!isCode(error, 'KUBE_UNAVAILABLE') || retryOf(error) === 'never') throw error;
+        if (isOnce && isSent(error)) throw error;
         if (await answers()) {
           if (again >= (isAnswer(error) ? againMax : AGAIN_MAX)) throw error;
           await sleep(AGAIN_MS * 2 ** again++, undefined, { signal });
@@ -68,6 +70,9 @@ function waiterOf({
     }
   };
 }
+
+const isSent = (error: unknown): boolean =>
+  error instanceof CodedError && error.facts.isSent === true;
 
 const isAnswer = (error: unknown): boolean =>
   error instanceof CodedError && error.facts.httpStatus !== undefined;
@@ -88,14 +93,16 @@ export function patientClient(
   options: Omit<WhileAwayOptions, 'client'>,
 ): KubeClient {
   const wait = waiterOf({ ...options, client });
-  // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse.
+  // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse. What freezes one is not.
   const exec: KubeClient['exec'] = (question) => {
     const { signal = options.signal } = question;
     // Asked by the call itself.
-    return waiterOf({ ...options, client, signal, assertLeading: undefined })(() => {
+    const waiting = waiterOf({ ...options, client, signal, assertLeading: undefined });
+    const run = (): ReturnType<KubeClient['exec']> => {
       assertAlone(options.assertLeading);
       return client.exec(question);
-    });
+    };
+    return waiting(run, AGAIN_MAX, question.isOnce);
   };
   return new Proxy(client, {
     get: (target, key) => {
