@@ -1,6 +1,7 @@
 import {
   CanceledError,
   type Clock,
+  CodedError,
   isCode,
   type Logger,
   messageOf,
@@ -13,6 +14,7 @@ import {
   type Backup,
   type BackupDefaults,
   type PolicySummary,
+  type Progress,
   validateBackup,
 } from '../../backup/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
@@ -65,8 +67,15 @@ export interface BackupControllerOptions {
 const QUEUE_KEY = 'queue';
 /** Of the queue, should a watch have missed something. Our choice. */
 const LOOK_MS = 60_000;
-/** Less than that, so that each look tries again. */
+/** How long a Backup is left alone whose phase was refused: less than that, so that each look tries again. */
 const REFUSED_NS = 50n * SECOND_NS;
+/** And where the API server says that something is wrong on its side, twice as long each time. Our choice. */
+const FAILED_FIRST_NS = 2n * SECOND_NS;
+/** Of so many one after the other it is not the Backups that something is wrong with. Our choice. */
+const FAILED_IN_A_ROW_MAX = 4;
+/** So long others wait for the place of one whose phase cannot be written. Our choice. */
+const STALL_MS = 5000;
+const PROGRESS_PATIENCE_MS = 10_000;
 const CANCELED_AT_ONCE = 4;
 /** Of what could not be reached. Our choice. */
 const AGAIN_MS = 10_000;
@@ -123,8 +132,11 @@ class BackupsRun {
   readonly #lost: LostBackups;
   /** UIDs of those that have had their run here: what the watch still shows of them is old. */
   readonly #hadRun = new Set<string>();
-  /** UIDs of those whose phase could not be written, since when. */
-  readonly #refused = new Map<string, Stopwatch>();
+  /** By UID: those whose phase could not be written. */
+  readonly #refused = new Map<string, Refused>();
+  #failedInARow = 0;
+  /** UIDs of those that need no place here, since only the writing of their phase is left: one that begins late is then one more than allowed. */
+  readonly #stalled = new Set<string>();
   #hasStarted = false;
 
   constructor(options: BackupControllerOptions, signal: AbortSignal, assertLeading: () => void) {
@@ -244,7 +256,9 @@ class BackupsRun {
         if (!this.#hadRun.has(backup.metadata.uid)) this.#begin(backup);
       }
     }
-    const open = this.#backups.list().filter((backup) => !isOver(phaseOf(backup)));
+    const open = this.#backups
+      .list()
+      .filter((backup) => !isOver(phaseOf(backup)) && !this.#stalled.has(backup.metadata.uid));
     const isQueueing = open.some((backup) => ['', 'New', 'Queued'].includes(phaseOf(backup)));
     if (!isQueueing) return { requeueAfterMs: LOOK_MS };
     const namespaces = await client.collect(
@@ -268,13 +282,21 @@ class BackupsRun {
   /** Undefined where the API server refuses it, which keeps no other backup waiting: it is tried again in a while. */
   async #step(backup: Backup, status: object): Promise<Backup | undefined> {
     if (this.#isRefused(backup)) return undefined;
+    const { name, uid } = backup.metadata;
     try {
-      return await this.#backups.patch(backup, { status });
+      const written = await this.#backups.patch(backup, { status });
+      this.#refused.delete(uid);
+      this.#failedInARow = 0;
+      return written;
     } catch (error) {
-      const isOfAll = isPassing(error) || isCode(error, 'LEADERSHIP_LOST', 'KUBE_UNAUTHORIZED');
+      const isItsOwn = isServerError(error) && ++this.#failedInARow <= FAILED_IN_A_ROW_MAX;
+      const isOfAll =
+        (isPassing(error) && !isItsOwn) || isCode(error, 'LEADERSHIP_LOST', 'KUBE_UNAUTHORIZED');
       if (this.#signal.aborted || isOfAll) throw error;
-      const { name, uid } = backup.metadata;
-      this.#refused.set(uid, new Stopwatch(this.#clock));
+      const before = this.#refused.get(uid)?.delayNs;
+      const longer = before === undefined ? FAILED_FIRST_NS : before * 2n;
+      const delayNs = isItsOwn && longer < REFUSED_NS ? longer : REFUSED_NS;
+      this.#refused.set(uid, { since: new Stopwatch(this.#clock), delayNs });
       const fields = { backup: name, error: messageOf(error) };
       this.#options.logger.error(
         fields,
@@ -282,16 +304,29 @@ class BackupsRun {
       );
       // Another one may start in its place.
       this.#queue.queue.add(QUEUE_KEY);
+      this.#queue.queue.addAfter(QUEUE_KEY, Number(delayNs / 1_000_000n) + 1);
       return undefined;
     }
   }
 
   #isRefused({ metadata: { uid } }: Backup): boolean {
-    const since = this.#refused.get(uid);
-    if (!since) return false;
-    if (since.elapsedNs < REFUSED_NS) return true;
-    this.#refused.delete(uid);
-    return false;
+    const refused = this.#refused.get(uid);
+    return refused !== undefined && refused.since.elapsedNs < refused.delayNs;
+  }
+
+  /** Writes it whatever happens; meanwhile others do not wait for its place. Undefined where the Backup is gone. */
+  async #insist(backup: Backup, patch: object): Promise<Backup | undefined> {
+    const { uid } = backup.metadata;
+    const timer = setTimeout(() => {
+      this.#stalled.add(uid);
+      this.#queue.queue.add(QUEUE_KEY);
+    }, STALL_MS);
+    try {
+      return await this.#backups.insist(backup, patch);
+    } finally {
+      clearTimeout(timer);
+      this.#stalled.delete(uid);
+    }
   }
 
   /** Another Backup of its name, which was deleted, is still being ended or removed: both would write below one folder of the bucket. */
@@ -343,7 +378,7 @@ class BackupsRun {
       if (!started) return;
       backup = started;
     } else if (backup.metadata.annotations?.[MADE_BY_ANNOTATION] === undefined) {
-      await this.#backups.insist(backup, { status: failedStatus(LEFT_IN_PROGRESS, this.#clock) });
+      await this.#insist(backup, { status: failedStatus(LEFT_IN_PROGRESS, this.#clock) });
       return;
     } else logger.info({ backup: name }, 'going on with a backup that another server began');
     metrics.attempted(backup);
@@ -362,19 +397,17 @@ class BackupsRun {
         leaving: this.#signal,
         onEnded: () => (isEnded = true),
         assertLeading: this.#assertLeading,
-        onProgress: async (progress) => {
-          await this.#backups.insist(backup, { status: { progress } });
-        },
+        onProgress: (progress) => this.#tell(backup, progress),
       });
       const status = { ...outcome.status, phase: outcome.phase };
-      const written = await this.#backups.insist(backup, { status });
+      const written = await this.#insist(backup, { status });
       this.#hadRun.add(backup.metadata.uid);
       if (written) await this.#forget(written);
       else this.#lost.add(backup);
     } catch (error) {
       if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
       const reason = signal.aborted ? CANCELED : `backup execution failed: ${messageOf(error)}`;
-      const written = await this.#backups.insist(backup, {
+      const written = await this.#insist(backup, {
         status: failedStatus(reason, this.#clock),
       });
       this.#hadRun.add(backup.metadata.uid);
@@ -385,6 +418,17 @@ class BackupsRun {
         if (isEnded) await this.#forget(written);
         else this.#lost.over(written, { isLeft: true });
       }
+    }
+  }
+
+  /** The next one says more: none is waited for. */
+  async #tell(backup: Backup, progress: Progress): Promise<void> {
+    try {
+      await this.#backups.insist(backup, { status: { progress } }, PROGRESS_PATIENCE_MS);
+    } catch (error) {
+      if (!isCode(error, 'STILL_AWAY')) throw error;
+      const fields = { backup: backup.metadata.name, error: messageOf(error) };
+      this.#options.logger.warn(fields, 'the progress of a backup could not be written');
     }
   }
 
@@ -424,7 +468,7 @@ class BackupsRun {
       ...(isValid && { [MADE_BY_ANNOTATION]: 'longshore' }),
     };
     const { labels } = backup.metadata;
-    const written = await this.#backups.insist(given, {
+    const written = await this.#insist(given, {
       ...{ metadata: { labels, annotations }, spec: backup.spec, status },
     });
     if (isValid) return written;
@@ -449,6 +493,15 @@ class BackupsRun {
     return { requeueAfterMs: AGAIN_MS };
   }
 }
+
+interface Refused {
+  readonly since: Stopwatch;
+  readonly delayNs: bigint;
+}
+
+/** As where a webhook fails that is asked about it; one that is away says something else. */
+const isServerError = (error: unknown): boolean =>
+  error instanceof CodedError && error.facts.httpStatus === 500;
 
 const CANCELED = 'canceled by user';
 

@@ -19,6 +19,9 @@ export interface BackupsViewOptions {
   readonly signal: AbortSignal;
 }
 
+/** Our choice: what became of a backup must not be lost to an API server that is away for a night's maintenance. */
+const PATIENCE_MS = 4 * 3_600_000;
+
 /** What metrics need. */
 interface Counted {
   readonly errors?: number;
@@ -110,7 +113,11 @@ export class BackupsView {
    * A merge patch that must arrive, whatever else has changed: tried again while the API server is away. Undefined where the Backup is gone, or
    * another one has its name.
    */
-  async insist(backup: Backup, patch: object): Promise<Backup | undefined> {
+  async insist(
+    backup: Backup,
+    patch: object,
+    patienceMs = PATIENCE_MS,
+  ): Promise<Backup | undefined> {
     const { client, logger, signal, assertLeading } = this.#options;
     const { uid } = backup.metadata;
     const given = (patch as { metadata?: object }).metadata;
@@ -127,7 +134,7 @@ export class BackupsView {
             return undefined;
           }
         },
-        { what: 'write down what became of a backup', logger, signal, patienceMs: 4 * 3_600_000 },
+        { what: 'write down what became of a backup', logger, signal, patienceMs },
       );
       return object && this.#wrote(object);
     } catch (error) {

@@ -35,6 +35,7 @@ import type {
 } from '../../../src/server/backups/contract.ts';
 import { Journal } from '../../../src/server/backups/run/journal.ts';
 import { backupOperationStore } from '../../../src/server/backups/operation-store.ts';
+import { kubeError } from '../../../src/kube/client/errors.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 import * as fs from 'node:fs';
@@ -93,6 +94,7 @@ describe('the controller of Backups', () => {
   let isAway: boolean;
   /** Whose changes the API server refuses. */
   let poison: string | undefined;
+  let poisonStatus: number;
   /** Calls for a runner that the API server does not answer. */
   let unanswered: number;
   const told: string[] = [];
@@ -110,6 +112,7 @@ describe('the controller of Backups', () => {
     isStuck = false;
     isAway = false;
     poison = undefined;
+    poisonStatus = 422;
     unanswered = 0;
     told.length = 0;
     for (const name of [VELERO, 'a', 'b']) await client.create(NAMESPACES, { metadata: { name } });
@@ -194,7 +197,7 @@ describe('the controller of Backups', () => {
         const given = value as (...parts: unknown[]) => unknown;
         return (...parts: unknown[]) =>
           key === 'patch' && (parts[1] as { name?: string }).name === poison
-            ? Promise.reject(new CodedError('KUBE_INVALID', 'spec.x: Invalid value'))
+            ? Promise.reject(kubeError('patch a Backup', poisonStatus, undefined))
             : given.apply(target, parts);
       },
     });
@@ -518,23 +521,27 @@ describe('the controller of Backups', () => {
     await until('good', 'Completed');
   });
 
-  it('lets nobody wait for one whose phase the API server refuses', async () => {
-    await create('a-poison', { includedNamespaces: ['a'] }, { status: { phase: 'Queued' } });
-    await create(
-      'canceled',
-      {},
-      {
-        status: { phase: 'Queued' },
-      },
-    );
-    poison = 'a-poison';
-    start();
-    await create('b-good', { includedNamespaces: ['a'] });
-    await until('canceled', 'InProgress');
-    await until2(1);
-    runs.end(0, new CodedError('X', 'ended'));
-    await until('b-good', 'InProgress');
-  });
+  it.each([422, 500])(
+    'lets nobody wait for one whose phase the API server refuses (%i)',
+    async (code) => {
+      poisonStatus = code;
+      await create('a-poison', { includedNamespaces: ['a'] }, { status: { phase: 'Queued' } });
+      await create(
+        'canceled',
+        {},
+        {
+          status: { phase: 'Queued' },
+        },
+      );
+      poison = 'a-poison';
+      start();
+      await create('b-good', { includedNamespaces: ['a'] });
+      await until('canceled', 'InProgress');
+      await until2(1);
+      runs.end(0, new CodedError('X', 'ended'));
+      await until('b-good', 'InProgress');
+    },
+  );
 
   it.each([
     ['WaitingForPluginOperations', false],
@@ -588,6 +595,23 @@ describe('the controller of Backups', () => {
       ...['delete stays of of-l {}', 'delete s2 of of-l {}', 'delete s3 of of-m {}'],
     ]);
   });
+
+  it('lets nobody wait for one whose end cannot be written, which is written when that is possible', async () => {
+    start();
+    await create('poison', { includedNamespaces: ['a'], storageLocation: 'default' });
+    await until2(1);
+    poison = 'poison';
+    poisonStatus = 500;
+    await create('good', { includedNamespaces: ['a'], storageLocation: 'default' });
+    await until('good', 'Queued');
+    runs.end(0, new CodedError('X', 'ended'));
+    await until2(2);
+    expect(runs.begun[1]?.backup.metadata.name).toBe('good');
+    poison = undefined;
+    expect(await until('poison', 'Failed')).toMatchObject({
+      failureReason: 'backup execution failed: ended',
+    });
+  }, 30_000);
 
   const notes = async (): Promise<string[]> =>
     (await client.list(CONFIG_MAPS, { namespace: VELERO })).map(({ metadata }) => metadata.name);
