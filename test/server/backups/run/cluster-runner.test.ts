@@ -363,6 +363,33 @@ describe('a run of a backup', () => {
     },
   );
 
+  it.each([
+    ['another version of it', { kind: 'v1beta1/ConfigMap', name: 'c1' }],
+    [
+      'an item that an action has renamed',
+      { kind: 'v1/ConfigMap', name: 'c0', storedAs: { namespace: 'a', name: 'c1' } },
+    ],
+  ])('stores no item under a path that an earlier try has taken for %s', async (_, stored) => {
+    const rig = new Rig({ cluster: configMaps(2) });
+    {
+      await using journal = await Journal.open({
+        ...{ bucket: rig.bucket, name: 'b1', uid: 'u1', directory: scratch },
+        ...{ logger: silentLogger, assertLeading: () => undefined, signal: rig.leaving.signal },
+      });
+      const path = 'resources/configmaps/namespaces/a/c1.json';
+      await journal.put({
+        ...{ namespace: 'a', operations: [], facts: [], hasFailed: false, owesPostHooks: false },
+        ...{ files: [{ path, bytes: Buffer.from('{}') }], hasEffect: true, ...stored },
+      });
+    }
+    const { phase, status } = await rig.run();
+    expect([phase, status.errors]).toEqual(['FinalizingPartiallyFailed', 1]);
+    const paths = await pathsIn(rig);
+    expect(paths.filter((path) => path.endsWith('/c1.json'))).toEqual([
+      'resources/configmaps/namespaces/a/c1.json',
+    ]);
+  });
+
   it.skipIf(!canMount)(
     'that has no scratch space left says so, stops what it began, and leaves its log',
     async () => {
