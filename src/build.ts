@@ -6,6 +6,7 @@ import { chmodSync, copyFileSync, mkdirSync, readFileSync, rmSync, writeFileSync
 import { brotliCompressSync } from 'node:zlib';
 import { build, type BuildOptions, type Plugin } from 'esbuild';
 import { lookUpBuiltins } from './build-builtins.ts';
+import { buildTypes } from './build-types.ts';
 import { assetsOf } from './cli/install/assets.ts';
 
 const root = new URL('../', import.meta.url).pathname;
@@ -132,6 +133,10 @@ const inputs = [
     },
   })),
 ];
+// An image has no use for them.
+if (process.argv[3] === undefined) {
+  buildTypes(root, `${root}src/plugin/volume-helper.ts`, `${out}/types`);
+}
 const plugin = await buildPlugin();
 copyFileSync(`${root}src/codec/wasm/kernels.wasm`, `${out}/kernels.wasm`);
 copyFileSync(`${root}src/dev/schemas.json.br`, `${out}/schemas.json.br`);

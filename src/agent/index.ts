@@ -27,6 +27,6 @@ export {
   type SnapshotHolder,
   type SnapshotHolders,
 } from './snapshot-holders.ts';
-export { describeMovements, type MovementDescription } from './status.ts';
+export { describeMovements, type MovementDescription, type StatusWorld } from './status.ts';
 export { assertReadable, readStatus, StatusFollower, type StatusQuery } from './status-source.ts';
 export { dataMoversOf, isMoverServed } from './serving.ts';

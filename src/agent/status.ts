@@ -65,10 +65,14 @@ export interface StatusWorld {
   readonly nowMs: number;
 }
 
-/** What each CR waits for, oldest first. */
-export function describeMovements(world: StatusWorld): MovementDescription[] {
+/** What each CR waits for, oldest first; of those alone that are asked about. */
+export function describeMovements(
+  world: StatusWorld,
+  isAskedAbout: (movement: Movement) => boolean = () => true,
+): MovementDescription[] {
   const view = new View(world);
-  return [...world.movements]
+  return world.movements
+    .filter(isAskedAbout)
     .sort((a, b) => (a.metadata.creationTimestamp < b.metadata.creationTimestamp ? -1 : 1))
     .map((movement) => {
       const { status, spec, metadata } = movement;

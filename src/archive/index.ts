@@ -36,6 +36,13 @@ export { RestoreArchive, type RestoreFiles } from './restore-archive.ts';
 export { ScratchFile } from './scratch-file.ts';
 export { locationProblem, standingOf } from './states.ts';
 export {
+  type FindingKind,
+  type KnownObjects,
+  type LocationFinding,
+  type LocationSurvey,
+  surveyLocation,
+} from './survey.ts';
+export {
   CONTENT_LIMITS,
   type ContentLimits,
   readTarball,
@@ -45,5 +52,5 @@ export {
   updatedEntries,
 } from './tarball.ts';
 export type { TarEntry } from './tar/read-tar.ts';
-export type { NewTarEntry } from './tar/write-tar.ts';
+export { type NewTarEntry, writeTar } from './tar/write-tar.ts';
 export type { BackupVolumeInfo, RestoreVolumeInfo } from './volume-infos.ts';

@@ -141,10 +141,13 @@ export function downloadKey(kind: string, name: string): string {
  * else writes to, and would be part of a key, or of a path. Throws `BAD_ARCHIVE_NAME`.
  */
 function assertName(name: string): string {
-  if (name.length <= NAME_MAX && isName(name)) return name;
+  if (isArchiveName(name)) return name;
   const shown = JSON.stringify(name.slice(0, 100));
   throw new CodedError('BAD_ARCHIVE_NAME', `${shown} cannot be the name of a backup or restore`);
 }
+
+/** Whether a Backup or a Restore can have it. */
+export const isArchiveName = (name: string): boolean => name.length <= NAME_MAX && isName(name);
 
 const NAME_MAX = 253;
 const isName = (name: string): boolean =>

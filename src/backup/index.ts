@@ -13,8 +13,15 @@ export {
   typeOf,
   usesOldLists,
 } from './filters/resources.ts';
-export { labelErrors, listErrors } from './filters/lists-errors.ts';
-export { parseSelector, type Selector, selectorErrors, selectorOf } from './filters/selectors.ts';
+export { labelErrors, listErrors, namespaceListErrors } from './filters/lists-errors.ts';
+export {
+  labelSelectorOf,
+  labelsProblem,
+  parseSelector,
+  type Selector,
+  selectorErrors,
+  selectorOf,
+} from './filters/selectors.ts';
 export type { Backup, BackupSpec, ExecHook, HookSpec } from './backup-object.ts';
 export {
   BACKUP_DEFAULTS,
@@ -63,5 +70,5 @@ export {
 export { assertAlone } from './run/alone.ts';
 export { type ThawOptions, thawPods } from './run/thaw.ts';
 export { type ActionClient, openObjectActions } from './actions/object-actions.ts';
-export { goDurationNs } from './hooks/durations.ts';
+export { goDurationNs, goDurationText } from './hooks/durations.ts';
 export { type FineFilter, FineFilters, type FinePolicies } from './filters/fine-filters.ts';

@@ -29,6 +29,18 @@ Examples:
     .action((shell: Shell) => {
       printText(SCRIPTS[shell](nodesOf(program)));
     });
+  addNamesVerb(program);
+}
+
+/** Run by the scripts. */
+function addNamesVerb(program: Command): void {
+  program
+    .command('complete-names', { hidden: true })
+    .addArgument(new Argument('<word>').choices(['backup', 'restore', 'schedule']))
+    .action(async (word: 'backup' | 'restore' | 'schedule') => {
+      const { printNames } = await import('./backups/names.ts');
+      await printNames(word);
+    });
 }
 
 function nodesOf(command: Command, path = ''): Node[] {
@@ -48,8 +60,18 @@ function nodesOf(command: Command, path = ''): Node[] {
 const flagsOf = ({ short, long }: Option): string[] =>
   [short, long].filter((flag) => flag !== undefined);
 
+/** What names complete a verb of these, or an option: those that the cluster has now. */
+const NAMED = /^(backup|restore|schedule) (get|describe|logs|delete|cancel|pause|unpause)$/;
+const NAMING_OPTIONS: Readonly<Record<string, string>> = {
+  '--from-backup': '@backup',
+  '--from-schedule': '@schedule',
+};
+
 /** What comes behind an option: choices, or what kind of thing; undefined when nothing does. */
-function valuesOf({ argChoices, flags, required, optional }: Option): string | undefined {
+function valuesOf(option: Option): string | undefined {
+  const { argChoices, flags, long = '', required, optional } = option;
+  const named = NAMING_OPTIONS[long];
+  if (named !== undefined) return named;
   if (argChoices) return argChoices.join(' ');
   if (flags.includes('<file>')) return '@files';
   if (flags.includes('<directory>')) return '@directories';
@@ -76,6 +98,13 @@ function functions(nodes: readonly Node[]): string {
     table(
       '_longshore_options',
       nodes.map(({ path, options }) => [path, options.flatMap(flagsOf).join(' ')]),
+    ),
+    table(
+      '_longshore_names',
+      nodes.flatMap(({ path }) => {
+        const [, word] = NAMED.exec(path) ?? [];
+        return word === undefined ? [] : [[path, `@${word}`]];
+      }),
     ),
     table(
       '_longshore_values',
@@ -109,6 +138,8 @@ _longshore() {
   esac
   if [[ -z $values && $current == -* ]]; then values=$(_longshore_options "$verb"); fi
   if [[ -z $values ]]; then values=$(_longshore_verbs "$verb"); fi
+  if [[ -z $values ]]; then values=$(_longshore_names "$verb"); fi
+  case "$values" in @*) values=$(longshore complete-names "\${values#@}" 2>/dev/null); [[ -n $values ]] || return ;; esac
   if [[ -n $values ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$values" -- "$current")
   else
@@ -138,6 +169,8 @@ _longshore() {
   esac
   if [[ -z $values && $current == -* ]]; then values=$(_longshore_options "$verb"); fi
   if [[ -z $values ]]; then values=$(_longshore_verbs "$verb"); fi
+  if [[ -z $values ]]; then values=$(_longshore_names "$verb"); fi
+  case "$values" in @*) values=$(longshore complete-names "\${values#@}" 2>/dev/null); [[ -n $values ]] || return ;; esac
   if [[ -n $values ]]; then compadd -- \${=values}; else _files; fi
 }
 if [[ $funcstack[1] == _longshore ]]; then _longshore "$@"; else compdef _longshore longshore; fi
@@ -157,15 +190,25 @@ function fish(nodes: readonly Node[]): string {
       ...options.map((option) => `${start} ${fishOption(option)}`),
     ];
   });
-  return `# Completion of longshore for fish.\n\n${lines.join('\n')}\n`;
+  const named = nodes.flatMap(({ path }) => {
+    const [, word, verb] = NAMED.exec(path) ?? [];
+    if (word === undefined || verb === undefined) return [];
+    const when = `__fish_seen_subcommand_from ${word}; and __fish_seen_subcommand_from ${verb}`;
+    return [`complete -c longshore -n ${quote(when)} -f -a ${quote(namesIn(word))}`];
+  });
+  return `# Completion of longshore for fish.\n\n${[...lines, ...named].join('\n')}\n`;
 }
+
+const namesIn = (word: string): string => `(longshore complete-names ${word} 2>/dev/null)`;
 
 function fishOption(option: Option): string {
   const words = [];
   if (option.short !== undefined) words.push(`-s ${option.short.slice(1)}`);
   if (option.long !== undefined) words.push(`-l ${option.long.slice(2)}`);
   const values = valuesOf(option);
-  if (values?.startsWith('@') === false) words.push(`-x -a ${quote(values)}`);
+  if (values === '@backup' || values === '@schedule') {
+    words.push(`-x -a ${quote(namesIn(values.slice(1)))}`);
+  } else if (values?.startsWith('@') === false) words.push(`-x -a ${quote(values)}`);
   else if (values === '@directories') words.push("-x -a '(__fish_complete_directories)'");
   else if (values !== undefined) words.push(values === '@files' ? '-r -F' : '-x');
   return [...words, `-d ${quote(option.description)}`].join(' ');

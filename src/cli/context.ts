@@ -143,9 +143,13 @@ async function askPassword(options: CommonOptions): Promise<Secret> {
 }
 
 /**
- * Aborts on Ctrl-C and SIGTERM; a second Ctrl-C ends at once. With signs of life, an end that hangs is cut short.
+ * Aborts on Ctrl-C and SIGTERM; a second Ctrl-C ends at once. With signs of life, an end that hangs is cut short. `stopping`: what is
+ * said on a terminal at the first one.
  */
-export function interruptSignal(life?: Life): {
+export function interruptSignal(
+  life?: Life,
+  stopping = 'stopping',
+): {
   signal: AbortSignal;
   dispose: () => void;
 } {
@@ -161,7 +165,7 @@ export function interruptSignal(life?: Life): {
     }
     controller.abort(new CanceledError(name === 'SIGTERM' ? 'shutdown' : 'user'));
     if (process.stderr.isTTY)
-      process.stderr.write('\nstopping; press Ctrl-C again to end at once\n');
+      process.stderr.write(`\n${stopping}; press Ctrl-C again to end at once\n`);
   };
   process.on('SIGINT', onSignal);
   process.on('SIGTERM', onSignal);

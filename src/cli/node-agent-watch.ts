@@ -9,6 +9,7 @@ import { untilAborted } from '../base/index.ts';
 import { isPassing } from '../kube/index.ts';
 import { interruptSignal } from './context.ts';
 import { isOutputOpen, writeOutput } from './output.ts';
+import { stdoutTerminal } from './live-block.ts';
 import { RecentRates } from './status-rows.ts';
 import { ChangeLog, LiveTable, type WatchFlags } from './status-screens.ts';
 
@@ -29,7 +30,7 @@ export async function watchStatus(query: StatusQuery, flags: WatchFlags): Promis
     const follower = new StatusFollower(query);
     const running = follower.run(following.signal);
     const isLive = process.stdout.isTTY && (flags.output === undefined || flags.output === 'wide');
-    const screen = isLive ? new LiveTable(flags, terminal) : new ChangeLog(flags, outputs);
+    const screen = isLive ? new LiveTable(flags, stdoutTerminal) : new ChangeLog(flags, outputs);
     const rates = new RecentRates();
     while (!signal.aborted && isOutputOpen()) {
       const world = follower.look();
@@ -54,15 +55,6 @@ function unlessPassing(error: unknown): void {
   if (!isPassing(error)) throw error;
 }
 
-const terminal = {
-  get rows(): number | undefined {
-    return process.stdout.rows || undefined;
-  },
-  get columns(): number | undefined {
-    return process.stdout.columns || undefined;
-  },
-  write: writeOutput,
-};
 const outputs = {
   write: writeOutput,
   warn: (text: string): void => {

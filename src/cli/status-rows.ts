@@ -80,7 +80,7 @@ export function documentOf(row: MovementDescription, rateOf: RateOf): object {
 }
 
 /** As kubectl shows it: 45s, 12m, 5h, 3d. */
-function ageText(seconds: number): string {
+export function ageText(seconds: number): string {
   if (seconds < 120) return `${Math.max(0, Math.floor(seconds))}s`;
   if (seconds < 7200) return `${Math.floor(seconds / 60)}m`;
   if (seconds < 172_800) return `${Math.floor(seconds / 3600)}h`;

@@ -8,6 +8,7 @@ import {
   WIDE_HEADER,
   wideCellsOf,
 } from './status-rows.ts';
+import { LiveBlock, type Terminal } from './live-block.ts';
 import { printable, tableLines } from './terminal.ts';
 
 export interface WatchFlags {
@@ -29,13 +30,6 @@ export interface Screen {
 const ENDED_MS = 30_000;
 const FIRST_PHASES = ['InProgress', 'Canceling', 'Prepared', 'Accepted'];
 
-export interface Terminal {
-  readonly rows?: number | undefined;
-  readonly columns?: number | undefined;
-  /** Resolves when more can be written. */
-  readonly write: (text: string) => Promise<void>;
-}
-
 export interface Outputs {
   readonly write: (text: string) => Promise<void>;
   readonly warn: (text: string) => void;
@@ -46,13 +40,13 @@ export class LiveTable implements Screen {
   readonly #flags: WatchFlags;
   readonly #terminal: Terminal;
   readonly #endedMs = new Map<string, number>();
+  readonly #block: LiveBlock;
   #active = new Set<string>();
-  #drawn: string | undefined;
-  #drawnLines = 0;
 
   constructor(flags: WatchFlags, terminal: Terminal) {
     this.#flags = flags;
     this.#terminal = terminal;
+    this.#block = new LiveBlock(terminal);
   }
 
   async show(
@@ -60,16 +54,12 @@ export class LiveTable implements Screen {
     rates: RecentRates,
     outage: string | undefined,
   ): Promise<void> {
-    const { rows: height = 24, columns: width = 80, write } = this.#terminal;
+    const { rows: height = 24 } = this.#terminal;
     const lines =
       outage === undefined ? [] : [rows ? `${outage}; below is the last known state` : outage];
     if (rows) lines.push(...this.#table(rows, rates, Math.max(1, height - lines.length - 3)));
     else if (outage === undefined) lines.push('asking the API server...');
-    const text = lines.map((line) => printable(line).slice(0, Math.max(20, width - 1))).join('\n');
-    if (text === this.#drawn) return;
-    await write(`${this.#erase()}${text}\n`);
-    this.#drawn = text;
-    this.#drawnLines = lines.length;
+    await this.#block.draw(lines);
   }
 
   #table(all: readonly MovementDescription[], rates: RecentRates, space: number): string[] {
@@ -99,10 +89,6 @@ export class LiveTable implements Screen {
     return all
       .filter(({ isOver, uid }) => this.#flags.all || !isOver || this.#endedMs.has(uid))
       .sort((a, b) => placeOf(a) - placeOf(b));
-  }
-
-  #erase(): string {
-    return this.#drawnLines === 0 ? '' : `\u001b[${this.#drawnLines}A\u001b[J`;
   }
 }
 

@@ -20,6 +20,7 @@ import {
   PVS,
   type Resource,
   RESTORES,
+  SCHEDULES,
   SECRETS,
   STORAGE_CLASSES,
   VELERO_GROUP,
@@ -80,6 +81,7 @@ export const DEV_RESOURCES: readonly Resource<KubeObject>[] = [
   DELETE_BACKUP_REQUESTS,
   VOLUME_SNAPSHOT_LOCATIONS,
   RESTORES,
+  SCHEDULES,
   POD_VOLUME_BACKUPS,
   POD_VOLUME_RESTORES,
 ];

@@ -75,6 +75,7 @@ export {
   PVS,
   type Resource,
   RESTORES,
+  SCHEDULES,
   SECRETS,
   SERVER_STATUS_REQUESTS,
   SERVICE_ACCOUNTS,

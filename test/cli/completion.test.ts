@@ -23,7 +23,7 @@ async function scriptOf(shell: string): Promise<string> {
 describe.runIf(has('bash'))('bash', () => {
   /** What is offered for the last word. */
   async function offered(...words: string[]): Promise<string[]> {
-    const script = `source "$0"; COMP_WORDS=(longshore "$@"); COMP_CWORD=$#; _longshore; printf '%s\\n' "\${COMPREPLY[@]}"`;
+    const script = `longshore() { [[ $1 == complete-names ]] && printf '%s\\n' "nightly-of-$2" web; }; source "$0"; COMP_WORDS=(longshore "$@"); COMP_CWORD=$#; _longshore; printf '%s\\n' "\${COMPREPLY[@]}"`;
     const path = await scriptOf('bash');
     const { stdout, stderr } = spawnSync('bash', ['--norc', '-c', script, path, ...words], {
       cwd: join(work, 'here'),
@@ -51,6 +51,16 @@ describe.runIf(has('bash'))('bash', () => {
     expect(await offered('snapshot', 'list', '-o', 'y')).toEqual(['yaml']);
     expect(await offered('snapshot', 'list', '--source', '')).toEqual([]);
     expect(await offered('snapshot', 'list', '--log')).toEqual([]);
+  });
+
+  it('offers names that the cluster has, behind verbs and options that take them', async () => {
+    expect(await offered('backup', 'describe', 'n')).toEqual(['nightly-of-backup']);
+    expect(await offered('schedule', 'pause', '')).toEqual(['nightly-of-schedule', 'web']);
+    expect(await offered('restore', 'create', '--from-backup', '')).toEqual([
+      ...['nightly-of-backup', 'web'],
+    ]);
+    expect(await offered('backup', 'get', '-o', 'n')).toEqual(['name']);
+    expect(await offered('backup', 'delete', '--con')).toEqual(['--context', '--confirm']);
   });
 
   it('offers files where files belong, and directories alone where those do', async () => {

@@ -154,6 +154,13 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
     expect(specOf(charts)).toEqual(specOf(parseManifests(ours)));
   });
 
+  it('the change of all passwords by a Job is what the API server takes', async () => {
+    const ours = await renderOverlay(api, 'change-password');
+    expect(await dryRun(api, ours)).toContain('job.batch/longshore-change-password created');
+    const [job] = ofKind(parseManifests(ours), 'Job');
+    expect(job?.spec?.template.spec.serviceAccountName).toBe('longshore-change-password');
+  });
+
   describe('in any namespace, under any name', () => {
     const may = async (account: string, namespace: string): Promise<boolean[]> => [
       await mayDo(api, account, 'patch', 'persistentvolumes'),

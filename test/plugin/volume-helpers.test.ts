@@ -2,6 +2,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { copyFileSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { CONFIG_MAPS, type PersistentVolumeClaim, PVCS } from '../../src/kube/index.ts';
 import { type Backup, VolumeHelpers } from '../../src/plugin/index.ts';
@@ -87,6 +88,36 @@ it('is there for plugins of others as longshore/volume-helper', async () => {
   mkdirSync(installed, { recursive: true });
   copyFileSync(new URL('../../package.json', import.meta.url), join(installed, 'package.json'));
   symlinkSync(join(sharedPackage(), 'dist'), join(installed, 'dist'));
+  // With types, as a plugin in TypeScript wants them: what it does wrong is found before it runs.
+  const typed = join(folder, 'plugin.mts');
+  const checked = async (call: string): Promise<string> => {
+    writeFileSync(
+      typed,
+      `import { connectVolumeHelpers, type VolumeHelper } from 'longshore/volume-helper';
+using helpers = connectVolumeHelpers({ kubeconfig: 'k' });
+declare const backup: Parameters<typeof helpers.of>[0];
+const helper: VolumeHelper = await helpers.of(backup);
+export const answer: boolean = await helper.${call};\n`,
+    );
+    const compiler = fileURLToPath(import.meta.resolve('typescript/lib/tsc.js'));
+    const flags = [
+      '--ignoreConfig',
+      '--noEmit',
+      '--strict',
+      '--skipLibCheck',
+      '--module',
+      'nodenext',
+      '--lib',
+      'esnext',
+    ];
+    const child = spawn(process.execPath, [compiler, ...flags, typed]);
+    let said = '';
+    child.stdout.on('data', (part: Buffer) => (said += part.toString()));
+    await once(child, 'close');
+    return said;
+  };
+  expect(await checked('shouldPerformSnapshot({ pvc: undefined! })')).toBe('');
+  expect(await checked('shouldPerformSnapshots({ pvc: undefined! })')).toContain('TS2551');
   const script = join(folder, 'plugin.mjs');
   writeFileSync(
     script,

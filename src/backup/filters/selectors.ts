@@ -1,5 +1,9 @@
-import { CodedError, messageOf } from '../../base/index.ts';
-import { type LabelSelector, matchesRequirement } from '../../kube/index.ts';
+import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import {
+  type LabelSelector,
+  type LabelSelectorRequirement,
+  matchesRequirement,
+} from '../../kube/index.ts';
 
 type Labels = Readonly<Record<string, string>>;
 
@@ -44,9 +48,47 @@ export function selectorOf({ matchLabels, matchExpressions }: LabelSelector): Se
 
 /** As {@link selectorOf}, for the form that `kubectl --selector` and actions of plugins have: `app=web,tier in (a,b),!old`. */
 export function parseSelector(text: string): Selector {
+  return made(termsOf(text));
+}
+
+function termsOf(text: string): Requirement[] {
   const terms = text.split(/,(?![^(]*\))/).map((term) => term.trim());
-  if (terms.length === 1 && terms[0] === '') return made([]);
-  return made(terms.map(parseTerm));
+  return terms.length === 1 && terms[0] === '' ? [] : terms.map(parseTerm);
+}
+
+/**
+ * A selector as the API has it, of what is typed at a command line. Throws `BAD_SELECTOR`, also for `!=`, which Velero's command line refuses.
+ * Kubernetes: apimachinery, metav1.ParseToLabelSelector.
+ */
+export function labelSelectorOf(text: string): LabelSelector {
+  const matchLabels: Record<string, string> = {};
+  const matchExpressions: LabelSelectorRequirement[] = [];
+  const terms = termsOf(text).sort((a, b) => (a.key < b.key ? -1 : a.key > b.key ? 1 : 0));
+  for (const { key, operator, values, text: term } of terms) {
+    if (operator === 'In' && term === `${key}=${values[0] ?? ''}`)
+      matchLabels[key] = values[0] ?? '';
+    else if (term.includes('!='))
+      throw bad(`"${term}" is not possible here; write "${key} notin (${values[0] ?? ''})"`);
+    else {
+      const list = values.length === 0 ? {} : { values: [...values].sort() };
+      matchExpressions.push({ key, operator, ...list });
+    }
+  }
+  return {
+    ...(Object.keys(matchLabels).length > 0 && { matchLabels }),
+    ...(matchExpressions.length > 0 && { matchExpressions }),
+  };
+}
+
+/** Why these cannot be labels of an object; undefined where they can. */
+export function labelsProblem(labels: Labels): string | undefined {
+  try {
+    selectorOf({ matchLabels: { ...labels } });
+    return undefined;
+  } catch (error) {
+    if (!isCode(error, 'BAD_SELECTOR')) throw error;
+    return String(error.facts['why']);
+  }
 }
 
 function parseTerm(term: string): Requirement {
@@ -106,7 +148,7 @@ function made(requirements: readonly Requirement[]): Selector {
 }
 
 const bad = (why: string): CodedError =>
-  new CodedError('BAD_SELECTOR', `the label selector cannot be used: ${why}`);
+  new CodedError('BAD_SELECTOR', `the label selector cannot be used: ${why}`, { facts: { why } });
 
 /** What is wrong with the selectors of a Backup or a Restore. */
 export function selectorErrors({

@@ -112,7 +112,7 @@ export function formatElapsed(seconds: number): string {
 }
 
 /** `0:21`, `12:05`, `1:02:03`: short enough for a line of 40 columns. */
-function clockOf(seconds: number): string {
+export function clockOf(seconds: number): string {
   const whole = Math.ceil(seconds);
   const two = (value: number): string => String(value).padStart(2, '0');
   const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
@@ -126,7 +126,7 @@ const endOf = ({ secondsLeft, elapsedSeconds, percent }: Figures): string => {
   return percent === undefined ? `${clockOf(Math.floor(elapsedSeconds))} elapsed` : '';
 };
 
-const barOf = (percent: number, width: number): string => {
+export const barOf = (percent: number, width: number): string => {
   const filled = Math.floor((Math.min(100, percent) * width) / 100);
   return `[${'#'.repeat(filled)}${'-'.repeat(width - filled)}]`;
 };

@@ -121,6 +121,7 @@ export interface PodSpec {
 }
 
 export interface ContainerStatus {
+  restartCount?: number;
   name: string;
   state?: {
     waiting?: { reason?: string; message?: string };

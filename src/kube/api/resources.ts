@@ -215,6 +215,7 @@ export const DELETE_BACKUP_REQUESTS = resource<KubeObject>(
   'deletebackuprequests',
 );
 export const RESTORES = resource<KubeObject>(VELERO_GROUP, 'v1', 'Restore', 'restores');
+export const SCHEDULES = resource<KubeObject>(VELERO_GROUP, 'v1', 'Schedule', 'schedules');
 export const CLUSTER_ROLE_BINDINGS = resource<ClusterRoleBinding>(
   'rbac.authorization.k8s.io',
   'v1',

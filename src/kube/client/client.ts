@@ -289,14 +289,20 @@ export class KubeClient {
 
   /**
    * The last lines of a container's log, and of these no more than the last bytes. The API server's own `limitBytes` keeps the first
-   * bytes of the lines, so it is only the bound for what is sent.
+   * bytes of the lines, so it is only the bound for what is sent. `previous`: of the container before its last restart.
    */
   async podLog(
     ref: ObjectRef,
     container: string,
-    { tailLines, bytesMax, ...options }: CallOptions & { tailLines: number; bytesMax: number },
+    {
+      tailLines,
+      bytesMax,
+      previous,
+      ...options
+    }: CallOptions & { tailLines: number; bytesMax: number; previous?: boolean },
   ): Promise<string> {
-    const query = queryOf({ container, tailLines, limitBytes: POD_LOG_BYTES_MAX });
+    const limits = { tailLines, limitBytes: POD_LOG_BYTES_MAX };
+    const query = queryOf({ container, ...limits, previous: previous ? 'true' : undefined });
     const path = `/api/v1/namespaces/${ref.namespace ?? ''}/pods/${ref.name}/log${query}`;
     const what = `read the log of pod ${ref.name}`;
     const end = await this.#transport.end(

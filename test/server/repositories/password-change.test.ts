@@ -43,6 +43,7 @@ import {
 } from '../../../src/server/index.ts';
 import { HOLD } from '../../../src/server/repositories/password-change/hold.ts';
 import { hasKopia, Kopia, tempDirectory } from '../../support/kopia.ts';
+import { ofKind, parseManifests } from '../../support/manifests.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../../support/real-api.ts';
 import { DEFAULT_FORMAT } from '../../support/repositories.ts';
 
@@ -177,37 +178,26 @@ function mortalClient(client: KubeClient, kill: Kill, leases?: Leases): KubeClie
   });
 }
 
-/** What docs/operating.md says that the user needs. */
-const RIGHTS = [
-  [['secrets'], '', ['get', 'update']],
-  [['backuprepositories'], 'velero.io', ['get', 'list', 'update']],
-  [
-    [
-      ...['datauploads', 'datadownloads', 'podvolumebackups', 'podvolumerestores'],
-      'deletebackuprequests',
-    ],
-    'velero.io',
-    ['list'],
-  ],
-  [['backupstoragelocations'], 'velero.io', ['get', 'list']],
-  [['jobs'], 'batch', ['list']],
-  [['leases'], 'coordination.k8s.io', ['get', 'create', 'update']],
-] as const;
+/** What the Job of manifests/change-password may do, and whoever runs the command must. */
+const RIGHTS = ofKind(
+  parseManifests(
+    fs.readFileSync(
+      new URL('../../../manifests/change-password/rbac.yaml', import.meta.url),
+      'utf8',
+    ),
+  ),
+  'Role',
+).flatMap(({ rules = [] }) => rules);
 
 /** A kubeconfig of somebody who may do that, and nothing else. */
 async function kubeconfigWith(
   api: RealApi,
   namespace: string,
-  rights: typeof RIGHTS,
+  rules: typeof RIGHTS,
 ): Promise<string> {
   const { directory } = api;
   const kubectl = (...parameters: string[]): Promise<string> => api.kubectl(...parameters);
   const metadata = { name: 'changer', namespace };
-  const rules = rights.map(([resources, group, verbs]) => ({
-    apiGroups: [group],
-    resources,
-    verbs,
-  }));
   const group = 'rbac.authorization.k8s.io';
   const objects = [
     { apiVersion: 'v1', kind: 'ServiceAccount', metadata },

@@ -6,22 +6,22 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { silentLogger } from '../../src/base/index.ts';
-import type { MoverLogStore } from '../../src/agent/index.ts';
-import { BackupArchive } from '../../src/archive/index.ts';
-import { openBucket } from '../../src/blob/index.ts';
-import { moverLogStore } from '../../src/cli/mover-log-store.ts';
-import type { RunningAgent } from '../../src/cli/dev-environment.ts';
+import { silentLogger } from '../../../src/base/index.ts';
+import type { MoverLogStore } from '../../../src/agent/index.ts';
+import { BackupArchive } from '../../../src/archive/index.ts';
+import { openBucket } from '../../../src/blob/index.ts';
+import { moverLogStore } from '../../../src/cli/mover-log-store.ts';
+import type { RunningAgent } from '../../../src/cli/dev-environment.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   DATA_DOWNLOADS,
   DATA_UPLOADS,
   RESTORES,
-} from '../../src/kube/index.ts';
-import { NAMESPACE, TestCluster } from '../support/dev-cluster.ts';
-import { tempDirectory } from '../support/kopia.ts';
-import { sharedPackage } from '../support/package.ts';
+} from '../../../src/kube/index.ts';
+import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { sharedPackage } from '../../support/package.ts';
 
 const run = promisify(execFile);
 const SIZE = 60 << 20;

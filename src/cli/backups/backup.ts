@@ -1,0 +1,85 @@
+import type { Command } from 'commander';
+import { withClusterOptions } from '../cluster-options.ts';
+import type { CancelFlags } from './cancel.ts';
+import type { ClusterFlags } from '../cluster.ts';
+import { addDeleteVerb, addDescribeVerb, addGetVerb } from './noun-verbs.ts';
+import { addBackupSpecFlags } from './spec-flags.ts';
+
+export function addBackupVerb(program: Command): void {
+  const backup = program.command('backup').description('backups of the cluster');
+  addCreateVerb(backup);
+  addGetVerb(backup, 'backup');
+  addDescribeVerb(backup, 'backup');
+  addLogsVerb(backup);
+  addDeleteVerb(backup, 'backup');
+  addCancelVerb(backup);
+}
+
+function addCreateVerb(backup: Command): void {
+  const create = withClusterOptions(backup.command('create'))
+    .description('back up the cluster, or some of it')
+    .argument('[name]', 'of the Backup; with --from-schedule one is made up without it')
+    .option('--from-schedule <name>', 'take what the template of this Schedule says')
+    .option('-w, --wait', 'show how far it is, and return when it has ended');
+  addBackupSpecFlags(create);
+  create
+    .addHelpText(
+      'after',
+      `
+Flags and defaults are those of "velero backup create". With --wait the exit code is 0 for Completed alone; Ctrl-C leaves the backup running.
+
+Examples:
+  $ longshore backup create before-upgrade --snapshot-move-data --wait
+  $ longshore backup create web --include-namespaces web,web-db --ttl 48h
+  $ longshore backup create --from-schedule nightly
+  $ longshore backup create test --snapshot-volumes=false -o yaml`,
+    )
+    .action(async (name: string | undefined, flags: object) => {
+      const { createBackup } = await import('./create.ts');
+      await createBackup(name, flags);
+    });
+}
+
+function addCancelVerb(backup: Command): void {
+  withClusterOptions(backup.command('cancel'))
+    .description(
+      'end a backup that waits or runs: what it has begun is told to stop, and it ends as Failed or PartiallyFailed',
+    )
+    .argument('<name>', 'of the Backup')
+    .option('--wait', 'return when it has ended')
+    .addHelpText(
+      'after',
+      `
+Velero's CLI has no such command; "velero backup delete" of a backup that runs ends it as well, and removes it.
+
+Example:
+  $ longshore backup cancel nightly-20261125 --wait`,
+    )
+    .action(async (name: string, flags: CancelFlags) => {
+      const { cancelBackup } = await import('./cancel.ts');
+      await cancelBackup(name, flags);
+    });
+}
+
+function addLogsVerb(backup: Command): void {
+  withClusterOptions(backup.command('logs'))
+    .description(
+      'print the log of a backup from its bucket, then what the data movers of its volumes wrote',
+    )
+    .argument('<name>', 'of the Backup')
+    .addHelpText(
+      'after',
+      `
+It reads the bucket itself: by the credentials of the location, else by those of the environment (AWS_SHARED_CREDENTIALS_FILE and its
+like), else by the Secret cloud-credentials; outside of the cluster at config.publicUrl where the location has one. "velero backup logs"
+prints the first part only.
+
+Examples:
+  $ longshore backup logs nightly-20261125
+  $ kubectl -n velero exec deploy/longshore-server -- longshore backup logs nightly-20261125`,
+    )
+    .action(async (name: string, flags: ClusterFlags) => {
+      const { printLogs } = await import('./logs.ts');
+      await printLogs('Backup', name, flags);
+    });
+}

@@ -1,0 +1,88 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { CodedError } from '../../base/index.ts';
+import { type Bucket, openBucket } from '../../blob/index.ts';
+import { type BackupStorageLocation, environment, storageKindOf } from '../../config/index.ts';
+import { type KubeObject, SECRETS } from '../../kube/index.ts';
+import { loadLocation, openLocationBucket } from '../../repository-access/index.ts';
+import { BACKUP, findNamed, type Noun, type Run } from './noun.ts';
+import type { Session } from './session.ts';
+
+/** The Secret that pods of Velero mount for locations without one of their own, and its key. */
+const DEFAULT_SECRET = 'cloud-credentials';
+const DEFAULT_KEY = 'cloud';
+
+/**
+ * Works with the bucket that a backup is in, or the backup of a restore. Throws `NO_BACKUP`, `NO_LOCATION`, `NO_LOGS` where a backup has none
+ * yet, and what the API server and the bucket throw.
+ */
+export async function withBucketOf<T>(
+  { word }: Noun,
+  object: KubeObject,
+  session: Session,
+  work: (bucket: Bucket, location: string) => Promise<T>,
+): Promise<T> {
+  const run = object as Run;
+  const backup =
+    word === 'backup'
+      ? run
+      : ((await findNamed(BACKUP, run.spec?.backupName ?? '', session)) as Run);
+  const location = await findLocation(backup.spec?.storageLocation ?? '', session);
+  return await withBucketOfLocation(location, session, (bucket) =>
+    work(bucket, location.metadata.name),
+  );
+}
+
+/** Works with the bucket of a location. Throws what the API server and the bucket throw. */
+export async function withBucketOfLocation<T>(
+  location: BackupStorageLocation,
+  session: Session,
+  work: (bucket: Bucket) => Promise<T>,
+): Promise<T> {
+  environment.forgetMissingCredentials();
+  const directory = mkdtempSync(join(tmpdir(), 'longshore-bucket-'));
+  try {
+    const credentialsFile = await defaultCredentials(location, session, directory);
+    const options = { ...session, directory, defaultCredentials: () => credentialsFile };
+    await using opened = await openLocationBucket(reachable(location), options, (place) =>
+      openBucket(place),
+    );
+    return await work(opened.bucket);
+  } finally {
+    rmSync(directory, { recursive: true, force: true });
+  }
+}
+
+async function findLocation(name: string, session: Session): Promise<BackupStorageLocation> {
+  if (name === '') {
+    throw new CodedError('NO_LOGS', 'the backup has not begun: it has no storage location yet');
+  }
+  return loadLocation(name, session);
+}
+
+/** Outside of the cluster its bucket may be known by another address: the one by which Velero's CLI downloads. */
+function reachable(location: BackupStorageLocation): BackupStorageLocation {
+  const { publicUrl } = location.spec.config;
+  if (!publicUrl || environment.isInCluster) return location;
+  const config = { ...location.spec.config, s3Url: publicUrl };
+  return { ...location, spec: { ...location.spec, config } };
+}
+
+/** For a location without credentials of its own: what the environment names, else what Velero's pods mount. */
+async function defaultCredentials(
+  { spec }: BackupStorageLocation,
+  { client, namespace, signal }: Session,
+  directory: string,
+): Promise<string | undefined> {
+  if (spec.credential) return undefined;
+  const own = environment.credentialsFile(storageKindOf({ spec }));
+  if (own !== undefined) return own;
+  const secret = await client.find(SECRETS, { namespace, name: DEFAULT_SECRET }, { signal });
+  const value = secret?.data?.[DEFAULT_KEY];
+  if (value === undefined) return undefined;
+  const file = join(directory, DEFAULT_KEY);
+  await writeFile(file, Buffer.from(value, 'base64'), { mode: 0o600 });
+  return file;
+}

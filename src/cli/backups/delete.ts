@@ -1,0 +1,174 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import {
+  DELETE_BACKUP_REQUESTS,
+  isPassing,
+  type KubeObject,
+  type NewObject,
+  validLabel,
+} from '../../kube/index.ts';
+import { countOf } from '../amounts.ts';
+import type { ClusterFlags } from '../cluster.ts';
+import { printLine } from '../terminal.ts';
+import { confirmed } from './confirm.ts';
+import { BACKUP, type Noun } from './noun.ts';
+import {
+  assertNoneMissing,
+  assertSelected,
+  selected,
+  type SelectFlags,
+  selectorText,
+} from './selected.ts';
+import { type Session, withSession } from './session.ts';
+
+export interface DeleteFlags extends ClusterFlags, SelectFlags {
+  confirm?: boolean;
+  wait?: boolean;
+}
+
+interface Doomed {
+  readonly name: string;
+  readonly uid: string;
+}
+
+const NAMES_MAX = 5;
+const LOOK_EVERY_MS = 1000;
+/** Deletions of one backup after another are long, but not this long without an answer. */
+const WAIT_MS_MAX = 4 * 3_600_000;
+const WORD_AFTER_MS = 60_000;
+
+/** Throws `NO_BACKUP` and its like, `NOT_CONFIRMED`, `NOT_DELETED`, `UsageError`, and what the API server throws. */
+export async function deleteObjects(
+  noun: Noun,
+  names: readonly string[],
+  flags: DeleteFlags,
+): Promise<void> {
+  assertSelected(noun, names, flags);
+  selectorText(flags);
+  const { word } = noun;
+  await withSession(
+    flags,
+    async (session) => {
+      const all = await selected(noun, names, flags, session, ({ metadata }): Doomed => metadata);
+      if (all.found.length === 0 && all.missing.length === 0) {
+        process.stderr.write(`there is no ${word} to delete in namespace ${session.namespace}\n`);
+        return;
+      }
+      if (all.found.length > 0) {
+        await confirmed(questionOf(noun, all.found), flags, session.signal);
+        await deleteAll(noun, all.found, flags, session);
+      }
+      assertNoneMissing(all);
+    },
+    'the wait ends',
+  );
+}
+
+function questionOf({ word }: Noun, doomed: readonly Doomed[]): string {
+  const named = doomed.slice(0, NAMES_MAX).map(({ name }) => name);
+  const more = doomed.length > NAMES_MAX ? ` and ${doomed.length - NAMES_MAX} more` : '';
+  const what = `Delete ${countOf(doomed.length, `${word}s`)} (${named.join(', ')}${more})`;
+  switch (word) {
+    case 'backup':
+      return `${what}, with all that is stored of them and the restores made from them?`;
+    case 'restore':
+      return `${what}, with what is stored about them? What they restored stays.`;
+    case 'schedule':
+      return `${what}? Their backups stay.`;
+  }
+}
+
+/** One that fails does not keep the others. */
+async function deleteAll(
+  noun: Noun,
+  doomed: readonly Doomed[],
+  flags: DeleteFlags,
+  session: Session,
+): Promise<void> {
+  const { client, namespace, signal } = session;
+  const failures: string[] = [];
+  for (const each of doomed) {
+    const { name, uid } = each;
+    try {
+      if (noun.word === 'backup') {
+        const request = await requestDeletion(each, session);
+        if (flags.wait !== true) {
+          printLine(
+            `backup ${name} is to be deleted: the server removes what is stored of it first`,
+          );
+        } else {
+          await waitDeleted(each, request, session);
+          printLine(`backup ${name} is deleted`);
+        }
+      } else {
+        await client.delete(noun.resource, { namespace, name }, { uid, signal });
+        printLine(
+          `${noun.word} ${name} ${noun.word === 'restore' ? 'is to be deleted' : 'is deleted'}`,
+        );
+      }
+    } catch (error) {
+      signal.throwIfAborted();
+      failures.push(
+        isCode(error, 'NOT_DELETED')
+          ? error.message
+          : `${noun.word} ${name} is not deleted: ${messageOf(error)}`,
+      );
+    }
+  }
+  const last = failures.pop();
+  for (const text of failures) process.stderr.write(`longshore: ${text}\n`);
+  if (last !== undefined) throw new CodedError('NOT_DELETED', last);
+}
+
+/** As Velero's command line makes it (v1.18.3: pkg/cmd/cli/backup/delete.go). */
+async function requestDeletion(
+  { name, uid }: Doomed,
+  { client, namespace, signal }: Session,
+): Promise<KubeObject> {
+  const labels = { 'velero.io/backup-name': validLabel(name), 'velero.io/backup-uid': uid };
+  const request = {
+    metadata: { namespace, generateName: `${name}-`, labels },
+    spec: { backupName: name },
+  } as unknown as NewObject<KubeObject>;
+  return client.create(DELETE_BACKUP_REQUESTS, request, { signal });
+}
+
+/** Until the backup is gone, or the server says why it is not. An API server that is away is waited for. Throws `NOT_DELETED`. */
+async function waitDeleted(
+  backup: Doomed,
+  request: KubeObject,
+  { client, namespace, signal }: Session,
+): Promise<void> {
+  const { name } = backup;
+  const startMs = performance.now();
+  let isTold = false;
+  for (;;) {
+    try {
+      const asked = await client.find(DELETE_BACKUP_REQUESTS, request.metadata, { signal });
+      const { phase, errors = [] } = statusOf(asked);
+      if (phase === 'Processed' && errors.length > 0) {
+        throw new CodedError('NOT_DELETED', `backup ${name} is not deleted: ${errors.join('; ')}`);
+      }
+      const there = await client.find(BACKUP.resource, { namespace, name }, { signal });
+      if (there?.metadata.uid !== backup.uid) return;
+      const waitedMs = performance.now() - startMs;
+      if (waitedMs > WAIT_MS_MAX) {
+        const text = `backup ${name} is not deleted yet, and is not waited for any longer: its DeleteBackupRequest ${request.metadata.name} is ${phase || 'New'}`;
+        throw new CodedError('NOT_DELETED', text);
+      }
+      if (!isTold && waitedMs > WORD_AFTER_MS && phase !== 'InProgress') {
+        isTold = true;
+        process.stderr.write(
+          `longshore: no server has taken up the request to delete backup ${name} yet; does one run that deletes backups?\n`,
+        );
+      }
+    } catch (error) {
+      signal.throwIfAborted();
+      if (!isPassing(error)) throw error;
+    }
+    await sleep(LOOK_EVERY_MS, undefined, { signal });
+  }
+}
+
+const statusOf = (request: KubeObject | undefined): { phase?: string; errors?: string[] } =>
+  (request as { status?: { phase?: string; errors?: string[] } } | undefined)?.status ?? {};

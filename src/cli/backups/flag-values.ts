@@ -1,0 +1,230 @@
+import {
+  goDurationNs,
+  goDurationText,
+  labelSelectorOf,
+  labelsProblem,
+} from '../../backup/index.ts';
+import { isCode } from '../../base/index.ts';
+import type { LabelSelector } from '../../kube/index.ts';
+import type { ClusterFlags } from '../cluster.ts';
+import { UsageError } from '../usage-error.ts';
+
+type Pairs = Record<string, string>;
+
+/** What `backup create`, `restore create` and `schedule create` of Velero have in common. */
+interface CommonFlags extends ClusterFlags {
+  includeNamespaces: string[];
+  excludeNamespaces?: string[];
+  includeResources?: string[];
+  excludeResources?: string[];
+  includeClusterResources?: boolean;
+  labels?: Pairs;
+  annotations?: Pairs;
+  selector?: LabelSelector;
+  orSelector?: LabelSelector[];
+  itemOperationTimeout?: string;
+  output?: 'json' | 'yaml';
+}
+
+export interface BackupSpecFlags extends CommonFlags {
+  ttl?: string;
+  includeClusterScopedResources?: string[];
+  excludeClusterScopedResources?: string[];
+  includeNamespaceScopedResources?: string[];
+  excludeNamespaceScopedResources?: string[];
+  storageLocation?: string;
+  volumeSnapshotLocations?: string[];
+  orderedResources?: Pairs;
+  csiSnapshotTimeout?: string;
+  snapshotVolumes?: boolean;
+  snapshotMoveData?: boolean;
+  dataMover?: string;
+  defaultVolumesToFsBackup?: boolean;
+  resourcePoliciesConfigmap?: string;
+  parallelFilesUpload?: number;
+}
+
+export interface RestoreSpecFlags extends CommonFlags {
+  fromBackup?: string;
+  fromSchedule?: string;
+  allowPartiallyFailed?: boolean;
+  existingResourcePolicy?: 'none' | 'update';
+  statusIncludeResources?: string[];
+  statusExcludeResources?: string[];
+  namespaceMappings?: Pairs;
+  restoreVolumes?: boolean;
+  preserveNodeports?: boolean;
+  resourceModifierConfigmap?: string;
+  writeSparseFiles?: boolean;
+  parallelFilesDownload?: number;
+  wait?: boolean;
+}
+
+type Read = (text: string, before?: never) => unknown;
+
+/** Reads what was given on the command line; flags that are not read here stay as they are. Throws {@link UsageError}. */
+export function readFlags<T extends object>(raw: object): T {
+  const read = Object.entries(raw).map(([name, value]: [string, unknown]): [string, unknown] => {
+    const reader = Object.hasOwn(READERS, name) ? READERS[name] : undefined;
+    if (!reader || value === undefined) return [name, value];
+    const texts = (Array.isArray(value) ? value : [value]) as readonly string[];
+    return [
+      name,
+      texts.reduce<unknown>((before, text) => reader(text, before as never), undefined),
+    ];
+  });
+  return Object.fromEntries(read) as T;
+}
+
+/** Values of flags as Velero's command line takes them (v1.18.3: pkg/cmd/util/flag). All throw {@link UsageError}. */
+
+/** `a,b,c`; given again it takes the place of what was given before. */
+const listValue = (text: string): string[] => text.split(',');
+
+/** The same, and given again it adds to what was given before. */
+const growingListValue = (text: string, before: readonly string[] = []): string[] => [
+  ...before,
+  ...csvOf(text, ','),
+];
+
+/** `k1=v1,k2=v2`, or with another sign between. Given again it adds to what was given before. */
+const mapValue =
+  (flag: string, sign = '=') =>
+  (text: string, before: Readonly<Record<string, string>> = {}): Record<string, string> => {
+    const map = { ...before };
+    for (const part of csvOf(text, ',')) {
+      const at = part.indexOf(sign);
+      if (at < 1) throw new UsageError(`${flag} "${part}" is not of the form key${sign}value`);
+      map[part.slice(0, at)] = part.slice(at + 1);
+    }
+    return map;
+  };
+
+/** The same, of labels. */
+const labelsValue =
+  (flag: string) =>
+  (text: string, before?: Readonly<Record<string, string>>): Record<string, string> => {
+    const labels = mapValue(flag)(text, before);
+    const problem = labelsProblem(labels);
+    if (problem !== undefined) throw new UsageError(`${flag}: ${problem}`);
+    return labels;
+  };
+
+const TRUE = new Set(['1', 't', 'T', 'true', 'TRUE', 'True']);
+const FALSE = new Set(['0', 'f', 'F', 'false', 'FALSE', 'False']);
+
+/** As Go's strconv.ParseBool has it. An empty one is as if the flag were not there. */
+const booleanValue =
+  (flag: string) =>
+  (text: string): boolean | undefined => {
+    if (text === '') return undefined;
+    if (TRUE.has(text)) return true;
+    if (FALSE.has(text)) return false;
+    throw new UsageError(`${flag} "${text}" is neither true nor false`);
+  };
+
+/** As Go writes it in an object. Less than nothing is refused: no server could do anything with it. */
+const durationValue =
+  (flag: string, example: string) =>
+  (text: string): string => {
+    const ns = goDurationNs(text);
+    if (ns !== undefined && ns >= 0n) return goDurationText(ns);
+    throw new UsageError(`${flag} "${text}" is not a duration such as ${example}`);
+  };
+
+const wholeNumberValue =
+  (flag: string) =>
+  (text: string): number => {
+    if (/^\d{1,9}$/.test(text)) return Number(text);
+    throw new UsageError(`${flag} "${text}" is not a whole number`);
+  };
+
+const selectorValue =
+  (flag: string) =>
+  (text: string): LabelSelector => {
+    try {
+      return labelSelectorOf(text);
+    } catch (error) {
+      if (!isCode(error, 'BAD_SELECTOR')) throw error;
+      throw new UsageError(`${flag} "${text}": ${String(error.facts['why'])}`);
+    }
+  };
+
+/** `a=b or c=d`. */
+const orSelectorsValue = (text: string): LabelSelector[] =>
+  text.split(' or ').map(selectorValue('--or-selector'));
+
+/** `pods=ns1/a,ns1/b;persistentvolumes=c`. */
+function orderedResourcesValue(text: string): Record<string, string> {
+  const entries = text.split(';').map((entry) => {
+    const parts = entry.split('=').map((part) => part.trim());
+    const [kind, names] = parts;
+    if (parts.length === 2 && kind && names) return [kind, names] as const;
+    throw new UsageError(
+      `--ordered-resources "${entry}" is not of the form pods=namespace/name,namespace/name`,
+    );
+  });
+  return Object.fromEntries(entries);
+}
+
+/** One record of CSV: a field in quotes may have the sign inside, and quotes twice. */
+function csvOf(text: string, sign: string): string[] {
+  if (text === '') return [];
+  const fields: string[] = [];
+  let at = 0;
+  for (;;) {
+    if (text[at] === '"') {
+      const quoted = /"((?:[^"]|"")*)"/y;
+      quoted.lastIndex = at;
+      const [whole, inside = ''] = quoted.exec(text) ?? [];
+      const next = at + (whole?.length ?? 0);
+      if (whole === undefined || (next < text.length && text[next] !== sign)) {
+        throw new UsageError(`the quotes in "${text}" do not fit`);
+      }
+      fields.push(inside.replaceAll('""', '"'));
+      at = next;
+    } else {
+      const end = text.indexOf(sign, at);
+      fields.push(text.slice(at, end === -1 ? text.length : end));
+      at = end === -1 ? text.length : end;
+    }
+    if (at >= text.length) return fields;
+    at++;
+  }
+}
+
+const READERS: Readonly<Record<string, Read>> = {
+  includeNamespaces: listValue,
+  excludeNamespaces: listValue,
+  includeResources: listValue,
+  excludeResources: listValue,
+  includeClusterScopedResources: listValue,
+  excludeClusterScopedResources: listValue,
+  includeNamespaceScopedResources: listValue,
+  excludeNamespaceScopedResources: listValue,
+  statusIncludeResources: listValue,
+  statusExcludeResources: listValue,
+  includeClusterResources: booleanValue('--include-cluster-resources'),
+  labels: labelsValue('--labels'),
+  annotations: mapValue('--annotations'),
+  namespaceMappings: mapValue('--namespace-mappings', ':'),
+  selector: selectorValue('--selector'),
+  orSelector: orSelectorsValue,
+  itemOperationTimeout: durationValue('--item-operation-timeout', '4h'),
+  ttl: durationValue('--ttl', '720h'),
+  csiSnapshotTimeout: durationValue('--csi-snapshot-timeout', '10m'),
+  volumeSnapshotLocations: growingListValue,
+  orderedResources: orderedResourcesValue,
+  snapshotVolumes: booleanValue('--snapshot-volumes'),
+  snapshotMoveData: booleanValue('--snapshot-move-data'),
+  defaultVolumesToFsBackup: booleanValue('--default-volumes-to-fs-backup'),
+  parallelFilesUpload: wholeNumberValue('--parallel-files-upload'),
+  allowPartiallyFailed: booleanValue('--allow-partially-failed'),
+  restoreVolumes: booleanValue('--restore-volumes'),
+  preserveNodeports: booleanValue('--preserve-nodeports'),
+  writeSparseFiles: booleanValue('--write-sparse-files'),
+  parallelFilesDownload: wholeNumberValue('--parallel-files-download'),
+  useOwnerReferencesInBackup: booleanValue('--use-owner-references-in-backup'),
+  paused: booleanValue('--paused'),
+  skipImmediately: booleanValue('--skip-immediately'),
+};

@@ -1,0 +1,141 @@
+import { apiVersionOf, type KubeObject, validLabel } from '../../kube/index.ts';
+import { formatBytes, isCode } from '../../base/index.ts';
+import type { ClusterFlags } from '../cluster.ts';
+import { printText } from '../output.ts';
+import type { Column } from '../table.ts';
+import { printable, printJson, printTable, setDocumentFormat } from '../terminal.ts';
+import {
+  BACKUP_COLUMNS,
+  backupCells,
+  byPrefixAndTime,
+  RESTORE_COLUMNS,
+  restoreCells,
+  SCHEDULE_COLUMNS,
+  scheduleCells,
+  type Shown,
+} from './columns.ts';
+import type { Noun } from './noun.ts';
+import { assertNoneMissing, selected, type SelectFlags, selectorText } from './selected.ts';
+import { type Session, withSession } from './session.ts';
+import { MOVEMENTS } from './volumes.ts';
+
+export interface GetFlags extends ClusterFlags, SelectFlags {
+  output?: 'json' | 'yaml' | 'wide' | 'name' | 'table';
+}
+
+/** Throws `NO_BACKUP` and its like after what was found is printed, `UsageError`, and what the API server throws. */
+export async function getObjects(
+  noun: Noun,
+  names: readonly string[],
+  flags: GetFlags,
+): Promise<void> {
+  selectorText(flags);
+  const { output } = flags;
+  await withSession(flags, async (session) => {
+    if (output === 'json' || output === 'yaml') {
+      const all = await selected(noun, names, flags, session, (object) => object);
+      await setDocumentFormat(output);
+      if (all.found.length > 0 || names.length === 0) printJson(documentOf(noun, all.found));
+      assertNoneMissing(all);
+      return;
+    }
+    const nowMs = Number(session.client.clock.nowNs() / 1_000_000n);
+    const all = await selected(noun, names, flags, session, (object): Shown => {
+      const { name } = object.metadata;
+      return { name, cells: output === 'name' ? [] : cellsOf(noun, object, nowMs) };
+    });
+    if (names.length === 0) all.found.sort(byPrefixAndTime);
+    if (output === 'name') {
+      const { plural } = noun.resource;
+      for (const { name } of all.found) {
+        printText(printable(`${plural.slice(0, -1)}.velero.io/${name}`) + '\n');
+      }
+    } else if (all.found.length > 0) await printShown(noun, all.found, output, session);
+    else if (names.length === 0) {
+      process.stderr.write(`there is no ${noun.word} in namespace ${session.namespace}\n`);
+    }
+    assertNoneMissing(all);
+  });
+}
+
+/** One alone, else a list, as Velero prints them. */
+function documentOf({ resource }: Noun, found: readonly KubeObject[]): object {
+  const [only] = found;
+  const apiVersion = apiVersionOf(resource);
+  if (found.length === 1 && only) return { ...only, apiVersion, kind: resource.kind };
+  return { apiVersion, kind: `${resource.kind}List`, metadata: {}, items: found };
+}
+
+function cellsOf({ word }: Noun, object: KubeObject, nowMs: number): string[] {
+  switch (word) {
+    case 'backup':
+      return backupCells(object, nowMs);
+    case 'restore':
+      return restoreCells(object);
+    case 'schedule':
+      return scheduleCells(object, nowMs);
+  }
+}
+
+const COLUMNS: Readonly<Record<Noun['word'], readonly Column[]>> = {
+  backup: BACKUP_COLUMNS,
+  restore: RESTORE_COLUMNS,
+  schedule: SCHEDULE_COLUMNS,
+};
+
+async function printShown(
+  noun: Noun,
+  found: readonly Shown[],
+  output: GetFlags['output'],
+  session: Session,
+): Promise<void> {
+  const columns = COLUMNS[noun.word];
+  if (output !== 'wide' || noun.word === 'schedule') {
+    printTable(
+      columns,
+      found.map(({ cells }) => cells),
+      { isWide: output === 'wide' },
+    );
+    return;
+  }
+  const moved = await movedOf(noun, session);
+  const rows = found.map(({ name, cells }) => {
+    const { volumes, bytes } = moved.get(validLabel(name)) ?? { volumes: 0, bytes: 0 };
+    return [
+      ...cells,
+      volumes === 0 ? '' : String(volumes),
+      volumes === 0 ? '' : formatBytes(bytes),
+    ];
+  });
+  printTable([...columns, 'VOLUMES', 'VOLUME BYTES'], rows, { isWide: true });
+}
+
+interface Moved {
+  volumes: number;
+  bytes: number;
+}
+
+/** Volumes whose data was moved, and how much, by the label that names their backup or restore: of a page nothing else is kept. */
+async function movedOf(
+  { word }: Noun,
+  { client, namespace, signal }: Session,
+): Promise<ReadonlyMap<string, Moved>> {
+  const label = `velero.io/${word}-name`;
+  const moved = new Map<string, Moved>();
+  for (const resource of MOVEMENTS[word]) {
+    try {
+      const options = { namespace, labelSelector: label, signal };
+      await client.collect(resource, options, ({ metadata, status }) => {
+        const name = metadata.labels?.[label] ?? '';
+        const { volumes, bytes } = moved.get(name) ?? { volumes: 0, bytes: 0 };
+        const more = status?.progress?.bytesDone ?? 0;
+        moved.set(name, { volumes: volumes + 1, bytes: bytes + more });
+        return [];
+      });
+    } catch (error) {
+      // A cluster without the kind has none.
+      if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_FORBIDDEN')) throw error;
+    }
+  }
+  return moved;
+}

@@ -1,0 +1,89 @@
+import {
+  BackupArchive,
+  MoverLogArchive,
+  type MoverLogOwner,
+  RestoreArchive,
+} from '../../archive/index.ts';
+import { CodedError, isCode, printable } from '../../base/index.ts';
+import type { Bucket, SignalOptions } from '../../blob/index.ts';
+import type { ClusterFlags } from '../cluster.ts';
+import { isOutputOpen, writeOutput } from '../output.ts';
+import { withBucketOf } from './bucket.ts';
+import { BACKUP, findNamed, phaseOf, RESTORE } from './noun.ts';
+import { withSession } from './session.ts';
+
+const STARS = '*'.repeat(8);
+
+/**
+ * The log of a backup or restore from its bucket, and behind it what the data movers of its volumes wrote. Throws `NO_BACKUP`, `NO_RESTORE`,
+ * `NO_LOCATION`, `NO_LOGS`, and what the API server and the bucket throw.
+ */
+export async function printLogs(
+  kind: MoverLogOwner['kind'],
+  name: string,
+  flags: ClusterFlags,
+): Promise<void> {
+  const noun = kind === 'Backup' ? BACKUP : RESTORE;
+  await withSession(flags, async (session) => {
+    const found = await findNamed(noun, name, session);
+    await withBucketOf(noun, found, session, async (bucket, location) => {
+      if (await printAll(bucket, { kind, name }, { signal: session.signal })) return;
+      const text = `there is no log of ${noun.word} ${name} in location ${location}, neither its own nor one of a data mover; its phase is ${phaseOf(found)}`;
+      throw new CodedError('NO_LOGS', text);
+    });
+  });
+}
+
+/** False where there is none. What one cannot be read for keeps none of the others. */
+async function printAll(
+  bucket: Bucket,
+  owner: MoverLogOwner,
+  options: SignalOptions,
+): Promise<boolean> {
+  const { kind, name } = owner;
+  const archive = kind === 'Backup' ? new BackupArchive(bucket) : new RestoreArchive(bucket);
+  const failures: unknown[] = [];
+  const shown = async (pieces: AsyncIterable<Uint8Array>): Promise<boolean> => {
+    try {
+      await print(pieces);
+    } catch (error) {
+      options.signal?.throwIfAborted();
+      if (isCode(error, 'BLOB_NOT_FOUND')) return false;
+      failures.push(error);
+    }
+    return true;
+  };
+  let isAny = await shown(archive.readLog(name, options));
+  const logs = new MoverLogArchive(bucket);
+  for (const volume of await logs.volumes(owner, options)) {
+    if (!isOutputOpen()) break;
+    await writeOutput(`${STARS} data movers of ${volumeWords(volume)} ${STARS}\n`);
+    isAny = (await shown(logs.read(owner, volume, options))) || isAny;
+  }
+  if (failures.length > 0) throw failures[0];
+  return isAny;
+}
+
+/** Texts in a bucket may be anybody's: what would steer a terminal is shown as text. */
+async function print(pieces: AsyncIterable<Uint8Array>): Promise<void> {
+  const decoder = new TextDecoder();
+  let isLineOpen = false;
+  for await (const piece of pieces) {
+    if (!isOutputOpen()) return;
+    const text = decoder.decode(piece, { stream: true });
+    if (text === '') continue;
+    isLineOpen = !text.endsWith('\n');
+    await writeOutput(text.replaceAll(/[^\n\t]+/g, printable));
+  }
+  if (isLineOpen) await writeOutput('\n');
+}
+
+/** `NAMESPACE.PVC`, or `NAMESPACE.POD_VOLUME`: no namespace has a dot in its name. */
+function volumeWords(volume: string): string {
+  const dot = volume.indexOf('.');
+  const namespace = volume.slice(0, dot);
+  const [name = '', ofPod] = volume.slice(dot + 1).split('_');
+  return ofPod === undefined
+    ? `PVC ${namespace}/${name}`
+    : `volume ${ofPod} of pod ${namespace}/${name}`;
+}

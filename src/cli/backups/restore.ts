@@ -1,0 +1,57 @@
+import type { Command } from 'commander';
+import { withClusterOptions } from '../cluster-options.ts';
+import type { ClusterFlags } from '../cluster.ts';
+import { addDeleteVerb, addDescribeVerb, addGetVerb } from './noun-verbs.ts';
+import { addRestoreSpecFlags } from './spec-flags.ts';
+
+export function addRestoreVerb(program: Command): void {
+  const restore = program.command('restore').description('restores of backups of the cluster');
+  addCreateVerb(restore);
+  addGetVerb(restore, 'restore');
+  addDescribeVerb(restore, 'restore');
+  addLogsVerb(restore);
+  addDeleteVerb(restore, 'restore');
+}
+
+function addCreateVerb(restore: Command): void {
+  const create = withClusterOptions(restore.command('create'))
+    .description('restore a backup, or some of it')
+    .argument('[name]', 'of the Restore (default: BACKUP-YYYYMMDDhhmmss)')
+    .option('-w, --wait', 'show how far it is, and return when it has ended');
+  addRestoreSpecFlags(create);
+  create
+    .addHelpText(
+      'after',
+      `
+Flags and defaults are those of "velero restore create". With --wait the exit code is 0 for Completed alone; Ctrl-C leaves the restore running.
+
+Examples:
+  $ longshore restore create --from-backup before-upgrade --wait
+  $ longshore restore create web-again --from-backup web --namespace-mappings web:web-copy
+  $ longshore restore create --from-schedule nightly --include-namespaces web --existing-resource-policy update`,
+    )
+    .action(async (name: string | undefined, flags: object) => {
+      const { createRestore } = await import('./create-restore.ts');
+      await createRestore(name, flags);
+    });
+}
+
+function addLogsVerb(restore: Command): void {
+  withClusterOptions(restore.command('logs'))
+    .description(
+      'print the log of a restore from its bucket, then what the data movers of its volumes wrote',
+    )
+    .argument('<name>', 'of the Restore')
+    .addHelpText(
+      'after',
+      `
+It reads the bucket itself, as "longshore backup logs" does.
+
+Example:
+  $ longshore restore logs nightly-20261125`,
+    )
+    .action(async (name: string, flags: ClusterFlags) => {
+      const { printLogs } = await import('./logs.ts');
+      await printLogs('Restore', name, flags);
+    });
+}

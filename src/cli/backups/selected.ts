@@ -1,0 +1,78 @@
+import { CodedError, isCode } from '../../base/index.ts';
+import { parseSelector } from '../../backup/index.ts';
+import type { KubeObject } from '../../kube/index.ts';
+import { UsageError } from '../usage-error.ts';
+import { missing, type Noun } from './noun.ts';
+import type { Session } from './session.ts';
+
+export interface SelectFlags {
+  selector?: string;
+  all?: boolean;
+}
+
+/** What is asked of the API server; `''` is all. Throws {@link UsageError}. */
+export function selectorText({ selector = '' }: SelectFlags): string {
+  try {
+    parseSelector(selector);
+    return selector;
+  } catch (error) {
+    if (!isCode(error, 'BAD_SELECTOR')) throw error;
+    throw new UsageError(`--selector "${selector}": ${String(error.facts['why'])}`);
+  }
+}
+
+/** Where something is changed it has to be said what. Throws {@link UsageError}. */
+export function assertSelected({ word }: Noun, names: readonly string[], flags: SelectFlags): void {
+  const said = [names.length > 0, flags.all === true, flags.selector !== undefined];
+  if (said.filter(Boolean).length === 1) return;
+  throw new UsageError(`name ${word}s, or give --selector or --all: exactly one of the three`);
+}
+
+export interface Selected<K> {
+  readonly found: K[];
+  /** Of names of which there is none. */
+  readonly missing: Error[];
+}
+
+/** Named ones in their order; otherwise all that the labels select, page by page, of which only what is taken is kept. */
+export async function selected<K>(
+  noun: Noun,
+  names: readonly string[],
+  flags: SelectFlags,
+  { client, namespace, signal }: Session,
+  take: (object: KubeObject) => K,
+): Promise<Selected<K>> {
+  if (names.length === 0) {
+    const labelSelector = selectorText(flags) || undefined;
+    const options = { namespace, labelSelector, signal };
+    try {
+      const found = await client.collect(noun.resource, options, (each) => [take(each)]);
+      return { found, missing: [] };
+    } catch (error) {
+      throw isCode(error, 'KUBE_NOT_FOUND') ? notDefined(noun, error) : error;
+    }
+  }
+  const result: Selected<K> = { found: [], missing: [] };
+  for (const name of new Set(names)) {
+    const object = await client.find(noun.resource, { namespace, name }, { signal });
+    if (object) result.found.push(take(object));
+    else result.missing.push(missing(noun, name, namespace));
+  }
+  return result;
+}
+
+/** One error for all that are missing. */
+export function assertNoneMissing({ missing }: Selected<unknown>): void {
+  const [first, ...rest] = missing;
+  if (!first) return;
+  for (const error of rest) process.stderr.write(`longshore: ${error.message}\n`);
+  throw first;
+}
+
+/** A list is found wherever the kind is defined. */
+export const notDefined = ({ resource }: Noun, cause: unknown): CodedError =>
+  new CodedError(
+    'NO_KIND',
+    `the cluster has no ${resource.plural}: install Velero's definitions first, by "longshore install" or "velero install"`,
+    { cause },
+  );

@@ -1,0 +1,216 @@
+import { namespaceListErrors } from '../../backup/index.ts';
+import type { KubeObject, NewObject } from '../../kube/index.ts';
+import { UsageError } from '../usage-error.ts';
+import { cronProblem } from './cron.ts';
+import type { BackupSpecFlags, RestoreSpecFlags } from './flag-values.ts';
+
+/**
+ * Objects as Velero's command line makes them of the same flags (v1.18.3: pkg/cmd/cli/{backup,restore,schedule}/create.go). What Go writes of a
+ * field that nobody has set is written here, too: `0s` is a duration that the server decides.
+ */
+
+const UNSET_DURATION = '0s';
+const UNSET = {
+  metadata: {},
+  hooks: {},
+  ttl: UNSET_DURATION,
+  csiSnapshotTimeout: UNSET_DURATION,
+  itemOperationTimeout: UNSET_DURATION,
+};
+const POLICY_KIND = 'configmap';
+const NAME_FORM = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$/;
+const NAME_MAX = 253;
+
+type Fields = Record<string, unknown>;
+
+/** Without what is not set; lists and objects without anything in them are not, either. */
+function set(fields: Fields): Fields {
+  const isSet = (value: unknown): boolean => {
+    if (value === undefined || value === '' || value === 0) return false;
+    if (Array.isArray(value)) return value.length > 0;
+    return true;
+  };
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => isSet(value)));
+}
+
+const nonEmpty = <T extends object>(map: T | undefined): T | undefined =>
+  map && Object.keys(map).length > 0 ? map : undefined;
+
+/** Throws {@link UsageError} where no server could make the backup. */
+export function assertBackupFlags(flags: BackupSpecFlags): void {
+  assertLists(flags);
+  const old = [flags.includeResources, flags.excludeResources, flags.includeClusterResources];
+  const scoped = [
+    ...[flags.includeClusterScopedResources, flags.excludeClusterScopedResources],
+    ...[flags.includeNamespaceScopedResources, flags.excludeNamespaceScopedResources],
+  ];
+  const isUsed = (value: unknown): boolean => value !== undefined;
+  if (!old.some(isUsed) || !scoped.some(isUsed)) return;
+  throw new UsageError(
+    '--include-resources, --exclude-resources and --include-cluster-resources cannot be used together with flags for resources of one scope, such as --include-cluster-scoped-resources',
+  );
+}
+
+/** Throws {@link UsageError}. */
+export function assertRestoreFlags(flags: RestoreSpecFlags): void {
+  const { fromBackup = '', fromSchedule = '' } = flags;
+  if ((fromBackup === '') === (fromSchedule === '')) {
+    throw new UsageError('give either --from-backup or --from-schedule');
+  }
+  assertLists(flags);
+}
+
+/** Throws {@link UsageError}. */
+export function assertCron(schedule: string): void {
+  const problem = cronProblem(schedule);
+  if (problem !== undefined) throw new UsageError(`--schedule "${schedule}": ${problem}`);
+}
+
+function assertLists({
+  includeNamespaces,
+  excludeNamespaces = [],
+  selector,
+  orSelector,
+}: BackupSpecFlags | RestoreSpecFlags): void {
+  if (selector && orSelector) throw new UsageError('give either --selector or --or-selector');
+  const [error] = namespaceListErrors(includeNamespaces, excludeNamespaces);
+  if (error !== undefined) throw new UsageError(`namespaces: ${error}`);
+}
+
+/** Throws {@link UsageError} for what the API server would take for no name. */
+export function assertName(kind: string, name: string): void {
+  if (name.length <= NAME_MAX && NAME_FORM.test(name)) return;
+  throw new UsageError(
+    `"${name.slice(0, NAME_MAX)}" is no name of a ${kind}: names have lower-case letters, digits, "-" and "."`,
+  );
+}
+
+export function backupSpecOf(flags: BackupSpecFlags): Fields {
+  const { resourcePoliciesConfigmap: policies, parallelFilesUpload = 0 } = flags;
+  const { ttl, csiSnapshotTimeout, itemOperationTimeout } = UNSET;
+  return set({
+    ...UNSET,
+    includedNamespaces: flags.includeNamespaces,
+    excludedNamespaces: flags.excludeNamespaces,
+    includedResources: flags.includeResources,
+    excludedResources: flags.excludeResources,
+    includedClusterScopedResources: flags.includeClusterScopedResources,
+    excludedClusterScopedResources: flags.excludeClusterScopedResources,
+    includedNamespaceScopedResources: flags.includeNamespaceScopedResources,
+    excludedNamespaceScopedResources: flags.excludeNamespaceScopedResources,
+    includeClusterResources: flags.includeClusterResources,
+    labelSelector: flags.selector,
+    orLabelSelectors: flags.orSelector,
+    snapshotVolumes: flags.snapshotVolumes,
+    snapshotMoveData: flags.snapshotMoveData,
+    datamover: flags.dataMover,
+    defaultVolumesToFsBackup: flags.defaultVolumesToFsBackup,
+    ttl: flags.ttl ?? ttl,
+    csiSnapshotTimeout: flags.csiSnapshotTimeout ?? csiSnapshotTimeout,
+    itemOperationTimeout: flags.itemOperationTimeout ?? itemOperationTimeout,
+    storageLocation: flags.storageLocation,
+    volumeSnapshotLocations: flags.volumeSnapshotLocations,
+    orderedResources: nonEmpty(flags.orderedResources),
+    resourcePolicy: policies ? { kind: POLICY_KIND, name: policies } : undefined,
+    uploaderConfig: parallelFilesUpload > 0 ? { parallelFilesUpload } : undefined,
+  });
+}
+
+export function restoreSpecOf(flags: RestoreSpecFlags): Fields {
+  const { resourceModifierConfigmap: modifier, statusIncludeResources } = flags;
+  return set({
+    backupName: flags.fromBackup,
+    scheduleName: flags.fromSchedule,
+    hooks: {},
+    includedNamespaces: flags.includeNamespaces,
+    excludedNamespaces: flags.excludeNamespaces,
+    includedResources: flags.includeResources,
+    excludedResources: flags.excludeResources,
+    includeClusterResources: flags.includeClusterResources,
+    existingResourcePolicy: flags.existingResourcePolicy,
+    namespaceMapping: nonEmpty(flags.namespaceMappings),
+    labelSelector: flags.selector,
+    orLabelSelectors: flags.orSelector,
+    restorePVs: flags.restoreVolumes,
+    preserveNodePorts: flags.preserveNodeports,
+    itemOperationTimeout: flags.itemOperationTimeout ?? UNSET_DURATION,
+    resourceModifier: modifier ? { apiGroup: '', kind: POLICY_KIND, name: modifier } : undefined,
+    restoreStatus: statusIncludeResources && {
+      includedResources: statusIncludeResources,
+      ...(flags.statusExcludeResources && { excludedResources: flags.statusExcludeResources }),
+    },
+    uploaderConfig: set({
+      writeSparseFiles: flags.writeSparseFiles,
+      parallelFilesDownload: flags.parallelFilesDownload,
+    }),
+  });
+}
+
+export interface Schedule extends KubeObject {
+  readonly spec?: {
+    readonly template?: Fields & {
+      readonly metadata?: { readonly labels?: Record<string, string> | null };
+      readonly resourcePolicy?: { readonly name?: string } | null;
+    };
+    readonly schedule?: string;
+    readonly useOwnerReferencesInBackup?: boolean | null;
+    readonly paused?: boolean;
+    readonly skipImmediately?: boolean | null;
+  };
+  readonly status?: {
+    readonly phase?: string;
+    readonly lastBackup?: string | null;
+    readonly lastSkipped?: string | null;
+    readonly validationErrors?: readonly string[];
+  };
+}
+
+const SCHEDULE_LABEL = 'velero.io/schedule-name';
+/** What kubectl notes about the Schedule is no note about a Backup. */
+const APPLIED = 'kubectl.kubernetes.io/last-applied-configuration';
+
+/** A backup of what a schedule has in its template. `flags`: of these only labels and annotations count. */
+export function scheduledBackup(schedule: Schedule, flags: BackupSpecFlags): NewObject<KubeObject> {
+  const { metadata, spec } = schedule;
+  const template = spec?.template ?? {};
+  const notes = Object.entries(metadata.annotations ?? {}).filter(([key]) => key !== APPLIED);
+  const owner = {
+    apiVersion: 'velero.io/v1',
+    kind: 'Schedule',
+    name: metadata.name,
+    uid: metadata.uid,
+    controller: true,
+  };
+  return {
+    metadata: {
+      name: '',
+      labels: {
+        ...(template.metadata?.labels ?? metadata.labels),
+        [SCHEDULE_LABEL]: metadata.name,
+        ...flags.labels,
+      },
+      ...annotationsOf({ ...Object.fromEntries(notes), ...flags.annotations }),
+      ...(spec?.useOwnerReferencesInBackup === true && { ownerReferences: [owner] }),
+    },
+    spec: {
+      ...UNSET,
+      ...template,
+      ...(template.resourcePolicy && {
+        resourcePolicy: { kind: POLICY_KIND, name: template.resourcePolicy.name },
+      }),
+    },
+  } as unknown as NewObject<KubeObject>;
+}
+
+const annotationsOf = (annotations: Record<string, string> | undefined): object =>
+  nonEmpty(annotations) ? { annotations } : {};
+
+/** Labels and annotations that flags name. */
+export const notesOf = ({ labels, annotations }: BackupSpecFlags | RestoreSpecFlags): object => ({
+  ...(nonEmpty(labels) && { labels }),
+  ...annotationsOf(annotations),
+});
+
+/** `NAME-20261126080000`, in UTC. */
+export const timestampedName = (name: string, nowMs: number): string =>
+  `${name}-${new Date(nowMs).toISOString().replace(/\D/g, '').slice(0, 14)}`;

@@ -1,0 +1,150 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { type MovementDescription, StatusFollower } from '../../agent/index.ts';
+import { CodedError, formatBytes, isCanceled, messageOf } from '../../base/index.ts';
+import { isPassing, type KubeObject } from '../../kube/index.ts';
+import { countOf } from '../amounts.ts';
+import { stdoutTerminal } from '../live-block.ts';
+import { writeOutput } from '../output.ts';
+import { formatElapsed } from '../progress/lines.ts';
+import { RecentRates } from '../status-rows.ts';
+import { printable } from '../terminal.ts';
+import { isLive, printPainted, toneOf } from './colours.ts';
+import { isOver, itemsOf, type Noun, phaseOf, type Run } from './noun.ts';
+import type { Session } from './session.ts';
+import { totalsOf, volumesOf } from './volumes.ts';
+import { LiveWait, PlainWait, type WaitScreen } from './wait-screen.ts';
+
+const LOOK_EVERY_MS = 1000;
+/** Servers take up what they find within seconds. */
+const TAKEN_UP_MS = 30_000;
+/** An outage that is shorter is not worth a word. */
+const AWAY_MS = 5000;
+
+export interface WaitForEndOptions {
+  readonly screen?: WaitScreen;
+  readonly everyMs?: number;
+}
+
+/**
+ * Shows how far a backup or restore is until it has ended, however long that takes: what it waits for is shown, and Ctrl-C leaves it running. An
+ * API server that is away is waited for. Throws `NOT_COMPLETED` where it ended as anything but `Completed`, `RUN_GONE` where it was deleted,
+ * `CANCELED` after Ctrl-C, and what the API server refuses.
+ */
+export async function waitForEnd(
+  noun: Noun,
+  object: KubeObject,
+  session: Session,
+  { screen = newScreen(), everyMs = LOOK_EVERY_MS }: WaitForEndOptions = {},
+): Promise<void> {
+  const { client, namespace, signal } = session;
+  const title = `${noun.word} ${object.metadata.name}`;
+  const following = new AbortController();
+  const follower = new StatusFollower({ client, namespace });
+  const running = follower.run(following.signal);
+  const startMs = performance.now();
+  const rates = new RecentRates();
+  let latest = object;
+  let volumes: readonly MovementDescription[] | undefined;
+  let away: { readonly sinceMs: number; readonly why: string } | undefined;
+  try {
+    for (;;) {
+      const looked = await look(noun, object, session);
+      if (looked.object) latest = looked.object;
+      away =
+        looked.why === undefined
+          ? undefined
+          : { sinceMs: away?.sinceMs ?? performance.now(), why: looked.why };
+      const world = follower.look();
+      if (world) {
+        volumes = volumesOf(world, noun, object);
+        rates.see(volumes, performance.now());
+      }
+      const phase = phaseOf(latest);
+      const awayMs = away ? performance.now() - away.sinceMs : 0;
+      const outage =
+        away && awayMs > AWAY_MS
+          ? `the API server is away, and is waited for: ${away.why}`
+          : undefined;
+      const note = outage ?? noteOf(noun, latest, performance.now() - startMs);
+      await screen.show({ title, phase, items: itemsOf(latest), volumes, rateOf: rates.of, note });
+      if (isOver(latest)) break;
+      await sleep(everyMs, undefined, { signal });
+    }
+  } catch (error) {
+    if (!signal.aborted || !isCanceled(error)) throw error;
+    const text = `no longer waiting: ${title} goes on in the cluster; "longshore ${noun.word} describe ${object.metadata.name}" shows how far it is`;
+    throw new CodedError('CANCELED', text, { cause: error });
+  } finally {
+    following.abort();
+    await running;
+  }
+  tellEnd(noun, latest, volumes ?? [], (performance.now() - startMs) / 1000);
+}
+
+const newScreen = (): WaitScreen =>
+  isLive()
+    ? new LiveWait(stdoutTerminal)
+    : new PlainWait((line) => writeOutput(`${printable(line)}\n`));
+
+/** As it is now; or why that is not known. Throws `RUN_GONE`. */
+async function look(
+  { resource, word }: Noun,
+  { metadata: { name, uid } }: KubeObject,
+  { client, namespace, signal }: Session,
+): Promise<{ readonly object?: KubeObject; readonly why?: string }> {
+  try {
+    const object = await client.find(resource, { namespace, name }, { signal });
+    if (object && object.metadata.uid === uid) return { object };
+  } catch (error) {
+    signal.throwIfAborted();
+    if (!isPassing(error)) throw error;
+    return { why: messageOf(error) };
+  }
+  throw new CodedError('RUN_GONE', `${word} ${name} was deleted while it was waited for`);
+}
+
+/** Who keeps it waiting. */
+function noteOf({ word }: Noun, run: Run, waitedMs: number): string | undefined {
+  const phase = phaseOf(run);
+  const position = run.status?.queuePosition ?? 0;
+  if (phase === 'New' && waitedMs > TAKEN_UP_MS) {
+    return `no server has taken it up yet; does one run that makes ${word}s (longshore server, or Velero's)?`;
+  }
+  if (phase === 'Queued' && position > 0) return `it is number ${position} in the queue`;
+  if (phase.startsWith('WaitingForPluginOperations')) {
+    const { status = {} } = run;
+    const asked =
+      status.backupItemOperationsAttempted ?? status.restoreItemOperationsAttempted ?? 0;
+    const done =
+      (status.backupItemOperationsCompleted ?? status.restoreItemOperationsCompleted ?? 0) +
+      (status.backupItemOperationsFailed ?? status.restoreItemOperationsFailed ?? 0);
+    return `all items are done; it waits for operations, of which ${done} of ${asked} have ended`;
+  }
+  return undefined;
+}
+
+function tellEnd(
+  { word }: Noun,
+  run: Run,
+  volumes: readonly MovementDescription[],
+  seconds: number,
+): void {
+  const { name } = run.metadata;
+  const { errors = 0, warnings = 0, failureReason, validationErrors = [] } = run.status ?? {};
+  const phase = phaseOf(run);
+  const { count, bytesDone } = totalsOf(volumes);
+  const facts = [
+    countOf(itemsOf(run).done, 'items'),
+    ...(count > 0 ? [`${countOf(count, 'volumes')} with ${formatBytes(bytesDone)}`] : []),
+    ...(warnings > 0 ? [countOf(warnings, 'warnings')] : []),
+    formatElapsed(seconds),
+  ];
+  if (phase === 'Completed') {
+    printPainted(`${word} ${name} has ended: Completed (${facts.join(', ')})`, toneOf(phase));
+    return;
+  }
+  const reasons = [failureReason ?? '', ...validationErrors].filter((reason) => reason !== '');
+  const why = reasons.length > 0 ? `: ${reasons.join('; ')}` : ` with ${countOf(errors, 'errors')}`;
+  const text = `${word} ${name} has ended as ${phase}${why} (${facts.join(', ')}); "longshore ${word} describe ${name}" and "longshore ${word} logs ${name}" say more`;
+  throw new CodedError('NOT_COMPLETED', text);
+}

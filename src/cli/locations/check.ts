@@ -1,0 +1,107 @@
+import { type KnownObjects, type LocationSurvey, surveyLocation } from '../../archive/index.ts';
+import { isCanceled, messageOf } from '../../base/index.ts';
+import { parseBackupStorageLocation } from '../../config/index.ts';
+import { BACKUP_STORAGE_LOCATIONS, BACKUPS, RESTORES } from '../../kube/index.ts';
+import { loadLocation } from '../../repository-access/index.ts';
+import { countOf } from '../amounts.ts';
+import { withBucketOfLocation } from '../backups/bucket.ts';
+import type { Run } from '../backups/noun.ts';
+import { type Session, withSession } from '../backups/session.ts';
+import type { ClusterFlags } from '../cluster.ts';
+import { ExitCode } from '../exit.ts';
+import type { OutputFlags } from '../output-form.ts';
+import { printable, printJson, printLine, printTable } from '../terminal.ts';
+
+export interface CheckLocationFlags extends ClusterFlags, OutputFlags {
+  all?: boolean;
+  json?: boolean;
+}
+
+type Checked = { readonly location: string } & (LocationSurvey | { readonly error: string });
+
+/** Looks at one location after the other; one that cannot be read keeps none of the others. Throws `NO_LOCATION`, and what the API server throws. */
+export async function checkLocations(
+  names: readonly string[],
+  flags: CheckLocationFlags,
+): Promise<void> {
+  const checked = await withSession(flags, async (session) => {
+    const locations = await locationsOf(names, session);
+    const all: Checked[] = [];
+    for (const location of locations) {
+      const { name } = location.metadata;
+      try {
+        const nowNs = session.client.clock.nowNs();
+        const survey = await withBucketOfLocation(location, session, (bucket) =>
+          surveyLocation(bucket, () => knownObjects(name, session), {
+            signal: session.signal,
+            nowNs,
+          }),
+        );
+        all.push({ location: name, ...survey });
+      } catch (error) {
+        session.signal.throwIfAborted();
+        if (isCanceled(error)) throw error;
+        all.push({ location: name, error: messageOf(error) });
+      }
+    }
+    return all;
+  });
+  if (flags.json === true) printJson(checked);
+  else print(checked, flags.all === true);
+  const isUnread = checked.some((each) => 'error' in each);
+  const isHarmed = checked.some(
+    (each) => 'findings' in each && each.findings.some(({ harm }) => harm),
+  );
+  process.exitCode = isUnread ? ExitCode.failed : isHarmed ? ExitCode.partly : ExitCode.done;
+}
+
+async function locationsOf(
+  names: readonly string[],
+  session: Session,
+): Promise<Awaited<ReturnType<typeof loadLocation>>[]> {
+  if (names.length > 0) {
+    return await Promise.all([...new Set(names)].map((name) => loadLocation(name, session)));
+  }
+  const { client, namespace, signal } = session;
+  const all = await client.list(BACKUP_STORAGE_LOCATIONS, { namespace, signal });
+  return all.map((each) => parseBackupStorageLocation({ ...each, kind: 'BackupStorageLocation' }));
+}
+
+/** Names and phases are kept of all. */
+async function knownObjects(
+  location: string,
+  { client, namespace, signal }: Session,
+): Promise<KnownObjects> {
+  const backups = await client.collect(BACKUPS, { namespace, signal }, (object) => {
+    const { metadata, spec, status } = object as Run;
+    if (spec?.storageLocation !== location) return [];
+    return [[metadata.name, status?.phase ?? ''] as const];
+  });
+  const restores = await client.collect(RESTORES, { namespace, signal }, ({ metadata }) => [
+    metadata.name,
+  ]);
+  return { backups: new Map(backups), restores: new Set(restores) };
+}
+
+function print(checked: readonly Checked[], isAll: boolean): void {
+  const rows = checked.flatMap((each) => {
+    if ('error' in each) return [[each.location, 'Unreadable', '', each.error]];
+    return each.findings
+      .filter(({ harm }) => harm || isAll)
+      .map(({ kind, name, text }) => [each.location, kind, name, text]);
+  });
+  if (rows.length > 0) printTable(['LOCATION', 'WHAT', 'NAME', 'WHY'], rows);
+  for (const each of checked) {
+    if ('error' in each) continue;
+    const hidden = each.findings.filter(({ harm }) => !harm).length;
+    const harmful = each.findings.length - hidden;
+    const counts = `${countOf(each.backups, 'backups')}, ${countOf(each.restores, 'restores')}`;
+    const verdict = harmful === 0 ? 'nothing is wrong' : countOf(harmful, 'problems');
+    const more =
+      hidden > 0 && !isAll ? `; --all shows ${hidden} more that are only good to know` : '';
+    printLine(printable(`location ${each.location}: ${counts}, ${verdict}${more}`));
+  }
+  if (checked.length === 0) {
+    process.stderr.write('longshore: there is no BackupStorageLocation\n');
+  }
+}

@@ -1,0 +1,123 @@
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import {
+  BACKUPS,
+  DELETE_BACKUP_REQUESTS,
+  type KubeObject,
+  RESTORES,
+  SCHEDULES,
+} from '../../../src/kube/index.ts';
+import { sharedPackage } from '../../support/package.ts';
+import { hasTerminal, Terminal } from '../../support/terminal.ts';
+import { Api } from './support/api.ts';
+
+let api: Api;
+beforeAll(async () => {
+  api = await Api.start('delete');
+});
+afterAll(() => api[Symbol.asyncDispose]());
+
+const requestsFor = async (name: string): Promise<KubeObject[]> => {
+  const all = await api.client.list(DELETE_BACKUP_REQUESTS);
+  return all.filter(
+    (request) => (request as { spec?: { backupName?: string } }).spec?.backupName === name,
+  );
+};
+async function requestFor(name: string): Promise<KubeObject> {
+  for (;;) {
+    const [request] = await requestsFor(name);
+    if (request) return request;
+    await sleep(5);
+  }
+}
+
+describe('longshore backup delete', () => {
+  it('asks where somebody can be asked, and otherwise wants --confirm', async () => {
+    await api.add(BACKUPS, 'kept', {});
+    const { code, err } = await api.longshore('backup', 'delete', 'kept');
+    expect(err).toContain('give --confirm where nobody can be asked');
+    expect(code).toBe(2);
+    expect(await requestsFor('kept')).toEqual([]);
+  });
+
+  it('makes requests as the server wants them, and goes on after a name that is not there', async () => {
+    for (const name of ['one', 'two']) await api.add(BACKUPS, name, { labels: { env: 'test' } });
+    const { code, out, err } = await api.longshore('backup', 'delete', 'x', 'one', '--confirm');
+    expect(out).toContain('backup one is to be deleted');
+    expect(err).toContain('there is no Backup velero/x');
+    expect(code).toBe(1);
+    const { uid } = (await api.client.get(BACKUPS, { namespace: 'velero', name: 'one' })).metadata;
+    const [request] = await requestsFor('one');
+    expect(request?.metadata.labels).toEqual({
+      'velero.io/backup-name': 'one',
+      'velero.io/backup-uid': uid,
+    });
+    await api.longshore('backup', 'delete', '-l', 'env=test', '--confirm');
+    expect(await requestsFor('two')).toHaveLength(1);
+    expect(await requestsFor('kept')).toEqual([]);
+  });
+
+  it('with --wait returns when the backup is gone, whatever has its name by then', async () => {
+    const backup = await api.add(BACKUPS, 'soon', {});
+    const running = api.longshore('backup', 'delete', 'soon', '--confirm', '--wait');
+    const request = await requestFor('soon');
+    await api.client.delete(BACKUPS, backup.metadata);
+    await api.add(BACKUPS, 'soon', {});
+    await api.client.delete(DELETE_BACKUP_REQUESTS, request.metadata);
+    expect(await running).toMatchObject({ code: 0, out: 'backup soon is deleted\n', err: '' });
+  });
+
+  it('with --wait prints why the server has not deleted it', async () => {
+    await api.add(BACKUPS, 'stuck', {});
+    const running = api.longshore('backup', 'delete', 'stuck', '--confirm', '--wait');
+    const { metadata } = await requestFor('stuck');
+    const errors = ['the location is read-only', 'x'];
+    await api.set(DELETE_BACKUP_REQUESTS, metadata.name, { phase: 'Processed', errors });
+    expect(await running).toMatchObject({
+      code: 1,
+      err: 'longshore: backup stuck is not deleted: the location is read-only; x\n',
+    });
+  });
+
+  it('of nothing says so', async () => {
+    const { code, err } = await api.longshore('backup', 'delete', '-l', 'no=ne', '--confirm');
+    expect(err).toBe('there is no backup to delete in namespace velero\n');
+    expect(code).toBe(0);
+  });
+
+  it.runIf(hasTerminal())(
+    'on a terminal deletes after a yes, and nothing after anything else',
+    async () => {
+      await api.add(BACKUPS, 'asked', {});
+      const command = [
+        ...[join(sharedPackage(), 'bin/longshore'), 'backup', 'delete', 'asked'],
+        ...['--kubeconfig', api.kubeconfig],
+      ];
+      for (const [said, isDeleted] of [
+        ['\r', false],
+        ['y\r', true],
+      ] as const) {
+        using terminal = new Terminal(command, process.env);
+        await terminal.see('Delete 1 backup (asked)');
+        await terminal.see('[y/N]');
+        terminal.type(said);
+        await terminal.see(isDeleted ? 'backup asked is to be deleted' : 'nothing was deleted');
+        expect(await terminal.exit()).toBe(isDeleted ? 0 : 1);
+        expect(await requestsFor('asked')).toHaveLength(isDeleted ? 1 : 0);
+      }
+    },
+    120_000,
+  );
+});
+
+it('restores and schedules are deleted themselves', async () => {
+  await api.add(RESTORES, 'back', {});
+  await api.add(SCHEDULES, 'nightly', { spec: { schedule: '@daily', template: {} } });
+  const restore = await api.longshore('restore', 'delete', 'back', '--confirm');
+  expect(restore).toMatchObject({ code: 0, out: 'restore back is to be deleted\n' });
+  const schedule = await api.longshore('schedule', 'delete', '--all', '--confirm');
+  expect(schedule).toMatchObject({ code: 0, out: 'schedule nightly is deleted\n' });
+  expect(await api.client.list(RESTORES)).toEqual([]);
+  expect(await api.client.list(SCHEDULES)).toEqual([]);
+});
