@@ -56,7 +56,7 @@ export class UnderWayNotes {
         {
           metadata: { namespace, name: `${PREFIX}${uid}`, labels: LABELS },
           data: { [FIELD]: textOf(backup) },
-        } as never,
+        },
         { signal },
       );
     } catch (error) {
