@@ -40,6 +40,7 @@ import { cancelOperations } from './operations/cancel.ts';
 import { isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue } from './queue.ts';
 import { patiently } from './run/patience.ts';
+import { SharedBackups } from './shared-backups.ts';
 import type { StoredSnapshotsOptions } from './stored-snapshots.ts';
 import { UnderWayNotes } from './under-way.ts';
 
@@ -47,6 +48,8 @@ export interface BackupControllerOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
+  /** The watch that it shares with the controllers that follow it. */
+  readonly backups?: SharedBackups;
   readonly discovery: () => Promise<Discovery>;
   readonly buckets: Buckets;
   readonly sessions: ActionSessions;
@@ -145,7 +148,8 @@ class BackupsRun {
     this.#signal = signal;
     this.#assertLeading = assertLeading;
     this.#clock = options.clock ?? systemClock;
-    this.#backups = new BackupsView({ client, logger, namespace, assertLeading, signal });
+    const shared = options.backups ?? new SharedBackups({ client, logger, namespace });
+    this.#backups = new BackupsView({ client, logger, namespace, assertLeading, signal, shared });
     this.#deletions = new DeletionRequests({
       ...{ client, logger, namespace, assertLeading, signal },
       backups: this.#backups,
@@ -168,9 +172,6 @@ class BackupsRun {
       ...{ name: 'backup-cancel', workers: CANCELED_AT_ONCE, logger },
       reconcile: (key) => this.#cancelWaiting(key),
     });
-    this.#backups.onChange((after, before) => {
-      this.#changed(after, before);
-    });
   }
 
   get failure(): string | undefined {
@@ -178,22 +179,22 @@ class BackupsRun {
   }
 
   async run(): Promise<void> {
-    const cache = this.#backups.run();
-    const own = (async () => {
-      await Promise.race([this.#backups.synced, cache]);
-      if (this.#signal.aborted) return;
-      await this.#lost.look();
-      this.#hasStarted = true;
-      for (const backup of this.#backups.list()) this.#wake(backup);
-      this.#queue.queue.add(QUEUE_KEY);
-      await Promise.all([
-        this.#deletions.run(),
-        this.#lost.run(),
-        this.#queue.run(this.#signal),
-        this.#cancels.run(this.#signal),
-      ]);
-    })();
-    await Promise.all([cache, own]);
+    await using _watched = await this.#backups.open();
+    if (this.#signal.aborted) return;
+    this.#backups.onChange((after, before) => {
+      this.#changed(after, before);
+    });
+    // From here on nothing is missed.
+    this.#hasStarted = true;
+    await this.#lost.look();
+    for (const backup of this.#backups.list()) this.#wake(backup);
+    this.#queue.queue.add(QUEUE_KEY);
+    await Promise.all([
+      this.#deletions.run(),
+      this.#lost.run(),
+      this.#queue.run(this.#signal),
+      this.#cancels.run(this.#signal),
+    ]);
     await Promise.all([...this.#tasks.values()].map(({ done }) => done));
   }
 

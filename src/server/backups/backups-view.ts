@@ -1,18 +1,13 @@
 import { isCode, type Logger } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
-import {
-  BACKUPS,
-  Cache,
-  keyOf,
-  type KubeClient,
-  type KubeObject,
-  NAMESPACES,
-} from '../../kube/index.ts';
-import { isOver, phaseOf } from './phases.ts';
+import { BACKUPS, keyOf, type KubeClient, type KubeObject, NAMESPACES } from '../../kube/index.ts';
 import { patiently } from './run/patience.ts';
+import type { SharedBackups, WatchedBackups } from './shared-backups.ts';
 
 export interface BackupsViewOptions {
   readonly client: KubeClient;
+  /** Whose watch it is. */
+  readonly shared: SharedBackups;
   readonly logger: Logger;
   readonly namespace: string;
   readonly assertLeading: () => void;
@@ -22,45 +17,27 @@ export interface BackupsViewOptions {
 /** Our choice: what became of a backup must not be lost to an API server that is away for a night's maintenance. */
 const PATIENCE_MS = 4 * 3_600_000;
 
-/** What metrics need. */
-interface Counted {
-  readonly errors?: number;
-  readonly warnings?: number;
-  readonly startTimestamp?: string;
-  readonly completionTimestamp?: string;
-}
-
-/** Of a backup that is over only what tells it from others is kept: there may be ten thousand. */
-function trimmed(object: KubeObject): KubeObject {
-  const backup = object as Backup;
-  if (!isOver(phaseOf(backup))) return backup;
-  const { name, namespace, uid, resourceVersion, creationTimestamp, labels } = backup.metadata;
-  const kept = { name, namespace, uid, resourceVersion, creationTimestamp, labels };
-  const { errors, warnings, startTimestamp, completionTimestamp } = (backup.status ??
-    {}) as Counted;
-  const counted = { errors, warnings, startTimestamp, completionTimestamp };
-  const status = { phase: phaseOf(backup), ...counted } as Backup['status'];
-  const { storageLocation } = backup.spec ?? {};
-  return {
-    ...{ apiVersion: backup.apiVersion, kind: backup.kind, metadata: kept, status },
-    spec: { ...(storageLocation !== undefined && { storageLocation }) },
-  } as KubeObject;
-}
-
 /**
  * The Backups of a namespace, as far as this process knows them: what it has written itself is there at once, and not only when the watch
  * brings it.
  */
 export class BackupsView {
   readonly #options: BackupsViewOptions;
-  readonly #cache: Cache<KubeObject>;
+  #cache: WatchedBackups['cache'] = NOTHING;
   readonly #written = new Map<string, Backup>();
 
   constructor(options: BackupsViewOptions) {
-    const { client, logger, namespace } = options;
     this.#options = options;
-    const scope = { namespace };
-    this.#cache = new Cache({ client, logger, scope, resource: BACKUPS, trim: trimmed });
+  }
+
+  get failure(): string | undefined {
+    return this.#options.shared.failure;
+  }
+
+  /** Resolves after the first list, or an abort. Whoever opens it closes it. */
+  async open(): Promise<AsyncDisposable> {
+    const watched = await this.#options.shared.open(this.#options.signal);
+    this.#cache = watched.cache;
     this.#cache.onChange((after, before) => {
       const { metadata } = (after ?? before) as KubeObject;
       const written = this.#written.get(keyOf(metadata));
@@ -69,34 +46,20 @@ export class BackupsView {
         after?.metadata.uid === written.metadata.uid && versionOf(after) < versionOf(written);
       if (!isOlder) this.#written.delete(keyOf(metadata));
     });
+    return watched;
   }
 
-  get failure(): string | undefined {
-    return this.#cache.failure;
-  }
-
-  get synced(): Promise<undefined> {
-    return this.#cache.synced;
-  }
-
-  run(): Promise<void> {
-    return this.#cache.run(this.#options.signal);
-  }
-
+  /** Once it is open. What is there already is told at once. */
   onChange(listener: (after: Backup | undefined, before: Backup | undefined) => void): void {
-    this.#cache.onChange((after, before) => {
-      listener(after as Backup | undefined, before as Backup | undefined);
-    });
+    this.#cache.onChange(listener);
   }
 
   get(ref: { readonly namespace?: string; readonly name: string }): Backup | undefined {
-    return this.#written.get(keyOf(ref)) ?? (this.#cache.get(ref) as Backup | undefined);
+    return this.#written.get(keyOf(ref)) ?? this.#cache.get(ref);
   }
 
   list(): Backup[] {
-    return this.#cache
-      .list()
-      .map((object) => this.#written.get(keyOf(object.metadata)) ?? (object as Backup));
+    return this.#cache.list().map((backup) => this.#written.get(keyOf(backup.metadata)) ?? backup);
   }
 
   /** A merge patch of this version of the Backup. Throws `KUBE_CONFLICT` where somebody else has changed it, `KUBE_NOT_FOUND`. */
@@ -178,6 +141,14 @@ export class BackupsView {
     return backup;
   }
 }
+
+/** Until it is open. */
+const NOTHING: WatchedBackups['cache'] = {
+  get: () => undefined,
+  list: () => [],
+  onChange: () => undefined,
+  failure: undefined,
+};
 
 /** Versions grow, as Kubernetes promises since 1.35, and has always done. */
 const versionOf = ({ metadata }: KubeObject): bigint => {

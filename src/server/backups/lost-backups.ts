@@ -1,5 +1,5 @@
 import { BackupArchive } from '../../archive/index.ts';
-import { CanceledError, isCode, type Logger } from '../../base/index.ts';
+import { CanceledError, isCode, type Logger, messageOf } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
 import {
@@ -17,7 +17,7 @@ import { endLeftRun, type LeftRun, readLeftRun } from './run/left-run.ts';
 import { patiently } from './run/patience.ts';
 import { patientClient } from './run/while-away.ts';
 import { deleteStoredSnapshots, type StoredSnapshotsOptions } from './stored-snapshots.ts';
-import type { UnderWayNotes } from './under-way.ts';
+import type { NotedBackup, UnderWayNotes } from './under-way.ts';
 
 export interface LostBackupsOptions {
   readonly client: KubeClient;
@@ -75,15 +75,26 @@ export class LostBackups {
     });
   }
 
-  /** Compares the notes with what is there: to be called before any backup begins. Throws the reason of the signal, and what no waiting mends. */
+  /** Compares the notes with what is there: to be called before any backup begins. Waits for an API server that is away. */
   async look(): Promise<void> {
-    const { backups, notes, namespace, logger, signal } = this.#options;
-    const about = { what: 'ask which backups are under way', logger, signal };
-    for (const { name, uid } of await patiently(() => notes.list(signal), about)) {
-      const backup = backups.get({ namespace, name });
-      if (backup?.metadata.uid !== uid) this.#add(uid, keyOf({ namespace, name }), undefined);
-      else if (isOver(phaseOf(backup))) this.over(backup);
+    const { backups, namespace, logger, signal } = this.#options;
+    try {
+      for (const { name, uid } of await this.#noted()) {
+        const backup = backups.get({ namespace, name });
+        if (backup?.metadata.uid !== uid) this.#add(uid, keyOf({ namespace, name }), undefined);
+        else if (isOver(phaseOf(backup))) this.over(backup);
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      const text = 'nobody can say at present which backups were deleted while no server led';
+      logger.error({ error: messageOf(error) }, text);
     }
+  }
+
+  #noted(): Promise<readonly NotedBackup[]> {
+    const { notes, logger, signal } = this.#options;
+    const about = { what: 'ask which backups are under way', logger, signal };
+    return patiently(() => notes.list(signal), about);
   }
 
   async run(): Promise<void> {

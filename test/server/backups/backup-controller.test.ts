@@ -201,7 +201,9 @@ describe('the controller of Backups', () => {
             : given.apply(target, parts);
       },
     });
+    const backups = new SharedBackups({ client, logger: silentLogger, namespace: VELERO });
     const controller = new BackupController({
+      backups,
       ...{ client: refusing, logger: silentLogger, namespace: VELERO, operations, runningMax },
       discovery: () => Discovery.open(client),
       ...{ buckets, sessions },
@@ -225,7 +227,7 @@ describe('the controller of Backups', () => {
       ...{ client, logger: silentLogger, host: 'h', buckets, sessions, map: operations },
       ...{
         scratch,
-        backups: new SharedBackups({ client, logger: silentLogger, namespace: VELERO }),
+        backups,
       },
     };
     const controllers: { run: FinalizerController['run'] }[] = [
