@@ -1,13 +1,10 @@
 import {
   CanceledError,
   type Clock,
-  CodedError,
   isCode,
   type Logger,
   messageOf,
   rfc3339Seconds,
-  SECOND_NS,
-  Stopwatch,
   systemClock,
 } from '../../base/index.ts';
 import {
@@ -21,7 +18,6 @@ import type { OperationMap } from '../../item-operations/index.ts';
 import {
   Controller,
   type Discovery,
-  isPassing,
   keyOf,
   type KubeClient,
   NAMESPACES,
@@ -37,6 +33,7 @@ import type { ActionSessions, BackupRunner, Buckets } from './contract.ts';
 import { DeletionRequests } from './deletion-requests.ts';
 import { LostBackups } from './lost-backups.ts';
 import { cancelOperations } from './operations/cancel.ts';
+import { PhaseWriter } from './phase-writer.ts';
 import { isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue } from './queue.ts';
 import { patiently } from './run/patience.ts';
@@ -70,14 +67,7 @@ export interface BackupControllerOptions {
 const QUEUE_KEY = 'queue';
 /** Of the queue, should a watch have missed something. Our choice. */
 const LOOK_MS = 60_000;
-/** How long a Backup is left alone whose phase was refused: less than that, so that each look tries again. */
-const REFUSED_NS = 50n * SECOND_NS;
-/** And where the API server says that something is wrong on its side, twice as long each time. Our choice. */
-const FAILED_FIRST_NS = 2n * SECOND_NS;
-/** Of so many one after the other it is not the Backups that something is wrong with. Our choice. */
-const FAILED_IN_A_ROW_MAX = 4;
-/** So long others wait for the place of one whose phase cannot be written. Our choice. */
-const STALL_MS = 5000;
+/** Our choice: the next progress says more. */
 const PROGRESS_PATIENCE_MS = 10_000;
 const CANCELED_AT_ONCE = 4;
 /** Of what could not be reached. Our choice. */
@@ -127,6 +117,7 @@ class BackupsRun {
   readonly #assertLeading: () => void;
   readonly #clock: Clock;
   readonly #backups: BackupsView;
+  readonly #phases: PhaseWriter;
   readonly #tasks = new Map<string, Task>();
   readonly #deletions: DeletionRequests;
   readonly #queue: Controller;
@@ -135,11 +126,6 @@ class BackupsRun {
   readonly #lost: LostBackups;
   /** UIDs of those that have had their run here: what the watch still shows of them is old. */
   readonly #hadRun = new Set<string>();
-  /** By UID: those whose phase could not be written. */
-  readonly #refused = new Map<string, Refused>();
-  #failedInARow = 0;
-  /** UIDs of those that need no place here, since only the writing of their phase is left: one that begins late is then one more than allowed. */
-  readonly #stalled = new Set<string>();
   #hasStarted = false;
 
   constructor(options: BackupControllerOptions, signal: AbortSignal, assertLeading: () => void) {
@@ -150,6 +136,13 @@ class BackupsRun {
     this.#clock = options.clock ?? systemClock;
     const shared = options.backups ?? new SharedBackups({ client, logger, namespace });
     this.#backups = new BackupsView({ client, logger, namespace, assertLeading, signal, shared });
+    this.#phases = new PhaseWriter({
+      ...{ backups: this.#backups, logger, signal, clock: this.#clock },
+      onDue: (afterMs) => {
+        if (afterMs === 0) this.#queue.queue.add(QUEUE_KEY);
+        else this.#queue.queue.addAfter(QUEUE_KEY, afterMs);
+      },
+    });
     this.#deletions = new DeletionRequests({
       ...{ client, logger, namespace, assertLeading, signal },
       backups: this.#backups,
@@ -179,8 +172,15 @@ class BackupsRun {
   }
 
   async run(): Promise<void> {
-    await using _watched = await this.#backups.open();
-    if (this.#signal.aborted) return;
+    const watched = await this.#backups.open();
+    try {
+      if (!this.#signal.aborted) await this.#runWatched();
+    } finally {
+      await watched[Symbol.asyncDispose]();
+    }
+  }
+
+  async #runWatched(): Promise<void> {
     this.#backups.onChange((after, before) => {
       this.#changed(after, before);
     });
@@ -205,7 +205,7 @@ class BackupsRun {
       // Whoever deletes one that is over removes its files.
       else if (before) this.#lost.over(before);
       if (before) this.#hadRun.delete(before.metadata.uid);
-      if (before) this.#refused.delete(before.metadata.uid);
+      if (before) this.#phases.forget(before.metadata.uid);
     }
     if (after) this.#wake(after);
     if (after && before && isOver(phaseOf(after)) && !isOver(phaseOf(before))) {
@@ -252,14 +252,17 @@ class BackupsRun {
         isCanceledByUser(backup) &&
         !this.#isHeld(key)
       ) {
-        await this.#step(backup, { ...failedStatus(CANCELED, this.#clock), queuePosition: null });
+        await this.#phases.step(backup, {
+          ...failedStatus(CANCELED, this.#clock),
+          queuePosition: null,
+        });
       } else if (['ReadyToStart', 'InProgress'].includes(phase) && !this.#isHeld(key)) {
         if (!this.#hadRun.has(backup.metadata.uid)) this.#begin(backup);
       }
     }
     const open = this.#backups
       .list()
-      .filter((backup) => !isOver(phaseOf(backup)) && !this.#stalled.has(backup.metadata.uid));
+      .filter((backup) => !isOver(phaseOf(backup)) && !this.#phases.isStalled(backup));
     const isQueueing = open.some((backup) => ['', 'New', 'Queued'].includes(phaseOf(backup)));
     if (!isQueueing) return { requeueAfterMs: LOOK_MS };
     const namespaces = await client.collect(
@@ -268,66 +271,16 @@ class BackupsRun {
       ({ metadata }) => [metadata.name],
     );
     const isHeld = (backup: Backup): boolean =>
-      this.#isRefused(backup) || this.#isHeld(keyOf(backup.metadata));
+      this.#phases.isRefused(backup) || this.#isHeld(keyOf(backup.metadata));
     for (const step of planQueue(open, { namespaces, runningMax, isHeld })) {
       const { backup, phase, position } = step;
-      const written = await this.#step(backup, { phase, queuePosition: position ?? null });
+      const written = await this.#phases.step(backup, { phase, queuePosition: position ?? null });
       if (!written) continue;
       if (phase === 'ReadyToStart') {
         if (!isHeld(backup)) this.#begin(written);
       } else if (phaseOf(backup) !== 'Queued') this.#queue.queue.add(QUEUE_KEY);
     }
     return { requeueAfterMs: LOOK_MS };
-  }
-
-  /** Undefined where the API server refuses it, which keeps no other backup waiting: it is tried again in a while. */
-  async #step(backup: Backup, status: object): Promise<Backup | undefined> {
-    if (this.#isRefused(backup)) return undefined;
-    const { name, uid } = backup.metadata;
-    try {
-      const written = await this.#backups.patch(backup, { status });
-      this.#refused.delete(uid);
-      this.#failedInARow = 0;
-      return written;
-    } catch (error) {
-      const isItsOwn = isServerError(error) && ++this.#failedInARow <= FAILED_IN_A_ROW_MAX;
-      const isOfAll =
-        (isPassing(error) && !isItsOwn) || isCode(error, 'LEADERSHIP_LOST', 'KUBE_UNAUTHORIZED');
-      if (this.#signal.aborted || isOfAll) throw error;
-      const before = this.#refused.get(uid)?.delayNs;
-      const longer = before === undefined ? FAILED_FIRST_NS : before * 2n;
-      const delayNs = isItsOwn && longer < REFUSED_NS ? longer : REFUSED_NS;
-      this.#refused.set(uid, { since: new Stopwatch(this.#clock), delayNs });
-      const fields = { backup: name, error: messageOf(error) };
-      this.#options.logger.error(
-        fields,
-        'the phase of a backup cannot be written, and others go on',
-      );
-      // Another one may start in its place.
-      this.#queue.queue.add(QUEUE_KEY);
-      this.#queue.queue.addAfter(QUEUE_KEY, Number(delayNs / 1_000_000n) + 1);
-      return undefined;
-    }
-  }
-
-  #isRefused({ metadata: { uid } }: Backup): boolean {
-    const refused = this.#refused.get(uid);
-    return refused !== undefined && refused.since.elapsedNs < refused.delayNs;
-  }
-
-  /** Writes it whatever happens; meanwhile others do not wait for its place. Undefined where the Backup is gone. */
-  async #insist(backup: Backup, patch: object): Promise<Backup | undefined> {
-    const { uid } = backup.metadata;
-    const timer = setTimeout(() => {
-      this.#stalled.add(uid);
-      this.#queue.queue.add(QUEUE_KEY);
-    }, STALL_MS);
-    try {
-      return await this.#backups.insist(backup, patch);
-    } finally {
-      clearTimeout(timer);
-      this.#stalled.delete(uid);
-    }
   }
 
   /** Another Backup of its name, which was deleted, is still being ended or removed: both would write below one folder of the bucket. */
@@ -379,7 +332,7 @@ class BackupsRun {
       if (!started) return;
       backup = started;
     } else if (backup.metadata.annotations?.[MADE_BY_ANNOTATION] === undefined) {
-      await this.#insist(backup, { status: failedStatus(LEFT_IN_PROGRESS, this.#clock) });
+      await this.#phases.insist(backup, { status: failedStatus(LEFT_IN_PROGRESS, this.#clock) });
       return;
     } else logger.info({ backup: name }, 'going on with a backup that another server began');
     metrics.attempted(backup);
@@ -401,14 +354,14 @@ class BackupsRun {
         onProgress: (progress) => this.#tell(backup, progress),
       });
       const status = { ...outcome.status, phase: outcome.phase };
-      const written = await this.#insist(backup, { status });
+      const written = await this.#phases.insist(backup, { status });
       this.#hadRun.add(backup.metadata.uid);
       if (written) await this.#forget(written);
       else this.#lost.add(backup);
     } catch (error) {
       if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
       const reason = signal.aborted ? CANCELED : `backup execution failed: ${messageOf(error)}`;
-      const written = await this.#insist(backup, {
+      const written = await this.#phases.insist(backup, {
         status: failedStatus(reason, this.#clock),
       });
       this.#hadRun.add(backup.metadata.uid);
@@ -469,7 +422,7 @@ class BackupsRun {
       ...(isValid && { [MADE_BY_ANNOTATION]: 'longshore' }),
     };
     const { labels } = backup.metadata;
-    const written = await this.#insist(given, {
+    const written = await this.#phases.insist(given, {
       ...{ metadata: { labels, annotations }, spec: backup.spec, status },
     });
     if (isValid) return written;
@@ -494,15 +447,6 @@ class BackupsRun {
     return { requeueAfterMs: AGAIN_MS };
   }
 }
-
-interface Refused {
-  readonly since: Stopwatch;
-  readonly delayNs: bigint;
-}
-
-/** As where a webhook fails that is asked about it; one that is away says something else. */
-const isServerError = (error: unknown): boolean =>
-  error instanceof CodedError && error.facts.httpStatus === 500;
 
 const CANCELED = 'canceled by user';
 

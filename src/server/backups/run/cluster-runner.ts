@@ -18,7 +18,6 @@ import {
 } from '../../../base/index.ts';
 import {
   type Backup,
-  type BackupRunResult,
   collectItems,
   FineFilters,
   type FinePolicies,
@@ -35,19 +34,12 @@ import {
 } from '../../../backup/index.ts';
 import {
   actionOf,
-  type BackupOperation,
-  countsOf,
-  isAnyRunning,
   type Operation,
   type OperationMap,
   orderedRecord,
 } from '../../../item-operations/index.ts';
 import { type Discovery, type KubeClient, NAMESPACES } from '../../../kube/index.ts';
-import {
-  type BackupVolumes,
-  nativeSnapshotsIn,
-  type UploadOperation,
-} from '../../../backup-volumes/index.ts';
+import { type BackupVolumes, nativeSnapshotsIn } from '../../../backup-volumes/index.ts';
 import type {
   ActionSession,
   ActionSessions,
@@ -60,6 +52,7 @@ import type {
 import { failureLines, subjectOf } from '../after-run.ts';
 import { cancelOperations } from '../operations/cancel.ts';
 import { Journal, removeJournals } from './journal.ts';
+import { countFields, metadataOf, statusAfterItems, uploadOf } from './after-items.ts';
 import { endLeftRun, readLeftRun } from './left-run.ts';
 import { patiently } from './patience.ts';
 import { BackupRunLog } from './run-log.ts';
@@ -317,26 +310,15 @@ export class ClusterRunner implements BackupRunner {
       { what: 'store the operations of a backup', logger, signal, patienceMs },
     );
     for (const { message, about } of failureLines(round.operations)) results.error(message, about);
-    const phase = phaseOf(results.errorCount, round.operations);
-    const { nativeSnapshots } = outcome;
-    const status = {
-      ...progressOf(made),
-      ...countFields(results, round.operations),
-      ...(nativeSnapshots.length > 0 && {
-        volumeSnapshotsAttempted: nativeSnapshots.length,
-        volumeSnapshotsCompleted: nativeSnapshots.filter(
-          ({ status: snapshot }) => snapshot?.phase === 'Completed',
-        ).length,
-      }),
-      ...(outcome.csiSnapshots > 0 && { csiVolumeSnapshotsAttempted: outcome.csiSnapshots }),
-    };
+    const { operations: known } = round;
+    const { phase, status, hookStatus } = statusAfterItems(made, results, known, outcome);
     const { contents, log: logFile } = await journal.finish();
     const files: NewBackup = {
       log: logFile,
       contents,
       itemOperations: round.operations.map(orderedRecord),
       volumeInfos: outcome.volumeInfos,
-      volumeSnapshots: nativeSnapshots,
+      volumeSnapshots: outcome.nativeSnapshots,
       podVolumeBackups: outcome.podVolumeBackups,
       results: results.lists,
       resourceList: made.resourceList,
@@ -344,11 +326,6 @@ export class ClusterRunner implements BackupRunner {
     };
     const other = await this.#store(request, archive, files);
     if (other) return other;
-    const { hooksAttempted, hooksFailed } = made;
-    const hookStatus = {
-      ...(hooksAttempted > 0 && { hooksAttempted }),
-      ...(hooksFailed > 0 && { hooksFailed }),
-    };
     return { phase, status: { ...status, hookStatus } };
   }
 
@@ -516,47 +493,4 @@ interface Parts {
 async function emptyTarball(directory: string): Promise<ScratchFile> {
   await using writer = await TarballWriter.begin(directory);
   return await writer.finish();
-}
-
-const phaseOf = (errors: number, operations: readonly Operation[]): string =>
-  `${isAnyRunning(operations) ? 'WaitingForPluginOperations' : 'Finalizing'}${errors > 0 ? 'PartiallyFailed' : ''}`;
-
-const progressOf = ({ totalItems, itemsBackedUp }: BackupRunResult): object =>
-  totalItems === 0 ? { progress: {} } : { progress: { totalItems, itemsBackedUp } };
-
-/** Go leaves out zeros. */
-function countFields(
-  { warningCount, errorCount }: BackupRunLog['results'],
-  operations: readonly Operation[],
-): Record<string, number> {
-  const { attempted, completed, failed } = countsOf(operations);
-  const all = {
-    warnings: warningCount,
-    errors: errorCount,
-    backupItemOperationsAttempted: attempted,
-    backupItemOperationsCompleted: completed,
-    backupItemOperationsFailed: failed,
-  };
-  return Object.fromEntries(Object.entries(all).filter(([, count]) => count > 0));
-}
-
-const metadataOf = (backup: Backup, phase: string, status: object): object => ({
-  ...backup,
-  status: { ...backup.status, ...status, phase },
-});
-
-const UPLOADS = 'datauploads';
-
-function uploadOf({ spec }: Operation): UploadOperation[] {
-  if (!('postOperationItems' in spec)) return [];
-  const { Resource: resource, Namespace: namespace, Name: name } = spec.resourceIdentifier;
-  const items = (spec as BackupOperation['spec']).postOperationItems ?? [];
-  const upload = items.find((item) => item.Resource === UPLOADS);
-  return [
-    {
-      operationId: spec.operationID,
-      item: { resource, namespace, name },
-      upload: upload && { namespace: upload.Namespace, name: upload.Name },
-    },
-  ];
 }

@@ -1,0 +1,113 @@
+import {
+  type Clock,
+  CodedError,
+  isCode,
+  type Logger,
+  messageOf,
+  SECOND_NS,
+  Stopwatch,
+} from '../../base/index.ts';
+import type { Backup } from '../../backup/index.ts';
+import { isPassing } from '../../kube/index.ts';
+import type { BackupsView } from './backups-view.ts';
+
+export interface PhaseWriterOptions {
+  readonly backups: BackupsView;
+  readonly logger: Logger;
+  readonly clock: Clock;
+  readonly signal: AbortSignal;
+  /** Others may start now, or something may be tried again: look at the queue after this long. */
+  readonly onDue: (afterMs: number) => void;
+}
+
+/** How long a Backup is left alone whose phase was refused: less than the queue waits between two looks, so that each tries again. */
+const REFUSED_NS = 50n * SECOND_NS;
+/** And where the API server says that something is wrong on its side, twice as long each time. Our choice. */
+const FAILED_FIRST_NS = 2n * SECOND_NS;
+/** Of so many one after the other it is not the Backups that something is wrong with. Our choice. */
+const FAILED_IN_A_ROW_MAX = 4;
+/** So long others wait for the place of one whose phase cannot be written. Our choice. */
+const STALL_MS = 5000;
+
+interface Refused {
+  readonly since: Stopwatch;
+  readonly delayNs: bigint;
+}
+
+/** Writes the phases of Backups so that one which cannot be written keeps no other one waiting. */
+export class PhaseWriter {
+  readonly #options: PhaseWriterOptions;
+  /** By UID. */
+  readonly #refused = new Map<string, Refused>();
+  readonly #stalled = new Set<string>();
+  #failedInARow = 0;
+
+  constructor(options: PhaseWriterOptions) {
+    this.#options = options;
+  }
+
+  /** Undefined where the API server refuses it: it is tried again in a while. Throws where something is wrong with all. */
+  async step(backup: Backup, status: object): Promise<Backup | undefined> {
+    if (this.isRefused(backup)) return undefined;
+    const { backups, logger, clock, signal, onDue } = this.#options;
+    const { name, uid } = backup.metadata;
+    try {
+      const written = await backups.patch(backup, { status });
+      this.#refused.delete(uid);
+      this.#failedInARow = 0;
+      return written;
+    } catch (error) {
+      const isItsOwn = isServerError(error);
+      const isOfAll =
+        (isPassing(error) && !isItsOwn) || isCode(error, 'LEADERSHIP_LOST', 'KUBE_UNAUTHORIZED');
+      if (signal.aborted || isOfAll) throw error;
+      const before = this.#refused.get(uid)?.delayNs;
+      const longer = before === undefined ? FAILED_FIRST_NS : before * 2n;
+      const delayNs = isItsOwn && longer < REFUSED_NS ? longer : REFUSED_NS;
+      this.#refused.set(uid, { since: new Stopwatch(clock), delayNs });
+      const fields = { backup: name, error: messageOf(error) };
+      logger.error(fields, 'the phase of a backup cannot be written, and others go on');
+      // Whoever tries again begins with the next one.
+      if (isItsOwn && ++this.#failedInARow > FAILED_IN_A_ROW_MAX) throw error;
+      // Another one may start in its place.
+      onDue(0);
+      onDue(Number(delayNs / 1_000_000n) + 1);
+      return undefined;
+    }
+  }
+
+  isRefused({ metadata: { uid } }: Backup): boolean {
+    const refused = this.#refused.get(uid);
+    return refused !== undefined && refused.since.elapsedNs < refused.delayNs;
+  }
+
+  /** Writes it whatever happens. Undefined where the Backup is gone. */
+  async insist(backup: Backup, patch: object): Promise<Backup | undefined> {
+    const { backups, onDue } = this.#options;
+    const { uid } = backup.metadata;
+    const timer = setTimeout(() => {
+      this.#stalled.add(uid);
+      onDue(0);
+    }, STALL_MS);
+    try {
+      return await backups.insist(backup, patch);
+    } finally {
+      clearTimeout(timer);
+      this.#stalled.delete(uid);
+    }
+  }
+
+  /** Whether only the writing of its phase is left for a while: it needs no place. One that begins late is then one more than allowed. */
+  isStalled({ metadata: { uid } }: Backup): boolean {
+    return this.#stalled.has(uid);
+  }
+
+  /** Of what is no longer there. */
+  forget(uid: string): void {
+    this.#refused.delete(uid);
+  }
+}
+
+/** As where a webhook fails that is asked about it; an API server that is away says something else. */
+const isServerError = (error: unknown): boolean =>
+  error instanceof CodedError && error.facts.httpStatus === 500;
