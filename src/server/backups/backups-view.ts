@@ -1,6 +1,13 @@
 import { isCode, type Logger } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
-import { BACKUPS, keyOf, type KubeClient, type KubeObject, NAMESPACES } from '../../kube/index.ts';
+import {
+  BACKUPS,
+  CUSTOM_RESOURCE_DEFINITIONS,
+  keyOf,
+  type KubeClient,
+  type KubeObject,
+  NAMESPACES,
+} from '../../kube/index.ts';
 import { patiently } from './run/patience.ts';
 import type { SharedBackups, WatchedBackups } from './shared-backups.ts';
 
@@ -130,6 +137,18 @@ export class BackupsView {
       if (isCode(error, 'KUBE_NOT_FOUND')) return false;
       throw error;
     }
+  }
+
+  /** Whether its whole kind was deleted and is back: nobody has decided on this Backup then, and what is in the bucket stays. */
+  async wentWithItsKind({ metadata }: Backup): Promise<boolean> {
+    const { client, signal } = this.#options;
+    const name = `${BACKUPS.plural}.${BACKUPS.group}`;
+    const kind = await client.find(CUSTOM_RESOURCE_DEFINITIONS, { name }, { signal });
+    const [since, made] = [kind?.metadata.creationTimestamp, metadata.creationTimestamp].map(
+      (text) => Date.parse(text ?? ''),
+    );
+    // What is not known is no reason.
+    return since !== undefined && made !== undefined && since > made;
   }
 
   #wrote(object: KubeObject): Backup {

@@ -185,21 +185,23 @@ export class LostBackups {
         if (!isDeleted && !lost.backup) return { requeueAfterMs: UNSURE_MS };
         const { name } = backup.metadata;
         logger.info({ backup: name, uid }, 'a backup was deleted before its end, and is removed');
-        await this.#remove(backup, isDeleted, signal);
+        const filesGo = isDeleted && !(await backups.wentWithItsKind(backup));
+        await this.#remove(backup, filesGo, signal);
       }
       await notes.remove(uid, signal);
+      this.#forgotten.delete(uid);
       this.#drop(uid);
       return undefined;
     });
   }
 
-  async #remove(backup: Backup, isDeleted: boolean, signal: AbortSignal): Promise<void> {
+  async #remove(backup: Backup, filesGo: boolean, signal: AbortSignal): Promise<void> {
     const { sessions, snapshotLocations, logger, assertLeading } = this.#options;
     const { name, uid } = backup.metadata;
     await using opened = await this.#openedIfThere(backup.spec.storageLocation ?? '', signal);
     const left = opened ? await readLeftRun({ bucket: opened.bucket, name, uid, signal }) : NOTHING;
     await this.#end(backup, left, signal);
-    if (!opened || !isDeleted) return;
+    if (!opened || !filesGo) return;
     const archive = new BackupArchive(opened.bucket);
     await deleteStoredSnapshots(backup, {
       ...{ archive, sessions, snapshotLocations, logger, signal },

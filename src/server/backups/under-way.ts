@@ -1,4 +1,4 @@
-import { isCode, type Logger, messageOf } from '../../base/index.ts';
+import { CodedError, isCode, type Logger, messageOf } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import { CONFIG_MAPS, type ConfigMap, isPassing, type KubeClient } from '../../kube/index.ts';
 
@@ -25,6 +25,8 @@ const LABELS = {
 const FIELD = 'backup.json';
 /** A ConfigMap has 1 MiB, and etcd little more. Our choice. */
 const NOTE_BYTES_MAX = 512 << 10;
+/** A webhook that fails must not keep backups from being made. Our choice. */
+const FAILED_MAX = 5;
 const ALLOW = 'let the ServiceAccount of this server get, list, create and delete ConfigMaps here';
 
 /**
@@ -35,6 +37,8 @@ export class UnderWayNotes {
   readonly #options: UnderWayOptions;
   /** UIDs of those that are there, as far as is known. */
   readonly #known = new Set<string>();
+  /** How often in a row the API server said that something is wrong on its side. */
+  #failed = 0;
 
   constructor(options: UnderWayOptions) {
     this.#options = options;
@@ -61,13 +65,16 @@ export class UnderWayNotes {
       );
     } catch (error) {
       if (!isCode(error, 'KUBE_ALREADY_EXISTS')) {
-        if (isPassing(error) || isCode(error, 'KUBE_UNAUTHORIZED')) throw error;
+        const isOwn = isServerError(error) && ++this.#failed >= FAILED_MAX;
+        const isPassed = !isPassing(error) && !isCode(error, 'KUBE_UNAUTHORIZED');
+        if (!isOwn && !isPassed) throw error;
         const fields = { backup: name, error: messageOf(error) };
         const text = `a backup is made without a note: should its Backup be deleted while no server leads, what it has begun stays; ${ALLOW}`;
         logger.warn(fields, text);
         return;
       }
     }
+    this.#failed = 0;
     this.#known.add(uid);
   }
 
@@ -111,14 +118,17 @@ export class UnderWayNotes {
   }
 }
 
+const isServerError = (error: unknown): boolean =>
+  error instanceof CodedError && error.facts.httpStatus === 500;
+
 /** What ends a run: who it is, where its files are, and how its pods are thawed and its plugins asked. */
 function textOf({ apiVersion, kind, metadata, spec, status }: Backup): string {
-  const { name, namespace, uid, labels, annotations } = metadata;
+  const { name, namespace, uid, creationTimestamp, labels, annotations } = metadata;
   const { startTimestamp } = (status ?? {}) as { startTimestamp?: string };
   const about = {
     apiVersion,
     kind,
-    metadata: { name, namespace, uid, labels },
+    metadata: { name, namespace, uid, creationTimestamp, labels },
     status: { startTimestamp },
   };
   const whole = { ...about, metadata: { ...about.metadata, annotations }, spec };
@@ -130,7 +140,11 @@ function textOf({ apiVersion, kind, metadata, spec, status }: Backup): string {
     .find((text) => Buffer.byteLength(text) <= NOTE_BYTES_MAX);
   return (
     fits ??
-    JSON.stringify({ ...about, metadata: { name, namespace, uid }, spec: { storageLocation } })
+    JSON.stringify({
+      ...about,
+      metadata: { name, namespace, uid, creationTimestamp },
+      spec: { storageLocation },
+    })
   );
 }
 

@@ -7,8 +7,10 @@ import type { Backup } from '../../../src/backup/index.ts';
 import type { Bucket } from '../../../src/blob/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
 import { OperationMap } from '../../../src/item-operations/index.ts';
+import { kubeError } from '../../../src/kube/client/errors.ts';
 import {
   CONFIG_MAPS,
+  CUSTOM_RESOURCE_DEFINITIONS,
   connectToCluster,
   Discovery,
   type KubeClient,
@@ -50,6 +52,8 @@ describe('Backups that were deleted while no server led', () => {
   let bucket: MemoryBucket;
   /** What was done outside, in order. */
   let told: string[];
+  /** When the API server has heard of Backups. */
+  let kindSince: string;
 
   beforeEach(async () => {
     server = await ApiServer.start();
@@ -66,6 +70,7 @@ describe('Backups that were deleted while no server led', () => {
     });
     bucket = new MemoryBucket();
     told = [];
+    kindSince = '2026-11-01T00:00:00Z';
   });
   afterEach(async () => {
     client.close();
@@ -128,12 +133,19 @@ describe('Backups that were deleted while no server led', () => {
             return { stdout: '', stderr: '' };
           };
         }
+        if (key === 'find') {
+          return (...[resource, ref, options]: Parameters<KubeClient['find']>) =>
+            outside(async () => {
+              if (resource !== CUSTOM_RESOURCE_DEFINITIONS) {
+                return client.find(resource, ref, options);
+              }
+              return { metadata: { name: ref.name, creationTimestamp: kindSince } };
+            });
+        }
         const value: unknown = Reflect.get(target, key);
         if (typeof value !== 'function') return value;
         const method = value as (...parts: unknown[]) => Promise<unknown>;
-        const isCounted = ['get', 'find', 'list', 'collect', 'delete', 'create'].includes(
-          String(key),
-        );
+        const isCounted = ['get', 'list', 'collect', 'delete', 'create'].includes(String(key));
         return (...parts: unknown[]): unknown => {
           const call = (): Promise<unknown> => method.apply(target, parts);
           return isCounted ? outside(call) : call();
@@ -229,6 +241,35 @@ describe('Backups that were deleted while no server led', () => {
     },
     120_000,
   );
+
+  it('are ended, and keep their files, where their whole kind was deleted meanwhile', async () => {
+    await leave(backupOf(1));
+    kindSince = '2026-11-21T03:00:00Z';
+    const before = bucket.objects.size;
+    await lead(Infinity, false);
+    expect(told).toEqual(['thaw p', 'cancel op-b1']);
+    expect([await notes(), bucket.objects.size]).toEqual([[], before]);
+  });
+
+  it('are made without notes where these cannot be made', async () => {
+    let times = 0;
+    const failing = {
+      create: () => {
+        times++;
+        return Promise.reject(kubeError('create', 500, undefined));
+      },
+    } as unknown as KubeClient;
+    const own = new UnderWayNotes({
+      ...{ client: failing, logger: silentLogger, namespace: VELERO },
+      assertLeading: () => undefined,
+    });
+    const { signal } = new AbortController();
+    for (let i = 0; i < 4; i++) {
+      await expect(own.write(backupOf(1), signal)).rejects.toMatchObject({ retry: 'backoff' });
+    }
+    await own.write(backupOf(1), signal);
+    expect([times, own.has('u1')]).toEqual([5, false]);
+  });
 
   it('are many, and of a location that is gone', async () => {
     const own = new UnderWayNotes({
