@@ -138,9 +138,8 @@ class BackupsRun {
     this.#backups = new BackupsView({ client, logger, namespace, assertLeading, signal, shared });
     this.#phases = new PhaseWriter({
       ...{ backups: this.#backups, logger, signal, clock: this.#clock },
-      onDue: (afterMs) => {
-        if (afterMs === 0) this.#queue.queue.add(QUEUE_KEY);
-        else this.#queue.queue.addAfter(QUEUE_KEY, afterMs);
+      onDue: () => {
+        this.#queue.queue.add(QUEUE_KEY);
       },
     });
     this.#deletions = new DeletionRequests({
@@ -242,6 +241,11 @@ class BackupsRun {
   }
 
   async #reconcileQueue(): Promise<Result> {
+    await this.#moveQueue();
+    return { requeueAfterMs: Math.min(LOOK_MS, this.#phases.nextMs) };
+  }
+
+  async #moveQueue(): Promise<void> {
     const { client, runningMax } = this.#options;
     const backups = this.#backups.list().filter((backup) => !isOver(phaseOf(backup)));
     for (const backup of backups) {
@@ -264,7 +268,7 @@ class BackupsRun {
       .list()
       .filter((backup) => !isOver(phaseOf(backup)) && !this.#phases.isStalled(backup));
     const isQueueing = open.some((backup) => ['', 'New', 'Queued'].includes(phaseOf(backup)));
-    if (!isQueueing) return { requeueAfterMs: LOOK_MS };
+    if (!isQueueing) return;
     const namespaces = await client.collect(
       NAMESPACES,
       { signal: this.#signal },
@@ -280,7 +284,6 @@ class BackupsRun {
         if (!isHeld(backup)) this.#begin(written);
       } else if (phaseOf(backup) !== 'Queued') this.#queue.queue.add(QUEUE_KEY);
     }
-    return { requeueAfterMs: LOOK_MS };
   }
 
   /** Another Backup of its name, which was deleted, is still being ended or removed: both would write below one folder of the bucket. */

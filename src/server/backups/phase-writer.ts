@@ -16,8 +16,8 @@ export interface PhaseWriterOptions {
   readonly logger: Logger;
   readonly clock: Clock;
   readonly signal: AbortSignal;
-  /** Others may start now, or something may be tried again: look at the queue after this long. */
-  readonly onDue: (afterMs: number) => void;
+  /** Others may start now. */
+  readonly onDue: () => void;
 }
 
 /** How long a Backup is left alone whose phase was refused: less than the queue waits between two looks, so that each tries again. */
@@ -70,8 +70,7 @@ export class PhaseWriter {
       // Whoever tries again begins with the next one.
       if (isItsOwn && ++this.#failedInARow > FAILED_IN_A_ROW_MAX) throw error;
       // Another one may start in its place.
-      onDue(0);
-      onDue(Number(delayNs / 1_000_000n) + 1);
+      onDue();
       return undefined;
     }
   }
@@ -81,13 +80,21 @@ export class PhaseWriter {
     return refused !== undefined && refused.since.elapsedNs < refused.delayNs;
   }
 
+  /** When the next one that was refused is to be tried again. */
+  get nextMs(): number {
+    const left = [...this.#refused.values()]
+      .map(({ since, delayNs }) => Number((delayNs - since.elapsedNs) / 1_000_000n) + 1)
+      .filter((ms) => ms > 0);
+    return Math.min(Infinity, ...left);
+  }
+
   /** Writes it whatever happens. Undefined where the Backup is gone. */
   async insist(backup: Backup, patch: object): Promise<Backup | undefined> {
     const { backups, onDue } = this.#options;
     const { uid } = backup.metadata;
     const timer = setTimeout(() => {
       this.#stalled.add(uid);
-      onDue(0);
+      onDue();
     }, STALL_MS);
     try {
       return await backups.insist(backup, patch);

@@ -196,7 +196,9 @@ describe('the controller of Backups', () => {
         if (typeof value !== 'function') return value;
         const given = value as (...parts: unknown[]) => unknown;
         return (...parts: unknown[]) =>
-          key === 'patch' && (parts[1] as { name?: string }).name === poison
+          key === 'patch' &&
+          poison !== undefined &&
+          (parts[1] as { name: string }).name.startsWith(poison)
             ? Promise.reject(kubeError('patch a Backup', poisonStatus, undefined))
             : given.apply(target, parts);
       },
@@ -597,6 +599,19 @@ describe('the controller of Backups', () => {
       ...['delete stays of of-l {}', 'delete s2 of of-l {}', 'delete s3 of of-m {}'],
     ]);
   });
+
+  it('lets nobody wait for many whose phases the API server cannot write', async () => {
+    poison = 'poison';
+    poisonStatus = 500;
+    for (let i = 0; i < 9; i++) await create(`poison-${i}`, { includedNamespaces: ['a'] });
+    start();
+    await create('good', { includedNamespaces: ['a'] });
+    await until('good', 'InProgress');
+    await until2(1);
+    runs.end(0, new CodedError('X', 'ended'));
+    poison = undefined;
+    await expect.poll(() => runs.begun.length, { timeout: 30_000 }).toBe(2);
+  }, 40_000);
 
   it('lets nobody wait for one whose end cannot be written, which is written when that is possible', async () => {
     start();
