@@ -35,7 +35,7 @@ import { LostBackups } from './lost-backups.ts';
 import { cancelOperations } from './operations/cancel.ts';
 import { PhaseWriter } from './phase-writer.ts';
 import { isOver, isWaiting, phaseOf } from './phases.ts';
-import { planQueue } from './queue.ts';
+import { planQueue, type QueueStep } from './queue.ts';
 import { patiently } from './run/patience.ts';
 import { SharedBackups } from './shared-backups.ts';
 import type { StoredSnapshotsOptions } from './stored-snapshots.ts';
@@ -241,6 +241,7 @@ class BackupsRun {
   }
 
   async #reconcileQueue(): Promise<Result> {
+    this.#phases.begin();
     await this.#moveQueue();
     return { requeueAfterMs: Math.min(LOOK_MS, this.#phases.nextMs) };
   }
@@ -276,7 +277,9 @@ class BackupsRun {
     );
     const isHeld = (backup: Backup): boolean =>
       this.#phases.isRefused(backup) || this.#isHeld(keyOf(backup.metadata));
-    for (const step of planQueue(open, { namespaces, runningMax, isHeld })) {
+    const refusals = ({ backup }: QueueStep): number => this.#phases.refusals(backup.metadata.uid);
+    const steps = [...planQueue(open, { namespaces, runningMax, isHeld })];
+    for (const step of steps.sort((a, b) => refusals(a) - refusals(b))) {
       const { backup, phase, position } = step;
       const written = await this.#phases.step(backup, { phase, queuePosition: position ?? null });
       if (!written) continue;

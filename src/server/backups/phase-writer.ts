@@ -24,14 +24,16 @@ export interface PhaseWriterOptions {
 const REFUSED_NS = 50n * SECOND_NS;
 /** And where the API server says that something is wrong on its side, twice as long each time. Our choice. */
 const FAILED_FIRST_NS = 2n * SECOND_NS;
-/** Of so many one after the other it is not the Backups that something is wrong with. Our choice. */
-const FAILED_IN_A_ROW_MAX = 4;
+/** So many at a time: where nothing can be written, the API server is not asked for thousands at once. Our choice. */
+const FAILED_MAX = 4;
+const AGAIN_MS = 1000;
 /** So long others wait for the place of one whose phase cannot be written. Our choice. */
 const STALL_MS = 5000;
 
 interface Refused {
   readonly since: Stopwatch;
   readonly delayNs: bigint;
+  readonly times: number;
 }
 
 /** Writes the phases of Backups so that one which cannot be written keeps no other one waiting. */
@@ -40,7 +42,8 @@ export class PhaseWriter {
   /** By UID. */
   readonly #refused = new Map<string, Refused>();
   readonly #stalled = new Set<string>();
-  #failedInARow = 0;
+  /** Since the queue was last looked at. */
+  #failed = 0;
 
   constructor(options: PhaseWriterOptions) {
     this.#options = options;
@@ -48,29 +51,27 @@ export class PhaseWriter {
 
   /** Undefined where the API server refuses it: it is tried again in a while. Throws where something is wrong with all. */
   async step(backup: Backup, status: object): Promise<Backup | undefined> {
-    if (this.isRefused(backup)) return undefined;
+    if (this.isRefused(backup) || this.#failed >= FAILED_MAX) return undefined;
     const { backups, logger, clock, signal, onDue } = this.#options;
     const { name, uid } = backup.metadata;
     try {
       const written = await backups.patch(backup, { status });
       this.#refused.delete(uid);
-      this.#failedInARow = 0;
       return written;
     } catch (error) {
       const isItsOwn = isServerError(error);
       const isOfAll =
         (isPassing(error) && !isItsOwn) || isCode(error, 'LEADERSHIP_LOST', 'KUBE_UNAUTHORIZED');
       if (signal.aborted || isOfAll) throw error;
-      const before = this.#refused.get(uid)?.delayNs;
-      const longer = before === undefined ? FAILED_FIRST_NS : before * 2n;
+      const { delayNs: before = FAILED_FIRST_NS / 2n, times = 0 } = this.#refused.get(uid) ?? {};
+      const longer = before * 2n;
       const delayNs = isItsOwn && longer < REFUSED_NS ? longer : REFUSED_NS;
-      this.#refused.set(uid, { since: new Stopwatch(clock), delayNs });
+      this.#refused.set(uid, { since: new Stopwatch(clock), delayNs, times: times + 1 });
       const fields = { backup: name, error: messageOf(error) };
       logger.error(fields, 'the phase of a backup cannot be written, and others go on');
-      // Whoever tries again begins with the next one.
-      if (isItsOwn && ++this.#failedInARow > FAILED_IN_A_ROW_MAX) throw error;
+      if (isItsOwn) this.#failed++;
       // Another one may start in its place.
-      onDue();
+      if (!isItsOwn) onDue();
       return undefined;
     }
   }
@@ -80,8 +81,19 @@ export class PhaseWriter {
     return refused !== undefined && refused.since.elapsedNs < refused.delayNs;
   }
 
-  /** When the next one that was refused is to be tried again. */
+  /** Before the queue is looked at. */
+  begin(): void {
+    this.#failed = 0;
+  }
+
+  /** How often it was refused: those that were not come first. */
+  refusals(uid: string): number {
+    return this.#refused.get(uid)?.times ?? 0;
+  }
+
+  /** When the next one that was refused is to be tried again, or one that it was not yet the turn of. */
   get nextMs(): number {
+    if (this.#failed >= FAILED_MAX) return AGAIN_MS;
     const left = [...this.#refused.values()]
       .map(({ since, delayNs }) => Number((delayNs - since.elapsedNs) / 1_000_000n) + 1)
       .filter((ms) => ms > 0);

@@ -605,8 +605,8 @@ describe('the controller of Backups', () => {
     poisonStatus = 500;
     for (let i = 0; i < 9; i++) await create(`poison-${i}`, { includedNamespaces: ['a'] });
     start();
-    await create('good', { includedNamespaces: ['a'] });
-    await until('good', 'InProgress');
+    await create('the-last', { includedNamespaces: ['a'] });
+    await until('the-last', 'InProgress');
     await until2(1);
     runs.end(0, new CodedError('X', 'ended'));
     poison = undefined;
