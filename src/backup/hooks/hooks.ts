@@ -1,4 +1,4 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, messageOf } from '../../base/index.ts';
 import type { KubeObject, Pod } from '../../kube/index.ts';
 import type { BackupSpec, ExecHook, ResourceHook } from '../backup-object.ts';
 import { NameLists } from '../filters/name-lists.ts';
@@ -14,6 +14,8 @@ export interface ExecQuestion {
   readonly pod: string;
   readonly container: string;
   readonly command: readonly string[];
+  /** It freezes something: it is not run again where it may have run. */
+  readonly isOnce?: boolean;
 }
 
 /** Runs a command in a container, without input. Throws where it cannot run, or ends with another code than 0. */
@@ -87,7 +89,7 @@ export class Hooks {
 
   /**
    * Runs the hooks of a pod one after the other. A failure is an error of the backup; one whose `onError` is `Fail` ends the hooks of
-   * this pod and phase, and is returned.
+   * this pod and phase, and is returned. Its code is `HOOK_ANSWER_LOST` where the hook may have run all the same.
    */
   async run(pod: KubeObject, phase: HookPhase, signal: AbortSignal): Promise<unknown> {
     const { namespace = '', name } = pod.metadata;
@@ -96,7 +98,7 @@ export class Hooks {
       this.#attempted++;
       if (failure !== undefined) continue;
       try {
-        await this.#runOne(pod as Pod, hook, signal);
+        await this.#runOne(pod as Pod, hook, phase, signal);
       } catch (error) {
         signal.throwIfAborted();
         this.#failed++;
@@ -126,7 +128,7 @@ export class Hooks {
       .flatMap(({ exec }) => (exec ? [{ ...exec, source: 'spec' as const }] : []));
   }
 
-  async #runOne(pod: Pod, hook: DueHook, signal: AbortSignal): Promise<void> {
+  async #runOne(pod: Pod, hook: DueHook, of: HookPhase, signal: AbortSignal): Promise<void> {
     const { namespace = '', name } = pod.metadata;
     const container = containerOf(pod, hook.container ?? '');
     if (!hook.command?.length) throw new CodedError('BAD_HOOK', 'command is required');
@@ -145,7 +147,7 @@ export class Hooks {
     try {
       const both = AbortSignal.any([signal, late]);
       const { stdout, stderr } = await this.#exec(
-        { namespace, pod: name, container, command },
+        { namespace, pod: name, container, command, ...(of === 'pre' && { isOnce: true }) },
         both,
       );
       this.#log.info(`stdout: ${stdout}`, { resource: PODS_TYPE, namespace, name });
@@ -154,6 +156,10 @@ export class Hooks {
       signal.throwIfAborted();
       // The command itself goes on: nobody can end it from outside.
       if (late.aborted) throw new CodedError('HOOK_TIMED_OUT', `timed out after ${text}`);
+      if (error instanceof CodedError && error.facts.isSent === true) {
+        const lost = `the answer was lost, and the command may have run; it is not run again: ${messageOf(error)}`;
+        throw new CodedError('HOOK_ANSWER_LOST', lost, { cause: error });
+      }
       throw error;
     }
   }
