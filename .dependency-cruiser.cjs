@@ -17,7 +17,8 @@ const mayImport = {
   'item-operations': ['archive', 'plugin', 'kube', 'base'],
   'repository-access': ['kube', 'config', 'base'],
   backup: ['kube', 'base'],
-  restore: ['backup', 'kube', 'base'],
+  // The documents of both are YAML in a ConfigMap, read line by line.
+  restore: ['backup', 'volume-policy', 'kube', 'base'],
   agent: ['mover', 'exposer', 'repository-access', 'kube', 'config', 'repository', 'base'],
   server: [
     ...['backup-volumes', 'backup', 'item-operations', 'archive', 'plugin', 'volume-policy'],

@@ -64,3 +64,4 @@ export { assertAlone } from './run/alone.ts';
 export { type ActionClient, openObjectActions } from './actions/object-actions.ts';
 export { goDurationNs } from './hooks/durations.ts';
 export { type FineFilter, FineFilters, type FinePolicies } from './filters/fine-filters.ts';
+export { NameLists } from './filters/name-lists.ts';

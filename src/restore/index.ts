@@ -11,3 +11,4 @@ export {
 } from './validation.ts';
 export type { RestoreAction, RestoreActionInput, RestoreActionOutput } from './contract.ts';
 export { openRestoreActions, type RestoreActionClient } from './actions/object-actions.ts';
+export { type ModifiedItem, ResourceModifiers } from './modifiers/modifiers.ts';

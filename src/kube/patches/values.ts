@@ -63,7 +63,7 @@ export function goText(value: unknown): string {
   if (value === null || value === undefined) return '<nil>';
   if (isNumber(value)) return numberText(value);
   if (isList(value)) return `[${value.map(goText).join(' ')}]`;
-  if (!isFields(value)) return String(value);
+  if (!isFields(value)) return typeof value === 'string' ? value : JSON.stringify(value);
   const texts = Object.keys(value)
     .sort()
     .map((key) => `${key}:${goText(value[key])}`);
