@@ -34,7 +34,8 @@ export {
 export { idOf, type Item } from './items/item.ts';
 export { Spool, type SpoolOptions, type SpoolPlace } from './items/spool.ts';
 export { type CollectOptions, collectItems } from './items/collector.ts';
-export { Hooks, type ExecQuestion, type HookPhase, type PodExec } from './hooks/hooks.ts';
+export { Hooks, type HookPhase } from './hooks/hooks.ts';
+export { commandOf, type ExecQuestion, type PodExec, runExecHook } from './hooks/run-hook.ts';
 export type {
   ActionContext,
   ActionOutput,

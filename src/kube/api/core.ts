@@ -122,6 +122,7 @@ export interface PodSpec {
 
 export interface ContainerStatus {
   name: string;
+  ready?: boolean;
   state?: {
     waiting?: { reason?: string; message?: string };
     running?: { startedAt?: string };

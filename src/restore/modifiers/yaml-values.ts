@@ -46,7 +46,8 @@ export function textOf(
     return undefined;
   }
   if (typeof value === 'object') return numberText(value);
-  if (typeof value !== 'number') return String(value);
+  if (typeof value === 'boolean') return value ? 'true' : 'false';
+  if (typeof value !== 'number') return typeof value === 'string' ? value : '';
   return Number.isFinite(value) ? goFloat32(value) : writtenAs(node);
 }
 
