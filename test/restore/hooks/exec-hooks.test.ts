@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import type { About, BackupLog, PodExec } from '../../../src/backup/index.ts';
+import type { About, PodExec } from '../../../src/backup/index.ts';
 import type { Pod } from '../../../src/kube/index.ts';
 import { type HookRecord, RestoreHooks } from '../../../src/restore/hooks/exec-hooks.ts';
 import type { RestoreSpec } from '../../../src/restore/index.ts';

@@ -1,0 +1,13 @@
+/**
+ * What a restore does about volumes beside their objects: which PersistentVolumes are restored as they were, from a snapshot of their provider, or
+ * provisioned anew; PodVolumeRestores as item operations; what is noted of each; what dynamically provisioned volumes get of the old ones. Moves no
+ * byte itself, and knows no journal: what must survive a restart are facts that it is given back.
+ */
+export { planVolume, type VolumeFacts, type VolumePlan } from './decisions.ts';
+export {
+  type PreparedVolume,
+  RestoredVolumes,
+  type UsedSnapshot,
+  type VolumeFact,
+  type VolumesOptions,
+} from './persistent-volumes.ts';
