@@ -11,3 +11,11 @@ export {
   type VolumeFact,
   type VolumesOptions,
 } from './persistent-volumes.ts';
+export { type FileBackup, fileBackupsOf } from './file-backups.ts';
+export { WAIT_ACTION, waitContainerAction, type WaitContainerOptions } from './wait-container.ts';
+export {
+  POD_VOLUME_RESTORE_ACTION,
+  type PodVolumeOperation,
+  PodVolumeRestores,
+  type PodVolumeRestoresOptions,
+} from './pod-volume-restores.ts';

@@ -15,3 +15,5 @@ export { type ModifiedItem, ResourceModifiers } from './modifiers/modifiers.ts';
 export { initHookAction } from './hooks/init-hooks.ts';
 export { type HookRecord, RestoreHooks, type RestoreHooksOptions } from './hooks/exec-hooks.ts';
 export { type PodWatch, watchRestoredPods } from './hooks/pod-watch.ts';
+export { readYamlObject } from './modifiers/yaml-values.ts';
+export { pluginConfig } from './actions/plugin-config.ts';

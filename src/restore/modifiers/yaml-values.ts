@@ -1,6 +1,6 @@
 import { isMap, isScalar, isSeq, type Node } from 'yaml';
-import { joined, type YamlDocument } from '../../volume-policy/index.ts';
-import { numberText, parseJsonExact } from '../../base/index.ts';
+import { joined, YamlDocument } from '../../volume-policy/index.ts';
+import { CodedError, numberText, parseJsonExact } from '../../base/index.ts';
 
 /** Words that are truth values for go.yaml.in/yaml/v2, which is under sigs.k8s.io/yaml: YAML 1.1 has more of them than YAML 1.2. */
 const TRUE = new Set(['y', 'Y', 'yes', 'Yes', 'YES', 'on', 'On', 'ON']);
@@ -74,4 +74,17 @@ export function jsonOf(document: YamlDocument, node: Node | null, path: string):
   if (typeof value !== 'number' || Number.isFinite(value)) return value;
   document.wrong(node, path, `${writtenAs(node)} cannot be written as JSON; put it in quotes`);
   return null;
+}
+
+/** An object in YAML or JSON, such as a part of a pod in a ConfigMap; none is `{}`. Throws `BAD_YAML` with all that is wrong. */
+export function readYamlObject(text: string, source: string): Readonly<Record<string, unknown>> {
+  const document = new YamlDocument(text, { source });
+  const value = document.root === undefined ? undefined : jsonOf(document, document.root, '');
+  const wrong = document.problems.map(({ line, path, text: what }) => {
+    return `line ${line}: ${path === '' ? '' : `${path}: `}${what}`;
+  });
+  if (wrong.length > 0) throw new CodedError('BAD_YAML', `${source}: ${wrong.join('; ')}`);
+  if (value === null) return {};
+  if (typeof value === 'object' && !Array.isArray(value)) return value as Record<string, unknown>;
+  throw new CodedError('BAD_YAML', `${source} must be an object`);
 }
