@@ -29,7 +29,7 @@ export function fileBackupsOf(
     const { uploaderType = '' } = spec;
     found.set(spec.volume, {
       snapshotId,
-      size: Number(status?.progress?.totalBytes ?? 0),
+      size: status?.progress?.totalBytes ?? 0,
       uploaderType: uploaderType === '' ? 'restic' : uploaderType,
     });
   }

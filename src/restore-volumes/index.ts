@@ -19,3 +19,8 @@ export {
   PodVolumeRestores,
   type PodVolumeRestoresOptions,
 } from './pod-volume-restores.ts';
+export {
+  type DynamicVolume,
+  type DynamicVolumePlan,
+  planDynamicVolume,
+} from './dynamic-volumes.ts';
