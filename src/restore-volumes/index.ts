@@ -24,3 +24,8 @@ export {
   type DynamicVolumePlan,
   planDynamicVolume,
 } from './dynamic-volumes.ts';
+export {
+  type RestoredClaim,
+  type RestoreInfoSources,
+  restoreVolumeInfosOf,
+} from './volume-infos.ts';
