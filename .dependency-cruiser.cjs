@@ -17,14 +17,20 @@ const mayImport = {
   'item-operations': ['archive', 'plugin', 'kube', 'base'],
   'repository-access': ['kube', 'config', 'base'],
   backup: ['kube', 'base'],
-  restore: ['backup', 'kube', 'base'],
+  // The documents of both are YAML in a ConfigMap, read line by line.
+  restore: ['backup', 'volume-policy', 'kube', 'base'],
   agent: ['mover', 'exposer', 'repository-access', 'kube', 'config', 'repository', 'base'],
   server: [
-    ...['backup-volumes', 'backup', 'item-operations', 'archive', 'plugin', 'volume-policy'],
+    ...['restore-volumes', 'restore', 'backup-volumes', 'backup', 'item-operations', 'archive'],
+    ...['plugin', 'volume-policy'],
     ...['repository-access', 'repository', 'blob', 'codec', 'kube', 'config', 'base'],
   ],
   'backup-volumes': [
     ...['backup', 'archive', 'plugin', 'volume-policy', 'repository-access', 'kube', 'base'],
+  ],
+  'restore-volumes': [
+    ...['restore', 'backup-volumes', 'backup', 'archive', 'plugin', 'repository-access'],
+    ...['kube', 'base'],
   ],
   dev: ['kube', 'base'],
   config: ['base'],

@@ -41,7 +41,8 @@ export {
 export { idOf, type Item } from './items/item.ts';
 export { Spool, type SpoolOptions, type SpoolPlace } from './items/spool.ts';
 export { type CollectOptions, collectItems } from './items/collector.ts';
-export { Hooks, type ExecQuestion, type HookPhase, type PodExec } from './hooks/hooks.ts';
+export { Hooks, type HookPhase } from './hooks/hooks.ts';
+export { commandOf, type ExecQuestion, type PodExec, runExecHook } from './hooks/run-hook.ts';
 export type {
   ActionContext,
   ActionOutput,
@@ -72,3 +73,4 @@ export { type ThawOptions, thawPods } from './run/thaw.ts';
 export { type ActionClient, openObjectActions } from './actions/object-actions.ts';
 export { goDurationNs, goDurationText } from './hooks/durations.ts';
 export { type FineFilter, FineFilters, type FinePolicies } from './filters/fine-filters.ts';
+export { NameLists } from './filters/name-lists.ts';

@@ -3,22 +3,26 @@ import { CodedError } from './errors.ts';
 /** Whether a name is one that the pattern means. */
 export type Glob = (name: string) => boolean;
 
-/** What one character may be, or any number of any characters. */
-type Token = 'star' | ((char: string) => boolean);
+/** What one character may be, any number of any characters, or of any but separators. */
+type Token = 'star' | 'part' | ((char: string) => boolean);
 
 /** Patterns in braces are written out one by one. Our choice: who needs more lists them. */
 const ALTERNATIVES_MAX = 256;
 
 /**
- * A pattern as the library reads it that Velero uses (github.com/gobwas/glob v0.2.3, without separators): `*` and `**` any text, `?` any
+ * A pattern as the library reads it that Velero uses (github.com/gobwas/glob v0.2.3): `*` and `**` any text, `?` any
  * character, `[abc]`, `[a-z]` and with `!` all others, `{one,other}`, and a backslash before a character that means itself. Time grows
- * with the length of pattern times name, whatever is in them. Throws `BAD_PATTERN`.
+ * with the length of pattern times name, whatever is in them. Where there is a `separator`, `*` and `?` stay between two of them; `**` does not.
+ * Throws `BAD_PATTERN`.
  */
-export function compileGlob(pattern: string): Glob {
-  const ways = new Parser(pattern).read();
+export function compileGlob(
+  pattern: string,
+  { separator }: { readonly separator?: string } = {},
+): Glob {
+  const ways = new Parser(pattern, separator).read();
   return (name) => {
     const chars = [...name];
-    return ways.some((tokens) => matches(tokens, chars));
+    return ways.some((tokens) => matches(tokens, chars, separator));
   };
 }
 
@@ -26,11 +30,16 @@ export function compileGlob(pattern: string): Glob {
 export const matchesGlob = (pattern: string, name: string): boolean => compileGlob(pattern)(name);
 
 /** All places in the pattern that may come next are carried along, so that nothing is tried twice. */
-function matches(tokens: readonly Token[], chars: readonly string[]): boolean {
+function matches(
+  tokens: readonly Token[],
+  chars: readonly string[],
+  separator: string | undefined,
+): boolean {
   let places = new Set<number>();
   const enter = (into: Set<number>, place: number): void => {
     into.add(place);
-    if (tokens[place] === 'star') enter(into, place + 1);
+    const token = tokens[place];
+    if (token === 'star' || token === 'part') enter(into, place + 1);
   };
   enter(places, 0);
   for (const char of chars) {
@@ -39,7 +48,9 @@ function matches(tokens: readonly Token[], chars: readonly string[]): boolean {
       const token = tokens[place];
       if (token === undefined) continue;
       if (token === 'star') enter(next, place);
-      else if (token(char)) enter(next, place + 1);
+      else if (token === 'part') {
+        if (char !== separator) enter(next, place);
+      } else if (token(char)) enter(next, place + 1);
     }
     places = next;
     if (places.size === 0) return false;
@@ -47,14 +58,14 @@ function matches(tokens: readonly Token[], chars: readonly string[]): boolean {
   return places.has(tokens.length);
 }
 
-const anyChar = (): boolean => true;
-
 class Parser {
+  readonly #separator: string | undefined;
   readonly #pattern: string;
   readonly #chars: readonly string[];
   #at = 0;
 
-  constructor(pattern: string) {
+  constructor(pattern: string, separator?: string) {
+    this.#separator = separator;
     this.#pattern = pattern;
     this.#chars = [...pattern];
   }
@@ -80,9 +91,9 @@ class Parser {
   #part(char: string): Token[][] {
     switch (char) {
       case '*':
-        return [['star']];
+        return [[this.#star()]];
       case '?':
-        return [[anyChar]];
+        return [[(other) => other !== this.#separator]];
       case '[':
         return [[this.#set()]];
       case '{':
@@ -92,6 +103,13 @@ class Parser {
       default:
         return [[literal(char)]];
     }
+  }
+
+  #star(): Token {
+    if (this.#separator === undefined) return 'star';
+    if (this.#chars[this.#at] !== '*') return 'part';
+    this.#at++;
+    return 'star';
   }
 
   #alternatives(): Token[][] {

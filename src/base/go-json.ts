@@ -206,6 +206,13 @@ const digitsOf = (value: object): string | undefined => {
   return RawJson.isRawJSON(value) ? value.rawJSON : undefined;
 };
 
+/** Whether an object stands for a number: it is a value of its own then, and has no fields. */
+export const isExactNumber = (value: object): boolean => digitsOf(value) !== undefined;
+
+/** The digits of a number, however it was read. */
+export const numberText = (value: number | bigint | object): string =>
+  typeof value === 'object' ? (digitsOf(value) ?? '') : String(value);
+
 /**
  * JSON.parse for what is to be written again as it was: integers beyond 2^53 stay digit by digit, and JSON.stringify, too, writes them
  * so. They are opaque objects; {@link parseJsonLossless} is for those who count with them.

@@ -40,6 +40,8 @@ export {
   decodeGoUtf8,
   goJson,
   goString,
+  isExactNumber,
+  numberText,
   parseJsonExact,
   parseJsonLossless,
   RawNumber,

@@ -108,3 +108,12 @@ export { customResourceDefinition, VELERO_GROUP } from './api/crd.ts';
 export { Discovery, type DiscoveryOptions, type ServerVersion } from './discovery/discovery.ts';
 export type { DiscoveryFailure, ServedResource, ServedVersion } from './discovery/served.ts';
 export type { ExecOptions, ExecOutput } from './client/exec.ts';
+export {
+  applyJsonPatch,
+  PATCH_FAILED,
+  PATCH_PLACE_MISSING,
+  PATCH_TEST_FAILED,
+  type PatchOperation,
+} from './patches/json-patch.ts';
+export { applyMergePatch } from './patches/merge-patch.ts';
+export { applyStrategicMergePatch } from './patches/strategic-merge-patch.ts';

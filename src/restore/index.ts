@@ -11,3 +11,9 @@ export {
 } from './validation.ts';
 export type { RestoreAction, RestoreActionInput, RestoreActionOutput } from './contract.ts';
 export { openRestoreActions, type RestoreActionClient } from './actions/object-actions.ts';
+export { type ModifiedItem, ResourceModifiers } from './modifiers/modifiers.ts';
+export { initHookAction } from './hooks/init-hooks.ts';
+export { type HookRecord, RestoreHooks, type RestoreHooksOptions } from './hooks/exec-hooks.ts';
+export { type PodWatch, watchRestoredPods } from './hooks/pod-watch.ts';
+export { readYamlObject } from './modifiers/yaml-values.ts';
+export { pluginConfig } from './actions/plugin-config.ts';

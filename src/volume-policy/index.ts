@@ -63,3 +63,5 @@ export {
   type VolumeItem,
   type VolumeLookup,
 } from './volume-helper.ts';
+export { cut, joined, YamlDocument } from './yaml-document.ts';
+export { type Field, fieldsOf } from './yaml-fields.ts';

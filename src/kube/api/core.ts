@@ -123,6 +123,7 @@ export interface PodSpec {
 export interface ContainerStatus {
   restartCount?: number;
   name: string;
+  ready?: boolean;
   state?: {
     waiting?: { reason?: string; message?: string };
     running?: { startedAt?: string };

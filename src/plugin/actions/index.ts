@@ -2,6 +2,7 @@ import { CONTENT_BACKUP, CLASS_BACKUP, SnapshotBackup } from './snapshot-backup.
 import { CLASS_RESTORE, ContentRestore, SNAPSHOT_RESTORE } from './snapshot-restore.ts';
 import { GroupDelete } from './group-handles.ts';
 import { PodVolumeOperation } from './pod-volume-operation.ts';
+import { PodVolumeRestoreOperation } from './pod-volume-restore-operation.ts';
 import { PvcBackup } from './pvc-backup.ts';
 import { PvcBlock } from './pvc-block.ts';
 import { PvcRestore } from './pvc-restore.ts';
@@ -24,5 +25,6 @@ export const openActions = (setting: Setting) => ({
   uploadDelete: () => new UploadDelete(setting),
   pvcBlock: () => new PvcBlock(setting),
   podVolumeOperation: () => new PodVolumeOperation(setting),
+  podVolumeRestoreOperation: () => new PodVolumeRestoreOperation(setting),
 });
 export type OpenActions = ReturnType<typeof openActions>;

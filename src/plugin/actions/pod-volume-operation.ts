@@ -1,4 +1,9 @@
-import { POD_VOLUME_BACKUPS, type PodVolumeBackup, waitFor } from '../../kube/index.ts';
+import {
+  POD_VOLUME_BACKUPS,
+  type PodVolumeBackup,
+  type PodVolumeRestore,
+  waitFor,
+} from '../../kube/index.ts';
 import { isCode, messageOf } from '../../base/index.ts';
 import type {
   Backup,
@@ -43,8 +48,6 @@ export class PodVolumeOperation implements BackupItemAction {
     backup: Backup,
     { signal }: CallContext,
   ): Promise<OperationProgress> {
-    const unknown = { completed: false, err: '', nCompleted: 0, nTotal: 0, started: undefined };
-    const nothing = { ...unknown, operationUnits: 'Bytes', description: '', updated: undefined };
     const shared = await this.#look.answer(backup.metadata, operationId, signal);
     if (shared) return shared;
     let found: PodVolumeBackup | undefined;
@@ -55,11 +58,11 @@ export class PodVolumeOperation implements BackupItemAction {
       if (!isAway(error)) throw error;
       const reason = messageOf(error);
       this.#setting.logger.info({ operationId, reason }, 'the progress is not known now');
-      return nothing;
+      return NOTHING_KNOWN;
     }
     if (!found) {
       return {
-        ...nothing,
+        ...NOTHING_KNOWN,
         completed: true,
         err: 'the PodVolumeBackup of this operation was deleted',
       };
@@ -91,15 +94,24 @@ export class PodVolumeOperation implements BackupItemAction {
   }
 }
 
-function progressOf({ spec, status = {} }: PodVolumeBackup): OperationProgress {
+export const NOTHING_KNOWN: OperationProgress = Object.freeze({
+  ...{ completed: false, err: '', nCompleted: 0, nTotal: 0, operationUnits: 'Bytes' },
+  ...{ description: '', started: undefined, updated: undefined },
+});
+
+/** `what` is done with a volume, `backup` or `restore`. */
+export function progressOf(
+  { spec, status = {} }: PodVolumeBackup | PodVolumeRestore,
+  what = 'backup',
+): OperationProgress {
   const { phase = '', progress, message = '', startTimestamp, completionTimestamp } = status;
   const done = progress?.bytesDone ?? 0;
   const total = progress?.totalBytes ?? 0;
   const isDone = phase === 'Completed';
   const about = `volume ${spec.volume} of pod ${spec.pod.namespace ?? ''}/${spec.pod.name ?? ''}`;
   const errors: Partial<Record<string, string>> = {
-    Failed: `pod volume backup failed: ${message} (${about})`,
-    Canceled: `pod volume backup canceled: ${message} (${about})`,
+    Failed: `pod volume ${what} failed: ${message} (${about})`,
+    Canceled: `pod volume ${what} canceled: ${message} (${about})`,
   };
   return {
     completed: FINAL.includes(phase),

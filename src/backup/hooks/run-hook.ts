@@ -1,0 +1,111 @@
+import { CodedError, messageOf } from '../../base/index.ts';
+import type { Pod } from '../../kube/index.ts';
+import type { ExecHook } from '../backup-object.ts';
+import type { BackupLog } from '../results.ts';
+import { goDurationNs } from './durations.ts';
+
+export interface ExecQuestion {
+  readonly namespace: string;
+  readonly pod: string;
+  readonly container: string;
+  readonly command: readonly string[];
+  /** It freezes something: it is not run again where it may have run. */
+  readonly isOnce?: boolean;
+}
+
+/** Runs a command in a container, without input. Throws where it cannot run, or ends with another code than 0. */
+export type PodExec = (
+  question: ExecQuestion,
+  signal: AbortSignal,
+) => Promise<{ readonly stdout: string; readonly stderr: string }>;
+
+export const PODS_TYPE = 'pods';
+/** Velero: pkg/podexec/pod_command_executor.go, defaultTimeout. */
+const TIMEOUT_TEXT = '30s';
+
+export interface RunHookOptions {
+  readonly exec: PodExec;
+  readonly log: BackupLog;
+  readonly signal: AbortSignal;
+  /** Of {@link ExecQuestion}. */
+  readonly isOnce?: boolean;
+}
+
+/**
+ * Runs one hook in a pod, and logs what it says. A pod that is over has nothing to run it. Throws what the hook fails with: `BAD_HOOK`,
+ * `NO_SUCH_CONTAINER`, `HOOK_TIMED_OUT`, `HOOK_ANSWER_LOST` where it may have run all the same, and what `exec` throws. Velero: pkg/podexec/pod_command_executor.go.
+ */
+export async function runExecHook(
+  pod: Pod,
+  hook: ExecHook,
+  { exec, log, signal, isOnce = false }: RunHookOptions,
+): Promise<void> {
+  const { namespace = '', name } = pod.metadata;
+  const container = containerOf(pod, hook.container ?? '');
+  if (!hook.command?.length) throw new CodedError('BAD_HOOK', 'command is required');
+  const { phase } = pod.status ?? {};
+  if (phase === 'Succeeded' || phase === 'Failed') {
+    const text = `Pod entered phase ${phase} before some backup hooks ran`;
+    log.info(text, { resource: PODS_TYPE, namespace, name });
+    return;
+  }
+  const { text, ms } = timeoutOf(hook, (wrong) => {
+    const warning = `Unable to parse provided timeout ${wrong}, using default`;
+    log.warn(warning, { resource: PODS_TYPE, namespace, name });
+  });
+  const late = AbortSignal.timeout(ms);
+  const { command } = hook;
+  try {
+    const both = AbortSignal.any([signal, late]);
+    const { stdout, stderr } = await exec(
+      { namespace, pod: name, container, command, ...(isOnce && { isOnce }) },
+      both,
+    );
+    log.info(`stdout: ${stdout}`, { resource: PODS_TYPE, namespace, name });
+    log.info(`stderr: ${stderr}`, { resource: PODS_TYPE, namespace, name });
+  } catch (error) {
+    signal.throwIfAborted();
+    // The command itself goes on: nobody can end it from outside.
+    if (late.aborted) throw new CodedError('HOOK_TIMED_OUT', `timed out after ${text}`);
+    if (error instanceof CodedError && error.facts.isSent === true) {
+      const lost = `the answer was lost, and the command may have run; it is not run again: ${messageOf(error)}`;
+      throw new CodedError('HOOK_ANSWER_LOST', lost, { cause: error });
+    }
+    throw error;
+  }
+}
+
+/** A JSON list of words, or one word; no shell reads it. */
+export function commandOf(text: string): string[] {
+  if (!text.startsWith('[')) return [text];
+  try {
+    const words = JSON.parse(text) as unknown;
+    if (Array.isArray(words) && words.every((word) => typeof word === 'string')) return words;
+  } catch {
+    // As Velero: what is no list is the name of a program that begins with a bracket.
+  }
+  return [text];
+}
+
+function containerOf({ spec: { containers } }: Pod, wanted: string): string {
+  if (wanted === '') {
+    const [first] = containers;
+    if (!first) throw new CodedError('NO_SUCH_CONTAINER', 'need at least 1 container');
+    return first.name;
+  }
+  if (containers.some(({ name }) => name === wanted)) return wanted;
+  throw new CodedError('NO_SUCH_CONTAINER', `no such container: ${JSON.stringify(wanted)}`);
+}
+
+/** Longer ones count as this. The longest that a timer knows is 24 days. */
+const TIMEOUT_MS_MAX = 2 ** 31 - 1;
+
+function timeoutOf(
+  { timeout = '' }: ExecHook,
+  onWrong: (text: string) => void,
+): { text: string; ms: number } {
+  const ns = goDurationNs(timeout === '' ? '0' : timeout);
+  if (ns === undefined || ns < 0n) onWrong(timeout);
+  if (ns === undefined || ns <= 0n) return { text: TIMEOUT_TEXT, ms: 30_000 };
+  return { text: timeout, ms: Math.min(Number(ns / 1_000_000n), TIMEOUT_MS_MAX) };
+}

@@ -1,0 +1,37 @@
+import { isFields, isList, own, setOwn } from './values.ts';
+
+/**
+ * A JSON merge patch (RFC 7386) as the library applies it that kube-apiserver and Velero use (github.com/evanphx/json-patch v5.9.11, MergePatch):
+ * nulls remove fields, also those of objects that stand in new lists. The document is not changed; parts that stay are shared.
+ */
+export function applyMergePatch(document: unknown, patch: unknown): unknown {
+  if (patch === null || (!isFields(patch) && !isList(patch))) return patch;
+  if (!isFields(document) || isList(patch)) return withoutNulls(patch);
+  return merged(document, patch);
+}
+
+function merged(
+  document: Readonly<Record<string, unknown>>,
+  patch: Readonly<Record<string, unknown>>,
+): Record<string, unknown> {
+  const result: Record<string, unknown> = { ...document };
+  for (const [key, value] of Object.entries(patch)) {
+    const current = own(document, key) ?? null;
+    if (value === null) delete result[key];
+    else if (!isFields(current)) setOwn(result, key, withoutNulls(value));
+    // A list that replaces an object is taken as it is.
+    else setOwn(result, key, isFields(value) ? merged(current, value) : value);
+  }
+  return result;
+}
+
+/** Without the nulls that are fields. Elements of lists that are null stay. */
+function withoutNulls(value: unknown): unknown {
+  if (isList(value)) return value.map((each) => withoutNulls(each));
+  if (!isFields(value)) return value;
+  const result: Record<string, unknown> = {};
+  for (const [key, each] of Object.entries(value)) {
+    if (each !== null) setOwn(result, key, withoutNulls(each));
+  }
+  return result;
+}

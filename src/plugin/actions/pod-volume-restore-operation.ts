@@ -1,0 +1,167 @@
+import { isCode, messageOf } from '../../base/index.ts';
+import {
+  POD_VOLUME_RESTORES,
+  type Pod,
+  PODS,
+  type PodVolumeRestore,
+  waitFor,
+} from '../../kube/index.ts';
+import type {
+  CallContext,
+  OperationProgress,
+  Restore,
+  RestoreItemAction,
+  RestoreOutput,
+} from '../contract.ts';
+import { FINAL } from './movements.ts';
+import { NOTHING_KNOWN, progressOf } from './pod-volume-operation.ts';
+import { isAway, patiently, type Setting } from './setting.ts';
+import { SharedLook } from './shared-look.ts';
+import { RESTORE_UID } from './velero-names.ts';
+
+const CANCEL_MS = 60_000;
+/** What hinders one that nobody has begun is looked for so often: two requests each time. Our choice. */
+const LOOK_MS = 60_000;
+/** An agent that is being replaced is away for some time. Our choice, more than a node needs to start one. */
+const AGENT_MS = 120_000;
+const WAIT_CONTAINER = 'restore-wait';
+
+interface Waiting {
+  lookedAtMs: number;
+  withoutAgentSinceMs: number | undefined;
+}
+
+/**
+ * What is asked about PodVolumeRestores that our server makes as operations of a restore; their IDs are the names. It begins none: no item is one of
+ * its own. An agent begins one when the pod waits on its node; where no agent ever will, the operation ends with an error that says why, and the
+ * PodVolumeRestore is canceled, so that it does not begin behind an operation that is over. Velero waits for it to the end of its time-out then.
+ */
+export class PodVolumeRestoreOperation implements RestoreItemAction {
+  readonly #setting: Setting;
+  readonly #look: SharedLook<PodVolumeRestore>;
+  readonly #waiting = new Map<string, Waiting>();
+
+  constructor(setting: Setting) {
+    this.#setting = setting;
+    this.#look = new SharedLook(async ({ namespace = '', uid }, signal) => {
+      const scope = { namespace, labelSelector: `${RESTORE_UID}=${uid}`, signal };
+      const seen = await setting.client.collect(POD_VOLUME_RESTORES, scope, (found) => [
+        [found.metadata.name, found] as const,
+      ]);
+      return new Map(seen);
+    });
+  }
+
+  execute(): Promise<RestoreOutput> {
+    return Promise.resolve({});
+  }
+
+  async progress(
+    operationId: string,
+    restore: Restore,
+    { signal }: CallContext,
+  ): Promise<OperationProgress> {
+    try {
+      const ref = { namespace: restore.metadata.namespace, name: operationId };
+      const found =
+        (await this.#look.answer(restore.metadata, operationId, signal)) ??
+        (await this.#setting.client.find(POD_VOLUME_RESTORES, ref, { signal }));
+      if (!found) {
+        this.#waiting.delete(operationId);
+        const err = 'the PodVolumeRestore of this operation was deleted';
+        return { ...NOTHING_KNOWN, completed: true, err };
+      }
+      const progress = progressOf(found, 'restore');
+      const hindrance = await this.#hindrance(found, signal);
+      if (hindrance === undefined) return progress;
+      await this.#askToEnd(found, signal);
+      this.#waiting.delete(operationId);
+      return { ...progress, completed: true, err: hindrance };
+    } catch (error) {
+      if (!isAway(error)) throw error;
+      const reason = messageOf(error);
+      this.#setting.logger.info({ operationId, reason }, 'the progress is not known now');
+      return NOTHING_KNOWN;
+    }
+  }
+
+  /** Why no agent will ever begin it; undefined while one may, and when one has. */
+  async #hindrance(found: PodVolumeRestore, signal: AbortSignal): Promise<string | undefined> {
+    const { name } = found.metadata;
+    if (!['', 'New'].includes(found.status?.phase ?? '')) {
+      this.#waiting.delete(name);
+      return undefined;
+    }
+    const nowMs = performance.now();
+    const waiting = this.#waiting.get(name) ?? {
+      lookedAtMs: nowMs,
+      withoutAgentSinceMs: undefined,
+    };
+    const isFirst = !this.#waiting.has(name);
+    this.#waiting.set(name, waiting);
+    // A pod that has just been made is there.
+    if (isFirst || nowMs - waiting.lookedAtMs < LOOK_MS) return undefined;
+    waiting.lookedAtMs = nowMs;
+    return this.#whyNever(found, waiting, signal);
+  }
+
+  async #whyNever(
+    { metadata, spec }: PodVolumeRestore,
+    waiting: Waiting,
+    signal: AbortSignal,
+  ): Promise<string | undefined> {
+    const { client } = this.#setting;
+    const { namespace = '', name = '', uid } = spec.pod;
+    const about = `volume ${spec.volume} of pod ${namespace}/${name}`;
+    const pod: Pod | undefined = await client.find(PODS, { namespace, name }, { signal });
+    if (!pod || (uid !== undefined && pod.metadata.uid !== uid)) {
+      return `pod volume restore failed: the pod was deleted before its volume was restored (${about})`;
+    }
+    const wait = pod.status?.initContainerStatuses?.find((each) => each.name === WAIT_CONTAINER);
+    const phase = pod.status?.phase ?? '';
+    if (wait?.state?.terminated || phase === 'Succeeded' || phase === 'Failed') {
+      return `pod volume restore failed: the pod no longer waits for its volume (${about})`;
+    }
+    const { nodeName = '' } = pod.spec;
+    if (nodeName === '') return undefined;
+    const agents = await client.list(PODS, {
+      ...{ namespace: metadata.namespace, labelSelector: 'role=node-agent', signal },
+      fieldSelector: `spec.nodeName=${nodeName}`,
+    });
+    if (agents.some(({ status }) => status?.phase === 'Running')) {
+      waiting.withoutAgentSinceMs = undefined;
+      return undefined;
+    }
+    const nowMs = performance.now();
+    waiting.withoutAgentSinceMs ??= nowMs;
+    if (nowMs - waiting.withoutAgentSinceMs < AGENT_MS) return undefined;
+    return `node-agent pod is not running in node ${nodeName}: daemonset pod not found in running state in node ${nodeName} (${about})`;
+  }
+
+  async #askToEnd({ metadata }: PodVolumeRestore, signal: AbortSignal): Promise<void> {
+    const ref = { namespace: metadata.namespace, name: metadata.name };
+    const { client } = this.#setting;
+    try {
+      await client.patch(POD_VOLUME_RESTORES, ref, { spec: { cancel: true } }, { signal });
+    } catch (error) {
+      if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+    }
+  }
+
+  async cancel(operationId: string, restore: Restore, { signal }: CallContext): Promise<void> {
+    const { client, logger } = this.#setting;
+    const ref = { namespace: restore.metadata.namespace, name: operationId };
+    const found = await patiently(() => client.find(POD_VOLUME_RESTORES, ref, { signal }), signal);
+    if (!found || FINAL.includes(found.status?.phase ?? '')) return;
+    await patiently(() => this.#askToEnd(found, signal), signal);
+    const look = (now: PodVolumeRestore | undefined): true | undefined =>
+      !now || FINAL.includes(now.status?.phase ?? '') ? true : undefined;
+    try {
+      const bounds = { signal, timeoutMs: CANCEL_MS, awayMsMax: 0 };
+      await waitFor(client, POD_VOLUME_RESTORES, ref, look, bounds);
+    } catch (error) {
+      if (!isCode(error, 'WAIT_TIMEOUT')) throw error;
+      logger.warn({ operationId }, 'the operation was asked to end, and has not ended yet');
+    }
+  }
+}

@@ -1,0 +1,277 @@
+import { createHash } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { NativeSnapshot } from '../archive/index.ts';
+import type { BackupLog } from '../backup/index.ts';
+import type { SnapshotLocation, Snapshotters } from '../backup-volumes/index.ts';
+import { CodedError, messageOf } from '../base/index.ts';
+import {
+  type KubeClient,
+  type KubeObject,
+  NAMESPACES,
+  type PersistentVolume,
+  type PersistentVolumeClaim,
+  PVCS,
+  PVS,
+} from '../kube/index.ts';
+import { type Restore, targetNamespace } from '../restore/index.ts';
+import { planVolume, type VolumeFacts } from './decisions.ts';
+
+/** One thing that was done about a volume, as JSON, for whoever continues the restore. */
+export type VolumeFact =
+  | { readonly kind: 'provision'; readonly pv: string }
+  | { readonly kind: 'renamed'; readonly pv: string; readonly to: string }
+  /** The provider has made it; nobody uses it until its PersistentVolume is there. */
+  | { readonly kind: 'volume'; readonly pv: string; readonly volumeId: string };
+
+export interface VolumesOptions {
+  readonly client: Pick<KubeClient, 'find'>;
+  readonly restore: Restore;
+  /** What the backup has of a volume, by the name of its PersistentVolume. */
+  readonly factsOf: (pv: PersistentVolume) => Promise<VolumeFacts>;
+  /** Those that native snapshots are in, with their credentials. */
+  readonly locations: readonly SnapshotLocation[];
+  readonly snapshotters: Snapshotters;
+  readonly log: BackupLog;
+  readonly signal: AbortSignal;
+  /** `--terminating-resource-timeout`. */
+  readonly terminatingMs: number;
+  readonly pollMs?: number;
+  /** Each fact, when it is one: of a process that is killed before it, a volume that was made is not known. */
+  readonly onFact?: (fact: VolumeFact) => Promise<void>;
+}
+
+/** What becomes of a PersistentVolume before its actions. */
+export type PreparedVolume =
+  | { readonly isRestored: true; readonly item: PersistentVolume }
+  /** Its claim gets a new one. */
+  | { readonly isRestored: false };
+
+/** A native snapshot that a PersistentVolume was made from. */
+export interface UsedSnapshot {
+  readonly pv: string;
+  readonly snapshot: NativeSnapshot;
+}
+
+/** Velero: pkg/util/kube/pvc_pv.go. */
+const BIND_COMPLETED = 'pv.kubernetes.io/bind-completed';
+const BOUND_BY_CONTROLLER = 'pv.kubernetes.io/bound-by-controller';
+const ORIGINAL_NAME = 'velero.io/original-pv-name';
+const POLL_MS = 1000;
+
+/**
+ * PersistentVolumes of one restore, and what they mean for the claims that name them: which are provisioned anew, which have another name, which get
+ * a volume of their provider. Velero: pkg/restore/restore.go and pv_restorer.go.
+ */
+export class RestoredVolumes {
+  readonly #options: VolumesOptions;
+  readonly #provisioned = new Set<string>();
+  readonly #renamed = new Map<string, string>();
+  readonly #volumes = new Map<string, string>();
+  readonly #used: UsedSnapshot[] = [];
+
+  constructor(options: VolumesOptions) {
+    this.#options = options;
+  }
+
+  /** What an earlier try has done. Called before any volume. */
+  resume(facts: Iterable<VolumeFact>): void {
+    for (const fact of facts) this.#learn(fact);
+  }
+
+  #learn(fact: VolumeFact): void {
+    if (fact.kind === 'provision') this.#provisioned.add(fact.pv);
+    else if (fact.kind === 'renamed') this.#renamed.set(fact.pv, fact.to);
+    else this.#volumes.set(fact.pv, fact.volumeId);
+  }
+
+  async #note(fact: VolumeFact): Promise<void> {
+    this.#learn(fact);
+    await this.#options.onFact?.(fact);
+  }
+
+  /** For the volume infos of the restore. */
+  get usedSnapshots(): readonly UsedSnapshot[] {
+    return this.#used;
+  }
+
+  /**
+   * Decides about a PersistentVolume and does it. The item is the one of the backup, and is not changed. Throws what Velero fails the item with, such
+   * as `PV_ACTION_FAILED` where the provider makes no volume, and `PV_STAYS` where one of the same name does not go.
+   */
+  async prepare(pv: PersistentVolume): Promise<PreparedVolume> {
+    const { log } = this.#options;
+    const { name } = pv.metadata;
+    const about = { resource: 'persistentvolumes', namespace: '', name };
+    const facts = await this.#options.factsOf(pv);
+    const plan = planVolume(pv, facts);
+    if ('warning' in plan && plan.warning !== undefined) {
+      log.warn(`PersistentVolume ${name}: ${plan.warning}`, about);
+    }
+    switch (plan.kind) {
+      case 'provision':
+        log.info(`Dynamically re-provisioning persistent volume because ${plan.why}.`, about);
+        await this.#note({ kind: 'provision', pv: name });
+        return { isRestored: false };
+      case 'asIs':
+        log.info(`Restoring persistent volume as-is because ${plan.why}.`, about);
+        return { isRestored: true, item: this.#unbound(pv) };
+      case 'snapshot':
+        return { isRestored: true, item: await this.#fromSnapshot(pv, plan.native) };
+      case 'withoutSnapshot':
+        return { isRestored: true, item: await this.#fromSnapshot(pv, undefined) };
+    }
+  }
+
+  /**
+   * A claim as it may be bound again: to the new name of its volume, or to none where it gets a new one. Velero does so after the actions.
+   */
+  claimOf(claim: PersistentVolumeClaim): PersistentVolumeClaim {
+    const { volumeName = '' } = claim.spec;
+    if (volumeName === '') return claim;
+    const spec = { ...claim.spec, volumeName: this.#renamed.get(volumeName) ?? volumeName };
+    if (this.#provisioned.has(volumeName)) Reflect.deleteProperty(spec, 'volumeName');
+    return { ...claim, metadata: withoutBinding(claim.metadata), spec };
+  }
+
+  /** The claim of the volume is in the namespace that it is restored to, and it is bound to none yet. */
+  #unbound(pv: PersistentVolume): PersistentVolume {
+    const { claimRef } = pv.spec;
+    if (!claimRef) return { ...pv, metadata: withoutBinding(pv.metadata) };
+    const ref = { ...claimRef };
+    for (const key of ['uid', 'resourceVersion']) Reflect.deleteProperty(ref, key);
+    const namespace = targetNamespace(ref.namespace ?? '', this.#options.restore);
+    return {
+      ...pv,
+      metadata: withoutBinding(pv.metadata),
+      spec: { ...pv.spec, claimRef: { ...ref, ...(ref.namespace !== undefined && { namespace }) } },
+    };
+  }
+
+  async #fromSnapshot(
+    pv: PersistentVolume,
+    native: NativeSnapshot | undefined,
+  ): Promise<PersistentVolume> {
+    const { name: old } = pv.metadata;
+    const isTaken = await this.#isTakenByOrigin(pv);
+    // A name that is free, or becomes so, is kept: nobody makes a volume for a PersistentVolume that is there.
+    const isFree = isTaken || (await this.#isFree(old));
+    let item = this.#unbound(pv);
+    if (isFree && native) item = await this.#withVolume(item, native);
+    const byPlugin = item.metadata.name;
+    const isRenamed = isTaken || byPlugin !== old;
+    const name = byPlugin !== old || !isTaken ? byPlugin : this.#cloneName(old);
+    // Also of an earlier try, whose PersistentVolume is there by now.
+    if (native && this.#volumes.has(old)) this.#used.push({ pv: name, snapshot: native });
+    if (!isRenamed) return item;
+    await this.#note({ kind: 'renamed', pv: old, to: name });
+    const annotations = { ...item.metadata.annotations, [ORIGINAL_NAME]: old };
+    return { ...item, metadata: { ...item.metadata, name, annotations } };
+  }
+
+  /** Velero's form, with a number that follows from the restore: tried again, it finds the first one. */
+  #cloneName(old: string): string {
+    const { uid } = this.#options.restore.metadata;
+    const hex = createHash('sha256').update(`${uid}/${old}`).digest('hex');
+    const parts = [hex.slice(0, 8), hex.slice(8, 12), `4${hex.slice(13, 16)}`];
+    return `velero-clone-${[...parts, `8${hex.slice(17, 20)}`, hex.slice(20, 32)].join('-')}`;
+  }
+
+  /** The namespace of its claim is mapped to another one, and the volume that it was backed up from is still there. */
+  async #isTakenByOrigin(pv: PersistentVolume): Promise<boolean> {
+    const { client, restore, signal } = this.#options;
+    const namespace = pv.spec.claimRef?.namespace ?? '';
+    if (namespace === '' || targetNamespace(namespace, restore) === namespace) return false;
+    if (this.#renamed.has(pv.metadata.name)) return true;
+    const found = await client.find(PVS, { name: pv.metadata.name }, { signal });
+    return found !== undefined;
+  }
+
+  /**
+   * Whether nothing has the name, after waiting for what is about to go: a volume that is released or deleted, or whose claim or namespace is.
+   * Throws `PV_STAYS`.
+   */
+  async #isFree(name: string): Promise<boolean> {
+    const { signal, terminatingMs, pollMs = POLL_MS } = this.#options;
+    const untilMs = performance.now() + terminatingMs;
+    for (;;) {
+      const standing = await this.#standingOf(name);
+      if (standing !== 'going') return standing === 'gone';
+      if (performance.now() >= untilMs) {
+        throw new CodedError(
+          'PV_STAYS',
+          `error waiting on in-cluster persistentvolume ${name}: it is released or being deleted, and was still there after ${Math.round(terminatingMs / 1000)} s: find out what holds it, and restore again`,
+        );
+      }
+      await sleep(pollMs, undefined, { signal });
+    }
+  }
+
+  async #standingOf(name: string): Promise<'gone' | 'going' | 'stays'> {
+    const { client, signal } = this.#options;
+    const pv = await client.find(PVS, { name }, { signal });
+    if (!pv) return 'gone';
+    const { claimRef } = pv.spec;
+    if (pv.status?.phase === 'Released' || isLeaving(pv)) return 'going';
+    if (!claimRef?.name) return 'stays';
+    const ref = { namespace: claimRef.namespace, name: claimRef.name };
+    const claim = await client.find(PVCS, ref, { signal });
+    if (!claim || isLeaving(claim)) return 'going';
+    const space = await client.find(NAMESPACES, { name: claimRef.namespace ?? '' }, { signal });
+    const { status } = (space ?? {}) as { status?: { phase?: string } };
+    return !space || isLeaving(space) || status?.phase === 'Terminating' ? 'going' : 'stays';
+  }
+
+  async #withVolume(pv: PersistentVolume, native: NativeSnapshot): Promise<PersistentVolume> {
+    const { name } = pv.metadata;
+    let volumeId = this.#volumes.get(name);
+    try {
+      const snapshotter = this.#snapshotterOf(native);
+      const { signal } = this.#options;
+      if (volumeId === undefined) {
+        const { volumeType = '', volumeAZ = '', volumeIOPS } = native.spec;
+        const { providerSnapshotID = '' } = native.status ?? {};
+        volumeId = await snapshotter.createVolume(
+          {
+            ...{ snapshotId: providerSnapshotID, volumeType, zone: volumeAZ },
+            ...(volumeIOPS !== undefined && volumeIOPS !== null && { iops: Number(volumeIOPS) }),
+          },
+          { signal },
+        );
+        await this.#note({ kind: 'volume', pv: name, volumeId });
+      }
+      return (await snapshotter.withVolumeId(pv, volumeId, { signal })) as PersistentVolume;
+    } catch (cause) {
+      this.#options.signal.throwIfAborted();
+      const left =
+        volumeId === undefined
+          ? ''
+          : `. The provider has made the volume ${volumeId}, which nothing uses: delete it there`;
+      const text = `error executing PVAction for persistentvolumes/${name}: ${messageOf(cause)}${left}`;
+      throw new CodedError('PV_ACTION_FAILED', text, { cause });
+    }
+  }
+
+  #snapshotterOf({ spec }: NativeSnapshot): ReturnType<Snapshotters> {
+    const { locations, snapshotters } = this.#options;
+    const location = locations.find(({ metadata }) => metadata.name === spec.location);
+    if (!location) {
+      const name = spec.location ?? '';
+      throw new CodedError(
+        'NO_SNAPSHOT_LOCATION',
+        `volumesnapshotlocations.velero.io "${name}" not found: make it again to restore what its provider has`,
+      );
+    }
+    return snapshotters(location.spec?.provider ?? '', { ...location.spec?.config });
+  }
+}
+
+const isLeaving = ({ metadata }: KubeObject): boolean => metadata.deletionTimestamp !== undefined;
+
+function withoutBinding<M extends KubeObject['metadata']>(metadata: M): M {
+  const { annotations } = metadata;
+  if (!annotations) return metadata;
+  const kept = Object.entries(annotations).filter(
+    ([key]) => key !== BIND_COMPLETED && key !== BOUND_BY_CONTROLLER,
+  );
+  return { ...metadata, annotations: Object.fromEntries(kept) };
+}

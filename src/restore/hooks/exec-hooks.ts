@@ -1,0 +1,318 @@
+import { type BackupLog, type HookCounts, type PodExec, runExecHook } from '../../backup/index.ts';
+import { CodedError, createLimiter, messageOf } from '../../base/index.ts';
+import type { Pod } from '../../kube/index.ts';
+import type { RestoreSpec } from '../restore-object.ts';
+import { dueExecHooks, type HookGroup, hookGroups, type RestoreExecHook } from './due-hooks.ts';
+import type { PodWatch } from './pod-watch.ts';
+
+/** What is known of a hook that is over, for whoever continues the restore. */
+export interface HookRecord {
+  /** The pod's UID and the hook. */
+  readonly id: string;
+  readonly hasFailed: boolean;
+}
+
+export interface RestoreHooksOptions {
+  readonly spec: RestoreSpec['hooks'];
+  readonly watch: PodWatch;
+  readonly exec: PodExec;
+  /** Errors are results of the restore, in the namespace of their pod. */
+  readonly log: BackupLog;
+  /** Hooks that an earlier try has run: they are counted, and not run again. */
+  readonly earlier?: Iterable<HookRecord>;
+  /** Told of each hook that is over. Of a process that is killed before it, the hook runs once more. */
+  readonly onRecord?: (record: HookRecord) => void;
+  /** A pod that the watch says nothing of is asked for so often; {@link LOOK_AGAIN_MS}, or less in tests. */
+  readonly lookAgainMs?: number;
+}
+
+/** Hooks that run at once, of one restore. Each is a connection to the API server and to a kubelet. Our choice. */
+const RUNNING_MAX = 16;
+/** Whoever takes the label of a restore off a pod takes it out of the watch. */
+const LOOK_AGAIN_MS = 15_000;
+/** The longest that a timer knows. */
+const TIMER_MS_MAX = 2 ** 31 - 1;
+
+/**
+ * Runs the exec hooks of restored pods, each as soon as its container is up. All pods share one watch. Velero:
+ * internal/hook/wait_exec_hook_handler.go. Other than there, a hook that has expired is not run, one for a container that the pod lacks is not
+ * waited for, and a failure whose onError is Fail ends the hooks of its own pod only.
+ */
+export class RestoreHooks {
+  readonly #options: RestoreHooksOptions;
+  readonly #groups: readonly HookGroup[];
+  readonly #earlier: ReadonlyMap<string, boolean>;
+  readonly #running = createLimiter(RUNNING_MAX);
+  readonly #pods = new Map<string, PodState>();
+  readonly #waits = new Set<Promise<void>>();
+  readonly #end = new AbortController();
+  #attempted = 0;
+  #failed = 0;
+
+  /** Throws `BAD_SELECTOR`, which validation has found before. */
+  constructor(options: RestoreHooksOptions) {
+    this.#options = options;
+    this.#groups = hookGroups(options.spec);
+    this.#earlier = new Map([...(options.earlier ?? [])].map((each) => [each.id, each.hasFailed]));
+    options.watch.onChange((after, before) => {
+      const pod = after ?? before;
+      if (pod) this.#pods.get(pod.metadata.uid)?.see(after);
+    });
+  }
+
+  /** For `status.hookStatus`. Hooks count as attempted from when their pod is there. */
+  get counts(): HookCounts {
+    return { hooksAttempted: this.#attempted, hooksFailed: this.#failed };
+  }
+
+  /** Pods whose hooks are not over. */
+  get waiting(): number {
+    return this.#pods.size;
+  }
+
+  /** A pod that this restore has created, as the server returned it. Returns at once: its hooks run when their containers are up. */
+  podCreated(pod: Pod): void {
+    if (this.#pods.has(pod.metadata.uid)) return;
+    const { namespace = '', name, uid } = pod.metadata;
+    const about = { resource: 'pods', namespace, name };
+    const due = dueExecHooks(pod, this.#groups, (warning) => {
+      this.#options.log.warn(warning, about);
+    });
+    this.#attempted += due.length;
+    const present = due.filter((hook) => this.#isPossible(pod, hook));
+    const open = present.filter((hook) => {
+      const hasFailed = this.#earlier.get(idOf(pod, hook));
+      if (hasFailed === true) this.#failed++;
+      return hasFailed === undefined;
+    });
+    if (open.length === 0) return;
+    const state = new PodState(pod, open);
+    this.#pods.set(uid, state);
+    // The watch may have been faster than the answer to whoever created it.
+    const known = this.#options.watch.get({ namespace, name });
+    if (known?.metadata.uid === uid) state.see(known);
+    const wait = this.#runPod(state).finally(() => {
+      this.#pods.delete(uid);
+      this.#waits.delete(wait);
+    });
+    this.#waits.add(wait);
+  }
+
+  #isPossible({ metadata, spec }: Pod, { name: hook, container }: RestoreExecHook): boolean {
+    if (spec.containers.some(({ name }) => name === container)) return true;
+    const { namespace = '', name } = metadata;
+    const what = `Pod ${namespace}/${name} does not have container ${container}: the post-restore exec hook ${hook} is not run`;
+    this.#options.log.warn(what, { resource: 'pods', namespace, name });
+    return false;
+  }
+
+  /**
+   * Resolves when the hooks of all pods are over. Pods that are not up by then do not come any more: after `timeoutMs` each hook that is left is an
+   * error. Rejects only when it is aborted: nothing is said of hooks then, which whoever continues the restore runs.
+   */
+  async finish({ timeoutMs, signal }: { timeoutMs: number; signal: AbortSignal }): Promise<void> {
+    const timer = setTimeout(
+      () => {
+        const text = `the restore waits for its hooks no longer than ${Math.round(timeoutMs / 1000)} s`;
+        this.#end.abort(new CodedError('HOOKS_TIMED_OUT', text));
+      },
+      Math.min(timeoutMs, TIMER_MS_MAX),
+    );
+    const stop = (): void => {
+      this.#end.abort(signal.reason);
+    };
+    signal.addEventListener('abort', stop, { once: true });
+    if (signal.aborted) stop();
+    try {
+      await Promise.all(this.#waits);
+    } finally {
+      clearTimeout(timer);
+      signal.removeEventListener('abort', stop);
+    }
+    signal.throwIfAborted();
+  }
+
+  /** Ends all that runs, and says nothing of it: the restore goes on elsewhere, or later. */
+  async close(): Promise<void> {
+    this.#end.abort(new CodedError('HOOKS_CLOSED', 'the restore goes on elsewhere'));
+    await Promise.allSettled(this.#waits);
+  }
+
+  async #runPod(state: PodState): Promise<void> {
+    const why = await this.#untilOver(state);
+    const isTimeout = (reason: unknown): boolean =>
+      reason instanceof CodedError && reason.code === 'HOOKS_TIMED_OUT';
+    if (this.#end.signal.aborted && !isTimeout(this.#end.signal.reason)) return;
+    for (const hook of state.open) {
+      const { namespace = '', name } = state.pod.metadata;
+      this.#record(
+        state.pod,
+        hook,
+        `hook ${hook.name} in container ${hook.container} in pod ${namespace}/${name} not executed: ${why}`,
+      );
+    }
+  }
+
+  /** Why nothing more is done with the pod. Only matters where hooks are left. */
+  async #untilOver(state: PodState): Promise<string> {
+    const { signal } = this.#end;
+    const waits = state.open.map(({ waitMs }) => waitMs);
+    const longestMs = waits.includes(0) ? Infinity : Math.max(...waits);
+    while (state.open.length > 0) {
+      if (signal.aborted) return messageOf(signal.reason);
+      const { now } = state;
+      if (now === 'gone') return 'the pod was deleted before all hooks were executed';
+      const phase = now.status?.phase;
+      if (phase === 'Succeeded' || phase === 'Failed') {
+        return `pod entered phase ${phase} before some post-restore exec hooks ran`;
+      }
+      const container = state.firstUp(now);
+      if (container !== undefined) {
+        const failure = await this.#runContainer(state, container);
+        if (failure !== undefined) return `the hook before it failed: ${failure}`;
+        continue;
+      }
+      const leftMs = longestMs - state.waitedMs;
+      if (leftMs <= 0) return `its container was not up after ${longestMs / 1000} s`;
+      await this.#nextChange(state, leftMs);
+    }
+    return '';
+  }
+
+  /** All hooks of one container, one after the other. Returns what one failed with that must not be followed by others. */
+  async #runContainer(state: PodState, container: string): Promise<string | undefined> {
+    const { signal } = this.#end;
+    for (const hook of state.open.filter((each) => each.container === container)) {
+      if (hook.waitMs > 0 && state.waitedMs > hook.waitMs) {
+        const expired = `hook ${hook.name} in container ${container} expired before executing`;
+        state.done(hook);
+        this.#record(state.pod, hook, expired);
+        if (hook.onError === 'Fail') return expired;
+        continue;
+      }
+      const failure = await this.#runHook(state.pod, hook);
+      if (signal.aborted && failure !== undefined) return undefined;
+      state.done(hook);
+      const text =
+        failure && `hook ${hook.name} in container ${container} failed to execute, err: ${failure}`;
+      this.#record(state.pod, hook, text);
+      if (text !== undefined && hook.onError === 'Fail') return text;
+    }
+    return undefined;
+  }
+
+  async #runHook(pod: Pod, hook: RestoreExecHook): Promise<string | undefined> {
+    const { exec, log } = this.#options;
+    const { signal } = this.#end;
+    try {
+      await this.#running.run(() =>
+        runExecHook(pod, { ...hook, timeout: hook.execTimeout }, { exec, log, signal }),
+      );
+      return undefined;
+    } catch (error) {
+      return messageOf(error);
+    }
+  }
+
+  #record(pod: Pod, hook: RestoreExecHook, failure: string | undefined): void {
+    const { namespace = '', name } = pod.metadata;
+    if (failure !== undefined) {
+      this.#failed++;
+      this.#options.log.error(failure, { resource: 'pods', namespace, name });
+    }
+    this.#options.onRecord?.({ id: idOf(pod, hook), hasFailed: failure !== undefined });
+  }
+
+  /** Until the watch says something of the pod, or it is time to give up. A pod that is not in the watch is asked for. */
+  async #nextChange(state: PodState, leftMs: number): Promise<void> {
+    const { lookAgainMs = LOOK_AGAIN_MS, watch } = this.#options;
+    const { signal } = this.#end;
+    const waitMs = Math.min(leftMs, state.isWatched ? TIMER_MS_MAX : lookAgainMs);
+    await state.change(waitMs, signal);
+    if (state.isWatched || signal.aborted) return;
+    const { namespace = '', name } = state.pod.metadata;
+    try {
+      state.found(await watch.look({ namespace, name }, signal));
+    } catch {
+      // The server is away: it is asked again.
+    }
+  }
+}
+
+const idOf = ({ metadata }: Pod, { source, name, container, index }: RestoreExecHook): string =>
+  [metadata.uid, source, name, container, index].join('/');
+
+/** A pod as it was last seen, and its hooks that are not over. */
+class PodState {
+  readonly pod: Pod;
+  readonly #sinceMs = performance.now();
+  #open: readonly RestoreExecHook[];
+  #now: Pod | 'gone';
+  #isWatched = false;
+  #onChange: (() => void) | undefined;
+
+  constructor(pod: Pod, open: readonly RestoreExecHook[]) {
+    this.pod = pod;
+    this.#now = pod;
+    this.#open = open;
+  }
+
+  get open(): readonly RestoreExecHook[] {
+    return this.#open;
+  }
+
+  get now(): Pod | 'gone' {
+    return this.#now;
+  }
+
+  get isWatched(): boolean {
+    return this.#isWatched;
+  }
+
+  get waitedMs(): number {
+    return performance.now() - this.#sinceMs;
+  }
+
+  done(hook: RestoreExecHook): void {
+    this.#open = this.#open.filter((each) => each !== hook);
+  }
+
+  /** What the watch says. A pod that leaves it may have lost its label only. */
+  see(pod: Pod | undefined): void {
+    this.#isWatched = pod !== undefined;
+    if (pod) this.#now = pod;
+    this.#onChange?.();
+  }
+
+  /** What the server says. */
+  found(pod: Pod | undefined): void {
+    if (this.#isWatched) return;
+    this.#now = pod?.metadata.uid === this.pod.metadata.uid ? pod : 'gone';
+  }
+
+  /** Resolves with the next change, after `ms`, or when it is aborted. */
+  async change(ms: number, signal: AbortSignal): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<undefined>();
+    const wake = (): void => {
+      resolve(undefined);
+    };
+    const timer = setTimeout(wake, Math.min(ms, TIMER_MS_MAX));
+    signal.addEventListener('abort', wake, { once: true });
+    this.#onChange = wake;
+    if (signal.aborted) wake();
+    await promise;
+    this.#onChange = undefined;
+    clearTimeout(timer);
+    signal.removeEventListener('abort', wake);
+  }
+
+  /** The first container with hooks that is up, or ready where one of its hooks asks for that. */
+  firstUp({ status }: Pod): string | undefined {
+    return this.#open.find(({ container }) => {
+      const own = this.#open.filter((each) => each.container === container);
+      const found = status?.containerStatuses?.find(({ name }) => name === container);
+      if (own.some(({ waitForReady }) => waitForReady)) return found?.ready === true;
+      return found?.state?.running !== undefined;
+    })?.container;
+  }
+}

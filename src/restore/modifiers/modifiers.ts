@@ -1,0 +1,135 @@
+import { CodedError, isCode, messageOf, sortedGoJson } from '../../base/index.ts';
+import {
+  applyJsonPatch,
+  applyMergePatch,
+  applyStrategicMergePatch,
+  type KubeObject,
+  PATCH_FAILED,
+  PATCH_PLACE_MISSING,
+  PATCH_TEST_FAILED,
+} from '../../kube/index.ts';
+import { type ModifierPatch, type ModifierRule, readRules } from './read-rules.ts';
+
+export interface ModifiedItem {
+  readonly item: KubeObject;
+  /** Of rules that could not be applied, as Velero words them. The item has what the others made of it. */
+  readonly errors: readonly string[];
+}
+
+/** The resource modifiers of a restore. Velero: internal/resourcemodifiers (v1.18.3). */
+export class ResourceModifiers {
+  readonly #rules: readonly ModifierRule[];
+
+  private constructor(rules: readonly ModifierRule[]) {
+    this.#rules = rules;
+  }
+
+  /** Of the ConfigMap that a Restore names: exactly one key, of any name. Throws `BAD_MODIFIERS` with all that is wrong. */
+  static fromConfigMap({
+    metadata: { namespace = '', name },
+    data,
+  }: {
+    readonly metadata: { readonly namespace?: string | undefined; readonly name: string };
+    readonly data?: Readonly<Record<string, string>> | null | undefined;
+  }): ResourceModifiers {
+    const place = `${namespace}/${name}`;
+    const [text, ...more] = Object.values(data ?? {});
+    if (text === undefined || more.length > 0) {
+      const count = text === undefined ? 'none' : String(more.length + 1);
+      const what = `illegal resource modifiers ${place} configmap: it must have exactly one key whose value is the rules, and has ${count}`;
+      throw new CodedError('BAD_MODIFIERS', what);
+    }
+    return new ResourceModifiers(readRules(text, `ConfigMap ${place}`));
+  }
+
+  /**
+   * What the rules make of an item, which is not changed. All conditions are about the item as it comes here, in the namespace of the backup;
+   * `groupResource` is such as `deployments.apps`. A rule whose `test` fails, or that fails itself, changes nothing.
+   */
+  apply(item: KubeObject, groupResource: string): ModifiedItem {
+    let current = item;
+    const errors: string[] = [];
+    for (const rule of this.#rules) {
+      try {
+        if (isMeant(rule, item, groupResource)) current = patched(current, rule.patch);
+      } catch (error) {
+        if (!isPatchError(error)) throw error;
+        errors.push(messageOf(error));
+      }
+    }
+    return { item: current, errors };
+  }
+}
+
+const isPatchError = (error: unknown): boolean =>
+  [PATCH_FAILED, PATCH_PLACE_MISSING, PATCH_TEST_FAILED].some((code) => isCode(error, code));
+
+function isMeant(rule: ModifierRule, item: KubeObject, groupResource: string): boolean {
+  const { namespace = '', name, labels } = item.metadata;
+  if (namespace !== '' && !rule.namespaces.takes(namespace)) return false;
+  if (!rule.groupResource(groupResource)) return false;
+  if (rule.name?.(name) === false) return false;
+  if (rule.selector?.matches(labels) === false) return false;
+  try {
+    applyJsonPatch(item, rule.matches);
+    return true;
+  } catch (error) {
+    if (isCode(error, PATCH_TEST_FAILED) || isCode(error, PATCH_PLACE_MISSING)) return false;
+    throw error;
+  }
+}
+
+function patched(item: KubeObject, patch: ModifierPatch): KubeObject {
+  const result = withPatch(item, patch);
+  const { kind, metadata } = result as { kind?: unknown; metadata?: unknown };
+  if (typeof kind !== 'string' || kind === '') {
+    const shown = sortedGoJson(result);
+    throw failed(
+      `error in unmarshalling modified object Object 'Kind' is missing in '${shown.slice(0, SHOWN_MAX)}'`,
+    );
+  }
+  if (typeof metadata !== 'object' || metadata === null || Array.isArray(metadata)) {
+    throw failed('error in unmarshalling modified object: it has no metadata');
+  }
+  return result as KubeObject;
+}
+
+/** As much of an object as an error repeats. */
+const SHOWN_MAX = 200;
+
+const failed = (why: string): CodedError =>
+  new CodedError(PATCH_FAILED, `error in applying patch ${why}`);
+
+function withPatch(item: KubeObject, patch: ModifierPatch): unknown {
+  switch (patch.kind) {
+    case 'json':
+      return withJsonPatch(item, patch.operations);
+    case 'merge':
+      return patch.patches.reduce(applyMergePatch, item);
+    case 'strategic':
+      return withStrategicPatches(item, patch.patches);
+  }
+}
+
+function withJsonPatch(
+  item: KubeObject,
+  operations: Parameters<typeof applyJsonPatch>[1],
+): unknown {
+  try {
+    return applyJsonPatch(item, operations);
+  } catch (error) {
+    if (isCode(error, PATCH_TEST_FAILED)) return item;
+    throw failed(`error in applying JSON Patch ${messageOf(error)}`);
+  }
+}
+
+function withStrategicPatches(item: KubeObject, patches: readonly object[]): unknown {
+  try {
+    return patches.reduce<object>(
+      (current, patch) => applyStrategicMergePatch({ ...current }, { ...patch }),
+      item,
+    );
+  } catch (error) {
+    throw failed(`error in applying Strategic Patch ${messageOf(error)}`);
+  }
+}

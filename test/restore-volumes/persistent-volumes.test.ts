@@ -1,0 +1,298 @@
+import { describe, expect, it } from 'vitest';
+import type { NativeSnapshot } from '../../src/archive/index.ts';
+import { codeOf } from '../../src/base/index.ts';
+import type {
+  KubeObject,
+  PersistentVolume,
+  PersistentVolumeClaim,
+  Resource,
+} from '../../src/kube/index.ts';
+import type { VolumeSnapshotter } from '../../src/plugin/index.ts';
+import type { Restore } from '../../src/restore/index.ts';
+import type { VolumeFacts } from '../../src/restore-volumes/index.ts';
+import { RestoredVolumes, type VolumeFact } from '../../src/restore-volumes/index.ts';
+
+const { signal } = new AbortController();
+const NATIVE = {
+  spec: {
+    ...{ persistentVolumeName: 'pv1', location: 'default', volumeType: 'gp3' },
+    ...{ volumeAZ: 'zone-a', volumeIOPS: 100 },
+  },
+  status: { phase: 'Completed', providerSnapshotID: 'snap-1' },
+} as NativeSnapshot;
+
+const pvOf = (spec: object = {}, metadata: object = {}): PersistentVolume =>
+  ({
+    metadata: {
+      name: 'pv1',
+      annotations: {
+        'pv.kubernetes.io/bind-completed': 'yes',
+        'pv.kubernetes.io/bound-by-controller': 'yes',
+        kept: 'x',
+      },
+      ...metadata,
+    },
+    spec: {
+      persistentVolumeReclaimPolicy: 'Retain',
+      claimRef: { namespace: 'app', name: 'data', uid: 'old', resourceVersion: '7' },
+      ...spec,
+    },
+  }) as unknown as PersistentVolume;
+const claimOf = (volumeName?: string): PersistentVolumeClaim =>
+  ({
+    metadata: {
+      name: 'data',
+      namespace: 'app',
+      annotations: { 'pv.kubernetes.io/bind-completed': 'yes' },
+    },
+    spec: { ...(volumeName !== undefined && { volumeName }), storageClassName: 's' },
+  }) as unknown as PersistentVolumeClaim;
+
+class World {
+  readonly objects = new Map<string, object>();
+  readonly asked: unknown[][] = [];
+  readonly facts: VolumeFact[] = [];
+  readonly lines: string[] = [];
+  failure: string | undefined;
+  /** By the plugin. */
+  newName: string | undefined;
+  polls = 0;
+  onPoll: (() => void) | undefined;
+
+  volumes(
+    facts: Partial<VolumeFacts>,
+    {
+      mapping,
+      terminatingMs = 50,
+    }: { mapping?: Record<string, string>; terminatingMs?: number } = {},
+  ) {
+    const restore = {
+      metadata: { name: 'r', namespace: 'velero', uid: 'restore-uid' },
+      spec: { namespaceMapping: mapping ?? {} },
+    } as unknown as Restore;
+    const log = (level: string) => (message: string) => {
+      if (level !== 'info') this.lines.push(`${level}: ${message}`);
+    };
+    const snapshotter: Partial<VolumeSnapshotter> = {
+      createVolume: async (from) => {
+        this.asked.push(['create', from]);
+        if (this.failure === 'create') throw new Error('quota exceeded');
+        return Promise.resolve(`vol-${this.asked.length}`);
+      },
+      withVolumeId: async (pv, volumeId) => {
+        this.asked.push(['set', volumeId]);
+        if (this.failure === 'set') throw new Error('no such type');
+        const metadata = { ...pv.metadata, name: this.newName ?? pv.metadata.name };
+        return Promise.resolve({ ...pv, metadata, volumeId } as KubeObject);
+      },
+    };
+    return new RestoredVolumes({
+      client: {
+        find: async <T extends KubeObject>(
+          { plural }: Resource<T>,
+          { namespace = '', name }: { namespace?: string | undefined; name: string },
+        ) => {
+          this.polls++;
+          this.onPoll?.();
+          return Promise.resolve(
+            this.objects.get(`${plural} ${namespace}/${name}`) as T | undefined,
+          );
+        },
+      },
+      restore,
+      factsOf: async () =>
+        Promise.resolve({
+          ...{ info: undefined, native: undefined, restorePVs: undefined },
+          ...{ hasFileBackup: false, hasCsiSnapshot: false, hasUploadResult: false },
+          ...facts,
+        }),
+      locations: [
+        { metadata: { name: 'default' }, spec: { provider: 'aws', config: { region: 'r' } } },
+      ] as never,
+      snapshotters: (provider, config) => {
+        this.asked.push([provider, config]);
+        return snapshotter as VolumeSnapshotter;
+      },
+      log: { info: log('info'), warn: log('warn'), error: log('error') },
+      ...{ signal, terminatingMs, pollMs: 5 },
+      onFact: async (fact) => {
+        this.facts.push(fact);
+        return Promise.resolve();
+      },
+    });
+  }
+}
+
+const native = { native: NATIVE, info: { backupMethod: 'NativeSnapshot' } };
+
+describe('PersistentVolumes of a restore', () => {
+  it('are left out where their claims get new ones', async () => {
+    const world = new World();
+    const volumes = world.volumes({ info: { backupMethod: 'CSISnapshot' } });
+    expect(await volumes.prepare(pvOf())).toEqual({ isRestored: false });
+    expect(volumes.claimOf(claimOf('pv1'))).toEqual({
+      metadata: { name: 'data', namespace: 'app', annotations: {} },
+      spec: { storageClassName: 's' },
+    });
+    expect(volumes.claimOf(claimOf('other')).spec.volumeName).toBe('other');
+    const unbound = claimOf();
+    expect(volumes.claimOf(unbound)).toBe(unbound);
+  });
+
+  it('are restored as they were, bound to nothing yet, in the namespace that is mapped to', async () => {
+    const world = new World();
+    const pv = pvOf();
+    const before = structuredClone(pv);
+    const prepared = await world.volumes({}, { mapping: { app: 'copy' } }).prepare(pv);
+    expect(prepared).toMatchObject({ isRestored: true });
+    const item = prepared.isRestored ? prepared.item : undefined;
+    expect(item?.spec.claimRef).toEqual({ namespace: 'copy', name: 'data' });
+    expect(item?.metadata.annotations).toEqual({ kept: 'x' });
+    expect(pv).toEqual(before);
+  });
+
+  it('get a volume that their provider makes out of the snapshot', async () => {
+    const world = new World();
+    const volumes = world.volumes(native);
+    const prepared = await volumes.prepare(pvOf());
+    expect(world.asked).toEqual([
+      ['aws', { region: 'r' }],
+      ['create', { snapshotId: 'snap-1', volumeType: 'gp3', zone: 'zone-a', iops: 100 }],
+      ['set', 'vol-2'],
+    ]);
+    expect(prepared).toMatchObject({ item: { volumeId: 'vol-2', metadata: { name: 'pv1' } } });
+    expect(volumes.usedSnapshots).toEqual([{ pv: 'pv1', snapshot: NATIVE }]);
+    expect(world.facts).toEqual([{ kind: 'volume', pv: 'pv1', volumeId: 'vol-2' }]);
+  });
+
+  it('get no second volume after a restart', async () => {
+    const world = new World();
+    const volumes = world.volumes(native);
+    volumes.resume([{ kind: 'volume', pv: 'pv1', volumeId: 'vol-9' }]);
+    expect(await volumes.prepare(pvOf())).toMatchObject({ item: { volumeId: 'vol-9' } });
+    expect(world.asked.filter(([what]) => what === 'create')).toEqual([]);
+    expect(volumes.usedSnapshots).toHaveLength(1);
+  });
+
+  it('get none where the one of that name is there and stays', async () => {
+    const world = new World();
+    world.objects.set('persistentvolumes /pv1', pvOf());
+    world.objects.set('persistentvolumeclaims app/data', { metadata: {} });
+    world.objects.set('namespaces /app', { metadata: {} });
+    const volumes = world.volumes(native);
+    expect(await volumes.prepare(pvOf())).toMatchObject({
+      isRestored: true,
+      item: { metadata: { name: 'pv1' } },
+    });
+    expect(world.asked).toEqual([]);
+    expect(volumes.usedSnapshots).toEqual([]);
+  });
+
+  const leaving = { metadata: { deletionTimestamp: 'now' } };
+  it.each([
+    [
+      'it is released',
+      { ...pvOf(), status: { phase: 'Released' } },
+      { metadata: {} },
+      { metadata: {} },
+    ],
+    ['it is being deleted', pvOf({}, leaving.metadata), { metadata: {} }, { metadata: {} }],
+    ['its claim is being deleted', pvOf(), leaving, { metadata: {} }],
+    ['its claim is gone', pvOf(), undefined, { metadata: {} }],
+    ['its namespace is being deleted', pvOf(), { metadata: {} }, leaving],
+    [
+      'its namespace is terminating',
+      pvOf(),
+      { metadata: {} },
+      { metadata: {}, status: { phase: 'Terminating' } },
+    ],
+    ['its namespace is gone', pvOf(), { metadata: {} }, undefined],
+  ])('wait for the one of that name when %s', async (_about, pv, claim, space) => {
+    const world = new World();
+    world.objects.set('persistentvolumes /pv1', pv);
+    if (claim) world.objects.set('persistentvolumeclaims app/data', claim);
+    if (space) world.objects.set('namespaces /app', space);
+    const refused = await world
+      .volumes(native)
+      .prepare(pvOf())
+      .catch((error: unknown) => codeOf(error));
+    expect(refused).toBe('PV_STAYS');
+    world.onPoll = () => {
+      if (world.polls > 40) world.objects.delete('persistentvolumes /pv1');
+    };
+    const prepared = await world.volumes(native, { terminatingMs: 5000 }).prepare(pvOf());
+    expect(prepared).toMatchObject({ item: { metadata: { name: 'pv1' } } });
+    expect(world.asked.filter(([what]) => what === 'create')).toHaveLength(1);
+  });
+
+  it('get another name where the namespace is mapped and the old volume is there', async () => {
+    const names: (string | undefined)[] = [];
+    for (let i = 0; i < 2; i++) {
+      const world = new World();
+      world.objects.set('persistentvolumes /pv1', pvOf());
+      const volumes = world.volumes(native, { mapping: { app: 'copy' } });
+      const prepared = await volumes.prepare(pvOf());
+      const item = prepared.isRestored ? prepared.item : undefined;
+      const name = item?.metadata.name ?? '';
+      expect(name).toMatch(
+        /^velero-clone-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}$/,
+      );
+      expect(item?.metadata.annotations).toEqual({
+        kept: 'x',
+        'velero.io/original-pv-name': 'pv1',
+      });
+      expect(item?.spec.claimRef?.namespace).toBe('copy');
+      expect(volumes.claimOf(claimOf('pv1')).spec.volumeName).toBe(name);
+      expect(volumes.usedSnapshots).toEqual([{ pv: name, snapshot: NATIVE }]);
+      names.push(name);
+    }
+    expect(names[0]).toBe(names[1]);
+  });
+
+  it('keep their name where the namespace is mapped and the old volume is gone', async () => {
+    const world = new World();
+    const prepared = await world.volumes(native, { mapping: { app: 'copy' } }).prepare(pvOf());
+    expect(prepared).toMatchObject({ item: { metadata: { name: 'pv1' }, volumeId: 'vol-2' } });
+  });
+
+  it('take the name that a plugin gives them', async () => {
+    const world = new World();
+    world.newName = 'by-plugin';
+    const volumes = world.volumes(native);
+    const prepared = await volumes.prepare(pvOf());
+    expect(prepared).toMatchObject({
+      item: {
+        metadata: { name: 'by-plugin', annotations: { 'velero.io/original-pv-name': 'pv1' } },
+      },
+    });
+    expect(volumes.claimOf(claimOf('pv1')).spec.volumeName).toBe('by-plugin');
+  });
+
+  it('say which volume is left over where one was made and cannot be used', async () => {
+    const world = new World();
+    world.failure = 'set';
+    await expect(world.volumes(native).prepare(pvOf())).rejects.toThrow(
+      'error executing PVAction for persistentvolumes/pv1: no such type. The provider has made the volume vol-2, which nothing uses: delete it there',
+    );
+    world.failure = 'create';
+    await expect(world.volumes(native).prepare(pvOf())).rejects.toThrow(
+      /^error executing PVAction for persistentvolumes\/pv1: quota exceeded$/,
+    );
+  });
+
+  it('fail in words where the location of the snapshot is gone', async () => {
+    const world = new World();
+    const gone = { ...NATIVE, spec: { ...NATIVE.spec, location: 'gone' } };
+    await expect(world.volumes({ ...native, native: gone }).prepare(pvOf())).rejects.toThrow(
+      'volumesnapshotlocations.velero.io "gone" not found',
+    );
+  });
+
+  it('are made without their snapshot where the restore says so', async () => {
+    const world = new World();
+    const prepared = await world.volumes({ ...native, restorePVs: false }).prepare(pvOf());
+    expect(prepared).toMatchObject({ isRestored: true, item: { metadata: { name: 'pv1' } } });
+    expect(world.asked).toEqual([]);
+    expect(world.lines).toEqual([]);
+  });
+});

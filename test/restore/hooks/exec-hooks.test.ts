@@ -1,0 +1,337 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import type { About, PodExec } from '../../../src/backup/index.ts';
+import type { Pod } from '../../../src/kube/index.ts';
+import { type HookRecord, RestoreHooks } from '../../../src/restore/hooks/exec-hooks.ts';
+import type { RestoreSpec } from '../../../src/restore/index.ts';
+import type { RestoreHook } from '../../../src/restore/restore-object.ts';
+
+type Change = Parameters<
+  Parameters<ConstructorParameters<typeof RestoreHooks>[0]['watch']['onChange']>[0]
+>;
+
+/** A cluster with pods, whose watch can miss them. */
+class World {
+  readonly pods = new Map<string, Pod>();
+  readonly watched = new Map<string, Pod>();
+  readonly #listeners: ((...change: Change) => void)[] = [];
+  readonly ran: string[] = [];
+  readonly lines: string[] = [];
+  readonly records: HookRecord[] = [];
+  looks = 0;
+  atOnce = 0;
+  mostAtOnce = 0;
+  exec: PodExec = async () => Promise.resolve({ stdout: '', stderr: '' });
+
+  set(pod: Pod): Pod {
+    this.pods.set(pod.metadata.name, pod);
+    this.watched.set(pod.metadata.name, pod);
+    for (const listener of this.#listeners) listener(pod, undefined);
+    return pod;
+  }
+
+  delete(name: string, fromWatchOnly = false): void {
+    const pod = this.pods.get(name);
+    if (!fromWatchOnly) this.pods.delete(name);
+    this.watched.delete(name);
+    for (const listener of this.#listeners) listener(undefined, pod);
+  }
+
+  hooks(postHooks: readonly RestoreHook[], earlier: readonly HookRecord[] = []): RestoreHooks {
+    const log = (level: string) => (message: string, about?: About) => {
+      if (level !== 'info') this.lines.push(`${level} ${about?.namespace ?? ''}: ${message}`);
+    };
+    const spec: RestoreSpec['hooks'] = { resources: [{ name: 'h', postHooks }] };
+    return new RestoreHooks({
+      spec,
+      earlier,
+      watch: {
+        onChange: (listener) => {
+          this.#listeners.push(listener);
+          for (const pod of this.pods.values()) listener(pod, undefined);
+        },
+        get: ({ name }) => this.watched.get(name),
+        look: async ({ name }) => {
+          this.looks++;
+          return Promise.resolve(this.pods.get(name));
+        },
+      },
+      exec: async (question, signal) => {
+        this.mostAtOnce = Math.max(this.mostAtOnce, ++this.atOnce);
+        this.ran.push(`${question.pod}/${question.container}: ${question.command.join(' ')}`);
+        try {
+          return await this.exec(question, signal);
+        } finally {
+          this.atOnce--;
+        }
+      },
+      log: { info: log('info'), warn: log('warn'), error: log('error') },
+      onRecord: (record) => this.records.push(record),
+    });
+  }
+}
+
+const created = (name: string, containers: readonly string[] = ['web'], uid = `uid-${name}`): Pod =>
+  ({
+    metadata: { name, namespace: 'app', uid },
+    spec: { containers: containers.map((each) => ({ name: each, image: 'i' })) },
+    status: { phase: 'Pending' },
+  }) as Pod;
+const withStatus = (
+  pod: Pod,
+  up: readonly string[],
+  ready: readonly string[] = [],
+  phase = 'Running',
+) =>
+  ({
+    ...pod,
+    status: {
+      phase,
+      containerStatuses: pod.spec.containers.map(({ name }) => ({
+        name,
+        ready: ready.includes(name),
+        state: up.includes(name) ? { running: {} } : { waiting: {} },
+      })),
+    },
+  }) as Pod;
+const exec = (command: string, rest: NonNullable<RestoreHook['exec']> = {}): RestoreHook => ({
+  exec: { command: [command], ...rest },
+});
+const { signal } = new AbortController();
+const HOUR_MS = 3_600_000;
+const finish = (hooks: RestoreHooks, timeoutMs = 4 * HOUR_MS) =>
+  hooks.finish({ timeoutMs, signal });
+
+describe('exec hooks of restored pods', () => {
+  let world: World;
+  beforeEach(() => {
+    vi.useFakeTimers();
+    world = new World();
+  });
+  afterEach(() => {
+    vi.useRealTimers();
+  });
+  const pass = (ms: number) => vi.advanceTimersByTimeAsync(ms);
+
+  it('run when their container is up, in their order, and are counted', async () => {
+    const hooks = world.hooks([exec('one'), exec('side', { container: 'side' }), exec('two')]);
+    const pod = world.set(created('p', ['web', 'side']));
+    hooks.podCreated(pod);
+    expect(hooks.counts).toEqual({ hooksAttempted: 3, hooksFailed: 0 });
+    await pass(1000);
+    expect(world.ran).toEqual([]);
+    world.set(withStatus(pod, ['side']));
+    await pass(0);
+    expect(world.ran).toEqual(['p/side: side']);
+    world.set(withStatus(pod, ['side', 'web']));
+    await finish(hooks);
+    expect(world.ran).toEqual(['p/side: side', 'p/web: one', 'p/web: two']);
+    expect(hooks.counts).toEqual({ hooksAttempted: 3, hooksFailed: 0 });
+    expect(world.lines).toEqual([]);
+    expect(world.records.map(({ hasFailed }) => hasFailed)).toEqual([false, false, false]);
+  });
+
+  it('wait until all of a container is ready where one of them asks for it', async () => {
+    const hooks = world.hooks([exec('one'), exec('two', { waitForReady: true })]);
+    const pod = world.set(created('p'));
+    hooks.podCreated(pod);
+    world.set(withStatus(pod, ['web']));
+    await pass(1000);
+    expect(world.ran).toEqual([]);
+    world.set(withStatus(pod, ['web'], ['web']));
+    await finish(hooks);
+    expect(world.ran).toHaveLength(2);
+  });
+
+  it('go on after one that fails, and do not where onError is Fail', async () => {
+    world.exec = async ({ command }) =>
+      command[0]?.startsWith('bad') === true
+        ? Promise.reject(new Error('exit code 1'))
+        : Promise.resolve({ stdout: '', stderr: '' });
+    const hooks = world.hooks([exec('bad'), exec('bad too', { onError: 'Fail' }), exec('never')]);
+    hooks.podCreated(world.set(created('p')));
+    hooks.podCreated(world.set(created('q')));
+    for (const pod of ['p', 'q']) world.set(withStatus(created(pod), ['web']));
+    await finish(hooks);
+    expect(world.ran).toEqual(['p/web: bad', 'q/web: bad', 'p/web: bad too', 'q/web: bad too']);
+    expect(hooks.counts).toEqual({ hooksAttempted: 6, hooksFailed: 6 });
+    expect(world.lines.filter((line) => !line.includes('pod app/q')).slice(0, 3)).toEqual([
+      'error app: hook h in container web failed to execute, err: exit code 1',
+      'error app: hook h in container web failed to execute, err: exit code 1',
+      'error app: hook h in container web failed to execute, err: exit code 1',
+    ]);
+    expect(world.lines.at(-1)).toBe(
+      'error app: hook h in container web in pod app/q not executed: the hook before it failed: hook h in container web failed to execute, err: exit code 1',
+    );
+  });
+
+  it('run in a pod that was up before anybody waited for it', async () => {
+    const hooks = world.hooks([exec('one')]);
+    const pod = created('p');
+    world.set(withStatus(pod, ['web']));
+    hooks.podCreated(pod);
+    await finish(hooks);
+    expect(world.ran).toEqual(['p/web: one']);
+  });
+
+  it('give up when their longest wait is over, in words', async () => {
+    const hooks = world.hooks([
+      exec('one', { waitTimeout: '1m' }),
+      exec('two', { waitTimeout: '5m' }),
+    ]);
+    hooks.podCreated(world.set(created('p')));
+    await pass(299_000);
+    expect(world.lines).toEqual([]);
+    await pass(2000);
+    await finish(hooks);
+    expect(world.lines).toEqual([
+      'error app: hook h in container web in pod app/p not executed: its container was not up after 300 s',
+      'error app: hook h in container web in pod app/p not executed: its container was not up after 300 s',
+    ]);
+    expect(hooks.counts.hooksFailed).toBe(2);
+    expect(world.ran).toEqual([]);
+  });
+
+  it('do not run when they have expired, and the others do', async () => {
+    const hooks = world.hooks([
+      exec('one', { waitTimeout: '1m' }),
+      exec('two', { waitTimeout: '5m' }),
+      exec('three'),
+    ]);
+    const pod = world.set(created('p'));
+    hooks.podCreated(pod);
+    await pass(61_000);
+    world.set(withStatus(pod, ['web']));
+    await finish(hooks);
+    expect(world.ran).toEqual(['p/web: two', 'p/web: three']);
+    expect(world.lines).toEqual(['error app: hook h in container web expired before executing']);
+  });
+
+  it('end with an error when the pod never comes up and nothing limits the wait', async () => {
+    const hooks = world.hooks([exec('one')]);
+    hooks.podCreated(world.set(created('p')));
+    const done = finish(hooks, HOUR_MS);
+    await pass(HOUR_MS - 1);
+    expect(hooks.waiting).toBe(1);
+    await pass(1);
+    await done;
+    expect(world.lines).toEqual([
+      'error app: hook h in container web in pod app/p not executed: the restore waits for its hooks no longer than 3600 s',
+    ]);
+  });
+
+  it.each(['Succeeded', 'Failed'])('end when the pod is %s', async (phase) => {
+    const hooks = world.hooks([exec('one')]);
+    const pod = world.set(created('p'));
+    hooks.podCreated(pod);
+    world.set(withStatus(pod, [], [], phase));
+    await finish(hooks);
+    expect(world.lines).toEqual([
+      `error app: hook h in container web in pod app/p not executed: pod entered phase ${phase} before some post-restore exec hooks ran`,
+    ]);
+  });
+
+  it('end when the pod is deleted, also where one of the same name takes its place', async () => {
+    const hooks = world.hooks([exec('one')]);
+    hooks.podCreated(world.set(created('p')));
+    hooks.podCreated(world.set(created('q')));
+    world.delete('p');
+    world.delete('q');
+    world.set(withStatus(created('q', ['web'], 'another'), ['web']));
+    await pass(0);
+    await finish(hooks);
+    expect(world.ran).toEqual([]);
+    expect(world.lines).toEqual(
+      ['p', 'q'].map(
+        (name) =>
+          `error app: hook h in container web in pod app/${name} not executed: the pod was deleted before all hooks were executed`,
+      ),
+    );
+  });
+
+  it('ask for a pod that has lost the label of the restore, and not for one that is in the watch', async () => {
+    const hooks = world.hooks([exec('one')]);
+    const pod = world.set(created('p'));
+    hooks.podCreated(pod);
+    await pass(HOUR_MS);
+    expect(world.looks).toBe(0);
+    world.delete('p', true);
+    await pass(60_000);
+    expect(world.looks).toBeGreaterThan(0);
+    world.pods.set('p', withStatus(pod, ['web']));
+    await pass(20_000);
+    await finish(hooks);
+    expect(world.ran).toEqual(['p/web: one']);
+  });
+
+  it('are not waited for in a container that the pod does not have', async () => {
+    const hooks = world.hooks([exec('one', { container: 'gone' })]);
+    hooks.podCreated(world.set(created('p')));
+    await finish(hooks);
+    expect(hooks.counts).toEqual({ hooksAttempted: 1, hooksFailed: 0 });
+    expect(world.lines).toEqual([
+      'warn app: Pod app/p does not have container gone: the post-restore exec hook h is not run',
+    ]);
+  });
+
+  it('end by their own time-out, which begins when they do', async () => {
+    vi.useRealTimers();
+    world.exec = (_question, own) =>
+      new Promise((_resolve, reject) => {
+        own.addEventListener('abort', () => {
+          reject(new Error('aborted'));
+        });
+      });
+    const hooks = world.hooks([exec('hangs', { execTimeout: '50ms' })]);
+    hooks.podCreated(world.set(withStatus(created('p'), ['web'])));
+    await finish(hooks);
+    expect(world.lines).toEqual([
+      'error app: hook h in container web failed to execute, err: timed out after 50ms',
+    ]);
+  });
+
+  it('run sixteen at once at most', async () => {
+    world.exec = async () => {
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+      return { stdout: '', stderr: '' };
+    };
+    const hooks = world.hooks([exec('one')]);
+    for (let i = 0; i < 100; i++) {
+      hooks.podCreated(world.set(withStatus(created(`p${i}`), ['web'])));
+    }
+    await pass(10_000);
+    await finish(hooks);
+    expect(world.ran).toHaveLength(100);
+    expect(world.mostAtOnce).toBe(16);
+  });
+
+  it('do not run again after a restart, and are counted', async () => {
+    const first = world.hooks([exec('one'), exec('two'), exec('three', { container: 'side' })]);
+    const pod = world.set(withStatus(created('p', ['web', 'side']), ['web']));
+    first.podCreated(pod);
+    await pass(0);
+    await first.close();
+    expect(world.ran).toEqual(['p/web: one', 'p/web: two']);
+    expect(world.lines).toEqual([]);
+    const second = world.hooks(
+      [exec('one'), exec('two'), exec('three', { container: 'side' })],
+      world.records.map((each, i) => ({ ...each, hasFailed: i === 0 })),
+    );
+    second.podCreated(pod);
+    world.set(withStatus(pod, ['web', 'side']));
+    await finish(second);
+    expect(world.ran).toEqual(['p/web: one', 'p/web: two', 'p/side: three']);
+    expect(second.counts).toEqual({ hooksAttempted: 3, hooksFailed: 1 });
+  });
+
+  it('say nothing of hooks that are left when the restore goes on elsewhere', async () => {
+    const hooks = world.hooks([exec('one')]);
+    hooks.podCreated(world.set(created('p')));
+    const cancel = new AbortController();
+    const done = hooks.finish({ timeoutMs: HOUR_MS, signal: cancel.signal });
+    cancel.abort(new Error('leadership is lost'));
+    await expect(done).rejects.toThrow('leadership is lost');
+    expect(world.lines).toEqual([]);
+    expect(world.records).toEqual([]);
+    expect(hooks.counts.hooksFailed).toBe(0);
+  });
+});
