@@ -161,8 +161,8 @@ export async function loadRepositoryAccess(options: AccessOptions): Promise<Repo
     { namespace, name: storageLocation },
     { signal },
   );
-  const { reachable = (location) => location } = options;
-  const bsl = reachable(parseBackupStorageLocation(object));
+  const found = parseBackupStorageLocation(object);
+  const bsl = options.reachable?.(found) ?? found;
   if (options.isWriting && bsl.spec.accessMode === 'ReadOnly') {
     const text = `backup storage location ${namespace}/${storageLocation} is read-only (spec.accessMode)`;
     throw new CodedError('STORAGE_READ_ONLY', text);

@@ -2,7 +2,8 @@ import { isCode, mapLimited, messageOf } from '../../base/index.ts';
 import { type KubeClient, PODS } from '../../kube/index.ts';
 import type { Backup } from '../backup-object.ts';
 import type { ResourceFinder } from '../filters/resources.ts';
-import { Hooks, type PodExec } from '../hooks/hooks.ts';
+import { Hooks } from '../hooks/hooks.ts';
+import type { PodExec } from '../hooks/run-hook.ts';
 import type { BackupLog } from '../results.ts';
 import { assertAlone } from './alone.ts';
 

@@ -150,7 +150,7 @@ describe('longshore browse', () => {
           ]);
         });
     expect(stateOf(target)).toEqual(stateOf(join(source, 'etc')));
-    expect(said).toContain('pipe is neither a file, a directory nor a symbolic link');
+    expect(said).toBe('');
     const one = await run(BIN, wordsOf('data', '/etc/hosts', '--tar'), { encoding: 'buffer' });
     fs.writeFileSync(join(work, 'hosts.tar'), one.stdout);
     expect(execFileSync('tar', ['-xOf', join(work, 'hosts.tar'), 'hosts']).toString()).toBe(
