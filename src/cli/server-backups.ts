@@ -25,6 +25,7 @@ import {
   namespacesOf,
   ownPoliciesOf,
   readsOf,
+  removeLostSnapshots,
 } from '../plugin/index.ts';
 import {
   BackupController,
@@ -217,6 +218,8 @@ export async function openBackups(
     ...{ client, logger, namespace, backups, buckets, sessions, operations, directory },
     discovery: theDiscovery,
     snapshotLocations,
+    removeSnapshots: ({ metadata: { name, uid } }, options) =>
+      removeLostSnapshots({ client, logger }, { namespace, name, uid }, options),
     runner: () => {
       runner ??= theDiscovery().then(
         (found) =>
