@@ -34,7 +34,7 @@ beforeEach(async () => {
 
 const take = (
   name: string,
-  { isMoved = true, uid = lost.uid, of = `${NAMESPACE}/lost`, source = {} as object } = {},
+  { isMoved = true, uid = lost.uid, of = `${NAMESPACE}/lost`, source = {} } = {},
 ): Promise<unknown> =>
   test.client.create(VOLUME_SNAPSHOTS, {
     metadata: {
