@@ -268,7 +268,10 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
       continue;
     }
     if (backedUp.has(kind, refOfBlockItem(item))) continue;
-    if (hooks.has(item.object, 'pre')) options.assertLeading?.();
+    if (hooks.has(item.object, 'pre')) {
+      if (hooks.has(item.object, 'post')) await backupper.willFreeze(item);
+      options.assertLeading?.();
+    }
     frozen.all.add(item);
     const failure = await hooks.run(item.object, 'pre', signal);
     if (failure === undefined) {
@@ -278,8 +281,11 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
     const { namespace = '', name } = item.object.metadata;
     const about = { resource: PODS_TYPE, namespace, name, error: failure };
     options.log.error('Error running pre hooks for pod', about);
-    // As in Velero, post hooks do not follow pre hooks that have failed; those that may have run all the same have frozen it.
-    const isFrozen = isCode(failure, 'HOOK_ANSWER_LOST') && hooks.has(item.object, 'post');
+    // As in Velero, post hooks do not follow pre hooks that have failed; those that may have run all the same have frozen it. Freezing a file
+    // system that an earlier try has frozen fails.
+    const mayHaveRun =
+      isCode(failure, 'HOOK_ANSWER_LOST') || journal?.owesPostHooks(kind, id) === true;
+    const isFrozen = mayHaveRun && hooks.has(item.object, 'post');
     if (!isFrozen) frozen.all.delete(item);
     await backupper.fail(item, { owesPostHooks: isFrozen });
     if (!isFrozen) continue;

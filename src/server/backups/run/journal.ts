@@ -24,6 +24,7 @@ import type {
 } from '../../../backup/index.ts';
 import { idOf } from '../../../backup/index.ts';
 import type { VolumeFact } from '../../../backup-volumes/index.ts';
+import { OwedPods, type PodRecord } from './owed-pods.ts';
 import { patiently } from './patience.ts';
 import { Pieces } from './pieces.ts';
 import {
@@ -73,7 +74,7 @@ const gzip = promisify(gzipWithCallback);
 
 /** What is done, and has not been put yet. */
 interface Pending {
-  readonly records: SegmentRecords & { includes?: string[] };
+  readonly records: SegmentRecords & { includes?: string[]; freezing?: PodRecord[] };
   readonly tar: Pieces;
   log: string[];
   bytes: number;
@@ -104,7 +105,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   readonly #kindsOf = new Map<string, Set<string>>();
   /** Types with ids that actions have given. */
   readonly #renamed = new Set<string>();
-  readonly #owed = new Map<string, { k: string; ns: string; n: string }>();
+  readonly #owed = new OwedPods();
   readonly #facts: VolumeFact[] = [];
   readonly #operations: StartedOperation[] = [];
   readonly #entries: JournalEntry[] = [];
@@ -264,14 +265,13 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   async #take({ records, tar, log }: Segment): Promise<void> {
-    for (const { k, ns, n, t, as, o, ops = [], facts = [] } of records.items) {
+    this.#owed.take(records);
+    for (const { k, ns, n, t, as, ops = [], facts = [] } of records.items) {
       this.#note(k, ns, n, t);
       if (t !== undefined) this.#noteName(t, k, as);
-      if (o === 1) this.#owed.set(`${k} ${ns}/${n}`, { k, ns, n });
       this.#operations.push(...(ops as unknown as StartedOperation[]));
       this.#facts.push(...facts);
     }
-    for (const { k, ns, n } of records.thawed) this.#owed.delete(`${k} ${ns}/${n}`);
     this.#entries.push(...records.entries);
     this.#hooks = records.hooks ?? this.#hooks;
     this.#unpackedBytes += records.unpackedBytes ?? 0;
@@ -307,11 +307,11 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
 
   owesPostHooks(kind: string, id: string): boolean {
     const [namespace, name] = id.includes('/') ? id.split('/', 2) : ['', id];
-    return this.#owed.has(`${kind} ${namespace ?? ''}/${name ?? ''}`);
+    return this.#owed.has({ k: kind, ns: namespace ?? '', n: name ?? '' });
   }
 
-  *owed(): Generator<{ namespace: string; name: string }> {
-    for (const { ns, n } of this.#owed.values()) yield { namespace: ns, name: n };
+  owed(): { namespace: string; name: string }[] {
+    return this.#owed.all();
   }
 
   *all(): Generator<{ kind: string; id: string; type: string | undefined }> {
@@ -328,6 +328,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
       for (const piece of tarMember.entry({ path, bytes, mtime })) this.#pending.tar.append(piece);
       this.#packed(this.#pending.tar.length - before);
     }
+    if (!owesPostHooks) this.#owed.delete({ k, ns, n });
     const type = files[0]?.path.split('/')[1];
     this.#pending.records.items.push({
       ...{ k, ns, n },
@@ -342,10 +343,17 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     else this.#flushLater();
   }
 
-  async postHooksDone(item: { kind: string; namespace: string; name: string }): Promise<void> {
-    this.#owed.delete(`${item.kind} ${item.namespace}/${item.name}`);
+  async willFreeze({ kind: k, namespace: ns, name: n }: FinishedPod): Promise<void> {
     this.#assertUsable();
-    this.#pending.records.thawed.push({ k: item.kind, ns: item.namespace, n: item.name });
+    (this.#pending.records.freezing ??= []).push({ k, ns, n });
+    this.#added(k.length + ns.length + n.length);
+    await this.flush();
+  }
+
+  async postHooksDone({ kind: k, namespace: ns, name: n }: FinishedPod): Promise<void> {
+    this.#owed.delete({ k, ns, n });
+    this.#assertUsable();
+    this.#pending.records.thawed.push({ k, ns, n });
     await this.flush();
   }
 
@@ -516,6 +524,8 @@ interface Try {
   /** From its first one to the last before a gap: those after one were stored by nobody who waited for the gap. */
   readonly keys: readonly string[];
 }
+
+type FinishedPod = Pick<FinishedItem, 'kind' | 'namespace' | 'name'>;
 
 const padded = (value: number): string => String(value).padStart(NUMBER_DIGITS, '0');
 

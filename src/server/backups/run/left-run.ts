@@ -9,13 +9,14 @@ import type { Discovery, KubeClient } from '../../../kube/index.ts';
 import { subjectOf } from '../after-run.ts';
 import type { ActionSessions } from '../contract.ts';
 import { cancelOperations } from '../operations/cancel.ts';
+import { OwedPods } from './owed-pods.ts';
 import { decodeSegment } from './segment.ts';
 
 /** What a run has begun that nobody goes on with, by its journal. */
 export interface LeftRun {
   readonly operations: readonly StartedOperation[];
   readonly snapshots: readonly NativeSnapshot[];
-  /** Pods whose pre hooks have run, and whose post hooks have not. */
+  /** Pods whose pre hooks have run, or may have, and whose post hooks have not. */
   readonly frozen: readonly { readonly namespace: string; readonly name: string }[];
 }
 
@@ -33,22 +34,21 @@ const SEGMENT_BYTES_MAX = 512 << 20;
 export async function readLeftRun({ bucket, name, uid, signal }: LeftRunPlace): Promise<LeftRun> {
   const operations: StartedOperation[] = [];
   const facts: VolumeFact[] = [];
-  const frozen = new Map<string, { namespace: string; name: string }>();
+  const owed = new OwedPods();
   const keys = await Array.fromAsync(bucket.list(journalFolder(name, uid), { signal }));
   for (const key of keys.sort()) {
     try {
       const { records } = decodeSegment(await bytesOf(bucket, key, signal), key);
-      for (const { k, ns, n, o, ops = [], facts: own = [] } of records.items) {
+      owed.take(records);
+      for (const { ops = [], facts: own = [] } of records.items) {
         operations.push(...(ops as unknown as StartedOperation[]));
         facts.push(...own);
-        if (o === 1) frozen.set(`${k} ${ns}/${n}`, { namespace: ns, name: n });
       }
-      for (const { k, ns, n } of records.thawed) frozen.delete(`${k} ${ns}/${n}`);
     } catch (error) {
       if (!isCode(error, 'DAMAGED_JOURNAL', 'BLOB_NOT_FOUND')) throw error;
     }
   }
-  return { operations, snapshots: nativeSnapshotsIn(facts), frozen: [...frozen.values()] };
+  return { operations, snapshots: nativeSnapshotsIn(facts), frozen: owed.all() };
 }
 
 async function bytesOf(bucket: Bucket, key: string, signal: AbortSignal): Promise<Buffer> {
