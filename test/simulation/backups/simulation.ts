@@ -174,7 +174,7 @@ class BackupCourse implements ServerWorld {
       this.#backupChanged(type, object as unknown as Backup);
     });
     const { isCalm = false, killsAt = [], isDeleted = false } = settings;
-    const most = new Random(seed + 2).chance(0.5) ? 1 : 8;
+    const most = [1, 8, 25][new Random(seed + 2).below(3)] ?? 1;
     this.#deleteAtMs = isDeleted ? new Random(seed + 3).between(0, most * MINUTE_MS) : Infinity;
     this.#killsAt = [...killsAt];
     this.#chaosMs = isCalm ? 0 : this.random.between(3, 40) * MINUTE_MS;

@@ -2,11 +2,9 @@ import { promisify } from 'node:util';
 import { gzip as gzipWithCallback } from 'node:zlib';
 import { ScratchFile, journalFolder, journalsFolder, tarMember } from '../../../archive/index.ts';
 import {
-  assert,
   type Clock,
   CodedError,
   formatBytes,
-  isCode,
   type Logger,
   mapLimited,
   randomHex,
@@ -27,13 +25,8 @@ import type { VolumeFact } from '../../../backup-volumes/index.ts';
 import { OwedPods, type PodRecord } from './owed-pods.ts';
 import { patiently } from './patience.ts';
 import { Pieces } from './pieces.ts';
-import {
-  decodeSegment,
-  encodeSegment,
-  type JournalEntry,
-  type Segment,
-  type SegmentRecords,
-} from './segment.ts';
+import { encodeSegment, type JournalEntry, type Segment, type SegmentRecords } from './segment.ts';
+import { keyOf, StoredTries, type Try } from './stored-tries.ts';
 
 export interface JournalOptions {
   readonly bucket: Bucket;
@@ -64,9 +57,6 @@ export interface JournalLimits {
 const LIMITS: JournalLimits = { segmentBytes: 4 << 20, segmentMs: 5000 };
 /** What readers refuse (archive/tarball.ts). */
 const UNPACKED_BYTES_MAX = 64 * 2 ** 30;
-const SEGMENT_BYTES_MAX = 512 << 20;
-const NUMBER_DIGITS = 8;
-const READ_AHEAD = 8;
 /** Our choice: a backup of days has tens of thousands of segments, and who is next of its name waits for it. */
 const REMOVED_AT_ONCE = 16;
 
@@ -182,86 +172,16 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
 
   async #read(): Promise<void> {
     const { bucket, signal } = this.#options;
-    const keys = await this.#patiently('list the journal of a backup', async () => {
-      const found: string[] = [];
-      for await (const key of bucket.list(this.#folder, { signal })) found.push(key);
-      return found.sort();
+    const tries = new StoredTries({
+      ...{ bucket, signal, folder: this.#folder },
+      patiently: (what, task) => this.#patiently(what, task),
     });
-    const tries = triesIn(keys, this.#folder);
-    const last = Math.max(0, ...tries.map(({ number }) => number));
-    this.#own = { number: last + 1, owner: this.#own.owner };
-    const best = await this.#bestOf(tries);
-    if (best) {
-      for await (const [key, segment] of this.#loadAll(best.keys)) {
-        await this.#take(key === best.head.key ? best.head.segment : segment);
-      }
-      this.#segments = [...best.keys];
-    }
+    const last = await tries.last();
+    this.#own = { number: last.number + 1, owner: this.#own.owner };
+    for await (const segment of tries.segments(last)) await this.#take(segment);
+    this.#segments = [...last.keys];
     this.#pending.records.includes = [...this.#segments];
     await this.flush();
-  }
-
-  /**
-   * The last try that has begun, and of several with its number the one that goes on from most: another one is of a process that had seen less,
-   * and has stored nothing but its beginning. One that was killed before that has nothing.
-   */
-  async #bestOf(
-    tries: readonly Try[],
-  ): Promise<{ keys: readonly string[]; head: { key: string; segment: Segment } } | undefined> {
-    const numbers = [...new Set(tries.map(({ number }) => number))].sort((a, b) => b - a);
-    for (const number of numbers) {
-      const all = await Promise.all(
-        tries
-          .filter((each) => each.number === number && each.keys.length > 0)
-          .map(async ({ keys }) => {
-            const [key = ''] = keys;
-            const segment = await this.#load(key);
-            const before = segment.records.includes ?? [];
-            return { keys: [...before, ...keys], head: { key, segment } };
-          }),
-      );
-      const [best] = all.sort((a, b) => b.keys.length - a.keys.length);
-      if (best) return best;
-    }
-    return undefined;
-  }
-
-  /** In their order, some ahead: a backup of days has tens of thousands. */
-  async *#loadAll(keys: readonly string[]): AsyncGenerator<[string, Segment]> {
-    const ahead: Promise<Segment>[] = [];
-    let next = 0;
-    for (const key of keys) {
-      while (ahead.length < READ_AHEAD && next < keys.length) {
-        const loading = this.#load(keys[next++] ?? '');
-        // Thrown when its turn comes.
-        loading.catch(() => undefined);
-        ahead.push(loading);
-      }
-      const segment = await ahead.shift();
-      assert(segment, 'a segment that was asked for');
-      yield [key, segment];
-    }
-  }
-
-  async #load(key: string): Promise<Segment> {
-    const { bucket, signal } = this.#options;
-    const bytes = await this.#patiently(`read ${key}`, async () => {
-      const pieces: Uint8Array[] = [];
-      let length = 0;
-      for await (const piece of bucket.get(key, { signal })) {
-        pieces.push(piece);
-        length += piece.length;
-        if (length > SEGMENT_BYTES_MAX) {
-          const text = `${key} is longer than ${formatBytes(SEGMENT_BYTES_MAX)}`;
-          throw new CodedError('DAMAGED_JOURNAL', text);
-        }
-      }
-      return Buffer.concat(pieces);
-    }).catch((error: unknown) => {
-      if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
-      throw new CodedError('DAMAGED_JOURNAL', `${key} was stored, and is gone`);
-    });
-    return decodeSegment(bytes, key);
   }
 
   async #take({ records, tar, log }: Segment): Promise<void> {
@@ -516,35 +436,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 }
 
-/** One server's work on a backup. */
-interface Try {
-  readonly number: number;
-  /** At random: two processes may take the same number. */
-  readonly owner: string;
-  /** From its first one to the last before a gap: those after one were stored by nobody who waited for the gap. */
-  readonly keys: readonly string[];
-}
-
 type FinishedPod = Pick<FinishedItem, 'kind' | 'namespace' | 'name'>;
-
-const padded = (value: number): string => String(value).padStart(NUMBER_DIGITS, '0');
-
-const keyOf = (
-  folder: string,
-  { number, owner }: Pick<Try, 'number' | 'owner'>,
-  at: number,
-): string => `${folder}${padded(number)}-${owner}-${padded(at)}`;
-
-function triesIn(keys: readonly string[], folder: string): Try[] {
-  const all = Map.groupBy(keys, (key) => key.slice(folder.length).split('-').slice(0, 2).join('-'));
-  return [...all].map(([name, found]): Try => {
-    const [number = '', owner = ''] = name.split('-');
-    const own = { number: Number(number), owner };
-    const sorted = [...found].sort();
-    const end = sorted.findIndex((key, at) => key !== keyOf(folder, own, at));
-    return { ...own, keys: end === -1 ? sorted : sorted.slice(0, end) };
-  });
-}
 
 /** Removes the journals of all backups of a name, or the one of a UID. */
 export async function removeJournals(

@@ -1,6 +1,6 @@
 import type { NativeSnapshot } from '../../../archive/index.ts';
 import { journalFolder } from '../../../archive/index.ts';
-import { CodedError, formatBytes, isCode, type Logger, messageOf } from '../../../base/index.ts';
+import { isCode, type Logger, messageOf } from '../../../base/index.ts';
 import { type Backup, Results, type StartedOperation, thawPods } from '../../../backup/index.ts';
 import { nativeSnapshotsIn, type VolumeFact } from '../../../backup-volumes/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
@@ -10,7 +10,7 @@ import { subjectOf } from '../after-run.ts';
 import type { ActionSessions } from '../contract.ts';
 import { cancelOperations } from '../operations/cancel.ts';
 import { OwedPods } from './owed-pods.ts';
-import { decodeSegment } from './segment.ts';
+import { readSegment } from './stored-tries.ts';
 
 /** What a run has begun that nobody goes on with, by its journal. */
 export interface LeftRun {
@@ -28,8 +28,6 @@ export interface LeftRunPlace {
   readonly signal: AbortSignal;
 }
 
-const SEGMENT_BYTES_MAX = 512 << 20;
-
 /** Reads all segments of a journal that can be read, also of one that is damaged. Throws what the bucket throws. */
 export async function readLeftRun({ bucket, name, uid, signal }: LeftRunPlace): Promise<LeftRun> {
   const operations: StartedOperation[] = [];
@@ -38,7 +36,7 @@ export async function readLeftRun({ bucket, name, uid, signal }: LeftRunPlace): 
   const keys = await Array.fromAsync(bucket.list(journalFolder(name, uid), { signal }));
   for (const key of keys.sort()) {
     try {
-      const { records } = decodeSegment(await bytesOf(bucket, key, signal), key);
+      const { records } = await readSegment(bucket, key, signal);
       owed.take(records);
       for (const { ops = [], facts: own = [] } of records.items) {
         operations.push(...(ops as unknown as StartedOperation[]));
@@ -49,20 +47,6 @@ export async function readLeftRun({ bucket, name, uid, signal }: LeftRunPlace): 
     }
   }
   return { operations, snapshots: nativeSnapshotsIn(facts), frozen: owed.all() };
-}
-
-async function bytesOf(bucket: Bucket, key: string, signal: AbortSignal): Promise<Buffer> {
-  const pieces: Uint8Array[] = [];
-  let length = 0;
-  for await (const piece of bucket.get(key, { signal })) {
-    pieces.push(piece);
-    length += piece.length;
-    if (length > SEGMENT_BYTES_MAX) {
-      const text = `${key} is longer than ${formatBytes(SEGMENT_BYTES_MAX)}`;
-      throw new CodedError('DAMAGED_JOURNAL', text);
-    }
-  }
-  return Buffer.concat(pieces);
 }
 
 export interface EndOptions {
