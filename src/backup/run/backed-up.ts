@@ -29,6 +29,11 @@ export class BackedUp {
     this.#names = names;
   }
 
+  /** What it takes of memory beside the names. */
+  get bytes(): number {
+    return this.#states.bytes;
+  }
+
   get totalItems(): number {
     return this.#total;
   }
