@@ -17,9 +17,16 @@ describe('the names of objects', () => {
   it('are found by kind, namespace and name, whatever is in them', () => {
     const names = new ObjectNames();
     const all = ['a', 'b', ''].flatMap((namespace) =>
-      ['x', 'y'.repeat(254), 'z'.repeat(255), 'z'.repeat(70_000), 'ünlike', '名', 'a\u0000b', ''].map(
-        (name) => ({ namespace, name }),
-      ),
+      [
+        'x',
+        'y'.repeat(254),
+        'z'.repeat(255),
+        'z'.repeat(70_000),
+        'ünlike',
+        '名',
+        'a\u0000b',
+        '',
+      ].map((name) => ({ namespace, name })),
     );
     const numbers = all.map((each) => names.add('v1/Pod', each));
     expect(numbers).toEqual(all.map((_, at) => at));
