@@ -526,7 +526,7 @@ async function encoded(files: Partial<Encoded>): Promise<Map<BackupFile, Stored>
 }
 
 const namesIn = (list: ResourceList | ResourceNames): ResourceNames =>
-  Symbol.iterator in list ? (list as ResourceNames) : sortedResourceList(list);
+  Symbol.iterator in list ? list : sortedResourceList(list);
 
 /** Lists that Velero makes as it needs them: without an element they are `null`. */
 const nullIfNone = (file: BackupFile, list: readonly unknown[]): readonly unknown[] | null =>

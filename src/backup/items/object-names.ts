@@ -48,7 +48,10 @@ export class ObjectNames {
 
   /** -1 where it is not there. */
   find(kind: string, { namespace, name }: Ref): number {
-    const [kindNumber, namespaceNumber] = [this.#kinds.find(kind), this.#namespaces.find(namespace)];
+    const [kindNumber, namespaceNumber] = [
+      this.#kinds.find(kind),
+      this.#namespaces.find(namespace),
+    ];
     if (kindNumber < 0 || namespaceNumber < 0) return -1;
     return (this.#slots[this.#slotOf(kindNumber, namespaceNumber, name)] as number) - 1;
   }

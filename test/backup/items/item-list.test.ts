@@ -83,7 +83,7 @@ describe('the list of items', () => {
       { at: 5, length: 7 },
       ...[undefined, undefined, undefined],
     ]);
-    expect([...list].map(({ isOrdered }) => isOrdered)).toEqual([true, ...Array(4).fill(false)]);
+    expect([...list].map(({ isOrdered }) => isOrdered)).toEqual([true, false, false, false, false]);
     expect([...list.namespaces()].sort()).toEqual(['a', 'b']);
     const [first] = list.find('configmaps', ref('a/one'));
     expect(list.find('configmaps', ref('a/one')).map(({ kind }) => kind)).toEqual([

@@ -101,15 +101,12 @@ interface Run {
   readonly spoolBytes?: number;
 }
 
-async function run({
-  cluster,
-  spec = {},
-  sink = new MemorySink(),
-  ...rest
-}: Run): Promise<{
+async function run({ cluster, spec = {}, sink = new MemorySink(), ...rest }: Run): Promise<{
   sink: MemorySink;
   log: Results;
-  result: Omit<BackupRunResult, 'resourceList'> & { resourceList: Record<string, readonly string[]> };
+  result: Omit<BackupRunResult, 'resourceList'> & {
+    resourceList: Record<string, readonly string[]>;
+  };
 }> {
   const spool = await Spool.open({ bytesMax: rest.spoolBytes ?? 1 << 20 });
   spools.push(spool);
