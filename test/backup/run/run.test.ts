@@ -108,12 +108,13 @@ interface Run {
   readonly spoolBytes?: number;
 }
 
-async function run({
-  cluster,
-  spec = {},
-  sink = new MemorySink(),
-  ...rest
-}: Run): Promise<{ sink: MemorySink; log: Results; result: BackupRunResult }> {
+async function run({ cluster, spec = {}, sink = new MemorySink(), ...rest }: Run): Promise<{
+  sink: MemorySink;
+  log: Results;
+  result: Omit<BackupRunResult, 'resourceList'> & {
+    resourceList: Record<string, readonly string[]>;
+  };
+}> {
   const spool = await Spool.open({ bytesMax: rest.spoolBytes ?? 1 << 20 });
   spools.push(spool);
   const log = new Results();
@@ -148,7 +149,8 @@ async function run({
     signal: new AbortController().signal,
     ...rest.more,
   });
-  return { sink, log, result };
+  const lists = [...result.resourceList].map(([kind, names]) => [kind, [...names]] as const);
+  return { sink, log, result: { ...result, resourceList: Object.fromEntries(lists) } };
 }
 
 const action = (

@@ -20,7 +20,7 @@ import type {
   ItemSink,
   StartedOperation,
 } from '../../../backup/index.ts';
-import { idOf } from '../../../backup/index.ts';
+import { Column, idOf, ObjectNames, refOf } from '../../../backup/index.ts';
 import type { VolumeFact } from '../../../backup-volumes/index.ts';
 import { OwedPods, type PodRecord } from './owed-pods.ts';
 import { patiently } from './patience.ts';
@@ -89,8 +89,10 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   readonly #clock: Clock;
   readonly #tar: ScratchFile;
   readonly #log: ScratchFile;
-  /** Kinds with ids, and the type where the item is in the archive. */
-  readonly #done = new Map<string, Map<string, string | undefined>>();
+  /** By kind and id what earlier tries have done; of each the number of its type in `#types`, plus one where the item is in the archive. */
+  readonly #done = new ObjectNames();
+  readonly #typeOf = new Column(Uint16Array);
+  readonly #types: string[] = [];
   /** Of types that are in the archive. */
   readonly #kindsOf = new Map<string, Set<string>>();
   /** Types with ids that actions have given. */
@@ -200,12 +202,17 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   #note(kind: string, namespace: string, name: string, type: string | undefined): void {
-    let ids = this.#done.get(kind);
-    if (!ids) {
-      ids = new Map<string, string | undefined>();
-      this.#done.set(kind, ids);
+    const number = this.#done.add(kind, { namespace, name });
+    let typeNumber = 0;
+    if (type !== undefined) {
+      const known = this.#types.lastIndexOf(type) + 1;
+      typeNumber = known > 0 ? known : this.#types.push(type);
     }
-    ids.set(idOf({ namespace, name }), type);
+    this.#typeOf.set(number, typeNumber);
+  }
+
+  #typeOfDone(number: number): string | undefined {
+    return this.#types[this.#typeOf.get(number) - 1];
   }
 
   #noteName(type: string, kind: string, as: string | undefined): void {
@@ -218,11 +225,15 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   isNameTaken(type: string, id: string): boolean {
     if (this.#renamed.has(`${type} ${id}`)) return true;
     const kinds = this.#kindsOf.get(type);
-    return kinds?.values().some((kind) => this.#done.get(kind)?.get(id) === type) === true;
+    const isOfType = (kind: string): boolean => {
+      const number = this.#done.find(kind, refOf(id));
+      return number >= 0 && this.#typeOfDone(number) === type;
+    };
+    return kinds?.values().some(isOfType) === true;
   }
 
   isDone(kind: string, id: string): boolean {
-    return this.#done.get(kind)?.has(id) === true;
+    return this.#done.find(kind, refOf(id)) >= 0;
   }
 
   owesPostHooks(kind: string, id: string): boolean {
@@ -235,7 +246,11 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   *all(): Generator<{ kind: string; id: string; type: string | undefined }> {
-    for (const [kind, ids] of this.#done) for (const [id, type] of ids) yield { kind, id, type };
+    for (let number = 0; number < this.#done.size; number++) {
+      const [namespace, name] = [this.#done.namespaceOf(number), this.#done.nameOf(number)];
+      const [kind, id] = [this.#done.kindOf(number), idOf({ namespace, name })];
+      yield { kind, id, type: this.#typeOfDone(number) };
+    }
   }
 
   async put(item: FinishedItem): Promise<void> {
