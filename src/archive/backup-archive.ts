@@ -92,6 +92,9 @@ interface Stored {
   read(): Body;
 }
 
+/** `assertAllowed`: right before each deletion; another process may have stored files under the same name since. */
+export type DeletionOptions = SignalOptions & { readonly assertAllowed?: () => void };
+
 export interface ArchiveOptions {
   /** Told of what does not end the call: a log that could not be stored, a file of ours that cannot be read. */
   readonly logger?: Logger;
@@ -125,10 +128,10 @@ export class BackupArchive {
   }
 
   /**
-   * Stores a new backup. Where something fails, all but log and operations is removed again, as far as the bucket is there. Throws
-   * `BACKUP_EXISTS`, and what the bucket throws.
+   * Stores a new backup. Where something fails, all but log and operations is removed again, as far as the bucket is there, unless the process
+   * ends, whose work another one goes on with. Throws `BACKUP_EXISTS`, and what the bucket throws.
    */
-  async put(name: string, backup: NewBackup, options: SignalOptions = {}): Promise<void> {
+  async put(name: string, backup: NewBackup, options: DeletionOptions = {}): Promise<void> {
     if (await this.has(name, options)) {
       const text = `backup already exists in object storage: ${backupKey(name, 'metadata')} is there`;
       throw new CodedError('BACKUP_EXISTS', text);
@@ -147,7 +150,10 @@ export class BackupArchive {
       await this.#putChecksums(name, checksums, options);
       await this.#putFiles(name, files, options);
     } catch (error) {
-      await this.#abandon(name, error);
+      const reason = options.signal?.reason as { readonly by?: unknown } | undefined;
+      if (!isCode(reason, 'CANCELED') || reason?.by !== 'shutdown') {
+        await this.#abandon(name, error, options.assertAllowed);
+      }
       throw error;
     }
   }
@@ -175,8 +181,13 @@ export class BackupArchive {
   }
 
   /** Nobody may take what is there for a backup. The signal may have ended already, and this is still to be done. */
-  async #abandon(name: string, because: unknown): Promise<void> {
+  async #abandon(
+    name: string,
+    because: unknown,
+    assertAllowed: () => void = () => undefined,
+  ): Promise<void> {
     try {
+      assertAllowed();
       await this.#bucket.delete(backupKey(name, 'metadata'));
       // With its operations known, they can still be told to stop.
       const kept = [backupKey(name, 'log'), backupKey(name, 'itemOperations')];
@@ -185,7 +196,9 @@ export class BackupArchive {
         const isOfJournal = key.startsWith(journalsFolder(name));
         // They tell why, as its own log does.
         const isLog = key.startsWith(moverLogsFolder({ kind: 'Backup', name }));
-        if (!kept.includes(key) && !isOfJournal && !isLog) await this.#bucket.delete(key);
+        if (kept.includes(key) || isOfJournal || isLog) continue;
+        assertAllowed();
+        await this.#bucket.delete(key);
       }
     } catch (error) {
       this.#logger.warn(
@@ -335,17 +348,22 @@ export class BackupArchive {
    *
    * @returns whether files of another Backup stay. Throws what the bucket throws.
    */
-  async deleteOf(name: string, uid: string, options: SignalOptions = {}): Promise<boolean> {
+  async deleteOf(name: string, uid: string, options: DeletionOptions = {}): Promise<boolean> {
+    const { assertAllowed = () => undefined } = options;
     const own = journalFolder(name, uid);
     const isOwn = await this.#isOf(name, uid, options);
     if (isOwn) {
       // From here on nobody takes the rest for a backup.
+      assertAllowed();
       await this.#bucket.delete(backupKey(name, 'metadata'), options);
       const others = journalsFolder(name);
       for await (const key of this.#bucket.list(backupFolder(name), options)) {
-        if (!key.startsWith(others)) await this.#bucket.delete(key, options);
+        if (key.startsWith(others)) continue;
+        assertAllowed();
+        await this.#bucket.delete(key, options);
       }
     }
+    assertAllowed();
     await deleteFolder(this.#bucket, own, options);
     return !isOwn;
   }

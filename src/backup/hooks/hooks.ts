@@ -1,3 +1,4 @@
+import { isCode } from '../../base/index.ts';
 import type { KubeObject, Pod } from '../../kube/index.ts';
 import type { BackupSpec, ExecHook, ResourceHook } from '../backup-object.ts';
 import { NameLists } from '../filters/name-lists.ts';
@@ -16,6 +17,12 @@ interface HookGroup {
   readonly selector: Selector;
   readonly pre: readonly ResourceHook[];
   readonly post: readonly ResourceHook[];
+}
+
+export interface HookFailure {
+  readonly error: unknown;
+  /** One of the hooks of this pod and phase has run, or may have. */
+  readonly hasRun: boolean;
 }
 
 /** A hook that is due for a pod. */
@@ -70,11 +77,16 @@ export class Hooks {
 
   /**
    * Runs the hooks of a pod one after the other. A failure is an error of the backup; one whose `onError` is `Fail` ends the hooks of
-   * this pod and phase, and is returned. Its code is `HOOK_ANSWER_LOST` where the hook may have run all the same.
+   * this pod and phase, and is returned.
    */
-  async run(pod: KubeObject, phase: HookPhase, signal: AbortSignal): Promise<unknown> {
+  async run(
+    pod: KubeObject,
+    phase: HookPhase,
+    signal: AbortSignal,
+  ): Promise<HookFailure | undefined> {
     const { namespace = '', name } = pod.metadata;
-    let failure: unknown;
+    let failure: HookFailure | undefined;
+    let hasRun = false;
     for (const hook of this.#due(pod, phase)) {
       this.#attempted++;
       if (failure !== undefined) continue;
@@ -83,11 +95,13 @@ export class Hooks {
           ...{ exec: this.#exec, log: this.#log, signal },
           isOnce: phase === 'pre',
         });
+        hasRun = true;
       } catch (error) {
         signal.throwIfAborted();
         this.#failed++;
         this.#log.error('Error executing hook', { resource: PODS_TYPE, namespace, name, error });
-        if (hook.onError === 'Fail') failure = error;
+        if (isCode(error, 'HOOK_ANSWER_LOST', 'HOOK_TIMED_OUT')) hasRun = true;
+        if (hook.onError === 'Fail') failure = { error, hasRun };
       }
     }
     this.#onCounts?.(this.counts);

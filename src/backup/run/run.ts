@@ -281,13 +281,12 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
       continue;
     }
     const { namespace = '', name } = item.object.metadata;
-    const about = { resource: PODS_TYPE, namespace, name, error: failure };
+    const about = { resource: PODS_TYPE, namespace, name, error: failure.error };
     options.log.error('Error running pre hooks for pod', about);
-    // As in Velero, post hooks do not follow pre hooks that have failed; those that may have run all the same have frozen it. Freezing a file
-    // system that an earlier try has frozen fails.
-    const mayHaveRun =
-      isCode(failure, 'HOOK_ANSWER_LOST') || journal?.owesPostHooks(kind, id) === true;
-    const isFrozen = mayHaveRun && hooks.has(item.object, 'post');
+    // As in Velero, post hooks do not follow pre hooks of which none has run. One that has, or may have, has frozen it, whatever failed after it
+    // (Velero leaves the pod frozen); and freezing a file system that an earlier try has frozen fails.
+    const mayBeFrozen = failure.hasRun || journal?.owesPostHooks(kind, id) === true;
+    const isFrozen = mayBeFrozen && hooks.has(item.object, 'post');
     if (!isFrozen) frozen.all.delete(item);
     await backupper.fail(item, { owesPostHooks: isFrozen });
     if (!isFrozen) continue;
@@ -316,7 +315,7 @@ async function runPostHooks(
   frozen.all.delete(item);
   if (failure !== undefined) {
     const { namespace = '', name } = item.object.metadata;
-    const about = { resource: PODS_TYPE, namespace, name, error: failure };
+    const about = { resource: PODS_TYPE, namespace, name, error: failure.error };
     options.log.error('Error running post hooks for pod', about);
   }
   thawed.add(idOfBlockItem(item));

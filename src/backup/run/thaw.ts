@@ -1,9 +1,10 @@
-import { isCode, mapLimited, messageOf } from '../../base/index.ts';
+import { isCode, mapLimited, messageOf, retryOf } from '../../base/index.ts';
 import { type KubeClient, PODS } from '../../kube/index.ts';
 import type { Backup } from '../backup-object.ts';
 import type { ResourceFinder } from '../filters/resources.ts';
 import { Hooks } from '../hooks/hooks.ts';
 import type { PodExec } from '../hooks/run-hook.ts';
+import { idOf } from '../items/item.ts';
 import type { BackupLog } from '../results.ts';
 import { assertAlone } from './alone.ts';
 
@@ -14,6 +15,8 @@ export interface ThawOptions {
   readonly log: BackupLog;
   /** Right before the hooks of each pod. What it throws is thrown, unless nobody else can lead yet. */
   readonly assertLeading: () => void;
+  /** `namespace/name` of those whose post hooks have run, to which more are added: where this is tried again, they are not run twice. */
+  readonly thawed?: Set<string>;
   readonly signal: AbortSignal;
 }
 
@@ -35,7 +38,7 @@ const TYPE = 'pods';
 export async function thawPods(
   pods: readonly PodRef[],
   spec: Backup['spec']['hooks'],
-  { client, resources, exec, log, assertLeading, signal }: ThawOptions,
+  { client, resources, exec, log, assertLeading, thawed = new Set(), signal }: ThawOptions,
 ): Promise<void> {
   if (pods.length === 0) return;
   const hooks = new Hooks(spec, { resources, exec, log });
@@ -44,6 +47,7 @@ export async function thawPods(
   const failures: unknown[] = [];
   await mapLimited(pods, THAWS_AT_ONCE, async ({ namespace, name }) => {
     const about = { resource: TYPE, namespace, name };
+    if (thawed.has(idOf({ namespace, name }))) return;
     try {
       both.throwIfAborted();
       const pod = await client.find(PODS, { namespace, name }, { signal: both });
@@ -51,6 +55,7 @@ export async function thawPods(
       assertAlone(assertLeading);
       log.info('Running post hooks of a pod that was frozen for a backup which has ended', about);
       await hooks.run(pod, 'post', both);
+      thawed.add(idOf({ namespace, name }));
     } catch (error) {
       signal.throwIfAborted();
       if (isCode(error, 'LEADERSHIP_LOST')) throw error;
@@ -58,7 +63,8 @@ export async function thawPods(
         `Post hooks did not run, and the pod may still be frozen: ${late.aborted ? 'there was no time left' : messageOf(error)}`,
         about,
       );
-      if (!late.aborted) failures.push(error);
+      // What no waiting mends would be asked for ever.
+      if (!late.aborted && retryOf(error) !== 'never') failures.push(error);
     }
   });
   if (failures.length > 0) throw failures[0] as Error;

@@ -34,19 +34,26 @@ export function purposeOf({ metadata }: KubeObject, ofServer: string): Purpose |
   return uid !== '' && backup !== '' && namespace === ofServer ? { uid, backup, isMoved } : null;
 }
 
-/** {@link DELETED} for one that is gone, or that is another one of that name. */
+/**
+ * {@link DELETED} for one that is gone, or that is another one of that name. Throws `KUBE_NOT_FOUND` where the API server does not know the kind:
+ * nobody has deleted it then.
+ */
 export async function phaseOf(
   { client }: Setting,
   ref: { readonly namespace: string; readonly name: string },
   uid: string,
   signal: AbortSignal,
 ): Promise<string | undefined> {
+  const phaseIn = (backup: Backup | undefined): string | undefined =>
+    backup?.metadata.uid === uid ? backup.status?.phase : DELETED;
   try {
-    const backup = (await client.get(BACKUPS, ref, { signal })) as Backup;
-    return backup.metadata.uid === uid ? backup.status?.phase : DELETED;
+    return phaseIn((await client.get(BACKUPS, ref, { signal })) as Backup);
   } catch (error) {
-    if (isCode(error, 'KUBE_NOT_FOUND')) return DELETED;
-    throw error;
+    if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+    const { namespace, name } = ref;
+    const fieldSelector = `metadata.name=${name}`;
+    const [backup] = await client.list(BACKUPS, { namespace, fieldSelector, signal });
+    return phaseIn(backup as Backup | undefined);
   }
 }
 

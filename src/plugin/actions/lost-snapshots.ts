@@ -53,7 +53,8 @@ export async function removeLostSnapshots(
     }
     await assertRemoved(left, setting, backup, signal);
   }
-  await removeOrphanGroups(setting, new Snapshots(setting), { namespace, signal });
+  const sweep = { namespace, signal };
+  await removeOrphanGroups(setting, new Snapshots(setting), sweep, `${BACKUP_UID}=${uid}`);
 }
 
 async function snapshotsOf(
@@ -76,14 +77,20 @@ async function snapshotsOf(
   });
 }
 
-const uploadsOf = (
+async function uploadsOf(
   { client }: Setting,
   { namespace, uid }: LostBackup,
   signal: AbortSignal,
-): Promise<DataUpload[]> => {
-  const labelSelector = `${BACKUP_UID}=${uid}`;
-  return patiently(() => client.list(DATA_UPLOADS, { namespace, labelSelector, signal }), signal);
-};
+): Promise<DataUpload[]> {
+  const scope = { namespace, labelSelector: `${BACKUP_UID}=${uid}`, signal };
+  try {
+    return await patiently(() => client.list(DATA_UPLOADS, scope), signal);
+  } catch (error) {
+    // A cluster where nobody moves volumes.
+    if (isCode(error, 'KUBE_NOT_FOUND')) return [];
+    throw error;
+  }
+}
 
 const isNew = ({ status }: DataUpload): boolean => ['', 'New'].includes(status?.phase ?? '');
 

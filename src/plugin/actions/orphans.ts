@@ -135,11 +135,13 @@ export async function removeOrphanGroups(
   setting: Setting,
   snapshots: Snapshots,
   { namespace, current, signal }: Sweep,
+  /** Label selector: of which backups. */
+  labelSelector: string = BACKUP_UID,
 ): Promise<void> {
   const { client, logger } = setting;
   let groups: VolumeGroupSnapshot[];
   try {
-    groups = await client.list(VOLUME_GROUP_SNAPSHOTS, { labelSelector: BACKUP_UID, signal });
+    groups = await client.list(VOLUME_GROUP_SNAPSHOTS, { labelSelector, signal });
   } catch (error) {
     // Most clusters have no such kind.
     if (isCode(error, 'KUBE_NOT_FOUND')) return;

@@ -109,6 +109,8 @@ interface Task {
   readonly uid: string;
   readonly abort: AbortController;
   readonly done: Promise<void>;
+  /** Its Backup was seen to go. */
+  vanished?: boolean;
 }
 
 /** One time that this process leads. */
@@ -235,6 +237,7 @@ class BackupsRun {
     const key = keyOf(backup.metadata);
     const task = this.#tasks.get(key);
     if (task?.uid === backup.metadata.uid) {
+      task.vanished = true;
       task.abort.abort(new CanceledError('user'));
       return;
     }
@@ -280,7 +283,8 @@ class BackupsRun {
     const isHeld = (backup: Backup): boolean =>
       this.#phases.isRefused(backup) || this.#isHeld(keyOf(backup.metadata));
     const refusals = ({ backup }: QueueStep): number => this.#phases.refusals(backup.metadata.uid);
-    const steps = [...planQueue(open, { namespaces, runningMax, isHeld })];
+    const frozen = this.#lost.frozen();
+    const steps = [...planQueue(open, { namespaces, runningMax, frozen, isHeld })];
     for (const step of steps.sort((a, b) => refusals(a) - refusals(b))) {
       const { backup, phase, position } = step;
       const written = await this.#phases.step(backup, { phase, queuePosition: position ?? null });
@@ -316,8 +320,11 @@ class BackupsRun {
       })
       .finally(() => {
         this.#signal.removeEventListener('abort', leave);
+        const task = this.#tasks.get(key);
         this.#tasks.delete(key);
         if (this.#signal.aborted) return;
+        // Whatever the run was at: it may have been over, and only its journal was still removed.
+        if (task?.vanished === true) this.#lost.add(backup);
         this.#noteIfOver(backup);
         this.#queue.queue.add(QUEUE_KEY);
         this.#queue.queue.addAfter(QUEUE_KEY, AGAIN_MS);

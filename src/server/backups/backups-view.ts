@@ -1,4 +1,4 @@
-import { isCode, type Logger } from '../../base/index.ts';
+import { CodedError, isCode, type Logger, messageOf } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import {
   BACKUPS,
@@ -23,6 +23,8 @@ export interface BackupsViewOptions {
 
 /** Our choice: what became of a backup must not be lost to an API server that is away for a night's maintenance. */
 const PATIENCE_MS = 4 * 3_600_000;
+/** A kind that nobody serves for so long is gone, and all its objects with it. Our choice. */
+const UNKNOWN_MS_MAX = 60_000;
 
 /**
  * The Backups of a namespace, as far as this process knows them: what it has written itself is there at once, and not only when the watch
@@ -92,6 +94,7 @@ export class BackupsView {
     const { uid } = backup.metadata;
     const given = (patch as { metadata?: object }).metadata;
     const body = { ...patch, metadata: { ...given, uid } };
+    const since = performance.now();
     try {
       const object = await patiently(
         async () => {
@@ -99,6 +102,10 @@ export class BackupsView {
           try {
             return await client.patch(BACKUPS, backup.metadata, body, { signal });
           } catch (error) {
+            if (isCode(error, 'KUBE_NOT_FOUND')) {
+              if (await this.#isGone(backup, since)) return undefined;
+              throw new CodedError('KUBE_UNAVAILABLE', messageOf(error), { retry: 'backoff' });
+            }
             // Another UID is a conflict, which no waiting mends, and so is a crowd of writers.
             if (!isCode(error, 'KUBE_CONFLICT') || (await this.#isThere(backup))) throw error;
             return undefined;
@@ -113,6 +120,12 @@ export class BackupsView {
     }
   }
 
+  /** An API server, or what is before it, may not know the kind for a moment. */
+  async #isGone(backup: Backup, sinceMs: number): Promise<boolean> {
+    const presence = await this.presence(backup);
+    return presence === 'deleted' || performance.now() - sinceMs > UNKNOWN_MS_MAX;
+  }
+
   async #isThere({ metadata }: Backup): Promise<boolean> {
     const { client, signal } = this.#options;
     const now = await client.find(BACKUPS, metadata, { signal });
@@ -120,30 +133,40 @@ export class BackupsView {
   }
 
   /**
-   * Whether somebody has deleted it: the API server has its kind, and not this one. Where kinds or the whole namespace go, as when a server is
+   * Whether somebody has deleted it: the API server has its kind, and not this one, `deleted`. Where kinds or the whole namespace go, as when a server is
    * uninstalled, what is in the bucket stays.
    */
-  async isDeleted({ metadata }: Backup): Promise<boolean> {
+  async presence({ metadata }: Backup): Promise<'there' | 'deleted' | 'unknown'> {
     const { client, namespace, signal } = this.#options;
     const space = await client.find(NAMESPACES, { name: namespace }, { signal });
-    if (!space || space.metadata.deletionTimestamp !== undefined) return false;
+    const isSpaceGoing = !space || space.metadata.deletionTimestamp !== undefined;
     try {
       const found = await client.list(BACKUPS, {
         ...{ namespace, signal },
         fieldSelector: `metadata.name=${metadata.name}`,
       });
-      return found.every(({ metadata: { uid } }) => uid !== metadata.uid);
+      if (found.some(({ metadata: { uid } }) => uid === metadata.uid)) return 'there';
+      return isSpaceGoing ? 'unknown' : 'deleted';
     } catch (error) {
-      if (isCode(error, 'KUBE_NOT_FOUND')) return false;
+      if (isCode(error, 'KUBE_NOT_FOUND')) return 'unknown';
       throw error;
     }
   }
 
-  /** Whether its whole kind was deleted and is back: nobody has decided on this Backup then, and what is in the bucket stays. */
+  /** Whether its whole kind is being deleted, or was and is back: nobody has decided on this Backup then, and what is in the bucket stays. */
   async wentWithItsKind({ metadata }: Backup): Promise<boolean> {
     const { client, signal } = this.#options;
     const name = `${BACKUPS.plural}.${BACKUPS.group}`;
-    const kind = await client.find(CUSTOM_RESOURCE_DEFINITIONS, { name }, { signal });
+    let kind: KubeObject | undefined;
+    try {
+      kind = await client.find(CUSTOM_RESOURCE_DEFINITIONS, { name }, { signal });
+    } catch (error) {
+      // Who may not know keeps them.
+      if (isCode(error, 'KUBE_FORBIDDEN')) return true;
+      throw error;
+    }
+    // Its objects go before it does.
+    if (kind?.metadata.deletionTimestamp !== undefined) return true;
     const [since, made] = [kind?.metadata.creationTimestamp, metadata.creationTimestamp].map(
       (text) => Date.parse(text ?? ''),
     );

@@ -1,4 +1,5 @@
 import { isCode, type Logger, untilAborted } from '../../base/index.ts';
+import type { Backup } from '../../backup/index.ts';
 import {
   BACKUPS,
   Cache,
@@ -16,6 +17,7 @@ import { isOver, phaseOf } from './phases.ts';
 /** What `velero backup delete` makes. */
 interface DeletionRequest extends KubeObject {
   readonly spec?: { readonly backupName?: string };
+  readonly status?: { readonly phase?: string };
 }
 
 export interface DeletionRequestsOptions {
@@ -66,7 +68,8 @@ export class DeletionRequests {
     const name = request?.spec?.backupName ?? '';
     if (!request || name === '') return undefined;
     const backup = backups.get({ namespace, name });
-    if (!backup || isOver(phaseOf(backup))) return undefined;
+    if (!backup || isOver(phaseOf(backup)) || phaseOf(backup) === 'Deleting') return undefined;
+    if (!isFor(request, backup)) return undefined;
     assertLeading();
     logger.info({ backup: name }, 'a backup is deleted while it is made');
     const { uid } = backup.metadata;
@@ -78,4 +81,17 @@ export class DeletionRequests {
     }
     return undefined;
   }
+}
+
+const BACKUP_UID = 'velero.io/backup-uid';
+
+/** Whether it was made for this Backup, and nobody has answered it: requests for earlier ones of the name may stay. */
+function isFor({ metadata, status }: DeletionRequest, backup: Backup): boolean {
+  if (status?.phase === 'Processed') return false;
+  const uid = metadata.labels?.[BACKUP_UID] ?? '';
+  if (uid !== '' && uid !== backup.metadata.uid) return false;
+  const [asked, made] = [metadata, backup.metadata].map(({ creationTimestamp }) =>
+    Date.parse(creationTimestamp ?? ''),
+  );
+  return !(asked !== undefined && made !== undefined && asked < made);
 }

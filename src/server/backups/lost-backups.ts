@@ -49,10 +49,22 @@ export type RemoveSnapshots = (
 /** A Backup that was deleted before its end. What it was is in its note where nobody saw it go. */
 interface Lost {
   readonly key: string;
-  readonly backup: Backup | undefined;
+  /** Whether somebody saw it go. */
+  readonly isSeen: boolean;
+  readonly sinceMs: number;
+  /** `namespace/name` of pods whose post hooks have run since. */
+  readonly thawed: Set<string>;
+  /** Undefined until its note is read. */
+  backup: Backup | undefined;
+  isThawed: boolean;
 }
 
-const WORKERS = 4;
+const WORKERS = 16;
+/** Of these for one location: one that hangs must not keep the others waiting. */
+const AT_LOCATION = 12;
+const BUSY_MS = 200;
+/** How long others leave its namespaces alone, should its pods still be frozen. Our choice: a bucket that is gone for good must not end all backups. */
+const FROZEN_MS = 10 * 60_000;
 const OVER = 'over/';
 /** For one at a time: a bucket that hangs must not keep the others waiting for ever. It is tried again. Our choice. */
 const TRYING_MS = 30 * 60_000;
@@ -75,6 +87,8 @@ export class LostBackups {
   /** UIDs of those whose journal is no more. */
   readonly #forgotten = new Set<string>();
   readonly #over = new Map<string, Backup>();
+  /** How many are worked on, by location. */
+  readonly #busy = new Map<string, number>();
 
   constructor(options: LostBackupsOptions) {
     this.#options = options;
@@ -116,6 +130,13 @@ export class LostBackups {
     return this.#keys.has(key);
   }
 
+  /** Those whose pods may still be frozen. One whose note was not read yet takes all namespaces. */
+  frozen(): Backup[] {
+    return [...this.#lost.values()]
+      .filter(({ isThawed, sinceMs }) => !isThawed && performance.now() - sinceMs < FROZEN_MS)
+      .map(({ backup }) => backup ?? ({ metadata: {}, spec: {} } as Backup));
+  }
+
   /** Of one that was seen to go. */
   add(backup: Backup): void {
     this.#add(backup.metadata.uid, keyOf(backup.metadata), backup);
@@ -123,7 +144,9 @@ export class LostBackups {
 
   #add(uid: string, key: string, backup: Backup | undefined): void {
     if (!this.#lost.has(uid)) {
-      this.#lost.set(uid, { key, backup });
+      const sinceMs = performance.now();
+      const isSeen = backup !== undefined;
+      this.#lost.set(uid, { key, backup, isSeen, sinceMs, thawed: new Set(), isThawed: false });
       this.#keys.set(key, (this.#keys.get(key) ?? 0) + 1);
     }
     this.#controller.queue.add(uid);
@@ -188,15 +211,30 @@ export class LostBackups {
     const lost = this.#lost.get(uid);
     if (!lost) return undefined;
     return within(this.#options.signal, async (signal) => {
-      const backup = lost.backup ?? (await notes.load(uid, signal));
+      const backup = (lost.backup ??= await notes.load(uid, signal));
       if (backup) {
-        const isDeleted = await backups.isDeleted(backup);
+        const presence = await backups.presence(backup);
+        // A watch that lists anew may have shown less than there is: whoever makes it goes on.
+        if (presence === 'there') {
+          this.#drop(uid);
+          return undefined;
+        }
         // Where nobody saw it go, its kind may be gone for a while, and what was read is all there is to go by.
-        if (!isDeleted && !lost.backup) return { requeueAfterMs: UNSURE_MS };
-        const { name } = backup.metadata;
-        logger.info({ backup: name, uid }, 'a backup was deleted before its end, and is removed');
-        const filesGo = isDeleted && !(await backups.wentWithItsKind(backup));
-        await this.#remove(backup, filesGo, signal);
+        if (presence === 'unknown' && !lost.isSeen) return { requeueAfterMs: UNSURE_MS };
+        const location = backup.spec.storageLocation ?? '';
+        const busy = this.#busy.get(location) ?? 0;
+        if (busy >= AT_LOCATION) return { requeueAfterMs: BUSY_MS };
+        this.#busy.set(location, busy + 1);
+        try {
+          const { name } = backup.metadata;
+          logger.info({ backup: name, uid }, 'a backup was deleted before its end, and is removed');
+          const filesGo = presence === 'deleted' && !(await backups.wentWithItsKind(backup));
+          await this.#remove(backup, lost, filesGo, signal);
+        } finally {
+          const others = (this.#busy.get(location) ?? 1) - 1;
+          if (others > 0) this.#busy.set(location, others);
+          else this.#busy.delete(location);
+        }
       }
       await notes.remove(uid, signal);
       this.#forgotten.delete(uid);
@@ -205,28 +243,41 @@ export class LostBackups {
     });
   }
 
-  async #remove(backup: Backup, filesGo: boolean, signal: AbortSignal): Promise<void> {
+  async #remove(backup: Backup, lost: Lost, filesGo: boolean, signal: AbortSignal): Promise<void> {
     const { sessions, snapshotLocations, logger, assertLeading } = this.#options;
     const { name, uid } = backup.metadata;
     await using opened = await this.#openedIfThere(backup.spec.storageLocation ?? '', signal);
+    const archive = opened && new BackupArchive(opened.bucket);
+    if (opened && archive && (await hasEnded(archive, backup, signal))) {
+      // Only its note was still there: whoever deletes a backup that is over removes its files, and Backups are made again from them.
+      assertLeading();
+      await removeJournals(opened.bucket, name, signal, uid);
+      return;
+    }
     const left = opened ? await readLeftRun({ bucket: opened.bucket, name, uid, signal }) : NOTHING;
-    await this.#end(backup, left, signal);
+    await this.#end(backup, left, signal, lost.thawed);
+    lost.isThawed = true;
+    this.#options.onRemoved();
     assertLeading();
     await this.#options.removeSnapshots(backup, { withKept: filesGo, signal });
-    if (!opened || !filesGo) return;
-    const archive = new BackupArchive(opened.bucket);
+    if (!archive || !filesGo) return;
     await deleteStoredSnapshots(backup, {
       ...{ archive, sessions, snapshotLocations, logger, signal },
       also: left.snapshots,
     });
     assertLeading();
-    if (await archive.deleteOf(name, uid, { signal })) {
+    if (await archive.deleteOf(name, uid, { signal, assertAllowed: assertLeading })) {
       const text = 'files of another backup of its name stay in the bucket';
       logger.info({ backup: name, uid }, text);
     }
   }
 
-  async #end(backup: Backup, left: LeftRun, signal: AbortSignal): Promise<void> {
+  async #end(
+    backup: Backup,
+    left: LeftRun,
+    signal: AbortSignal,
+    thawed?: Set<string>,
+  ): Promise<void> {
     const { client, discovery, sessions, operations, logger, assertLeading } = this.#options;
     try {
       await endLeftRun(backup, left, {
@@ -236,6 +287,7 @@ export class LostBackups {
         }),
         ...{ discovery, sessions, operations, logger, assertLeading, signal },
         location: backup.spec.storageLocation ?? '',
+        ...(thawed && { thawed }),
       });
     } finally {
       operations.forget(backup.metadata.uid);
@@ -250,6 +302,21 @@ export class LostBackups {
       if (isCode(error, 'NO_LOCATION')) return undefined;
       throw error;
     }
+  }
+}
+
+/** Whether its files say that it is over: it was killed before its note went. */
+async function hasEnded(
+  archive: BackupArchive,
+  { metadata: { name, uid } }: Backup,
+  signal: AbortSignal,
+): Promise<boolean> {
+  try {
+    const stored = (await archive.loadMetadata(name, { signal })) as unknown as Backup;
+    return stored.metadata.uid === uid && isOver(phaseOf(stored));
+  } catch (error) {
+    if (isCode(error, 'BLOB_NOT_FOUND', 'DAMAGED_ARCHIVE')) return false;
+    throw error;
   }
 }
 

@@ -24,6 +24,7 @@ export interface PhaseWriterOptions {
 const REFUSED_NS = 50n * SECOND_NS;
 /** And where the API server says that something is wrong on its side, twice as long each time. Our choice. */
 const FAILED_FIRST_NS = 2n * SECOND_NS;
+const CONFLICT_FIRST_NS = SECOND_NS / 10n;
 /** So many at a time: where nothing can be written, the API server is not asked for thousands at once. Our choice. */
 const FAILED_MAX = 4;
 const AGAIN_MS = 1000;
@@ -59,17 +60,22 @@ export class PhaseWriter {
       this.#refused.delete(uid);
       return written;
     } catch (error) {
-      const isItsOwn = isServerError(error);
+      // A conflict is one with whoever writes it too: the watch brings what they wrote.
+      const isConflict = isCode(error, 'KUBE_CONFLICT');
+      const isItsOwn = isServerError(error) || isConflict;
       const isOfAll =
         (isPassing(error) && !isItsOwn) || isCode(error, 'LEADERSHIP_LOST', 'KUBE_UNAUTHORIZED');
       if (signal.aborted || isOfAll) throw error;
-      const { delayNs: before = FAILED_FIRST_NS / 2n, times = 0 } = this.#refused.get(uid) ?? {};
+      const first = isConflict ? CONFLICT_FIRST_NS : FAILED_FIRST_NS;
+      const { delayNs: before = first / 2n, times = 0 } = this.#refused.get(uid) ?? {};
       const longer = before * 2n;
       const delayNs = isItsOwn && longer < REFUSED_NS ? longer : REFUSED_NS;
       this.#refused.set(uid, { since: new Stopwatch(clock), delayNs, times: times + 1 });
       const fields = { backup: name, error: messageOf(error) };
-      logger.error(fields, 'the phase of a backup cannot be written, and others go on');
-      if (isItsOwn) this.#failed++;
+      if (!isConflict || times > 2) {
+        logger.error(fields, 'the phase of a backup cannot be written, and others go on');
+      }
+      if (isItsOwn && !isConflict) this.#failed++;
       // Another one may start in its place.
       if (!isItsOwn) onDue();
       return undefined;

@@ -25,6 +25,8 @@ export interface QueueLimits {
   /** All of the cluster. */
   readonly namespaces: readonly string[];
   readonly runningMax: number;
+  /** Whose pods are still to be thawed: nobody takes their namespaces meanwhile. */
+  readonly frozen?: readonly Backup[];
   /** Whether one cannot start yet for a reason of its own: it keeps its place, and nobody waits for it. */
   readonly isHeld?: (backup: Backup) => boolean;
 }
@@ -36,7 +38,7 @@ export interface QueueLimits {
  */
 export function planQueue(
   backups: readonly Backup[],
-  { namespaces, runningMax, isHeld = () => false }: QueueLimits,
+  { namespaces, runningMax, frozen = [], isHeld = () => false }: QueueLimits,
 ): QueueStep[] {
   const ofPhase = (...phases: string[]): Backup[] =>
     backups.filter((backup) => phases.includes(statusOf(backup).phase ?? ''));
@@ -45,7 +47,7 @@ export function planQueue(
   const waiting = [...queued, ...ofPhase('', 'New').sort(byAge)];
   const ready = new Set<Backup>();
   const taken = new TakenNamespaces(namespaces);
-  if (running.length < runningMax) for (const backup of running) taken.take(backup);
+  if (running.length < runningMax) for (const backup of [...running, ...frozen]) taken.take(backup);
   for (const backup of waiting) {
     // One that is new is queued first, so that everybody sees it.
     if (running.length + ready.size >= runningMax || statusOf(backup).phase !== 'Queued') break;

@@ -64,9 +64,12 @@ class Runs {
     });
   }
 
-  forget({ metadata }: Backup): Promise<void> {
+  /** Removing a journal of tens of thousands of segments takes its time. */
+  forgetting: Promise<void> = Promise.resolve();
+
+  async forget({ metadata }: Backup): Promise<void> {
     this.forgotten.push(metadata.name);
-    return Promise.resolve();
+    await this.forgetting;
   }
 
   endAll(): void {
@@ -95,6 +98,8 @@ describe('the controller of Backups', () => {
   /** Whose changes the API server refuses. */
   let poison: string | undefined;
   let poisonStatus: number;
+  /** The API server does not know the kind for a while: each call is answered with 404. */
+  let isKindAway = false;
   /** Calls for a runner that the API server does not answer. */
   let unanswered: number;
   const told: string[] = [];
@@ -111,6 +116,7 @@ describe('the controller of Backups', () => {
     isFatal = false;
     isStuck = false;
     isAway = false;
+    isKindAway = false;
     poison = undefined;
     poisonStatus = 422;
     unanswered = 0;
@@ -196,11 +202,15 @@ describe('the controller of Backups', () => {
         if (typeof value !== 'function') return value;
         const given = value as (...parts: unknown[]) => unknown;
         return (...parts: unknown[]) =>
-          key === 'patch' &&
-          poison !== undefined &&
-          (parts[1] as { name: string }).name.startsWith(poison)
-            ? Promise.reject(kubeError('patch a Backup', poisonStatus, undefined))
-            : given.apply(target, parts);
+          isKindAway && (parts[0] as { plural?: string } | undefined)?.plural === 'backups'
+            ? Promise.reject(kubeError('a Backup', 404, undefined))
+            : key === 'find' && isKindAway && (parts[0] as { plural?: string }).plural === 'backups'
+              ? Promise.resolve(undefined)
+              : key === 'patch' &&
+                  poison !== undefined &&
+                  (parts[1] as { name: string }).name.startsWith(poison)
+                ? Promise.reject(kubeError('patch a Backup', poisonStatus, undefined))
+                : given.apply(target, parts);
       },
     });
     const backups = new SharedBackups({ client, logger: silentLogger, namespace: VELERO });
@@ -746,4 +756,126 @@ describe('the controller of Backups', () => {
     await expect.poll(notes, { timeout: 5000 }).toEqual([]);
     expect(told).toEqual(['op-j']);
   });
+
+  it('one that is deleted while the journal of its run is removed leaves nothing, and gives its name back', async () => {
+    start(2);
+    const { promise, resolve } = Promise.withResolvers<undefined>();
+    runs.forgetting = promise;
+    isStuck = true;
+    await create('gone', { includedNamespaces: ['a'], storageLocation: 'default' });
+    await until2(1);
+    await store('gone', 'WaitingForPluginOperations');
+    runs.end(0, {
+      phase: 'WaitingForPluginOperations',
+      status: { backupItemOperationsAttempted: 1 },
+    });
+    await until('gone', 'WaitingForPluginOperations');
+    await expect.poll(() => runs.forgotten).toEqual(['gone']);
+    await client.delete(BACKUPS, { namespace: VELERO, name: 'gone' });
+    await gone('gone');
+    await new Promise((done) => setTimeout(done, 300));
+    resolve(undefined);
+    await expect
+      .poll(async () => [filesOf('gone'), await notes(), told], { timeout: 15_000 })
+      .toEqual([[], [], ['op-1']]);
+  }, 30_000);
+
+  it('one whose end is answered with 404 for a while, since its kind is not served, is not ended, and nobody waits for it', async () => {
+    start(1);
+    await create('b1', { includedNamespaces: ['a'], storageLocation: 'default' });
+    await until2(1);
+    await create('b2', { includedNamespaces: ['b'], storageLocation: 'default' });
+    await until('b2', 'Queued');
+    isStuck = true;
+    await store('b1', 'WaitingForPluginOperations');
+    isKindAway = true;
+    runs.end(0, {
+      phase: 'WaitingForPluginOperations',
+      status: { backupItemOperationsAttempted: 1 },
+    });
+    await new Promise((done) => setTimeout(done, 1500));
+    isKindAway = false;
+    // Whatever wakes the queue.
+    await create('b3', { includedNamespaces: ['b'], storageLocation: 'default' });
+    await until('b1', 'WaitingForPluginOperations');
+    await until('b2', 'InProgress');
+    const { status } = (await client.get(BACKUPS, { namespace: VELERO, name: 'b1' })) as Backup;
+    const { status: next } = (await client.get(BACKUPS, {
+      namespace: VELERO,
+      name: 'b2',
+    })) as Backup;
+    expect({
+      told,
+      b1: (status as Status).phase,
+      b2: (next as Status).phase,
+      notes: (await notes()).length > 0,
+    }).toEqual({ told: [], b1: 'WaitingForPluginOperations', b2: 'InProgress', notes: true });
+  }, 40_000);
+
+  it('a request to delete another backup of the name deletes nothing', async () => {
+    await client.create(DELETE_BACKUP_REQUESTS, {
+      metadata: {
+        ...{ namespace: VELERO, name: 'd1' },
+        labels: { 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': 'the-one-before' },
+      },
+      spec: { backupName: 'b1' },
+    } as never);
+    await create('b1', { includedNamespaces: ['a'], storageLocation: 'default' });
+    start();
+    await new Promise((done) => setTimeout(done, 1500));
+    expect(await client.find(BACKUPS, { namespace: VELERO, name: 'b1' })).toBeDefined();
+  });
+
+  it('a request that was refused long ago deletes nothing', async () => {
+    await client.create(DELETE_BACKUP_REQUESTS, {
+      metadata: { namespace: VELERO, name: 'd1' },
+      spec: { backupName: 'b1' },
+      status: { phase: 'Processed', errors: ['backup not found'] },
+    } as never);
+    await create('b1', { includedNamespaces: ['a'], storageLocation: 'default' });
+    start();
+    await new Promise((done) => setTimeout(done, 1500));
+    expect(await client.find(BACKUPS, { namespace: VELERO, name: 'b1' })).toBeDefined();
+  });
+
+  it('a request for one that another server deletes stays, and so does the Backup until that server is done', async () => {
+    await client.create(DELETE_BACKUP_REQUESTS, {
+      metadata: { namespace: VELERO, name: 'd1' },
+      spec: { backupName: 'b1' },
+      status: { phase: 'InProgress' },
+    } as never);
+    await create('b1', { storageLocation: 'default' }, { status: { phase: 'Deleting' } });
+    start();
+    await new Promise((done) => setTimeout(done, 1500));
+    expect(await client.find(BACKUPS, { namespace: VELERO, name: 'b1' })).toBeDefined();
+  });
+
+  it('one whose phase is refused with a conflict each time keeps no other one waiting', async () => {
+    poisonStatus = 409;
+    await create('a-poison', { includedNamespaces: ['a'] }, { status: { phase: 'Queued' } });
+    poison = 'a-poison';
+    start(2);
+    await create('b-good', { includedNamespaces: ['b'], storageLocation: 'default' });
+    await until('b-good', 'InProgress');
+  }, 30_000);
+
+  it('nobody freezes pods of a namespace while those that a deleted backup has left there are still to be thawed', async () => {
+    start(2);
+    await create('gone', { includedNamespaces: ['a'], storageLocation: 'default' });
+    await until2(1);
+    await stop?.();
+    await journalOf(runs.begun[0]?.backup as Backup);
+    await client.delete(BACKUPS, { namespace: VELERO, name: 'gone' });
+    await gone('gone');
+    isAway = true;
+    start(2);
+    await create('next', { includedNamespaces: ['a'], storageLocation: 'default' });
+    await until('next', 'Queued', 'ReadyToStart', 'InProgress');
+    await new Promise((done) => setTimeout(done, 1500));
+    // What "gone" has frozen is thawed when its bucket is back, in the midst of the run of "next".
+    expect([told, runs.begun.map(({ backup: { metadata } }) => metadata.name)]).toEqual([
+      [],
+      ['gone'],
+    ]);
+  }, 30_000);
 });

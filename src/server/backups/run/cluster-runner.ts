@@ -347,7 +347,8 @@ export class ClusterRunner implements BackupRunner {
         assertLeading();
         // All of them are there where the answer to the last one was lost, or where a server that did not lead any more was faster.
         const finished = await this.#finished(archive, backup, signal);
-        if (!finished) await archive.put(backup.metadata.name, files, { signal });
+        const options = { signal, assertAllowed: assertLeading };
+        if (!finished) await archive.put(backup.metadata.name, files, options);
         return finished;
       },
       { what: 'store the files of a backup', logger, signal, patienceMs },
@@ -436,7 +437,10 @@ export class ClusterRunner implements BackupRunner {
         metadata: metadataOf(backup, 'Failed', status),
       };
       request.assertLeading();
-      await archive.put(name, files, { signal: late });
+      await archive.put(name, files, {
+        signal: late,
+        assertAllowed: request.assertLeading,
+      });
     } catch (cause) {
       const fields = { backup: name, error: messageOf(cause) };
       logger.warn(fields, 'the log of a backup that has failed could not be stored');

@@ -59,6 +59,8 @@ export interface EndOptions {
   readonly location?: string;
   readonly logger: Logger;
   readonly assertLeading: () => void;
+  /** Of {@link thawPods}. */
+  readonly thawed?: Set<string>;
   readonly signal: AbortSignal;
 }
 
@@ -69,12 +71,22 @@ export interface EndOptions {
 export async function endLeftRun(
   backup: Backup,
   left: LeftRun,
-  { client, discovery, sessions, location, logger, assertLeading, signal, ...more }: EndOptions,
+  options: EndOptions,
 ): Promise<void> {
-  const { operations } = more;
-  const { name, uid } = backup.metadata;
-  assertLeading();
-  // Pods first: whoever uses them waits.
+  options.assertLeading();
+  // Pods first: whoever uses them waits. A pod that cannot be asked for keeps no operation going.
+  const thawing = thaw(backup, left, options);
+  await thawing.catch(() => undefined);
+  await cancelLeft(backup, left, options);
+  await thawing;
+}
+
+async function thaw(
+  backup: Backup,
+  left: LeftRun,
+  { client, discovery, logger, assertLeading, thawed, signal }: EndOptions,
+): Promise<void> {
+  const { name } = backup.metadata;
   if (left.frozen.length > 0) {
     const log = new Results({
       debug: () => undefined,
@@ -90,9 +102,20 @@ export async function endLeftRun(
     });
     await thawPods(left.frozen, backup.spec.hooks, {
       ...{ client, log, assertLeading, signal, resources: await discovery() },
+      ...(thawed && { thawed }),
       exec: (question, asked) => client.exec({ ...question, signal: asked }),
     });
   }
+}
+
+async function cancelLeft(
+  backup: Backup,
+  left: LeftRun,
+  { operations, sessions, location, logger, assertLeading, signal }: EndOptions,
+): Promise<void> {
+  signal.throwIfAborted();
+  const { name, uid } = backup.metadata;
+  assertLeading();
   const subject: Subject = { ...subjectOf(backup), ...(location !== undefined && { location }) };
   try {
     await operations.get(subject, signal);

@@ -123,9 +123,16 @@ export function patientClient(
     const { signal = options.signal } = question;
     // Asked by the call itself.
     const waiting = waiterOf({ ...options, client, signal, assertLeading: undefined });
-    const run = (): ReturnType<KubeClient['exec']> => {
+    const run = async (): ReturnType<KubeClient['exec']> => {
       assertAlone(options.assertLeading);
-      return client.exec(question);
+      try {
+        return await client.exec(question);
+      } catch (error) {
+        // The connection has ended before the command said how it did, as where a kubelet restarts.
+        if (!isSent(error) || !isCode(error, 'EXEC_FAILED')) throw error;
+        const facts = { isSent: true };
+        throw new CodedError('KUBE_UNAVAILABLE', messageOf(error), { retry: 'backoff', facts });
+      }
     };
     return waiting(run, AGAIN_MAX, question.isOnce);
   };

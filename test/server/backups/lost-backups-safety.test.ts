@@ -1,0 +1,365 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { BackupArchive, TarballWriter } from '../../../src/archive/index.ts';
+import { CanceledError, CodedError, silentLogger } from '../../../src/base/index.ts';
+import type { Backup } from '../../../src/backup/index.ts';
+import type { Bucket } from '../../../src/blob/index.ts';
+import { ApiServer } from '../../../src/dev/index.ts';
+import { OperationMap } from '../../../src/item-operations/index.ts';
+import {
+  BACKUPS,
+  CONFIG_MAPS,
+  CUSTOM_RESOURCE_DEFINITIONS,
+  connectToCluster,
+  Discovery,
+  type KubeClient,
+  NAMESPACES,
+  PODS,
+} from '../../../src/kube/index.ts';
+import { SharedBackups } from '../../../src/server/index.ts';
+import { BackupsView } from '../../../src/server/backups/backups-view.ts';
+import type { ActionSessions } from '../../../src/server/backups/contract.ts';
+import { LostBackups } from '../../../src/server/backups/lost-backups.ts';
+import { backupOperationStore } from '../../../src/server/backups/operation-store.ts';
+import { Journal } from '../../../src/server/backups/run/journal.ts';
+import { UnderWayNotes } from '../../../src/server/backups/under-way.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { MemoryBucket } from '../../support/memory-bucket.ts';
+
+const VELERO = 'velero';
+const scratch = tempDirectory('safety-lost');
+afterAll(() => {
+  fs.rmSync(scratch, { recursive: true, force: true });
+});
+
+interface Attack {
+  readonly crd?: () => object | undefined;
+  readonly findPod?: (name: string) => Promise<void>;
+  readonly removeSnapshots?: () => Promise<void>;
+  readonly assertLeading?: () => void;
+  readonly bucket?: (bucket: MemoryBucket) => Bucket;
+  readonly open?: (location: string, signal: AbortSignal) => Promise<void>;
+}
+
+describe('Backups that are lost', () => {
+  let server: ApiServer;
+  let client: KubeClient;
+  let bucket: MemoryBucket;
+  let told: string[];
+  let stop: (() => Promise<void>) | undefined;
+
+  beforeEach(async () => {
+    server = await ApiServer.start();
+    const kubeconfig = join(scratch, 'kubeconfig');
+    fs.writeFileSync(kubeconfig, server.kubeconfig);
+    client = connectToCluster({ kubeconfig, userAgent: 'test/1' });
+    for (const name of [VELERO, 'a']) await client.create(NAMESPACES, { metadata: { name } });
+    for (const name of ['p', 'q']) {
+      await client.create(PODS, {
+        metadata: {
+          ...{ namespace: 'a', name },
+          annotations: { 'post.hook.backup.velero.io/command': 'thaw' },
+        },
+        spec: { containers: [{ name: 'main' }] },
+      });
+    }
+    bucket = new MemoryBucket();
+    told = [];
+  });
+  afterEach(async () => {
+    await stop?.();
+    stop = undefined;
+    client.close();
+    await server[Symbol.asyncDispose]();
+  });
+
+  const backupOf = (name: string, uid: string, phase: string, more: object = {}): Backup =>
+    ({
+      apiVersion: 'velero.io/v1',
+      kind: 'Backup',
+      metadata: {
+        ...{ namespace: VELERO, name, uid, resourceVersion: '1' },
+        creationTimestamp: '2026-11-21T01:00:00Z',
+      },
+      spec: { storageLocation: 'default', ...more },
+      status: { phase, startTimestamp: '2026-11-21T02:00:00Z' },
+    }) as Backup;
+
+  async function note(backup: Backup): Promise<void> {
+    const options = { client, logger: silentLogger, namespace: VELERO };
+    const notes = new UnderWayNotes({ ...options, assertLeading: () => undefined });
+    await notes.write(backup, new AbortController().signal);
+  }
+
+  async function journal({ metadata: { name, uid } }: Backup, pods = ['p']): Promise<void> {
+    await using opened = await Journal.open({
+      ...{ bucket, name, uid, directory: scratch, signal: new AbortController().signal },
+      ...{ logger: silentLogger, assertLeading: () => undefined },
+    });
+    for (const pod of pods) {
+      const item = { group: '', resource: 'pods', namespace: 'a', name: pod };
+      await opened.put({
+        ...{ kind: 'v1/Pod', namespace: 'a', name: pod, files: [], hasEffect: true },
+        ...{ hasFailed: false, owesPostHooks: true, facts: [] },
+        operations: [
+          { action: 'x/y', item, operationId: `op-${name}-${pod}`, postOperationItems: [] },
+        ],
+      });
+    }
+  }
+
+  /** All files of a backup, as after its end. */
+  async function files(backup: Backup): Promise<void> {
+    await using contents = await (await TarballWriter.begin(scratch)).finish();
+    await new BackupArchive(bucket).put(backup.metadata.name, {
+      ...{ contents, itemOperations: [], volumeInfos: [], volumeSnapshots: [] },
+      ...{ podVolumeBackups: [], results: {}, resourceList: {}, metadata: backup },
+    });
+  }
+
+  const notes = async (): Promise<string[]> =>
+    (await client.list(CONFIG_MAPS, { namespace: VELERO })).map(({ metadata }) => metadata.name);
+  const keys = (): string[] => [...bucket.objects.keys()].sort();
+
+  async function lead(attack: Attack = {}) {
+    const abort = new AbortController();
+    const { signal } = abort;
+    const strange = new Proxy(client, {
+      get: (target, key) => {
+        if (key === 'exec') {
+          return ({ pod, command }: { pod: string; command: string[] }) => {
+            told.push(`${command.join(' ')} ${pod}`);
+            return Promise.resolve({ stdout: '', stderr: '' });
+          };
+        }
+        if (key === 'find') {
+          return async (...[resource, ref, options]: Parameters<KubeClient['find']>) => {
+            if (resource === CUSTOM_RESOURCE_DEFINITIONS) {
+              const known = { creationTimestamp: '2026-11-01T00:00:00Z' };
+              return attack.crd ? attack.crd() : { metadata: { name: ref.name, ...known } };
+            }
+            if (resource.plural === 'pods') await attack.findPod?.(ref.name);
+            return client.find(resource, ref, options);
+          };
+        }
+        const value: unknown = Reflect.get(target, key);
+        if (typeof value !== 'function') return value;
+        return (value as (...parts: unknown[]) => unknown).bind(target);
+      },
+    });
+    const shown = attack.bucket?.(bucket) ?? bucket;
+    const buckets = {
+      open: async (location: string, asked: AbortSignal) => {
+        await attack.open?.(location, asked);
+        return { bucket: shown, [Symbol.asyncDispose]: () => Promise.resolve() };
+      },
+    };
+    const sessions: ActionSessions = {
+      open: () =>
+        Promise.resolve({
+          loadActions: () => Promise.resolve({ actions: [], blockActions: [] }),
+          asker: {
+            ask: () => Promise.resolve({ kind: 'unasked', error: 'later', isLasting: false }),
+            cancel: ({ spec }) => {
+              told.push(`cancel ${spec.operationID}`);
+              return Promise.resolve();
+            },
+          },
+          snapshotter: () => {
+            throw new Error('none');
+          },
+          [Symbol.asyncDispose]: () => Promise.resolve(),
+        }),
+    };
+    const common = {
+      ...{ client: strange, logger: silentLogger, namespace: VELERO, signal },
+      assertLeading: attack.assertLeading ?? (() => undefined),
+    };
+    const shared = new SharedBackups({ client, logger: silentLogger, namespace: VELERO });
+    const view = new BackupsView({ ...common, shared });
+    const watched = await view.open();
+    const lost = new LostBackups({
+      ...common,
+      ...{ backups: view, notes: new UnderWayNotes(common), buckets, sessions },
+      operations: new OperationMap({ store: backupOperationStore(strange, VELERO, buckets) }),
+      discovery: () => Discovery.open(client),
+      snapshotLocations: () => Promise.resolve([]),
+      removeSnapshots: () => attack.removeSnapshots?.() ?? Promise.resolve(),
+      onRemoved: () => undefined,
+    });
+    await lost.look();
+    const running = lost.run();
+    stop = async () => {
+      abort.abort(new CanceledError('shutdown'));
+      await running;
+      await watched[Symbol.asyncDispose]();
+    };
+    return lost;
+  }
+
+  it('files of a finished backup stay whose Backup was made again from the bucket, with another UID', async () => {
+    // Killed after Completed was written, and before the note went. Then the Backup was deleted, and made again by a sync, as Velero does.
+    const old = backupOf('b1', 'u1', 'Completed');
+    await note(backupOf('b1', 'u1', 'InProgress'));
+    await files(old);
+    const { spec, status } = old;
+    await client.create(BACKUPS, {
+      metadata: { namespace: VELERO, name: 'b1' },
+      ...{ spec, status },
+    });
+    const before = keys();
+    await lead();
+    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    expect(keys()).toEqual(before);
+  });
+
+  it('files of a backup that has ended as Completed stay, whoever deleted its Backup while no server led', async () => {
+    await note(backupOf('b1', 'u1', 'InProgress'));
+    await files(backupOf('b1', 'u1', 'Completed'));
+    const before = keys();
+    await lead();
+    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    expect(keys()).toEqual(before);
+  });
+
+  it('files stay where the kind is being deleted: objects go first, and the kind after them', async () => {
+    await note(backupOf('b1', 'u1', 'InProgress'));
+    await files(backupOf('b1', 'u1', 'WaitingForPluginOperations'));
+    const before = keys();
+    await lead({
+      crd: () => ({
+        metadata: {
+          name: 'backups.velero.io',
+          creationTimestamp: '2026-11-01T00:00:00Z',
+          deletionTimestamp: '2026-11-21T03:00:00Z',
+          finalizers: ['customresourcecleanup.apiextensions.k8s.io'],
+        },
+      }),
+    });
+    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    expect(keys()).toEqual(before);
+  });
+
+  it('post hooks run once, however often the rest is tried', async () => {
+    const backup = backupOf('b1', 'u1', 'InProgress');
+    await note(backup);
+    await journal(backup);
+    await lead({
+      removeSnapshots: () =>
+        Promise.reject(new CodedError('SNAPSHOT_STAYS', 'it stays', { retry: 'backoff' })),
+    });
+    await sleep(4000);
+    expect(told.filter((text) => text === 'thaw p')).toEqual(['thaw p']);
+  });
+
+  it('one pod that may not be read makes no other pod thaw twice', async () => {
+    const backup = backupOf('b1', 'u1', 'InProgress');
+    await note(backup);
+    await journal(backup, ['p', 'q']);
+    const lost = await lead({
+      findPod: (name) =>
+        name === 'q'
+          ? Promise.reject(
+              new CodedError('KUBE_UNAVAILABLE', 'no', {
+                retry: 'backoff',
+                facts: { httpStatus: 500 },
+              }),
+            )
+          : Promise.resolve(),
+    });
+    await sleep(9000);
+    expect([told.filter((text) => text === 'thaw p'), lost.has(`${VELERO}/b1`)]).toEqual([
+      ['thaw p'],
+      true,
+    ]);
+  }, 20_000);
+
+  it('one pod that nobody may read holds neither the name nor the operations for ever', async () => {
+    const backup = backupOf('b1', 'u1', 'InProgress');
+    await note(backup);
+    await journal(backup, ['p', 'q']);
+    await lead({
+      findPod: (name) =>
+        name === 'q'
+          ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'no right'))
+          : Promise.resolve(),
+    });
+    await sleep(3000);
+    expect(told.filter((text) => text.startsWith('cancel'))).toEqual([
+      'cancel op-b1-p',
+      'cancel op-b1-q',
+    ]);
+  }, 20_000);
+
+  it('nothing is removed after leadership was lost', async () => {
+    const backup = backupOf('b1', 'u1', 'InProgress');
+    await note(backup);
+    await files(backupOf('b1', 'u1', 'InProgress'));
+    let isLeading = true;
+    const late: string[] = [];
+    await lead({
+      assertLeading: () => {
+        if (!isLeading) throw new CodedError('LEADERSHIP_LOST', 'another one may lead');
+      },
+      bucket: (real) =>
+        Object.assign(Object.create(real) as MemoryBucket, {
+          delete: async (key: string) => {
+            if (!isLeading) late.push(key);
+            await real.delete(key);
+            // The process slept here, and another one leads.
+            isLeading = false;
+          },
+        }),
+    });
+    await sleep(1000);
+    expect(isLeading).toBe(false);
+    expect(late).toEqual([]);
+  });
+
+  it('nothing is ended of a Backup that is there after all', async () => {
+    const { spec, status } = backupOf('b1', '', 'WaitingForPluginOperations');
+    const made = (await client.create(BACKUPS, {
+      metadata: { namespace: VELERO, name: 'b1' },
+      ...{ spec, status },
+    })) as Backup;
+    await note(made);
+    await journal(made);
+    const lost = await lead();
+    // As a watch shows it that lists anew from a member of etcd that is behind.
+    lost.add(made);
+    await expect.poll(() => lost.has(`${VELERO}/b1`), { timeout: 5000 }).toBe(false);
+    expect([told, await notes()]).toEqual([[], [`longshore-backup-${made.metadata.uid}`]]);
+  });
+
+  it('pods are thawed although four other locations hang', async () => {
+    for (let i = 0; i < 4; i++) {
+      await note(backupOf(`dead${i}`, `a${i}`, 'InProgress', { storageLocation: 'dead' }));
+    }
+    const good = backupOf('good', 'z', 'InProgress');
+    await note(good);
+    await journal(good);
+    await lead({
+      open: (location, signal) =>
+        location === 'dead'
+          ? new Promise((_resolve, reject) => {
+              signal.addEventListener('abort', () => {
+                reject(signal.reason as Error);
+              });
+            })
+          : Promise.resolve(),
+    });
+    await expect.poll(() => told, { timeout: 5000 }).toContain('thaw p');
+  }, 10_000);
+
+  it('a server that may not read definitions gives the name back all the same', async () => {
+    await note(backupOf('b1', 'u1', 'InProgress'));
+    const lost = await lead({
+      crd: () => {
+        throw new CodedError('KUBE_FORBIDDEN', 'no right');
+      },
+    });
+    await expect.poll(() => lost.has(`${VELERO}/b1`), { timeout: 5000 }).toBe(false);
+  });
+});
