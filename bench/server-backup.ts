@@ -1,9 +1,10 @@
 /**
- * `node bench/server-backup.ts [--objects N] [--namespaces N] [--bytes N] [--claims N] [--own]`: backups of the same cluster by Velero's server and by
- * ours, in turn, on one real API server with MinIO. The cluster has so many ConfigMaps (300,000 by default, in 600 namespaces), then so many
+ * `node bench/server-backup.ts [--objects N] [--namespaces N] [--bytes N] [--claims N] [--own] [--runs N]`: backups of the same cluster by
+ * Velero's server and by ours, in turn, on one real API server with MinIO. The cluster has so many ConfigMaps (300,000 by default, in 600 namespaces), then so many
  * bound PVCs with their volumes whose snapshots are not taken. Prints for each backup: seconds from `InProgress` to its end as the server's own
  * timestamps and a watch have it, CPU seconds and the peak of the server's process, and its peak at rest; then how many times faster ours was.
- * `--own` leaves Velero's server out. Needs the peers of test/peers. `--objects 6000 --namespaces 60` takes two minutes.
+ * `--own` leaves Velero's server out; `--runs`: so many times ours, each by a process of its own. Needs the peers of test/peers.
+ * `--objects 6000 --namespaces 60` takes two minutes.
  */
 import * as fs from 'node:fs';
 import { join } from 'node:path';
@@ -22,6 +23,7 @@ const { values } = parseArgs({
     bytes: { type: 'string', default: '200' },
     claims: { type: 'string', default: '1000' },
     own: { type: 'boolean', default: false },
+    runs: { type: 'string', default: '1' },
   },
 });
 const PORT_BASE = 25_900;
@@ -176,7 +178,7 @@ if (!values.own) {
   await measureServer('velero', Number(fs.readFileSync(join(directory, 'velero.pid'), 'utf8')));
 }
 await api.stack('down', 'velero');
-{
+for (let run = 1; run <= Number(values.runs); run++) {
   const home = join(directory, 'own-home');
   fs.mkdirSync(home, { recursive: true });
   await using server = OwnServer.start({
@@ -189,7 +191,7 @@ await api.stack('down', 'velero');
     env: { ...process.env, KUBECONFIG: api.kubeconfig, HOME: home, TMPDIR: home },
     log: join(directory, 'own-server.log'),
   });
-  await measureServer('longshore', server.pid);
+  await measureServer(run === 1 ? 'longshore' : `longshore-${run}`, server.pid);
 }
 for (const scenario of values.own ? [] : Object.keys(SCENARIOS)) {
   const times =

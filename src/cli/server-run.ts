@@ -29,6 +29,7 @@ import {
   type ControllerName,
   CONTROLLERS_ELSEWHERE,
 } from './server-controllers.ts';
+import { collectAtRest } from './resting-memory.ts';
 import { ServerPlugins } from './server-plugins.ts';
 import { openRepositoryStorage } from './storage-options.ts';
 import { durationFlagMs, UsageError } from './usage-error.ts';
@@ -103,6 +104,7 @@ export async function runServer(
     ...{ client, logger, namespace, host, registry },
     controllers: names.map((name) => controllerOf(name, common, flags, settings, backups)),
   });
+  const collectNoMore = collectAtRest();
   try {
     await using status = await serveStatus(flags.metricsAddress, {
       metrics: () => registry.metrics(),
@@ -111,6 +113,7 @@ export async function runServer(
     logger.info({ address: status.address, controllers: names }, 'serving metrics and health');
     await server.run(interrupt.signal);
   } finally {
+    collectNoMore();
     interrupt.dispose();
     await plugins?.close();
     client.close();

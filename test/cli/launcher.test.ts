@@ -70,7 +70,7 @@ describe('the launcher of an installed package', () => {
     );
     fs.writeFileSync(join(root, 'node-is-checked'), '');
     expect(run(`"${launcher}" server`).stdout).toMatch(
-      /^2 131072 131072 --max-semi-space-size=2 .*dist\/cli\.js server a b\n$/,
+      /^2 131072 131072 --expose-gc --max-semi-space-size=2 .*dist\/cli\.js server a b\n$/,
     );
     expect(run(`MALLOC_ARENA_MAX=4 "${launcher}" server`).stdout).toMatch(/^4 131072 131072 /);
     expect(run(`"${launcher}" node-agent server`).stdout).toMatch(

@@ -41,6 +41,25 @@ describe('the names of objects', () => {
     expect(names.size).toBe(all.length);
   });
 
+  it('are told apart where one name is in many namespaces and of many kinds', () => {
+    const names = new ObjectNames();
+    const all = Array.from({ length: 6000 }, (_, at) => ({
+      kind: `v1/Kind${at % 6}`,
+      ref: { namespace: `space-${at % 1000}`, name: at < 3000 ? 'default' : 'kube-root-ca.crt' },
+    }));
+    const texts = (each: (typeof all)[number]): string => `${each.kind} ${idOf(each.ref)}`;
+    const numbers = new Map<string, number>();
+    for (const each of all) {
+      const number = names.add(each.kind, each.ref);
+      expect(number).toBe(numbers.get(texts(each)) ?? numbers.size);
+      numbers.set(texts(each), number);
+    }
+    expect(names.size).toBe(new Set(all.map(texts)).size);
+    for (const each of all) {
+      expect(names.find(each.kind, each.ref)).toBe(numbers.get(texts(each)));
+    }
+  });
+
   it('come sorted by their bytes, of those that are asked for', () => {
     const names = new ObjectNames();
     const given = ['b/x', 'a-b/x', 'a/z', 'a/ü', 'a/\u{1F600}', 'a/\uFFFD', 'a/b', 'c/left'];
