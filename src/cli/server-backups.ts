@@ -37,6 +37,7 @@ import {
   LocationBuckets,
   OperationMetrics,
   OperationsController,
+  ReadOnlyLocations,
   type ServerController,
   SharedBackups,
   type UnsavedOperations,
@@ -211,6 +212,7 @@ export async function openBackups(
   const timeoutNsOfPlugin = (action: string, backup: Backup): Nanoseconds | undefined =>
     operationTimeoutNs(action, backup, settings.podVolumeTimeoutMs);
   const backups = new SharedBackups({ client, logger, namespace });
+  const readOnly = new ReadOnlyLocations(client, namespace);
   let runner: Promise<ClusterRunner> | undefined;
   const controller = new BackupController({
     ...{ client, logger, namespace, backups, buckets, sessions, operations, directory },
@@ -282,6 +284,7 @@ export async function openBackups(
         ...shared,
         metrics: new OperationMetrics({ registry, clock: client.clock }),
         syncFrequencyMs: settings.operationsEveryMs,
+        isReadOnly: (location, signal) => readOnly.isReadOnly(location, signal),
         timeoutNs: settings.operationTimeoutNs,
         timeoutNsOfPlugin,
       }),
