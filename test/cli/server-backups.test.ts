@@ -3,7 +3,7 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type Backup } from '../../src/backup/index.ts';
+import type { Backup } from '../../src/backup/index.ts';
 import { CodedError } from '../../src/base/index.ts';
 import {
   type BackupFlags,
@@ -76,7 +76,8 @@ describe('resource policies of a backup', () => {
   const of = (own: string | undefined, all: string | undefined) => {
     const resourcePolicy = own === undefined ? undefined : { kind: 'configmap', name: own };
     const metadata = { namespace: 'velero', name: 'b1', uid: 'u1' };
-    return serverPoliciesOf(client, { metadata, spec: { resourcePolicy } } as Backup, all);
+    const backup = { metadata, spec: { resourcePolicy } } as unknown as Backup;
+    return serverPoliciesOf(client, backup, all);
   };
 
   it('are its own, then those for all backups', async () => {
