@@ -15,7 +15,12 @@ import {
   type VolumeSnapshot,
   type VolumeSnapshotContent,
 } from '../kube/index.ts';
-import { SKIP_REASONS, SkippedVolumes, type VolumeHelper } from '../volume-policy/index.ts';
+import {
+  SKIP_REASONS,
+  SkippedVolumes,
+  type VolumeHelper,
+  type VolumeRule,
+} from '../volume-policy/index.ts';
 import type {
   BackupVolumes,
   Snapshotters,
@@ -57,6 +62,8 @@ type Fact =
       readonly pv: string;
       readonly approach: 'podvolume' | 'volumeSnapshot' | 'csiSnapshot' | 'any';
       readonly reason: string;
+      /** What decided, where a rule did. */
+      readonly rule?: string;
     }
   | {
       readonly kind: 'pod';
@@ -93,7 +100,8 @@ export class ClusterVolumes implements BackupVolumes {
     for (const fact of facts as unknown as readonly Fact[]) {
       if (fact.kind === 'volume') this.#volumes.set(fact.volume.name, fact.volume);
       else if (fact.kind === 'native') this.#noteNative(fact.record);
-      else if (fact.kind === 'skipped') this.#skipped.track(fact.pv, fact.approach, fact.reason);
+      else if (fact.kind === 'skipped')
+        this.#skipped.track(fact.pv, fact.approach, fact.reason, fact.rule);
       else if (fact.kind === 'pod') {
         this.#podVolumes.resume(fact.uid, fact.names);
         for (const claim of fact.claims) this.#claims.add(claim);
@@ -214,9 +222,11 @@ export class ClusterVolumes implements BackupVolumes {
     this.#volumes.set(name, volume);
     const facts: Fact[] = [{ kind: 'volume', volume }];
     const errors: unknown[] = [];
+    const rule = because.by === 'rule' ? ruleText(because.rule) : undefined;
     const skip = (reason: string): void => {
-      this.#skipped.track(name, 'volumeSnapshot', reason);
-      facts.push({ kind: 'skipped', pv: name, approach: 'volumeSnapshot', reason });
+      const approach = 'volumeSnapshot';
+      this.#skipped.track(name, approach, reason, rule);
+      facts.push({ kind: 'skipped', pv: name, approach, reason, ...(rule && { rule }) });
     };
     const result = (): VolumeStepResult => ({
       ...{ facts, errors },
@@ -320,6 +330,9 @@ export class ClusterVolumes implements BackupVolumes {
     }
   }
 }
+
+const ruleText = ({ number, place: { source, line } }: VolumeRule): string =>
+  `rule ${number} (${source}, line ${line})`;
 
 /** What an earlier try of a backup noted, for one whose volumes cannot be opened any more. */
 export const nativeSnapshotsIn = (facts: readonly VolumeFact[]): NativeSnapshot[] =>

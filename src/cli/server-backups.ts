@@ -17,7 +17,7 @@ import { CodedError, type Nanoseconds } from '../base/index.ts';
 import { openBucket } from '../blob/index.ts';
 import { environment } from '../config/index.ts';
 import { OperationMap } from '../item-operations/index.ts';
-import { Discovery } from '../kube/index.ts';
+import { Discovery, type KubeClient } from '../kube/index.ts';
 import {
   type Backup as PluginBackup,
   choicesOf,
@@ -37,12 +37,14 @@ import {
   LocationBuckets,
   OperationMetrics,
   OperationsController,
+  ReadOnlyLocations,
   type ServerController,
   SharedBackups,
   type UnsavedOperations,
   unsavedOperationsOf,
 } from '../server/index.ts';
 import {
+  assertCarriedOut,
   ListedVolumes,
   VolumeHelper,
   type VolumePolicies,
@@ -196,14 +198,11 @@ export async function openBackups(
     discovery.catch(() => (discovery = undefined));
     return discovery;
   };
-  const policiesOf = async (backup: Backup): Promise<VolumePolicies | undefined> => {
-    const given = noted(backup, settings.globalPolicies);
-    const own = await ownPoliciesOf(client, given);
-    return withGlobalPolicies(own, await globalPoliciesOf(client, given));
-  };
+  const policiesOf = (backup: Backup): Promise<VolumePolicies | undefined> =>
+    serverPoliciesOf(client, backup, settings.globalPolicies);
   if (settings.globalPolicies !== undefined) {
     const probe = { metadata: { namespace, name: '' }, spec: {} } as Backup;
-    await globalPoliciesOf(client, noted(probe, settings.globalPolicies), { isPatient: false });
+    await serverPoliciesOf(client, probe, settings.globalPolicies, { isPatient: false });
   }
   const snapshotLocations = (names: readonly string[], signal: AbortSignal) =>
     loadSnapshotLocations(names, {
@@ -213,6 +212,7 @@ export async function openBackups(
   const timeoutNsOfPlugin = (action: string, backup: Backup): Nanoseconds | undefined =>
     operationTimeoutNs(action, backup, settings.podVolumeTimeoutMs);
   const backups = new SharedBackups({ client, logger, namespace });
+  const readOnly = new ReadOnlyLocations(client, namespace);
   let runner: Promise<ClusterRunner> | undefined;
   const controller = new BackupController({
     ...{ client, logger, namespace, backups, buckets, sessions, operations, directory },
@@ -284,6 +284,7 @@ export async function openBackups(
         ...shared,
         metrics: new OperationMetrics({ registry, clock: client.clock }),
         syncFrequencyMs: settings.operationsEveryMs,
+        isReadOnly: (location, signal) => readOnly.isReadOnly(location, signal),
         timeoutNs: settings.operationTimeoutNs,
         timeoutNsOfPlugin,
       }),
@@ -298,6 +299,23 @@ export async function openBackups(
     },
     unsavedOperations: unsavedOperationsOf(operations),
   };
+}
+
+/**
+ * The policies of a backup, with those for all backups that the server was given. Throws `NO_VOLUME_POLICY`, and `BAD_VOLUME_POLICY`, also for
+ * rules that no backup carries out.
+ */
+export async function serverPoliciesOf(
+  client: KubeClient,
+  backup: Backup,
+  globalPolicies: string | undefined,
+  options: { readonly isPatient?: boolean } = {},
+): Promise<VolumePolicies | undefined> {
+  const given = noted(backup, globalPolicies);
+  const own = await ownPoliciesOf(client, given, options);
+  const policies = withGlobalPolicies(own, await globalPoliciesOf(client, given, options));
+  assertCarriedOut(policies);
+  return policies;
 }
 
 /** The policies for all backups, where plugins look for them. */

@@ -14,6 +14,7 @@ export {
   type LocationControllerOptions,
 } from './locations/location-controller.ts';
 export type { LocationStoreOptions } from './locations/location-stores.ts';
+export { ReadOnlyLocations } from './locations/read-only-locations.ts';
 export {
   DownloadController,
   type DownloadControllerOptions,

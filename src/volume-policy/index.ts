@@ -42,6 +42,7 @@ export {
 export { fileAnnotationsOf, type PodView } from './legacy.ts';
 export { ListedVolumes, type ListedVolumesOptions, type VolumeReads } from './listed-volumes.ts';
 export {
+  assertCarriedOut,
   ignoredInGlobal,
   parsePolicyConfigMap,
   parseVolumePolicies,

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { silentLogger } from '../../src/base/index.ts';
 import { type Backup, Results } from '../../src/backup/index.ts';
 import {
   ClusterVolumes,
@@ -52,12 +53,18 @@ function opened({
   } as unknown as VolumeSnapshotter;
   const helper = {
     snapshotDecision: () =>
-      Promise.resolve({ yes: wants, because: { by: isSkip ? 'rule' : 'nothing' } }),
+      Promise.resolve({
+        yes: wants,
+        because: isSkip
+          ? { by: 'rule', rule: { number: 2, place: { source: 'ConfigMap velero/p', line: 7 } } }
+          : { by: 'nothing' },
+      }),
     actionOf: () => Promise.resolve(isSkip ? { type: 'skip' } : undefined),
     filesDecision: ({ name }: { name: string }) =>
       Promise.resolve({ yes: filesOf.includes(name), because: { by: 'nothing' } }),
   } as unknown as VolumeHelper;
-  const log = new Results();
+  const lines: string[] = [];
+  const log = new Results({ ...silentLogger, info: (_, message) => lines.push(message) });
   const volumes = new ClusterVolumes({
     ...{
       backup: BACKUP,
@@ -75,7 +82,7 @@ function opened({
     locations: [{ metadata: { name: 'l' }, spec: { provider: 'p' } } as never],
     snapshotters: () => snapshotter,
   });
-  return { volumes, log, taken: () => taken };
+  return { volumes, log, lines, taken: () => taken };
 }
 
 const after = async (world: ReturnType<typeof opened>, object: KubeObject) => {
@@ -128,6 +135,16 @@ describe('a PersistentVolume of a backup', () => {
     });
     const { volumeInfos } = await world.volumes.outcome([], signal);
     expect(volumeInfos).toMatchObject([{ pvName: 'v', skipped: true, skippedReason: reason }]);
+  });
+  it('that a rule leaves out is told with that rule in the log, also by a server that goes on', async () => {
+    const first = opened({ wants: false, isSkip: true });
+    const { facts } = await after(first, pv('v'));
+    const later = opened();
+    later.volumes.resume(facts);
+    for (const { volumes, lines } of [first, later]) {
+      await volumes.outcome([], signal);
+      expect(lines.at(-1)).toContain('"rule":"rule 2 (ConfigMap velero/p, line 7)"');
+    }
   });
   it('that no driver of CSI has is noted as such with its claim, also by a server that goes on', async () => {
     const claim = { metadata: { name: 'c' }, spec: { volumeName: 'v' } } as unknown as KubeObject;

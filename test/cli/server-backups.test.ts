@@ -3,7 +3,13 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type BackupFlags, backupSettingsOf } from '../../src/cli/server-backups.ts';
+import type { Backup } from '../../src/backup/index.ts';
+import { CodedError } from '../../src/base/index.ts';
+import {
+  type BackupFlags,
+  backupSettingsOf,
+  serverPoliciesOf,
+} from '../../src/cli/server-backups.ts';
 import { ApiServer } from '../../src/dev/index.ts';
 import { BACKUPS, connectToCluster, type KubeClient, NAMESPACES } from '../../src/kube/index.ts';
 import { tempDirectory } from '../support/kopia.ts';
@@ -55,6 +61,40 @@ describe('flags about backups', () => {
     ],
   ])('that are wrong are refused: %j', (wrong, text) => {
     expect(() => backupSettingsOf({ ...FLAGS, ...wrong })).toThrow(text);
+  });
+});
+
+describe('resource policies of a backup', () => {
+  const rule = (type: string): string =>
+    `version: v1\nvolumePolicies:\n  - conditions: { csi: {} }\n    action: { type: ${type} }`;
+  const client = {
+    get: (_resource: unknown, { name }: { name: string }) =>
+      name === 'gone'
+        ? Promise.reject(new CodedError('KUBE_NOT_FOUND', 'not found'))
+        : Promise.resolve({ data: { policies: rule(name) } }),
+  } as unknown as KubeClient;
+  const of = (own: string | undefined, all: string | undefined) => {
+    const resourcePolicy = own === undefined ? undefined : { kind: 'configmap', name: own };
+    const metadata = { namespace: 'velero', name: 'b1', uid: 'u1' };
+    const backup = { metadata, spec: { resourcePolicy } } as unknown as Backup;
+    return serverPoliciesOf(client, backup, all);
+  };
+
+  it('are its own, then those for all backups', async () => {
+    const actions = (await of('skip', 'fs-backup'))?.rules.map(({ action }) => action.type);
+    expect(actions).toEqual(['skip', 'fs-backup']);
+    expect(await of(undefined, undefined)).toBeUndefined();
+  });
+  it.each(['snapshot-csi', 'snapshot-native', 'snapshot-datamover'])(
+    'are refused where a rule wants %s, which no backup carries out',
+    async (type) => {
+      const text = `invalid resource policies in ConfigMap velero/${type}: line 3: volumePolicies[0].action.type: no backup takes a snapshot by ${type} yet`;
+      await expect(of(type, 'skip')).rejects.toThrow(text);
+      await expect(of('skip', type)).rejects.toThrow(text);
+    },
+  );
+  it('are an error where those for all backups are not there', async () => {
+    await expect(of('skip', 'gone')).rejects.toMatchObject({ code: 'NO_VOLUME_POLICY' });
   });
 });
 

@@ -314,6 +314,19 @@ describe('actions', () => {
     ]);
   });
 
+  it('may each start an operation for one item', async () => {
+    const starting = (name: string): BackupAction =>
+      action(name, () => ({ operationId: 'same-id' }), {
+        includedResources: ['persistentvolumeclaims'],
+      });
+    const { sink } = await run({ cluster: volumes(), actions: [starting('one'), starting('two')] });
+    const { operations } = sink.done.get('v1/PersistentVolumeClaim a/data') ?? {};
+    expect(operations?.map(({ action: name, operationId }) => [name, operationId])).toEqual([
+      ['one', 'same-id'],
+      ['two', 'same-id'],
+    ]);
+  });
+
   it('are asked about what they apply to, by the object as it was read', async () => {
     const seen: string[] = [];
     const note = (name: string, appliesTo: object): BackupAction =>

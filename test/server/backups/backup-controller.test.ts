@@ -442,6 +442,31 @@ describe('the controller of Backups', () => {
     expect(runs.begun[0]?.signal.aborted).toBe(true);
   });
 
+  it('tells the operations to stop of one that is canceled while it waits for them', async () => {
+    isStuck = true;
+    await create(
+      'waits',
+      { includedNamespaces: ['a'], storageLocation: 'default' },
+      { status: { phase: 'WaitingForPluginOperations' } },
+    );
+    await store('waits', 'WaitingForPluginOperations');
+    start();
+    await client.patch(
+      BACKUPS,
+      { namespace: VELERO, name: 'waits' },
+      { metadata: { annotations: { [CANCEL_ANNOTATION]: 'true' } } },
+    );
+    // Again where its CR changes: it may have been told in vain.
+    await expect.poll(() => told, { timeout: 10_000 }).toContain('op-1');
+    // It has ended by then, with an error.
+    isFatal = true;
+    isStuck = false;
+    expect(await until('waits', 'PartiallyFailed')).toMatchObject({
+      errors: 1,
+      backupItemOperationsFailed: 1,
+    });
+  });
+
   it('begins one of the same name when the one that was deleted has ended, and not twice', async () => {
     start(3);
     runs.areSlow = true;

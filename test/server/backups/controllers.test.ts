@@ -95,7 +95,7 @@ async function start(
   const controllers = [
     new OperationsController({
       ...{ ...common, ...options, syncFrequencyMs: 20 },
-      isReadOnly: () => state.isReadOnly,
+      isReadOnly: () => Promise.resolve(state.isReadOnly),
       metrics: new OperationMetrics({ registry, clock: systemClock }),
     }),
     new FinalizerController(common),

@@ -38,8 +38,8 @@ export interface OperationsControllerOptions {
   readonly map: OperationMap;
   readonly buckets: Buckets;
   readonly sessions: ActionSessions;
-  /** Whether nothing may be written to a location at present. Asks nobody. */
-  readonly isReadOnly?: (location: string) => boolean;
+  /** Whether nothing may be written to a location at present. Asked for each backup and poll. */
+  readonly isReadOnly?: (location: string, signal: AbortSignal) => Promise<boolean>;
   readonly scratch: string;
   readonly metrics?: OperationMetrics;
   /** `--item-operation-sync-frequency`. */
@@ -149,7 +149,7 @@ class OperationsRun {
     const known = this.#knownOf(key, backup);
     try {
       const location = backup.spec.storageLocation ?? '';
-      if (this.#options.isReadOnly?.(location) === true) {
+      if ((await this.#options.isReadOnly?.(location, this.#signal)) === true) {
         await this.#away(backup, known, `backup storage location ${location} is read-only`);
         return next;
       }
