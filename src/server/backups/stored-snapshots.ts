@@ -1,4 +1,4 @@
-import type { BackupArchive } from '../../archive/index.ts';
+import type { BackupArchive, NativeSnapshot } from '../../archive/index.ts';
 import { CanceledError, CodedError, isCode, type Logger, messageOf } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import type { SnapshotLocation } from '../../backup-volumes/index.ts';
@@ -12,6 +12,8 @@ export interface StoredSnapshotsOptions {
     names: readonly string[],
     signal: AbortSignal,
   ) => Promise<readonly SnapshotLocation[]>;
+  /** Of its journal: a run that has not ended has stored no list of them. */
+  readonly also?: readonly NativeSnapshot[];
   readonly logger: Logger;
   readonly signal: AbortSignal;
 }
@@ -25,7 +27,7 @@ const DELETING_MS_MAX = 10 * 60_000;
  */
 export async function deleteStoredSnapshots(
   backup: Backup,
-  { archive, sessions, snapshotLocations, logger, signal }: StoredSnapshotsOptions,
+  { archive, sessions, snapshotLocations, also = [], logger, signal }: StoredSnapshotsOptions,
 ): Promise<void> {
   const { name, uid } = backup.metadata;
   const stays = (snapshot: object, error: unknown): void => {
@@ -34,10 +36,10 @@ export async function deleteStoredSnapshots(
     const text = 'a snapshot of a backup that was deleted stays with its provider: delete it there';
     logger.error(fields, text);
   };
-  const stored = await snapshotsOf(archive, backup, signal).catch((error: unknown) => {
+  const stored = await nativeSnapshotsOf(backup, archive, also, signal).catch((error: unknown) => {
     if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
     stays({ snapshot: 'with the tag velero.io/backup' }, error);
-    return [];
+    return eachOnce(also.flatMap(snapshotIn));
   });
   if (stored.length === 0) return;
   const late = new AbortController();
@@ -49,12 +51,7 @@ export async function deleteStoredSnapshots(
       try {
         both.throwIfAborted();
         session ??= await sessions.open(backup, logger);
-        const [location] = await snapshotLocations([snapshot.location], both);
-        if (!location) throw noLocation(snapshot.location);
-        const snapshotter = session.snapshotter(location.spec?.provider ?? '', {
-          ...location.spec?.config,
-        });
-        await snapshotter.deleteSnapshot(snapshot.snapshot, { signal: both });
+        await deleteNativeSnapshot(snapshot, session, snapshotLocations, both);
         logger.info({ backup: name, ...snapshot }, 'a snapshot was deleted');
       } catch (error) {
         stays(snapshot, error);
@@ -66,23 +63,64 @@ export async function deleteStoredSnapshots(
   }
 }
 
+/** By the plugin of its location. Throws `NO_LOCATION`, `NO_SUCH_PLUGIN`, and what the plugin says. */
+export async function deleteNativeSnapshot(
+  snapshot: StoredSnapshot,
+  session: Pick<ActionSession, 'snapshotter'>,
+  snapshotLocations: StoredSnapshotsOptions['snapshotLocations'],
+  signal: AbortSignal,
+): Promise<void> {
+  const [location] = await snapshotLocations([snapshot.location], signal);
+  if (!location) throw noLocation(snapshot.location);
+  const snapshotter = session.snapshotter(location.spec?.provider ?? '', {
+    ...location.spec?.config,
+  });
+  await snapshotter.deleteSnapshot(snapshot.snapshot, { signal });
+}
+
+/**
+ * All that providers hold of a backup, by its files and by what its journal has noted. Throws `DAMAGED_ARCHIVE`, and what the bucket throws.
+ */
+export async function nativeSnapshotsOf(
+  backup: Backup,
+  archive: BackupArchive,
+  also: readonly NativeSnapshot[],
+  signal: AbortSignal,
+): Promise<StoredSnapshot[]> {
+  const listed = await snapshotsOf(archive, backup, signal);
+  return eachOnce([...listed, ...also.flatMap(snapshotIn)]);
+}
+
+const eachOnce = (all: readonly StoredSnapshot[]): StoredSnapshot[] => [
+  ...new Map(all.map((each) => [`${each.location}/${each.snapshot}`, each])).values(),
+];
+
 const noLocation = (name: string): CodedError =>
   new CodedError('NO_LOCATION', `VolumeSnapshotLocation.velero.io "${name}" not found`);
+
+/** A snapshot by a provider's own API. */
+export interface StoredSnapshot {
+  readonly location: string;
+  readonly volume: string;
+  readonly snapshot: string;
+}
+
+function snapshotIn({ spec, status }: NativeSnapshot): StoredSnapshot[] {
+  const { location = '', persistentVolumeName: volume = '' } = spec;
+  const { providerSnapshotID: snapshot = '' } = status ?? {};
+  return snapshot === '' ? [] : [{ location, volume, snapshot }];
+}
 
 async function snapshotsOf(
   archive: BackupArchive,
   { metadata: { name, uid } }: Backup,
   signal: AbortSignal,
-): Promise<{ location: string; volume: string; snapshot: string }[]> {
+): Promise<StoredSnapshot[]> {
   try {
     const stored = await archive.open(name, { signal });
     if (stored.metadata.metadata.uid !== uid) return [];
     const snapshots = await stored.volumeSnapshots({ signal });
-    return snapshots.flatMap(({ spec, status }) => {
-      const { location = '', persistentVolumeName: volume = '' } = spec;
-      const { providerSnapshotID: snapshot = '' } = status ?? {};
-      return snapshot === '' ? [] : [{ location, volume, snapshot }];
-    });
+    return snapshots.flatMap(snapshotIn);
   } catch (error) {
     // It was deleted before it had any files.
     if (isCode(error, 'BLOB_NOT_FOUND')) return [];
