@@ -14,7 +14,6 @@ import {
   type VolumeSnapshotContent,
 } from '../../kube/index.ts';
 import type { Buckets } from '../backups/contract.ts';
-import { readLeftRun } from '../backups/run/left-run.ts';
 import {
   deleteNativeSnapshot,
   nativeSnapshotsOf,
@@ -28,6 +27,7 @@ import type {
   ForgetSnapshots,
 } from './contract.ts';
 import { HeldData } from './held-data.ts';
+import { journalSnapshots } from './journal-snapshots.ts';
 import { deleteKept, deleteLeftSnapshots } from './kept-snapshots.ts';
 import { forgetMoved } from './moved-snapshots.ts';
 import { Movers } from './movers.ts';
@@ -296,8 +296,8 @@ class Deletion {
     const snapshots = await attempts.attempt(
       "error getting backup's volume snapshots",
       async () => {
-        const left = await readLeftRun({ bucket: this.#bucket, name, uid, signal });
-        return nativeSnapshotsOf(asStored, this.#archive, left.snapshots, signal);
+        const left = await journalSnapshots({ bucket: this.#bucket, name, uid, signal });
+        return nativeSnapshotsOf(asStored, this.#archive, left, signal);
       },
     );
     for (const snapshot of snapshots ?? []) {
