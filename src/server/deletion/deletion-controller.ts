@@ -187,7 +187,7 @@ class DeletionRun {
 
   async #age({ metadata }: DeletionRequest): Promise<Result | undefined> {
     const nowMs = Number(this.#options.client.clock.nowNs() / 1_000_000n);
-    const leftMs = (Date.parse(metadata.creationTimestamp ?? '') || 0) + AGE_MS_MAX - nowMs;
+    const leftMs = (Date.parse(metadata.creationTimestamp) || 0) + AGE_MS_MAX - nowMs;
     if (leftMs > 0) return { requeueAfterMs: Math.min(leftMs, REST_MS_MAX) };
     await this.#remove(metadata);
     return undefined;
@@ -240,7 +240,7 @@ class DeletionRun {
     }
     const location = await client.find(
       BACKUP_STORAGE_LOCATIONS,
-      { namespace, name: found.spec.storageLocation ?? '-' },
+      { namespace, name: locationOf(found) },
       { signal },
     );
     const restores = hasBegun(found)
@@ -269,13 +269,11 @@ class DeletionRun {
   }
 
   async #claim(request: DeletionRequest, { metadata: { name, uid } }: Backup): Promise<void> {
-    const { labels = {} } = request.metadata;
-    const isNoted = labels[BACKUP_UID] === uid && (labels[BACKUP_NAME] ?? '') !== '';
-    if (request.status?.phase === 'InProgress' && isNoted) return;
+    const { [BACKUP_NAME]: label = '', [BACKUP_UID]: noted } = request.metadata.labels ?? {};
+    if (request.status?.phase === 'InProgress' && noted === uid && label !== '') return;
+    const named = label === '' ? validLabel(name) : label;
     await this.#patch(request, {
-      metadata: {
-        labels: { [BACKUP_NAME]: labels[BACKUP_NAME] || validLabel(name), [BACKUP_UID]: uid },
-      },
+      metadata: { labels: { [BACKUP_NAME]: named, [BACKUP_UID]: uid } },
       status: { phase: 'InProgress' },
     });
   }
@@ -402,3 +400,7 @@ class DeletionRun {
     }
   }
 }
+
+/** One that names none has none: an empty name would ask for the list of all. */
+const locationOf = ({ spec: { storageLocation = '' } }: Backup): string =>
+  storageLocation === '' ? '-' : storageLocation;

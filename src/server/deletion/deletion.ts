@@ -79,12 +79,12 @@ const DONE_HERE = new Set(['longshore.io/dataupload-delete']);
  */
 export async function deleteBackup(options: DeletionOptions): Promise<string[]> {
   const { attempts, buckets, backup, signal } = options;
-  const opened = await attempts.attempt('error getting the backup store', () =>
+  const found = await attempts.attempt('error getting the backup store', () =>
     buckets.open(backup.spec.storageLocation ?? '', signal),
   );
-  if (!opened) return attempts.take();
-  await using _ = opened;
-  return new Deletion(options, opened.bucket).run();
+  if (!found) return attempts.take();
+  await using opened = found;
+  return await new Deletion(options, opened.bucket).run();
 }
 
 class Deletion {
@@ -223,7 +223,7 @@ class Deletion {
     const resources = await attempts.attempt('error getting delete item actions', discovery);
     const what = 'error downloading backup tarball';
     let isMissing = false;
-    const tarball = await attempts.attempt(what, async () => {
+    const found = await attempts.attempt(what, async () => {
       try {
         // Whole on disk first: an action that takes its time must not break the download off.
         return await ScratchFile.of(directory, stored.read('contents', { signal }));
@@ -235,8 +235,8 @@ class Deletion {
       }
     });
     if (isMissing) this.#noteMissing(stored);
-    if (!tarball) return false;
-    await using _ = tarball;
+    if (!found) return false;
+    await using tarball = found;
     if (!actions || !resources) return false;
     const onItem = (type: string, item: KubeObject): void => {
       if (type === UPLOADS) held.addUpload(item as DataUpload);

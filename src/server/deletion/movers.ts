@@ -77,8 +77,11 @@ export class Movers {
   }
 
   async #running(): Promise<(readonly [Resource<KubeObject>, KubeObject])[]> {
-    const isRunning = ({ status }: { status?: { phase?: string } }): boolean =>
-      !FINAL.includes(status?.phase ?? '');
+    const isRunning = ({
+      status,
+    }: {
+      status?: { phase?: string | undefined } | undefined;
+    }): boolean => !FINAL.includes(status?.phase ?? '');
     const uploads = (await this.uploads()).filter(isRunning);
     const podVolumes = (await this.podVolumes()).filter(isRunning);
     return [

@@ -1,8 +1,7 @@
 import { type ItemPlace, parseItemPath, readTarball, ScratchFile } from '../../archive/index.ts';
 import { isCanceled, isCode, messageOf, redactAndCut } from '../../base/index.ts';
 import { type Backup, resolveActions, type Resolved } from '../../backup/index.ts';
-import type { Discovery, KubeObject } from '../../kube/index.ts';
-import { withOwnSignal } from '../../kube/index.ts';
+import { type Discovery, type KubeObject, withOwnSignal } from '../../kube/index.ts';
 import type { Attempts } from './attempts.ts';
 import type { DeleteAction } from './contract.ts';
 
@@ -37,7 +36,7 @@ export async function eachItem(pass: ItemPass): Promise<void> {
   )) {
     signal.throwIfAborted();
     const place = parseItemPath(path);
-    if (place?.version !== undefined || !place) continue;
+    if (!place || place.version !== undefined) continue;
     const { groupResource: type } = place;
     const isOurs = types.has(type);
     if (!isOurs && !asked.some((each) => each.mayApply(place))) continue;

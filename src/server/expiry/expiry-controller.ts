@@ -11,7 +11,6 @@ import {
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
-  type BackupStorageLocation,
   DELETE_BACKUP_REQUESTS,
   isPassing,
   type KubeClient,
@@ -153,9 +152,7 @@ export class ExpiryController implements ServerController {
     if (name === '') return 'BSLNotFound';
     try {
       const ref = { namespace, name };
-      return failureOf(
-        (await client.find(BACKUP_STORAGE_LOCATIONS, ref, { signal })) as BackupStorageLocation,
-      );
+      return failureOf(await client.find(BACKUP_STORAGE_LOCATIONS, ref, { signal }));
     } catch (error) {
       if (isPassing(error)) throw error;
       logger.error({ location: name, error: messageOf(error) }, 'a location could not be read');
