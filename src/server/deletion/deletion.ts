@@ -1,6 +1,6 @@
 import { BackupArchive, ScratchFile, type StoredArchive } from '../../archive/index.ts';
 import { isCode, type Logger, messageOf, redactAndCut } from '../../base/index.ts';
-import type { Backup } from '../../backup/index.ts';
+import { type Backup, resolveActions } from '../../backup/index.ts';
 import type { Bucket } from '../../blob/index.ts';
 import type { StorageKind } from '../../config/index.ts';
 import {
@@ -135,7 +135,7 @@ class Deletion {
   #ended(): string[] {
     const told = this.#options.attempts.take();
     const { namespace, name } = this.#options.backup.metadata;
-    const hint = `nothing else of the backup is deleted before that; delete it again when the cause is mended, or give up what cannot be deleted: kubectl -n ${namespace ?? ''} annotate backups.velero.io ${name} ${DELETE_ANYWAY}=true, and delete it again`;
+    const hint = `its files and Restores stay until then: delete it again when the cause is mended, or give up what cannot be deleted: kubectl -n ${namespace ?? ''} annotate backups.velero.io ${name} ${DELETE_ANYWAY}=true, and delete it again`;
     return [...told, hint];
   }
 
@@ -222,22 +222,19 @@ class Deletion {
     );
     const resources = await attempts.attempt('error getting delete item actions', discovery);
     const what = 'error downloading backup tarball';
-    let isMissing = false;
     const found = await attempts.attempt(what, async () => {
       try {
         // Whole on disk first: an action that takes its time must not break the download off.
         return await ScratchFile.of(directory, stored.read('contents', { signal }));
       } catch (error) {
-        isMissing =
-          isCode(error, 'BLOB_NOT_FOUND') || isCode((error as Error).cause, 'BLOB_NOT_FOUND');
-        if (!isMissing) throw error;
-        return undefined;
+        const { cause } = error as Error;
+        if (isCode(error, 'BLOB_NOT_FOUND') || isCode(cause, 'BLOB_NOT_FOUND')) return 'missing';
+        throw error;
       }
     });
-    if (isMissing) this.#noteMissing(stored);
-    if (!found) return false;
+    if (found === 'missing') this.#noteMissing(stored);
+    if (!found || found === 'missing') return false;
     await using tarball = found;
-    if (!actions || !resources) return false;
     const onItem = (type: string, item: KubeObject): void => {
       if (type === UPLOADS) held.addUpload(item as DataUpload);
       else held.addContent(item as VolumeSnapshotContent);
@@ -246,8 +243,7 @@ class Deletion {
     const pass = {
       backup,
       tarball,
-      actions,
-      discovery: resources,
+      actions: actions && resources ? resolveActions(actions, resources) : [],
       attempts,
       signal,
       types,

@@ -21,6 +21,7 @@ export interface ForgetOptions extends RepositoryPlace {
   readonly backup: string;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
+  readonly onGivenUp: (text: string) => void;
 }
 
 /**
@@ -58,9 +59,8 @@ async function forgetIn(
     logger.info({ ...fields, ...counts }, 'snapshots of a deleted backup are forgotten');
   } catch (error) {
     if (!isCode(error, 'NOT_A_REPOSITORY', 'STORAGE_NOT_FOUND')) throw error;
-    logger.warn(
-      { ...fields, snapshots: ids.length },
-      'there is no repository to forget snapshots in',
+    options.onGivenUp(
+      `there is no repository of namespace ${volumeNamespace} at backup storage location ${options.storageLocation}: its snapshots of this backup are gone with it, unless it lies where the location does not point to any more`,
     );
   }
 }

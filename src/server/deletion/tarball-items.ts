@@ -1,7 +1,7 @@
 import { type ItemPlace, parseItemPath, readTarball, ScratchFile } from '../../archive/index.ts';
 import { isCanceled, isCode, messageOf, redactAndCut } from '../../base/index.ts';
-import { type Backup, resolveActions, type Resolved } from '../../backup/index.ts';
-import { type Discovery, type KubeObject, withOwnSignal } from '../../kube/index.ts';
+import type { Backup, Resolved } from '../../backup/index.ts';
+import { type KubeObject, withOwnSignal } from '../../kube/index.ts';
 import type { Attempts } from './attempts.ts';
 import type { DeleteAction } from './contract.ts';
 
@@ -9,8 +9,7 @@ export interface ItemPass {
   readonly backup: Backup;
   /** Compressed. Stays the caller's. */
   readonly tarball: ScratchFile;
-  readonly actions: readonly DeleteAction[];
-  readonly discovery: Discovery;
+  readonly actions: readonly Resolved<DeleteAction>[];
   readonly attempts: Attempts;
   readonly signal: AbortSignal;
   /** Types whose items are handed to `onItem` as well. */
@@ -29,7 +28,7 @@ const FAILURES_MAX = 10;
  */
 export async function eachItem(pass: ItemPass): Promise<void> {
   const { tarball, signal, types, onItem, backup } = pass;
-  const asked = resolveActions(pass.actions, pass.discovery).map((resolved) => new Asked(resolved));
+  const asked = pass.actions.map((resolved) => new Asked(resolved));
   for await (const { path, bytes } of readTarball(
     tarball.read(),
     `${backup.metadata.name}.tar.gz`,

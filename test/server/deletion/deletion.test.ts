@@ -311,7 +311,10 @@ describe('a backup that is still made here', () => {
     });
     await world.make(POD_VOLUME_BACKUPS, 'pvb', {
       metadata: { labels },
-      spec: { uploaderType: 'kopia', pod: { namespace: 'app', name: 'p' } },
+      spec: {
+        ...{ backupStorageLocation: 'default', node: 'n', volume: 'v', repoIdentifier: '' },
+        ...{ uploaderType: 'kopia', pod: { namespace: 'app', name: 'p' } },
+      },
       status: { phase: 'InProgress' },
     });
     await world.ask('b1');

@@ -295,7 +295,7 @@ export class DeletionWorld {
     return ({ location }, ids) =>
       outside(() => {
         this.#fault('forget');
-        const namespace = location.split('/').at(-1) ?? '';
+        const [, namespace = ''] = /kopia\/([^/?]+)/.exec(location) ?? [];
         const held = this.repositories.get(namespace);
         if (!held) throw new CodedError('STORAGE_NOT_FOUND', 'there is none');
         const forgotten = ids.filter((id) => held.delete(id));
@@ -420,7 +420,10 @@ export const upload = (
   mover = 'longshore',
 ) => ({
   metadata: { namespace: VELERO, name, labels },
-  spec: { datamover: mover, sourceNamespace: namespace, sourcePVC: 'pvc' },
+  spec: {
+    ...{ backupStorageLocation: 'default', operationTimeout: '10m0s', snapshotType: 'CSI' },
+    ...{ datamover: mover, sourceNamespace: namespace, sourcePVC: 'pvc' },
+  },
   status: { phase: 'Completed', snapshotID: id },
 });
 
