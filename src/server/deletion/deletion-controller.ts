@@ -185,10 +185,12 @@ class DeletionRun {
     }
   }
 
-  async #age({ metadata }: DeletionRequest): Promise<Result | undefined> {
+  /** One that tells of no error is of a backup that is gone. */
+  async #age({ metadata, status }: DeletionRequest): Promise<Result | undefined> {
+    const hasErrors = (status?.errors ?? []).length > 0;
     const nowMs = Number(this.#options.client.clock.nowNs() / 1_000_000n);
     const leftMs = (Date.parse(metadata.creationTimestamp) || 0) + AGE_MS_MAX - nowMs;
-    if (leftMs > 0) return { requeueAfterMs: Math.min(leftMs, REST_MS_MAX) };
+    if (hasErrors && leftMs > 0) return { requeueAfterMs: Math.min(leftMs, REST_MS_MAX) };
     await this.#remove(metadata);
     return undefined;
   }

@@ -265,7 +265,10 @@ describe('a request that is refused', () => {
   });
 
   it('is removed after a day, and not before', async () => {
-    await world.make(DELETE_BACKUP_REQUESTS, 'new', { spec: {}, status: { phase: 'Processed' } });
+    await world.make(DELETE_BACKUP_REQUESTS, 'new', {
+      spec: {},
+      status: { phase: 'Processed', errors: ['no'] },
+    });
     const clock = { nowNs: () => BigInt(Date.now() + 24 * 3_600_000 + 5000) * 1_000_000n };
     stop = world.run();
     await new Promise((resolve) => setTimeout(resolve, 200));
