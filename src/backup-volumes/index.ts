@@ -14,6 +14,7 @@ export {
   type ClusterVolumesOptions,
   nativeSnapshotsIn,
 } from './cluster-volumes.ts';
+export { podVolumeName } from './pod-volume-name.ts';
 export { POD_VOLUME_ACTION } from './pod-volume-backups.ts';
 export { loadSnapshotLocations, type SnapshotLocation } from './snapshot-locations.ts';
 export { operationTimeoutNs } from './timeouts.ts';

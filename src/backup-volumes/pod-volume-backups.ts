@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto';
 import { CodedError, isCode } from '../base/index.ts';
 import type { Backup, BackupLog, StartedOperation } from '../backup/index.ts';
 import {
@@ -12,7 +11,8 @@ import {
   validLabel,
   waitFor,
 } from '../kube/index.ts';
-import { ensureBackupRepository } from '../repository-access/index.ts';
+import { EnsuredRepositories } from '../repository-access/index.ts';
+import { podVolumeName } from './pod-volume-name.ts';
 
 /** The action that is asked about PodVolumeBackups, here and by a Velero server with our plugin. */
 export const POD_VOLUME_ACTION = 'longshore.io/pod-volume-backup';
@@ -40,17 +40,21 @@ export interface PodVolumesResult {
 
 const FINAL = ['Completed', 'Failed', 'Canceled'];
 const AGENT_LABELS = 'role=node-agent';
-const NAME_MAX = 63;
 
 /** Backups of pods' volumes by their files, each an operation: nobody waits for one but the post hooks of its pod. */
 export class PodVolumeBackups {
   readonly #options: PodVolumesOptions;
-  readonly #repositories = new Map<string, Promise<unknown>>();
+  readonly #repositories: EnsuredRepositories;
   /** Names by the UID of their pod. */
   readonly #made = new Map<string, string[]>();
 
   constructor(options: PodVolumesOptions) {
     this.#options = options;
+    const { client, backup, signal, resourceTimeoutMs } = options;
+    const { namespace = '' } = backup.metadata;
+    const { storageLocation = '' } = backup.spec;
+    const query = { client, namespace, storageLocation, signal };
+    this.#repositories = new EnsuredRepositories(query, resourceTimeoutMs);
   }
 
   /** Makes one for each of these volumes of the pod. Velero: pkg/podvolume/backupper.go, BackupPodVolumes. */
@@ -75,7 +79,7 @@ export class PodVolumeBackups {
     if (notRunning !== undefined) return skipAll(notRunning, claims.errors);
     try {
       await this.#assertAgent(pod);
-      await this.#repositoryOf(namespace);
+      await this.#repositories.ensure(namespace);
     } catch (error) {
       this.#options.signal.throwIfAborted();
       return skipAll(error, [...claims.errors, error]);
@@ -190,20 +194,6 @@ export class PodVolumeBackups {
   }
 
   /** One repository for each namespace of volumes. */
-  async #repositoryOf(volumeNamespace: string): Promise<void> {
-    const { client, backup, signal, resourceTimeoutMs } = this.#options;
-    const { namespace = '' } = backup.metadata;
-    const { storageLocation = '' } = backup.spec;
-    let ready = this.#repositories.get(volumeNamespace);
-    if (!ready) {
-      const query = { client, namespace, volumeNamespace, storageLocation, signal };
-      ready = ensureBackupRepository(query, resourceTimeoutMs);
-      this.#repositories.set(volumeNamespace, ready);
-      ready.catch(() => this.#repositories.delete(volumeNamespace));
-    }
-    await ready;
-  }
-
   /** The same for a pod's volume each time that it is asked for: after a restart it is found again. */
   async #create(
     pod: Pod,
@@ -236,7 +226,7 @@ function podVolumeBackupOf(
   return {
     metadata: {
       namespace: backup.namespace ?? '',
-      name: nameOf(backup.name, `${backup.uid} ${uid} ${volume}`),
+      name: podVolumeName(backup.name, `${backup.uid} ${uid} ${volume}`),
       ownerReferences: [
         {
           ...{ apiVersion: 'velero.io/v1', kind: 'Backup', controller: true },
@@ -269,11 +259,6 @@ function podVolumeBackupOf(
 }
 
 /** Begins as Velero's do. */
-function nameOf(backup: string, what: string): string {
-  const sum = createHash('sha256').update(what).digest('hex').slice(0, 16);
-  return `${backup.slice(0, NAME_MAX - sum.length - 1).replace(/[-.]+$/, '')}-${sum}`;
-}
-
 /** Velero: pkg/util/kube/pod.go, IsPodRunning. */
 function whyNotRunning({ metadata, spec, status }: Pod): string | undefined {
   const { namespace = '', name } = metadata;

@@ -25,6 +25,7 @@ import {
   namespacesOf,
   ownPoliciesOf,
   readsOf,
+  removeLostSnapshots,
 } from '../plugin/index.ts';
 import {
   BackupController,
@@ -222,6 +223,8 @@ export async function openBackups(
     ...{ client, logger, namespace, backups, buckets, sessions, operations, directory },
     discovery: theDiscovery,
     snapshotLocations,
+    removeSnapshots: ({ metadata: { name, uid } }, options) =>
+      removeLostSnapshots({ client, logger }, { namespace, name, uid }, options),
     runner: () => {
       runner ??= theDiscovery().then(
         (found) =>

@@ -4,6 +4,7 @@
  * Knows nothing of repositories and of how volumes are moved.
  */
 export { openActions, type OpenActions } from './actions/index.ts';
+export { removeLostSnapshots } from './actions/lost-snapshots.ts';
 export { CANCEL_ANNOTATION, MADE_BY_ANNOTATION } from './actions/velero-names.ts';
 export {
   choicesOf,

@@ -15,6 +15,7 @@ export {
   type RepositoryQuery,
   repositoryLabels,
 } from './backup-repository.ts';
+export { EnsuredRepositories } from './ensured-repositories.ts';
 export {
   loadCredentialFile,
   loadCustomerKeyFile,

@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto';
 import type { BackupLog } from '../backup/index.ts';
 import { CodedError, isCode, messageOf } from '../base/index.ts';
 import {
@@ -12,8 +11,9 @@ import {
   PVCS,
   validLabel,
 } from '../kube/index.ts';
-import { ensureBackupRepository } from '../repository-access/index.ts';
+import { EnsuredRepositories } from '../repository-access/index.ts';
 import type { Restore } from '../restore/index.ts';
+import { podVolumeName } from '../backup-volumes/index.ts';
 import { type FileBackup, fileBackupsOf } from './file-backups.ts';
 
 /** The action that is asked about PodVolumeRestores. */
@@ -46,7 +46,6 @@ export interface PodVolumeRestoresOptions {
 }
 
 const AGENT_LABELS = 'role=node-agent';
-const NAME_MAX = 63;
 
 /**
  * Restores of pods' volumes by their files, each an operation: nobody waits for one, so that a pod that hangs holds up nothing. Velero:
@@ -54,12 +53,16 @@ const NAME_MAX = 63;
  */
 export class PodVolumeRestores {
   readonly #options: PodVolumeRestoresOptions;
-  readonly #repositories = new Map<string, Promise<unknown>>();
+  readonly #repositories: EnsuredRepositories;
   readonly #byPod = new Map<string, PodVolumeBackup[]>();
   #agents: Promise<void> | undefined;
 
   constructor(options: PodVolumeRestoresOptions) {
     this.#options = options;
+    const { client, restore, storageLocation, signal, resourceTimeoutMs } = options;
+    const { namespace = '' } = restore.metadata;
+    const query = { client, namespace, storageLocation, signal };
+    this.#repositories = new EnsuredRepositories(query, resourceTimeoutMs);
     for (const backup of options.backups) {
       const key = `${backup.spec.pod.namespace ?? ''}/${backup.spec.pod.name ?? ''}`;
       const known = this.#byPod.get(key);
@@ -88,7 +91,7 @@ export class PodVolumeRestores {
     try {
       assertReadable(found);
       await this.#assertAgents();
-      await this.#repositoryOf(namespace);
+      await this.#repositories.ensure(namespace);
     } catch (error) {
       signal.throwIfAborted();
       return { operations, errors: [aboutPod(pod, error)] };
@@ -138,19 +141,6 @@ export class PodVolumeRestores {
   }
 
   /** One repository for each namespace of volumes. */
-  async #repositoryOf(volumeNamespace: string): Promise<void> {
-    const { client, restore, storageLocation, signal, resourceTimeoutMs } = this.#options;
-    const { namespace = '' } = restore.metadata;
-    let ready = this.#repositories.get(volumeNamespace);
-    if (!ready) {
-      const query = { client, namespace, volumeNamespace, storageLocation, signal };
-      ready = ensureBackupRepository(query, resourceTimeoutMs);
-      this.#repositories.set(volumeNamespace, ready);
-      ready.catch(() => this.#repositories.delete(volumeNamespace));
-    }
-    await ready;
-  }
-
   async #claimOf(pod: Pod, volume: string): Promise<PersistentVolumeClaim | undefined> {
     const { client, signal } = this.#options;
     const found = pod.spec.volumes?.find(({ name }) => name === volume);
@@ -224,7 +214,7 @@ function podVolumeRestoreOf(
   return {
     metadata: {
       namespace: restore.namespace ?? '',
-      name: nameOf(restore.name, `${restore.uid} ${uid} ${volume}`),
+      name: podVolumeName(restore.name, `${restore.uid} ${uid} ${volume}`),
       ownerReferences: [
         {
           ...{ apiVersion: 'velero.io/v1', kind: 'Restore', controller: true },
@@ -267,7 +257,3 @@ function settingsOf(spec: Restore['spec']): Record<string, string> | undefined {
 }
 
 /** Begins as Velero's do; the same each time that it is made. */
-function nameOf(restore: string, what: string): string {
-  const sum = createHash('sha256').update(what).digest('hex').slice(0, 16);
-  return `${restore.slice(0, NAME_MAX - sum.length - 1).replace(/[-.]+$/, '')}-${sum}`;
-}

@@ -127,7 +127,14 @@ describe.skipIf(!hasRealNode())(
           ({ metadata }) => metadata.name,
         );
       };
-      await expect.poll(left, { timeout: 60_000, interval: 500 }).toEqual([]);
+      try {
+        await expect.poll(left, { timeout: 60_000, interval: 500 }).toEqual([]);
+      } catch (error) {
+        // What keeps them is in no log of ours.
+        const kinds = 'volumesnapshots,volumesnapshotcontents,datauploads,pvc';
+        const there = await node.kubectl('get', kinds, '--all-namespaces', '-o', 'yaml');
+        throw new Error(`something stays:\n${there}`, { cause: error });
+      }
     }, 120_000);
 
     it('a backup that is canceled says so', async () => {

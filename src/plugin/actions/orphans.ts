@@ -131,7 +131,7 @@ async function putBackPolicies(
  * VolumeGroupSnapshots of backups that are over: each is there only while its snapshots are taken. What it still owns goes with it.
  * One of the current backup is gone on with.
  */
-async function removeOrphanGroups(
+export async function removeOrphanGroups(
   setting: Setting,
   snapshots: Snapshots,
   { namespace, current, signal }: Sweep,

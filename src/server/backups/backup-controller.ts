@@ -31,7 +31,7 @@ import { BackupMetrics } from './backup-metrics.ts';
 import { BackupsView } from './backups-view.ts';
 import type { ActionSessions, BackupRunner, Buckets } from './contract.ts';
 import { DeletionRequests } from './deletion-requests.ts';
-import { LostBackups } from './lost-backups.ts';
+import { LostBackups, type RemoveSnapshots } from './lost-backups.ts';
 import { cancelOperations } from './operations/cancel.ts';
 import { PhaseWriter } from './phase-writer.ts';
 import { isOver, isWaiting, phaseOf } from './phases.ts';
@@ -53,6 +53,7 @@ export interface BackupControllerOptions {
   readonly operations: OperationMap;
   readonly runner: () => Promise<BackupRunner>;
   readonly snapshotLocations: StoredSnapshotsOptions['snapshotLocations'];
+  readonly removeSnapshots: RemoveSnapshots;
   readonly defaults: BackupDefaults;
   readonly loadPolicies: (backup: Backup) => Promise<PolicySummary | undefined>;
   readonly isServed: (dataMover: string) => Promise<boolean | undefined>;
@@ -149,10 +150,11 @@ class BackupsRun {
       ...{ backups: this.#backups, isElsewhere: options.isDeletedElsewhere === true },
     });
     this.#notes = new UnderWayNotes({ client, logger, namespace, assertLeading });
-    const { buckets, sessions, operations, discovery, snapshotLocations } = options;
+    const { buckets, sessions, operations, discovery, snapshotLocations, removeSnapshots } =
+      options;
     this.#lost = new LostBackups({
       ...{ client, logger, namespace, assertLeading, signal },
-      ...{ buckets, sessions, operations, discovery, snapshotLocations },
+      ...{ buckets, sessions, operations, discovery, snapshotLocations, removeSnapshots },
       ...{ backups: this.#backups, notes: this.#notes },
       onRemoved: () => {
         this.#queue.queue.add(QUEUE_KEY);

@@ -30,11 +30,21 @@ export interface LostBackupsOptions {
   readonly operations: OperationMap;
   readonly discovery: () => Promise<Discovery>;
   readonly snapshotLocations: StoredSnapshotsOptions['snapshotLocations'];
+  readonly removeSnapshots: RemoveSnapshots;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
   /** A name is free again. */
   readonly onRemoved: () => void;
 }
+
+/**
+ * Removes the VolumeSnapshots of a Backup that was deleted before its end; those that were to be kept only `withKept`. Throws where some of
+ * them stay.
+ */
+export type RemoveSnapshots = (
+  backup: Backup,
+  options: { readonly withKept: boolean; readonly signal: AbortSignal },
+) => Promise<void>;
 
 /** A Backup that was deleted before its end. What it was is in its note where nobody saw it go. */
 interface Lost {
@@ -201,6 +211,8 @@ export class LostBackups {
     await using opened = await this.#openedIfThere(backup.spec.storageLocation ?? '', signal);
     const left = opened ? await readLeftRun({ bucket: opened.bucket, name, uid, signal }) : NOTHING;
     await this.#end(backup, left, signal);
+    assertLeading();
+    await this.#options.removeSnapshots(backup, { withKept: filesGo, signal });
     if (!opened || !filesGo) return;
     const archive = new BackupArchive(opened.bucket);
     await deleteStoredSnapshots(backup, {

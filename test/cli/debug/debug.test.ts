@@ -1,11 +1,11 @@
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import { CodedError, messageOf } from '../../../src/base/index.ts';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { CodedError } from '../../../src/base/index.ts';
 import { bundleOf } from '../../../src/cli/debug/bundle.ts';
-import { runCommandLine } from '../../../src/cli/run.ts';
 import { BACKUPS, CONFIG_MAPS, type KubeClient, SECRETS } from '../../../src/kube/index.ts';
+import { type Ran, runHere } from '../../support/command-line.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 
@@ -43,19 +43,8 @@ describe('longshore debug', () => {
     fs.rmSync(work, { recursive: true, force: true });
   });
 
-  async function run(...flags: string[]): Promise<{ code: number; out: string; said: string }> {
-    let [out, said] = ['', ''];
-    const take = (add: (text: string) => void) => (text: string | Uint8Array) => {
-      add(String(text));
-      return true;
-    };
-    vi.spyOn(process.stdout, 'write').mockImplementation(take((text) => (out += text)));
-    vi.spyOn(process.stderr, 'write').mockImplementation(take((text) => (said += text)));
-    const words = ['debug', '--kubeconfig', cluster.kubeconfig, '-n', NAMESPACE, ...flags];
-    const code = await runCommandLine(words, (error) => (said += messageOf(error)));
-    vi.restoreAllMocks();
-    return { code, out, said };
-  }
+  const run = (...flags: string[]): Promise<Ran> =>
+    runHere('debug', '--kubeconfig', cluster.kubeconfig, '-n', NAMESPACE, ...flags);
 
   it('writes one file with objects and no secrets, for its owner only, and never over another', async () => {
     const file = join(work, 'bundle.tar.gz');
@@ -86,7 +75,7 @@ describe('longshore debug', () => {
     const before = fs.readFileSync(file);
     const again = await run('--output-file', file);
     expect(again.code).toBe(1);
-    expect(again.said).toContain('is there already');
+    expect(again.err).toContain('is there already');
     expect(fs.readFileSync(file).equals(before)).toBe(true);
   });
 
@@ -95,9 +84,9 @@ describe('longshore debug', () => {
     const kubeconfig = join(work, 'nowhere');
     const text = fs.readFileSync(cluster.kubeconfig, 'utf8').replace(/:\d+"/, ':1"');
     fs.writeFileSync(kubeconfig, text.replace(/127\.0\.0\.1:\d+/, '127.0.0.1:1'));
-    const { code, said } = await run('--output-file', file, '--kubeconfig', kubeconfig);
+    const { code, err } = await run('--output-file', file, '--kubeconfig', kubeconfig);
     expect(code).toBe(1);
-    expect(said).toContain(`nothing could be read of namespace ${NAMESPACE}`);
+    expect(err).toContain(`nothing could be read of namespace ${NAMESPACE}`);
     expect(fs.existsSync(file)).toBe(false);
   });
 

@@ -1,9 +1,8 @@
 import * as fs from 'node:fs';
 import { dirname, join } from 'node:path';
-import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
-import { messageOf } from '../../../src/base/index.ts';
-import { runCommandLine } from '../../../src/cli/run.ts';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { BACKUP_STORAGE_LOCATIONS, BACKUPS } from '../../../src/kube/index.ts';
+import { type Ran, runHere } from '../../support/command-line.ts';
 import { NAMESPACE, TestCluster } from '../../support/dev-cluster.ts';
 
 describe('longshore backup-location check', () => {
@@ -12,7 +11,6 @@ describe('longshore backup-location check', () => {
     cluster = await TestCluster.start({ nodes: ['node-1'] });
   }, 60_000);
   afterEach(() => {
-    process.exitCode = 0;
     fs.rmSync(inBucket('backups'), { recursive: true, force: true });
   });
   afterAll(() => cluster[Symbol.asyncDispose]());
@@ -23,22 +21,10 @@ describe('longshore backup-location check', () => {
     fs.writeFileSync(inBucket(key), text);
   }
 
-  async function run(...flags: string[]): Promise<{ code: number; out: string; said: string }> {
-    let [out, said] = ['', ''];
-    const take = (add: (text: string) => void) => (text: string | Uint8Array) => {
-      add(String(text));
-      return true;
-    };
-    vi.spyOn(process.stdout, 'write').mockImplementation(take((text) => (out += text)));
-    vi.spyOn(process.stderr, 'write').mockImplementation(take((text) => (said += text)));
-    const words = ['backup-location', 'check', ...flags];
-    const code = await runCommandLine(
-      [...words, '--kubeconfig', cluster.kubeconfig, '-n', NAMESPACE],
-      (error) => (said += messageOf(error)),
-    );
-    vi.restoreAllMocks();
-    return { code, out, said };
-  }
+  const run = (...flags: string[]): Promise<Ran> => {
+    const place = ['--kubeconfig', cluster.kubeconfig, '-n', NAMESPACE];
+    return runHere('backup-location', 'check', ...flags, ...place);
+  };
 
   it('says that nothing is wrong', async () => {
     const { code, out } = await run();
@@ -94,6 +80,6 @@ describe('longshore backup-location check', () => {
     expect(code).toBe(1);
     expect(out).toMatch(/away +Unreadable +.*missing/);
     expect(out).toContain('location default: 0 backups, 0 restores, nothing is wrong');
-    expect((await run('nope')).said).toContain('BackupStorageLocation.velero.io "nope" not found');
+    expect((await run('nope')).err).toContain('BackupStorageLocation.velero.io "nope" not found');
   });
 });

@@ -219,6 +219,7 @@ describe('the controller of Backups', () => {
             ? []
             : [{ metadata: { name }, spec: { provider: `of-${name}` } } as never],
         ),
+      removeSnapshots: () => Promise.resolve(),
       defaults: BACKUP_DEFAULTS,
       loadPolicies: () => Promise.resolve(undefined),
       isServed: () => Promise.resolve(served),

@@ -205,6 +205,8 @@ describe('Backups that were deleted while no server led', () => {
       discovery: () => Discovery.open(client),
       snapshotLocations: () =>
         Promise.resolve([{ metadata: { name: 'l' }, spec: { provider: 'x' } } as never]),
+      removeSnapshots: (backup, { withKept }) =>
+        say(`remove ${withKept ? 'all' : 'moved'} snapshots of ${backup.metadata.name}`),
       onRemoved: () => undefined,
     });
     await lost.look();
@@ -234,7 +236,10 @@ describe('Backups that were deleted while no server led', () => {
         await lead(Infinity, false);
         expect({ dieAt, told: [...new Set(told)], notes: await notes() }).toEqual({
           ...{ dieAt, notes: [] },
-          told: ['thaw p', `cancel op-b${dieAt}`, `delete snap-b${dieAt}`],
+          told: [
+            ...['thaw p', `cancel op-b${dieAt}`, `remove all snapshots of b${dieAt}`],
+            `delete snap-b${dieAt}`,
+          ],
         });
         expect([...bucket.objects.keys()]).toEqual([]);
       }
@@ -247,7 +252,7 @@ describe('Backups that were deleted while no server led', () => {
     kindSince = '2026-11-21T03:00:00Z';
     const before = bucket.objects.size;
     await lead(Infinity, false);
-    expect(told).toEqual(['thaw p', 'cancel op-b1']);
+    expect(told).toEqual(['thaw p', 'cancel op-b1', 'remove moved snapshots of b1']);
     expect([await notes(), bucket.objects.size]).toEqual([[], before]);
   });
 

@@ -15,6 +15,7 @@ import {
   namespacesOf,
   openActions,
   readsOf,
+  removeLostSnapshots,
 } from '../../../src/plugin/index.ts';
 import type { BackupItemAction } from '../../../src/plugin/contract.ts';
 import {
@@ -257,6 +258,8 @@ export class OneServer implements Life {
     };
     let runner: Promise<ClusterRunner> | undefined;
     const backups = new BackupController({
+      removeSnapshots: ({ metadata: { name, uid } }, options) =>
+        removeLostSnapshots({ client, logger }, { namespace: NAMESPACE, name, uid }, options),
       ...{ snapshotLocations: () => Promise.resolve([]), backups: shared.backups },
       ...{ client, logger, namespace: NAMESPACE, buckets, sessions, operations, discovery, clock },
       runner: () => {

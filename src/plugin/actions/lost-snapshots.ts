@@ -1,0 +1,141 @@
+import { CodedError, isCode } from '../../base/index.ts';
+import {
+  DATA_UPLOADS,
+  type DataUpload,
+  VOLUME_SNAPSHOTS,
+  type VolumeSnapshot,
+  waitFor,
+} from '../../kube/index.ts';
+import { DELETED, phaseOf, purposeOf } from './backup-phase.ts';
+import { removeOrphanGroups } from './orphans.ts';
+import { patiently, placeOf, type Setting } from './setting.ts';
+import { Snapshots } from './snapshots.ts';
+import { BACKUP_UID } from './velero-names.ts';
+
+/** Which backup: it is no more, and it had not ended. */
+export interface LostBackup {
+  /** Of the server, too. */
+  readonly namespace: string;
+  readonly name: string;
+  readonly uid: string;
+}
+
+export interface LostOptions {
+  /** Snapshots that were to be kept go, too: nothing of the backup was stored, and nothing of it will be. */
+  readonly withKept: boolean;
+  readonly signal: AbortSignal;
+}
+
+/** Kubernetes deletes what a Backup owned within seconds; more where it is busy. Our choice. */
+const UPLOADS_GONE_MS = 60_000;
+
+/**
+ * Removes the snapshots of a backup that was deleted before its end. An upload that no agent had taken goes with its Backup, and nobody else
+ * looks at its snapshot then; with one that an agent has, the agent removes it. Throws where some of them stay, so that it is tried again, and
+ * the reason of the signal.
+ */
+export async function removeLostSnapshots(
+  setting: Setting,
+  backup: LostBackup,
+  { withKept, signal }: LostOptions,
+): Promise<void> {
+  const { namespace, name, uid } = backup;
+  // What is asked for is no longer true where the Backup is there after all.
+  if ((await phaseOf(setting, { namespace, name }, uid, signal)) !== DELETED) return;
+  const found = await snapshotsOf(setting, backup, signal);
+  if (found.length > 0) {
+    await untilTakenOrGone(setting, backup, signal);
+    const snapshots = new Snapshots(setting);
+    const left = await leftAmong(found, setting, backup, { withKept, signal });
+    for (const each of left) {
+      signal.throwIfAborted();
+      await snapshots.removeUnchanged(each);
+    }
+    await assertRemoved(left, setting, backup, signal);
+  }
+  await removeOrphanGroups(setting, new Snapshots(setting), { namespace, signal });
+}
+
+async function snapshotsOf(
+  { client }: Setting,
+  { namespace, name, uid }: LostBackup,
+  signal: AbortSignal,
+): Promise<VolumeSnapshot[]> {
+  const labelSelector = `${BACKUP_UID}=${uid}`;
+  let all: VolumeSnapshot[];
+  try {
+    all = await patiently(() => client.list(VOLUME_SNAPSHOTS, { labelSelector, signal }), signal);
+  } catch (error) {
+    // A cluster without CSI snapshots.
+    if (isCode(error, 'KUBE_NOT_FOUND')) return [];
+    throw error;
+  }
+  return all.filter((each) => {
+    const isTaken = each.spec.source.persistentVolumeClaimName !== undefined;
+    return isTaken && purposeOf(each, namespace)?.backup === name;
+  });
+}
+
+const uploadsOf = (
+  { client }: Setting,
+  { namespace, uid }: LostBackup,
+  signal: AbortSignal,
+): Promise<DataUpload[]> => {
+  const labelSelector = `${BACKUP_UID}=${uid}`;
+  return patiently(() => client.list(DATA_UPLOADS, { namespace, labelSelector, signal }), signal);
+};
+
+const isNew = ({ status }: DataUpload): boolean => ['', 'New'].includes(status?.phase ?? '');
+
+async function untilTakenOrGone(
+  setting: Setting,
+  backup: LostBackup,
+  signal: AbortSignal,
+): Promise<void> {
+  for (const upload of await uploadsOf(setting, backup, signal)) {
+    if (!isNew(upload)) continue;
+    const look = (now: DataUpload | undefined): true | undefined =>
+      now?.metadata.uid === upload.metadata.uid && isNew(now) ? undefined : true;
+    const { client } = setting;
+    await waitFor(client, DATA_UPLOADS, upload.metadata, look, {
+      signal,
+      timeoutMs: UPLOADS_GONE_MS,
+    });
+  }
+}
+
+async function leftAmong(
+  found: readonly VolumeSnapshot[],
+  setting: Setting,
+  backup: LostBackup,
+  { withKept, signal }: LostOptions,
+): Promise<VolumeSnapshot[]> {
+  const uploads = await uploadsOf(setting, backup, signal);
+  const moved = new Set(
+    uploads.map(({ spec }) => `${spec.sourceNamespace}/${spec.csiSnapshot?.volumeSnapshot ?? ''}`),
+  );
+  return found.filter((each) => {
+    if (each.metadata.deletionTimestamp !== undefined) return false;
+    const isMoved = purposeOf(each, backup.namespace)?.isMoved === true;
+    return isMoved ? !moved.has(placeOf(each)) : withKept;
+  });
+}
+
+async function assertRemoved(
+  left: readonly VolumeSnapshot[],
+  { client }: Setting,
+  { name }: LostBackup,
+  signal: AbortSignal,
+): Promise<void> {
+  const stays: string[] = [];
+  for (const { metadata } of left) {
+    const now = await patiently(() => client.find(VOLUME_SNAPSHOTS, metadata, { signal }), signal);
+    if (now?.metadata.uid !== metadata.uid) continue;
+    if (now.metadata.deletionTimestamp === undefined) stays.push(placeOf(now));
+  }
+  const [first] = stays;
+  if (first === undefined) return;
+  const what = `${stays.length} VolumeSnapshots, such as ${first},`;
+  const text = `${what} of the deleted backup ${name} could not be removed yet`;
+  throw new CodedError('SNAPSHOT_STAYS', text, { retry: 'backoff' });
+}
