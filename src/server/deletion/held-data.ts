@@ -73,8 +73,9 @@ export class HeldData {
   addPodVolume({ metadata, spec, status }: PodVolumeBackup): void {
     const { snapshotID: id } = (status ?? {}) as { snapshotID?: string };
     if (!id) return;
-    if (spec.uploaderType === 'kopia') this.addSnapshot(spec.pod.namespace, id);
-    else this.#notKopia(`PodVolumeBackup ${metadata.name}`, id, spec.pod.namespace);
+    const { namespace = '' } = spec.pod;
+    if (spec.uploaderType === 'kopia') this.addSnapshot(namespace, id);
+    else this.#notKopia(`PodVolumeBackup ${metadata.name}`, id, namespace);
   }
 
   addInfo({ metadata, data = {} }: ConfigMap): void {
