@@ -39,7 +39,7 @@ export async function deleteStoredSnapshots(
   const stored = await nativeSnapshotsOf(backup, archive, also, signal).catch((error: unknown) => {
     if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
     stays({ snapshot: 'with the tag velero.io/backup' }, error);
-    return eachOnce(also.flatMap(snapshotIn));
+    return storedSnapshotsIn(also);
   });
   if (stored.length === 0) return;
   const late = new AbortController();
@@ -90,6 +90,10 @@ export async function nativeSnapshotsOf(
   const listed = await snapshotsOf(archive, backup, signal);
   return eachOnce([...listed, ...also.flatMap(snapshotIn)]);
 }
+
+/** Those that were taken, each once. */
+export const storedSnapshotsIn = (noted: readonly NativeSnapshot[]): StoredSnapshot[] =>
+  eachOnce(noted.flatMap(snapshotIn));
 
 const eachOnce = (all: readonly StoredSnapshot[]): StoredSnapshot[] => [
   ...new Map(all.map((each) => [`${each.location}/${each.snapshot}`, each])).values(),

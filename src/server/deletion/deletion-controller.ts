@@ -16,6 +16,7 @@ import {
   Controller,
   DELETE_BACKUP_REQUESTS,
   EventRecorder,
+  isPassing,
   keyOf,
   refOf,
   type Resource,
@@ -34,6 +35,7 @@ import { BACKUP_NAME, BACKUP_UID } from './held-data.ts';
 import { hasBegun } from './ownership.ts';
 import { type DeletionRequest, DELETING, standingOf } from './refusal.ts';
 import { readingOf, restoresOf } from './restores.ts';
+import { WaitingNote } from './waiting-note.ts';
 
 export interface DeletionControllerOptions extends DeletionTools {
   readonly host: string;
@@ -58,9 +60,6 @@ const DELETION_MS_MAX = 6 * 3_600_000;
 const AGE_MS_MAX = 24 * 3_600_000;
 /** Timers do not wait for longer at once, and clocks may be set meanwhile. */
 const REST_MS_MAX = 3_600_000;
-/** Between two words about what is waited for. */
-const WORD_MS = 30_000;
-
 const REQUESTS = DELETE_BACKUP_REQUESTS as Resource<DeletionRequest>;
 
 /**
@@ -109,6 +108,8 @@ class DeletionRun {
   readonly #places = new Map<string, Limiter>();
   /** By the name of a backup: the key of the request that it is deleted for. */
   readonly #busy = new Map<string, string>();
+  /** By UIDs of requests that cannot be begun with. */
+  readonly #notes = new Map<string, WaitingNote>();
   /** UIDs of requests that have their answer, which the cache may not have yet. */
   readonly #answered = new Set<string>();
 
@@ -142,7 +143,10 @@ class DeletionRun {
     const working = this.#controller.run(signal);
     this.#requests.onChange((after, before) => {
       const { metadata } = (after ?? before) as DeletionRequest;
-      if (!after) this.#answered.delete(metadata.uid);
+      if (!after) {
+        this.#answered.delete(metadata.uid);
+        this.#notes.delete(metadata.uid);
+      }
       this.#controller.queue.add(keyOf(metadata));
     });
     for (const { metadata } of this.#requests.list()) this.#controller.queue.add(keyOf(metadata));
@@ -169,9 +173,31 @@ class DeletionRun {
     // It is looked at again when that one has ended.
     if (busy !== undefined && busy !== key) return undefined;
     this.#busy.set(name, key);
-    const result = await this.#take(key, request, name);
+    const result = await this.#take(key, request, name).catch((error: unknown) => {
+      // It is tried again for as long as it takes, which whoever waits for it is to see.
+      if (!isPassing(error) && !isCode(error, 'LEADERSHIP_LOST')) this.#tellOf(request, error);
+      throw error;
+    });
     if (!this.#work.isRunning(key) && result?.requeueAfterMs === undefined) this.#free(key);
     return result;
+  }
+
+  #tellOf(request: DeletionRequest, error: unknown): void {
+    const { uid } = request.metadata;
+    const note = this.#notes.get(uid) ?? this.#noteFor(request);
+    this.#notes.set(uid, note);
+    note.tell(`${redactAndCut(messageOf(error))}; it is tried again`);
+  }
+
+  #noteFor(request: DeletionRequest): WaitingNote {
+    const fields = { deleteBackupRequest: request.metadata.name };
+    return new WaitingNote(
+      (text) => this.#patch(request, { status: { errors: [text] } }),
+      (error) => {
+        const about = { ...fields, error: messageOf(error) };
+        this.#options.logger.debug(about, 'what a deletion waits for could not be written down');
+      },
+    );
   }
 
   /** Others of its backup may have waited. */
@@ -218,6 +244,7 @@ class DeletionRun {
   async #refuse(request: DeletionRequest, error: string): Promise<undefined> {
     const { logger } = this.#options;
     const fields = { deleteBackupRequest: request.metadata.name, error };
+    await this.#notes.get(request.metadata.uid)?.told();
     await this.#patch(request, { status: { phase: 'Processed', errors: [error] } });
     this.#answered.add(request.metadata.uid);
     logger.error(fields, 'a backup is not deleted');
@@ -228,7 +255,6 @@ class DeletionRun {
   async #take(key: string, request: DeletionRequest, name: string): Promise<Result | undefined> {
     const { client, namespace, logger, isMadeHere, runningMs = RUNNING_MS } = this.#options;
     const signal = this.#signal;
-    await this.#removeOthers(request, name);
     const found = await client.find(BACKUP_RESOURCE, { namespace, name }, { signal });
     const noted = request.metadata.labels?.[BACKUP_UID] ?? '';
     const isOther = noted !== '' && found?.metadata.uid !== noted;
@@ -240,6 +266,8 @@ class DeletionRun {
       await this.#succeed(request, name, noted);
       return undefined;
     }
+    // Not before: one for an earlier Backup of the name must not take that for this one with it.
+    await this.#removeOthers(request, name);
     const location = await client.find(
       BACKUP_STORAGE_LOCATIONS,
       { namespace, name: locationOf(found) },
@@ -320,9 +348,12 @@ class DeletionRun {
       const timer = setTimeout(() => {
         own.abort(late);
       }, DELETION_MS_MAX);
+      const note = this.#noteFor(request);
       const attempts = new Attempts({
         ...{ logger, backup: name, signal: own.signal, patienceMs },
-        onWaiting: this.#teller(request),
+        onWaiting: (text) => {
+          note.tell(text);
+        },
       });
       const task = deleteBackup({
         ...this.#options,
@@ -345,21 +376,10 @@ class DeletionRun {
         return { backup, errors: [...attempts.take(), text] };
       } finally {
         clearTimeout(timer);
+        // The answer is to be the last word.
+        await untilAborted(this.#signal, note.told());
       }
     });
-  }
-
-  /** Says in the request what is waited for, now and then. */
-  #teller(request: DeletionRequest): (text: string) => void {
-    let toldMs = -Infinity;
-    return (text) => {
-      if (performance.now() - toldMs < WORD_MS) return;
-      toldMs = performance.now();
-      this.#patch(request, { status: { errors: [text] } }).catch((error: unknown) => {
-        const fields = { deleteBackupRequest: request.metadata.name, error: messageOf(error) };
-        this.#options.logger.debug(fields, 'what a deletion waits for could not be written down');
-      });
-    };
   }
 
   async #finish(
@@ -404,5 +424,7 @@ class DeletionRun {
 }
 
 /** One that names none has none: an empty name would ask for the list of all. */
-const locationOf = ({ spec: { storageLocation = '' } }: Backup): string =>
-  storageLocation === '' ? '-' : storageLocation;
+function locationOf({ spec }: Backup): string {
+  const { storageLocation = '' } = (spec as Backup['spec'] | undefined) ?? {};
+  return storageLocation === '' ? '-' : storageLocation;
+}

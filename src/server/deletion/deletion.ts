@@ -1,5 +1,5 @@
 import { BackupArchive, ScratchFile, type StoredArchive } from '../../archive/index.ts';
-import { isCode, type Logger, messageOf, redactAndCut } from '../../base/index.ts';
+import { isCode, type Logger, redactAndCut } from '../../base/index.ts';
 import { type Backup, resolveActions } from '../../backup/index.ts';
 import type { Bucket } from '../../blob/index.ts';
 import type { StorageKind } from '../../config/index.ts';
@@ -14,9 +14,10 @@ import {
   type VolumeSnapshotContent,
 } from '../../kube/index.ts';
 import type { Buckets } from '../backups/contract.ts';
+import { readLeftRun } from '../backups/run/left-run.ts';
 import {
-  deleteNativeSnapshot,
   nativeSnapshotsOf,
+  storedSnapshotsIn,
   type StoredSnapshotsOptions,
 } from '../backups/stored-snapshots.ts';
 import type { Attempts } from './attempts.ts';
@@ -27,13 +28,14 @@ import type {
   ForgetSnapshots,
 } from './contract.ts';
 import { HeldData } from './held-data.ts';
-import { journalSnapshots } from './journal-snapshots.ts';
 import { deleteKept, deleteLeftSnapshots } from './kept-snapshots.ts';
 import { forgetMoved } from './moved-snapshots.ts';
 import { Movers } from './movers.ts';
+import { deleteNative } from './native-snapshots.ts';
 import { type Ownership, ownershipOf, STORED_UID } from './ownership.ts';
 import { deleteRestores, restoresOf } from './restores.ts';
 import { eachItem } from './tarball-items.ts';
+import { CALL_MS_MAX, within } from './within.ts';
 
 /** What every deletion needs. */
 export interface DeletionTools {
@@ -50,6 +52,7 @@ export interface DeletionTools {
   readonly defaultCredentials: (kind: StorageKind) => string | undefined;
   /** How long drivers and agents may take; what is said at each place where it is left out. */
   readonly driverMs?: number;
+  readonly providerMs?: number;
   readonly endingMs?: number;
 }
 
@@ -119,16 +122,21 @@ class Deletion {
     if (attempts.hasFailed && !this.#isForced) return this.#ended();
     this.#giveUp();
     if (owner.kind !== 'none') {
-      const { client } = this.#options;
-      const query = { namespace, backup: backup.metadata.name };
-      const restores = await attempts.attempt('error listing restore API objects', () =>
-        restoresOf(client, query, signal),
-      );
-      if (restores) await deleteRestores(restores, { ...this.#options, bucket: this.#bucket });
+      // They know a backup by its name: where its files are another one's, so are they.
+      if (owner.kind !== 'foreign') await this.#deleteRestores(namespace);
       if (!attempts.hasFailed) await this.#deleteFiles(owner);
     }
     if (!attempts.hasFailed) await this.#deleteObject();
     return attempts.take();
+  }
+
+  async #deleteRestores(namespace: string): Promise<void> {
+    const { attempts, client, backup, signal } = this.#options;
+    const query = { namespace, backup: backup.metadata.name };
+    const restores = await attempts.attempt('error listing restore API objects', () =>
+      restoresOf(client, query, signal),
+    );
+    if (restores) await deleteRestores(restores, { ...this.#options, bucket: this.#bucket });
   }
 
   /** Whatever could not be deleted is told, with what to do about it. */
@@ -171,6 +179,8 @@ class Deletion {
       return found;
     });
     if (owner.kind === 'own') await this.#readFiles(owner.stored, owner.uid, held);
+    // Its run may have taken some before it found that its name is taken.
+    if (owner.kind === 'foreign') await this.#readJournal(backup.metadata.uid);
     for (const text of held.problems) attempts.say(text);
     await deleteKept(held.kept, this.#kept);
     const { name, namespace = '' } = backup.metadata;
@@ -206,6 +216,25 @@ class Deletion {
     signal.throwIfAborted();
   }
 
+  async #readJournal(uid: string): Promise<void> {
+    const { sessions, attempts, backup, logger, signal } = this.#options;
+    const { name } = backup.metadata;
+    const left = await attempts.attempt("error getting backup's volume snapshots", () =>
+      readLeftRun({ bucket: this.#bucket, name, uid, signal }),
+    );
+    const found = storedSnapshotsIn(left?.snapshots ?? []);
+    if (found.length === 0) return;
+    const session = await attempts.attempt('error getting delete item actions', () =>
+      sessions.open(backup, logger),
+    );
+    if (!session) return;
+    try {
+      await deleteNative(found, session, this.#options);
+    } finally {
+      await session[Symbol.asyncDispose]();
+    }
+  }
+
   /** Returns whether there was a tarball, whole. */
   async #readItems(
     stored: StoredArchive,
@@ -216,7 +245,7 @@ class Deletion {
     const actions = await attempts.attempt(
       'error getting delete item actions',
       async (): Promise<readonly DeleteAction[]> => {
-        const all = await session.loadDeleteActions(signal);
+        const all = await within(signal, CALL_MS_MAX, (own) => session.loadDeleteActions(own));
         return all.filter(({ name }) => !DONE_HERE.has(name));
       },
     );
@@ -286,32 +315,18 @@ class Deletion {
   }
 
   async #deleteNative(uid: string, session: DeletionSession): Promise<void> {
-    const { attempts, backup, snapshotLocations, logger, assertLeading, signal } = this.#options;
+    const { attempts, backup, signal } = this.#options;
     const { name } = backup.metadata;
     const asStored = { ...backup, metadata: { ...backup.metadata, uid } };
     const snapshots = await attempts.attempt(
       "error getting backup's volume snapshots",
       async () => {
-        const left = await journalSnapshots({ bucket: this.#bucket, name, uid, signal });
-        return nativeSnapshotsOf(asStored, this.#archive, left, signal);
+        // A run that has failed may have stored no list of them.
+        const left = await readLeftRun({ bucket: this.#bucket, name, uid, signal });
+        return nativeSnapshotsOf(asStored, this.#archive, left.snapshots, signal);
       },
     );
-    for (const snapshot of snapshots ?? []) {
-      const { location, snapshot: id } = snapshot;
-      const what = `error deleting snapshot ${id} of volume snapshot location ${JSON.stringify(location)}`;
-      await attempts.attempt(what, async () => {
-        assertLeading();
-        try {
-          await deleteNativeSnapshot(snapshot, session, snapshotLocations, signal);
-        } catch (error) {
-          if (!isGone(error)) throw error;
-          logger.warn(
-            { backup: name, ...snapshot, error: messageOf(error) },
-            'a snapshot is gone already',
-          );
-        }
-      });
-    }
+    await deleteNative(snapshots ?? [], session, this.#options);
   }
 
   /**
@@ -346,8 +361,3 @@ class Deletion {
     });
   }
 }
-
-/** Providers say it in their own words. As Velero looks for it in those of buckets (isTarballNotFoundError). */
-const isGone = (error: unknown): boolean =>
-  isCode(error, 'PLUGIN_REFUSED') &&
-  /not ?found|does not exist|no such snapshot/i.test(messageOf(error));

@@ -28,6 +28,9 @@ export interface KeptOptions {
 /** Drivers delete within seconds, or say that they cannot. Our choice. */
 const DELETION_MS = 60_000;
 const AT_ONCE = 4;
+/** A driver that is gone would be waited for thousands of times: after so many each of the rest is asked for, and hardly waited for. */
+const UNDONE_MAX = 8;
+const BRIEF_PART = 40;
 /** With it from the start the sidecar deletes the snapshot, however soon the content is deleted; it takes it off afterwards. */
 const FINALIZER = 'snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection';
 const GROUP = 'snapshot.storage.k8s.io';
@@ -40,16 +43,30 @@ export async function deleteKept(
   snapshots: readonly KeptSnapshot[],
   options: KeptOptions,
 ): Promise<void> {
+  const { deletionMs = DELETION_MS } = options;
+  /** By driver: how many in a row it has not deleted. */
+  const undone = new Map<string, number>();
   await mapLimited(snapshots, AT_ONCE, async (snapshot) => {
     const { driver, handle } = snapshot;
     const what = `error deleting snapshot ${handle} of CSI driver ${driver}`;
-    await options.attempts.attempt(what, () => deleteOne(snapshot, options));
+    await options.attempts.attempt(what, async () => {
+      const count = undone.get(driver) ?? 0;
+      const waitMs = count >= UNDONE_MAX ? deletionMs / BRIEF_PART : deletionMs;
+      try {
+        await deleteOne(snapshot, waitMs, options);
+        undone.delete(driver);
+      } catch (error) {
+        if (isCode(error, 'SNAPSHOT_NOT_DELETED')) undone.set(driver, count + 1);
+        throw error;
+      }
+    });
   });
 }
 
 async function deleteOne(
   { driver, handle, annotations, volumeMode }: KeptSnapshot,
-  { client, backup, logger, assertLeading, signal, deletionMs = DELETION_MS }: KeptOptions,
+  waitMs: number,
+  { client, backup, logger, assertLeading, signal }: KeptOptions,
 ): Promise<void> {
   const { uid: backupUid, name: backupName } = backup.metadata;
   // A second attempt finds what the first one made.
@@ -83,7 +100,7 @@ async function deleteOne(
     return now ? undefined : true;
   };
   try {
-    const wait = { signal, timeoutMs: deletionMs };
+    const wait = { signal, timeoutMs: waitMs };
     await waitFor(client, VOLUME_SNAPSHOT_CONTENTS, { name }, isGone, wait);
   } catch (cause) {
     if (!isCode(cause, 'WAIT_TIMEOUT')) throw cause;

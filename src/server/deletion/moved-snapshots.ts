@@ -4,6 +4,10 @@ import type { KubeClient } from '../../kube/index.ts';
 import { loadRepositoryAccess } from '../../repository-access/index.ts';
 import type { Attempts } from './attempts.ts';
 import type { ForgetSnapshots } from './contract.ts';
+import { within } from './within.ts';
+
+/** In one repository: one that hangs must not keep the others. Our choice: the largest index is read in minutes. */
+const FORGETTING_MS_MAX = 60 * 60_000;
 
 export interface RepositoryPlace {
   readonly client: KubeClient;
@@ -54,7 +58,9 @@ async function forgetIn(
   assertLeading();
   const fields = { backup, volumeNamespace };
   try {
-    const { forgotten, missing } = await forget(access, ids, signal);
+    const { forgotten, missing } = await within(signal, FORGETTING_MS_MAX, (own) =>
+      forget(access, ids, own),
+    );
     const counts = { forgotten: forgotten.length, missing: missing.length };
     logger.info({ ...fields, ...counts }, 'snapshots of a deleted backup are forgotten');
   } catch (error) {

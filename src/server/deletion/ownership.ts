@@ -20,8 +20,15 @@ export type Ownership =
  */
 export const STORED_UID = 'longshore.io/stored-uid';
 
-const startOf = ({ status }: { status?: unknown }): string | undefined =>
-  (status as { startTimestamp?: string | null } | undefined)?.startTimestamp ?? undefined;
+interface RunStatus {
+  readonly startTimestamp?: string | null;
+  readonly completionTimestamp?: string | null;
+  readonly failureReason?: string;
+}
+
+const statusOf = ({ status }: { status?: unknown }): RunStatus => status ?? {};
+const startOf = (backup: { status?: unknown }): string | undefined =>
+  statusOf(backup).startTimestamp ?? undefined;
 
 /** It has no start when it was refused, or canceled before its turn. */
 export const hasBegun = (backup: Backup): boolean => startOf(backup) !== undefined;
@@ -37,8 +44,7 @@ export async function ownershipOf(
   try {
     const stored = await new BackupArchive(bucket).open(name, { signal });
     const storedUid = stored.metadata.metadata.uid ?? '';
-    // One that was taken over from the bucket has another UID here, and the start that is stored.
-    const isOwn = storedUid === uid || sameTime(startOf(stored.metadata), startOf(backup));
+    const isOwn = storedUid === uid || isTakenOver(backup, stored.metadata);
     return isOwn ? { kind: 'own', uid: storedUid, stored } : { kind: 'foreign' };
   } catch (error) {
     if (isCode(error, 'BLOB_NOT_FOUND')) {
@@ -49,5 +55,20 @@ export async function ownershipOf(
   }
 }
 
-const sameTime = (one: string | undefined, other: string | undefined): boolean =>
-  one !== undefined && other !== undefined && Date.parse(one) === Date.parse(other);
+/**
+ * One that was taken over from the bucket has another UID here, and the status that is stored. Its start alone tells too little: schedules of two
+ * clusters begin backups of one name in the same second, and the second one fails since the first one's files are there.
+ */
+function isTakenOver(backup: Backup, stored: { status?: unknown }): boolean {
+  const [here, there] = [statusOf(backup), statusOf(stored)];
+  return (
+    hasBegun(backup) &&
+    sameTime(here.startTimestamp, there.startTimestamp) &&
+    sameTime(here.completionTimestamp, there.completionTimestamp) &&
+    (here.failureReason ?? '') === (there.failureReason ?? '')
+  );
+}
+
+/** Also where neither is there. */
+const sameTime = (one: string | null | undefined, other: string | null | undefined): boolean =>
+  (one ?? '') === (other ?? '') || Date.parse(one ?? '') === Date.parse(other ?? '');

@@ -29,7 +29,7 @@ export function standingOf(
     reading,
   }: { readonly isMadeHere: boolean; readonly reading: FoundRestore | undefined },
 ): Standing {
-  const { storageLocation: name = '' } = backup.spec;
+  const { storageLocation: name = '' } = (backup.spec as Backup['spec'] | undefined) ?? {};
   if (!location) return refused(`backup storage location ${name} not found`);
   if (location.spec?.accessMode === 'ReadOnly') {
     return refused(

@@ -24,17 +24,23 @@ const FINALIZER = 'restores.velero.io/external-resources-finalizer';
 const GOING_MS = 60_000;
 
 /** The Restores of a backup, by its name: they know no other. Of others nothing is kept. */
-export function restoresOf(
+export async function restoresOf(
   client: KubeClient,
   { namespace, backup }: { readonly namespace: string; readonly backup: string },
   signal: AbortSignal,
 ): Promise<FoundRestore[]> {
-  return client.collect(RESTORES, { namespace, signal }, (restore: Restore) => {
-    const { spec, status, metadata } = restore;
-    if (spec?.backupName !== backup) return [];
-    const { name, uid } = metadata;
-    return [{ namespace: metadata.namespace, name, uid, phase: status?.phase ?? '' }];
-  });
+  try {
+    return await client.collect(RESTORES, { namespace, signal }, (restore: Restore) => {
+      const { spec, status, metadata } = restore;
+      if (spec?.backupName !== backup) return [];
+      const { name, uid } = metadata;
+      return [{ namespace: metadata.namespace, name, uid, phase: status?.phase ?? '' }];
+    });
+  } catch (error) {
+    // A cluster where only backups are made may have no such kind.
+    if (isCode(error, 'KUBE_NOT_FOUND')) return [];
+    throw error;
+  }
 }
 
 /** One that reads the backup, or has volumes read from it. */
@@ -80,7 +86,7 @@ async function release(
   try {
     await client.patch(RESTORES, { namespace, name }, patch, { signal });
   } catch (error) {
-    // Its own controller was first.
-    if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT')) throw error;
+    // Its own controller was first. Where it has only changed it is tried again.
+    if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
   }
 }

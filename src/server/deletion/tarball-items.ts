@@ -1,9 +1,10 @@
 import { type ItemPlace, parseItemPath, readTarball, ScratchFile } from '../../archive/index.ts';
-import { isCanceled, isCode, messageOf, redactAndCut } from '../../base/index.ts';
+import { isCode, messageOf, redactAndCut } from '../../base/index.ts';
 import type { Backup, Resolved } from '../../backup/index.ts';
-import { type KubeObject, withOwnSignal } from '../../kube/index.ts';
+import type { KubeObject } from '../../kube/index.ts';
 import type { Attempts } from './attempts.ts';
 import type { DeleteAction } from './contract.ts';
+import { CALL_MS_MAX, within } from './within.ts';
 
 export interface ItemPass {
   readonly backup: Backup;
@@ -17,8 +18,6 @@ export interface ItemPass {
   readonly onItem: (type: string, item: KubeObject) => void;
 }
 
-/** An action that waits for ever must not keep a backup. Our choice: drivers delete within minutes. */
-const CALL_MS_MAX = 10 * 60_000;
 /** A plugin that is gone fails for each of 300,000 items. Our choice. */
 const FAILURES_MAX = 10;
 
@@ -86,7 +85,7 @@ class Asked {
     const what = `error invoking delete item actions: ${action.name} of ${groupResource} ${where}`;
     try {
       await attempts.patiently(what, () =>
-        within(signal, (own) => action.execute(item, backup, { signal: own })),
+        within(signal, CALL_MS_MAX, (own) => action.execute(item, backup, { signal: own })),
       );
       this.#failures = 0;
     } catch (error) {
@@ -98,23 +97,4 @@ class Asked {
       );
     }
   }
-}
-
-async function within(
-  signal: AbortSignal,
-  task: (own: AbortSignal) => Promise<void>,
-): Promise<void> {
-  await withOwnSignal(signal, async (own) => {
-    const timer = setTimeout(() => {
-      own.abort(new Error(`no answer within ${CALL_MS_MAX / 60_000} min`));
-    }, CALL_MS_MAX);
-    try {
-      await task(own.signal);
-    } catch (error) {
-      signal.throwIfAborted();
-      throw own.signal.aborted && isCanceled(error) ? own.signal.reason : error;
-    } finally {
-      clearTimeout(timer);
-    }
-  });
 }

@@ -59,6 +59,8 @@ export class ExpiryController implements ServerController {
   readonly name = 'gc';
   readonly #options: ExpiryControllerOptions;
   #failure: string | undefined;
+  /** When the deletion of a Backup was asked for last, by UID: one that fails at once is not asked for again with each look at the rest. */
+  readonly #askedMs = new Map<string, number>();
 
   constructor(options: ExpiryControllerOptions) {
     this.#options = options;
@@ -94,19 +96,42 @@ export class ExpiryController implements ServerController {
     // So that the API server's clock is known.
     const pending = await this.#pending(signal);
     const nowNs = this.#nowNs();
+    const recent = this.#askedLately();
     const expired = await client.collect(BACKUP_RESOURCE, { namespace, signal }, (backup) =>
-      expiredIn(backup, nowNs).filter(({ uid }) => !pending.has(uid)),
+      expiredIn(backup, nowNs).filter(({ uid }) => !pending.has(uid) && !recent.has(uid)),
     );
     const reasons = await this.#reasons(expired, signal);
     let requests = 0;
+    let done = 0;
+    const failures: unknown[] = [];
     await mapLimited(expired, AT_ONCE, async (each) => {
       signal.throwIfAborted();
       const reason = reasons.get(each.location);
       if (!reason && requests >= REQUESTS_MAX) return;
       if (!reason) requests++;
-      await this.#decide(each, reason, signal, assertLeading);
+      try {
+        await this.#decide(each, reason, signal, assertLeading);
+        done++;
+      } catch (error) {
+        if (signal.aborted || isPassing(error) || isCode(error, 'LEADERSHIP_LOST')) throw error;
+        // What is wrong with one must not keep the others.
+        const fields = { backup: each.name, uid: each.uid, error: messageOf(error) };
+        const text = 'a backup has expired, and its deletion could not be asked for';
+        this.#options.logger.error(fields, text);
+        failures.push(error);
+      }
     });
+    // Then it is not one of them, but what this server may do.
+    const forbidden = failures.find((error) => isCode(error, 'KUBE_FORBIDDEN'));
+    if (forbidden !== undefined && done === 0) throw forbidden;
     return requests >= REQUESTS_MAX;
+  }
+
+  /** UIDs. Half of the time between two looks: the next full one asks again. */
+  #askedLately(): Set<string> {
+    const sinceMs = performance.now() - this.#options.frequencyMs / 2;
+    for (const [uid, atMs] of this.#askedMs) if (atMs < sinceMs) this.#askedMs.delete(uid);
+    return new Set(this.#askedMs.keys());
   }
 
   #nowNs(): Nanoseconds {
@@ -182,6 +207,7 @@ export class ExpiryController implements ServerController {
       if (reason) return;
       assertLeading();
       await client.create(DELETE_BACKUP_REQUESTS, requestFor(namespace, expired), { signal });
+      this.#askedMs.set(uid, performance.now());
       logger.info({ backup: name, uid }, 'a backup has expired, and is to be deleted');
     } catch (error) {
       // Gone, or changed: the next look sees.

@@ -1,7 +1,8 @@
 import * as fs from 'node:fs';
 import { join } from 'node:path';
+import { gzipSync } from 'node:zlib';
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { BackupArchive } from '../../../src/archive/index.ts';
+import { BackupArchive, journalFolder } from '../../../src/archive/index.ts';
 import { CodedError } from '../../../src/base/index.ts';
 import { openStorage } from '../../../src/blob/index.ts';
 import {
@@ -20,6 +21,8 @@ import {
 import { openRepository } from '../../../src/repository/index.ts';
 import { CANCEL_ANNOTATION } from '../../../src/server/index.ts';
 import { DELETE_ANYWAY } from '../../../src/server/deletion/deletion.ts';
+import { encodeSegment } from '../../../src/server/backups/run/segment.ts';
+import { isGone } from '../../../src/server/deletion/native-snapshots.ts';
 import { STORED_UID } from '../../../src/server/deletion/ownership.ts';
 import { forgetSnapshots, listSnapshots } from '../../../src/snapshot/index.ts';
 import { tempDirectory } from '../../support/kopia.ts';
@@ -157,6 +160,49 @@ describe('a backup that is deleted', () => {
     await world.gone('b1');
     expect(world.files('backups/b1/')).toEqual(before);
     expect([...(world.repositories.get('app') ?? [])]).toEqual(['theirs']);
+  });
+
+  it('keeps what a backup of another cluster has stored that began in the same second, and deletes what its own run has taken', async () => {
+    const rival = await world.backup('b1', 'Failed', {
+      status: {
+        failureReason: 'backup execution failed: backup already exists in object storage',
+        completionTimestamp: '2026-11-21T02:10:00Z',
+      },
+    });
+    await world.store(
+      rival,
+      {},
+      {
+        ...rival,
+        metadata: { ...rival.metadata, uid: 'another' },
+        status: { phase: 'Completed', startTimestamp: START } as never,
+      },
+    );
+    const stored = world.files('backups/b1/');
+    const { uid } = rival.metadata;
+    const record = { spec: { location: 'l' }, status: { providerSnapshotID: 'own-native' } };
+    const item = { k: 'v1/PersistentVolume', ns: '', n: 'pv', facts: [{ kind: 'native', record }] };
+    const records = gzipSync(JSON.stringify({ items: [item], thawed: [], entries: [] }));
+    const none = Buffer.alloc(0);
+    const segment = encodeSegment({ records, tar: none, log: none });
+    world.bucket.objects.set(`${journalFolder('b1', uid)}1`, segment);
+    world.provider.add('own-native');
+    await world.make(RESTORES, 'r', { spec: { backupName: 'b1' }, status: { phase: 'Completed' } });
+    await world.ask('b1');
+    stop = world.run();
+    await world.gone('b1');
+    expect(world.files('backups/b1/')).toEqual(stored);
+    expect(world.told).toContain('provider own-native');
+    expect(await world.client.list(RESTORES, { namespace: VELERO })).toHaveLength(1);
+  });
+
+  it('is deleted also where a request for an earlier one of its name is answered first', async () => {
+    await world.rich('b1');
+    await world.ask('b1', { labels: { 'velero.io/backup-uid': 'earlier' } }, 'a-old');
+    await world.ask('b1', {}, 'b-new');
+    stop = world.run();
+    await world.gone('b1');
+    expect([...world.bucket.objects.keys()]).toEqual([]);
   });
 
   it('owns nothing where it never began', async () => {
@@ -431,6 +477,138 @@ describe('a step that fails', () => {
     ]);
     expect(world.files('backups/b1/').length).toBeGreaterThan(3);
     await world.ask('b1', {}, 'again');
+    await world.gone('b1');
+  });
+});
+
+describe('a step that has no end', () => {
+  it('keeps no other one: a provider that does not answer', async () => {
+    const backup = await world.backup('b1');
+    const ids = Array.from({ length: 30 }, (_, i) => `hangs-${i}`);
+    await world.store(backup, {
+      volumeSnapshots: [...ids.map((id) => ['l', id]), ['m', 'other']].map(
+        ([at = '', id = '']) => ({
+          spec: { location: at, persistentVolumeName: 'pv' },
+          status: { phase: 'Completed', providerSnapshotID: id },
+        }),
+      ),
+      podVolumeBackups: [
+        {
+          metadata: { namespace: VELERO, name: 'pvb' },
+          spec: { uploaderType: 'kopia', pod: { namespace: 'app', name: 'p' } },
+          status: { snapshotID: 'files' },
+        },
+      ],
+    });
+    world.locations.push({ metadata: { name: 'm' }, spec: { provider: 'x' } });
+    for (const id of ids) world.silent.add(id);
+    world.provider.add('other');
+    world.hold('app', 'files');
+    await world.ask('b1');
+    stop = world.run({ providerMs: 100 });
+    const errors = await world.answer('b1-1');
+    expect(errors.slice(0, 4)).toEqual([
+      ...[0, 1, 2].map(
+        (i) =>
+          `error deleting snapshot hangs-${i} of volume snapshot location "l": no answer within 1 min`,
+      ),
+      'error deleting snapshot hangs-3 of volume snapshot location "l": its plugin did not answer 3 times, and was not asked again',
+    ]);
+    expect(world.told).toEqual(expect.arrayContaining(['provider other', 'forget files']));
+    world.silent.clear();
+    for (const id of ids) world.provider.add(id);
+    await world.ask('b1', {}, 'again');
+    await world.gone('b1');
+    expect([...world.provider]).toEqual([]);
+  });
+
+  it('keeps no other one: a driver that is gone', async () => {
+    const backup = await world.backup('b1');
+    const labels = { 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': backup.metadata.uid };
+    await world.store(backup, {
+      items: Array.from({ length: 60 }, (_, i) => [
+        `volumesnapshotcontents.snapshot.storage.k8s.io/cluster/c${i}`,
+        content(`c${i}`, labels, `kept-${i}`),
+      ]),
+    });
+    world.isDriverGone = true;
+    await world.ask('b1');
+    const startMs = performance.now();
+    stop = world.run({ driverMs: 1000 });
+    const errors = await world.answer('b1-1');
+    // Each of them by itself would be 15 s.
+    expect(performance.now() - startMs).toBeLessThan(10_000);
+    expect(errors).toHaveLength(42);
+    expect(errors[0]).toContain('it is still in the storage');
+    // All of them go when the driver is back.
+    const asked = await world.client.list(VOLUME_SNAPSHOT_CONTENTS);
+    expect(asked.filter(({ metadata }) => metadata.deletionTimestamp !== undefined)).toHaveLength(
+      60,
+    );
+  });
+
+  it('is not taken for the end of a snapshot where something else is missing', () => {
+    const refused = (text: string) => new CodedError('PLUGIN_REFUSED', text);
+    const id = '/subscriptions/s/resourceGroups/g/providers/p/snapshots/snap-1';
+    for (const text of [
+      'snapshot snap-1 not found',
+      'The snapshot "snap-1" does not exist.',
+      'InvalidSnapshot.NotFound: The snapshot snap-1 does not exist',
+    ]) {
+      expect(isGone(refused(text), id), text).toBe(true);
+    }
+    for (const text of [
+      'not found',
+      'DELETE https://x/snapshots/snap-1: SubscriptionNotFound: The subscription s could not be found.',
+      'DELETE https://x/snapshots/snap-1: ResourceGroupNotFound',
+      'delete snap-1: credentials file does not exist',
+      'delete snap-1: role backup not found',
+      'snap-1 is busy',
+    ]) {
+      expect(isGone(refused(text), id), text).toBe(false);
+    }
+  });
+});
+
+describe('what a request says', () => {
+  it('is its answer in the end, also where an earlier word arrives late', async () => {
+    await world.rich('b1');
+    world.fail('forget', ...Array.from({ length: 40 }, away));
+    let patches = 0;
+    const arrived = Promise.withResolvers<undefined>();
+    await world.ask('b1');
+    stop = world.run({
+      outside: async (task, what) => {
+        // The first one takes the request.
+        if (what !== 'patch deletebackuprequests' || ++patches !== 2) return task();
+        await new Promise((resolve) => setTimeout(resolve, 1500));
+        const result = await task();
+        arrived.resolve(undefined);
+        return result;
+      },
+    });
+    await world.answer('b1-1');
+    await arrived.promise;
+    expect((await world.request('b1-1'))?.status).toMatchObject({
+      phase: 'Processed',
+      errors: [
+        expect.stringMatching(/^error deleting moved.*away/) as string,
+        expect.anything() as string,
+        expect.stringContaining('delete it again when the cause is mended') as string,
+      ],
+    });
+  });
+
+  it('tells why it is not begun with', async () => {
+    await world.rich('b1');
+    const forbidden = () => new CodedError('KUBE_FORBIDDEN', 'may not patch');
+    world.fail('patch backups', ...Array.from({ length: 200 }, forbidden));
+    await world.ask('b1');
+    stop = world.run();
+    await expect
+      .poll(async () => (await world.request('b1-1'))?.status?.errors, { timeout: 5000 })
+      .toEqual(['may not patch; it is tried again']);
+    world.faults.clear();
     await world.gone('b1');
   });
 });

@@ -182,6 +182,43 @@ describe('backups whose time is over', () => {
     expect(new Set(await requested()).size).toBe(620);
   }, 60_000);
 
+  it('are asked for where one of them cannot be', async () => {
+    for (const name of ['a', 'bad', 'c', 'd', 'e', 'f']) await backup(name);
+    const denying = (denied: (name: string) => boolean) =>
+      new Proxy(client, {
+        get: (target, key) => {
+          const value: unknown = Reflect.get(target, key);
+          if (key === 'create') {
+            return (...[resource, object]: Parameters<KubeClient['create']>) =>
+              denied((object as unknown as { spec: { backupName: string } }).spec.backupName)
+                ? Promise.reject(kubeError('create', 403, undefined))
+                : client.create(resource, object);
+          }
+          return typeof value === 'function' ? (value.bind(target) as unknown) : value;
+        },
+      });
+    await expect(look({ client: denying(() => true) })).rejects.toMatchObject({
+      code: 'KUBE_FORBIDDEN',
+    });
+    await look({ client: denying((name) => name === 'bad') });
+    expect(await requested()).toEqual(['a', 'c', 'd', 'e', 'f']);
+  });
+
+  it('are not asked for again with each look at the rest, where their deletion fails at once', async () => {
+    for (let i = 0; i < 501; i++) await backup(`b${i}`);
+    const abort = new AbortController();
+    const controller = new ExpiryController({
+      ...{ client, logger: silentLogger, namespace: VELERO, frequencyMs: 3_600_000 },
+    });
+    const again = () => controller.look(abort.signal, () => undefined);
+    expect(await again()).toBe(true);
+    for (const { metadata } of await client.list(DELETE_BACKUP_REQUESTS, { namespace: VELERO })) {
+      await client.delete(DELETE_BACKUP_REQUESTS, metadata);
+    }
+    expect(await again()).toBe(false);
+    expect(await requested()).toHaveLength(1);
+  }, 60_000);
+
   it('are looked for at once, and again after each period; an API server that is away is asked again soon', async () => {
     let failures = 2;
     const failing = new Proxy(client, {
