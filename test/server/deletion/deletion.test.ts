@@ -601,8 +601,8 @@ describe('what a request says', () => {
 
   it('tells why it is not begun with', async () => {
     await world.rich('b1');
-    const forbidden = () => new CodedError('KUBE_FORBIDDEN', 'may not patch');
-    world.fail('patch backups', ...Array.from({ length: 200 }, forbidden));
+    const odd = () => new CodedError('ODD', 'may not patch', { retry: 'backoff' });
+    world.fail('patch backups', ...Array.from({ length: 200 }, odd));
     await world.ask('b1');
     stop = world.run();
     await expect
