@@ -73,7 +73,7 @@ describe('a backup that is deleted', () => {
       VOLUME_SNAPSHOT_CONTENTS,
       DELETE_BACKUP_REQUESTS,
     ]) {
-      const left = await world.client.list(resource as typeof CONFIG_MAPS);
+      const left = await world.client.list(resource);
       expect(left.map(({ metadata }) => metadata.name)).toEqual([]);
     }
     const at = (text: string): number => {
@@ -658,7 +658,7 @@ describe('what cannot be deleted', () => {
       },
       { backupMethod: 'CSISnapshot', csiSnapshotInfo: { driver: 'd', snapshotHandle: 'b1-kept' } },
     ];
-    await new BackupArchive(world.bucket).update('b1', { volumeInfos: infos as never });
+    await new BackupArchive(world.bucket).update('b1', { volumeInfos: infos });
     world.bucket.objects.delete('backups/b1/b1.tar.gz');
     // Of its run, and of a restore.
     for (const [name, labels] of [
@@ -675,7 +675,7 @@ describe('what cannot be deleted', () => {
           },
         },
         spec: { source: { persistentVolumeClaimName: 'c' } },
-      } as never);
+      });
     }
     await world.ask('b1');
     stop = world.run();

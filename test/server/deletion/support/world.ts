@@ -9,7 +9,7 @@ import {
   ScratchFile,
   TarballWriter,
 } from '../../../../src/archive/index.ts';
-import { CodedError, type Logger, silentLogger } from '../../../../src/base/index.ts';
+import { asError, CodedError, type Logger, silentLogger } from '../../../../src/base/index.ts';
 import type { Backup } from '../../../../src/backup/index.ts';
 import { BlobNotFoundError, blobId, type Bucket } from '../../../../src/blob/index.ts';
 import { ApiServer } from '../../../../src/dev/index.ts';
@@ -114,7 +114,7 @@ export class DeletionWorld {
     return this.client.create(resource, {
       metadata: { namespace: VELERO, name, ...metadata },
       ...more,
-    } as never);
+    });
   }
 
   /** As the API server has it. */
@@ -246,7 +246,7 @@ export class DeletionWorld {
 
   #fault(what: string): void {
     const error = this.faults.get(what)?.shift();
-    if (error !== undefined) throw error;
+    if (error !== undefined) throw asError(error);
   }
 
   /** Runs until it is stopped. */
