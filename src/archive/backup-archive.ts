@@ -28,6 +28,7 @@ import {
   objectsSchema,
   type ResourceList,
   resourceListSchema,
+  type ResourceNames,
   type Results,
   RESULTS,
   resultsSchema,
@@ -42,6 +43,7 @@ import {
   decodeJson,
   decodeJsonGzip,
   encodeJsonGzip,
+  encodeListsGzip,
   goJsonIndented,
   wholeOf,
 } from './json-file.ts';
@@ -79,7 +81,8 @@ export interface BackupUpdate {
 export interface NewBackup extends Required<BackupUpdate> {
   /** Compressed; stays the caller's. */
   readonly log?: ScratchFile;
-  readonly resourceList: ResourceList;
+  /** Or kinds with their names, both sorted, which are read once for each call. */
+  readonly resourceList: ResourceList | ResourceNames;
   readonly volumeSnapshots: readonly NativeSnapshot[];
 }
 
@@ -513,7 +516,7 @@ async function encoded(files: Partial<Encoded>): Promise<Map<BackupFile, Stored>
     if (list) add(file as BackupFile, await encodeJsonGzip(nullIfNone(file as BackupFile, list)));
   }
   if (files.resourceList) {
-    add('resourceList', await encodeJsonGzip(sortedResourceList(files.resourceList)));
+    add('resourceList', await encodeListsGzip(namesIn(files.resourceList)));
   }
   if (files.results) add('results', await encodeJsonGzip(RESULTS(files.results)));
   const { contents, metadata } = files;
@@ -521,6 +524,9 @@ async function encoded(files: Partial<Encoded>): Promise<Map<BackupFile, Stored>
   if (metadata) add('metadata', Buffer.from(goJsonIndented(metadata)));
   return stored;
 }
+
+const namesIn = (list: ResourceList | ResourceNames): ResourceNames =>
+  Symbol.iterator in list ? list : sortedResourceList(list);
 
 /** Lists that Velero makes as it needs them: without an element they are `null`. */
 const nullIfNone = (file: BackupFile, list: readonly unknown[]): readonly unknown[] | null =>

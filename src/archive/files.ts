@@ -61,9 +61,16 @@ export const resourceListSchema = z
   .nullable()
   .transform((list) => list ?? {});
 
+/** The same of what has millions of names, none of which is a text before its turn comes. */
+export type ResourceNames = Iterable<readonly [kind: string, names: Iterable<string>]>;
+
 /** Kinds and names sorted, as Velero has them (pkg/backup/request.go, BackupResourceList). */
 export const sortedResourceList = (list: ResourceList): Map<string, readonly string[]> =>
-  new Map(Object.entries(list).map(([kind, names]) => [kind, [...names].sort(compareUtf8)]));
+  new Map(
+    Object.entries(list)
+      .sort(([a], [b]) => compareUtf8(a, b))
+      .map(([kind, names]) => [kind, [...names].sort(compareUtf8)]),
+  );
 
 /** Snapshots by a provider's own API: internal/volume/native_snapshot.go (v1.18.3). */
 export const VOLUME_SNAPSHOT = goStruct({

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { formatBytes, goJson, parseJsonLossless } from '../base/index.ts';
+import { formatBytes, goJson, goString, parseJsonLossless } from '../base/index.ts';
 import type { Body } from '../blob/index.ts';
 import { damaged } from './damage.ts';
 import { gunzipped, gzipped } from './gzip.ts';
@@ -27,6 +27,37 @@ function* jsonPieces(value: unknown): Generator<Buffer> {
     yield Buffer.from(`${index === 0 ? '[' : ','}${goJson(element)}`);
   }
   yield Buffer.from(value.length === 0 ? '[]\n' : ']\n');
+}
+
+/** Our choice: each piece is a call of zlib. */
+const PIECE_LENGTH = 32 << 10;
+
+/** Lists of texts by their names, as {@link encodeJsonGzip} writes the same as an object; of a million texts a few are in memory at a time. */
+export async function encodeListsGzip(
+  lists: Iterable<readonly [name: string, texts: Iterable<string>]>,
+): Promise<Buffer> {
+  return Buffer.concat(await Array.fromAsync(gzipped(listPieces(lists))));
+}
+
+function* listPieces(
+  lists: Iterable<readonly [name: string, texts: Iterable<string>]>,
+): Generator<Buffer> {
+  let piece = '{';
+  let isFirstList = true;
+  for (const [name, texts] of lists) {
+    piece += `${isFirstList ? '' : ','}${goString(name)}:[`;
+    isFirstList = false;
+    let isFirst = true;
+    for (const text of texts) {
+      piece += `${isFirst ? '' : ','}${goString(text)}`;
+      isFirst = false;
+      if (piece.length < PIECE_LENGTH) continue;
+      yield Buffer.from(piece);
+      piece = '';
+    }
+    piece += ']';
+  }
+  yield Buffer.from(`${piece}}\n`);
 }
 
 /** As `json.MarshalIndent` with two spaces. */

@@ -38,7 +38,10 @@ export {
   type ResultLists,
   Results,
 } from './results.ts';
-export { idOf, type Item } from './items/item.ts';
+export { idOf, type Item, refOf } from './items/item.ts';
+export { ItemList } from './items/item-list.ts';
+export { Column } from './items/column.ts';
+export { ObjectNames } from './items/object-names.ts';
 export { Spool, type SpoolOptions, type SpoolPlace } from './items/spool.ts';
 export { type CollectOptions, collectItems } from './items/collector.ts';
 export { Hooks, type HookPhase } from './hooks/hooks.ts';
@@ -60,7 +63,7 @@ export type {
   VolumeSteps,
 } from './run/contract.ts';
 export { type BlockItem, ItemBackupper, itemPath, kindOf } from './run/item-backupper.ts';
-export { BackedUp } from './run/backed-up.ts';
+export { BackedUp, type ResourceNames } from './run/backed-up.ts';
 export { resolveActions, type Resolved } from './run/resolved-actions.ts';
 export {
   type BackupRunOptions,

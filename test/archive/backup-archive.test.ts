@@ -210,7 +210,7 @@ describe.each(KINDS)('in a bucket of kind %s', (kind) => {
         itemOperations: of('restore-r3-itemoperations.json') as object[],
         log,
         results: of('restore-r3-results.json') as NewBackup['results'],
-        resourceList: of('restore-r3-resource-list.json') as NewBackup['resourceList'],
+        resourceList: of('restore-r3-resource-list.json') as Record<string, string[]>,
         volumeInfos: shuffled(of('r3-volumeinfo.json')) as object[] as never,
       });
       expect((await Array.fromAsync(bucket.list('restores/'))).sort()).toEqual(goldenKeys(golden));

@@ -58,7 +58,7 @@ async function backUp(
     workers: 2,
     signal: new AbortController().signal,
   });
-  return { stored, log, ids: items.map((item) => `${item.type} ${idOf(item)}`) };
+  return { stored, log, ids: [...items].map((item) => `${item.type} ${idOf(item)}`) };
 }
 
 async function fill(client: KubeClient): Promise<void> {

@@ -63,6 +63,21 @@ describe('the launcher of an installed package', () => {
     expect(run(`"${launcher}"`).stdout).toMatch(/^--max-semi-space-size=.*dist\/cli\.js a b\n$/);
   });
 
+  it('starts the server with a small young generation and few pools of malloc, and everything else without', () => {
+    put(
+      node,
+      '#!/bin/sh\necho "$MALLOC_ARENA_MAX $MALLOC_MMAP_THRESHOLD_ $MALLOC_TRIM_THRESHOLD_" "$@"\n',
+    );
+    fs.writeFileSync(join(root, 'node-is-checked'), '');
+    expect(run(`"${launcher}" server`).stdout).toMatch(
+      /^2 131072 131072 --max-semi-space-size=2 .*dist\/cli\.js server a b\n$/,
+    );
+    expect(run(`MALLOC_ARENA_MAX=4 "${launcher}" server`).stdout).toMatch(/^4 131072 131072 /);
+    expect(run(`"${launcher}" node-agent server`).stdout).toMatch(
+      /^ {2} --max-semi-space-size=8 .*dist\/cli\.js node-agent server a b\n$/,
+    );
+  });
+
   it('says what is missing where there is no Node', () => {
     const path = join(work, 'path');
     put(join(path, 'node'), '#!/bin/sh\necho v20.1.0\n');

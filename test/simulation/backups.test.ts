@@ -37,6 +37,16 @@ describe('a backup by servers that are killed, cut off and stand still, by seed'
     }
   });
 
+  it.each(batches)('leaves nothing when its Backup is deleted: from seed %i', async (first) => {
+    for (let seed = first; seed < Math.min(first + BATCH, FIRST + COUNT); seed++) {
+      const { problems, counts } = await simulateBackup(seed, { isDeleted: true });
+      for (const [what, times] of counts) {
+        if (/delet/.test(what)) seen.set(what, (seen.get(what) ?? 0) + times);
+      }
+      expect({ seed, problems }).toEqual({ seed, problems: [] });
+    }
+  });
+
   it.runIf(COUNT >= SEEDS)('all that it is about happened often', () => {
     for (const [what, min] of Object.entries(SEEN_MIN)) {
       expect(seen.get(what) ?? 0, what).toBeGreaterThanOrEqual((min * COUNT) / 60);

@@ -14,7 +14,7 @@ import { type ResourceFilter, typeOf } from '../filters/resources.ts';
 import { type Selector, selectorOf } from '../filters/selectors.ts';
 import { orderOf } from '../ordered-resources.ts';
 import type { BackupLog } from '../results.ts';
-import { idOf, type Item } from './item.ts';
+import { ItemList } from './item-list.ts';
 import { LIST_LIMITS, type ListLimits, listPages } from './lists.ts';
 import type { Spool } from './spool.ts';
 
@@ -57,7 +57,7 @@ const NAMESPACES_TYPE = 'namespaces';
  * Lists everything that a backup takes, in Velero's order (pkg/backup/item_collector.go). Names stay in memory; the objects wait in the
  * spool. What cannot be listed is an error of the backup, and the rest goes on; a resource that nobody serves any more is a warning.
  */
-export async function collectItems(options: CollectOptions): Promise<Item[]> {
+export async function collectItems(options: CollectOptions): Promise<ItemList> {
   const { discovery, spec, namespaces, resources, fine, log, signal } = options;
   for (const { groupVersion, reason } of discovery.failures) {
     log.warn(`Failed to discover group: ${groupVersion}`, { error: reason });
@@ -86,15 +86,8 @@ export async function collectItems(options: CollectOptions): Promise<Item[]> {
     );
   });
   const tracked = new Set<string>();
-  // Each answer has its own copy of a namespace's name: of hundreds of thousands of objects one is kept.
-  const known = new Map<string, string>();
-  const sharedName = (name: string): string => {
-    const shared = known.get(name);
-    if (shared === undefined) known.set(name, name);
-    return shared ?? name;
-  };
-  const lists = await mapLimited(tasks, options.listsAtOnce ?? LISTS_AT_ONCE, async (question) => {
-    let items: Item[] = [];
+  const items = new ItemList();
+  await mapLimited(tasks, options.listsAtOnce ?? LISTS_AT_ONCE, async (question, number) => {
     const isOfNamespaces = typeOf(question.resource) === NAMESPACES_TYPE;
     try {
       await listPages(
@@ -102,7 +95,9 @@ export async function collectItems(options: CollectOptions): Promise<Item[]> {
         question,
         options.limits ?? LIST_LIMITS,
         {
-          restart: () => (items = []),
+          restart: () => {
+            items.forget(number);
+          },
           take: async (objects) => {
             const isKept = ({ metadata: { namespace, labels } }: KubeObject): boolean => {
               if (namespace && !namespaces.takes(namespace)) return false;
@@ -117,17 +112,9 @@ export async function collectItems(options: CollectOptions): Promise<Item[]> {
             if (isOfNamespaces) trackNamespaces(objects, selectors, options, tracked);
             const bytes = kept.map((object) => Buffer.from(exactJson(object)));
             const places = await options.spool.add(bytes);
-            const type = typeOf(question.resource);
             for (const [index, { metadata }] of kept.entries()) {
-              items.push({
-                resource: question.resource,
-                type,
-                namespace: sharedName(metadata.namespace ?? ''),
-                name: metadata.name,
-                place: places?.[index],
-                isOrdered: false,
-                isTaken: false,
-              });
+              const { namespace = '', name } = metadata;
+              items.add(number, question.resource, { namespace, name }, places?.[index]);
             }
             // What is left out was read all the same, and pages are as large as what is read.
             const dropped = objects.filter((object) => !isKept(object));
@@ -139,13 +126,14 @@ export async function collectItems(options: CollectOptions): Promise<Item[]> {
     } catch (error) {
       signal?.throwIfAborted();
       await reportFailure(error, question.resource, question.namespace, options);
-      return [];
+      items.forget(number);
     }
-    return items;
   });
-  const items = inOrder(tasks, lists, spec, log);
-  for (const { namespace } of items) if (namespace !== '') tracked.add(namespace);
-  return items.filter(({ type, name }) => type !== NAMESPACES_TYPE || tracked.has(name));
+  const missing = items.arrange(tasks, ({ plural }) => orderOf(spec.orderedResources, plural));
+  for (const name of missing) log.warn(`Cannot find resource '${name}'.`);
+  for (const namespace of items.namespaces()) tracked.add(namespace);
+  items.keep(NAMESPACES_TYPE, ({ name }) => tracked.has(name));
+  return items;
 }
 
 function selectorsOf({ labelSelector, orLabelSelectors }: BackupSpec): Selector[] {
@@ -229,47 +217,3 @@ const sum = (buffers: readonly Buffer[]): number =>
 
 const isAmong = (list: ServedVersion, group: string, plural: string): boolean =>
   list.group === group && list.resources.some((each) => each.plural === plural);
-
-/** Each object once, and for each resource those first that are named in its order. */
-function inOrder(
-  tasks: readonly { readonly resource: ServedResource }[],
-  lists: readonly (readonly Item[])[],
-  spec: BackupSpec,
-  log: BackupLog,
-): Item[] {
-  const all: Item[] = [];
-  let at = 0;
-  while (at < tasks.length) {
-    const resource = tasks[at]?.resource;
-    const items: Item[] = [];
-    const hasSeveral = tasks[at + 1]?.resource === resource;
-    const seen = new Set<string>();
-    for (; at < tasks.length && tasks[at]?.resource === resource; at++) {
-      for (const item of lists[at] ?? []) {
-        if (hasSeveral && seen.has(idOf(item))) continue;
-        if (hasSeveral) seen.add(idOf(item));
-        items.push(item);
-      }
-    }
-    const sorted = sortedBy(orderOf(spec.orderedResources, resource?.plural ?? ''), items, log);
-    // One by one: there may be more than a call can have arguments.
-    for (const item of sorted) all.push(item);
-  }
-  return all;
-}
-
-function sortedBy(
-  order: readonly string[],
-  items: readonly Item[],
-  log: BackupLog,
-): readonly Item[] {
-  if (order.length === 0) return items;
-  const byId = new Map(items.map((item) => [idOf(item), item]));
-  const first = [...new Set(order)].flatMap((name) => {
-    const item = byId.get(name);
-    if (!item) log.warn(`Cannot find resource '${name}'.`);
-    else item.isOrdered = true;
-    return item ? [item] : [];
-  });
-  return [...first, ...items.filter(({ isOrdered }) => !isOrdered)];
-}

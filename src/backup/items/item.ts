@@ -6,15 +6,17 @@ export interface Item {
   readonly resource: ServedResource;
   /** As {@link typeOf} writes it. */
   readonly type: string;
+  /** `apiVersion/Kind`, as of the object itself. */
+  readonly kind: string;
   /** `''` for an object without a namespace. */
   readonly namespace: string;
   readonly name: string;
   /** Undefined where it did not fit into the spool: it is asked for when its turn comes. */
   readonly place: SpoolPlace | undefined;
   /** Named in `orderedResources`. */
-  isOrdered: boolean;
-  /** In an item block, or found to be none of the backup. */
-  isTaken: boolean;
+  readonly isOrdered: boolean;
+  /** Of its list alone. */
+  readonly row: number;
 }
 
 /** `namespace/name`, or the name alone: as users write it, and Velero in its list of resources. */

@@ -1,4 +1,5 @@
-import { compareUtf8 } from '../../base/index.ts';
+import { Column } from '../items/column.ts';
+import { ObjectNames } from '../items/object-names.ts';
 
 interface Ref {
   /** `''` for an object without a namespace. */
@@ -6,17 +7,32 @@ interface Ref {
   readonly name: string;
 }
 
-/** By name: true for those that are in the backup. */
-type Names = Map<string, boolean>;
+/** Kinds with their names, which may be read as often as wanted. */
+export type ResourceNames = Iterable<readonly [kind: string, names: Iterable<string>]>;
+
+const OUT = 0;
+const EXPECTED = 1;
+const DONE = 2;
 
 /**
- * Which items are in the backup, or were found for it. Kinds are `apiVersion/Kind`. There may be hundreds of thousands, so that names are kept as
- * the items have them, and none is made of two.
+ * Which items are in the backup, or were found for it. Kinds are `apiVersion/Kind`. There may be millions, so that this has a byte for each beside
+ * its name, which the list of items has, too.
  */
 export class BackedUp {
-  readonly #kinds = new Map<string, Map<string, Names>>();
+  readonly #names: ObjectNames;
+  readonly #states = new Column(Uint8Array);
   #total = 0;
   #done = 0;
+
+  /** `names`: those of the list of items, where there is one; more are added. */
+  constructor(names = new ObjectNames()) {
+    this.#names = names;
+  }
+
+  /** What it takes of memory beside the names. */
+  get bytes(): number {
+    return this.#states.bytes;
+  }
 
   get totalItems(): number {
     return this.#total;
@@ -26,55 +42,40 @@ export class BackedUp {
     return this.#done;
   }
 
-  has(kind: string, { namespace, name }: Ref): boolean {
-    return this.#kinds.get(kind)?.get(namespace)?.get(name) === true;
+  has(kind: string, ref: Ref): boolean {
+    const number = this.#names.find(kind, ref);
+    return number >= 0 && this.#states.get(number) === DONE;
   }
 
-  /** Found for the backup, and its turn will come. */
-  expect(kind: string, { namespace, name }: Ref): void {
-    const names = this.#namesOf(kind, namespace);
-    if (names.has(name)) return;
-    names.set(name, false);
+  /** Found for the backup, and its turn will come. By its number among the names. */
+  expect(number: number): void {
+    if (this.#states.get(number) !== OUT) return;
+    this.#states.set(number, EXPECTED);
     this.#total++;
   }
 
-  add(kind: string, { namespace, name }: Ref): void {
-    const names = this.#namesOf(kind, namespace);
-    const before = names.get(name);
-    if (before === true) return;
-    names.set(name, true);
-    if (before === undefined) this.#total++;
+  add(kind: string, ref: Ref): void {
+    const number = this.#names.add(kind, ref);
+    const before = this.#states.get(number);
+    if (before === DONE) return;
+    this.#states.set(number, DONE);
+    if (before === OUT) this.#total++;
     this.#done++;
   }
 
   /** An action, or the cluster, has taken it out again. */
-  remove(kind: string, { namespace, name }: Ref): void {
-    const names = this.#namesOf(kind, namespace);
-    const before = names.get(name);
-    if (before === undefined) return;
-    names.delete(name);
+  remove(kind: string, ref: Ref): void {
+    const number = this.#names.find(kind, ref);
+    const before = number < 0 ? OUT : this.#states.get(number);
+    if (before === OUT) return;
+    this.#states.set(number, OUT);
     this.#total--;
-    if (before) this.#done--;
+    if (before === DONE) this.#done--;
   }
 
   /** Velero's `<backup>-resource-list.json.gz`: by kind, `namespace/name` or a name. */
-  get resourceList(): Record<string, string[]> {
-    const lists = [...this.#kinds].flatMap(([kind, spaces]): [string, string[]][] => {
-      const done: string[] = [];
-      for (const [namespace, names] of spaces) {
-        const prefix = namespace === '' ? '' : `${namespace}/`;
-        for (const [name, isDone] of names) if (isDone) done.push(`${prefix}${name}`);
-      }
-      return done.length > 0 ? [[kind, done.sort(compareUtf8)]] : [];
-    });
-    return Object.fromEntries(lists.sort(([a], [b]) => compareUtf8(a, b)));
-  }
-
-  #namesOf(kind: string, namespace: string): Names {
-    let spaces = this.#kinds.get(kind);
-    if (!spaces) this.#kinds.set(kind, (spaces = new Map<string, Names>()));
-    let names = spaces.get(namespace);
-    if (!names) spaces.set(namespace, (names = new Map<string, boolean>()));
-    return names;
+  get resourceList(): ResourceNames {
+    const isIn = (number: number): boolean => this.#states.get(number) === DONE;
+    return { [Symbol.iterator]: () => this.#names.sorted(isIn) };
   }
 }

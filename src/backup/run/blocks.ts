@@ -1,13 +1,9 @@
 import { isCode, messageOf, parseJsonExact } from '../../base/index.ts';
-import {
-  apiVersionOf,
-  type Discovery,
-  type KubeClient,
-  type KubeObject,
-} from '../../kube/index.ts';
+import type { Discovery, KubeClient, KubeObject } from '../../kube/index.ts';
 import type { Backup } from '../backup-object.ts';
 import { typeOf } from '../filters/resources.ts';
 import { idOf, type Item } from '../items/item.ts';
+import type { ItemList } from '../items/item-list.ts';
 import type { Spool } from '../items/spool.ts';
 import type { BackupLog } from '../results.ts';
 import type { BackedUp } from './backed-up.ts';
@@ -16,7 +12,7 @@ import type { BlockItem, ItemBackupper } from './item-backupper.ts';
 import type { Resolved } from './resolved-actions.ts';
 
 export interface BlockOptions {
-  readonly items: readonly Item[];
+  readonly items: ItemList;
   readonly spool: Pick<Spool, 'read'>;
   readonly client: Pick<KubeClient, 'find'>;
   readonly discovery: Pick<Discovery, 'findIn'>;
@@ -32,25 +28,20 @@ export interface BlockOptions {
 /** Items that are backed up together, one after the other, between the hooks of their pods. */
 export type ItemBlock = readonly BlockItem[];
 
-/** `apiVersion/Kind`, as of the object itself. */
-export const kindOfItem = ({ resource }: Item): string =>
-  `${apiVersionOf(resource)}/${resource.kind}`;
-
 /**
  * Makes the item blocks of a backup, each when it is asked for: an item with what its item block actions relate to it, and those that
  * `orderedResources` has in a row. No item is in two. Velero: pkg/backup/backup.go, executeItemBlockActions.
  */
 export async function* itemBlocks(options: BlockOptions): AsyncGenerator<ItemBlock> {
   const { items, signal } = options;
-  const listed = new ListedItems(items);
   let block: BlockItem[] = [];
-  for (const [index, item] of items.entries()) {
+  for (let index = 0; index < items.length; index++) {
     signal.throwIfAborted();
-    if (!item.isTaken) {
-      await new Building(options, listed, block).addListed(listed.versionsOf(item));
-    }
-    const next = items[index + 1];
-    const isInRow = item.isOrdered && next?.isOrdered === true && next.type === item.type;
+    const item = items.at(index);
+    if (!item) break;
+    if (!items.isTaken(item)) await new Building(options, block).addListed(items.versionsOf(item));
+    const next = item.isOrdered ? items.at(index + 1) : undefined;
+    const isInRow = next?.isOrdered === true && next.type === item.type;
     if (block.length > 0 && !isInRow) {
       yield block;
       block = [];
@@ -61,55 +52,15 @@ export async function* itemBlocks(options: BlockOptions): AsyncGenerator<ItemBlo
 const keyOf = (type: string, item: { namespace: string; name: string }): string =>
   `${type} ${idOf(item)}`;
 
-/** Finds items. Those of a type are indexed when the first of them is asked for: of most types none ever is, and there may be hundreds of thousands. */
-class ListedItems {
-  readonly #items: readonly Item[];
-  readonly #byType = new Map<string, Map<string, Item[]>>();
-  /** Types that were listed in more than one version. */
-  readonly #several = new Set<string>();
-
-  constructor(items: readonly Item[]) {
-    this.#items = items;
-    const versions = new Map<string, string>();
-    for (const { type, resource } of items) {
-      const known = versions.get(type);
-      if (known === undefined) versions.set(type, resource.version);
-      else if (known !== resource.version) this.#several.add(type);
-    }
-  }
-
-  /** All that were listed of the object that it is of. */
-  versionsOf(item: Item): readonly Item[] {
-    return this.#several.has(item.type) ? (this.find(item.type, item) ?? [item]) : [item];
-  }
-
-  find(type: string, ref: { namespace: string; name: string }): readonly Item[] | undefined {
-    let items = this.#byType.get(type);
-    if (!items) {
-      items = new Map<string, Item[]>();
-      for (const item of this.#items) {
-        if (item.type !== type) continue;
-        const known = items.get(idOf(item));
-        if (known) known.push(item);
-        else items.set(idOf(item), [item]);
-      }
-      this.#byType.set(type, items);
-    }
-    return items.get(idOf(ref));
-  }
-}
-
 /** One block while it is made. */
 class Building {
   readonly #options: BlockOptions;
-  readonly #listed: ListedItems;
   readonly #block: BlockItem[];
   /** Asked for from the cluster, and not listed: once for each block. */
   readonly #loaded = new Set<string>();
 
-  constructor(options: BlockOptions, listed: ListedItems, block: BlockItem[]) {
+  constructor(options: BlockOptions, block: BlockItem[]) {
     this.#options = options;
-    this.#listed = listed;
     this.#block = block;
   }
 
@@ -117,8 +68,7 @@ class Building {
   async addListed(versions: readonly Item[]): Promise<void> {
     let first: BlockItem | undefined;
     for (const item of versions) {
-      if (item.isTaken) continue;
-      item.isTaken = true;
+      if (!this.#options.items.take(item)) continue;
       const added = await this.#take(item);
       if (!added) continue;
       this.#block.push(added);
@@ -129,7 +79,7 @@ class Building {
 
   async #take(item: Item): Promise<BlockItem | undefined> {
     const { backupper, backedUp, discovery, journal, log, signal } = this.#options;
-    const kind = kindOfItem(item);
+    const { kind } = item;
     const id = idOf(item);
     if (backupper.isDone(kind, id) && journal?.owesPostHooks(kind, id) !== true) return undefined;
     const about = { resource: item.type, namespace: item.namespace, name: item.name };
@@ -179,12 +129,12 @@ class Building {
   }
 
   async #addOne(identifier: ResourceIdentifier): Promise<void> {
-    const { backupper, log, signal } = this.#options;
+    const { backupper, items, log, signal } = this.#options;
     const { namespace, name } = identifier;
     const type = typeOf({ group: identifier.group, plural: identifier.resource });
     const key = keyOf(type, identifier);
-    const listed = this.#listed.find(type, identifier);
-    if (listed) {
+    const listed = items.find(type, identifier);
+    if (listed.length > 0) {
       await this.addListed(listed);
       return;
     }

@@ -105,6 +105,8 @@ export interface VolumeStepResult {
  */
 export interface ItemSink {
   put(item: FinishedItem): Promise<void>;
+  /** The first pre hook of a pod runs next: whoever comes after a kill must know that the pod may be frozen. */
+  willFreeze?(item: { kind: string; namespace: string; name: string }): Promise<void>;
   /** The post hooks of a pod have run, well or not. */
   postHooksDone(item: { kind: string; namespace: string; name: string }): Promise<void>;
   /** How many hooks there have been so far, with those of earlier tries. Stored with the next item. */
@@ -122,6 +124,7 @@ export interface ItemJournal {
   isDone(kind: string, id: string): boolean;
   /** Whether the archive has an item of this type under this name by now, of another version, or by an action that renames. */
   isNameTaken?(type: string, id: string): boolean;
+  /** Also of a pod whose pre hooks may have run, and that is not done. */
   owesPostHooks(kind: string, id: string): boolean;
   /** All pods that this is true of: one that is not listed by now must be thawed, too. */
   owed(): Iterable<{ readonly namespace: string; readonly name: string }>;

@@ -145,6 +145,11 @@ export class ItemBackupper {
     });
   }
 
+  async willFreeze({ object }: BlockItem): Promise<void> {
+    const { sink } = this.#options;
+    await this.#inTurn(async () => sink.willFreeze?.({ kind: kindOf(object), ...partsOf(object) }));
+  }
+
   async postHooksDone({ object }: BlockItem): Promise<void> {
     await this.#inTurn(() =>
       this.#options.sink.postHooksDone({ kind: kindOf(object), ...partsOf(object) }),

@@ -6,12 +6,13 @@ import type { NamespaceFilter } from '../filters/namespaces.ts';
 import type { ResourceFilter } from '../filters/resources.ts';
 import { Hooks } from '../hooks/hooks.ts';
 import type { PodExec } from '../hooks/run-hook.ts';
-import { idOf, type Item, refOf } from '../items/item.ts';
+import { idOf, refOf } from '../items/item.ts';
+import type { ItemList } from '../items/item-list.ts';
 import type { Spool } from '../items/spool.ts';
 import type { BackupLog } from '../results.ts';
 import { assertAlone } from './alone.ts';
-import { BackedUp } from './backed-up.ts';
-import { type ItemBlock, itemBlocks, kindOfItem } from './blocks.ts';
+import { BackedUp, type ResourceNames } from './backed-up.ts';
+import { type ItemBlock, itemBlocks } from './blocks.ts';
 import type { BackupAction, BlockAction, ItemJournal, ItemSink, VolumeSteps } from './contract.ts';
 import { type BlockItem, ItemBackupper, kindOf } from './item-backupper.ts';
 import { resolveActions } from './resolved-actions.ts';
@@ -25,7 +26,7 @@ export interface BackupRunOptions {
   readonly resources: ResourceFilter;
   readonly fine?: FineFilters | undefined;
   /** Of {@link collectItems}. Each is taken once. */
-  readonly items: readonly Item[];
+  readonly items: ItemList;
   readonly spool: Pick<Spool, 'read'>;
   /** In the order in which they are asked. */
   readonly actions: readonly BackupAction[];
@@ -55,7 +56,7 @@ export interface Progress {
 
 export interface BackupRunResult extends Progress {
   /** `apiVersion/Kind` to sorted `namespace/name`. */
-  readonly resourceList: Readonly<Record<string, readonly string[]>>;
+  readonly resourceList: ResourceNames;
   readonly hooksAttempted: number;
   readonly hooksFailed: number;
 }
@@ -80,8 +81,8 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
   const { discovery, log, resources, journal } = options;
   const ending = new AbortController();
   const signal = AbortSignal.any([options.signal, ending.signal]);
-  const backedUp = new BackedUp();
-  for (const item of options.items) backedUp.expect(kindOfItem(item), item);
+  const backedUp = new BackedUp(options.items.names);
+  for (const number of options.items.nameNumbers()) backedUp.expect(number);
   const hooks = new Hooks(options.backup.spec.hooks, {
     resources: discovery,
     exec: options.exec,
@@ -104,11 +105,12 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
   });
   const progress = new ProgressTeller(options, backedUp);
   // Also of what an earlier try has done, whose definitions come last, as well.
-  const types = new Set(
-    options.items.flatMap((item) =>
-      journal?.isDone(kindOfItem(item), idOf(item)) === true ? [item.type] : [],
-    ),
-  );
+  const types = new Set<string>();
+  if (journal) {
+    for (const item of options.items) {
+      if (journal.isDone(item.kind, idOf(item))) types.add(item.type);
+    }
+  }
   for (const { kind, id, type } of journal?.all?.() ?? []) {
     backedUp.add(kind, refOf(id));
     if (type !== undefined) types.add(type);
@@ -268,7 +270,10 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
       continue;
     }
     if (backedUp.has(kind, refOfBlockItem(item))) continue;
-    if (hooks.has(item.object, 'pre')) options.assertLeading?.();
+    if (hooks.has(item.object, 'pre')) {
+      if (hooks.has(item.object, 'post')) await backupper.willFreeze(item);
+      options.assertLeading?.();
+    }
     frozen.all.add(item);
     const failure = await hooks.run(item.object, 'pre', signal);
     if (failure === undefined) {
@@ -278,8 +283,11 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
     const { namespace = '', name } = item.object.metadata;
     const about = { resource: PODS_TYPE, namespace, name, error: failure };
     options.log.error('Error running pre hooks for pod', about);
-    // As in Velero, post hooks do not follow pre hooks that have failed; those that may have run all the same have frozen it.
-    const isFrozen = isCode(failure, 'HOOK_ANSWER_LOST') && hooks.has(item.object, 'post');
+    // As in Velero, post hooks do not follow pre hooks that have failed; those that may have run all the same have frozen it. Freezing a file
+    // system that an earlier try has frozen fails.
+    const mayHaveRun =
+      isCode(failure, 'HOOK_ANSWER_LOST') || journal?.owesPostHooks(kind, id) === true;
+    const isFrozen = mayHaveRun && hooks.has(item.object, 'post');
     if (!isFrozen) frozen.all.delete(item);
     await backupper.fail(item, { owesPostHooks: isFrozen });
     if (!isFrozen) continue;

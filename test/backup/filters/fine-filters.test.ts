@@ -121,7 +121,7 @@ describe('collection by filter policies', () => {
       ...{ client: cluster, discovery, spec, namespaces, fine, spool, log },
       resources: scopedResourceFilter(discovery, {}, namespaces),
     });
-    const found = items
+    const found = [...items]
       .filter(({ type }) => type !== 'namespaces')
       .map(({ namespace, name, type }) => `${type} ${namespace}/${name}`);
     expect(found.sort()).toEqual([

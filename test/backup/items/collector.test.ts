@@ -51,7 +51,7 @@ async function collect(run: Run): Promise<{
     log,
     limits: { pageItemsMax: run.pageItemsMax ?? 2, pageBytes: run.pageBytes ?? 1000, retryMs: 1 },
   });
-  return { ids: items.map((item) => `${item.type} ${idOf(item)}`), log, spool, items };
+  return { ids: [...items].map((item) => `${item.type} ${idOf(item)}`), log, spool, items };
 }
 
 const small = (): FakeCluster =>
@@ -124,14 +124,14 @@ describe('the items of a backup', () => {
       'configmaps a/two',
       'configmaps a/one',
     ]);
-    expect(items.filter(({ isOrdered }) => isOrdered).length).toBe(2);
+    expect([...items].filter(({ isOrdered }) => isOrdered).length).toBe(2);
     expect(log.lists.warnings.velero).toEqual([" message: /Cannot find resource 'a/gone'."]);
   });
 
   it('wait in the spool as they were listed', async () => {
     const { items, spool } = await collect({ cluster: small() });
     const objects = await Promise.all(
-      items.map(
+      [...items].map(
         async ({ place }) => place && (JSON.parse(String(await spool.read(place))) as object),
       ),
     );
@@ -147,7 +147,7 @@ describe('the items of a backup', () => {
     const { items, spool, ids } = await collect({ cluster: small(), spoolBytes: 200 });
     expect(spool.bytes).toBeLessThanOrEqual(200);
     expect(ids.length).toBe(11);
-    expect(items.some(({ place }) => place === undefined)).toBe(true);
+    expect([...items].some(({ place }) => place === undefined)).toBe(true);
   });
 });
 

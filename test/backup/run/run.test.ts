@@ -43,6 +43,7 @@ class MemorySink implements ItemSink, ItemJournal {
   readonly events: string[] = [];
   readonly twice: string[] = [];
   readonly #thawed = new Set<string>();
+  readonly freezing: string[] = [];
   stopAfter = Infinity;
   stop: () => void = () => undefined;
   #calls = 0;
@@ -59,6 +60,11 @@ class MemorySink implements ItemSink, ItemJournal {
     return Promise.resolve();
   }
 
+  willFreeze(item: { kind: string; namespace: string; name: string }): Promise<void> {
+    this.freezing.push(idOf(item));
+    return Promise.resolve();
+  }
+
   postHooksDone(item: { kind: string; namespace: string; name: string }): Promise<void> {
     this.#thawed.add(idOf(item));
     this.#count();
@@ -71,7 +77,8 @@ class MemorySink implements ItemSink, ItemJournal {
 
   owesPostHooks(kind: string, id: string): boolean {
     const key = `${kind} ${id}`;
-    return this.done.get(key)?.owesPostHooks === true && !this.#thawed.has(key);
+    if (this.#thawed.has(key)) return false;
+    return this.done.get(key)?.owesPostHooks ?? this.freezing.includes(key);
   }
 
   #count(): void {
@@ -101,12 +108,13 @@ interface Run {
   readonly spoolBytes?: number;
 }
 
-async function run({
-  cluster,
-  spec = {},
-  sink = new MemorySink(),
-  ...rest
-}: Run): Promise<{ sink: MemorySink; log: Results; result: BackupRunResult }> {
+async function run({ cluster, spec = {}, sink = new MemorySink(), ...rest }: Run): Promise<{
+  sink: MemorySink;
+  log: Results;
+  result: Omit<BackupRunResult, 'resourceList'> & {
+    resourceList: Record<string, readonly string[]>;
+  };
+}> {
   const spool = await Spool.open({ bytesMax: rest.spoolBytes ?? 1 << 20 });
   spools.push(spool);
   const log = new Results();
@@ -141,7 +149,8 @@ async function run({
     signal: new AbortController().signal,
     ...rest.more,
   });
-  return { sink, log, result };
+  const lists = [...result.resourceList].map(([kind, names]) => [kind, [...names]] as const);
+  return { sink, log, result: { ...result, resourceList: Object.fromEntries(lists) } };
 }
 
 const action = (
@@ -900,6 +909,41 @@ describe('a run', () => {
       run({ cluster: large(), spec: { hooks }, exec, more: { signal: ending.signal } }),
     ).rejects.toThrow();
     expect(ran).toEqual(['freeze p0', 'thaw p0']);
+  });
+
+  it('tells its journal of a pod before it freezes it', async () => {
+    const sink = new MemorySink();
+    const known: boolean[] = [];
+    const exec: PodExec = ({ pod, command }) => {
+      if (command[0] === 'freeze') known.push(sink.freezing.includes(`v1/Pod a/${pod}`));
+      return Promise.resolve({ stdout: '', stderr: '' });
+    };
+    await run({ cluster: large(), spec: { hooks }, exec, sink });
+    expect(known.length).toBeGreaterThan(1);
+    expect(known).not.toContain(false);
+  });
+
+  it('thaws a pod that an earlier try may have frozen, also where freezing it again fails', async () => {
+    const earlier = new MemorySink();
+    await earlier.willFreeze({ kind: 'v1/Pod', namespace: 'a', name: 'p0' });
+    const ran: string[] = [];
+    const exec: PodExec = ({ pod, command }) => {
+      ran.push(`${command[0] ?? ''} ${pod}`);
+      const isBusy = command[0] === 'freeze' && ['p0', 'p1'].includes(pod);
+      if (isBusy) return Promise.reject(new Error('Device or resource busy'));
+      return Promise.resolve({ stdout: '', stderr: '' });
+    };
+    const [
+      {
+        pre: [first],
+        post,
+      },
+    ] = hooks.resources as [(typeof hooks.resources)[0]];
+    const pre = [{ exec: { ...first?.exec, onError: 'Fail' } }];
+    const spec = { hooks: { resources: [{ name: 'h', pre, post }] } } as BackupSpec;
+    await run({ cluster: large(), spec, exec, more: { journal: earlier } });
+    expect(ran).toContain('thaw p0');
+    expect(ran).not.toContain('thaw p1');
   });
 
   it('that leads no more freezes no pod, and thaws one only until another one may lead', async () => {

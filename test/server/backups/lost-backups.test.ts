@@ -213,8 +213,8 @@ describe('Backups that were deleted while no server led', () => {
     const running = lost.run();
     await expect
       .poll(async () => signal.aborted || (await notes()).length === 0, {
-        timeout: 10_000,
-        interval: 5,
+        timeout: 40_000,
+        interval: 20,
       })
       .toBe(true);
     const hasDied = signal.aborted;

@@ -107,14 +107,40 @@ export function fill(world: World, random: Random): Contents {
   return { pods, claims, isMoved, files, failing, backup };
 }
 
+/** Who looks at what agents do. */
+export interface Serving {
+  readonly problems: string[];
+  /** The Backup was deleted: what it owned goes, now or when it is made. */
+  readonly isOrphaned: () => boolean;
+}
+
+/** Kubernetes' garbage collector: what a Backup owned goes some time after it, also what is made later. */
+export function collectOwned(world: World, resource: Resource<KubeObject>, name: string): void {
+  world.after(100, 20_000, () => {
+    world.delete(resource, NAMESPACE, name);
+  });
+}
+
 /** Node-agents, as far as a server sees them: they take the snapshot of a DataUpload, move it for a while and say how that ended. */
-export function serveUploads(world: World, contents: Contents, problems: string[]): void {
+export function serveUploads(world: World, contents: Contents, serving: Serving): void {
+  const { problems, isOrphaned } = serving;
   const begun = new Map<string, string>();
+  const handles = new Map<string, string>();
+  /** An agent ends what it has taken. */
+  const end = (name: string): void => {
+    const handle = handles.get(name);
+    if (handle !== undefined) world.snapshots.delete(handle);
+  };
   world.store.watch(DATA_UPLOADS, {}, world.store.version, (type, object) => {
     const { metadata, spec } = object as unknown as Loose;
     const claim = `${String(spec.sourceNamespace)}/${String(spec.sourcePVC)}`;
-    if (type === 'DELETED') problems.push(`DataUpload ${metadata.name} was deleted`);
-    if (spec.cancel === true) problems.push(`DataUpload ${metadata.name} was canceled`);
+    if (isOrphaned()) {
+      if (type === 'DELETED') world.after(500, 10_000, () => end(metadata.name));
+      if (type === 'ADDED') collectOwned(world, DATA_UPLOADS, metadata.name);
+    } else {
+      if (type === 'DELETED') problems.push(`DataUpload ${metadata.name} was deleted`);
+      if (spec.cancel === true) problems.push(`DataUpload ${metadata.name} was canceled`);
+    }
     if (type !== 'ADDED') return;
     const other = begun.get(claim);
     if (other !== undefined) problems.push(`${claim} has a second DataUpload beside ${other}`);
@@ -122,10 +148,22 @@ export function serveUploads(world: World, contents: Contents, problems: string[
     const set = (status: object): void => {
       world.patch(DATA_UPLOADS, NAMESPACE, metadata.name, { status });
     };
+    /** Whether an agent goes on with it. */
+    const goesOn = (): boolean => {
+      const now = world.find(DATA_UPLOADS, metadata.name, NAMESPACE);
+      if (!now) return false;
+      if (now.spec.cancel !== true) return true;
+      if (now.status?.phase !== 'Canceled') set({ phase: 'Canceled' });
+      end(metadata.name);
+      return false;
+    };
     const { volumeSnapshot = '' } = spec.csiSnapshot as { volumeSnapshot?: string };
     const space = String(spec.sourceNamespace);
     world.after(500, 10_000, () => {
+      if (!world.find(DATA_UPLOADS, metadata.name, NAMESPACE)) return;
       const handle = take(world, space, volumeSnapshot);
+      if (handle !== undefined) handles.set(metadata.name, handle);
+      if (!goesOn()) return;
       if (handle === undefined) {
         problems.push(`the snapshot of DataUpload ${metadata.name} is not there`);
         set({ phase: 'Failed', message: 'no snapshot' });
@@ -133,11 +171,14 @@ export function serveUploads(world: World, contents: Contents, problems: string[
       }
       set({ phase: 'Accepted' });
       world.after(1000, 30_000, () => {
+        if (!goesOn()) return;
         const startTimestamp = new Date(0).toISOString();
         set({ phase: 'InProgress', startTimestamp, progress: { totalBytes: 10, bytesDone: 1 } });
         world.after(1000, 60_000, () => {
+          if (!goesOn()) return;
           set({ progress: { totalBytes: 10, bytesDone: 6 } });
           world.after(1000, 60_000, () => {
+            if (!goesOn()) return;
             const completionTimestamp = new Date(0).toISOString();
             world.snapshots.delete(handle);
             if (contents.failing.has(claim)) {
@@ -154,7 +195,7 @@ export function serveUploads(world: World, contents: Contents, problems: string[
 }
 
 /** The same for files of pods' volumes, and whoever makes repositories. */
-export function serveFiles(world: World, problems: string[]): void {
+export function serveFiles(world: World, { problems, isOrphaned }: Serving): void {
   const begun = new Set<string>();
   world.store.watch(BACKUP_REPOSITORIES, {}, world.store.version, (type, { metadata }) => {
     if (type !== 'ADDED') return;
@@ -166,7 +207,11 @@ export function serveFiles(world: World, problems: string[]): void {
     const { metadata, spec } = object as unknown as Loose;
     const { namespace = '', name = '' } = spec.pod as { namespace?: string; name?: string };
     const pod = `${namespace}/${name}`;
-    if (type === 'DELETED') problems.push(`PodVolumeBackup ${metadata.name} was deleted`);
+    if (isOrphaned()) {
+      if (type === 'ADDED') collectOwned(world, POD_VOLUME_BACKUPS, metadata.name);
+    } else if (type === 'DELETED') {
+      problems.push(`PodVolumeBackup ${metadata.name} was deleted`);
+    }
     if (type !== 'ADDED') return;
     if (begun.has(pod)) problems.push(`${pod} has a second PodVolumeBackup`);
     begun.add(pod);

@@ -11,9 +11,11 @@ import { backupOperationSchema } from '../../../src/item-operations/index.ts';
 import {
   BACKUP_REPOSITORIES,
   BACKUPS,
+  CONFIG_MAPS,
   DATA_UPLOADS,
   type KubeObject,
   POD_VOLUME_BACKUPS,
+  type Resource,
   VOLUME_SNAPSHOT_CONTENTS,
   VOLUME_SNAPSHOTS,
 } from '../../../src/kube/index.ts';
@@ -28,7 +30,7 @@ import type { Weather } from '../simulated-client.ts';
 import { Random, VirtualTime } from '../virtual-time.ts';
 import { World } from '../world.ts';
 import { type Life, SharedBucket } from './bucket.ts';
-import { BACKUP, type Contents, fill, serveFiles, serveUploads } from './cluster.ts';
+import { BACKUP, collectOwned, type Contents, fill, serveFiles, serveUploads } from './cluster.ts';
 import { InstantIo } from './instant-io.ts';
 import { isEndOfProcess, OneServer, type ServerWorld, START_MS } from './server.ts';
 
@@ -66,6 +68,8 @@ export interface Settings {
   readonly isCalm?: boolean;
   /** Kills at these turns: of the leading server, while the Backup is InProgress; counted from the last kill. */
   readonly killsAt?: readonly number[];
+  /** The Backup is deleted some time before its end: nothing of it may stay. Where it ends before that, it is one like any other. */
+  readonly isDeleted?: boolean;
 }
 
 /**
@@ -139,6 +143,10 @@ class BackupCourse implements ServerWorld {
   #bucketAwayUntilMs = 0;
   #started = 0;
   #overAtMs: number | undefined;
+  readonly #uid: string;
+  /** Infinity where nobody deletes it. */
+  readonly #deleteAtMs: number;
+  #isDeleted = false;
 
   constructor(seed: number, settings: Settings, { time, expected, tell }: CourseParts) {
     this.#seed = seed;
@@ -155,15 +163,19 @@ class BackupCourse implements ServerWorld {
     });
     this.store = this.#world.store;
     this.#contents = fill(this.#world, new Random(seed + 1));
-    serveUploads(this.#world, this.#contents, this.#problems);
-    serveFiles(this.#world, this.#problems);
+    this.#uid = this.#contents.backup.metadata.uid;
+    const serving = { problems: this.#problems, isOrphaned: () => this.#isDeleted };
+    serveUploads(this.#world, this.#contents, serving);
+    serveFiles(this.#world, serving);
     this.bucket.onChange = (key, by) => {
       this.#bucketChanged(key, by);
     };
     this.store.watch(BACKUPS, {}, this.store.version, (type, object) => {
       this.#backupChanged(type, object as unknown as Backup);
     });
-    const { isCalm = false, killsAt = [] } = settings;
+    const { isCalm = false, killsAt = [], isDeleted = false } = settings;
+    const most = [1, 8, 25][new Random(seed + 2).below(3)] ?? 1;
+    this.#deleteAtMs = isDeleted ? new Random(seed + 3).between(0, most * MINUTE_MS) : Infinity;
     this.#killsAt = [...killsAt];
     this.#chaosMs = isCalm ? 0 : this.random.between(3, 40) * MINUTE_MS;
     this.#kills = isCalm ? 0 : 5 + this.random.below(35);
@@ -184,13 +196,16 @@ class BackupCourse implements ServerWorld {
       this.#act();
     });
     await this.time.run(OVER_MS, () => this.time.nowMs > (this.#overAtMs ?? Infinity) + SETTLE_MS);
-    if (this.#overAtMs === undefined) {
+    if (this.#isDeleted) this.#checkNothingStays();
+    else if (this.#overAtMs === undefined) {
       this.#problem(`the backup is ${this.#phase || 'new'} after ${OVER_MS / MINUTE_MS} minutes`);
     }
     await Promise.all(this.#checks);
-    const end = this.#overAtMs === undefined ? undefined : await this.#end();
+    const isWhole = this.#overAtMs !== undefined && !this.#isDeleted;
+    const end = isWhole ? await this.#end() : undefined;
     for (const server of this.#servers) server.kill();
-    this.#checkCluster();
+    if (this.#isDeleted) this.#checkCommands();
+    else this.#checkCluster();
     if (this.#expected && end) this.#compare(this.#expected, end);
     return { problems: this.#problems, counts: this.#counts, turns: this.#turns, end };
   }
@@ -209,12 +224,10 @@ class BackupCourse implements ServerWorld {
     this.#counts.set(what, (this.#counts.get(what) ?? 0) + 1);
   }
 
-  get #backup(): Backup {
-    return this.store.get(BACKUPS, NAMESPACE, BACKUP) as unknown as Backup;
-  }
-
   get #phase(): string {
-    return (this.#backup.status as { phase?: string } | undefined)?.phase ?? '';
+    if (this.#isDeleted) return 'deleted';
+    const { status } = this.store.get(BACKUPS, NAMESPACE, BACKUP);
+    return (status as { phase?: string } | undefined)?.phase ?? '';
   }
 
   #start(): void {
@@ -255,12 +268,14 @@ class BackupCourse implements ServerWorld {
       this.#turns = 0;
     } else {
       // After the run as well, but seldom: the claim is about the run.
-      if (this.#kills <= 0 || (!isRunning && this.random.chance(0.7))) return false;
+      const isSpared = !isRunning && !this.#isDeleted && this.random.chance(0.7);
+      if (this.#kills <= 0 || isSpared) return false;
       if (--this.#fuse > 0) return false;
       this.#fuse = this.#nextFuse();
       this.#kills--;
     }
-    this.#note(isRunning ? 'kills while InProgress' : 'kills after the run');
+    if (this.#isDeleted) this.#note('kills after the deletion');
+    else this.#note(isRunning ? 'kills while InProgress' : 'kills after the run');
     this.#replace(server);
     return true;
   }
@@ -295,7 +310,8 @@ class BackupCourse implements ServerWorld {
     const isOf = ({ k = 'v1/Pod', ns, n }: { k?: string; ns: string; n: string }): boolean =>
       k === 'v1/Pod' && `${ns}/${n}` === pod;
     const { items, thawed } = this.#recorded();
-    const isKnown = command === 'freeze' ? items.some(isOf) : thawed.some(isOf);
+    // Of a backup that was deleted nobody notes any more what was thawed.
+    const isKnown = command === 'freeze' ? items.some(isOf) : !this.#isDeleted && thawed.some(isOf);
     if (isKnown) this.#problem(`${command} is run again in ${pod}`);
     return () => {
       this.say(`${command} in ${pod}`);
@@ -304,7 +320,7 @@ class BackupCourse implements ServerWorld {
   }
 
   get #journal(): string {
-    return journalFolder(BACKUP, this.#backup.metadata.uid ?? '');
+    return journalFolder(BACKUP, this.#uid);
   }
 
   /** Segments that count in the journal, of which each try that has begun last is one choice: two processes may take the same number. */
@@ -352,6 +368,7 @@ class BackupCourse implements ServerWorld {
   }
 
   #act(): void {
+    if (this.time.nowMs > this.#deleteAtMs) this.#delete();
     if (this.time.nowMs < this.#chaosMs) {
       this.#disturb();
     } else if (this.weather !== CALM) {
@@ -362,6 +379,63 @@ class BackupCourse implements ServerWorld {
     this.time.after(TURN_MS, () => {
       this.#act();
     });
+  }
+
+  #delete(): void {
+    if (this.#isDeleted || this.#overAtMs !== undefined) {
+      if (this.#isDeleted) this.#look();
+      return;
+    }
+    const { status } = this.store.get(BACKUPS, NAMESPACE, BACKUP);
+    this.#note(
+      `deletions of a Backup that is ${(status as { phase?: string } | undefined)?.phase ?? 'new'}`,
+    );
+    this.#isDeleted = true;
+    this.store.delete(BACKUPS, NAMESPACE, BACKUP);
+    for (const resource of [DATA_UPLOADS, POD_VOLUME_BACKUPS]) {
+      for (const { metadata } of this.store.list(resource)) {
+        collectOwned(this.#world, resource, metadata.name);
+      }
+    }
+  }
+
+  /** It is over when nothing is left, and stays so. */
+  #look(): void {
+    const isClean = this.time.nowMs > this.#chaosMs && this.#staying().length === 0;
+    if (!isClean) this.#overAtMs = undefined;
+    else this.#overAtMs ??= this.time.nowMs;
+  }
+
+  /** What there still is of a Backup that was deleted. */
+  #staying(): string[] {
+    const kinds = [
+      ...[VOLUME_SNAPSHOTS, VOLUME_SNAPSHOT_CONTENTS, DATA_UPLOADS, POD_VOLUME_BACKUPS],
+    ] as Resource<KubeObject>[];
+    const objects = kinds.flatMap((resource) =>
+      this.store.list(resource).map(({ metadata }) => `${resource.kind} ${metadata.name}`),
+    );
+    const notes = this.store.list(CONFIG_MAPS, { namespace: NAMESPACE });
+    const { size } = this.#world.snapshots;
+    return [
+      ...objects,
+      ...notes.map(({ metadata }) => `ConfigMap ${metadata.name}`),
+      ...this.bucket.keys(`backups/${BACKUP}/`),
+      ...(size > 0 ? [`${size} snapshots of the storage`] : []),
+    ];
+  }
+
+  #checkNothingStays(): void {
+    for (const each of this.#staying()) this.#problem(`${each} stays of the deleted Backup`);
+  }
+
+  #checkCommands(): void {
+    for (const pod of this.#contents.pods) {
+      const commands = this.#commands.get(pod) ?? [];
+      const isLeft = commands.length > 0 && commands.at(-1) !== 'thaw';
+      if (isLeft) this.#problem(`${pod} is left as: ${commands.join(', ')}`);
+    }
+    for (const violation of this.#world.violations) this.#problem(violation);
+    if (this.#tell) this.say(`seed ${this.#seed}: ${JSON.stringify([...this.#counts])}`);
   }
 
   #disturb(): void {
@@ -400,7 +474,8 @@ class BackupCourse implements ServerWorld {
   }
 
   #backupChanged(type: string, { status }: Backup): void {
-    if (type === 'DELETED') this.#problem('the Backup was deleted');
+    if (type === 'DELETED' && !this.#isDeleted) this.#problem('the Backup was deleted');
+    if (this.#isDeleted) return;
     const { phase = '', failureReason } = (status ?? {}) as Record<string, string>;
     if (!/^(Completed|PartiallyFailed|Failed|FailedValidation)$/.test(phase)) return;
     if (this.#overAtMs !== undefined) return;
@@ -415,7 +490,7 @@ class BackupCourse implements ServerWorld {
       if (key.endsWith(HEAD) && this.bucket.objects.has(key)) this.#checkHead(key, by);
       return;
     }
-    if (!this.bucket.objects.has(`backups/${BACKUP}/velero-backup.json`)) return;
+    if (this.#isDeleted || !this.bucket.objects.has(`backups/${BACKUP}/velero-backup.json`)) return;
     this.#check(`after ${key} was changed`);
   }
 

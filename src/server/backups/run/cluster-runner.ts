@@ -286,6 +286,7 @@ export class ClusterRunner implements BackupRunner {
           await journal.put({ ...item, operations: begun });
           operations.note(subject, begun);
         },
+        willFreeze: (item) => journal.willFreeze(item),
         postHooksDone: (item) => journal.postHooksDone(item),
         hooksRan: (counts) => {
           journal.hooksRan(counts);

@@ -2,11 +2,9 @@ import { promisify } from 'node:util';
 import { gzip as gzipWithCallback } from 'node:zlib';
 import { ScratchFile, journalFolder, journalsFolder, tarMember } from '../../../archive/index.ts';
 import {
-  assert,
   type Clock,
   CodedError,
   formatBytes,
-  isCode,
   type Logger,
   mapLimited,
   randomHex,
@@ -22,17 +20,13 @@ import type {
   ItemSink,
   StartedOperation,
 } from '../../../backup/index.ts';
-import { idOf } from '../../../backup/index.ts';
+import { Column, idOf, ObjectNames, refOf } from '../../../backup/index.ts';
 import type { VolumeFact } from '../../../backup-volumes/index.ts';
+import { OwedPods, type PodRecord } from './owed-pods.ts';
 import { patiently } from './patience.ts';
 import { Pieces } from './pieces.ts';
-import {
-  decodeSegment,
-  encodeSegment,
-  type JournalEntry,
-  type Segment,
-  type SegmentRecords,
-} from './segment.ts';
+import { encodeSegment, type JournalEntry, type Segment, type SegmentRecords } from './segment.ts';
+import { keyOf, StoredTries, type Try } from './stored-tries.ts';
 
 export interface JournalOptions {
   readonly bucket: Bucket;
@@ -63,9 +57,6 @@ export interface JournalLimits {
 const LIMITS: JournalLimits = { segmentBytes: 4 << 20, segmentMs: 5000 };
 /** What readers refuse (archive/tarball.ts). */
 const UNPACKED_BYTES_MAX = 64 * 2 ** 30;
-const SEGMENT_BYTES_MAX = 512 << 20;
-const NUMBER_DIGITS = 8;
-const READ_AHEAD = 8;
 /** Our choice: a backup of days has tens of thousands of segments, and who is next of its name waits for it. */
 const REMOVED_AT_ONCE = 16;
 
@@ -73,7 +64,7 @@ const gzip = promisify(gzipWithCallback);
 
 /** What is done, and has not been put yet. */
 interface Pending {
-  readonly records: SegmentRecords & { includes?: string[] };
+  readonly records: SegmentRecords & { includes?: string[]; freezing?: PodRecord[] };
   readonly tar: Pieces;
   log: string[];
   bytes: number;
@@ -98,13 +89,15 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   readonly #clock: Clock;
   readonly #tar: ScratchFile;
   readonly #log: ScratchFile;
-  /** Kinds with ids, and the type where the item is in the archive. */
-  readonly #done = new Map<string, Map<string, string | undefined>>();
+  /** By kind and id what earlier tries have done; of each the number of its type in `#types`, plus one where the item is in the archive. */
+  readonly #done = new ObjectNames();
+  readonly #typeOf = new Column(Uint16Array);
+  readonly #types: string[] = [];
   /** Of types that are in the archive. */
   readonly #kindsOf = new Map<string, Set<string>>();
   /** Types with ids that actions have given. */
   readonly #renamed = new Set<string>();
-  readonly #owed = new Map<string, { k: string; ns: string; n: string }>();
+  readonly #owed = new OwedPods();
   readonly #facts: VolumeFact[] = [];
   readonly #operations: StartedOperation[] = [];
   readonly #entries: JournalEntry[] = [];
@@ -181,97 +174,26 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
 
   async #read(): Promise<void> {
     const { bucket, signal } = this.#options;
-    const keys = await this.#patiently('list the journal of a backup', async () => {
-      const found: string[] = [];
-      for await (const key of bucket.list(this.#folder, { signal })) found.push(key);
-      return found.sort();
+    const tries = new StoredTries({
+      ...{ bucket, signal, folder: this.#folder },
+      patiently: (what, task) => this.#patiently(what, task),
     });
-    const tries = triesIn(keys, this.#folder);
-    const last = Math.max(0, ...tries.map(({ number }) => number));
-    this.#own = { number: last + 1, owner: this.#own.owner };
-    const best = await this.#bestOf(tries);
-    if (best) {
-      for await (const [key, segment] of this.#loadAll(best.keys)) {
-        await this.#take(key === best.head.key ? best.head.segment : segment);
-      }
-      this.#segments = [...best.keys];
-    }
+    const last = await tries.last();
+    this.#own = { number: last.number + 1, owner: this.#own.owner };
+    for await (const segment of tries.segments(last)) await this.#take(segment);
+    this.#segments = [...last.keys];
     this.#pending.records.includes = [...this.#segments];
     await this.flush();
   }
 
-  /**
-   * The last try that has begun, and of several with its number the one that goes on from most: another one is of a process that had seen less,
-   * and has stored nothing but its beginning. One that was killed before that has nothing.
-   */
-  async #bestOf(
-    tries: readonly Try[],
-  ): Promise<{ keys: readonly string[]; head: { key: string; segment: Segment } } | undefined> {
-    const numbers = [...new Set(tries.map(({ number }) => number))].sort((a, b) => b - a);
-    for (const number of numbers) {
-      const all = await Promise.all(
-        tries
-          .filter((each) => each.number === number && each.keys.length > 0)
-          .map(async ({ keys }) => {
-            const [key = ''] = keys;
-            const segment = await this.#load(key);
-            const before = segment.records.includes ?? [];
-            return { keys: [...before, ...keys], head: { key, segment } };
-          }),
-      );
-      const [best] = all.sort((a, b) => b.keys.length - a.keys.length);
-      if (best) return best;
-    }
-    return undefined;
-  }
-
-  /** In their order, some ahead: a backup of days has tens of thousands. */
-  async *#loadAll(keys: readonly string[]): AsyncGenerator<[string, Segment]> {
-    const ahead: Promise<Segment>[] = [];
-    let next = 0;
-    for (const key of keys) {
-      while (ahead.length < READ_AHEAD && next < keys.length) {
-        const loading = this.#load(keys[next++] ?? '');
-        // Thrown when its turn comes.
-        loading.catch(() => undefined);
-        ahead.push(loading);
-      }
-      const segment = await ahead.shift();
-      assert(segment, 'a segment that was asked for');
-      yield [key, segment];
-    }
-  }
-
-  async #load(key: string): Promise<Segment> {
-    const { bucket, signal } = this.#options;
-    const bytes = await this.#patiently(`read ${key}`, async () => {
-      const pieces: Uint8Array[] = [];
-      let length = 0;
-      for await (const piece of bucket.get(key, { signal })) {
-        pieces.push(piece);
-        length += piece.length;
-        if (length > SEGMENT_BYTES_MAX) {
-          const text = `${key} is longer than ${formatBytes(SEGMENT_BYTES_MAX)}`;
-          throw new CodedError('DAMAGED_JOURNAL', text);
-        }
-      }
-      return Buffer.concat(pieces);
-    }).catch((error: unknown) => {
-      if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
-      throw new CodedError('DAMAGED_JOURNAL', `${key} was stored, and is gone`);
-    });
-    return decodeSegment(bytes, key);
-  }
-
   async #take({ records, tar, log }: Segment): Promise<void> {
-    for (const { k, ns, n, t, as, o, ops = [], facts = [] } of records.items) {
+    this.#owed.take(records);
+    for (const { k, ns, n, t, as, ops = [], facts = [] } of records.items) {
       this.#note(k, ns, n, t);
       if (t !== undefined) this.#noteName(t, k, as);
-      if (o === 1) this.#owed.set(`${k} ${ns}/${n}`, { k, ns, n });
       this.#operations.push(...(ops as unknown as StartedOperation[]));
       this.#facts.push(...facts);
     }
-    for (const { k, ns, n } of records.thawed) this.#owed.delete(`${k} ${ns}/${n}`);
     this.#entries.push(...records.entries);
     this.#hooks = records.hooks ?? this.#hooks;
     this.#unpackedBytes += records.unpackedBytes ?? 0;
@@ -280,12 +202,17 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   #note(kind: string, namespace: string, name: string, type: string | undefined): void {
-    let ids = this.#done.get(kind);
-    if (!ids) {
-      ids = new Map<string, string | undefined>();
-      this.#done.set(kind, ids);
+    const number = this.#done.add(kind, { namespace, name });
+    let typeNumber = 0;
+    if (type !== undefined) {
+      const known = this.#types.lastIndexOf(type) + 1;
+      typeNumber = known > 0 ? known : this.#types.push(type);
     }
-    ids.set(idOf({ namespace, name }), type);
+    this.#typeOf.set(number, typeNumber);
+  }
+
+  #typeOfDone(number: number): string | undefined {
+    return this.#types[this.#typeOf.get(number) - 1];
   }
 
   #noteName(type: string, kind: string, as: string | undefined): void {
@@ -298,24 +225,32 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   isNameTaken(type: string, id: string): boolean {
     if (this.#renamed.has(`${type} ${id}`)) return true;
     const kinds = this.#kindsOf.get(type);
-    return kinds?.values().some((kind) => this.#done.get(kind)?.get(id) === type) === true;
+    const isOfType = (kind: string): boolean => {
+      const number = this.#done.find(kind, refOf(id));
+      return number >= 0 && this.#typeOfDone(number) === type;
+    };
+    return kinds?.values().some(isOfType) === true;
   }
 
   isDone(kind: string, id: string): boolean {
-    return this.#done.get(kind)?.has(id) === true;
+    return this.#done.find(kind, refOf(id)) >= 0;
   }
 
   owesPostHooks(kind: string, id: string): boolean {
     const [namespace, name] = id.includes('/') ? id.split('/', 2) : ['', id];
-    return this.#owed.has(`${kind} ${namespace ?? ''}/${name ?? ''}`);
+    return this.#owed.has({ k: kind, ns: namespace ?? '', n: name ?? '' });
   }
 
-  *owed(): Generator<{ namespace: string; name: string }> {
-    for (const { ns, n } of this.#owed.values()) yield { namespace: ns, name: n };
+  owed(): { namespace: string; name: string }[] {
+    return this.#owed.all();
   }
 
   *all(): Generator<{ kind: string; id: string; type: string | undefined }> {
-    for (const [kind, ids] of this.#done) for (const [id, type] of ids) yield { kind, id, type };
+    for (let number = 0; number < this.#done.size; number++) {
+      const [namespace, name] = [this.#done.namespaceOf(number), this.#done.nameOf(number)];
+      const [kind, id] = [this.#done.kindOf(number), idOf({ namespace, name })];
+      yield { kind, id, type: this.#typeOfDone(number) };
+    }
   }
 
   async put(item: FinishedItem): Promise<void> {
@@ -328,6 +263,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
       for (const piece of tarMember.entry({ path, bytes, mtime })) this.#pending.tar.append(piece);
       this.#packed(this.#pending.tar.length - before);
     }
+    if (!owesPostHooks) this.#owed.delete({ k, ns, n });
     const type = files[0]?.path.split('/')[1];
     this.#pending.records.items.push({
       ...{ k, ns, n },
@@ -342,10 +278,17 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     else this.#flushLater();
   }
 
-  async postHooksDone(item: { kind: string; namespace: string; name: string }): Promise<void> {
-    this.#owed.delete(`${item.kind} ${item.namespace}/${item.name}`);
+  async willFreeze({ kind: k, namespace: ns, name: n }: FinishedPod): Promise<void> {
     this.#assertUsable();
-    this.#pending.records.thawed.push({ k: item.kind, ns: item.namespace, n: item.name });
+    (this.#pending.records.freezing ??= []).push({ k, ns, n });
+    this.#added(k.length + ns.length + n.length);
+    await this.flush();
+  }
+
+  async postHooksDone({ kind: k, namespace: ns, name: n }: FinishedPod): Promise<void> {
+    this.#owed.delete({ k, ns, n });
+    this.#assertUsable();
+    this.#pending.records.thawed.push({ k, ns, n });
     await this.flush();
   }
 
@@ -508,33 +451,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 }
 
-/** One server's work on a backup. */
-interface Try {
-  readonly number: number;
-  /** At random: two processes may take the same number. */
-  readonly owner: string;
-  /** From its first one to the last before a gap: those after one were stored by nobody who waited for the gap. */
-  readonly keys: readonly string[];
-}
-
-const padded = (value: number): string => String(value).padStart(NUMBER_DIGITS, '0');
-
-const keyOf = (
-  folder: string,
-  { number, owner }: Pick<Try, 'number' | 'owner'>,
-  at: number,
-): string => `${folder}${padded(number)}-${owner}-${padded(at)}`;
-
-function triesIn(keys: readonly string[], folder: string): Try[] {
-  const all = Map.groupBy(keys, (key) => key.slice(folder.length).split('-').slice(0, 2).join('-'));
-  return [...all].map(([name, found]): Try => {
-    const [number = '', owner = ''] = name.split('-');
-    const own = { number: Number(number), owner };
-    const sorted = [...found].sort();
-    const end = sorted.findIndex((key, at) => key !== keyOf(folder, own, at));
-    return { ...own, keys: end === -1 ? sorted : sorted.slice(0, end) };
-  });
-}
+type FinishedPod = Pick<FinishedItem, 'kind' | 'namespace' | 'name'>;
 
 /** Removes the journals of all backups of a name, or the one of a UID. */
 export async function removeJournals(

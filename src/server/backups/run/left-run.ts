@@ -1,5 +1,5 @@
 import { BackupArchive, journalFolder, type NativeSnapshot } from '../../../archive/index.ts';
-import { CodedError, formatBytes, isCode, type Logger, messageOf } from '../../../base/index.ts';
+import { isCode, type Logger, messageOf } from '../../../base/index.ts';
 import { type Backup, Results, type StartedOperation, thawPods } from '../../../backup/index.ts';
 import { nativeSnapshotsIn, type VolumeFact } from '../../../backup-volumes/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
@@ -9,13 +9,14 @@ import { subjectOf } from '../after-run.ts';
 import type { ActionSessions } from '../contract.ts';
 import { cancelOperations } from '../operations/cancel.ts';
 import { removeJournals } from './journal.ts';
-import { decodeSegment } from './segment.ts';
+import { OwedPods } from './owed-pods.ts';
+import { readSegment } from './stored-tries.ts';
 
 /** What a run has begun that nobody goes on with, by its journal. */
 export interface LeftRun {
   readonly operations: readonly StartedOperation[];
   readonly snapshots: readonly NativeSnapshot[];
-  /** Pods whose pre hooks have run, and whose post hooks have not. */
+  /** Pods whose pre hooks have run, or may have, and whose post hooks have not. */
   readonly frozen: readonly { readonly namespace: string; readonly name: string }[];
 }
 
@@ -27,42 +28,25 @@ export interface LeftRunPlace {
   readonly signal: AbortSignal;
 }
 
-const SEGMENT_BYTES_MAX = 512 << 20;
-
 /** Reads all segments of a journal that can be read, also of one that is damaged. Throws what the bucket throws. */
 export async function readLeftRun({ bucket, name, uid, signal }: LeftRunPlace): Promise<LeftRun> {
   const operations: StartedOperation[] = [];
   const facts: VolumeFact[] = [];
-  const frozen = new Map<string, { namespace: string; name: string }>();
+  const owed = new OwedPods();
   const keys = await Array.fromAsync(bucket.list(journalFolder(name, uid), { signal }));
   for (const key of keys.sort()) {
     try {
-      const { records } = decodeSegment(await bytesOf(bucket, key, signal), key);
-      for (const { k, ns, n, o, ops = [], facts: own = [] } of records.items) {
+      const { records } = await readSegment(bucket, key, signal);
+      owed.take(records);
+      for (const { ops = [], facts: own = [] } of records.items) {
         operations.push(...(ops as unknown as StartedOperation[]));
         facts.push(...own);
-        if (o === 1) frozen.set(`${k} ${ns}/${n}`, { namespace: ns, name: n });
       }
-      for (const { k, ns, n } of records.thawed) frozen.delete(`${k} ${ns}/${n}`);
     } catch (error) {
       if (!isCode(error, 'DAMAGED_JOURNAL', 'BLOB_NOT_FOUND')) throw error;
     }
   }
-  return { operations, snapshots: nativeSnapshotsIn(facts), frozen: [...frozen.values()] };
-}
-
-async function bytesOf(bucket: Bucket, key: string, signal: AbortSignal): Promise<Buffer> {
-  const pieces: Uint8Array[] = [];
-  let length = 0;
-  for await (const piece of bucket.get(key, { signal })) {
-    pieces.push(piece);
-    length += piece.length;
-    if (length > SEGMENT_BYTES_MAX) {
-      const text = `${key} is longer than ${formatBytes(SEGMENT_BYTES_MAX)}`;
-      throw new CodedError('DAMAGED_JOURNAL', text);
-    }
-  }
-  return Buffer.concat(pieces);
+  return { operations, snapshots: nativeSnapshotsIn(facts), frozen: owed.all() };
 }
 
 /**

@@ -28,6 +28,8 @@ const recordsSchema = z.object({
   /** Of the first one of a try: which segments of earlier ones count. What a late process adds to those is none of them. */
   includes: z.array(z.string()).optional(),
   items: z.array(itemSchema),
+  /** Pods whose pre hooks run next: from here on they may be frozen, until they are done. */
+  freezing: z.array(z.object({ k: z.string(), ns: z.string(), n: z.string() })).optional(),
   /** Pods whose post hooks have run. */
   thawed: z.array(z.object({ k: z.string(), ns: z.string(), n: z.string() })),
   entries: z.array(entrySchema),

@@ -1,5 +1,13 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { CodedError, isCode, type Logger, messageOf, retryOf } from '../../../base/index.ts';
+import {
+  CodedError,
+  createLimiter,
+  isCode,
+  type Limiter,
+  type Logger,
+  messageOf,
+  retryOf,
+} from '../../../base/index.ts';
 import { assertAlone } from '../../../backup/index.ts';
 import type { KubeClient } from '../../../kube/index.ts';
 import { patiently } from './patience.ts';
@@ -24,6 +32,22 @@ const PATIENCE_MS = 20 * 60_000;
  */
 const AGAIN_MAX = 3;
 const AGAIN_MS = 250;
+
+/**
+ * Requests of all backups of a process at once, whatever number of workers and backups it has. Our choice: half of the sockets that a client has, so
+ * that the Lease is renewed and other controllers go on however slow the API server is. Commands in pods have sockets of their own, and may take
+ * minutes.
+ */
+const AT_ONCE = 16;
+const COUNTED = ['get', 'find', 'list', 'listPage', 'collect', 'create', 'replace', 'patch'];
+
+const limiters = new WeakMap<object, Limiter>();
+
+function limiterOf(client: KubeClient): Limiter {
+  const limiter = limiters.get(client) ?? createLimiter(AT_ONCE);
+  limiters.set(client, limiter);
+  return limiter;
+}
 
 /** `isOnce`: not again where it may have been done. */
 type Wait = <T>(task: () => Promise<T>, againMax?: number, isOnce?: boolean) => Promise<T>;
@@ -86,7 +110,8 @@ const READS: Readonly<Record<string, number>> = {
 /**
  * The client, whose reads wait for an API server that is away, so that no part of a backup is missing because of it. A kind whose own server does
  * not answer is told soon: the API server itself does then. So do commands in pods, and the creation of objects with a name: one that was made
- * although its answer was lost is there already, which the caller expects. Everything else is tried once.
+ * although its answer was lost is there already, which the caller expects. Everything else is tried once. No more than {@link AT_ONCE} requests of
+ * one client are under way.
  */
 export function patientClient(
   client: KubeClient,
@@ -104,6 +129,7 @@ export function patientClient(
     };
     return waiting(run, AGAIN_MAX, question.isOnce);
   };
+  const limiter = limiterOf(client);
   return new Proxy(client, {
     get: (target, key) => {
       if (key === 'exec') return exec;
@@ -112,7 +138,9 @@ export function patientClient(
       const method = value as (...given: unknown[]) => Promise<unknown>;
       const againMax = READS[String(key)];
       return (...given: unknown[]): unknown => {
-        const call = (): Promise<unknown> => method.apply(target, given);
+        const ask = (): Promise<unknown> => method.apply(target, given);
+        // While it waits for an API server that is away, it takes nobody's place.
+        const call = COUNTED.includes(String(key)) ? (): Promise<unknown> => limiter.run(ask) : ask;
         const isNamed =
           key === 'create' &&
           (given[1] as { metadata: { name?: string } }).metadata.name !== undefined;

@@ -165,6 +165,27 @@ describe('the journal of a backup', () => {
     expect(text).toBe('first line\nsecond line\n');
   });
 
+  it('knows pods whose pre hooks may have run, until they are done with', async () => {
+    const bucket = new MemoryBucket();
+    const pod = (name: string) => ({ kind: 'v1/Pod', namespace: 'a', name });
+    {
+      // Killed before any of them is stored as an item.
+      await using journal = await opened(bucket);
+      for (const name of ['left', 'thawed', 'failed']) await journal.willFreeze(pod(name));
+      await journal.postHooksDone(pod('thawed'));
+      await journal.put(item('failed', { files: [], hasFailed: true }));
+      await journal.flush();
+    }
+    const left = await readLeftRun({ bucket, name: 'b1', uid: 'u1', signal });
+    expect(left.frozen).toEqual([{ namespace: 'a', name: 'left' }]);
+    await using next = await opened(bucket);
+    expect(next.owed()).toEqual(left.frozen);
+    expect([next.isDone('v1/Pod', 'a/left'), next.owesPostHooks('v1/Pod', 'a/left')]).toEqual([
+      false,
+      true,
+    ]);
+  });
+
   it('reads nothing that a process stored late which did not lead any more', async () => {
     const bucket = new MemoryBucket();
     await using old = await opened(bucket);

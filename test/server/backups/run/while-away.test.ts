@@ -29,6 +29,46 @@ function clusterOf(fails: number, isOnlyKind = false) {
   return { waiting, asked };
 }
 
+describe('the requests of backups', () => {
+  it('are so few at once that other controllers of the process have theirs', async () => {
+    let [underWay, most] = [0, 0];
+    const ends: (() => void)[] = [];
+    const answer = (): Promise<never> => {
+      most = Math.max(most, ++underWay);
+      return new Promise((resolve) => {
+        ends.push(() => {
+          underWay--;
+          resolve({} as never);
+        });
+      });
+    };
+    const client = { raw: answer, find: answer, patch: answer, exec: answer };
+    const both = [1, 2].map(() =>
+      patientClient(client as unknown as KubeClient, { logger: silentLogger, signal }),
+    );
+    const asked = both.flatMap((each) => [
+      ...Array.from({ length: 20 }, () => each.find(PODS, { name: 'p' })),
+      ...Array.from({ length: 20 }, () => each.patch(PODS, { name: 'p' }, {})),
+    ]);
+    await new Promise(setImmediate);
+    expect(most).toBe(16);
+    // Commands do not wait for them.
+    const command = both[0]?.exec({} as never);
+    await new Promise(setImmediate);
+    expect(most).toBe(17);
+    ends.pop()?.();
+    await command;
+    let isOver = false;
+    const all = Promise.all(asked).then(() => (isOver = true));
+    while (!isOver) {
+      for (const end of ends.splice(0)) end();
+      await new Promise(setImmediate);
+    }
+    await all;
+    expect(most).toBe(17);
+  });
+});
+
 describe('an API server that is away', () => {
   it('is waited for', async () => {
     const { waiting, asked } = clusterOf(3);

@@ -1,0 +1,38 @@
+import type { SegmentRecords } from './segment.ts';
+
+/** `k`: `apiVersion/Kind`. */
+export interface PodRecord {
+  readonly k: string;
+  readonly ns: string;
+  readonly n: string;
+}
+
+/** Pods whose post hooks are owed, by the records of a journal in their order: their pre hooks have run, or may have. */
+export class OwedPods {
+  readonly #pods = new Map<string, PodRecord>();
+
+  take({ freezing = [], items, thawed }: SegmentRecords): void {
+    for (const pod of freezing) this.#pods.set(keyOf(pod), pod);
+    for (const { k, ns, n, o } of items) {
+      const pod = { k, ns, n };
+      if (o === 1) this.#pods.set(keyOf(pod), pod);
+      else this.#pods.delete(keyOf(pod));
+    }
+    for (const pod of thawed) this.#pods.delete(keyOf(pod));
+  }
+
+  /** It is owed nothing any more. */
+  delete(pod: PodRecord): void {
+    this.#pods.delete(keyOf(pod));
+  }
+
+  has(pod: PodRecord): boolean {
+    return this.#pods.has(keyOf(pod));
+  }
+
+  all(): { namespace: string; name: string }[] {
+    return [...this.#pods.values()].map(({ ns, n }) => ({ namespace: ns, name: n }));
+  }
+}
+
+const keyOf = ({ k, ns, n }: PodRecord): string => `${k} ${ns}/${n}`;
