@@ -17,6 +17,7 @@ export {
   itemPath,
   itemPaths,
   type ItemPlace,
+  parseItemPath,
 } from './item-path.ts';
 export {
   DOWNLOAD_KINDS,

@@ -3,6 +3,7 @@ export const VERSION_PATH = 'metadata/version';
 /** What Velero 1.18 writes, and looks for before it chooses among versions of an API. */
 export const FORMAT_VERSION = '1.1.0';
 const PREFERRED = '-preferredversion';
+const SUFFIX = '.json';
 
 /** Where an item of a backup is. */
 export interface ItemPlace {
@@ -33,7 +34,7 @@ export function itemPaths(item: {
 }
 
 export function itemPath(place: ItemPlace): string {
-  return `${directoryPath(place)}/${place.name}.json`;
+  return `${directoryPath(place)}/${place.name}${SUFFIX}`;
 }
 
 export function directoryPath({
@@ -55,4 +56,12 @@ export function parseDirectory(path: string): ItemDirectory | undefined {
   const isPreferred = part === undefined || part.endsWith(PREFERRED);
   const version = part?.endsWith(PREFERRED) === true ? part.slice(0, -PREFERRED.length) : part;
   return { groupResource, version, isPreferred, namespace };
+}
+
+/** Undefined for a path that is no item's. */
+export function parseItemPath(path: string): ItemPlace | undefined {
+  const at = path.lastIndexOf('/');
+  if (at < 0 || !path.endsWith(SUFFIX)) return undefined;
+  const directory = parseDirectory(path.slice(0, at));
+  return directory && { ...directory, name: path.slice(at + 1, -SUFFIX.length) };
 }

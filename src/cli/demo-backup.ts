@@ -57,13 +57,16 @@ export async function demoBackup(
   const { controllers } = await openBackups(
     { ...common, registry: new Registry(), directory: scratch, plugins },
     { features: 'EnableCSI' },
-    backupSettingsOf({
-      ...{ concurrentBackups: '1', itemBlockWorkerCount: '1' },
-      ...{ itemOperationSyncFrequency: '1s', defaultBackupTtl: '720h0m0s' },
-      ...{ defaultItemOperationTimeout: '4h0m0s', fsBackupTimeout: '4h0m0s' },
-      ...{ resourceTimeout: '10m0s', volumeGroupSnapshotLabelKey: 'velero.io/volume-group' },
-      ...{ logLevel: 'info', logFormat: 'text', features: 'EnableCSI' },
-    }),
+    {
+      ...backupSettingsOf({
+        ...{ concurrentBackups: '1', itemBlockWorkerCount: '1' },
+        ...{ itemOperationSyncFrequency: '1s', defaultBackupTtl: '720h0m0s' },
+        ...{ defaultItemOperationTimeout: '4h0m0s', fsBackupTimeout: '4h0m0s' },
+        ...{ resourceTimeout: '10m0s', volumeGroupSnapshotLabelKey: 'velero.io/volume-group' },
+        ...{ logLevel: 'info', logFormat: 'text', features: 'EnableCSI' },
+      }),
+      isDeletionHere: true,
+    },
     () => Promise.resolve(true),
   );
   const abort = new AbortController();

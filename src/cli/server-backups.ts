@@ -51,6 +51,7 @@ import {
   withGlobalPolicies,
 } from '../volume-policy/index.ts';
 import type { Common } from './server-common.ts';
+import { deletionController } from './server-deletion.ts';
 import { durationFlagMs, UsageError } from './usage-error.ts';
 
 export interface BackupFlags {
@@ -83,6 +84,9 @@ export interface BackupSettings {
   readonly hasCsi: boolean;
   readonly logLevel: string;
   readonly logFormat: string;
+  /** Whether this server deletes backups as well, and whether it makes them. */
+  readonly isDeletionHere?: boolean;
+  readonly isMadeHere?: boolean;
 }
 
 /** Throws `UsageError`. */
@@ -156,7 +160,8 @@ function locationsOf(text: string): Record<string, string> {
   );
 }
 
-export type BackupControllerName = 'backup' | 'backup-operations' | 'backup-finalizer';
+export type BackupControllerName =
+  'backup' | 'backup-operations' | 'backup-finalizer' | 'backup-deletion';
 
 export interface OpenedBackups {
   readonly controllers: Readonly<Record<BackupControllerName, ServerController>>;
@@ -270,6 +275,7 @@ export async function openBackups(
     annotations: {
       ...(settings.globalPolicies !== undefined && { [GLOBAL_POLICIES]: settings.globalPolicies }),
     },
+    isDeletedElsewhere: settings.isDeletionHere === true,
     runningMax: settings.runningMax,
     metrics: new BackupMetrics(registry),
   });
@@ -295,6 +301,10 @@ export async function openBackups(
           await found.refresh({ signal });
           return found;
         },
+      }),
+      'backup-deletion': deletionController(common, {
+        ...{ buckets, sessions, discovery: theDiscovery, snapshotLocations },
+        ...{ directory, isMadeHere: settings.isMadeHere !== false },
       }),
     },
     unsavedOperations: unsavedOperationsOf(operations),

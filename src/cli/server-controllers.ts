@@ -5,6 +5,8 @@ export const CONTROLLERS = [
   'backup',
   'backup-operations',
   'backup-finalizer',
+  'backup-deletion',
+  'gc',
   'backup-repo',
   'backup-storage-location',
   'download-request',
@@ -20,7 +22,7 @@ const ALIASES: Readonly<Record<string, ControllerName>> = {
 
 /** What `velero server --disable-controllers` takes (v1.18.3: pkg/cmd/server/config/config.go), as far as it is not here yet. */
 export const CONTROLLERS_ELSEWHERE = [
-  ...['backup-deletion', 'backup-sync', 'gc'],
+  'backup-sync',
   ...['restore', 'restore-operations', 'schedule', 'restore-finalizer'],
 ];
 

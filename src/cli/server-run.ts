@@ -8,6 +8,7 @@ import { environment, type StorageKind } from '../config/index.ts';
 import { createServerLogger, serveStatus } from '../observability/index.ts';
 import {
   DownloadController,
+  ExpiryController,
   LocationController,
   RepositoryController,
   Server,
@@ -53,12 +54,16 @@ export interface ServerFlags extends ClusterFlags, BackupFlags {
   concurrentMaintenance: string;
   deployment: string;
   maintenanceJobCommand: string;
+  garbageCollectionFrequency: string;
 }
 
 /** They have one map of operations. */
 const OF_BACKUPS = ['backup', 'backup-operations', 'backup-finalizer'] as const;
 const MAINTAIN_FREQUENCY = '--default-repo-maintain-frequency';
 const VALIDATION_FREQUENCY = '--store-validation-frequency';
+const EXPIRY_FREQUENCY = '--garbage-collection-frequency';
+/** Velero: defaultGCFrequency. */
+const EXPIRY_MS = 3_600_000;
 
 /** Runs the server until it is told to end. `ineffective`: flags of Velero's that were set and change nothing here. */
 export async function runServer(
@@ -66,7 +71,7 @@ export async function runServer(
   ineffective: readonly string[] = [],
 ): Promise<void> {
   const names = chosenControllers(flags.controllers, flags.disableControllers);
-  const settings = settingsOf(flags);
+  const settings = settingsOf(flags, names);
   const logger = createServerLogger(flags.logLevel, flags.logFormat);
   const missing = environment.forgetMissingCredentials();
   if (missing.length > 0) {
@@ -91,15 +96,16 @@ export async function runServer(
   const host = hostname();
   const interrupt = interruptSignal();
   const makesBackups = OF_BACKUPS.some((name) => names.includes(name));
+  const needsBackups = makesBackups || names.includes('backup-deletion');
   const plugins =
-    makesBackups || names.includes('server-status-request')
+    needsBackups || names.includes('server-status-request')
       ? ServerPlugins.begin({
           ...{ client, logger, folder: flags.pluginDir, features: flags.features, makesBackups },
           flags: process.argv.slice(3),
         })
       : undefined;
   const common = { client, logger, namespace, host, registry, directory, plugins };
-  const backups = makesBackups ? await openBackups(common, flags, settings.backups) : undefined;
+  const backups = needsBackups ? await openBackups(common, flags, settings.backups) : undefined;
   const server = new Server({
     ...{ client, logger, namespace, host, registry },
     controllers: names.map((name) => controllerOf(name, common, flags, settings, backups)),
@@ -126,26 +132,35 @@ interface Settings {
   readonly jobsMax: number;
   readonly maintainFrequency: string;
   readonly validationFrequencyMs: number;
+  readonly expiryFrequencyMs: number;
 }
 
 /** Throws `UsageError`. */
-function settingsOf(flags: ServerFlags): Settings {
+function settingsOf(flags: ServerFlags, names: readonly ControllerName[]): Settings {
   const jobsMax = Number(flags.concurrentMaintenance);
   if (!/^[1-9]\d{0,3}$/.test(flags.concurrentMaintenance)) {
     const text = `--concurrent-maintenance "${flags.concurrentMaintenance}" is not a whole number from 1 to 9999`;
     throw new UsageError(text);
   }
   const { uploaderType = 'kopia', storeValidationFrequency: validation } = flags;
+  const { garbageCollectionFrequency: expiry } = flags;
   if (uploaderType !== 'kopia') {
     throw new UsageError(`--uploader-type "${uploaderType}" is not kopia, which is the only one`);
   }
   return {
-    backups: backupSettingsOf(flags),
+    backups: {
+      ...backupSettingsOf(flags),
+      isDeletionHere: names.includes('backup-deletion'),
+      isMadeHere: names.includes('backup'),
+    },
     jobsMax,
     maintainFrequency: frequencyOf(flags.defaultRepoMaintainFrequency),
     validationFrequencyMs: isZero(validation)
       ? 0
       : durationFlagMs(VALIDATION_FREQUENCY, validation, '1m0s'),
+    expiryFrequencyMs: isZero(expiry)
+      ? EXPIRY_MS
+      : durationFlagMs(EXPIRY_FREQUENCY, expiry, '1h0m0s'),
   };
 }
 
@@ -168,8 +183,13 @@ function controllerOf(
     case 'backup':
     case 'backup-operations':
     case 'backup-finalizer':
+    case 'backup-deletion':
       assert(backups, 'a server that makes backups has opened what they need');
       return backups.controllers[name];
+    case 'gc':
+      return new ExpiryController({
+        ...{ client, logger, namespace, frequencyMs: settings.expiryFrequencyMs },
+      });
     case 'backup-repo':
       return new RepositoryController({
         ...{ ...own, registry },

@@ -37,6 +37,11 @@ export function addServerVerb(program: Command): void {
       'location that is made the default when no location is',
       'default',
     )
+    .option(
+      '--garbage-collection-frequency <duration>',
+      'how often expired backups are looked for; 0 is an hour',
+      '1h0m0s',
+    )
     .option('--plugin-dir <directory>', "directory of Velero's plugins", '/plugins')
     .option('--features <names>', "features of Velero's, which plugins are told too")
     .addOption(new Option('--uploader-type <type>', 'accepted and ignored').hideHelp())

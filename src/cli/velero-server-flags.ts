@@ -14,7 +14,6 @@ const WITHOUT_EFFECT = [
   '--client-page-size <n>',
   '--profiler-address <address>',
   '--terminating-resource-timeout <duration>',
-  '--garbage-collection-frequency <duration>',
   '--max-concurrent-k8s-connections <n>',
   '--disable-informer-cache [boolean]',
   '--schedule-skip-immediately [boolean]',

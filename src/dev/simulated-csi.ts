@@ -287,6 +287,14 @@ export class SimulatedCsi {
   ): Promise<Result | undefined> {
     const { client, snapshotMs = 0 } = this.#options;
     if (!content || content.spec.driver !== SIMULATED_DRIVER) return undefined;
+    if (content.metadata.deletionTimestamp !== undefined) {
+      // As a sidecar does for one that has its mark: the snapshot first.
+      if (content.spec.deletionPolicy === 'Delete') await this.#dropSnapshot(content);
+      const { uid } = content.metadata;
+      const patch = { metadata: { uid, finalizers: [] } };
+      await client.patch(VOLUME_SNAPSHOT_CONTENTS, content.metadata, patch).catch(ifThere);
+      return undefined;
+    }
     const { namespace, name = '' } = content.spec.volumeSnapshotRef;
     // The snapshot that it was made for is gone: what its policy says happens to it.
     if (!snapshots.get({ namespace, name })) {
@@ -323,6 +331,10 @@ export class SimulatedCsi {
       this.#options.logger.warn({ error: messageOf(error) }, 'a snapshot could not be removed');
     }
   }
+}
+
+function ifThere(error: unknown): void {
+  if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
 }
 
 const contentNameOf = ({ metadata }: VolumeSnapshot): string => `snapcontent-${metadata.uid}`;

@@ -1,6 +1,6 @@
 /**
  * What the Deployment runs: controllers of Velero's objects, of which one process at a time does the work. Each folder is one kind of
- * object: `backups/`, `repositories/`, `locations/` (which also opens their buckets for the others), `downloads/`, `status-requests/`. Moves no
+ * object: `backups/`, `deletion/` and `expiry/` (of backups that are over), `repositories/`, `locations/` (which also opens their buckets for the others), `downloads/`, `status-requests/`. Moves no
  * volumes; knows the repository only as far as it makes one and looks after it.
  */
 export { Server, type ServerController, type ServerOptions } from './server.ts';
@@ -59,3 +59,10 @@ export {
   FinalizerController,
   type FinalizerControllerOptions,
 } from './backups/finalize/finalizer-controller.ts';
+export {
+  DeletionController,
+  type DeletionControllerOptions,
+} from './deletion/deletion-controller.ts';
+export { DeletionMetrics } from './deletion/deletion-metrics.ts';
+export type { ForgetSnapshots } from './deletion/contract.ts';
+export { ExpiryController, type ExpiryControllerOptions } from './expiry/expiry-controller.ts';

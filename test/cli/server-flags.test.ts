@@ -11,7 +11,11 @@ describe('which controllers run', () => {
     [undefined, undefined, [...CONTROLLERS]],
     ['repository', undefined, ['backup-repo']],
     [' download-request, backup-repo,', undefined, ['backup-repo', 'download-request']],
-    [undefined, 'backup-repo,gc,schedule', CONTROLLERS.filter((name) => name !== 'backup-repo')],
+    [
+      undefined,
+      'backup-repo,gc,schedule',
+      CONTROLLERS.filter((name) => !['backup-repo', 'gc'].includes(name)),
+    ],
     ['backup-queue,backup-finalizer', undefined, ['backup', 'backup-finalizer']],
     ['backup-repo,download-request', 'backup-repo', ['download-request']],
   ])('--controllers %s --disable-controllers %s', (named, disabled, expected) => {

@@ -59,6 +59,8 @@ export interface BackupControllerOptions {
   readonly isServed: (dataMover: string) => Promise<boolean | undefined>;
   /** Put on every Backup that begins. */
   readonly annotations: Readonly<Record<string, string>>;
+  /** Whether another controller of this server deletes backups: it cancels those that are still made first. */
+  readonly isDeletedElsewhere?: boolean;
   /** Backups at once. Velero: `--concurrent-backups`. */
   readonly runningMax: number;
   readonly metrics: BackupMetrics;
@@ -147,7 +149,7 @@ class BackupsRun {
     });
     this.#deletions = new DeletionRequests({
       ...{ client, logger, namespace, assertLeading, signal },
-      backups: this.#backups,
+      ...{ backups: this.#backups, isElsewhere: options.isDeletedElsewhere === true },
     });
     this.#notes = new UnderWayNotes({ client, logger, namespace, assertLeading });
     const { buckets, sessions, operations, discovery, snapshotLocations, removeSnapshots } =

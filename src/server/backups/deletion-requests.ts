@@ -25,6 +25,8 @@ export interface DeletionRequestsOptions {
   readonly logger: Logger;
   readonly namespace: string;
   readonly backups: BackupsView;
+  /** Another controller of this server looks after all requests. */
+  readonly isElsewhere?: boolean;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
 }
@@ -52,7 +54,8 @@ export class DeletionRequests {
   }
 
   async run(): Promise<void> {
-    const { signal } = this.#options;
+    const { signal, isElsewhere } = this.#options;
+    if (isElsewhere === true) return;
     const cache = this.#requests.run(signal);
     await untilAborted(signal, this.#requests.synced);
     this.#requests.onChange((after) => {

@@ -12,8 +12,7 @@ import {
 import type { BackupsView } from './backups-view.ts';
 import type { ActionSessions, Buckets, OpenBucket } from './contract.ts';
 import { isOver, phaseOf } from './phases.ts';
-import { removeJournals } from './run/journal.ts';
-import { endLeftRun, type LeftRun, readLeftRun } from './run/left-run.ts';
+import { endLeftRun, type LeftRun, readLeftRun, removeEndedJournal } from './run/left-run.ts';
 import { patiently } from './run/patience.ts';
 import { patientClient } from './run/while-away.ts';
 import { deleteStoredSnapshots, type StoredSnapshotsOptions } from './stored-snapshots.ts';
@@ -202,7 +201,7 @@ export class LostBackups {
         }
       }
       this.#options.assertLeading();
-      await removeJournals(bucket, name, signal, uid);
+      await removeEndedJournal({ bucket, name, uid, signal });
     });
   }
 

@@ -36,14 +36,11 @@ export async function deleteStoredSnapshots(
     const text = 'a snapshot of a backup that was deleted stays with its provider: delete it there';
     logger.error(fields, text);
   };
-  const listed = await snapshotsOf(archive, backup, signal).catch((error: unknown) => {
+  const stored = await nativeSnapshotsOf(backup, archive, also, signal).catch((error: unknown) => {
     if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
     stays({ snapshot: 'with the tag velero.io/backup' }, error);
-    return [];
+    return storedSnapshotsIn(also);
   });
-  const keyOf = ({ location, snapshot }: Snapshot): string => `${location}/${snapshot}`;
-  const all = [...listed, ...also.flatMap(snapshotIn)];
-  const stored = [...new Map(all.map((each) => [keyOf(each), each])).values()];
   if (stored.length === 0) return;
   const late = new AbortController();
   const timer = setTimeout(() => late.abort(new CanceledError('timeout')), DELETING_MS_MAX);
@@ -54,12 +51,7 @@ export async function deleteStoredSnapshots(
       try {
         both.throwIfAborted();
         session ??= await sessions.open(backup, logger);
-        const [location] = await snapshotLocations([snapshot.location], both);
-        if (!location) throw noLocation(snapshot.location);
-        const snapshotter = session.snapshotter(location.spec?.provider ?? '', {
-          ...location.spec?.config,
-        });
-        await snapshotter.deleteSnapshot(snapshot.snapshot, { signal: both });
+        await deleteNativeSnapshot(snapshot, session, snapshotLocations, both);
         logger.info({ backup: name, ...snapshot }, 'a snapshot was deleted');
       } catch (error) {
         stays(snapshot, error);
@@ -71,16 +63,53 @@ export async function deleteStoredSnapshots(
   }
 }
 
+/** By the plugin of its location. Throws `NO_LOCATION`, `NO_SUCH_PLUGIN`, and what the plugin says. */
+export async function deleteNativeSnapshot(
+  snapshot: StoredSnapshot,
+  session: Pick<ActionSession, 'snapshotter'>,
+  snapshotLocations: StoredSnapshotsOptions['snapshotLocations'],
+  signal: AbortSignal,
+): Promise<void> {
+  const [location] = await snapshotLocations([snapshot.location], signal);
+  if (!location) throw noLocation(snapshot.location);
+  const snapshotter = session.snapshotter(location.spec?.provider ?? '', {
+    ...location.spec?.config,
+  });
+  await snapshotter.deleteSnapshot(snapshot.snapshot, { signal });
+}
+
+/**
+ * All that providers hold of a backup, by its files and by what its journal has noted. Throws `DAMAGED_ARCHIVE`, and what the bucket throws.
+ */
+export async function nativeSnapshotsOf(
+  backup: Backup,
+  archive: BackupArchive,
+  also: readonly NativeSnapshot[],
+  signal: AbortSignal,
+): Promise<StoredSnapshot[]> {
+  const listed = await snapshotsOf(archive, backup, signal);
+  return eachOnce([...listed, ...also.flatMap(snapshotIn)]);
+}
+
+/** Those that were taken, each once. */
+export const storedSnapshotsIn = (noted: readonly NativeSnapshot[]): StoredSnapshot[] =>
+  eachOnce(noted.flatMap(snapshotIn));
+
+const eachOnce = (all: readonly StoredSnapshot[]): StoredSnapshot[] => [
+  ...new Map(all.map((each) => [`${each.location}/${each.snapshot}`, each])).values(),
+];
+
 const noLocation = (name: string): CodedError =>
   new CodedError('NO_LOCATION', `VolumeSnapshotLocation.velero.io "${name}" not found`);
 
-interface Snapshot {
+/** A snapshot by a provider's own API. */
+export interface StoredSnapshot {
   readonly location: string;
   readonly volume: string;
   readonly snapshot: string;
 }
 
-function snapshotIn({ spec, status }: NativeSnapshot): Snapshot[] {
+function snapshotIn({ spec, status }: NativeSnapshot): StoredSnapshot[] {
   const { location = '', persistentVolumeName: volume = '' } = spec;
   const { providerSnapshotID: snapshot = '' } = status ?? {};
   return snapshot === '' ? [] : [{ location, volume, snapshot }];
@@ -90,7 +119,7 @@ async function snapshotsOf(
   archive: BackupArchive,
   { metadata: { name, uid } }: Backup,
   signal: AbortSignal,
-): Promise<Snapshot[]> {
+): Promise<StoredSnapshot[]> {
   try {
     const stored = await archive.open(name, { signal });
     if (stored.metadata.metadata.uid !== uid) return [];

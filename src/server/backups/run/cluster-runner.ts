@@ -51,9 +51,9 @@ import type {
 } from '../contract.ts';
 import { failureLines, subjectOf } from '../after-run.ts';
 import { cancelOperations } from '../operations/cancel.ts';
-import { Journal, removeJournals } from './journal.ts';
+import { Journal } from './journal.ts';
 import { countFields, metadataOf, statusAfterItems, uploadOf } from './after-items.ts';
-import { endLeftRun, readLeftRun } from './left-run.ts';
+import { endLeftRun, readLeftRun, removeEndedJournal } from './left-run.ts';
 import { patiently } from './patience.ts';
 import { BackupRunLog } from './run-log.ts';
 import { patientClient } from './while-away.ts';
@@ -474,7 +474,7 @@ export class ClusterRunner implements BackupRunner {
     const { storageLocation = '' } = backup.spec;
     await using opened = await this.#options.buckets.open(storageLocation, signal);
     const { name, uid } = backup.metadata;
-    await removeJournals(opened.bucket, name, signal, uid);
+    await removeEndedJournal({ bucket: opened.bucket, name, uid, signal });
   }
 }
 

@@ -7,15 +7,16 @@ import {
 } from '../../../backup/index.ts';
 import { pluginAsker } from '../../../item-operations/index.ts';
 import type { Backup as PluginBackup, PluginHost } from '../../../plugin/index.ts';
-import type { KubeClient } from '../../../kube/index.ts';
-import type { ActionSession, ActionSessions } from '../contract.ts';
+import type { KubeClient, KubeObject } from '../../../kube/index.ts';
+import type { DeletionSession, DeletionSessions } from '../../deletion/contract.ts';
+import type { ActionSessions } from '../contract.ts';
 import { patientClient } from './while-away.ts';
 
 /** What a Backup is for actions: all of it. */
 const asPlugins = (backup: Backup): PluginBackup => backup as unknown as PluginBackup;
 
 /** The actions of the plugins of a host, with those for plain objects before them. */
-export class HostSessions implements ActionSessions {
+export class HostSessions implements ActionSessions, DeletionSessions {
   readonly #client: KubeClient;
   readonly #host: () => Promise<PluginHost>;
   readonly #logger: Logger;
@@ -27,7 +28,7 @@ export class HostSessions implements ActionSessions {
     this.#logger = logger;
   }
 
-  async open(backup: Backup, logger: Logger): Promise<ActionSession> {
+  async open(backup: Backup, logger: Logger): Promise<DeletionSession> {
     const manager = (await this.#host()).manager(logger);
     return {
       loadActions: async (signal) => {
@@ -52,6 +53,15 @@ export class HostSessions implements ActionSessions {
           blockActions: [...own.blockActions, ...(await Promise.all(blockActions))],
         };
       },
+      loadDeleteActions: (signal) =>
+        Promise.all(
+          manager.deleteItemActions().map(async (hosted) => ({
+            name: hosted.name,
+            appliesTo: await hosted.appliesTo({ signal }),
+            execute: (item: KubeObject, about: Backup, context: { readonly signal: AbortSignal }) =>
+              hosted.action.execute(item, asPlugins(about), context),
+          })),
+        ),
       asker: pluginAsker(manager, asPlugins(backup)),
       snapshotter: (provider, config) => manager.volumeSnapshotter(provider, config),
       [Symbol.asyncDispose]: () => manager.close(),

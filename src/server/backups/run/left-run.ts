@@ -1,5 +1,4 @@
-import type { NativeSnapshot } from '../../../archive/index.ts';
-import { journalFolder } from '../../../archive/index.ts';
+import { BackupArchive, journalFolder, type NativeSnapshot } from '../../../archive/index.ts';
 import { isCode, type Logger, messageOf } from '../../../base/index.ts';
 import { type Backup, Results, type StartedOperation, thawPods } from '../../../backup/index.ts';
 import { nativeSnapshotsIn, type VolumeFact } from '../../../backup-volumes/index.ts';
@@ -9,6 +8,7 @@ import type { Discovery, KubeClient } from '../../../kube/index.ts';
 import { subjectOf } from '../after-run.ts';
 import type { ActionSessions } from '../contract.ts';
 import { cancelOperations } from '../operations/cancel.ts';
+import { removeJournals } from './journal.ts';
 import { OwedPods } from './owed-pods.ts';
 import { readSegment } from './stored-tries.ts';
 
@@ -47,6 +47,26 @@ export async function readLeftRun({ bucket, name, uid, signal }: LeftRunPlace): 
     }
   }
   return { operations, snapshots: nativeSnapshotsIn(facts), frozen: owed.all() };
+}
+
+/**
+ * Removes the journal of a run that is over. Where it alone tells of snapshots that providers hold, since nothing of the run was stored, it stays and
+ * goes with the backup. Throws what the bucket throws.
+ */
+export async function removeEndedJournal(place: LeftRunPlace): Promise<void> {
+  const { bucket, name, uid, signal } = place;
+  if (!(await isStored(place)) && (await readLeftRun(place)).snapshots.length > 0) return;
+  await removeJournals(bucket, name, signal, uid);
+}
+
+async function isStored({ bucket, name, uid, signal }: LeftRunPlace): Promise<boolean> {
+  try {
+    const { metadata } = await new BackupArchive(bucket).loadMetadata(name, { signal });
+    return metadata.uid === uid;
+  } catch (error) {
+    if (isCode(error, 'BLOB_NOT_FOUND', 'DAMAGED_ARCHIVE')) return false;
+    throw error;
+  }
 }
 
 export interface EndOptions {

@@ -1,0 +1,34 @@
+import { environment } from '../config/index.ts';
+import {
+  DeletionController,
+  type DeletionControllerOptions,
+  DeletionMetrics,
+  type ForgetSnapshots,
+} from '../server/index.ts';
+import { forgetSnapshots } from '../snapshot/index.ts';
+import { openContext } from './context.ts';
+import type { Common } from './server-common.ts';
+
+/** Of one open repository; the server has other work beside it. Our choice. */
+const MEMORY = '256MiB';
+
+type Parts = Pick<
+  DeletionControllerOptions,
+  'buckets' | 'sessions' | 'discovery' | 'snapshotLocations' | 'directory' | 'isMadeHere'
+>;
+
+/** The controller of deletions on top of what backups are made with. */
+export function deletionController(common: Common, parts: Parts): DeletionController {
+  const { client, logger, namespace, host, registry } = common;
+  const forget: ForgetSnapshots = async ({ location, password }, ids, signal) => {
+    // Velero's name in all its repositories. Nothing is kept on disk: each is opened once for a backup.
+    const options = { repo: location, client: 'default@default', memoryLimit: MEMORY };
+    await using opened = await openContext(options, { password, logger, cache: false });
+    return await forgetSnapshots(opened.repository, ids, { signal });
+  };
+  return new DeletionController({
+    ...{ client, logger, namespace, host, ...parts },
+    ...{ forget, metrics: new DeletionMetrics(registry) },
+    defaultCredentials: (kind) => environment.credentialsFile(kind),
+  });
+}

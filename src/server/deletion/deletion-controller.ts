@@ -1,0 +1,430 @@
+import type { Registry } from 'prom-client';
+import {
+  CanceledError,
+  createLimiter,
+  isCode,
+  type Limiter,
+  messageOf,
+  redactAndCut,
+  untilAborted,
+} from '../../base/index.ts';
+import type { Backup } from '../../backup/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  Cache,
+  Controller,
+  DELETE_BACKUP_REQUESTS,
+  EventRecorder,
+  isPassing,
+  keyOf,
+  refOf,
+  type Resource,
+  type Result,
+  validLabel,
+  withOwnSignal,
+} from '../../kube/index.ts';
+import { CANCEL_ANNOTATION } from '../../plugin/index.ts';
+import { BACKUP_RESOURCE, phaseOf } from '../backups/phases.ts';
+import type { ServerController } from '../server.ts';
+import { SideWork } from '../side-work.ts';
+import { Attempts } from './attempts.ts';
+import { type DeletionTools, deleteBackup } from './deletion.ts';
+import type { DeletionMetrics } from './deletion-metrics.ts';
+import { BACKUP_NAME, BACKUP_UID } from './held-data.ts';
+import { hasBegun } from './ownership.ts';
+import { type DeletionRequest, DELETING, standingOf } from './refusal.ts';
+import { readingOf, restoresOf } from './restores.ts';
+import { WaitingNote } from './waiting-note.ts';
+
+export interface DeletionControllerOptions extends DeletionTools {
+  readonly host: string;
+  readonly registry?: Registry;
+  readonly metrics: DeletionMetrics;
+  /** Whether this server makes the backups: one that runs is then canceled, and not refused. */
+  readonly isMadeHere: boolean;
+  /** How long faults that pass may hold up one deletion. */
+  readonly patienceMs?: number;
+  /** Between two looks at a backup that is still made. */
+  readonly runningMs?: number;
+}
+
+const WORKERS = 4;
+/** Deletions of one location at once: each may have a repository open. Our choice. */
+const AT_ONCE = 2;
+const PATIENCE_MS = 5 * 60_000;
+const RUNNING_MS = 2000;
+/** For all of one backup. Our choice: what takes longer hangs, and the next request goes on with it. */
+const DELETION_MS_MAX = 6 * 3_600_000;
+/** Velero: deleteBackupRequestMaxAge. */
+const AGE_MS_MAX = 24 * 3_600_000;
+/** Timers do not wait for longer at once, and clocks may be set meanwhile. */
+const REST_MS_MAX = 3_600_000;
+const REQUESTS = DELETE_BACKUP_REQUESTS as Resource<DeletionRequest>;
+
+/**
+ * Deletes backups as Velero's controller of that name does, one request at a time for each backup. It says in the request what could not be
+ * deleted, where Velero has that in its log alone; a request that a server has left is gone on with.
+ */
+export class DeletionController implements ServerController {
+  readonly name = 'backup-deletion';
+  readonly #options: DeletionControllerOptions;
+  #run: DeletionRun | undefined;
+
+  constructor(options: DeletionControllerOptions) {
+    this.#options = options;
+  }
+
+  get failure(): string | undefined {
+    return this.#run?.failure;
+  }
+
+  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
+    this.#run = new DeletionRun(this.#options, signal, assertLeading);
+    try {
+      await this.#run.run();
+    } finally {
+      this.#run = undefined;
+    }
+  }
+}
+
+/** How a deletion ended: why the backup is not gone. */
+interface Ended {
+  readonly backup: Backup;
+  readonly errors: readonly string[];
+}
+
+/** One time that this process leads. */
+class DeletionRun {
+  readonly #options: DeletionControllerOptions;
+  readonly #signal: AbortSignal;
+  readonly #assertLeading: () => void;
+  readonly #requests: Cache<DeletionRequest>;
+  readonly #controller: Controller;
+  readonly #events: EventRecorder;
+  readonly #work: SideWork<Ended>;
+  /** By location. */
+  readonly #places = new Map<string, Limiter>();
+  /** By the name of a backup: the key of the request that it is deleted for. */
+  readonly #busy = new Map<string, string>();
+  /** By UIDs of requests that cannot be begun with. */
+  readonly #notes = new Map<string, WaitingNote>();
+  /** UIDs of requests that have their answer, which the cache may not have yet. */
+  readonly #answered = new Set<string>();
+
+  constructor(options: DeletionControllerOptions, signal: AbortSignal, assertLeading: () => void) {
+    const { client, logger, namespace, host } = options;
+    this.#options = options;
+    this.#signal = signal;
+    this.#assertLeading = assertLeading;
+    this.#events = new EventRecorder({
+      ...{ client, logger, host, clock: client.clock },
+      component: 'longshore-server',
+    });
+    this.#requests = new Cache({ client, logger, resource: REQUESTS, scope: { namespace } });
+    this.#controller = new Controller({
+      ...{ name: 'backup-deletion', workers: WORKERS, logger },
+      reconcile: (key) => this.#reconcile(key),
+    });
+    this.#work = new SideWork((key) => {
+      this.#controller.queue.add(key);
+    });
+  }
+
+  get failure(): string | undefined {
+    return this.#requests.failure;
+  }
+
+  async run(): Promise<void> {
+    const signal = this.#signal;
+    const running = this.#requests.run(signal);
+    await untilAborted(signal, this.#requests.synced);
+    const working = this.#controller.run(signal);
+    this.#requests.onChange((after, before) => {
+      const { metadata } = (after ?? before) as DeletionRequest;
+      if (!after) {
+        this.#answered.delete(metadata.uid);
+        this.#notes.delete(metadata.uid);
+      }
+      this.#controller.queue.add(keyOf(metadata));
+    });
+    for (const { metadata } of this.#requests.list()) this.#controller.queue.add(keyOf(metadata));
+    await Promise.all([running, working]);
+    await this.#work.settle();
+    await this.#events.flush();
+  }
+
+  async #reconcile(key: string): Promise<Result | undefined> {
+    const request = this.#requests.get(refOf(key));
+    const ended = this.#work.ended(key);
+    if (ended) return this.#finish(key, request, ended);
+    if (this.#work.isRunning(key)) return { isUnderWay: true };
+    if (!request || request.metadata.deletionTimestamp !== undefined) {
+      this.#free(key);
+      return undefined;
+    }
+    if (request.status?.phase === 'Processed') return this.#age(request);
+    if (this.#answered.has(request.metadata.uid)) return undefined;
+    const name = request.spec?.backupName ?? '';
+    if (name === '')
+      return this.#refuse(request, 'backup deletion failed: spec.backupName is required');
+    const busy = this.#busy.get(name);
+    // It is looked at again when that one has ended.
+    if (busy !== undefined && busy !== key) return undefined;
+    this.#busy.set(name, key);
+    const result = await this.#take(key, request, name).catch((error: unknown) => {
+      // It is tried again for as long as it takes, which whoever waits for it is to see.
+      if (!isPassing(error) && !isCode(error, 'LEADERSHIP_LOST')) this.#tellOf(request, error);
+      throw error;
+    });
+    if (!this.#work.isRunning(key) && result?.requeueAfterMs === undefined) this.#free(key);
+    return result;
+  }
+
+  #tellOf(request: DeletionRequest, error: unknown): void {
+    const { uid } = request.metadata;
+    const note = this.#notes.get(uid) ?? this.#noteFor(request);
+    this.#notes.set(uid, note);
+    note.tell(`${redactAndCut(messageOf(error))}; it is tried again`);
+  }
+
+  #noteFor(request: DeletionRequest): WaitingNote {
+    const fields = { deleteBackupRequest: request.metadata.name };
+    return new WaitingNote(
+      (text) => this.#patch(request, { status: { errors: [text] } }),
+      (error) => {
+        const about = { ...fields, error: messageOf(error) };
+        this.#options.logger.debug(about, 'what a deletion waits for could not be written down');
+      },
+    );
+  }
+
+  /** Others of its backup may have waited. */
+  #free(key: string): void {
+    for (const [name, holder] of this.#busy) {
+      if (holder !== key) continue;
+      this.#busy.delete(name);
+      for (const { metadata, spec } of this.#requests.list()) {
+        if (spec?.backupName === name) this.#controller.queue.add(keyOf(metadata));
+      }
+    }
+  }
+
+  /** One that tells of no error is of a backup that is gone. */
+  async #age({ metadata, status }: DeletionRequest): Promise<Result | undefined> {
+    const hasErrors = (status?.errors ?? []).length > 0;
+    const nowMs = Number(this.#options.client.clock.nowNs() / 1_000_000n);
+    const leftMs = (Date.parse(metadata.creationTimestamp) || 0) + AGE_MS_MAX - nowMs;
+    if (hasErrors && leftMs > 0) return { requeueAfterMs: Math.min(leftMs, REST_MS_MAX) };
+    await this.#remove(metadata);
+    return undefined;
+  }
+
+  async #remove({ namespace, name, uid }: DeletionRequest['metadata']): Promise<void> {
+    this.#assertLeading();
+    const ref = { namespace, name };
+    await this.#options.client.delete(REQUESTS, ref, { uid, signal: this.#signal });
+  }
+
+  async #patch(
+    { metadata }: DeletionRequest,
+    patch: { metadata?: object; status: object },
+  ): Promise<void> {
+    this.#assertLeading();
+    const body = { ...patch, metadata: { ...patch.metadata, uid: metadata.uid } };
+    try {
+      await this.#options.client.patch(REQUESTS, metadata, body, { signal: this.#signal });
+    } catch (error) {
+      // Somebody has removed it: nobody waits for an answer.
+      if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+    }
+  }
+
+  async #refuse(request: DeletionRequest, error: string): Promise<undefined> {
+    const { logger } = this.#options;
+    const fields = { deleteBackupRequest: request.metadata.name, error };
+    await this.#notes.get(request.metadata.uid)?.told();
+    await this.#patch(request, { status: { phase: 'Processed', errors: [error] } });
+    this.#answered.add(request.metadata.uid);
+    logger.error(fields, 'a backup is not deleted');
+    return undefined;
+  }
+
+  /** Begins with it, or says why not. */
+  async #take(key: string, request: DeletionRequest, name: string): Promise<Result | undefined> {
+    const { client, namespace, logger, isMadeHere, runningMs = RUNNING_MS } = this.#options;
+    const signal = this.#signal;
+    const found = await client.find(BACKUP_RESOURCE, { namespace, name }, { signal });
+    const noted = request.metadata.labels?.[BACKUP_UID] ?? '';
+    const isOther = noted !== '' && found?.metadata.uid !== noted;
+    if (!found || isOther) {
+      // The backup that a server began with is gone: only the answer was missing.
+      if (request.status?.phase !== 'InProgress' || noted === '') {
+        return this.#refuse(request, 'backup deletion failed: backup not found');
+      }
+      await this.#succeed(request, name, noted);
+      return undefined;
+    }
+    // Not before: one for an earlier Backup of the name must not take that for this one with it.
+    await this.#removeOthers(request, name);
+    const location = await client.find(
+      BACKUP_STORAGE_LOCATIONS,
+      { namespace, name: locationOf(found) },
+      { signal },
+    );
+    const restores = hasBegun(found)
+      ? await restoresOf(client, { namespace, backup: name }, signal)
+      : [];
+    const standing = standingOf(found, location, { isMadeHere, reading: readingOf(restores) });
+    if (standing.kind === 'refused') return this.#refuse(request, standing.error);
+    await this.#claim(request, found);
+    if (standing.kind === 'running') {
+      if (standing.isCancelable) await this.#cancel(found);
+      return { requeueAfterMs: runningMs };
+    }
+    const backup = await this.#markDeleting(found);
+    this.#options.metrics.count('attempt', backup);
+    logger.info({ backup: name, uid: backup.metadata.uid }, 'deleting a backup');
+    this.#begin(key, request, backup);
+    return { isUnderWay: true };
+  }
+
+  /** One request for each backup: those that have their answer as well. */
+  async #removeOthers(request: DeletionRequest, name: string): Promise<void> {
+    for (const { metadata, spec } of this.#requests.list()) {
+      if (spec?.backupName !== name || metadata.uid === request.metadata.uid) continue;
+      await this.#remove(metadata);
+    }
+  }
+
+  async #claim(request: DeletionRequest, { metadata: { name, uid } }: Backup): Promise<void> {
+    const { [BACKUP_NAME]: label = '', [BACKUP_UID]: noted } = request.metadata.labels ?? {};
+    if (request.status?.phase === 'InProgress' && noted === uid && label !== '') return;
+    const named = label === '' ? validLabel(name) : label;
+    await this.#patch(request, {
+      metadata: { labels: { [BACKUP_NAME]: named, [BACKUP_UID]: uid } },
+      status: { phase: 'InProgress' },
+    });
+  }
+
+  async #cancel({ metadata }: Backup): Promise<void> {
+    if ((metadata.annotations?.[CANCEL_ANNOTATION] ?? '') !== '') return;
+    const { client, logger } = this.#options;
+    this.#assertLeading();
+    const { uid, resourceVersion, name } = metadata;
+    const annotations = { [CANCEL_ANNOTATION]: 'true' };
+    const body = { metadata: { uid, resourceVersion, annotations } };
+    await client.patch(BACKUPS, metadata, body, { signal: this.#signal });
+    logger.info(
+      { backup: name },
+      'a backup that is still made is canceled, and deleted after that',
+    );
+  }
+
+  async #markDeleting(backup: Backup): Promise<Backup> {
+    if (phaseOf(backup) === DELETING) return backup;
+    this.#assertLeading();
+    const { uid, resourceVersion } = backup.metadata;
+    const body = { metadata: { uid, resourceVersion }, status: { phase: DELETING } };
+    return this.#options.client.patch(BACKUP_RESOURCE, backup.metadata, body, {
+      signal: this.#signal,
+    });
+  }
+
+  /** A location that hangs keeps only its own backups. */
+  #begin(key: string, request: DeletionRequest, backup: Backup): void {
+    const location = backup.spec.storageLocation ?? '';
+    const places = this.#places.get(location) ?? createLimiter(AT_ONCE);
+    this.#places.set(location, places);
+    this.#work.begin(key, places, () => this.#delete(request, backup));
+  }
+
+  async #delete(request: DeletionRequest, backup: Backup): Promise<Ended> {
+    const { logger, patienceMs = PATIENCE_MS } = this.#options;
+    const { name } = backup.metadata;
+    return withOwnSignal(this.#signal, async (own) => {
+      const late = new CanceledError('timeout');
+      const timer = setTimeout(() => {
+        own.abort(late);
+      }, DELETION_MS_MAX);
+      const note = this.#noteFor(request);
+      const attempts = new Attempts({
+        ...{ logger, backup: name, signal: own.signal, patienceMs },
+        onWaiting: (text) => {
+          note.tell(text);
+        },
+      });
+      const task = deleteBackup({
+        ...this.#options,
+        ...{ backup, attempts, signal: own.signal, assertLeading: this.#assertLeading },
+        onGivenUp: (text) => {
+          logger.error({ backup: name, uid: backup.metadata.uid }, `deletion: given up: ${text}`);
+          this.#events.record(backup, 'NotAllDeleted', text, 'Warning');
+        },
+      });
+      try {
+        await untilAborted(own.signal, task);
+        own.signal.throwIfAborted();
+        return { backup, errors: await task };
+      } catch (error) {
+        const isLate = own.signal.reason === late && !this.#signal.aborted;
+        if (!isLate && (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST'))) throw error;
+        const text = isLate
+          ? `the deletion has not ended within ${DELETION_MS_MAX / 3_600_000} hours, and was given up; delete the backup again when its storage answers`
+          : `error deleting backup ${name}: ${redactAndCut(messageOf(error))}`;
+        return { backup, errors: [...attempts.take(), text] };
+      } finally {
+        clearTimeout(timer);
+        // The answer is to be the last word.
+        await untilAborted(this.#signal, note.told());
+      }
+    });
+  }
+
+  async #finish(
+    key: string,
+    request: DeletionRequest | undefined,
+    ended: NonNullable<ReturnType<SideWork<Ended>['ended']>>,
+  ): Promise<Result | undefined> {
+    if ('error' in ended) {
+      this.#work.forget(key);
+      this.#free(key);
+      throw ended.error;
+    }
+    const { backup, errors } = ended.result;
+    const { name, uid } = backup.metadata;
+    const { logger, metrics } = this.#options;
+    if (errors.length === 0) {
+      await this.#succeed(request, name, uid);
+      logger.info({ backup: name, uid }, 'a backup is deleted');
+    } else {
+      if (request) {
+        await this.#patch(request, { status: { phase: 'Processed', errors } });
+        this.#answered.add(request.metadata.uid);
+      }
+      logger.error({ backup: name, uid, errors }, 'a backup could not be deleted as a whole');
+    }
+    metrics.count(errors.length === 0 ? 'success' : 'failure', backup);
+    this.#work.forget(key);
+    this.#free(key);
+    return undefined;
+  }
+
+  /** All requests for it go with it. */
+  async #succeed(request: DeletionRequest | undefined, name: string, uid: string): Promise<void> {
+    if (request) await this.#patch(request, { status: { phase: 'Processed', errors: null } });
+    for (const { metadata, spec } of this.#requests.list()) {
+      if (spec?.backupName !== name) continue;
+      const noted = metadata.labels?.[BACKUP_UID] ?? '';
+      const isOwn = metadata.uid === request?.metadata.uid;
+      if (isOwn || noted === uid) await this.#remove(metadata);
+    }
+  }
+}
+
+/** One that names none has none: an empty name would ask for the list of all. */
+function locationOf({ spec }: Backup): string {
+  const { storageLocation = '' } = (spec as Backup['spec'] | undefined) ?? {};
+  return storageLocation === '' ? '-' : storageLocation;
+}

@@ -1,0 +1,28 @@
+import { Counter, type Registry } from 'prom-client';
+import type { Backup } from '../../backup/index.ts';
+
+const LABELS = ['schedule'] as const;
+
+/** Velero's metrics of deletions, by its names (pkg/metrics/metrics.go, v1.18.3). */
+export class DeletionMetrics {
+  readonly #counters: Readonly<Record<'attempt' | 'success' | 'failure', Counter<'schedule'>>>;
+
+  constructor(registry: Registry) {
+    const counter = (what: string, help: string): Counter<'schedule'> => {
+      const name = `velero_backup_deletion_${what}_total`;
+      const made = new Counter({ name, help, labelNames: LABELS, registers: [registry] });
+      // Of backups without a schedule, there from the start.
+      made.inc({ schedule: '' }, 0);
+      return made;
+    };
+    this.#counters = {
+      attempt: counter('attempt', 'Total number of attempted backup deletions'),
+      success: counter('success', 'Total number of successful backup deletions'),
+      failure: counter('failure', 'Total number of failed backup deletions'),
+    };
+  }
+
+  count(what: 'attempt' | 'success' | 'failure', { metadata }: Backup): void {
+    this.#counters[what].inc({ schedule: metadata.labels?.['velero.io/schedule-name'] ?? '' });
+  }
+}

@@ -1,0 +1,363 @@
+import { BackupArchive, ScratchFile, type StoredArchive } from '../../archive/index.ts';
+import { isCode, type Logger, redactAndCut } from '../../base/index.ts';
+import { type Backup, resolveActions } from '../../backup/index.ts';
+import type { Bucket } from '../../blob/index.ts';
+import type { StorageKind } from '../../config/index.ts';
+import {
+  BACKUPS,
+  type ConfigMap,
+  type DataUpload,
+  type Discovery,
+  type KubeClient,
+  type KubeObject,
+  type PodVolumeBackup,
+  type VolumeSnapshotContent,
+} from '../../kube/index.ts';
+import type { Buckets } from '../backups/contract.ts';
+import { readLeftRun } from '../backups/run/left-run.ts';
+import {
+  nativeSnapshotsOf,
+  storedSnapshotsIn,
+  type StoredSnapshotsOptions,
+} from '../backups/stored-snapshots.ts';
+import type { Attempts } from './attempts.ts';
+import type {
+  DeleteAction,
+  DeletionSession,
+  DeletionSessions,
+  ForgetSnapshots,
+} from './contract.ts';
+import { HeldData } from './held-data.ts';
+import { deleteKept, deleteLeftSnapshots } from './kept-snapshots.ts';
+import { forgetMoved } from './moved-snapshots.ts';
+import { Movers } from './movers.ts';
+import { deleteNative } from './native-snapshots.ts';
+import { type Ownership, ownershipOf, STORED_UID } from './ownership.ts';
+import { deleteRestores, restoresOf } from './restores.ts';
+import { eachItem } from './tarball-items.ts';
+import { CALL_MS_MAX, within } from './within.ts';
+
+/** What every deletion needs. */
+export interface DeletionTools {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly buckets: Buckets;
+  readonly sessions: DeletionSessions;
+  readonly discovery: () => Promise<Discovery>;
+  readonly snapshotLocations: StoredSnapshotsOptions['snapshotLocations'];
+  readonly forget: ForgetSnapshots;
+  /** Scratch space; credentials are put there, too. */
+  readonly directory: string;
+  readonly defaultCredentials: (kind: StorageKind) => string | undefined;
+  /** How long drivers and agents may take; what is said at each place where it is left out. */
+  readonly driverMs?: number;
+  readonly providerMs?: number;
+  readonly endingMs?: number;
+}
+
+export interface DeletionOptions extends DeletionTools {
+  /** In `Deleting`. */
+  readonly backup: Backup;
+  readonly attempts: Attempts;
+  readonly assertLeading: () => void;
+  readonly signal: AbortSignal;
+  /** What is given up, in a sentence: nothing knows of it afterwards. */
+  readonly onGivenUp: (text: string) => void;
+}
+
+/** On a Backup: what cannot be deleted of it is left where it is. */
+export const DELETE_ANYWAY = 'longshore.io/delete-anyway';
+const UPLOADS = 'datauploads.velero.io';
+const CONTENTS = 'volumesnapshotcontents.snapshot.storage.k8s.io';
+/** Its work is done here, without the ConfigMap that it makes for Velero's server. */
+const DONE_HERE = new Set(['longshore.io/dataupload-delete']);
+
+/**
+ * Deletes a backup and all that it holds. Data go before what leads to them: first what actions of plugins remove, snapshots at providers, of CSI
+ * drivers and in repositories, then its restores, then its files, and the Backup last: as long as it is there, in phase `Deleting`, a server
+ * comes back to the rest, and nobody takes it over from the bucket anew. Each step may be repeated, so a process that dies anywhere loses nothing.
+ *
+ * @returns why it is not gone; nothing where it is. Throws the reason of the signal, and `LEADERSHIP_LOST`.
+ */
+export async function deleteBackup(options: DeletionOptions): Promise<string[]> {
+  const { attempts, buckets, backup, signal } = options;
+  const found = await attempts.attempt('error getting the backup store', () =>
+    buckets.open(backup.spec.storageLocation ?? '', signal),
+  );
+  if (!found) return attempts.take();
+  await using opened = found;
+  return await new Deletion(options, opened.bucket).run();
+}
+
+class Deletion {
+  readonly #options: DeletionOptions;
+  readonly #bucket: Bucket;
+  readonly #archive: BackupArchive;
+
+  constructor(options: DeletionOptions, bucket: Bucket) {
+    this.#options = options;
+    this.#bucket = bucket;
+    this.#archive = new BackupArchive(bucket, { logger: options.logger });
+  }
+
+  get #isForced(): boolean {
+    return this.#options.backup.metadata.annotations?.[DELETE_ANYWAY] === 'true';
+  }
+
+  async run(): Promise<string[]> {
+    const { attempts, backup, signal, namespace } = this.#options;
+    const owner = await attempts.attempt('error getting the backup store', () =>
+      ownershipOf(backup, this.#bucket, signal),
+    );
+    if (!owner) return attempts.take();
+    if (owner.kind === 'unknown' && !this.#isForced) {
+      attempts.say(
+        `error getting the backup store: nobody can tell whose files are in the folder of the backup: ${redactAndCut(owner.reason)}`,
+      );
+      return this.#ended();
+    }
+    await this.#noteStoredUid(owner);
+    if (owner.kind !== 'none') await this.#deleteData(owner);
+    if (attempts.hasFailed && !this.#isForced) return this.#ended();
+    this.#giveUp();
+    if (owner.kind !== 'none') {
+      // They know a backup by its name: where its files are another one's, so are they.
+      if (owner.kind !== 'foreign') await this.#deleteRestores(namespace);
+      if (!attempts.hasFailed) await this.#deleteFiles(owner);
+    }
+    if (!attempts.hasFailed) await this.#deleteObject();
+    return attempts.take();
+  }
+
+  async #deleteRestores(namespace: string): Promise<void> {
+    const { attempts, client, backup, signal } = this.#options;
+    const query = { namespace, backup: backup.metadata.name };
+    const restores = await attempts.attempt('error listing restore API objects', () =>
+      restoresOf(client, query, signal),
+    );
+    if (restores) await deleteRestores(restores, { ...this.#options, bucket: this.#bucket });
+  }
+
+  /** Whatever could not be deleted is told, with what to do about it. */
+  #ended(): string[] {
+    const told = this.#options.attempts.take();
+    const { namespace, name } = this.#options.backup.metadata;
+    const hint = `its files and Restores stay until then: delete it again when the cause is mended, or give up what cannot be deleted: kubectl -n ${namespace ?? ''} annotate backups.velero.io ${name} ${DELETE_ANYWAY}=true, and delete it again`;
+    return [...told, hint];
+  }
+
+  #giveUp(): void {
+    for (const text of this.#options.attempts.take()) this.#options.onGivenUp(text);
+  }
+
+  /** Before the file goes that tells. */
+  async #noteStoredUid(owner: Ownership): Promise<void> {
+    const { client, backup, assertLeading, attempts, signal } = this.#options;
+    const { uid, annotations } = backup.metadata;
+    if (owner.kind !== 'own' || owner.uid === uid || owner.uid === annotations?.[STORED_UID])
+      return;
+    await attempts.attempt('error removing backup from backup storage', async () => {
+      assertLeading();
+      const patch = { metadata: { uid, annotations: { [STORED_UID]: owner.uid } } };
+      await client.patch(BACKUPS, backup.metadata, patch, { signal });
+    });
+  }
+
+  async #deleteData(owner: Ownership): Promise<void> {
+    const { attempts, client, backup, assertLeading, signal, endingMs } = this.#options;
+    const isOwner = owner.kind === 'own' || owner.kind === 'unknown';
+    const movers = new Movers({ client, backup, isOwner, assertLeading, signal }, endingMs);
+    const what = 'error deleting moved snapshot data';
+    await attempts.attempt(what, () => movers.end());
+    const held = new HeldData(backup);
+    const infos = await attempts.attempt(what, async (): Promise<ConfigMap[]> => {
+      for (const upload of await movers.uploads()) held.addUpload(upload);
+      for (const volume of await movers.podVolumes()) held.addPodVolume(volume);
+      const found = await movers.infos();
+      for (const info of found) held.addInfo(info);
+      return found;
+    });
+    if (owner.kind === 'own') await this.#readFiles(owner.stored, owner.uid, held);
+    // Its run may have taken some before it found that its name is taken.
+    if (owner.kind === 'foreign') await this.#readJournal(backup.metadata.uid);
+    for (const text of held.problems) attempts.say(text);
+    await deleteKept(held.kept, this.#kept);
+    const { name, namespace = '' } = backup.metadata;
+    await forgetMoved(held.repositories, {
+      ...this.#options,
+      ...{ backup: name, namespace, storageLocation: backup.spec.storageLocation ?? '' },
+    });
+    // As long as something of it has failed, they are what the next attempt goes by.
+    if (!infos || (attempts.hasFailed && !this.#isForced)) return;
+    await attempts.attempt('error deleting dataupload', () => movers.remove(infos));
+  }
+
+  get #kept() {
+    const { driverMs, ...options } = this.#options;
+    return { ...options, ...(driverMs !== undefined && { deletionMs: driverMs }) };
+  }
+
+  /** Asks plugins about its items, deletes its native snapshots, and notes what else it tells of. */
+  async #readFiles(stored: StoredArchive | undefined, uid: string, held: HeldData): Promise<void> {
+    const { sessions, attempts, backup, logger, signal } = this.#options;
+    const session = await attempts.attempt('error getting delete item actions', () =>
+      sessions.open(backup, logger),
+    );
+    if (!session) return;
+    try {
+      const isRead = stored ? await this.#readItems(stored, session, held) : false;
+      if (!isRead) await deleteLeftSnapshots(this.#kept);
+      if (stored) await this.#readLists(stored, held, { isAllThereIs: !isRead });
+      await this.#deleteNative(uid, session);
+    } finally {
+      await session[Symbol.asyncDispose]();
+    }
+    signal.throwIfAborted();
+  }
+
+  async #readJournal(uid: string): Promise<void> {
+    const { sessions, attempts, backup, logger, signal } = this.#options;
+    const { name } = backup.metadata;
+    const left = await attempts.attempt("error getting backup's volume snapshots", () =>
+      readLeftRun({ bucket: this.#bucket, name, uid, signal }),
+    );
+    const found = storedSnapshotsIn(left?.snapshots ?? []);
+    if (found.length === 0) return;
+    const session = await attempts.attempt('error getting delete item actions', () =>
+      sessions.open(backup, logger),
+    );
+    if (!session) return;
+    try {
+      await deleteNative(found, session, this.#options);
+    } finally {
+      await session[Symbol.asyncDispose]();
+    }
+  }
+
+  /** Returns whether there was a tarball, whole. */
+  async #readItems(
+    stored: StoredArchive,
+    session: DeletionSession,
+    held: HeldData,
+  ): Promise<boolean> {
+    const { attempts, discovery, directory, backup, signal } = this.#options;
+    const actions = await attempts.attempt(
+      'error getting delete item actions',
+      async (): Promise<readonly DeleteAction[]> => {
+        const all = await within(signal, CALL_MS_MAX, (own) => session.loadDeleteActions(own));
+        return all.filter(({ name }) => !DONE_HERE.has(name));
+      },
+    );
+    const resources = await attempts.attempt('error getting delete item actions', discovery);
+    const what = 'error downloading backup tarball';
+    const found = await attempts.attempt(what, async () => {
+      try {
+        // Whole on disk first: an action that takes its time must not break the download off.
+        return await ScratchFile.of(directory, stored.read('contents', { signal }));
+      } catch (error) {
+        const { cause } = error as Error;
+        if (isCode(error, 'BLOB_NOT_FOUND') || isCode(cause, 'BLOB_NOT_FOUND')) return 'missing';
+        throw error;
+      }
+    });
+    if (found === 'missing') this.#noteMissing(stored);
+    if (!found || found === 'missing') return false;
+    await using tarball = found;
+    const onItem = (type: string, item: KubeObject): void => {
+      if (type === UPLOADS) held.addUpload(item as DataUpload);
+      else held.addContent(item as VolumeSnapshotContent);
+    };
+    const types = new Set([UPLOADS, CONTENTS]);
+    const pass = {
+      backup,
+      tarball,
+      actions: actions && resources ? resolveActions(actions, resources) : [],
+      attempts,
+      signal,
+      types,
+      onItem,
+    };
+    try {
+      await eachItem(pass);
+      return true;
+    } catch (error) {
+      if (signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
+      attempts.fail(what, error);
+      return false;
+    }
+  }
+
+  /** As with Velero the rest is deleted all the same: nothing brings a tarball back. One that never had any needs no word. */
+  #noteMissing({ metadata }: StoredArchive): void {
+    const phase = metadata.status?.phase ?? '';
+    if (!['Completed', 'PartiallyFailed'].includes(phase)) return;
+    this.#options.onGivenUp(
+      'the tarball of the backup is not in the bucket: what only its items tell of, such as what plugins hold for them, is not deleted; snapshots of volumes were looked for in its other files',
+    );
+  }
+
+  /** Files of a backup that say which snapshots it has. */
+  async #readLists(
+    stored: StoredArchive,
+    held: HeldData,
+    options: { readonly isAllThereIs: boolean },
+  ): Promise<void> {
+    const { attempts, signal } = this.#options;
+    await attempts.attempt('error deleting pod volume snapshots', async () => {
+      for (const volume of await stored.objects('podVolumeBackups', { signal })) {
+        held.addPodVolume(volume as PodVolumeBackup);
+      }
+    });
+    await attempts.attempt("error getting backup's volume information", async () => {
+      for (const info of await stored.volumeInfos({ signal })) held.addVolumeInfo(info, options);
+    });
+  }
+
+  async #deleteNative(uid: string, session: DeletionSession): Promise<void> {
+    const { attempts, backup, signal } = this.#options;
+    const { name } = backup.metadata;
+    const asStored = { ...backup, metadata: { ...backup.metadata, uid } };
+    const snapshots = await attempts.attempt(
+      "error getting backup's volume snapshots",
+      async () => {
+        // A run that has failed may have stored no list of them.
+        const left = await readLeftRun({ bucket: this.#bucket, name, uid, signal });
+        return nativeSnapshotsOf(asStored, this.#archive, left.snapshots, signal);
+      },
+    );
+    await deleteNative(snapshots ?? [], session, this.#options);
+  }
+
+  /**
+   * The file that stands for the whole goes first: other clusters, and this one after a loss, take a backup for one that is there as long as it is,
+   * and nobody is to restore from half of one. The Backup leads to the rest until it is gone. Its journal goes last.
+   */
+  async #deleteFiles(owner: Ownership): Promise<void> {
+    const { attempts, backup, assertLeading, logger, signal } = this.#options;
+    const { name } = backup.metadata;
+    await attempts.attempt('error removing backup from backup storage', async () => {
+      assertLeading();
+      if (owner.kind === 'unknown' || (owner.kind === 'own' && owner.uid === '')) {
+        await this.#archive.delete(name, { signal });
+        return;
+      }
+      const uid = owner.kind === 'own' ? owner.uid : backup.metadata.uid;
+      if (await this.#archive.deleteOf(name, uid, { signal })) {
+        logger.info(
+          { backup: name, uid },
+          'files of another backup of its name stay in the bucket',
+        );
+      }
+    });
+  }
+
+  async #deleteObject(): Promise<void> {
+    const { client, attempts, backup, assertLeading, signal } = this.#options;
+    const { namespace, name, uid } = backup.metadata;
+    await attempts.attempt(`error deleting backup ${namespace ?? ''}/${name}`, async () => {
+      assertLeading();
+      await client.delete(BACKUPS, { namespace, name }, { uid, signal });
+    });
+  }
+}

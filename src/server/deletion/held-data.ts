@@ -1,0 +1,136 @@
+import type { BackupVolumeInfo } from '../../archive/index.ts';
+import {
+  type ConfigMap,
+  type DataUpload,
+  isBuiltInMover,
+  type KubeObject,
+  type PodVolumeBackup,
+  validLabel,
+  type VolumeSnapshotContent,
+} from '../../kube/index.ts';
+
+export const BACKUP_NAME = 'velero.io/backup-name';
+export const BACKUP_UID = 'velero.io/backup-uid';
+export const RESTORE_NAME = 'velero.io/restore-name';
+/** Of ConfigMaps that tell which snapshot goes with a backup: Velero, and our agent. */
+export const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';
+const OWN_MOVER = 'longshore';
+/** On contents of groups whose snapshots are deleted together, by an action of their own. */
+const GROUP_MEMBERS = 'longshore.io/group-snapshot-handles';
+/** The Secret that a driver deletes with. */
+const DELETION_SECRET = 'snapshot.storage.kubernetes.io/deletion-secret';
+
+/** A snapshot in the storage of a CSI driver. */
+export interface KeptSnapshot {
+  readonly driver: string;
+  readonly handle: string;
+  /** That the driver needs to delete it. */
+  readonly annotations: Readonly<Record<string, string>>;
+  readonly volumeMode: string | undefined;
+}
+
+/** What a backup holds outside of its files, each thing once, from wherever it is told of. Memory: some hundred bytes for each volume. */
+export class HeldData {
+  readonly #label: string;
+  readonly #repositories = new Map<string, Set<string>>();
+  readonly #kept = new Map<string, KeptSnapshot>();
+  /** Sentences about what this server cannot delete. */
+  readonly #problems = new Set<string>();
+
+  constructor(backup: KubeObject) {
+    this.#label = validLabel(backup.metadata.name);
+  }
+
+  /** IDs of snapshots by the namespace of their volumes. */
+  get repositories(): ReadonlyMap<string, ReadonlySet<string>> {
+    return this.#repositories;
+  }
+
+  get kept(): readonly KeptSnapshot[] {
+    return [...this.#kept.values()];
+  }
+
+  get problems(): readonly string[] {
+    return [...this.#problems];
+  }
+
+  addSnapshot(volumeNamespace: string | undefined, id: string | undefined): void {
+    if (!volumeNamespace || !id) return;
+    const ids = this.#repositories.get(volumeNamespace) ?? new Set();
+    ids.add(id);
+    this.#repositories.set(volumeNamespace, ids);
+  }
+
+  /** As an item of the backup, or of the cluster. One of another backup may be in this one as an item like any other. */
+  addUpload({ metadata, spec, status }: DataUpload): void {
+    if (metadata.labels?.[BACKUP_NAME] !== this.#label) return;
+    const { datamover = '', sourceNamespace } = spec;
+    // Movers of others have actions of their own for their uploads.
+    if (!isBuiltInMover(datamover) && datamover !== OWN_MOVER) return;
+    this.addSnapshot(sourceNamespace, status?.snapshotID);
+  }
+
+  addPodVolume({ metadata, spec, status }: PodVolumeBackup): void {
+    const { snapshotID: id } = (status ?? {}) as { snapshotID?: string };
+    if (!id) return;
+    const { namespace = '' } = spec.pod;
+    if (spec.uploaderType === 'kopia') this.addSnapshot(namespace, id);
+    else this.#notKopia(`PodVolumeBackup ${metadata.name}`, id, namespace);
+  }
+
+  addInfo({ metadata, data = {} }: ConfigMap): void {
+    const { snapshotID: id = '', volumeNamespace = '', repositoryType = '' } = data;
+    if (id === '' || volumeNamespace === '') {
+      this.#problems.add(
+        `error deleting moved snapshot data: ConfigMap ${metadata.name} names no snapshot, or no namespace: delete it if nothing is to be deleted by it`,
+      );
+    } else if (repositoryType === 'kopia') this.addSnapshot(volumeNamespace, id);
+    else this.#notKopia(`ConfigMap ${metadata.name}`, id, volumeNamespace);
+  }
+
+  addContent({ metadata, spec, status }: VolumeSnapshotContent): void {
+    // Somebody's own snapshot may be in a backup as an item.
+    if (metadata.labels?.[BACKUP_NAME] !== this.#label) return;
+    const { annotations = {} } = metadata;
+    const isOfGroup = (status?.volumeGroupSnapshotHandle ?? '') !== '';
+    if (isOfGroup && annotations[GROUP_MEMBERS] !== undefined) return;
+    const secrets = Object.entries(annotations).filter(([key]) => key.startsWith(DELETION_SECRET));
+    this.#addKept({
+      ...{ driver: spec.driver, handle: status?.snapshotHandle ?? '' },
+      ...{ annotations: Object.fromEntries(secrets), volumeMode: spec.sourceVolumeMode },
+    });
+  }
+
+  /** What the backup has noted about a volume; `isAllThereIs`: its items cannot be read. */
+  addVolumeInfo(
+    info: BackupVolumeInfo,
+    { isAllThereIs }: { readonly isAllThereIs: boolean },
+  ): void {
+    const { pvcNamespace, snapshotDataMoved, snapshotDataMovementInfo: moved } = info;
+    if (moved) {
+      const { dataMover = '', snapshotHandle } = moved;
+      const isOurs = isBuiltInMover(dataMover) || dataMover === OWN_MOVER;
+      if (isOurs) this.addSnapshot(pvcNamespace, snapshotHandle);
+    }
+    const { pvbInfo, csiSnapshotInfo: csi } = info;
+    if (pvbInfo?.uploaderType === 'kopia') {
+      this.addSnapshot(pvbInfo.podNamespace, pvbInfo.snapshotHandle);
+    }
+    if (!isAllThereIs || !csi || snapshotDataMoved === true) return;
+    const { driver = '', snapshotHandle: handle = '' } = csi;
+    this.#addKept({ driver, handle, annotations: {}, volumeMode: undefined });
+  }
+
+  #addKept(snapshot: KeptSnapshot): void {
+    const { driver, handle } = snapshot;
+    if (driver === '' || handle === '') return;
+    const key = `${driver} ${handle}`;
+    if (!this.#kept.has(key)) this.#kept.set(key, snapshot);
+  }
+
+  #notKopia(where: string, id: string, namespace: string): void {
+    this.#problems.add(
+      `error deleting pod volume snapshots: snapshot ${id} of namespace ${namespace} (${where}) is not in a Kopia repository: delete it with the program that made it`,
+    );
+  }
+}

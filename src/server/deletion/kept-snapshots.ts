@@ -1,0 +1,174 @@
+import { createHash } from 'node:crypto';
+import { CodedError, isCode, type Logger, mapLimited } from '../../base/index.ts';
+import type { Backup } from '../../backup/index.ts';
+import {
+  type KubeClient,
+  type NewObject,
+  VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOTS,
+  type VolumeSnapshot,
+  type VolumeSnapshotContent,
+  validLabel,
+  waitFor,
+} from '../../kube/index.ts';
+import type { Attempts } from './attempts.ts';
+import { BACKUP_NAME, BACKUP_UID, type KeptSnapshot, RESTORE_NAME } from './held-data.ts';
+
+export interface KeptOptions {
+  readonly client: KubeClient;
+  readonly backup: Backup;
+  readonly attempts: Attempts;
+  readonly logger: Logger;
+  readonly assertLeading: () => void;
+  readonly signal: AbortSignal;
+  /** How long a driver may take. */
+  readonly deletionMs?: number;
+}
+
+/** Drivers delete within seconds, or say that they cannot. Our choice. */
+const DELETION_MS = 60_000;
+const AT_ONCE = 4;
+/** A driver that is gone would be waited for thousands of times: after so many each of the rest is asked for, and hardly waited for. */
+const UNDONE_MAX = 8;
+const BRIEF_PART = 40;
+/** With it from the start the sidecar deletes the snapshot, however soon the content is deleted; it takes it off afterwards. */
+const FINALIZER = 'snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection';
+const GROUP = 'snapshot.storage.k8s.io';
+
+/**
+ * Deletes snapshots that CSI drivers hold for a backup, each by a VolumeSnapshotContent that is made for it and deleted (Velero v1.18.3:
+ * internal/delete/actions/csi/volumesnapshotcontent_action.go). Velero does not look whether the driver has done it; this waits, and tells.
+ */
+export async function deleteKept(
+  snapshots: readonly KeptSnapshot[],
+  options: KeptOptions,
+): Promise<void> {
+  const { deletionMs = DELETION_MS } = options;
+  /** By driver: how many in a row it has not deleted. */
+  const undone = new Map<string, number>();
+  await mapLimited(snapshots, AT_ONCE, async (snapshot) => {
+    const { driver, handle } = snapshot;
+    const what = `error deleting snapshot ${handle} of CSI driver ${driver}`;
+    await options.attempts.attempt(what, async () => {
+      const count = undone.get(driver) ?? 0;
+      const waitMs = count >= UNDONE_MAX ? deletionMs / BRIEF_PART : deletionMs;
+      try {
+        await deleteOne(snapshot, waitMs, options);
+        undone.delete(driver);
+      } catch (error) {
+        if (isCode(error, 'SNAPSHOT_NOT_DELETED')) undone.set(driver, count + 1);
+        throw error;
+      }
+    });
+  });
+}
+
+async function deleteOne(
+  { driver, handle, annotations, volumeMode }: KeptSnapshot,
+  waitMs: number,
+  { client, backup, logger, assertLeading, signal }: KeptOptions,
+): Promise<void> {
+  const { uid: backupUid, name: backupName } = backup.metadata;
+  // A second attempt finds what the first one made.
+  const hash = createHash('sha256').update(`${backupUid} ${driver} ${handle}`).digest('hex');
+  const name = `velero-delete-${hash.slice(0, 20)}`;
+  const wanted: NewObject<VolumeSnapshotContent> = {
+    metadata: {
+      ...{ name, annotations, finalizers: [FINALIZER] },
+      labels: { 'velero.io/exclude-from-backup': 'true' },
+    },
+    spec: {
+      ...{ deletionPolicy: 'Delete', driver, source: { snapshotHandle: handle } },
+      ...(volumeMode !== undefined && { sourceVolumeMode: volumeMode }),
+      volumeSnapshotRef: {
+        ...{ apiVersion: `${GROUP}/v1`, kind: 'VolumeSnapshot' },
+        ...{ namespace: `ns-${name}`, name },
+      },
+    },
+  };
+  assertLeading();
+  try {
+    await client.create(VOLUME_SNAPSHOT_CONTENTS, wanted, { signal });
+  } catch (error) {
+    if (isCode(error, 'KUBE_NOT_FOUND')) throw noKind(error);
+    if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+  }
+  await client.delete(VOLUME_SNAPSHOT_CONTENTS, { name }, { signal });
+  let told = '';
+  const isGone = (now: VolumeSnapshotContent | undefined): true | undefined => {
+    told = now?.status?.error?.message ?? told;
+    return now ? undefined : true;
+  };
+  try {
+    const wait = { signal, timeoutMs: waitMs };
+    await waitFor(client, VOLUME_SNAPSHOT_CONTENTS, { name }, isGone, wait);
+  } catch (cause) {
+    if (!isCode(cause, 'WAIT_TIMEOUT')) throw cause;
+    const why = told === '' ? 'look at its Events and at the log of the csi-snapshotter' : told;
+    const text = `it is still in the storage: VolumeSnapshotContent ${name} is not deleted (${why}); it goes when the driver can delete it`;
+    throw new CodedError('SNAPSHOT_NOT_DELETED', text, { cause });
+  }
+  logger.info(
+    { backup: backupName, driver, snapshot: handle },
+    'a snapshot of a CSI driver was deleted',
+  );
+}
+
+const noKind = (cause: unknown): CodedError =>
+  new CodedError(
+    'NO_SNAPSHOT_KIND',
+    'this cluster has no VolumeSnapshotContents, by which a driver is told to delete: install the CustomResourceDefinitions and the snapshot controller of CSI, and delete the backup again',
+    { cause },
+  );
+
+/**
+ * VolumeSnapshots that the run of a backup has left in the cluster, which has no tarball that tells of them; what their storage holds goes with
+ * them. Those of its restores are somebody's.
+ */
+export async function deleteLeftSnapshots(options: KeptOptions): Promise<void> {
+  const { client, backup, attempts, signal } = options;
+  const { name, uid } = backup.metadata;
+  const labelSelector = `${BACKUP_NAME}=${validLabel(name)}`;
+  const found = await attempts.attempt('error deleting CSI snapshots', () =>
+    listed(client, labelSelector, signal),
+  );
+  for (const snapshot of found ?? []) {
+    const { labels = {}, namespace = '' } = snapshot.metadata;
+    if (labels[RESTORE_NAME] !== undefined) continue;
+    if ((labels[BACKUP_UID] ?? uid) !== uid) continue;
+    const what = `error deleting VolumeSnapshot ${namespace}/${snapshot.metadata.name}`;
+    await attempts.attempt(what, () => deleteLeft(snapshot, options));
+  }
+}
+
+async function listed(
+  client: KubeClient,
+  labelSelector: string,
+  signal: AbortSignal,
+): Promise<VolumeSnapshot[]> {
+  try {
+    return await client.list(VOLUME_SNAPSHOTS, { labelSelector, signal });
+  } catch (error) {
+    // Most clusters without CSI have no such kind.
+    if (isCode(error, 'KUBE_NOT_FOUND')) return [];
+    throw error;
+  }
+}
+
+async function deleteLeft(
+  { metadata, status }: VolumeSnapshot,
+  { client, assertLeading, signal }: KeptOptions,
+): Promise<void> {
+  const { namespace, name, uid } = metadata;
+  const content = status?.boundVolumeSnapshotContentName;
+  assertLeading();
+  if (content !== undefined) {
+    const patch = { spec: { deletionPolicy: 'Delete' } };
+    try {
+      await client.patch(VOLUME_SNAPSHOT_CONTENTS, { name: content }, patch, { signal });
+    } catch (error) {
+      if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+    }
+  }
+  await client.delete(VOLUME_SNAPSHOTS, { namespace, name }, { uid, signal });
+}

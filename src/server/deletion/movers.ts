@@ -1,0 +1,147 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { CodedError, isCode } from '../../base/index.ts';
+import {
+  type ConfigMap,
+  CONFIG_MAPS,
+  DATA_UPLOADS,
+  type DataUpload,
+  type KubeClient,
+  type KubeObject,
+  POD_VOLUME_BACKUPS,
+  type PodVolumeBackup,
+  type Resource,
+  validLabel,
+} from '../../kube/index.ts';
+import type { Backup } from '../../backup/index.ts';
+import { BACKUP_NAME, BACKUP_UID, SNAPSHOT_INFO } from './held-data.ts';
+
+export interface MoversOptions {
+  readonly client: KubeClient;
+  readonly backup: Backup;
+  /** Whether the files of its name are its own: then all that has its name is. */
+  readonly isOwner: boolean;
+  readonly assertLeading: () => void;
+  readonly signal: AbortSignal;
+}
+
+const FINAL = ['Completed', 'Failed', 'Canceled'];
+/** Agents act on a cancel within seconds. Our choice. */
+const ENDING_MS = 120_000;
+const LOOK_MS = 2000;
+
+/** DataUploads and PodVolumeBackups of one backup in the cluster, and what is noted there of its snapshots. */
+export class Movers {
+  readonly #options: MoversOptions;
+  readonly #endingMs: number;
+
+  constructor(options: MoversOptions, endingMs = ENDING_MS) {
+    this.#options = options;
+    this.#endingMs = endingMs;
+  }
+
+  uploads(): Promise<DataUpload[]> {
+    return this.#list(DATA_UPLOADS);
+  }
+
+  podVolumes(): Promise<PodVolumeBackup[]> {
+    return this.#list(POD_VOLUME_BACKUPS);
+  }
+
+  /** Of this backup by their owner, where the name alone does not tell. */
+  async infos(): Promise<ConfigMap[]> {
+    const { client, backup, isOwner, signal } = this.#options;
+    const { namespace, name, uid } = backup.metadata;
+    const labelSelector = `${BACKUP_NAME}=${validLabel(name)},${SNAPSHOT_INFO}=true`;
+    const found = await client.list(CONFIG_MAPS, { namespace, labelSelector, signal });
+    return found.filter(
+      ({ metadata }) =>
+        isOwner || metadata.ownerReferences?.some((owner) => owner.uid === uid) === true,
+    );
+  }
+
+  /**
+   * Tells what still moves volumes to stop, and waits: a snapshot that is made after all others were deleted would stay for ever. Throws
+   * `STILL_MOVING`.
+   */
+  async end(): Promise<void> {
+    const untilMs = performance.now() + this.#endingMs;
+    for (;;) {
+      const running = await this.#running();
+      if (running.length === 0) return;
+      for (const [resource, object] of running) await this.#cancel(resource, object);
+      if (performance.now() >= untilMs) throw stillMoving(running.map(([, object]) => object));
+      await sleep(Math.min(LOOK_MS, this.#endingMs / 4), undefined, {
+        signal: this.#options.signal,
+      });
+    }
+  }
+
+  async #running(): Promise<(readonly [Resource<KubeObject>, KubeObject])[]> {
+    const isRunning = ({
+      status,
+    }: {
+      status?: { phase?: string | undefined } | undefined;
+    }): boolean => !FINAL.includes(status?.phase ?? '');
+    const uploads = (await this.uploads()).filter(isRunning);
+    const podVolumes = (await this.podVolumes()).filter(isRunning);
+    return [
+      ...uploads.map((each) => [DATA_UPLOADS, each] as const),
+      ...podVolumes.map((each) => [POD_VOLUME_BACKUPS, each] as const),
+    ];
+  }
+
+  async #cancel(resource: Resource<KubeObject>, object: KubeObject): Promise<void> {
+    const { client, assertLeading, signal } = this.#options;
+    const { metadata, spec } = object as KubeObject & { spec?: { cancel?: boolean } };
+    if (spec?.cancel === true) return;
+    assertLeading();
+    try {
+      const patch = { metadata: { uid: metadata.uid }, spec: { cancel: true } };
+      await client.patch(resource, metadata, patch, { signal });
+    } catch (error) {
+      if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+    }
+  }
+
+  /** After their snapshots are gone. */
+  async remove(infos: readonly ConfigMap[]): Promise<void> {
+    const { client, assertLeading, signal } = this.#options;
+    for (const { metadata } of infos) {
+      assertLeading();
+      await client.delete(CONFIG_MAPS, metadata, { uid: metadata.uid, signal });
+    }
+    for (const { metadata } of await this.uploads()) {
+      assertLeading();
+      await client.delete(DATA_UPLOADS, metadata, { uid: metadata.uid, signal });
+    }
+  }
+
+  /** Of this very backup; of one that was taken over from a bucket they have its UID here, too. */
+  async #list<T extends KubeObject>(resource: Resource<T>): Promise<T[]> {
+    const { client, backup, isOwner, signal } = this.#options;
+    const { namespace, name, uid } = backup.metadata;
+    const labelSelector = `${BACKUP_NAME}=${validLabel(name)}`;
+    try {
+      return await client.collect(resource, { namespace, labelSelector, signal }, (object) => {
+        const { [BACKUP_UID]: noted = '' } = object.metadata.labels ?? {};
+        const owned = object.metadata.ownerReferences?.some((owner) => owner.uid === uid) === true;
+        return noted === uid || owned || (isOwner && noted === '') ? [object] : [];
+      });
+    } catch (error) {
+      // A cluster without data movers has no such kind.
+      if (isCode(error, 'KUBE_NOT_FOUND')) return [];
+      throw error;
+    }
+  }
+}
+
+const NAMED_MAX = 5;
+
+function stillMoving(objects: readonly KubeObject[]): CodedError {
+  const names = objects
+    .slice(0, NAMED_MAX)
+    .map(({ kind = '', metadata }) => `${kind} ${metadata.name}`);
+  const more = objects.length > NAMED_MAX ? ` and ${objects.length - NAMED_MAX} more` : '';
+  const text = `${names.join(', ')}${more} still run: they are told to stop, and have not yet; delete the backup again when they have, or when their node-agent is back`;
+  return new CodedError('STILL_MOVING', text);
+}

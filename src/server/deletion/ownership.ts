@@ -1,0 +1,74 @@
+import { BackupArchive, type StoredArchive } from '../../archive/index.ts';
+import { isCode, messageOf } from '../../base/index.ts';
+import type { Backup } from '../../backup/index.ts';
+import type { Bucket } from '../../blob/index.ts';
+
+/**
+ * Whose the files below the name of a Backup are. `none`: it never began, and owns nothing, whatever lies there. `foreign`: another Backup of
+ * its name has stored them, in this cluster or another. `own`: its own; `uid` is the one that they were stored under, and without `stored` there
+ * is no file that stands for the whole. `unknown`: that file is there, and cannot be read.
+ */
+export type Ownership =
+  | { readonly kind: 'none' }
+  | { readonly kind: 'foreign' }
+  | { readonly kind: 'own'; readonly uid: string; readonly stored: StoredArchive | undefined }
+  | { readonly kind: 'unknown'; readonly reason: string };
+
+/**
+ * On a Backup that is deleted, and was taken over from a bucket: the UID that its files were stored under. After their main file is gone nothing
+ * else tells.
+ */
+export const STORED_UID = 'longshore.io/stored-uid';
+
+interface RunStatus {
+  readonly startTimestamp?: string | null;
+  readonly completionTimestamp?: string | null;
+  readonly failureReason?: string;
+}
+
+const statusOf = ({ status }: { status?: unknown }): RunStatus => status ?? {};
+const startOf = (backup: { status?: unknown }): string | undefined =>
+  statusOf(backup).startTimestamp ?? undefined;
+
+/** It has no start when it was refused, or canceled before its turn. */
+export const hasBegun = (backup: Backup): boolean => startOf(backup) !== undefined;
+
+/** Throws what the bucket throws. */
+export async function ownershipOf(
+  backup: Backup,
+  bucket: Bucket,
+  signal: AbortSignal,
+): Promise<Ownership> {
+  if (!hasBegun(backup)) return { kind: 'none' };
+  const { name, uid, annotations } = backup.metadata;
+  try {
+    const stored = await new BackupArchive(bucket).open(name, { signal });
+    const storedUid = stored.metadata.metadata.uid ?? '';
+    const isOwn = storedUid === uid || isTakenOver(backup, stored.metadata);
+    return isOwn ? { kind: 'own', uid: storedUid, stored } : { kind: 'foreign' };
+  } catch (error) {
+    if (isCode(error, 'BLOB_NOT_FOUND')) {
+      return { kind: 'own', uid: annotations?.[STORED_UID] ?? uid, stored: undefined };
+    }
+    if (isCode(error, 'DAMAGED_ARCHIVE')) return { kind: 'unknown', reason: messageOf(error) };
+    throw error;
+  }
+}
+
+/**
+ * One that was taken over from the bucket has another UID here, and the status that is stored. Its start alone tells too little: schedules of two
+ * clusters begin backups of one name in the same second, and the second one fails since the first one's files are there.
+ */
+function isTakenOver(backup: Backup, stored: { status?: unknown }): boolean {
+  const [here, there] = [statusOf(backup), statusOf(stored)];
+  return (
+    hasBegun(backup) &&
+    sameTime(here.startTimestamp, there.startTimestamp) &&
+    sameTime(here.completionTimestamp, there.completionTimestamp) &&
+    (here.failureReason ?? '') === (there.failureReason ?? '')
+  );
+}
+
+/** Also where neither is there. */
+const sameTime = (one: string | null | undefined, other: string | null | undefined): boolean =>
+  (one ?? '') === (other ?? '') || Date.parse(one ?? '') === Date.parse(other ?? '');

@@ -1,0 +1,60 @@
+import type { Backup } from '../../backup/index.ts';
+import type { BackupStorageLocation, KubeObject } from '../../kube/index.ts';
+import { isOver, phaseOf } from '../backups/phases.ts';
+import type { FoundRestore } from './restores.ts';
+
+/** What `velero backup delete` makes, and what expires a backup. */
+export interface DeletionRequest extends KubeObject {
+  readonly spec?: { readonly backupName?: string };
+  readonly status?: {
+    readonly phase?: 'New' | 'InProgress' | 'Processed';
+    readonly errors?: readonly string[] | null;
+  };
+}
+
+export const DELETING = 'Deleting';
+
+/** What stands in the way of a deletion, in Velero's words where it has some (v1.18.3: pkg/controller/backup_deletion_controller.go). */
+export type Standing =
+  | { readonly kind: 'refused'; readonly error: string }
+  /** It is still made here: it is canceled, and deleted after that. */
+  | { readonly kind: 'running'; readonly isCancelable: boolean }
+  | { readonly kind: 'free' };
+
+export function standingOf(
+  backup: Backup,
+  location: BackupStorageLocation | undefined,
+  {
+    isMadeHere,
+    reading,
+  }: { readonly isMadeHere: boolean; readonly reading: FoundRestore | undefined },
+): Standing {
+  const { storageLocation: name = '' } = (backup.spec as Backup['spec'] | undefined) ?? {};
+  if (!location) return refused(`backup storage location ${name} not found`);
+  if (location.spec?.accessMode === 'ReadOnly') {
+    return refused(
+      `cannot delete backup because backup storage location ${name} is currently in read-only mode`,
+    );
+  }
+  if (location.status?.phase !== 'Available') {
+    return refused(
+      `cannot delete backup because backup storage location ${name} is currently in Unavailable state`,
+    );
+  }
+  if (reading) {
+    return refused(
+      `restore ${reading.name} reads the backup (${reading.phase}): wait for its end, or delete it, and delete the backup again`,
+    );
+  }
+  const phase = phaseOf(backup);
+  if (isOver(phase) || phase === DELETING) return { kind: 'free' };
+  if (isMadeHere) return { kind: 'running', isCancelable: !phase.startsWith('Finalizing') };
+  // Another server has not begun with it, and does not any more.
+  if (['', 'New', 'Queued'].includes(phase)) return { kind: 'free' };
+  return refused('backup is still in progress');
+}
+
+const refused = (error: string): Standing => ({
+  kind: 'refused',
+  error: `backup deletion failed: ${error}`,
+});

@@ -1,0 +1,92 @@
+import { RestoreArchive } from '../../archive/index.ts';
+import { isCode } from '../../base/index.ts';
+import type { Bucket } from '../../blob/index.ts';
+import { type KubeClient, type KubeObject, RESTORES, waitGone } from '../../kube/index.ts';
+import type { Attempts } from './attempts.ts';
+
+/** A Restore, as far as it is looked at. */
+interface Restore extends KubeObject {
+  readonly spec?: { readonly backupName?: string };
+  readonly status?: { readonly phase?: string };
+}
+
+/** What a deletion needs to know of one. */
+export interface FoundRestore {
+  readonly namespace: string | undefined;
+  readonly name: string;
+  readonly uid: string;
+  readonly phase: string;
+}
+
+/** By it a server removes the files of a Restore that is deleted (Velero: pkg/controller/restore_controller.go). */
+const FINALIZER = 'restores.velero.io/external-resources-finalizer';
+/** Velero: backup_deletion_controller.go. */
+const GOING_MS = 60_000;
+
+/** The Restores of a backup, by its name: they know no other. Of others nothing is kept. */
+export async function restoresOf(
+  client: KubeClient,
+  { namespace, backup }: { readonly namespace: string; readonly backup: string },
+  signal: AbortSignal,
+): Promise<FoundRestore[]> {
+  try {
+    return await client.collect(RESTORES, { namespace, signal }, (restore: Restore) => {
+      const { spec, status, metadata } = restore;
+      if (spec?.backupName !== backup) return [];
+      const { name, uid } = metadata;
+      return [{ namespace: metadata.namespace, name, uid, phase: status?.phase ?? '' }];
+    });
+  } catch (error) {
+    // A cluster where only backups are made may have no such kind.
+    if (isCode(error, 'KUBE_NOT_FOUND')) return [];
+    throw error;
+  }
+}
+
+/** One that reads the backup, or has volumes read from it. */
+export const readingOf = (restores: readonly FoundRestore[]): FoundRestore | undefined =>
+  restores.find(({ phase }) => /^(InProgress|WaitingFor|Finalizing)/.test(phase));
+
+/** Files first: without its Restore nobody finds them. Then the Restore, and the finalizer for what was done here. */
+export async function deleteRestores(
+  restores: readonly FoundRestore[],
+  options: {
+    readonly client: KubeClient;
+    readonly bucket: Bucket;
+    readonly attempts: Attempts;
+    readonly assertLeading: () => void;
+    readonly signal: AbortSignal;
+  },
+): Promise<void> {
+  const { client, bucket, attempts, assertLeading, signal } = options;
+  for (const restore of restores) {
+    const { namespace, name, uid } = restore;
+    await attempts.attempt(`error deleting restore ${namespace ?? ''}/${name}`, async () => {
+      assertLeading();
+      await new RestoreArchive(bucket).delete(name, { signal });
+      await client.delete(RESTORES, { namespace, name }, { uid, signal });
+      await release(client, restore, signal);
+      await waitGone(client, RESTORES, restore, { timeoutMs: GOING_MS, signal });
+    });
+  }
+}
+
+async function release(
+  client: KubeClient,
+  restore: FoundRestore,
+  signal: AbortSignal,
+): Promise<void> {
+  const { namespace, name, uid } = restore;
+  const now = await client.find(RESTORES, { namespace, name }, { signal });
+  const finalizers = now?.metadata.finalizers ?? [];
+  if (now?.metadata.uid !== uid || !finalizers.includes(FINALIZER)) return;
+  const rest = finalizers.filter((each) => each !== FINALIZER);
+  const { resourceVersion } = now.metadata;
+  const patch = { metadata: { uid, resourceVersion, finalizers: rest } };
+  try {
+    await client.patch(RESTORES, { namespace, name }, patch, { signal });
+  } catch (error) {
+    // Its own controller was first. Where it has only changed it is tried again.
+    if (!isCode(error, 'KUBE_NOT_FOUND')) throw error;
+  }
+}

@@ -1,0 +1,100 @@
+import { type ItemPlace, parseItemPath, readTarball, ScratchFile } from '../../archive/index.ts';
+import { isCode, messageOf, redactAndCut } from '../../base/index.ts';
+import type { Backup, Resolved } from '../../backup/index.ts';
+import type { KubeObject } from '../../kube/index.ts';
+import type { Attempts } from './attempts.ts';
+import type { DeleteAction } from './contract.ts';
+import { CALL_MS_MAX, within } from './within.ts';
+
+export interface ItemPass {
+  readonly backup: Backup;
+  /** Compressed. Stays the caller's. */
+  readonly tarball: ScratchFile;
+  readonly actions: readonly Resolved<DeleteAction>[];
+  readonly attempts: Attempts;
+  readonly signal: AbortSignal;
+  /** Types whose items are handed to `onItem` as well. */
+  readonly types: ReadonlySet<string>;
+  readonly onItem: (type: string, item: KubeObject) => void;
+}
+
+/** A plugin that is gone fails for each of 300,000 items. Our choice. */
+const FAILURES_MAX = 10;
+
+/**
+ * Asks the actions about each item of a tarball, in its order. One item is in memory at a time. Velero goes by the copy of an item that names no
+ * version, and so is it here. What an action says no to is told, and the next item is asked about. Throws `DAMAGED_ARCHIVE`.
+ */
+export async function eachItem(pass: ItemPass): Promise<void> {
+  const { tarball, signal, types, onItem, backup } = pass;
+  const asked = pass.actions.map((resolved) => new Asked(resolved));
+  for await (const { path, bytes } of readTarball(
+    tarball.read(),
+    `${backup.metadata.name}.tar.gz`,
+  )) {
+    signal.throwIfAborted();
+    const place = parseItemPath(path);
+    if (!place || place.version !== undefined) continue;
+    const { groupResource: type } = place;
+    const isOurs = types.has(type);
+    if (!isOurs && !asked.some((each) => each.mayApply(place))) continue;
+    const item = parsed(bytes);
+    if (!item) {
+      pass.attempts.say(
+        `error invoking delete item actions: ${path} of the tarball is no object: what it stands for is not deleted`,
+      );
+      continue;
+    }
+    if (isOurs) onItem(type, item);
+    for (const each of asked) await each.ask(place, item, pass);
+  }
+}
+
+function parsed(bytes: Buffer): KubeObject | undefined {
+  try {
+    const item = JSON.parse(bytes.toString('utf8')) as Partial<KubeObject> | null;
+    return typeof item?.metadata === 'object' ? (item as KubeObject) : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** One action, and how often it has failed in a row. */
+class Asked {
+  readonly #resolved: Resolved<DeleteAction>;
+  #failures = 0;
+
+  constructor(resolved: Resolved<DeleteAction>) {
+    this.#resolved = resolved;
+  }
+
+  /** By its place alone: an item that no action asks for need not be read. */
+  mayApply({ groupResource, namespace, name }: ItemPlace): boolean {
+    const { action, applies } = this.#resolved;
+    if ((action.appliesTo.selector ?? '') !== '') return true;
+    const metadata = { namespace, name, uid: '', resourceVersion: '' };
+    return applies(groupResource, { metadata } as KubeObject);
+  }
+
+  async ask(place: ItemPlace, item: KubeObject, pass: ItemPass): Promise<void> {
+    const { action, applies } = this.#resolved;
+    if (this.#failures >= FAILURES_MAX || !applies(place.groupResource, item)) return;
+    const { attempts, signal, backup } = pass;
+    const { groupResource, namespace, name } = place;
+    const where = namespace === '' ? name : `${namespace}/${name}`;
+    const what = `error invoking delete item actions: ${action.name} of ${groupResource} ${where}`;
+    try {
+      await attempts.patiently(what, () =>
+        within(signal, CALL_MS_MAX, (own) => action.execute(item, backup, { signal: own })),
+      );
+      this.#failures = 0;
+    } catch (error) {
+      if (signal.aborted || isCode(error, 'LEADERSHIP_LOST')) throw error;
+      attempts.fail(what, error);
+      if (++this.#failures < FAILURES_MAX) return;
+      attempts.say(
+        `error invoking delete item actions: ${action.name} has failed ${FAILURES_MAX} times in a row, and is not asked about the other items: ${redactAndCut(messageOf(error))}`,
+      );
+    }
+  }
+}

@@ -1,0 +1,227 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  type Clock,
+  isCode,
+  type Logger,
+  mapLimited,
+  messageOf,
+  type Nanoseconds,
+  systemClock,
+} from '../../base/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  DELETE_BACKUP_REQUESTS,
+  isPassing,
+  type KubeClient,
+  type KubeObject,
+  type NewObject,
+  validLabel,
+} from '../../kube/index.ts';
+import { BACKUP_RESOURCE } from '../backups/phases.ts';
+import { BACKUP_NAME, BACKUP_UID } from '../deletion/held-data.ts';
+import type { DeletionRequest } from '../deletion/refusal.ts';
+import type { ServerController } from '../server.ts';
+import {
+  type Expired,
+  expiredIn,
+  FAILURE_LABEL,
+  type FailureReason,
+  failureOf,
+} from './verdict.ts';
+
+export interface ExpiryControllerOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  /** Velero: `--garbage-collection-frequency`. */
+  readonly frequencyMs: number;
+  /** Of this machine. */
+  readonly clock?: Clock;
+  /** After a look that failed. */
+  readonly retryMs?: number;
+}
+
+const RETRY_MS = 30_000;
+const RETRY_MS_MAX = 10 * 60_000;
+/** Requests that one look makes; the rest follows. A night's backups of a large cluster are deleted in hours, not in one rush. Our choice. */
+const REQUESTS_MAX = 500;
+const MORE_MS = 60_000;
+const AT_ONCE = 4;
+/** What machines without time synchronization differ by. Our choice. */
+const DIFFERENCE_NS = 300_000_000_000n;
+
+/**
+ * Asks for the deletion of backups whose time is over, as Velero's controller `gc` does. A deletion cannot be taken back, so two clocks have to
+ * agree: the API server's, by which the time was written, and this machine's. One that jumps ahead deletes nothing; one that is behind delays.
+ */
+export class ExpiryController implements ServerController {
+  readonly name = 'gc';
+  readonly #options: ExpiryControllerOptions;
+  #failure: string | undefined;
+  /** When the deletion of a Backup was asked for last, by UID: one that fails at once is not asked for again with each look at the rest. */
+  readonly #askedMs = new Map<string, number>();
+
+  constructor(options: ExpiryControllerOptions) {
+    this.#options = options;
+  }
+
+  get failure(): string | undefined {
+    return this.#failure;
+  }
+
+  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
+    const { logger, frequencyMs, retryMs = RETRY_MS } = this.#options;
+    let failures = 0;
+    while (!signal.aborted) {
+      let restMs = frequencyMs;
+      try {
+        const hasMore = await this.look(signal, assertLeading);
+        if (hasMore) restMs = Math.min(MORE_MS, frequencyMs);
+        failures = 0;
+        this.#failure = undefined;
+      } catch (error) {
+        if (signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
+        this.#failure = messageOf(error);
+        logger.warn({ error: this.#failure }, 'expired backups could not be looked for');
+        restMs = Math.min(frequencyMs, RETRY_MS_MAX, retryMs * 2 ** Math.min(failures++, 10));
+      }
+      await sleep(restMs, undefined, { signal }).catch(() => undefined);
+    }
+  }
+
+  /** Returns whether more are to be asked for soon. Throws what the API server refuses. */
+  async look(signal: AbortSignal, assertLeading: () => void): Promise<boolean> {
+    const { client, namespace } = this.#options;
+    // So that the API server's clock is known.
+    const pending = await this.#pending(signal);
+    const nowNs = this.#nowNs();
+    const recent = this.#askedLately();
+    const expired = await client.collect(BACKUP_RESOURCE, { namespace, signal }, (backup) =>
+      expiredIn(backup, nowNs).filter(({ uid }) => !pending.has(uid) && !recent.has(uid)),
+    );
+    const reasons = await this.#reasons(expired, signal);
+    let requests = 0;
+    let done = 0;
+    const failures: unknown[] = [];
+    await mapLimited(expired, AT_ONCE, async (each) => {
+      signal.throwIfAborted();
+      const reason = reasons.get(each.location);
+      if (!reason && requests >= REQUESTS_MAX) return;
+      if (!reason) requests++;
+      try {
+        await this.#decide(each, reason, signal, assertLeading);
+        done++;
+      } catch (error) {
+        if (signal.aborted || isPassing(error) || isCode(error, 'LEADERSHIP_LOST')) throw error;
+        // What is wrong with one must not keep the others.
+        const fields = { backup: each.name, uid: each.uid, error: messageOf(error) };
+        const text = 'a backup has expired, and its deletion could not be asked for';
+        this.#options.logger.error(fields, text);
+        failures.push(error);
+      }
+    });
+    // Then it is not one of them, but what this server may do.
+    const forbidden = failures.find((error) => isCode(error, 'KUBE_FORBIDDEN'));
+    if (forbidden !== undefined && done === 0) throw forbidden;
+    return requests >= REQUESTS_MAX;
+  }
+
+  /** UIDs. Half of the time between two looks: the next full one asks again. */
+  #askedLately(): Set<string> {
+    const sinceMs = performance.now() - this.#options.frequencyMs / 2;
+    for (const [uid, atMs] of this.#askedMs) if (atMs < sinceMs) this.#askedMs.delete(uid);
+    return new Set(this.#askedMs.keys());
+  }
+
+  #nowNs(): Nanoseconds {
+    const { client, clock = systemClock, logger } = this.#options;
+    const [theirs, ours] = [client.clock.nowNs(), clock.nowNs()];
+    const earlier = theirs < ours ? theirs : ours;
+    const apartNs = theirs + ours - 2n * earlier;
+    if (apartNs > DIFFERENCE_NS) {
+      logger.warn(
+        { seconds: Number(apartNs / 1_000_000_000n) },
+        "the API server's clock and this machine's differ: backups expire by the one that is behind; set the clocks right",
+      );
+    }
+    return earlier;
+  }
+
+  /** UIDs of Backups that somebody has asked to be deleted, and that has no end yet. */
+  async #pending(signal: AbortSignal): Promise<Set<string>> {
+    const { client, namespace } = this.#options;
+    const uids = await client.collect(
+      DELETE_BACKUP_REQUESTS,
+      { namespace, signal },
+      ({ metadata, status }: DeletionRequest) =>
+        status?.phase === 'Processed' ? [] : [metadata.labels?.[BACKUP_UID] ?? ''],
+    );
+    return new Set(uids);
+  }
+
+  /** Why nothing can be deleted, by location. */
+  async #reasons(
+    expired: readonly Expired[],
+    signal: AbortSignal,
+  ): Promise<ReadonlyMap<string, FailureReason | undefined>> {
+    const reasons = new Map<string, FailureReason | undefined>();
+    for (const { location } of expired) {
+      if (!reasons.has(location)) reasons.set(location, await this.#reasonOf(location, signal));
+    }
+    return reasons;
+  }
+
+  async #reasonOf(name: string, signal: AbortSignal): Promise<FailureReason | undefined> {
+    const { client, namespace, logger } = this.#options;
+    if (name === '') return 'BSLNotFound';
+    try {
+      const ref = { namespace, name };
+      return failureOf(await client.find(BACKUP_STORAGE_LOCATIONS, ref, { signal }));
+    } catch (error) {
+      if (isPassing(error)) throw error;
+      logger.error({ location: name, error: messageOf(error) }, 'a location could not be read');
+      return 'BSLCannotGet';
+    }
+  }
+
+  async #decide(
+    expired: Expired,
+    reason: FailureReason | undefined,
+    signal: AbortSignal,
+    assertLeading: () => void,
+  ): Promise<void> {
+    const { client, namespace, logger } = this.#options;
+    const { name, uid, failure, location } = expired;
+    try {
+      if (failure !== reason) {
+        assertLeading();
+        const labels = { [FAILURE_LABEL]: reason ?? null };
+        const body = { metadata: { uid, labels } };
+        await client.patch(BACKUPS, { namespace, name }, body, { signal });
+        if (reason) {
+          const text = 'a backup has expired, and its location does not let it be deleted';
+          logger.warn({ backup: name, location, reason }, text);
+        }
+      }
+      if (reason) return;
+      assertLeading();
+      await client.create(DELETE_BACKUP_REQUESTS, requestFor(namespace, expired), { signal });
+      this.#askedMs.set(uid, performance.now());
+      logger.info({ backup: name, uid }, 'a backup has expired, and is to be deleted');
+    } catch (error) {
+      // Gone, or changed: the next look sees.
+      if (!isCode(error, 'KUBE_NOT_FOUND', 'KUBE_CONFLICT', 'KUBE_ALREADY_EXISTS')) throw error;
+    }
+  }
+}
+
+/** As Velero makes it (v1.18.3: pkg/backup/delete_helpers.go). */
+const requestFor = (namespace: string, { name, uid }: Expired): NewObject<KubeObject> =>
+  ({
+    metadata: {
+      ...{ namespace, generateName: `${name}-` },
+      labels: { [BACKUP_NAME]: validLabel(name), [BACKUP_UID]: uid },
+    },
+    spec: { backupName: name },
+  }) as unknown as NewObject<KubeObject>;

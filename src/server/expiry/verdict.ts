@@ -1,0 +1,47 @@
+import { type Nanoseconds, parseGoTime } from '../../base/index.ts';
+import type { Backup } from '../../backup/index.ts';
+import type { BackupStorageLocation } from '../../kube/index.ts';
+import { isOver, phaseOf } from '../backups/phases.ts';
+
+/** Velero's label on a Backup that has expired and cannot be deleted, and its values; the last one is of 1.19. */
+export const FAILURE_LABEL = 'velero.io/gc-failure';
+export type FailureReason = 'BSLNotFound' | 'BSLCannotGet' | 'BSLReadOnly' | 'BSLUnavailable';
+
+/** What is kept of an expired Backup: there may be ten thousand. */
+export interface Expired {
+  readonly name: string;
+  readonly uid: string;
+  readonly location: string;
+  readonly failure: string | undefined;
+}
+
+/**
+ * Whether its time is over. One that is still made is not deleted by the clock: it would be canceled. A time that nobody can read is none. Of one
+ * whose deletion was begun another try is made.
+ */
+export function expiredIn(backup: Backup, nowNs: Nanoseconds): Expired[] {
+  const { name, uid, labels, deletionTimestamp } = backup.metadata;
+  const expiration = expirationOf(backup);
+  if (expiration === undefined || expiration > nowNs || deletionTimestamp !== undefined) return [];
+  const phase = phaseOf(backup);
+  if (!isOver(phase) && phase !== 'Deleting') return [];
+  const { storageLocation: location = '' } = (backup.spec as Backup['spec'] | undefined) ?? {};
+  return [{ name, uid, location, failure: labels?.[FAILURE_LABEL] }];
+}
+
+function expirationOf({ status }: Backup): Nanoseconds | undefined {
+  const { expiration } = (status ?? {}) as { expiration?: string | null };
+  if (!expiration) return undefined;
+  try {
+    return parseGoTime(expiration);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Why nothing can be deleted in a location; undefined where it can. */
+export function failureOf(location: BackupStorageLocation | undefined): FailureReason | undefined {
+  if (!location) return 'BSLNotFound';
+  if (location.status?.phase !== 'Available') return 'BSLUnavailable';
+  return location.spec?.accessMode === 'ReadOnly' ? 'BSLReadOnly' : undefined;
+}

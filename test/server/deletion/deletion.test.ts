@@ -1,0 +1,854 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { gzipSync } from 'node:zlib';
+import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { BackupArchive, journalFolder } from '../../../src/archive/index.ts';
+import { CodedError } from '../../../src/base/index.ts';
+import { openStorage } from '../../../src/blob/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  CONFIG_MAPS,
+  DATA_UPLOADS,
+  DELETE_BACKUP_REQUESTS,
+  EVENTS,
+  type KubeObject,
+  POD_VOLUME_BACKUPS,
+  RESTORES,
+  VOLUME_SNAPSHOT_CONTENTS,
+  VOLUME_SNAPSHOTS,
+} from '../../../src/kube/index.ts';
+import { openRepository } from '../../../src/repository/index.ts';
+import { CANCEL_ANNOTATION } from '../../../src/server/index.ts';
+import { DELETE_ANYWAY } from '../../../src/server/deletion/deletion.ts';
+import { encodeSegment } from '../../../src/server/backups/run/segment.ts';
+import { isGone } from '../../../src/server/deletion/native-snapshots.ts';
+import { STORED_UID } from '../../../src/server/deletion/ownership.ts';
+import { forgetSnapshots, listSnapshots } from '../../../src/snapshot/index.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { backUp, CLIENT, createTest, openTest } from '../../support/repositories.ts';
+import { content, DeletionWorld, START, upload, VELERO } from './support/world.ts';
+
+const scratch = tempDirectory('deletion');
+afterAll(() => {
+  fs.rmSync(scratch, { recursive: true, force: true });
+});
+
+const ref = (name: string) => ({ namespace: VELERO, name });
+const away = () => new CodedError('STORAGE_AWAY', 'the storage is away', { retry: 'backoff' });
+
+let world: DeletionWorld;
+let stop: (() => Promise<void>) | undefined;
+
+beforeEach(async () => {
+  world = await DeletionWorld.start(scratch);
+});
+afterEach(async () => {
+  await stop?.();
+  stop = undefined;
+  await world[Symbol.asyncDispose]();
+});
+
+const phaseOf = async (name: string): Promise<string | undefined> =>
+  ((await world.client.find(BACKUPS, ref(name))) as { status?: { phase?: string } } | undefined)
+    ?.status?.phase;
+
+const metric = async (what: string): Promise<number> => {
+  const found = await world.registry.getSingleMetric(`velero_backup_deletion_${what}_total`)?.get();
+  return found?.values.reduce((sum, { value }) => sum + value, 0) ?? -1;
+};
+
+describe('a backup that is deleted', () => {
+  it('is gone with all that it holds: data before what leads to them, its main file before its other ones, the Backup last', async () => {
+    await world.rich('b1');
+    await world.ask('b1');
+    stop = world.run();
+    await world.gone('b1');
+    expect([...world.provider, ...world.drivers]).toEqual([]);
+    expect([...world.repositories.values()].flatMap((ids) => [...ids])).toEqual([]);
+    expect([...world.bucket.objects.keys()]).toEqual([]);
+    for (const resource of [
+      RESTORES,
+      CONFIG_MAPS,
+      VOLUME_SNAPSHOT_CONTENTS,
+      DELETE_BACKUP_REQUESTS,
+    ]) {
+      const left = await world.client.list(resource);
+      expect(left.map(({ metadata }) => metadata.name)).toEqual([]);
+    }
+    const at = (text: string): number => {
+      const found = world.told.findIndex((each) => each.startsWith(text));
+      expect(found, text).toBeGreaterThanOrEqual(0);
+      return found;
+    };
+    const order = [
+      ...['provider b1-native', 'driver b1-kept', 'forget b1-files', 'delete configmaps'],
+      ...['file restores/b1-restore/', 'delete restores', 'file backups/b1/velero-backup.json'],
+      ...['file backups/b1/b1.tar.gz', 'file backups/b1/longshore-journal/', 'delete backups'],
+      'delete deletebackuprequests',
+    ];
+    expect(order.map(at)).toEqual(order.map(at).sort((a, b) => a - b));
+    expect([await metric('attempt'), await metric('success'), await metric('failure')]).toEqual([
+      1, 1, 0,
+    ]);
+  });
+
+  it('is deleted for one request at a time, and the others go', async () => {
+    await world.rich('b1');
+    for (const name of ['one', 'two', 'three']) await world.ask('b1', {}, name);
+    await world.make(DELETE_BACKUP_REQUESTS, 'before', {
+      spec: { backupName: 'b1' },
+      status: { phase: 'Processed', errors: ['no'] },
+    });
+    stop = world.run();
+    await world.gone('b1');
+    expect(await metric('attempt')).toBe(1);
+    expect(world.told.filter((each) => each === 'provider b1-native')).toHaveLength(1);
+  });
+
+  it('is gone on with where a server has left a request, and ends where only the answer was missing', async () => {
+    const backup = await world.rich('b1');
+    const labels = (uid: string) => ({
+      'velero.io/backup-name': 'b1',
+      'velero.io/backup-uid': uid,
+    });
+    const left = { spec: { backupName: 'b1' }, status: { phase: 'InProgress' } };
+    await world.make(DELETE_BACKUP_REQUESTS, 'left', {
+      metadata: { labels: labels(backup.metadata.uid) },
+      ...left,
+    });
+    stop = world.run();
+    await world.gone('b1');
+    // Another Backup of its name was made since.
+    await world.backup('b1');
+    await world.make(DELETE_BACKUP_REQUESTS, 'old', {
+      metadata: { labels: labels(backup.metadata.uid) },
+      ...left,
+    });
+    await expect.poll(() => world.request('old'), { timeout: 5000 }).toBeUndefined();
+    expect(await phaseOf('b1')).toBe('Completed');
+  });
+
+  it('keeps what belongs to another backup of its name', async () => {
+    const foreign = await world.backup('b1');
+    await world.store(
+      foreign,
+      {},
+      {
+        ...foreign,
+        metadata: { ...foreign.metadata, uid: 'another' },
+        status: { ...foreign.status, startTimestamp: '2026-10-01T00:00:00Z' } as never,
+      },
+    );
+    await world.make(CONFIG_MAPS, 'i', {
+      metadata: {
+        labels: { 'velero.io/backup-name': 'b1', 'velero.io/data-upload-snapshot-info': 'true' },
+      },
+      data: { volumeNamespace: 'app', snapshotID: 'theirs', repositoryType: 'kopia' },
+    });
+    world.hold('app', 'theirs');
+    await world.make(DATA_UPLOADS, 'own', {
+      ...upload('own', {}, 'app', 'mine'),
+      metadata: {
+        labels: { 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': foreign.metadata.uid },
+      },
+    });
+    world.hold('app', 'mine');
+    const before = world.files('backups/b1/');
+    await world.ask('b1');
+    stop = world.run();
+    await world.gone('b1');
+    expect(world.files('backups/b1/')).toEqual(before);
+    expect([...(world.repositories.get('app') ?? [])]).toEqual(['theirs']);
+  });
+
+  it('keeps what a backup of another cluster has stored that began in the same second, and deletes what its own run has taken', async () => {
+    const rival = await world.backup('b1', 'Failed', {
+      status: {
+        failureReason: 'backup execution failed: backup already exists in object storage',
+        completionTimestamp: '2026-11-21T02:10:00Z',
+      },
+    });
+    await world.store(
+      rival,
+      {},
+      {
+        ...rival,
+        metadata: { ...rival.metadata, uid: 'another' },
+        status: { phase: 'Completed', startTimestamp: START } as never,
+      },
+    );
+    const stored = world.files('backups/b1/');
+    const { uid } = rival.metadata;
+    const record = { spec: { location: 'l' }, status: { providerSnapshotID: 'own-native' } };
+    const item = { k: 'v1/PersistentVolume', ns: '', n: 'pv', facts: [{ kind: 'native', record }] };
+    const records = gzipSync(JSON.stringify({ items: [item], thawed: [], entries: [] }));
+    const none = Buffer.alloc(0);
+    const segment = encodeSegment({ records, tar: none, log: none });
+    world.bucket.objects.set(`${journalFolder('b1', uid)}1`, segment);
+    world.provider.add('own-native');
+    await world.make(RESTORES, 'r', { spec: { backupName: 'b1' }, status: { phase: 'Completed' } });
+    await world.ask('b1');
+    stop = world.run();
+    await world.gone('b1');
+    expect(world.files('backups/b1/')).toEqual(stored);
+    expect(world.told).toContain('provider own-native');
+    expect(await world.client.list(RESTORES, { namespace: VELERO })).toHaveLength(1);
+  });
+
+  it('is deleted also where a request for an earlier one of its name is answered first', async () => {
+    await world.rich('b1');
+    await world.ask('b1', { labels: { 'velero.io/backup-uid': 'earlier' } }, 'a-old');
+    await world.ask('b1', {}, 'b-new');
+    stop = world.run();
+    await world.gone('b1');
+    expect([...world.bucket.objects.keys()]).toEqual([]);
+  });
+
+  it('owns nothing where it never began', async () => {
+    const first = await world.rich('b1');
+    await world.client.delete(BACKUPS, first.metadata);
+    await world.backup('b1', 'FailedValidation', { status: { startTimestamp: undefined } });
+    const before = [...world.bucket.objects.keys()];
+    await world.ask('b1');
+    stop = world.run();
+    await world.gone('b1');
+    expect([...world.bucket.objects.keys()]).toEqual(before);
+    expect([world.provider.size, world.drivers.size]).toEqual([1, 1]);
+    expect(await world.client.list(RESTORES, { namespace: VELERO })).toHaveLength(1);
+  });
+
+  it('is its own where it was taken over from the bucket, also after its main file is gone', async () => {
+    const backup = await world.backup('b1');
+    await world.store(
+      backup,
+      {},
+      { ...backup, metadata: { ...backup.metadata, uid: 'elsewhere' } },
+    );
+    world.bucket.objects.set('backups/b1/longshore-journal/elsewhere/1', Buffer.from('x'));
+    world.fail('delete b1.tar.gz', new CodedError('REFUSED', 'no right to delete'));
+    await world.ask('b1');
+    stop = world.run();
+    expect(await world.answer('b1-1')).toEqual([
+      'error removing backup from backup storage: no right to delete',
+    ]);
+    const now = await world.client.get(BACKUPS, ref('b1'));
+    expect(now.metadata.annotations?.[STORED_UID]).toBe('elsewhere');
+    expect(world.files('backups/b1/velero-backup.json')).toEqual([]);
+    await world.ask('b1', {}, 'again');
+    await world.gone('b1');
+    expect([...world.bucket.objects.keys()]).toEqual([]);
+  });
+});
+
+describe('a request that is refused', () => {
+  const cases: readonly (readonly [string, () => Promise<unknown>, string])[] = [
+    ['no name', () => world.ask('', {}, 'none-1'), 'spec.backupName is required'],
+    ['no backup', () => world.ask('none'), 'backup not found'],
+    [
+      'another UID',
+      async () => {
+        await world.backup('none');
+        await world.ask('none', { labels: { 'velero.io/backup-uid': 'other' } });
+      },
+      'backup not found',
+    ],
+    [
+      'no location',
+      async () => {
+        await world.backup('none', 'Completed', { spec: { storageLocation: 'gone' } });
+        await world.ask('none');
+      },
+      'backup storage location gone not found',
+    ],
+    [
+      'a location that is read-only',
+      async () => {
+        await world.location('ro', { accessMode: 'ReadOnly' });
+        await world.backup('none', 'Completed', { spec: { storageLocation: 'ro' } });
+        await world.ask('none');
+      },
+      'cannot delete backup because backup storage location ro is currently in read-only mode',
+    ],
+    [
+      'a location that is away',
+      async () => {
+        await world.location('off', {}, 'Unavailable');
+        await world.backup('none', 'Completed', { spec: { storageLocation: 'off' } });
+        await world.ask('none');
+      },
+      'cannot delete backup because backup storage location off is currently in Unavailable state',
+    ],
+    [
+      'a restore that reads it',
+      async () => {
+        await world.backup('none');
+        await world.make(RESTORES, 'r', {
+          spec: { backupName: 'none' },
+          status: { phase: 'InProgress' },
+        });
+        await world.ask('none');
+      },
+      'restore r reads the backup (InProgress): wait for its end, or delete it, and delete the backup again',
+    ],
+  ];
+  it.each(cases)('%s', async (_, prepare, text) => {
+    await prepare();
+    stop = world.run();
+    expect(await world.answer('none-1')).toEqual([`backup deletion failed: ${text}`]);
+    expect(world.told).toEqual([]);
+    expect(['Completed', undefined]).toContain(await phaseOf('none'));
+    expect(await metric('attempt')).toBe(0);
+  });
+
+  it('a backup that another server makes', async () => {
+    await world.backup('b1', 'WaitingForPluginOperations');
+    await world.ask('b1');
+    stop = world.run({ isMadeHere: false });
+    expect(await world.answer('b1-1')).toEqual([
+      'backup deletion failed: backup is still in progress',
+    ]);
+  });
+
+  it('is removed after a day, and not before', async () => {
+    await world.make(DELETE_BACKUP_REQUESTS, 'new', {
+      spec: {},
+      status: { phase: 'Processed', errors: ['no'] },
+    });
+    const clock = { nowNs: () => BigInt(Date.now() + 24 * 3_600_000 + 5000) * 1_000_000n };
+    stop = world.run();
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    expect(await world.request('new')).toBeDefined();
+    await stop();
+    const later = new Proxy(world.client, {
+      get: (target, key) => {
+        if (key === 'clock') return clock;
+        const value: unknown = Reflect.get(target, key);
+        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
+      },
+    });
+    stop = world.run({ client: later });
+    await expect.poll(() => world.request('new'), { timeout: 5000 }).toBeUndefined();
+  });
+});
+
+describe('a backup that is still made here', () => {
+  it('is canceled, and deleted when it is over', async () => {
+    const backup = await world.backup('b1', 'InProgress');
+    await world.ask('b1');
+    stop = world.run();
+    const annotations = async () =>
+      (await world.client.get(BACKUPS, ref('b1'))).metadata.annotations;
+    await expect
+      .poll(async () => (await annotations())?.[CANCEL_ANNOTATION], { timeout: 5000 })
+      .toBe('true');
+    expect((await world.request('b1-1'))?.status?.phase).toBe('InProgress');
+    expect(await phaseOf('b1')).toBe('InProgress');
+    await world.store(backup);
+    await world.client.patch(BACKUPS, ref('b1'), { status: { phase: 'Failed' } });
+    await world.gone('b1');
+    expect([...world.bucket.objects.keys()]).toEqual([]);
+  });
+
+  it('has its movers told to stop, and is not deleted before they have', async () => {
+    const backup = await world.backup('b1', 'Failed');
+    const labels = { 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': backup.metadata.uid };
+    await world.make(DATA_UPLOADS, 'du', {
+      ...upload('du', labels, 'app', ''),
+      metadata: { labels },
+      status: { phase: 'InProgress' },
+    });
+    await world.make(POD_VOLUME_BACKUPS, 'pvb', {
+      metadata: { labels },
+      spec: {
+        ...{ backupStorageLocation: 'default', node: 'n', volume: 'v', repoIdentifier: '' },
+        ...{ uploaderType: 'kopia', pod: { namespace: 'app', name: 'p' } },
+      },
+      status: { phase: 'InProgress' },
+    });
+    await world.ask('b1');
+    stop = world.run();
+    const [error = ''] = await world.answer('b1-1');
+    expect(error).toMatch(
+      /^error deleting moved snapshot data: DataUpload du, PodVolumeBackup pvb still run/,
+    );
+    for (const resource of [DATA_UPLOADS, POD_VOLUME_BACKUPS] as const) {
+      const [found] = (await world.client.list(resource as typeof DATA_UPLOADS)) as {
+        spec: { cancel?: boolean };
+      }[];
+      expect(found?.spec.cancel).toBe(true);
+    }
+    // It ended otherwise, with a snapshot that nobody knew of.
+    await world.client.patch(DATA_UPLOADS, ref('du'), {
+      status: { phase: 'Completed', snapshotID: 'late' },
+    });
+    await world.client.patch(POD_VOLUME_BACKUPS, ref('pvb'), { status: { phase: 'Canceled' } });
+    world.hold('app', 'late');
+    await world.ask('b1', {}, 'again');
+    await world.gone('b1');
+    expect(world.told).toContain('forget late');
+    expect(await world.client.list(DATA_UPLOADS)).toEqual([]);
+  });
+});
+
+describe('a step that fails', () => {
+  const refused = (text: string) => new CodedError('PLUGIN_REFUSED', text);
+  /** More often than it is tried. */
+  const often = (error: () => unknown): unknown[] => Array.from({ length: 40 }, error);
+  const steps: readonly (readonly [string, string, () => unknown, RegExp])[] = [
+    [
+      'a plugin that refuses',
+      'snapshot b1-native',
+      () => refused('volume is busy'),
+      /^error deleting snapshot b1-native of volume snapshot location "l": volume is busy/,
+    ],
+    [
+      'a repository that is away',
+      'forget',
+      away,
+      /^error deleting moved snapshot data: (one snapshot|2 snapshots) in the repository of namespace \w+ at backup storage location default: the storage is away/,
+    ],
+    [
+      'a tarball that cannot be read',
+      'get b1.tar.gz',
+      away,
+      /^error downloading backup tarball: the storage is away/,
+    ],
+    [
+      'plugins that do not start',
+      'actions',
+      () => refused('no such file'),
+      /^error getting delete item actions: no such file/,
+    ],
+    [
+      'a content that cannot be made',
+      'create volumesnapshotcontents',
+      () => new CodedError('KUBE_FORBIDDEN', 'not allowed'),
+      /^error deleting snapshot b1-kept of CSI driver d: not allowed/,
+    ],
+  ];
+  it.each(steps)('is told, and keeps files and Backup: %s', async (_, what, error, text) => {
+    await world.rich('b1');
+    const files = world.files('backups/b1/');
+    world.fail(what, ...often(error));
+    await world.ask('b1');
+    stop = world.run();
+    const errors = await world.answer('b1-1');
+    expect(errors[0]).toMatch(text);
+    expect(errors.at(-1)).toContain(`annotate backups.velero.io b1 ${DELETE_ANYWAY}=true`);
+    expect(await phaseOf('b1')).toBe('Deleting');
+    expect(world.files('backups/b1/')).toEqual(files);
+    expect(await world.client.list(RESTORES, { namespace: VELERO })).toHaveLength(1);
+    expect([await metric('attempt'), await metric('success'), await metric('failure')]).toEqual([
+      1, 0, 1,
+    ]);
+    // Mended: the next request ends it.
+    world.faults.clear();
+    await world.ask('b1', {}, 'again');
+    await world.gone('b1');
+    expect([...world.bucket.objects.keys(), ...world.provider, ...world.drivers]).toEqual([]);
+    expect([...world.repositories.values()].flatMap((ids) => [...ids])).toEqual([]);
+  });
+
+  it('is tried again where it passes, and says so meanwhile', async () => {
+    await world.rich('b1');
+    world.fail('forget', away(), away());
+    world.fail('snapshot b1-native', refused('busy'));
+    world.fail('bucket', away());
+    world.fail('patch backups', new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' }));
+    await world.ask('b1');
+    stop = world.run({ patienceMs: 5000 });
+    await expect
+      .poll(async () => (await world.request('b1-1'))?.status?.errors?.[0] ?? '', {
+        timeout: 5000,
+        interval: 5,
+      })
+      .toContain('it is tried again');
+    await world.gone('b1', 30_000);
+  }, 40_000);
+
+  it('leaves the Restore whose finalizer is somebody else’s, and the files of the backup with it', async () => {
+    await world.rich('b1');
+    world.fail('delete restores', new CodedError('KUBE_FORBIDDEN', 'not allowed'));
+    await world.ask('b1');
+    stop = world.run();
+    expect(await world.answer('b1-1')).toEqual([
+      'error deleting restore velero/b1-restore: not allowed',
+    ]);
+    expect(world.files('backups/b1/').length).toBeGreaterThan(3);
+    await world.ask('b1', {}, 'again');
+    await world.gone('b1');
+  });
+});
+
+describe('a step that has no end', () => {
+  it('keeps no other one: a provider that does not answer', async () => {
+    const backup = await world.backup('b1');
+    const ids = Array.from({ length: 30 }, (_, i) => `hangs-${i}`);
+    await world.store(backup, {
+      volumeSnapshots: [...ids.map((id) => ['l', id]), ['m', 'other']].map(
+        ([at = '', id = '']) => ({
+          spec: { location: at, persistentVolumeName: 'pv' },
+          status: { phase: 'Completed', providerSnapshotID: id },
+        }),
+      ),
+      podVolumeBackups: [
+        {
+          metadata: { namespace: VELERO, name: 'pvb' },
+          spec: { uploaderType: 'kopia', pod: { namespace: 'app', name: 'p' } },
+          status: { snapshotID: 'files' },
+        },
+      ],
+    });
+    world.locations.push({ metadata: { name: 'm' }, spec: { provider: 'x' } });
+    for (const id of ids) world.silent.add(id);
+    world.provider.add('other');
+    world.hold('app', 'files');
+    await world.ask('b1');
+    stop = world.run({ providerMs: 100 });
+    const errors = await world.answer('b1-1');
+    expect(errors.slice(0, 4)).toEqual([
+      ...[0, 1, 2].map(
+        (i) =>
+          `error deleting snapshot hangs-${i} of volume snapshot location "l": no answer within 1 min`,
+      ),
+      'error deleting snapshot hangs-3 of volume snapshot location "l": its plugin did not answer 3 times, and was not asked again',
+    ]);
+    expect(world.told).toEqual(expect.arrayContaining(['provider other', 'forget files']));
+    world.silent.clear();
+    for (const id of ids) world.provider.add(id);
+    await world.ask('b1', {}, 'again');
+    await world.gone('b1');
+    expect([...world.provider]).toEqual([]);
+  });
+
+  it('keeps no other one: a driver that is gone', async () => {
+    const backup = await world.backup('b1');
+    const labels = { 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': backup.metadata.uid };
+    await world.store(backup, {
+      items: Array.from({ length: 60 }, (_, i) => [
+        `volumesnapshotcontents.snapshot.storage.k8s.io/cluster/c${i}`,
+        content(`c${i}`, labels, `kept-${i}`),
+      ]),
+    });
+    world.isDriverGone = true;
+    await world.ask('b1');
+    const startMs = performance.now();
+    stop = world.run({ driverMs: 1000 });
+    const errors = await world.answer('b1-1');
+    // Each of them by itself would be 15 s.
+    expect(performance.now() - startMs).toBeLessThan(10_000);
+    expect(errors).toHaveLength(42);
+    expect(errors[0]).toContain('it is still in the storage');
+    // All of them go when the driver is back.
+    const asked = await world.client.list(VOLUME_SNAPSHOT_CONTENTS);
+    expect(asked.filter(({ metadata }) => metadata.deletionTimestamp !== undefined)).toHaveLength(
+      60,
+    );
+  });
+
+  it('is not taken for the end of a snapshot where something else is missing', () => {
+    const refused = (text: string) => new CodedError('PLUGIN_REFUSED', text);
+    const id = '/subscriptions/s/resourceGroups/g/providers/p/snapshots/snap-1';
+    for (const text of [
+      'snapshot snap-1 not found',
+      'The snapshot "snap-1" does not exist.',
+      'InvalidSnapshot.NotFound: The snapshot snap-1 does not exist',
+    ]) {
+      expect(isGone(refused(text), id), text).toBe(true);
+    }
+    for (const text of [
+      'not found',
+      'DELETE https://x/snapshots/snap-1: SubscriptionNotFound: The subscription s could not be found.',
+      'DELETE https://x/snapshots/snap-1: ResourceGroupNotFound',
+      'delete snap-1: credentials file does not exist',
+      'delete snap-1: role backup not found',
+      'snap-1 is busy',
+    ]) {
+      expect(isGone(refused(text), id), text).toBe(false);
+    }
+  });
+});
+
+describe('what a request says', () => {
+  it('is its answer in the end, also where an earlier word arrives late', async () => {
+    await world.rich('b1');
+    world.fail('forget', ...Array.from({ length: 40 }, away));
+    let patches = 0;
+    const arrived = Promise.withResolvers<undefined>();
+    await world.ask('b1');
+    stop = world.run({
+      outside: async (task, what) => {
+        // The first one takes the request.
+        if (what !== 'patch deletebackuprequests' || ++patches !== 2) return task();
+        await new Promise((resolve) => setTimeout(resolve, 1500));
+        const result = await task();
+        arrived.resolve(undefined);
+        return result;
+      },
+    });
+    await world.answer('b1-1');
+    await arrived.promise;
+    expect((await world.request('b1-1'))?.status).toMatchObject({
+      phase: 'Processed',
+      errors: [
+        expect.stringMatching(/^error deleting moved.*away/) as string,
+        expect.anything() as string,
+        expect.stringContaining('delete it again when the cause is mended') as string,
+      ],
+    });
+  });
+
+  it('tells why it is not begun with', async () => {
+    await world.rich('b1');
+    const odd = () => new CodedError('ODD', 'may not patch', { retry: 'backoff' });
+    world.fail('patch backups', ...Array.from({ length: 200 }, odd));
+    await world.ask('b1');
+    stop = world.run();
+    await expect
+      .poll(async () => (await world.request('b1-1'))?.status?.errors, { timeout: 5000 })
+      .toEqual(['may not patch; it is tried again']);
+    world.faults.clear();
+    await world.gone('b1');
+  });
+});
+
+describe('what cannot be deleted', () => {
+  it('names the location that is gone, and is given up when a person says so', async () => {
+    await world.rich('b1');
+    world.locations = [];
+    await world.ask('b1');
+    stop = world.run();
+    const [error = ''] = await world.answer('b1-1');
+    expect(error).toContain('VolumeSnapshotLocation.velero.io "l" not found');
+    await world.client.patch(BACKUPS, ref('b1'), {
+      metadata: { annotations: { [DELETE_ANYWAY]: 'true' } },
+    });
+    await world.ask('b1', {}, 'again');
+    await world.gone('b1');
+    expect([...world.bucket.objects.keys()]).toEqual([]);
+    expect([...world.provider]).toEqual(['b1-native']);
+    await stop();
+    stop = undefined;
+    const events = (await world.client.list(EVENTS)) as (KubeObject & {
+      reason?: string;
+      message?: string;
+    })[];
+    const told = events
+      .filter(({ reason }) => reason === 'NotAllDeleted')
+      .map(({ message }) => message);
+    expect(told.join()).toContain('b1-native');
+  });
+
+  it('names the plugin that is missing', async () => {
+    await world.rich('b1');
+    world.locations = [{ metadata: { name: 'l' }, spec: { provider: 'missing' } }];
+    await world.ask('b1');
+    stop = world.run();
+    expect((await world.answer('b1-1'))[0]).toContain('there is no plugin missing');
+  });
+
+  it('is looked for in the other files where there is no tarball', async () => {
+    const backup = await world.rich('b1');
+    const infos = [
+      {
+        snapshotDataMoved: true,
+        pvcNamespace: 'app',
+        snapshotDataMovementInfo: { dataMover: 'velero', snapshotHandle: 'b1-moved' },
+      },
+      { backupMethod: 'CSISnapshot', csiSnapshotInfo: { driver: 'd', snapshotHandle: 'b1-kept' } },
+    ];
+    await new BackupArchive(world.bucket).update('b1', { volumeInfos: infos });
+    world.bucket.objects.delete('backups/b1/b1.tar.gz');
+    // Of its run, and of a restore.
+    for (const [name, labels] of [
+      ['left', {}],
+      ['restored', { 'velero.io/restore-name': 'r' }],
+    ] as const) {
+      await world.client.create(VOLUME_SNAPSHOTS, {
+        metadata: {
+          ...{ namespace: 'app', name },
+          labels: {
+            'velero.io/backup-name': 'b1',
+            'velero.io/backup-uid': backup.metadata.uid,
+            ...labels,
+          },
+        },
+        spec: { source: { persistentVolumeClaimName: 'c' } },
+      });
+    }
+    await world.ask('b1');
+    stop = world.run();
+    await world.gone('b1');
+    expect([...world.drivers, ...(world.repositories.get('app') ?? [])]).toEqual([]);
+    const left = await world.client.list(VOLUME_SNAPSHOTS);
+    expect(left.map(({ metadata }) => metadata.name)).toEqual(['restored']);
+  });
+
+  it('is told where the tarball is damaged, and where nobody can tell whose the files are', async () => {
+    await world.rich('b1');
+    const key = 'backups/b1/b1.tar.gz';
+    const tarball = world.bucket.objects.get(key) ?? Buffer.alloc(0);
+    world.bucket.objects.set(key, tarball.subarray(0, tarball.length - 20));
+    await world.ask('b1');
+    stop = world.run();
+    expect((await world.answer('b1-1'))[0]).toMatch(
+      /^error downloading backup tarball: .*b1\.tar\.gz/,
+    );
+    world.bucket.objects.set(key, tarball);
+    world.bucket.objects.set('backups/b1/velero-backup.json', Buffer.from('{'));
+    await world.ask('b1', {}, 'again');
+    expect((await world.answer('again'))[0]).toContain(
+      'nobody can tell whose files are in the folder of the backup',
+    );
+    await world.client.patch(BACKUPS, ref('b1'), {
+      metadata: { annotations: { [DELETE_ANYWAY]: 'true' } },
+    });
+    await world.ask('b1', {}, 'third');
+    await world.gone('b1');
+    expect([...world.bucket.objects.keys()]).toEqual([]);
+  });
+
+  it('is named of a repository of another kind', async () => {
+    const backup = await world.backup('b1');
+    await world.store(backup, {
+      podVolumeBackups: [
+        {
+          metadata: { name: 'old' },
+          spec: { uploaderType: 'restic', pod: { namespace: 'app', name: 'p' } },
+          status: { snapshotID: 'r1' },
+        },
+      ],
+    });
+    await world.ask('b1');
+    stop = world.run();
+    expect((await world.answer('b1-1'))[0]).toBe(
+      'error deleting pod volume snapshots: snapshot r1 of namespace app (PodVolumeBackup old) is not in a Kopia repository: delete it with the program that made it',
+    );
+  });
+});
+
+describe('delete item actions', () => {
+  it('are asked about their items, of which one at a time is in memory; one that fails always is not asked for ever', async () => {
+    const backup = await world.backup('b1');
+    const { uid } = backup.metadata;
+    const labels = { 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': uid };
+    const item = (i: number) => ({
+      metadata: { namespace: 'app', name: `c${i}`, labels: { n: `${i % 2}` } },
+    });
+    const items = Array.from({ length: 3000 }, (_, i): readonly [string, object][] => [
+      [`configmaps/namespaces/app/c${i}`, item(i)],
+      [`configmaps/v1-preferredversion/namespaces/app/c${i}`, item(i)],
+    ]).flat();
+    await world.store(backup, {
+      items: [
+        ...items,
+        [
+          'datauploads.velero.io/namespaces/velero/theirs',
+          upload('theirs', { 'velero.io/backup-name': 'b2' }, 'app', 'b2-moved'),
+        ],
+        [
+          'datauploads.velero.io/namespaces/velero/third',
+          upload('third', labels, 'app', 'third-moved', 'somebody'),
+        ],
+        [
+          'volumesnapshotcontents.snapshot.storage.k8s.io/cluster/users',
+          content('users', {}, 'users-own'),
+        ],
+      ],
+    });
+    world.hold('app', 'b2-moved', 'third-moved');
+    world.drivers.add('users-own');
+    const asked: string[] = [];
+    let failures = 0;
+    world.actions = [
+      {
+        name: 'x/odd',
+        appliesTo: { includedResources: ['configmaps'], selector: 'n=1' },
+        execute: ({ metadata }) => {
+          asked.push(metadata.name);
+          return Promise.resolve();
+        },
+      },
+      {
+        name: 'x/bad',
+        appliesTo: { includedResources: ['configmaps'] },
+        execute: () => {
+          failures++;
+          return Promise.reject(new CodedError('BAD', 'never'));
+        },
+      },
+    ];
+    await world.ask('b1');
+    stop = world.run();
+    const errors = await world.answer('b1-1');
+    expect(asked).toHaveLength(1500);
+    expect(failures).toBe(10);
+    expect(errors[0]).toBe('error invoking delete item actions: x/bad of configmaps app/c0: never');
+    expect(errors.join('\n')).toContain('x/bad has failed 10 times in a row');
+    expect([...(world.repositories.get('app') ?? []), ...world.drivers]).toEqual([
+      'b2-moved',
+      'third-moved',
+      'users-own',
+    ]);
+  }, 30_000);
+});
+
+describe('a location that does not answer', () => {
+  it('keeps only its own backups', async () => {
+    world.isBucketSilent = true;
+    for (let i = 0; i < 8; i++) {
+      await world.backup(`d${i}`);
+      await world.ask(`d${i}`);
+    }
+    await world.location('second');
+    const backup = await world.backup('b1', 'Completed', { spec: { storageLocation: 'second' } });
+    await world.store(backup);
+    await world.ask('b1');
+    stop = world.run();
+    await world.gone('b1');
+    expect(await phaseOf('d0')).toBe('Deleting');
+  });
+});
+
+describe('a real repository', () => {
+  it('has the snapshots of the backup forgotten, and no others', async () => {
+    const backup = await world.backup('b1');
+    const place = join(scratch, 'default/kopia/app');
+    fs.mkdirSync(place, { recursive: true });
+    await createTest(place);
+    const tree = join(scratch, 'tree');
+    fs.mkdirSync(tree);
+    const ids: string[] = [];
+    {
+      await using repository = await openTest(place);
+      for (const text of ['a', 'b', 'c']) {
+        fs.writeFileSync(join(tree, 'file'), text);
+        ids.push((await backUp(repository, tree)).id);
+      }
+    }
+    const labels = { 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': backup.metadata.uid };
+    await world.store(backup, {
+      items: [
+        [
+          'datauploads.velero.io/namespaces/velero/one',
+          upload('one', labels, 'app', ids[0] ?? '', 'velero'),
+        ],
+        ['datauploads.velero.io/namespaces/velero/two', upload('two', labels, 'app', ids[1] ?? '')],
+      ],
+    });
+    await world.ask('b1');
+    stop = world.run({
+      forget: async ({ location, password }, wanted, signal) => {
+        const storage = await openStorage(location);
+        await using repository = await openRepository({ storage, password, client: CLIENT });
+        return await forgetSnapshots(repository, wanted, { signal });
+      },
+    });
+    await world.gone('b1');
+    await using repository = await openTest(place);
+    expect((await listSnapshots(repository)).map(({ id }) => id)).toEqual(ids.slice(2));
+    expect(START).toBe('2026-11-21T02:00:00Z');
+    await world.client.delete(BACKUP_STORAGE_LOCATIONS, ref('default'));
+  }, 30_000);
+});

@@ -1,0 +1,255 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { type Clock, rfc3339Seconds, silentLogger, systemClock } from '../../../src/base/index.ts';
+import { ApiServer } from '../../../src/dev/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  connectToCluster,
+  DELETE_BACKUP_REQUESTS,
+  type KubeClient,
+  type KubeObject,
+  NAMESPACES,
+} from '../../../src/kube/index.ts';
+import { kubeError } from '../../../src/kube/client/errors.ts';
+import { ExpiryController, type ExpiryControllerOptions } from '../../../src/server/index.ts';
+import { FAILURE_LABEL } from '../../../src/server/expiry/verdict.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+
+const VELERO = 'velero';
+const HOUR_NS = 3_600_000_000_000n;
+const scratch = tempDirectory('expiry');
+afterAll(() => {
+  fs.rmSync(scratch, { recursive: true, force: true });
+});
+
+/** This machine's, so much later or earlier. */
+const off = (hours: bigint): Clock => ({ nowNs: () => systemClock.nowNs() + hours * HOUR_NS });
+const timeIn = (hours: bigint): string => rfc3339Seconds(systemClock.nowNs() + hours * HOUR_NS);
+
+describe('backups whose time is over', () => {
+  let server: ApiServer;
+  let client: KubeClient;
+
+  beforeEach(async () => {
+    server = await ApiServer.start();
+    const kubeconfig = join(scratch, 'kubeconfig');
+    fs.writeFileSync(kubeconfig, server.kubeconfig);
+    client = connectToCluster({ kubeconfig, userAgent: 'test/1' });
+    await client.create(NAMESPACES, { metadata: { name: VELERO } });
+    await location('default');
+  });
+  afterEach(async () => {
+    client.close();
+    await server[Symbol.asyncDispose]();
+  });
+
+  const location = (name: string, phase = 'Available', spec: object = {}): Promise<unknown> =>
+    client.create(BACKUP_STORAGE_LOCATIONS, {
+      metadata: { namespace: VELERO, name },
+      spec: { provider: 'x', ...spec },
+      status: { phase },
+    } as never);
+
+  const backup = (
+    name: string,
+    { hours = -1n, phase = 'Completed', at = 'default', labels = {} } = {},
+  ): Promise<KubeObject> =>
+    client.create(BACKUPS, {
+      metadata: { namespace: VELERO, name, labels },
+      spec: { storageLocation: at },
+      status: { phase, expiration: timeIn(hours) },
+    } as never);
+
+  const look = (options: Partial<ExpiryControllerOptions> = {}): Promise<boolean> =>
+    new ExpiryController({
+      ...{ client, logger: silentLogger, namespace: VELERO, frequencyMs: 1000 },
+      ...options,
+    }).look(new AbortController().signal, () => undefined);
+
+  const requested = async (): Promise<string[]> =>
+    (await client.list(DELETE_BACKUP_REQUESTS, { namespace: VELERO }))
+      .map((request) => (request as { spec?: { backupName?: string } }).spec?.backupName ?? '')
+      .sort();
+
+  const label = async (name: string): Promise<string | undefined> =>
+    (await client.get(BACKUPS, { namespace: VELERO, name })).metadata.labels?.[FAILURE_LABEL];
+
+  it('are asked to be deleted, once; those that are still made, or have no time, are not', async () => {
+    const { metadata } = await backup('old');
+    await backup('new', { hours: 1n });
+    await backup('making', { phase: 'FinalizingPartiallyFailed' });
+    await backup('failed', { phase: 'Failed' });
+    await backup('deleting', { phase: 'Deleting' });
+    await client.create(BACKUPS, {
+      ...{ metadata: { namespace: VELERO, name: 'odd' }, spec: {} },
+      status: { phase: 'Completed', expiration: 'soon' },
+    } as never);
+    await look();
+    await look();
+    expect(await requested()).toEqual(['deleting', 'failed', 'old']);
+    const all = await client.list(DELETE_BACKUP_REQUESTS, { namespace: VELERO });
+    const own = all.find(({ metadata: { name } }) => name.startsWith('old-'));
+    expect(own?.metadata.labels).toEqual({
+      'velero.io/backup-name': 'old',
+      'velero.io/backup-uid': metadata.uid,
+    });
+  });
+
+  it('are asked for again where the last request has failed', async () => {
+    const { metadata } = await backup('old');
+    await client.create(DELETE_BACKUP_REQUESTS, {
+      metadata: {
+        namespace: VELERO,
+        name: 'before',
+        labels: { 'velero.io/backup-uid': metadata.uid },
+      },
+      spec: { backupName: 'old' },
+      status: { phase: 'Processed', errors: ['no'] },
+    } as never);
+    await look();
+    expect(await requested()).toEqual(['old', 'old']);
+  });
+
+  it('say why they stay, and no longer when that is over', async () => {
+    await location('ro', 'Available', { accessMode: 'ReadOnly' });
+    await location('off', 'Unavailable');
+    await backup('b-ro', { at: 'ro' });
+    await backup('b-off', { at: 'off' });
+    await backup('b-none', { at: 'none' });
+    await backup('b-was', { labels: { [FAILURE_LABEL]: 'BSLReadOnly' } });
+    await backup('b-cannot', { at: 'hidden' });
+    const hiding = new Proxy(client, {
+      get: (target, key) => {
+        const value: unknown = Reflect.get(target, key);
+        if (key === 'find') {
+          return (...[resource, ref, options]: Parameters<KubeClient['find']>) =>
+            ref.name === 'hidden'
+              ? Promise.reject(kubeError('get', 403, undefined))
+              : client.find(resource, ref, options);
+        }
+        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
+      },
+    });
+    await look({ client: hiding });
+    expect(await requested()).toEqual(['b-was']);
+    const names = ['b-ro', 'b-off', 'b-none', 'b-was', 'b-cannot'];
+    expect(await Promise.all(names.map(label))).toEqual([
+      ...['BSLReadOnly', 'BSLUnavailable', 'BSLNotFound', undefined, 'BSLCannotGet'],
+    ]);
+    await client.patch(
+      BACKUP_STORAGE_LOCATIONS,
+      { namespace: VELERO, name: 'ro' },
+      {
+        spec: { accessMode: 'ReadWrite' },
+      },
+    );
+    await look();
+    expect([await label('b-ro'), await requested()]).toEqual([undefined, ['b-ro', 'b-was']]);
+  });
+
+  it.each([
+    ['this machine is ahead', off(1000n), off(0n)],
+    ['the API server is ahead', off(0n), off(1000n)],
+  ])('are not taken for such by a clock that jumps: %s', async (_, clock, theirs) => {
+    await backup('b', { hours: 500n });
+    const odd = new Proxy(client, {
+      get: (target, key) => {
+        if (key === 'clock') return theirs;
+        const value: unknown = Reflect.get(target, key);
+        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
+      },
+    });
+    await look({ client: odd, clock });
+    expect(await requested()).toEqual([]);
+    // Both say so.
+    await look({
+      clock: off(1000n),
+      client: new Proxy(odd, {
+        get: (target, key) =>
+          key === 'clock' ? off(1000n) : (Reflect.get(target, key) as unknown),
+      }),
+    });
+    expect(await requested()).toEqual(['b']);
+  });
+
+  it('are many, and are asked for some at a time', async () => {
+    for (let i = 0; i < 620; i++) await backup(`b${i}`);
+    expect(await look()).toBe(true);
+    expect(await requested()).toHaveLength(500);
+    expect(await look()).toBe(false);
+    expect(new Set(await requested()).size).toBe(620);
+  }, 60_000);
+
+  it('are asked for where one of them cannot be', async () => {
+    for (const name of ['a', 'bad', 'c', 'd', 'e', 'f']) await backup(name);
+    const denying = (denied: (name: string) => boolean) =>
+      new Proxy(client, {
+        get: (target, key) => {
+          const value: unknown = Reflect.get(target, key);
+          if (key === 'create') {
+            return (...[resource, object]: Parameters<KubeClient['create']>) =>
+              denied((object as unknown as { spec: { backupName: string } }).spec.backupName)
+                ? Promise.reject(kubeError('create', 403, undefined))
+                : client.create(resource, object);
+          }
+          return typeof value === 'function' ? (value.bind(target) as unknown) : value;
+        },
+      });
+    await expect(look({ client: denying(() => true) })).rejects.toMatchObject({
+      code: 'KUBE_FORBIDDEN',
+    });
+    await look({ client: denying((name) => name === 'bad') });
+    expect(await requested()).toEqual(['a', 'c', 'd', 'e', 'f']);
+  });
+
+  it('are not asked for again with each look at the rest, where their deletion fails at once', async () => {
+    for (let i = 0; i < 501; i++) await backup(`b${i}`);
+    const abort = new AbortController();
+    const controller = new ExpiryController({
+      ...{ client, logger: silentLogger, namespace: VELERO, frequencyMs: 3_600_000 },
+    });
+    const again = () => controller.look(abort.signal, () => undefined);
+    expect(await again()).toBe(true);
+    for (const { metadata } of await client.list(DELETE_BACKUP_REQUESTS, { namespace: VELERO })) {
+      await client.delete(DELETE_BACKUP_REQUESTS, metadata);
+    }
+    expect(await again()).toBe(false);
+    expect(await requested()).toHaveLength(1);
+  }, 60_000);
+
+  it('are looked for at once, and again after each period; an API server that is away is asked again soon', async () => {
+    let failures = 2;
+    const failing = new Proxy(client, {
+      get: (target, key) => {
+        const value: unknown = Reflect.get(target, key);
+        if (key === 'collect' && failures > 0) {
+          return () => {
+            failures--;
+            return Promise.reject(kubeError('list', 503, undefined));
+          };
+        }
+        return typeof value === 'function' ? (value.bind(target) as unknown) : value;
+      },
+    });
+    await backup('first');
+    const controller = new ExpiryController({
+      ...{
+        client: failing,
+        logger: silentLogger,
+        namespace: VELERO,
+        frequencyMs: 200,
+        retryMs: 10,
+      },
+    });
+    const abort = new AbortController();
+    const running = controller.run(abort.signal, () => undefined);
+    await expect.poll(requested, { timeout: 5000 }).toEqual(['first']);
+    expect(controller.failure).toBeUndefined();
+    await backup('second');
+    await expect.poll(requested, { timeout: 5000 }).toEqual(['first', 'second']);
+    abort.abort();
+    await running;
+  });
+});
