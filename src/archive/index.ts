@@ -24,6 +24,7 @@ export {
   type DownloadKind,
   downloadOwner,
   foreignFolders,
+  isArchiveName,
   isDownloadKind,
   journalFolder,
   journalsFolder,

@@ -7,7 +7,9 @@ export const CONTROLLERS = [
   'backup-finalizer',
   'backup-repo',
   'backup-storage-location',
+  'backup-sync',
   'download-request',
+  'schedule',
   'server-status-request',
 ] as const;
 export type ControllerName = (typeof CONTROLLERS)[number];
@@ -20,8 +22,8 @@ const ALIASES: Readonly<Record<string, ControllerName>> = {
 
 /** What `velero server --disable-controllers` takes (v1.18.3: pkg/cmd/server/config/config.go), as far as it is not here yet. */
 export const CONTROLLERS_ELSEWHERE = [
-  ...['backup-deletion', 'backup-sync', 'gc'],
-  ...['restore', 'restore-operations', 'schedule', 'restore-finalizer'],
+  ...['backup-deletion', 'gc'],
+  ...['restore', 'restore-operations', 'restore-finalizer'],
 ];
 
 /**

@@ -10,15 +10,20 @@ import {
   DownloadController,
   LocationController,
   RepositoryController,
+  ScheduleController,
   Server,
   type ServerController,
+  SharedBackups,
   StatusRequestController,
+  SyncController,
 } from '../server/index.ts';
 import { type ClusterFlags, clusterOf } from './cluster.ts';
 import {
   type BackupFlags,
   type BackupSettings,
   backupSettingsOf,
+  isOn,
+  locationBuckets,
   openBackups,
   type OpenedBackups,
 } from './server-backups.ts';
@@ -42,6 +47,8 @@ export interface ServerFlags extends ClusterFlags, BackupFlags {
   logFormat: string;
   metricsAddress: string;
   storeValidationFrequency: string;
+  backupSyncPeriod: string;
+  scheduleSkipImmediately?: boolean | string;
   defaultBackupStorageLocation: string;
   pluginDir: string;
   features?: string;
@@ -58,6 +65,7 @@ export interface ServerFlags extends ClusterFlags, BackupFlags {
 const OF_BACKUPS = ['backup', 'backup-operations', 'backup-finalizer'] as const;
 const MAINTAIN_FREQUENCY = '--default-repo-maintain-frequency';
 const VALIDATION_FREQUENCY = '--store-validation-frequency';
+const SYNC_PERIOD = '--backup-sync-period';
 
 /** Runs the server until it is told to end. `ineffective`: flags of Velero's that were set and change nothing here. */
 export async function runServer(
@@ -97,7 +105,10 @@ export async function runServer(
           flags: process.argv.slice(3),
         })
       : undefined;
-  const common = { client, logger, namespace, host, registry, directory, plugins };
+  const common = {
+    ...{ client, logger, namespace, host, registry, directory, plugins },
+    backups: new SharedBackups({ client, logger, namespace }),
+  };
   const backups = makesBackups ? await openBackups(common, flags, settings.backups) : undefined;
   const server = new Server({
     ...{ client, logger, namespace, host, registry },
@@ -123,6 +134,8 @@ interface Settings {
   readonly jobsMax: number;
   readonly maintainFrequency: string;
   readonly validationFrequencyMs: number;
+  readonly syncPeriodMs: number;
+  readonly skipsImmediately: boolean;
 }
 
 /** Throws `UsageError`. */
@@ -143,6 +156,10 @@ function settingsOf(flags: ServerFlags): Settings {
     validationFrequencyMs: isZero(validation)
       ? 0
       : durationFlagMs(VALIDATION_FREQUENCY, validation, '1m0s'),
+    syncPeriodMs: isZero(flags.backupSyncPeriod)
+      ? 0
+      : durationFlagMs(SYNC_PERIOD, flags.backupSyncPeriod, '1m0s'),
+    skipsImmediately: isOn('--schedule-skip-immediately', flags.scheduleSkipImmediately),
   };
 }
 
@@ -191,6 +208,17 @@ function controllerOf(
         validationFrequencyMs: settings.validationFrequencyMs,
         defaultLocation: flags.defaultBackupStorageLocation,
       });
+    case 'backup-sync':
+      return new SyncController({
+        ...{ ...own, registry, backups: common.backups, periodMs: settings.syncPeriodMs },
+        buckets: locationBuckets(common, stores.directory),
+      });
+    case 'schedule':
+      return new ScheduleController({
+        ...{ ...own, registry, backups: common.backups },
+        skipsImmediately: settings.skipsImmediately,
+        ...(backups && { series: seriesOf(backups) }),
+      });
     case 'download-request':
       return new DownloadController({
         ...{ ...own, stores },
@@ -205,6 +233,15 @@ function controllerOf(
       });
   }
 }
+
+const seriesOf = ({ metrics }: OpenedBackups) => ({
+  begin: (schedule: string) => {
+    metrics.begin(schedule);
+  },
+  end: (schedule: string) => {
+    metrics.end(schedule);
+  },
+});
 
 const isZero = (text: string): boolean => /^0(?:ns|us|µs|ms|s|m|h)?$/.test(text);
 

@@ -11,7 +11,8 @@ describe('which controllers run', () => {
     [undefined, undefined, [...CONTROLLERS]],
     ['repository', undefined, ['backup-repo']],
     [' download-request, backup-repo,', undefined, ['backup-repo', 'download-request']],
-    [undefined, 'backup-repo,gc,schedule', CONTROLLERS.filter((name) => name !== 'backup-repo')],
+    [undefined, 'backup-repo,gc', CONTROLLERS.filter((name) => name !== 'backup-repo')],
+    [undefined, 'schedule', CONTROLLERS.filter((name) => name !== 'schedule')],
     ['backup-queue,backup-finalizer', undefined, ['backup', 'backup-finalizer']],
     ['backup-repo,download-request', 'backup-repo', ['download-request']],
   ])('--controllers %s --disable-controllers %s', (named, disabled, expected) => {

@@ -30,7 +30,7 @@ const OVERLAYS = [
 
 /** The chart as manifests/server-for-backups. */
 const FOR_BACKUPS = [
-  ',server.controllers={backup,backup-operations,backup-finalizer,backup-repo,backup-storage-location,download-request,server-status-request}',
+  ',server.controllers={backup,backup-operations,backup-finalizer,backup-repo,backup-storage-location,backup-sync,download-request,schedule,server-status-request}',
   ...['server.features=EnableCSI', 'server.replicas=2', 'server.resources.limits.memory=1Gi'],
   ...['server.resources.requests.cpu=100m', 'server.resources.requests.memory=256Mi'],
 ].join(',');
@@ -92,7 +92,7 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
       5,
       ',server.controllers={backup-repo,backup-storage-location,download-request,server-status-request}',
     ],
-    ['server-for-backups', 6, FOR_BACKUPS],
+    ['server-for-backups', 8, FOR_BACKUPS],
   ])('the chart can be the overlay %s: same rights, same pods', async (name, roles, values) => {
     const ours = parseManifests(await renderOverlay(api, name));
     expect(await dryRun(api, await renderOverlay(api, name))).toContain('deployment.apps/');
