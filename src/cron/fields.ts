@@ -121,7 +121,8 @@ function assertRange(
 }
 
 function numberOf(text: string, { names }: Pick<Bounds, 'names'> = {}): number {
-  const named = names && Object.hasOwn(names, text.toLowerCase()) ? names[text.toLowerCase()] : undefined;
+  const named =
+    names && Object.hasOwn(names, text.toLowerCase()) ? names[text.toLowerCase()] : undefined;
   if (named !== undefined) return named;
   const refused = (why: string): CodedError =>
     badCron(

@@ -33,7 +33,7 @@ export function backupOf(schedule: Schedule, forTime: number): NewObject<Backup>
     spec: {
       ...template,
       ...(policy && { resourcePolicy: { kind: 'configmap', name: policy.name } }),
-    },
+    } as Backup['spec'],
   };
 }
 

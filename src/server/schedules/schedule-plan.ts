@@ -1,4 +1,11 @@
-import { isCode, type Nanoseconds, rfc3339Seconds, SECOND_NS, unixSeconds } from '../../base/index.ts';
+import {
+  isCode,
+  messageOf,
+  type Nanoseconds,
+  rfc3339Seconds,
+  SECOND_NS,
+  unixSeconds,
+} from '../../base/index.ts';
 import { type Cron, latestTime, parseCron, type Zone } from '../../cron/index.ts';
 import type { Schedule, ScheduleStatus } from './schedule.ts';
 
@@ -90,7 +97,7 @@ function readCron(
     return { problems: [never] };
   } catch (error) {
     if (!isCode(error, 'BAD_CRON')) throw error;
-    return { problems: [`invalid schedule: ${error.message}`] };
+    return { problems: [`invalid schedule: ${messageOf(error)}`] };
   }
 }
 

@@ -13,8 +13,7 @@ const LOOKS = 2;
 const ALL_GONE_MS = 15 * 60_000;
 
 /** Whether Backups may go that are not in the bucket, or why they stay. */
-export type OrphanVerdict =
-  { readonly kind: 'gone' } | { readonly kind: 'not sure yet' } | { readonly kind: 'elsewhere' };
+export type OrphanVerdict = 'gone' | 'not sure yet' | 'elsewhere';
 
 /** Backups of a location whose names a complete listing does not have. */
 export function missingBackups(
@@ -67,11 +66,11 @@ export function judgeMissing(
   const isElsewhere = noted === undefined ? present === 0 : noted !== place;
   return new Map(
     missing.map((backup): [Backup, OrphanVerdict] => {
-      if (isElsewhere) return [backup, { kind: 'elsewhere' }];
+      if (isElsewhere) return [backup, 'elsewhere'];
       const { sinceMs = nowMs, looks = 0 } = looked.get(backup.metadata.uid) ?? {};
       const restMs = present > 0 ? 0 : ALL_GONE_MS;
       const isSure = looks >= LOOKS && nowMs - sinceMs >= restMs;
-      return [backup, { kind: isSure ? 'gone' : 'not sure yet' }];
+      return [backup, isSure ? 'gone' : 'not sure yet'];
     }),
   );
 }

@@ -1,4 +1,9 @@
-import { type BackupArchive, isArchiveName, standingOf, type StoredArchive } from '../../archive/index.ts';
+import {
+  type BackupArchive,
+  isArchiveName,
+  standingOf,
+  type StoredArchive,
+} from '../../archive/index.ts';
 import {
   CodedError,
   isCode,
@@ -253,9 +258,7 @@ class LocationSync {
     const { logger, memory, signal } = this.#options;
     try {
       const all = await stored.objects('podVolumeBackups', { signal });
-      return all.filter(
-        (each) => isArchiveName(nameIn(each)) && isPodVolumeBackupOver(each),
-      );
+      return all.filter((each) => isArchiveName(nameIn(each)) && isPodVolumeBackupOver(each));
     } catch (error) {
       if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
       const fields = { location: this.#name, backup: stored.name, error: messageOf(error) };
@@ -288,7 +291,11 @@ class LocationSync {
       return true;
     } catch (error) {
       if (isCode(error, ...REFUSALS)) {
-        const fields = { location: this.#name, backup: backup.metadata.name, podVolumeBackup: name };
+        const fields = {
+          location: this.#name,
+          backup: backup.metadata.name,
+          podVolumeBackup: name,
+        };
         if (memory.isNew(`volume ${name}`)) {
           const text = 'a pod volume backup cannot be made known in this cluster';
           logger.error({ ...fields, error: redactAndCut(messageOf(error)) }, text);
@@ -311,8 +318,8 @@ class LocationSync {
       ...{ location, place, present, memory },
       nowMs: this.#nowMs,
     });
-    const gone = missing.filter((backup) => verdicts.get(backup)?.kind === 'gone');
-    const elsewhere = missing.filter((backup) => verdicts.get(backup)?.kind === 'elsewhere').length;
+    const gone = missing.filter((backup) => verdicts.get(backup) === 'gone');
+    const elsewhere = missing.filter((backup) => verdicts.get(backup) === 'elsewhere').length;
     let removed = 0;
     if (gone.length > 0 && !(await this.#isAnyThere(gone))) {
       // As the API server has it now, and not only the watch.

@@ -41,7 +41,7 @@ export function syncedBackup(
   { metadata, spec, status }: StoredBackup,
   { namespace, location, phase, owners, isPending }: SyncedBackupOptions,
 ): NewObject<Backup> {
-  const { name, labels, annotations } = metadata as KubeObject['metadata'];
+  const { name, labels, annotations } = metadata as Partial<KubeObject['metadata']>;
   const { [SYNC_PENDING]: _, ...given } = annotations ?? {};
   return plain({
     metadata: {
