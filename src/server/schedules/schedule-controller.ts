@@ -57,6 +57,8 @@ export interface ScheduleControllerOptions {
 const WORKERS = 8;
 /** Between two looks at whose time has come: one for all schedules, by the API server's clock, which may be set meanwhile. Our choice. */
 export const LOOK_MS = 1000;
+/** By which a clock has to be set back for all schedules to be looked at again. Our choice. */
+const SET_BACK_NS = 60n * SECOND_NS;
 
 /**
  * Makes Backups at the times of Schedules, as Velero's controller of that name does. No time gets two: the name of a Backup says what time it
@@ -110,6 +112,7 @@ class ScheduleRun {
   readonly #clock: Clock;
   readonly #zone: Zone;
   readonly #known = new Map<string, Known>();
+  #lookedAtNs: Nanoseconds = 0n;
   readonly #pending = new PendingBackups((label) => {
     this.#wakeAll(label);
   });
@@ -160,8 +163,12 @@ class ScheduleRun {
   /** One timer for all of them: a look at ten thousand numbers takes less than a thousand timers that are set anew. */
   #look(): void {
     const nowNs = this.#clock.nowNs();
+    // A clock that was wrong may have set their times years ahead.
+    const wasSetBack = nowNs < this.#lookedAtNs - SET_BACK_NS;
+    this.#lookedAtNs = nowNs;
     for (const [key, known] of this.#known) {
-      if (known.lookAtNs === undefined || known.lookAtNs > nowNs) continue;
+      const isTime = known.lookAtNs !== undefined && known.lookAtNs <= nowNs;
+      if (!isTime && !wasSetBack) continue;
       known.lookAtNs = undefined;
       this.#controller.queue.add(key);
     }
