@@ -119,7 +119,10 @@ describe('the sync of a location', () => {
       labels: { 'velero.io/backup-uid': 'old', 'velero.io/backup-name': 'b1' },
       ...metadata,
     },
-    spec: { backupStorageLocation: 'theirs', node: 'n', pod: {}, volume: 'v' },
+    spec: {
+      ...{ backupStorageLocation: 'theirs', node: 'n', pod: {}, volume: 'v' },
+      repoIdentifier: 'r',
+    },
     status: { phase, snapshotID: 's' },
   });
 
@@ -308,6 +311,14 @@ describe('the sync of a location', () => {
       const volumes = await client.list(POD_VOLUME_BACKUPS, { namespace: VELERO });
       expect(volumes).toHaveLength(3);
       expect((await get('b1')).metadata.annotations ?? {}).toEqual({});
+    });
+
+    it('a backup, where one of its volumes is nothing that the API server takes', async () => {
+      store('b1');
+      storeVolumes('b1', { ...volumeOf('v1'), spec: {} }, volumeOf('v2'), {}, { metadata: 7 });
+      expect(await sync()).toMatchObject({ created: 1 });
+      const volumes = await client.list(POD_VOLUME_BACKUPS, { namespace: VELERO });
+      expect(volumes.map(({ metadata }) => metadata.name)).toEqual(['v2']);
     });
 
     it('a backup whose volumes cannot be read', async () => {
