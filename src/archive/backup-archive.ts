@@ -110,10 +110,7 @@ export class BackupArchive {
   readonly #logger: Logger;
   readonly #metadataBytesMax: number | undefined;
 
-  constructor(
-    bucket: Bucket,
-    { logger = silentLogger, metadataBytesMax }: ArchiveOptions = {},
-  ) {
+  constructor(bucket: Bucket, { logger = silentLogger, metadataBytesMax }: ArchiveOptions = {}) {
     this.#bucket = bucket;
     this.#logger = logger;
     this.#metadataBytesMax = metadataBytesMax;

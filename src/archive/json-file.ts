@@ -61,11 +61,7 @@ export function decodeJsonGzip<S extends z.ZodType>(
 }
 
 /** All bytes of a body; throws `DAMAGED_ARCHIVE` for more than `bytesMax`. */
-export async function wholeOf(
-  body: Body,
-  key: string,
-  bytesMax = JSON_BYTES_MAX,
-): Promise<Buffer> {
+export async function wholeOf(body: Body, key: string, bytesMax = JSON_BYTES_MAX): Promise<Buffer> {
   const pieces: Uint8Array[] = [];
   let length = 0;
   for await (const piece of body) {

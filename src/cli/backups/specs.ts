@@ -1,5 +1,5 @@
 import { namespaceListErrors } from '../../backup/index.ts';
-import { isCode, messageOf } from '../../base/index.ts';
+import { isCode, messageOf, systemClock, unixSeconds } from '../../base/index.ts';
 import { parseCron, Zone } from '../../cron/index.ts';
 import type { KubeObject, NewObject } from '../../kube/index.ts';
 import { UsageError } from '../usage-error.ts';
@@ -70,7 +70,7 @@ export function assertCron(schedule: string): void {
 function cronProblem(schedule: string): string | undefined {
   try {
     const cron = parseCron(schedule, Zone.utc);
-    const isEver = cron.isManual || cron.nextAfter(Date.now() / 1000) !== undefined;
+    const isEver = cron.isManual || cron.nextAfter(unixSeconds(systemClock.nowNs())) !== undefined;
     return isEver ? undefined : 'there is no such time within five years';
   } catch (error) {
     if (isCode(error, 'BAD_CRON')) return messageOf(error);

@@ -215,7 +215,8 @@ class SyncRun {
     // As the API server has it: what is opened next is compared with it before anything is removed.
     const location = await client.get(BACKUP_STORAGE_LOCATIONS, refOf(key), { signal });
     await using opened = await buckets.open(location.metadata.name, signal);
-    return syncLocation({
+    // The bucket is closed after that.
+    return await syncLocation({
       ...{ client, logger, namespace, location, memory, signal },
       backups: watched.cache,
       archive: new BackupArchive(opened.bucket, { metadataBytesMax: METADATA_BYTES_MAX }),

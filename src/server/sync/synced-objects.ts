@@ -42,12 +42,15 @@ export function syncedBackup(
   { namespace, location, phase, owners, isPending }: SyncedBackupOptions,
 ): NewObject<Backup> {
   const { name, labels, annotations } = metadata as Partial<KubeObject['metadata']>;
-  const { [SYNC_PENDING]: _, ...given } = annotations ?? {};
+  const given = Object.entries(annotations ?? {}).filter(([key]) => key !== SYNC_PENDING);
   return plain({
     metadata: {
       ...{ name, namespace },
       labels: { ...labels, [LOCATION_LABEL]: validLabel(location) },
-      annotations: { ...given, ...(isPending && { [SYNC_PENDING]: 'podvolumebackups' }) },
+      annotations: {
+        ...Object.fromEntries(given),
+        ...(isPending && { [SYNC_PENDING]: 'podvolumebackups' }),
+      },
       ...(owners.length > 0 && { ownerReferences: [...owners] }),
     },
     spec: { ...spec, hooks: {}, storageLocation: location },

@@ -60,7 +60,7 @@ const WRONG = [
   ...['*/1.5 * * * *', '1/100 * * * *', '1-5/9 * * * *', '0/1 * * * *', '0/60 * * * *', '5-5/1 * * * *', '5-5/2 * * * *'],
   ...['* * * january *', '* * * * sunday', '* * 1-2-3 * *', '* * * * 8-1', '* * * 13-1 *', '* 24-1 * * *', '* * * * 7/2'],
   ...['@DAILY', '@Hourly', '@weekly ', '@every1h', '@every 1w', '@every 1s\t', '@manual ', '@TRIGGERED', '*/5,*/60 * * * *'],
-  ...['TZ=UTC\t@daily', 'TZ=UTC @nope', 'TZ=UTC * * *', 'TZ=UTC TZ=UTC @daily', `${'* '.repeat(513)}`],
+  ...['TZ=UTC\t@daily', 'TZ=UTC @nope', 'TZ=UTC * * *', 'TZ=UTC TZ=UTC @daily', '* '.repeat(513)],
   ...[`0 2 * * ${' '.repeat(1016)}*`, `0 2 * * ${' '.repeat(1015)}*`, 'é'.repeat(513)],
 ];
 
