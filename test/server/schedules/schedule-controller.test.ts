@@ -86,7 +86,7 @@ describe('schedules', () => {
     client.create(SCHEDULE_RESOURCE, {
       metadata: { namespace: VELERO, name, ...metadata },
       spec: { schedule: '0 2 * * *', template: {}, ...spec },
-    } as never);
+    });
   const statusOf = async (name: string): Promise<ScheduleStatus> =>
     (await client.get(SCHEDULE_RESOURCE, { namespace: VELERO, name })).status ?? {};
   const backups = async (): Promise<string[]> =>
@@ -208,7 +208,7 @@ describe('schedules', () => {
         labels: { 'velero.io/schedule-name': 'often' },
       },
       ...{ spec: {}, status: { phase: 'InProgress' } },
-    } as never);
+    });
     pass(601n);
     lead();
     await eventually(async () => (await statusOf('often')).phase).toBe('Enabled');

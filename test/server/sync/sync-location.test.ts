@@ -247,7 +247,7 @@ describe('the sync of a location', () => {
       const mine = await client.create(BACKUPS, {
         metadata: { namespace: VELERO, name: 'b1' },
         ...{ spec: { storageLocation: 'other' }, status: { phase: 'InProgress' } },
-      } as never);
+      });
       expect(await sync()).toMatchObject({ created: 0, removed: 0 });
       // Also where the watch has not told of it yet.
       expect(await sync({ backups: { get: () => undefined, list: () => [] } })).toMatchObject({
@@ -259,7 +259,7 @@ describe('the sync of a location', () => {
     it('the Schedule that owns it only where that is the very same one', async () => {
       const own = await client.create(SCHEDULES, {
         ...{ metadata: { namespace: VELERO, name: 'nightly' }, spec: {} },
-      } as never);
+      });
       const owner = {
         apiVersion: 'velero.io/v1',
         kind: 'Schedule',
@@ -463,7 +463,7 @@ describe('the sync of a location', () => {
           labels: { 'velero.io/storage-location': 'default' },
         },
         ...{ spec: { storageLocation: 'default' }, status: { phase: 'Completed' } },
-      } as never);
+      });
       for (let at = 0; at < 4; at++) {
         expect(await sync()).toMatchObject({ removed: 0, elsewhere: 1 });
         clock.advance(60n * MINUTE);
@@ -513,7 +513,7 @@ describe('the sync of a location', () => {
       await client.delete(BACKUPS, { namespace: VELERO, name: 'b2' });
       await client.create(BACKUPS, {
         ...{ metadata: { namespace: VELERO, name: 'b2' }, spec: {} },
-      } as never);
+      });
       await sync({ backups }).catch((error: unknown) => {
         expect(error).toMatchObject({ code: 'KUBE_CONFLICT' });
       });
