@@ -98,6 +98,8 @@ export type DeletionOptions = SignalOptions & { readonly assertAllowed?: () => v
 export interface ArchiveOptions {
   /** Told of what does not end the call: a log that could not be stored, a file of ours that cannot be read. */
   readonly logger?: Logger;
+  /** Of the stored Backup, where a reader has no use for a longer one. */
+  readonly metadataBytesMax?: number;
 }
 
 /** As much of an operation as tells whose it is. */
@@ -112,10 +114,12 @@ const OPERATION_OWNER = z.looseObject({
 export class BackupArchive {
   readonly #bucket: Bucket;
   readonly #logger: Logger;
+  readonly #metadataBytesMax: number | undefined;
 
-  constructor(bucket: Bucket, { logger = silentLogger }: ArchiveOptions = {}) {
+  constructor(bucket: Bucket, { logger = silentLogger, metadataBytesMax }: ArchiveOptions = {}) {
     this.#bucket = bucket;
     this.#logger = logger;
+    this.#metadataBytesMax = metadataBytesMax;
   }
 
   /** Names of folders, of which some may be no backup yet, or none any more. */
@@ -323,7 +327,7 @@ export class BackupArchive {
     options: SignalOptions,
   ): Promise<{ readonly metadata: StoredBackup; readonly rules: ChecksumRules }> {
     const key = backupKey(name, 'metadata');
-    const bytes = await wholeOf(this.#bucket.get(key, options), key);
+    const bytes = await wholeOf(this.#bucket.get(key, options), key, this.#metadataBytesMax);
     const metadata = await decodeJson([bytes], key, backupSchema);
     if (metadata.metadata.name !== name) {
       throw damaged(key, `it is of backup "${metadata.metadata.name.slice(0, 253)}"`);

@@ -25,6 +25,7 @@ export {
   type DownloadKind,
   downloadOwner,
   foreignFolders,
+  isArchiveName,
   isDownloadKind,
   journalFolder,
   journalsFolder,

@@ -91,14 +91,14 @@ export function decodeJsonGzip<S extends z.ZodType>(
   return decodeJson(gunzipped(body, { key, bytesMax: JSON_BYTES_MAX }), key, schema);
 }
 
-/** All bytes of a body; throws `DAMAGED_ARCHIVE` for more than {@link JSON_BYTES_MAX}. */
-export async function wholeOf(body: Body, key: string): Promise<Buffer> {
+/** All bytes of a body; throws `DAMAGED_ARCHIVE` for more than `bytesMax`. */
+export async function wholeOf(body: Body, key: string, bytesMax = JSON_BYTES_MAX): Promise<Buffer> {
   const pieces: Uint8Array[] = [];
   let length = 0;
   for await (const piece of body) {
     length += piece.length;
-    if (length > JSON_BYTES_MAX) {
-      throw damaged(key, `it is longer than ${formatBytes(JSON_BYTES_MAX)}`);
+    if (length > bytesMax) {
+      throw damaged(key, `it is longer than ${formatBytes(bytesMax)}`);
     }
     pieces.push(piece);
   }

@@ -17,6 +17,7 @@ import {
   PVCS,
   waitFor,
 } from '../kube/index.ts';
+import { SharedBackups } from '../server/index.ts';
 import { bucketLocation, parseBackupStorageLocation } from '../config/index.ts';
 import { makeSample } from './demo-volume.ts';
 import { DEV_NAMESPACE, type DevEnvironment } from './dev-environment.ts';
@@ -55,7 +56,10 @@ export async function demoBackup(
   });
   const common = { client, logger: silentLogger, namespace: DEV_NAMESPACE, host: 'demo' };
   const { controllers } = await openBackups(
-    { ...common, registry: new Registry(), directory: scratch, plugins },
+    {
+      ...{ ...common, registry: new Registry(), directory: scratch, plugins },
+      backups: new SharedBackups(common),
+    },
     { features: 'EnableCSI' },
     {
       ...backupSettingsOf({

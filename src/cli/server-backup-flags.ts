@@ -29,6 +29,10 @@ export function addBackupFlags(command: Command): void {
       "how long the hooks of a pod wait until its volumes' files are read, and how long that may take",
       '4h0m0s',
     )
+    .option(
+      '--schedule-skip-immediately [boolean]',
+      'skip the first backup of schedules that do not say it themselves',
+    )
     .option('--resource-timeout <duration>', 'how long a repository may take to be ready', '10m0s')
     .option(
       '--default-volumes-to-fs-backup [boolean]',

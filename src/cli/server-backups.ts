@@ -39,7 +39,6 @@ import {
   OperationsController,
   ReadOnlyLocations,
   type ServerController,
-  SharedBackups,
   type UnsavedOperations,
   unsavedOperationsOf,
 } from '../server/index.ts';
@@ -141,7 +140,7 @@ function durationText(flag: string, text: string): string {
   return text;
 }
 
-function isOn(flag: string, value: boolean | string | undefined): boolean {
+export function isOn(flag: string, value: boolean | string | undefined): boolean {
   if (value === undefined || typeof value === 'boolean') return value === true;
   if (['true', '1', 't'].includes(value)) return true;
   if (['false', '0', 'f'].includes(value)) return false;
@@ -164,6 +163,7 @@ export type BackupControllerName =
   'backup' | 'backup-operations' | 'backup-finalizer' | 'backup-deletion';
 
 export interface OpenedBackups {
+  readonly metrics: BackupMetrics;
   readonly controllers: Readonly<Record<BackupControllerName, ServerController>>;
   readonly unsavedOperations: UnsavedOperations;
 }
@@ -178,14 +178,10 @@ export async function openBackups(
   isServed = (mover: string): Promise<boolean | undefined> =>
     isMoverServed(common.client, common.namespace, mover),
 ): Promise<OpenedBackups> {
-  const { client, logger, namespace, registry, plugins } = common;
+  const { client, logger, namespace, registry, plugins, backups } = common;
   const directory = join(common.directory, 'backups');
-  mkdirSync(directory, { recursive: true, mode: 0o700 });
-  const buckets = new LocationBuckets({
-    ...{ client, namespace, directory },
-    defaultCredentials: (kind) => environment.credentialsFile(kind),
-    openBucket: (location) => openBucket(location),
-  });
+  const buckets = locationBuckets(common, directory);
+  const metrics = new BackupMetrics(registry);
   const store = backupOperationStore(client, namespace, buckets);
   const operations = new OperationMap({ store, logger });
   const sessions = new HostSessions(
@@ -216,7 +212,6 @@ export async function openBackups(
     });
   const timeoutNsOfPlugin = (action: string, backup: Backup): Nanoseconds | undefined =>
     operationTimeoutNs(action, backup, settings.podVolumeTimeoutMs);
-  const backups = new SharedBackups({ client, logger, namespace });
   const readOnly = new ReadOnlyLocations(client, namespace);
   let runner: Promise<ClusterRunner> | undefined;
   const controller = new BackupController({
@@ -277,13 +272,14 @@ export async function openBackups(
     },
     isDeletedElsewhere: settings.isDeletionHere === true,
     runningMax: settings.runningMax,
-    metrics: new BackupMetrics(registry),
+    metrics,
   });
   const shared = {
     ...{ client, logger, host: common.host, buckets, sessions, map: operations },
     ...{ scratch: directory, backups },
   };
   return {
+    metrics,
     controllers: {
       backup: controller,
       'backup-operations': new OperationsController({
@@ -326,6 +322,19 @@ export async function serverPoliciesOf(
   const policies = withGlobalPolicies(own, await globalPoliciesOf(client, given, options));
   assertCarriedOut(policies);
   return policies;
+}
+
+/** Buckets of locations, whose credentials are in a folder of their own. */
+export function locationBuckets(
+  { client, namespace }: Pick<Common, 'client' | 'namespace'>,
+  directory: string,
+): LocationBuckets {
+  mkdirSync(directory, { recursive: true, mode: 0o700 });
+  return new LocationBuckets({
+    ...{ client, namespace, directory },
+    defaultCredentials: (kind) => environment.credentialsFile(kind),
+    openBucket: (location) => openBucket(location),
+  });
 }
 
 /** The policies for all backups, where plugins look for them. */

@@ -1,6 +1,7 @@
 import type { Registry } from 'prom-client';
 import type { Logger } from '../base/index.ts';
 import type { KubeClient } from '../kube/index.ts';
+import type { SharedBackups } from '../server/index.ts';
 import type { ServerPlugins } from './server-plugins.ts';
 
 /** What all controllers have in common. */
@@ -13,4 +14,6 @@ export interface Common {
   /** For credentials. */
   readonly directory: string;
   readonly plugins: ServerPlugins | undefined;
+  /** One watch of Backups for all that need it. */
+  readonly backups: SharedBackups;
 }

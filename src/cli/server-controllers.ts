@@ -9,7 +9,9 @@ export const CONTROLLERS = [
   'gc',
   'backup-repo',
   'backup-storage-location',
+  'backup-sync',
   'download-request',
+  'schedule',
   'server-status-request',
 ] as const;
 export type ControllerName = (typeof CONTROLLERS)[number];
@@ -21,10 +23,7 @@ const ALIASES: Readonly<Record<string, ControllerName>> = {
 };
 
 /** What `velero server --disable-controllers` takes (v1.18.3: pkg/cmd/server/config/config.go), as far as it is not here yet. */
-export const CONTROLLERS_ELSEWHERE = [
-  'backup-sync',
-  ...['restore', 'restore-operations', 'schedule', 'restore-finalizer'],
-];
+export const CONTROLLERS_ELSEWHERE = [...['restore', 'restore-operations', 'restore-finalizer']];
 
 /**
  * Those that run: the ones that are named, or all; without those that are disabled. Names of Velero's other controllers can be disabled, as

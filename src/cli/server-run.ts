@@ -11,15 +11,20 @@ import {
   ExpiryController,
   LocationController,
   RepositoryController,
+  ScheduleController,
   Server,
   type ServerController,
+  SharedBackups,
   StatusRequestController,
+  SyncController,
 } from '../server/index.ts';
 import { type ClusterFlags, clusterOf } from './cluster.ts';
 import {
   type BackupFlags,
   type BackupSettings,
   backupSettingsOf,
+  isOn,
+  locationBuckets,
   openBackups,
   type OpenedBackups,
 } from './server-backups.ts';
@@ -44,6 +49,8 @@ export interface ServerFlags extends ClusterFlags, BackupFlags {
   logFormat: string;
   metricsAddress: string;
   storeValidationFrequency: string;
+  backupSyncPeriod: string;
+  scheduleSkipImmediately?: boolean | string;
   defaultBackupStorageLocation: string;
   pluginDir: string;
   features?: string;
@@ -64,6 +71,7 @@ const VALIDATION_FREQUENCY = '--store-validation-frequency';
 const EXPIRY_FREQUENCY = '--garbage-collection-frequency';
 /** Velero: defaultGCFrequency. */
 const EXPIRY_MS = 3_600_000;
+const SYNC_PERIOD = '--backup-sync-period';
 
 /** Runs the server until it is told to end. `ineffective`: flags of Velero's that were set and change nothing here. */
 export async function runServer(
@@ -104,7 +112,10 @@ export async function runServer(
           flags: process.argv.slice(3),
         })
       : undefined;
-  const common = { client, logger, namespace, host, registry, directory, plugins };
+  const common = {
+    ...{ client, logger, namespace, host, registry, directory, plugins },
+    backups: new SharedBackups({ client, logger, namespace }),
+  };
   const backups = needsBackups ? await openBackups(common, flags, settings.backups) : undefined;
   const server = new Server({
     ...{ client, logger, namespace, host, registry },
@@ -133,6 +144,8 @@ interface Settings {
   readonly maintainFrequency: string;
   readonly validationFrequencyMs: number;
   readonly expiryFrequencyMs: number;
+  readonly syncPeriodMs: number;
+  readonly skipsImmediately: boolean;
 }
 
 /** Throws `UsageError`. */
@@ -161,6 +174,10 @@ function settingsOf(flags: ServerFlags, names: readonly ControllerName[]): Setti
     expiryFrequencyMs: isZero(expiry)
       ? EXPIRY_MS
       : durationFlagMs(EXPIRY_FREQUENCY, expiry, '1h0m0s'),
+    syncPeriodMs: isZero(flags.backupSyncPeriod)
+      ? 0
+      : durationFlagMs(SYNC_PERIOD, flags.backupSyncPeriod, '1m0s'),
+    skipsImmediately: isOn('--schedule-skip-immediately', flags.scheduleSkipImmediately),
   };
 }
 
@@ -214,6 +231,17 @@ function controllerOf(
         validationFrequencyMs: settings.validationFrequencyMs,
         defaultLocation: flags.defaultBackupStorageLocation,
       });
+    case 'backup-sync':
+      return new SyncController({
+        ...{ ...own, registry, backups: common.backups, periodMs: settings.syncPeriodMs },
+        buckets: locationBuckets(common, stores.directory),
+      });
+    case 'schedule':
+      return new ScheduleController({
+        ...{ ...own, registry, backups: common.backups },
+        skipsImmediately: settings.skipsImmediately,
+        ...(backups && { series: seriesOf(backups) }),
+      });
     case 'download-request':
       return new DownloadController({
         ...{ ...own, stores },
@@ -228,6 +256,15 @@ function controllerOf(
       });
   }
 }
+
+const seriesOf = ({ metrics }: OpenedBackups) => ({
+  begin: (schedule: string) => {
+    metrics.begin(schedule);
+  },
+  end: (schedule: string) => {
+    metrics.end(schedule);
+  },
+});
 
 const isZero = (text: string): boolean => /^0(?:ns|us|µs|ms|s|m|h)?$/.test(text);
 

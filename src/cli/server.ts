@@ -33,6 +33,11 @@ export function addServerVerb(program: Command): void {
       '1m0s',
     )
     .option(
+      '--backup-sync-period <duration>',
+      'how often backups of storage locations are brought into the cluster where a location does not say it itself',
+      '1m0s',
+    )
+    .option(
       '--default-backup-storage-location <name>',
       'location that is made the default when no location is',
       'default',

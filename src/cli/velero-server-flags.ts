@@ -5,7 +5,6 @@ import { type Command, Option } from 'commander';
  * Velero's need not be changed, and named in the log when they are set.
  */
 const WITHOUT_EFFECT = [
-  '--backup-sync-period <duration>',
   '--restore-only [boolean]',
   '--restore-resource-priorities <list>',
   '--client-qps <n>',
@@ -16,7 +15,6 @@ const WITHOUT_EFFECT = [
   '--terminating-resource-timeout <duration>',
   '--max-concurrent-k8s-connections <n>',
   '--disable-informer-cache [boolean]',
-  '--schedule-skip-immediately [boolean]',
 ];
 
 /** Written by `velero install` and charts of some versions, and of Velero's root command and its log library: nobody misses them. */

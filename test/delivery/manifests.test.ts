@@ -30,7 +30,7 @@ const OVERLAYS = [
 
 /** The chart as manifests/server-for-backups. */
 const FOR_BACKUPS = [
-  ',server.controllers={backup,backup-operations,backup-finalizer,backup-deletion,gc,backup-repo,backup-storage-location,download-request,server-status-request}',
+  ',server.controllers={backup,backup-operations,backup-finalizer,backup-deletion,gc,backup-repo,backup-storage-location,backup-sync,download-request,schedule,server-status-request}',
   ...['server.features=EnableCSI', 'server.replicas=2', 'server.resources.limits.memory=1Gi'],
   ...['server.resources.requests.cpu=100m', 'server.resources.requests.memory=256Mi'],
 ].join(',');

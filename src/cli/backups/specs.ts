@@ -1,7 +1,8 @@
 import { namespaceListErrors } from '../../backup/index.ts';
+import { isCode, messageOf, systemClock, unixSeconds } from '../../base/index.ts';
+import { parseCron, Zone } from '../../cron/index.ts';
 import type { KubeObject, NewObject } from '../../kube/index.ts';
 import { UsageError } from '../usage-error.ts';
-import { cronProblem } from './cron.ts';
 import type { BackupSpecFlags, RestoreSpecFlags } from './flag-values.ts';
 
 /**
@@ -60,10 +61,21 @@ export function assertRestoreFlags(flags: RestoreSpecFlags): void {
   assertLists(flags);
 }
 
-/** Throws {@link UsageError}. */
+/** Throws {@link UsageError} for what a server would refuse, and for what has no time within five years, which Velero's takes for always. */
 export function assertCron(schedule: string): void {
   const problem = cronProblem(schedule);
   if (problem !== undefined) throw new UsageError(`--schedule "${schedule}": ${problem}`);
+}
+
+function cronProblem(schedule: string): string | undefined {
+  try {
+    const cron = parseCron(schedule, Zone.utc);
+    const isEver = cron.isManual || cron.nextAfter(unixSeconds(systemClock.nowNs())) !== undefined;
+    return isEver ? undefined : 'there is no such time within five years';
+  } catch (error) {
+    if (isCode(error, 'BAD_CRON')) return messageOf(error);
+    throw error;
+  }
 }
 
 function assertLists({

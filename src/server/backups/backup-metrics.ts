@@ -23,6 +23,8 @@ export class BackupMetrics {
   readonly #itemErrors: Gauge<'schedule'>;
   readonly #lastStatus: Gauge<'schedule'>;
   readonly #lastSuccess: Gauge<'schedule'>;
+  /** Schedules that have series. */
+  readonly #begun = new Set<string>();
 
   constructor(registry: Registry) {
     const registers = [registry];
@@ -55,20 +57,44 @@ export class BackupMetrics {
       'last_successful_timestamp',
       'Last time a backup ran successfully, Unix timestamp in seconds',
     );
+    // Backups without a schedule.
+    this.begin('');
+  }
+
+  /** Series of a schedule are there before its first backup, as with Velero (InitSchedule), so that an alert sees the first failure as a change. */
+  begin(schedule: string): void {
+    if (this.#begun.has(schedule)) return;
+    this.#begun.add(schedule);
+    const labels = { schedule };
+    for (const counter of Object.values(this.#counters)) counter.inc(labels, 0);
+    this.#items.set(labels, 0);
+    this.#itemErrors.set(labels, 0);
+    this.#lastStatus.set(labels, 1);
+  }
+
+  /** The schedule is gone (RemoveSchedule). */
+  end(schedule: string): void {
+    this.#begun.delete(schedule);
+    const labels = { schedule };
+    for (const counter of Object.values(this.#counters)) counter.remove(labels);
+    const others = [this.#items, this.#itemErrors, this.#lastStatus, this.#lastSuccess];
+    for (const gauge of others) gauge.remove(labels);
+    this.#duration.remove(labels);
   }
 
   attempted(backup: Backup): void {
-    this.#counters.attempt?.inc(labelsOf(backup));
+    this.#counters.attempt?.inc(this.#labelsOf(backup));
   }
 
   invalid(backup: Backup): void {
-    this.#counters.validation?.inc(labelsOf(backup));
-    this.#lastStatus.set(labelsOf(backup), 0);
+    const labels = this.#labelsOf(backup);
+    this.#counters.validation?.inc(labels);
+    this.#lastStatus.set(labels, 0);
   }
 
   /** It has its last phase now; `before`: as it was, with its items. */
   ended(backup: Backup, before: Backup): void {
-    const labels = labelsOf(backup);
+    const labels = this.#labelsOf(backup);
     const { errors = 0, warnings = 0, ...status } = (backup.status ?? {}) as CountedStatus;
     const phase = phaseOf(backup);
     if (!['Completed', 'PartiallyFailed', 'Failed'].includes(phase)) return;
@@ -87,11 +113,14 @@ export class BackupMetrics {
     this.#items.set(labels, progress?.totalItems ?? 0);
     this.#itemErrors.set(labels, errors);
   }
-}
 
-const labelsOf = ({ metadata }: Backup): { schedule: string } => ({
-  schedule: metadata.labels?.['velero.io/schedule-name'] ?? '',
-});
+  /** Its series begin where they have not: what is told now must not be overwritten by their beginning. */
+  #labelsOf({ metadata }: Backup): { schedule: string } {
+    const schedule = metadata.labels?.['velero.io/schedule-name'] ?? '';
+    this.begin(schedule);
+    return { schedule };
+  }
+}
 
 function msOf(text: string | undefined): number | undefined {
   try {

@@ -193,7 +193,7 @@ const NOTHING: WatchedBackups['cache'] = {
 };
 
 /** Versions grow, as Kubernetes promises since 1.35, and has always done. */
-const versionOf = ({ metadata }: KubeObject): bigint => {
+export const versionOf = ({ metadata }: KubeObject): bigint => {
   const { resourceVersion } = metadata;
   return /^\d+$/.test(resourceVersion) ? BigInt(resourceVersion) : 0n;
 };

@@ -250,7 +250,7 @@ export class LostBackups {
     if (opened && archive && (await hasEnded(archive, backup, signal))) {
       // Only its note was still there: whoever deletes a backup that is over removes its files, and Backups are made again from them.
       assertLeading();
-      await removeJournals(opened.bucket, name, signal, uid);
+      await removeEndedJournal({ bucket: opened.bucket, name, uid, signal });
       return;
     }
     const left = opened ? await readLeftRun({ bucket: opened.bucket, name, uid, signal }) : NOTHING;

@@ -68,12 +68,16 @@ interface Counted {
   readonly completionTimestamp?: string;
 }
 
+/** On a Backup of another cluster whose PodVolumeBackups are still to be made here. */
+export const SYNC_PENDING = 'longshore.io/sync-pending';
+
 /** Of a backup that is over only what tells it from others is kept, and what is counted: there may be ten thousand. */
 function trimmed(backup: Backup): Backup {
   const phase = phaseOf(backup);
   if (!isOver(phase)) return backup;
   const { name, namespace, uid, resourceVersion, creationTimestamp, labels, deletionTimestamp } =
     backup.metadata;
+  const pending = backup.metadata.annotations?.[SYNC_PENDING];
   const { errors, warnings, startTimestamp, completionTimestamp } = (backup.status ??
     {}) as Counted;
   const { storageLocation } = (backup.spec as Backup['spec'] | undefined) ?? {};
@@ -82,6 +86,7 @@ function trimmed(backup: Backup): Backup {
     metadata: {
       ...{ name, namespace, uid, resourceVersion, creationTimestamp, labels },
       ...(deletionTimestamp !== undefined && { deletionTimestamp }),
+      ...(pending !== undefined && { annotations: { [SYNC_PENDING]: pending } }),
     },
     spec: { ...(storageLocation !== undefined && { storageLocation }) },
     status: { phase, errors, warnings, startTimestamp, completionTimestamp },

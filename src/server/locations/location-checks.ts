@@ -85,10 +85,11 @@ export class LocationChecks {
 const silent = (text: string): CodedError =>
   new CodedError('LOCATION_SILENT', text, { retry: 'backoff' });
 
-async function isSettledSoon(work: Promise<unknown>): Promise<boolean> {
+/** False where it takes longer. */
+export async function isSettledSoon(work: Promise<unknown>, ms = YOUNG_MS): Promise<boolean> {
   let timer: NodeJS.Timeout | undefined;
   const over = new Promise<false>((resolve) => {
-    timer = setTimeout(() => resolve(false), YOUNG_MS);
+    timer = setTimeout(() => resolve(false), ms);
   });
   const settled = work.then(
     () => true,

@@ -6,7 +6,7 @@ import {
   RESTORES,
   SCHEDULES,
 } from '../../../src/kube/index.ts';
-import { cronProblem } from '../../../src/cli/backups/cron.ts';
+import { assertCron } from '../../../src/cli/backups/specs.ts';
 import { Api } from './support/api.ts';
 
 let api: Api;
@@ -58,8 +58,11 @@ describe('what makes no sense is a usage error, and nothing is created:', () => 
     [['restore', 'create', '--from-backup=a', '--from-schedule=b'], 'give either --from-backup'],
     [['restore', 'create', '--from-backup', 'a', '--namespace-mappings', 'a'], 'key:value'],
     [['schedule', 'create', 'a'], '--schedule says when'],
-    [['schedule', 'create', 'a', '--schedule', '0 2 * *'], 'it has 4 fields and not 5'],
-    [['schedule', 'create', 'a', '--schedule', '61 2 * * *'], 'the minute "61" is not a number'],
+    [['schedule', 'create', 'a', '--schedule', '0 2 * *'], 'expected exactly 5 fields, found 4'],
+    [
+      ['schedule', 'create', 'a', '--schedule', '61 2 * * *'],
+      'end of range (61) above maximum (59)',
+    ],
     [['backup', 'get', '-l', '=x'], '--selector "=x"'],
     [['backup', 'delete'], 'name backups, or give --selector or --all: exactly one'],
     [['backup', 'delete', 'a', '--all'], 'exactly one of the three'],
@@ -81,22 +84,36 @@ describe('what makes no sense is a usage error, and nothing is created:', () => 
   });
 
   it.each([
-    '@every x',
-    '@never',
-    '* * * * 7',
-    '*/0 * * * *',
-    '5-1 * * * *',
-    'TZ=No/Where * * * * *',
-    '',
+    ...[
+      '@every x',
+      '@every 500ms',
+      '@never',
+      '@weekly ',
+      '* * * * 8',
+      '*/0 * * * *',
+      '*/60 * * * *',
+    ],
+    ...['1- * * * *', 'TZ=No/Where * * * * *', 'TZ=UTC', '', '0 0 30 2 *'],
   ])('a schedule of "%s"', (text) => {
-    expect(cronProblem(text)).toEqual(expect.any(String));
+    expect(() => {
+      assertCron(text);
+    }).toThrow(`--schedule "${text}": `);
   });
-  it.each(['0 2 * * *', '@daily', '@every 1h30m', 'TZ=Europe/Berlin 1,2-9/3 ? */2 JAN mon-fri'])(
-    'but none of "%s"',
-    (text) => {
-      expect(cronProblem(text)).toBeUndefined();
-    },
-  );
+  it.each([
+    ...['0 2 * * *', '@daily', '@every 1h30m', 'TZ=Europe/Berlin 1,2-9/3 ? */2 JAN mon-fri'],
+    ...[
+      '0 22-2 * nov-feb fri-mon',
+      '0 0 * * 7',
+      '1,,2 * * * *',
+      '007 +1 * * *',
+      '*-5 * * * *',
+      '@manual',
+    ],
+  ])('but none of "%s"', (text) => {
+    expect(() => {
+      assertCron(text);
+    }).not.toThrow();
+  });
 });
 
 describe('what cannot be created', () => {

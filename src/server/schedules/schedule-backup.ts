@@ -1,0 +1,42 @@
+import type { Backup } from '../../backup/index.ts';
+import { apiVersionOf, type NewObject, validLabel } from '../../kube/index.ts';
+import { type Schedule, SCHEDULE_LABEL, SCHEDULE_RESOURCE } from './schedule.ts';
+import { stampOf } from './schedule-plan.ts';
+
+/**
+ * The Backup of a schedule for one of its times, as Velero makes it (pkg/builder/backup_builder.go, FromSchedule): the template whole, its labels or
+ * else those of the Schedule, and the Schedule's annotations. The name has the time that it is for, and not the one at which it is made: who makes
+ * it once more finds it. Of a name that is too long for a label the label has what fits, where Velero makes no backup at all.
+ */
+export function backupOf(schedule: Schedule, forTime: number): NewObject<Backup> {
+  const { name, namespace, uid, labels, annotations } = schedule.metadata;
+  const { template, useOwnerReferencesInBackup } = schedule.spec ?? {};
+  const own = template?.metadata;
+  const given = own?.annotations ?? annotations;
+  const policy = template?.resourcePolicy;
+  return {
+    metadata: {
+      name: `${name}-${stampOf(forTime)}`,
+      ...(namespace !== undefined && { namespace }),
+      labels: { ...(own?.labels ?? labels), [SCHEDULE_LABEL]: validLabel(name) },
+      ...(given && { annotations: { ...given } }),
+      ...(useOwnerReferencesInBackup === true && {
+        ownerReferences: [
+          {
+            apiVersion: apiVersionOf(SCHEDULE_RESOURCE),
+            kind: SCHEDULE_RESOURCE.kind,
+            ...{ name, uid, controller: true },
+          },
+        ],
+      }),
+    },
+    spec: {
+      ...template,
+      ...(policy && { resourcePolicy: { kind: 'configmap', name: policy.name } }),
+    } as Backup['spec'],
+  };
+}
+
+/** Whether a Backup was made by the schedule of this name. */
+export const isOfSchedule = ({ metadata }: Pick<Backup, 'metadata'>, name: string): boolean =>
+  metadata.labels?.[SCHEDULE_LABEL] === validLabel(name);

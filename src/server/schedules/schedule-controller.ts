@@ -1,0 +1,320 @@
+import type { Registry } from 'prom-client';
+import {
+  type Clock,
+  CodedError,
+  isCode,
+  type Logger,
+  messageOf,
+  type Nanoseconds,
+  redactAndCut,
+  rfc3339Seconds,
+  SECOND_NS,
+  unixSeconds,
+  untilAborted,
+} from '../../base/index.ts';
+import { localZone, type Zone } from '../../cron/index.ts';
+import type { Backup } from '../../backup/index.ts';
+import {
+  Cache,
+  Controller,
+  EventRecorder,
+  type KubeClient,
+  keyOf,
+  refOf,
+  type Result,
+  validLabel,
+} from '../../kube/index.ts';
+import { versionOf } from '../backups/backups-view.ts';
+import { BACKUP_RESOURCE } from '../backups/phases.ts';
+import type { SharedBackups } from '../backups/shared-backups.ts';
+import type { ServerController } from '../server.ts';
+import { PendingBackups } from './pending-backups.ts';
+import { type Schedule, SCHEDULE_RESOURCE } from './schedule.ts';
+import { backupOf, isOfSchedule } from './schedule-backup.ts';
+import { registerScheduleMetrics } from './schedule-metrics.ts';
+import { planSchedule, type SchedulePlan, secondsOf } from './schedule-plan.ts';
+
+export interface ScheduleControllerOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly host: string;
+  readonly registry: Registry;
+  readonly backups: SharedBackups;
+  /** Of schedules that do not say whether their first time is skipped. */
+  readonly skipsImmediately: boolean;
+  /** Series of backups by schedule: Velero has them from the first look at one, and until it is gone. */
+  readonly series?: {
+    readonly begin: (schedule: string) => void;
+    readonly end: (schedule: string) => void;
+  };
+  /** Of expressions that name none. */
+  readonly zone?: Zone;
+  readonly clock?: Clock;
+}
+
+/** They wait for nothing but the API server: thousands may be due at one time. Our choice. */
+const WORKERS = 8;
+/** Between two looks at whose time has come: one for all schedules, by the API server's clock, which may be set meanwhile. Our choice. */
+export const LOOK_MS = 1000;
+/** By which a clock has to be set back for all schedules to be looked at again. Our choice. */
+const SET_BACK_NS = 60n * SECOND_NS;
+
+/**
+ * Makes Backups at the times of Schedules, as Velero's controller of that name does. No time gets two: the name of a Backup says what time it
+ * is for, so whoever comes second finds it, be it a server that was killed before it wrote down that it made one, or another server.
+ */
+export class ScheduleController implements ServerController {
+  readonly name = 'schedule';
+  readonly #options: ScheduleControllerOptions;
+  #run: ScheduleRun | undefined;
+
+  constructor(options: ScheduleControllerOptions) {
+    this.#options = options;
+    registerScheduleMetrics(options.registry, () => this.#run?.intervals() ?? []);
+  }
+
+  get failure(): string | undefined {
+    return this.#run?.failure ?? this.#options.backups.failure;
+  }
+
+  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
+    this.#run = new ScheduleRun(this.#options, signal, assertLeading);
+    try {
+      await this.#run.run();
+    } finally {
+      this.#run = undefined;
+    }
+  }
+}
+
+/** What this process knows of a schedule. */
+interface Known {
+  readonly uid: string;
+  /** As it was written here: the watch may not have brought it yet. */
+  written?: Schedule;
+  /** When it is to be looked at without a change of it. */
+  lookAtNs?: Nanoseconds | undefined;
+  aheadSince?: number | undefined;
+  interval?: number | undefined;
+  /** The expression that was warned of. */
+  warnedOf?: string | undefined;
+}
+
+/** One time that this process leads. */
+class ScheduleRun {
+  readonly #options: ScheduleControllerOptions;
+  readonly #signal: AbortSignal;
+  readonly #assertLeading: () => void;
+  readonly #schedules: Cache<Schedule>;
+  readonly #controller: Controller;
+  readonly #events: EventRecorder;
+  readonly #clock: Clock;
+  readonly #zone: Zone;
+  readonly #known = new Map<string, Known>();
+  #lookedAtNs: Nanoseconds = 0n;
+  readonly #pending = new PendingBackups((label) => {
+    this.#wakeAll(label);
+  });
+
+  constructor(options: ScheduleControllerOptions, signal: AbortSignal, assertLeading: () => void) {
+    const { client, logger, namespace, host } = options;
+    this.#options = options;
+    this.#signal = signal;
+    this.#assertLeading = assertLeading;
+    this.#clock = options.clock ?? client.clock;
+    this.#zone = options.zone ?? localZone();
+    const component = 'longshore-server';
+    this.#events = new EventRecorder({ client, logger, host, component, clock: this.#clock });
+    const scope = { namespace };
+    this.#schedules = new Cache({ client, logger, resource: SCHEDULE_RESOURCE, scope });
+    this.#controller = new Controller({
+      ...{ name: 'schedule', workers: WORKERS, logger },
+      reconcile: (key) => this.#reconcile(key),
+    });
+  }
+
+  get failure(): string | undefined {
+    return this.#schedules.failure;
+  }
+
+  async run(): Promise<void> {
+    const signal = this.#signal;
+    await using watched = await this.#options.backups.open(signal);
+    const running = this.#schedules.run(signal);
+    await untilAborted(signal, this.#schedules.synced);
+    watched.cache.onChange((after, before) => {
+      this.#pending.see(after, before);
+    });
+    this.#schedules.onChange((after, before) => {
+      this.#controller.queue.add(keyOf((after ?? before)?.metadata ?? { name: '' }));
+    });
+    const timer = setInterval(() => {
+      this.#look();
+    }, LOOK_MS);
+    try {
+      await Promise.all([running, this.#controller.run(signal)]);
+    } finally {
+      clearInterval(timer);
+    }
+    await this.#events.flush();
+  }
+
+  /** One timer for all of them: a look at ten thousand numbers takes less than a thousand timers that are set anew. */
+  #look(): void {
+    const nowNs = this.#clock.nowNs();
+    // A clock that was wrong may have set their times years ahead.
+    const wasSetBack = nowNs < this.#lookedAtNs - SET_BACK_NS;
+    this.#lookedAtNs = nowNs;
+    for (const [key, known] of this.#known) {
+      const isTime = known.lookAtNs !== undefined && known.lookAtNs <= nowNs;
+      if (!isTime && !wasSetBack) continue;
+      known.lookAtNs = undefined;
+      this.#controller.queue.add(key);
+    }
+  }
+
+  /** Two names that are too long may have one label. */
+  #wakeAll(label: string): void {
+    const { namespace } = this.#options;
+    if (this.#known.has(keyOf({ namespace, name: label }))) {
+      this.#controller.queue.add(keyOf({ namespace, name: label }));
+      return;
+    }
+    for (const key of this.#known.keys()) {
+      if (validLabel(refOf(key).name) === label) this.#controller.queue.add(key);
+    }
+  }
+
+  *intervals(): Generator<{ readonly schedule: string; readonly seconds: number }> {
+    for (const [key, { interval }] of this.#known) {
+      if (interval !== undefined) yield { schedule: refOf(key).name, seconds: interval };
+    }
+  }
+
+  async #reconcile(key: string): Promise<Result | undefined> {
+    const cached = this.#schedules.get(refOf(key));
+    if (!cached || cached.metadata.deletionTimestamp !== undefined) {
+      if (this.#known.delete(key)) this.#options.series?.end(refOf(key).name);
+      return undefined;
+    }
+    const known = this.#knownOf(key, cached);
+    const schedule = newer(cached, known.written);
+    const nowNs = this.#clock.nowNs();
+    const plan = planSchedule(schedule, {
+      ...{ nowNs, zone: this.#zone, aheadSince: known.aheadSince },
+      skipsImmediately: this.#options.skipsImmediately,
+    });
+    known.lookAtNs = undefined;
+    known.interval = plan?.interval;
+    if (!plan) return undefined;
+    this.#options.series?.begin(schedule.metadata.name);
+    this.#tell(schedule, known, plan);
+    known.aheadSince = plan.isAhead ? (known.aheadSince ?? unixSeconds(nowNs)) : undefined;
+    const written = plan.patch ? await this.#write(schedule, known, plan.patch) : schedule;
+    if (plan.dueFor !== undefined && !this.#pending.has(validLabel(schedule.metadata.name))) {
+      await this.#submit(written, known, plan.dueFor);
+      // What is next depends on what was written.
+      return { requeueAfterMs: 0 };
+    }
+    // One that waits for an earlier backup is looked at when that one is made.
+    if (plan.next !== undefined) known.lookAtNs = BigInt(plan.next) * SECOND_NS + 1n;
+    return undefined;
+  }
+
+  #knownOf(key: string, { metadata: { uid } }: Schedule): Known {
+    const before = this.#known.get(key);
+    if (before?.uid === uid) return before;
+    const known: Known = { uid };
+    this.#known.set(key, known);
+    return known;
+  }
+
+  #tell({ metadata, spec }: Schedule, known: Known, plan: SchedulePlan): void {
+    const { logger } = this.#options;
+    const { name } = metadata;
+    if (plan.isAhead && known.aheadSince === undefined) {
+      const text =
+        'the last backup of a schedule lies ahead of now, so a clock was wrong: its times count from now';
+      logger.warn({ schedule: name }, text);
+    }
+    if (plan.hasBothDays && known.warnedOf !== spec?.schedule) {
+      const text =
+        'the schedule names days of the month and days of the week: backups are made on days that match both, as with Velero since 1.18.3';
+      logger.warn({ schedule: name, cron: spec?.schedule }, text);
+      known.warnedOf = spec?.schedule;
+    }
+  }
+
+  /** Of this very version: what somebody else has changed meanwhile decides anew. Throws `KUBE_CONFLICT`. */
+  async #write(schedule: Schedule, known: Known, patch: object): Promise<Schedule> {
+    const { client, logger } = this.#options;
+    const { uid, resourceVersion, name } = schedule.metadata;
+    this.#assertLeading();
+    const body = { ...patch, metadata: { uid, resourceVersion } };
+    const written = await client.patch(SCHEDULE_RESOURCE, schedule.metadata, body, {
+      signal: this.#signal,
+    });
+    known.written = written;
+    const { phase, validationErrors } = written.status ?? {};
+    if (schedule.status?.phase !== phase || (validationErrors ?? []).length > 0) {
+      logger.info({ schedule: name, phase, validationErrors }, 'the schedule was validated');
+    }
+    return written;
+  }
+
+  async #submit(schedule: Schedule, known: Known, dueFor: number): Promise<void> {
+    const { client, logger } = this.#options;
+    const { name, uid } = schedule.metadata;
+    const backup = await this.#make(schedule, dueFor);
+    // By the API server's time: never before the time that it is for, which would then be due again.
+    const made = Math.max(dueFor, secondsOf(backup.metadata.creationTimestamp) ?? dueFor);
+    logger.info({ schedule: name, backup: backup.metadata.name }, 'a scheduled backup was made');
+    this.#assertLeading();
+    const status = { lastBackup: rfc3339Seconds(BigInt(made) * SECOND_NS) };
+    const body = { metadata: { uid }, status };
+    known.written = await client.patch(SCHEDULE_RESOURCE, schedule.metadata, body, {
+      signal: this.#signal,
+    });
+    if (known.aheadSince !== undefined) known.aheadSince = made;
+  }
+
+  async #make(schedule: Schedule, dueFor: number): Promise<Backup> {
+    try {
+      // Where the name that it would have is somebody else's, it gets one of now, as with Velero.
+      for (const forTime of [dueFor, unixSeconds(this.#clock.nowNs())]) {
+        const made = await this.#create(schedule, forTime);
+        if (made) return made;
+      }
+      const text = `others have made backups named ${schedule.metadata.name}-… for this time; it is tried again`;
+      throw new CodedError('SCHEDULED_NAME_TAKEN', text, { retry: 'backoff' });
+    } catch (error) {
+      if (!this.#signal.aborted) {
+        const text = `no backup can be made: ${redactAndCut(messageOf(error))}`;
+        this.#events.record(schedule, 'NoScheduledBackup', text, 'Warning');
+      }
+      throw error;
+    }
+  }
+
+  /** The Backup for a time, also where it is there already; undefined where the name is somebody else's. */
+  async #create(schedule: Schedule, forTime: number): Promise<Backup | undefined> {
+    const { client } = this.#options;
+    const backup = backupOf(schedule, forTime);
+    const ref = { ...schedule.metadata, name: backup.metadata.name ?? '' };
+    this.#assertLeading();
+    try {
+      return await client.create(BACKUP_RESOURCE, backup, { signal: this.#signal });
+    } catch (error) {
+      if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+    }
+    const found = await client.find(BACKUP_RESOURCE, ref, { signal: this.#signal });
+    const isOwn = found && isOfSchedule(found, schedule.metadata.name);
+    return isOwn ? found : undefined;
+  }
+}
+
+function newer(cached: Schedule, written: Schedule | undefined): Schedule {
+  if (!written || written.metadata.uid !== cached.metadata.uid) return cached;
+  return versionOf(written) > versionOf(cached) ? written : cached;
+}

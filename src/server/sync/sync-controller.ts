@@ -1,0 +1,271 @@
+import type { Registry } from 'prom-client';
+import { BackupArchive } from '../../archive/index.ts';
+import {
+  CanceledError,
+  createLimiter,
+  isCode,
+  type Limiter,
+  type Logger,
+  messageOf,
+  redactAndCut,
+  untilAborted,
+} from '../../base/index.ts';
+import {
+  BACKUP_STORAGE_LOCATIONS,
+  type BackupStorageLocation,
+  Cache,
+  EventRecorder,
+  type KubeClient,
+  keyOf,
+  refOf,
+  withOwnSignal,
+} from '../../kube/index.ts';
+import type { Buckets } from '../backups/contract.ts';
+import type { SharedBackups, WatchedBackups } from '../backups/shared-backups.ts';
+import { isSettledSoon } from '../locations/location-checks.ts';
+import type { ServerController } from '../server.ts';
+import { SideWork } from '../side-work.ts';
+import { syncLocation, type SyncReport } from './sync-location.ts';
+import { SyncMemory } from './sync-memory.ts';
+import { registerSyncMetrics, type SyncedLocation } from './sync-metrics.ts';
+import { restUntilSync } from './sync-plan.ts';
+
+export interface SyncControllerOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly host: string;
+  readonly registry: Registry;
+  readonly backups: SharedBackups;
+  readonly buckets: Buckets;
+  /** Of locations that do not say how often. */
+  readonly periodMs: number;
+}
+
+/** Between two looks at which locations are due, by the API server's clock: one timer for all. Our choice. */
+export const LOOK_MS = 1000;
+/** After a sync that failed. Velero looks again after as long. */
+const RETRY_MS = 60_000;
+/** Locations synced at once, of those that have begun a moment ago. Our choice. */
+const AT_ONCE = 8;
+/** One that takes longer goes on without a place, so that a bucket that hangs keeps no other location waiting. Our choice. */
+const YOUNG_MS = 10_000;
+/** One that takes longer is ended, and goes on where it was the next time. Our choice: 10,000 new backups take minutes. */
+const SYNC_MS_MAX = 30 * 60_000;
+/** What can be in a cluster at all: etcd refuses objects of more than 1.5 MiB, and stored JSON has blanks. Our choice. */
+const METADATA_BYTES_MAX = 8 << 20;
+
+/** Brings backups of storage locations into the cluster, as Velero's controller of that name does, so that two clusters can share a bucket. */
+export class SyncController implements ServerController {
+  readonly name = 'backup-sync';
+  readonly #options: SyncControllerOptions;
+  #run: SyncRun | undefined;
+
+  constructor(options: SyncControllerOptions) {
+    this.#options = options;
+    registerSyncMetrics(options.registry, () => this.#run?.described() ?? []);
+  }
+
+  get failure(): string | undefined {
+    return this.#run?.failure ?? this.#options.backups.failure;
+  }
+
+  async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
+    this.#run = new SyncRun(this.#options, signal, assertLeading);
+    try {
+      await this.#run.run();
+    } finally {
+      this.#run = undefined;
+    }
+  }
+}
+
+/** What this process knows of a location. */
+interface Known {
+  readonly uid: string;
+  readonly memory: SyncMemory;
+  /** By the monotonic clock: not before that, whatever the location says. */
+  restsUntilMs: number;
+  /** How many Backups were said to be kept, since the location points elsewhere. */
+  toldElsewhere: number;
+}
+
+/** One time that this process leads. */
+class SyncRun {
+  readonly #options: SyncControllerOptions;
+  readonly #signal: AbortSignal;
+  readonly #assertLeading: () => void;
+  readonly #locations: Cache<BackupStorageLocation>;
+  readonly #events: EventRecorder;
+  readonly #places: Limiter = createLimiter(AT_ONCE);
+  readonly #work: SideWork<SyncReport>;
+  readonly #known = new Map<string, Known>();
+
+  constructor(options: SyncControllerOptions, signal: AbortSignal, assertLeading: () => void) {
+    const { client, logger, namespace, host } = options;
+    this.#options = options;
+    this.#signal = signal;
+    this.#assertLeading = assertLeading;
+    const component = 'longshore-server';
+    this.#events = new EventRecorder({ client, logger, host, component, clock: client.clock });
+    this.#locations = new Cache({
+      ...{ client, logger, resource: BACKUP_STORAGE_LOCATIONS, scope: { namespace } },
+    });
+    this.#work = new SideWork((key) => {
+      this.#ended(key);
+    });
+  }
+
+  get failure(): string | undefined {
+    return this.#locations.failure;
+  }
+
+  async run(): Promise<void> {
+    const signal = this.#signal;
+    await using watched = await this.#options.backups.open(signal);
+    const running = this.#locations.run(signal);
+    await untilAborted(signal, this.#locations.synced);
+    this.#locations.onChange((after, before) => {
+      if (!after && before) this.#known.delete(keyOf(before.metadata));
+    });
+    const look = (): void => {
+      this.#look(watched);
+    };
+    const timer = setInterval(look, LOOK_MS);
+    look();
+    try {
+      await running;
+      await this.#work.settle();
+    } finally {
+      clearInterval(timer);
+    }
+    await this.#events.flush();
+  }
+
+  /** Those that are due, the default one first. */
+  #look(watched: WatchedBackups): void {
+    if (this.#signal.aborted || watched.cache.failure !== undefined) return;
+    const due = this.#locations.list().filter((location) => this.#isDue(location));
+    due.sort((a, b) => Number(b.spec?.default === true) - Number(a.spec?.default === true));
+    for (const location of due) this.#begin(location, watched);
+  }
+
+  #isDue(location: BackupStorageLocation): boolean {
+    const { metadata, spec, status } = location;
+    if (status?.phase !== 'Available' || metadata.deletionTimestamp !== undefined) return false;
+    const key = keyOf(metadata);
+    if (this.#work.isRunning(key)) return false;
+    if (performance.now() < this.#knownOf(key, metadata.uid).restsUntilMs) return false;
+    const { client, periodMs: serverPeriodMs } = this.#options;
+    const restMs = restUntilSync({
+      ...{ period: spec?.backupSyncPeriod, serverPeriodMs },
+      lastSyncedTime: status.lastSyncedTime,
+      nowMs: Number(client.clock.nowNs() / 1_000_000n),
+    });
+    return restMs <= 0;
+  }
+
+  #knownOf(key: string, uid: string): Known {
+    const before = this.#known.get(key);
+    if (before?.uid === uid) return before;
+    const known = {
+      ...{ uid, memory: new SyncMemory(), restsUntilMs: -Infinity, toldElsewhere: 0 },
+    };
+    this.#known.set(key, known);
+    return known;
+  }
+
+  #begin(location: BackupStorageLocation, watched: WatchedBackups): void {
+    const key = keyOf(location.metadata);
+    const { memory } = this.#knownOf(key, location.metadata.uid);
+    const places: Pick<Limiter, 'run'> = { run: (task) => this.#placed(task) };
+    this.#work.begin(key, places, () =>
+      withOwnSignal(this.#signal, async (own) => {
+        const timer = setTimeout(() => {
+          own.abort(new CanceledError('timeout'));
+        }, SYNC_MS_MAX);
+        try {
+          return await this.#sync(key, memory, watched, own.signal);
+        } finally {
+          clearTimeout(timer);
+        }
+      }),
+    );
+  }
+
+  /** In a place while it is young. */
+  #placed<T>(task: () => Promise<T>): Promise<T> {
+    const ended = Promise.withResolvers<T>();
+    const begun = this.#places.run(async () => {
+      const work = task();
+      work.then(ended.resolve, ended.reject);
+      await isSettledSoon(work, YOUNG_MS);
+    });
+    begun.catch(ended.reject);
+    return ended.promise;
+  }
+
+  async #sync(
+    key: string,
+    memory: SyncMemory,
+    watched: WatchedBackups,
+    signal: AbortSignal,
+  ): Promise<SyncReport> {
+    const { client, logger, namespace, buckets } = this.#options;
+    // As the API server has it: what is opened next is compared with it before anything is removed.
+    const location = await client.get(BACKUP_STORAGE_LOCATIONS, refOf(key), { signal });
+    await using opened = await buckets.open(location.metadata.name, signal);
+    // The bucket is closed after that.
+    return await syncLocation({
+      ...{ client, logger, namespace, location, memory, signal },
+      backups: watched.cache,
+      archive: new BackupArchive(opened.bucket, { metadataBytesMax: METADATA_BYTES_MAX }),
+      locationNow: () => this.#locations.get(refOf(key)),
+      assertLeading: this.#assertLeading,
+    });
+  }
+
+  #ended(key: string): void {
+    const ended = this.#work.ended(key);
+    this.#work.forget(key);
+    const location = this.#locations.get(refOf(key));
+    const known = this.#known.get(key);
+    if (!ended || !location || !known || this.#signal.aborted) return;
+    if ('error' in ended) {
+      known.restsUntilMs = performance.now() + RETRY_MS;
+      this.#tellOfFailure(location, ended.error);
+      return;
+    }
+    // What was written down may come back a moment later.
+    known.restsUntilMs = performance.now() + LOOK_MS;
+    this.#tellOf(location, known, ended.result);
+  }
+
+  #tellOfFailure({ metadata: { name } }: BackupStorageLocation, error: Error): void {
+    const { logger } = this.#options;
+    const fields = { location: name, error: redactAndCut(messageOf(error)) };
+    if (isCode(error, 'LOCATION_CHANGED')) logger.debug(fields, 'the sync of a location was left');
+    else logger.warn(fields, 'a location could not be synced; it is tried again in a minute');
+  }
+
+  #tellOf(location: BackupStorageLocation, known: Known, report: SyncReport): void {
+    const { logger } = this.#options;
+    const { name } = location.metadata;
+    const { created, removed, elsewhere } = report;
+    if (created + removed > 0) {
+      logger.info({ location: name, created, removed }, 'a location was synced');
+    }
+    if (elsewhere > 0 && elsewhere !== known.toldElsewhere) {
+      const text = `${elsewhere} backups of the location are not where it points now: they stay in the cluster until it points back, or somebody deletes them`;
+      logger.warn({ location: name }, text);
+      this.#events.record(location, 'BackupsElsewhere', text, 'Warning');
+    }
+    known.toldElsewhere = elsewhere;
+  }
+
+  *described(): Generator<SyncedLocation> {
+    for (const [key, { memory }] of this.#known) {
+      yield { name: refOf(key).name, refused: memory.refused, held: memory.held };
+    }
+  }
+}

@@ -1,0 +1,113 @@
+import type { StoredBackup } from '../../archive/index.ts';
+import type { Backup } from '../../backup/index.ts';
+import {
+  apiVersionOf,
+  BACKUPS,
+  type KubeObject,
+  type NewObject,
+  type OwnerReference,
+  type PodVolumeBackup,
+  VELERO_GROUP,
+  validLabel,
+} from '../../kube/index.ts';
+import { SYNC_PENDING } from '../backups/shared-backups.ts';
+
+/** By it backups are those of a location. */
+export const LOCATION_LABEL = 'velero.io/storage-location';
+const UID_LABEL = 'velero.io/backup-uid';
+/** Of PodVolumeBackups nobody works on any more. */
+const OVER = ['Completed', 'Failed', 'Canceled'];
+
+/** The location that a Backup names; one may have been made without a spec. */
+export const locationOf = (backup: Backup): string =>
+  (backup.spec as Backup['spec'] | undefined)?.storageLocation ?? '';
+
+export interface SyncedBackupOptions {
+  readonly namespace: string;
+  readonly location: string;
+  /** Where it is not the stored one. */
+  readonly phase?: string | undefined;
+  readonly owners: readonly OwnerReference[];
+  /** PodVolumeBackups are made after it. */
+  readonly isPending: boolean;
+}
+
+/**
+ * A Backup for this cluster of one that is stored, as Velero makes it (backup_sync_controller.go, v1.18.3): in the server's namespace, of this location, without
+ * hooks, since they have run. Labels, annotations and the rest of it are as they were, so it expires when it would have. Finalizers do not come along, other
+ * than with Velero: nobody in this cluster would take them off.
+ */
+export function syncedBackup(
+  { metadata, spec, status }: StoredBackup,
+  { namespace, location, phase, owners, isPending }: SyncedBackupOptions,
+): NewObject<Backup> {
+  const { name, labels, annotations } = metadata as Partial<KubeObject['metadata']>;
+  const given = Object.entries(annotations ?? {}).filter(([key]) => key !== SYNC_PENDING);
+  return plain({
+    metadata: {
+      ...{ name, namespace },
+      labels: { ...labels, [LOCATION_LABEL]: validLabel(location) },
+      annotations: {
+        ...Object.fromEntries(given),
+        ...(isPending && { [SYNC_PENDING]: 'podvolumebackups' }),
+      },
+      ...(owners.length > 0 && { ownerReferences: [...owners] }),
+    },
+    spec: { ...spec, hooks: {}, storageLocation: location },
+    status: { ...status, ...(phase !== undefined && { phase }) },
+  }) as NewObject<Backup>;
+}
+
+/** Names and UIDs of Schedules that a stored Backup names as its owners. */
+export function scheduleOwners({ metadata }: StoredBackup): OwnerReference[] {
+  const { ownerReferences } = metadata as { readonly ownerReferences?: unknown };
+  const given: unknown[] = Array.isArray(ownerReferences) ? ownerReferences : [];
+  return given.filter(isReference).filter(({ apiVersion, kind }) => {
+    return apiVersion.startsWith(`${VELERO_GROUP}/`) && kind === 'Schedule';
+  });
+}
+
+function isReference(value: unknown): value is OwnerReference {
+  const { apiVersion, kind, name, uid } = (value ?? {}) as Partial<OwnerReference>;
+  return [apiVersion, kind, name, uid].every((text) => typeof text === 'string');
+}
+
+/** Whether one that is stored may be made here: an agent works on one that is not over, on a node that happens to have the same name. */
+export const isPodVolumeBackupOver = (stored: KubeObject): boolean => {
+  const { phase } = (stored as { readonly status?: { readonly phase?: string } }).status ?? {};
+  return OVER.includes(phase ?? '');
+};
+
+/** A PodVolumeBackup of a synced Backup, which owns it here. */
+export function syncedPodVolumeBackup(
+  stored: KubeObject,
+  backup: KubeObject,
+  location: string,
+): NewObject<PodVolumeBackup> {
+  const { name, labels, annotations } = stored.metadata;
+  const { spec, status } = stored as PodVolumeBackup;
+  const { namespace = '', uid } = backup.metadata;
+  const owner: OwnerReference = {
+    apiVersion: apiVersionOf(BACKUPS),
+    kind: BACKUPS.kind,
+    ...{ name: backup.metadata.name, uid, controller: true },
+  };
+  return plain({
+    metadata: {
+      ...{ name, namespace },
+      labels: { ...labels, ...(labels?.[UID_LABEL] !== undefined && { [UID_LABEL]: uid }) },
+      ...(annotations && { annotations }),
+      ownerReferences: [owner],
+    },
+    spec: { ...spec, backupStorageLocation: location },
+    status,
+  }) as NewObject<PodVolumeBackup>;
+}
+
+/** Numbers beyond those that the API's own fields can have. */
+const plain = (object: object): unknown =>
+  JSON.parse(
+    JSON.stringify(object, (_, value: unknown) =>
+      typeof value === 'bigint' ? Number(value) : value,
+    ),
+  );
