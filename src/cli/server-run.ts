@@ -41,6 +41,7 @@ export interface ServerFlags extends ClusterFlags, BackupFlags {
   logLevel: string;
   logFormat: string;
   metricsAddress: string;
+  statusPageAddress?: string;
   storeValidationFrequency: string;
   defaultBackupStorageLocation: string;
   pluginDir: string;
@@ -109,6 +110,7 @@ export async function runServer(
       notReady: () => server.notReady(),
     });
     logger.info({ address: status.address, controllers: names }, 'serving metrics and health');
+    await using _page = await statusPageOf(flags.statusPageAddress, common);
     await server.run(interrupt.signal);
   } finally {
     interrupt.dispose();
@@ -116,6 +118,16 @@ export async function runServer(
     client.close();
     rmSync(directory, { recursive: true, force: true });
   }
+}
+
+/** Loaded where it is wanted only. */
+async function statusPageOf(
+  address: string | undefined,
+  common: Common,
+): Promise<AsyncDisposable | undefined> {
+  if (address === undefined) return undefined;
+  const { openStatusPage } = await import('./server-page.ts');
+  return openStatusPage(address, common);
 }
 
 interface Settings {

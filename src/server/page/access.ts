@@ -8,7 +8,13 @@ import {
   SECOND_NS,
   Stopwatch,
 } from '../../base/index.ts';
-import { BACKUPS, type KubeClient, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, type UserInfo } from '../../kube/index.ts';
+import {
+  BACKUPS,
+  type KubeClient,
+  SUBJECT_ACCESS_REVIEWS,
+  TOKEN_REVIEWS,
+  type UserInfo,
+} from '../../kube/index.ts';
 
 /**
  * May see the page; nobody's token; somebody's who may not list Backups; not known, since the API server could not be asked.

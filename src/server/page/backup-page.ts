@@ -32,22 +32,45 @@ export function backupDocument(
   return documentOf({
     ...{ title: `Backup ${backup.name}`, isLive: true, footer: footerOf(world, logout) },
     header: html`<h1>Backup ${named(backup.name)}</h1>
-      <nav aria-label="Pages of this server"><ul><li><a href="/">All backups</a></li></ul></nav>`,
+      <nav aria-label="Pages of this server">
+        <ul>
+          <li><a href="/">All backups</a></li>
+        </ul>
+      </nav>`,
     main: html`${outagesOf(world)}
-      <dl>${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
+      <dl>
+        ${facts.map(
+          ([name, value]) =>
+            html`<dt>${name}</dt>
+              <dd>${value}</dd>`,
+        )}
+      </dl>
       <section aria-labelledby="volumes">
         <h2 id="volumes">Volumes</h2>
-        ${totals.count > 0 &&
-        html`<p>
-          ${numberText(totals.ended)} of ${numberText(totals.count)} ended, ${bytesOf(totals.bytesDone)} moved
-          ${totals.bytesPerSecond > 0 && html`at ${rateOf(totals.bytesPerSecond)}`}
-          ${totals.secondsLeft !== undefined && html`, ${leftOf(totals.secondsLeft)} left`}
-          ${barOf(totals.bytesDone, totals.totalBytes, 'Bytes of all volumes')}
-        </p>`}
+        ${
+          totals.count > 0 &&
+          html`<p>
+            ${numberText(totals.ended)} of ${numberText(totals.count)} ended,
+            ${bytesOf(totals.bytesDone)} moved
+            ${totals.bytesPerSecond > 0 && html`at ${rateOf(totals.bytesPerSecond)}`}
+            ${totals.secondsLeft !== undefined && html`, ${leftOf(totals.secondsLeft)} left`}
+            ${barOf(totals.bytesDone, totals.totalBytes, 'Bytes of all volumes')}
+          </p>`
+        }
         ${tableOf({
           id: 'its-volumes',
           caption: 'Volumes whose data was moved for this backup, oldest first',
-          columns: ['Volume', 'Operation', 'Phase', 'Node', 'Done', '#Bytes', '#Rate', '#Left', 'Waits for, or how it ended'],
+          columns: [
+            'Volume',
+            'Operation',
+            'Phase',
+            'Node',
+            'Done',
+            '#Bytes',
+            '#Rate',
+            '#Left',
+            'Waits for, or how it ended',
+          ],
           rows: listing.rows.map((volume) => [
             named(volume.volume),
             [volume.kind, ' ', named(volume.name)],
@@ -91,7 +114,10 @@ function factsOf(backup: RunRow, nowMs: number): (readonly [string, HtmlValue])[
   const items =
     itemsTotal === 0
       ? ''
-      : [barOf(itemsDone, itemsTotal, 'Items'), ` ${numberText(itemsDone)} of ${numberText(itemsTotal)}`];
+      : [
+          barOf(itemsDone, itemsTotal, 'Items'),
+          ` ${numberText(itemsDone)} of ${numberText(itemsTotal)}`,
+        ];
   const isDoubtful = errors + warnings > 0 || backup.phase.includes('Failed');
   return [
     ['Phase', [phaseOf(backup.phase), backup.isDeleting && ' (being deleted)']],

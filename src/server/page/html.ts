@@ -20,7 +20,8 @@ export type Html = Markup;
 export type HtmlValue = string | number | Html | false | undefined | readonly HtmlValue[];
 
 /** Marks that change how the text around them is read, or that nobody sees, besides those of `printable`. */
-const HIDDEN_MARKS = /[\u00ad\u061c\u200b-\u200f\u2060-\u2064\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
+const HIDDEN_MARKS =
+  /[\u00ad\u061c\u200b-\u200f\u2060-\u2064\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
 const ENTITIES: Readonly<Record<string, string>> = {
   '&': '&amp;',
   '<': '&lt;',
@@ -33,7 +34,10 @@ const ENTITIES: Readonly<Record<string, string>> = {
 /** Any text as text of a page, also between the quotes of an attribute. Control characters and marks of direction are spelled out. */
 export function escaped(text: string): string {
   return printable(text.toWellFormed())
-    .replaceAll(HIDDEN_MARKS, (mark) => `\\u${(mark.codePointAt(0) ?? 0).toString(16).padStart(4, '0')}`)
+    .replaceAll(
+      HIDDEN_MARKS,
+      (mark) => `\\u${(mark.codePointAt(0) ?? 0).toString(16).padStart(4, '0')}`,
+    )
     .replaceAll(/[&<>"'`]/g, (char) => ENTITIES[char] ?? '');
 }
 

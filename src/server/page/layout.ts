@@ -68,13 +68,30 @@ export function tableOf({ id, caption, columns, rows, empty }: TableOptions): Ht
     const cells = others.map((cell, at) =>
       isNumber[at + 1] ? html`<td class="number">${cell}</td>` : html`<td>${cell}</td>`,
     );
-    return html`<tr><th scope="row">${first}</th>${cells}</tr>`;
+    return html`<tr>
+      <th scope="row">${first}</th>
+      ${cells}
+    </tr>`;
   });
-  return html`<div class="wide" id="${id}" role="region" aria-labelledby="${id}-caption" tabindex="0">
+  return html`<div
+    class="wide"
+    id="${id}"
+    role="region"
+    aria-labelledby="${id}-caption"
+    tabindex="0"
+  >
     <table>
-      <caption id="${id}-caption">${caption}</caption>
-      <thead><tr>${heads}</tr></thead>
-      <tbody>${lines}</tbody>
+      <caption id="${id}-caption">
+        ${caption}
+      </caption>
+      <thead>
+        <tr>
+          ${heads}
+        </tr>
+      </thead>
+      <tbody>
+        ${lines}
+      </tbody>
     </table>
   </div>`;
 }
@@ -100,7 +117,9 @@ const SIGNS: Readonly<Record<Tone, string>> = { good: '✓', doubtful: '!', bad:
 /** With a sign beside the colour. */
 export function phaseOf(phase: string): Html {
   const tone = toneOf(phase);
-  return html`<span class="tone-${tone}"><span aria-hidden="true">${SIGNS[tone]}</span> ${phase}</span>`;
+  return html`<span class="tone-${tone}"
+    ><span aria-hidden="true">${SIGNS[tone]}</span> ${phase}</span
+  >`;
 }
 
 export const signOf = (tone: Tone): string => SIGNS[tone];
@@ -109,7 +128,8 @@ export const signOf = (tone: Tone): string => SIGNS[tone];
 export function barOf(done: number, total: number, label: string): Html | string {
   if (total <= 0) return '';
   const percent = Math.min(100, Math.floor((100 * done) / total));
-  return html`<progress max="100" value="${percent}" aria-label="${label}">${percent} %</progress> ${percent} %`;
+  return html`<progress max="100" value="${percent}" aria-label="${label}">${percent} %</progress>
+    ${percent} %`;
 }
 
 export const bytesOf = (bytes: number): string => formatBytes(Math.round(bytes));
@@ -119,4 +139,5 @@ export const leftOf = (seconds: number | undefined): string =>
   seconds === undefined ? '' : ageText(seconds);
 
 export const backupPath = (name: string): string => `/backups/${encodeURIComponent(name)}`;
-export const backupLink = (name: string): Html => html`<a href="${backupPath(name)}">${named(name)}</a>`;
+export const backupLink = (name: string): Html =>
+  html`<a href="${backupPath(name)}">${named(name)}</a>`;

@@ -49,7 +49,10 @@ export function totalsOf(volumes: readonly PageVolume[]): Totals {
 }
 
 /** Backups and restores that are under way, with the volumes of each together. */
-export function underWaySection(world: World, volumesOf: (run: RunRow) => readonly PageVolume[]): Html {
+export function underWaySection(
+  world: World,
+  volumesOf: (run: RunRow) => readonly PageVolume[],
+): Html {
   const runs = [...world.backups, ...world.restores].filter(({ isOver }) => !isOver);
   const shown = runs.slice(0, ROWS_MAX);
   const rows = shown.map((run) => {

@@ -1,14 +1,6 @@
 import { CALENDAR_DAYS, type CalendarDay, calendarOf } from './calendar.ts';
 import { type Html, html, named } from './html.ts';
-import {
-  backupPath,
-  documentOf,
-  moreOf,
-  numberText,
-  rateOf,
-  signOf,
-  timeOf,
-} from './layout.ts';
+import { backupPath, documentOf, moreOf, numberText, rateOf, signOf, timeOf } from './layout.ts';
 import { listingPath, type ListingQuery } from './listing.ts';
 import {
   isMoving,
@@ -63,7 +55,9 @@ export function overviewDocument(
     header: html`<h1>Backups</h1>
       <p class="dim">Longshore, namespace ${named(world.namespace)}</p>
       <nav aria-label="Parts of this page">
-        <ul>${SECTIONS.map(([id, title]) => html`<li><a href="#${id}">${title}</a></li>`)}</ul>
+        <ul>
+          ${SECTIONS.map(([id, title]) => html`<li><a href="#${id}">${title}</a></li>`)}
+        </ul>
       </nav>`,
     main: html`${outagesOf(world)} ${figuresOf(world, problems.length)}
       ${problemsSection(problems, world.nowMs)} ${underWaySection(world, volumesOf)}
@@ -84,7 +78,9 @@ export const outagesOf = ({ outages }: World): Html | undefined =>
     ? undefined
     : html`<div class="note tone-doubtful" role="alert">
         <p>Not all of this is as it is now:</p>
-        <ul>${outages.map((text) => html`<li>${named(text)}</li>`)}</ul>
+        <ul>
+          ${outages.map((text) => html`<li>${named(text)}</li>`)}
+        </ul>
       </div>`;
 
 function figuresOf({ backups, restores, volumes }: World, problems: number): Html {
@@ -107,9 +103,15 @@ function problemsSection(problems: readonly Problem[], nowMs: number): Html {
   const shown = problems.slice(0, PROBLEMS_MAX);
   return html`<section aria-labelledby="attention">
     <h2 id="attention">Attention</h2>
-    ${shown.length === 0
-      ? html`<p class="tone-good">✓ Nothing failed in the last seven days, and nothing is out of order.</p>`
-      : html`<ul class="problems">${shown.map((problem) => problemItem(problem, nowMs))}</ul>`}
+    ${
+      shown.length === 0
+        ? html`<p class="tone-good">
+            ✓ Nothing failed in the last seven days, and nothing is out of order.
+          </p>`
+        : html`<ul class="problems">
+            ${shown.map((problem) => problemItem(problem, nowMs))}
+          </ul>`
+    }
     ${moreOf(problems.length, shown.length)}
   </section>`;
 }
@@ -120,7 +122,10 @@ function problemItem({ tone, subject, backup, what, remedy, atMs }: Problem, now
       ? named(subject)
       : html`<a href="${backupPath(backup)}">${named(subject)}</a>`;
   return html`<li class="tone-${tone}">
-    <p><strong><span aria-hidden="true">${signOf(tone)}</span> ${heading}</strong> ${timeOf(atMs, nowMs)}</p>
+    <p>
+      <strong><span aria-hidden="true">${signOf(tone)}</span> ${heading}</strong>
+      ${timeOf(atMs, nowMs)}
+    </p>
     <p>${named(what)}</p>
     <p>${named(remedy)}</p>
   </li>`;
@@ -143,14 +148,20 @@ function calendarSection({ backups, nowMs }: World, query: ListingQuery): Html {
     <h2 id="calendar">Calendar</h2>
     <table class="calendar">
       <caption>
-        Backups of the last ${CALENDAR_DAYS} days by the day on which they began (UTC): how many there were, and how the worst
-        one ended
+        Backups of the last ${CALENDAR_DAYS} days by the day on which they began (UTC): how many
+        there were, and how the worst one ended
       </caption>
-      <thead><tr>${WEEKDAYS.map((day) => html`<th scope="col">${day}</th>`)}</tr></thead>
+      <thead>
+        <tr>
+          ${WEEKDAYS.map((day) => html`<th scope="col">${day}</th>`)}
+        </tr>
+      </thead>
       <tbody>
         ${weeks.map(
           (week) =>
-            html`<tr>${Array.from({ length: 7 }, (_, at) => dayCell(week[at], query))}</tr>`,
+            html`<tr>
+              ${Array.from({ length: 7 }, (_, at) => dayCell(week[at], query))}
+            </tr>`,
         )}
       </tbody>
     </table>
@@ -173,6 +184,8 @@ function dayCell(day: CalendarDay | undefined, query: ListingQuery): Html {
   const count = worstCount === total ? numberText(total) : `${worstCount}/${numberText(total)}`;
   const path = listingPath({ ...query, phase: '', prefix: '' }, { day: date });
   return html`<td class="tone-${worst}">
-    ${title}<a href="${path}" aria-label="${date}: ${parts.join(', ')}">${signOf(worst)} ${count}</a>
+    ${title}<a href="${path}" aria-label="${date}: ${parts.join(', ')}"
+      >${signOf(worst)} ${count}</a
+    >
   </td>`;
 }

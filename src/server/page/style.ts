@@ -102,7 +102,7 @@ export const CONTENT_SECURITY_POLICY = [
   `style-src ${sourceOf(STYLE)}`,
   `script-src ${sourceOf(SCRIPT)}`,
   "connect-src 'self'",
-  "img-src data:",
+  'img-src data:',
   "form-action 'self'",
   "base-uri 'none'",
   "frame-ancestors 'none'",

@@ -1,14 +1,6 @@
 import { validLabel } from '../../kube/index.ts';
 import { type Html, html, type HtmlValue, named } from './html.ts';
-import {
-  backupLink,
-  bytesOf,
-  moreOf,
-  numberText,
-  phaseOf,
-  tableOf,
-  timeOf,
-} from './layout.ts';
+import { backupLink, bytesOf, moreOf, numberText, phaseOf, tableOf, timeOf } from './layout.ts';
 import { listBackups, type Listing, listingPath, type ListingQuery } from './listing.ts';
 import type { RepositoryRow, RunRow, ScheduleRow } from './rows.ts';
 import type { World } from './view.ts';
@@ -100,7 +92,13 @@ export function backupsSection(world: World, query: ListingQuery): Html {
       </div>
       <div>
         <label for="prefix">Name begins with</label>
-        <input id="prefix" name="prefix" value="${query.prefix}" autocomplete="off" spellcheck="false" />
+        <input
+          id="prefix"
+          name="prefix"
+          value="${query.prefix}"
+          autocomplete="off"
+          spellcheck="false"
+        />
       </div>
       <div>
         <label for="day">Day (UTC)</label>
@@ -129,7 +127,10 @@ export function backupsSection(world: World, query: ListingQuery): Html {
 }
 
 /** Links to the pages before and after. */
-export function pagesOf({ page, pages }: Listing<unknown>, pathOf: (page: number) => string): HtmlValue {
+export function pagesOf(
+  { page, pages }: Listing<unknown>,
+  pathOf: (page: number) => string,
+): HtmlValue {
   if (pages === 1) return undefined;
   return html`<nav class="pages" aria-label="Pages">
     ${page > 1 && html`<a href="${pathOf(page - 1)}" rel="prev">Newer</a>`}
@@ -171,8 +172,17 @@ export function repositoriesSection(world: World): Html {
     <h2 id="repositories">Repositories</h2>
     ${tableOf({
       id: 'all-repositories',
-      caption: 'Repositories, those with problems first. Moved: what the volumes of the backups that are there held, and how much of it was new when it was backed up.',
-      columns: ['Repository', 'Namespace', 'Location', 'Phase', 'Last maintenance', 'Last verification', 'Moved'],
+      caption:
+        'Repositories, those with problems first. Moved: what the volumes of the backups that are there held, and how much of it was new when it was backed up.',
+      columns: [
+        'Repository',
+        'Namespace',
+        'Location',
+        'Phase',
+        'Last maintenance',
+        'Last verification',
+        'Moved',
+      ],
       rows: shown.map((row) => [
         named(row.name),
         named(row.namespace),
@@ -197,7 +207,8 @@ function verificationOf(row: RepositoryRow, nowMs: number): HtmlValue {
   const found =
     row.damagedContents === 0
       ? ', nothing damaged'
-      : html`, <strong class="tone-bad">${numberText(row.damagedContents)} damaged contents</strong>`;
+      : html`,
+          <strong class="tone-bad">${numberText(row.damagedContents)} damaged contents</strong>`;
   return [timeOf(row.verifiedMs, nowMs), read, found];
 }
 

@@ -85,7 +85,10 @@ export class PageView {
     this.#locations = this.#cacheOf(BACKUP_STORAGE_LOCATIONS, keptLocation);
   }
 
-  #cacheOf<T extends KubeObject, R>(resource: Resource<T>, keep: (object: T) => Kept<R>): Cache<Kept<R>> {
+  #cacheOf<T extends KubeObject, R>(
+    resource: Resource<T>,
+    keep: (object: T) => Kept<R>,
+  ): Cache<Kept<R>> {
     const { client, logger, namespace } = this.#options;
     const cache = new Cache<Kept<R>>({
       ...{ client, logger, scope: { namespace } },
@@ -155,7 +158,11 @@ export class PageView {
       if (failure !== undefined && isAway) {
         return [`${resource.plural} may have changed since: ${failure}`];
       }
-      return silentMs > SILENT_MS ? [`${resource.plural} may have changed since: no word from the API server for ${Math.round(silentMs / 1000)} s`] : [];
+      return silentMs > SILENT_MS
+        ? [
+            `${resource.plural} may have changed since: no word from the API server for ${Math.round(silentMs / 1000)} s`,
+          ]
+        : [];
     });
     const { outage } = this.#options.volumes;
     return outage === undefined ? own : [...own, outage];

@@ -1,0 +1,202 @@
+import {
+  describeMovements,
+  type MovementDescription,
+  StatusFollower,
+  type StatusWorld,
+} from '../agent/index.ts';
+import { redactAndCut, SECOND_NS, Stopwatch } from '../base/index.ts';
+import type { KubeClient } from '../kube/index.ts';
+import { type HttpListener, listenHttp } from '../observability/index.ts';
+import {
+  Access,
+  clusterReviews,
+  type MovedBytes,
+  PageHandler,
+  PageView,
+  type PageVolume,
+  repositoryKey,
+  type VolumeOwner,
+  type VolumesNow,
+  type VolumeSource,
+} from '../server/index.ts';
+import type { Common } from './server-common.ts';
+import { RecentRates, secondsLeft } from './status-rows.ts';
+
+type Movement = StatusWorld['movements'][number];
+
+/** Of whoever looks at backups, some at a time. Our choices: what is beyond them is no browser of theirs. */
+const LIMITS = {
+  ...{ headersMs: 5000, requestMs: 10_000, idleMs: 15_000 },
+  ...{ connectionsMax: 100, headersBytesMax: 24 << 10 },
+};
+/** The facts that change seldom include all nodes of the cluster. */
+const FACTS_EVERY_MS = 60_000;
+/** Many visitors are one look. */
+const LOOKED_NS = 2n * SECOND_NS;
+const FAILED_MAX = 20;
+
+/** Serves the status page until it is disposed of. Throws `ADDRESS_UNUSABLE`. */
+export async function openStatusPage(
+  address: string,
+  { client, logger, namespace }: Pick<Common, 'client' | 'logger' | 'namespace'>,
+): Promise<HttpListener> {
+  const { clock } = client;
+  const volumes = new FollowedVolumes(client, namespace);
+  const view = new PageView({ client, logger, namespace, volumes });
+  const access = new Access({ reviews: clusterReviews(client, namespace), logger, clock });
+  const listener = await listenHttp(address, 'the status page', LIMITS, ({ isLoopback }) => {
+    return new PageHandler({ view, volumes, access, logger, clock, isLoopback }).handle;
+  });
+  const stop = new AbortController();
+  const running = view.run(stop.signal);
+  const how = listener.isLoopback
+    ? 'without a login, since only this machine reaches it'
+    : 'for those who may list Backups';
+  logger.info({ address: listener.address, access: how }, 'serving the status page');
+  return {
+    ...listener,
+    async [Symbol.asyncDispose]() {
+      stop.abort();
+      await listener[Symbol.asyncDispose]();
+      await running;
+    },
+  };
+}
+
+interface Looked {
+  readonly world: StatusWorld;
+  readonly now: VolumesNow;
+  readonly byOwner: ReadonlyMap<string, readonly Movement[]>;
+  readonly age: Stopwatch;
+}
+
+/** Volumes as agents' own objects tell of them, looked through once for all visitors of some seconds. */
+export class FollowedVolumes implements VolumeSource {
+  readonly #follower: StatusFollower;
+  readonly #client: KubeClient;
+  readonly #rates = new RecentRates();
+  #looked: Looked | undefined;
+  #looking: Promise<VolumesNow | undefined> | undefined;
+
+  constructor(client: KubeClient, namespace: string) {
+    this.#client = client;
+    this.#follower = new StatusFollower({ client, namespace, factsEveryMs: FACTS_EVERY_MS });
+  }
+
+  run(signal: AbortSignal): Promise<void> {
+    return this.#follower.run(signal);
+  }
+
+  get outage(): string | undefined {
+    return this.#follower.outage;
+  }
+
+  look(): Promise<VolumesNow | undefined> {
+    if (this.#looked && this.#looked.age.elapsedNs < LOOKED_NS) {
+      return Promise.resolve(this.#looked.now);
+    }
+    this.#looking ??= this.#lookAnew().finally(() => (this.#looking = undefined));
+    return this.#looking;
+  }
+
+  of(owner: VolumeOwner): readonly PageVolume[] {
+    const { world, byOwner } = this.#looked ?? {};
+    const own = byOwner?.get(owner.uid);
+    return world && own ? this.#describe(world, own) : [];
+  }
+
+  async #lookAnew(): Promise<VolumesNow | undefined> {
+    const age = new Stopwatch(this.#client.clock);
+    const world = await this.#follower.lookAnew();
+    if (!world) return this.#looked?.now;
+    const byOwner = new Map<string, Movement[]>();
+    const underWay: Movement[] = [];
+    const failed: Movement[] = [];
+    const moved = new Map<string, MovedBytes>();
+    for (const movement of world.movements) {
+      const { uid } = ownerOf(movement);
+      if (uid !== '') {
+        const own = byOwner.get(uid);
+        if (own) own.push(movement);
+        else byOwner.set(uid, [movement]);
+      }
+      const phase = movement.status?.phase ?? 'New';
+      if (!ENDED.has(phase) || (movement.metadata.finalizers ?? []).length > 0) {
+        underWay.push(movement);
+      }
+      if (phase === 'Failed' || phase === 'Canceled') failed.push(movement);
+      if (phase === 'Completed') addMoved(moved, movement);
+    }
+    failed.sort((a, b) => endedMs(b) - endedMs(a));
+    // Those that have ended keep nobody waiting.
+    const small = { ...world, movements: underWay };
+    const rows = describeMovements(small);
+    this.#rates.see(rows, performance.now());
+    const now = {
+      underWay: this.#pageVolumes(rows, underWay),
+      failed: this.#describe(small, failed.slice(0, FAILED_MAX)),
+      moved,
+    };
+    this.#looked = { world: small, now, byOwner, age };
+    return now;
+  }
+
+  #describe(world: StatusWorld, own: readonly Movement[]): PageVolume[] {
+    const asked = new Set(own);
+    const all = new Set([...world.movements, ...own]);
+    const rows = describeMovements({ ...world, movements: [...all] }, (each) => asked.has(each));
+    return this.#pageVolumes(rows, own);
+  }
+
+  #pageVolumes(rows: readonly MovementDescription[], of: readonly Movement[]): PageVolume[] {
+    const byUid = new Map(of.map((movement) => [movement.metadata.uid, movement]));
+    return rows.flatMap((row) => {
+      const movement = byUid.get(row.uid);
+      if (!movement) return [];
+      const rate = row.movingSeconds === undefined ? undefined : this.#rates.of(row);
+      const { kind, name, uid, volume, phase, node, ageSeconds, bytesDone, totalBytes, isOver } =
+        row;
+      const ended = endedMs(movement);
+      return {
+        ...{ kind, name, uid, volume, phase, node, ageSeconds, bytesDone, totalBytes, isOver },
+        waitsFor: redactAndCut(row.waitsFor),
+        bytesPerSecond: rate,
+        secondsLeft: secondsLeft(row, rate),
+        endedMs: ended > 0 ? ended : undefined,
+        owner: ownerOf(movement),
+      };
+    });
+  }
+}
+
+const ENDED = new Set(['Completed', 'Failed', 'Canceled']);
+
+const endedMs = ({ status }: Movement): number =>
+  Date.parse(status?.completionTimestamp ?? '') || 0;
+
+function ownerOf({ metadata: { labels = {} } }: Movement): VolumeOwner {
+  const restore = labels['velero.io/restore-name'];
+  const [kind, word, name] =
+    restore === undefined
+      ? (['Backup', 'backup', labels['velero.io/backup-name'] ?? ''] as const)
+      : (['Restore', 'restore', restore] as const);
+  return { kind, name, uid: labels[`velero.io/${word}-uid`] ?? '' };
+}
+
+/** Agents of before 1.18 do not say how much was new. */
+function addMoved(moved: Map<string, MovedBytes>, movement: Movement): void {
+  const { status, spec } = movement;
+  const fresh = (status as { incrementalBytes?: unknown } | undefined)?.incrementalBytes;
+  if (typeof fresh !== 'number') return;
+  const namespace =
+    'sourcePVC' in spec
+      ? spec.sourceNamespace
+      : 'pod' in spec && 'node' in spec
+        ? ((spec.pod as { namespace?: string }).namespace ?? '')
+        : undefined;
+  if (namespace === undefined) return;
+  const key = repositoryKey(String(namespace), spec.backupStorageLocation);
+  const { totalBytes = 0, newBytes = 0 } = moved.get(key) ?? {};
+  const bytes = Math.max(status?.progress?.totalBytes ?? 0, fresh);
+  moved.set(key, { totalBytes: totalBytes + bytes, newBytes: newBytes + fresh });
+}
