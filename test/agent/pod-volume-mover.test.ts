@@ -39,6 +39,8 @@ class OneNamespace {
   readonly patchRefusals: Error[] = [];
   onPod: (() => void) | undefined;
   isListRefused = false;
+  /** As of a watch that is late. */
+  isWatchSilent = false;
   lists = 0;
 
   put(kind: string, object: object): void {
@@ -80,7 +82,7 @@ class OneNamespace {
     while (!signal.aborted) {
       await sleep(20, undefined, { signal });
       const object = this.objects.get(`${kind}/${name}`);
-      if (object) yield { type: 'MODIFIED', object };
+      if (object && !this.isWatchSilent) yield { type: 'MODIFIED', object };
     }
   }
 
@@ -735,6 +737,7 @@ describe('longshore pod-volume restore', () => {
     const patch = api.patch.bind(api);
     api.patch = (resource, ref, body) => {
       if (resource.kind === 'Event') return patch(resource, ref, body);
+      api.isWatchSilent = true;
       const annotations = mover(2, 'another');
       api.put('PodVolumeRestore', restore(snapshotID, {}, { annotations }));
       return Promise.reject(new CodedError('KUBE_CONFLICT', 'it has been modified'));

@@ -227,11 +227,13 @@ describe.skipIf(!hasVeleroHost())("Velero's own plugin client", () => {
     backup.metadata.namespace = 'nowhere';
     const { error } = await host.ask('backup.execute', { name: PVC_BACKUP, item: pvc, backup });
     expect(error).toBeUndefined();
-    const lines = host.log.filter(({ pluginName }) => pluginName === 'velero-plugin-longshore');
-    expect(lines).toContainEqual(
-      expect.objectContaining({ level: 'info', msg: 'VolumeSnapshot created' }),
-    );
-    expect(lines).toContainEqual(
+    // The lines come by a pipe of their own, and may be later than the answer.
+    const lines = (): unknown[] =>
+      host.log.filter(({ pluginName }) => pluginName === 'velero-plugin-longshore');
+    await expect
+      .poll(lines, { timeout: 10_000 })
+      .toContainEqual(expect.objectContaining({ level: 'info', msg: 'VolumeSnapshot created' }));
+    await expect.poll(lines, { timeout: 10_000 }).toContainEqual(
       expect.objectContaining({
         level: 'error',
         msg: 'the DataUpload could not be made: the volume is not in this backup',

@@ -1,6 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, type Logger, messageOf, retryOf } from '../../../base/index.ts';
-import { assertAlone } from '../../../backup/index.ts';
 import type { KubeClient } from '../../../kube/index.ts';
 import { patiently } from './patience.ts';
 
@@ -9,11 +8,8 @@ export interface WhileAwayOptions {
   readonly logger: Logger;
   readonly signal: AbortSignal;
   readonly patienceMs?: number | undefined;
-  /**
-   * Right before a command is run, each time, and before anything is tried again: while this process waited another one may have begun to lead.
-   * What it throws is thrown, unless nobody else can lead yet.
-   */
-  readonly assertLeading?: (() => void) | undefined;
+  /** Right before a command is run, each time. What it throws is thrown. */
+  readonly beforeExec?: () => void;
 }
 
 /** How long the API server may be away while a backup waits for it. Our choice: a control plane is replaced in less. */
@@ -25,16 +21,9 @@ const PATIENCE_MS = 20 * 60_000;
 const AGAIN_MAX = 3;
 const AGAIN_MS = 250;
 
-/** `isOnce`: not again where it may have been done. */
-type Wait = <T>(task: () => Promise<T>, againMax?: number, isOnce?: boolean) => Promise<T>;
+type Wait = <T>(task: () => Promise<T>, againMax?: number) => Promise<T>;
 
-function waiterOf({
-  client,
-  logger,
-  signal,
-  patienceMs = PATIENCE_MS,
-  assertLeading,
-}: WhileAwayOptions): Wait {
+function waiterOf({ client, logger, signal, patienceMs = PATIENCE_MS }: WhileAwayOptions): Wait {
   const version = (): Promise<unknown> => client.raw({ method: 'GET', path: '/version', signal });
   const answers = async (): Promise<boolean> => {
     try {
@@ -45,16 +34,14 @@ function waiterOf({
       return false;
     }
   };
-  return async (task, againMax = AGAIN_MAX, isOnce = false) => {
+  return async (task, againMax = AGAIN_MAX) => {
     const sinceMs = performance.now();
-    for (let again = 0, tries = 0; ; tries++) {
-      if (tries > 0) assertAlone(assertLeading);
+    for (let again = 0; ;) {
       try {
         return await task();
       } catch (error) {
         signal.throwIfAborted();
         if (!isCode(error, 'KUBE_UNAVAILABLE') || retryOf(error) === 'never') throw error;
-        if (isOnce && isSent(error)) throw error;
         if (await answers()) {
           if (again >= (isAnswer(error) ? againMax : AGAIN_MAX)) throw error;
           await sleep(AGAIN_MS * 2 ** again++, undefined, { signal });
@@ -70,9 +57,6 @@ function waiterOf({
     }
   };
 }
-
-const isSent = (error: unknown): boolean =>
-  error instanceof CodedError && error.facts.isSent === true;
 
 const isAnswer = (error: unknown): boolean =>
   error instanceof CodedError && error.facts.httpStatus !== undefined;
@@ -93,16 +77,13 @@ export function patientClient(
   options: Omit<WhileAwayOptions, 'client'>,
 ): KubeClient {
   const wait = waiterOf({ ...options, client });
-  // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse. What freezes one is not.
+  // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse.
   const exec: KubeClient['exec'] = (question) => {
     const { signal = options.signal } = question;
-    // Asked by the call itself.
-    const waiting = waiterOf({ ...options, client, signal, assertLeading: undefined });
-    const run = (): ReturnType<KubeClient['exec']> => {
-      assertAlone(options.assertLeading);
+    return waiterOf({ ...options, client, signal })(() => {
+      options.beforeExec?.();
       return client.exec(question);
-    };
-    return waiting(run, AGAIN_MAX, question.isOnce);
+    });
   };
   return new Proxy(client, {
     get: (target, key) => {
