@@ -1,0 +1,77 @@
+import * as http from 'node:http';
+import { silentLogger } from '../../../../src/base/index.ts';
+import { openStatusPage } from '../../../../src/cli/server-page.ts';
+import type { HttpListener } from '../../../../src/observability/index.ts';
+import { type FakeApi, NAMESPACE } from './fake-api.ts';
+
+export interface Answer {
+  readonly status: number;
+  readonly headers: http.IncomingHttpHeaders;
+  readonly body: string;
+}
+
+export interface Question {
+  readonly method?: string;
+  readonly headers?: http.OutgoingHttpHeaders;
+  readonly body?: string;
+}
+
+/** A request with just these headers, and a connection of its own. */
+export function ask(address: string, path: string, question: Question = {}): Promise<Answer> {
+  const { method = 'GET', headers = {}, body } = question;
+  const port = /\d+$/.exec(address)?.[0] ?? '';
+  return new Promise((resolve, reject) => {
+    const options = { host: '127.0.0.1', port, path, method, headers, agent: false };
+    const request = http.request(options, (response) => {
+      const parts: Buffer[] = [];
+      response.on('data', (part: Buffer) => parts.push(part));
+      response.on('error', reject);
+      response.on('end', () => {
+        const text = Buffer.concat(parts).toString('utf8');
+        resolve({ status: response.statusCode ?? 0, headers: response.headers, body: text });
+      });
+    });
+    request.on('error', reject);
+    request.end(body);
+  });
+}
+
+/** The page on loopback, or, where `needsLogin`, on all addresses. It is ready when it answers. */
+export async function openPage(
+  api: FakeApi,
+  { needsLogin = false } = {},
+): Promise<HttpListener & { ask(path: string, question?: Question): Promise<Answer> }> {
+  const address = needsLogin ? '0.0.0.0:0' : '127.0.0.1:0';
+  const { client } = api;
+  const page = await openStatusPage(address, {
+    client,
+    logger: silentLogger,
+    namespace: NAMESPACE,
+  });
+  return { ...page, ask: (path, question) => ask(page.address, path, question) };
+}
+
+/** As a reader sees it: texts without tags, one blank between words. */
+export const textOf = (body: string): string =>
+  unescaped(
+    body
+      .replaceAll(/<(script|style)>.*?<\/\1>/gs, '')
+      .replaceAll(/<[^>]*>/g, ' ')
+      .replaceAll(/\s+/g, ' '),
+  ).replaceAll(/ ([,.)])/g, '$1');
+
+const unescaped = (text: string): string =>
+  text
+    .replaceAll('&lt;', '<')
+    .replaceAll('&gt;', '>')
+    .replaceAll('&quot;', '"')
+    .replaceAll('&#39;', "'")
+    .replaceAll('&#96;', '`')
+    .replaceAll('&amp;', '&');
+
+/** The text of one part of the page. */
+export function sectionOf(body: string, id: string): string {
+  const [, section = ''] =
+    new RegExp(`<section aria-labelledby="${id}">(.*?)</section>`, 's').exec(body) ?? [];
+  return textOf(section).trim();
+}
