@@ -138,6 +138,7 @@ export const rateOf = (bytesPerSecond: number | undefined): string =>
 export const leftOf = (seconds: number | undefined): string =>
   seconds === undefined ? '' : ageText(seconds);
 
-export const backupPath = (name: string): string => `/backups/${encodeURIComponent(name)}`;
+export const backupPath = (name: string): string =>
+  `/backups/${encodeURIComponent(name.toWellFormed())}`;
 export const backupLink = (name: string): Html =>
   html`<a href="${backupPath(name)}">${named(name)}</a>`;
