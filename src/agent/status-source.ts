@@ -205,20 +205,25 @@ export class StatusFollower {
   }
 }
 
-/** Clusters keep many thousands that are over: of one only what is shown of it is kept. */
+/** What nobody shows of a CR that is over, in its metadata, spec and status. */
+const UNSHOWN = new Set([
+  ...['annotations', 'ownerReferences', 'csiSnapshot', 'dataMoverConfig', 'tags'],
+  'dataMoverResult',
+]);
+
+/** Clusters keep many thousands that are over. */
 function shortened<M extends Movement & KubeObject>(movement: M): M {
   if (!isFinal(movement)) return movement;
   const { metadata, spec, status } = movement;
-  const { annotations: _, ownerReferences: __, ...kept } = metadata;
-  const {
-    csiSnapshot: _c,
-    dataMoverConfig: _d,
-    tags: _t,
-    ...what
-  } = spec as Record<string, unknown>;
-  const { dataMoverResult: _r, ...how } = (status ?? {}) as Record<string, unknown>;
-  return { ...movement, metadata: kept, spec: what, status: how };
+  return {
+    ...movement,
+    ...{ metadata: shownOf(metadata), spec: shownOf(spec) },
+    ...(status && { status: shownOf(status) }),
+  };
 }
+
+const shownOf = <T extends object>(part: T): T =>
+  Object.fromEntries(Object.entries(part).filter(([key]) => !UNSHOWN.has(key))) as T;
 
 /** As much of a pod as its state needs. */
 function outlined({ apiVersion, kind, metadata, spec, status }: Pod): Pod {

@@ -112,7 +112,7 @@ export class FollowedVolumes implements VolumeSource {
     const byOwner = new Map<string, Movement[]>();
     const underWay: Movement[] = [];
     const failed: Movement[] = [];
-    const moved = new Map<string, MovedBytes>();
+    const completed: Movement[] = [];
     for (const movement of world.movements) {
       const { uid } = ownerOf(movement);
       if (uid !== '') {
@@ -125,7 +125,7 @@ export class FollowedVolumes implements VolumeSource {
         underWay.push(movement);
       }
       if (phase === 'Failed' || phase === 'Canceled') failed.push(movement);
-      if (phase === 'Completed') addMoved(moved, movement);
+      if (phase === 'Completed') completed.push(movement);
     }
     failed.sort((a, b) => endedMs(b) - endedMs(a));
     // Those that have ended keep nobody waiting.
@@ -135,7 +135,7 @@ export class FollowedVolumes implements VolumeSource {
     const now = {
       underWay: this.#pageVolumes(rows, underWay),
       failed: this.#describe(small, failed.slice(0, FAILED_MAX)),
-      moved,
+      moved: movedBytes(completed),
     };
     this.#looked = { world: small, now, byOwner, age };
     return now;
@@ -183,20 +183,41 @@ function ownerOf({ metadata: { labels = {} } }: Movement): VolumeOwner {
   return { kind, name, uid: labels[`velero.io/${word}-uid`] ?? '' };
 }
 
-/** Agents of before 1.18 do not say how much was new. */
-function addMoved(moved: Map<string, MovedBytes>, movement: Movement): void {
-  const { status, spec } = movement;
-  const fresh = (status as { incrementalBytes?: unknown } | undefined)?.incrementalBytes;
-  if (typeof fresh !== 'number') return;
-  const namespace =
-    'sourcePVC' in spec
-      ? spec.sourceNamespace
-      : 'pod' in spec && 'node' in spec
-        ? ((spec.pod as { namespace?: string }).namespace ?? '')
-        : undefined;
-  if (namespace === undefined) return;
-  const key = repositoryKey(String(namespace), spec.backupStorageLocation);
-  const { totalBytes = 0, newBytes = 0 } = moved.get(key) ?? {};
-  const bytes = Math.max(status?.progress?.totalBytes ?? 0, fresh);
-  moved.set(key, { totalBytes: totalBytes + bytes, newBytes: newBytes + fresh });
+/**
+ * By repository, of what was moved since agents say how much of it is new (1.18); from then on, one that says nothing found nothing new, since
+ * Go leaves out a zero.
+ */
+function movedBytes(completed: readonly Movement[]): Map<string, MovedBytes> {
+  const since = new Map<string, string>();
+  for (const movement of completed) {
+    const key = repositoryOf(movement);
+    const { creationTimestamp } = movement.metadata;
+    if (key === undefined || newBytesOf(movement) === undefined) continue;
+    if (creationTimestamp < (since.get(key) ?? '~')) since.set(key, creationTimestamp);
+  }
+  const moved = new Map<string, MovedBytes>();
+  for (const movement of completed) {
+    const key = repositoryOf(movement);
+    const from = key === undefined ? undefined : since.get(key);
+    if (key === undefined || from === undefined) continue;
+    if (movement.metadata.creationTimestamp < from) continue;
+    const { totalBytes = 0, newBytes = 0 } = moved.get(key) ?? {};
+    const fresh = newBytesOf(movement) ?? 0;
+    const total = Math.max(movement.status?.progress?.totalBytes ?? 0, fresh);
+    moved.set(key, { totalBytes: totalBytes + total, newBytes: newBytes + fresh });
+  }
+  return moved;
+}
+
+function newBytesOf({ status }: Movement): number | undefined {
+  const bytes = (status as { incrementalBytes?: unknown } | undefined)?.incrementalBytes;
+  return typeof bytes === 'number' ? bytes : undefined;
+}
+
+/** Undefined for what was restored. */
+function repositoryOf({ spec }: Movement): string | undefined {
+  const { backupStorageLocation: location } = spec;
+  if ('sourcePVC' in spec) return repositoryKey(String(spec.sourceNamespace), location);
+  if (!('pod' in spec) || !('node' in spec)) return undefined;
+  return repositoryKey((spec.pod as { namespace?: string }).namespace ?? '', location);
 }

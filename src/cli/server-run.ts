@@ -5,7 +5,7 @@ import { Registry } from 'prom-client';
 import { assert } from '../base/index.ts';
 import { openStorage } from '../blob/index.ts';
 import { environment, type StorageKind } from '../config/index.ts';
-import { createServerLogger, serveStatus } from '../observability/index.ts';
+import { createServerLogger, type HttpListener, serveStatus } from '../observability/index.ts';
 import {
   DownloadController,
   LocationController,
@@ -109,8 +109,14 @@ export async function runServer(
       metrics: () => registry.metrics(),
       notReady: () => server.notReady(),
     });
-    logger.info({ address: status.address, controllers: names }, 'serving metrics and health');
-    await using _page = await statusPageOf(flags.statusPageAddress, common);
+    await using page = await statusPageOf(flags.statusPageAddress, common);
+    logger.info(
+      {
+        ...{ address: status.address, controllers: names },
+        ...(page && { statusPage: page.address }),
+      },
+      'serving metrics and health',
+    );
     await server.run(interrupt.signal);
   } finally {
     interrupt.dispose();
@@ -124,7 +130,7 @@ export async function runServer(
 async function statusPageOf(
   address: string | undefined,
   common: Common,
-): Promise<AsyncDisposable | undefined> {
+): Promise<HttpListener | undefined> {
   if (address === undefined) return undefined;
   const { openStatusPage } = await import('./server-page.ts');
   return openStatusPage(address, common);
