@@ -1,4 +1,4 @@
-import type { z } from 'zod';
+import { z } from 'zod';
 import {
   asError,
   CodedError,
@@ -93,6 +93,11 @@ export interface ArchiveOptions {
   /** Told of what does not end the call: a log that could not be stored, a file of ours that cannot be read. */
   readonly logger?: Logger;
 }
+
+/** As much of an operation as tells whose it is. */
+const OPERATION_OWNER = z.looseObject({
+  spec: z.looseObject({ backupUID: z.string().optional() }),
+});
 
 /**
  * Backups in a backup storage location, where and as Velero 1.18 has them (pkg/persistence). Readers take a backup for one that is there when
@@ -322,11 +327,15 @@ export class BackupArchive {
   }
 
   /**
-   * Removes what the Backup of a UID has stored, where another one has its name by now: whose journal stays, and whose files. May be repeated.
+   * Removes what the Backup of a UID has stored, and nothing of another one of its name, of this cluster or of another: whose journal stays, and
+   * whose files. May be repeated: its own journal, by which it is known here, goes last.
+   *
+   * @returns whether files of another Backup stay. Throws what the bucket throws.
    */
-  async deleteOf(name: string, uid: string, options: SignalOptions = {}): Promise<void> {
+  async deleteOf(name: string, uid: string, options: SignalOptions = {}): Promise<boolean> {
     const own = journalFolder(name, uid);
-    if (await this.#isOf(name, uid, options)) {
+    const isOwn = await this.#isOf(name, uid, options);
+    if (isOwn) {
       // From here on nobody takes the rest for a backup.
       await this.#bucket.delete(backupKey(name, 'metadata'), options);
       const others = journalsFolder(name);
@@ -335,13 +344,29 @@ export class BackupArchive {
       }
     }
     await deleteFolder(this.#bucket, own, options);
+    return !isOwn;
   }
 
+  /**
+   * Whose the files of a name are: by the Backup among them. Where none is, as of a run that has not ended, they are this one's unless another one
+   * has a journal there, or operations.
+   */
   async #isOf(name: string, uid: string, options: SignalOptions): Promise<boolean> {
     try {
       return (await this.loadMetadata(name, options)).metadata.uid === uid;
     } catch (error) {
-      if (isCode(error, 'BLOB_NOT_FOUND', 'DAMAGED_ARCHIVE')) return false;
+      if (isCode(error, 'DAMAGED_ARCHIVE')) return false;
+      if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
+    }
+    const own = journalFolder(name, uid);
+    for await (const key of this.#bucket.list(journalsFolder(name), options)) {
+      if (!key.startsWith(own)) return false;
+    }
+    try {
+      const operations = await this.loadItemOperations(name, OPERATION_OWNER, options);
+      return operations.every(({ spec }) => ['', uid].includes(spec.backupUID ?? ''));
+    } catch (error) {
+      if (isCode(error, 'DAMAGED_ARCHIVE')) return false;
       throw error;
     }
   }

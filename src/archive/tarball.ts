@@ -119,19 +119,33 @@ export class TarballWriter implements AsyncDisposable {
     return this.append([{ path, bytes, mtime: this.#now() }]);
   }
 
-  /** Throws `CONTENT_TOO_LONG` where readers would refuse the tarball; then nothing of these is in it, and others may follow. */
+  /**
+   * Throws `CONTENT_TOO_LONG` where readers would refuse the tarball, and `PATH_TAKEN` where it has one of the paths; then nothing of these is in
+   * it, and others may follow.
+   */
   append(entries: readonly NewTarEntry[]): Promise<void> {
     const task = this.#last.then(async () => {
       assert(!this.#isFinished, 'a tarball that is finished');
+      this.#assertFree(entries);
       this.#assertReadable(entries);
       for (const entry of entries) {
-        // Readers would take the last of two, and Velero's finalizer replaces both.
-        assert(this.#paths.add(entry.path), `${entry.path} is in the archive already`);
+        this.#paths.add(entry.path);
         for (const bytes of tarEntry(entry)) await this.#write(bytes);
       }
     });
     this.#last = task.catch(() => undefined);
     return task;
+  }
+
+  /** Readers would take the last of two, and Velero's finalizer replaces both. */
+  #assertFree(entries: readonly NewTarEntry[]): void {
+    const own = new Set<string>();
+    for (const { path } of entries) {
+      if (own.has(path) || this.#paths.has(path)) {
+        throw new CodedError('PATH_TAKEN', `${path} is in the archive already`);
+      }
+      own.add(path);
+    }
   }
 
   #assertReadable(entries: readonly NewTarEntry[]): void {

@@ -69,6 +69,7 @@ export {
   runBackup,
 } from './run/run.ts';
 export { assertAlone } from './run/alone.ts';
+export { type ThawOptions, thawPods } from './run/thaw.ts';
 export { type ActionClient, openObjectActions } from './actions/object-actions.ts';
 export { goDurationNs, goDurationText } from './hooks/durations.ts';
 export { type FineFilter, FineFilters, type FinePolicies } from './filters/fine-filters.ts';

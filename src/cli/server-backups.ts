@@ -211,9 +211,10 @@ export async function openBackups(
     });
   const timeoutNsOfPlugin = (action: string, backup: Backup): Nanoseconds | undefined =>
     operationTimeoutNs(action, backup, settings.podVolumeTimeoutMs);
+  const backups = new SharedBackups({ client, logger, namespace });
   let runner: Promise<ClusterRunner> | undefined;
   const controller = new BackupController({
-    ...{ client, logger, namespace, buckets, sessions, operations, directory },
+    ...{ client, logger, namespace, backups, buckets, sessions, operations, directory },
     discovery: theDiscovery,
     snapshotLocations,
     runner: () => {
@@ -271,7 +272,7 @@ export async function openBackups(
   });
   const shared = {
     ...{ client, logger, host: common.host, buckets, sessions, map: operations },
-    ...{ scratch: directory, backups: new SharedBackups({ client, logger, namespace }) },
+    ...{ scratch: directory, backups },
   };
   return {
     controllers: {

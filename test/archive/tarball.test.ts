@@ -92,6 +92,13 @@ describe('a tarball that is written', () => {
     await using writer = await TarballWriter.begin(scratch);
     await writer.add('resources/a', Buffer.from('1'));
     await expect(writer.add('resources/a', Buffer.from('2'))).rejects.toThrow(/already/);
+    const entry = (path: string) => ({ path, bytes: Buffer.from('3'), mtime: 0 });
+    for (const paths of [
+      ['resources/b', 'resources/a'],
+      ['resources/b', 'resources/b'],
+    ]) {
+      await expect(writer.append(paths.map(entry))).rejects.toMatchObject({ code: 'PATH_TAKEN' });
+    }
     await using file = await writer.finish();
     expect(await pathsOf(file)).toEqual(['metadata/version', 'resources/a']);
   });

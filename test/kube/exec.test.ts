@@ -281,4 +281,15 @@ describe('a command fails', () => {
     await expect(peer.run({ signal: ending.signal })).rejects.toBe(reason);
     await expect(peer.run({ signal: ending.signal })).rejects.toBe(reason);
   });
+
+  it('whose answer is lost may have run, and one that is refused has not', async () => {
+    const facts = { isSent: true };
+    const cut = await serverThat((socket) => socket.end());
+    await expect(cut.run()).rejects.toMatchObject({ facts });
+    const reset = await serverThat((socket) => setTimeout(() => socket.destroy(), 50));
+    await expect(reset.run()).rejects.toMatchObject({ facts });
+    const refused = await serverThat(() => undefined, { protocol: 'refused' });
+    const error = await refused.run().catch((cause: unknown) => cause);
+    expect((error as { facts: object }).facts).not.toHaveProperty('isSent');
+  });
 });

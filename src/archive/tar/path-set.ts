@@ -24,6 +24,11 @@ export class PathSet {
     return true;
   }
 
+  has(path: string): boolean {
+    const hash = createHash('sha1').update(this.#secret).update(path).digest();
+    return isIn(this.#slots, hash.readUInt32LE(0) | 1, hash.readUInt32LE(4));
+  }
+
   #grow(): void {
     const old = this.#slots;
     this.#slots = new Uint32Array(old.length * 2);
@@ -45,5 +50,14 @@ function put(slots: Uint32Array, first: number, second: number): boolean {
       return true;
     }
     if (slots[at] === key && slots[at + 1] === second) return false;
+  }
+}
+
+function isIn(slots: Uint32Array, first: number, second: number): boolean {
+  const count = slots.length / WORDS;
+  for (let slot = second % count; ; slot = (slot + 1) % count) {
+    const at = slot * WORDS;
+    if (slots[at] === 0) return false;
+    if (slots[at] === first >>> 0 && slots[at + 1] === second) return true;
   }
 }

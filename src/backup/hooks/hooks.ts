@@ -70,7 +70,7 @@ export class Hooks {
 
   /**
    * Runs the hooks of a pod one after the other. A failure is an error of the backup; one whose `onError` is `Fail` ends the hooks of
-   * this pod and phase, and is returned.
+   * this pod and phase, and is returned. Its code is `HOOK_ANSWER_LOST` where the hook may have run all the same.
    */
   async run(pod: KubeObject, phase: HookPhase, signal: AbortSignal): Promise<unknown> {
     const { namespace = '', name } = pod.metadata;
@@ -79,7 +79,10 @@ export class Hooks {
       this.#attempted++;
       if (failure !== undefined) continue;
       try {
-        await runExecHook(pod as Pod, hook, { exec: this.#exec, log: this.#log, signal });
+        await runExecHook(pod as Pod, hook, {
+          ...{ exec: this.#exec, log: this.#log, signal },
+          isOnce: phase === 'pre',
+        });
       } catch (error) {
         signal.throwIfAborted();
         this.#failed++;

@@ -1,4 +1,4 @@
-import { CodedError } from '../../base/index.ts';
+import { CodedError, messageOf } from '../../base/index.ts';
 import type { Pod } from '../../kube/index.ts';
 import type { ExecHook } from '../backup-object.ts';
 import type { BackupLog } from '../results.ts';
@@ -9,6 +9,8 @@ export interface ExecQuestion {
   readonly pod: string;
   readonly container: string;
   readonly command: readonly string[];
+  /** It freezes something: it is not run again where it may have run. */
+  readonly isOnce?: boolean;
 }
 
 /** Runs a command in a container, without input. Throws where it cannot run, or ends with another code than 0. */
@@ -25,16 +27,18 @@ export interface RunHookOptions {
   readonly exec: PodExec;
   readonly log: BackupLog;
   readonly signal: AbortSignal;
+  /** Of {@link ExecQuestion}. */
+  readonly isOnce?: boolean;
 }
 
 /**
  * Runs one hook in a pod, and logs what it says. A pod that is over has nothing to run it. Throws what the hook fails with: `BAD_HOOK`,
- * `NO_SUCH_CONTAINER`, `HOOK_TIMED_OUT`, and what `exec` throws. Velero: pkg/podexec/pod_command_executor.go.
+ * `NO_SUCH_CONTAINER`, `HOOK_TIMED_OUT`, `HOOK_ANSWER_LOST` where it may have run all the same, and what `exec` throws. Velero: pkg/podexec/pod_command_executor.go.
  */
 export async function runExecHook(
   pod: Pod,
   hook: ExecHook,
-  { exec, log, signal }: RunHookOptions,
+  { exec, log, signal, isOnce = false }: RunHookOptions,
 ): Promise<void> {
   const { namespace = '', name } = pod.metadata;
   const container = containerOf(pod, hook.container ?? '');
@@ -53,13 +57,20 @@ export async function runExecHook(
   const { command } = hook;
   try {
     const both = AbortSignal.any([signal, late]);
-    const { stdout, stderr } = await exec({ namespace, pod: name, container, command }, both);
+    const { stdout, stderr } = await exec(
+      { namespace, pod: name, container, command, ...(isOnce && { isOnce }) },
+      both,
+    );
     log.info(`stdout: ${stdout}`, { resource: PODS_TYPE, namespace, name });
     log.info(`stderr: ${stderr}`, { resource: PODS_TYPE, namespace, name });
   } catch (error) {
     signal.throwIfAborted();
     // The command itself goes on: nobody can end it from outside.
     if (late.aborted) throw new CodedError('HOOK_TIMED_OUT', `timed out after ${text}`);
+    if (error instanceof CodedError && error.facts.isSent === true) {
+      const lost = `the answer was lost, and the command may have run; it is not run again: ${messageOf(error)}`;
+      throw new CodedError('HOOK_ANSWER_LOST', lost, { cause: error });
+    }
     throw error;
   }
 }

@@ -74,6 +74,8 @@ export interface FinishedItem {
   readonly name: string;
   /** Empty where it failed, and where an action took it out after another one had started an operation. */
   readonly files: readonly ArchiveFile[];
+  /** In the archive it is under this name, which an action has given it. */
+  readonly storedAs?: { readonly namespace: string; readonly name: string };
   readonly operations: readonly StartedOperation[];
   /** The item is part of the list of resources all the same. */
   readonly hasFailed: boolean;
@@ -118,6 +120,8 @@ export interface HookCounts {
 /** What an earlier try of the same backup has handed to its sink. `id` is `namespace/name`, or the name. */
 export interface ItemJournal {
   isDone(kind: string, id: string): boolean;
+  /** Whether the archive has an item of this type under this name by now, of another version, or by an action that renames. */
+  isNameTaken?(type: string, id: string): boolean;
   owesPostHooks(kind: string, id: string): boolean;
   /** All pods that this is true of: one that is not listed by now must be thawed, too. */
   owed(): Iterable<{ readonly namespace: string; readonly name: string }>;

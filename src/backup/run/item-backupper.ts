@@ -130,7 +130,7 @@ export class ItemBackupper {
   }
 
   /** It is named in the list of resources, and not in the archive: its pre hooks have failed. */
-  async fail({ object }: BlockItem): Promise<void> {
+  async fail({ object }: BlockItem, { owesPostHooks = false } = {}): Promise<void> {
     const kind = kindOf(object);
     this.#options.backedUp.add(kind, partsOf(object));
     await this.#put({
@@ -139,9 +139,9 @@ export class ItemBackupper {
       files: [],
       operations: [],
       hasFailed: true,
-      owesPostHooks: false,
+      owesPostHooks,
       facts: [],
-      hasEffect: false,
+      hasEffect: owesPostHooks,
     });
   }
 
@@ -231,11 +231,13 @@ export class ItemBackupper {
       });
     }
     const failed = errors.length > 0;
+    const isRenamed = idOf(partsOf(final)) !== idOf(ref);
     await this.#put(
       {
         kind,
         ...partsOf(given),
         files,
+        ...(isRenamed && files.length > 0 && { storedAs: partsOf(final) }),
         operations,
         hasFailed: failed,
         owesPostHooks,
@@ -263,6 +265,10 @@ export class ItemBackupper {
     if (isTaken || this.#renamed.has(own)) {
       const text = `its name in the backup, ${idOf({ namespace, name })}, is that of another item, by an action that renames`;
       throw new CodedError('BAD_ITEM_NAME', text);
+    }
+    if (this.#options.journal?.isNameTaken?.(type, idOf({ namespace, name })) === true) {
+      const text = `its place in the backup, ${idOf({ namespace, name })}, is taken by what was stored before this server went on with the backup: another version of it, or an item that an action has renamed`;
+      throw new CodedError('PATH_TAKEN', text);
     }
     if (isRenamed) this.#renamed.add(own);
   }

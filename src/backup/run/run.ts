@@ -197,7 +197,7 @@ interface FrozenPods {
 /** The run has ended, and nobody may come for these. */
 async function thaw(
   { all, noted }: FrozenPods,
-  { hooks, options: { log, signal, assertLeading } }: BlockWork,
+  { hooks, options: { log, signal, assertLeading, sink } }: BlockWork,
 ): Promise<void> {
   // Whoever leads goes on with them, and must not find them thawed while their volumes are read.
   try {
@@ -217,6 +217,8 @@ async function thaw(
     log.info('Running post hooks, since the backup ends early', about);
     try {
       await hooks.run(object, 'post', late);
+      // Nobody has to do it again; that this cannot be stored any more ends nothing.
+      await sink.postHooksDone({ kind: kindOf(object), namespace, name }).catch(() => undefined);
     } catch (error) {
       log.error('Post hooks did not end in time, and the pod may still be frozen', {
         ...about,
@@ -276,9 +278,13 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
     const { namespace = '', name } = item.object.metadata;
     const about = { resource: PODS_TYPE, namespace, name, error: failure };
     options.log.error('Error running pre hooks for pod', about);
-    // As in Velero, post hooks do not follow pre hooks that have failed.
-    frozen.all.delete(item);
-    await backupper.fail(item);
+    // As in Velero, post hooks do not follow pre hooks that have failed; those that may have run all the same have frozen it.
+    const isFrozen = isCode(failure, 'HOOK_ANSWER_LOST') && hooks.has(item.object, 'post');
+    if (!isFrozen) frozen.all.delete(item);
+    await backupper.fail(item, { owesPostHooks: isFrozen });
+    if (!isFrozen) continue;
+    frozen.noted.add(item);
+    await runPostHooks(item, work, frozen);
   }
   for (const item of block) {
     const owesPostHooks = ready.includes(item) && hooks.has(item.object, 'post');
@@ -289,18 +295,24 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
   const due = ready.filter(({ object }) => hooks.has(object, 'post'));
   if (due.length === 0) return;
   await settle(due, work);
-  for (const item of due) {
-    options.assertLeading?.();
-    const failure = await hooks.run(item.object, 'post', signal);
-    frozen.all.delete(item);
-    if (failure !== undefined) {
-      const { namespace = '', name } = item.object.metadata;
-      const about = { resource: PODS_TYPE, namespace, name, error: failure };
-      options.log.error('Error running post hooks for pod', about);
-    }
-    work.thawed.add(idOfBlockItem(item));
-    await backupper.postHooksDone(item);
+  for (const item of due) await runPostHooks(item, work, frozen);
+}
+
+async function runPostHooks(
+  item: BlockItem,
+  { backupper, hooks, thawed, signal, options }: BlockWork,
+  frozen: FrozenPods,
+): Promise<void> {
+  options.assertLeading?.();
+  const failure = await hooks.run(item.object, 'post', signal);
+  frozen.all.delete(item);
+  if (failure !== undefined) {
+    const { namespace = '', name } = item.object.metadata;
+    const about = { resource: PODS_TYPE, namespace, name, error: failure };
+    options.log.error('Error running post hooks for pod', about);
   }
+  thawed.add(idOfBlockItem(item));
+  await backupper.postHooksDone(item);
 }
 
 /** Post hooks run even where nobody knows whether the volumes have been read: a file system that stays frozen is worse. */

@@ -274,6 +274,13 @@ export const SERVICE_ACCOUNTS = resource<KubeObject>('', 'v1', 'ServiceAccount',
 export const CONFIG_MAPS = resource<ConfigMap>('', 'v1', 'ConfigMap', 'configmaps');
 export const EVENTS = resource<Event>('', 'v1', 'Event', 'events');
 export const NAMESPACES = resource<KubeObject>('', 'v1', 'Namespace', 'namespaces', false);
+export const CUSTOM_RESOURCE_DEFINITIONS = resource<KubeObject>(
+  'apiextensions.k8s.io',
+  'v1',
+  'CustomResourceDefinition',
+  'customresourcedefinitions',
+  false,
+);
 export const DAEMON_SETS = resource<DaemonSet>('apps', 'v1', 'DaemonSet', 'daemonsets');
 export const DEPLOYMENTS = resource<Deployment>('apps', 'v1', 'Deployment', 'deployments');
 export const JOBS = resource<Job>('batch', 'v1', 'Job', 'jobs');

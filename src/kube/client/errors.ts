@@ -61,9 +61,13 @@ export function kubeError(
   });
 }
 
-/** The API server was not reached, or the connection broke. */
-export function unreachable(what: string, cause: unknown): CodedError {
+/**
+ * The API server was not reached, or the connection broke. `isSent`: the request may have arrived, so that nobody knows whether it was done; a fact
+ * of the error then.
+ */
+export function unreachable(what: string, cause: unknown, isSent = false): CodedError {
   const text = cause instanceof Error ? cause.message : String(cause);
   const message = `${what}: cannot reach the API server: ${text}`;
-  return new CodedError('KUBE_UNAVAILABLE', message, { cause, retry: 'backoff' });
+  const facts = isSent ? { isSent } : {};
+  return new CodedError('KUBE_UNAVAILABLE', message, { cause, retry: 'backoff', facts });
 }

@@ -1,5 +1,5 @@
 import { CodedError } from '../../base/index.ts';
-import type { Status } from './errors.ts';
+import { type Status, unreachable } from './errors.ts';
 import type { Transport } from './transport.ts';
 import { messagesOf } from './websocket.ts';
 
@@ -10,6 +10,8 @@ export interface ExecOptions {
   readonly command: readonly string[];
   /** Ends the connection; the command itself goes on, since nobody can end it from outside. */
   readonly signal?: AbortSignal | undefined;
+  /** It must not run twice: whoever tries again what has failed does not do so where it may have run. */
+  readonly isOnce?: boolean | undefined;
   /** Of each of the two outputs; what comes after it is read and dropped. */
   readonly outputBytesMax?: number;
 }
@@ -35,7 +37,7 @@ interface ExecStatus extends Status {
 
 /**
  * Runs a command in a container, without stdin, and waits for its end. Throws `EXEC_FAILED` for a command that cannot run or ends with another
- * code than 0 (`exitCode` is a fact), and the `KUBE_*` errors.
+ * code than 0 (`exitCode` is a fact), and the `KUBE_*` errors. Where the answer was lost, and the command may have run, `isSent` is a fact.
  */
 export async function execIn(transport: Transport, options: ExecOptions): Promise<ExecOutput> {
   const { namespace, pod, container, command, signal } = options;
@@ -65,7 +67,7 @@ export async function execIn(transport: Transport, options: ExecOptions): Promis
     }
   } catch (error) {
     signal?.throwIfAborted();
-    throw error;
+    throw unreachable(what, error, true);
   } finally {
     signal?.removeEventListener('abort', abort);
   }
@@ -85,7 +87,7 @@ function failureOf(what: string, ended: ExecStatus | undefined): CodedError {
     ? `command terminated with exit code ${code}`
     : (ended?.message?.slice(0, MESSAGE_MAX) ??
       'the server ended the connection without saying how the command ended');
-  const facts = Number.isFinite(code) ? { exitCode: code } : {};
+  const facts = Number.isFinite(code) ? { exitCode: code } : ended ? {} : { isSent: true };
   return new CodedError('EXEC_FAILED', `${what}: ${text}`, { facts });
 }
 

@@ -246,8 +246,14 @@ export class Transport {
         headers: { ...options.headers, 'user-agent': this.#userAgent, ...handshake.headers },
         ...(signal && { signal }),
       });
+      let isSent = false;
+      sent.on('socket', (socket) => {
+        socket.once(isTls ? 'secureConnect' : 'connect', () => (isSent = true));
+      });
       const fail = (cause: unknown): void => {
-        reject(signal?.aborted === true ? asError(signal.reason) : unreachable(what, cause));
+        reject(
+          signal?.aborted === true ? asError(signal.reason) : unreachable(what, cause, isSent),
+        );
       };
       const late = setTimeout(() => {
         sent.destroy(new Error(`no answer within ${REQUEST_MS / 1000} s`));

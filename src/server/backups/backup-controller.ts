@@ -1,4 +1,3 @@
-import { BackupArchive } from '../../archive/index.ts';
 import {
   CanceledError,
   type Clock,
@@ -6,21 +5,19 @@ import {
   type Logger,
   messageOf,
   rfc3339Seconds,
-  SECOND_NS,
-  Stopwatch,
   systemClock,
 } from '../../base/index.ts';
 import {
   type Backup,
   type BackupDefaults,
   type PolicySummary,
+  type Progress,
   validateBackup,
 } from '../../backup/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
 import {
   Controller,
   type Discovery,
-  isPassing,
   keyOf,
   type KubeClient,
   NAMESPACES,
@@ -32,19 +29,24 @@ import type { ServerController } from '../server.ts';
 import { subjectOf } from './after-run.ts';
 import { BackupMetrics } from './backup-metrics.ts';
 import { BackupsView } from './backups-view.ts';
-import type { ActionSessions, BackupRunner, Buckets, OpenBucket } from './contract.ts';
+import type { ActionSessions, BackupRunner, Buckets } from './contract.ts';
 import { DeletionRequests } from './deletion-requests.ts';
+import { LostBackups } from './lost-backups.ts';
 import { cancelOperations } from './operations/cancel.ts';
+import { PhaseWriter } from './phase-writer.ts';
 import { isOver, isWaiting, phaseOf } from './phases.ts';
-import { planQueue } from './queue.ts';
-import { Journal } from './run/journal.ts';
+import { planQueue, type QueueStep } from './queue.ts';
 import { patiently } from './run/patience.ts';
-import { deleteStoredSnapshots, type StoredSnapshotsOptions } from './stored-snapshots.ts';
+import { SharedBackups } from './shared-backups.ts';
+import type { StoredSnapshotsOptions } from './stored-snapshots.ts';
+import { UnderWayNotes } from './under-way.ts';
 
 export interface BackupControllerOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
+  /** The watch that it shares with the controllers that follow it. */
+  readonly backups?: SharedBackups;
   readonly discovery: () => Promise<Discovery>;
   readonly buckets: Buckets;
   readonly sessions: ActionSessions;
@@ -65,10 +67,9 @@ export interface BackupControllerOptions {
 const QUEUE_KEY = 'queue';
 /** Of the queue, should a watch have missed something. Our choice. */
 const LOOK_MS = 60_000;
-/** Less than that, so that each look tries again. */
-const REFUSED_NS = 50n * SECOND_NS;
+/** Our choice: the next progress says more. */
+const PROGRESS_PATIENCE_MS = 10_000;
 const CANCELED_AT_ONCE = 4;
-const LOST = 'lost/';
 /** Of what could not be reached. Our choice. */
 const AGAIN_MS = 10_000;
 /** Velero's own sentence for what a server that was killed has left (pkg/cmd/server/server.go). */
@@ -116,15 +117,15 @@ class BackupsRun {
   readonly #assertLeading: () => void;
   readonly #clock: Clock;
   readonly #backups: BackupsView;
+  readonly #phases: PhaseWriter;
   readonly #tasks = new Map<string, Task>();
   readonly #deletions: DeletionRequests;
   readonly #queue: Controller;
   readonly #cancels: Controller;
-  readonly #lost = new Map<string, Backup>();
+  readonly #notes: UnderWayNotes;
+  readonly #lost: LostBackups;
   /** UIDs of those that have had their run here: what the watch still shows of them is old. */
   readonly #hadRun = new Set<string>();
-  /** UIDs of those whose phase could not be written, since when. */
-  readonly #refused = new Map<string, Stopwatch>();
   #hasStarted = false;
 
   constructor(options: BackupControllerOptions, signal: AbortSignal, assertLeading: () => void) {
@@ -133,10 +134,27 @@ class BackupsRun {
     this.#signal = signal;
     this.#assertLeading = assertLeading;
     this.#clock = options.clock ?? systemClock;
-    this.#backups = new BackupsView({ client, logger, namespace, assertLeading, signal });
+    const shared = options.backups ?? new SharedBackups({ client, logger, namespace });
+    this.#backups = new BackupsView({ client, logger, namespace, assertLeading, signal, shared });
+    this.#phases = new PhaseWriter({
+      ...{ backups: this.#backups, logger, signal, clock: this.#clock },
+      onDue: () => {
+        this.#queue.queue.add(QUEUE_KEY);
+      },
+    });
     this.#deletions = new DeletionRequests({
       ...{ client, logger, namespace, assertLeading, signal },
       backups: this.#backups,
+    });
+    this.#notes = new UnderWayNotes({ client, logger, namespace, assertLeading });
+    const { buckets, sessions, operations, discovery, snapshotLocations } = options;
+    this.#lost = new LostBackups({
+      ...{ client, logger, namespace, assertLeading, signal },
+      ...{ buckets, sessions, operations, discovery, snapshotLocations },
+      ...{ backups: this.#backups, notes: this.#notes },
+      onRemoved: () => {
+        this.#queue.queue.add(QUEUE_KEY);
+      },
     });
     this.#queue = new Controller({
       ...{ name: 'backup-queue', workers: 1, logger },
@@ -144,11 +162,7 @@ class BackupsRun {
     });
     this.#cancels = new Controller({
       ...{ name: 'backup-cancel', workers: CANCELED_AT_ONCE, logger },
-      reconcile: (key) =>
-        key.startsWith(LOST) ? this.#removeLost(key.slice(LOST.length)) : this.#cancelWaiting(key),
-    });
-    this.#backups.onChange((after, before) => {
-      this.#changed(after, before);
+      reconcile: (key) => this.#cancelWaiting(key),
     });
   }
 
@@ -157,20 +171,29 @@ class BackupsRun {
   }
 
   async run(): Promise<void> {
-    const cache = this.#backups.run();
-    const own = (async () => {
-      await Promise.race([this.#backups.synced, cache]);
-      if (this.#signal.aborted) return;
-      this.#hasStarted = true;
-      for (const backup of this.#backups.list()) this.#wake(backup);
-      this.#queue.queue.add(QUEUE_KEY);
-      await Promise.all([
-        this.#deletions.run(),
-        this.#queue.run(this.#signal),
-        this.#cancels.run(this.#signal),
-      ]);
-    })();
-    await Promise.all([cache, own]);
+    const watched = await this.#backups.open();
+    try {
+      if (!this.#signal.aborted) await this.#runWatched();
+    } finally {
+      await watched[Symbol.asyncDispose]();
+    }
+  }
+
+  async #runWatched(): Promise<void> {
+    this.#backups.onChange((after, before) => {
+      this.#changed(after, before);
+    });
+    // From here on nothing is missed.
+    this.#hasStarted = true;
+    await this.#lost.look();
+    for (const backup of this.#backups.list()) this.#wake(backup);
+    this.#queue.queue.add(QUEUE_KEY);
+    await Promise.all([
+      this.#deletions.run(),
+      this.#lost.run(),
+      this.#queue.run(this.#signal),
+      this.#cancels.run(this.#signal),
+    ]);
     await Promise.all([...this.#tasks.values()].map(({ done }) => done));
   }
 
@@ -178,11 +201,14 @@ class BackupsRun {
     if (!this.#hasStarted) return;
     if (!after || (before && before.metadata.uid !== after.metadata.uid)) {
       if (before && !isOver(phaseOf(before))) this.#vanished(before);
+      // Whoever deletes one that is over removes its files.
+      else if (before) this.#lost.over(before);
       if (before) this.#hadRun.delete(before.metadata.uid);
-      if (before) this.#refused.delete(before.metadata.uid);
+      if (before) this.#phases.forget(before.metadata.uid);
     }
     if (after) this.#wake(after);
     if (after && before && isOver(phaseOf(after)) && !isOver(phaseOf(before))) {
+      if (!this.#tasks.has(keyOf(after.metadata))) this.#lost.over(after);
       // Of what the other controllers have ended little is kept, but for what is counted.
       this.#options.metrics.ended(after, before);
     }
@@ -211,11 +237,16 @@ class BackupsRun {
       return;
     }
     if (!/^(WaitingFor|Finalizing|InProgress)/.test(phaseOf(backup))) return;
-    this.#lost.set(backup.metadata.uid, backup);
-    this.#cancels.queue.add(`${LOST}${backup.metadata.uid}`);
+    this.#lost.add(backup);
   }
 
   async #reconcileQueue(): Promise<Result> {
+    this.#phases.begin();
+    await this.#moveQueue();
+    return { requeueAfterMs: Math.min(LOOK_MS, this.#phases.nextMs) };
+  }
+
+  async #moveQueue(): Promise<void> {
     const { client, runningMax } = this.#options;
     const backups = this.#backups.list().filter((backup) => !isOver(phaseOf(backup)));
     for (const backup of backups) {
@@ -226,65 +257,41 @@ class BackupsRun {
         isCanceledByUser(backup) &&
         !this.#isHeld(key)
       ) {
-        await this.#step(backup, { ...failedStatus(CANCELED, this.#clock), queuePosition: null });
+        await this.#phases.step(backup, {
+          ...failedStatus(CANCELED, this.#clock),
+          queuePosition: null,
+        });
       } else if (['ReadyToStart', 'InProgress'].includes(phase) && !this.#isHeld(key)) {
         if (!this.#hadRun.has(backup.metadata.uid)) this.#begin(backup);
       }
     }
-    const open = this.#backups.list().filter((backup) => !isOver(phaseOf(backup)));
+    const open = this.#backups
+      .list()
+      .filter((backup) => !isOver(phaseOf(backup)) && !this.#phases.isStalled(backup));
     const isQueueing = open.some((backup) => ['', 'New', 'Queued'].includes(phaseOf(backup)));
-    if (!isQueueing) return { requeueAfterMs: LOOK_MS };
+    if (!isQueueing) return;
     const namespaces = await client.collect(
       NAMESPACES,
       { signal: this.#signal },
       ({ metadata }) => [metadata.name],
     );
     const isHeld = (backup: Backup): boolean =>
-      this.#isRefused(backup) || this.#isHeld(keyOf(backup.metadata));
-    for (const step of planQueue(open, { namespaces, runningMax, isHeld })) {
+      this.#phases.isRefused(backup) || this.#isHeld(keyOf(backup.metadata));
+    const refusals = ({ backup }: QueueStep): number => this.#phases.refusals(backup.metadata.uid);
+    const steps = [...planQueue(open, { namespaces, runningMax, isHeld })];
+    for (const step of steps.sort((a, b) => refusals(a) - refusals(b))) {
       const { backup, phase, position } = step;
-      const written = await this.#step(backup, { phase, queuePosition: position ?? null });
+      const written = await this.#phases.step(backup, { phase, queuePosition: position ?? null });
       if (!written) continue;
       if (phase === 'ReadyToStart') {
         if (!isHeld(backup)) this.#begin(written);
       } else if (phaseOf(backup) !== 'Queued') this.#queue.queue.add(QUEUE_KEY);
     }
-    return { requeueAfterMs: LOOK_MS };
-  }
-
-  /** Undefined where the API server refuses it, which keeps no other backup waiting: it is tried again in a while. */
-  async #step(backup: Backup, status: object): Promise<Backup | undefined> {
-    if (this.#isRefused(backup)) return undefined;
-    try {
-      return await this.#backups.patch(backup, { status });
-    } catch (error) {
-      const isOfAll = isPassing(error) || isCode(error, 'LEADERSHIP_LOST', 'KUBE_UNAUTHORIZED');
-      if (this.#signal.aborted || isOfAll) throw error;
-      const { name, uid } = backup.metadata;
-      this.#refused.set(uid, new Stopwatch(this.#clock));
-      const fields = { backup: name, error: messageOf(error) };
-      this.#options.logger.error(
-        fields,
-        'the phase of a backup cannot be written, and others go on',
-      );
-      // Another one may start in its place.
-      this.#queue.queue.add(QUEUE_KEY);
-      return undefined;
-    }
-  }
-
-  #isRefused({ metadata: { uid } }: Backup): boolean {
-    const since = this.#refused.get(uid);
-    if (!since) return false;
-    if (since.elapsedNs < REFUSED_NS) return true;
-    this.#refused.delete(uid);
-    return false;
   }
 
   /** Another Backup of its name, which was deleted, is still being ended or removed: both would write below one folder of the bucket. */
   #isHeld(key: string): boolean {
-    const isOfKey = ({ metadata }: Backup): boolean => keyOf(metadata) === key;
-    return this.#tasks.has(key) || this.#lost.values().some(isOfKey);
+    return this.#tasks.has(key) || this.#lost.has(key);
   }
 
   /** Runs it beside the controllers, until it has its next phase. */
@@ -297,6 +304,8 @@ class BackupsRun {
     };
     this.#signal.addEventListener('abort', leave, { once: true });
     if (this.#signal.aborted) leave();
+    // While no server led.
+    if (isCanceledByUser(backup)) abort.abort(new CanceledError('user'));
     const done = this.#make(backup, abort.signal)
       .catch((error: unknown) => {
         if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
@@ -307,10 +316,17 @@ class BackupsRun {
         this.#signal.removeEventListener('abort', leave);
         this.#tasks.delete(key);
         if (this.#signal.aborted) return;
+        this.#noteIfOver(backup);
         this.#queue.queue.add(QUEUE_KEY);
         this.#queue.queue.addAfter(QUEUE_KEY, AGAIN_MS);
       });
     this.#tasks.set(key, { uid: backup.metadata.uid, abort, done });
+  }
+
+  /** Its note goes when nothing more becomes of it. */
+  #noteIfOver({ metadata }: Backup): void {
+    const now = this.#backups.get(metadata);
+    if (now?.metadata.uid === metadata.uid && isOver(phaseOf(now))) this.#lost.over(now);
   }
 
   async #make(given: Backup, signal: AbortSignal): Promise<void> {
@@ -322,40 +338,57 @@ class BackupsRun {
       if (!started) return;
       backup = started;
     } else if (backup.metadata.annotations?.[MADE_BY_ANNOTATION] === undefined) {
-      await this.#backups.insist(backup, { status: failedStatus(LEFT_IN_PROGRESS, this.#clock) });
+      await this.#phases.insist(backup, { status: failedStatus(LEFT_IN_PROGRESS, this.#clock) });
       return;
     } else logger.info({ backup: name }, 'going on with a backup that another server began');
     metrics.attempted(backup);
+    let isEnded = false;
     try {
       const about = { what: 'ask the API server what it serves', logger, signal };
       const runner = await patiently(() => this.#options.runner(), about);
+      const { uid } = backup.metadata;
+      if (!this.#notes.has(uid)) {
+        const noting = { what: 'note that a backup is under way', logger, signal };
+        await patiently(() => this.#notes.write(backup, signal), noting);
+      }
       const outcome = await runner.run({
         backup,
         signal,
         leaving: this.#signal,
+        onEnded: () => (isEnded = true),
         assertLeading: this.#assertLeading,
-        onProgress: async (progress) => {
-          await this.#backups.insist(backup, { status: { progress } });
-        },
+        onProgress: (progress) => this.#tell(backup, progress),
       });
       const status = { ...outcome.status, phase: outcome.phase };
-      const written = await this.#backups.insist(backup, { status });
+      const written = await this.#phases.insist(backup, { status });
       this.#hadRun.add(backup.metadata.uid);
-      if (!written) await this.#removeAll(backup);
-      else await this.#forget(written);
+      if (written) await this.#forget(written);
+      else this.#lost.add(backup);
     } catch (error) {
       if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
       const reason = signal.aborted ? CANCELED : `backup execution failed: ${messageOf(error)}`;
-      const written = await this.#backups.insist(backup, {
+      const written = await this.#phases.insist(backup, {
         status: failedStatus(reason, this.#clock),
       });
       this.#hadRun.add(backup.metadata.uid);
       this.#options.operations.forget(backup.metadata.uid);
-      if (!written) await this.#removeAll(backup);
+      if (!written) this.#lost.add(backup);
       else {
         logger.error({ backup: name, error: messageOf(error) }, 'backup failed');
-        await this.#forget(written);
+        if (isEnded) await this.#forget(written);
+        else this.#lost.over(written, { isLeft: true });
       }
+    }
+  }
+
+  /** The next one says more: none is waited for. */
+  async #tell(backup: Backup, progress: Progress): Promise<void> {
+    try {
+      await this.#backups.insist(backup, { status: { progress } }, PROGRESS_PATIENCE_MS);
+    } catch (error) {
+      if (!isCode(error, 'STILL_AWAY')) throw error;
+      const fields = { backup: backup.metadata.name, error: messageOf(error) };
+      this.#options.logger.warn(fields, 'the progress of a backup could not be written');
     }
   }
 
@@ -364,6 +397,7 @@ class BackupsRun {
     try {
       const runner = await this.#options.runner();
       await runner.forget(backup, this.#signal);
+      this.#lost.forgotten(backup);
     } catch (error) {
       const fields = { backup: backup.metadata.name, error: messageOf(error) };
       this.#options.logger.warn(fields, 'the journal of a backup could not be removed');
@@ -394,7 +428,7 @@ class BackupsRun {
       ...(isValid && { [MADE_BY_ANNOTATION]: 'longshore' }),
     };
     const { labels } = backup.metadata;
-    const written = await this.#backups.insist(given, {
+    const written = await this.#phases.insist(given, {
       ...{ metadata: { labels, annotations }, spec: backup.spec, status },
     });
     if (isValid) return written;
@@ -417,74 +451,6 @@ class BackupsRun {
       'a backup is canceled, but not all of it',
     );
     return { requeueAfterMs: AGAIN_MS };
-  }
-
-  async #removeLost(uid: string): Promise<Result | undefined> {
-    const backup = this.#lost.get(uid);
-    if (!backup) return undefined;
-    await this.#stopLost(backup);
-    await this.#removeAll(backup);
-    this.#lost.delete(uid);
-    this.#queue.queue.add(QUEUE_KEY);
-    return undefined;
-  }
-
-  /** Tells the operations of a Backup that is no more to stop: those that are known here, in its file, or in the journal of its run. */
-  async #stopLost(backup: Backup): Promise<void> {
-    const { sessions, operations, logger, buckets } = this.#options;
-    const { name, uid } = backup.metadata;
-    const location = backup.spec.storageLocation ?? '';
-    const signal = this.#signal;
-    const subject = { ...subjectOf(backup), location };
-    await using session = await sessions.open(backup, logger);
-    try {
-      if (phaseOf(backup) === 'InProgress') {
-        await using opened = await buckets.open(location, signal);
-        const { bucket } = opened;
-        operations.takeOver(subject, await Journal.operationsIn({ bucket, name, uid, signal }));
-      }
-      await operations.cancel(subject, { asker: session.asker, signal });
-    } catch (error) {
-      // Nobody can say any more which operations there were.
-      if (!isCode(error, 'NO_LOCATION', 'DAMAGED_ARCHIVE')) throw error;
-      const fields = { backup: name, error: messageOf(error) };
-      logger.warn(fields, 'operations of a deleted backup could not be told to stop');
-    } finally {
-      operations.forget(uid);
-    }
-  }
-
-  /** Of a Backup that is no more. Another one of its name may have begun: then its files stay. */
-  async #removeAll(backup: Backup): Promise<void> {
-    const { sessions, snapshotLocations, logger } = this.#options;
-    const { name, uid } = backup.metadata;
-    const storageLocation = backup.spec.storageLocation ?? '';
-    if (storageLocation === '' || !(await this.#backups.isDeleted(backup))) return;
-    this.#assertLeading();
-    await using opened = await this.#openedIfThere(storageLocation);
-    if (!opened) return;
-    const archive = new BackupArchive(opened.bucket);
-    await deleteStoredSnapshots(backup, {
-      ...{ archive, sessions, snapshotLocations, logger },
-      signal: this.#signal,
-    });
-    this.#assertLeading();
-    const other = this.#backups.get({ namespace: this.#options.namespace, name });
-    if (other && other.metadata.uid !== uid) {
-      await archive.deleteOf(name, uid, { signal: this.#signal });
-      return;
-    }
-    await archive.delete(name, { signal: this.#signal });
-  }
-
-  /** Undefined where the location was deleted as well: its files are nobody's of this cluster. */
-  async #openedIfThere(location: string): Promise<OpenBucket | undefined> {
-    try {
-      return await this.#options.buckets.open(location, this.#signal);
-    } catch (error) {
-      if (isCode(error, 'NO_LOCATION')) return undefined;
-      throw error;
-    }
   }
 }
 

@@ -2,47 +2,27 @@ import { isCode, type Logger } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import {
   BACKUPS,
-  Cache,
+  CUSTOM_RESOURCE_DEFINITIONS,
   keyOf,
   type KubeClient,
   type KubeObject,
   NAMESPACES,
 } from '../../kube/index.ts';
-import { isOver, phaseOf } from './phases.ts';
 import { patiently } from './run/patience.ts';
+import type { SharedBackups, WatchedBackups } from './shared-backups.ts';
 
 export interface BackupsViewOptions {
   readonly client: KubeClient;
+  /** Whose watch it is. */
+  readonly shared: SharedBackups;
   readonly logger: Logger;
   readonly namespace: string;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
 }
 
-/** What metrics need. */
-interface Counted {
-  readonly errors?: number;
-  readonly warnings?: number;
-  readonly startTimestamp?: string;
-  readonly completionTimestamp?: string;
-}
-
-/** Of a backup that is over only what tells it from others is kept: there may be ten thousand. */
-function trimmed(object: KubeObject): KubeObject {
-  const backup = object as Backup;
-  if (!isOver(phaseOf(backup))) return backup;
-  const { name, namespace, uid, resourceVersion, creationTimestamp, labels } = backup.metadata;
-  const kept = { name, namespace, uid, resourceVersion, creationTimestamp, labels };
-  const { errors, warnings, startTimestamp, completionTimestamp } = (backup.status ??
-    {}) as Counted;
-  const counted = { errors, warnings, startTimestamp, completionTimestamp };
-  const status = { phase: phaseOf(backup), ...counted } as Backup['status'];
-  const { storageLocation } = backup.spec ?? {};
-  return {
-    ...{ apiVersion: backup.apiVersion, kind: backup.kind, metadata: kept, status },
-    spec: { ...(storageLocation !== undefined && { storageLocation }) },
-  } as KubeObject;
-}
+/** Our choice: what became of a backup must not be lost to an API server that is away for a night's maintenance. */
+const PATIENCE_MS = 4 * 3_600_000;
 
 /**
  * The Backups of a namespace, as far as this process knows them: what it has written itself is there at once, and not only when the watch
@@ -50,14 +30,21 @@ function trimmed(object: KubeObject): KubeObject {
  */
 export class BackupsView {
   readonly #options: BackupsViewOptions;
-  readonly #cache: Cache<KubeObject>;
+  #cache: WatchedBackups['cache'] = NOTHING;
   readonly #written = new Map<string, Backup>();
 
   constructor(options: BackupsViewOptions) {
-    const { client, logger, namespace } = options;
     this.#options = options;
-    const scope = { namespace };
-    this.#cache = new Cache({ client, logger, scope, resource: BACKUPS, trim: trimmed });
+  }
+
+  get failure(): string | undefined {
+    return this.#options.shared.failure;
+  }
+
+  /** Resolves after the first list, or an abort. Whoever opens it closes it. */
+  async open(): Promise<AsyncDisposable> {
+    const watched = await this.#options.shared.open(this.#options.signal);
+    this.#cache = watched.cache;
     this.#cache.onChange((after, before) => {
       const { metadata } = (after ?? before) as KubeObject;
       const written = this.#written.get(keyOf(metadata));
@@ -66,34 +53,20 @@ export class BackupsView {
         after?.metadata.uid === written.metadata.uid && versionOf(after) < versionOf(written);
       if (!isOlder) this.#written.delete(keyOf(metadata));
     });
+    return watched;
   }
 
-  get failure(): string | undefined {
-    return this.#cache.failure;
-  }
-
-  get synced(): Promise<undefined> {
-    return this.#cache.synced;
-  }
-
-  run(): Promise<void> {
-    return this.#cache.run(this.#options.signal);
-  }
-
+  /** Once it is open. What is there already is told at once. */
   onChange(listener: (after: Backup | undefined, before: Backup | undefined) => void): void {
-    this.#cache.onChange((after, before) => {
-      listener(after as Backup | undefined, before as Backup | undefined);
-    });
+    this.#cache.onChange(listener);
   }
 
   get(ref: { readonly namespace?: string; readonly name: string }): Backup | undefined {
-    return this.#written.get(keyOf(ref)) ?? (this.#cache.get(ref) as Backup | undefined);
+    return this.#written.get(keyOf(ref)) ?? this.#cache.get(ref);
   }
 
   list(): Backup[] {
-    return this.#cache
-      .list()
-      .map((object) => this.#written.get(keyOf(object.metadata)) ?? (object as Backup));
+    return this.#cache.list().map((backup) => this.#written.get(keyOf(backup.metadata)) ?? backup);
   }
 
   /** A merge patch of this version of the Backup. Throws `KUBE_CONFLICT` where somebody else has changed it, `KUBE_NOT_FOUND`. */
@@ -110,7 +83,11 @@ export class BackupsView {
    * A merge patch that must arrive, whatever else has changed: tried again while the API server is away. Undefined where the Backup is gone, or
    * another one has its name.
    */
-  async insist(backup: Backup, patch: object): Promise<Backup | undefined> {
+  async insist(
+    backup: Backup,
+    patch: object,
+    patienceMs = PATIENCE_MS,
+  ): Promise<Backup | undefined> {
     const { client, logger, signal, assertLeading } = this.#options;
     const { uid } = backup.metadata;
     const given = (patch as { metadata?: object }).metadata;
@@ -127,7 +104,7 @@ export class BackupsView {
             return undefined;
           }
         },
-        { what: 'write down what became of a backup', logger, signal, patienceMs: 4 * 3_600_000 },
+        { what: 'write down what became of a backup', logger, signal, patienceMs },
       );
       return object && this.#wrote(object);
     } catch (error) {
@@ -162,6 +139,18 @@ export class BackupsView {
     }
   }
 
+  /** Whether its whole kind was deleted and is back: nobody has decided on this Backup then, and what is in the bucket stays. */
+  async wentWithItsKind({ metadata }: Backup): Promise<boolean> {
+    const { client, signal } = this.#options;
+    const name = `${BACKUPS.plural}.${BACKUPS.group}`;
+    const kind = await client.find(CUSTOM_RESOURCE_DEFINITIONS, { name }, { signal });
+    const [since, made] = [kind?.metadata.creationTimestamp, metadata.creationTimestamp].map(
+      (text) => Date.parse(text ?? ''),
+    );
+    // What is not known is no reason.
+    return since !== undefined && made !== undefined && since > made;
+  }
+
   #wrote(object: KubeObject): Backup {
     const backup = { ...object, apiVersion: 'velero.io/v1', kind: 'Backup' } as Backup;
     const cached = this.#cache.get(object.metadata);
@@ -171,6 +160,14 @@ export class BackupsView {
     return backup;
   }
 }
+
+/** Until it is open. */
+const NOTHING: WatchedBackups['cache'] = {
+  get: () => undefined,
+  list: () => [],
+  onChange: () => undefined,
+  failure: undefined,
+};
 
 /** Versions grow, as Kubernetes promises since 1.35, and has always done. */
 const versionOf = ({ metadata }: KubeObject): bigint => {

@@ -53,6 +53,11 @@ export interface RunRequest {
    * deleted: then its operations are told to stop.
    */
   readonly signal: AbortSignal;
+  /**
+   * Of a run that throws: all that it and earlier ones have begun is told to end. Not called where that could not be done, as where the journal
+   * could not be read.
+   */
+  readonly onEnded?: () => void;
   /** Aborted when this process's turn ends, whatever `signal` has said before: nothing more is begun then. */
   readonly leaving?: AbortSignal;
 }

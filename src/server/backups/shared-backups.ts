@@ -60,13 +60,30 @@ export class SharedBackups {
   }
 }
 
-/** Of ten thousand that are over little is kept. */
+/** What metrics need. */
+interface Counted {
+  readonly errors?: number;
+  readonly warnings?: number;
+  readonly startTimestamp?: string;
+  readonly completionTimestamp?: string;
+}
+
+/** Of a backup that is over only what tells it from others is kept, and what is counted: there may be ten thousand. */
 function trimmed(backup: Backup): Backup {
   const phase = phaseOf(backup);
   if (!isOver(phase)) return backup;
-  const { name, namespace, uid, resourceVersion, creationTimestamp, deletionTimestamp } =
+  const { name, namespace, uid, resourceVersion, creationTimestamp, labels, deletionTimestamp } =
     backup.metadata;
-  const metadata = { name, namespace, uid, resourceVersion, creationTimestamp };
-  const ending = deletionTimestamp === undefined ? {} : { deletionTimestamp };
-  return { metadata: { ...metadata, ...ending }, status: { phase } } as unknown as Backup;
+  const { errors, warnings, startTimestamp, completionTimestamp } = (backup.status ??
+    {}) as Counted;
+  const { storageLocation } = (backup.spec as Backup['spec'] | undefined) ?? {};
+  return {
+    ...{ apiVersion: backup.apiVersion, kind: backup.kind },
+    metadata: {
+      ...{ name, namespace, uid, resourceVersion, creationTimestamp, labels },
+      ...(deletionTimestamp !== undefined && { deletionTimestamp }),
+    },
+    spec: { ...(storageLocation !== undefined && { storageLocation }) },
+    status: { phase, errors, warnings, startTimestamp, completionTimestamp },
+  } as Backup;
 }

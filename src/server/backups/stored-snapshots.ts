@@ -1,4 +1,4 @@
-import type { BackupArchive } from '../../archive/index.ts';
+import type { BackupArchive, NativeSnapshot } from '../../archive/index.ts';
 import { CanceledError, CodedError, isCode, type Logger, messageOf } from '../../base/index.ts';
 import type { Backup } from '../../backup/index.ts';
 import type { SnapshotLocation } from '../../backup-volumes/index.ts';
@@ -12,6 +12,8 @@ export interface StoredSnapshotsOptions {
     names: readonly string[],
     signal: AbortSignal,
   ) => Promise<readonly SnapshotLocation[]>;
+  /** Of its journal: a run that has not ended has stored no list of them. */
+  readonly also?: readonly NativeSnapshot[];
   readonly logger: Logger;
   readonly signal: AbortSignal;
 }
@@ -25,7 +27,7 @@ const DELETING_MS_MAX = 10 * 60_000;
  */
 export async function deleteStoredSnapshots(
   backup: Backup,
-  { archive, sessions, snapshotLocations, logger, signal }: StoredSnapshotsOptions,
+  { archive, sessions, snapshotLocations, also = [], logger, signal }: StoredSnapshotsOptions,
 ): Promise<void> {
   const { name, uid } = backup.metadata;
   const stays = (snapshot: object, error: unknown): void => {
@@ -34,11 +36,14 @@ export async function deleteStoredSnapshots(
     const text = 'a snapshot of a backup that was deleted stays with its provider: delete it there';
     logger.error(fields, text);
   };
-  const stored = await snapshotsOf(archive, backup, signal).catch((error: unknown) => {
+  const listed = await snapshotsOf(archive, backup, signal).catch((error: unknown) => {
     if (!isCode(error, 'DAMAGED_ARCHIVE')) throw error;
     stays({ snapshot: 'with the tag velero.io/backup' }, error);
     return [];
   });
+  const keyOf = ({ location, snapshot }: Snapshot): string => `${location}/${snapshot}`;
+  const all = [...listed, ...also.flatMap(snapshotIn)];
+  const stored = [...new Map(all.map((each) => [keyOf(each), each])).values()];
   if (stored.length === 0) return;
   const late = new AbortController();
   const timer = setTimeout(() => late.abort(new CanceledError('timeout')), DELETING_MS_MAX);
@@ -69,20 +74,28 @@ export async function deleteStoredSnapshots(
 const noLocation = (name: string): CodedError =>
   new CodedError('NO_LOCATION', `VolumeSnapshotLocation.velero.io "${name}" not found`);
 
+interface Snapshot {
+  readonly location: string;
+  readonly volume: string;
+  readonly snapshot: string;
+}
+
+function snapshotIn({ spec, status }: NativeSnapshot): Snapshot[] {
+  const { location = '', persistentVolumeName: volume = '' } = spec;
+  const { providerSnapshotID: snapshot = '' } = status ?? {};
+  return snapshot === '' ? [] : [{ location, volume, snapshot }];
+}
+
 async function snapshotsOf(
   archive: BackupArchive,
   { metadata: { name, uid } }: Backup,
   signal: AbortSignal,
-): Promise<{ location: string; volume: string; snapshot: string }[]> {
+): Promise<Snapshot[]> {
   try {
     const stored = await archive.open(name, { signal });
     if (stored.metadata.metadata.uid !== uid) return [];
     const snapshots = await stored.volumeSnapshots({ signal });
-    return snapshots.flatMap(({ spec, status }) => {
-      const { location = '', persistentVolumeName: volume = '' } = spec;
-      const { providerSnapshotID: snapshot = '' } = status ?? {};
-      return snapshot === '' ? [] : [{ location, volume, snapshot }];
-    });
+    return snapshots.flatMap(snapshotIn);
   } catch (error) {
     // It was deleted before it had any files.
     if (isCode(error, 'BLOB_NOT_FOUND')) return [];

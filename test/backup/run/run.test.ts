@@ -612,9 +612,15 @@ describe('hooks', () => {
     await run({ cluster: frozen({ 'hook.backup.velero.io/command': 'just one word' }), exec });
     await run({ cluster: frozen({ 'post.hook.backup.velero.io/command': '[not a list' }), exec });
     expect(asked).toEqual([
-      { namespace: 'a', pod: 'web', container: 'main', command: ['/bin/sh', '-c', 'x y'] },
+      {
+        ...{ namespace: 'a', pod: 'web', container: 'main', isOnce: true },
+        command: ['/bin/sh', '-c', 'x y'],
+      },
       { namespace: 'a', pod: 'web', container: 'side', command: ['spec'] },
-      { namespace: 'a', pod: 'web', container: 'main', command: ['just one word'] },
+      {
+        ...{ namespace: 'a', pod: 'web', container: 'main', isOnce: true },
+        command: ['just one word'],
+      },
       { namespace: 'a', pod: 'web', container: 'main', command: ['[not a list'] },
     ]);
   });
@@ -641,6 +647,31 @@ describe('hooks', () => {
       isStored: false,
     });
   });
+
+  it.each(['Fail', 'Continue'])(
+    'before it whose answer was lost are errors, are not run again, and those after it thaw the pod (%s)',
+    async (onError) => {
+      const ran: string[] = [];
+      const exec: PodExec = ({ command: [word = ''], isOnce = false }) => {
+        ran.push(`${word}${isOnce ? ' once' : ''}`);
+        if (word !== 'freeze') return Promise.resolve({ stdout: '', stderr: '' });
+        const lost = new CodedError('KUBE_UNAVAILABLE', 'reset', { facts: { isSent: true } });
+        return Promise.reject(lost);
+      };
+      const annotations = {
+        'pre.hook.backup.velero.io/command': 'freeze',
+        'pre.hook.backup.velero.io/on-error': onError,
+        'post.hook.backup.velero.io/command': 'thaw',
+      };
+      const cluster = frozen(annotations);
+      const { sink, log } = await run({ cluster, exec });
+      expect(ran).toEqual(['freeze once', 'thaw']);
+      expect(log.lists.errors.namespaces?.a?.[0]).toMatch(/it is not run again: reset$/);
+      expect([...sink.owed()]).toEqual([]);
+      const isStored = sink.files.has('resources/pods/namespaces/a/web.json');
+      expect(isStored).toBe(onError === 'Continue');
+    },
+  );
 
   it('after one that failed with Fail are not run, and count', async () => {
     const ran: string[] = [];

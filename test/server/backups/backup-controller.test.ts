@@ -8,6 +8,7 @@ import { OperationMap } from '../../../src/item-operations/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
+  CONFIG_MAPS,
   connectToCluster,
   DELETE_BACKUP_REQUESTS,
   Discovery,
@@ -34,6 +35,7 @@ import type {
 } from '../../../src/server/backups/contract.ts';
 import { Journal } from '../../../src/server/backups/run/journal.ts';
 import { backupOperationStore } from '../../../src/server/backups/operation-store.ts';
+import { kubeError } from '../../../src/kube/client/errors.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 import * as fs from 'node:fs';
@@ -92,6 +94,7 @@ describe('the controller of Backups', () => {
   let isAway: boolean;
   /** Whose changes the API server refuses. */
   let poison: string | undefined;
+  let poisonStatus: number;
   /** Calls for a runner that the API server does not answer. */
   let unanswered: number;
   const told: string[] = [];
@@ -109,6 +112,7 @@ describe('the controller of Backups', () => {
     isStuck = false;
     isAway = false;
     poison = undefined;
+    poisonStatus = 422;
     unanswered = 0;
     told.length = 0;
     for (const name of [VELERO, 'a', 'b']) await client.create(NAMESPACES, { metadata: { name } });
@@ -192,12 +196,16 @@ describe('the controller of Backups', () => {
         if (typeof value !== 'function') return value;
         const given = value as (...parts: unknown[]) => unknown;
         return (...parts: unknown[]) =>
-          key === 'patch' && (parts[1] as { name?: string }).name === poison
-            ? Promise.reject(new CodedError('KUBE_INVALID', 'spec.x: Invalid value'))
+          key === 'patch' &&
+          poison !== undefined &&
+          (parts[1] as { name: string }).name.startsWith(poison)
+            ? Promise.reject(kubeError('patch a Backup', poisonStatus, undefined))
             : given.apply(target, parts);
       },
     });
+    const backups = new SharedBackups({ client, logger: silentLogger, namespace: VELERO });
     const controller = new BackupController({
+      backups,
       ...{ client: refusing, logger: silentLogger, namespace: VELERO, operations, runningMax },
       discovery: () => Discovery.open(client),
       ...{ buckets, sessions },
@@ -221,7 +229,7 @@ describe('the controller of Backups', () => {
       ...{ client, logger: silentLogger, host: 'h', buckets, sessions, map: operations },
       ...{
         scratch,
-        backups: new SharedBackups({ client, logger: silentLogger, namespace: VELERO }),
+        backups,
       },
     };
     const controllers: { run: FinalizerController['run'] }[] = [
@@ -455,9 +463,11 @@ describe('the controller of Backups', () => {
     );
     await store('waits', 'WaitingForPluginOperations');
     await create('runs', { includedNamespaces: ['a'], storageLocation: 'default' });
-    bucket.objects.set('backups/runs/longshore-journal/x/1', Buffer.from('x'));
     start(2);
     await until2(1);
+    const uid = runs.begun[0]?.backup.metadata.uid ?? '';
+    bucket.objects.set(`backups/runs/longshore-journal/${uid}/1`, Buffer.from('x'));
+    bucket.objects.set('backups/runs/runs-logs.gz', Buffer.from('x'));
     await client.create(DELETE_BACKUP_REQUESTS, {
       metadata: { namespace: VELERO, name: 'd1' },
       spec: { backupName: 'runs' },
@@ -515,22 +525,27 @@ describe('the controller of Backups', () => {
     await until('good', 'Completed');
   });
 
-  it('lets nobody wait for one whose phase the API server refuses', async () => {
-    await create('a-poison', { includedNamespaces: ['a'] }, { status: { phase: 'Queued' } });
-    await create(
-      'canceled',
-      {},
-      {
-        status: { phase: 'Queued' },
-      },
-    );
-    poison = 'a-poison';
-    start();
-    await create('b-good', { includedNamespaces: ['a'] });
-    await until('canceled', 'InProgress');
-    runs.end(0, new CodedError('X', 'ended'));
-    await until('b-good', 'InProgress');
-  });
+  it.each([422, 500])(
+    'lets nobody wait for one whose phase the API server refuses (%i)',
+    async (code) => {
+      poisonStatus = code;
+      await create('a-poison', { includedNamespaces: ['a'] }, { status: { phase: 'Queued' } });
+      await create(
+        'canceled',
+        {},
+        {
+          status: { phase: 'Queued' },
+        },
+      );
+      poison = 'a-poison';
+      start();
+      await create('b-good', { includedNamespaces: ['a'] });
+      await until('canceled', 'InProgress');
+      await until2(1);
+      runs.end(0, new CodedError('X', 'ended'));
+      await until('b-good', 'InProgress');
+    },
+  );
 
   it.each([
     ['WaitingForPluginOperations', false],
@@ -583,5 +598,151 @@ describe('the controller of Backups', () => {
     expect(told.filter((text) => text.startsWith('delete '))).toEqual([
       ...['delete stays of of-l {}', 'delete s2 of of-l {}', 'delete s3 of of-m {}'],
     ]);
+  });
+
+  it('lets nobody wait for many whose phases the API server cannot write', async () => {
+    poison = 'poison';
+    poisonStatus = 500;
+    for (let i = 0; i < 9; i++) await create(`poison-${i}`, { includedNamespaces: ['a'] });
+    start();
+    await create('the-last', { includedNamespaces: ['a'] });
+    await until('the-last', 'InProgress');
+    await until2(1);
+    runs.end(0, new CodedError('X', 'ended'));
+    poison = undefined;
+    await expect.poll(() => runs.begun.length, { timeout: 30_000 }).toBe(2);
+  }, 40_000);
+
+  it('lets nobody wait for one whose end cannot be written, which is written when that is possible', async () => {
+    start();
+    await create('poison', { includedNamespaces: ['a'], storageLocation: 'default' });
+    await until2(1);
+    poison = 'poison';
+    poisonStatus = 500;
+    await create('good', { includedNamespaces: ['a'], storageLocation: 'default' });
+    await until('good', 'Queued');
+    runs.end(0, new CodedError('X', 'ended'));
+    await until2(2);
+    expect(runs.begun[1]?.backup.metadata.name).toBe('good');
+    poison = undefined;
+    expect(await until('poison', 'Failed')).toMatchObject({
+      failureReason: 'backup execution failed: ended',
+    });
+  }, 30_000);
+
+  const notes = async (): Promise<string[]> =>
+    (await client.list(CONFIG_MAPS, { namespace: VELERO })).map(({ metadata }) => metadata.name);
+  const gone = (name: string): Promise<unknown> =>
+    waitGone(client, BACKUPS, { namespace: VELERO, name }, WAIT);
+  const filesOf = (name: string): string[] =>
+    [...bucket.objects.keys()].filter((key) => key.startsWith(`backups/${name}/`));
+
+  /** An operation, and a snapshot, in the journal of a run. */
+  async function journalOf({ metadata: { name, uid } }: Backup): Promise<void> {
+    const { signal } = new AbortController();
+    await using journal = await Journal.open({
+      ...{ bucket, name, uid, directory: scratch, signal },
+      ...{ logger: silentLogger, assertLeading: () => undefined },
+    });
+    const item = { group: '', resource: 'pods', namespace: 'a', name: 'p' };
+    const record: NativeSnapshot = {
+      spec: { location: 'l', persistentVolumeName: 'pv' },
+      status: { phase: 'Completed', providerSnapshotID: 'snap-1' },
+    };
+    await journal.put({
+      ...{ kind: 'v1/Pod', namespace: 'a', name: 'p', files: [], hasEffect: true },
+      ...{ hasFailed: false, owesPostHooks: false, facts: [{ kind: 'native', record }] },
+      operations: [{ action: 'x/y', item, operationId: 'op-j', postOperationItems: [] }],
+    });
+  }
+
+  it('ends and removes what was deleted while no server led, also when the bucket is away first', async () => {
+    start();
+    await create('gone', { includedNamespaces: ['a'], storageLocation: 'default' });
+    await until2(1);
+    const [{ backup } = { backup: undefined }] = runs.begun;
+    const name = `longshore-backup-${backup?.metadata.uid ?? ''}`;
+    expect(await notes()).toEqual([name]);
+    const note = await client.get(CONFIG_MAPS, { namespace: VELERO, name });
+    expect(note.metadata.labels).toMatchObject({ 'velero.io/exclude-from-backup': 'true' });
+    await stop?.();
+    await journalOf(backup as Backup);
+    await client.delete(BACKUPS, { namespace: VELERO, name: 'gone' });
+    await gone('gone');
+    isAway = true;
+    start();
+    // Another one of its name waits until its own folder is free.
+    await create('gone', { includedNamespaces: ['a'], storageLocation: 'default' });
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    expect([await notes(), told, runs.begun.length]).toEqual([[name], [], 1]);
+    isAway = false;
+    await until2(2);
+    expect(told).toEqual(['op-j', 'delete snap-1 of of-l {}']);
+    expect(filesOf('gone')).toEqual([]);
+    const second = runs.begun[1]?.backup.metadata.uid ?? '';
+    await expect.poll(notes, { timeout: 5000 }).toEqual([`longshore-backup-${second}`]);
+  });
+
+  it('keeps no note of one that is over, whichever server sees it', async () => {
+    start(2);
+    await create('fails', { includedNamespaces: ['a'], storageLocation: 'default' });
+    await until2(1);
+    await create('later', { includedNamespaces: ['b'], storageLocation: 'default' });
+    await until2(2);
+    const [fails, later] = runs.begun.map(({ backup }) => backup);
+    await journalOf(fails as Backup);
+    await journalOf(later as Backup);
+    expect(await notes()).toHaveLength(2);
+    runs.end(0, new CodedError('X', 'it cannot be made'));
+    await until('fails', 'Failed');
+    await expect.poll(notes, { timeout: 5000 }).toHaveLength(1);
+    // Its run has not said that it ended what it had begun.
+    expect(told).toEqual(['op-j']);
+    expect(filesOf('fails')).toEqual([]);
+    await stop?.();
+    await client.patch(
+      BACKUPS,
+      { namespace: VELERO, name: 'later' },
+      { status: { phase: 'Failed' } },
+    );
+    start();
+    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    expect(told).toEqual(['op-j', 'op-j']);
+    expect(filesOf('later')).toEqual([]);
+  });
+
+  it('removes no file of another backup of the name of one that is deleted while it runs', async () => {
+    start(2);
+    await create('mine', { includedNamespaces: ['a'], storageLocation: 'default' });
+    await until2(1);
+    await store('mine', 'Completed');
+    const stored = bucket.objects.get('backups/mine/velero-backup.json') ?? Buffer.alloc(0);
+    const uid = runs.begun[0]?.backup.metadata.uid ?? '';
+    const others = Buffer.from(stored.toString().replaceAll(uid, 'another'));
+    bucket.objects.set('backups/mine/velero-backup.json', others);
+    bucket.objects.delete('backups/mine/longshore-checksums.json');
+    const before = filesOf('mine');
+    await journalOf(runs.begun[0]?.backup as Backup);
+    await client.delete(BACKUPS, { namespace: VELERO, name: 'mine' });
+    await gone('mine');
+    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    expect(filesOf('mine')).toEqual(before);
+  });
+
+  it('ends one at once that was canceled while no server led, and what its run had begun', async () => {
+    start();
+    await create('runs', { includedNamespaces: ['a'], storageLocation: 'default' });
+    await until2(1);
+    await stop?.();
+    await journalOf(runs.begun[0]?.backup as Backup);
+    await client.patch(
+      BACKUPS,
+      { namespace: VELERO, name: 'runs' },
+      { metadata: { annotations: { [CANCEL_ANNOTATION]: 'true' } } },
+    );
+    start();
+    expect(await until('runs', 'Failed')).toMatchObject({ failureReason: 'canceled by user' });
+    await expect.poll(notes, { timeout: 5000 }).toEqual([]);
+    expect(told).toEqual(['op-j']);
   });
 });

@@ -257,7 +257,7 @@ export class OneServer implements Life {
     };
     let runner: Promise<ClusterRunner> | undefined;
     const backups = new BackupController({
-      snapshotLocations: () => Promise.resolve([]),
+      ...{ snapshotLocations: () => Promise.resolve([]), backups: shared.backups },
       ...{ client, logger, namespace: NAMESPACE, buckets, sessions, operations, discovery, clock },
       runner: () => {
         runner ??= discovery().then(

@@ -17,9 +17,7 @@ import {
   systemClock,
 } from '../../../base/index.ts';
 import {
-  assertAlone,
   type Backup,
-  type BackupRunResult,
   collectItems,
   FineFilters,
   type FinePolicies,
@@ -31,23 +29,17 @@ import {
   type ScopedLists,
   scopedResourceFilter,
   Spool,
+  thawPods,
   usesOldLists,
 } from '../../../backup/index.ts';
 import {
   actionOf,
-  type BackupOperation,
-  countsOf,
-  isAnyRunning,
   type Operation,
   type OperationMap,
   orderedRecord,
 } from '../../../item-operations/index.ts';
 import { type Discovery, type KubeClient, NAMESPACES } from '../../../kube/index.ts';
-import {
-  type BackupVolumes,
-  nativeSnapshotsIn,
-  type UploadOperation,
-} from '../../../backup-volumes/index.ts';
+import { type BackupVolumes, nativeSnapshotsIn } from '../../../backup-volumes/index.ts';
 import type {
   ActionSession,
   ActionSessions,
@@ -60,6 +52,8 @@ import type {
 import { failureLines, subjectOf } from '../after-run.ts';
 import { cancelOperations } from '../operations/cancel.ts';
 import { Journal, removeJournals } from './journal.ts';
+import { countFields, metadataOf, statusAfterItems, uploadOf } from './after-items.ts';
+import { endLeftRun, readLeftRun } from './left-run.ts';
 import { patiently } from './patience.ts';
 import { BackupRunLog } from './run-log.ts';
 import { patientClient } from './while-away.ts';
@@ -131,42 +125,48 @@ export class ClusterRunner implements BackupRunner {
     const { bucket } = opened;
     const { name, uid } = backup.metadata;
     const archive = this.#options.archiveOf(bucket);
-    const finished = await patiently(() => this.#finished(archive, backup, signal), {
-      ...about,
-      what: 'look for a backup of the name',
-    });
-    if (finished) return finished;
     let journal: Journal;
     try {
+      const finished = await patiently(() => this.#finished(archive, backup, signal), {
+        ...about,
+        what: 'look for a backup of the name',
+      });
+      if (finished) return finished;
       journal = await Journal.open({
         ...{ bucket, name, uid, directory, assertLeading, logger, signal, patienceMs },
         clock: this.#clock,
       });
     } catch (error) {
-      if (isCode(error, 'DAMAGED_JOURNAL')) await this.#cancelUnread(request, bucket);
+      // Nobody goes on with what an earlier run has begun.
+      if (!isLeft(error, signal)) await this.#endUnread(request, bucket);
       throw error;
     }
     await using opening = journal;
     return await this.#make(request, archive, opening);
   }
 
-  /** What a journal has that nobody can go on with: its operations end. */
-  async #cancelUnread({ backup, signal }: RunRequest, bucket: OpenBucket['bucket']): Promise<void> {
-    const { sessions, operations, logger } = this.#options;
+  /** What a journal has that nobody can go on with: its operations end, and its pods are thawed. */
+  async #endUnread(
+    { backup, leaving, assertLeading, onEnded }: RunRequest,
+    bucket: OpenBucket['bucket'],
+  ): Promise<void> {
+    const { client, discovery, sessions, operations, logger, patienceMs } = this.#options;
     const { name, uid } = backup.metadata;
+    const signal = endingSignal(leaving);
     try {
-      const begun = await Journal.operationsIn({ bucket, name, uid, signal });
-      const subject = subjectOf(backup);
-      operations.takeOver(subject, begun);
-      await using session = await sessions.open(backup, logger);
-      await operations.cancel(subject, { asker: session.asker, signal });
+      const left = await readLeftRun({ bucket, name, uid, signal });
+      if (left.operations.length > 0 || left.frozen.length > 0) {
+        await endLeftRun(backup, left, {
+          client: patientClient(client, { logger, signal, patienceMs, assertLeading }),
+          discovery: () => Promise.resolve(discovery),
+          ...{ sessions, operations, logger, assertLeading, signal },
+        });
+      }
+      onEnded?.();
     } catch (error) {
-      signal.throwIfAborted();
+      if (isCode(error, 'LEADERSHIP_LOST') || leaving?.aborted === true) throw error;
       const fields = { backup: name, error: messageOf(error) };
-      logger.warn(
-        fields,
-        'operations of a backup whose journal is damaged could not be told to stop',
-      );
+      logger.warn(fields, 'what an earlier run of a backup has begun could not all be ended');
     }
   }
 
@@ -205,10 +205,8 @@ export class ClusterRunner implements BackupRunner {
       };
       return await this.#backUp(request, { archive, journal, log, session, onVolumes });
     } catch (error) {
-      const reason = signal.reason as { readonly by?: unknown } | undefined;
-      const isLeft = isCode(error, 'LEADERSHIP_LOST') || (signal.aborted && reason?.by !== 'user');
       // Another server goes on, and finds everything as it is.
-      if (!isLeft) {
+      if (!isLeft(error, signal)) {
         const snapshots = volumes?.nativeSnapshots ?? nativeSnapshotsIn(journal.facts);
         await this.#fail(request, { archive, journal, log, session, snapshots }, error);
       }
@@ -233,9 +231,7 @@ export class ClusterRunner implements BackupRunner {
     const { logger, patienceMs } = this.#options;
     const cluster = patientClient(client, {
       ...{ logger, signal, patienceMs },
-      beforeExec: () => {
-        assertAlone(request.assertLeading);
-      },
+      assertLeading: request.assertLeading,
     });
     const about = { what: 'ask the API server what it serves', logger, signal, patienceMs };
     await patiently(() => discovery.refresh({ signal }), about);
@@ -314,26 +310,15 @@ export class ClusterRunner implements BackupRunner {
       { what: 'store the operations of a backup', logger, signal, patienceMs },
     );
     for (const { message, about } of failureLines(round.operations)) results.error(message, about);
-    const phase = phaseOf(results.errorCount, round.operations);
-    const { nativeSnapshots } = outcome;
-    const status = {
-      ...progressOf(made),
-      ...countFields(results, round.operations),
-      ...(nativeSnapshots.length > 0 && {
-        volumeSnapshotsAttempted: nativeSnapshots.length,
-        volumeSnapshotsCompleted: nativeSnapshots.filter(
-          ({ status: snapshot }) => snapshot?.phase === 'Completed',
-        ).length,
-      }),
-      ...(outcome.csiSnapshots > 0 && { csiVolumeSnapshotsAttempted: outcome.csiSnapshots }),
-    };
+    const { operations: known } = round;
+    const { phase, status, hookStatus } = statusAfterItems(made, results, known, outcome);
     const { contents, log: logFile } = await journal.finish();
     const files: NewBackup = {
       log: logFile,
       contents,
       itemOperations: round.operations.map(orderedRecord),
       volumeInfos: outcome.volumeInfos,
-      volumeSnapshots: nativeSnapshots,
+      volumeSnapshots: outcome.nativeSnapshots,
       podVolumeBackups: outcome.podVolumeBackups,
       results: results.lists,
       resourceList: made.resourceList,
@@ -341,11 +326,6 @@ export class ClusterRunner implements BackupRunner {
     };
     const other = await this.#store(request, archive, files);
     if (other) return other;
-    const { hooksAttempted, hooksFailed } = made;
-    const hookStatus = {
-      ...(hooksAttempted > 0 && { hooksAttempted }),
-      ...(hooksFailed > 0 && { hooksFailed }),
-    };
     return { phase, status: { ...status, hookStatus } };
   }
 
@@ -416,15 +396,14 @@ export class ClusterRunner implements BackupRunner {
     const subject = subjectOf(backup);
     // Whatever has failed: a backup that another server goes on with is none of ours.
     request.assertLeading();
+    const isThawed = await this.#thaw(request, journal, log);
     try {
-      const stopping = AbortSignal.any([
-        AbortSignal.timeout(STOPPING_MS),
-        ...(leaving ? [leaving] : []),
-      ]);
+      const stopping = endingSignal(leaving);
       const untold =
         session &&
         (await cancelOperations(operations, subject, { asker: session.asker, signal: stopping }));
       if (untold !== undefined) log.results.error(untold);
+      if (session && isThawed) request.onEnded?.();
     } catch (cause) {
       const fields = { backup: name, error: messageOf(cause) };
       logger.warn(fields, 'operations of a backup that has failed could not be told to stop');
@@ -463,6 +442,29 @@ export class ClusterRunner implements BackupRunner {
     }
   }
 
+  /** Pods that an earlier run has frozen, and that this one has not come to. */
+  async #thaw(
+    { backup, leaving, assertLeading }: RunRequest,
+    journal: Journal,
+    { results }: BackupRunLog,
+  ): Promise<boolean> {
+    const { client, discovery, logger, patienceMs } = this.#options;
+    const signal = endingSignal(leaving);
+    try {
+      await thawPods([...journal.owed()], backup.spec.hooks, {
+        client: patientClient(client, { logger, signal, patienceMs, assertLeading }),
+        ...{ resources: discovery, log: results, assertLeading, signal },
+        exec: (question, asked) => client.exec({ ...question, signal: asked }),
+      });
+      return true;
+    } catch (error) {
+      if (isCode(error, 'LEADERSHIP_LOST')) throw error;
+      const fields = { backup: backup.metadata.name, error: messageOf(error) };
+      logger.warn(fields, 'pods that were frozen for a backup could not all be thawed');
+      return false;
+    }
+  }
+
   async forget(backup: Backup, signal: AbortSignal): Promise<void> {
     const { storageLocation = '' } = backup.spec;
     await using opened = await this.#options.buckets.open(storageLocation, signal);
@@ -470,6 +472,15 @@ export class ClusterRunner implements BackupRunner {
     await removeJournals(opened.bucket, name, signal, uid);
   }
 }
+
+/** Whether another server goes on with what was begun. */
+function isLeft(error: unknown, signal: AbortSignal): boolean {
+  const reason = signal.reason as { readonly by?: unknown } | undefined;
+  return isCode(error, 'LEADERSHIP_LOST') || (signal.aborted && reason?.by !== 'user');
+}
+
+const endingSignal = (leaving: AbortSignal | undefined): AbortSignal =>
+  AbortSignal.any([AbortSignal.timeout(STOPPING_MS), ...(leaving ? [leaving] : [])]);
 
 interface Parts {
   readonly archive: BackupArchive;
@@ -482,47 +493,4 @@ interface Parts {
 async function emptyTarball(directory: string): Promise<ScratchFile> {
   await using writer = await TarballWriter.begin(directory);
   return await writer.finish();
-}
-
-const phaseOf = (errors: number, operations: readonly Operation[]): string =>
-  `${isAnyRunning(operations) ? 'WaitingForPluginOperations' : 'Finalizing'}${errors > 0 ? 'PartiallyFailed' : ''}`;
-
-const progressOf = ({ totalItems, itemsBackedUp }: BackupRunResult): object =>
-  totalItems === 0 ? { progress: {} } : { progress: { totalItems, itemsBackedUp } };
-
-/** Go leaves out zeros. */
-function countFields(
-  { warningCount, errorCount }: BackupRunLog['results'],
-  operations: readonly Operation[],
-): Record<string, number> {
-  const { attempted, completed, failed } = countsOf(operations);
-  const all = {
-    warnings: warningCount,
-    errors: errorCount,
-    backupItemOperationsAttempted: attempted,
-    backupItemOperationsCompleted: completed,
-    backupItemOperationsFailed: failed,
-  };
-  return Object.fromEntries(Object.entries(all).filter(([, count]) => count > 0));
-}
-
-const metadataOf = (backup: Backup, phase: string, status: object): object => ({
-  ...backup,
-  status: { ...backup.status, ...status, phase },
-});
-
-const UPLOADS = 'datauploads';
-
-function uploadOf({ spec }: Operation): UploadOperation[] {
-  if (!('postOperationItems' in spec)) return [];
-  const { Resource: resource, Namespace: namespace, Name: name } = spec.resourceIdentifier;
-  const items = (spec as BackupOperation['spec']).postOperationItems ?? [];
-  const upload = items.find((item) => item.Resource === UPLOADS);
-  return [
-    {
-      operationId: spec.operationID,
-      item: { resource, namespace, name },
-      upload: upload && { namespace: upload.Namespace, name: upload.Name },
-    },
-  ];
 }

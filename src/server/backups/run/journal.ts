@@ -100,6 +100,10 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   readonly #log: ScratchFile;
   /** Kinds with ids, and the type where the item is in the archive. */
   readonly #done = new Map<string, Map<string, string | undefined>>();
+  /** Of types that are in the archive. */
+  readonly #kindsOf = new Map<string, Set<string>>();
+  /** Types with ids that actions have given. */
+  readonly #renamed = new Set<string>();
   readonly #owed = new Map<string, { k: string; ns: string; n: string }>();
   readonly #facts: VolumeFact[] = [];
   readonly #operations: StartedOperation[] = [];
@@ -146,27 +150,6 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
       await tar.close().catch(() => undefined);
       throw error;
     }
-  }
-
-  /** Operations in all segments that can be read, of a journal that is damaged: somebody has to tell them to stop. */
-  static async operationsIn({
-    bucket,
-    name,
-    uid,
-    signal,
-  }: Pick<JournalOptions, 'bucket' | 'name' | 'uid' | 'signal'>): Promise<StartedOperation[]> {
-    const operations: StartedOperation[] = [];
-    for await (const key of bucket.list(journalFolder(name, uid), { signal })) {
-      try {
-        const bytes = Buffer.concat(await Array.fromAsync(bucket.get(key, { signal })));
-        for (const { ops = [] } of decodeSegment(bytes, key).records.items) {
-          operations.push(...(ops as unknown as StartedOperation[]));
-        }
-      } catch (error) {
-        if (!isCode(error, 'DAMAGED_JOURNAL', 'BLOB_NOT_FOUND')) throw error;
-      }
-    }
-    return operations;
   }
 
   /** Whether an earlier try has left anything. */
@@ -281,8 +264,9 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   async #take({ records, tar, log }: Segment): Promise<void> {
-    for (const { k, ns, n, t, o, ops = [], facts = [] } of records.items) {
+    for (const { k, ns, n, t, as, o, ops = [], facts = [] } of records.items) {
       this.#note(k, ns, n, t);
+      if (t !== undefined) this.#noteName(t, k, as);
       if (o === 1) this.#owed.set(`${k} ${ns}/${n}`, { k, ns, n });
       this.#operations.push(...(ops as unknown as StartedOperation[]));
       this.#facts.push(...facts);
@@ -302,6 +286,19 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
       this.#done.set(kind, ids);
     }
     ids.set(idOf({ namespace, name }), type);
+  }
+
+  #noteName(type: string, kind: string, as: string | undefined): void {
+    let kinds = this.#kindsOf.get(type);
+    if (!kinds) this.#kindsOf.set(type, (kinds = new Set()));
+    kinds.add(kind);
+    if (as !== undefined) this.#renamed.add(`${type} ${as}`);
+  }
+
+  isNameTaken(type: string, id: string): boolean {
+    if (this.#renamed.has(`${type} ${id}`)) return true;
+    const kinds = this.#kindsOf.get(type);
+    return kinds?.values().some((kind) => this.#done.get(kind)?.get(id) === type) === true;
   }
 
   isDone(kind: string, id: string): boolean {
@@ -324,6 +321,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   async put(item: FinishedItem): Promise<void> {
     this.#assertUsable();
     const { kind: k, namespace: ns, name: n, files, operations, facts, owesPostHooks } = item;
+    const { storedAs } = item;
     const mtime = unixSeconds(this.#clock.nowNs());
     for (const { path, bytes } of files) {
       const before = this.#pending.tar.length;
@@ -334,6 +332,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
     this.#pending.records.items.push({
       ...{ k, ns, n },
       ...(type !== undefined && { t: type }),
+      ...(storedAs && { as: idOf(storedAs) }),
       ...(owesPostHooks && { o: 1 as const }),
       ...(operations.length > 0 && { ops: operations.map((operation) => ({ ...operation })) }),
       ...(facts.length > 0 && { facts: facts.map((fact) => ({ ...fact })) }),
@@ -344,6 +343,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   async postHooksDone(item: { kind: string; namespace: string; name: string }): Promise<void> {
+    this.#owed.delete(`${item.kind} ${item.namespace}/${item.name}`);
     this.#assertUsable();
     this.#pending.records.thawed.push({ k: item.kind, ns: item.namespace, n: item.name });
     await this.flush();

@@ -11,6 +11,8 @@ const itemSchema = z.object({
   n: z.string(),
   /** Its type, such as `deployments.apps`, where it is in the archive. */
   t: z.string().optional(),
+  /** `namespace/name`, or the name, that it has in the archive, where that is another one. */
+  as: z.string().optional(),
   /** Its pod is frozen. */
   o: z.literal(1).optional(),
   /** Operations, of which only the run knows the shape. */

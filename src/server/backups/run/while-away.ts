@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CodedError, isCode, type Logger, messageOf, retryOf } from '../../../base/index.ts';
+import { assertAlone } from '../../../backup/index.ts';
 import type { KubeClient } from '../../../kube/index.ts';
 import { patiently } from './patience.ts';
 
@@ -8,8 +9,11 @@ export interface WhileAwayOptions {
   readonly logger: Logger;
   readonly signal: AbortSignal;
   readonly patienceMs?: number | undefined;
-  /** Right before a command is run, each time. What it throws is thrown. */
-  readonly beforeExec?: () => void;
+  /**
+   * Right before a command is run, each time, and before anything is tried again: while this process waited another one may have begun to lead.
+   * What it throws is thrown, unless nobody else can lead yet.
+   */
+  readonly assertLeading?: (() => void) | undefined;
 }
 
 /** How long the API server may be away while a backup waits for it. Our choice: a control plane is replaced in less. */
@@ -21,9 +25,16 @@ const PATIENCE_MS = 20 * 60_000;
 const AGAIN_MAX = 3;
 const AGAIN_MS = 250;
 
-type Wait = <T>(task: () => Promise<T>, againMax?: number) => Promise<T>;
+/** `isOnce`: not again where it may have been done. */
+type Wait = <T>(task: () => Promise<T>, againMax?: number, isOnce?: boolean) => Promise<T>;
 
-function waiterOf({ client, logger, signal, patienceMs = PATIENCE_MS }: WhileAwayOptions): Wait {
+function waiterOf({
+  client,
+  logger,
+  signal,
+  patienceMs = PATIENCE_MS,
+  assertLeading,
+}: WhileAwayOptions): Wait {
   const version = (): Promise<unknown> => client.raw({ method: 'GET', path: '/version', signal });
   const answers = async (): Promise<boolean> => {
     try {
@@ -34,14 +45,16 @@ function waiterOf({ client, logger, signal, patienceMs = PATIENCE_MS }: WhileAwa
       return false;
     }
   };
-  return async (task, againMax = AGAIN_MAX) => {
+  return async (task, againMax = AGAIN_MAX, isOnce = false) => {
     const sinceMs = performance.now();
-    for (let again = 0; ;) {
+    for (let again = 0, tries = 0; ; tries++) {
+      if (tries > 0) assertAlone(assertLeading);
       try {
         return await task();
       } catch (error) {
         signal.throwIfAborted();
         if (!isCode(error, 'KUBE_UNAVAILABLE') || retryOf(error) === 'never') throw error;
+        if (isOnce && isSent(error)) throw error;
         if (await answers()) {
           if (again >= (isAnswer(error) ? againMax : AGAIN_MAX)) throw error;
           await sleep(AGAIN_MS * 2 ** again++, undefined, { signal });
@@ -57,6 +70,9 @@ function waiterOf({ client, logger, signal, patienceMs = PATIENCE_MS }: WhileAwa
     }
   };
 }
+
+const isSent = (error: unknown): boolean =>
+  error instanceof CodedError && error.facts.isSent === true;
 
 const isAnswer = (error: unknown): boolean =>
   error instanceof CodedError && error.facts.httpStatus !== undefined;
@@ -77,13 +93,16 @@ export function patientClient(
   options: Omit<WhileAwayOptions, 'client'>,
 ): KubeClient {
   const wait = waiterOf({ ...options, client });
-  // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse.
+  // Nobody knows then whether the command ran. It is run again, as it is after a kill: a pod that stays frozen is worse. What freezes one is not.
   const exec: KubeClient['exec'] = (question) => {
     const { signal = options.signal } = question;
-    return waiterOf({ ...options, client, signal })(() => {
-      options.beforeExec?.();
+    // Asked by the call itself.
+    const waiting = waiterOf({ ...options, client, signal, assertLeading: undefined });
+    const run = (): ReturnType<KubeClient['exec']> => {
+      assertAlone(options.assertLeading);
       return client.exec(question);
-    });
+    };
+    return waiting(run, AGAIN_MAX, question.isOnce);
   };
   return new Proxy(client, {
     get: (target, key) => {

@@ -18,6 +18,7 @@ import {
 } from '../../../../src/item-operations/index.ts';
 import { type KubeClient, type KubeObject, VOLUME_SNAPSHOTS } from '../../../../src/kube/index.ts';
 import { ClusterRunner } from '../../../../src/server/index.ts';
+import { Journal } from '../../../../src/server/backups/run/journal.ts';
 import type { VolumesContext } from '../../../../src/server/backups/run/cluster-runner.ts';
 import { FakeCluster } from '../../../backup/support/cluster.ts';
 import { canMount, mountSmallDisk } from '../../../support/full-disk.ts';
@@ -44,6 +45,8 @@ interface Parts {
   readonly cancel?: OperationAsker['cancel'];
   readonly client?: object;
   readonly volumes?: (context: VolumesContext) => Partial<BackupVolumes>;
+  readonly openVolumes?: (context: VolumesContext) => Promise<BackupVolumes>;
+  readonly onEnded?: () => void;
   readonly directory?: string;
   readonly spec?: object;
   readonly timeoutNsOfPlugin?: (action: string) => bigint;
@@ -100,6 +103,7 @@ class Rig {
       },
       operations: new OperationMap({ store: archiveStore(() => Promise.resolve(archives)) }),
       openVolumes: (context) =>
+        this.#parts.openVolumes?.(context) ??
         Promise.resolve({
           resume: () => undefined,
           nativeSnapshots: [],
@@ -116,6 +120,7 @@ class Rig {
     return runner.run({
       backup: { ...BACKUP, spec: { ...BACKUP.spec, ...this.#parts.spec } },
       onProgress: () => Promise.resolve(),
+      ...(this.#parts.onEnded && { onEnded: this.#parts.onEnded }),
       assertLeading: () => {
         if (!this.isLeading) throw new CodedError('LEADERSHIP_LOST', 'another one may lead');
       },
@@ -241,6 +246,61 @@ describe('a run of a backup', () => {
     expect([...rig.bucket.objects.keys()].some((key) => key.includes('journal'))).toBe(true);
   });
 
+  it.each([
+    ['whose journal is damaged', 'DAMAGED_JOURNAL'],
+    ['that is canceled before it has come to them', 'CANCELED'],
+    ['that fails before it has come to them', 'NO_VOLUMES'],
+  ])('thaws what an earlier one has frozen, and ends what it began: one %s', async (_, code) => {
+    const ran: string[] = [];
+    const cluster = new FakeCluster().namespaces('a').add('pods', {
+      metadata: {
+        ...{ namespace: 'a', name: 'p' },
+        annotations: { 'post.hook.backup.velero.io/command': 'thaw' },
+      },
+      spec: { containers: [{ name: 'main' }] },
+    });
+    let ended = 0;
+    const rig: Rig = new Rig({
+      cluster,
+      onEnded: () => ended++,
+      client: {
+        exec: ({ pod, command }: { pod: string; command: string[] }) => {
+          ran.push(`${command.join(' ')} ${pod}`);
+          return Promise.resolve({ stdout: '', stderr: '' });
+        },
+        list: () => {
+          if (code === 'CANCELED') rig.abort.abort(new CanceledError('user'));
+          return Promise.resolve([]);
+        },
+      },
+      openVolumes: async (context) => {
+        await context.client.list(VOLUME_SNAPSHOTS);
+        context.signal.throwIfAborted();
+        throw new CodedError('NO_VOLUMES', 'none');
+      },
+    });
+    {
+      await using journal = await Journal.open({
+        ...{ bucket: rig.bucket, name: 'b1', uid: 'u1', directory: scratch },
+        ...{ logger: silentLogger, assertLeading: () => undefined, signal: rig.leaving.signal },
+      });
+      const pod = { kind: 'v1/Pod', namespace: 'a', name: 'p' };
+      const item = { group: '', resource: 'pods', namespace: 'a', name: 'p' };
+      const common = { ...pod, files: [], facts: [], hasFailed: false, hasEffect: true };
+      const operation = { action: 'x/y', item, operationId: 'op-j', postOperationItems: [] };
+      await journal.put({ ...common, owesPostHooks: true, operations: [operation] });
+      await journal.put({ ...common, name: 'q', owesPostHooks: true, operations: [] });
+      await journal.postHooksDone({ ...pod, name: 'q' });
+      if (code === 'DAMAGED_JOURNAL') {
+        await journal.put({ ...common, name: 'r', owesPostHooks: false, operations: [] });
+        const keys = [...rig.bucket.objects.keys()].sort();
+        rig.bucket.objects.set(keys.at(-1) ?? '', Buffer.from('damaged'));
+      }
+    }
+    expect(await reasonOf(rig.run())).toMatchObject({ code });
+    expect([ran, rig.canceled, ended]).toEqual([['thaw p'], ['op-j'], 1]);
+  });
+
   it('takes no item that no reader would take, and goes on', async () => {
     const cluster = configMaps(1).add('configmaps', {
       metadata: { namespace: 'a', name: 'long' },
@@ -302,6 +362,33 @@ describe('a run of a backup', () => {
       expect(await pathsIn(rig)).toHaveLength(5);
     },
   );
+
+  it.each([
+    ['another version of it', { kind: 'v1beta1/ConfigMap', name: 'c1' }],
+    [
+      'an item that an action has renamed',
+      { kind: 'v1/ConfigMap', name: 'c0', storedAs: { namespace: 'a', name: 'c1' } },
+    ],
+  ])('stores no item under a path that an earlier try has taken for %s', async (_, stored) => {
+    const rig = new Rig({ cluster: configMaps(2) });
+    {
+      await using journal = await Journal.open({
+        ...{ bucket: rig.bucket, name: 'b1', uid: 'u1', directory: scratch },
+        ...{ logger: silentLogger, assertLeading: () => undefined, signal: rig.leaving.signal },
+      });
+      const path = 'resources/configmaps/namespaces/a/c1.json';
+      await journal.put({
+        ...{ namespace: 'a', operations: [], facts: [], hasFailed: false, owesPostHooks: false },
+        ...{ files: [{ path, bytes: Buffer.from('{}') }], hasEffect: true, ...stored },
+      });
+    }
+    const { phase, status } = await rig.run();
+    expect([phase, status.errors]).toEqual(['FinalizingPartiallyFailed', 1]);
+    const paths = await pathsIn(rig);
+    expect(paths.filter((path) => path.endsWith('/c1.json'))).toEqual([
+      'resources/configmaps/namespaces/a/c1.json',
+    ]);
+  });
 
   it.skipIf(!canMount)(
     'that has no scratch space left says so, stops what it began, and leaves its log',

@@ -9,6 +9,7 @@ import {
   type JournalOptions,
   removeJournals,
 } from '../../../../src/server/backups/run/journal.ts';
+import { readLeftRun } from '../../../../src/server/backups/run/left-run.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 import { MemoryBucket } from '../../../support/memory-bucket.ts';
 
@@ -204,7 +205,7 @@ describe('the journal of a backup', () => {
     await journal.put(item('one', { operations: [operation('op-1')], hasEffect: true }));
     await journal.put(item('two', { operations: [operation('op-2')], hasEffect: true }));
     bucket.objects.set(keyLike(bucket, /00000001$/), Buffer.from('x'));
-    const found = await Journal.operationsIn({ bucket, name: 'b1', uid: 'u1', signal });
+    const { operations: found } = await readLeftRun({ bucket, name: 'b1', uid: 'u1', signal });
     expect(found.map(({ operationId }) => operationId)).toEqual(['op-2']);
   });
 

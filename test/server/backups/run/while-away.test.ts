@@ -109,16 +109,48 @@ describe('an API server that is away', () => {
       },
     } as unknown as KubeClient;
     let looks = 0;
-    const beforeExec = (): void => {
+    const assertLeading = (): void => {
       looks++;
     };
-    const waiting = patientClient(client, { logger: silentLogger, signal, beforeExec });
+    const waiting = patientClient(client, { logger: silentLogger, signal, assertLeading });
     const command = { namespace: 'a', pod: 'p', container: 'c', command: ['thaw'] };
     expect(await waiting.exec(command)).toEqual({ stdout: '', stderr: '' });
     expect([asked.length, looks]).toEqual([3, 3]);
     breaks = Infinity;
     await expect(waiting.exec(command)).rejects.toMatchObject({ code: 'KUBE_UNAVAILABLE' });
     expect(asked.length).toBe(7);
+  });
+  it('is not asked again to run what may have run and must not run twice', async () => {
+    let times = 0;
+    const client = {
+      raw: () => Promise.resolve({}),
+      exec: () => {
+        times++;
+        return Promise.reject(unreachable('exec', new Error('reset'), times > 1));
+      },
+    } as unknown as KubeClient;
+    const waiting = patientClient(client, { logger: silentLogger, signal });
+    const command = { namespace: 'a', pod: 'p', container: 'c', command: ['freeze'], isOnce: true };
+    await expect(waiting.exec(command)).rejects.toMatchObject({ facts: { isSent: true } });
+    expect(times).toBe(2);
+  });
+  it('is asked nothing more where another one leads when it is back', async () => {
+    let times = 0;
+    const client = {
+      raw: () => Promise.resolve({}),
+      find: () => {
+        times++;
+        return Promise.reject(unreachable('find', new Error('reset')));
+      },
+    } as unknown as KubeClient;
+    const assertLeading = (): void => {
+      throw new CodedError('LEADERSHIP_LOST', 'another one leads');
+    };
+    const waiting = patientClient(client, { logger: silentLogger, signal, assertLeading });
+    await expect(waiting.find(PODS, { name: 'p' })).rejects.toMatchObject({
+      code: 'LEADERSHIP_LOST',
+    });
+    expect(times).toBe(1);
   });
   it('has all else that the client has', () => {
     expect(clusterOf(0).waiting.server).toBe('here');

@@ -1,0 +1,257 @@
+import { BackupArchive } from '../../archive/index.ts';
+import { CanceledError, isCode, type Logger, messageOf } from '../../base/index.ts';
+import type { Backup } from '../../backup/index.ts';
+import type { OperationMap } from '../../item-operations/index.ts';
+import {
+  Controller,
+  type Discovery,
+  keyOf,
+  type KubeClient,
+  type Result,
+} from '../../kube/index.ts';
+import type { BackupsView } from './backups-view.ts';
+import type { ActionSessions, Buckets, OpenBucket } from './contract.ts';
+import { isOver, phaseOf } from './phases.ts';
+import { removeJournals } from './run/journal.ts';
+import { endLeftRun, type LeftRun, readLeftRun } from './run/left-run.ts';
+import { patiently } from './run/patience.ts';
+import { patientClient } from './run/while-away.ts';
+import { deleteStoredSnapshots, type StoredSnapshotsOptions } from './stored-snapshots.ts';
+import type { NotedBackup, UnderWayNotes } from './under-way.ts';
+
+export interface LostBackupsOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly backups: BackupsView;
+  readonly notes: UnderWayNotes;
+  readonly buckets: Buckets;
+  readonly sessions: ActionSessions;
+  readonly operations: OperationMap;
+  readonly discovery: () => Promise<Discovery>;
+  readonly snapshotLocations: StoredSnapshotsOptions['snapshotLocations'];
+  readonly assertLeading: () => void;
+  readonly signal: AbortSignal;
+  /** A name is free again. */
+  readonly onRemoved: () => void;
+}
+
+/** A Backup that was deleted before its end. What it was is in its note where nobody saw it go. */
+interface Lost {
+  readonly key: string;
+  readonly backup: Backup | undefined;
+}
+
+const WORKERS = 4;
+const OVER = 'over/';
+/** For one at a time: a bucket that hangs must not keep the others waiting for ever. It is tried again. Our choice. */
+const TRYING_MS = 30 * 60_000;
+/** How long the API server may be away meanwhile. */
+const PATIENCE_MS = 60_000;
+/** Where it is not sure whether somebody has deleted a Backup. */
+const UNSURE_MS = 5 * 60_000;
+const NOTHING: LeftRun = { operations: [], snapshots: [], frozen: [] };
+
+/**
+ * Backups that were deleted while they were made, or waited for their operations: what they have begun is told to stop, and nothing of theirs stays
+ * with providers or in the bucket. Also those whose deletion nobody saw, by their notes. Each is tried again until it is done.
+ */
+export class LostBackups {
+  readonly #options: LostBackupsOptions;
+  readonly #controller: Controller;
+  readonly #lost = new Map<string, Lost>();
+  /** How many have a name. */
+  readonly #keys = new Map<string, number>();
+  /** UIDs of those whose journal is no more. */
+  readonly #forgotten = new Set<string>();
+  readonly #over = new Map<string, Backup>();
+
+  constructor(options: LostBackupsOptions) {
+    this.#options = options;
+    this.#controller = new Controller({
+      ...{ name: 'backup-lost', workers: WORKERS, logger: options.logger },
+      reconcile: (key) =>
+        key.startsWith(OVER) ? this.#tidy(key.slice(OVER.length)) : this.#removeLost(key),
+    });
+  }
+
+  /** Compares the notes with what is there: to be called before any backup begins. Waits for an API server that is away. */
+  async look(): Promise<void> {
+    const { backups, namespace, logger, signal } = this.#options;
+    try {
+      for (const { name, uid } of await this.#noted()) {
+        const backup = backups.get({ namespace, name });
+        if (backup?.metadata.uid !== uid) this.#add(uid, keyOf({ namespace, name }), undefined);
+        else if (isOver(phaseOf(backup))) this.over(backup);
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      const text = 'nobody can say at present which backups were deleted while no server led';
+      logger.error({ error: messageOf(error) }, text);
+    }
+  }
+
+  #noted(): Promise<readonly NotedBackup[]> {
+    const { notes, logger, signal } = this.#options;
+    const about = { what: 'ask which backups are under way', logger, signal };
+    return patiently(() => notes.list(signal), about);
+  }
+
+  async run(): Promise<void> {
+    await this.#controller.run(this.#options.signal);
+  }
+
+  /** Whether one of this name is still to be removed: what another one would write is in the same folder of the bucket. */
+  has(key: string): boolean {
+    return this.#keys.has(key);
+  }
+
+  /** Of one that was seen to go. */
+  add(backup: Backup): void {
+    this.#add(backup.metadata.uid, keyOf(backup.metadata), backup);
+  }
+
+  #add(uid: string, key: string, backup: Backup | undefined): void {
+    if (!this.#lost.has(uid)) {
+      this.#lost.set(uid, { key, backup });
+      this.#keys.set(key, (this.#keys.get(key) ?? 0) + 1);
+    }
+    this.#controller.queue.add(uid);
+  }
+
+  #drop(uid: string): void {
+    const lost = this.#lost.get(uid);
+    if (!lost) return;
+    this.#lost.delete(uid);
+    const count = (this.#keys.get(lost.key) ?? 1) - 1;
+    if (count > 0) this.#keys.set(lost.key, count);
+    else this.#keys.delete(lost.key);
+    this.#options.onRemoved();
+  }
+
+  /** The journal of its run was removed. */
+  forgotten({ metadata: { uid } }: Backup): void {
+    if (this.#options.notes.has(uid)) this.#forgotten.add(uid);
+  }
+
+  /** Nothing more becomes of it: its note goes, and before that whatever its run has left; `isLeft`: also where it has no note. */
+  over(backup: Backup, { isLeft = false } = {}): void {
+    const { uid } = backup.metadata;
+    if (!isLeft && !this.#options.notes.has(uid)) return;
+    // The first one has more fields.
+    if (!this.#over.has(uid)) this.#over.set(uid, backup);
+    this.#controller.queue.add(`${OVER}${uid}`);
+  }
+
+  async #tidy(uid: string): Promise<Result | undefined> {
+    const { notes, signal } = this.#options;
+    const backup = this.#over.get(uid);
+    if (!backup) return undefined;
+    if (!this.#forgotten.has(uid)) await this.#endLeft(backup);
+    await notes.remove(uid, signal);
+    this.#over.delete(uid);
+    this.#forgotten.delete(uid);
+    return undefined;
+  }
+
+  /** Of one that is over, and whose journal nobody has removed: where it has failed, its journal may say what goes on. */
+  async #endLeft(given: Backup): Promise<void> {
+    const { uid, name } = given.metadata;
+    await within(this.#options.signal, async (signal) => {
+      const backup = (await this.#options.notes.load(uid, signal)) ?? given;
+      await using opened = await this.#openedIfThere(given.spec.storageLocation ?? '', signal);
+      if (!opened) return;
+      const { bucket } = opened;
+      if (phaseOf(given) === 'Failed') {
+        const left = await readLeftRun({ bucket, name, uid, signal });
+        if (left.operations.length > 0 || left.frozen.length > 0) {
+          await this.#end(backup, left, signal);
+        }
+      }
+      this.#options.assertLeading();
+      await removeJournals(bucket, name, signal, uid);
+    });
+  }
+
+  async #removeLost(uid: string): Promise<Result | undefined> {
+    const { backups, notes, logger } = this.#options;
+    const lost = this.#lost.get(uid);
+    if (!lost) return undefined;
+    return within(this.#options.signal, async (signal) => {
+      const backup = lost.backup ?? (await notes.load(uid, signal));
+      if (backup) {
+        const isDeleted = await backups.isDeleted(backup);
+        // Where nobody saw it go, its kind may be gone for a while, and what was read is all there is to go by.
+        if (!isDeleted && !lost.backup) return { requeueAfterMs: UNSURE_MS };
+        const { name } = backup.metadata;
+        logger.info({ backup: name, uid }, 'a backup was deleted before its end, and is removed');
+        const filesGo = isDeleted && !(await backups.wentWithItsKind(backup));
+        await this.#remove(backup, filesGo, signal);
+      }
+      await notes.remove(uid, signal);
+      this.#forgotten.delete(uid);
+      this.#drop(uid);
+      return undefined;
+    });
+  }
+
+  async #remove(backup: Backup, filesGo: boolean, signal: AbortSignal): Promise<void> {
+    const { sessions, snapshotLocations, logger, assertLeading } = this.#options;
+    const { name, uid } = backup.metadata;
+    await using opened = await this.#openedIfThere(backup.spec.storageLocation ?? '', signal);
+    const left = opened ? await readLeftRun({ bucket: opened.bucket, name, uid, signal }) : NOTHING;
+    await this.#end(backup, left, signal);
+    if (!opened || !filesGo) return;
+    const archive = new BackupArchive(opened.bucket);
+    await deleteStoredSnapshots(backup, {
+      ...{ archive, sessions, snapshotLocations, logger, signal },
+      also: left.snapshots,
+    });
+    assertLeading();
+    if (await archive.deleteOf(name, uid, { signal })) {
+      const text = 'files of another backup of its name stay in the bucket';
+      logger.info({ backup: name, uid }, text);
+    }
+  }
+
+  async #end(backup: Backup, left: LeftRun, signal: AbortSignal): Promise<void> {
+    const { client, discovery, sessions, operations, logger, assertLeading } = this.#options;
+    try {
+      await endLeftRun(backup, left, {
+        client: patientClient(client, {
+          ...{ logger, signal, patienceMs: PATIENCE_MS },
+          assertLeading,
+        }),
+        ...{ discovery, sessions, operations, logger, assertLeading, signal },
+        location: backup.spec.storageLocation ?? '',
+      });
+    } finally {
+      operations.forget(backup.metadata.uid);
+    }
+  }
+
+  /** Undefined where the location was deleted as well: its files are nobody's of this cluster. */
+  async #openedIfThere(location: string, signal: AbortSignal): Promise<OpenBucket | undefined> {
+    try {
+      return location === '' ? undefined : await this.#options.buckets.open(location, signal);
+    } catch (error) {
+      if (isCode(error, 'NO_LOCATION')) return undefined;
+      throw error;
+    }
+  }
+}
+
+async function within<T>(
+  signal: AbortSignal,
+  task: (signal: AbortSignal) => Promise<T>,
+): Promise<T> {
+  const late = new AbortController();
+  const timer = setTimeout(() => {
+    late.abort(new CanceledError('timeout'));
+  }, TRYING_MS);
+  try {
+    return await task(AbortSignal.any([signal, late.signal]));
+  } finally {
+    clearTimeout(timer);
+  }
+}

@@ -1,0 +1,299 @@
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
+import type { NativeSnapshot } from '../../../src/archive/index.ts';
+import { CanceledError, CodedError, silentLogger } from '../../../src/base/index.ts';
+import type { Backup } from '../../../src/backup/index.ts';
+import type { Bucket } from '../../../src/blob/index.ts';
+import { ApiServer } from '../../../src/dev/index.ts';
+import { OperationMap } from '../../../src/item-operations/index.ts';
+import { kubeError } from '../../../src/kube/client/errors.ts';
+import {
+  CONFIG_MAPS,
+  CUSTOM_RESOURCE_DEFINITIONS,
+  connectToCluster,
+  Discovery,
+  type KubeClient,
+  NAMESPACES,
+  PODS,
+} from '../../../src/kube/index.ts';
+import type { VolumeSnapshotter } from '../../../src/plugin/index.ts';
+import { SharedBackups } from '../../../src/server/index.ts';
+import { BackupsView } from '../../../src/server/backups/backups-view.ts';
+import type { ActionSessions, Buckets } from '../../../src/server/backups/contract.ts';
+import { LostBackups } from '../../../src/server/backups/lost-backups.ts';
+import { backupOperationStore } from '../../../src/server/backups/operation-store.ts';
+import { Journal } from '../../../src/server/backups/run/journal.ts';
+import { UnderWayNotes } from '../../../src/server/backups/under-way.ts';
+import { tempDirectory } from '../../support/kopia.ts';
+import { MemoryBucket } from '../../support/memory-bucket.ts';
+
+const VELERO = 'velero';
+const scratch = tempDirectory('lost-backups');
+afterAll(() => {
+  fs.rmSync(scratch, { recursive: true, force: true });
+});
+
+const backupOf = (index: number, spec: object = {}): Backup =>
+  ({
+    apiVersion: 'velero.io/v1',
+    kind: 'Backup',
+    metadata: {
+      ...{ namespace: VELERO, name: `b${index}`, uid: `u${index}`, resourceVersion: '1' },
+      creationTimestamp: '2026-11-21T01:00:00Z',
+    },
+    spec: { storageLocation: 'default', ...spec },
+    status: { phase: 'InProgress', startTimestamp: '2026-11-21T02:00:00Z' },
+  }) as Backup;
+
+describe('Backups that were deleted while no server led', () => {
+  let server: ApiServer;
+  let client: KubeClient;
+  let bucket: MemoryBucket;
+  /** What was done outside, in order. */
+  let told: string[];
+  /** When the API server has heard of Backups. */
+  let kindSince: string;
+
+  beforeEach(async () => {
+    server = await ApiServer.start();
+    const kubeconfig = join(scratch, 'kubeconfig');
+    fs.writeFileSync(kubeconfig, server.kubeconfig);
+    client = connectToCluster({ kubeconfig, userAgent: 'test/1' });
+    for (const name of [VELERO, 'a']) await client.create(NAMESPACES, { metadata: { name } });
+    await client.create(PODS, {
+      metadata: {
+        ...{ namespace: 'a', name: 'p' },
+        annotations: { 'post.hook.backup.velero.io/command': 'thaw' },
+      },
+      spec: { containers: [{ name: 'main' }] },
+    });
+    bucket = new MemoryBucket();
+    told = [];
+    kindSince = '2026-11-01T00:00:00Z';
+  });
+  afterEach(async () => {
+    client.close();
+    await server[Symbol.asyncDispose]();
+  });
+
+  /** As a server leaves it that was killed: a note, a journal, a log. */
+  async function leave(backup: Backup): Promise<void> {
+    const { signal } = new AbortController();
+    const { name, uid } = backup.metadata;
+    const notes = { client, logger: silentLogger, namespace: VELERO };
+    await new UnderWayNotes({ ...notes, assertLeading: () => undefined }).write(backup, signal);
+    await using journal = await Journal.open({
+      ...{ bucket, name, uid, directory: scratch, signal },
+      ...{ logger: silentLogger, assertLeading: () => undefined },
+    });
+    const item = { group: '', resource: 'pods', namespace: 'a', name: 'p' };
+    const record: NativeSnapshot = {
+      spec: { location: 'l', persistentVolumeName: 'pv' },
+      status: { phase: 'Completed', providerSnapshotID: `snap-${name}` },
+    };
+    await journal.put({
+      ...{ kind: 'v1/Pod', namespace: 'a', name: 'p', files: [], hasEffect: true },
+      ...{ hasFailed: false, owesPostHooks: true, facts: [{ kind: 'native', record }] },
+      operations: [{ action: 'x/y', item, operationId: `op-${name}`, postOperationItems: [] }],
+    });
+    bucket.objects.set(`backups/${name}/${name}-logs.gz`, Buffer.from('x'));
+  }
+
+  const notes = async (): Promise<string[]> =>
+    (await client.list(CONFIG_MAPS, { namespace: VELERO })).map(({ metadata }) => metadata.name);
+
+  /** One server, which dies at its n-th step outside, before it is done or after. Returns whether it had died by the end of its work. */
+  async function lead(dieAt: number, isDone: boolean): Promise<boolean> {
+    const abort = new AbortController();
+    const { signal } = abort;
+    let steps = 0;
+    const outside = async <T>(task: () => Promise<T>): Promise<T> => {
+      signal.throwIfAborted();
+      const isLast = ++steps === dieAt;
+      if (isLast && !isDone) abort.abort(new CanceledError('shutdown'));
+      signal.throwIfAborted();
+      try {
+        return await task();
+      } finally {
+        if (isLast) abort.abort(new CanceledError('shutdown'));
+        signal.throwIfAborted();
+      }
+    };
+    const say = (text: string): Promise<void> =>
+      outside(() => {
+        told.push(text);
+        return Promise.resolve();
+      });
+    const mortal = new Proxy(client, {
+      get: (target, key) => {
+        if (key === 'exec') {
+          return async ({ pod, command }: { pod: string; command: string[] }) => {
+            await say(`${command.join(' ')} ${pod}`);
+            return { stdout: '', stderr: '' };
+          };
+        }
+        if (key === 'find') {
+          return (...[resource, ref, options]: Parameters<KubeClient['find']>) =>
+            outside(async () => {
+              if (resource !== CUSTOM_RESOURCE_DEFINITIONS) {
+                return client.find(resource, ref, options);
+              }
+              return { metadata: { name: ref.name, creationTimestamp: kindSince } };
+            });
+        }
+        const value: unknown = Reflect.get(target, key);
+        if (typeof value !== 'function') return value;
+        const method = value as (...parts: unknown[]) => Promise<unknown>;
+        const isCounted = ['get', 'list', 'collect', 'delete', 'create'].includes(String(key));
+        return (...parts: unknown[]): unknown => {
+          const call = (): Promise<unknown> => method.apply(target, parts);
+          return isCounted ? outside(call) : call();
+        };
+      },
+    });
+    const mortalBucket: Bucket = Object.assign(Object.create(bucket) as MemoryBucket, {
+      delete: (key: string) => outside(() => bucket.delete(key)),
+      has: (key: string) => outside(() => bucket.has(key)),
+      put: (key: string, body: never) => outside(() => bucket.put(key, body)),
+      get: async function* (key: string) {
+        yield* await outside(() => Array.fromAsync(bucket.get(key)));
+      },
+      list: async function* (prefix: string) {
+        yield* await outside(() => Array.fromAsync(bucket.list(prefix)));
+      },
+    });
+    const buckets: Buckets = {
+      open: (location) =>
+        location === 'gone'
+          ? Promise.reject(new CodedError('NO_LOCATION', 'there is none'))
+          : outside(() =>
+              Promise.resolve({
+                bucket: mortalBucket,
+                [Symbol.asyncDispose]: () => Promise.resolve(),
+              }),
+            ),
+    };
+    const sessions: ActionSessions = {
+      open: () =>
+        Promise.resolve({
+          loadActions: () => Promise.resolve({ actions: [], blockActions: [] }),
+          asker: {
+            ask: () => Promise.resolve({ kind: 'unasked', error: 'later', isLasting: false }),
+            cancel: ({ spec }) => say(`cancel ${spec.operationID}`),
+          },
+          snapshotter: () =>
+            ({
+              deleteSnapshot: (id: string) => say(`delete ${id}`),
+            }) as unknown as VolumeSnapshotter,
+          [Symbol.asyncDispose]: () => Promise.resolve(),
+        }),
+    };
+    const common = {
+      ...{ client: mortal, logger: silentLogger, namespace: VELERO, signal },
+      assertLeading: () => {
+        signal.throwIfAborted();
+      },
+    };
+    const shared = new SharedBackups({ client, logger: silentLogger, namespace: VELERO });
+    const view = new BackupsView({ ...common, shared });
+    const watched = await view.open();
+    const lost = new LostBackups({
+      ...common,
+      ...{ backups: view, notes: new UnderWayNotes(common), buckets, sessions },
+      operations: new OperationMap({ store: backupOperationStore(mortal, VELERO, buckets) }),
+      discovery: () => Discovery.open(client),
+      snapshotLocations: () =>
+        Promise.resolve([{ metadata: { name: 'l' }, spec: { provider: 'x' } } as never]),
+      onRemoved: () => undefined,
+    });
+    await lost.look();
+    const running = lost.run();
+    await expect
+      .poll(async () => signal.aborted || (await notes()).length === 0, {
+        timeout: 10_000,
+        interval: 5,
+      })
+      .toBe(true);
+    const hasDied = signal.aborted;
+    abort.abort(new CanceledError('shutdown'));
+    await running;
+    await watched[Symbol.asyncDispose]();
+    return hasDied;
+  }
+
+  it.each([false, true])(
+    'are ended and removed whole, wherever the server dies that does it (the step is done: %s)',
+    async (isDone) => {
+      for (let dieAt = 1, hasDied = true; hasDied; dieAt++) {
+        told = [];
+        await leave(backupOf(dieAt));
+        hasDied = await lead(dieAt, isDone);
+        expect(dieAt, 'it dies for ever').toBeLessThan(40);
+        expect(hasDied || dieAt > 20, `its steps are what they are: ${dieAt}`).toBe(true);
+        await lead(Infinity, false);
+        expect({ dieAt, told: [...new Set(told)], notes: await notes() }).toEqual({
+          ...{ dieAt, notes: [] },
+          told: ['thaw p', `cancel op-b${dieAt}`, `delete snap-b${dieAt}`],
+        });
+        expect([...bucket.objects.keys()]).toEqual([]);
+      }
+    },
+    120_000,
+  );
+
+  it('are ended, and keep their files, where their whole kind was deleted meanwhile', async () => {
+    await leave(backupOf(1));
+    kindSince = '2026-11-21T03:00:00Z';
+    const before = bucket.objects.size;
+    await lead(Infinity, false);
+    expect(told).toEqual(['thaw p', 'cancel op-b1']);
+    expect([await notes(), bucket.objects.size]).toEqual([[], before]);
+  });
+
+  it('are made without notes where these cannot be made', async () => {
+    let times = 0;
+    const failing = {
+      create: () => {
+        times++;
+        return Promise.reject(kubeError('create', 500, undefined));
+      },
+    } as unknown as KubeClient;
+    const own = new UnderWayNotes({
+      ...{ client: failing, logger: silentLogger, namespace: VELERO },
+      assertLeading: () => undefined,
+    });
+    const { signal } = new AbortController();
+    for (let i = 0; i < 4; i++) {
+      await expect(own.write(backupOf(1), signal)).rejects.toMatchObject({ retry: 'backoff' });
+    }
+    await own.write(backupOf(1), signal);
+    expect([times, own.has('u1')]).toEqual([5, false]);
+  });
+
+  it('are many, and of a location that is gone', async () => {
+    const own = new UnderWayNotes({
+      ...{ client, logger: silentLogger, namespace: VELERO },
+      assertLeading: () => undefined,
+    });
+    const { signal } = new AbortController();
+    const all = Array.from({ length: 1200 }, (_, i) => backupOf(i, { storageLocation: 'gone' }));
+    for (const backup of all) await own.write(backup, signal);
+    expect(await lead(Infinity, false)).toBe(false);
+    expect(await notes()).toEqual([]);
+  }, 60_000);
+
+  it('have notes that are never too long', async () => {
+    const own = new UnderWayNotes({
+      ...{ client, logger: silentLogger, namespace: VELERO },
+      assertLeading: () => undefined,
+    });
+    const { signal } = new AbortController();
+    const words = Array.from({ length: 100_000 }, (_, i) => `namespace-${i}`);
+    const hooks = { resources: [{ name: 'h', post: [{ exec: { command: ['thaw'] } }] }] };
+    await own.write(backupOf(1, { includedNamespaces: words, hooks }), signal);
+    const [note] = await client.list(CONFIG_MAPS, { namespace: VELERO });
+    expect(JSON.stringify(note).length).toBeLessThan(600_000);
+    expect((await own.load('u1', signal))?.spec).toEqual({ storageLocation: 'default', hooks });
+  });
+});
