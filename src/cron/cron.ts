@@ -1,0 +1,138 @@
+import { goDuration } from './go-duration.ts';
+import { goQuoted, goQuotedChar } from './go-quote.ts';
+import { badCron, parseFields } from './fields.ts';
+import { nextTime } from './search.ts';
+import { localZone, Zone } from './zone.ts';
+
+/** When something is to be done, again and again. */
+export interface Cron {
+  /** The first time after another one, both in seconds since 1970; undefined where none comes within five years, or ever. */
+  nextAfter(seconds: number): number | undefined;
+  /** Days of the month and days of the week are both named: a day has to match both, which older Veleros and other crons do not ask for. */
+  readonly hasBothDays: boolean;
+  /** It is asked for by hand only: `@manual` and its like. */
+  readonly isManual: boolean;
+  /** Of `@every`: seconds from one time to the next, whenever the first one was. */
+  readonly everySeconds?: number;
+}
+
+/** go-cron: parser.go, MaxSpecLength. */
+const BYTES_MAX = 1024;
+/** go-cron: parser.go, validateTimezone. */
+const ZONE_BYTES_MAX = 64;
+const SECOND_NS = 1_000_000_000n;
+/** What Go takes for white space. */
+const BLANK = '[\\t\\n\\v\\f\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]';
+const BLANKS = new RegExp(`${BLANK}+`, 'u');
+const OUTER_BLANKS = new RegExp(`^${BLANK}+|${BLANK}+$`, 'gu');
+const DESCRIPTORS: Readonly<Record<string, string>> = {
+  '@yearly': '0 0 1 1 *',
+  '@annually': '0 0 1 1 *',
+  '@monthly': '0 0 1 * *',
+  '@weekly': '0 0 * * 0',
+  '@daily': '0 0 * * *',
+  '@midnight': '0 0 * * *',
+  '@hourly': '0 * * * *',
+};
+const MANUAL = ['@triggered', '@manual', '@none'];
+const EVERY = '@every ';
+
+/**
+ * Reads an expression. `zone` is what it is in where it names none itself: this process's own. Throws `BAD_CRON` in the words of Velero's
+ * library.
+ */
+export function parseCron(text: string, zone: Zone = localZone()): Cron {
+  if (text === '') throw badCron('empty spec string');
+  const bytes = Buffer.byteLength(text);
+  if (bytes > BYTES_MAX) throw badCron(`spec too long: ${bytes} > ${BYTES_MAX}`);
+  const { own, rest } = zoneOf(text);
+  if (rest.startsWith('@')) return describedCron(rest, own ?? zone);
+  return cronOf(rest.split(BLANKS).filter((field) => field !== ''), own ?? zone);
+}
+
+function cronOf(texts: readonly string[], zone: Zone): Cron {
+  const { fields, hasBothDays } = parseFields(texts);
+  return {
+    nextAfter: (seconds) => nextTime(fields, zone, seconds),
+    ...{ hasBothDays, isManual: false },
+  };
+}
+
+/** `own` is undefined where the expression names no zone, or the local one. */
+function zoneOf(text: string): { readonly own: Zone | undefined; readonly rest: string } {
+  if (!/^(?:CRON_)?TZ=/.test(text)) return { own: undefined, rest: text };
+  const blank = text.indexOf(' ');
+  if (blank < 0) throw badCron(`missing fields after timezone in spec ${goQuoted(text)}`);
+  let name = text.slice(text.indexOf('=') + 1, blank);
+  if (/^(["']).*\1$/su.test(name) && name.length >= 2) name = name.slice(1, -1);
+  const problem = zoneNameProblem(name);
+  if (problem !== undefined) throw badCron(`invalid timezone ${goQuoted(name)}: ${problem}`);
+  const own = name === 'Local' ? undefined : Zone.of(name);
+  if (!own && name !== 'Local') {
+    const why = name.startsWith('/') ? 'time: invalid location name' : `unknown time zone ${name}`;
+    throw badCron(`unknown time zone ${goQuoted(name)}: ${why}`);
+  }
+  const rest = text.slice(blank).replaceAll(OUTER_BLANKS, '');
+  if (rest === '') throw badCron(`missing fields after timezone ${goQuoted(name)}`);
+  return { own, rest };
+}
+
+function zoneNameProblem(name: string): string | undefined {
+  if (name === '') return 'empty timezone string';
+  if (Buffer.byteLength(name) > ZONE_BYTES_MAX) {
+    return `timezone string too long (max ${ZONE_BYTES_MAX} chars)`;
+  }
+  const at = name.search(/[^A-Za-z0-9/_\-+:]/u);
+  if (at < 0) return undefined;
+  const char = String.fromCodePoint(name.codePointAt(at) ?? 0);
+  const byte = Buffer.byteLength(name.slice(0, at));
+  return `invalid character ${goQuotedChar(char)} at position ${byte} in timezone`;
+}
+
+function describedCron(text: string, zone: Zone): Cron {
+  const fields = Object.hasOwn(DESCRIPTORS, text) ? DESCRIPTORS[text] : undefined;
+  if (fields !== undefined) return cronOf(fields.split(' '), zone);
+  if (MANUAL.includes(text)) {
+    return { nextAfter: () => undefined, hasBothDays: false, isManual: true };
+  }
+  if (!text.startsWith(EVERY)) throw badCron(`unrecognized descriptor: ${goQuoted(text)}`);
+  const ns = goDuration(text.slice(EVERY.length));
+  if (typeof ns !== 'bigint') {
+    throw badCron(`failed to parse duration ${goQuoted(text)}: ${ns.error}`);
+  }
+  if (ns < SECOND_NS) throw badCron(`@every duration must be at least 1s: ${goQuoted(text)}`);
+  const delay = Number(ns / SECOND_NS);
+  return {
+    nextAfter: (seconds) => Math.floor(seconds) + delay,
+    ...{ hasBothDays: false, isManual: false, everySeconds: delay },
+  };
+}
+
+/** Back from now, in seconds: an hour, a day, a month, a year. */
+const SPANS = [3600, 86_400, 31 * 86_400, 366 * 86_400];
+
+/**
+ * The last time after `since` that is not after `now`; undefined where there is none. They are not counted one by one from `since`, which may be
+ * years ago: no more are looked at than the shortest of some spans before `now` has.
+ */
+export function latestTime(cron: Cron, since: number, now: number): number | undefined {
+  const { everySeconds } = cron;
+  if (everySeconds !== undefined) {
+    const times = Math.floor((now - Math.floor(since)) / everySeconds);
+    return times > 0 ? Math.floor(since) + times * everySeconds : undefined;
+  }
+  for (const span of SPANS) {
+    if (now - span <= since) break;
+    const found = lastFrom(cron, now - span, now);
+    if (found !== undefined) return found;
+  }
+  return lastFrom(cron, since, now);
+}
+
+function lastFrom(cron: Cron, since: number, now: number): number | undefined {
+  let last: number | undefined;
+  for (let at = cron.nextAfter(since); at !== undefined && at <= now; at = cron.nextAfter(at)) {
+    last = at;
+  }
+  return last;
+}

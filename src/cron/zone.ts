@@ -1,0 +1,82 @@
+const DAY_SECONDS = 86_400;
+/** What is remembered of a zone. Our choice: the five years that a search may take, twice. */
+const DAYS_MAX = 4096;
+
+/** Offsets in a day of UTC: another one from a second on, where there is a change in it. */
+interface Day {
+  readonly first: number;
+  readonly last: number;
+  readonly changesAt: number;
+}
+
+/** A time zone: how far its clocks are from UTC at any time, by what Node knows of it. */
+export class Zone {
+  readonly name: string;
+  readonly #format: Intl.DateTimeFormat | undefined;
+  readonly #days = new Map<number, Day>();
+
+  private constructor(name: string, format: Intl.DateTimeFormat | undefined) {
+    this.name = name;
+    this.#format = format;
+  }
+
+  static readonly utc = new Zone('UTC', undefined);
+
+  /** Undefined where there is none of this name. Offsets such as `+05:00` are no names, as for Go. */
+  static of(name: string): Zone | undefined {
+    if (name === 'UTC') return Zone.utc;
+    if (!/^[A-Za-z]/.test(name)) return undefined;
+    try {
+      const format = new Intl.DateTimeFormat('en-US', {
+        timeZone: name,
+        timeZoneName: 'longOffset',
+      });
+      return new Zone(name, format);
+    } catch {
+      return undefined;
+    }
+  }
+
+  /** Seconds east of UTC at a time in seconds since 1970. */
+  offsetAt(seconds: number): number {
+    if (!this.#format) return 0;
+    const { first, last, changesAt } = this.#dayOf(Math.floor(seconds / DAY_SECONDS));
+    return seconds < changesAt ? first : last;
+  }
+
+  #dayOf(number: number): Day {
+    const known = this.#days.get(number);
+    if (known) return known;
+    const day = this.#lookedUp(number * DAY_SECONDS);
+    if (this.#days.size >= DAYS_MAX) this.#days.clear();
+    this.#days.set(number, day);
+    return day;
+  }
+
+  /** No zone has changed its clocks twice within a day. */
+  #lookedUp(start: number): Day {
+    const [first, last] = [this.#ask(start), this.#ask(start + DAY_SECONDS)];
+    if (first === last) return { first, last, changesAt: Infinity };
+    let [before, changesAt] = [start, start + DAY_SECONDS];
+    while (changesAt - before > 1) {
+      const middle = Math.floor((before + changesAt) / 2);
+      if (this.#ask(middle) === first) before = middle;
+      else changesAt = middle;
+    }
+    return { first, last, changesAt };
+  }
+
+  #ask(seconds: number): number {
+    const text = this.#format?.format(seconds * 1000) ?? '';
+    const match = /GMT([-+])(\d\d):(\d\d)(?::(\d\d))?$/.exec(text);
+    if (!match) return 0;
+    const [, sign, ...parts] = match;
+    const [hours = 0, minutes = 0, rest = 0] = parts.map((part) => Number(part ?? 0));
+    return (sign === '-' ? -1 : 1) * (hours * 3600 + minutes * 60 + rest);
+  }
+}
+
+/** The zone of this process: of the variable `TZ`, as for Go. */
+export function localZone(): Zone {
+  return Zone.of(new Intl.DateTimeFormat().resolvedOptions().timeZone) ?? Zone.utc;
+}
