@@ -1,6 +1,7 @@
 /** The architecture: what each folder of src/ may import. ARCHITECTURE.md says why. */
 const mayImport = {
   base: [],
+  cron: ['base'],
   codec: ['base'],
   'volume-files': ['codec', 'base'],
   workers: ['volume-files', 'codec', 'base'],
@@ -22,7 +23,7 @@ const mayImport = {
   agent: ['mover', 'exposer', 'repository-access', 'kube', 'config', 'repository', 'base'],
   server: [
     ...['restore-volumes', 'restore', 'backup-volumes', 'backup', 'item-operations', 'archive'],
-    ...['plugin', 'volume-policy'],
+    ...['plugin', 'volume-policy', 'cron'],
     ...['repository-access', 'repository', 'blob', 'codec', 'kube', 'config', 'base'],
   ],
   'backup-volumes': [

@@ -22,7 +22,8 @@ const BYTES_MAX = 1024;
 const ZONE_BYTES_MAX = 64;
 const SECOND_NS = 1_000_000_000n;
 /** What Go takes for white space. */
-const BLANK = '[\\t\\n\\v\\f\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]';
+const BLANK =
+  '[\\t\\n\\v\\f\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]';
 const BLANKS = new RegExp(`${BLANK}+`, 'u');
 const OUTER_BLANKS = new RegExp(`^${BLANK}+|${BLANK}+$`, 'gu');
 const DESCRIPTORS: Readonly<Record<string, string>> = {
@@ -47,7 +48,10 @@ export function parseCron(text: string, zone: Zone = localZone()): Cron {
   if (bytes > BYTES_MAX) throw badCron(`spec too long: ${bytes} > ${BYTES_MAX}`);
   const { own, rest } = zoneOf(text);
   if (rest.startsWith('@')) return describedCron(rest, own ?? zone);
-  return cronOf(rest.split(BLANKS).filter((field) => field !== ''), own ?? zone);
+  return cronOf(
+    rest.split(BLANKS).filter((field) => field !== ''),
+    own ?? zone,
+  );
 }
 
 function cronOf(texts: readonly string[], zone: Zone): Cron {

@@ -1,6 +1,12 @@
 import * as fs from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { messageOf, parseGoTime, rfc3339Seconds, SECOND_NS, unixSeconds } from '../../src/base/index.ts';
+import {
+  messageOf,
+  parseGoTime,
+  rfc3339Seconds,
+  SECOND_NS,
+  unixSeconds,
+} from '../../src/base/index.ts';
 import { latestTime, parseCron, Zone } from '../../src/cron/index.ts';
 import { CASES, type CronCase } from '../golden/cron/cases.ts';
 

@@ -80,23 +80,25 @@ function repositoryProblems({ repositories }: World): Problem[] {
 
 function scheduleProblems({ schedules, backups, nowMs, namespace }: World): Problem[] {
   const busy = new Set(backups.flatMap((row) => (row.isOver ? [] : [row.schedule])));
-  return schedules.flatMap(({ name, phase, why, isPaused, nextMs, cron }): Problem[] => {
-    const subject = `Schedule ${name}`;
-    if (phase === 'FailedValidation') {
-      const remedy = `It makes no backups. Correct it: kubectl -n ${namespace} edit schedules.velero.io ${name}`;
-      return [{ tone: 'bad', subject, what: why || 'it is not valid', remedy, atMs: undefined }];
-    }
-    if (isPaused || busy.has(validLabel(name))) return [];
-    if (nextMs === undefined) {
-      const what = `"${cron}" is never due, or cannot be read`;
-      const remedy = `It makes no backups as it should. Correct it: kubectl -n ${namespace} edit schedules.velero.io ${name}`;
-      return [{ tone: 'doubtful', subject, what, remedy, atMs: undefined }];
-    }
-    if (nowMs - nextMs < OVERDUE_MS) return [];
-    const what = 'a backup is overdue';
-    const remedy = `Look whether a server that makes scheduled backups is running, and at its log: kubectl -n ${namespace} get deployments`;
-    return [{ tone: 'bad', subject, what, remedy, atMs: nextMs }];
-  });
+  return schedules.flatMap(
+    ({ name, phase, why, isPaused, nextMs, isManual, cron, cronProblem }): Problem[] => {
+      const subject = `Schedule ${name}`;
+      if (phase === 'FailedValidation') {
+        const remedy = `It makes no backups. Correct it: kubectl -n ${namespace} edit schedules.velero.io ${name}`;
+        return [{ tone: 'bad', subject, what: why || 'it is not valid', remedy, atMs: undefined }];
+      }
+      if (isPaused || isManual || busy.has(validLabel(name))) return [];
+      if (nextMs === undefined) {
+        const what = `no next run follows from "${cron}": ${cronProblem}`;
+        const remedy = `It makes no backups as it should. Correct it: kubectl -n ${namespace} edit schedules.velero.io ${name}`;
+        return [{ tone: 'doubtful', subject, what, remedy, atMs: undefined }];
+      }
+      if (nowMs - nextMs < OVERDUE_MS) return [];
+      const what = 'a backup is overdue';
+      const remedy = `Look whether a server that makes scheduled backups is running, and at its log: kubectl -n ${namespace} get deployments`;
+      return [{ tone: 'bad', subject, what, remedy, atMs: nextMs }];
+    },
+  );
 }
 
 function runProblems(rows: readonly RunRow[], nowMs: number): Problem[] {

@@ -1,7 +1,7 @@
-import { redactAndCut } from '../../base/index.ts';
+import { messageOf, redactAndCut } from '../../base/index.ts';
+import { parseCron } from '../../cron/index.ts';
 import type { BackupRepository, BackupStorageLocation, KubeObject } from '../../kube/index.ts';
 import { verificationOf } from '../../repository-access/index.ts';
-import { nextCronTimeMs } from '../schedules/cron-times.ts';
 
 /** How something went, or goes. */
 export type Tone = 'good' | 'doubtful' | 'bad' | 'plain';
@@ -49,6 +49,10 @@ export interface ScheduleRow {
   readonly lastBackupMs: number | undefined;
   /** Undefined where the expression has none, or cannot be read. It may be over: then a backup is due. */
   readonly nextMs: number | undefined;
+  /** Backups are made of it by hand only, by what it says. */
+  readonly isManual: boolean;
+  /** Why there is no next run though there should be one. */
+  readonly cronProblem: string;
 }
 
 export interface RepositoryRow {
@@ -177,8 +181,32 @@ export function keptSchedule(object: LooseObject): Kept<ScheduleRow> {
     isPaused: spec.paused === true,
     why: sentencesIn(status.validationErrors),
     lastBackupMs,
-    nextMs: nextCronTimeMs(cron, baseMs),
+    ...nextRunOf(cron, baseMs),
   });
+}
+
+type NextRun = Pick<ScheduleRow, 'nextMs' | 'isManual' | 'cronProblem'>;
+
+/**
+ * There was no Velero before, and times of the API have years of four digits: whoever may write a Schedule may write any time as that of its last
+ * backup, and clocks of long ago did what no search should have to follow.
+ */
+const FIRST_MS = Date.UTC(2017, 0, 1);
+const LAST_MS = Date.UTC(9999, 0, 1);
+
+/** By what a server of Velero would do next, in the time zone of this process, as of that one. */
+function nextRunOf(text: string, afterMs: number): NextRun {
+  try {
+    const cron = parseCron(text);
+    const { isManual } = cron;
+    const seconds = cron.nextAfter(Math.min(LAST_MS, Math.max(FIRST_MS, afterMs)) / 1000);
+    const isNever = seconds === undefined && !isManual;
+    const cronProblem = isNever ? 'it is not due within five years' : '';
+    return { isManual, cronProblem, nextMs: seconds === undefined ? undefined : seconds * 1000 };
+  } catch (error) {
+    const cronProblem = redactAndCut(messageOf(error));
+    return { isManual: false, cronProblem, nextMs: undefined };
+  }
 }
 
 export function keptRepository(repository: BackupRepository): Kept<RepositoryRow> {

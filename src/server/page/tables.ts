@@ -57,8 +57,9 @@ function newestOf(backups: readonly RunRow[]): ReadonlyMap<string, Newest> {
   return found;
 }
 
-function nextOf({ isPaused, phase, nextMs }: ScheduleRow, nowMs: number): HtmlValue {
+function nextOf({ isPaused, isManual, phase, nextMs }: ScheduleRow, nowMs: number): HtmlValue {
   if (isPaused || phase === 'FailedValidation') return 'none';
+  if (isManual) return 'by hand only';
   if (nextMs === undefined) return 'cannot be told';
   return nextMs <= nowMs ? ['due since ', timeOf(nextMs, nowMs)] : timeOf(nextMs, nowMs);
 }

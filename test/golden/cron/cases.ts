@@ -50,7 +50,7 @@ const WRONG = [
   ...['TZ=UTC', 'TZ= 0 2 * * *', 'TZ=UTC ', 'TZ=UTC  \t ', 'TZ="" @daily', 'TZ=Nowhere/City 0 2 * * *'],
   ...['CRON_TZ=Etc/GMT+99 @daily', 'TZ=/etc/passwd @daily', 'TZ=../etc @daily', 'TZ=Euro\u00e9 @daily'],
   ...["TZ=a'b @daily", 'TZ="UTC @daily', 'TZ=+05:00 @daily', `TZ=${'a'.repeat(65)} @daily`, 'tz=UTC @daily'],
-  ...['TZ=UTC\t@daily', 'TZ=UTC @nope', 'TZ=UTC * * *', 'TZ=UTC TZ=UTC @daily', `${'* '.repeat(513)}`],
+  ...['TZ=UTC\t@daily', 'TZ=UTC @nope', 'TZ=UTC * * *', 'TZ=UTC TZ=UTC @daily', '* '.repeat(513)],
   ...[`0 2 * * ${' '.repeat(1016)}*`, `0 2 * * ${' '.repeat(1015)}*`, 'é'.repeat(513)],
 ];
 
@@ -69,8 +69,6 @@ const CHANGES: readonly (readonly [zone: string, from: string])[] = [
   ['Australia/Lord_Howe', '2026-10-03T00:00:00Z'],
   ['Australia/Lord_Howe', '2026-04-03T12:00:00Z'],
   ['Asia/Kathmandu', '2026-04-03T12:00:00Z'],
-  // A day that does not exist.
-  ['Pacific/Apia', '2011-12-29T00:00:00Z'],
 ];
 const AT_CHANGES = [
   ...['30 2 * * *', '0 2 * * *', '0 3 * * *', '30 1 * * *', '*/30 * * * *', '0 * * * *', '0 0 * * *'],

@@ -5,9 +5,10 @@ import { BACKUPS } from '../../../src/kube/index.ts';
 import { Access, clusterReviews } from '../../../src/server/index.ts';
 import { FakeApi, NAMESPACE } from './support/fake-api.ts';
 import { fill } from './support/objects.ts';
-import { type Answer, openPage, textOf } from './support/page.ts';
+import { type Answer, openPage, saidTo, textOf } from './support/page.ts';
 
 const COOKIE = '__Host-longshore-session';
+const SAME_ORIGIN = { 'sec-fetch-site': 'same-origin' };
 const bearer = (token: string): { authorization: string } => ({ authorization: `Bearer ${token}` });
 
 /** Whatever is in the cluster of these tests. */
@@ -141,9 +142,7 @@ describe('a page that others can reach', () => {
     ['nowhere', { 'sec-fetch-site': undefined }],
   ])('takes no login form and no logout from %s', async (_, headers) => {
     const given = Object.fromEntries(
-      Object.entries({ 'sec-fetch-site': 'same-origin', ...headers }).filter(
-        ([, value]) => value !== undefined,
-      ),
+      Object.entries({ ...SAME_ORIGIN, ...headers }).filter(([, value]) => value !== undefined),
     );
     const type = { 'content-type': 'application/x-www-form-urlencoded' };
     const question = { method: 'POST', headers: { ...type, ...given }, body: 'token=good' };
@@ -203,11 +202,15 @@ describe('a page that only this machine reaches', () => {
       'evil.example',
       'localhost.evil.example',
       '127.0.0.1.evil.example:80',
-      '',
+      'localhost:8086@evil.example',
+      '127.0.0.1.',
     ]) {
       const answer = await page.ask('/', { headers: { host } });
       expect([host, answer.status]).toEqual([host, 403]);
       expect(answer.body).not.toContain('/backups/');
+    }
+    for (const head of ['GET / HTTP/1.0\r\n', 'GET / HTTP/1.1\r\nhost:\r\nconnection: close\r\n']) {
+      expect(await saidTo(page.address, `${head}\r\n`)).toMatch(/^HTTP\/1.1 403 /);
     }
     expect((await page.ask('/login', { method: 'POST' })).status).toBe(405);
     expect(api.countOf('create')).toBe(0);

@@ -5,7 +5,6 @@ import { fill } from './support/objects.ts';
 import { openPage } from './support/page.ts';
 
 const HIDDEN =
-  // eslint-disable-next-line no-control-regex
   /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/u;
 
 /** Names of tags and of their attributes, in order: what a browser builds the page from. */

@@ -4,8 +4,10 @@ import { describe, expect, it } from 'vitest';
 import { escaped, html, named } from '../../../src/server/page/html.ts';
 
 const FORBIDDEN =
-  // eslint-disable-next-line no-control-regex
   /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff<>"'`]/u;
+
+/** Under another name, so that nobody sets its quotes and lines right. */
+const asWritten = html;
 
 describe('text in a page', () => {
   it('is escaped, between tags and in attributes', () => {
@@ -42,21 +44,21 @@ describe('text in a page', () => {
 describe('a template', () => {
   it('takes lists, numbers, HTML and nothing', () => {
     const item = (n: number): unknown => html`<li>${n}</li>`;
-    expect(
-      html`<ul>
-        ${[1, 2].map(item) as never}${false}${undefined}
-      </ul>`.toString(),
-    ).toBe('<ul><li>1</li><li>2</li></ul>');
+    expect(asWritten`<ul>${[1, 2].map(item) as never}${false}${undefined}</ul>`.toString()).toBe(
+      '<ul><li>1</li><li>2</li></ul>',
+    );
   });
 
   it('takes values nowhere else than between tags and in attributes with double quotes', () => {
     const x = 'x onload=y';
-    expect(() => html`<p title=${x}></p>`).toThrow(/in attributes with double quotes/);
-    expect(() => html`<p ${x}></p>`).toThrow(/in attributes with double quotes/);
-    expect(() => html`<p title="${x}"></p>`).toThrow(/in attributes with double quotes/);
-    expect(() => html`<${x}></${x}>`).toThrow(/in attributes with double quotes/);
-    expect(() => html`<p title="${html`<b></b>`}"></p>`).toThrow(/an attribute has a text/);
-    expect(() => html`<p title="${x}`).toThrow(/ends what it begins/);
+    expect(() => asWritten`<p title=${x}></p>`).toThrow(/in attributes with double quotes/);
+    expect(() => asWritten`<p ${x}></p>`).toThrow(/in attributes with double quotes/);
+    expect(() => asWritten`<p title='${x}'></p>`).toThrow(/in attributes with double quotes/);
+    expect(() => asWritten`<${x}></${x}>`).toThrow(/in attributes with double quotes/);
+    expect(() => asWritten`<p title="${asWritten`<b></b>`}"></p>`).toThrow(
+      /an attribute has a text/,
+    );
+    expect(() => asWritten`<p title="${x}`).toThrow(/ends what it begins/);
   });
 
   it('is the only way into a page: HTML is made of plain text for the style and the script alone', () => {

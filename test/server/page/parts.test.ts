@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { FakeApi } from './support/fake-api.ts';
 import { fill } from './support/objects.ts';
 import { type Answer, openPage, sectionOf, textOf } from './support/page.ts';
@@ -11,7 +11,10 @@ describe('the parts of the page', () => {
   beforeAll(async () => {
     fill(api);
     page = await openPage(api);
-    await expect.poll(async () => (answer = await page.ask('/')).body).toContain('claim-moving');
+    await vi.waitFor(async () => {
+      answer = await page.ask('/');
+      expect(answer.body).toContain('claim-moving');
+    });
   });
   afterAll(() => page[Symbol.asyncDispose]());
 

@@ -1,4 +1,5 @@
 import * as http from 'node:http';
+import * as net from 'node:net';
 import { silentLogger } from '../../../../src/base/index.ts';
 import { openStatusPage } from '../../../../src/cli/server-page.ts';
 import type { HttpListener } from '../../../../src/observability/index.ts';
@@ -19,7 +20,7 @@ export interface Question {
 /** A request with just these headers, and a connection of its own. */
 export function ask(address: string, path: string, question: Question = {}): Promise<Answer> {
   const { method = 'GET', headers = {}, body } = question;
-  const port = /\d+$/.exec(address)?.[0] ?? '';
+  const port = portOf(address);
   return new Promise((resolve, reject) => {
     const options = { host: '127.0.0.1', port, path, method, headers, agent: false };
     const request = http.request(options, (response) => {
@@ -33,6 +34,21 @@ export function ask(address: string, path: string, question: Question = {}): Pro
     });
     request.on('error', reject);
     request.end(body);
+  });
+}
+
+const portOf = (address: string): number => Number(/\d+$/.exec(address)?.[0]);
+
+/** All that is answered to some bytes on a connection, until the server ends it. */
+export function saidTo(address: string, bytes: string): Promise<string> {
+  return new Promise((resolve) => {
+    let said = '';
+    const socket = net.connect(portOf(address), '127.0.0.1', () => socket.write(bytes));
+    socket.on('data', (part: Buffer) => (said += part.toString('latin1')));
+    socket.on('error', () => undefined);
+    socket.on('close', () => {
+      resolve(said);
+    });
   });
 }
 
