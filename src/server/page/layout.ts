@@ -103,13 +103,16 @@ export const moreOf = (total: number, shown: number): Html | undefined =>
 export const numberText = (value: number): string =>
   String(value).replaceAll(/\B(?=(\d{3})+$)/g, ',');
 
+const NO_BREAK = '\u00a0';
+
 /** To the minute, in UTC, and how long ago. */
 export function timeOf(ms: number | undefined, nowMs: number, none = ''): Html | string {
   if (ms === undefined) return none;
   const text = new Date(ms).toISOString();
   const seconds = (nowMs - ms) / 1000;
   const age = seconds >= 0 ? `${ageText(seconds)} ago` : `in ${ageText(-seconds)}`;
-  return html`<time datetime="${text}">${text.slice(0, 16).replace('T', ' ')}</time> (${age})`;
+  return html`<time datetime="${text}">${text.slice(0, 16).replace('T', ' ')}</time>
+    (${age.replaceAll(' ', NO_BREAK)})`;
 }
 
 const SIGNS: Readonly<Record<Tone, string>> = { good: '✓', doubtful: '!', bad: '✗', plain: '…' };

@@ -20,6 +20,9 @@ nav ul{display:flex;flex-wrap:wrap;gap:.25rem 1rem;list-style:none;margin:.5rem 
 table{border-collapse:collapse;width:100%;font-size:.93rem}
 caption{text-align:left;color:var(--dim);padding:.25rem 0}
 th,td{text-align:left;vertical-align:top;padding:.3rem .6rem .3rem 0;border-bottom:1px solid var(--line);min-width:4.5rem}
+th,td{overflow-wrap:normal}
+th bdi,td bdi,td code{overflow-wrap:anywhere}
+thead th,time,td .tone-good,td .tone-doubtful,td .tone-bad,td .tone-plain{white-space:nowrap}
 thead th{color:var(--dim);font-weight:600}
 tbody th{font-weight:600;min-width:9rem}
 .number{text-align:right;font-variant-numeric:tabular-nums}
@@ -45,7 +48,7 @@ dt{color:var(--dim)}dd{margin:0}
 .pages{display:flex;gap:1rem;margin:.5rem 0}
 code{font-family:ui-monospace,monospace;font-size:.93em}
 footer{padding-top:2rem;padding-bottom:2rem;color:var(--dim);font-size:.9rem}
-@media (max-width:40rem){dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}progress{width:5rem}h1{font-size:1.25rem}}
+@media (max-width:40rem){dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}progress{width:5rem}h1{font-size:1.25rem}.wide table{min-width:66rem}.wide caption{padding-right:calc(68rem - 100vw)}}
 @media (prefers-reduced-motion:no-preference){html{scroll-behavior:smooth}}
 `;
 
