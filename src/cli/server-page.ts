@@ -51,7 +51,7 @@ export async function openStatusPage(
   const running = view.run(stop.signal);
   const how = listener.isLoopback
     ? 'without a login, since only this machine reaches it'
-    : 'for those who may list Backups';
+    : "for those who may list Velero's objects";
   logger.info({ address: listener.address, access: how }, 'serving the status page');
   return {
     ...listener,

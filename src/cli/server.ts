@@ -29,7 +29,7 @@ export function addServerVerb(program: Command): void {
     )
     .option(
       '--status-page-address <address>',
-      'address that serves the status page, such as 127.0.0.1:8086 (no login) or :8086 (for those who may list Backups); off without it',
+      "address that serves the status page, such as 127.0.0.1:8086 (no login) or :8086 (for those who may list Velero's objects); off without it",
     )
     .option(
       '--store-validation-frequency <duration>',

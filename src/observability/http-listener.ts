@@ -1,5 +1,5 @@
 import type { RequestListener, Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { AddressInfo, Socket } from 'node:net';
 import { CodedError } from '../base/index.ts';
 
 export interface HttpLimits {
@@ -58,13 +58,31 @@ export async function listenHttp(
     address: `${host}:${bound.port}`,
     isLoopback: isLoopbackAddress(bound.address),
   };
-  server.on('request', handlerOf(described));
+  server.on('request', oneAtATime(handlerOf(described)));
   return {
     ...described,
     async [Symbol.asyncDispose]() {
       server.closeAllConnections();
       await new Promise((resolve) => server.close(resolve));
     },
+  };
+}
+
+/**
+ * Ends connections that ask again before they were answered. No browser does so; and of what is read at once, thousands of requests are made, whose
+ * answers would all be in memory together.
+ */
+function oneAtATime(handler: RequestListener): RequestListener {
+  const busy = new WeakSet<Socket>();
+  return (request, response) => {
+    const { socket } = request;
+    if (busy.has(socket)) {
+      socket.destroy();
+      return;
+    }
+    busy.add(socket);
+    response.once('close', () => busy.delete(socket));
+    handler(request, response);
   };
 }
 

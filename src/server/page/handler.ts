@@ -41,7 +41,8 @@ const HEADERS = {
   'content-security-policy': CONTENT_SECURITY_POLICY,
   'x-content-type-options': 'nosniff',
   'x-frame-options': 'DENY',
-  'referrer-policy': 'no-referrer',
+  // With none at all, browsers hide where a form comes from too.
+  'referrer-policy': 'same-origin',
   'cross-origin-opener-policy': 'same-origin',
   'cross-origin-resource-policy': 'same-origin',
   'permissions-policy': 'camera=(), geolocation=(), microphone=()',
@@ -195,7 +196,7 @@ function refused(verdict: Exclude<Verdict, 'allowed'>): Answer {
       return plain(
         403,
         'Not allowed',
-        'This page is for those who may list Backups in its namespace.',
+        "This page is for those who may list all kinds of Velero's objects that it shows.",
       );
     case 'away':
       return away('This page', 'the API server did not say who may see it');

@@ -72,7 +72,7 @@ export const loginDocument = (problem?: string): string =>
     ...{ title: 'Log in', isLive: false },
     header: html`<h1>Log in</h1>`,
     main: html`${problem !== undefined && html`<p class="note tone-doubtful" role="alert">${problem}</p>`}
-      <p>This page needs a token of the cluster, of somebody who may list Backups.</p>
+      <p>This page needs a token of the cluster, of somebody who may list Velero's objects.</p>
       <form method="post" action="/login">
         <div>
           <label for="token">Token</label>

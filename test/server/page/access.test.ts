@@ -1,6 +1,6 @@
 import * as net from 'node:net';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { HOUR_NS, SECOND_NS, silentLogger } from '../../../src/base/index.ts';
+import { HOUR_NS, type Secret, SECOND_NS, silentLogger } from '../../../src/base/index.ts';
 import { BACKUPS } from '../../../src/kube/index.ts';
 import { Access, clusterReviews } from '../../../src/server/index.ts';
 import { FakeApi, NAMESPACE } from './support/fake-api.ts';
@@ -9,6 +9,11 @@ import { type Answer, openPage, saidTo, textOf } from './support/page.ts';
 
 const COOKIE = '__Host-longshore-session';
 const SAME_ORIGIN = { 'sec-fetch-site': 'same-origin' };
+/** What the page shows. */
+const KINDS = [
+  ...['backups', 'restores', 'schedules', 'backuprepositories', 'backupstoragelocations'],
+  ...['datauploads', 'datadownloads', 'podvolumebackups', 'podvolumerestores'],
+];
 const bearer = (token: string): { authorization: string } => ({ authorization: `Bearer ${token}` });
 
 /** Whatever is in the cluster of these tests. */
@@ -22,6 +27,9 @@ describe('a page that others can reach', () => {
     fill(api);
     api.tokens.set('good', { user: { username: 'ann', groups: ['ops'] }, mayList: true });
     api.tokens.set('weak', { user: { username: 'bob' }, mayList: false });
+    for (const except of KINDS) {
+      api.tokens.set(`no-${except}`, { user: { username: except }, mayList: { except } });
+    }
     page = await openPage(api, { needsLogin: true });
     api.tokens.set('probe', { user: { username: 'probe' }, mayList: true });
     await expect
@@ -47,7 +55,8 @@ describe('a page that others can reach', () => {
   it.each([
     ['no token', {}, 401],
     ['a token that nobody has', bearer('wrong'), 401],
-    ['a token of somebody who may not list Backups', bearer('weak'), 403],
+    ['a token of somebody who may list nothing', bearer('weak'), 403],
+    ...KINDS.map((kind) => [`a token of all but ${kind}`, bearer(`no-${kind}`), 403] as const),
     ['a token of somebody who may', bearer('good'), 200],
     ['the same in another spelling of the scheme', { authorization: 'bearer good' }, 200],
     ['a password', { authorization: 'Basic Z29vZDpnb29k' }, 401],
@@ -234,12 +243,12 @@ describe('who may see it', () => {
     expect(await access.verdictOf('wrong')).toBe('unknown');
     expect(api.asked).toEqual([
       'create tokenreviews',
-      'create subjectaccessreviews',
+      ...KINDS.map(() => 'create subjectaccessreviews'),
       'create tokenreviews',
     ]);
     api.clock.advance(31n * SECOND_NS);
     await access.verdictOf('good');
-    expect(api.asked.length).toBe(5);
+    expect(api.asked.length).toBe(21);
   });
 
   it('is not remembered of an API server that did not answer', async () => {
@@ -269,7 +278,7 @@ describe('who may see it', () => {
         running--;
         return { username: 'ann' };
       },
-      mayListBackups: () => Promise.resolve(true),
+      mayList: () => Promise.resolve(true),
     };
     const { clock } = new FakeApi();
     const access = new Access({ reviews, logger: silentLogger, clock });
@@ -281,15 +290,59 @@ describe('who may see it', () => {
     expect(most).toBe(4);
   });
 
-  it('is remembered of a thousand tokens and no more', async () => {
+  it('is asked about few strangers at a time, and about those who were let in whatever strangers do', async () => {
     const { api, access } = setUp();
-    await access.verdictOf('good');
-    for (let at = 0; at < 1000; at++) await access.verdictOf(`wrong-${at}`);
-    const { length } = api.asked;
-    await access.verdictOf('wrong-999');
-    expect(api.asked.length).toBe(length);
-    await access.verdictOf('good');
-    expect(api.asked.length).toBe(length + 2);
+    expect(await access.verdictOf('good')).toBe('allowed');
+    const flood = async (round: number): Promise<Set<string>> => {
+      const verdicts: string[] = [];
+      for (let at = 0; at < 500; at++)
+        verdicts.push(await access.verdictOf(`wrong-${round}-${at}`));
+      return new Set(verdicts);
+    };
+    const reviews = (): number => api.asked.filter((what) => what === 'create tokenreviews').length;
+    for (let round = 0; round < 30; round++) {
+      const before = reviews();
+      expect(await flood(round)).toEqual(new Set(['unknown', 'away']));
+      expect(reviews() - before).toBeLessThanOrEqual(64);
+      expect(await access.verdictOf('good')).toBe('allowed');
+      api.clock.advance(4n * SECOND_NS);
+    }
+    // A guest whose token is withdrawn is a stranger.
+    await flood(30);
+    api.tokens.delete('good');
+    api.clock.advance(30n * SECOND_NS);
+    expect(await access.verdictOf('good')).toBe('unknown');
+    await flood(31);
+    api.clock.advance(31n * SECOND_NS);
+    await flood(32);
+    expect(await access.verdictOf('good')).toBe('away');
+  });
+
+  it('is asked again about a guest whom an API server was away for', async () => {
+    const { api, access } = setUp();
+    expect(await access.verdictOf('good')).toBe('allowed');
+    api.isAway = true;
+    api.clock.advance(31n * SECOND_NS);
+    expect(await access.verdictOf('good')).toBe('away');
+    for (let at = 0; at < 100; at++) await access.verdictOf(`wrong-${at}`);
+    api.isAway = false;
+    expect(await access.verdictOf('good')).toBe('allowed');
+  });
+
+  it('is told to no log with a token in it', async () => {
+    const { clock } = new FakeApi();
+    const lines: string[] = [];
+    const note = (...words: unknown[]): void => void lines.push(JSON.stringify(words));
+    const logger = { ...silentLogger, warn: note, error: note, info: note, debug: note };
+    const reviews = {
+      userOf: (token: Secret) =>
+        Promise.reject(new Error(`spec.token: Invalid value: "${token.reveal()}"`)),
+      mayList: () => Promise.resolve(true),
+    };
+    const access = new Access({ reviews, logger, clock });
+    expect(await access.verdictOf('eyJhbGciOiJub25lIn0.e30.secret')).toBe('away');
+    expect(lines.join()).toContain('spec.token: Invalid value');
+    expect(lines.join()).not.toMatch(/secret|eyJ/);
   });
 });
 
@@ -308,6 +361,35 @@ describe('its listener', () => {
         socket.resume();
       });
     await closed('GET / HTTP/1.1\r\nhost: localhost\r\n');
+  });
+
+  it('closes a connection that asks for more before it has been answered', async () => {
+    const api = new FakeApi();
+    fill(api);
+    await using page = await openPage(api);
+    await expect.poll(async () => (await page.ask('/')).status).toBe(200);
+    const said = await saidTo(
+      page.address,
+      'GET / HTTP/1.1\r\nhost: localhost\r\n\r\n'.repeat(2000),
+    );
+    expect(said.length).toBeLessThan(100_000);
+  });
+
+  it('answers one request after another on a connection', async () => {
+    const api = new FakeApi();
+    await using page = await openPage(api);
+    const head = 'GET /none HTTP/1.1\r\nhost: localhost\r\n';
+    const socket = net.connect(Number(/\d+$/.exec(page.address)?.[0]), '127.0.0.1');
+    let answers = 0;
+    socket.on('data', (part: Buffer) => {
+      answers += part.toString('latin1').split('HTTP/1.1 404 ').length - 1;
+      if (part.toString('latin1').endsWith('</html>') && answers < 20) {
+        socket.write(`${head}\r\n`);
+      }
+    });
+    socket.write(`${head}\r\n`);
+    await expect.poll(() => answers).toBe(20);
+    socket.destroy();
   });
 
   it('takes a hundred connections, and no more', async () => {

@@ -170,7 +170,7 @@ describe('the parts of the page', () => {
       expect(policy).toContain(`${element}-src 'sha256-${hash}'`);
     }
     expect(headers['x-content-type-options']).toBe('nosniff');
-    expect(headers['referrer-policy']).toBe('no-referrer');
+    expect(headers['referrer-policy']).toBe('same-origin');
     expect(headers['cache-control']).toBe('no-store');
     expect(headers['x-powered-by']).toBeUndefined();
   });

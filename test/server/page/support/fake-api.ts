@@ -13,7 +13,8 @@ export const NAMESPACE = 'velero';
 /** What a token is good for. */
 export interface TokenHolder {
   readonly user: UserInfo;
-  readonly mayList: boolean;
+  /** All, none, or all but one kind. */
+  readonly mayList: boolean | { readonly except: string };
 }
 
 type Event = WatchEvent<KubeObject>;
@@ -102,9 +103,16 @@ export class FakeApi {
         const holder = this.tokens.get((spec as { token: string }).token);
         return { status: holder ? { authenticated: true, user: holder.user } : {} };
       }
-      const { user } = spec as { user: string };
-      const holder = [...this.tokens.values()].find((each) => each.user.username === user);
-      return { status: { allowed: holder?.mayList === true } };
+      const { user, resourceAttributes } = spec as {
+        user: string;
+        resourceAttributes: { namespace: string; verb: string; group: string; resource: string };
+      };
+      const { namespace, verb, group, resource } = resourceAttributes;
+      const isAsked = namespace === NAMESPACE && verb === 'list' && group === 'velero.io';
+      const { mayList } =
+        [...this.tokens.values()].find((each) => each.user.username === user) ?? {};
+      const allowed = typeof mayList === 'object' ? resource !== mayList.except : mayList === true;
+      return { status: { allowed: isAsked && allowed } };
     },
     watch: (
       resource: Resource<KubeObject>,
