@@ -66,7 +66,11 @@ export async function openStatusPage(
 interface Looked {
   readonly world: StatusWorld;
   readonly now: VolumesNow;
-  readonly byOwner: ReadonlyMap<string, readonly Movement[]>;
+  /** By the UID of the backup or restore. */
+  readonly underWay: ReadonlyMap<string, readonly PageVolume[]>;
+  readonly over: ReadonlyMap<string, readonly Movement[]>;
+  /** What was asked for of it already. */
+  readonly described: Map<string, readonly PageVolume[]>;
   readonly age: Stopwatch;
 }
 
@@ -100,29 +104,36 @@ export class FollowedVolumes implements VolumeSource {
   }
 
   of(owner: VolumeOwner): readonly PageVolume[] {
-    const { world, byOwner } = this.#looked ?? {};
-    const own = byOwner?.get(owner.uid);
-    return world && own ? this.#describe(world, own) : [];
+    if (!this.#looked) return [];
+    const { world, underWay, over, described } = this.#looked;
+    const known = described.get(owner.uid);
+    if (known) return known;
+    // Hundreds may run, of thousands of volumes: each is described once, and those that are over without looking at all others.
+    const all = [
+      ...(underWay.get(owner.uid) ?? []),
+      ...this.#describe({ ...world, movements: [] }, over.get(owner.uid) ?? []),
+    ].sort((a, b) => b.ageSeconds - a.ageSeconds);
+    described.set(owner.uid, all);
+    return all;
   }
 
   async #lookAnew(): Promise<VolumesNow | undefined> {
     const age = new Stopwatch(this.#client.clock);
     const world = await this.#follower.lookAnew();
     if (!world) return this.#looked?.now;
-    const byOwner = new Map<string, Movement[]>();
+    const over = new Map<string, Movement[]>();
     const underWay: Movement[] = [];
     const failed: Movement[] = [];
     const completed: Movement[] = [];
     for (const movement of world.movements) {
-      const { uid } = ownerOf(movement);
-      if (uid !== '') {
-        const own = byOwner.get(uid);
-        if (own) own.push(movement);
-        else byOwner.set(uid, [movement]);
-      }
       const phase = movement.status?.phase ?? 'New';
       if (!ENDED.has(phase) || (movement.metadata.finalizers ?? []).length > 0) {
         underWay.push(movement);
+      } else {
+        const { uid } = ownerOf(movement);
+        const own = over.get(uid);
+        if (own) own.push(movement);
+        else if (uid !== '') over.set(uid, [movement]);
       }
       if (phase === 'Failed' || phase === 'Canceled') failed.push(movement);
       if (phase === 'Completed') completed.push(movement);
@@ -137,7 +148,8 @@ export class FollowedVolumes implements VolumeSource {
       failed: this.#describe(small, failed.slice(0, FAILED_MAX)),
       moved: movedBytes(completed),
     };
-    this.#looked = { world: small, now, byOwner, age };
+    const byOwner = Map.groupBy(now.underWay, ({ owner }) => owner.uid);
+    this.#looked = { world: small, now, underWay: byOwner, over, described: new Map(), age };
     return now;
   }
 

@@ -22,6 +22,7 @@ caption{text-align:left;color:var(--dim);padding:.25rem 0}
 th,td{text-align:left;vertical-align:top;padding:.3rem .6rem .3rem 0;border-bottom:1px solid var(--line);min-width:4.5rem}
 th,td{overflow-wrap:normal}
 th bdi,td bdi,td code{overflow-wrap:anywhere}
+td code{display:inline-block;min-width:6.5rem}
 thead th,time,td .tone-good,td .tone-doubtful,td .tone-bad,td .tone-plain{white-space:nowrap}
 thead th{color:var(--dim);font-weight:600}
 tbody th{font-weight:600;min-width:9rem}

@@ -5,7 +5,7 @@ import { BACKUPS } from '../../../src/kube/index.ts';
 import { Access, clusterReviews } from '../../../src/server/index.ts';
 import { FakeApi, NAMESPACE } from './support/fake-api.ts';
 import { fill } from './support/objects.ts';
-import { type Answer, openPage, saidTo, textOf } from './support/page.ts';
+import { type Answer, openPage, PATIENT, saidTo, textOf } from './support/page.ts';
 
 const COOKIE = '__Host-longshore-session';
 const SAME_ORIGIN = { 'sec-fetch-site': 'same-origin' };
@@ -33,7 +33,7 @@ describe('a page that others can reach', () => {
     page = await openPage(api, { needsLogin: true });
     api.tokens.set('probe', { user: { username: 'probe' }, mayList: true });
     await expect
-      .poll(async () => (await page.ask('/', { headers: bearer('probe') })).status)
+      .poll(async () => (await page.ask('/', { headers: bearer('probe') })).status, PATIENT)
       .toBe(200);
     api.tokens.delete('probe');
   });
@@ -203,7 +203,7 @@ describe('a page that only this machine reaches', () => {
   it('asks for no login, and answers only to names of this machine', async () => {
     const api = new FakeApi().put(BACKUPS as never, { metadata: { name: 'b' } });
     await using page = await openPage(api);
-    await expect.poll(async () => (await page.ask('/')).status).toBe(200);
+    await expect.poll(async () => (await page.ask('/')).status, PATIENT).toBe(200);
     for (const host of ['localhost:8086', '127.0.0.1', '[::1]:1', 'LOCALHOST']) {
       expect((await page.ask('/', { headers: { host } })).status).toBe(200);
     }
@@ -283,7 +283,7 @@ describe('who may see it', () => {
     const { clock } = new FakeApi();
     const access = new Access({ reviews, logger: silentLogger, clock });
     const all = Promise.all(Array.from({ length: 100 }, (_, at) => access.verdictOf(`t${at}`)));
-    await expect.poll(() => most).toBe(4);
+    await expect.poll(() => most, PATIENT).toBe(4);
     gate.resolve(undefined);
     const verdicts = Map.groupBy(await all, (verdict) => verdict);
     expect([verdicts.get('allowed')?.length, verdicts.get('away')?.length]).toEqual([64, 36]);
@@ -367,7 +367,7 @@ describe('its listener', () => {
     const api = new FakeApi();
     fill(api);
     await using page = await openPage(api);
-    await expect.poll(async () => (await page.ask('/')).status).toBe(200);
+    await expect.poll(async () => (await page.ask('/')).status, PATIENT).toBe(200);
     const said = await saidTo(
       page.address,
       'GET / HTTP/1.1\r\nhost: localhost\r\n\r\n'.repeat(2000),
@@ -388,7 +388,7 @@ describe('its listener', () => {
       }
     });
     socket.write(`${head}\r\n`);
-    await expect.poll(() => answers).toBe(20);
+    await expect.poll(() => answers, PATIENT).toBe(20);
     socket.destroy();
   });
 

@@ -2,7 +2,7 @@ import * as fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { FakeApi } from './support/fake-api.ts';
 import { fill } from './support/objects.ts';
-import { openPage } from './support/page.ts';
+import { openPage, PATIENT } from './support/page.ts';
 
 const HIDDEN =
   /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/u;
@@ -34,7 +34,7 @@ async function pagesOf(words: readonly string[]): Promise<string[]> {
   await using page = await openPage(api);
   let body = '';
   await expect
-    .poll(async () => (body = (await page.ask('/')).body), { interval: 5 })
+    .poll(async () => (body = (await page.ask('/')).body), { ...PATIENT, interval: 5 })
     .toContain('claim-moving');
   const own = await page.ask(`/backups/${encodeURIComponent(backup.toWellFormed())}`);
   return [body, own.body];
@@ -78,7 +78,7 @@ describe('what others have written', () => {
     const api = new FakeApi();
     fill(api);
     await using page = await openPage(api);
-    await expect.poll(async () => (await page.ask('/')).status).toBe(200);
+    await expect.poll(async () => (await page.ask('/')).status, PATIENT).toBe(200);
     const evil = '"><script>alert(1)</script>';
     const query = new URLSearchParams({ prefix: evil, phase: evil, day: evil, page: evil });
     const { status, body } = await page.ask(`/?${query.toString()}`);

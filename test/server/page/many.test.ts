@@ -10,7 +10,7 @@ import {
 } from '../../../src/server/page/listing.ts';
 import { FakeApi, NAMESPACE } from './support/fake-api.ts';
 import { uploadOf } from './support/objects.ts';
-import { openPage, sectionOf } from './support/page.ts';
+import { openPage, PATIENT, sectionOf } from './support/page.ts';
 
 const COUNT = 10_000;
 const PHASES = ['Completed', 'PartiallyFailed', 'Failed'];
@@ -31,7 +31,7 @@ describe('ten thousand backups', () => {
   it('are shown a hundred at a time, newest first, and sorted once for many visitors', async () => {
     const api = new FakeApi().put(BACKUPS as never, ...backups());
     await using page = await openPage(api);
-    await expect.poll(async () => (await page.ask('/')).status).toBe(200);
+    await expect.poll(async () => (await page.ask('/')).status, PATIENT).toBe(200);
     const rows = (body: string): string[] =>
       [...body.matchAll(/<th scope="row"><a href="\/backups\/([^"]*)">/g)].map(
         ([, name = '']) => name,
@@ -64,11 +64,13 @@ describe('ten thousand backups', () => {
     const stop = new AbortController();
     const running = view.run(stop.signal);
     await expect
-      .poll(() =>
-        view.look().then(
-          () => 'read',
-          () => 'unread',
-        ),
+      .poll(
+        () =>
+          view.look().then(
+            () => 'read',
+            () => 'unread',
+          ),
+        PATIENT,
       )
       .toBe('read');
     const { sorts } = view;
@@ -82,7 +84,7 @@ describe('ten thousand backups', () => {
       status: { startTimestamp: '2026-11-26T09:59:00Z' },
     };
     api.put(BACKUPS as never, change);
-    await expect.poll(async () => (await view.look()).backups[0]?.name).toBe('newest');
+    await expect.poll(async () => (await view.look()).backups[0]?.name, PATIENT).toBe('newest');
     expect(view.sorts).toBe(sorts + 1);
     api.put(BACKUPS as never, { ...change, status: { phase: 'InProgress' } });
     for (let at = 0; at < 100; at++) await view.look();
@@ -96,6 +98,33 @@ describe('ten thousand backups', () => {
     await running;
   });
 
+  it('are shown within 200 ms, also while a hundred of them run and move two thousand volumes', async () => {
+    const api = new FakeApi().put(BACKUPS as never, ...backups());
+    const running = (at: number): string => `running-${at % 100}`;
+    const status = { phase: 'InProgress', startTimestamp: '2026-11-26T09:30:00Z' };
+    api.put(
+      BACKUPS as never,
+      ...Array.from({ length: 100 }, (_, at) => ({ metadata: { name: running(at) }, status })),
+    );
+    const uploads = Array.from({ length: 4000 }, (_, at) => {
+      const phase = at < 2000 ? 'InProgress' : 'Completed';
+      const progress = { bytesDone: 1 << 20, totalBytes: 1 << 30 };
+      return uploadOf(`up-${at}`, running(at), { phase, node: `node-${at % 50}`, progress });
+    });
+    api.put(DATA_UPLOADS as never, ...uploads);
+    await using page = await openPage(api);
+    await expect.poll(async () => (await page.ask('/')).body, PATIENT).toContain('claim-up-');
+    expect(sectionOf((await page.ask('/')).body, 'under-way')).toContain('20 of 40 ended');
+    const times: number[] = [];
+    for (let round = 0; round < 10; round++) {
+      const startMs = performance.now();
+      await page.ask('/');
+      times.push(performance.now() - startMs);
+    }
+    // Others may be busy on this machine; the best one has been held up least.
+    expect(Math.min(...times)).toBeLessThan(200);
+  });
+
   it('cause no list, nor anything else that is asked of the API server, by being looked at', async () => {
     const uploads = Array.from({ length: 2000 }, (_, at) =>
       uploadOf(`up-${at}`, 'daily-00000', { phase: at % 2 === 0 ? 'InProgress' : 'Completed' }),
@@ -104,7 +133,7 @@ describe('ten thousand backups', () => {
       .put(BACKUPS as never, ...backups())
       .put(DATA_UPLOADS as never, ...uploads);
     await using page = await openPage(api);
-    await expect.poll(async () => (await page.ask('/')).body).toContain('claim-up-0');
+    await expect.poll(async () => (await page.ask('/')).body, PATIENT).toContain('claim-up-0');
     const asked = api.asked.length;
     const paths = ['/', '/?page=7', '/?phase=Failed', '/backups/daily-00000', '/backups/none'];
     for (let round = 0; round < 10; round++) {
@@ -151,7 +180,7 @@ it('what may be old, or cannot be read, is said before anything else', async () 
   const api = new FakeApi().put(BACKUPS as never, ...backups().slice(0, 3));
   api.refused.add('schedules');
   await using page = await openPage(api);
-  await expect.poll(async () => (await page.ask('/')).status).toBe(200);
+  await expect.poll(async () => (await page.ask('/')).status, PATIENT).toBe(200);
   const { body } = await page.ask('/');
   expect(body).toMatch(
     /role="alert">.*schedules cannot be read: schedules is forbidden.*<ul class="figures"/s,

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { FakeApi } from './support/fake-api.ts';
 import { fill } from './support/objects.ts';
-import { type Answer, openPage, sectionOf, textOf } from './support/page.ts';
+import { type Answer, openPage, PATIENT, sectionOf, textOf } from './support/page.ts';
 
 describe('the parts of the page', () => {
   const api = new FakeApi();
@@ -14,7 +14,7 @@ describe('the parts of the page', () => {
     await vi.waitFor(async () => {
       answer = await page.ask('/');
       expect(answer.body).toContain('claim-moving');
-    });
+    }, PATIENT);
   });
   afterAll(() => page[Symbol.asyncDispose]());
 

@@ -5,6 +5,9 @@ import { openStatusPage } from '../../../../src/cli/server-page.ts';
 import type { HttpListener } from '../../../../src/observability/index.ts';
 import { type FakeApi, NAMESPACE } from './fake-api.ts';
 
+/** For what comes at once on a machine that has nothing else to do. */
+export const PATIENT = { timeout: 20_000 };
+
 export interface Answer {
   readonly status: number;
   readonly headers: http.IncomingHttpHeaders;
