@@ -88,7 +88,8 @@ for (const path of ['/', '/?page=50', '/?phase=Failed&prefix=backup-9', '/backup
       times.push(performance.now() - startMs);
     }
     times.sort((a, b) => a - b);
-    const [median = 0, longest = 0] = [times[times.length >> 1], times.at(-1)];
+    const median = times[times.length >> 1] ?? 0;
+    const longest = times.at(-1) ?? 0;
     if (median > TARGET_MS) isSlow = true;
     const shown = isChanged ? 'changed' : 'as it was';
     console.log(
