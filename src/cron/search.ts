@@ -13,6 +13,7 @@ export interface CronFields {
 
 const MINUTE = 60;
 const HOUR = 3600;
+const DAY = 86_400;
 /** go-cron: spec.go, defaultSearchYears. */
 const YEARS = 5;
 
@@ -86,7 +87,10 @@ class Search {
       const local = this.#local;
       if (!this.#isCut) this.#set(local.getUTCFullYear(), local.getUTCMonth(), local.getUTCDate());
       this.#isCut = true;
+      const before = this.#at;
       this.#addDate(0, 1);
+      // A day that a zone leaves out, as one in Samoa: go-cron stands still there for ever.
+      if (this.#at <= before) this.#at = before + DAY;
       // Where the clocks skip midnight.
       const hour = this.#hour;
       if (hour > 12) this.#at += (24 - hour) * HOUR;

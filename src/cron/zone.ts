@@ -2,6 +2,9 @@ const DAY_SECONDS = 86_400;
 /** What is remembered of a zone. Our choice: the five years that a search may take, twice. */
 const DAYS_MAX = 4096;
 
+/** Node takes names in any case; files of zones begin with a capital in each of their folders. */
+const NAME = /^[A-Z][^/]*(?:\/[A-Z][^/]*)*$/;
+
 /** Offsets in a day of UTC: another one from a second on, where there is a change in it. */
 interface Day {
   readonly first: number;
@@ -22,16 +25,18 @@ export class Zone {
 
   static readonly utc = new Zone('UTC', undefined);
 
-  /** Undefined where there is none of this name. Offsets such as `+05:00` are no names, as for Go. */
+  /** Undefined where there is none of this name. Offsets such as `+05:00` are no names, and capitals count, as for Go. */
   static of(name: string): Zone | undefined {
     if (name === 'UTC') return Zone.utc;
-    if (!/^[A-Za-z]/.test(name)) return undefined;
+    if (!NAME.test(name)) return undefined;
     try {
       const format = new Intl.DateTimeFormat('en-US', {
         timeZone: name,
         timeZoneName: 'longOffset',
       });
-      return new Zone(name, format);
+      const { timeZone } = format.resolvedOptions();
+      const isOtherwiseWritten = timeZone !== name && timeZone.toLowerCase() === name.toLowerCase();
+      return isOtherwiseWritten ? undefined : new Zone(name, format);
     } catch {
       return undefined;
     }

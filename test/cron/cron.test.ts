@@ -48,6 +48,16 @@ describe('cron expressions', () => {
     expect(wrong).toEqual([]);
   });
 
+  it('are found behind a day that a zone leaves out, where the library looks for ever', () => {
+    const next = (text: string): string => {
+      const cron = parseCron(text, Zone.of('Pacific/Apia'));
+      return textOf(cron.nextAfter(seconds('2011-12-29T00:00:00Z')) ?? 0);
+    };
+    expect(next('0 0 1 * *')).toBe('2011-12-31T10:00:00Z');
+    expect(next('0 0 * * sun')).toBe('2011-12-31T10:00:00Z');
+    expect(next('0 0-3 * * sat,sun')).toBe('2011-12-30T10:00:00Z');
+  });
+
   it('are told apart where both days have to match, and where nothing but a person says when', () => {
     const facts = (text: string): boolean[] => {
       const { hasBothDays, isManual } = parseCron(text, utc);

@@ -31,8 +31,9 @@ import {
  */
 export type Verdict = 'allowed' | 'unknown' | 'forbidden' | 'away';
 
+type Kind = Pick<Resource<never>, 'group' | 'plural'>;
 /** What the page shows. Who may list only some of it sees none of it: no part of the page is without the others. */
-const SHOWN: readonly Resource<never>[] = [
+const SHOWN: readonly Kind[] = [
   ...[BACKUPS, RESTORES, SCHEDULES, BACKUP_REPOSITORIES, BACKUP_STORAGE_LOCATIONS],
   ...[DATA_UPLOADS, DATA_DOWNLOADS, POD_VOLUME_BACKUPS, POD_VOLUME_RESTORES],
 ];
@@ -48,7 +49,7 @@ export interface Reviews {
 export function clusterReviews(client: KubeClient, namespace: string): Reviews {
   const mayListOne = async (
     { username = '', uid, groups, extra }: UserInfo,
-    { group, plural: resource }: Resource<never>,
+    { group, plural: resource }: Kind,
     signal: AbortSignal,
   ): Promise<boolean> => {
     const spec = {

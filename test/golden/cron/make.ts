@@ -8,7 +8,7 @@ import { PEERS } from '../../support/kopia.ts';
 import { CASES } from './cases.ts';
 
 const input = CASES.map((each) => `${JSON.stringify(each)}\n`).join('');
-const { status, stdout, stderr } = spawnSync(`${PEERS}/bin/cron-answers`, { input });
+const { status, stdout, stderr } = spawnSync(`${PEERS}/bin/cron-answers`, { input, timeout: 60_000 });
 if (status !== 0) throw new Error(`cron-answers failed: ${stderr.toString()}`);
 const answers = stdout.toString().trimEnd().split('\n');
 const text = answers.map((line) => `  ${line}`).join(',\n');
