@@ -1,8 +1,7 @@
 /**
  * What the Deployment runs: controllers of Velero's objects, of which one process at a time does the work. Each folder is one kind of
  * object: `backups/`, `repositories/`, `locations/` (which also opens their buckets for the others), `downloads/`, `status-requests/`. Moves no
- * volumes; knows the repository only as far as it makes one and looks after it. `page/` is not a controller: it shows in a browser what the
- * cluster's objects tell, and each process may.
+ * volumes; knows the repository only as far as it makes one and looks after it.
  */
 export { Server, type ServerController, type ServerOptions } from './server.ts';
 export { describeServer } from './server-status.ts';
@@ -59,6 +58,7 @@ export {
   FinalizerController,
   type FinalizerControllerOptions,
 } from './backups/finalize/finalizer-controller.ts';
+// No controller: it shows in a browser what the cluster's objects tell, and each process may.
 export { Access, clusterReviews } from './page/access.ts';
 export { PageHandler, type PageHandlerOptions } from './page/handler.ts';
 export { PageView } from './page/view.ts';
