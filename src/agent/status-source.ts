@@ -23,6 +23,8 @@ export interface StatusQuery {
   readonly client: KubeClient;
   readonly namespace: string;
   readonly flags?: ServingFlags;
+  /** How often what changes seldom is read anew; {@link FACTS_EVERY_MS} where nothing is said. */
+  readonly factsEveryMs?: number;
 }
 
 /** Reads all once. Throws `KUBE_*` errors. */
@@ -97,6 +99,8 @@ async function readTargets(
 }
 
 const FACTS_EVERY_MS = 15_000;
+/** Whoever looks does not wait longer for it. Our choice. */
+const READING_MS = 2000;
 /** Watches end and begin again all the time: only what lasts is worth a word. */
 const AWAY_MS = 5000;
 /** Bookmarks come about every minute: a server that says less than that is away, whatever the connection says. */
@@ -152,7 +156,7 @@ export class StatusFollower {
     const others = this.#others.flatMap((cache) => cache.list());
     const movements = [...ups.list(), ...downs.list(), ...others];
     const podList = pods.list();
-    if (!this.#reading && performance.now() - this.#factsMs > FACTS_EVERY_MS) {
+    if (!this.#reading && performance.now() - this.#factsMs > this.#factsEveryMs) {
       this.#reading = readFacts(this.#query, podList, movements)
         .then(
           (facts) => {
@@ -172,6 +176,23 @@ export class StatusFollower {
     return { ...this.#facts, movements, pods: podList, nowMs: nowMsOf(this.#query.client) };
   }
 
+  /** As `look`; what changes seldom is read first where nobody has looked for long, within a bounded time. */
+  async lookAnew(): Promise<StatusWorld | undefined> {
+    this.look();
+    const isOld = performance.now() - this.#factsMs > 2 * this.#factsEveryMs;
+    if (isOld && this.#reading) {
+      const { promise, resolve } = Promise.withResolvers<undefined>();
+      const timer = setTimeout(resolve, READING_MS, undefined);
+      await Promise.race([this.#reading, promise]);
+      clearTimeout(timer);
+    }
+    return this.look();
+  }
+
+  get #factsEveryMs(): number {
+    return this.#query.factsEveryMs ?? FACTS_EVERY_MS;
+  }
+
   /** Why what is shown may be old, in a sentence; undefined while all is well. */
   get outage(): string | undefined {
     for (const { failure, silentMs, resource } of this.#caches) {
@@ -184,12 +205,25 @@ export class StatusFollower {
   }
 }
 
-/** Clusters keep thousands that are over. */
+/** What nobody shows of a CR that is over, in its metadata, spec and status. */
+const UNSHOWN = new Set([
+  ...['annotations', 'ownerReferences', 'csiSnapshot', 'dataMoverConfig', 'tags'],
+  'dataMoverResult',
+]);
+
+/** Clusters keep many thousands that are over. */
 function shortened<M extends Movement & KubeObject>(movement: M): M {
   if (!isFinal(movement)) return movement;
-  const { annotations, ...metadata } = movement.metadata;
-  return annotations ? { ...movement, metadata } : movement;
+  const { metadata, spec, status } = movement;
+  return {
+    ...movement,
+    ...{ metadata: shownOf(metadata), spec: shownOf(spec) },
+    ...(status && { status: shownOf(status) }),
+  };
 }
+
+const shownOf = <T extends object>(part: T): T =>
+  Object.fromEntries(Object.entries(part).filter(([key]) => !UNSHOWN.has(key))) as T;
 
 /** As much of a pod as its state needs. */
 function outlined({ apiVersion, kind, metadata, spec, status }: Pod): Pod {

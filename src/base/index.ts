@@ -84,7 +84,7 @@ export { joinPath } from './paths.ts';
 export { printable } from './printable.ts';
 export { nothingWritten, writeAllSync, type WriteSome } from './write-all.ts';
 export { quantityBytes, quantityOf } from './quantity.ts';
-export { parseBytes, parseDuration } from './units.ts';
+export { ageText, parseBytes, parseDuration } from './units.ts';
 export { redact, redactAndCut } from './redact.ts';
 export { BoundedList } from './bounded-list.ts';
 export { untilAborted } from './until-aborted.ts';

@@ -31,3 +31,11 @@ export function parseBytes(text: string): number | undefined {
   const power = unit === '' ? 0 : 'KMGT'.indexOf(unit.toUpperCase()) + 1;
   return Math.round(Number(number) * (binary === '' ? 1000 : 1024) ** power);
 }
+
+/** As kubectl shows it: 45s, 12m, 5h, 3d. */
+export function ageText(seconds: number): string {
+  if (seconds < 120) return `${Math.max(0, Math.floor(seconds))}s`;
+  if (seconds < 7200) return `${Math.floor(seconds / 60)}m`;
+  if (seconds < 172_800) return `${Math.floor(seconds / 3600)}h`;
+  return `${Math.floor(seconds / 86_400)}d`;
+}

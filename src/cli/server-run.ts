@@ -5,7 +5,7 @@ import { Registry } from 'prom-client';
 import { assert } from '../base/index.ts';
 import { openStorage } from '../blob/index.ts';
 import { environment, type StorageKind } from '../config/index.ts';
-import { createServerLogger, serveStatus } from '../observability/index.ts';
+import { createServerLogger, type HttpListener, serveStatus } from '../observability/index.ts';
 import {
   DownloadController,
   ExpiryController,
@@ -48,6 +48,7 @@ export interface ServerFlags extends ClusterFlags, BackupFlags {
   logLevel: string;
   logFormat: string;
   metricsAddress: string;
+  statusPageAddress?: string;
   storeValidationFrequency: string;
   backupSyncPeriod: string;
   scheduleSkipImmediately?: boolean | string;
@@ -127,7 +128,14 @@ export async function runServer(
       metrics: () => registry.metrics(),
       notReady: () => server.notReady(),
     });
-    logger.info({ address: status.address, controllers: names }, 'serving metrics and health');
+    await using page = await statusPageOf(flags.statusPageAddress, common);
+    logger.info(
+      {
+        ...{ address: status.address, controllers: names },
+        ...(page && { statusPage: page.address }),
+      },
+      'serving metrics and health',
+    );
     await server.run(interrupt.signal);
   } finally {
     collectNoMore();
@@ -136,6 +144,16 @@ export async function runServer(
     client.close();
     rmSync(directory, { recursive: true, force: true });
   }
+}
+
+/** Loaded where it is wanted only. */
+async function statusPageOf(
+  address: string | undefined,
+  common: Common,
+): Promise<HttpListener | undefined> {
+  if (address === undefined) return undefined;
+  const { openStatusPage } = await import('./server-page.ts');
+  return openStatusPage(address, common);
 }
 
 interface Settings {

@@ -28,6 +28,10 @@ export function addServerVerb(program: Command): void {
       ':8085',
     )
     .option(
+      '--status-page-address <address>',
+      "address that serves the status page, such as 127.0.0.1:8086 (no login) or :8086 (for those who may list Velero's objects); off without it",
+    )
+    .option(
       '--store-validation-frequency <duration>',
       'how often storage locations are validated that do not say it themselves; 0 is once',
       '1m0s',

@@ -1,5 +1,5 @@
 import type { MovementDescription } from '../agent/index.ts';
-import { formatBytes } from '../base/index.ts';
+import { ageText, formatBytes } from '../base/index.ts';
 import { formatDuration } from './terminal.ts';
 
 /** How fast a volume moves: undefined where that cannot be told. */
@@ -77,14 +77,6 @@ export function documentOf(row: MovementDescription, rateOf: RateOf): object {
     ...(rate !== undefined && { bytesPerSecond: Math.round(rate) }),
     ...(left !== undefined && { secondsLeft: Math.round(left) }),
   };
-}
-
-/** As kubectl shows it: 45s, 12m, 5h, 3d. */
-export function ageText(seconds: number): string {
-  if (seconds < 120) return `${Math.max(0, Math.floor(seconds))}s`;
-  if (seconds < 7200) return `${Math.floor(seconds / 60)}m`;
-  if (seconds < 172_800) return `${Math.floor(seconds / 3600)}h`;
-  return `${Math.floor(seconds / 86_400)}d`;
 }
 
 const WINDOW_MS = 60_000;

@@ -192,7 +192,10 @@ export class ApiServer implements AsyncDisposable {
       send(response, 200, known);
       return;
     }
-    const review = request.method === 'POST' ? reviewed(url.pathname, call.body) : undefined;
+    const review =
+      request.method === 'POST'
+        ? reviewed(url.pathname, call.body, (token) => token === this.#guard.token)
+        : undefined;
     if (review !== undefined) {
       send(response, 201, review);
       return;

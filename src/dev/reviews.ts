@@ -6,7 +6,12 @@ interface Review {
   readonly group: string;
   readonly kind: string;
   readonly plural: string;
-  readonly status: object;
+  readonly status: object | ((spec: Asked, isOwn: (token: string) => boolean) => object);
+}
+
+interface Asked {
+  readonly token?: string;
+  readonly user?: string;
 }
 
 export const REVIEWS: readonly Review[] = [
@@ -32,20 +37,38 @@ export const REVIEWS: readonly Review[] = [
     plural: 'selfsubjectreviews',
     status: { userInfo: USER },
   },
+  {
+    group: 'authentication.k8s.io',
+    kind: 'TokenReview',
+    plural: 'tokenreviews',
+    status: ({ token = '' }, isOwn) =>
+      isOwn(token) ? { authenticated: true, user: USER } : { authenticated: false },
+  },
+  {
+    group: 'authorization.k8s.io',
+    kind: 'SubjectAccessReview',
+    plural: 'subjectaccessreviews',
+    status: ({ user }) => ({ allowed: user === USER.username }),
+  },
 ];
 
-/** The answer to `kubectl auth can-i` and `auth whoami`; undefined for all other paths. */
-export function reviewed(path: string, body: unknown): object | undefined {
+/** The answer to `kubectl auth can-i`, `auth whoami` and the like; undefined for all other paths. `isOwn`: whether a token is this server's. */
+export function reviewed(
+  path: string,
+  body: unknown,
+  isOwn: (token: string) => boolean,
+): object | undefined {
   const [, apis, group, version, plural, ...rest] = path.split('/');
   if (apis !== 'apis' || version !== 'v1' || rest.length > 0) return undefined;
   const review = REVIEWS.find((known) => known.group === group && known.plural === plural);
   if (!review) return undefined;
-  const { spec } = (body ?? {}) as { spec?: object };
+  const { spec } = (body ?? {}) as { spec?: Asked };
+  const { status } = review;
   return {
     apiVersion: `${review.group}/v1`,
     kind: review.kind,
     metadata: {},
     ...(spec && { spec }),
-    status: review.status,
+    status: typeof status === 'function' ? status(spec ?? {}, isOwn) : status,
   };
 }

@@ -1,3 +1,9 @@
-/** Logs, metrics' and health's endpoints. */
+/** Logs, and what is served by HTTP: metrics' and health's endpoints, a listener with limits. */
 export { createJsonLogger, createServerLogger } from './logger.ts';
+export {
+  type BoundAddress,
+  type HttpLimits,
+  type HttpListener,
+  listenHttp,
+} from './http-listener.ts';
 export { serveStatus, type StatusSources } from './status-server.ts';

@@ -1,4 +1,4 @@
-import { CodedError } from '../base/index.ts';
+import { type HttpListener, listenHttp } from './http-listener.ts';
 
 export interface StatusSources {
   /** Prometheus text. */
@@ -10,16 +10,8 @@ export interface StatusSources {
 const HEADERS_MS = 3000;
 
 /** `/metrics`, `/healthz` and `/readyz` on an address such as `:8085`. Throws `ADDRESS_UNUSABLE`. */
-export async function serveStatus(
-  address: string,
-  sources: StatusSources,
-): Promise<AsyncDisposable & { readonly address: string }> {
-  const match = /^(.*):(\d+)$/.exec(address);
-  const [, host = '', port = ''] = match ?? [];
-  if (!match) throw unusable(address, 'it is not of the form host:port');
-  // Loaded here: commands that only log must not pay for it.
-  const { createServer } = await import('node:http');
-  const server = createServer((request, response) => {
+export function serveStatus(address: string, sources: StatusSources): Promise<HttpListener> {
+  return listenHttp(address, 'metrics', { headersMs: HEADERS_MS }, () => (request, response) => {
     const answer = (code: number, text: string, type = 'text/plain; charset=utf-8'): void => {
       response.writeHead(code, { 'content-type': type });
       response.end(text);
@@ -42,22 +34,4 @@ export async function serveStatus(
       );
     } else answer(404, 'not found; try /metrics, /healthz or /readyz\n');
   });
-  server.headersTimeout = HEADERS_MS;
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', (cause) => {
-      reject(unusable(address, cause.message));
-    });
-    server.listen(Number(port), host === '' ? undefined : host.replace(/^\[|\]$/g, ''), resolve);
-  });
-  const bound = server.address();
-  return {
-    address: typeof bound === 'object' && bound ? `${host}:${bound.port}` : address,
-    async [Symbol.asyncDispose]() {
-      server.closeAllConnections();
-      await new Promise((resolve) => server.close(resolve));
-    },
-  };
 }
-
-const unusable = (address: string, reason: string): CodedError =>
-  new CodedError('ADDRESS_UNUSABLE', `cannot serve metrics on "${address}": ${reason}`);

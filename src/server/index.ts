@@ -72,3 +72,15 @@ export {
 export { DeletionMetrics } from './deletion/deletion-metrics.ts';
 export type { ForgetSnapshots } from './deletion/contract.ts';
 export { ExpiryController, type ExpiryControllerOptions } from './expiry/expiry-controller.ts';
+// No controller: it shows in a browser what the cluster's objects tell, and each process may.
+export { Access, clusterReviews } from './page/access.ts';
+export { PageHandler, type PageHandlerOptions } from './page/handler.ts';
+export { PageView } from './page/view.ts';
+export {
+  type MovedBytes,
+  type PageVolume,
+  repositoryKey,
+  type VolumeOwner,
+  type VolumesNow,
+  type VolumeSource,
+} from './page/volumes.ts';

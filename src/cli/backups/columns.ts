@@ -1,7 +1,6 @@
 import { selectorOf } from '../../backup/index.ts';
-import { parseGoTime } from '../../base/index.ts';
+import { ageText, parseGoTime } from '../../base/index.ts';
 import { numberText } from '../amounts.ts';
-import { ageText } from '../status-rows.ts';
 import type { Column } from '../table.ts';
 import { timeText } from '../times.ts';
 import { itemsOf, phaseOf, type Run } from './noun.ts';

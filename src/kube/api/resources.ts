@@ -117,6 +117,37 @@ export interface ServerStatusRequest extends KubeObject {
   };
 }
 
+/** Who somebody is to the API server (authentication.k8s.io/v1). */
+export interface UserInfo {
+  readonly username?: string;
+  readonly uid?: string;
+  readonly groups?: readonly string[];
+  readonly extra?: Readonly<Record<string, readonly string[]>>;
+}
+
+/** Asks whose token it is. */
+export interface TokenReview extends KubeObject {
+  readonly spec: { readonly token: string };
+  readonly status?: { readonly authenticated?: boolean; readonly user?: UserInfo };
+}
+
+/** Asks whether somebody may do something (authorization.k8s.io/v1). */
+export interface SubjectAccessReview extends KubeObject {
+  readonly spec: {
+    readonly user: string;
+    readonly uid?: string;
+    readonly groups?: readonly string[];
+    readonly extra?: Readonly<Record<string, readonly string[]>>;
+    readonly resourceAttributes: {
+      readonly namespace: string;
+      readonly verb: string;
+      readonly group: string;
+      readonly resource: string;
+    };
+  };
+  readonly status?: { readonly allowed?: boolean; readonly denied?: boolean };
+}
+
 /** What `spec.datamover` says where Velero's own data mover is meant; the last one from 1.19 on. */
 export const BUILT_IN_MOVERS: readonly string[] = ['', 'velero', 'velero-fs'];
 export const isBuiltInMover = (dataMover = ''): boolean => BUILT_IN_MOVERS.includes(dataMover);
@@ -273,6 +304,20 @@ export const PRIORITY_CLASSES = resource<PriorityClass>(
   'v1',
   'PriorityClass',
   'priorityclasses',
+  false,
+);
+export const TOKEN_REVIEWS = resource<TokenReview>(
+  'authentication.k8s.io',
+  'v1',
+  'TokenReview',
+  'tokenreviews',
+  false,
+);
+export const SUBJECT_ACCESS_REVIEWS = resource<SubjectAccessReview>(
+  'authorization.k8s.io',
+  'v1',
+  'SubjectAccessReview',
+  'subjectaccessreviews',
   false,
 );
 const SNAPSHOT_GROUP = 'snapshot.storage.k8s.io';

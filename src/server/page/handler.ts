@@ -1,0 +1,204 @@
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { type Clock, isCode, type Logger, messageOf, Secret } from '../../base/index.ts';
+import type { Access, Verdict } from './access.ts';
+import { backupDocument } from './backup-page.ts';
+import { plainDocument } from './layout.ts';
+import { listingQueryOf } from './listing.ts';
+import {
+  bearerOf,
+  isFromOwnPage,
+  loginDocument,
+  LOGOUT_FORM,
+  NO_SESSION_COOKIE,
+  sessionCookie,
+  sessionIdOf,
+  tokenInForm,
+} from './login.ts';
+import { overviewDocument, type PageOptions } from './overview.ts';
+import { Sessions } from './sessions.ts';
+import { CONTENT_SECURITY_POLICY } from './style.ts';
+import type { PageView } from './view.ts';
+import type { VolumeSource } from './volumes.ts';
+
+export interface PageHandlerOptions {
+  readonly view: Pick<PageView, 'look'>;
+  readonly volumes: Pick<VolumeSource, 'of'>;
+  readonly access: Access;
+  readonly logger: Logger;
+  readonly clock: Clock;
+  /** Whether only this machine, or this pod, reaches it: then nobody logs in. */
+  readonly isLoopback: boolean;
+}
+
+interface Answer {
+  readonly status: number;
+  readonly body: string;
+  readonly headers?: Readonly<Record<string, string>>;
+}
+
+const HEADERS = {
+  'content-type': 'text/html; charset=utf-8',
+  'content-security-policy': CONTENT_SECURITY_POLICY,
+  'x-content-type-options': 'nosniff',
+  'x-frame-options': 'DENY',
+  // With none at all, browsers hide where a form comes from too.
+  'referrer-policy': 'same-origin',
+  'cross-origin-opener-policy': 'same-origin',
+  'cross-origin-resource-policy': 'same-origin',
+  'permissions-policy': 'camera=(), geolocation=(), microphone=()',
+  'cache-control': 'no-store',
+};
+/** A name of another machine that was made to point to this one comes with that other name. */
+const LOOPBACK_HOST = /^(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?$/i;
+const BACKUP_PATH = /^\/backups\/([^/]+)$/;
+
+/** Answers requests of the status page. It changes nothing but sessions. */
+export class PageHandler {
+  readonly #options: PageHandlerOptions;
+  readonly #sessions: Sessions;
+
+  constructor(options: PageHandlerOptions) {
+    this.#options = options;
+    this.#sessions = new Sessions(options.clock);
+  }
+
+  /** For `node:http`. Never rejects. */
+  readonly handle = (request: IncomingMessage, response: ServerResponse): void => {
+    const answered = this.#answerSafely(request).then(({ status, body, headers }) => {
+      // What is left of a body that was not read must not be taken for the next request.
+      const isRead = request.complete;
+      response.writeHead(status, {
+        ...HEADERS,
+        ...headers,
+        'content-length': Buffer.byteLength(body),
+        ...(!isRead && { connection: 'close' }),
+      });
+      response.end(request.method === 'HEAD' ? undefined : body);
+    });
+    answered.catch(() => response.destroy());
+  };
+
+  async #answerSafely(request: IncomingMessage): Promise<Answer> {
+    try {
+      return await this.#answer(request);
+    } catch (error) {
+      if (isCode(error, 'NOT_READ_YET')) return away('The cluster', messageOf(error));
+      // Neither headers nor address: they may hold a token.
+      this.#options.logger.error({ error: messageOf(error) }, 'status page: a request failed');
+      return plain(
+        500,
+        'Not shown',
+        'This page could not be made; the log of the server says why.',
+      );
+    }
+  }
+
+  async #answer(request: IncomingMessage): Promise<Answer> {
+    const { isLoopback } = this.#options;
+    const { method = '', headers } = request;
+    if (isLoopback && !LOOPBACK_HOST.test(headers.host ?? '')) {
+      return plain(403, 'Not shown', 'This page is only for this machine, and by a name of it.');
+    }
+    const url = urlOf(request);
+    if (!url) return plain(400, 'Not understood', 'The address of this request cannot be read.');
+    if (method === 'POST' && !isLoopback) {
+      if (url.pathname === '/login') return this.#login(request);
+      if (url.pathname === '/logout') return this.#logout(request);
+    }
+    if (method !== 'GET' && method !== 'HEAD') {
+      const answer = plain(405, 'Not possible', 'This page can only be read.');
+      return { ...answer, headers: { allow: 'GET, HEAD' } };
+    }
+    if (isLoopback) return this.#page(url, false);
+    const id = sessionIdOf(request);
+    const token = bearerOf(request) ?? (id && this.#sessions.tokenOf(id)?.reveal());
+    if (token === undefined || token === '') return unauthorized();
+    const verdict = await this.#options.access.verdictOf(token);
+    return verdict === 'allowed' ? this.#page(url, id !== undefined) : refused(verdict);
+  }
+
+  async #page(url: URL, hasSession: boolean): Promise<Answer> {
+    const { view, volumes } = this.#options;
+    const [, encoded] = BACKUP_PATH.exec(url.pathname) ?? [];
+    if (url.pathname !== '/' && encoded === undefined) return notFound('There is no such page.');
+    const world = await view.look();
+    const options: PageOptions = {
+      world,
+      volumesOf: ({ kind, name, uid }) => volumes.of({ kind, name, uid }),
+      logout: hasSession ? LOGOUT_FORM : undefined,
+    };
+    const query = listingQueryOf(url.searchParams);
+    if (encoded === undefined) return ok(overviewDocument(options, query));
+    const backup = world.backupsByName.get(decoded(encoded) ?? '');
+    if (!backup) return notFound('There is no backup of this name; it may have been deleted.');
+    return ok(backupDocument(options, backup, query.page));
+  }
+
+  async #login(request: IncomingMessage): Promise<Answer> {
+    if (!isFromOwnPage(request)) {
+      return plain(403, 'Refused', 'Only the page of this server itself may log somebody in.');
+    }
+    const token = await tokenInForm(request);
+    if (token === undefined) return unauthorized('That was no token.');
+    const verdict = await this.#options.access.verdictOf(token);
+    if (verdict !== 'allowed') return refused(verdict);
+    const id = this.#sessions.begin(new Secret(token));
+    return { ...redirect(), headers: { location: '/', 'set-cookie': sessionCookie(id) } };
+  }
+
+  #logout(request: IncomingMessage): Answer {
+    const id = sessionIdOf(request);
+    if (!isFromOwnPage(request)) {
+      return plain(403, 'Refused', 'Only the page of this server itself may log somebody out.');
+    }
+    if (id !== undefined) this.#sessions.end(id);
+    return { ...redirect(), headers: { location: '/', 'set-cookie': NO_SESSION_COOKIE } };
+  }
+}
+
+function urlOf({ url = '' }: IncomingMessage): URL | undefined {
+  // A path, and not the address of another server, as proxies are asked for.
+  if (!url.startsWith('/') || url.startsWith('//')) return undefined;
+  return URL.canParse(url, 'http://page') ? new URL(url, 'http://page') : undefined;
+}
+
+function decoded(text: string): string | undefined {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return undefined;
+  }
+}
+
+const ok = (body: string): Answer => ({ status: 200, body });
+const plain = (status: number, title: string, text: string): Answer => ({
+  ...{ status, body: plainDocument(title, text) },
+});
+const notFound = (text: string): Answer => plain(404, 'Not found', text);
+const redirect = (): Answer => ({ status: 303, body: '' });
+
+function unauthorized(problem?: string): Answer {
+  const headers = { 'www-authenticate': 'Bearer realm="longshore"' };
+  return { status: 401, body: loginDocument(problem), headers };
+}
+
+const away = (what: string, why: string): Answer => ({
+  ...plain(503, 'Not now', `${what} cannot be shown now: ${why}.`),
+  headers: { 'retry-after': '5' },
+});
+
+/** Whatever the reason, it names nothing of the cluster. */
+function refused(verdict: Exclude<Verdict, 'allowed'>): Answer {
+  switch (verdict) {
+    case 'unknown':
+      return unauthorized('The cluster does not know this token, or it has expired.');
+    case 'forbidden':
+      return plain(
+        403,
+        'Not allowed',
+        "This page is for those who may list all kinds of Velero's objects that it shows.",
+      );
+    case 'away':
+      return away('This page', 'the API server did not say who may see it');
+  }
+}

@@ -1,0 +1,147 @@
+import { ageText, formatBytes } from '../../base/index.ts';
+import { fixedHtml, type Html, html, type HtmlValue, named } from './html.ts';
+import { type Tone, toneOf } from './rows.ts';
+import { SCRIPT, STYLE } from './style.ts';
+
+const STYLE_ELEMENT = fixedHtml(`<style>${STYLE}</style>`);
+const SCRIPT_ELEMENT = fixedHtml(`<script>${SCRIPT}</script>`);
+
+export interface DocumentOptions {
+  readonly title: string;
+  readonly header: Html;
+  readonly main: Html;
+  readonly footer?: Html | undefined;
+  /** Whether it shows itself anew. */
+  readonly isLive: boolean;
+}
+
+/** A whole page. */
+export function documentOf({ title, header, main, footer, isLive }: DocumentOptions): string {
+  const page = html`<html lang="en">
+    <head>
+      <meta charset="utf-8" />
+      <meta name="viewport" content="width=device-width, initial-scale=1" />
+      <title>${title}</title>
+      <link rel="icon" href="data:," />
+      ${STYLE_ELEMENT}
+    </head>
+    <body>
+      <a class="skip" href="#main">Skip to the content</a>
+      <header>${header}</header>
+      <main id="main" tabindex="-1">${main}</main>
+      <footer>${footer} <span id="refresh" role="status"></span></footer>
+      ${isLive && SCRIPT_ELEMENT}
+    </body>
+  </html>`;
+  return `<!doctype html>\n${page.toString()}`;
+}
+
+/** A page that says one thing. */
+export const plainDocument = (title: string, text: HtmlValue): string =>
+  documentOf({
+    ...{ title, isLive: false },
+    header: html`<h1>${title}</h1>`,
+    main: html`<p>${text}</p>`,
+  });
+
+export interface TableOptions {
+  readonly id: string;
+  readonly caption: HtmlValue;
+  /** Titles of columns; those of numbers begin with `#`. */
+  readonly columns: readonly string[];
+  /** Cells; the first one of each row is its heading. */
+  readonly rows: readonly (readonly HtmlValue[])[];
+  /** Where there are no rows. */
+  readonly empty: string;
+}
+
+/** A table that is scrolled by itself where the screen is narrow. */
+export function tableOf({ id, caption, columns, rows, empty }: TableOptions): Html {
+  if (rows.length === 0) return html`<p class="dim">${empty}</p>`;
+  const isNumber = columns.map((column) => column.startsWith('#'));
+  const heads = columns.map((column, at) =>
+    isNumber[at]
+      ? html`<th scope="col" class="number">${column.slice(1)}</th>`
+      : html`<th scope="col">${column}</th>`,
+  );
+  const lines = rows.map(([first, ...others]) => {
+    const cells = others.map((cell, at) =>
+      isNumber[at + 1] ? html`<td class="number">${cell}</td>` : html`<td>${cell}</td>`,
+    );
+    return html`<tr>
+      <th scope="row">${first}</th>
+      ${cells}
+    </tr>`;
+  });
+  return html`<div
+    class="wide"
+    id="${id}"
+    role="region"
+    aria-labelledby="${id}-caption"
+    tabindex="0"
+  >
+    <table>
+      <caption id="${id}-caption">
+        ${caption}
+      </caption>
+      <thead>
+        <tr>
+          ${heads}
+        </tr>
+      </thead>
+      <tbody>
+        ${lines}
+      </tbody>
+    </table>
+  </div>`;
+}
+
+/** What is said where not all rows are shown. */
+export const moreOf = (total: number, shown: number): Html | undefined =>
+  total > shown ? html`<p class="dim">and ${numberText(total - shown)} more</p>` : undefined;
+
+export const numberText = (value: number): string =>
+  String(value).replaceAll(/\B(?=(\d{3})+$)/g, ',');
+
+const NO_BREAK = '\u00a0';
+
+/** To the minute, in UTC, and how long ago. */
+export function timeOf(ms: number | undefined, nowMs: number, none = ''): Html | string {
+  if (ms === undefined) return none;
+  const text = new Date(ms).toISOString();
+  const seconds = (nowMs - ms) / 1000;
+  const age = seconds >= 0 ? `${ageText(seconds)} ago` : `in ${ageText(-seconds)}`;
+  return html`<time datetime="${text}">${text.slice(0, 16).replace('T', ' ')}</time>
+    (${age.replaceAll(' ', NO_BREAK)})`;
+}
+
+const SIGNS: Readonly<Record<Tone, string>> = { good: '✓', doubtful: '!', bad: '✗', plain: '…' };
+
+/** With a sign beside the colour. */
+export function phaseOf(phase: string): Html {
+  const tone = toneOf(phase);
+  return html`<span class="tone-${tone}"
+    ><span aria-hidden="true">${SIGNS[tone]}</span> ${phase}</span
+  >`;
+}
+
+export const signOf = (tone: Tone): string => SIGNS[tone];
+
+/** How much of something is done. */
+export function barOf(done: number, total: number, label: string): Html | string {
+  if (total <= 0) return '';
+  const percent = Math.min(100, Math.floor((100 * done) / total));
+  return html`<progress max="100" value="${percent}" aria-label="${label}">${percent} %</progress>
+    ${percent} %`;
+}
+
+export const bytesOf = (bytes: number): string => formatBytes(Math.round(bytes));
+export const rateOf = (bytesPerSecond: number | undefined): string =>
+  bytesPerSecond === undefined ? '' : `${bytesOf(bytesPerSecond)}/s`;
+export const leftOf = (seconds: number | undefined): string =>
+  seconds === undefined ? '' : ageText(seconds);
+
+export const backupPath = (name: string): string =>
+  `/backups/${encodeURIComponent(name.toWellFormed())}`;
+export const backupLink = (name: string): Html =>
+  html`<a href="${backupPath(name)}">${named(name)}</a>`;

@@ -1,0 +1,243 @@
+import { validLabel } from '../../kube/index.ts';
+import { type Html, html, type HtmlValue, named } from './html.ts';
+import { backupLink, bytesOf, moreOf, numberText, phaseOf, tableOf, timeOf } from './layout.ts';
+import { listBackups, type Listing, listingPath, type ListingQuery } from './listing.ts';
+import type { RepositoryRow, RunRow, ScheduleRow } from './rows.ts';
+import type { World } from './view.ts';
+import { repositoryKey } from './volumes.ts';
+
+/** Our choice: more are a job for the command line. */
+const ROWS_MAX = 200;
+const RESTORES_SHOWN = 20;
+
+/** Schedules, when each is next due, and whether its last backup was good. */
+export function schedulesSection(world: World): Html {
+  const newest = newestOf(world.backups);
+  const { schedules, nowMs } = world;
+  const shown = schedules.slice(0, ROWS_MAX);
+  return html`<section aria-labelledby="schedules">
+    <h2 id="schedules">Schedules</h2>
+    ${tableOf({
+      id: 'all-schedules',
+      caption: 'Schedules; times are UTC',
+      columns: ['Schedule', 'When', 'State', 'Next run', 'Last backup', 'Outcome', 'Now'],
+      rows: shown.map((schedule) => {
+        const { last, current } = newest.get(validLabel(schedule.name)) ?? {};
+        return [
+          named(schedule.name),
+          html`<code>${schedule.cron}</code>`,
+          schedule.isPaused ? 'paused' : phaseOf(schedule.phase),
+          nextOf(schedule, nowMs),
+          last ? [backupLink(last.name), ' ', timeOf(last.beganMs, nowMs)] : 'none yet',
+          last ? outcomeOf(last) : '',
+          current && [backupLink(current.name), ' ', phaseOf(current.phase)],
+        ];
+      }),
+      empty: 'There is no schedule.',
+    })}
+    ${moreOf(schedules.length, shown.length)}
+  </section>`;
+}
+
+interface Newest {
+  last?: RunRow;
+  current?: RunRow;
+}
+
+/** By the label of the schedule: the newest backup that is over, and the newest one that is not. */
+function newestOf(backups: readonly RunRow[]): ReadonlyMap<string, Newest> {
+  const found = new Map<string, Newest>();
+  for (const row of backups) {
+    if (row.schedule === '') continue;
+    const newest = found.get(row.schedule) ?? {};
+    found.set(row.schedule, newest);
+    if (row.isOver) newest.last ??= row;
+    else newest.current ??= row;
+  }
+  return found;
+}
+
+function nextOf({ isPaused, isManual, phase, nextMs }: ScheduleRow, nowMs: number): HtmlValue {
+  if (isPaused || phase === 'FailedValidation') return 'none';
+  if (isManual) return 'by hand only';
+  if (nextMs === undefined) return 'cannot be told';
+  return nextMs <= nowMs ? ['due since ', timeOf(nextMs, nowMs)] : timeOf(nextMs, nowMs);
+}
+
+const outcomeOf = ({ phase, errors, warnings }: RunRow): HtmlValue => [
+  phaseOf(phase),
+  errors > 0 && `, ${numberText(errors)} errors`,
+  warnings > 0 && `, ${numberText(warnings)} warnings`,
+];
+
+/** The backups that a visitor asks for, a page at a time. */
+export function backupsSection(world: World, query: ListingQuery): Html {
+  const listing = listBackups(world.backups, query);
+  const { rows, total } = listing;
+  const isFiltered = query.phase !== '' || query.prefix !== '' || query.day !== '';
+  const phases = [...new Set(world.backups.map(({ phase }) => phase))].sort().slice(0, 30);
+  if (query.phase !== '' && !phases.includes(query.phase)) phases.push(query.phase);
+  return html`<section aria-labelledby="backups">
+    <h2 id="backups">Backups</h2>
+    <form method="get" action="/#backups" role="search" aria-label="Backups">
+      <div>
+        <label for="phase">Phase</label>
+        <select id="phase" name="phase">
+          <option value="">all</option>
+          ${phases.map((phase) =>
+            phase === query.phase
+              ? html`<option value="${phase}" selected>${phase}</option>`
+              : html`<option value="${phase}">${phase}</option>`,
+          )}
+        </select>
+      </div>
+      <div>
+        <label for="prefix">Name begins with</label>
+        <input
+          id="prefix"
+          name="prefix"
+          value="${query.prefix}"
+          autocomplete="off"
+          spellcheck="false"
+        />
+      </div>
+      <div>
+        <label for="day">Day (UTC)</label>
+        <input id="day" name="day" type="date" value="${query.day}" />
+      </div>
+      <button type="submit">Show</button>
+      ${isFiltered && html`<a href="/#backups">all backups</a>`}
+    </form>
+    ${tableOf({
+      id: 'all-backups',
+      caption: `${numberText(total)} ${total === 1 ? 'backup' : 'backups'}${isFiltered ? ' that match' : ''}, newest first; page ${listing.page} of ${listing.pages}`,
+      columns: ['Backup', 'Phase', '#Errors', '#Warnings', 'Began', 'Expires', 'Location'],
+      rows: rows.map((row) => [
+        backupLink(row.name),
+        [phaseOf(row.phase), row.isDeleting && ' (being deleted)'],
+        numberText(row.errors),
+        numberText(row.warnings),
+        timeOf(row.beganMs, world.nowMs),
+        timeOf(row.expiresMs, world.nowMs, 'never'),
+        named(row.location),
+      ]),
+      empty: isFiltered ? 'No backup matches.' : 'There is no backup.',
+    })}
+    ${pagesOf(listing, (page) => listingPath(query, { page }))}
+  </section>`;
+}
+
+/** Links to the pages before and after. */
+export function pagesOf(
+  { page, pages }: Listing<unknown>,
+  pathOf: (page: number) => string,
+): HtmlValue {
+  if (pages === 1) return undefined;
+  return html`<nav class="pages" aria-label="Pages">
+    ${page > 1 && html`<a href="${pathOf(page - 1)}" rel="prev">Newer</a>`}
+    <span>Page ${page} of ${pages}</span>
+    ${page < pages && html`<a href="${pathOf(page + 1)}" rel="next">Older</a>`}
+  </nav>`;
+}
+
+export function restoresSection({ restores, nowMs }: World): Html {
+  const shown = restores.slice(0, RESTORES_SHOWN);
+  return html`<section aria-labelledby="restores">
+    <h2 id="restores">Restores</h2>
+    ${tableOf({
+      id: 'newest-restores',
+      caption: 'Newest restores',
+      columns: ['Restore', 'Backup', 'Phase', '#Errors', '#Warnings', 'Began', 'Ended'],
+      rows: shown.map((row) => [
+        named(row.name),
+        row.of === '' ? '' : backupLink(row.of),
+        phaseOf(row.phase),
+        numberText(row.errors),
+        numberText(row.warnings),
+        timeOf(row.beganMs, nowMs),
+        timeOf(row.endedMs, nowMs),
+      ]),
+      empty: 'There is no restore.',
+    })}
+    ${moreOf(restores.length, shown.length)}
+  </section>`;
+}
+
+export function repositoriesSection(world: World): Html {
+  const { repositories, nowMs } = world;
+  const rank = ({ phase, damagedContents }: RepositoryRow): number =>
+    damagedContents > 0 ? 0 : phase === 'Ready' ? 2 : 1;
+  const sorted = [...repositories].sort((a, b) => rank(a) - rank(b));
+  const shown = sorted.slice(0, ROWS_MAX);
+  return html`<section aria-labelledby="repositories">
+    <h2 id="repositories">Repositories</h2>
+    ${tableOf({
+      id: 'all-repositories',
+      caption:
+        'Repositories, those with problems first. Moved: what the volumes of the backups that are there held, and how much of it was new when it was backed up.',
+      columns: [
+        'Repository',
+        'Namespace',
+        'Location',
+        'Phase',
+        'Last maintenance',
+        'Last verification',
+        'Moved',
+      ],
+      rows: shown.map((row) => [
+        named(row.name),
+        named(row.namespace),
+        named(row.location),
+        [phaseOf(row.phase), row.type !== 'kopia' && ` (${row.type})`],
+        [
+          timeOf(row.lastMaintenanceMs, nowMs, 'never'),
+          row.lastMaintenanceFailed !== undefined && ', the last try failed',
+        ],
+        verificationOf(row, nowMs),
+        movedOf(world, row),
+      ]),
+      empty: 'There is no repository.',
+    })}
+    ${moreOf(sorted.length, shown.length)}
+  </section>`;
+}
+
+function verificationOf(row: RepositoryRow, nowMs: number): HtmlValue {
+  if (row.verifiedMs === undefined) return 'never';
+  const read = `, ${Math.round(100 * Math.min(1, Math.max(0, row.readShare)))} % of its packs read`;
+  const found =
+    row.damagedContents === 0
+      ? ', nothing damaged'
+      : html`,
+          <strong class="tone-bad">${numberText(row.damagedContents)} damaged contents</strong>`;
+  return [timeOf(row.verifiedMs, nowMs), read, found];
+}
+
+function movedOf({ volumes }: World, { namespace, location }: RepositoryRow): string {
+  const moved = volumes?.moved.get(repositoryKey(namespace, location));
+  if (!moved || moved.totalBytes === 0) return '';
+  const share = Math.round((100 * moved.newBytes) / moved.totalBytes);
+  return `${bytesOf(moved.totalBytes)}, ${bytesOf(moved.newBytes)} new (${share} %)`;
+}
+
+export function locationsSection({ locations, nowMs }: World): Html {
+  const shown = locations.slice(0, ROWS_MAX);
+  return html`<section aria-labelledby="locations">
+    <h2 id="locations">Locations</h2>
+    ${tableOf({
+      id: 'all-locations',
+      caption: 'Where backups are stored',
+      columns: ['Location', 'Provider', 'Bucket', 'Phase', 'Last validated', 'Notes'],
+      rows: shown.map((row) => [
+        named(row.name),
+        named(row.provider),
+        named(row.bucket),
+        phaseOf(row.phase),
+        timeOf(row.validatedMs, nowMs, 'never'),
+        [row.isDefault && 'default ', row.isReadOnly && 'read-only'],
+      ]),
+      empty: 'There is no location.',
+    })}
+    ${moreOf(locations.length, shown.length)}
+  </section>`;
+}

@@ -1,0 +1,193 @@
+import { type Clock, CodedError, type Logger, SECOND_NS, Stopwatch } from '../../base/index.ts';
+import {
+  BACKUP_REPOSITORIES,
+  BACKUP_STORAGE_LOCATIONS,
+  BACKUPS,
+  Cache,
+  type KubeClient,
+  type KubeObject,
+  type Resource,
+  RESTORES,
+  SCHEDULES,
+} from '../../kube/index.ts';
+import {
+  type Kept,
+  keptLocation,
+  keptRepository,
+  keptRun,
+  keptSchedule,
+  type LocationRow,
+  type RepositoryRow,
+  type RunRow,
+  type ScheduleRow,
+} from './rows.ts';
+import type { VolumeSource, VolumesNow } from './volumes.ts';
+
+export interface PageViewOptions {
+  readonly client: KubeClient;
+  readonly logger: Logger;
+  readonly namespace: string;
+  readonly volumes: VolumeSource;
+  /** For how long what was sorted is shown again; {@link SORTED_NS}, or less in tests. */
+  readonly sortedNs?: bigint;
+}
+
+/** All that is shown, sorted once for everybody. */
+export interface World {
+  readonly namespace: string;
+  readonly nowMs: number;
+  /** Newest first. */
+  readonly backups: readonly RunRow[];
+  readonly backupsByName: ReadonlyMap<string, RunRow>;
+  /** By UID, to name the owners of volumes. */
+  readonly runsByUid: ReadonlyMap<string, RunRow>;
+  readonly restores: readonly RunRow[];
+  readonly schedules: readonly ScheduleRow[];
+  readonly repositories: readonly RepositoryRow[];
+  readonly locations: readonly LocationRow[];
+  /** Undefined while they are not known. */
+  readonly volumes: VolumesNow | undefined;
+  /** Why some of it may be old or missing, in sentences. */
+  readonly outages: readonly string[];
+}
+
+/** While a backup runs its progress changes every second, and nobody reads faster. Our choice. */
+const SORTED_NS = 2n * SECOND_NS;
+/** Bookmarks come about every minute. */
+const SILENT_MS = 150_000;
+
+type Sorted = Omit<World, 'nowMs' | 'volumes' | 'outages'>;
+
+/**
+ * The cluster's own objects as the page shows them: followed by watches that run whether anybody looks or not, and sorted at most every two
+ * seconds. A visitor reads memory, and never asks the API server for a list.
+ */
+export class PageView {
+  readonly #options: PageViewOptions;
+  readonly #clock: Clock;
+  readonly #backups: Cache<Kept<RunRow>>;
+  readonly #restores: Cache<Kept<RunRow>>;
+  readonly #schedules: Cache<Kept<ScheduleRow>>;
+  readonly #repositories: Cache<Kept<RepositoryRow>>;
+  readonly #locations: Cache<Kept<LocationRow>>;
+  #sorted: { readonly world: Sorted; readonly age: Stopwatch } | undefined;
+  #hasChanged = true;
+  /** How often all was sorted: for tests of what visitors cost. */
+  sorts = 0;
+
+  constructor(options: PageViewOptions) {
+    this.#options = options;
+    this.#clock = options.client.clock;
+    this.#backups = this.#cacheOf(BACKUPS, (object) => keptRun('Backup', object));
+    this.#restores = this.#cacheOf(RESTORES, (object) => keptRun('Restore', object));
+    this.#schedules = this.#cacheOf(SCHEDULES, keptSchedule);
+    this.#repositories = this.#cacheOf(BACKUP_REPOSITORIES, keptRepository);
+    this.#locations = this.#cacheOf(BACKUP_STORAGE_LOCATIONS, keptLocation);
+  }
+
+  #cacheOf<T extends KubeObject, R>(
+    resource: Resource<T>,
+    keep: (object: T) => Kept<R>,
+  ): Cache<Kept<R>> {
+    const { client, logger, namespace } = this.#options;
+    const cache = new Cache<Kept<R>>({
+      ...{ client, logger, scope: { namespace } },
+      resource: resource as unknown as Resource<Kept<R>>,
+      // What comes from the API server is a whole object.
+      trim: (object) => keep(object as unknown as T),
+    });
+    cache.onChange(() => (this.#hasChanged = true));
+    return cache;
+  }
+
+  get #caches(): readonly Cache<Kept<unknown>>[] {
+    return [
+      ...[this.#backups, this.#restores, this.#schedules],
+      ...[this.#repositories, this.#locations],
+    ] as unknown as readonly Cache<Kept<unknown>>[];
+  }
+
+  /** Until aborted. */
+  async run(signal: AbortSignal): Promise<void> {
+    await Promise.all([
+      ...this.#caches.map((cache) => cache.run(signal)),
+      this.#options.volumes.run(signal),
+    ]);
+  }
+
+  /** All as it is known now. Throws `NOT_READ_YET` until the cluster was read once. */
+  async look(): Promise<World> {
+    const unread = this.#caches.find(
+      (cache) => !cache.isSynced && (cache === (this.#backups as unknown) || !cache.failure),
+    );
+    if (unread) throw notReadYet(unread);
+    const { volumes } = this.#options;
+    const moved = await volumes.look();
+    const nowMs = Number(this.#clock.nowNs() / 1_000_000n);
+    return { ...this.#sort(), nowMs, volumes: moved, outages: this.#outages() };
+  }
+
+  #sort(): Sorted {
+    const { sortedNs = SORTED_NS, namespace } = this.#options;
+    if (this.#sorted && (!this.#hasChanged || this.#sorted.age.elapsedNs < sortedNs)) {
+      return this.#sorted.world;
+    }
+    this.sorts++;
+    this.#hasChanged = false;
+    const age = new Stopwatch(this.#clock);
+    const backups = newestFirst(this.#backups);
+    const restores = newestFirst(this.#restores);
+    const world = {
+      ...{ namespace, backups, restores },
+      backupsByName: new Map(backups.map((row) => [row.name, row])),
+      runsByUid: new Map([...backups, ...restores].map((row) => [row.uid, row])),
+      schedules: byName(this.#schedules),
+      repositories: byName(this.#repositories),
+      locations: byName(this.#locations),
+    };
+    this.#sorted = { world, age };
+    return world;
+  }
+
+  #outages(): string[] {
+    const own = this.#caches.flatMap((cache) => {
+      const { failure, isAway, silentMs, resource } = cache;
+      if (failure !== undefined && !cache.isSynced) {
+        return [`${resource.plural} cannot be read: ${failure}`];
+      }
+      if (failure !== undefined && isAway) {
+        return [`${resource.plural} may have changed since: ${failure}`];
+      }
+      return silentMs > SILENT_MS
+        ? [
+            `${resource.plural} may have changed since: no word from the API server for ${Math.round(silentMs / 1000)} s`,
+          ]
+        : [];
+    });
+    const { outage } = this.#options.volumes;
+    return outage === undefined ? own : [...own, outage];
+  }
+}
+
+function notReadYet({ resource, failure }: Cache<Kept<unknown>>): CodedError {
+  const why = failure === undefined ? '' : `: ${failure}`;
+  return new CodedError(
+    'NOT_READ_YET',
+    `${resource.plural} have not been read yet${why}; this is tried again all the time`,
+    { retry: 'backoff' },
+  );
+}
+
+const compare = (a: string, b: string): number => (a < b ? -1 : a > b ? 1 : 0);
+
+const newestFirst = (cache: Cache<Kept<RunRow>>): RunRow[] =>
+  cache
+    .list()
+    .map(({ row }) => row)
+    .sort((a, b) => b.beganMs - a.beganMs || compare(a.name, b.name));
+
+const byName = <R extends { readonly name: string }>(cache: Cache<Kept<R>>): R[] =>
+  cache
+    .list()
+    .map(({ row }) => row)
+    .sort((a, b) => compare(a.name, b.name));

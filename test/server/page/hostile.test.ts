@@ -1,0 +1,90 @@
+import * as fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { FakeApi } from './support/fake-api.ts';
+import { fill } from './support/objects.ts';
+import { openPage, PATIENT } from './support/page.ts';
+
+const HIDDEN =
+  /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/u;
+
+/** Names of tags and of their attributes, in order: what a browser builds the page from. */
+function structureOf(body: string): string[] {
+  const found: string[] = [];
+  const visible = body.replaceAll(/<(style|script)>.*?<\/\1>/gs, '<$1>');
+  for (const [, tag = '', rest = ''] of visible.matchAll(
+    /<([/!a-z][^\s>]*)((?:[^">]|"[^"]*")*)>/gi,
+  )) {
+    const names = [...rest.matchAll(/([^\s"=]+)(?:="[^"]*")?/g)].map(([, name]) => name);
+    found.push([tag, ...names].join(' '));
+  }
+  return found;
+}
+
+/** Both pages of a cluster in which somebody has written such words wherever words can be. */
+async function pagesOf(words: readonly string[]): Promise<string[]> {
+  const api = new FakeApi();
+  let at = 0;
+  let backup = '';
+  fill(api, (plain) => {
+    // Phases, times and names of kinds decide what is shown; these are words that are only shown.
+    const word = `${plain.slice(0, 1)}${words[at++ % words.length] ?? ''}${at}`;
+    if (plain === 'nightly-2' && backup === '') backup = word;
+    return word;
+  });
+  await using page = await openPage(api);
+  let body = '';
+  await expect
+    .poll(async () => (body = (await page.ask('/')).body), { ...PATIENT, interval: 5 })
+    .toContain('claim-moving');
+  const own = await page.ask(`/backups/${encodeURIComponent(backup.toWellFormed())}`);
+  return [body, own.body];
+}
+
+const word = fc.oneof(
+  fc.constantFrom(
+    '<script>alert(1)</script>',
+    '</bdi></td></table><img src=x onerror=alert(1)>',
+    '" onmouseover="alert(1)" x="',
+    "' onfocus='alert(1)' autofocus '",
+    '<!--',
+    '--><b>',
+    '&lt;b&gt;&#60;',
+    'javascript:alert(1)',
+    '\u202egnp.exe\u202c',
+    '\u200f\u2066\u0000\u001b]0;x\u0007',
+    '${x}`',
+    ']]><svg/onload=alert(1)>',
+  ),
+  fc.string({ unit: 'binary', minLength: 1, maxLength: 40 }).map((text) => text.toWellFormed()),
+);
+
+describe('what others have written', () => {
+  it('changes nothing of a page but its texts', async () => {
+    const usual = (await pagesOf(['plain'])).map(structureOf);
+    const [overview = [], own = []] = usual;
+    expect(overview.length).toBeGreaterThan(300);
+    expect(own).toContain('section aria-labelledby');
+    await fc.assert(
+      fc.asyncProperty(fc.array(word, { minLength: 1, maxLength: 12 }), async (words) => {
+        const bodies = await pagesOf(words);
+        for (const body of bodies) expect(body).not.toMatch(HIDDEN);
+        expect(bodies.map(structureOf)).toEqual(usual);
+      }),
+      { numRuns: 60 },
+    );
+  });
+
+  it('of a query is text too', async () => {
+    const api = new FakeApi();
+    fill(api);
+    await using page = await openPage(api);
+    await expect.poll(async () => (await page.ask('/')).status, PATIENT).toBe(200);
+    const evil = '"><script>alert(1)</script>';
+    const query = new URLSearchParams({ prefix: evil, phase: evil, day: evil, page: evil });
+    const { status, body } = await page.ask(`/?${query.toString()}`);
+    expect(status).toBe(200);
+    expect(body).toContain('&quot;&gt;&lt;script&gt;alert(1)&lt;/script&gt;');
+    expect([...body.matchAll(/<script>/g)].length).toBe(1);
+    expect((await page.ask(`/backups/${encodeURIComponent(evil)}`)).body).not.toContain('alert');
+  });
+});

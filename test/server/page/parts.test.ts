@@ -1,0 +1,177 @@
+import { createHash } from 'node:crypto';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { FakeApi } from './support/fake-api.ts';
+import { fill } from './support/objects.ts';
+import { type Answer, openPage, PATIENT, sectionOf, textOf } from './support/page.ts';
+
+describe('the parts of the page', () => {
+  const api = new FakeApi();
+  let page: Awaited<ReturnType<typeof openPage>>;
+  let answer: Answer;
+  beforeAll(async () => {
+    fill(api);
+    page = await openPage(api);
+    await vi.waitFor(async () => {
+      answer = await page.ask('/');
+      expect(answer.body).toContain('claim-moving');
+    }, PATIENT);
+  });
+  afterAll(() => page[Symbol.asyncDispose]());
+
+  it('backups and restores under way, with their volumes together', () => {
+    const text = sectionOf(answer.body, 'under-way');
+    expect(text).toMatch(
+      /nightly-3 Backup … WaitingForPluginOperations 100 % 100 % 1,200 of 1,200 1 of 4 ended/,
+    );
+    expect(text).toMatch(/back-again Restore … InProgress/);
+    expect(text).not.toContain('nightly-2');
+  });
+
+  it('volumes being moved, with bar, rate and time left', () => {
+    const text = sectionOf(answer.body, 'moving');
+    expect(text).toContain(
+      'shop/claim-moving backup nightly-3 node-1 25 % 25 % 100.0 MiB of 400.0 MiB 1.0 MiB/s 5m',
+    );
+    expect(text).not.toContain('claim-done');
+    expect(answer.body).toContain(
+      '<progress max="100" value="25" aria-label="Bytes of shop/claim-moving">',
+    );
+  });
+
+  it('operations that wait, and for what', () => {
+    const text = sectionOf(answer.body, 'waiting');
+    expect(text).toMatch(
+      /shop\/claim-fresh DataUpload fresh backup nightly-3 … New 60m the data mover "somebody-elses", which no agent here serves/,
+    );
+    expect(text).toMatch(
+      /shop\/web-0\/cache PodVolumeBackup pod-volume backup nightly-3 … Prepared/,
+    );
+    expect(text).toMatch(/shop\/claim-back DataDownload down restore back-again … Accepted/);
+  });
+
+  it('nodes, and what they move', () => {
+    expect(sectionOf(answer.body, 'nodes')).toContain('node-1 1 2 1.0 MiB/s shop/claim-moving');
+  });
+
+  it('schedules, their next runs, and whether their last backups were good', () => {
+    const text = sectionOf(answer.body, 'schedules');
+    expect(text).toMatch(
+      /nightly 0 2 \* \* \* ✓ Enabled 2026-11-27 02:00 \(in 16h\) nightly-2 2026-11-25 02:00 \(32h ago\) ! PartiallyFailed, 2 errors, 5 warnings nightly-3 … Waiting/,
+    );
+    expect(text).toMatch(/asleep 0 3 \* \* \* paused none none yet/);
+    expect(text).toMatch(/late 0 8 \* \* \* ✓ Enabled due since 2026-11-26 08:00 \(2h ago\)/);
+  });
+
+  it('the calendar: the worst of each day, and how many', () => {
+    const calendar = textOf(/<table class="calendar">.*?<\/table>/s.exec(answer.body)?.[0] ?? '');
+    expect(calendar).toContain('Mon Tue Wed Thu Fri Sat Sun 10-28 0 10-29 0');
+    expect(calendar).toMatch(/11-23 0 11-24 ✗ 1 11-25 ! 1 11-26 … 1 $/);
+    expect(answer.body).toContain('aria-label="2026-11-25: 1 partially failed"');
+    expect(answer.body).toContain('href="/?day=2026-11-25#backups"');
+  });
+
+  it('repositories: phase, maintenance, verification, and how much of what was moved was new', () => {
+    const text = sectionOf(answer.body, 'repositories');
+    expect(text).toContain(
+      'shop-default-kopia shop default ✓ Ready 2026-11-26 09:10 (50m ago), the last try failed 2026-11-26 03:00 (7h ago), 25 % of its packs read, 3 damaged contents 1.0 GiB, 256.0 MiB new (25 %)',
+    );
+    expect(text).toContain('crm-default-kopia crm default ✗ NotReady never never');
+  });
+
+  it('restores and locations', () => {
+    expect(sectionOf(answer.body, 'restores')).toContain('back-again nightly-2 … InProgress 0 0');
+    const text = sectionOf(answer.body, 'locations');
+    expect(text).toContain(
+      'default aws nightly-bucket ✓ Available 2026-11-26 09:59 (30s ago) default',
+    );
+    expect(text).toContain('far gcp ✗ Unavailable never read-only');
+  });
+
+  it('what went wrong, and what to do: what lasts first, then the newest', () => {
+    const text = sectionOf(answer.body, 'attention');
+    const subjects = [...text.matchAll(/[✗!] (\w+ \S+)/g)].map(([, subject]) => subject);
+    expect(subjects).toEqual([
+      'Location far',
+      'Repository crm-default-kopia',
+      'Repository shop-default-kopia',
+      'Repository shop-default-kopia',
+      'Schedule late',
+      'Schedule wrong',
+      'Backup nightly-2',
+      'Volume shop/claim-lost',
+      'Backup by-hand',
+    ]);
+    expect(text).toContain('no route to host No backup can be stored there.');
+    expect(text).toContain('longshore backup-location check far');
+    expect(text).toContain('2 errors Its log says more: longshore backup logs nightly-2');
+    expect(text).toContain('DataUpload lost: the snapshot was deleted while it was read');
+    expect(text).toContain('there is no location "defualt" Nothing was done.');
+  });
+
+  it('a page for each backup, with its volumes', async () => {
+    const { status, body } = await page.ask('/backups/nightly-3');
+    const text = textOf(body);
+    expect(status).toBe(200);
+    expect(text).toContain('Errors 0 Warnings 0');
+    expect(text).toContain('Operations 1 of 2 completed');
+    expect(text).toContain('1 of 4 ended, 1.1 GiB moved');
+    for (const name of ['claim-moving', 'claim-done', 'claim-fresh', 'web-0/cache']) {
+      expect(text).toContain(name);
+    }
+    expect(text).not.toContain('claim-lost');
+    const older = textOf((await page.ask('/backups/nightly-2')).body);
+    expect(older).toMatch(/Errors 2 Warnings 5 Look into it longshore backup logs nightly-2/);
+    expect(older).toMatch(/Took 31m Expires 2026-12-25 02:00 \(in 28d\)/);
+    expect(older).toMatch(/claim-lost .* the snapshot was deleted while it was read/);
+    expect(older).toMatch(/Restores of it .* back-again/);
+  });
+
+  it('an address of nothing is no page', async () => {
+    for (const path of [
+      '/backups/other',
+      '/backups/',
+      '/backups/%',
+      '/x',
+      '/login',
+      '/backups/a/b',
+    ]) {
+      expect((await page.ask(path)).status).toBe(404);
+    }
+  });
+
+  it('it has headings, captions, scopes and names for those who do not see it', () => {
+    const { body } = answer;
+    expect([...body.matchAll(/<h1>/g)].length).toBe(1);
+    expect(body).toMatch(/<html lang="en">/);
+    expect(body).toMatch(/<body>\s*<a class="skip" href="#main">/);
+    const tables = [...body.matchAll(/<table.*?<\/table>/gs)].map(([table]) => table);
+    expect(tables.length).toBeGreaterThan(8);
+    for (const table of tables) {
+      expect(table).toMatch(/<caption/);
+      expect(table).not.toMatch(/<th(?! scope="(?:col|row)")[ >]/);
+    }
+    const ids = [...body.matchAll(/ id="([^"]*)"/g)].map(([, id]) => id);
+    expect(new Set(ids).size).toBe(ids.length);
+    for (const [, target] of body.matchAll(/(?:href="#|aria-labelledby="|for=")([^"]+)"/g)) {
+      expect(ids).toContain(target);
+    }
+  });
+
+  it('nothing of it comes from elsewhere, and only its own style and script are let in', () => {
+    const { body, headers } = answer;
+    expect(body).not.toMatch(/https?:|src=|<img|<iframe|<meta http-equiv| style=| on\w+="/);
+    const policy = String(headers['content-security-policy']);
+    expect(policy).toContain("default-src 'none'");
+    expect(policy).toContain("frame-ancestors 'none'");
+    expect(policy).not.toContain('unsafe');
+    for (const element of ['style', 'script']) {
+      const text = new RegExp(`<${element}>(.*?)</${element}>`, 's').exec(body)?.[1] ?? '';
+      const hash = createHash('sha256').update(text).digest('base64');
+      expect(policy).toContain(`${element}-src 'sha256-${hash}'`);
+    }
+    expect(headers['x-content-type-options']).toBe('nosniff');
+    expect(headers['referrer-policy']).toBe('same-origin');
+    expect(headers['cache-control']).toBe('no-store');
+    expect(headers['x-powered-by']).toBeUndefined();
+  });
+});

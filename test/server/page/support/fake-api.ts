@@ -1,0 +1,159 @@
+import { CodedError, ManualClock, parseGoTime } from '../../../../src/base/index.ts';
+import type {
+  KubeClient,
+  KubeObject,
+  Resource,
+  UserInfo,
+  WatchEvent,
+} from '../../../../src/kube/index.ts';
+
+export const NOW = '2026-11-26T10:00:00Z';
+export const NAMESPACE = 'velero';
+
+/** What a token is good for. */
+export interface TokenHolder {
+  readonly user: UserInfo;
+  /** All, none, or all but one kind. */
+  readonly mayList: boolean | { readonly except: string };
+}
+
+type Event = WatchEvent<KubeObject>;
+
+/** An API server in memory as far as the status page asks one, which notes what it is asked. */
+export class FakeApi {
+  readonly clock = new ManualClock(parseGoTime(NOW));
+  /** Such as `list nodes`, in order. */
+  readonly asked: string[] = [];
+  readonly tokens = new Map<string, TokenHolder>();
+  /** Answers no review, and ends all watches. */
+  isAway = false;
+  /** Kinds that may not be read. */
+  readonly refused = new Set<string>();
+  readonly #objects = new Map<string, KubeObject[]>();
+  readonly #watchers = new Map<string, Set<(event: Event | undefined) => void>>();
+  #version = 1;
+
+  put(resource: Resource<never>, ...objects: readonly object[]): this {
+    const known = this.#objects.get(resource.plural) ?? [];
+    this.#objects.set(resource.plural, known);
+    for (const given of objects) {
+      const object = this.#whole(given);
+      const at = known.findIndex(({ metadata }) => metadata.name === object.metadata.name);
+      if (at >= 0) known[at] = object;
+      else known.push(object);
+      this.#tell(resource.plural, { type: at >= 0 ? 'MODIFIED' : 'ADDED', object });
+    }
+    return this;
+  }
+
+  breakWatches(): void {
+    for (const plural of this.#watchers.keys()) this.#tell(plural, undefined);
+  }
+
+  countOf(start: string): number {
+    return this.asked.filter((what) => what.startsWith(start)).length;
+  }
+
+  #whole(given: object): KubeObject {
+    const { metadata, ...rest } = given as KubeObject;
+    const { name } = metadata;
+    const defaults = {
+      uid: `uid-${name}`,
+      namespace: NAMESPACE,
+      creationTimestamp: '2026-11-26T09:00:00Z',
+    };
+    return {
+      ...rest,
+      metadata: { ...defaults, ...metadata, resourceVersion: String(++this.#version) },
+    };
+  }
+
+  #tell(plural: string, event: Event | undefined): void {
+    for (const tell of this.#watchers.get(plural) ?? []) tell(event);
+  }
+
+  #note(what: string, { plural }: Resource<KubeObject>): KubeObject[] {
+    this.asked.push(`${what} ${plural}`);
+    if (this.isAway) {
+      throw new CodedError('KUBE_UNAVAILABLE', 'cannot reach the API server', { retry: 'backoff' });
+    }
+    if (this.refused.has(plural)) throw new CodedError('KUBE_FORBIDDEN', `${plural} is forbidden`);
+    return structuredClone(this.#objects.get(plural) ?? []);
+  }
+
+  readonly client = {
+    clock: this.clock,
+    listPage: (resource: Resource<KubeObject>) => {
+      const items = this.#note('list', resource);
+      return Promise.resolve({ items, resourceVersion: '1', continue: undefined });
+    },
+    // Async, so that what is thrown is a rejection, as of a real client.
+    list: async (resource: Resource<KubeObject>) => {
+      await Promise.resolve();
+      return this.#note('list', resource);
+    },
+    find: async (resource: Resource<KubeObject>, { name }: { name: string }) => {
+      await Promise.resolve();
+      return this.#note('find', resource).find(({ metadata }) => metadata.name === name);
+    },
+    create: async ({ kind, plural }: Resource<KubeObject>, { spec }: { spec: unknown }) => {
+      await Promise.resolve();
+      this.#note('create', { plural } as Resource<KubeObject>);
+      if (kind === 'TokenReview') {
+        const holder = this.tokens.get((spec as { token: string }).token);
+        return { status: holder ? { authenticated: true, user: holder.user } : {} };
+      }
+      const { user, resourceAttributes } = spec as {
+        user: string;
+        resourceAttributes: { namespace: string; verb: string; group: string; resource: string };
+      };
+      const { namespace, verb, group, resource } = resourceAttributes;
+      const isAsked = namespace === NAMESPACE && verb === 'list' && group === 'velero.io';
+      const { mayList } =
+        [...this.tokens.values()].find((each) => each.user.username === user) ?? {};
+      const allowed = typeof mayList === 'object' ? resource !== mayList.except : mayList === true;
+      return { status: { allowed: isAsked && allowed } };
+    },
+    watch: (
+      resource: Resource<KubeObject>,
+      options: { signal: AbortSignal; sendInitialEvents?: boolean; onActivity?: () => void },
+    ) => this.#watch(resource, options),
+  } as unknown as KubeClient;
+
+  async *#watch(
+    resource: Resource<KubeObject>,
+    options: { signal: AbortSignal; sendInitialEvents?: boolean; onActivity?: () => void },
+  ): AsyncGenerator<Event> {
+    await Promise.resolve();
+    const objects = this.#note('watch', resource);
+    options.onActivity?.();
+    const waiting: (Event | undefined)[] = [];
+    if (options.sendInitialEvents === true) {
+      for (const object of objects) waiting.push({ type: 'ADDED', object });
+      const annotations = { 'k8s.io/initial-events-end': 'true' };
+      const metadata = { resourceVersion: String(this.#version), annotations };
+      waiting.push({ type: 'BOOKMARK', object: { metadata } } as never);
+    }
+    let wake: (() => void) | undefined;
+    const tell = (event: Event | undefined): void => {
+      waiting.push(event && structuredClone(event));
+      wake?.();
+    };
+    const watchers = this.#watchers.get(resource.plural) ?? new Set();
+    this.#watchers.set(resource.plural, watchers.add(tell));
+    const onAbort = (): void => wake?.();
+    options.signal.addEventListener('abort', onAbort, { once: true });
+    try {
+      while (!options.signal.aborted) {
+        const event = waiting.shift();
+        if (event) yield event;
+        else if (this.isAway)
+          throw new CodedError('KUBE_UNAVAILABLE', 'cannot reach the API server');
+        else await new Promise<void>((resolve) => (wake = resolve));
+      }
+    } finally {
+      watchers.delete(tell);
+      options.signal.removeEventListener('abort', onAbort);
+    }
+  }
+}

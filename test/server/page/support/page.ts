@@ -1,0 +1,96 @@
+import * as http from 'node:http';
+import * as net from 'node:net';
+import { silentLogger } from '../../../../src/base/index.ts';
+import { openStatusPage } from '../../../../src/cli/server-page.ts';
+import type { HttpListener } from '../../../../src/observability/index.ts';
+import { type FakeApi, NAMESPACE } from './fake-api.ts';
+
+/** For what comes at once on a machine that has nothing else to do. */
+export const PATIENT = { timeout: 20_000 };
+
+export interface Answer {
+  readonly status: number;
+  readonly headers: http.IncomingHttpHeaders;
+  readonly body: string;
+}
+
+export interface Question {
+  readonly method?: string;
+  readonly headers?: http.OutgoingHttpHeaders;
+  readonly body?: string;
+}
+
+/** A request with just these headers, and a connection of its own. */
+export function ask(address: string, path: string, question: Question = {}): Promise<Answer> {
+  const { method = 'GET', headers = {}, body } = question;
+  const port = portOf(address);
+  return new Promise((resolve, reject) => {
+    const options = { host: '127.0.0.1', port, path, method, headers, agent: false };
+    const request = http.request(options, (response) => {
+      const parts: Buffer[] = [];
+      response.on('data', (part: Buffer) => parts.push(part));
+      response.on('error', reject);
+      response.on('end', () => {
+        const text = Buffer.concat(parts).toString('utf8');
+        resolve({ status: response.statusCode ?? 0, headers: response.headers, body: text });
+      });
+    });
+    request.on('error', reject);
+    request.end(body);
+  });
+}
+
+const portOf = (address: string): number => Number(/\d+$/.exec(address)?.[0]);
+
+/** All that is answered to some bytes on a connection, until the server ends it. */
+export function saidTo(address: string, bytes: string): Promise<string> {
+  return new Promise((resolve) => {
+    let said = '';
+    const socket = net.connect(portOf(address), '127.0.0.1', () => socket.write(bytes));
+    socket.on('data', (part: Buffer) => (said += part.toString('latin1')));
+    socket.on('error', () => undefined);
+    socket.on('close', () => {
+      resolve(said);
+    });
+  });
+}
+
+/** The page on loopback, or, where `needsLogin`, on all addresses. It is ready when it answers. */
+export async function openPage(
+  api: FakeApi,
+  { needsLogin = false } = {},
+): Promise<HttpListener & { ask(path: string, question?: Question): Promise<Answer> }> {
+  const address = needsLogin ? '0.0.0.0:0' : '127.0.0.1:0';
+  const { client } = api;
+  const page = await openStatusPage(address, {
+    client,
+    logger: silentLogger,
+    namespace: NAMESPACE,
+  });
+  return { ...page, ask: (path, question) => ask(page.address, path, question) };
+}
+
+/** As a reader sees it: texts without tags, one blank between words. */
+export const textOf = (body: string): string =>
+  unescaped(
+    body
+      .replaceAll(/<(script|style)>.*?<\/\1>/gs, '')
+      .replaceAll(/<[^>]*>/g, ' ')
+      .replaceAll(/\s+/g, ' '),
+  ).replaceAll(/ ([,.)])/g, '$1');
+
+const unescaped = (text: string): string =>
+  text
+    .replaceAll('&lt;', '<')
+    .replaceAll('&gt;', '>')
+    .replaceAll('&quot;', '"')
+    .replaceAll('&#39;', "'")
+    .replaceAll('&#96;', '`')
+    .replaceAll('&amp;', '&');
+
+/** The text of one part of the page. */
+export function sectionOf(body: string, id: string): string {
+  const [, section = ''] =
+    new RegExp(`<section aria-labelledby="${id}">(.*?)</section>`, 's').exec(body) ?? [];
+  return textOf(section).trim();
+}
