@@ -9,6 +9,8 @@ import { silentLogger, systemClock } from '../../src/base/index.ts';
 import { BackupMetrics, OperationMetrics, Server } from '../../src/server/index.ts';
 import { registerLocationMetrics } from '../../src/server/locations/location-metrics.ts';
 import { RepositoryMetrics } from '../../src/server/repositories/repository-metrics.ts';
+import { registerScheduleMetrics } from '../../src/server/schedules/schedule-metrics.ts';
+import { registerSyncMetrics } from '../../src/server/sync/sync-metrics.ts';
 
 const ROOT = new URL('../../', import.meta.url).pathname;
 const read = (path: string): string => readFileSync(join(ROOT, path), 'utf8');
@@ -66,6 +68,8 @@ beforeAll(async () => {
     jobs: () => ({ running: 0, waiting: 0 }),
   });
   registerLocationMetrics(server, () => []);
+  registerScheduleMetrics(server, () => []);
+  registerSyncMetrics(server, () => []);
   new BackupMetrics(server);
   new OperationMetrics({ registry: server, clock: systemClock });
   new Server({
