@@ -60,8 +60,8 @@ export interface RestoreProgress {
 }
 
 export interface RestoreRunResult extends RestoreProgress {
-  /** `apiVersion/Kind` to sorted `namespace/name(outcome)`. */
-  readonly resourceList: Readonly<Record<string, readonly string[]>>;
+  /** `apiVersion/Kind` to sorted `namespace/name(outcome)`. Made when it is asked for, which is best done when the contents of the backup are closed. */
+  readonly resourceList: () => Readonly<Record<string, readonly string[]>>;
 }
 
 /** Velero: pkg/cmd/server/config/config.go. */
@@ -133,7 +133,7 @@ export async function runRestore(options: RestoreRunOptions): Promise<RestoreRun
   const { count } = restored;
   await progress.end({ totalItems: count, itemsRestored: count });
   signal.throwIfAborted();
-  return { totalItems: count, itemsRestored: count, resourceList: restored.resourceList };
+  return { totalItems: count, itemsRestored: count, resourceList: () => restored.resourceList };
 }
 
 /** Namespaces are made, and never changed. Velero: pkg/restore/restore.go, processSelectedResource. */

@@ -54,7 +54,7 @@ export function stored(type: string, id: string, more: object = {}): StoredItem 
     },
     ...rest,
   };
-  return { type, object: object as unknown as KubeObject };
+  return { type, object: object };
 }
 
 /** The contents of a backup, through its tarball, as a restore gets them. */
