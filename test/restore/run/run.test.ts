@@ -1057,7 +1057,10 @@ describe('a restore that goes on after its process has ended', () => {
     const order = pods.map(({ object }) => object.metadata.name).sort();
     await run({ cluster, items: pods, sink }).catch(() => undefined);
     expect(order).toEqual(['gone', 'p', 'q']);
+    // Somebody has made another one of its name.
     cluster.remove('pods', 'app/gone');
+    const metadata = { name: 'gone', namespace: 'app', creationTimestamp: cluster.now };
+    cluster.add('pods', { metadata });
     const hooked: string[] = [];
     const begun: string[] = [];
     await run({
@@ -1077,7 +1080,7 @@ describe('a restore that goes on after its process has ended', () => {
     });
     expect(hooked).toEqual(['p', 'q']);
     expect(begun).toEqual(['q']);
-    expect(cluster.get('pods', 'app/gone')).toBeUndefined();
+    expect(cluster.get('pods', 'app/gone')?.metadata).toEqual(metadata);
   });
 
   it('asks for what the cluster serves where it had restored definitions', async () => {
