@@ -64,7 +64,8 @@ export type {
 } from './run/contract.ts';
 export { type BlockItem, ItemBackupper, itemPath, kindOf } from './run/item-backupper.ts';
 export { BackedUp, type ResourceNames } from './run/backed-up.ts';
-export { resolveActions, type Resolved } from './run/resolved-actions.ts';
+export { ProgressTeller } from './run/progress.ts';
+export { resolveActions, type Resolved, typeLists } from './run/resolved-actions.ts';
 export {
   type BackupRunOptions,
   type BackupRunResult,

@@ -42,10 +42,17 @@ export class Results implements BackupLog {
   readonly #errors = new BoundedList<Entry>(HELD_MAX);
 
   readonly #onEntry: ((entry: ResultEntry) => void) | undefined;
+  readonly #textOf: (message: string, about: About) => string;
 
-  constructor(logger: Logger = silentLogger, onEntry?: (entry: ResultEntry) => void) {
+  /** `form`: those of a backup tell what they are about, as lines of a log; those of a restore are sentences alone, as in Velero. */
+  constructor(
+    logger: Logger = silentLogger,
+    onEntry?: (entry: ResultEntry) => void,
+    form: 'line' | 'sentence' = 'line',
+  ) {
     this.#logger = logger;
     this.#onEntry = onEntry;
+    this.#textOf = form === 'line' ? lineOf : sentenceOf;
   }
 
   /** One of an earlier try: it counts, and is in the log already. */
@@ -80,7 +87,7 @@ export class Results implements BackupLog {
   }
 
   #add(level: ResultEntry['level'], message: string, about: About): void {
-    const entry = { level, ...entryOf(message, about) };
+    const entry = { level, namespace: about.namespace, text: this.#textOf(message, about) };
     this.restore(entry);
     this.#onEntry?.(entry);
   }
@@ -92,15 +99,18 @@ const fieldsOf = ({ error, ...about }: About): object => ({
 });
 
 /** Velero: pkg/util/logging/log_counter_hook.go; a part that is not there is left out. */
-function entryOf(message: string, { resource, namespace, name, error }: About): Entry {
+function lineOf(message: string, { resource, name, error }: About): string {
   const parts = [
     resource === undefined ? '' : ` resource: /${resource}`,
     name === undefined ? '' : ` name: /${name}`,
     ` message: /${message}`,
     error === undefined ? '' : ` error: /${messageOf(error)}`,
   ];
-  return { namespace, text: parts.join('') };
+  return parts.join('');
 }
+
+const sentenceOf = (message: string, { error }: About): string =>
+  error === undefined ? message : `${message}: ${messageOf(error)}`;
 
 function listsOf(entries: BoundedList<Entry>): ResultLists {
   const velero: string[] = [];

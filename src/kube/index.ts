@@ -122,3 +122,5 @@ export {
 } from './patches/json-patch.ts';
 export { applyMergePatch } from './patches/merge-patch.ts';
 export { applyStrategicMergePatch } from './patches/strategic-merge-patch.ts';
+export { createMergePatch } from './patches/create-merge-patch.ts';
+export { isSame as isSameJson } from './patches/values.ts';

@@ -17,11 +17,22 @@ export interface RestoreActionOutput {
   readonly additionalItems?: readonly ResourceIdentifier[];
   /** The item is not restored. */
   readonly isSkipped?: boolean;
+  /** `''` or nothing: no operation was started. */
+  readonly operationId?: string;
+  /** The item is made once {@link RestoreAction.areAdditionalItemsReady} says so. */
+  readonly waitForAdditionalItems?: boolean;
+  /** 0 or nothing: as long as the server waits for resources. */
+  readonly additionalItemsReadyTimeoutMs?: number;
 }
 
-/** Velero's RestoreItemAction, as far as actions without operations go. Inputs are not changed. */
+/** Velero's RestoreItemAction, both versions. Inputs are not changed. */
 export interface RestoreAction {
   readonly name: string;
   readonly appliesTo: ActionSelector;
   execute(input: RestoreActionInput, context: ActionContext): Promise<RestoreActionOutput>;
+  areAdditionalItemsReady?(
+    items: readonly ResourceIdentifier[],
+    restore: Restore,
+    context: ActionContext,
+  ): Promise<boolean>;
 }

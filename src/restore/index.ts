@@ -17,3 +17,24 @@ export { type HookRecord, RestoreHooks, type RestoreHooksOptions } from './hooks
 export { type PodWatch, watchRestoredPods } from './hooks/pod-watch.ts';
 export { readYamlObject } from './modifiers/yaml-values.ts';
 export { pluginConfig } from './actions/plugin-config.ts';
+export type {
+  BackedUpItems,
+  DoneItem,
+  FinishedRestoreItem,
+  ItemFile,
+  ItemFolder,
+  ItemKey,
+  PersistentVolumeSteps,
+  PodVolumeSteps,
+  RestoreJournal,
+  RestoreOutcome,
+  RestoreSink,
+  StartedRestoreOperation,
+} from './run/contract.ts';
+export { parsePriorities, RESTORE_PRIORITIES, type RestorePriorities } from './run/priorities.ts';
+export {
+  type RestoreProgress,
+  type RestoreRunOptions,
+  type RestoreRunResult,
+  runRestore,
+} from './run/run.ts';

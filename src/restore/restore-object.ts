@@ -25,6 +25,11 @@ export interface RestoreSpec {
   /** From the namespaces of the backup to those of the cluster. */
   namespaceMapping?: Readonly<Record<string, string>> | null;
   restorePVs?: boolean | null;
+  /** Of which resources the status is restored, too; nothing said means none. */
+  restoreStatus?: {
+    readonly includedResources?: readonly string[] | null;
+    readonly excludedResources?: readonly string[] | null;
+  } | null;
   preserveNodePorts?: boolean | null;
   /** `none`, `update`, or nothing. */
   existingResourcePolicy?: string | null;

@@ -15,6 +15,7 @@ import { BackedUp, type ResourceNames } from './backed-up.ts';
 import { type ItemBlock, itemBlocks } from './blocks.ts';
 import type { BackupAction, BlockAction, ItemJournal, ItemSink, VolumeSteps } from './contract.ts';
 import { type BlockItem, ItemBackupper, kindOf } from './item-backupper.ts';
+import { ProgressTeller } from './progress.ts';
 import { resolveActions } from './resolved-actions.ts';
 
 export interface BackupRunOptions {
@@ -61,8 +62,6 @@ export interface BackupRunResult extends Progress {
   readonly hooksFailed: number;
 }
 
-/** Velero patches not more often. */
-const PROGRESS_MS = 1000;
 /** How long post hooks may take after a run was ended. Our choice: a hook has 30 s where nothing is said, and a process that ends as much. */
 const THAW_MS = 30_000;
 const THAWS_AT_ONCE = 8;
@@ -103,7 +102,10 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
     backedUp,
     signal,
   });
-  const progress = new ProgressTeller(options, backedUp);
+  const progress = new ProgressTeller(options, () => {
+    const { totalItems, itemsBackedUp } = backedUp;
+    return { totalItems, itemsBackedUp };
+  });
   // Also of what an earlier try has done, whose definitions come last, as well.
   const types = new Set<string>();
   if (journal) {
@@ -149,7 +151,11 @@ export async function runBackup(options: BackupRunOptions): Promise<BackupRunRes
   if (failure === undefined && !resources.refuses(CRDS_TYPE) && !resources.takes(CRDS_TYPE)) {
     for (const type of types) await backUpDefinition(type, backupper, options);
   }
-  await progress.end();
+  // What was found and left out counts no more.
+  await progress.end({
+    totalItems: backedUp.itemsBackedUp,
+    itemsBackedUp: backedUp.itemsBackedUp,
+  });
   options.signal.throwIfAborted();
   if (failure !== undefined) throw asError(failure);
   return {
@@ -349,46 +355,5 @@ async function backUpDefinition(
     signal.throwIfAborted();
     if (isCode(error, 'ARCHIVE_NOT_WRITTEN')) throw error;
     log.error(`Error getting CRD ${type}`, { error });
-  }
-}
-
-/** Tells how far the run is, at most once in a while. */
-class ProgressTeller {
-  readonly #options: BackupRunOptions;
-  readonly #backedUp: BackedUp;
-  #lastMs = -Infinity;
-  #telling: Promise<void> = Promise.resolve();
-  #isTelling = false;
-
-  constructor(options: BackupRunOptions, backedUp: BackedUp) {
-    this.#options = options;
-    this.#backedUp = backedUp;
-  }
-
-  changed(): void {
-    const nowMs = performance.now();
-    if (this.#isTelling || nowMs - this.#lastMs < (this.#options.progressMs ?? PROGRESS_MS)) return;
-    this.#lastMs = nowMs;
-    this.#isTelling = true;
-    const { totalItems, itemsBackedUp } = this.#backedUp;
-    this.#telling = this.#tell({ totalItems, itemsBackedUp }).finally(
-      () => (this.#isTelling = false),
-    );
-  }
-
-  /** What was found and left out counts no more. */
-  async end(): Promise<void> {
-    await this.#telling;
-    const { itemsBackedUp } = this.#backedUp;
-    await this.#tell({ totalItems: itemsBackedUp, itemsBackedUp });
-  }
-
-  async #tell(progress: Progress): Promise<void> {
-    try {
-      await this.#options.onProgress?.(progress);
-    } catch (error) {
-      if (this.#options.signal.aborted) return;
-      this.#options.log.warn("Got error trying to update backup's status.progress", { error });
-    }
   }
 }

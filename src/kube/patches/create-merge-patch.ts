@@ -1,0 +1,25 @@
+import { isFields, isSame, own, setOwn } from './values.ts';
+
+/**
+ * The JSON merge patch (RFC 7386) that makes one document into another; undefined where they are the same. What the second lacks is removed. Lists
+ * are replaced as a whole.
+ */
+export function createMergePatch(
+  from: object,
+  to: object,
+): Readonly<Record<string, unknown>> | undefined {
+  const patch: Record<string, unknown> = {};
+  const before = { ...from };
+  const after = { ...to };
+  for (const key of Object.keys(before)) {
+    if (own(after, key) === undefined) setOwn(patch, key, null);
+  }
+  for (const [key, value] of Object.entries(after)) {
+    if (value === undefined) continue;
+    const old = own(before, key);
+    if (isSame(old, value)) continue;
+    const isInside = isFields(old) && isFields(value);
+    setOwn(patch, key, isInside ? createMergePatch(old, value) : value);
+  }
+  return Object.keys(patch).length === 0 ? undefined : patch;
+}

@@ -1,0 +1,160 @@
+import type { BackupLog } from '../../backup/index.ts';
+import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import {
+  createMergePatch,
+  CUSTOM_RESOURCE_DEFINITIONS,
+  type KubeClient,
+  type KubeObject,
+  type Pod,
+  type Resource,
+} from '../../kube/index.ts';
+import { listAt } from '../actions/fields.ts';
+import type { RestoreHooks } from '../hooks/exec-hooks.ts';
+import type { ItemFile, PodVolumeSteps, StartedRestoreOperation } from './contract.ts';
+import type { ItemNotes } from './existing.ts';
+import { statusOf, wantsStatus } from './object-form.ts';
+import type { Patience } from './patience.ts';
+import type { RestoreSelection } from './selection.ts';
+import { untilTrue } from './until-true.ts';
+
+/** What is done with an object that was made, and with whom. */
+export interface AfterCreation {
+  readonly client: Pick<KubeClient, 'find' | 'patch'>;
+  readonly patience: Patience;
+  readonly podVolumes?: PodVolumeSteps | undefined;
+  readonly hooks?: Pick<RestoreHooks, 'podCreated'> | undefined;
+  readonly log: BackupLog;
+  readonly signal: AbortSignal;
+  /** How long what was made may take to be ready. Velero: `--resource-timeout`. */
+  readonly resourceTimeoutMs: number;
+  readonly pollMs: number;
+}
+
+export interface Created {
+  /** As the server has it. */
+  readonly made: KubeObject;
+  /** As it was sent. */
+  readonly object: KubeObject;
+  readonly resource: Resource<KubeObject>;
+  readonly file: ItemFile;
+  /** In the backup. */
+  readonly status: unknown;
+}
+
+type Options = AfterCreation & {
+  readonly notes: ItemNotes;
+  /** What is begun is added. */
+  readonly operations: StartedRestoreOperation[];
+};
+
+/**
+ * Status, the managers of fields, data of a pod's volumes, hooks, and definitions that are waited for. Done again after a kill, each finds what it did.
+ * Throws what fails the item.
+ */
+export async function finishCreated(
+  created: Created,
+  selection: RestoreSelection,
+  options: Options,
+): Promise<void> {
+  const { object, resource, file } = created;
+  const type = `${resource.plural}.${resource.group}`;
+  if (wantsStatus(object) ?? selection.takesStatus(file.groupResource)) {
+    await restoreStatus(created, options);
+  }
+  await restoreManagers(created, options);
+  if (type === 'pods.') await beginPod(created.made as Pod, file, options);
+  if (type === 'customresourcedefinitions.apiextensions.k8s.io') {
+    await waitServed(created.made, options);
+  }
+}
+
+async function restoreStatus({ made, resource, status }: Created, options: Options): Promise<void> {
+  if (status === undefined) return;
+  // Whatever the server has put there goes, and what controllers write meanwhile stays.
+  const before = statusOf(made);
+  const change = createMergePatch({ status: before ?? {} }, { status });
+  if (!change) return;
+  const failure = await patched(made, resource, change, options, 'status');
+  if (failure !== undefined) options.notes.warn(messageOf(failure));
+}
+
+/** Who applied which field: without it the next `kubectl apply` would take back nothing of what it no longer says. */
+async function restoreManagers(
+  { made, object, resource }: Created,
+  options: Options,
+): Promise<void> {
+  const { managedFields } = object.metadata;
+  if (managedFields === undefined || managedFields === null) return;
+  const present = { metadata: { managedFields: made.metadata.managedFields } };
+  const change = createMergePatch(present, { metadata: { managedFields } });
+  if (!change) return;
+  const failure = await patched(made, resource, change, options);
+  if (failure === undefined) return;
+  if (isCode(failure, 'KUBE_NOT_FOUND')) options.notes.warn(messageOf(failure));
+  else {
+    const text = `error patch for managed fields ${made.metadata.name}: ${messageOf(failure)}`;
+    options.notes.error(text);
+  }
+}
+
+/** What it failed with; undefined where it did not. */
+async function patched(
+  { metadata: { name, namespace } }: KubeObject,
+  resource: Resource<KubeObject>,
+  change: object,
+  { client, patience, signal }: Options,
+  subresource?: string,
+): Promise<unknown> {
+  const more = { signal, ...(subresource !== undefined && { subresource }) };
+  try {
+    await patience.ask(resource.plural, () =>
+      client.patch(resource, { name, namespace }, change, more),
+    );
+    return undefined;
+  } catch (error) {
+    signal.throwIfAborted();
+    return error;
+  }
+}
+
+/** Nobody waits for its data here: they are operations, and hooks come when its containers run. */
+async function beginPod(pod: Pod, { namespace }: ItemFile, options: Options): Promise<void> {
+  const begun = await options.podVolumes?.begin(pod, namespace);
+  if (begun) {
+    options.operations.push(...begun.operations);
+    const { name } = pod.metadata;
+    // Velero has these with no namespace.
+    for (const error of begun.errors) {
+      options.log.error(messageOf(error), { resource: 'pods', name });
+    }
+  }
+  options.hooks?.podCreated(pod);
+}
+
+/** Objects of a definition can only be made once the server serves it. Throws `CRD_NOT_READY`. */
+async function waitServed({ metadata: { name } }: KubeObject, options: Options): Promise<void> {
+  const { client, patience, signal, resourceTimeoutMs: timeoutMs, pollMs } = options;
+  let isServed: boolean;
+  try {
+    isServed = await untilTrue(
+      async () => {
+        const found = await patience.ask('customresourcedefinitions', () =>
+          client.find(CUSTOM_RESOURCE_DEFINITIONS, { name }, { signal }),
+        );
+        if (!found) throw new CodedError('CRD_NOT_READY', 'it was deleted meanwhile');
+        const conditions = listAt(found, 'status', 'conditions');
+        return ['Established', 'NamesAccepted'].every((type) =>
+          conditions.some((each) => each.type === type && each.status === 'True'),
+        );
+      },
+      { timeoutMs, pollMs, signal },
+    );
+  } catch (cause) {
+    signal.throwIfAborted();
+    const text = `error verifying the CRD ${name} is ready to use: ${messageOf(cause)}`;
+    throw new CodedError('CRD_NOT_READY', text, { cause });
+  }
+  if (isServed) return;
+  const text = `the CRD ${name} is not available to use for custom resources`;
+  throw new CodedError('CRD_NOT_READY', text);
+}

@@ -1,0 +1,50 @@
+import { CodedError, messageOf, parseJsonExact } from '../../base/index.ts';
+import type { KubeObject } from '../../kube/index.ts';
+import { isFields } from '../actions/fields.ts';
+import type { ItemFile } from './contract.ts';
+
+/** As Velero's errors name a file of a backup. */
+export const pathOf = ({
+  groupResource,
+  version,
+  isPreferred,
+  namespace,
+  name,
+}: ItemFile): string =>
+  [
+    ...['resources', groupResource],
+    ...(version === undefined ? [] : [`${version}${isPreferred ? '-preferredversion' : ''}`]),
+    ...(namespace === '' ? ['cluster'] : ['namespaces', namespace]),
+    `${name}.json`,
+  ].join('/');
+
+/**
+ * An item as it is stored. Its place in the archive says what it is, and in which namespace: whoever has written something else into the file must not
+ * reach another one by it. Throws `BAD_ITEM`.
+ */
+export function readItem(file: ItemFile, bytes: Buffer): KubeObject {
+  const bad = (why: string, cause?: unknown): CodedError =>
+    new CodedError('BAD_ITEM', `error decoding "${pathOf(file)}": ${why}`, { cause });
+  let item: unknown;
+  try {
+    item = parseJsonExact(bytes.toString());
+  } catch (cause) {
+    throw bad(messageOf(cause), cause);
+  }
+  if (!isFields(item) || !isFields(item.metadata)) throw bad('it is no object of Kubernetes');
+  const { apiVersion, kind, metadata } = item;
+  if (typeof apiVersion !== 'string' || apiVersion === '') throw bad('it has no apiVersion');
+  if (typeof kind !== 'string' || kind === '') throw bad("Object 'Kind' is missing");
+  const { name, namespace = '', labels, annotations } = metadata;
+  if (name !== file.name || namespace !== file.namespace) {
+    throw bad('its name or namespace is not that of its file');
+  }
+  for (const [key, texts] of Object.entries({ labels, annotations })) {
+    // As Go writes a map that was never made.
+    if (texts === null) Reflect.deleteProperty(metadata, key);
+    if (texts === undefined || texts === null) continue;
+    const isMap = isFields(texts) && Object.values(texts).every((text) => typeof text === 'string');
+    if (!isMap) throw bad(`its ${key} are no texts`);
+  }
+  return item as unknown as KubeObject;
+}

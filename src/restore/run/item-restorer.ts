@@ -1,0 +1,428 @@
+import {
+  type BackupLog,
+  type Resolved,
+  type ResourceIdentifier,
+  typeOf,
+} from '../../backup/index.ts';
+import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import type {
+  Discovery,
+  KubeClient,
+  KubeObject,
+  PersistentVolume,
+  PersistentVolumeClaim,
+  Resource,
+} from '../../kube/index.ts';
+import type { RestoreAction } from '../contract.ts';
+import type { ResourceModifiers } from '../modifiers/modifiers.ts';
+import { type Restore, targetNamespace } from '../restore-object.ts';
+import { type AfterCreation, finishCreated } from './after-creation.ts';
+import type {
+  BackedUpItems,
+  FinishedRestoreItem,
+  ItemFile,
+  ItemKey,
+  PersistentVolumeSteps,
+  RestoreOutcome,
+  RestoreSink,
+  StartedRestoreOperation,
+} from './contract.ts';
+import { type ItemNotes, settleExisting } from './existing.ts';
+import { readItem } from './item-file.ts';
+import type { RestoredNamespaces } from './namespaces.ts';
+import {
+  isCompleted,
+  isMadeBy,
+  isMirrorPod,
+  restoreLabels,
+  statusOf,
+  withLabels,
+  withoutServersFields,
+} from './object-form.ts';
+import type { Restored } from './restored.ts';
+import type { RestoreSelection } from './selection.ts';
+import { untilTrue } from './until-true.ts';
+
+export interface ItemRestorerOptions extends Omit<AfterCreation, 'client'> {
+  readonly client: Pick<KubeClient, 'find' | 'create' | 'patch'>;
+  readonly discovery: Pick<Discovery, 'findIn'>;
+  readonly items: BackedUpItems;
+  readonly restore: Restore;
+  readonly namespaces: RestoredNamespaces;
+  readonly restored: Restored;
+  readonly modifiers?: ResourceModifiers | undefined;
+  readonly volumes?: PersistentVolumeSteps | undefined;
+  readonly sink: RestoreSink;
+  readonly log: BackupLog;
+  /** An earlier try of this restore may have made what it did not journal any more. */
+  readonly isResumed: boolean;
+}
+
+/** What the types of a cluster decide: it is made anew when definitions were restored. */
+export interface TypeRules {
+  readonly selection: RestoreSelection;
+  readonly actions: readonly Resolved<RestoreAction>[];
+}
+
+const MUST_INCLUDE_ANNOTATION = 'restore.velero.io/must-include-additional-items';
+
+/** What an item came to, for the one that wanted it. */
+interface Result {
+  readonly exists: boolean;
+  /** Nothing was said against it. */
+  readonly isClean: boolean;
+}
+
+/** One item on its way. */
+interface Work {
+  readonly file: ItemFile;
+  readonly given: KubeObject;
+  /** That it is restored to. */
+  readonly namespace: string;
+  readonly notes: ItemNotes;
+  readonly operations: StartedRestoreOperation[];
+  isClean: boolean;
+  exists: boolean;
+  outcome: RestoreOutcome | undefined;
+  restoredAs: string | undefined;
+}
+
+/** Restores single items, with all that their actions add. Velero: pkg/restore/restore.go, restoreItem (v1.18.3). */
+export class ItemRestorer {
+  readonly #options: ItemRestorerOptions;
+  #rules: TypeRules;
+
+  constructor(options: ItemRestorerOptions, rules: TypeRules) {
+    this.#options = options;
+    this.#rules = rules;
+  }
+
+  set rules(rules: TypeRules) {
+    this.#rules = rules;
+  }
+
+  /** Of a file of the backup; what is wrong with it is in the log. Throws where the run has to end: a sink that fails, a cancel. */
+  async restore(file: ItemFile): Promise<void> {
+    await this.#restoreFile(file, false);
+  }
+
+  async #restoreFile(file: ItemFile, mustInclude: boolean): Promise<Result> {
+    const { items, restore, log } = this.#options;
+    const namespace = targetNamespace(file.namespace, restore);
+    const { groupResource: resource, name } = file;
+    const about = { resource, namespace, name };
+    try {
+      const bytes = await items.load(file);
+      if (!bytes) throw new CodedError('NO_ITEM', `the backup has no ${resource} ${name}`);
+      return await this.#restoreItem(
+        { file, given: readItem(file, bytes), namespace },
+        mustInclude,
+      );
+    } catch (error) {
+      this.#assertGoesOn(error);
+      log.error(messageOf(error), about);
+      return { exists: false, isClean: false };
+    }
+  }
+
+  #assertGoesOn(error: unknown): void {
+    this.#options.signal.throwIfAborted();
+    if (isCode(error, 'RESTORE_NOT_STORED')) throw error;
+  }
+
+  async #restoreItem(
+    { file, given, namespace }: Pick<Work, 'file' | 'given' | 'namespace'>,
+    mustInclude: boolean,
+  ): Promise<Result> {
+    const { namespaces, restored, log, signal } = this.#options;
+    signal.throwIfAborted();
+    const { groupResource: type, name } = file;
+    const about = { resource: type, namespace, name };
+    const refusal = mustInclude
+      ? undefined
+      : this.#rules.selection.itemRefusal(type, file.namespace);
+    if (refusal !== undefined) {
+      log.info(refusal, about);
+      return { exists: false, isClean: true };
+    }
+    const key: ItemKey = { kind: kindOf(given), namespace, name };
+    const known = restored.get(key);
+    if (known) {
+      log.info(`Skipping ${idOfItem(type, key)} because it's already been restored.`, about);
+      return { exists: known.exists, isClean: true };
+    }
+    if (namespace !== '') {
+      try {
+        await namespaces.ensure(file.namespace, namespace);
+      } catch (error) {
+        this.#assertGoesOn(error);
+        // Of no namespace, since it has none.
+        log.error(messageOf(error), { resource: type, name });
+        return { exists: false, isClean: false };
+      }
+    }
+    if (isCompleted(type, given)) {
+      log.info(`${namespace}/${name} is complete - skipping`, about);
+      return { exists: false, isClean: true };
+    }
+    restored.begin(key);
+    const work: Work = {
+      ...{ file, given, namespace, operations: [] },
+      ...{ isClean: true, exists: false, outcome: undefined, restoredAs: undefined },
+      notes: {
+        info: (message) => {
+          log.info(message, about);
+        },
+        warn: (message) => {
+          work.isClean = false;
+          log.warn(message, about);
+        },
+        error: (message) => {
+          work.isClean = false;
+          log.error(message, about);
+        },
+      },
+    };
+    try {
+      await this.#run(work);
+    } catch (error) {
+      this.#assertGoesOn(error);
+      work.notes.error(messageOf(error));
+    }
+    const { exists, isClean, operations, restoredAs } = work;
+    const outcome = work.outcome ?? (isClean ? 'skipped' : 'failed');
+    await this.#put({
+      ...{ ...key, outcome, exists, operations },
+      ...(restoredAs !== undefined && restoredAs !== name && { restoredAs }),
+    });
+    return { exists, isClean };
+  }
+
+  /** Also of namespaces, which are no items of their own. */
+  async #put(item: FinishedRestoreItem): Promise<void> {
+    const { sink, restored, signal } = this.#options;
+    try {
+      await sink.put(item);
+    } catch (cause) {
+      signal.throwIfAborted();
+      const text = `cannot note what was restored: ${messageOf(cause)}`;
+      throw new CodedError('RESTORE_NOT_STORED', text, { cause });
+    }
+    restored.done(item);
+  }
+
+  async namespaceCreated(name: string): Promise<void> {
+    await this.#put({
+      ...{ kind: 'v1/Namespace', namespace: '', name },
+      ...{ outcome: 'created', exists: true, operations: [] },
+    });
+  }
+
+  async #run(work: Work): Promise<void> {
+    const { restore, volumes, modifiers } = this.#options;
+    const { file, notes, namespace } = work;
+    const { groupResource: type } = file;
+    if (isMirrorPod(type, work.given)) {
+      notes.info("Not restoring pod because it's a mirror pod");
+      return;
+    }
+    let item = work.given;
+    if (type === 'persistentvolumes' && volumes) {
+      const prepared = await volumes.prepare(item as PersistentVolume);
+      if (!prepared.isRestored) return;
+      item = prepared.item;
+    }
+    const acted = await this.#runActions(withoutServersFields(item), work);
+    if (!acted) return;
+    item = acted;
+    if (type === 'persistentvolumeclaims' && volumes) {
+      item = volumes.claimOf(item as PersistentVolumeClaim);
+    }
+    if (modifiers) {
+      const modified = modifiers.apply(item, type);
+      item = modified.item;
+      for (const error of modified.errors) notes.error(error);
+    }
+    item = withLabels(item, restoreLabels(restore));
+    if (namespace !== '') item = { ...item, metadata: { ...item.metadata, namespace } };
+    await this.#create(item, this.#resourceOf(item, work), work);
+  }
+
+  /** The item as the actions leave it; undefined where one of them takes it out. What it needs is restored before it. */
+  async #runActions(item: KubeObject, work: Work): Promise<KubeObject | undefined> {
+    const { restore, signal } = this.#options;
+    const { file, given, namespace, notes } = work;
+    const { groupResource: type, name } = file;
+    const id = idOfItem(type, { namespace, name });
+    let object = item;
+    for (const { action, applies } of this.#rules.actions) {
+      const { metadata } = object;
+      if (!applies(type, { metadata: { ...metadata, namespace } })) continue;
+      let output;
+      try {
+        const input = { item: object, itemFromBackup: given, restore };
+        output = await action.execute(input, { signal });
+      } catch (cause) {
+        signal.throwIfAborted();
+        const text = `error preparing ${id}: ${messageOf(cause)}`;
+        throw new CodedError('ACTION_FAILED', text, { cause });
+      }
+      const { operationId = '' } = output;
+      if (operationId !== '') {
+        const identifier = { ...groupOf(type), namespace, name };
+        work.operations.push({ action: action.name, item: identifier, operationId });
+      }
+      if (output.isSkipped === true) {
+        notes.info('Skipping restore because a registered plugin discarded it');
+        return undefined;
+      }
+      const { annotations } = (output.item ?? object).metadata;
+      const mustInclude = annotations?.[MUST_INCLUDE_ANNOTATION] === 'true';
+      object = withoutAnnotation(output.item ?? object, MUST_INCLUDE_ANNOTATION);
+      const present: ResourceIdentifier[] = [];
+      for (const additional of output.additionalItems ?? []) {
+        const result = await this.#restoreAdditional(additional, mustInclude);
+        if (result.exists) present.push(additional);
+        work.isClean &&= result.isClean;
+      }
+      if (output.waitForAdditionalItems !== true) continue;
+      const { additionalItemsReadyTimeoutMs: asked = 0 } = output;
+      await this.#waitReady(action, present, { timeoutMs: asked, id, notes });
+    }
+    return object;
+  }
+
+  async #restoreAdditional(
+    { group, resource, namespace, name }: ResourceIdentifier,
+    mustInclude: boolean,
+  ): Promise<Result> {
+    const { items, log, restore } = this.#options;
+    const groupResource = typeOf({ group, plural: resource });
+    const file = { groupResource, version: undefined, isPreferred: true, namespace, name };
+    if (items.has(file)) return this.#restoreFile(file, mustInclude);
+    const where = idOfItem(groupResource, { namespace, name });
+    log.warn(`unable to restore additional item ${where}: the backup does not have it`, {
+      resource: groupResource,
+      namespace: targetNamespace(namespace, restore),
+      name,
+    });
+    return { exists: false, isClean: false };
+  }
+
+  async #waitReady(
+    action: RestoreAction,
+    items: readonly ResourceIdentifier[],
+    { timeoutMs, id, notes }: { timeoutMs: number; id: string; notes: ItemNotes },
+  ): Promise<void> {
+    const { restore, signal, resourceTimeoutMs, pollMs } = this.#options;
+    const ms = timeoutMs > 0 ? timeoutMs : resourceTimeoutMs;
+    try {
+      const isReady = await untilTrue(
+        async () => (await action.areAdditionalItemsReady?.(items, restore, { signal })) ?? true,
+        { timeoutMs: ms, pollMs, signal },
+      );
+      if (!isReady) notes.error(`additional items for ${id} are not ready to use`);
+    } catch (error) {
+      signal.throwIfAborted();
+      notes.error(`error verifying additional items are ready to use: ${messageOf(error)}`);
+    }
+  }
+
+  /** By its own version and kind, which an action may have changed. */
+  #resourceOf({ apiVersion = '', kind = '' }: KubeObject, work: Work): Resource<KubeObject> {
+    const { file, given, namespace, notes } = work;
+    const at = apiVersion.indexOf('/');
+    const group = at === -1 ? '' : apiVersion.slice(0, at);
+    let plural = groupOf(file.groupResource).resource;
+    if (kind !== given.kind) {
+      notes.info(`Resource kind changed from ${given.kind ?? ''} to ${kind}`);
+      const found = this.#options.discovery.findIn(group, kind.toLowerCase());
+      if (!found) {
+        const text = `error getting GVR for ${apiVersion}, Kind=${kind}: the cluster has no such kind`;
+        throw new CodedError('UNKNOWN_RESOURCE', text);
+      }
+      ({ plural } = found);
+    }
+    return { group, version: apiVersion.slice(at + 1), kind, plural, namespaced: namespace !== '' };
+  }
+
+  async #create(object: KubeObject, resource: Resource<KubeObject>, work: Work): Promise<void> {
+    const { client, patience, signal, restore, isResumed } = this.#options;
+    const { file, namespace, notes } = work;
+    const id = idOfItem(file.groupResource, { namespace, name: file.name });
+    let isUnsure = isResumed;
+    let failure: unknown;
+    let made: KubeObject | undefined;
+    try {
+      made = await patience.ask(resource.plural, (isAgain) => {
+        isUnsure ||= isAgain;
+        return client.create(resource, object, { signal });
+      });
+    } catch (error) {
+      signal.throwIfAborted();
+      failure = error;
+    }
+    if (!made) {
+      const ref = { name: object.metadata.name, namespace: object.metadata.namespace };
+      const found = await this.#find(resource, ref, failure, notes);
+      if (found === 'unknown') return;
+      if (!found)
+        throw new CodedError('NOT_RESTORED', `error restoring ${id}: ${messageOf(failure)}`);
+      work.exists = true;
+      if (!(isUnsure && isMadeBy(restore, found))) {
+        work.outcome = await settleExisting(found, object, resource, { ...this.#options, notes });
+        return;
+      }
+      notes.info('It was created before this restore was interrupted');
+      made = found;
+    }
+    work.outcome = 'created';
+    work.exists = true;
+    work.restoredAs = made.metadata.name;
+    const { operations } = work;
+    const status = statusOf(work.given);
+    const created = { made, object, resource, file, status };
+    await finishCreated(created, this.#rules.selection, { ...this.#options, notes, operations });
+  }
+
+  /** An object that could not be made may be there all the same, whatever the server says: it may have looked at ports or quotas first. */
+  async #find(
+    resource: Resource<KubeObject>,
+    ref: { readonly name: string; readonly namespace: string | undefined },
+    failure: unknown,
+    notes: ItemNotes,
+  ): Promise<KubeObject | 'unknown' | undefined> {
+    const { client, patience, signal } = this.#options;
+    try {
+      return await patience.ask(resource.plural, () =>
+        client.find(resource, ref, { signal, isExact: true }),
+      );
+    } catch (error) {
+      signal.throwIfAborted();
+      if (!isCode(failure, 'KUBE_ALREADY_EXISTS')) return undefined;
+      notes.warn(messageOf(error));
+      return 'unknown';
+    }
+  }
+}
+
+const kindOf = ({ apiVersion = '', kind = '' }: KubeObject): string => `${apiVersion}/${kind}`;
+
+/** As Velero's errors name an item. */
+const idOfItem = (
+  type: string,
+  { namespace, name }: { namespace: string; name: string },
+): string => (namespace === '' ? `${type}/${name}` : `${type}/${namespace}/${name}`);
+
+function groupOf(type: string): { readonly group: string; readonly resource: string } {
+  const [resource = '', ...group] = type.split('.');
+  return { group: group.join('.'), resource };
+}
+
+function withoutAnnotation(object: KubeObject, annotation: string): KubeObject {
+  const { annotations } = object.metadata;
+  if (annotations?.[annotation] === undefined) return object;
+  const kept = { ...annotations };
+  Reflect.deleteProperty(kept, annotation);
+  return { ...object, metadata: { ...object.metadata, annotations: kept } };
+}

@@ -1,0 +1,130 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { BackupLog } from '../../backup/index.ts';
+import { CodedError, isCode, messageOf } from '../../base/index.ts';
+import { type KubeClient, type KubeObject, NAMESPACES } from '../../kube/index.ts';
+import type { BackedUpItems } from './contract.ts';
+import { readItem } from './item-file.ts';
+import type { Patience } from './patience.ts';
+
+export interface NamespacesOptions {
+  readonly client: Pick<KubeClient, 'find' | 'create'>;
+  readonly items: BackedUpItems;
+  readonly patience: Patience;
+  readonly log: BackupLog;
+  readonly signal: AbortSignal;
+  /** How long one that is being deleted is waited for. Velero: `--terminating-resource-timeout`. */
+  readonly terminatingMs: number;
+  readonly pollMs: number;
+  /** Told of each that was made. */
+  readonly onCreated: (name: string) => Promise<void>;
+}
+
+/**
+ * Namespaces that items are restored into: each is looked at once, and made where it is missing, with labels, annotations and spec of the backup. One that
+ * exists stays as it is. Velero: pkg/util/kube/utils.go, EnsureNamespaceExistsAndIsReady; it waits for a namespace that does not go anew with each item.
+ */
+export class RestoredNamespaces {
+  readonly #options: NamespacesOptions;
+  readonly #ready = new Set<string>();
+  /** Why nothing can be restored into a namespace. */
+  readonly #stuck = new Map<string, string>();
+
+  constructor(options: NamespacesOptions) {
+    this.#options = options;
+  }
+
+  /** `from`: in the backup. Throws `NAMESPACE_NOT_READY`. */
+  async ensure(from: string, target: string): Promise<void> {
+    if (this.#ready.has(target)) return;
+    const stuck = this.#stuck.get(target);
+    if (stuck !== undefined) throw notReady(stuck);
+    const { signal } = this.#options;
+    try {
+      if (await this.#isFree(target)) await this.#create(from, target);
+      this.#ready.add(target);
+    } catch (error) {
+      signal.throwIfAborted();
+      if (isCode(error, 'RESTORE_NOT_STORED')) throw error;
+      if (isCode(error, 'NAMESPACE_STAYS')) {
+        this.#stuck.set(target, `skipping polling for terminating namespace ${target}`);
+      }
+      throw notReady(messageOf(error), error);
+    }
+  }
+
+  async #isFree(name: string): Promise<boolean> {
+    const { client, patience, signal, terminatingMs, pollMs, log } = this.#options;
+    const untilMs = performance.now() + terminatingMs;
+    for (let asked = 0; ; asked++) {
+      const found = await patience
+        .ask('namespaces', () => client.find(NAMESPACES, { name }, { signal }))
+        .catch((cause: unknown) => {
+          const text = `error getting namespace ${name}: ${messageOf(cause)}`;
+          throw new CodedError('NAMESPACE_UNKNOWN', text, { cause });
+        });
+      if (!found) return true;
+      if (!isTerminating(found)) return false;
+      if (asked === 0) log.info(`Waiting until terminating namespace ${name} is gone`);
+      if (performance.now() >= untilMs) {
+        const seconds = Math.round(terminatingMs / 1000);
+        const text = `timed out waiting for terminating namespace ${name} to disappear before restoring: it was still there after ${seconds} s: find out which finalizers hold it, and restore again`;
+        throw new CodedError('NAMESPACE_STAYS', text);
+      }
+      await sleep(pollMs, undefined, { signal });
+    }
+  }
+
+  async #create(from: string, target: string): Promise<void> {
+    const { client, patience, signal, onCreated } = this.#options;
+    const made = await this.#madeOf(from, target);
+    let isNew = true;
+    try {
+      await patience.ask('namespaces', async (isAgain) => {
+        try {
+          await client.create(NAMESPACES, made, { signal });
+        } catch (error) {
+          if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
+          // The request before this one may have made it.
+          isNew = isAgain;
+        }
+      });
+    } catch (cause) {
+      const text = `error creating namespace ${target}: ${messageOf(cause)}`;
+      throw new CodedError('NAMESPACE_NOT_MADE', text, { cause });
+    }
+    if (isNew) await onCreated(target);
+  }
+
+  async #madeOf(from: string, target: string) {
+    const { items, log } = this.#options;
+    const file = {
+      ...{ groupResource: 'namespaces', version: undefined, isPreferred: true },
+      ...{ namespace: '', name: from },
+    };
+    const bytes = await items.load(file);
+    if (!bytes) return { metadata: { name: target } };
+    try {
+      const { metadata, spec } = readItem(file, bytes) as KubeObject & { spec?: object };
+      const { labels, annotations } = metadata;
+      return {
+        metadata: { name: target, ...(labels && { labels }), ...(annotations && { annotations }) },
+        ...(spec && { spec }),
+      };
+    } catch (error) {
+      const about = { resource: 'namespaces', namespace: '', name: from };
+      log.warn(
+        `Error unmarshaling namespace from backup, creating new one: ${messageOf(error)}`,
+        about,
+      );
+      return { metadata: { name: target } };
+    }
+  }
+}
+
+const notReady = (why: string, cause?: unknown): CodedError =>
+  new CodedError('NAMESPACE_NOT_READY', why, { cause });
+
+function isTerminating(namespace: KubeObject): boolean {
+  const { metadata, status } = namespace as KubeObject & { status?: { phase?: string } };
+  return metadata.deletionTimestamp !== undefined || status?.phase === 'Terminating';
+}

@@ -1,0 +1,69 @@
+import type { KubeObject } from '../../kube/index.ts';
+import { validLabel } from '../../kube/index.ts';
+import { fieldsAt, textOf } from '../actions/fields.ts';
+import type { Restore } from '../restore-object.ts';
+
+/** Forms that an object has on its way into the cluster. None of these changes what it is given. */
+
+const MIRROR_ANNOTATION = 'kubernetes.io/config.mirror';
+const STATUS_ANNOTATION = 'velero.io/restore-status';
+const BACKUP_NAME = 'velero.io/backup-name';
+const RESTORE_NAME = 'velero.io/restore-name';
+/** Set by the server that it was on. Velero: pkg/restore/restore.go, resetMetadata. */
+const SERVERS_FIELDS = [
+  ...['generateName', 'selfLink', 'uid', 'resourceVersion', 'generation', 'creationTimestamp'],
+  ...['deletionTimestamp', 'deletionGracePeriodSeconds', 'ownerReferences'],
+];
+
+/** Without its status, and what a server says of it. */
+export function withoutServersFields<T extends KubeObject>(object: T): T {
+  const copy = { ...object, metadata: { ...object.metadata } };
+  for (const field of SERVERS_FIELDS) Reflect.deleteProperty(copy.metadata, field);
+  Reflect.deleteProperty(copy, 'status');
+  return copy;
+}
+
+export const statusOf = (object: KubeObject): unknown => (object as { status?: unknown }).status;
+
+export type RestoreLabels = Readonly<Record<string, string>>;
+
+export const restoreLabels = ({ metadata, spec }: Restore): RestoreLabels => ({
+  [BACKUP_NAME]: validLabel(spec.backupName ?? ''),
+  [RESTORE_NAME]: validLabel(metadata.name),
+});
+
+export const withLabels = <T extends KubeObject>(object: T, labels: RestoreLabels): T => ({
+  ...object,
+  metadata: { ...object.metadata, labels: { ...object.metadata.labels, ...labels } },
+});
+
+/** Pods and Jobs that have ended are not run again. */
+export function isCompleted(type: string, object: KubeObject): boolean {
+  const status = fieldsAt(object, 'status');
+  if (type === 'pods') return ['Succeeded', 'Failed'].includes(textOf(status?.phase));
+  return type === 'jobs.batch' && textOf(status?.completionTime) !== '';
+}
+
+/** A node makes it by itself. */
+export const isMirrorPod = (type: string, { metadata }: KubeObject): boolean =>
+  type === 'pods' && (metadata.annotations?.[MIRROR_ANNOTATION] ?? '') !== '';
+
+/** What an object says of itself; undefined where it says nothing. */
+export function wantsStatus({ metadata }: KubeObject): boolean | undefined {
+  const said = metadata.annotations?.[STATUS_ANNOTATION]?.trim().toLowerCase();
+  return said === 'true' ? true : said === 'false' ? false : undefined;
+}
+
+/**
+ * Whether this restore, and no other of its name, has made an object that was found: by its labels, and since the Restore is younger than whatever one of
+ * its name before it has made. Both times are the API server's.
+ */
+export function isMadeBy(restore: Restore, { metadata }: KubeObject): boolean {
+  const isLabelled = Object.entries(restoreLabels(restore)).every(
+    ([key, value]) => metadata.labels?.[key] === value,
+  );
+  return (
+    isLabelled &&
+    Date.parse(metadata.creationTimestamp) >= Date.parse(restore.metadata.creationTimestamp)
+  );
+}

@@ -1,0 +1,86 @@
+import type { BackupLog, ResourceFinder } from '../../backup/index.ts';
+import { messageOf } from '../../base/index.ts';
+import { type Restore, targetNamespace } from '../restore-object.ts';
+import type { BackedUpItems, ItemFile, ItemFolder } from './contract.ts';
+import { readItem } from './item-file.ts';
+import { orderedTypes, type RestorePriorities } from './priorities.ts';
+import type { RestoreSelection } from './selection.ts';
+
+export interface PlanOptions {
+  readonly items: BackedUpItems;
+  readonly restore: Restore;
+  readonly priorities: RestorePriorities;
+  readonly resources: ResourceFinder;
+  readonly selection: RestoreSelection;
+  readonly log: BackupLog;
+  readonly signal: AbortSignal;
+}
+
+/** Items of a folder that are restored. */
+export interface PlannedFolder {
+  readonly folder: ItemFolder;
+  /** Undefined for all: then nothing is held of them before their turn. */
+  readonly names: readonly string[] | undefined;
+  readonly count: number;
+}
+
+/**
+ * What of a backup is restored, in which order: types by their priorities, and in each type one folder for each namespace. `only`: one type, ahead of
+ * the others. What cannot be read where labels decide is an error, and the rest goes on.
+ */
+export async function planRestore(
+  options: PlanOptions,
+  which: { readonly only?: string; readonly without?: string } = {},
+): Promise<PlannedFolder[]> {
+  const { items, priorities, resources } = options;
+  const folders = new Map<string, ItemFolder[]>();
+  for (const folder of items.directories()) {
+    const { groupResource: type, version } = folder;
+    if (version !== undefined || type === which.without) continue;
+    if (which.only !== undefined && type !== which.only) continue;
+    const known = folders.get(type);
+    if (known) known.push(folder);
+    else folders.set(type, [folder]);
+  }
+  const planned: PlannedFolder[] = [];
+  for (const type of orderedTypes(folders.keys(), priorities, resources)) {
+    for (const folder of folders.get(type) ?? []) {
+      const part = await planFolder(folder, options);
+      if (part && part.count > 0) planned.push(part);
+    }
+  }
+  return planned;
+}
+
+async function planFolder(
+  folder: ItemFolder,
+  { items, restore, selection, log, signal }: PlanOptions,
+): Promise<PlannedFolder | undefined> {
+  const { groupResource: resource, namespace } = folder;
+  const refusal = selection.folderRefusal(folder);
+  if (refusal !== undefined) {
+    log.info(refusal, { resource, namespace });
+    return undefined;
+  }
+  const names = items.names(folder);
+  if (!selection.looksAtLabels(resource)) {
+    return { folder, names: undefined, count: names.length };
+  }
+  const taken: string[] = [];
+  for (const name of names) {
+    signal.throwIfAborted();
+    const file: ItemFile = { ...folder, name };
+    const bytes = await items.load(file);
+    if (!bytes) continue;
+    try {
+      if (selection.takesLabels(readItem(file, bytes).metadata.labels)) taken.push(name);
+    } catch (error) {
+      log.error(messageOf(error), {
+        resource,
+        namespace: targetNamespace(namespace, restore),
+        name,
+      });
+    }
+  }
+  return { folder, names: taken, count: taken.length };
+}

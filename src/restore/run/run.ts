@@ -1,0 +1,192 @@
+import { type BackupLog, ProgressTeller, resolveActions } from '../../backup/index.ts';
+import { isCode, mapLimited, messageOf } from '../../base/index.ts';
+import { type Discovery, type KubeClient, PODS } from '../../kube/index.ts';
+import type { RestoreAction } from '../contract.ts';
+import type { RestoreHooks } from '../hooks/exec-hooks.ts';
+import type { ResourceModifiers } from '../modifiers/modifiers.ts';
+import { type Restore, targetNamespace } from '../restore-object.ts';
+import type {
+  BackedUpItems,
+  PersistentVolumeSteps,
+  PodVolumeSteps,
+  RestoreJournal,
+  RestoreSink,
+} from './contract.ts';
+import { ItemRestorer, type TypeRules } from './item-restorer.ts';
+import { RestoredNamespaces } from './namespaces.ts';
+import { isMadeBy } from './object-form.ts';
+import { Patience } from './patience.ts';
+import { type PlannedFolder, planRestore } from './plan.ts';
+import { RESTORE_PRIORITIES, type RestorePriorities } from './priorities.ts';
+import { Restored } from './restored.ts';
+import { RestoreSelection } from './selection.ts';
+
+export interface RestoreRunOptions {
+  readonly client: Pick<KubeClient, 'find' | 'create' | 'patch'>;
+  readonly discovery: Pick<Discovery, 'find' | 'findIn' | 'refresh'>;
+  /** As {@link validateRestore} left it. */
+  readonly restore: Restore;
+  /** The contents of its backup. */
+  readonly items: BackedUpItems;
+  /** In the order in which they are asked. */
+  readonly actions: readonly RestoreAction[];
+  readonly modifiers?: ResourceModifiers | undefined;
+  readonly volumes?: PersistentVolumeSteps | undefined;
+  readonly podVolumes?: PodVolumeSteps | undefined;
+  /** Told of pods; it is the caller who waits for them. */
+  readonly hooks?: Pick<RestoreHooks, 'podCreated'> | undefined;
+  readonly sink: RestoreSink;
+  /** What its warnings and errors are about decides where Velero's results have them. */
+  readonly log: BackupLog;
+  /** Of an earlier try of this very restore; undefined where there was none. */
+  readonly journal?: RestoreJournal | undefined;
+  readonly priorities?: RestorePriorities;
+  /** Velero: `--terminating-resource-timeout` and `--resource-timeout`; 10 minutes each where nothing is said. */
+  readonly terminatingMs?: number;
+  readonly resourceTimeoutMs?: number;
+  /** So long an API server may be away. */
+  readonly patienceMs?: number;
+  readonly pollMs?: number;
+  /** Called when an item is over, not more often than each second, and once at the end. Never two at once; an error is a warning. */
+  readonly onProgress?: (progress: RestoreProgress) => Promise<void>;
+  readonly progressMs?: number;
+  readonly signal: AbortSignal;
+}
+
+/** For `status.progress`. The total is an estimate until the end. */
+export interface RestoreProgress {
+  readonly totalItems: number;
+  readonly itemsRestored: number;
+}
+
+export interface RestoreRunResult extends RestoreProgress {
+  /** `apiVersion/Kind` to sorted `namespace/name(outcome)`. Made when it is asked for, which is best done when the contents of the backup are closed. */
+  readonly resourceList: () => Readonly<Record<string, readonly string[]>>;
+}
+
+/** Velero: pkg/cmd/server/config/config.go. */
+const TIMEOUT_MS = 600_000;
+const POLL_MS = 1000;
+const DEFINITIONS = 'customresourcedefinitions.apiextensions.k8s.io';
+const DEFINITION_KIND = /^apiextensions\.k8s\.io\/[^/]+\/CustomResourceDefinition$/;
+/** Pods of an earlier try that are looked up at once. */
+const LOOKS_AT_ONCE = 8;
+
+/**
+ * Brings the items of a backup into the cluster, one after the other: definitions first, then by priorities. Errors of single items are in the log and the
+ * rest goes on. What has an end of its own (data of volumes, operations of actions, exec hooks) is begun and handed out, and not waited for. With the journal
+ * of an earlier try, what is in there is not touched again, and what it has made last and not journaled is recognised. Velero: pkg/restore/restore.go, execute.
+ * Throws `RESTORE_NOT_STORED` when the sink fails, `BAD_SELECTOR` for actions whose selector cannot be read, what the contents throw where labels are
+ * looked at, and the reason of the signal.
+ */
+export async function runRestore(options: RestoreRunOptions): Promise<RestoreRunResult> {
+  const { items, restore, discovery, log, signal, journal } = options;
+  const { priorities = RESTORE_PRIORITIES, pollMs = POLL_MS } = options;
+  const { terminatingMs = TIMEOUT_MS, resourceTimeoutMs = TIMEOUT_MS } = options;
+  const restored = new Restored();
+  const patience = new Patience(signal, options.patienceMs);
+  const namespaces: RestoredNamespaces = new RestoredNamespaces({
+    ...{ ...options, patience, terminatingMs, pollMs },
+    onCreated: (name) => restorer.namespaceCreated(name),
+  });
+  const rules = (): TypeRules => ({
+    selection: new RestoreSelection(restore, discovery),
+    actions: resolveActions(options.actions, discovery),
+  });
+  const restorer: ItemRestorer = new ItemRestorer(
+    {
+      ...{ ...options, namespaces, restored, patience, resourceTimeoutMs, pollMs },
+      isResumed: journal !== undefined,
+    },
+    rules(),
+  );
+  await resume(options, restored);
+  if (items.isEmpty) log.warn('zero items to be restored: the backup has no resources');
+  const plan = (which: Parameters<typeof planRestore>[1]): Promise<PlannedFolder[]> =>
+    planRestore({ ...options, priorities, resources: discovery, ...rules() }, which);
+  const run = async (folders: readonly PlannedFolder[], done: () => void): Promise<void> => {
+    for (const { folder, names } of folders) {
+      for (const name of names ?? items.names(folder)) {
+        signal.throwIfAborted();
+        if (folder.groupResource === 'namespaces') await ensure(name, { namespaces, ...options });
+        else await restorer.restore({ ...folder, name });
+        done();
+      }
+    }
+  };
+  await run(await plan({ only: DEFINITIONS }), () => undefined);
+  if (restored.hasChanged(DEFINITION_KIND)) {
+    await refresh(options);
+    restorer.rules = rules();
+  }
+  const folders = await plan({ without: DEFINITIONS });
+  let left = folders.reduce((sum, { count }) => sum + count, 0);
+  const progress = new ProgressTeller<RestoreProgress>(
+    options,
+    () => ({ totalItems: restored.count + left, itemsRestored: restored.count }),
+    'restore',
+  );
+  await run(folders, () => {
+    left--;
+    progress.changed();
+  });
+  const { count } = restored;
+  await progress.end({ totalItems: count, itemsRestored: count });
+  signal.throwIfAborted();
+  return { totalItems: count, itemsRestored: count, resourceList: () => restored.resourceList };
+}
+
+/** Namespaces are made, and never changed. Velero: pkg/restore/restore.go, processSelectedResource. */
+async function ensure(
+  name: string,
+  {
+    namespaces,
+    restore,
+    log,
+    signal,
+  }: RestoreRunOptions & { readonly namespaces: RestoredNamespaces },
+): Promise<void> {
+  try {
+    await namespaces.ensure(name, targetNamespace(name, restore));
+  } catch (error) {
+    signal.throwIfAborted();
+    if (isCode(error, 'RESTORE_NOT_STORED')) throw error;
+    log.error(messageOf(error));
+  }
+}
+
+/** The cluster serves more than before, or it does so no longer under the same names. */
+async function refresh({ discovery, log, signal }: RestoreRunOptions): Promise<void> {
+  try {
+    await discovery.refresh({ signal });
+  } catch (error) {
+    signal.throwIfAborted();
+    log.warn(`refresh discovery after restoring CRDs: ${messageOf(error)}`, { namespace: '' });
+  }
+}
+
+/** Takes over what an earlier try has done. Hooks are told of its pods, as far as they are still there. */
+async function resume(
+  { journal, restore, hooks, client, log, signal }: RestoreRunOptions,
+  restored: Restored,
+): Promise<void> {
+  if (!journal) return;
+  const pods: { namespace: string; name: string }[] = [];
+  for (const item of journal.all()) {
+    restored.done(item);
+    const { kind, namespace, name, outcome, restoredAs = name } = item;
+    if (hooks && kind === 'v1/Pod' && outcome === 'created') {
+      pods.push({ namespace, name: restoredAs });
+    }
+  }
+  await mapLimited(pods, LOOKS_AT_ONCE, async (ref) => {
+    try {
+      const pod = await client.find(PODS, ref, { signal });
+      if (pod && isMadeBy(restore, pod)) hooks?.podCreated(pod);
+    } catch (error) {
+      signal.throwIfAborted();
+      const text = `hooks of the pod may not run, which was restored before this server took over: ${messageOf(error)}`;
+      log.warn(text, { resource: 'pods', ...ref });
+    }
+  });
+}

@@ -1,0 +1,1093 @@
+import { afterEach, describe, expect, it } from 'vitest';
+import type { Contents } from '../../../src/archive/index.ts';
+import { Results } from '../../../src/backup/index.ts';
+import { codeOf } from '../../../src/base/index.ts';
+import type { KubeObject } from '../../../src/kube/index.ts';
+import {
+  type FinishedRestoreItem,
+  parsePriorities,
+  type Restore,
+  type RestoreAction,
+  type RestoreRunOptions,
+  type RestoreRunResult,
+  type RestoreSpec,
+  runRestore,
+} from '../../../src/restore/index.ts';
+import { contentsOf, stored, type StoredItem } from '../support/backup.ts';
+import { refused, RestoreCluster } from '../support/cluster.ts';
+
+const opened: Contents[] = [];
+afterEach(async () => {
+  for (const contents of opened.splice(0)) await contents.close();
+});
+
+const NEVER = [
+  ...['nodes', 'events', 'events.events.k8s.io', 'backups.velero.io', 'restores.velero.io'],
+];
+const LABELS = { 'velero.io/backup-name': 'b1', 'velero.io/restore-name': 'r1' };
+
+export const restoreOf = (spec: RestoreSpec = {}): Restore => ({
+  apiVersion: 'velero.io/v1',
+  kind: 'Restore',
+  metadata: {
+    ...{ name: 'r1', namespace: 'velero', uid: 'restore-uid', resourceVersion: '1' },
+    creationTimestamp: '2026-11-26T11:59:00Z',
+  },
+  spec: {
+    backupName: 'b1',
+    ...spec,
+    excludedResources: [...(spec.excludedResources ?? []), ...NEVER],
+  },
+});
+
+/** Keeps what was done, and can refuse the n-th call. */
+class MemorySink {
+  readonly done: FinishedRestoreItem[] = [];
+  failAt = Infinity;
+  onPut: (item: FinishedRestoreItem) => void = () => undefined;
+
+  put(item: FinishedRestoreItem): Promise<void> {
+    if (this.done.length + 1 >= this.failAt) return Promise.reject(new Error('the disk is full'));
+    this.done.push(item);
+    this.onPut(item);
+    return Promise.resolve();
+  }
+
+  all(): FinishedRestoreItem[] {
+    return [...this.done];
+  }
+}
+
+interface Run {
+  readonly cluster?: RestoreCluster;
+  readonly items: readonly StoredItem[];
+  readonly raw?: Record<string, string>;
+  readonly spec?: RestoreSpec;
+  readonly actions?: readonly RestoreAction[];
+  readonly sink?: MemorySink;
+  readonly more?: Partial<RestoreRunOptions>;
+}
+
+async function run({
+  cluster = new RestoreCluster(),
+  items,
+  raw = {},
+  spec,
+  ...rest
+}: Run): Promise<{
+  cluster: RestoreCluster;
+  sink: MemorySink;
+  log: Results;
+  result: RestoreRunResult;
+}> {
+  const contents = await contentsOf(items, raw);
+  opened.push(contents);
+  const { sink = new MemorySink(), actions = [], more } = rest;
+  const log = new Results(undefined, undefined, 'sentence');
+  const result = await runRestore({
+    client: cluster as never,
+    discovery: await cluster.resources(),
+    restore: restoreOf(spec),
+    items: contents,
+    actions,
+    sink,
+    log,
+    pollMs: 1,
+    terminatingMs: 20,
+    resourceTimeoutMs: 20,
+    patienceMs: 50,
+    signal: new AbortController().signal,
+    ...more,
+  });
+  return { cluster, sink, log, result };
+}
+
+const created = (cluster: RestoreCluster): string[] =>
+  cluster.calls.filter((call) => call.startsWith('create ')).map((call) => call.slice(7));
+
+const action = (
+  name: string,
+  resources: readonly string[],
+  execute: RestoreAction['execute'],
+  more: Partial<RestoreAction> = {},
+): RestoreAction => ({ name, appliesTo: { includedResources: resources }, execute, ...more });
+
+const definition = (name: string): StoredItem =>
+  stored('customresourcedefinitions.apiextensions.k8s.io', name);
+const READY = {
+  conditions: [
+    { type: 'NamesAccepted', status: 'True' },
+    { type: 'Established', status: 'True' },
+  ],
+};
+
+describe('the order of a restore', () => {
+  it('takes definitions first, then by priorities, then by the alphabet, then what comes last', async () => {
+    const cluster = new RestoreCluster();
+    cluster.groups = {
+      ...cluster.groups,
+      'cluster.x-k8s.io': [{ plural: 'clusters', kind: 'Cluster' }],
+      'aaa.io': [{ plural: 'early', kind: 'Early' }],
+    };
+    const others = ['clusters.cluster.x-k8s.io', 'early.aaa.io'].map((type) =>
+      stored(type, 'app/x', { apiVersion: `${type.slice(type.indexOf('.') + 1)}/v1` }),
+    );
+    cluster.onCreated = (type, object) => {
+      if (type.startsWith('customresource')) Object.assign(object, { status: READY });
+    };
+    const { result } = await run({
+      cluster,
+      items: [
+        ...others,
+        stored('services', 'app/web'),
+        stored('pods', 'app/web'),
+        stored('deployments.apps', 'app/web'),
+        stored('replicasets.apps', 'app/web'),
+        stored('configmaps', 'zoo/c'),
+        stored('configmaps', 'app/b'),
+        stored('configmaps', 'app/a'),
+        stored('secrets', 'app/s'),
+        stored('serviceaccounts', 'app/default'),
+        stored('persistentvolumeclaims', 'app/data'),
+        stored('persistentvolumes', 'pv1'),
+        stored('namespaces', 'app', { metadata: { labels: { team: 'a' } }, spec: {} }),
+        definition('things.stable.example.com'),
+      ],
+    });
+    expect(created(cluster)).toEqual([
+      'customresourcedefinitions.apiextensions.k8s.io things.stable.example.com',
+      'namespaces app',
+      'persistentvolumes pv1',
+      'persistentvolumeclaims app/data',
+      'serviceaccounts app/default',
+      'secrets app/s',
+      'configmaps app/a',
+      'configmaps app/b',
+      'namespaces zoo',
+      'configmaps zoo/c',
+      'pods app/web',
+      'replicasets.apps app/web',
+      'services app/web',
+      'deployments.apps app/web',
+      'early.aaa.io app/x',
+      'clusters.cluster.x-k8s.io app/x',
+    ]);
+    expect(cluster.get('namespaces', 'app')?.metadata.labels).toEqual({ team: 'a' });
+    expect(result.itemsRestored).toBe(16);
+    expect(result.resourceList()['v1/ConfigMap']).toEqual([
+      'app/a(created)',
+      'app/b(created)',
+      'zoo/c(created)',
+    ]);
+    expect(result.resourceList()['v1/Namespace']).toEqual(['app(created)', 'zoo(created)']);
+  });
+
+  it('reads the flag, and resolves its names when their turn comes', async () => {
+    expect(parsePriorities('po, cm,-,secrets')).toEqual({ high: ['po', 'cm'], low: ['secrets'] });
+    expect(parsePriorities('')).toEqual({ high: [], low: [] });
+    expect(
+      codeOf(
+        await Promise.resolve()
+          .then(() => parsePriorities('a,-,b,-'))
+          .catch((e: unknown) => e),
+      ),
+    ).toBe('BAD_PRIORITIES');
+    const { cluster } = await run({
+      items: [stored('configmaps', 'app/c'), stored('pods', 'app/p'), stored('secrets', 'app/s')],
+      more: { priorities: parsePriorities('Pod,-,configmap') },
+    });
+    expect(created(cluster)).toEqual([
+      'namespaces app',
+      'pods app/p',
+      'secrets app/s',
+      'configmaps app/c',
+    ]);
+  });
+
+  it('asks for what the cluster serves once definitions are there, and waits until they are served', async () => {
+    const cluster = new RestoreCluster();
+    const { 'stable.example.com': things, ...others } = cluster.groups;
+    cluster.groups = others;
+    let asked = 0;
+    cluster.onGet = (type, name) => {
+      const found = cluster.get(type, name);
+      if (type.startsWith('customresource') && found && ++asked === 3) found.status = READY;
+    };
+    cluster.onCreated = (type) => {
+      if (type.startsWith('customresource')) {
+        cluster.groups = { ...cluster.groups, 'stable.example.com': things ?? [] };
+      }
+    };
+    const { result, log } = await run({
+      cluster,
+      items: [
+        stored('things.stable.example.com', 'app/t'),
+        definition('things.stable.example.com'),
+      ],
+      // Known by its short form only once it is served.
+      spec: { includedResources: ['thing', 'customresourcedefinitions'] },
+      more: { resourceTimeoutMs: 5_000 },
+    });
+    expect(log.lists.errors).toEqual({});
+    expect(cluster.refreshes).toBe(1);
+    expect(result.resourceList()['stable.example.com/v1/Thing']).toEqual(['app/t(created)']);
+  });
+
+  it('says of a definition that is not served in time, and goes on', async () => {
+    const { log, result } = await run({
+      items: [definition('things.stable.example.com'), stored('configmaps', 'app/c')],
+    });
+    expect(log.lists.errors).toEqual({
+      cluster: ['the CRD things.stable.example.com is not available to use for custom resources'],
+    });
+    expect(result.resourceList()['v1/ConfigMap']).toEqual(['app/c(created)']);
+  });
+});
+
+describe('what is restored', () => {
+  const ITEMS = [
+    stored('configmaps', 'a/one', { metadata: { labels: { app: 'web' } } }),
+    stored('configmaps', 'b/two', { metadata: { labels: { app: 'db' } } }),
+    stored('secrets', 'a/three', { metadata: { labels: { app: 'db' } } }),
+    stored('persistentvolumes', 'pv1', { metadata: { labels: { app: 'web' } } }),
+    stored('datauploads.velero.io', 'velero/du'),
+    stored('events', 'a/e'),
+  ];
+  const CASES: [string, RestoreSpec, string[]][] = [
+    ['everything', {}, ['pv1', 'a/three', 'a/one', 'b/two']],
+    ['resources', { includedResources: ['cm'] }, ['a/one', 'b/two']],
+    ['all but resources', { excludedResources: ['secret', 'pv'] }, ['a/one', 'b/two']],
+    ['namespaces', { includedNamespaces: ['a'] }, ['a/three', 'a/one']],
+    ['patterns of namespaces', { excludedNamespaces: ['b*'] }, ['a/three', 'a/one']],
+    [
+      'namespaces and the cluster',
+      { includedNamespaces: ['a'], includeClusterResources: true },
+      ['pv1', 'a/three', 'a/one'],
+    ],
+    ['not the cluster', { includeClusterResources: false }, ['a/three', 'a/one', 'b/two']],
+    ['labels', { labelSelector: { matchLabels: { app: 'web' } } }, ['pv1', 'a/one']],
+    [
+      'one of several labels',
+      { orLabelSelectors: [{ matchLabels: { app: 'db' } }, { matchLabels: { x: 'y' } }] },
+      ['a/three', 'b/two'],
+    ],
+  ];
+  it.each(CASES)('%s', async (_name, spec, expected) => {
+    const cluster = new RestoreCluster();
+    cluster.groups = {
+      ...cluster.groups,
+      '': (cluster.groups[''] ?? []).map((each) => each),
+    };
+    const { sink } = await run({ cluster, items: ITEMS, spec: withShortNames(spec) });
+    const names = sink.done
+      .filter(({ kind }) => kind !== 'v1/Namespace' && !kind.includes('velero'))
+      .map(({ namespace, name }) => (namespace === '' ? name : `${namespace}/${name}`));
+    expect(names).toEqual(expected);
+    // Whatever the lists say: volumes are found by it.
+    const uploads = sink.done.filter(({ kind }) => kind.includes('velero'));
+    expect(uploads.map(({ outcome }) => outcome)).toEqual(['failed']);
+  });
+
+  /** The fake server has no short names. */
+  const withShortNames = (spec: RestoreSpec): RestoreSpec => {
+    const long: Record<string, string> = { cm: 'configmap', pv: 'persistentvolume' };
+    const named = (list: RestoreSpec['includedResources']) =>
+      list?.map((name) => long[name] ?? name);
+    return {
+      ...spec,
+      ...(spec.includedResources && { includedResources: named(spec.includedResources) }),
+      ...(spec.excludedResources && { excludedResources: named(spec.excludedResources) }),
+    };
+  };
+
+  it('maps namespaces, several into one, and makes each with what the backup has of it', async () => {
+    const { cluster, result } = await run({
+      items: [
+        stored('configmaps', 'a/one'),
+        stored('configmaps', 'b/two'),
+        stored('configmaps', 'b/one'),
+        stored('namespaces', 'a', { metadata: { annotations: { note: 'x' } } }),
+      ],
+      spec: { namespaceMapping: { a: 'new', b: 'new' } },
+    });
+    expect(created(cluster)).toEqual([
+      'namespaces new',
+      'configmaps new/one',
+      'configmaps new/two',
+    ]);
+    expect(cluster.get('namespaces', 'new')?.metadata.annotations).toEqual({ note: 'x' });
+    expect(result.resourceList()).toEqual({
+      'v1/ConfigMap': ['new/one(created)', 'new/two(created)'],
+      'v1/Namespace': ['new(created)'],
+    });
+  });
+
+  it('says of files that cannot be read, and goes on', async () => {
+    const raw = {
+      'resources/configmaps/namespaces/a/bad.json': '{',
+      'resources/configmaps/namespaces/a/other.json': JSON.stringify(
+        stored('configmaps', 'kube-system/other').object,
+      ),
+    };
+    for (const spec of [{}, { labelSelector: { matchLabels: { app: 'web' } } }]) {
+      const { log, cluster } = await run({ items: ITEMS, raw, spec });
+      const errors = log.lists.errors.namespaces?.a ?? [];
+      expect(errors.map((text) => text.slice(0, 60))).toEqual([
+        'error decoding "resources/configmaps/namespaces/a/bad.json":',
+        'error decoding "resources/configmaps/namespaces/a/other.json',
+      ]);
+      expect(created(cluster)).toContain('configmaps a/one');
+    }
+  });
+
+  it('warns of a backup that has nothing', async () => {
+    const { log, result } = await run({ items: [] });
+    expect(log.lists.warnings.velero).toEqual([
+      'zero items to be restored: the backup has no resources',
+    ]);
+    expect(result).toMatchObject({ totalItems: 0, itemsRestored: 0 });
+    expect(result.resourceList()).toEqual({});
+  });
+});
+
+describe('one item', () => {
+  const only = async (item: StoredItem, more: Omit<Run, 'items'> = {}) => {
+    const all = await run({ ...more, items: [item] });
+    const { namespace = '', name } = item.object.metadata;
+    const id = namespace === '' ? name : `${namespace}/${name}`;
+    return { ...all, made: all.cluster.get(item.type, id) };
+  };
+
+  it('leaves behind what its server said of it, and carries the labels of the restore', async () => {
+    const long = `b${'x'.repeat(80)}`;
+    const { made, cluster } = await only(
+      stored('configmaps', 'app/c', {
+        metadata: {
+          ...{ generateName: 'c-', selfLink: '/x', generation: 3, deletionTimestamp: 'x' },
+          ...{ ownerReferences: [{ uid: 'x' }], finalizers: ['keep/me'], labels: { app: 'web' } },
+          ...{ annotations: { a: 'b' }, managedFields: [{ manager: 'kubectl' }] },
+        },
+        status: { old: true },
+        data: { key: 'value' },
+      }),
+      { spec: { backupName: long } },
+    );
+    expect(made).toEqual({
+      apiVersion: 'v1',
+      kind: 'ConfigMap',
+      metadata: {
+        ...{ name: 'c', namespace: 'app', finalizers: ['keep/me'], annotations: { a: 'b' } },
+        labels: {
+          app: 'web',
+          'velero.io/backup-name': expect.stringMatching(/^bx{56}[0-9a-f]{6}$/) as string,
+          'velero.io/restore-name': 'r1',
+        },
+        managedFields: [{ manager: 'kubectl' }],
+        ...{ uid: 'uid-2', resourceVersion: '1', creationTimestamp: cluster.now },
+      },
+      data: { key: 'value' },
+    });
+    // They were sent with it, and the server has kept them.
+    expect(cluster.patches).toEqual([]);
+  });
+
+  it('brings back the managers of fields where the server has put others', async () => {
+    const cluster = new RestoreCluster();
+    cluster.onCreated = (_type, object) => {
+      object.metadata.managedFields = [{ manager: 'server' }];
+    };
+    const item = stored('configmaps', 'app/c', {
+      metadata: { managedFields: [{ manager: 'me' }] },
+    });
+    const { made } = await only(item, { cluster });
+    expect(made?.metadata.managedFields).toEqual([{ manager: 'me' }]);
+    for (const [code, level] of [
+      ['KUBE_NOT_FOUND', 'warnings'],
+      ['KUBE_FORBIDDEN', 'errors'],
+    ] as const) {
+      const other = new RestoreCluster();
+      other.onCreated = cluster.onCreated;
+      other.onPatch = () => {
+        throw refused(code, 'no');
+      };
+      const { log, result } = await only(item, { cluster: other });
+      expect(log.lists[level].namespaces?.app).toHaveLength(1);
+      expect(result.resourceList()['v1/ConfigMap']).toEqual(['app/c(created)']);
+    }
+  });
+
+  it.each([
+    ['pods', { status: { phase: 'Succeeded' } }],
+    ['pods', { status: { phase: 'Failed' } }],
+    ['jobs.batch', { status: { completionTime: '2025-01-01T00:00:00Z' } }],
+  ])('does not run again what has ended: %s', async (type, more) => {
+    const { made, result } = await only(stored(type, 'app/x', more));
+    expect(made).toBeUndefined();
+    expect(Object.keys(result.resourceList())).toEqual(['v1/Namespace']);
+  });
+
+  it('leaves pods to the node that made them', async () => {
+    const annotations = { 'kubernetes.io/config.mirror': 'x' };
+    const { made, result } = await only(stored('pods', 'app/x', { metadata: { annotations } }));
+    expect(made).toBeUndefined();
+    expect(result.resourceList()['v1/Pod']).toEqual(['app/x(skipped)']);
+  });
+
+  it('restores a status where the spec or the object says so', async () => {
+    const item = (said?: string): StoredItem =>
+      stored('deployments.apps', 'app/d', {
+        metadata: said === undefined ? {} : { annotations: { 'velero.io/restore-status': said } },
+        status: { replicas: 3 },
+      });
+    const cluster = (): RestoreCluster => {
+      const made = new RestoreCluster();
+      made.onCreated = (_type, object) => Object.assign(object, { status: { phase: 'New' } });
+      return made;
+    };
+    const restoreStatus = { includedResources: ['deployments'] };
+    const cases: [string | undefined, RestoreSpec, object][] = [
+      [undefined, {}, { phase: 'New' }],
+      ['true', {}, { replicas: 3 }],
+      [undefined, { restoreStatus }, { replicas: 3 }],
+      ['False ', { restoreStatus }, { phase: 'New' }],
+    ];
+    for (const [said, spec, status] of cases) {
+      const { made, cluster: after } = await only(item(said), { cluster: cluster(), spec });
+      expect(made?.status).toEqual(status);
+      const isPatched = after.calls.includes('patch deployments.apps app/d status');
+      expect(isPatched).toBe('replicas' in status);
+    }
+  });
+
+  it('applies modifiers by the namespace of the backup, and restores what they fail on', async () => {
+    const { ResourceModifiers } = await import('../../../src/restore/index.ts');
+    const text = [
+      'version: v1',
+      'resourceModifierRules:',
+      '- conditions: {groupResource: configmaps, namespaces: [app]}',
+      '  mergePatches:',
+      '  - patchData: "{\\"data\\": {\\"key\\": \\"new\\"}}"',
+      '- conditions: {groupResource: configmaps}',
+      '  patches:',
+      '  - {operation: remove, path: /data/none}',
+    ].join('\n');
+    const modifiers = ResourceModifiers.fromConfigMap({
+      metadata: { namespace: 'velero', name: 'm' },
+      data: { rules: text },
+    });
+    const { cluster, log, result } = await run({
+      items: [stored('configmaps', 'app/c', { data: { key: 'old' } })],
+      spec: { namespaceMapping: { app: 'new' } },
+      more: { modifiers },
+    });
+    expect(cluster.get('configmaps', 'new/c')?.data).toEqual({ key: 'new' });
+    expect(log.lists.errors.namespaces?.new).toHaveLength(1);
+    expect(result.resourceList()['v1/ConfigMap']).toEqual(['new/c(created)']);
+  });
+
+  it('is an error where the server refuses it, and others go on', async () => {
+    const cluster = new RestoreCluster();
+    cluster.onCreate = (_type, { metadata }) => {
+      if (metadata.name === 'bad')
+        throw refused('KUBE_FORBIDDEN', 'admission webhook says no', 403);
+    };
+    const { log, result } = await run({
+      cluster,
+      items: [stored('configmaps', 'app/bad'), stored('configmaps', 'app/good')],
+    });
+    expect(log.lists.errors).toEqual({
+      namespaces: { app: ['error restoring configmaps/app/bad: admission webhook says no'] },
+    });
+    expect(result.resourceList()['v1/ConfigMap']).toEqual(['app/bad(failed)', 'app/good(created)']);
+  });
+
+  it('waits for a server that is away, and knows what it made without an answer', async () => {
+    const cluster = new RestoreCluster();
+    let times = 0;
+    cluster.onCreated = (type) => {
+      if (type === 'configmaps' && ++times === 1)
+        throw refused('KUBE_UNAVAILABLE', 'connection reset');
+    };
+    const { log, result } = await run({
+      cluster,
+      items: [stored('configmaps', 'app/c')],
+      more: { patienceMs: 5_000 },
+    });
+    expect(created(cluster).filter((call) => call.includes('configmaps'))).toHaveLength(2);
+    expect(log.lists).toEqual({ warnings: {}, errors: {} });
+    expect(result.resourceList()['v1/ConfigMap']).toEqual(['app/c(created)']);
+  });
+
+  it('does not wait with each item for a server that does not come back, nor for a webhook that fails', async () => {
+    for (const [status, tries] of [
+      [503, 3],
+      [500, 3],
+    ] as const) {
+      const cluster = new RestoreCluster();
+      cluster.onCreate = (type) => {
+        if (type === 'configmaps') throw refused('KUBE_UNAVAILABLE', 'no', status);
+      };
+      const items = ['a', 'b', 'c'].map((name) => stored('configmaps', `app/${name}`));
+      const { log } = await run({ cluster, items, more: { patienceMs: 100 } });
+      expect(log.lists.errors.namespaces?.app).toHaveLength(3);
+      expect(created(cluster).filter((call) => call.includes('configmaps'))).toHaveLength(tries);
+    }
+  });
+});
+
+describe('actions', () => {
+  it('run in their order on what the ones before have made of the item, by the namespace it comes to', async () => {
+    const seen: unknown[] = [];
+    const note = (name: string, included: string[]): RestoreAction => ({
+      name,
+      appliesTo: {
+        includedResources: ['configmaps'],
+        includedNamespaces: included,
+        selector: 'app=web',
+      },
+      execute: ({ item, itemFromBackup, restore }) => {
+        seen.push([
+          name,
+          item.metadata,
+          (itemFromBackup as { status?: unknown }).status,
+          restore.metadata.name,
+        ]);
+        const labels = { ...item.metadata.labels, [name]: 'x' };
+        return Promise.resolve({ item: { ...item, metadata: { ...item.metadata, labels } } });
+      },
+    });
+    const { cluster } = await run({
+      items: [
+        stored('configmaps', 'app/c', { metadata: { labels: { app: 'web' } }, status: 's' }),
+        stored('configmaps', 'app/d'),
+      ],
+      spec: { namespaceMapping: { app: 'new' } },
+      actions: [note('one', ['new']), note('other', ['app']), note('two', ['new'])],
+    });
+    const metadata = { name: 'c', namespace: 'app' };
+    expect(seen).toEqual([
+      ['one', { ...metadata, labels: { app: 'web' } }, 's', 'r1'],
+      ['two', { ...metadata, labels: { app: 'web', one: 'x' } }, 's', 'r1'],
+    ]);
+    expect(cluster.get('configmaps', 'new/c')?.metadata.labels).toEqual({
+      ...{ app: 'web', one: 'x', two: 'x' },
+      ...LABELS,
+    });
+  });
+
+  it('take items out, begin operations, and fail items', async () => {
+    const { result, sink, log, cluster } = await run({
+      items: ['out', 'bad', 'good'].map((name) => stored('configmaps', `app/${name}`)),
+      spec: { namespaceMapping: { app: 'new' } },
+      actions: [
+        action('op', ['configmaps'], ({ item }) =>
+          Promise.resolve({ operationId: `op-${item.metadata.name}` }),
+        ),
+        action('decide', ['configmaps'], ({ item }) => {
+          if (item.metadata.name === 'bad') return Promise.reject(new Error('no way'));
+          return Promise.resolve({ isSkipped: item.metadata.name === 'out' });
+        }),
+      ],
+    });
+    expect(result.resourceList()['v1/ConfigMap']).toEqual([
+      'new/bad(failed)',
+      'new/good(created)',
+      'new/out(skipped)',
+    ]);
+    expect(log.lists.errors.namespaces).toEqual({
+      new: ['error preparing configmaps/new/bad: no way'],
+    });
+    expect(created(cluster)).toEqual(['namespaces new', 'configmaps new/good']);
+    expect(sink.done.flatMap(({ operations }) => operations)).toEqual(
+      ['bad', 'good', 'out'].map((name) => ({
+        action: 'op',
+        item: { group: '', resource: 'configmaps', namespace: 'new', name },
+        operationId: `op-${name}`,
+      })),
+    );
+  });
+
+  const wanting = (more: object = {}, annotation?: string): RestoreAction =>
+    action('want', ['deployments'], ({ item }) =>
+      Promise.resolve({
+        item: {
+          ...item,
+          metadata: {
+            ...item.metadata,
+            annotations: {
+              kept: 'x',
+              ...(annotation !== undefined && {
+                'restore.velero.io/must-include-additional-items': annotation,
+              }),
+            },
+          },
+        },
+        additionalItems: ['configmaps', 'secrets'].map((resource) => ({
+          ...{ group: '', resource, namespace: 'app', name: 'need' },
+        })),
+        ...more,
+      }),
+    );
+  const NEEDING = [stored('deployments.apps', 'app/d'), stored('configmaps', 'app/need')];
+
+  it('bring additional items along first, with a warning where the backup has none', async () => {
+    const { cluster, log, result } = await run({
+      items: NEEDING,
+      actions: [wanting()],
+      more: { priorities: parsePriorities('deployments') },
+    });
+    expect(created(cluster)).toEqual([
+      'namespaces app',
+      'configmaps app/need',
+      'deployments.apps app/d',
+    ]);
+    expect(log.lists.warnings.namespaces?.app).toEqual([
+      'unable to restore additional item secrets/app/need: the backup does not have it',
+    ]);
+    // Counted once, whoever has asked for it.
+    expect(result).toMatchObject({ totalItems: 3, itemsRestored: 3 });
+  });
+
+  it.each([
+    ['true', 2],
+    ['yes', 1],
+    [undefined, 1],
+  ])('bring what is excluded only where they say so: %s', async (annotation, count) => {
+    const { cluster } = await run({
+      items: NEEDING,
+      spec: { includedResources: ['deployments'] },
+      actions: [wanting({}, annotation)],
+    });
+    expect(created(cluster).slice(1)).toHaveLength(count);
+    expect(cluster.get('deployments.apps', 'app/d')?.metadata.annotations).toEqual({ kept: 'x' });
+  });
+
+  it('wait until additional items are ready, as long as they say', async () => {
+    const asked: unknown[] = [];
+    const waiting = (answers: readonly (boolean | Error)[], timeoutMs: number): RestoreAction => {
+      let at = 0;
+      return {
+        ...wanting({ waitForAdditionalItems: true, additionalItemsReadyTimeoutMs: timeoutMs }),
+        areAdditionalItemsReady: (items) => {
+          asked.push(items);
+          const answer = answers[at++] ?? false;
+          return answer instanceof Error ? Promise.reject(answer) : Promise.resolve(answer);
+        },
+      };
+    };
+    const ready = await run({ items: NEEDING, actions: [waiting([false, false, true], 5_000)] });
+    expect(asked).toHaveLength(3);
+    expect(asked[0]).toEqual([
+      { group: '', resource: 'configmaps', namespace: 'app', name: 'need' },
+    ]);
+    expect(ready.log.errorCount).toBe(0);
+    const late = await run({ items: NEEDING, actions: [waiting([], 5)] });
+    expect(late.log.lists.errors.namespaces?.app).toEqual([
+      'additional items for deployments.apps/app/d are not ready to use',
+    ]);
+    const failing = await run({ items: NEEDING, actions: [waiting([new Error('gone')], 0)] });
+    expect(failing.log.lists.errors.namespaces?.app).toEqual([
+      'error verifying additional items are ready to use: gone',
+    ]);
+    expect(failing.result.resourceList()['apps/v1/Deployment']).toEqual(['app/d(created)']);
+  });
+
+  it('may ask for each other', async () => {
+    const other =
+      (name: string): RestoreAction['execute'] =>
+      () =>
+        Promise.resolve({
+          additionalItems: [{ group: '', resource: 'configmaps', namespace: 'app', name }],
+        });
+    const { cluster } = await run({
+      items: ['a', 'b'].map((name) => stored('configmaps', `app/${name}`)),
+      actions: ['a', 'b'].map((name) => action(name, ['configmaps'], other(name))),
+    });
+    expect(created(cluster)).toEqual(['namespaces app', 'configmaps app/b', 'configmaps app/a']);
+  });
+
+  it('may make another kind of an item', async () => {
+    const convert = (kind: string): RestoreAction =>
+      action('convert', ['configmaps'], ({ item }) =>
+        Promise.resolve({ item: { ...item, apiVersion: 'apps/v1', kind } }),
+      );
+    const items = [stored('configmaps', 'app/c')];
+    const { cluster } = await run({ items, actions: [convert('Deployment')] });
+    expect(created(cluster)).toContain('deployments.apps app/c');
+    const { log } = await run({ items, actions: [convert('Unknown')] });
+    expect(log.lists.errors.namespaces?.app).toEqual([
+      'error getting GVR for apps/v1, Kind=Unknown: the cluster has no such kind',
+    ]);
+  });
+});
+
+describe('an object that the cluster has already', () => {
+  const item = stored('configmaps', 'app/c', { data: { key: 'backup' } });
+  const clusterWith = (type: string, object: object): RestoreCluster => {
+    const cluster = new RestoreCluster().namespaces('app');
+    cluster.add(type, {
+      apiVersion: 'v1',
+      ...object,
+      metadata: {
+        ...{ uid: 'u', resourceVersion: '5', creationTimestamp: '2026-01-01T00:00:00Z' },
+        ...(object as { metadata: object }).metadata,
+      },
+    });
+    return cluster;
+  };
+  const other = (): RestoreCluster =>
+    clusterWith('configmaps', {
+      kind: 'ConfigMap',
+      metadata: { name: 'c', namespace: 'app' },
+      data: { key: 'cluster', more: 'x' },
+    });
+  const same = (): RestoreCluster =>
+    clusterWith('configmaps', {
+      kind: 'ConfigMap',
+      metadata: { name: 'c', namespace: 'app', labels: {} },
+      data: { key: 'backup' },
+    });
+
+  it.each([
+    [undefined, 'could not restore, ConfigMap:c already exists.'],
+    ['none', 'could not restore, ConfigMap "c" already exists.'],
+  ])('stays, with a warning where it is another one: %s', async (policy, begin) => {
+    const { cluster, log, result } = await run({
+      cluster: other(),
+      items: [item],
+      spec: { existingResourcePolicy: policy ?? null },
+    });
+    expect(log.lists).toEqual({
+      errors: {},
+      warnings: {
+        namespaces: {
+          app: [`${begin} Warning: the in-cluster version is different than the backed-up version`],
+        },
+      },
+    });
+    expect(result.resourceList()).toEqual({ 'v1/ConfigMap': ['app/c(failed)'] });
+    expect(cluster.patches).toEqual([]);
+  });
+
+  it('is passed over where it is the same', async () => {
+    const { cluster, log, result } = await run({ cluster: same(), items: [item] });
+    expect(result.resourceList()).toEqual({ 'v1/ConfigMap': ['app/c(skipped)'] });
+    expect(log.warningCount).toBe(0);
+    expect(cluster.patches).toEqual([]);
+    const spec = { existingResourcePolicy: 'update' };
+    const updated = await run({ cluster: same(), items: [item], spec });
+    expect(updated.cluster.patches.map(({ patch }) => patch)).toEqual([
+      { metadata: { labels: LABELS } },
+    ]);
+    expect(updated.result.resourceList()).toEqual({ 'v1/ConfigMap': ['app/c(skipped)'] });
+  });
+
+  it('becomes what the backup has where it is to be updated', async () => {
+    const spec = { existingResourcePolicy: 'update' };
+    const { cluster, result } = await run({ cluster: other(), items: [item], spec });
+    expect(cluster.get('configmaps', 'app/c')).toMatchObject({
+      metadata: { labels: LABELS, uid: 'u' },
+      data: { key: 'backup' },
+    });
+    expect(cluster.get('configmaps', 'app/c')?.data).toEqual({ key: 'backup' });
+    expect(result.resourceList()).toEqual({ 'v1/ConfigMap': ['app/c(updated)'] });
+  });
+
+  it('gets the labels at least where it cannot be updated', async () => {
+    const cluster = other();
+    cluster.onPatch = () => {
+      if (cluster.patches.length === 1) throw refused('KUBE_INVALID', 'field is immutable', 422);
+    };
+    const spec = { existingResourcePolicy: 'update' };
+    const { log, result } = await run({ cluster, items: [item], spec });
+    expect(log.lists.warnings.namespaces?.app).toEqual(['field is immutable']);
+    expect(cluster.get('configmaps', 'app/c')).toMatchObject({
+      metadata: { labels: LABELS },
+      data: { key: 'cluster' },
+    });
+    expect(result.resourceList()).toEqual({ 'v1/ConfigMap': ['app/c(failed)'] });
+  });
+
+  it('is merged where it is a ServiceAccount, and keeps what it has', async () => {
+    const account = (more: object): StoredItem => stored('serviceaccounts', 'app/default', more);
+    const cluster = clusterWith('serviceaccounts', {
+      kind: 'ServiceAccount',
+      metadata: { name: 'default', namespace: 'app', labels: { a: 'cluster' } },
+      secrets: [{ name: 'own' }],
+    });
+    const { result } = await run({
+      cluster,
+      items: [
+        account({
+          metadata: { labels: { a: 'backup', b: 'backup' } },
+          secrets: [{ name: 'own' }, { name: 'old' }],
+          imagePullSecrets: [{ name: 'pull' }],
+        }),
+      ],
+    });
+    expect(result.resourceList()).toEqual({ 'v1/ServiceAccount': ['app/default(updated)'] });
+    expect(cluster.get('serviceaccounts', 'app/default')).toMatchObject({
+      metadata: { labels: { a: 'cluster', b: 'backup' } },
+      secrets: [{ name: 'own' }, { name: 'old' }],
+      imagePullSecrets: [{ name: 'pull' }],
+    });
+    const again = await run({ cluster, items: [account({ secrets: [{ name: 'own' }] })] });
+    expect(again.result.resourceList()).toEqual({ 'v1/ServiceAccount': ['app/default(skipped)'] });
+  });
+
+  it('is found also where the server refuses to make it for another reason', async () => {
+    const cluster = other();
+    cluster.onCreate = () => {
+      throw refused('KUBE_INVALID', 'provided port is already allocated', 422);
+    };
+    const { log } = await run({ cluster, items: [item] });
+    expect(log.errorCount).toBe(0);
+    expect(log.warningCount).toBe(1);
+  });
+
+  it('is not judged where it cannot be read', async () => {
+    const cluster = other();
+    cluster.onGet = (type) => {
+      if (type === 'configmaps') throw refused('KUBE_FORBIDDEN', 'no reading', 403);
+    };
+    const { log, result } = await run({ cluster, items: [item] });
+    expect(log.lists.warnings.namespaces?.app).toEqual(['no reading']);
+    expect(result.resourceList()).toEqual({ 'v1/ConfigMap': ['app/c(failed)'] });
+  });
+});
+
+describe('a namespace that is being deleted', () => {
+  const leaving = (): RestoreCluster =>
+    new RestoreCluster().add('namespaces', {
+      metadata: { name: 'app' },
+      status: { phase: 'Terminating' },
+    });
+  const items = ['a', 'b'].map((name) => stored('configmaps', `app/${name}`));
+
+  it('is waited for, and made anew', async () => {
+    const cluster = leaving();
+    let asked = 0;
+    cluster.onGet = (type) => {
+      if (type === 'namespaces' && ++asked === 3) cluster.remove('namespaces', 'app');
+    };
+    const { log } = await run({ cluster, items, more: { terminatingMs: 5_000 } });
+    expect(log.errorCount).toBe(0);
+    expect(created(cluster)).toEqual(['namespaces app', 'configmaps app/a', 'configmaps app/b']);
+  });
+
+  it('is waited for once, and each of its items is an error', async () => {
+    const cluster = leaving();
+    const { log, result } = await run({
+      cluster,
+      items: [...items, stored('configmaps', 'fine/c')],
+    });
+    expect(log.lists.errors).toEqual({
+      velero: [
+        expect.stringContaining(
+          'timed out waiting for terminating namespace app to disappear before restoring: ',
+        ),
+        'skipping polling for terminating namespace app',
+      ],
+    });
+    expect(result.resourceList()['v1/ConfigMap']).toEqual(['fine/c(created)']);
+  });
+});
+
+describe('volumes, their data, and hooks', () => {
+  it('does about volumes what it is told, before and after the actions', async () => {
+    const { cluster, result } = await run({
+      items: [
+        stored('persistentvolumes', 'asis', { spec: { a: 1 } }),
+        stored('persistentvolumes', 'anew'),
+        stored('persistentvolumes', 'renamed'),
+        stored('persistentvolumeclaims', 'app/c', { spec: { volumeName: 'renamed' } }),
+      ],
+      more: {
+        volumes: {
+          prepare: (pv) => {
+            const { name } = pv.metadata;
+            if (name === 'anew') return Promise.resolve({ isRestored: false });
+            const metadata = { ...pv.metadata, name: name === 'renamed' ? 'clone' : name };
+            return Promise.resolve({ isRestored: true, item: { ...pv, metadata } });
+          },
+          claimOf: (claim) => ({ ...claim, spec: { ...claim.spec, volumeName: 'clone' } }),
+        },
+      },
+    });
+    expect(created(cluster)).toEqual([
+      'persistentvolumes asis',
+      'persistentvolumes clone',
+      'namespaces app',
+      'persistentvolumeclaims app/c',
+    ]);
+    expect(cluster.get('persistentvolumeclaims', 'app/c')?.spec).toEqual({ volumeName: 'clone' });
+    expect(result.resourceList()['v1/PersistentVolume']).toEqual([
+      'anew(skipped)',
+      'asis(created)',
+      'renamed(created)',
+    ]);
+  });
+
+  it('fails a volume alone', async () => {
+    const volumes = {
+      prepare: () =>
+        Promise.reject(new Error('error executing PVAction for persistentvolumes/pv1: no')),
+      claimOf: <T>(claim: T): T => claim,
+    };
+    const { log, result } = await run({
+      items: [stored('persistentvolumes', 'pv1'), stored('configmaps', 'app/c')],
+      more: { volumes },
+    });
+    expect(log.lists.errors.cluster).toEqual([
+      'error executing PVAction for persistentvolumes/pv1: no',
+    ]);
+    expect(result.resourceList()['v1/PersistentVolume']).toEqual(['pv1(failed)']);
+    expect(result.resourceList()['v1/ConfigMap']).toEqual(['app/c(created)']);
+  });
+
+  it('begins the data of a pod once it is there, and tells its hooks of it', async () => {
+    const begun: unknown[] = [];
+    const hooked: string[] = [];
+    const operation = {
+      action: 'fill',
+      item: { group: '', resource: 'pods', namespace: 'new', name: 'p' },
+      operationId: 'pvr',
+    };
+    const { sink, log } = await run({
+      items: [stored('pods', 'app/p'), stored('configmaps', 'app/c')],
+      spec: { namespaceMapping: { app: 'new' } },
+      more: {
+        podVolumes: {
+          begin: ({ metadata }, namespace) => {
+            begun.push([metadata.uid, metadata.namespace, namespace]);
+            return Promise.resolve({
+              operations: [operation],
+              errors: [new Error('one volume not')],
+            });
+          },
+        },
+        hooks: { podCreated: ({ metadata }) => void hooked.push(metadata.uid) },
+      },
+    });
+    expect(begun).toEqual([['uid-3', 'new', 'app']]);
+    expect(hooked).toEqual(['uid-3']);
+    expect(sink.done.at(-1)).toMatchObject({
+      name: 'p',
+      outcome: 'created',
+      operations: [operation],
+    });
+    expect(log.lists.errors).toEqual({ velero: ['one volume not'] });
+  });
+
+  it('says how far it is', async () => {
+    const told: unknown[] = [];
+    const { result } = await run({
+      items: ['a', 'b', 'c'].map((name) => stored('configmaps', `app/${name}`)),
+      more: {
+        progressMs: 0,
+        onProgress: (progress) => {
+          told.push(progress);
+          return Promise.resolve();
+        },
+      },
+    });
+    expect(told[0]).toEqual({ totalItems: 4, itemsRestored: 2 });
+    expect(told.at(-1)).toEqual({ totalItems: 4, itemsRestored: 4 });
+    expect(result).toMatchObject({ totalItems: 4, itemsRestored: 4 });
+  });
+});
+
+describe('a restore that goes on after its process has ended', () => {
+  const items = ['a', 'b', 'c', 'd'].map((name) => stored('configmaps', `app/${name}`));
+
+  it('does nothing twice, wherever it was killed', async () => {
+    for (let at = 1; at <= 6; at++) {
+      for (const isNoted of [true, false]) {
+        const cluster = new RestoreCluster();
+        const sink = new MemorySink();
+        // Killed right before, or right after what was made is noted.
+        if (isNoted) {
+          const stop = new AbortController();
+          sink.onPut = () => {
+            if (sink.done.length === at) stop.abort(new Error('killed'));
+          };
+          await run({ cluster, items, sink, more: { signal: stop.signal } }).catch(() => undefined);
+        } else {
+          sink.failAt = at;
+          const failure = await run({ cluster, items, sink }).catch((error: unknown) => error);
+          if (at < 6) expect(codeOf(failure)).toBe('RESTORE_NOT_STORED');
+        }
+        sink.failAt = Infinity;
+        sink.onPut = () => undefined;
+        const before = sink.all();
+        const { log, result } = await run({
+          cluster,
+          items,
+          sink,
+          more: { journal: { all: () => before } },
+        });
+        expect(log.lists).toEqual({ warnings: {}, errors: {} });
+        expect(result.resourceList()['v1/ConfigMap']).toEqual(
+          ['a', 'b', 'c', 'd'].map((name) => `app/${name}(created)`),
+        );
+        const noted = sink.done.map(({ kind, name }) => `${kind} ${name}`);
+        expect(new Set(noted).size).toBe(noted.length);
+      }
+    }
+  });
+
+  it('does not take what an earlier restore of its name has made for its own', async () => {
+    const cluster = new RestoreCluster();
+    cluster.now = '2026-11-26T11:58:59Z';
+    await run({ cluster, items: [stored('configmaps', 'app/a', { data: { key: 'old' } })] });
+    const { log } = await run({
+      cluster,
+      items: [stored('configmaps', 'app/a', { data: { key: 'new' } })],
+      more: { journal: { all: () => [] } },
+    });
+    expect(log.warningCount).toBe(1);
+  });
+
+  it('finishes a pod that it had made, and tells hooks of those that it had finished', async () => {
+    const cluster = new RestoreCluster();
+    const pods = ['p', 'q', 'gone'].map((name) => stored('pods', `app/${name}`));
+    const sink = new MemorySink();
+    // The third pod is made, and nothing else of it is known.
+    sink.failAt = 4;
+    const order = pods.map(({ object }) => object.metadata.name).sort();
+    await run({ cluster, items: pods, sink }).catch(() => undefined);
+    expect(order).toEqual(['gone', 'p', 'q']);
+    // Somebody has made another one of its name.
+    cluster.remove('pods', 'app/gone');
+    const metadata = { name: 'gone', namespace: 'app', creationTimestamp: cluster.now };
+    cluster.add('pods', { metadata });
+    const hooked: string[] = [];
+    const begun: string[] = [];
+    await run({
+      cluster,
+      items: pods,
+      sink: new MemorySink(),
+      more: {
+        journal: { all: () => sink.done },
+        hooks: { podCreated: (pod: KubeObject) => void hooked.push(pod.metadata.name) },
+        podVolumes: {
+          begin: (pod) => {
+            begun.push(pod.metadata.name);
+            return Promise.resolve({ operations: [], errors: [] });
+          },
+        },
+      },
+    });
+    expect(hooked).toEqual(['p', 'q']);
+    expect(begun).toEqual(['q']);
+    expect(cluster.get('pods', 'app/gone')?.metadata).toEqual(metadata);
+  });
+
+  it('asks for what the cluster serves where it had restored definitions', async () => {
+    const cluster = new RestoreCluster();
+    const kind = 'apiextensions.k8s.io/v1/CustomResourceDefinition';
+    const done = { kind, namespace: '', name: 'x', outcome: 'created' as const, exists: true };
+    await run({ cluster, items, more: { journal: { all: () => [done] } } });
+    expect(cluster.refreshes).toBe(1);
+  });
+});

@@ -1,0 +1,85 @@
+import * as fs from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Contents, type NewTarEntry, storeTarball } from '../../../src/archive/index.ts';
+import type { KubeObject } from '../../../src/kube/index.ts';
+
+export interface StoredItem {
+  readonly type: string;
+  readonly object: KubeObject;
+}
+
+const VERSIONS: Record<string, string> = {
+  deployments: 'apps/v1',
+  replicasets: 'apps/v1',
+  jobs: 'batch/v1',
+  customresourcedefinitions: 'apiextensions.k8s.io/v1',
+  things: 'stable.example.com/v1',
+  priorityclasses: 'scheduling.k8s.io/v1',
+  datauploads: 'velero.io/v2alpha1',
+};
+const KINDS: Record<string, string> = {
+  configmaps: 'ConfigMap',
+  customresourcedefinitions: 'CustomResourceDefinition',
+  datauploads: 'DataUpload',
+  deployments: 'Deployment',
+  jobs: 'Job',
+  namespaces: 'Namespace',
+  persistentvolumeclaims: 'PersistentVolumeClaim',
+  persistentvolumes: 'PersistentVolume',
+  pods: 'Pod',
+  priorityclasses: 'PriorityClass',
+  replicasets: 'ReplicaSet',
+  secrets: 'Secret',
+  serviceaccounts: 'ServiceAccount',
+  services: 'Service',
+  things: 'Thing',
+};
+
+/** An object as a backup has it: with what the server that it was on has said of it. `id`: `namespace/name`, or a name. */
+export function stored(type: string, id: string, more: object = {}): StoredItem {
+  const plural = type.split('.')[0] ?? '';
+  const [first = '', second] = id.split('/');
+  const place = second === undefined ? { name: first } : { namespace: first, name: second };
+  const { metadata, ...rest } = more as { metadata?: object };
+  const object = {
+    apiVersion: VERSIONS[plural] ?? 'v1',
+    kind: KINDS[plural] ?? plural,
+    metadata: {
+      ...place,
+      uid: `old-${id}`,
+      resourceVersion: '77',
+      creationTimestamp: '2025-01-01T00:00:00Z',
+      ...metadata,
+    },
+    ...rest,
+  };
+  return { type, object: object };
+}
+
+/** The contents of a backup, through its tarball, as a restore gets them. */
+export async function contentsOf(
+  items: readonly StoredItem[],
+  raw: Readonly<Record<string, string>> = {},
+): Promise<Contents> {
+  const directory = await fs.mkdtemp(join(tmpdir(), 'longshore-restore-'));
+  try {
+    const entries: NewTarEntry[] = [
+      ...items.map(({ type, object }) => {
+        const { namespace = '', name } = object.metadata;
+        const scope = namespace === '' ? 'cluster' : `namespaces/${namespace}`;
+        const bytes = Buffer.from(JSON.stringify(object));
+        return { path: `resources/${type}/${scope}/${name}.json`, bytes, mtime: 0 };
+      }),
+      ...Object.entries(raw).map(([path, text]) => ({ path, bytes: Buffer.from(text), mtime: 0 })),
+    ];
+    await using file = await storeTarball(directory, each(entries));
+    return await Contents.open(file.read(), 'a backup', { directory });
+  } finally {
+    await fs.rm(directory, { recursive: true, force: true });
+  }
+}
+
+async function* each<T>(items: readonly T[]): AsyncGenerator<T> {
+  for (const item of items) yield await Promise.resolve(item);
+}
