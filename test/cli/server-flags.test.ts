@@ -14,7 +14,7 @@ describe('which controllers run', () => {
     [
       undefined,
       'backup-repo,gc,schedule',
-      CONTROLLERS.filter((name) => !['backup-repo', 'gc'].includes(name)),
+      CONTROLLERS.filter((name) => !['backup-repo', 'gc', 'schedule'].includes(name)),
     ],
     ['backup-queue,backup-finalizer', undefined, ['backup', 'backup-finalizer']],
     ['backup-repo,download-request', 'backup-repo', ['download-request']],

@@ -92,7 +92,7 @@ describe.skipIf(!hasHelm())('what is delivered, on a real API server', () => {
       5,
       ',server.controllers={backup-repo,backup-storage-location,download-request,server-status-request}',
     ],
-    ['server-for-backups', 8, FOR_BACKUPS],
+    ['server-for-backups', 10, FOR_BACKUPS],
   ])('the chart can be the overlay %s: same rights, same pods', async (name, roles, values) => {
     const ours = parseManifests(await renderOverlay(api, name));
     expect(await dryRun(api, await renderOverlay(api, name))).toContain('deployment.apps/');
