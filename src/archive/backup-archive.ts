@@ -173,14 +173,16 @@ export class BackupArchive {
   }
 
   /** What an earlier backup of the name left behind, that was not whole, would be read as a part of this one. */
-  async #removeOthers(name: string, uid: string, options: SignalOptions): Promise<void> {
+  async #removeOthers(name: string, uid: string, options: DeletionOptions): Promise<void> {
     const operations = backupKey(name, 'itemOperations');
     const journal = uid === '' ? journalsFolder(name) : journalFolder(name, uid);
     const moverLogs = moverLogsFolder({ kind: 'Backup', name });
     for await (const key of this.#bucket.list(backupFolder(name), options)) {
       // Operations, the journal and the logs of data movers are stored while a backup runs.
       const isOfNow = key === operations || key.startsWith(journal) || key.startsWith(moverLogs);
-      if (!isOfNow) await this.#bucket.delete(key, options);
+      if (isOfNow) continue;
+      options.assertAllowed?.();
+      await this.#bucket.delete(key, options);
     }
   }
 
@@ -397,7 +399,8 @@ export class BackupArchive {
   }
 
   /** Removes every file of the folder. May be repeated: a kill in the middle leaves what nobody takes for a backup. */
-  async delete(name: string, options: SignalOptions = {}): Promise<void> {
+  async delete(name: string, options: DeletionOptions = {}): Promise<void> {
+    options.assertAllowed?.();
     await this.#bucket.delete(backupKey(name, 'metadata'), options);
     await deleteFolder(this.#bucket, backupFolder(name), options);
   }
@@ -511,10 +514,11 @@ export async function loadList<S extends z.ZodType>(
 export async function deleteFolder(
   bucket: Bucket,
   folder: string,
-  options: SignalOptions,
+  options: DeletionOptions,
 ): Promise<void> {
   const failures: unknown[] = [];
   for await (const key of bucket.list(folder, options)) {
+    options.assertAllowed?.();
     await bucket.delete(key, options).catch((error: unknown) => failures.push(error));
   }
   if (failures.length > 0) throw asError(failures[0]);

@@ -1,7 +1,7 @@
 import type { z } from 'zod';
 import type { Bucket, SignalOptions } from '../blob/index.ts';
 import { isCode } from '../base/index.ts';
-import { deleteFolder, loadList } from './backup-archive.ts';
+import { deleteFolder, type DeletionOptions, loadList } from './backup-archive.ts';
 import {
   type ResourceList,
   resourceListSchema,
@@ -93,7 +93,7 @@ export class RestoreArchive {
   }
 
   /** Removes every file of the folder. May be repeated. */
-  delete(name: string, options: SignalOptions = {}): Promise<void> {
+  delete(name: string, options: DeletionOptions = {}): Promise<void> {
     return deleteFolder(this.#bucket, restoreFolder(name), options);
   }
 }

@@ -13,7 +13,7 @@ import {
   loadSnapshotLocations,
   operationTimeoutNs,
 } from '../backup-volumes/index.ts';
-import { CodedError, type Nanoseconds } from '../base/index.ts';
+import { CodedError, type Nanoseconds, systemClock } from '../base/index.ts';
 import { openBucket } from '../blob/index.ts';
 import { environment } from '../config/index.ts';
 import { OperationMap } from '../item-operations/index.ts';
@@ -215,6 +215,11 @@ export async function openBackups(
   const readOnly = new ReadOnlyLocations(client, namespace);
   let runner: Promise<ClusterRunner> | undefined;
   const controller = new BackupController({
+    // What it writes is compared with the API server's times, and expires by its clock; a node's own may be days behind.
+    clock: {
+      nowNs: () => client.clock.nowNs(),
+      monotonicNs: () => systemClock.monotonicNs?.() ?? 0n,
+    },
     ...{ client, logger, namespace, backups, buckets, sessions, operations, directory },
     discovery: theDiscovery,
     snapshotLocations,

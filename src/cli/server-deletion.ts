@@ -1,3 +1,4 @@
+import { createLimiter } from '../base/index.ts';
 import { environment } from '../config/index.ts';
 import {
   DeletionController,
@@ -11,6 +12,8 @@ import type { Common } from './server-common.ts';
 
 /** Of one open repository; the server has other work beside it. Our choice. */
 const MEMORY = '256MiB';
+/** Repositories open at once, of all locations. Our choice. */
+const OPEN_AT_ONCE = 2;
 
 type Parts = Pick<
   DeletionControllerOptions,
@@ -20,12 +23,15 @@ type Parts = Pick<
 /** The controller of deletions on top of what backups are made with. */
 export function deletionController(common: Common, parts: Parts): DeletionController {
   const { client, logger, namespace, host, registry } = common;
-  const forget: ForgetSnapshots = async ({ location, password }, ids, signal) => {
-    // Velero's name in all its repositories. Nothing is kept on disk: each is opened once for a backup.
-    const options = { repo: location, client: 'default@default', memoryLimit: MEMORY };
-    await using opened = await openContext(options, { password, logger, cache: false });
-    return await forgetSnapshots(opened.repository, ids, { signal });
-  };
+  const places = createLimiter(OPEN_AT_ONCE);
+  const forget: ForgetSnapshots = ({ location, password }, ids, signal) =>
+    places.run(async () => {
+      signal.throwIfAborted();
+      // Velero's name in all its repositories. Nothing is kept on disk: each is opened once for a backup.
+      const options = { repo: location, client: 'default@default', memoryLimit: MEMORY };
+      await using opened = await openContext(options, { password, logger, cache: false });
+      return await forgetSnapshots(opened.repository, ids, { signal });
+    });
   return new DeletionController({
     ...{ client, logger, namespace, host, ...parts },
     ...{ forget, metrics: new DeletionMetrics(registry) },

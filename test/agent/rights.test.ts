@@ -280,10 +280,16 @@ describe.skipIf(!hasRealApi())('with the rights of the manifests, on a real API 
 
   it('snapshots that are slow to go are waited for', async () => {
     await newUpload('slow');
+    const { spec: asked } = await cluster.client.get(DATA_UPLOADS, {
+      namespace: NAMESPACE,
+      name: 'slow',
+    });
+    const taken = asked.csiSnapshot?.volumeSnapshot;
     let held: string | undefined;
     while (held === undefined) {
       const contents = await cluster.client.list(VOLUME_SNAPSHOT_CONTENTS, {});
-      held = contents.find(({ spec }) => spec.volumeSnapshotRef.namespace === 'app')?.metadata.name;
+      // Those of earlier tests may still be on their way out.
+      held = contents.find(({ spec }) => spec.volumeSnapshotRef.name === taken)?.metadata.name;
       await sleep(50);
     }
     const ref = { name: held };

@@ -295,7 +295,10 @@ async function backUpFrozen(block: ItemBlock, work: BlockWork, frozen: FrozenPod
     const isFrozen = mayBeFrozen && hooks.has(item.object, 'post');
     if (!isFrozen) frozen.all.delete(item);
     await backupper.fail(item, { owesPostHooks: isFrozen });
-    if (!isFrozen) continue;
+    if (!isFrozen) {
+      if (hooks.has(item.object, 'post')) await backupper.postHooksDone(item);
+      continue;
+    }
     frozen.noted.add(item);
     await runPostHooks(item, work, frozen);
   }

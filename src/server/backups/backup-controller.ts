@@ -34,7 +34,7 @@ import { DeletionRequests } from './deletion-requests.ts';
 import { LostBackups, type RemoveSnapshots } from './lost-backups.ts';
 import { cancelOperations } from './operations/cancel.ts';
 import { PhaseWriter } from './phase-writer.ts';
-import { isOver, isWaiting, phaseOf } from './phases.ts';
+import { hasHadRun, isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue, type QueueStep } from './queue.ts';
 import { patiently } from './run/patience.ts';
 import { SharedBackups } from './shared-backups.ts';
@@ -337,7 +337,7 @@ class BackupsRun {
   /** Its note goes when nothing more becomes of it. */
   #noteIfOver({ metadata }: Backup): void {
     const now = this.#backups.get(metadata);
-    if (now?.metadata.uid === metadata.uid && isOver(phaseOf(now))) this.#lost.over(now);
+    if (now?.metadata.uid === metadata.uid && hasHadRun(phaseOf(now))) this.#lost.over(now);
   }
 
   async #make(given: Backup, signal: AbortSignal): Promise<void> {

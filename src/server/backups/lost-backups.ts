@@ -11,7 +11,7 @@ import {
 } from '../../kube/index.ts';
 import type { BackupsView } from './backups-view.ts';
 import type { ActionSessions, Buckets, OpenBucket } from './contract.ts';
-import { isOver, phaseOf } from './phases.ts';
+import { hasHadRun, isOver, phaseOf } from './phases.ts';
 import { endLeftRun, type LeftRun, readLeftRun, removeEndedJournal } from './run/left-run.ts';
 import { patiently } from './run/patience.ts';
 import { patientClient } from './run/while-away.ts';
@@ -105,7 +105,7 @@ export class LostBackups {
       for (const { name, uid } of await this.#noted()) {
         const backup = backups.get({ namespace, name });
         if (backup?.metadata.uid !== uid) this.#add(uid, keyOf({ namespace, name }), undefined);
-        else if (isOver(phaseOf(backup))) this.over(backup);
+        else if (hasHadRun(phaseOf(backup))) this.over(backup);
       }
     } catch (error) {
       if (signal.aborted) return;
@@ -194,7 +194,7 @@ export class LostBackups {
       await using opened = await this.#openedIfThere(given.spec.storageLocation ?? '', signal);
       if (!opened) return;
       const { bucket } = opened;
-      if (phaseOf(given) === 'Failed') {
+      if (['Failed', 'Deleting'].includes(phaseOf(given))) {
         const left = await readLeftRun({ bucket, name, uid, signal });
         if (left.operations.length > 0 || left.frozen.length > 0) {
           await this.#end(backup, left, signal);

@@ -27,5 +27,7 @@ export const isWaiting = (phase: string): boolean => WAITING.includes(phase);
 export const isFinalizing = (phase: string): boolean => FINALIZING.includes(phase);
 /** Nothing more becomes of it but its deletion. */
 export const isOver = (phase: string): boolean => OVER.includes(phase);
+/** The same, or its deletion is under way. */
+export const hasHadRun = (phase: string): boolean => isOver(phase) || phase === 'Deleting';
 /** Whether something in it went wrong by now. */
 export const isPartial = (phase: string): boolean => phase.endsWith('PartiallyFailed');

@@ -16,6 +16,8 @@ export interface NotedBackup {
 }
 
 const PREFIX = 'longshore-backup-';
+/** Of the ConfigMap that is there while the Backup of a UID is under way, or what it has left is being ended. */
+export const noteName = (uid: string): string => `${PREFIX}${uid}`;
 const LABEL = 'longshore.io/under-way';
 const LABELS = {
   [LABEL]: 'backup',

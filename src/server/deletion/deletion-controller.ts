@@ -13,6 +13,7 @@ import {
   BACKUP_STORAGE_LOCATIONS,
   BACKUPS,
   Cache,
+  CONFIG_MAPS,
   Controller,
   DELETE_BACKUP_REQUESTS,
   EventRecorder,
@@ -26,6 +27,7 @@ import {
 } from '../../kube/index.ts';
 import { CANCEL_ANNOTATION } from '../../plugin/index.ts';
 import { BACKUP_RESOURCE, phaseOf } from '../backups/phases.ts';
+import { noteName } from '../backups/under-way.ts';
 import type { ServerController } from '../server.ts';
 import { SideWork } from '../side-work.ts';
 import { Attempts } from './attempts.ts';
@@ -60,6 +62,8 @@ const DELETION_MS_MAX = 6 * 3_600_000;
 const AGE_MS_MAX = 24 * 3_600_000;
 /** Timers do not wait for longer at once, and clocks may be set meanwhile. */
 const REST_MS_MAX = 3_600_000;
+/** Our choice: a thaw takes ten minutes at most, and is tried again. */
+const ENDING_MS_MAX = 30 * 60_000;
 const REQUESTS = DELETE_BACKUP_REQUESTS as Resource<DeletionRequest>;
 
 /**
@@ -104,6 +108,8 @@ class DeletionRun {
   readonly #controller: Controller;
   readonly #events: EventRecorder;
   readonly #work: SideWork<Ended>;
+  /** By UID: since when a note of its run is waited for. */
+  readonly #endingSinceMs = new Map<string, number>();
   /** By location. */
   readonly #places = new Map<string, Limiter>();
   /** By the name of a backup: the key of the request that it is deleted for. */
@@ -257,7 +263,7 @@ class DeletionRun {
     const signal = this.#signal;
     const found = await client.find(BACKUP_RESOURCE, { namespace, name }, { signal });
     const noted = request.metadata.labels?.[BACKUP_UID] ?? '';
-    const isOther = noted !== '' && found?.metadata.uid !== noted;
+    const isOther = found !== undefined && !isAbout(request, noted, found);
     if (!found || isOther) {
       // The backup that a server began with is gone: only the answer was missing.
       if (request.status?.phase !== 'InProgress' || noted === '') {
@@ -283,6 +289,8 @@ class DeletionRun {
       if (standing.isCancelable) await this.#cancel(found);
       return { requeueAfterMs: runningMs };
     }
+    // What its run has left is ended by its journal, which goes with its files.
+    if (await this.#isEnding(found)) return { requeueAfterMs: runningMs };
     const backup = await this.#markDeleting(found);
     this.#options.metrics.count('attempt', backup);
     logger.info({ backup: name, uid: backup.metadata.uid }, 'deleting a backup');
@@ -320,6 +328,22 @@ class DeletionRun {
       { backup: name },
       'a backup that is still made is canceled, and deleted after that',
     );
+  }
+
+  /** Whether this server still tidies up behind its run; where that takes too long, the deletion does what it can. */
+  async #isEnding({ metadata: { uid } }: Backup): Promise<boolean> {
+    const { client, namespace } = this.#options;
+    const fieldSelector = `metadata.name=${noteName(uid)}`;
+    const notes = await client.list(CONFIG_MAPS, {
+      ...{ namespace, fieldSelector, signal: this.#signal },
+    });
+    if (notes.length === 0) {
+      this.#endingSinceMs.delete(uid);
+      return false;
+    }
+    const sinceMs = this.#endingSinceMs.get(uid) ?? performance.now();
+    this.#endingSinceMs.set(uid, sinceMs);
+    return performance.now() - sinceMs < ENDING_MS_MAX;
   }
 
   async #markDeleting(backup: Backup): Promise<Backup> {
@@ -427,4 +451,13 @@ class DeletionRun {
 function locationOf({ spec }: Backup): string {
   const { storageLocation = '' } = (spec as Backup['spec'] | undefined) ?? {};
   return storageLocation === '' ? '-' : storageLocation;
+}
+
+/** One that names no UID is about the Backup that was there when it was made. */
+function isAbout(request: DeletionRequest, noted: string, { metadata }: Backup): boolean {
+  if (noted !== '') return metadata.uid === noted;
+  const [asked, made] = [request.metadata, metadata].map(({ creationTimestamp }) =>
+    Date.parse(creationTimestamp ?? ''),
+  );
+  return !(asked !== undefined && made !== undefined && asked < made);
 }

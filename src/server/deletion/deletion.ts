@@ -207,7 +207,9 @@ class Deletion {
     if (!session) return;
     try {
       const isRead = stored ? await this.#readItems(stored, session, held) : false;
-      if (!isRead) await deleteLeftSnapshots(this.#kept);
+      // What was stored of a run that has failed does not tell of the snapshots that it had taken.
+      const hasFailed = stored?.metadata.status?.phase === 'Failed';
+      if (!isRead || hasFailed) await deleteLeftSnapshots(this.#kept);
       if (stored) await this.#readLists(stored, held, { isAllThereIs: !isRead });
       await this.#deleteNative(uid, session);
     } finally {
@@ -339,11 +341,11 @@ class Deletion {
     await attempts.attempt('error removing backup from backup storage', async () => {
       assertLeading();
       if (owner.kind === 'unknown' || (owner.kind === 'own' && owner.uid === '')) {
-        await this.#archive.delete(name, { signal });
+        await this.#archive.delete(name, { signal, assertAllowed: assertLeading });
         return;
       }
       const uid = owner.kind === 'own' ? owner.uid : backup.metadata.uid;
-      if (await this.#archive.deleteOf(name, uid, { signal })) {
+      if (await this.#archive.deleteOf(name, uid, { signal, assertAllowed: assertLeading })) {
         logger.info(
           { backup: name, uid },
           'files of another backup of its name stay in the bucket',

@@ -63,7 +63,10 @@ export async function deleteRestores(
     const { namespace, name, uid } = restore;
     await attempts.attempt(`error deleting restore ${namespace ?? ''}/${name}`, async () => {
       assertLeading();
-      await new RestoreArchive(bucket).delete(name, { signal });
+      await new RestoreArchive(bucket).delete(name, {
+        signal,
+        assertAllowed: assertLeading,
+      });
       await client.delete(RESTORES, { namespace, name }, { uid, signal });
       await release(client, restore, signal);
       await waitGone(client, RESTORES, restore, { timeoutMs: GOING_MS, signal });

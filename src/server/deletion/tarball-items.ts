@@ -45,7 +45,14 @@ export async function eachItem(pass: ItemPass): Promise<void> {
       );
       continue;
     }
-    if (isOurs) onItem(type, item);
+    if (isOurs) {
+      try {
+        onItem(type, item);
+      } catch (error) {
+        // One that lacks what its kind must have keeps no other one.
+        pass.attempts.fail(`error invoking delete item actions: ${path} of the tarball`, error);
+      }
+    }
     for (const each of asked) await each.ask(place, item, pass);
   }
 }
@@ -53,7 +60,8 @@ export async function eachItem(pass: ItemPass): Promise<void> {
 function parsed(bytes: Buffer): KubeObject | undefined {
   try {
     const item = JSON.parse(bytes.toString('utf8')) as Partial<KubeObject> | null;
-    return typeof item?.metadata === 'object' ? (item as KubeObject) : undefined;
+    const metadata: unknown = item?.metadata;
+    return typeof metadata === 'object' && metadata !== null ? (item as KubeObject) : undefined;
   } catch {
     return undefined;
   }

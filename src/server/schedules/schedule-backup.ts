@@ -1,6 +1,11 @@
 import type { Backup } from '../../backup/index.ts';
 import { apiVersionOf, type NewObject, validLabel } from '../../kube/index.ts';
-import { type Schedule, SCHEDULE_LABEL, SCHEDULE_RESOURCE } from './schedule.ts';
+import {
+  type Schedule,
+  SCHEDULE_LABEL,
+  SCHEDULE_RESOURCE,
+  SCHEDULE_UID_LABEL,
+} from './schedule.ts';
 import { stampOf } from './schedule-plan.ts';
 
 /**
@@ -18,7 +23,11 @@ export function backupOf(schedule: Schedule, forTime: number): NewObject<Backup>
     metadata: {
       name: `${name}-${stampOf(forTime)}`,
       ...(namespace !== undefined && { namespace }),
-      labels: { ...(own?.labels ?? labels), [SCHEDULE_LABEL]: validLabel(name) },
+      labels: {
+        ...(own?.labels ?? labels),
+        [SCHEDULE_LABEL]: validLabel(name),
+        [SCHEDULE_UID_LABEL]: uid,
+      },
       ...(given && { annotations: { ...given } }),
       ...(useOwnerReferencesInBackup === true && {
         ownerReferences: [
@@ -37,6 +46,11 @@ export function backupOf(schedule: Schedule, forTime: number): NewObject<Backup>
   };
 }
 
-/** Whether a Backup was made by the schedule of this name. */
-export const isOfSchedule = ({ metadata }: Pick<Backup, 'metadata'>, name: string): boolean =>
-  metadata.labels?.[SCHEDULE_LABEL] === validLabel(name);
+/**
+ * Whether a Backup was made by this very Schedule. One of its name in another cluster, which stores in the same bucket, makes Backups of the same names,
+ * and a sync brings them here.
+ */
+export const isOfSchedule = (
+  { metadata }: Pick<Backup, 'metadata'>,
+  { metadata: { uid } }: Pick<Schedule, 'metadata'>,
+): boolean => metadata.labels?.[SCHEDULE_UID_LABEL] === uid;

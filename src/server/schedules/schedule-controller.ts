@@ -309,7 +309,7 @@ class ScheduleRun {
       if (!isCode(error, 'KUBE_ALREADY_EXISTS')) throw error;
     }
     const found = await client.find(BACKUP_RESOURCE, ref, { signal: this.#signal });
-    const isOwn = found && isOfSchedule(found, schedule.metadata.name);
+    const isOwn = found && isOfSchedule(found, schedule);
     return isOwn ? found : undefined;
   }
 }

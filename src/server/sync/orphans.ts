@@ -9,8 +9,8 @@ import type { SyncMemory } from './sync-memory.ts';
 const REMOVED = ['Completed', 'PartiallyFailed'];
 /** A Backup goes when so many complete listings after each other do not have it. Our choice. */
 const LOOKS = 2;
-/** Where all are gone at once a disk may not be mounted, or a bucket be new: then they are looked for this long. Our choice. */
-const ALL_GONE_MS = 15 * 60_000;
+/** Where most are gone at once a disk may not be mounted, or a bucket be new: then they are looked for this long. Our choice. */
+const MOST_GONE_MS = 15 * 60_000;
 
 /** Whether Backups may go that are not in the bucket, or why they stay. */
 export type OrphanVerdict = 'gone' | 'not sure yet' | 'elsewhere';
@@ -39,7 +39,8 @@ export function missingBackups(
 /**
  * Whether each of the missing Backups may be removed. Velero removes them at once, also when somebody has pointed the location to another bucket or
  * prefix, or when a listing came out empty. Here they stay as long as the location points elsewhere than where its backups were last all there: a person
- * may point it back, or delete them. Of a location that nobody has noted this of, as after Velero, one of its backups has to be there.
+ * may point it back, or delete them. Of a location that nobody has noted this of, as after Velero, at least as many of its backups have to be there as
+ * are missing: one that is made meanwhile says nothing of the others.
  */
 export function judgeMissing(
   missing: readonly Backup[],
@@ -63,12 +64,13 @@ export function judgeMissing(
     nowMs,
   );
   const noted = location.metadata.annotations?.[SYNCED_PLACE];
-  const isElsewhere = noted === undefined ? present === 0 : noted !== place;
+  const areOthersThere = present >= missing.length;
+  const isElsewhere = noted === undefined ? !areOthersThere : noted !== place;
   return new Map(
     missing.map((backup): [Backup, OrphanVerdict] => {
       if (isElsewhere) return [backup, 'elsewhere'];
       const { sinceMs = nowMs, looks = 0 } = looked.get(backup.metadata.uid) ?? {};
-      const restMs = present > 0 ? 0 : ALL_GONE_MS;
+      const restMs = areOthersThere ? 0 : MOST_GONE_MS;
       const isSure = looks >= LOOKS && nowMs - sinceMs >= restMs;
       return [backup, isSure ? 'gone' : 'not sure yet'];
     }),

@@ -145,6 +145,8 @@ class SyncRun {
   /** Those that are due, the default one first. */
   #look(watched: WatchedBackups): void {
     if (this.#signal.aborted || watched.cache.failure !== undefined) return;
+    // When a location was synced last is known by its watch.
+    if (this.#locations.failure !== undefined) return;
     const due = this.#locations.list().filter((location) => this.#isDue(location));
     due.sort((a, b) => Number(b.spec?.default === true) - Number(a.spec?.default === true));
     for (const location of due) this.#begin(location, watched);

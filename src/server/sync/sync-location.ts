@@ -76,6 +76,8 @@ const NAMES_MAX = 1_000_000;
 const FAILURES_MAX = 10;
 /** What is wrong with one backup, and only with it. */
 const REFUSALS = ['BAD_TIME', 'DAMAGED_ARCHIVE', 'KUBE_INVALID', 'KUBE_REFUSED'];
+/** What no waiting mends of one backup, such as files in cold storage or a policy of the cluster: it is looked at again in an hour, the others now. */
+const LASTING = ['STORAGE_DENIED', 'KUBE_FORBIDDEN'];
 /** Nothing more may be written. */
 const ENDS = ['LEADERSHIP_LOST', 'LOCATION_CHANGED'];
 
@@ -91,7 +93,7 @@ export function syncLocation(options: SyncOptions): Promise<SyncReport> {
 class LocationSync {
   readonly #options: SyncOptions;
   readonly #name: string;
-  readonly #failures: unknown[] = [];
+  #failures = 0;
   #created = 0;
 
   constructor(options: SyncOptions) {
@@ -185,8 +187,8 @@ class LocationSync {
         : 'a backup of a location could not be looked at; it is tried again';
       logger.warn(fields, text);
     }
-    if (isRefused) memory.refuse(name, this.#nowMs);
-    else if (this.#failures.push(error) > FAILURES_MAX) throw error;
+    if (isRefused || isCode(error, ...LASTING)) memory.refuse(name, this.#nowMs);
+    else if (++this.#failures > FAILURES_MAX) throw error;
   }
 
   /** Makes one known that is in the bucket only. */
@@ -326,7 +328,7 @@ class LocationSync {
       const ref = { namespace, name: this.#name };
       const now = await client.find(BACKUP_STORAGE_LOCATIONS, ref, { signal });
       if (now?.status?.phase === 'Available' && isSamePlace(location, now)) {
-        const ends = await mapLimited(gone, AT_ONCE, (backup) => this.#remove(backup));
+        const ends = await mapLimited(gone, AT_ONCE, (backup) => this.#removeOne(backup));
         removed = ends.filter((isRemoved) => isRemoved).length;
       }
     }
@@ -348,6 +350,18 @@ class LocationSync {
       logger.error({ location: this.#name }, text);
     }
     return isAny;
+  }
+
+  /** One that may not be removed keeps no other one there. */
+  async #removeOne(backup: Backup): Promise<boolean> {
+    try {
+      return await this.#remove(backup);
+    } catch (error) {
+      this.#options.signal.throwIfAborted();
+      if (isCode(error, ...ENDS)) throw error;
+      this.#failed(backup.metadata.name, error);
+      return false;
+    }
   }
 
   /** This very version of it: one that anything has changed is looked at again. */

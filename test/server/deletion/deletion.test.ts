@@ -205,6 +205,45 @@ describe('a backup that is deleted', () => {
     expect([...world.bucket.objects.keys()]).toEqual([]);
   });
 
+  it('is not deleted for a request that is older than it, and names no other one', async () => {
+    await world.ask('b1');
+    // Times of creation are whole seconds.
+    await new Promise((done) => setTimeout(done, 1100));
+    await world.rich('b1');
+    stop = world.run();
+    expect(await world.answer('b1-1')).toEqual(['backup deletion failed: backup not found']);
+    expect(await world.client.find(BACKUPS, ref('b1'))).toBeDefined();
+  });
+
+  it('has the snapshots removed that its run had taken where it failed, whole as its files are', async () => {
+    const backup = await world.backup('b1', 'Failed');
+    await world.store(backup);
+    const labels = { 'velero.io/backup-name': 'b1', 'velero.io/backup-uid': backup.metadata.uid };
+    await world.client.create(VOLUME_SNAPSHOTS, {
+      metadata: { namespace: 'app', name: 'taken', labels },
+      spec: { source: { persistentVolumeClaimName: 'c' } },
+    });
+    await world.ask('b1');
+    stop = world.run();
+    await world.gone('b1');
+    expect(await world.client.list(VOLUME_SNAPSHOTS)).toEqual([]);
+  });
+
+  it('waits until what its run has left is ended, by the note of that', async () => {
+    const backup = await world.rich('b1');
+    const note = { namespace: VELERO, name: `longshore-backup-${backup.metadata.uid}` };
+    await world.client.create(CONFIG_MAPS, { metadata: note, data: {} });
+    await world.ask('b1');
+    stop = world.run();
+    await expect
+      .poll(async () => (await world.request('b1-1'))?.status?.phase, { timeout: 5000 })
+      .toBe('InProgress');
+    await new Promise((done) => setTimeout(done, 500));
+    expect(await phaseOf('b1')).toBe('Completed');
+    await world.client.delete(CONFIG_MAPS, note);
+    await world.gone('b1');
+  });
+
   it('owns nothing where it never began', async () => {
     const first = await world.rich('b1');
     await world.client.delete(BACKUPS, first.metadata);

@@ -334,10 +334,17 @@ describe('schedules', () => {
     expect(await backups()).toHaveLength(1);
   });
 
-  it('do not take a backup of a person for their own', async () => {
+  it.each([
+    ['a person', {}],
+    [
+      'a Schedule of their name in another cluster, which a sync has brought,',
+      { 'velero.io/schedule-name': 'nightly', 'longshore.io/schedule-uid': 'another' },
+    ],
+  ])('do not take a backup of %s for their own', async (_, labels) => {
     await client.create(BACKUPS, {
-      metadata: { namespace: VELERO, name: 'nightly-20261121020000' },
+      metadata: { namespace: VELERO, name: 'nightly-20261121020000', labels },
       spec: {},
+      status: { phase: 'Completed' },
     } as never);
     await add('nightly');
     pass(3661n);

@@ -160,7 +160,7 @@ describe('the Backup of a schedule', () => {
     const backup = backupOf(scheduleOf({ template }, {}, metadata), FOR);
     expect(backup.metadata).toEqual({
       ...{ name: 'nightly-20261121020000', namespace: 'velero', annotations: { note: 'n' } },
-      labels: { team: 'x', 'velero.io/schedule-name': 'nightly' },
+      labels: { team: 'x', 'velero.io/schedule-name': 'nightly', 'longshore.io/schedule-uid': 'u' },
     });
     expect(backup.spec).toMatchObject({ ttl: '720h0m0s', includedNamespaces: ['a'], hooks: {} });
     expect(backup.spec).toMatchObject({ resourcePolicy: { kind: 'configmap', name: 'p' } });
@@ -171,7 +171,10 @@ describe('the Backup of a schedule', () => {
     const own = backupOf(scheduleOf({ useOwnerReferencesInBackup: true }, {}, metadata), FOR);
     expect(own.metadata).toEqual({
       ...{ name: 'nightly-20261121020000', namespace: 'velero' },
-      labels: { of: 'schedule', 'velero.io/schedule-name': 'nightly' },
+      labels: {
+        of: 'schedule',
+        ...{ 'velero.io/schedule-name': 'nightly', 'longshore.io/schedule-uid': 'u' },
+      },
       ownerReferences: [
         {
           ...{ apiVersion: 'velero.io/v1', kind: 'Schedule', name: 'nightly', uid: 'u' },

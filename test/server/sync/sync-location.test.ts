@@ -441,6 +441,40 @@ describe('the sync of a location', () => {
       expect(await sync()).toMatchObject({ created: 3 });
     });
 
+    it('none at once where all but one are gone that was made meanwhile', async () => {
+      await lose();
+      bucket.objects.clear();
+      store('b9');
+      for (let at = 0; at < 14; at++) {
+        expect(await sync()).toMatchObject({ removed: 0, held: 3 });
+        clock.advance(MINUTE);
+      }
+      expect(await names()).toEqual(['b1', 'b2', 'b3', 'b9']);
+    });
+
+    it('all others where one may not be removed, and notes the time', async () => {
+      for (let at = 0; at < 6; at++) store(`b${at}`);
+      await sync();
+      for (const name of ['b1', 'b2']) bucket.objects.delete(`backups/${name}/velero-backup.json`);
+      const refusing = new Proxy(client, {
+        get: (target, key) => {
+          if (key === 'clock') return clock;
+          const value: unknown = Reflect.get(target, key);
+          if (typeof value !== 'function') return value;
+          const method = value as (...parts: unknown[]) => unknown;
+          return (...parts: unknown[]): unknown =>
+            key === 'delete' && (parts[1] as { name: string }).name === 'b1'
+              ? Promise.reject(new CodedError('KUBE_FORBIDDEN', 'a policy says no'))
+              : method.apply(target, parts);
+        },
+      });
+      await sync();
+      clock.advance(MINUTE);
+      expect(await sync({ client: refusing })).toMatchObject({ removed: 1, held: 1 });
+      expect(await names()).toEqual(['b0', 'b1', 'b3', 'b4', 'b5']);
+      expect((await location()).status?.lastSyncedTime).toBe('2026-11-21T02:01:00Z');
+    });
+
     it('none where the location was pointed elsewhere, however long that lasts', async () => {
       await lose();
       const ref = { namespace: VELERO, name: 'default' };
@@ -519,6 +553,21 @@ describe('the sync of a location', () => {
       });
       expect(await names()).toContain('b2');
     });
+  });
+
+  it('brings all others where many cannot be read whatever one waits for, as in cold storage', async () => {
+    for (let at = 0; at < 50; at++) store(`b${String(at).padStart(2, '0')}`);
+    const whole = new BackupArchive(bucket);
+    const archive: SyncOptions['archive'] = {
+      has: (...given) => whole.has(...given),
+      list: (...given) => whole.list(...given),
+      open: (name, ...given) =>
+        name < 'b30'
+          ? Promise.reject(new CodedError('STORAGE_DENIED', 'the object is archived'))
+          : whole.open(name, ...given),
+    };
+    expect(await sync({ archive })).toMatchObject({ created: 20 });
+    expect((await location()).status?.lastSyncedTime).toBeDefined();
   });
 
   it('is not noted where the bucket fails for many, and goes on the next time', async () => {

@@ -447,7 +447,7 @@ export class ClusterRunner implements BackupRunner {
     }
   }
 
-  /** Pods that an earlier run has frozen, and that this one has not come to. */
+  /** Pods that this run or an earlier one has frozen, and that are not thawed yet. */
   async #thaw(
     { backup, leaving, assertLeading }: RunRequest,
     journal: Journal,
@@ -455,11 +455,11 @@ export class ClusterRunner implements BackupRunner {
   ): Promise<boolean> {
     const { client, discovery, logger, patienceMs } = this.#options;
     const signal = endingSignal(leaving);
+    const cluster = patientClient(client, { logger, signal, patienceMs, assertLeading });
     try {
-      await thawPods([...journal.owed()], backup.spec.hooks, {
-        client: patientClient(client, { logger, signal, patienceMs, assertLeading }),
-        ...{ resources: discovery, log: results, assertLeading, signal },
-        exec: (question, asked) => client.exec({ ...question, signal: asked }),
+      await thawPods(journal.owed(), backup.spec.hooks, {
+        ...{ client: cluster, resources: discovery, log: results, assertLeading, signal },
+        exec: (question, asked) => cluster.exec({ ...question, signal: asked }),
       });
       return true;
     } catch (error) {

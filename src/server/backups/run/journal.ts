@@ -97,7 +97,10 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   readonly #kindsOf = new Map<string, Set<string>>();
   /** Types with ids that actions have given. */
   readonly #renamed = new Set<string>();
+  /** By earlier tries. */
   readonly #owed = new OwedPods();
+  /** By this one. */
+  readonly #ownOwed = new OwedPods();
   readonly #facts: VolumeFact[] = [];
   readonly #operations: StartedOperation[] = [];
   readonly #entries: JournalEntry[] = [];
@@ -242,7 +245,9 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
   }
 
   owed(): { namespace: string; name: string }[] {
-    return this.#owed.all();
+    const own = this.#ownOwed.all();
+    const ids = new Set(own.map((pod) => idOf(pod)));
+    return [...own, ...this.#owed.all().filter((pod) => !ids.has(idOf(pod)))];
   }
 
   *all(): Generator<{ kind: string; id: string; type: string | undefined }> {
@@ -263,7 +268,6 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
       for (const piece of tarMember.entry({ path, bytes, mtime })) this.#pending.tar.append(piece);
       this.#packed(this.#pending.tar.length - before);
     }
-    if (!owesPostHooks) this.#owed.delete({ k, ns, n });
     const type = files[0]?.path.split('/')[1];
     this.#pending.records.items.push({
       ...{ k, ns, n },
@@ -280,6 +284,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
 
   async willFreeze({ kind: k, namespace: ns, name: n }: FinishedPod): Promise<void> {
     this.#assertUsable();
+    this.#ownOwed.add({ k, ns, n });
     (this.#pending.records.freezing ??= []).push({ k, ns, n });
     this.#added(k.length + ns.length + n.length);
     await this.flush();
@@ -287,6 +292,7 @@ export class Journal implements ItemSink, ItemJournal, AsyncDisposable {
 
   async postHooksDone({ kind: k, namespace: ns, name: n }: FinishedPod): Promise<void> {
     this.#owed.delete({ k, ns, n });
+    this.#ownOwed.delete({ k, ns, n });
     this.#assertUsable();
     this.#pending.records.thawed.push({ k, ns, n });
     await this.flush();

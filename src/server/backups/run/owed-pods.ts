@@ -7,18 +7,21 @@ export interface PodRecord {
   readonly n: string;
 }
 
-/** Pods whose post hooks are owed, by the records of a journal in their order: their pre hooks have run, or may have. */
+/**
+ * Pods whose post hooks are owed, by the records of a journal in their order: their pre hooks have run, or may have. Nothing ends that but a record
+ * that the post hooks have run: a pod may be stored for another item's sake while it is frozen.
+ */
 export class OwedPods {
   readonly #pods = new Map<string, PodRecord>();
 
   take({ freezing = [], items, thawed }: SegmentRecords): void {
-    for (const pod of freezing) this.#pods.set(keyOf(pod), pod);
-    for (const { k, ns, n, o } of items) {
-      const pod = { k, ns, n };
-      if (o === 1) this.#pods.set(keyOf(pod), pod);
-      else this.#pods.delete(keyOf(pod));
-    }
+    for (const pod of freezing) this.add(pod);
+    for (const { k, ns, n, o } of items) if (o === 1) this.add({ k, ns, n });
     for (const pod of thawed) this.#pods.delete(keyOf(pod));
+  }
+
+  add(pod: PodRecord): void {
+    this.#pods.set(keyOf(pod), pod);
   }
 
   /** It is owed nothing any more. */
