@@ -133,7 +133,10 @@ describe.skipIf(!hasAll())('one cluster, backed up by the real Velero and by our
         'json',
       );
       const backup = JSON.parse(text) as KubeObject & { status?: { phase?: string } };
-      if (FINAL.test(backup.status?.phase ?? '')) return backup;
+      const { phase = '' } = backup.status ?? {};
+      // Nothing of them is in the bucket, and the reason is in no file.
+      if (phase.startsWith('Failed')) throw new Error(`${name}: ${JSON.stringify(backup.status)}`);
+      if (FINAL.test(phase)) return backup;
       await sleep(100);
     }
   }
