@@ -290,8 +290,11 @@ export class SimulatedCsi {
     if (content.metadata.deletionTimestamp !== undefined) {
       // As a sidecar does for one that has its mark: the snapshot first.
       if (content.spec.deletionPolicy === 'Delete') await this.#dropSnapshot(content);
-      const { uid } = content.metadata;
-      const patch = { metadata: { uid, finalizers: [] } };
+      const { uid, resourceVersion, finalizers = [] } = content.metadata;
+      // Those of others stay, as long as they do.
+      const rest = finalizers.filter((each) => !each.startsWith('snapshot.storage.kubernetes.io/'));
+      if (rest.length === finalizers.length) return undefined;
+      const patch = { metadata: { uid, resourceVersion, finalizers: rest } };
       await client.patch(VOLUME_SNAPSHOT_CONTENTS, content.metadata, patch).catch(ifThere);
       return undefined;
     }
