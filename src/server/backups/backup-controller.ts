@@ -25,6 +25,7 @@ import {
   type Result,
 } from '../../kube/index.ts';
 import { CANCEL_ANNOTATION, MADE_BY_ANNOTATION } from '../../plugin/index.ts';
+import { CurrentRun } from '../current-run.ts';
 import type { ServerController } from '../server.ts';
 import { subjectOf } from './after-run.ts';
 import { BackupMetrics } from './backup-metrics.ts';
@@ -86,23 +87,18 @@ const LEFT_IN_PROGRESS =
 export class BackupController implements ServerController {
   readonly name = 'backup';
   readonly #options: BackupControllerOptions;
-  #run: BackupsRun | undefined;
+  readonly #run = new CurrentRun<BackupsRun>();
 
   constructor(options: BackupControllerOptions) {
     this.#options = options;
   }
 
   get failure(): string | undefined {
-    return this.#run?.failure;
+    return this.#run.now?.failure;
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    this.#run = new BackupsRun(this.#options, signal, assertLeading);
-    try {
-      await this.#run.run();
-    } finally {
-      this.#run = undefined;
-    }
+    await this.#run.carryOut(new BackupsRun(this.#options, signal, assertLeading));
   }
 }
 

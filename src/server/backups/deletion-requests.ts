@@ -12,6 +12,7 @@ import {
   type Result,
 } from '../../kube/index.ts';
 import type { BackupsView } from './backups-view.ts';
+import { BACKUP_UID } from './labels.ts';
 import { isOver, phaseOf } from './phases.ts';
 
 /** What `velero backup delete` makes. */
@@ -86,15 +87,17 @@ export class DeletionRequests {
   }
 }
 
-const BACKUP_UID = 'velero.io/backup-uid';
+/** Whether nobody has answered it, and it was made for this Backup: requests for earlier ones of the name may stay. */
+const isFor = (request: DeletionRequest, backup: Backup): boolean =>
+  request.status?.phase !== 'Processed' && isAbout(request, backup);
 
-/** Whether it was made for this Backup, and nobody has answered it: requests for earlier ones of the name may stay. */
-function isFor({ metadata, status }: DeletionRequest, backup: Backup): boolean {
-  if (status?.phase === 'Processed') return false;
-  const uid = metadata.labels?.[BACKUP_UID] ?? '';
-  if (uid !== '' && uid !== backup.metadata.uid) return false;
-  const [asked, made] = [metadata, backup.metadata].map(({ creationTimestamp }) =>
+/** One that names no UID is about the Backup that was there when it was made. */
+export function isAbout(request: KubeObject, { metadata }: Backup): boolean {
+  const uid = request.metadata.labels?.[BACKUP_UID] ?? '';
+  if (uid !== '') return uid === metadata.uid;
+  const [asked = NaN, made = NaN] = [request.metadata, metadata].map(({ creationTimestamp }) =>
     Date.parse(creationTimestamp ?? ''),
   );
-  return !(asked !== undefined && made !== undefined && asked < made);
+  // What is not known is no reason.
+  return !(asked < made);
 }

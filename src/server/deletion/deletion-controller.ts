@@ -26,14 +26,16 @@ import {
   withOwnSignal,
 } from '../../kube/index.ts';
 import { CANCEL_ANNOTATION } from '../../plugin/index.ts';
+import { isAbout } from '../backups/deletion-requests.ts';
+import { BACKUP_NAME, BACKUP_UID } from '../backups/labels.ts';
 import { BACKUP_RESOURCE, phaseOf } from '../backups/phases.ts';
 import { noteName } from '../backups/under-way.ts';
+import { CurrentRun } from '../current-run.ts';
 import type { ServerController } from '../server.ts';
 import { SideWork } from '../side-work.ts';
 import { Attempts } from './attempts.ts';
 import { type DeletionTools, deleteBackup } from './deletion.ts';
 import type { DeletionMetrics } from './deletion-metrics.ts';
-import { BACKUP_NAME, BACKUP_UID } from './held-data.ts';
 import { hasBegun } from './ownership.ts';
 import { type DeletionRequest, DELETING, standingOf } from './refusal.ts';
 import { readingOf, restoresOf } from './restores.ts';
@@ -73,23 +75,18 @@ const REQUESTS = DELETE_BACKUP_REQUESTS as Resource<DeletionRequest>;
 export class DeletionController implements ServerController {
   readonly name = 'backup-deletion';
   readonly #options: DeletionControllerOptions;
-  #run: DeletionRun | undefined;
+  readonly #run = new CurrentRun<DeletionRun>();
 
   constructor(options: DeletionControllerOptions) {
     this.#options = options;
   }
 
   get failure(): string | undefined {
-    return this.#run?.failure;
+    return this.#run.now?.failure;
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    this.#run = new DeletionRun(this.#options, signal, assertLeading);
-    try {
-      await this.#run.run();
-    } finally {
-      this.#run = undefined;
-    }
+    await this.#run.carryOut(new DeletionRun(this.#options, signal, assertLeading));
   }
 }
 
@@ -263,7 +260,7 @@ class DeletionRun {
     const signal = this.#signal;
     const found = await client.find(BACKUP_RESOURCE, { namespace, name }, { signal });
     const noted = request.metadata.labels?.[BACKUP_UID] ?? '';
-    const isOther = found !== undefined && !isAbout(request, noted, found);
+    const isOther = found !== undefined && !isAbout(request, found);
     if (!found || isOther) {
       // The backup that a server began with is gone: only the answer was missing.
       if (request.status?.phase !== 'InProgress' || noted === '') {
@@ -451,13 +448,4 @@ class DeletionRun {
 function locationOf({ spec }: Backup): string {
   const { storageLocation = '' } = (spec as Backup['spec'] | undefined) ?? {};
   return storageLocation === '' ? '-' : storageLocation;
-}
-
-/** One that names no UID is about the Backup that was there when it was made. */
-function isAbout(request: DeletionRequest, noted: string, { metadata }: Backup): boolean {
-  if (noted !== '') return metadata.uid === noted;
-  const [asked, made] = [request.metadata, metadata].map(({ creationTimestamp }) =>
-    Date.parse(creationTimestamp ?? ''),
-  );
-  return !(asked !== undefined && made !== undefined && asked < made);
 }

@@ -8,9 +8,8 @@ import {
   validLabel,
   type VolumeSnapshotContent,
 } from '../../kube/index.ts';
+import { BACKUP_NAME } from '../backups/labels.ts';
 
-export const BACKUP_NAME = 'velero.io/backup-name';
-export const BACKUP_UID = 'velero.io/backup-uid';
 export const RESTORE_NAME = 'velero.io/restore-name';
 /** Of ConfigMaps that tell which snapshot goes with a backup: Velero, and our agent. */
 export const SNAPSHOT_INFO = 'velero.io/data-upload-snapshot-info';

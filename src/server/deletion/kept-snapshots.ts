@@ -12,7 +12,8 @@ import {
   waitFor,
 } from '../../kube/index.ts';
 import type { Attempts } from './attempts.ts';
-import { BACKUP_NAME, BACKUP_UID, type KeptSnapshot, RESTORE_NAME } from './held-data.ts';
+import { BACKUP_NAME, BACKUP_UID } from '../backups/labels.ts';
+import { type KeptSnapshot, RESTORE_NAME } from './held-data.ts';
 
 export interface KeptOptions {
   readonly client: KubeClient;

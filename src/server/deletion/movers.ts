@@ -13,7 +13,8 @@ import {
   validLabel,
 } from '../../kube/index.ts';
 import type { Backup } from '../../backup/index.ts';
-import { BACKUP_NAME, BACKUP_UID, SNAPSHOT_INFO } from './held-data.ts';
+import { BACKUP_NAME, BACKUP_UID } from '../backups/labels.ts';
+import { SNAPSHOT_INFO } from './held-data.ts';
 
 export interface MoversOptions {
   readonly client: KubeClient;

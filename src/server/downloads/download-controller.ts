@@ -23,6 +23,7 @@ import {
   withOwnSignal,
 } from '../../kube/index.ts';
 import { type LocationStoreOptions, openLocation } from '../locations/location-stores.ts';
+import { CurrentRun } from '../current-run.ts';
 import type { ServerController } from '../server.ts';
 import { SideWork } from '../side-work.ts';
 import { type DownloadSource, findSource, type Owner } from './download-source.ts';
@@ -67,23 +68,18 @@ const MINUTE_MS = 60_000;
 export class DownloadController implements ServerController {
   readonly name = 'download-request';
   readonly #options: DownloadControllerOptions;
-  #run: DownloadRun | undefined;
+  readonly #run = new CurrentRun<DownloadRun>();
 
   constructor(options: DownloadControllerOptions) {
     this.#options = options;
   }
 
   get failure(): string | undefined {
-    return this.#run?.failure;
+    return this.#run.now?.failure;
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    this.#run = new DownloadRun(this.#options, signal, assertLeading);
-    try {
-      await this.#run.run();
-    } finally {
-      this.#run = undefined;
-    }
+    await this.#run.carryOut(new DownloadRun(this.#options, signal, assertLeading));
   }
 }
 

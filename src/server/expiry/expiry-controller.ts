@@ -19,7 +19,7 @@ import {
   validLabel,
 } from '../../kube/index.ts';
 import { BACKUP_RESOURCE } from '../backups/phases.ts';
-import { BACKUP_NAME, BACKUP_UID } from '../deletion/held-data.ts';
+import { BACKUP_NAME, BACKUP_UID } from '../backups/labels.ts';
 import type { DeletionRequest } from '../deletion/refusal.ts';
 import type { ServerController } from '../server.ts';
 import {

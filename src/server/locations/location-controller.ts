@@ -20,6 +20,7 @@ import {
   refOf,
   type Result,
 } from '../../kube/index.ts';
+import { CurrentRun } from '../current-run.ts';
 import type { ServerController } from '../server.ts';
 import { SideWork } from '../side-work.ts';
 import { planSingleDefault } from './default-location.ts';
@@ -60,25 +61,20 @@ const CLUSTER_AWAY = ['KUBE_UNAVAILABLE', 'KUBE_THROTTLED', 'KUBE_CONFLICT', 'KU
 export class LocationController implements ServerController {
   readonly name = 'backup-storage-location';
   readonly #options: LocationControllerOptions;
-  #run: LocationRun | undefined;
+  readonly #run = new CurrentRun<LocationRun>();
 
   constructor(options: LocationControllerOptions) {
     this.#options = options;
-    registerLocationMetrics(options.registry, () => this.#run?.described() ?? []);
+    registerLocationMetrics(options.registry, () => this.#run.now?.described() ?? []);
   }
 
   get failure(): string | undefined {
-    return this.#run?.failure;
+    return this.#run.now?.failure;
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
     // What an earlier leadership has remembered may be wrong by now.
-    this.#run = new LocationRun(this.#options, signal, assertLeading);
-    try {
-      await this.#run.run();
-    } finally {
-      this.#run = undefined;
-    }
+    await this.#run.carryOut(new LocationRun(this.#options, signal, assertLeading));
   }
 }
 

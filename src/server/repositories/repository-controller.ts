@@ -19,6 +19,7 @@ import {
   SECRETS,
 } from '../../kube/index.ts';
 import { PASSWORD_KEY, PASSWORD_SECRET, verificationOf } from '../../repository-access/index.ts';
+import { CurrentRun } from '../current-run.ts';
 import type { ServerController } from '../server.ts';
 import { type ConnectionOptions, Connections, isReadOnlyLocation } from './connection.ts';
 import { HangingAttempts } from './hanging-attempts.ts';
@@ -55,30 +56,25 @@ export class RepositoryController implements ServerController {
   readonly #options: RepositoryControllerOptions;
   readonly #metrics: RepositoryMetrics;
   readonly #hanging = new HangingAttempts();
-  #run: RepositoryRun | undefined;
+  readonly #run = new CurrentRun<RepositoryRun>();
 
   constructor(options: RepositoryControllerOptions) {
     this.#options = options;
     this.#metrics = new RepositoryMetrics(options.registry, {
-      repositories: () => this.#run?.described() ?? [],
-      jobs: () => this.#run?.jobCounts() ?? { running: 0, waiting: 0 },
+      repositories: () => this.#run.now?.described() ?? [],
+      jobs: () => this.#run.now?.jobCounts() ?? { running: 0, waiting: 0 },
     });
   }
 
   get failure(): string | undefined {
-    return this.#run?.failure;
+    return this.#run.now?.failure;
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
     // What an earlier leadership has remembered may be wrong by now.
     const connection = { ...this.#options.connection, hanging: this.#hanging };
     const options = { ...this.#options, connection };
-    this.#run = new RepositoryRun(options, this.#metrics, signal, assertLeading);
-    try {
-      await this.#run.run();
-    } finally {
-      this.#run = undefined;
-    }
+    await this.#run.carryOut(new RepositoryRun(options, this.#metrics, signal, assertLeading));
   }
 }
 

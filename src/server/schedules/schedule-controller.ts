@@ -27,6 +27,7 @@ import {
 import { versionOf } from '../backups/backups-view.ts';
 import { BACKUP_RESOURCE } from '../backups/phases.ts';
 import type { SharedBackups } from '../backups/shared-backups.ts';
+import { CurrentRun } from '../current-run.ts';
 import type { ServerController } from '../server.ts';
 import { PendingBackups } from './pending-backups.ts';
 import { type Schedule, SCHEDULE_RESOURCE } from './schedule.ts';
@@ -67,24 +68,19 @@ const SET_BACK_NS = 60n * SECOND_NS;
 export class ScheduleController implements ServerController {
   readonly name = 'schedule';
   readonly #options: ScheduleControllerOptions;
-  #run: ScheduleRun | undefined;
+  readonly #run = new CurrentRun<ScheduleRun>();
 
   constructor(options: ScheduleControllerOptions) {
     this.#options = options;
-    registerScheduleMetrics(options.registry, () => this.#run?.intervals() ?? []);
+    registerScheduleMetrics(options.registry, () => this.#run.now?.intervals() ?? []);
   }
 
   get failure(): string | undefined {
-    return this.#run?.failure ?? this.#options.backups.failure;
+    return this.#run.now?.failure ?? this.#options.backups.failure;
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    this.#run = new ScheduleRun(this.#options, signal, assertLeading);
-    try {
-      await this.#run.run();
-    } finally {
-      this.#run = undefined;
-    }
+    await this.#run.carryOut(new ScheduleRun(this.#options, signal, assertLeading));
   }
 }
 

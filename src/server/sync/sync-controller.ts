@@ -23,6 +23,7 @@ import {
 import type { Buckets } from '../backups/contract.ts';
 import type { SharedBackups, WatchedBackups } from '../backups/shared-backups.ts';
 import { isSettledSoon } from '../locations/location-checks.ts';
+import { CurrentRun } from '../current-run.ts';
 import type { ServerController } from '../server.ts';
 import { SideWork } from '../side-work.ts';
 import { syncLocation, type SyncReport } from './sync-location.ts';
@@ -59,24 +60,19 @@ const METADATA_BYTES_MAX = 8 << 20;
 export class SyncController implements ServerController {
   readonly name = 'backup-sync';
   readonly #options: SyncControllerOptions;
-  #run: SyncRun | undefined;
+  readonly #run = new CurrentRun<SyncRun>();
 
   constructor(options: SyncControllerOptions) {
     this.#options = options;
-    registerSyncMetrics(options.registry, () => this.#run?.described() ?? []);
+    registerSyncMetrics(options.registry, () => this.#run.now?.described() ?? []);
   }
 
   get failure(): string | undefined {
-    return this.#run?.failure ?? this.#options.backups.failure;
+    return this.#run.now?.failure ?? this.#options.backups.failure;
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    this.#run = new SyncRun(this.#options, signal, assertLeading);
-    try {
-      await this.#run.run();
-    } finally {
-      this.#run = undefined;
-    }
+    await this.#run.carryOut(new SyncRun(this.#options, signal, assertLeading));
   }
 }
 

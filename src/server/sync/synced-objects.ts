@@ -10,11 +10,11 @@ import {
   VELERO_GROUP,
   validLabel,
 } from '../../kube/index.ts';
+import { BACKUP_UID } from '../backups/labels.ts';
 import { SYNC_PENDING } from '../backups/shared-backups.ts';
 
 /** By it backups are those of a location. */
 export const LOCATION_LABEL = 'velero.io/storage-location';
-const UID_LABEL = 'velero.io/backup-uid';
 /** Of PodVolumeBackups nobody works on any more. */
 const OVER = ['Completed', 'Failed', 'Canceled'];
 
@@ -95,7 +95,7 @@ export function syncedPodVolumeBackup(
   return plain({
     metadata: {
       ...{ name, namespace },
-      labels: { ...labels, ...(labels?.[UID_LABEL] !== undefined && { [UID_LABEL]: uid }) },
+      labels: { ...labels, ...(labels?.[BACKUP_UID] !== undefined && { [BACKUP_UID]: uid }) },
       ...(annotations && { annotations }),
       ownerReferences: [owner],
     },

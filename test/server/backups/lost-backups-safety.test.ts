@@ -7,26 +7,20 @@ import { CanceledError, CodedError, silentLogger } from '../../../src/base/index
 import type { Backup } from '../../../src/backup/index.ts';
 import type { Bucket } from '../../../src/blob/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
-import { OperationMap } from '../../../src/item-operations/index.ts';
 import {
   BACKUPS,
   CONFIG_MAPS,
   CUSTOM_RESOURCE_DEFINITIONS,
   connectToCluster,
-  Discovery,
   type KubeClient,
   NAMESPACES,
   PODS,
 } from '../../../src/kube/index.ts';
-import { SharedBackups } from '../../../src/server/index.ts';
-import { BackupsView } from '../../../src/server/backups/backups-view.ts';
-import type { ActionSessions } from '../../../src/server/backups/contract.ts';
-import { LostBackups } from '../../../src/server/backups/lost-backups.ts';
-import { backupOperationStore } from '../../../src/server/backups/operation-store.ts';
 import { Journal } from '../../../src/server/backups/run/journal.ts';
 import { UnderWayNotes } from '../../../src/server/backups/under-way.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
+import { openLost } from './support/lost.ts';
 
 const VELERO = 'velero';
 const scratch = tempDirectory('safety-lost');
@@ -156,45 +150,18 @@ describe('Backups that are lost', () => {
         return { bucket: shown, [Symbol.asyncDispose]: () => Promise.resolve() };
       },
     };
-    const sessions: ActionSessions = {
-      open: () =>
-        Promise.resolve({
-          loadActions: () => Promise.resolve({ actions: [], blockActions: [] }),
-          asker: {
-            ask: () => Promise.resolve({ kind: 'unasked', error: 'later', isLasting: false }),
-            cancel: ({ spec }) => {
-              told.push(`cancel ${spec.operationID}`);
-              return Promise.resolve();
-            },
-          },
-          snapshotter: () => {
-            throw new Error('none');
-          },
-          [Symbol.asyncDispose]: () => Promise.resolve(),
-        }),
-    };
-    const common = {
-      ...{ client: strange, logger: silentLogger, namespace: VELERO, signal },
+    const { lost, ended } = await openLost({
+      ...{ namespace: VELERO, client, seen: strange, buckets, signal },
+      say: (text) => {
+        told.push(text);
+        return Promise.resolve();
+      },
       assertLeading: attack.assertLeading ?? (() => undefined),
-    };
-    const shared = new SharedBackups({ client, logger: silentLogger, namespace: VELERO });
-    const view = new BackupsView({ ...common, shared });
-    const watched = await view.open();
-    const lost = new LostBackups({
-      ...common,
-      ...{ backups: view, notes: new UnderWayNotes(common), buckets, sessions },
-      operations: new OperationMap({ store: backupOperationStore(strange, VELERO, buckets) }),
-      discovery: () => Discovery.open(client),
-      snapshotLocations: () => Promise.resolve([]),
       removeSnapshots: () => attack.removeSnapshots?.() ?? Promise.resolve(),
-      onRemoved: () => undefined,
     });
-    await lost.look();
-    const running = lost.run();
     stop = async () => {
       abort.abort(new CanceledError('shutdown'));
-      await running;
-      await watched[Symbol.asyncDispose]();
+      await ended();
     };
     return lost;
   }

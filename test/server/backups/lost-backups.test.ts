@@ -6,27 +6,21 @@ import { CanceledError, CodedError, silentLogger } from '../../../src/base/index
 import type { Backup } from '../../../src/backup/index.ts';
 import type { Bucket } from '../../../src/blob/index.ts';
 import { ApiServer } from '../../../src/dev/index.ts';
-import { OperationMap } from '../../../src/item-operations/index.ts';
 import { kubeError } from '../../../src/kube/client/errors.ts';
 import {
   CONFIG_MAPS,
   CUSTOM_RESOURCE_DEFINITIONS,
   connectToCluster,
-  Discovery,
   type KubeClient,
   NAMESPACES,
   PODS,
 } from '../../../src/kube/index.ts';
-import type { VolumeSnapshotter } from '../../../src/plugin/index.ts';
-import { SharedBackups } from '../../../src/server/index.ts';
-import { BackupsView } from '../../../src/server/backups/backups-view.ts';
-import type { ActionSessions, Buckets } from '../../../src/server/backups/contract.ts';
-import { LostBackups } from '../../../src/server/backups/lost-backups.ts';
-import { backupOperationStore } from '../../../src/server/backups/operation-store.ts';
+import type { Buckets } from '../../../src/server/backups/contract.ts';
 import { Journal } from '../../../src/server/backups/run/journal.ts';
 import { UnderWayNotes } from '../../../src/server/backups/under-way.ts';
 import { tempDirectory } from '../../support/kopia.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
+import { openLost } from './support/lost.ts';
 
 const VELERO = 'velero';
 const scratch = tempDirectory('lost-backups');
@@ -174,43 +168,14 @@ describe('Backups that were deleted while no server led', () => {
               }),
             ),
     };
-    const sessions: ActionSessions = {
-      open: () =>
-        Promise.resolve({
-          loadActions: () => Promise.resolve({ actions: [], blockActions: [] }),
-          asker: {
-            ask: () => Promise.resolve({ kind: 'unasked', error: 'later', isLasting: false }),
-            cancel: ({ spec }) => say(`cancel ${spec.operationID}`),
-          },
-          snapshotter: () =>
-            ({
-              deleteSnapshot: (id: string) => say(`delete ${id}`),
-            }) as unknown as VolumeSnapshotter,
-          [Symbol.asyncDispose]: () => Promise.resolve(),
-        }),
-    };
-    const common = {
-      ...{ client: mortal, logger: silentLogger, namespace: VELERO, signal },
+    const { ended } = await openLost({
+      ...{ namespace: VELERO, client, seen: mortal, buckets, signal, say },
       assertLeading: () => {
         signal.throwIfAborted();
       },
-    };
-    const shared = new SharedBackups({ client, logger: silentLogger, namespace: VELERO });
-    const view = new BackupsView({ ...common, shared });
-    const watched = await view.open();
-    const lost = new LostBackups({
-      ...common,
-      ...{ backups: view, notes: new UnderWayNotes(common), buckets, sessions },
-      operations: new OperationMap({ store: backupOperationStore(mortal, VELERO, buckets) }),
-      discovery: () => Discovery.open(client),
-      snapshotLocations: () =>
-        Promise.resolve([{ metadata: { name: 'l' }, spec: { provider: 'x' } } as never]),
       removeSnapshots: (backup, { withKept }) =>
         say(`remove ${withKept ? 'all' : 'moved'} snapshots of ${backup.metadata.name}`),
-      onRemoved: () => undefined,
     });
-    await lost.look();
-    const running = lost.run();
     await expect
       .poll(async () => signal.aborted || (await notes()).length === 0, {
         timeout: 40_000,
@@ -219,8 +184,7 @@ describe('Backups that were deleted while no server led', () => {
       .toBe(true);
     const hasDied = signal.aborted;
     abort.abort(new CanceledError('shutdown'));
-    await running;
-    await watched[Symbol.asyncDispose]();
+    await ended();
     return hasDied;
   }
 

@@ -45,6 +45,7 @@ import {
 } from '../../../kube/index.ts';
 import { failureLines, failureResults, logText, mergedResults, subjectOf } from '../after-run.ts';
 import type { ActionSession, ActionSessions, Buckets } from '../contract.ts';
+import { BACKUP_UID } from '../labels.ts';
 import {
   type AfterRunStatus,
   BACKUP_RESOURCE,
@@ -78,8 +79,6 @@ const OF_SNAPSHOTS = [
   'volumesnapshots.snapshot.storage.k8s.io',
   'volumesnapshotcontents.snapshot.storage.k8s.io',
 ];
-/** Of what a backup makes. Velero: pkg/apis/velero/v1/labels_annotations.go. */
-const UID_LABEL = 'velero.io/backup-uid';
 
 /**
  * Ends a Backup whose operations are over: items that they changed are stored anew, volume infos and results are completed, and its metadata
@@ -349,7 +348,7 @@ async function newVolumes(
 ): Promise<VolumeUpdate> {
   const infos = await stored.volumeInfos({ signal });
   const { namespace, uid } = backup.metadata;
-  const scope = { namespace, labelSelector: `${UID_LABEL}=${validLabel(uid)}`, signal };
+  const scope = { namespace, labelSelector: `${BACKUP_UID}=${validLabel(uid)}`, signal };
   const moves = infos.some(({ snapshotDataMovementInfo }) => snapshotDataMovementInfo);
   const copies = infos.some(({ pvbInfo }) => pvbInfo);
   const dataUploads: DataUpload[] = moves ? await client.list(DATA_UPLOADS, scope) : [];

@@ -1,0 +1,63 @@
+import { silentLogger } from '../../../../src/base/index.ts';
+import { OperationMap } from '../../../../src/item-operations/index.ts';
+import { Discovery, type KubeClient } from '../../../../src/kube/index.ts';
+import type { VolumeSnapshotter } from '../../../../src/plugin/index.ts';
+import { SharedBackups } from '../../../../src/server/index.ts';
+import { BackupsView } from '../../../../src/server/backups/backups-view.ts';
+import type { ActionSessions, Buckets } from '../../../../src/server/backups/contract.ts';
+import { LostBackups, type RemoveSnapshots } from '../../../../src/server/backups/lost-backups.ts';
+import { backupOperationStore } from '../../../../src/server/backups/operation-store.ts';
+import { UnderWayNotes } from '../../../../src/server/backups/under-way.ts';
+
+export interface LostOptions {
+  readonly namespace: string;
+  /** The API server, and what the process under test sees of it. */
+  readonly client: KubeClient;
+  readonly seen: KubeClient;
+  readonly buckets: Buckets;
+  readonly assertLeading: () => void;
+  readonly signal: AbortSignal;
+  /** Hears what plugins are asked to do. */
+  readonly say: (text: string) => Promise<void>;
+  readonly removeSnapshots: RemoveSnapshots;
+}
+
+/** What ends lost backups in a process that leads, which has looked for them and works. */
+export async function openLost(options: LostOptions) {
+  const { namespace, client, seen, buckets, assertLeading, signal, say, removeSnapshots } = options;
+  const sessions: ActionSessions = {
+    open: () =>
+      Promise.resolve({
+        loadActions: () => Promise.resolve({ actions: [], blockActions: [] }),
+        asker: {
+          ask: () => Promise.resolve({ kind: 'unasked', error: 'later', isLasting: false }),
+          cancel: ({ spec }) => say(`cancel ${spec.operationID}`),
+        },
+        snapshotter: () =>
+          ({ deleteSnapshot: (id: string) => say(`delete ${id}`) }) as unknown as VolumeSnapshotter,
+        [Symbol.asyncDispose]: () => Promise.resolve(),
+      }),
+  };
+  const common = { client: seen, logger: silentLogger, namespace, signal, assertLeading };
+  const shared = new SharedBackups({ client, logger: silentLogger, namespace });
+  const backups = new BackupsView({ ...common, shared });
+  const watched = await backups.open();
+  const lost = new LostBackups({
+    ...{ ...common, backups, notes: new UnderWayNotes(common), buckets, sessions, removeSnapshots },
+    operations: new OperationMap({ store: backupOperationStore(seen, namespace, buckets) }),
+    discovery: () => Discovery.open(client),
+    snapshotLocations: () =>
+      Promise.resolve([{ metadata: { name: 'l' }, spec: { provider: 'x' } } as never]),
+    onRemoved: () => undefined,
+  });
+  await lost.look();
+  const running = lost.run();
+  return {
+    lost,
+    /** Once the signal has ended. */
+    ended: async (): Promise<void> => {
+      await running;
+      await watched[Symbol.asyncDispose]();
+    },
+  };
+}
