@@ -9,7 +9,6 @@ import {
   silentLogger,
 } from '../base/index.ts';
 import type { Body, Bucket, SignalOptions } from '../blob/index.ts';
-import type { KubeObject } from '../kube/index.ts';
 import {
   type Checksums,
   ChecksumRules,
@@ -20,28 +19,21 @@ import {
   sumOf,
   withFiles,
 } from './checksums.ts';
-import { Contents } from './contents.ts';
 import { damaged } from './damage.ts';
 import {
   backupSchema,
   type NativeSnapshot,
-  objectsSchema,
   type ResourceList,
-  resourceListSchema,
   type ResourceNames,
   type Results,
   RESULTS,
-  resultsSchema,
   sortedResourceList,
   type StoredBackup,
   VOLUME_SNAPSHOT,
-  volumeSnapshotsSchema,
-  listSchema,
 } from './files.ts';
 import { gunzipped, gzipped } from './gzip.ts';
 import {
   decodeJson,
-  decodeJsonGzip,
   encodeJsonGzip,
   encodeListsGzip,
   goJsonIndented,
@@ -58,12 +50,8 @@ import {
 } from './layout.ts';
 import { addedBytesOf, TRAILER_BYTES, trailer } from './log-tail.ts';
 import { ScratchFile, type Sum } from './scratch-file.ts';
-import type { ContentLimits } from './tarball.ts';
-import {
-  BACKUP_VOLUME_INFO,
-  type BackupVolumeInfo,
-  backupVolumeInfoSchema,
-} from './volume-infos.ts';
+import { BACKUP_VOLUME_INFO, type BackupVolumeInfo } from './volume-infos.ts';
+import { loadList, StoredArchive } from './stored-archive.ts';
 
 /** Files of a backup that change after its run. */
 export interface BackupUpdate {
@@ -403,110 +391,6 @@ export class BackupArchive {
     options.assertAllowed?.();
     await this.#bucket.delete(backupKey(name, 'metadata'), options);
     await deleteFolder(this.#bucket, backupFolder(name), options);
-  }
-}
-
-/** A backup that is there, file by file. What an old version did not write is empty. */
-export class StoredArchive {
-  readonly name: string;
-  readonly metadata: StoredBackup;
-  readonly #bucket: Bucket;
-  readonly #rules: ChecksumRules;
-  readonly #reload: (options: SignalOptions) => Promise<ChecksumRules>;
-
-  constructor(backup: {
-    readonly bucket: Bucket;
-    readonly name: string;
-    readonly metadata: StoredBackup;
-    readonly rules: ChecksumRules;
-    readonly reload: (options: SignalOptions) => Promise<ChecksumRules>;
-  }) {
-    this.name = backup.name;
-    this.metadata = backup.metadata;
-    this.#bucket = backup.bucket;
-    this.#rules = backup.rules;
-    this.#reload = backup.reload;
-  }
-
-  /** Bytes of a file, whose checksum is known at their end. Throws `BLOB_NOT_FOUND`, `DAMAGED_ARCHIVE`. */
-  async *read(file: BackupFile, options: SignalOptions = {}): AsyncGenerator<Uint8Array> {
-    const key = backupKey(this.name, file);
-    try {
-      const reload = (): Promise<ChecksumRules> => this.#reload(options);
-      yield* this.#rules.checked(file, key, this.#bucket.get(key, options), reload);
-    } catch (error) {
-      if (!isCode(error, 'BLOB_NOT_FOUND') || !this.#rules.isExpected(file)) throw error;
-      throw damaged(key, 'it was stored, and is gone', error);
-    }
-  }
-
-  /** The items of the backup, on scratch space until they are closed. */
-  openContents(
-    options: { readonly directory: string; readonly limits?: ContentLimits } & SignalOptions,
-  ): Promise<Contents> {
-    return Contents.open(this.read('contents', options), backupKey(this.name, 'contents'), options);
-  }
-
-  itemOperations<S extends z.ZodType>(element: S, options?: SignalOptions): Promise<z.infer<S>[]> {
-    return this.#load('itemOperations', listSchema(element), [], options);
-  }
-
-  volumeInfos(options?: SignalOptions): Promise<BackupVolumeInfo[]> {
-    return this.#load('volumeInfos', listSchema(backupVolumeInfoSchema), [], options);
-  }
-
-  volumeSnapshots(options?: SignalOptions): Promise<NativeSnapshot[]> {
-    return this.#load('volumeSnapshots', volumeSnapshotsSchema, [], options);
-  }
-
-  results(options?: SignalOptions): Promise<Results> {
-    return this.#load('results', resultsSchema, {}, options);
-  }
-
-  resourceList(options?: SignalOptions): Promise<ResourceList> {
-    return this.#load('resourceList', resourceListSchema, {}, options);
-  }
-
-  /** PodVolumeBackups, or the objects of CSI that versions before 1.17 stored beside the tarball. */
-  objects(
-    file:
-      | 'podVolumeBackups'
-      | 'csiVolumeSnapshots'
-      | 'csiVolumeSnapshotContents'
-      | 'csiVolumeSnapshotClasses',
-    options?: SignalOptions,
-  ): Promise<KubeObject[]> {
-    return this.#load(file, objectsSchema, [], options);
-  }
-
-  async #load<S extends z.ZodType>(
-    file: BackupFile,
-    schema: S,
-    missing: z.infer<S>,
-    options: SignalOptions = {},
-  ): Promise<z.infer<S>> {
-    const key = backupKey(this.name, file);
-    try {
-      return await decodeJsonGzip(this.read(file, options), key, schema);
-    } catch (error) {
-      if (isCode(error, 'BLOB_NOT_FOUND')) return missing;
-      throw error;
-    }
-  }
-}
-
-/** A list of a file; empty where there is none. */
-export async function loadList<S extends z.ZodType>(
-  bucket: Bucket,
-  key: string,
-  element: S,
-  options: SignalOptions,
-): Promise<z.infer<S>[]> {
-  try {
-    return await decodeJsonGzip(bucket.get(key, options), key, listSchema(element));
-  } catch (error) {
-    if (isCode(error, 'BLOB_NOT_FOUND')) return [];
-    throw error;
   }
 }
 

@@ -3,12 +3,8 @@
  * metadata (the Backup itself), contents (the items, in a tarball), item operations, volume infos, results, log, resource list. Knows how they
  * are stored, and neither who makes them nor what becomes of them.
  */
-export {
-  BackupArchive,
-  type BackupUpdate,
-  type NewBackup,
-  StoredArchive,
-} from './backup-archive.ts';
+export { BackupArchive, type BackupUpdate, type NewBackup } from './backup-archive.ts';
+export { StoredArchive } from './stored-archive.ts';
 export { Contents } from './contents.ts';
 export type { NativeSnapshot, ResourceList, Result, Results, StoredBackup } from './files.ts';
 export {
