@@ -37,7 +37,7 @@ import { cancelOperations } from './operations/cancel.ts';
 import { PhaseWriter } from './phase-writer.ts';
 import { hasHadRun, isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue, type QueueStep } from './queue.ts';
-import { patiently } from './run/patience.ts';
+import { patiently } from '../runs/patience.ts';
 import { SharedBackups } from './shared-backups.ts';
 import type { StoredSnapshotsOptions } from './stored-snapshots.ts';
 import { UnderWayNotes } from './under-way.ts';

@@ -8,7 +8,7 @@ import {
   type KubeObject,
   NAMESPACES,
 } from '../../kube/index.ts';
-import { patiently } from './run/patience.ts';
+import { patiently } from '../runs/patience.ts';
 import type { SharedBackups, WatchedBackups } from './shared-backups.ts';
 
 export interface BackupsViewOptions {

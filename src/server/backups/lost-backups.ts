@@ -13,8 +13,8 @@ import type { BackupsView } from './backups-view.ts';
 import type { ActionSessions, Buckets, OpenBucket } from './contract.ts';
 import { hasHadRun, isOver, phaseOf } from './phases.ts';
 import { endLeftRun, type LeftRun, readLeftRun, removeEndedJournal } from './run/left-run.ts';
-import { patiently } from './run/patience.ts';
-import { patientClient } from './run/while-away.ts';
+import { patiently } from '../runs/patience.ts';
+import { patientClient } from '../runs/while-away.ts';
 import { deleteStoredSnapshots, type StoredSnapshotsOptions } from './stored-snapshots.ts';
 import type { NotedBackup, UnderWayNotes } from './under-way.ts';
 

@@ -23,7 +23,7 @@ import {
   decodeSegment,
   type JournalItem,
   type SegmentRecords,
-} from '../../../src/server/backups/run/segment.ts';
+} from '../../../src/server/runs/segment.ts';
 import { MemoryBucket } from '../../support/memory-bucket.ts';
 import { type Loose, NAMESPACE } from '../objects.ts';
 import type { Weather } from '../simulated-client.ts';

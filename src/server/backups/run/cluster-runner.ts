@@ -54,9 +54,9 @@ import { cancelOperations } from '../operations/cancel.ts';
 import { Journal } from './journal.ts';
 import { countFields, metadataOf, statusAfterItems, uploadOf } from './after-items.ts';
 import { endLeftRun, readLeftRun, removeEndedJournal } from './left-run.ts';
-import { patiently } from './patience.ts';
-import { BackupRunLog } from './run-log.ts';
-import { patientClient } from './while-away.ts';
+import { patiently } from '../../runs/patience.ts';
+import { BackupRunLog } from '../../runs/run-log.ts';
+import { patientClient } from '../../runs/while-away.ts';
 
 export interface VolumesContext {
   readonly backup: Backup;

@@ -23,10 +23,10 @@ import type {
 import { Column, idOf, ObjectNames, refOf } from '../../../backup/index.ts';
 import type { VolumeFact } from '../../../backup-volumes/index.ts';
 import { OwedPods, type PodRecord } from './owed-pods.ts';
-import { patiently } from './patience.ts';
+import { patiently } from '../../runs/patience.ts';
 import { Pieces } from './pieces.ts';
-import { encodeSegment, type JournalEntry, type Segment, type SegmentRecords } from './segment.ts';
-import { keyOf, StoredTries, type Try } from './stored-tries.ts';
+import { encodeSegment, type JournalEntry, type Segment, type SegmentRecords } from '../../runs/segment.ts';
+import { keyOf, StoredTries, type Try } from '../../runs/stored-tries.ts';
 
 export interface JournalOptions {
   readonly bucket: Bucket;

@@ -10,7 +10,7 @@ import type { ActionSessions } from '../contract.ts';
 import { cancelOperations } from '../operations/cancel.ts';
 import { removeJournals } from './journal.ts';
 import { OwedPods } from './owed-pods.ts';
-import { readSegment } from './stored-tries.ts';
+import { readSegment } from '../../runs/stored-tries.ts';
 
 /** What a run has begun that nobody goes on with, by its journal. */
 export interface LeftRun {

@@ -1,5 +1,5 @@
-import { assert, CodedError, formatBytes, isCode } from '../../../base/index.ts';
-import type { Bucket } from '../../../blob/index.ts';
+import { assert, CodedError, formatBytes, isCode } from '../../base/index.ts';
+import type { Bucket } from '../../blob/index.ts';
 import { decodeSegment, type Segment } from './segment.ts';
 
 /** One server's work on a backup. */

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { gunzipSync } from 'node:zlib';
 import { z } from 'zod';
-import { CodedError, messageOf } from '../../../base/index.ts';
+import { CodedError, messageOf } from '../../base/index.ts';
 
 /** An item that is done with. Names are short: there are hundreds of thousands. */
 const itemSchema = z.object({

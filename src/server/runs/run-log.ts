@@ -6,8 +6,8 @@ import {
   rfc3339Seconds,
   systemClock,
   textLogLine,
-} from '../../../base/index.ts';
-import { Results } from '../../../backup/index.ts';
+} from '../../base/index.ts';
+import { Results } from '../../backup/index.ts';
 import type { JournalEntry } from './segment.ts';
 
 /** Where lines, warnings and errors of a backup go: its journal. */
