@@ -9,7 +9,7 @@ import {
   type KubeClient,
   type Result,
 } from '../../kube/index.ts';
-import type { BackupsView } from './backups-view.ts';
+import type { RunsView } from '../runs/runs-view.ts';
 import type { ActionSessions, Buckets, OpenBucket } from './contract.ts';
 import { hasHadRun, isOver, phaseOf } from './phases.ts';
 import { endLeftRun, type LeftRun, readLeftRun, removeEndedJournal } from './run/left-run.ts';
@@ -22,7 +22,7 @@ export interface LostBackupsOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
-  readonly backups: BackupsView;
+  readonly backups: RunsView<Backup>;
   readonly notes: UnderWayNotes;
   readonly buckets: Buckets;
   readonly sessions: ActionSessions;
