@@ -55,7 +55,7 @@ import { Journal } from './journal.ts';
 import { countFields, metadataOf, statusAfterItems, uploadOf } from './after-items.ts';
 import { endLeftRun, readLeftRun, removeEndedJournal } from './left-run.ts';
 import { patiently } from '../../runs/patience.ts';
-import { RunLog } from '../../runs/run-log.ts';
+import { RunLog } from './run-log.ts';
 import { patientClient } from '../../runs/while-away.ts';
 
 export interface VolumesContext {
