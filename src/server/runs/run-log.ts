@@ -6,11 +6,11 @@ import {
   rfc3339Seconds,
   systemClock,
   textLogLine,
-} from '../../../base/index.ts';
-import { Results } from '../../../backup/index.ts';
+} from '../../base/index.ts';
+import { Results } from '../../backup/index.ts';
 import type { JournalEntry } from './segment.ts';
 
-/** Where lines, warnings and errors of a backup go: its journal. */
+/** Where lines, warnings and errors of a run go: its journal. */
 export interface LogSink {
   addLine(line: string): void;
   addEntry(entry: JournalEntry): void;
@@ -18,8 +18,8 @@ export interface LogSink {
 
 export interface RunLogOptions {
   readonly sink: LogSink;
-  /** `namespace/name`. */
-  readonly backup: string;
+  /** What each line says it is of: `backup` or `restore`, and `namespace/name`. */
+  readonly subject: Readonly<Record<string, string>>;
   readonly level: string;
   readonly format: string;
   /** Warnings and errors of earlier tries. */
@@ -27,13 +27,13 @@ export interface RunLogOptions {
   readonly clock?: Clock;
 }
 
-/** The log of one backup, as `velero backup logs` shows it, and what counts of it. */
-export class BackupRunLog {
+/** The log of one backup or restore, as `velero backup logs` shows it, and what counts of it. */
+export class RunLog {
   readonly results: Results;
-  /** For plugins: their warnings and errors are the backup's. */
+  /** For plugins: their warnings and errors are those of the run. */
   readonly logger: Logger;
 
-  constructor({ sink, backup, level, format, entries, clock = systemClock }: RunLogOptions) {
+  constructor({ sink, subject, level, format, entries, clock = systemClock }: RunLogOptions) {
     const name = (level === 'warning' ? 'warn' : level) as LogLevel;
     const least = Math.max(0, LOG_LEVELS.indexOf(name));
     const write =
@@ -41,7 +41,7 @@ export class BackupRunLog {
       (fields: object, message: string): void => {
         if (LOG_LEVELS.indexOf(at) < least) return;
         const time = rfc3339Seconds(clock.nowNs());
-        const all = Object.entries({ ...fields, backup }).sort(([a], [b]) => (a < b ? -1 : 1));
+        const all = Object.entries({ ...fields, ...subject }).sort(([a], [b]) => (a < b ? -1 : 1));
         const line = { time, level: at, message, fields: Object.fromEntries(all) };
         sink.addLine(format === 'json' ? jsonLine(line) : textLogLine(line));
       };
