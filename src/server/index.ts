@@ -59,8 +59,8 @@ export {
   OperationsController,
   type OperationsControllerOptions,
 } from './backups/operations/operations-controller.ts';
-export { OperationMetrics } from './backups/operations/operation-metrics.ts';
-export { cancelOperations } from './backups/operations/cancel.ts';
+export { OperationMetrics } from './operations/operation-metrics.ts';
+export { cancelOperations } from './operations/cancel.ts';
 export {
   FinalizerController,
   type FinalizerControllerOptions,
