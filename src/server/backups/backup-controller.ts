@@ -98,7 +98,12 @@ export class BackupController implements ServerController {
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    await this.#run.carryOut(new BackupsRun(this.#options, signal, assertLeading));
+    try {
+      await this.#run.carryOut(new BackupsRun(this.#options, signal, assertLeading));
+    } finally {
+      // Whoever leads next counts them.
+      this.#options.metrics.underWay([]);
+    }
   }
 }
 
@@ -203,6 +208,7 @@ class BackupsRun {
   }
 
   #changed(after: Backup | undefined, before: Backup | undefined): void {
+    if (after && !before) this.#options.metrics.seen(after);
     if (!this.#hasStarted) return;
     if (!after || (before && before.metadata.uid !== after.metadata.uid)) {
       if (before && !isOver(phaseOf(before))) this.#vanished(before);
@@ -253,8 +259,9 @@ class BackupsRun {
   }
 
   async #moveQueue(): Promise<void> {
-    const { client, runningMax } = this.#options;
+    const { client, runningMax, metrics } = this.#options;
     const backups = this.#backups.list().filter((backup) => !isOver(phaseOf(backup)));
+    metrics.underWay(backups.map(phaseOf));
     for (const backup of backups) {
       const phase = phaseOf(backup);
       const key = keyOf(backup.metadata);

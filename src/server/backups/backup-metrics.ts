@@ -8,6 +8,7 @@ const LABELS = ['schedule'] as const;
 const DURATION_BUCKETS = [60, 300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 14_400];
 
 interface CountedStatus {
+  readonly phase?: string;
   readonly errors?: number;
   readonly warnings?: number;
   readonly startTimestamp?: string;
@@ -23,8 +24,11 @@ export class BackupMetrics {
   readonly #itemErrors: Gauge<'schedule'>;
   readonly #lastStatus: Gauge<'schedule'>;
   readonly #lastSuccess: Gauge<'schedule'>;
+  readonly #underWay: Gauge<'phase'>;
   /** Schedules that have series. */
   readonly #begun = new Set<string>();
+  /** By schedule, in milliseconds since 1970. */
+  readonly #succeeded = new Map<string, number>();
 
   constructor(registry: Registry) {
     const registers = [registry];
@@ -57,8 +61,23 @@ export class BackupMetrics {
       'last_successful_timestamp',
       'Last time a backup ran successfully, Unix timestamp in seconds',
     );
+    this.#underWay = new Gauge({
+      name: 'longshore_backups',
+      help: 'Backups that are not over, by phase, as the leading server sees them',
+      labelNames: ['phase'],
+      registers,
+    });
+    this.underWay([]);
     // Backups without a schedule.
     this.begin('');
+  }
+
+  /** The phases of all backups that are not over. */
+  underWay(phases: readonly string[]): void {
+    this.#underWay.reset();
+    // Those of the queue are always there, so that nobody takes none for unknown.
+    for (const phase of ['New', 'Queued', 'InProgress']) this.#underWay.set({ phase }, 0);
+    for (const phase of phases) this.#underWay.inc({ phase: phase === '' ? 'New' : phase });
   }
 
   /** Series of a schedule are there before its first backup, as with Velero (InitSchedule), so that an alert sees the first failure as a change. */
@@ -72,9 +91,26 @@ export class BackupMetrics {
     this.#lastStatus.set(labels, 1);
   }
 
+  /**
+   * A backup that is over, of whatever process: the last success of a schedule is known before its next one (Velero: getLastSuccessBySchedule). Else
+   * nobody would be told of backups that never succeed again once a server was started anew.
+   */
+  seen({ metadata, status }: Backup): void {
+    const { phase, completionTimestamp } = (status ?? {}) as CountedStatus;
+    if (phase !== 'Completed') return;
+    this.#succeededAt(scheduleOf(metadata), msOf(completionTimestamp));
+  }
+
+  #succeededAt(schedule: string, endMs: number | undefined): void {
+    if (endMs === undefined || endMs <= (this.#succeeded.get(schedule) ?? 0)) return;
+    this.#succeeded.set(schedule, endMs);
+    this.#lastSuccess.set({ schedule }, endMs / 1000);
+  }
+
   /** The schedule is gone (RemoveSchedule). */
   end(schedule: string): void {
     this.#begun.delete(schedule);
+    this.#succeeded.delete(schedule);
     const labels = { schedule };
     for (const counter of Object.values(this.#counters)) counter.remove(labels);
     const others = [this.#items, this.#itemErrors, this.#lastStatus, this.#lastSuccess];
@@ -105,7 +141,7 @@ export class BackupMetrics {
     this.#lastStatus.set(labels, isSuccess ? 1 : 0);
     const startMs = msOf(status.startTimestamp);
     const endMs = msOf(status.completionTimestamp);
-    if (isSuccess && endMs !== undefined) this.#lastSuccess.set(labels, endMs / 1000);
+    if (isSuccess) this.#succeededAt(labels.schedule, endMs);
     if (startMs !== undefined && endMs !== undefined) {
       this.#duration.observe(labels, (endMs - startMs) / 1000);
     }
@@ -116,11 +152,14 @@ export class BackupMetrics {
 
   /** Its series begin where they have not: what is told now must not be overwritten by their beginning. */
   #labelsOf({ metadata }: Backup): { schedule: string } {
-    const schedule = metadata.labels?.['velero.io/schedule-name'] ?? '';
+    const schedule = scheduleOf(metadata);
     this.begin(schedule);
     return { schedule };
   }
 }
+
+const scheduleOf = ({ labels }: Backup['metadata']): string =>
+  labels?.['velero.io/schedule-name'] ?? '';
 
 function msOf(text: string | undefined): number | undefined {
   try {

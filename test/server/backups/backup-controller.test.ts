@@ -328,6 +328,9 @@ describe('the controller of Backups', () => {
     start();
     await create('b1');
     const { startTimestamp, expiration, formatVersion } = await until('b1', 'InProgress');
+    await expect
+      .poll(() => registry.metrics(), { timeout: 20_000 })
+      .toContain('longshore_backups{phase="InProgress"} 1');
     expect([typeof startTimestamp, typeof expiration, formatVersion]).toEqual([
       'string',
       'string',
@@ -350,6 +353,10 @@ describe('the controller of Backups', () => {
     const metrics = await registry.metrics();
     expect(metrics).toContain('velero_backup_attempt_total{schedule=""} 1');
     expect(metrics).toContain('velero_backup_success_total{schedule=""} 1');
+    expect(metrics).toContain('velero_backup_last_successful_timestamp{schedule=""}');
+    await expect
+      .poll(() => registry.metrics(), { timeout: 20_000 })
+      .toContain('longshore_backups{phase="InProgress"} 0');
   });
 
   it('an operation that fails is in the results, the log and the counts', async () => {
