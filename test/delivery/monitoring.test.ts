@@ -6,7 +6,12 @@ import { parse } from 'yaml';
 import { DIRECTIONS } from '../../src/agent/directions/direction.ts';
 import { AgentMetrics } from '../../src/agent/metrics.ts';
 import { silentLogger, systemClock } from '../../src/base/index.ts';
-import { BackupMetrics, OperationMetrics, Server } from '../../src/server/index.ts';
+import {
+  BackupMetrics,
+  DeletionMetrics,
+  OperationMetrics,
+  Server,
+} from '../../src/server/index.ts';
 import { registerLocationMetrics } from '../../src/server/locations/location-metrics.ts';
 import { RepositoryMetrics } from '../../src/server/repositories/repository-metrics.ts';
 import { registerScheduleMetrics } from '../../src/server/schedules/schedule-metrics.ts';
@@ -51,6 +56,17 @@ const OF_PROMETHEUS = ['instance', 'job'];
 const PHASES = ['New', 'Accepted', 'Prepared', 'InProgress', 'Completed', 'Failed', 'Canceled'];
 const METRIC = /\b(?:longshore|podVolume|process|velero)_[A-Za-z_]+[A-Za-z]/g;
 
+interface Definition {
+  readonly name: string;
+  readonly type: string;
+  readonly labels: readonly string[];
+  readonly buckets?: readonly number[];
+}
+const VELERO_METRICS = JSON.parse(
+  read('test/golden/velero-metrics/metrics.json'),
+) as readonly Definition[];
+const definitions = new Map<string, Definition>();
+
 /** By the names of series: labels of the metric. */
 const labels = new Map<string, readonly string[]>();
 beforeAll(async () => {
@@ -70,7 +86,8 @@ beforeAll(async () => {
   registerLocationMetrics(server, () => []);
   registerScheduleMetrics(server, () => []);
   registerSyncMetrics(server, () => []);
-  new BackupMetrics(server);
+  new BackupMetrics(server, { backups: () => [] });
+  new DeletionMetrics(server);
   new OperationMetrics({ registry: server, clock: systemClock });
   new Server({
     ...{ client: undefined as never, logger: silentLogger, registry: server },
@@ -82,6 +99,12 @@ beforeAll(async () => {
   );
   for (const metric of registry.getMetricsAsArray()) {
     const { name, labelNames } = metric as unknown as { name: string; labelNames: string[] };
+    const { upperBounds } = metric as unknown as { upperBounds?: number[] };
+    const type = types.get(name) ?? '';
+    definitions.set(name, {
+      ...{ name, type, labels: labelNames },
+      ...(upperBounds && { buckets: upperBounds }),
+    });
     const all = [...labelNames, ...OF_PROMETHEUS];
     if (types.get(name) === 'histogram') {
       labels.set(`${name}_bucket`, [...all, 'le']);
@@ -116,6 +139,17 @@ describe('monitoring', () => {
     const left = asked.length > 0 ? asked : /^(sum|max|1 -)/.test(expr) ? [] : known;
     const shown = [...text.matchAll(/\{\{ ?(?:\$labels\.)?([A-Za-z_]+) ?\}\}/g)];
     for (const [, label] of shown) expect(left).toContain(label);
+  });
+
+  it("Velero's own metrics have its types, labels and buckets, and none is missing", () => {
+    const expected = VELERO_METRICS.filter(({ name }) => !name.startsWith('velero_restore_'));
+    expect(expected.map(({ name }) => definitions.get(name))).toEqual(expected);
+    const known = VELERO_METRICS.map(({ name }) => name);
+    const others = [...definitions.keys()].filter(
+      (name) => /^(velero|podVolume)_/.test(name) && !known.includes(name),
+    );
+    // Of Velero 1.19.
+    expect(others).toEqual(['velero_schedule_expected_interval_seconds']);
   });
 
   it('panels have numbers of their own, and lie side by side', () => {

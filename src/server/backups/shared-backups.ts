@@ -23,6 +23,7 @@ export class SharedBackups {
         readonly abort: AbortController;
         readonly running: Promise<void>;
         users: number;
+        isSynced: boolean;
       }
     | undefined;
 
@@ -35,6 +36,11 @@ export class SharedBackups {
     return this.#use?.cache.failure;
   }
 
+  /** All Backups of the namespace, of those that are over only what {@link trimmed} keeps; undefined where nobody follows them. */
+  list(): readonly Backup[] | undefined {
+    return this.#use?.isSynced === true ? this.#use.cache.list() : undefined;
+  }
+
   /** Resolves after the first list, or an abort. */
   async open(signal: AbortSignal): Promise<WatchedBackups> {
     const { client, logger, namespace } = this.#options;
@@ -43,11 +49,12 @@ export class SharedBackups {
       const cache = new Cache({
         ...{ client, logger, resource: BACKUP_RESOURCE, scope: { namespace }, trim: trimmed },
       });
-      this.#use = { cache, abort, running: cache.run(abort.signal), users: 0 };
+      this.#use = { cache, abort, running: cache.run(abort.signal), users: 0, isSynced: false };
     }
     const use = this.#use;
     use.users++;
     await untilAborted(signal, use.cache.synced);
+    use.isSynced ||= !signal.aborted;
     return {
       cache: use.cache,
       [Symbol.asyncDispose]: async () => {
@@ -66,6 +73,8 @@ interface Counted {
   readonly warnings?: number;
   readonly startTimestamp?: string;
   readonly completionTimestamp?: string;
+  readonly csiVolumeSnapshotsAttempted?: number;
+  readonly csiVolumeSnapshotsCompleted?: number;
 }
 
 /** On a Backup of another cluster whose PodVolumeBackups are still to be made here. */
@@ -78,8 +87,9 @@ function trimmed(backup: Backup): Backup {
   const { name, namespace, uid, resourceVersion, creationTimestamp, labels, deletionTimestamp } =
     backup.metadata;
   const pending = backup.metadata.annotations?.[SYNC_PENDING];
-  const { errors, warnings, startTimestamp, completionTimestamp } = (backup.status ??
+  const { errors, warnings, startTimestamp, completionTimestamp, ...counted } = (backup.status ??
     {}) as Counted;
+  const { csiVolumeSnapshotsAttempted, csiVolumeSnapshotsCompleted } = counted;
   const { storageLocation } = (backup.spec as Backup['spec'] | undefined) ?? {};
   return {
     ...{ apiVersion: backup.apiVersion, kind: backup.kind },
@@ -89,6 +99,11 @@ function trimmed(backup: Backup): Backup {
       ...(pending !== undefined && { annotations: { [SYNC_PENDING]: pending } }),
     },
     spec: { ...(storageLocation !== undefined && { storageLocation }) },
-    status: { phase, errors, warnings, startTimestamp, completionTimestamp },
+    status: {
+      ...{ phase, errors, warnings, startTimestamp, completionTimestamp },
+      ...(csiVolumeSnapshotsAttempted !== undefined && {
+        ...{ csiVolumeSnapshotsAttempted, csiVolumeSnapshotsCompleted },
+      }),
+    },
   } as Backup;
 }
