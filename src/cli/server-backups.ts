@@ -32,6 +32,7 @@ import {
   BackupMetrics,
   backupOperationStore,
   ClusterRunner,
+  DeletionMetrics,
   FinalizerController,
   HostSessions,
   LocationBuckets,
@@ -164,6 +165,7 @@ export type BackupControllerName =
 
 export interface OpenedBackups {
   readonly metrics: BackupMetrics;
+  readonly deletionMetrics: DeletionMetrics;
   readonly controllers: Readonly<Record<BackupControllerName, ServerController>>;
   readonly unsavedOperations: UnsavedOperations;
 }
@@ -181,7 +183,11 @@ export async function openBackups(
   const { client, logger, namespace, registry, plugins, backups } = common;
   const directory = join(common.directory, 'backups');
   const buckets = locationBuckets(common, directory);
-  const metrics = new BackupMetrics(registry);
+  const metrics = new BackupMetrics(registry, {
+    backups: () => backups.list(),
+    hasCsi: settings.hasCsi,
+  });
+  const deletionMetrics = new DeletionMetrics(registry);
   const store = backupOperationStore(client, namespace, buckets);
   const operations = new OperationMap({ store, logger });
   const sessions = new HostSessions(
@@ -284,7 +290,7 @@ export async function openBackups(
     ...{ scratch: directory, backups },
   };
   return {
-    metrics,
+    ...{ metrics, deletionMetrics },
     controllers: {
       backup: controller,
       'backup-operations': new OperationsController({
@@ -297,6 +303,9 @@ export async function openBackups(
       }),
       'backup-finalizer': new FinalizerController({
         ...shared,
+        onTarball: (backup, sizeBytes) => {
+          metrics.tarball(backup, sizeBytes);
+        },
         discovery: async (signal) => {
           const found = await theDiscovery();
           await found.refresh({ signal });
@@ -305,7 +314,7 @@ export async function openBackups(
       }),
       'backup-deletion': deletionController(common, {
         ...{ buckets, sessions, discovery: theDiscovery, snapshotLocations },
-        ...{ directory, isMadeHere: settings.isMadeHere !== false },
+        ...{ directory, isMadeHere: settings.isMadeHere !== false, metrics: deletionMetrics },
       }),
     },
     unsavedOperations: unsavedOperationsOf(operations),

@@ -281,12 +281,14 @@ function controllerOf(
   }
 }
 
-const seriesOf = ({ metrics }: OpenedBackups) => ({
+const seriesOf = ({ metrics, deletionMetrics }: OpenedBackups) => ({
   begin: (schedule: string) => {
     metrics.begin(schedule);
+    deletionMetrics.begin(schedule);
   },
   end: (schedule: string) => {
     metrics.end(schedule);
+    deletionMetrics.end(schedule);
   },
 });
 

@@ -98,12 +98,7 @@ export class BackupController implements ServerController {
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    try {
-      await this.#run.carryOut(new BackupsRun(this.#options, signal, assertLeading));
-    } finally {
-      // Whoever leads next counts them.
-      this.#options.metrics.underWay([]);
-    }
+    await this.#run.carryOut(new BackupsRun(this.#options, signal, assertLeading));
   }
 }
 
@@ -208,7 +203,6 @@ class BackupsRun {
   }
 
   #changed(after: Backup | undefined, before: Backup | undefined): void {
-    if (after && !before) this.#options.metrics.seen(after);
     if (!this.#hasStarted) return;
     if (!after || (before && before.metadata.uid !== after.metadata.uid)) {
       if (before && !isOver(phaseOf(before))) this.#vanished(before);
@@ -216,6 +210,7 @@ class BackupsRun {
       else if (before) this.#lost.over(before);
       if (before) this.#hadRun.delete(before.metadata.uid);
       if (before) this.#phases.forget(before.metadata.uid);
+      if (before) this.#options.metrics.deleted(before);
     }
     if (after) this.#wake(after);
     if (after && before && isOver(phaseOf(after)) && !isOver(phaseOf(before))) {
@@ -259,9 +254,8 @@ class BackupsRun {
   }
 
   async #moveQueue(): Promise<void> {
-    const { client, runningMax, metrics } = this.#options;
+    const { client, runningMax } = this.#options;
     const backups = this.#backups.list().filter((backup) => !isOver(phaseOf(backup)));
-    metrics.underWay(backups.map(phaseOf));
     for (const backup of backups) {
       const phase = phaseOf(backup);
       const key = keyOf(backup.metadata);
@@ -379,6 +373,7 @@ class BackupsRun {
       const status = { ...outcome.status, phase: outcome.phase };
       const written = await this.#phases.insist(backup, { status });
       this.#hadRun.add(backup.metadata.uid);
+      if (written) metrics.itemsDone(written, outcome.tarballBytes);
       if (written) await this.#forget(written);
       else this.#lost.add(backup);
     } catch (error) {
