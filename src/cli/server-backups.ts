@@ -44,8 +44,8 @@ import {
   unsavedOperationsOf,
 } from '../server/index.ts';
 import {
-  assertCarriedOut,
   ListedVolumes,
+  movingRules,
   VolumeHelper,
   type VolumePolicies,
   withGlobalPolicies,
@@ -275,7 +275,10 @@ export async function openBackups(
       const hasFineFilters =
         policies.namespacedFilterPolicies !== undefined ||
         policies.clusterScopedFilterPolicy !== undefined;
-      return { hasIncludeExclude: policies.includeExcludePolicy !== undefined, hasFineFilters };
+      return {
+        ...{ hasFineFilters, movingRules: movingRules(policies) },
+        hasIncludeExclude: policies.includeExcludePolicy !== undefined,
+      };
     },
     isServed,
     annotations: {
@@ -322,8 +325,7 @@ export async function openBackups(
 }
 
 /**
- * The policies of a backup, with those for all backups that the server was given. Throws `NO_VOLUME_POLICY`, and `BAD_VOLUME_POLICY`, also for
- * rules that no backup carries out.
+ * The policies of a backup, with those for all backups that the server was given. Throws `NO_VOLUME_POLICY`, and `BAD_VOLUME_POLICY`.
  */
 export async function serverPoliciesOf(
   client: KubeClient,
@@ -333,9 +335,7 @@ export async function serverPoliciesOf(
 ): Promise<VolumePolicies | undefined> {
   const given = noted(backup, globalPolicies);
   const own = await ownPoliciesOf(client, given, options);
-  const policies = withGlobalPolicies(own, await globalPoliciesOf(client, given, options));
-  assertCarriedOut(policies);
-  return policies;
+  return withGlobalPolicies(own, await globalPoliciesOf(client, given, options));
 }
 
 /** Buckets of locations, whose credentials are in a folder of their own. */
