@@ -20,7 +20,7 @@ export interface AfterRunStatus extends FollowedStatus, OperationFields {
   readonly hookStatus?: { readonly hooksAttempted?: number; readonly hooksFailed?: number };
 }
 
-export const statusOf = ({ status }: Restore): AfterRunStatus => (status ?? {});
+export const statusOf = ({ status }: Restore): AfterRunStatus => status ?? {};
 export const phaseOf = (restore: Restore): string => statusOf(restore).phase ?? '';
 
 /** Of a Restore, for the map of its operations. */

@@ -33,7 +33,13 @@ export interface JournaledOperation extends StartedRestoreOperation {
   readonly claim?: string;
 }
 
-export type RestoreFact = VolumeFact | FileRestoreFact;
+/** It was missing, and is made next. */
+interface NamespaceFact {
+  readonly kind: 'namespace';
+  readonly name: string;
+}
+
+export type RestoreFact = VolumeFact | FileRestoreFact | NamespaceFact;
 
 export interface RestoreJournalOptions {
   readonly bucket: Bucket;
@@ -207,6 +213,14 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     else this.#segments.flushLater();
     this.#noteClaim(item);
     this.#operations.push(...begun);
+  }
+
+  willCreateNamespace(name: string): Promise<void> {
+    return this.addFact({ kind: 'namespace', name });
+  }
+
+  wasNamespaceBegun(name: string): boolean {
+    return this.#facts.some((fact) => fact.kind === 'namespace' && fact.name === name);
   }
 
   /** Stored when the call returns: whoever goes on must not do it again. */

@@ -63,6 +63,7 @@ import type {
 import { HookRun, type HookRunOptions } from './hook-run.ts';
 import {
   removeRestoreJournal,
+  type RestoreFact,
   RestoreJournal,
   type RestoreJournalOptions,
 } from './restore-journal.ts';
@@ -247,6 +248,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
           await journal.put(item);
           operations.note(subject, journal.operations.slice(before));
         },
+        willCreateNamespace: (name) => journal.willCreateNamespace(name),
       },
       ...(journal.isContinued && { journal }),
       ...(this.#options.priorities && { priorities: this.#options.priorities }),
@@ -378,7 +380,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
       ...(pollMs !== undefined && { pollMs }),
       onFact: (fact) => journal.addFact(fact),
     });
-    volumes.resume(journal.facts.filter((fact): fact is VolumeFact => !isOfFiles(fact)));
+    volumes.resume(journal.facts.filter(isOfVolumes));
     return volumes;
   }
 
@@ -415,5 +417,6 @@ export class ClusterRestoreRunner implements RestoreRunner {
   }
 }
 
-const isOfFiles = (fact: VolumeFact | FileRestoreFact): fact is FileRestoreFact =>
-  fact.kind === 'files';
+const isOfFiles = (fact: RestoreFact): fact is FileRestoreFact => fact.kind === 'files';
+const isOfVolumes = (fact: RestoreFact): fact is VolumeFact =>
+  fact.kind !== 'files' && fact.kind !== 'namespace';

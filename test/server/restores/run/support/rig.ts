@@ -103,7 +103,7 @@ function podWatch(cluster: RestoreCluster) {
           ...{ name, ready: true, state: { running: {} } },
         })),
       },
-    }) as Pod;
+    });
   const get = (ref: { namespace: string; name: string }): Pod | undefined => {
     const pod = cluster.get('pods', `${ref.namespace}/${ref.name}`) as Pod | undefined;
     return pod && upNow(pod);
@@ -187,7 +187,7 @@ export class Rig {
       snapshotLocations: () => Promise.resolve([]),
       directory: scratch,
       helper: { image: 'registry/longshore:v1', tag: 'v1' },
-      ...{ terminatingMs: 1000, resourceTimeoutMs: 1000, pollMs: 5, patienceMs: 400 },
+      ...{ terminatingMs: 1000, resourceTimeoutMs: 1000, pollMs: 5, patienceMs: 40 },
       ...{ logger: silentLogger, logLevel: 'info', logFormat: 'text' },
       podWatch: podWatch(cluster),
       journalLimits: { segmentBytes: 2000, segmentMs: 5 },
