@@ -66,6 +66,17 @@ export {
   type FinalizerControllerOptions,
 } from './backups/finalize/finalizer-controller.ts';
 export {
+  RestoreOperationsController,
+  type RestoreOperationsControllerOptions,
+} from './restores/operations/operations-controller.ts';
+export {
+  RestoreFinalizerController,
+  type RestoreFinalizerControllerOptions,
+} from './restores/finalize/finalizer-controller.ts';
+export { restoreOperationStore } from './restores/operation-store.ts';
+export { RestoreLocations } from './restores/locations.ts';
+export { SharedRestores, type SharedRestoresOptions } from './restores/shared-restores.ts';
+export {
   DeletionController,
   type DeletionControllerOptions,
 } from './deletion/deletion-controller.ts';

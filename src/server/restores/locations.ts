@@ -1,5 +1,5 @@
 import { CodedError } from '../../base/index.ts';
-import type { KubeClient } from '../../kube/index.ts';
+import type { KubeClient, ObjectRef } from '../../kube/index.ts';
 import { BACKUP_RESOURCE } from '../backups/phases.ts';
 
 /** A Restore, as far as its place is concerned. */
@@ -29,7 +29,7 @@ export class RestoreLocations {
   async of({ metadata: { name, uid }, spec }: Placed, signal: AbortSignal): Promise<string> {
     const { backupName = '' } = spec;
     const namespace = this.#namespace;
-    const ref = { namespace, name: backupName };
+    const ref: ObjectRef = { namespace, name: backupName };
     const backup =
       backupName === '' ? undefined : await this.#client.find(BACKUP_RESOURCE, ref, { signal });
     const location = backup?.spec.storageLocation ?? this.#known.get(uid);

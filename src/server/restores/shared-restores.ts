@@ -45,7 +45,8 @@ function trimmed(restore: Restore): Restore {
     readonly completionTimestamp?: string;
   };
   // The finalizers: by one of them the files of a Restore go with it.
-  const { managedFields: _, annotations: __, ...metadata } = restore.metadata;
+  const metadata = { ...restore.metadata };
+  delete metadata.annotations;
   return {
     ...{ apiVersion: restore.apiVersion, kind: restore.kind, metadata },
     spec: {
