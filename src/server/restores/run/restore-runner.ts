@@ -39,13 +39,14 @@ import {
   restoreVolumeInfosOf,
   type VolumeFact,
   waitContainerAction,
+  type WaitContainerOptions,
 } from '../../../restore-volumes/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
-import { failureLines } from '../../operations/failures.ts';
 import { isLeft } from '../../runs/ending.ts';
 import { patiently } from '../../runs/patience.ts';
 import { patientClient } from '../../runs/while-away.ts';
 import { type AfterRun, storeAfterRun } from '../contract.ts';
+import { restoreFailureLines } from '../operation-failures.ts';
 import {
   podVolumesOf,
   provisionedClaims,
@@ -87,7 +88,7 @@ export interface ClusterRestoreRunnerOptions {
   /** Scratch space. */
   readonly directory: string;
   /** With `/velero-restore-helper` in it, for pods that wait for their volumes; and the tag of an image that a ConfigMap names without one. */
-  readonly helper: { readonly image: string; readonly tag: string };
+  readonly helper: Pick<WaitContainerOptions, 'image' | 'tag'>;
   readonly priorities?: RestorePriorities | undefined;
   /** `--terminating-resource-timeout`. */
   readonly terminatingMs: number;
@@ -275,7 +276,8 @@ export class ClusterRestoreRunner implements RestoreRunner {
         }),
       { ...about, what: 'store the operations of a restore' },
     );
-    for (const line of failureLines(round.operations)) log.error(line.message, line.about);
+    for (const line of restoreFailureLines(restore, round.operations))
+      log.error(line.message, line.about);
     log.info('restore completed');
     const left: AfterRun = {
       ...{ version: 1, restoreUID: restore.metadata.uid },
