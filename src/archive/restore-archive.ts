@@ -13,6 +13,7 @@ import {
 } from './files.ts';
 import { gunzipped } from './gzip.ts';
 import { decodeJson, decodeJsonGzip, encodeJsonGzip } from './json-file.ts';
+import { type LogTailOptions, putLogTail } from './log-tail.ts';
 import { type RestoreFile, restoreFolder, restoreKey } from './layout.ts';
 import type { ScratchFile } from './scratch-file.ts';
 import {
@@ -59,6 +60,11 @@ export class RestoreArchive {
     options: SignalOptions = {},
   ): Promise<z.infer<S>[]> {
     return loadList(this.#bucket, restoreKey(name, 'itemOperations'), element, options);
+  }
+
+  /** As of a backup: lines that are added to the log after the run, in place of what was added before. */
+  async setLogTail(name: string, text: string, options: LogTailOptions): Promise<void> {
+    await putLogTail(this.#bucket, restoreKey(name, 'log'), text, options);
   }
 
   /**

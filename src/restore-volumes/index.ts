@@ -26,6 +26,7 @@ export {
   planDynamicVolume,
 } from './dynamic-volumes.ts';
 export {
+  podVolumeInfoOf,
   type RestoredClaim,
   type RestoreInfoSources,
   restoreVolumeInfosOf,

@@ -39,26 +39,35 @@ export const logText = (
 
 const quoted = (text: string): string => (/^[\w./@+-]+$/.test(text) ? text : JSON.stringify(text));
 
+/** Results of lines: of a restore sentences alone, of a backup what they are about as well. */
+export function resultsOf(lines: readonly LogLine[], form: 'line' | 'sentence'): AddedResults {
+  const results = new Results(undefined, undefined, form);
+  for (const { level, message, about } of lines) {
+    if (level === 'error') results.error(message, about);
+    if (level === 'warning') results.warn(message, about);
+  }
+  return results.lists;
+}
+
 /** Of each operation that failed; its time is of the operation, so that the line is the same each time. */
-export function failureLines(operations: readonly Operation[]): LogLine[] {
+export function failureLines(
+  operations: readonly Operation[],
+  textOf = (operation: Operation): string => failureLine(operation, actionOf(operation)),
+): LogLine[] {
   return failed(operations).map((operation) => {
     const { updated, started, created } = operation.status;
     return {
       time: updated ?? started ?? created ?? rfc3339Seconds(0n),
       level: 'error',
-      message: failureLine(operation, actionOf(operation)),
+      message: textOf(operation),
       about: aboutOf(operation),
     };
   });
 }
 
-/** The same as results. */
+/** The same as results of a backup. */
 export function failureResults(operations: readonly Operation[]): ResultLists {
-  const results = new Results();
-  for (const operation of failed(operations)) {
-    results.error(failureLine(operation, actionOf(operation)), aboutOf(operation));
-  }
-  return results.lists.errors;
+  return resultsOf(failureLines(operations), 'line').errors ?? {};
 }
 
 const failed = (operations: readonly Operation[]): Operation[] =>
@@ -73,7 +82,7 @@ function aboutOf({ spec: { resourceIdentifier: item } }: Operation): About {
   };
 }
 
-interface AddedResults {
+export interface AddedResults {
   readonly errors?: ResultLists;
   readonly warnings?: ResultLists;
 }
@@ -104,7 +113,9 @@ function mergedLists(
     before: readonly string[] | null | undefined,
     of: (lists: ResultLists) => readonly string[] | undefined,
   ): string[] => {
-    const kept = (before ?? []).filter((text) => !text.includes(`message: /${FINALIZING}`));
+    const kept = (before ?? []).filter(
+      (text) => !text.includes(`message: /${FINALIZING}`) && !text.startsWith(FINALIZING),
+    );
     return [...new Set([...kept, ...added.flatMap((lists) => of(lists ?? {}) ?? [])])];
   };
   const velero = all(stored.velero, (lists) => lists.velero);

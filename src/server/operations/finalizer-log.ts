@@ -11,8 +11,9 @@ export class FinalizerLog implements BackupLog {
   readonly #lines = new BoundedList<LogLine>(LINES_MAX);
   readonly #clock: Clock;
 
-  constructor(logger: Logger, clock: Clock) {
-    this.results = new Results(logger);
+  /** `form`: of its results. */
+  constructor(logger: Logger, clock: Clock, form: 'line' | 'sentence' = 'line') {
+    this.results = new Results(logger, undefined, form);
     this.#clock = clock;
   }
 

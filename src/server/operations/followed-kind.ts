@@ -39,8 +39,7 @@ export interface OperationFields {
   readonly restoreItemOperationsFailed?: number;
 }
 
-export const statusIn = ({ status }: Followed): FollowedStatus & OperationFields =>
-  (status ?? {});
+export const statusIn = ({ status }: Followed): FollowedStatus & OperationFields => status ?? {};
 export const phaseIn = (object: Followed): string => statusIn(object).phase ?? '';
 
 /** For the map of operations. */

@@ -54,6 +54,10 @@ export interface FollowedOperationsOptions<T extends Followed> extends Operation
   readonly step: (object: T, options: StepOptions) => Promise<OperationsStep>;
   /** One that is deleted while it waits; may be called again, and also when nobody can be told any more. */
   readonly whenDeleted?: (object: T, asker: SessionAsker) => Promise<void>;
+  /** One that is ended because it could not be followed for too long, before its phase says so. */
+  readonly whenGivenUp?: (object: T) => Promise<void>;
+  /** How long this may keep it from being followed, where that is less than for a location that is away. */
+  readonly awayNsOf?: (error: unknown) => Nanoseconds | undefined;
 }
 
 /** Velero: pkg/controller/backup_operations_controller.go, defaultBackupOperationsFrequency. */
@@ -157,7 +161,7 @@ export class FollowedOperations<T extends Followed> {
         logger.debug({ [kind.word]: object.metadata.name, error: messageOf(error) }, 'asked again');
         return next;
       }
-      await this.#away(object, known, messageOf(error));
+      await this.#away(object, known, messageOf(error), this.#options.awayNsOf?.(error));
       return next;
     }
   }
@@ -208,7 +212,7 @@ export class FollowedOperations<T extends Followed> {
    * Velero ends what has a location that is missing or read-only for a moment; here its operations go on, and it is looked at again. After
    * the time that operations may take, and an hour, nobody would wait any more: then it ends by itself alone.
    */
-  async #away(object: T, known: Known, text: string): Promise<void> {
+  async #away(object: T, known: Known, text: string, leastNs?: Nanoseconds): Promise<void> {
     const { client, logger, map, kind } = this.#options;
     const { name, namespace, uid, resourceVersion } = object.metadata;
     const because = redactAndCut(text);
@@ -220,10 +224,11 @@ export class FollowedOperations<T extends Followed> {
       const message = `its operations cannot be followed, and it waits: ${because}`;
       this.#events.record(object, 'OperationsNotFollowed', message, 'Warning');
     }
-    const boundNs = this.#timeoutNs(object) + (this.#options.awayNs ?? AWAY_NS);
+    const boundNs = leastNs ?? this.#timeoutNs(object) + (this.#options.awayNs ?? AWAY_NS);
     if (known.away.since.elapsedNs < boundNs) return;
     const subject = subjectIn(kind, object);
     await map.cancel(subject, { asker: known.asker, signal: this.#signal }).catch(() => undefined);
+    await this.#options.whenGivenUp?.(object);
     const seconds = boundNs / SECOND_NS;
     this.#assertLeading();
     await client.patch(

@@ -1,5 +1,5 @@
 import type { KubeClient } from '../../../kube/index.ts';
-import { runFinalizer } from '../../operations/finalized-objects.ts';
+import { FinalizerQueue } from '../../operations/finalized-objects.ts';
 import type { ServerController } from '../../server.ts';
 import { FOLLOWED_BACKUPS } from '../phases.ts';
 import type { SharedBackups } from '../shared-backups.ts';
@@ -30,17 +30,14 @@ export class FinalizerController implements ServerController {
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
     const { client, logger, host, backups } = this.#options;
     await using watched = await backups.open(signal);
-    await runFinalizer(
-      {
-        ...{ client, logger, host, kind: FOLLOWED_BACKUPS },
-        placeOf: ({ spec }) => spec.storageLocation ?? '',
-        finalize: async ({ metadata }) => {
-          await finalize(metadata, { ...this.#options, assertLeading, signal });
-          return undefined;
-        },
+    const finalizer = new FinalizerQueue({
+      ...{ client, logger, host, kind: FOLLOWED_BACKUPS, signal },
+      placeOf: ({ spec }) => spec.storageLocation ?? '',
+      finalize: async ({ metadata }) => {
+        await finalize(metadata, { ...this.#options, assertLeading, signal });
+        return undefined;
       },
-      watched,
-      signal,
-    );
+    });
+    await finalizer.run(watched);
   }
 }

@@ -33,7 +33,13 @@ export interface JournaledOperation extends StartedRestoreOperation {
   readonly claim?: string;
 }
 
-export type RestoreFact = VolumeFact | FileRestoreFact;
+/** It was missing, and is made next. */
+interface NamespaceFact {
+  readonly kind: 'namespace';
+  readonly name: string;
+}
+
+export type RestoreFact = VolumeFact | FileRestoreFact | NamespaceFact;
 
 export interface RestoreJournalOptions {
   readonly bucket: Bucket;
@@ -205,9 +211,16 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     this.#added(k.length + ns.length + n.length + 64);
     if (begun.length > 0 || this.#segments.isFull) await this.flush();
     else this.#segments.flushLater();
-    const { operations: _, ...done } = item;
-    this.#noteClaim(done);
+    this.#noteClaim(item);
     this.#operations.push(...begun);
+  }
+
+  willCreateNamespace(name: string): Promise<void> {
+    return this.addFact({ kind: 'namespace', name });
+  }
+
+  wasNamespaceBegun(name: string): boolean {
+    return this.#facts.some((fact) => fact.kind === 'namespace' && fact.name === name);
   }
 
   /** Stored when the call returns: whoever goes on must not do it again. */
