@@ -47,6 +47,9 @@ export const journalsFolder = (backup: string): string =>
 /** The journal of one Backup object: another one of its name has another. */
 export const journalFolder = (backup: string, uid: string): string =>
   `${journalsFolder(backup)}${assertName(uid)}/`;
+/** Of a Restore, below the folder of its files: it goes with them. */
+export const restoreJournalFolder = (restore: string, uid: string): string =>
+  `${restoreFolder(restore)}longshore-journal/${assertName(uid)}/`;
 
 /** Whose volumes were moved. */
 export interface MoverLogOwner {

@@ -36,6 +36,7 @@ export type {
   RestoreSink,
   StartedRestoreOperation,
 } from './run/contract.ts';
+export { isPodRestored, type RestoredPodOptions } from './run/restored-pod.ts';
 export { parsePriorities, RESTORE_PRIORITIES, type RestorePriorities } from './run/priorities.ts';
 export {
   type RestoreProgress,

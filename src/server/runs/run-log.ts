@@ -7,7 +7,6 @@ import {
   systemClock,
   textLogLine,
 } from '../../base/index.ts';
-import { Results } from '../../backup/index.ts';
 import type { JournalEntry } from './segment.ts';
 
 /** Where lines, warnings and errors of a run go: its journal. */
@@ -16,57 +15,40 @@ export interface LogSink {
   addEntry(entry: JournalEntry): void;
 }
 
-export interface RunLogOptions {
-  readonly sink: LogSink;
+export interface RunLinesOptions {
+  readonly sink: Pick<LogSink, 'addLine'>;
   /** What each line says it is of: `backup` or `restore`, and `namespace/name`. */
   readonly subject: Readonly<Record<string, string>>;
   readonly level: string;
   readonly format: string;
-  /** Warnings and errors of earlier tries. */
-  readonly entries: Iterable<JournalEntry>;
   readonly clock?: Clock;
 }
 
-/** The log of one backup or restore, as `velero backup logs` shows it, and what counts of it. */
-export class RunLog {
-  readonly results: Results;
-  /** For plugins: their warnings and errors are those of the run. */
-  readonly logger: Logger;
-
-  constructor({ sink, subject, level, format, entries, clock = systemClock }: RunLogOptions) {
-    const name = (level === 'warning' ? 'warn' : level) as LogLevel;
-    const least = Math.max(0, LOG_LEVELS.indexOf(name));
-    const write =
-      (at: LogLevel) =>
-      (fields: object, message: string): void => {
-        if (LOG_LEVELS.indexOf(at) < least) return;
-        const time = rfc3339Seconds(clock.nowNs());
-        const all = Object.entries({ ...fields, ...subject }).sort(([a], [b]) => (a < b ? -1 : 1));
-        const line = { time, level: at, message, fields: Object.fromEntries(all) };
-        sink.addLine(format === 'json' ? jsonLine(line) : textLogLine(line));
-      };
-    const lines: Logger = {
-      debug: write('debug'),
-      info: write('info'),
-      warn: write('warn'),
-      error: write('error'),
+/** Writes the lines of a run's log, as Velero's CLI shows it. Counts nothing. */
+export function runLines({
+  sink,
+  subject,
+  level,
+  format,
+  clock = systemClock,
+}: RunLinesOptions): Logger {
+  const name = (level === 'warning' ? 'warn' : level) as LogLevel;
+  const least = Math.max(0, LOG_LEVELS.indexOf(name));
+  const write =
+    (at: LogLevel) =>
+    (fields: object, message: string): void => {
+      if (LOG_LEVELS.indexOf(at) < least) return;
+      const time = rfc3339Seconds(clock.nowNs());
+      const all = Object.entries({ ...fields, ...subject }).sort(([a], [b]) => (a < b ? -1 : 1));
+      const line = { time, level: at, message, fields: Object.fromEntries(all) };
+      sink.addLine(format === 'json' ? jsonLine(line) : textLogLine(line));
     };
-    this.results = new Results(lines, (entry) => {
-      sink.addEntry(entry);
-    });
-    for (const entry of entries) this.results.restore(entry);
-    const counted =
-      (at: 'warn' | 'error') =>
-      (fields: object, message: string): void => {
-        const quiet = new Results(undefined, (entry) => {
-          this.results.restore(entry);
-          sink.addEntry(entry);
-        });
-        lines[at](fields, message);
-        quiet[at](message, fields);
-      };
-    this.logger = { ...lines, warn: counted('warn'), error: counted('error') };
-  }
+  return {
+    debug: write('debug'),
+    info: write('info'),
+    warn: write('warn'),
+    error: write('error'),
+  };
 }
 
 const jsonLine = ({ time, level, message, fields }: Parameters<typeof textLogLine>[0]): string =>

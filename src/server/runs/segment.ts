@@ -8,6 +8,9 @@ export const entrySchema = z.object({
   level: z.enum(['warn', 'error']),
   namespace: z.string().optional(),
   text: z.string(),
+  /** Of restores: what it is about, by which one that is said again is told from another one. */
+  resource: z.string().optional(),
+  name: z.string().optional(),
 });
 export type JournalEntry = z.infer<typeof entrySchema>;
 
