@@ -210,6 +210,7 @@ class BackupsRun {
       else if (before) this.#lost.over(before);
       if (before) this.#hadRun.delete(before.metadata.uid);
       if (before) this.#phases.forget(before.metadata.uid);
+      if (before) this.#options.metrics.deleted(before);
     }
     if (after) this.#wake(after);
     if (after && before && isOver(phaseOf(after)) && !isOver(phaseOf(before))) {
@@ -372,6 +373,7 @@ class BackupsRun {
       const status = { ...outcome.status, phase: outcome.phase };
       const written = await this.#phases.insist(backup, { status });
       this.#hadRun.add(backup.metadata.uid);
+      if (written) metrics.itemsDone(written, outcome.tarballBytes);
       if (written) await this.#forget(written);
       else this.#lost.add(backup);
     } catch (error) {

@@ -326,7 +326,7 @@ export class ClusterRunner implements BackupRunner {
     };
     const other = await this.#store(request, archive, files);
     if (other) return other;
-    return { phase, status: { ...status, hookStatus } };
+    return { phase, status: { ...status, hookStatus }, tarballBytes: contents.lengthBytes };
   }
 
   #timeoutNs(backup: Backup, operation: Operation): Nanoseconds {
