@@ -91,6 +91,18 @@ describe('files of backups on the status page', () => {
     const query = new URLSearchParams(place).toString();
     return `/backups/${backup}/${verb}${query === '' ? '' : `?${query}`}`;
   }
+  const logIn = (
+    where: Pick<Awaited<ReturnType<typeof openPage>>, 'ask'>,
+    form: Record<string, string>,
+  ) =>
+    where.ask('/login', {
+      method: 'POST',
+      headers: {
+        'content-type': 'application/x-www-form-urlencoded',
+        'sec-fetch-site': 'same-origin',
+      },
+      body: new URLSearchParams(form).toString(),
+    });
   const look = (path: string, more: Record<string, string> = {}) =>
     page.ask(pathOf('files', { volume: 'shop/data', path, ...more }), { headers: bearer });
   const download = (path: string, more: Record<string, string> = {}) =>
@@ -194,7 +206,9 @@ describe('files of backups on the status page', () => {
       const path = pathOf(verb, { volume: 'shop/data', path: '/etc/hosts' });
       const answer = await page.ask(path, { headers });
       expect(answer.status).toBe(status);
-      expect(answer.body).not.toMatch(/hosts|localhost|shop/);
+      // The form has the address that was asked for, and nothing that the cluster knows.
+      const told = answer.body.replace(/name="next" value="[^"]*"/, '');
+      expect(told).not.toMatch(/hosts|localhost|shop/);
     }
   });
 
@@ -243,17 +257,28 @@ describe('files of backups on the status page', () => {
     await expect.poll(async () => (await own.ask('/')).status, PATIENT).toBe(200);
     const path = pathOf('download', { volume: 'shop/data', path: '/etc/hosts' });
     expect((await own.ask(path)).status).toBe(401);
-    const login = await own.ask('/login', {
-      method: 'POST',
-      headers: {
-        'content-type': 'application/x-www-form-urlencoded',
-        'sec-fetch-site': 'same-origin',
-      },
-      body: 'token=good',
-    });
+    const login = await logIn(own, { token: 'good' });
+    expect(login.headers.location).toBe('/');
     const cookie = (login.headers['set-cookie']?.[0] ?? '').split(';')[0] ?? '';
     expect((await own.ask(path, { headers: { cookie } })).body).toBe('127.0.0.1 localhost\n');
     expect((await own.ask(path, { headers: { cookie, host: 'evil.example' } })).status).toBe(403);
+  });
+
+  it('a login leads to the files that were asked for, and never to another server', async () => {
+    const path = pathOf('files', { volume: 'shop/data', path: '/etc "x"' });
+    const { status, body } = await page.ask(path);
+    const [, next = ''] = /name="next" value="([^"]*)"/.exec(body) ?? [];
+    expect([status, next.replaceAll('&amp;', '&')]).toEqual([401, path]);
+    expect((await logIn(page, { token: 'good', next: path })).headers.location).toBe(path);
+    for (const evil of [
+      ...['//evil.example/backups/x/files', '/\\evil.example', 'https://evil.example', '/logout'],
+      ...['/backups/x/files\r\nset-cookie: a=b', '/backups/x/../files', '/backups/x/download?a=b'],
+      `/backups/x/files?${'a'.repeat(3000)}`,
+    ]) {
+      const { headers } = await logIn(page, { token: 'good', next: evil });
+      expect([evil, headers.location]).toEqual([evil, '/']);
+    }
+    expect((await page.ask('/')).body).not.toContain('name="next"');
   });
 
   it('where nobody asked for files there are none', async () => {
