@@ -3,6 +3,8 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { fileBytes } from '../../../src/cli/browse/file-bytes.ts';
+import { resolveEntry } from '../../../src/snapshot/index.ts';
 import { BACKUP_STORAGE_LOCATIONS, BACKUPS, SECRETS } from '../../../src/kube/index.ts';
 import { FakeApi } from '../../server/page/support/fake-api.ts';
 import { openPage, PATIENT, textOf } from '../../server/page/support/page.ts';
@@ -23,6 +25,7 @@ const bearer = { authorization: 'Bearer good' };
 describe('files of backups on the status page', () => {
   const api = new FakeApi();
   let page: Awaited<ReturnType<typeof openPage>>;
+  let snapshotId: string;
   beforeAll(async () => {
     fs.mkdirSync(join(source, 'etc/many'), { recursive: true });
     fs.writeFileSync(join(source, 'etc/hosts'), '127.0.0.1 localhost\n', { mode: 0o640 });
@@ -40,6 +43,7 @@ describe('files of backups on the status page', () => {
     await createTest(repository);
     await using opened = await openTest(repository);
     const { id } = await backUp(opened, source);
+    snapshotId = id;
     await opened.flush();
     api.put(SECRETS as never, {
       metadata: { name: 'velero-repo-credentials' },
@@ -279,6 +283,22 @@ describe('files of backups on the status page', () => {
       expect([evil, headers.location]).toEqual([evil, '/']);
     }
     expect((await page.ask('/')).body).not.toContain('name="next"');
+  });
+
+  it('a file is as long as its entry says, or cut off: what follows would be taken for another answer', async () => {
+    await using opened = await openTest(join(store, 'kopia/shop'));
+    const root = await resolveEntry(opened, `${snapshotId}/etc/hosts`);
+    const { signal } = new AbortController();
+    const lengthOf = async (size: number): Promise<number> => {
+      let length = 0;
+      const bytes = fileBytes(opened, { ...root, size }, { name: 'hosts', signal });
+      for await (const piece of bytes) length += piece.length;
+      return length;
+    };
+    expect(await lengthOf(20)).toBe(20);
+    for (const size of [19, 21]) {
+      await expect(lengthOf(size)).rejects.toMatchObject({ code: 'DAMAGED_SNAPSHOT' });
+    }
   });
 
   it('where nobody asked for files there are none', async () => {
