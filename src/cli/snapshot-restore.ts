@@ -80,7 +80,7 @@ async function restore(
   options: VerbOptions<RestoreOptions>,
   command: Command,
 ): Promise<void> {
-  const isOverwriteGiven = command.getOptionValueSource('overwrite') !== 'default';
+  const isOverwriteGiven = command.getOptionValueSource('overwrite') === 'cli';
   assertInPlaceFlags({ ...options, isOverwriteGiven });
   const path = absolutePath('target', target);
   const part = partOf(options);
