@@ -36,8 +36,7 @@ beforeAll(async () => {
 });
 
 /** Behind warnings of what this machine does not let us check. */
-const including = (text: string): string =>
-  expect.stringContaining(text) as string;
+const including = (text: string): string => expect.stringContaining(text) as string;
 
 function spoil(): void {
   fs.writeFileSync(at('volume/etc/app.conf'), 'setting: 2\n');
@@ -148,6 +147,29 @@ describe('snapshot restore --in-place', () => {
       });
       expect((await ofTree('--ignore-open-files')).code).toBe(0);
     });
+  });
+
+  it('does what its page says', async () => {
+    const page = fs.readFileSync(
+      new URL('../../docs/restore-in-place.md', import.meta.url),
+      'utf8',
+    );
+    const commands = [...page.matchAll(/^```sh\nlongshore snapshot restore (.*)\n```$/gm)];
+    expect(commands).toHaveLength(3);
+    for (const [, words = ''] of commands) {
+      const isBlock = words.includes('--block');
+      const typed = words.replace(/ --source \S+ --repo \S+$/, '').split(' ');
+      const target = isBlock ? at('disk') : at('volume');
+      const options = typed.slice(2).filter((word) => word !== '');
+      const { code } = await run(
+        'latest',
+        target,
+        ...options,
+        '--source',
+        at(isBlock ? 'image' : 'tree'),
+      );
+      expect([words, code]).toEqual([words, 0]);
+    }
   });
 
   it.each([
