@@ -60,6 +60,7 @@ export {
   type OperationsControllerOptions,
 } from './backups/operations/operations-controller.ts';
 export { OperationMetrics } from './backups/operations/operation-metrics.ts';
+export type { TimeoutOf } from './backups/contract.ts';
 export { cancelOperations } from './backups/operations/cancel.ts';
 export {
   FinalizerController,

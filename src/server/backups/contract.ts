@@ -1,4 +1,4 @@
-import type { Logger } from '../../base/index.ts';
+import type { Logger, Nanoseconds } from '../../base/index.ts';
 import type { Bucket } from '../../blob/index.ts';
 import type { Backup, BackupAction, BlockAction, Progress } from '../../backup/index.ts';
 import type { OperationAsker } from '../../item-operations/index.ts';
@@ -40,6 +40,11 @@ export interface ActionSessions {
   open(backup: Backup, logger: Logger): Promise<ActionSession>;
 }
 
+/**
+ * How long an operation of an action may take. `askedNs`: what the Backup says of all operations. Velero has only that.
+ */
+export type TimeoutOf = (action: string, backup: Backup, askedNs: Nanoseconds) => Nanoseconds;
+
 /** What a run is about. */
 export interface RunRequest {
   /** As its CR is in `InProgress`: everything is decided in it. */
@@ -58,6 +63,11 @@ export interface RunRequest {
    * could not be read.
    */
   readonly onEnded?: () => void;
+  /**
+   * Of a run that throws: a sentence that names operations that could not be told to stop, for the `failureReason`. They may go on, and keep data and
+   * snapshots that nobody needs.
+   */
+  readonly onUntold?: (text: string) => void;
   /** Aborted when this process's turn ends, whatever `signal` has said before: nothing more is begun then. */
   readonly leaving?: AbortSignal;
 }

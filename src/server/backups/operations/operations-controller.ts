@@ -22,7 +22,7 @@ import {
 } from '../../../kube/index.ts';
 import type { ServerController } from '../../server.ts';
 import { subjectOf } from '../after-run.ts';
-import type { ActionSessions, Buckets } from '../contract.ts';
+import type { ActionSessions, Buckets, TimeoutOf } from '../contract.ts';
 import { BACKUP_RESOURCE, isWaiting, phaseOf, statusOf } from '../phases.ts';
 import type { SharedBackups, WatchedBackups } from '../shared-backups.ts';
 import type { OperationMetrics } from './operation-metrics.ts';
@@ -48,8 +48,7 @@ export interface OperationsControllerOptions {
   readonly timeoutNs?: Nanoseconds;
   /** How much longer than operations may take a location may be away; less in tests. */
   readonly awayNs?: Nanoseconds;
-  /** Of one plugin's operations, where that is longer than the Backup's. */
-  readonly timeoutNsOfPlugin?: (action: string, backup: Backup) => Nanoseconds | undefined;
+  readonly timeoutNsOf?: TimeoutOf;
 }
 
 /** Velero: pkg/controller/backup_operations_controller.go, defaultBackupOperationsFrequency. */
@@ -191,7 +190,7 @@ class OperationsRun {
 
   /** Whether it waits no more. */
   async #look(backup: Backup, known: Known): Promise<boolean> {
-    const { client, map, buckets, scratch, metrics, timeoutNsOfPlugin } = this.#options;
+    const { client, map, buckets, scratch, metrics, timeoutNsOf } = this.#options;
     const signal = this.#signal;
     if (!known.isReloaded) {
       // Another server may have led since this one last did.
@@ -202,7 +201,7 @@ class OperationsRun {
     const { round, hasLeft } = await operationsStep(backup, {
       ...{ client, map, buckets, scratch, signal },
       asker: known.asker,
-      timeoutNsOf: (action) => longer(timeoutNs, timeoutNsOfPlugin?.(action, backup)),
+      timeoutNsOf: (action) => timeoutNsOf?.(action, backup, timeoutNs) ?? timeoutNs,
       assertLeading: this.#assertLeading,
     });
     metrics?.note(known.uid, round);
@@ -253,8 +252,6 @@ class OperationsRun {
     map.forget(uid);
   }
 }
-
-const longer = (a: Nanoseconds, b: Nanoseconds = 0n): Nanoseconds => (a > b ? a : b);
 
 /** Of the API server, which says nothing about a location. */
 const OF_CLUSTER = [
