@@ -107,7 +107,7 @@ export { Controller, type Result } from './controller/controller.ts';
 export { LeaderElection, type ElectionOptions } from './election/leader-election.ts';
 export { WorkQueue } from './queue/work-queue.ts';
 export { isPassing } from './client/errors.ts';
-export { EventRecorder } from './controller/event-recorder.ts';
+export { EventRecorder, type EventRecorderOptions } from './controller/event-recorder.ts';
 export { CRDS } from './api/schema.ts';
 export { customResourceDefinition, VELERO_GROUP } from './api/crd.ts';
 export { Discovery, type DiscoveryOptions, type ServerVersion } from './discovery/discovery.ts';

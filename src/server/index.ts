@@ -61,6 +61,7 @@ export {
 } from './backups/operations/operations-controller.ts';
 export { OperationMetrics } from './operations/operation-metrics.ts';
 export { cancelOperations } from './operations/cancel.ts';
+export type { TimeoutOf } from './operations/followed-operations.ts';
 export {
   FinalizerController,
   type FinalizerControllerOptions,
