@@ -37,6 +37,7 @@ export {
   type ResultEntry,
   type ResultLists,
   Results,
+  sentenceOf,
 } from './results.ts';
 export { idOf, type Item, refOf } from './items/item.ts';
 export { ItemList } from './items/item-list.ts';

@@ -32,6 +32,7 @@ import {
   BackupMetrics,
   backupOperationStore,
   ClusterRunner,
+  DeletionMetrics,
   FinalizerController,
   HostSessions,
   LocationBuckets,
@@ -43,8 +44,8 @@ import {
   unsavedOperationsOf,
 } from '../server/index.ts';
 import {
-  assertCarriedOut,
   ListedVolumes,
+  movingRules,
   VolumeHelper,
   type VolumePolicies,
   withGlobalPolicies,
@@ -164,6 +165,7 @@ export type BackupControllerName =
 
 export interface OpenedBackups {
   readonly metrics: BackupMetrics;
+  readonly deletionMetrics: DeletionMetrics;
   readonly controllers: Readonly<Record<BackupControllerName, ServerController>>;
   readonly unsavedOperations: UnsavedOperations;
 }
@@ -181,7 +183,11 @@ export async function openBackups(
   const { client, logger, namespace, registry, plugins, backups } = common;
   const directory = join(common.directory, 'backups');
   const buckets = locationBuckets(common, directory);
-  const metrics = new BackupMetrics(registry);
+  const metrics = new BackupMetrics(registry, {
+    backups: () => backups.list(),
+    hasCsi: settings.hasCsi,
+  });
+  const deletionMetrics = new DeletionMetrics(registry);
   const store = backupOperationStore(client, namespace, buckets);
   const operations = new OperationMap({ store, logger });
   const sessions = new HostSessions(
@@ -269,7 +275,10 @@ export async function openBackups(
       const hasFineFilters =
         policies.namespacedFilterPolicies !== undefined ||
         policies.clusterScopedFilterPolicy !== undefined;
-      return { hasIncludeExclude: policies.includeExcludePolicy !== undefined, hasFineFilters };
+      return {
+        ...{ hasFineFilters, movingRules: movingRules(policies) },
+        hasIncludeExclude: policies.includeExcludePolicy !== undefined,
+      };
     },
     isServed,
     annotations: {
@@ -284,7 +293,7 @@ export async function openBackups(
     ...{ scratch: directory, backups },
   };
   return {
-    metrics,
+    ...{ metrics, deletionMetrics },
     controllers: {
       backup: controller,
       'backup-operations': new OperationsController({
@@ -297,6 +306,9 @@ export async function openBackups(
       }),
       'backup-finalizer': new FinalizerController({
         ...shared,
+        onTarball: (backup, sizeBytes) => {
+          metrics.tarball(backup, sizeBytes);
+        },
         discovery: async (signal) => {
           const found = await theDiscovery();
           await found.refresh({ signal });
@@ -305,7 +317,7 @@ export async function openBackups(
       }),
       'backup-deletion': deletionController(common, {
         ...{ buckets, sessions, discovery: theDiscovery, snapshotLocations },
-        ...{ directory, isMadeHere: settings.isMadeHere !== false },
+        ...{ directory, isMadeHere: settings.isMadeHere !== false, metrics: deletionMetrics },
       }),
     },
     unsavedOperations: unsavedOperationsOf(operations),
@@ -313,8 +325,7 @@ export async function openBackups(
 }
 
 /**
- * The policies of a backup, with those for all backups that the server was given. Throws `NO_VOLUME_POLICY`, and `BAD_VOLUME_POLICY`, also for
- * rules that no backup carries out.
+ * The policies of a backup, with those for all backups that the server was given. Throws `NO_VOLUME_POLICY`, and `BAD_VOLUME_POLICY`.
  */
 export async function serverPoliciesOf(
   client: KubeClient,
@@ -324,9 +335,7 @@ export async function serverPoliciesOf(
 ): Promise<VolumePolicies | undefined> {
   const given = noted(backup, globalPolicies);
   const own = await ownPoliciesOf(client, given, options);
-  const policies = withGlobalPolicies(own, await globalPoliciesOf(client, given, options));
-  assertCarriedOut(policies);
-  return policies;
+  return withGlobalPolicies(own, await globalPoliciesOf(client, given, options));
 }
 
 /** Buckets of locations, whose credentials are in a folder of their own. */

@@ -16,6 +16,13 @@ import { formatElapsed } from './progress/lines.ts';
 import { type ProgressFlags, progressOption, startProgress, styleOf } from './progress/reporter.ts';
 import { restoreSample } from './progress/samples.ts';
 import {
+  addInPlaceOptions,
+  assertInPlaceFlags,
+  IN_PLACE_HELP,
+  type InPlaceFlags,
+  restoreInPlace,
+} from './restore-in-place.ts';
+import {
   assertHasParts,
   collectPatterns,
   makeTypedDirectory,
@@ -28,7 +35,7 @@ import { printJson, printLine } from './terminal.ts';
 import { warnOfMissing } from './unread-entries.ts';
 import { absolutePath } from './usage-error.ts';
 
-interface RestoreOptions extends NameOptions, ProgressFlags, PartFlags {
+interface RestoreOptions extends NameOptions, ProgressFlags, PartFlags, InPlaceFlags {
   block?: boolean;
   sparse?: boolean;
   overwrite: Overwrite;
@@ -59,7 +66,8 @@ export function addRestore(group: Command): void {
     )
     .addOption(progressOption())
     .option(...JSON_OPTION);
-  withNames(command, PATTERNS_HELP).action(restore);
+  addInPlaceOptions(command);
+  withNames(command, PATTERNS_HELP + IN_PLACE_HELP).action(restore);
 }
 
 const PATTERNS_HELP = `
@@ -70,13 +78,20 @@ async function restore(
   id: string,
   target: string,
   options: VerbOptions<RestoreOptions>,
+  command: Command,
 ): Promise<void> {
+  const isOverwriteGiven = command.getOptionValueSource('overwrite') !== 'default';
+  assertInPlaceFlags({ ...options, isOverwriteGiven });
   const path = absolutePath('target', target);
   const part = partOf(options);
   await using context = await openContext(options, { dataPath: true });
   const { repository, logger } = context;
   const root = await resolveEntry(repository, id, sourceOf(repository, options));
   assertHasParts(root, part);
+  if (options.inPlace === true) {
+    await restoreInPlace(context, root, path, options, part);
+    return;
+  }
   if (options.dryRun === true) {
     await showPlan(repository, root, { typed: target, path }, { ...options, ...part });
     return;

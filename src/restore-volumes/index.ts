@@ -12,6 +12,7 @@ export {
   type VolumesOptions,
 } from './persistent-volumes.ts';
 export { type FileBackup, fileBackupsOf } from './file-backups.ts';
+export { FileBackups, type FileBackupsOptions, type FileRestoreFact } from './shared-claims.ts';
 export { WAIT_ACTION, waitContainerAction, type WaitContainerOptions } from './wait-container.ts';
 export {
   POD_VOLUME_RESTORE_ACTION,

@@ -1,8 +1,9 @@
 import { messageOf, quantityBytes } from '../base/index.ts';
 import type { ActionContext, BackupLog } from '../backup/index.ts';
-import type { Container, KubeClient, Pod, PodVolumeBackup } from '../kube/index.ts';
+import type { Container, KubeClient, Pod } from '../kube/index.ts';
 import { pluginConfig, readYamlObject, type RestoreAction } from '../restore/index.ts';
 import { fileBackupsOf } from './file-backups.ts';
+import type { FileBackups } from './shared-claims.ts';
 
 /** The action that puts the container into pods. Its ConfigMap has this label, too. */
 export const WAIT_ACTION = 'velero.io/pod-volume-restore';
@@ -15,8 +16,8 @@ export interface WaitContainerOptions {
   readonly image: string;
   /** Of an image that a ConfigMap names without one. */
   readonly tag: string;
-  /** Those of the restore's backup. */
-  readonly backups: Iterable<PodVolumeBackup>;
+  /** Of the restore's backup. */
+  readonly files: Pick<FileBackups, 'of'>;
   readonly log: BackupLog;
 }
 
@@ -47,7 +48,7 @@ export const waitContainerAction = (options: WaitContainerOptions): RestoreActio
     const { initContainers = [] } = pod.spec;
     const kept = initContainers.filter(({ name }) => !NAMES.includes(name));
     const { namespace = '' } = itemFromBackup.metadata;
-    const volumes = fileBackupsOf(pod, namespace, options.backups);
+    const volumes = fileBackupsOf(pod, namespace, await options.files.of(pod, namespace));
     const config = volumes.size === 0 ? {} : await configOf(options, context);
     const { uid } = restore.metadata;
     const waits = volumes.size === 0 ? [] : [container(pod, { volumes, config, uid, options })];

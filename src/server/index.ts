@@ -59,8 +59,8 @@ export {
   OperationsController,
   type OperationsControllerOptions,
 } from './backups/operations/operations-controller.ts';
-export { OperationMetrics } from './backups/operations/operation-metrics.ts';
-export { cancelOperations } from './backups/operations/cancel.ts';
+export { OperationMetrics } from './operations/operation-metrics.ts';
+export { cancelOperations } from './operations/cancel.ts';
 export {
   FinalizerController,
   type FinalizerControllerOptions,
@@ -73,7 +73,15 @@ export { DeletionMetrics } from './deletion/deletion-metrics.ts';
 export type { ForgetSnapshots } from './deletion/contract.ts';
 export { ExpiryController, type ExpiryControllerOptions } from './expiry/expiry-controller.ts';
 // No controller: it shows in a browser what the cluster's objects tell, and each process may.
-export { Access, clusterReviews } from './page/access.ts';
+export { Access, browseReviews, clusterReviews } from './page/access.ts';
+export type {
+  BackupFiles,
+  BrowsedBackup,
+  BrowsedVolume,
+  FileEntry,
+  FilePlace,
+  OpenEntry,
+} from './page/files/contract.ts';
 export { PageHandler, type PageHandlerOptions } from './page/handler.ts';
 export { PageView } from './page/view.ts';
 export {

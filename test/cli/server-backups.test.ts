@@ -86,11 +86,10 @@ describe('resource policies of a backup', () => {
     expect(await of(undefined, undefined)).toBeUndefined();
   });
   it.each(['snapshot-csi', 'snapshot-native', 'snapshot-datamover'])(
-    'are refused where a rule wants %s, which no backup carries out',
+    'may name the way of a snapshot: %s',
     async (type) => {
-      const text = `invalid resource policies in ConfigMap velero/${type}: line 3: volumePolicies[0].action.type: no backup takes a snapshot by ${type} yet`;
-      await expect(of(type, 'skip')).rejects.toThrow(text);
-      await expect(of('skip', type)).rejects.toThrow(text);
+      const actions = (await of(type, type))?.rules.map(({ action }) => action.type);
+      expect(actions).toEqual([type, type]);
     },
   );
   it('are an error where those for all backups are not there', async () => {

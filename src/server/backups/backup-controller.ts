@@ -29,15 +29,15 @@ import { CurrentRun } from '../current-run.ts';
 import type { ServerController } from '../server.ts';
 import { subjectOf } from './after-run.ts';
 import { BackupMetrics } from './backup-metrics.ts';
-import { BackupsView } from './backups-view.ts';
+import { RunsView } from '../runs/runs-view.ts';
 import type { ActionSessions, BackupRunner, Buckets } from './contract.ts';
 import { DeletionRequests } from './deletion-requests.ts';
 import { LostBackups, type RemoveSnapshots } from './lost-backups.ts';
 import { cancelOperations } from './operations/cancel.ts';
 import { PhaseWriter } from './phase-writer.ts';
-import { hasHadRun, isOver, isWaiting, phaseOf } from './phases.ts';
+import { BACKUP_RESOURCE, hasHadRun, isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue, type QueueStep } from './queue.ts';
-import { patiently } from './run/patience.ts';
+import { patiently } from '../runs/patience.ts';
 import { SharedBackups } from './shared-backups.ts';
 import type { StoredSnapshotsOptions } from './stored-snapshots.ts';
 import { UnderWayNotes } from './under-way.ts';
@@ -117,7 +117,7 @@ class BackupsRun {
   readonly #signal: AbortSignal;
   readonly #assertLeading: () => void;
   readonly #clock: Clock;
-  readonly #backups: BackupsView;
+  readonly #backups: RunsView<Backup>;
   readonly #phases: PhaseWriter;
   readonly #tasks = new Map<string, Task>();
   readonly #deletions: DeletionRequests;
@@ -136,7 +136,10 @@ class BackupsRun {
     this.#assertLeading = assertLeading;
     this.#clock = options.clock ?? systemClock;
     const shared = options.backups ?? new SharedBackups({ client, logger, namespace });
-    this.#backups = new BackupsView({ client, logger, namespace, assertLeading, signal, shared });
+    this.#backups = new RunsView({
+      ...{ client, logger, namespace, assertLeading, signal, shared },
+      resource: BACKUP_RESOURCE,
+    });
     this.#phases = new PhaseWriter({
       ...{ backups: this.#backups, logger, signal, clock: this.#clock },
       onDue: () => {
@@ -207,6 +210,7 @@ class BackupsRun {
       else if (before) this.#lost.over(before);
       if (before) this.#hadRun.delete(before.metadata.uid);
       if (before) this.#phases.forget(before.metadata.uid);
+      if (before) this.#options.metrics.deleted(before);
     }
     if (after) this.#wake(after);
     if (after && before && isOver(phaseOf(after)) && !isOver(phaseOf(before))) {
@@ -369,6 +373,7 @@ class BackupsRun {
       const status = { ...outcome.status, phase: outcome.phase };
       const written = await this.#phases.insist(backup, { status });
       this.#hadRun.add(backup.metadata.uid);
+      if (written) metrics.itemsDone(written, outcome.tarballBytes);
       if (written) await this.#forget(written);
       else this.#lost.add(backup);
     } catch (error) {

@@ -67,6 +67,8 @@ export interface RunOutcome {
   /** `WaitingForPluginOperations`, `Finalizing`, both with `PartiallyFailed`. */
   readonly phase: string;
   readonly status: Readonly<Record<string, unknown>>;
+  /** Of its tarball, where this run has made it. */
+  readonly tarballBytes?: number;
 }
 
 /** Makes one backup. */

@@ -297,7 +297,11 @@ export class OneServer implements Life {
       defaults: BACKUP_DEFAULTS,
       loadPolicies: () => Promise.resolve(undefined),
       isServed: () => Promise.resolve(true),
-      ...{ annotations: {}, runningMax: 1, metrics: new BackupMetrics(registry) },
+      ...{
+        annotations: {},
+        runningMax: 1,
+        metrics: new BackupMetrics(registry, { backups: () => shared.backups.list() }),
+      },
     });
     return [
       backups,

@@ -54,14 +54,14 @@ import { cancelOperations } from '../operations/cancel.ts';
 import { Journal } from './journal.ts';
 import { countFields, metadataOf, statusAfterItems, uploadOf } from './after-items.ts';
 import { endLeftRun, readLeftRun, removeEndedJournal } from './left-run.ts';
-import { patiently } from './patience.ts';
-import { BackupRunLog } from './run-log.ts';
-import { patientClient } from './while-away.ts';
+import { patiently } from '../../runs/patience.ts';
+import { RunLog } from './run-log.ts';
+import { patientClient } from '../../runs/while-away.ts';
 
 export interface VolumesContext {
   readonly backup: Backup;
   readonly session: ActionSession;
-  readonly log: BackupRunLog;
+  readonly log: RunLog;
   /** Waits for an API server that is away. */
   readonly client: KubeClient;
   readonly signal: AbortSignal;
@@ -190,9 +190,9 @@ export class ClusterRunner implements BackupRunner {
     const { backup, signal } = request;
     const { logLevel, logFormat, sessions } = this.#options;
     const { namespace = '', name } = backup.metadata;
-    const log = new BackupRunLog({
+    const log = new RunLog({
       sink: journal,
-      backup: `${namespace}/${name}`,
+      subject: { backup: `${namespace}/${name}` },
       ...{ level: logLevel, format: logFormat, entries: journal.entries, clock: this.#clock },
     });
     let session: ActionSession | undefined;
@@ -327,7 +327,7 @@ export class ClusterRunner implements BackupRunner {
     };
     const other = await this.#store(request, archive, files);
     if (other) return other;
-    return { phase, status: { ...status, hookStatus } };
+    return { phase, status: { ...status, hookStatus }, tarballBytes: contents.lengthBytes };
   }
 
   #timeoutNs(backup: Backup, operation: Operation): Nanoseconds {
@@ -357,7 +357,7 @@ export class ClusterRunner implements BackupRunner {
 
   async #filters(
     backup: Backup,
-    { results }: BackupRunLog,
+    { results }: RunLog,
     signal: AbortSignal,
   ): Promise<{
     namespaces: NamespaceFilter;
@@ -451,7 +451,7 @@ export class ClusterRunner implements BackupRunner {
   async #thaw(
     { backup, leaving, assertLeading }: RunRequest,
     journal: Journal,
-    { results }: BackupRunLog,
+    { results }: RunLog,
   ): Promise<boolean> {
     const { client, discovery, logger, patienceMs } = this.#options;
     const signal = endingSignal(leaving);
@@ -490,7 +490,7 @@ const endingSignal = (leaving: AbortSignal | undefined): AbortSignal =>
 interface Parts {
   readonly archive: BackupArchive;
   readonly journal: Journal;
-  readonly log: BackupRunLog;
+  readonly log: RunLog;
   readonly session: ActionSession | undefined;
 }
 

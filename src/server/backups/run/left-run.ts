@@ -10,7 +10,8 @@ import type { ActionSessions } from '../contract.ts';
 import { cancelOperations } from '../operations/cancel.ts';
 import { removeJournals } from './journal.ts';
 import { OwedPods } from './owed-pods.ts';
-import { readSegment } from './stored-tries.ts';
+import { readSegment } from '../../runs/stored-tries.ts';
+import { recordsSchema } from './records.ts';
 
 /** What a run has begun that nobody goes on with, by its journal. */
 export interface LeftRun {
@@ -36,7 +37,7 @@ export async function readLeftRun({ bucket, name, uid, signal }: LeftRunPlace): 
   const keys = await Array.fromAsync(bucket.list(journalFolder(name, uid), { signal }));
   for (const key of keys.sort()) {
     try {
-      const { records } = await readSegment(bucket, key, signal);
+      const { records } = await readSegment(bucket, key, { schema: recordsSchema, signal });
       owed.take(records);
       for (const { ops = [], facts: own = [] } of records.items) {
         operations.push(...(ops as unknown as StartedOperation[]));

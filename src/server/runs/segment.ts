@@ -1,51 +1,30 @@
 import { createHash } from 'node:crypto';
 import { gunzipSync } from 'node:zlib';
 import { z } from 'zod';
-import { CodedError, messageOf } from '../../../base/index.ts';
+import { CodedError, messageOf } from '../../base/index.ts';
 
-/** An item that is done with. Names are short: there are hundreds of thousands. */
-const itemSchema = z.object({
-  /** `apiVersion/Kind`. */
-  k: z.string(),
-  ns: z.string(),
-  n: z.string(),
-  /** Its type, such as `deployments.apps`, where it is in the archive. */
-  t: z.string().optional(),
-  /** `namespace/name`, or the name, that it has in the archive, where that is another one. */
-  as: z.string().optional(),
-  /** Its pod is frozen. */
-  o: z.literal(1).optional(),
-  /** Operations, of which only the run knows the shape. */
-  ops: z.array(z.looseObject({})).optional(),
-  facts: z.array(z.looseObject({})).optional(),
-});
-const entrySchema = z.object({
+/** A warning or an error of a run. */
+export const entrySchema = z.object({
   level: z.enum(['warn', 'error']),
   namespace: z.string().optional(),
   text: z.string(),
+  /** Of restores: what it is about, by which one that is said again is told from another one. */
+  resource: z.string().optional(),
+  name: z.string().optional(),
 });
-const recordsSchema = z.object({
+export type JournalEntry = z.infer<typeof entrySchema>;
+
+/** What the records of every journal have. */
+export const triesSchema = z.object({
   /** Of the first one of a try: which segments of earlier ones count. What a late process adds to those is none of them. */
   includes: z.array(z.string()).optional(),
-  items: z.array(itemSchema),
-  /** Pods whose pre hooks run next: from here on they may be frozen, until they are done. */
-  freezing: z.array(z.object({ k: z.string(), ns: z.string(), n: z.string() })).optional(),
-  /** Pods whose post hooks have run. */
-  thawed: z.array(z.object({ k: z.string(), ns: z.string(), n: z.string() })),
-  entries: z.array(entrySchema),
-  /** Of its part of the tarball. */
-  unpackedBytes: z.number().optional(),
-  hooks: z.object({ hooksAttempted: z.number(), hooksFailed: z.number() }).optional(),
 });
-
-export type JournalItem = z.infer<typeof itemSchema>;
-export type JournalEntry = z.infer<typeof entrySchema>;
-export type SegmentRecords = z.infer<typeof recordsSchema>;
+export type TryRecords = z.infer<typeof triesSchema>;
 
 /** A numbered object of a journal. All of it counts, or nothing. */
-export interface Segment {
-  readonly records: SegmentRecords;
-  /** A member of a gzip file: a part of the tarball, which is these behind one another. */
+export interface Segment<R extends TryRecords> {
+  readonly records: R;
+  /** A member of a gzip file: a part of the tarball, which is these behind one another. Restores have none. */
   readonly tar: Buffer;
   /** The same of the log. */
   readonly log: Buffer;
@@ -56,12 +35,15 @@ const HEAD_BYTES = MAGIC.length + 3 * 4 + 32;
 /** Our choice: more than a segment ever has. */
 const RECORDS_BYTES_MAX = 256 << 20;
 
-/** Head, three lengths, the SHA-256 of what follows; then records, tar and log. `records` are compressed JSON. */
-export function encodeSegment(parts: {
+/** Each is compressed; `records` are JSON. */
+export interface SegmentParts {
   readonly records: Buffer;
   readonly tar: Buffer;
   readonly log: Buffer;
-}): Buffer {
+}
+
+/** Head, three lengths, the SHA-256 of what follows; then records, tar and log. */
+export function encodeSegment(parts: SegmentParts): Buffer {
   const body = Buffer.concat([parts.records, parts.tar, parts.log]);
   const head = Buffer.alloc(HEAD_BYTES);
   MAGIC.copy(head);
@@ -73,7 +55,11 @@ export function encodeSegment(parts: {
 }
 
 /** Throws `DAMAGED_JOURNAL`. */
-export function decodeSegment(bytes: Buffer, key: string): Segment {
+export function decodeSegment<R extends TryRecords>(
+  bytes: Buffer,
+  key: string,
+  schema: z.ZodType<R>,
+): Segment<R> {
   if (bytes.length < HEAD_BYTES || !bytes.subarray(0, MAGIC.length).equals(MAGIC)) {
     throw damaged(key, 'it is no segment of a journal');
   }
@@ -88,7 +74,7 @@ export function decodeSegment(bytes: Buffer, key: string): Segment {
   try {
     const text = gunzipSync(body.subarray(0, records), { maxOutputLength: RECORDS_BYTES_MAX });
     return {
-      records: recordsSchema.parse(JSON.parse(text.toString('utf8'))),
+      records: schema.parse(JSON.parse(text.toString('utf8'))),
       tar: body.subarray(records, records + tar),
       log: body.subarray(records + tar),
     };

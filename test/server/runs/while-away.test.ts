@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest';
-import { CodedError, silentLogger } from '../../../../src/base/index.ts';
-import { kubeError, unreachable } from '../../../../src/kube/client/errors.ts';
-import { type KubeClient, PODS } from '../../../../src/kube/index.ts';
-import { patientClient } from '../../../../src/server/backups/run/while-away.ts';
+import { CodedError, silentLogger } from '../../../src/base/index.ts';
+import { kubeError, unreachable } from '../../../src/kube/client/errors.ts';
+import { type KubeClient, PODS } from '../../../src/kube/index.ts';
+import { patientClient } from '../../../src/server/runs/while-away.ts';
 
 const ownServer = () => kubeError('list', 503, undefined);
 const away = () => new CodedError('KUBE_UNAVAILABLE', 'away', { retry: 'backoff' });

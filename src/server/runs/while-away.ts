@@ -7,9 +7,9 @@ import {
   type Logger,
   messageOf,
   retryOf,
-} from '../../../base/index.ts';
-import { assertAlone } from '../../../backup/index.ts';
-import type { KubeClient } from '../../../kube/index.ts';
+} from '../../base/index.ts';
+import { assertAlone } from '../../backup/index.ts';
+import type { KubeClient } from '../../kube/index.ts';
 import { patiently } from './patience.ts';
 
 export interface WhileAwayOptions {

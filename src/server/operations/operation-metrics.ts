@@ -1,6 +1,6 @@
 import { Counter, Gauge, type Registry } from 'prom-client';
-import { type Clock, parseGoTime, SECOND_NS } from '../../../base/index.ts';
-import { actionOf, isRunning, type Operation } from '../../../item-operations/index.ts';
+import { type Clock, parseGoTime, SECOND_NS } from '../../base/index.ts';
+import { actionOf, isRunning, type Operation } from '../../item-operations/index.ts';
 
 /** What dashboards show of operations that go on. Nothing is asked for a scrape. */
 export class OperationMetrics {

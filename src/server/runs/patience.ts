@@ -1,4 +1,4 @@
-import { CodedError, type Logger, messageOf, retryOf, withRetry } from '../../../base/index.ts';
+import { CodedError, type Logger, messageOf, retryOf, withRetry } from '../../base/index.ts';
 
 /** How long a bucket may be away while a backup waits for it. Our choice: longer than services restart, shorter than a night. */
 const PATIENCE_MS = 20 * 60_000;

@@ -1,21 +1,25 @@
-import { messageOf } from '../../../base/index.ts';
-import type { OperationAsker } from '../../../item-operations/index.ts';
-import type { ActionSession } from '../contract.ts';
+import { messageOf } from '../../base/index.ts';
+import type { OperationAsker } from '../../item-operations/index.ts';
+
+/** Reaches the actions of plugins; their processes end with it. */
+export interface AskingSession extends AsyncDisposable {
+  readonly asker: OperationAsker;
+}
 
 /**
- * Asks the actions of one backup, whose session is opened when it is first needed, and again after it could not be. Plugins that cannot be
+ * Asks the actions of one backup or restore, whose session is opened when it is first needed, and again after it could not be. Plugins that cannot be
  * started are ones that cannot be asked: their operations have the same patience.
  */
 export class SessionAsker implements OperationAsker, AsyncDisposable {
-  readonly #open: () => Promise<ActionSession>;
-  #session: Promise<ActionSession> | undefined;
+  readonly #open: () => Promise<AskingSession>;
+  #session: Promise<AskingSession> | undefined;
 
-  constructor(open: () => Promise<ActionSession>) {
+  constructor(open: () => Promise<AskingSession>) {
     this.#open = open;
   }
 
   ask: OperationAsker['ask'] = async (operation, signal) => {
-    let session: ActionSession;
+    let session: AskingSession;
     try {
       session = await this.#opened();
     } catch (error) {
@@ -28,7 +32,7 @@ export class SessionAsker implements OperationAsker, AsyncDisposable {
   cancel: OperationAsker['cancel'] = async (operation, signal) =>
     (await this.#opened()).asker.cancel(operation, signal);
 
-  #opened(): Promise<ActionSession> {
+  #opened(): Promise<AskingSession> {
     if (!this.#session) {
       const opening = this.#open();
       this.#session = opening;

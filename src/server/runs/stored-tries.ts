@@ -1,8 +1,9 @@
-import { assert, CodedError, formatBytes, isCode } from '../../../base/index.ts';
-import type { Bucket } from '../../../blob/index.ts';
-import { decodeSegment, type Segment } from './segment.ts';
+import { assert, CodedError, formatBytes, isCode } from '../../base/index.ts';
+import type { Bucket } from '../../blob/index.ts';
+import type { z } from 'zod';
+import { decodeSegment, type Segment, type TryRecords } from './segment.ts';
 
-/** One server's work on a backup. */
+/** One server's work on a backup or a restore. */
 export interface Try {
   readonly number: number;
   /** At random: two processes may take the same number. */
@@ -12,17 +13,20 @@ export interface Try {
 }
 
 /** What a try goes on from. */
-export interface LastTry {
+export interface LastTry<R extends TryRecords> {
   /** The number of the last one, whether it counts or not; 0 where there was none. */
   readonly number: number;
   /** Segments that count, in their order. */
   readonly keys: readonly string[];
   /** The first one of the try that has begun last, which was read already. */
-  readonly head?: { readonly key: string; readonly segment: Segment };
+  readonly head?: { readonly key: string; readonly segment: Segment<R> };
 }
 
-export interface StoredTriesOptions {
+export interface StoredTriesOptions<R extends TryRecords> {
   readonly bucket: Bucket;
+  readonly schema: z.ZodType<R>;
+  /** `backup`, `restore`: for messages. */
+  readonly kind: string;
   /** Of one journal. */
   readonly folder: string;
   readonly signal: AbortSignal;
@@ -34,11 +38,11 @@ const SEGMENT_BYTES_MAX = 512 << 20;
 const NUMBER_DIGITS = 8;
 const READ_AHEAD = 8;
 
-/** The tries of a backup as they are in the bucket. */
-export class StoredTries {
-  readonly #options: StoredTriesOptions;
+/** The tries of a journal as they are in the bucket. */
+export class StoredTries<R extends TryRecords> {
+  readonly #options: StoredTriesOptions<R>;
 
-  constructor(options: StoredTriesOptions) {
+  constructor(options: StoredTriesOptions<R>) {
     this.#options = options;
   }
 
@@ -46,9 +50,9 @@ export class StoredTries {
    * The last try that has begun, and of several with its number the one that goes on from most: another one is of a process that had seen less,
    * and has stored nothing but its beginning. One that was killed before that has nothing.
    */
-  async last(): Promise<LastTry> {
-    const { bucket, folder, signal, patiently } = this.#options;
-    const keys = await patiently('list the journal of a backup', () =>
+  async last(): Promise<LastTry<R>> {
+    const { bucket, folder, kind, signal, patiently } = this.#options;
+    const keys = await patiently(`list the journal of a ${kind}`, () =>
       Array.fromAsync(bucket.list(folder, { signal })),
     );
     const tries = triesIn(keys.sort(), folder);
@@ -72,8 +76,8 @@ export class StoredTries {
   }
 
   /** Those of a try in their order, some read ahead: a backup of days has tens of thousands. */
-  async *segments({ keys, head }: LastTry): AsyncGenerator<Segment> {
-    const ahead: Promise<Segment>[] = [];
+  async *segments({ keys, head }: LastTry<R>): AsyncGenerator<Segment<R>> {
+    const ahead: Promise<Segment<R>>[] = [];
     let next = 0;
     for (const key of keys) {
       while (ahead.length < READ_AHEAD && next < keys.length) {
@@ -88,10 +92,10 @@ export class StoredTries {
     }
   }
 
-  async #load(key: string): Promise<Segment> {
-    const { bucket, signal, patiently } = this.#options;
+  async #load(key: string): Promise<Segment<R>> {
+    const { bucket, schema, signal, patiently } = this.#options;
     try {
-      return await patiently(`read ${key}`, () => readSegment(bucket, key, signal));
+      return await patiently(`read ${key}`, () => readSegment(bucket, key, { schema, signal }));
     } catch (error) {
       if (!isCode(error, 'BLOB_NOT_FOUND')) throw error;
       throw new CodedError('DAMAGED_JOURNAL', `${key} was stored, and is gone`);
@@ -100,11 +104,11 @@ export class StoredTries {
 }
 
 /** Throws `DAMAGED_JOURNAL`, and what the bucket throws. */
-export async function readSegment(
+export async function readSegment<R extends TryRecords>(
   bucket: Bucket,
   key: string,
-  signal: AbortSignal,
-): Promise<Segment> {
+  { schema, signal }: { readonly schema: z.ZodType<R>; readonly signal: AbortSignal },
+): Promise<Segment<R>> {
   const pieces: Uint8Array[] = [];
   let length = 0;
   for await (const piece of bucket.get(key, { signal })) {
@@ -115,7 +119,7 @@ export async function readSegment(
       throw new CodedError('DAMAGED_JOURNAL', text);
     }
   }
-  return decodeSegment(Buffer.concat(pieces), key);
+  return decodeSegment(Buffer.concat(pieces), key, schema);
 }
 
 const padded = (value: number): string => String(value).padStart(NUMBER_DIGITS, '0');
