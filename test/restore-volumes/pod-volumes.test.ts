@@ -315,6 +315,8 @@ describe('PodVolumeRestores', () => {
         action: 'longshore.io/pod-volume-restore',
         item: { group: '', resource: 'pods', namespace: 'copy', name: 'p' },
         operationId: each?.metadata.name,
+        // The other one is none of a claim.
+        ...(each === data && { claim: 'claim' }),
       })),
     );
   });

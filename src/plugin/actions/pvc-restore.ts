@@ -67,7 +67,9 @@ export class PvcRestore implements RestoreItemAction {
     /** As it is stored, but for what only a restore has to know. */
     const asStored = pvc === input.item ? {} : { item: pvc };
     const namespace = targetNamespace(pvc.metadata.namespace, restore);
-    if (await this.#isThere(namespace, pvc.metadata.name, signal)) {
+    const present = await this.#find(namespace, pvc.metadata.name, signal);
+    // Of an attempt of this very restore, whose server was killed: what it has begun is found again, and named.
+    if (present && !isMadeBy(restore, present)) {
       logger.warn(
         { PVC: `${namespace}/${pvc.metadata.name}` },
         'the PVC is there already: it is left alone',
@@ -111,10 +113,13 @@ export class PvcRestore implements RestoreItemAction {
     await dropResults(this.#setting, restore, context.signal);
   }
 
-  async #isThere(namespace: string, name: string, signal: AbortSignal): Promise<boolean> {
+  #find(
+    namespace: string,
+    name: string,
+    signal: AbortSignal,
+  ): Promise<PersistentVolumeClaim | undefined> {
     const { client } = this.#setting;
-    const find = () => client.find(PVCS, { namespace, name }, { signal });
-    return (await patiently(find, signal)) !== undefined;
+    return patiently(() => client.find(PVCS, { namespace, name }, { signal }), signal);
   }
 
   async #backupOf({ metadata, spec }: Restore, signal: AbortSignal): Promise<Backup> {
@@ -153,6 +158,14 @@ export class PvcRestore implements RestoreItemAction {
 
 const targetNamespace = (namespace = '', { spec }: Restore): string =>
   spec.namespaceMapping?.[namespace] ?? namespace;
+
+/** By the label that servers put on what they restore, and since nothing that an earlier Restore of the name has made is younger than this one. */
+function isMadeBy({ metadata: restore }: Restore, { metadata }: PersistentVolumeClaim): boolean {
+  return (
+    metadata.labels?.[RESTORE_NAME] === validLabel(restore.name) &&
+    Date.parse(metadata.creationTimestamp) >= Date.parse(restore.creationTimestamp)
+  );
+}
 
 export const downloadOperationId = (fromBackup: KubeObject, restore: Restore): string =>
   validLabel(`dd-${restore.metadata.uid}.${fromBackup.metadata.uid}`);

@@ -54,6 +54,7 @@ import { cancelOperations } from '../operations/cancel.ts';
 import { Journal } from './journal.ts';
 import { countFields, metadataOf, statusAfterItems, uploadOf } from './after-items.ts';
 import { endLeftRun, readLeftRun, removeEndedJournal } from './left-run.ts';
+import { endingSignal, isLeft } from '../../runs/ending.ts';
 import { patiently } from '../../runs/patience.ts';
 import { RunLog } from './run-log.ts';
 import { patientClient } from '../../runs/while-away.ts';
@@ -100,8 +101,6 @@ const SPOOL_BYTES_MAX = 8 * 2 ** 30;
 /** How long the files of a backup that was canceled, or has failed, may take to be stored. Our choice. */
 const FAREWELL_MS = 60_000;
 const CANCELED_MS = 4000;
-/** How long it may take to tell its operations to stop, of which there may be thousands. Our choice. */
-const STOPPING_MS = 5 * 60_000;
 const NO_OPERATION_NS = 4n * 3_600_000_000_000n;
 
 /** Makes backups of the cluster, in the bucket of their location. */
@@ -477,15 +476,6 @@ export class ClusterRunner implements BackupRunner {
     await removeEndedJournal({ bucket: opened.bucket, name, uid, signal });
   }
 }
-
-/** Whether another server goes on with what was begun. */
-function isLeft(error: unknown, signal: AbortSignal): boolean {
-  const reason = signal.reason as { readonly by?: unknown } | undefined;
-  return isCode(error, 'LEADERSHIP_LOST') || (signal.aborted && reason?.by !== 'user');
-}
-
-const endingSignal = (leaving: AbortSignal | undefined): AbortSignal =>
-  AbortSignal.any([AbortSignal.timeout(STOPPING_MS), ...(leaving ? [leaving] : [])]);
 
 interface Parts {
   readonly archive: BackupArchive;

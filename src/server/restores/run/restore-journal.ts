@@ -205,8 +205,7 @@ export class RestoreJournal implements RestoreSink, LogSink, EarlierItems, Async
     this.#added(k.length + ns.length + n.length + 64);
     if (begun.length > 0 || this.#segments.isFull) await this.flush();
     else this.#segments.flushLater();
-    const { operations: _, ...done } = item;
-    this.#noteClaim(done);
+    this.#noteClaim(item);
     this.#operations.push(...begun);
   }
 
