@@ -92,3 +92,4 @@ export {
   type VolumesNow,
   type VolumeSource,
 } from './page/volumes.ts';
+export { loadVolumeSources } from './restores/run/volume-sources.ts';

@@ -76,8 +76,12 @@ export async function rehearseRestore(options: RehearsalOptions): Promise<Rehear
     volumes: volumes?.(lines),
     ...{ log: lines, terminatingMs: SOON_MS, resourceTimeoutMs: SOON_MS },
     sink: {
-      put: ({ operations: _, exists: _exists, ...item }) => {
-        onItem({ ...item, notes: lines.take(item) });
+      put: (item) => {
+        const { kind, namespace, name, outcome, restoredAs } = item;
+        onItem({
+          ...{ kind, namespace, name, outcome, notes: lines.take(item) },
+          ...(restoredAs !== undefined && { restoredAs }),
+        });
         return Promise.resolve();
       },
     },
