@@ -101,7 +101,13 @@ export { matchesRequirement, matchesSelector, validLabel } from './api/labels.ts
 export { Cache, keyOf, type Listener, refOf } from './cache/cache.ts';
 export { withOwnSignal } from './cache/own-signal.ts';
 export { waitFor, waitGone, type WaitOptions } from './cache/wait.ts';
-export { type CallOptions, KubeClient, type ObjectRef, type WatchEvent } from './client/client.ts';
+export {
+  type CallOptions,
+  KubeClient,
+  type ObjectRef,
+  type WatchEvent,
+  type WriteOptions,
+} from './client/client.ts';
 export { connectToCluster } from './client/connect.ts';
 export { Controller, type Result } from './controller/controller.ts';
 export { LeaderElection, type ElectionOptions } from './election/leader-election.ts';

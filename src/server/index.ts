@@ -111,3 +111,4 @@ export {
   type VolumesNow,
   type VolumeSource,
 } from './page/volumes.ts';
+export { loadVolumeSources } from './restores/run/volume-sources.ts';
