@@ -41,7 +41,7 @@ import {
   waitContainerAction,
 } from '../../../restore-volumes/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
-import { failureLines } from '../../operations/failures.ts';
+import { restoreFailureLines } from '../operation-failures.ts';
 import { isLeft } from '../../runs/ending.ts';
 import { patiently } from '../../runs/patience.ts';
 import { patientClient } from '../../runs/while-away.ts';
@@ -275,7 +275,8 @@ export class ClusterRestoreRunner implements RestoreRunner {
         }),
       { ...about, what: 'store the operations of a restore' },
     );
-    for (const line of failureLines(round.operations)) log.error(line.message, line.about);
+    for (const line of restoreFailureLines(restore, round.operations))
+      log.error(line.message, line.about);
     log.info('restore completed');
     const left: AfterRun = {
       ...{ version: 1, restoreUID: restore.metadata.uid },

@@ -94,16 +94,15 @@ export interface Parts {
 
 /** Every pod is up as soon as it is there. */
 function podWatch(cluster: RestoreCluster) {
-  const upNow = (pod: Pod): Pod =>
-    ({
-      ...pod,
-      status: {
-        phase: 'Running',
-        containerStatuses: pod.spec.containers.map(({ name }) => ({
-          ...{ name, ready: true, state: { running: {} } },
-        })),
-      },
-    });
+  const upNow = (pod: Pod): Pod => ({
+    ...pod,
+    status: {
+      phase: 'Running',
+      containerStatuses: pod.spec.containers.map(({ name }) => ({
+        ...{ name, ready: true, state: { running: {} } },
+      })),
+    },
+  });
   const get = (ref: { namespace: string; name: string }): Pod | undefined => {
     const pod = cluster.get('pods', `${ref.namespace}/${ref.name}`) as Pod | undefined;
     return pod && upNow(pod);
