@@ -53,3 +53,17 @@ export function addBackupFlags(command: Command): void {
       "ConfigMap of volume policies for all backups, which count after a backup's own",
     );
 }
+
+/** The same of restores. */
+export function addRestoreFlags(command: Command): void {
+  command
+    .option(
+      '--restore-resource-priorities <list>',
+      'types in the order in which they are restored, comma-separated; those behind a - come last',
+    )
+    .option(
+      '--terminating-resource-timeout <duration>',
+      'how long a restore waits for a namespace or volume of the same name to be gone',
+      '10m0s',
+    );
+}

@@ -298,7 +298,7 @@ export async function openBackups(
       backup: controller,
       'backup-operations': new OperationsController({
         ...shared,
-        metrics: new OperationMetrics({ registry, clock: client.clock }),
+        metrics: common.operationMetrics ?? new OperationMetrics({ registry, clock: client.clock }),
         syncFrequencyMs: settings.operationsEveryMs,
         isReadOnly: (location, signal) => readOnly.isReadOnly(location, signal),
         timeoutNs: settings.operationTimeoutNs,

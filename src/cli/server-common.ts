@@ -1,7 +1,7 @@
 import type { Registry } from 'prom-client';
 import type { Logger } from '../base/index.ts';
 import type { KubeClient } from '../kube/index.ts';
-import type { SharedBackups } from '../server/index.ts';
+import type { OperationMetrics, SharedBackups } from '../server/index.ts';
 import type { ServerPlugins } from './server-plugins.ts';
 
 /** What all controllers have in common. */
@@ -16,4 +16,6 @@ export interface Common {
   readonly plugins: ServerPlugins | undefined;
   /** One watch of Backups for all that need it. */
   readonly backups: SharedBackups;
+  /** Of operations of backups and restores, for both controllers. */
+  readonly operationMetrics?: OperationMetrics;
 }

@@ -13,7 +13,7 @@ export interface WaitContainerOptions {
   /** Of the server and its ConfigMaps. */
   readonly namespace: string;
   /** With the helper in it, at `/velero-restore-helper`; where no ConfigMap names another one. */
-  readonly image: string;
+  readonly image: string | ((context: ActionContext) => Promise<string>);
   /** Of an image that a ConfigMap names without one. */
   readonly tag: string;
   /** Of the restore's backup. */
@@ -51,7 +51,9 @@ export const waitContainerAction = (options: WaitContainerOptions): RestoreActio
     const volumes = fileBackupsOf(pod, namespace, await options.files.of(pod, namespace));
     const config = volumes.size === 0 ? {} : await configOf(options, context);
     const { uid } = restore.metadata;
-    const waits = volumes.size === 0 ? [] : [container(pod, { volumes, config, uid, options })];
+    const image = volumes.size === 0 ? '' : await imageOf(config, options, context);
+    const waits =
+      volumes.size === 0 ? [] : [container(pod, { volumes, config, uid, image, options })];
     if (waits.length === 0 && kept.length === initContainers.length) return {};
     const changed = [...waits, ...kept];
     return { item: { ...pod, spec: { ...pod.spec, initContainers: changed } } as Pod };
@@ -67,11 +69,13 @@ function container(
     volumes,
     config,
     uid,
+    image,
     options,
   }: {
     readonly volumes: ReadonlyMap<string, unknown>;
     readonly config: Config;
     readonly uid: string;
+    readonly image: string;
     readonly options: WaitContainerOptions;
   },
 ): Container {
@@ -81,7 +85,7 @@ function container(
   });
   return {
     name: 'restore-wait',
-    image: imageOf(config, options),
+    image,
     command: [config.command ? config.command : HELPER],
     args: [uid],
     env: [env('POD_NAMESPACE', 'metadata.namespace'), env('POD_NAME', 'metadata.name')],
@@ -94,9 +98,15 @@ function container(
 }
 
 /** A name without a registry counts as none. */
-function imageOf({ image = '' }: Config, options: WaitContainerOptions): string {
+async function imageOf(
+  { image = '' }: Config,
+  options: WaitContainerOptions,
+  context: ActionContext,
+): Promise<string> {
   const parts = image.split('/');
-  if (parts.length === 1) return options.image;
+  if (parts.length === 1) {
+    return typeof options.image === 'string' ? options.image : options.image(context);
+  }
   return parts.at(-1)?.includes(':') ? image : `${image}:${options.tag}`;
 }
 

@@ -73,6 +73,13 @@ export {
   RestoreFinalizerController,
   type RestoreFinalizerControllerOptions,
 } from './restores/finalize/finalizer-controller.ts';
+export { RestoreController, type RestoreControllerOptions } from './restores/restore-controller.ts';
+export { RestoreMetrics } from './restores/restore-metrics.ts';
+export {
+  ClusterRestoreRunner,
+  type ClusterRestoreRunnerOptions,
+} from './restores/run/restore-runner.ts';
+export { HostRestoreSessions } from './restores/run/host-sessions.ts';
 export { restoreOperationStore } from './restores/operation-store.ts';
 export { RestoreLocations } from './restores/locations.ts';
 export { SharedRestores, type SharedRestoresOptions } from './restores/shared-restores.ts';

@@ -39,13 +39,14 @@ import {
   restoreVolumeInfosOf,
   type VolumeFact,
   waitContainerAction,
+  type WaitContainerOptions,
 } from '../../../restore-volumes/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
-import { restoreFailureLines } from '../operation-failures.ts';
 import { isLeft } from '../../runs/ending.ts';
 import { patiently } from '../../runs/patience.ts';
 import { patientClient } from '../../runs/while-away.ts';
 import { type AfterRun, storeAfterRun } from '../contract.ts';
+import { restoreFailureLines } from '../operation-failures.ts';
 import {
   podVolumesOf,
   provisionedClaims,
@@ -87,7 +88,7 @@ export interface ClusterRestoreRunnerOptions {
   /** Scratch space. */
   readonly directory: string;
   /** With `/velero-restore-helper` in it, for pods that wait for their volumes; and the tag of an image that a ConfigMap names without one. */
-  readonly helper: { readonly image: string; readonly tag: string };
+  readonly helper: Pick<WaitContainerOptions, 'image' | 'tag'>;
   readonly priorities?: RestorePriorities | undefined;
   /** `--terminating-resource-timeout`. */
   readonly terminatingMs: number;

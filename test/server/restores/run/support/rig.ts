@@ -108,7 +108,11 @@ function podWatch(cluster: RestoreCluster) {
     return pod && upNow(pod);
   };
   return {
-    ...{ get, onChange: () => undefined, look: (ref: never) => Promise.resolve(get(ref)) },
+    ...{
+      get,
+      onChange: () => undefined,
+      look: (ref: Parameters<typeof get>[0]) => Promise.resolve(get(ref)),
+    },
     run: () => Promise.resolve(),
   };
 }
@@ -134,19 +138,17 @@ export class Rig {
   }
 
   async #open(): Promise<ClusterRestoreRunner> {
-    const {
-      cluster,
-      actions = [],
-      exec,
-      outside = (task) => Promise.resolve(task()),
-    } = this.#parts;
+    const { cluster, actions = [], exec } = this.#parts;
+    const outside = <T>(task: () => Promise<T> | T): Promise<T> =>
+      this.#parts.outside?.(task) ?? Promise.resolve(task());
     const nothing = { [Symbol.asyncDispose]: () => Promise.resolve() };
     const list = async (resource: never, options: never): Promise<unknown[]> =>
       (await (cluster.listPage(resource, options) as Promise<{ items: unknown[] }>)).items;
     const client = {
       listPage: cluster.listPage,
       ...{ list, raw: () => Promise.resolve({}) },
-      find: (...given: Parameters<typeof cluster.find>) => outside(() => cluster.find(...given)),
+      find: (...given: Parameters<typeof cluster.find>) =>
+        outside<unknown>(async () => (await cluster.find(...given))),
       create: (...given: Parameters<typeof cluster.create>) =>
         outside(() => cluster.create(...given)),
       patch: (...given: Parameters<typeof cluster.patch>) => outside(() => cluster.patch(...given)),
