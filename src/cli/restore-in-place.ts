@@ -54,11 +54,11 @@ A run that was stopped is repeated with the same command. With --dry-run it prin
 
 /** Throws {@link UsageError} where options are not for each other. */
 export function assertInPlaceFlags(
-  flags: InPlaceFlags & { sparse?: boolean; isOverwriteGiven: boolean; block?: boolean },
+  flags: InPlaceFlags & { sparse?: boolean; overwrite?: string; block?: boolean },
 ): void {
   if (flags.inPlace === true) {
     if (flags.sparse === true) throw new UsageError('--sparse is not for --in-place');
-    if (flags.isOverwriteGiven) {
+    if (flags.overwrite !== undefined) {
       throw new UsageError('--overwrite is not for --in-place, which compares contents');
     }
     if (flags.block === true && (flags.keepExtra === true || flags.trustTimes === true)) {

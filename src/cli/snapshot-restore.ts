@@ -38,7 +38,7 @@ import { absolutePath } from './usage-error.ts';
 interface RestoreOptions extends NameOptions, ProgressFlags, PartFlags, InPlaceFlags {
   block?: boolean;
   sparse?: boolean;
-  overwrite: Overwrite;
+  overwrite?: Overwrite;
 }
 
 export function addRestore(group: Command): void {
@@ -60,9 +60,10 @@ export function addRestore(group: Command): void {
     .option('--dry-run', 'only print what would be restored')
     .option('--sparse', 'write long runs of zeros as holes')
     .addOption(
-      new Option('--overwrite <when>', 'when to overwrite files that already exist')
-        .choices(['if-different', 'always', 'never'])
-        .default('if-different'),
+      new Option(
+        '--overwrite <when>',
+        'when to overwrite files that already exist (default: if-different)',
+      ).choices(['if-different', 'always', 'never']),
     )
     .addOption(progressOption())
     .option(...JSON_OPTION);
@@ -78,10 +79,8 @@ async function restore(
   id: string,
   target: string,
   options: VerbOptions<RestoreOptions>,
-  command: Command,
 ): Promise<void> {
-  const isOverwriteGiven = command.getOptionValueSource('overwrite') !== 'default';
-  assertInPlaceFlags({ ...options, isOverwriteGiven });
+  assertInPlaceFlags(options);
   const path = absolutePath('target', target);
   const part = partOf(options);
   await using context = await openContext(options, { dataPath: true });
@@ -108,7 +107,7 @@ async function restore(
       logger,
       signal: interrupt.signal,
       counters,
-      overwrite: options.overwrite,
+      overwrite: options.overwrite ?? 'if-different',
       sparse: options.sparse === true,
       ...part,
     });
@@ -147,10 +146,10 @@ async function showPlan(
   repository: Repository,
   root: DirectoryEntry,
   target: { typed: string; path: string },
-  options: VerbOptions<{ overwrite: Overwrite; selection?: Selection }>,
+  options: VerbOptions<{ overwrite?: Overwrite; selection?: Selection }>,
 ): Promise<void> {
   const interrupt = interruptSignal(repository);
-  const { overwrite, selection, json = false, quiet = false } = options;
+  const { overwrite = 'if-different', selection, json = false, quiet = false } = options;
   try {
     const { files, directories, symlinks, skipped, bytes } = await printPlan(
       repository,

@@ -61,6 +61,7 @@ export {
 } from './backups/operations/operations-controller.ts';
 export { OperationMetrics } from './operations/operation-metrics.ts';
 export { cancelOperations } from './operations/cancel.ts';
+export type { TimeoutOf } from './operations/followed-operations.ts';
 export {
   FinalizerController,
   type FinalizerControllerOptions,
@@ -110,3 +111,4 @@ export {
   type VolumesNow,
   type VolumeSource,
 } from './page/volumes.ts';
+export { loadVolumeSources } from './restores/run/volume-sources.ts';

@@ -307,8 +307,22 @@ describe('how long the files of pods may take', () => {
     expect(log.warningCount).toBe(3);
   });
   it('is what their operations may take as well', () => {
-    const of = (action: string) => operationTimeoutNs(action, backupWith('24h'), 4 * HOUR_MS);
-    expect(of(POD_VOLUME_ACTION)).toBe(24n * 3_600_000_000_000n);
-    expect(of('example.io/other')).toBeUndefined();
+    const HOUR_NS = 3_600_000_000_000n;
+    const of = (action: string, askedNs: bigint, ofActions = new Map<string, bigint>()) =>
+      operationTimeoutNs(action, backupWith('24h'), askedNs, {
+        ofActions,
+        podVolumeMs: 4 * HOUR_MS,
+      });
+    expect(of(POD_VOLUME_ACTION, HOUR_NS)).toBe(24n * HOUR_NS);
+    expect(of(POD_VOLUME_ACTION, 48n * HOUR_NS)).toBe(48n * HOUR_NS);
+    expect(of('example.io/other', HOUR_NS)).toBe(HOUR_NS);
+    // What the server says of single actions counts, longer or shorter.
+    const own = new Map([
+      ['example.io/other', 2n * HOUR_NS],
+      [POD_VOLUME_ACTION, 3n],
+    ]);
+    expect(of('example.io/other', HOUR_NS, own)).toBe(2n * HOUR_NS);
+    expect(of(POD_VOLUME_ACTION, HOUR_NS, own)).toBe(3n);
+    expect(of('example.io/third', HOUR_NS, own)).toBe(HOUR_NS);
   });
 });

@@ -27,6 +27,9 @@ import type { OperationMetrics } from './operation-metrics.ts';
 import type { OperationsStep, StepOptions } from './operations-step.ts';
 import { type AskingSession, SessionAsker } from './session-asker.ts';
 
+/** How long an operation of an action may take. `askedNs`: what the Backup or Restore says of all operations. Velero has only that. */
+export type TimeoutOf<T> = (action: string, object: T, askedNs: Nanoseconds) => Nanoseconds;
+
 /** What both controllers of operations may be told. */
 export interface OperationsSettings<T extends Followed> {
   readonly client: KubeClient;
@@ -43,8 +46,7 @@ export interface OperationsSettings<T extends Followed> {
   readonly timeoutNs?: Nanoseconds;
   /** How much longer than operations may take a location may be away; less in tests. */
   readonly awayNs?: Nanoseconds;
-  /** Of one plugin's operations, where that is longer than the object's. */
-  readonly timeoutNsOfPlugin?: (action: string, object: T) => Nanoseconds | undefined;
+  readonly timeoutNsOf?: TimeoutOf<T>;
 }
 
 export interface FollowedOperationsOptions<T extends Followed> extends OperationsSettings<T> {
@@ -211,7 +213,7 @@ export class FollowedOperations<T extends Followed> {
 
   /** Whether it waits no more. */
   async #look(object: T, known: Known): Promise<boolean> {
-    const { map, kind, metrics, step, timeoutNsOfPlugin } = this.#options;
+    const { map, kind, metrics, step, timeoutNsOf } = this.#options;
     const signal = this.#signal;
     if (!known.isReloaded) {
       // Another server may have led since this one last did.
@@ -221,7 +223,7 @@ export class FollowedOperations<T extends Followed> {
     const timeoutNs = this.#timeoutNs(object);
     const { round, hasLeft } = await step(object, {
       ...{ asker: known.asker, assertLeading: this.#assertLeading, signal },
-      timeoutNsOf: (action) => longer(timeoutNs, timeoutNsOfPlugin?.(action, object)),
+      timeoutNsOf: (action) => timeoutNsOf?.(action, object, timeoutNs) ?? timeoutNs,
     });
     metrics?.note(known.uid, round);
     return hasLeft;
@@ -275,8 +277,6 @@ export class FollowedOperations<T extends Followed> {
 }
 
 const isGoing = (object: Followed): boolean => object.metadata.deletionTimestamp !== undefined;
-
-const longer = (a: Nanoseconds, b: Nanoseconds = 0n): Nanoseconds => (a > b ? a : b);
 
 /** Of the API server, which says nothing about a location. */
 const OF_CLUSTER = [

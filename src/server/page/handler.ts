@@ -17,11 +17,12 @@ import {
   bearerOf,
   isFromOwnPage,
   loginDocument,
+  loginFormOf,
   LOGOUT_FORM,
+  nextOf,
   NO_SESSION_COOKIE,
   sessionCookie,
   sessionIdOf,
-  tokenInForm,
 } from './login.ts';
 import { overviewDocument, type PageOptions } from './overview.ts';
 import { Sessions } from './sessions.ts';
@@ -140,9 +141,10 @@ export class PageHandler {
     const files = this.#files ? FILES_PATH.exec(url.pathname) : null;
     if (isLoopback && !files) return this.#page(url, id !== undefined && !!this.#files);
     const token = bearerOf(request) ?? (id && this.#sessions.tokenOf(id)?.reveal());
-    if (token === undefined || token === '') return unauthorized();
+    const next = files ? nextOf(url.pathname + url.search) : '/';
+    if (token === undefined || token === '') return unauthorized(undefined, next);
     const verdict = await this.#options.access.verdictOf(token);
-    if (verdict !== 'allowed') return refused(verdict);
+    if (verdict !== 'allowed') return refused(verdict, next);
     if (!files || !this.#files) return this.#page(url, id !== undefined);
     const [, name = '', verb] = files;
     const { backupsByName, nowMs } = await this.#options.view.look();
@@ -180,12 +182,14 @@ export class PageHandler {
     if (!isFromOwnPage(request)) {
       return plain(403, 'Refused', 'Only the page of this server itself may log somebody in.');
     }
-    const token = await tokenInForm(request);
-    if (token === undefined) return unauthorized('That was no token.');
+    const form = await loginFormOf(request);
+    if (form === undefined) return unauthorized('That was no token.');
+    const { token, next } = form;
     const verdict = await this.#options.access.verdictOf(token);
-    if (verdict !== 'allowed') return refused(verdict);
+    if (verdict !== 'allowed') return refused(verdict, next);
     const id = this.#sessions.begin(new Secret(token));
-    return { ...redirect(), headers: { location: '/', 'set-cookie': sessionCookie(id) } };
+    const location = this.#files ? next : '/';
+    return { ...redirect(), headers: { location, 'set-cookie': sessionCookie(id) } };
   }
 
   #logout(request: IncomingMessage): Answer {
@@ -214,16 +218,16 @@ function decoded(text: string): string | undefined {
   }
 }
 
-function unauthorized(problem?: string): Answer {
+function unauthorized(problem?: string, next?: string): Answer {
   const headers = { 'www-authenticate': 'Bearer realm="longshore"' };
-  return { status: 401, body: loginDocument(problem), headers };
+  return { status: 401, body: loginDocument(problem, next), headers };
 }
 
 /** Whatever the reason, it names nothing of the cluster. */
-function refused(verdict: Exclude<Verdict, 'allowed'>): Answer {
+function refused(verdict: Exclude<Verdict, 'allowed'>, next: string): Answer {
   switch (verdict) {
     case 'unknown':
-      return unauthorized('The cluster does not know this token, or it has expired.');
+      return unauthorized('The cluster does not know this token, or it has expired.', next);
     case 'forbidden':
       return plain(
         403,

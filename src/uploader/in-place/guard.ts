@@ -61,9 +61,7 @@ export class Guard {
       onUnchecked?.('processes of other containers and of the host could not be seen');
     }
     if (found.unseenProcesses > 0) {
-      onUnchecked?.(
-        `${found.unseenProcesses} processes of other users could not be looked into; run as root to check them`,
-      );
+      onUnchecked?.(`the open files of ${unseen(found.unseenProcesses)} could not be seen`);
     }
   }
 
@@ -72,4 +70,9 @@ export class Guard {
     const text = `${this.#target} is in use: ${printable(who)} has ${printable(path)} open${more}; ${advice}`;
     return new CodedError('TARGET_IN_USE', text);
   }
+}
+
+function unseen(processes: number): string {
+  const text = processes === 1 ? 'one process' : `${processes} processes`;
+  return process.geteuid?.() === 0 ? text : `${text}, which root can look into,`;
 }

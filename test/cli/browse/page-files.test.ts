@@ -3,6 +3,8 @@ import * as fs from 'node:fs';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { fileBytes } from '../../../src/cli/browse/file-bytes.ts';
+import { resolveEntry } from '../../../src/snapshot/index.ts';
 import { BACKUP_STORAGE_LOCATIONS, BACKUPS, SECRETS } from '../../../src/kube/index.ts';
 import { FakeApi } from '../../server/page/support/fake-api.ts';
 import { openPage, PATIENT, textOf } from '../../server/page/support/page.ts';
@@ -23,6 +25,7 @@ const bearer = { authorization: 'Bearer good' };
 describe('files of backups on the status page', () => {
   const api = new FakeApi();
   let page: Awaited<ReturnType<typeof openPage>>;
+  let snapshotId: string;
   beforeAll(async () => {
     fs.mkdirSync(join(source, 'etc/many'), { recursive: true });
     fs.writeFileSync(join(source, 'etc/hosts'), '127.0.0.1 localhost\n', { mode: 0o640 });
@@ -40,6 +43,7 @@ describe('files of backups on the status page', () => {
     await createTest(repository);
     await using opened = await openTest(repository);
     const { id } = await backUp(opened, source);
+    snapshotId = id;
     await opened.flush();
     api.put(SECRETS as never, {
       metadata: { name: 'velero-repo-credentials' },
@@ -91,6 +95,18 @@ describe('files of backups on the status page', () => {
     const query = new URLSearchParams(place).toString();
     return `/backups/${backup}/${verb}${query === '' ? '' : `?${query}`}`;
   }
+  const logIn = (
+    where: Pick<Awaited<ReturnType<typeof openPage>>, 'ask'>,
+    form: Record<string, string>,
+  ) =>
+    where.ask('/login', {
+      method: 'POST',
+      headers: {
+        'content-type': 'application/x-www-form-urlencoded',
+        'sec-fetch-site': 'same-origin',
+      },
+      body: new URLSearchParams(form).toString(),
+    });
   const look = (path: string, more: Record<string, string> = {}) =>
     page.ask(pathOf('files', { volume: 'shop/data', path, ...more }), { headers: bearer });
   const download = (path: string, more: Record<string, string> = {}) =>
@@ -194,7 +210,9 @@ describe('files of backups on the status page', () => {
       const path = pathOf(verb, { volume: 'shop/data', path: '/etc/hosts' });
       const answer = await page.ask(path, { headers });
       expect(answer.status).toBe(status);
-      expect(answer.body).not.toMatch(/hosts|localhost|shop/);
+      // The form has the address that was asked for, and nothing that the cluster knows.
+      const told = answer.body.replace(/name="next" value="[^"]*"/, '');
+      expect(told).not.toMatch(/hosts|localhost|shop/);
     }
   });
 
@@ -243,17 +261,44 @@ describe('files of backups on the status page', () => {
     await expect.poll(async () => (await own.ask('/')).status, PATIENT).toBe(200);
     const path = pathOf('download', { volume: 'shop/data', path: '/etc/hosts' });
     expect((await own.ask(path)).status).toBe(401);
-    const login = await own.ask('/login', {
-      method: 'POST',
-      headers: {
-        'content-type': 'application/x-www-form-urlencoded',
-        'sec-fetch-site': 'same-origin',
-      },
-      body: 'token=good',
-    });
+    const login = await logIn(own, { token: 'good' });
+    expect(login.headers.location).toBe('/');
     const cookie = (login.headers['set-cookie']?.[0] ?? '').split(';')[0] ?? '';
     expect((await own.ask(path, { headers: { cookie } })).body).toBe('127.0.0.1 localhost\n');
     expect((await own.ask(path, { headers: { cookie, host: 'evil.example' } })).status).toBe(403);
+  });
+
+  it('a login leads to the files that were asked for, and never to another server', async () => {
+    const path = pathOf('files', { volume: 'shop/data', path: '/etc "x"' });
+    const { status, body } = await page.ask(path);
+    const [, next = ''] = /name="next" value="([^"]*)"/.exec(body) ?? [];
+    expect([status, next.replaceAll('&amp;', '&')]).toEqual([401, path]);
+    expect((await logIn(page, { token: 'good', next: path })).headers.location).toBe(path);
+    for (const evil of [
+      ...['//evil.example/backups/x/files', '/\\evil.example', 'https://evil.example', '/logout'],
+      ...['/backups/x/files\r\nset-cookie: a=b', '/backups/x/../files', '/backups/x/download?a=b'],
+      `/backups/x/files?${'a'.repeat(3000)}`,
+    ]) {
+      const { headers } = await logIn(page, { token: 'good', next: evil });
+      expect([evil, headers.location]).toEqual([evil, '/']);
+    }
+    expect((await page.ask('/')).body).not.toContain('name="next"');
+  });
+
+  it('a file is as long as its entry says, or cut off: what follows would be taken for another answer', async () => {
+    await using opened = await openTest(join(store, 'kopia/shop'));
+    const root = await resolveEntry(opened, `${snapshotId}/etc/hosts`);
+    const { signal } = new AbortController();
+    const lengthOf = async (size: number): Promise<number> => {
+      let length = 0;
+      const bytes = fileBytes(opened, { ...root, size }, { name: 'hosts', signal });
+      for await (const piece of bytes) length += piece.length;
+      return length;
+    };
+    expect(await lengthOf(20)).toBe(20);
+    for (const size of [19, 21]) {
+      await expect(lengthOf(size)).rejects.toMatchObject({ code: 'DAMAGED_SNAPSHOT' });
+    }
   });
 
   it('where nobody asked for files there are none', async () => {

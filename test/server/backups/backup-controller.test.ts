@@ -12,6 +12,7 @@ import { ApiServer } from '../../../src/dev/index.ts';
 import { OperationMap } from '../../../src/item-operations/index.ts';
 import {
   BACKUP_STORAGE_LOCATIONS,
+  EVENTS,
   BACKUPS,
   CONFIG_MAPS,
   connectToCluster,
@@ -220,7 +221,7 @@ describe('the controller of Backups', () => {
     });
     const backups = new SharedBackups({ client, logger: silentLogger, namespace: VELERO });
     const controller = new BackupController({
-      backups,
+      ...{ backups, host: 'h' },
       ...{ client: refusing, logger: silentLogger, namespace: VELERO, operations, runningMax },
       discovery: () => Discovery.open(client),
       ...{ buckets, sessions },
@@ -362,6 +363,13 @@ describe('the controller of Backups', () => {
     // No operation says that it was completed.
     expect(metrics).toContain(`velero_csi_snapshot_failure_total${ofBackup} 1`);
     expect(metrics).toContain('velero_backup_total 1');
+    const reasonsNow = async (): Promise<string[]> =>
+      (await client.list(EVENTS, { namespace: VELERO }))
+        .filter(({ involvedObject: { kind, name } }) => kind === 'Backup' && name === 'b1')
+        .map(({ reason }) => reason ?? '');
+    await expect
+      .poll(reasonsNow)
+      .toEqual(expect.arrayContaining(['InProgress', 'WaitingForPluginOperations', 'Completed']));
     await client.delete(BACKUPS, { namespace: VELERO, name: 'b1' });
     await expect.poll(() => registry.metrics()).not.toContain('backupName="b1"');
     expect(await registry.metrics()).toContain('velero_backup_total 0');
@@ -400,6 +408,17 @@ describe('the controller of Backups', () => {
       'snapshotMoveData is set, but n',
     ]);
     expect(runs.begun).toEqual([]);
+  });
+
+  it('says in the reason of a failure which operations could not be told to stop', async () => {
+    start();
+    await create('b1');
+    await until2(1);
+    runs.begun[0]?.onUntold?.('1 operation could not be told to stop: op-1');
+    runs.end(0, new CodedError('X', 'no space left'));
+    expect((await until('b1', 'Failed')).failureReason).toBe(
+      'backup execution failed: no space left; 1 operation could not be told to stop: op-1',
+    );
   });
 
   it('lets one wait for another, and shows its place', async () => {

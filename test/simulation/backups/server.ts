@@ -258,6 +258,7 @@ export class OneServer implements Life {
     };
     let runner: Promise<ClusterRunner> | undefined;
     const backups = new BackupController({
+      host: this.name,
       removeSnapshots: ({ metadata: { name, uid } }, options) =>
         removeLostSnapshots({ client, logger }, { namespace: NAMESPACE, name, uid }, options),
       ...{ snapshotLocations: () => Promise.resolve([]), backups: shared.backups },

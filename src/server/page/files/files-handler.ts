@@ -44,9 +44,10 @@ export interface FilesRequest {
 
 /** Our choices: each download holds up to some 30 MiB, and each listing some 10 MiB for a moment. */
 const DOWNLOADS_MAX = 4;
-const LISTINGS_MAX = 3;
+/** Of a location: one whose bucket hangs keeps nobody waiting but its own visitors. */
+const LISTINGS_MAX = 2;
 const WAITING_MAX = 32;
-/** Nobody waits longer for a page. */
+/** Nobody waits longer for a page, the time in the queue included. */
 const LISTING_MS = 60_000;
 /** Longer ones exist on no file system. */
 const LINK_BYTES_MAX = 64 << 10;
@@ -56,7 +57,8 @@ const PATH_CHARS_MAX = 8192;
 /** Directories and files of volumes in a browser, for those who may browse the backup. */
 export class FilesHandler {
   readonly #options: FilesOptions;
-  readonly #listings: Limiter = createLimiter(LISTINGS_MAX);
+  /** By location; those that nobody waits for are forgotten. */
+  readonly #listings = new Map<string, Limiter>();
   readonly #downloads = new Semaphore(DOWNLOADS_MAX);
 
   constructor(options: FilesOptions) {
@@ -86,26 +88,37 @@ export class FilesHandler {
   }
 
   async #look(request: FilesRequest, place: FilePlace | undefined): Promise<Answer> {
-    if (this.#listings.pending >= WAITING_MAX) {
-      return away('Files', 'so many others are looking at some');
+    const { location } = request.backup;
+    const limiter = this.#listings.get(location) ?? createLimiter(LISTINGS_MAX);
+    this.#listings.set(location, limiter);
+    if (limiter.pending >= WAITING_MAX) return away('Files', 'so many others are looking at some');
+    const signal = AbortSignal.any([request.signal, AbortSignal.timeout(LISTING_MS)]);
+    try {
+      return await limiter.run(() => this.#pageOf(request, place, signal));
+    } finally {
+      if (limiter.pending === 0) this.#listings.delete(location);
     }
-    return this.#listings.run(async () => {
-      const { url, nowMs, logout } = request;
-      const signal = AbortSignal.any([request.signal, AbortSignal.timeout(LISTING_MS)]);
-      signal.throwIfAborted();
-      const { source } = this.#options;
-      const backup = browsedOf(request.backup);
-      const page: FilesPageOptions = { backup: backup.name, nowMs, logout };
-      if (!place) return ok(volumesDocument(page, await source.volumesOf(backup, signal)));
-      using open = await source.open(backup, place, signal);
-      if (open.entry.type === 'd') {
-        const query = fileQueryOf(url.searchParams);
-        const listing = await listFiles(open.list(signal), query);
-        return ok(directoryDocument(page, place, listing, query));
-      }
-      const target = open.entry.type === 's' ? await targetOf(open, signal) : undefined;
-      return ok(fileDocument(page, place, open.entry, target));
-    });
+  }
+
+  async #pageOf(
+    { url, nowMs, logout, backup: row }: FilesRequest,
+    place: FilePlace | undefined,
+    signal: AbortSignal,
+  ): Promise<Answer> {
+    // Of those who waited, some have gone.
+    signal.throwIfAborted();
+    const { source } = this.#options;
+    const backup = browsedOf(row);
+    const page: FilesPageOptions = { backup: backup.name, nowMs, logout };
+    if (!place) return ok(volumesDocument(page, await source.volumesOf(backup, signal)));
+    using open = await source.open(backup, place, signal);
+    if (open.entry.type === 'd') {
+      const query = fileQueryOf(url.searchParams);
+      const listing = await listFiles(open.list(signal), query);
+      return ok(directoryDocument(page, place, listing, query));
+    }
+    const target = open.entry.type === 's' ? await targetOf(open, signal) : undefined;
+    return ok(fileDocument(page, place, open.entry, target));
   }
 
   async #download(request: FilesRequest, place: FilePlace | undefined): Promise<Answer> {

@@ -22,8 +22,14 @@ class Source implements BackupFiles {
     ...{ pieces: PIECES, then: () => Promise.resolve() },
   };
 
-  volumesOf(): Promise<never[]> {
-    return Promise.resolve([]);
+  /** What listings of a location wait for. */
+  readonly held = new Map<string, Promise<void>>();
+  listings = 0;
+
+  async volumesOf({ location }: { readonly location: string }): Promise<never[]> {
+    this.listings++;
+    await this.held.get(location);
+    return [];
   }
 
   open(): Promise<OpenEntry> {
@@ -73,8 +79,10 @@ describe('a download', () => {
       warn: ({ error }: { error?: string }) => warned.push(error ?? ''),
     };
     const access = new Access({ reviews, logger, clock });
-    const backup = { name: 'b', uid: 'u', location: 'l' };
-    const world = { backupsByName: new Map([['b', backup]]), nowMs: 0 } as unknown as World;
+    const backups = new Map(
+      ['b', 'c'].map((name) => [name, { name, uid: name, location: `of-${name}` }]),
+    );
+    const world = { backupsByName: backups, nowMs: 0 } as unknown as World;
     listener = await listenHttp('0.0.0.0:0', 'a test', LIMITS, ({ isLoopback }) => {
       const view = { look: () => Promise.resolve(world) };
       const volumes = { of: () => [] };
@@ -135,6 +143,19 @@ describe('a download', () => {
     await vi.waitUntil(() => source.open_ === 3, { timeout: 20_000, interval: 5 });
     await idler();
     expect(source.open_).toBe(4);
+  });
+
+  it('a bucket that hangs keeps waiting only those who look at its own backups', async () => {
+    const { promise, resolve } = Promise.withResolvers<undefined>();
+    source.held.set('of-b', promise);
+    const headers = { authorization: 'Bearer t' };
+    const own = (name: string) => ask(listener.address, `/backups/${name}/files`, { headers });
+    const waiting = Array.from({ length: 5 }, () => own('b'));
+    await vi.waitUntil(() => source.listings === 2, { timeout: 20_000, interval: 5 });
+    expect((await own('c')).status).toBe(200);
+    expect(source.listings).toBe(3);
+    resolve(undefined);
+    for (const answer of await Promise.all(waiting)) expect(answer.status).toBe(200);
   });
 
   it('a client that goes while the bucket is slow ends the read', async () => {
