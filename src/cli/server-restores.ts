@@ -152,9 +152,10 @@ export function openRestores(
         timeoutNsOf,
       }),
       'restore-finalizer': new RestoreFinalizerController({
-        ...after,
+        ...{ ...after, namespace },
         exec: (question, signal) => client.exec({ ...question, signal }),
         resourceTimeoutNs: BigInt(resourceTimeoutMs) * 1_000_000n,
+        hookTimeoutNs: settings.operationTimeoutNs,
       }),
     },
     unsavedOperations: unsavedOperationsOf(operations),

@@ -1,7 +1,7 @@
 import { type Command, Option } from 'commander';
 import { withClusterOptions } from '../cluster-options.ts';
 import type { ClusterFlags } from '../cluster.ts';
-import { addDeleteVerb, addDescribeVerb, addGetVerb } from './noun-verbs.ts';
+import { addCancelVerb, addDeleteVerb, addDescribeVerb, addGetVerb } from './noun-verbs.ts';
 import { addRestoreSpecFlags } from './spec-flags.ts';
 
 export function addRestoreVerb(program: Command): void {
@@ -11,6 +11,7 @@ export function addRestoreVerb(program: Command): void {
   addDescribeVerb(restore, 'restore');
   addLogsVerb(restore);
   addDeleteVerb(restore, 'restore');
+  addCancelVerb(restore, 'restore');
 }
 
 function addCreateVerb(restore: Command): void {

@@ -15,6 +15,7 @@ import {
 } from '../../../src/kube/index.ts';
 import type { Restore } from '../../../src/restore/index.ts';
 import {
+  CANCEL_ANNOTATION,
   OperationMetrics,
   RestoreFinalizerController,
   RestoreLocations,
@@ -95,6 +96,7 @@ async function start(
   const { asker } = world.server(scratch);
   const common = {
     ...{ client, logger: silentLogger, host: 'test', map, scratch, buckets, locations },
+    namespace: 'velero',
     restores: new SharedRestores(shared),
   };
   const controllers = [
@@ -182,6 +184,39 @@ describe('the controllers of operations and of the end of restores', () => {
     await client.delete(RESTORE_RESOURCE, REF, { signal: new AbortController().signal });
     await expect.poll(() => world.canceled, PATIENT).toContain('op-1');
     await expect.poll(configMaps, PATIENT).toBe(0);
+  });
+
+  it('tell the operations to stop of a restore that is canceled, and end it as they end', async () => {
+    const { client, world, phase } = await start();
+    const annotations = { [CANCEL_ANNOTATION]: 'true' };
+    await client.patch(RESTORE_RESOURCE, REF, { metadata: { annotations } }, {});
+    await expect.poll(() => world.canceled, PATIENT).toEqual(['op-1']);
+    world.answers.set('op-1', failedWith('canceled'));
+    expect(statusOf(await phase('PartiallyFailed'))).toMatchObject({ errors: 1 });
+    expect(world.canceled).toEqual(['op-1']);
+  });
+
+  it('remove what restores have left that are over or gone, and nothing of others', async () => {
+    const { client, phase, configMaps, world } = await start();
+    const others = [
+      { name: 'fresh', uid: 'unknown' },
+      { name: 'plain', uid: undefined },
+    ];
+    for (const { name, uid } of others) {
+      const labels = {
+        'velero.io/resource-usage': 'DataUpload',
+        ...(uid !== undefined && { 'velero.io/restore-uid': uid }),
+      };
+      await client.create(CONFIG_MAPS, { metadata: { namespace: 'velero', name, labels } });
+    }
+    // As a run leaves it that failed.
+    const left = await client.get(RESTORE_RESOURCE, REF, {});
+    const { resourceVersion } = left.metadata;
+    const status = { phase: 'Failed' };
+    await client.patch(RESTORE_RESOURCE, REF, { metadata: { resourceVersion }, status }, {});
+    await phase('Failed');
+    await expect.poll(configMaps, PATIENT).toBe(2);
+    expect(world.canceled).toEqual([]);
   });
 
   it('wait for a location that is read-only or missing, and say so', async () => {
