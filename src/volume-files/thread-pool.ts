@@ -90,7 +90,10 @@ export interface ThreadPool extends AsyncDisposable {
     special: readonly string[],
     entriesMax: number,
   ): Promise<DirectoryComparison>;
-  /** Reads ranges of open files into the slabs, which have room for all of them, and compares their hashes. */
+  /**
+   * Reads ranges of open files into the slabs, which have room for all of them, and compares their hashes. The kernel is asked to
+   * read those `ahead` meanwhile, which will be compared next.
+   */
   compareRanges(ranges: readonly RangeToCompare[], slabs: readonly Span[]): Promise<RangeVerdicts>;
   /** Decrypts, decompresses and writes to files; returns what failed, by code or system error. */
   open(items: readonly OpenItem[]): Promise<OpenFailure[]>;
