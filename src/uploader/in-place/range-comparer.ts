@@ -1,9 +1,16 @@
 import { assert } from '../../base/index.ts';
 import type { Span } from '../../codec/index.ts';
 import { type Repository, SLAB_BYTES } from '../../repository/index.ts';
-import type { OpenFailure, RangeToCompare, ThreadPool } from '../../volume-files/index.ts';
+import type {
+  FileRange,
+  OpenFailure,
+  RangeToCompare,
+  ThreadPool,
+} from '../../volume-files/index.ts';
 
 interface Waiting {
+  /** The kernel has been asked for it. */
+  isAhead: boolean;
   readonly range: RangeToCompare;
   readonly resolve: (isEqual: boolean) => void;
   readonly reject: (error: unknown) => void;
@@ -11,6 +18,8 @@ interface Waiting {
 
 /** What a thread reads and hashes in one go. Our choice: contents of about the same length are hashed in pairs. */
 const BATCH_BYTES = 16 << 20;
+/** Of the next ranges so much is read ahead by the kernel. Our choice. */
+const AHEAD_BYTES = 48 << 20;
 /** Small files of one task. */
 const BATCH_RANGES = 512;
 /** Tasks beyond those that the threads work on, so that none waits for this thread. */
@@ -39,7 +48,7 @@ export class RangeComparer {
     // No splitter makes such a content: it counts as different, and whoever fetches it learns what it is.
     if (range.length > this.#batchBytes) return Promise.resolve(false);
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ range, resolve, reject });
+      this.#waiting.push({ range, resolve, reject, isAhead: false });
       if (this.#isPumpDue) return;
       this.#isPumpDue = true;
       // What is asked for in the same turn goes together.
@@ -77,12 +86,25 @@ export class RangeComparer {
     return { ranges, total };
   }
 
+  /** What the disk can bring while threads hash: each range once, and no more than fits into the next tasks. */
+  #ahead(): FileRange[] {
+    const ahead: FileRange[] = [];
+    let bytes = 0;
+    for (const waiting of this.#waiting) {
+      bytes += waiting.range.length;
+      if (bytes > AHEAD_BYTES) break;
+      if (!waiting.isAhead) ahead.push(waiting.range);
+      waiting.isAhead = true;
+    }
+    return ahead;
+  }
+
   async #compare(batch: readonly Waiting[], addresses: readonly number[]): Promise<void> {
     try {
       this.#signal.throwIfAborted();
       const slabs = addresses.map((address): Span => ({ address, length: SLAB_BYTES }));
       const ranges = batch.map(({ range }) => range);
-      const { equal, failures } = await this.#pool.compareRanges(ranges, slabs);
+      const { equal, failures } = await this.#pool.compareRanges(ranges, slabs, this.#ahead());
       for (const failure of failures) batch[failure.index]?.reject(failureOf(failure));
       batch.forEach(({ resolve }, i) => {
         resolve(equal[i] === 1);
