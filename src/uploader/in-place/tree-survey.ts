@@ -11,7 +11,7 @@ import { type Named, pinnedAt, type TargetDirectory } from '../target-directory.
 import type { FilesInPlace } from './files-in-place.ts';
 import type { Change, ChangeKind, InPlaceCounters, InPlaceOptions } from './in-place-report.ts';
 import { isDirectoryIn, removeTree } from './remove-tree.ts';
-import { assertSameMount } from './same-mount.ts';
+import { assertSameMount, type TargetRoot } from './same-mount.ts';
 
 /** Entries that are compared at once. */
 const COMPARED_MAX = 64;
@@ -24,12 +24,11 @@ const LOST_AND_FOUND = 'lost+found';
 export interface SurveyParts {
   readonly repository: Repository;
   readonly options: InPlaceOptions;
-  readonly target: string;
   readonly signal: AbortSignal;
   readonly report: RestoreReport;
   readonly result: InPlaceCounters;
   readonly files: FilesInPlace;
-  readonly mountId: string;
+  readonly root: TargetRoot;
 }
 
 /** What a survey does: it counts all that differs, or it removes what the snapshot does not have. */
@@ -47,6 +46,7 @@ export class TreeSurvey {
   }
 
   async run(root: DirectoryEntry, target: TargetDirectory): Promise<void> {
+    this.#parts.files.assertRoot(target);
     await this.#visit(root, target, '');
   }
 
@@ -102,7 +102,7 @@ export class TreeSurvey {
     parent: TargetDirectory | undefined,
     path: string,
   ): Promise<void> {
-    const { mountId, report } = this.#parts;
+    const { root, report } = this.#parts;
     try {
       assertPlainName(entry.name);
       const directory = await this.#open(parent, entry, path);
@@ -111,7 +111,7 @@ export class TreeSurvey {
         return;
       }
       try {
-        assertSameMount(directory.descriptor, mountId, directory.shown);
+        assertSameMount(directory.descriptor, root.mountId, directory.shown);
         const isDeep = directory.openCount > this.#heldMax;
         if (isDeep) await parent?.park();
         try {
@@ -244,13 +244,13 @@ export class TreeSurvey {
   }
 
   async #removeDirectory(directory: TargetDirectory, name: Buffer, path: string): Promise<void> {
-    const { signal, mountId, options, report } = this.#parts;
+    const { signal, root, options, report } = this.#parts;
     const shown = `${path}/${String(name)}`;
     const { selection } = options;
     try {
       await removeTree(directory, name, {
         signal,
-        mountId,
+        mountId: root.mountId,
         dryRun: this.#task !== 'remove',
         ...(selection && {
           takes: (below, isDirectory) => selection.takes(shown + below, isDirectory),
@@ -275,6 +275,6 @@ export class TreeSurvey {
   }
 
   #shown(path: string): string {
-    return join(this.#parts.target, path);
+    return join(this.#parts.root.path, path);
   }
 }
