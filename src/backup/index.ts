@@ -39,6 +39,7 @@ export {
   Results,
 } from './results.ts';
 export { idOf, type Item, refOf } from './items/item.ts';
+export type { ReadAhead } from './run/lookahead.ts';
 export { ItemList } from './items/item-list.ts';
 export { Column } from './items/column.ts';
 export { ObjectNames } from './items/object-names.ts';

@@ -1,3 +1,4 @@
+import { ReadsAhead } from '../kube/index.ts';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -106,15 +107,22 @@ export async function runServer(
   const interrupt = interruptSignal();
   const makesBackups = OF_BACKUPS.some((name) => names.includes(name));
   const needsBackups = makesBackups || names.includes('backup-deletion');
+  const reads = new ReadsAhead(client);
   const plugins =
     needsBackups || names.includes('server-status-request')
       ? ServerPlugins.begin({
-          ...{ client, logger, folder: flags.pluginDir, features: flags.features, makesBackups },
+          ...{
+            client: reads.client,
+            logger,
+            folder: flags.pluginDir,
+            features: flags.features,
+            makesBackups,
+          },
           flags: process.argv.slice(3),
         })
       : undefined;
   const common = {
-    ...{ client, logger, namespace, host, registry, directory, plugins },
+    ...{ client, reads, logger, namespace, host, registry, directory, plugins },
     backups: new SharedBackups({ client, logger, namespace }),
   };
   const backups = needsBackups ? await openBackups(common, flags, settings.backups) : undefined;

@@ -102,6 +102,7 @@ export { Cache, keyOf, type Listener, refOf } from './cache/cache.ts';
 export { withOwnSignal } from './cache/own-signal.ts';
 export { waitFor, waitGone, type WaitOptions } from './cache/wait.ts';
 export { type CallOptions, KubeClient, type ObjectRef, type WatchEvent } from './client/client.ts';
+export { ReadsAhead } from './client/reads-ahead.ts';
 export { connectToCluster } from './client/connect.ts';
 export { Controller, type Result } from './controller/controller.ts';
 export { LeaderElection, type ElectionOptions } from './election/leader-election.ts';
