@@ -38,8 +38,12 @@ describe.skipIf(!hasRealNode())(
       server = await node.startOwnServer();
     }, 500_000);
     afterAll(async () => {
-      await server[Symbol.asyncDispose]();
-      await node[Symbol.asyncDispose]();
+      try {
+        // Neither is there where the node did not start.
+        await (server as OwnServer | undefined)?.[Symbol.asyncDispose]();
+      } finally {
+        await (node as RealNode | undefined)?.[Symbol.asyncDispose]();
+      }
       fs.rmSync(copies, { recursive: true, force: true });
     });
 
