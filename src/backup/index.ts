@@ -41,8 +41,6 @@ export {
 } from './results.ts';
 export { idOf, type Item, refOf } from './items/item.ts';
 export { ItemList } from './items/item-list.ts';
-export { Column } from './items/column.ts';
-export { ObjectNames } from './items/object-names.ts';
 export { Spool, type SpoolOptions, type SpoolPlace } from './items/spool.ts';
 export { type CollectOptions, collectItems } from './items/collector.ts';
 export { Hooks, type HookPhase } from './hooks/hooks.ts';

@@ -93,7 +93,7 @@ const collect = (value: string, before: string[] = []): string[] => [...before, 
 
 function addSet(group: Command): void {
   const example =
-    'longshore policy set (global) --keep-daily 14 --compression zstd --repo /backup/repo';
+    "longshore policy set '(global)' --keep-daily 14 --compression zstd --repo /backup/repo";
   const command = verb(
     group,
     `set ${TARGET}`,

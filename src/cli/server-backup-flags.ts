@@ -25,6 +25,11 @@ export function addBackupFlags(command: Command): void {
       '4h0m0s',
     )
     .option(
+      '--plugin-item-operation-timeout <action=duration>',
+      'how long an operation of this action may take, whatever the backup says; may be repeated',
+      (value: string, before: readonly string[] | undefined) => [...(before ?? []), value],
+    )
+    .option(
       '--fs-backup-timeout <duration>',
       "how long the hooks of a pod wait until its volumes' files are read, and how long that may take",
       '4h0m0s',

@@ -9,6 +9,7 @@ import type { KubeClient } from '../kube/index.ts';
 import { type HttpListener, listenHttp } from '../observability/index.ts';
 import {
   Access,
+  browseReviews,
   clusterReviews,
   type MovedBytes,
   PageHandler,
@@ -19,6 +20,7 @@ import {
   type VolumesNow,
   type VolumeSource,
 } from '../server/index.ts';
+import { ClusterBackupFiles } from './browse/backup-files.ts';
 import type { Common } from './server-common.ts';
 import { RecentRates, secondsLeft } from './status-rows.ts';
 
@@ -35,29 +37,45 @@ const FACTS_EVERY_MS = 60_000;
 const LOOKED_NS = 2n * SECOND_NS;
 const FAILED_MAX = 20;
 
+export interface StatusPageOptions extends Pick<Common, 'client' | 'logger' | 'namespace'> {
+  /** Whether those who may browse a backup find its files there. */
+  readonly hasFiles?: boolean;
+}
+
 /** Serves the status page until it is disposed of. Throws `ADDRESS_UNUSABLE`. */
 export async function openStatusPage(
   address: string,
-  { client, logger, namespace }: Pick<Common, 'client' | 'logger' | 'namespace'>,
+  { client, logger, namespace, hasFiles = false }: StatusPageOptions,
 ): Promise<HttpListener> {
   const { clock } = client;
   const volumes = new FollowedVolumes(client, namespace);
   const view = new PageView({ client, logger, namespace, volumes });
   const access = new Access({ reviews: clusterReviews(client, namespace), logger, clock });
-  const listener = await listenHttp(address, 'the status page', LIMITS, ({ isLoopback }) => {
-    return new PageHandler({ view, volumes, access, logger, clock, isLoopback }).handle;
-  });
+  await using ends = new AsyncDisposableStack();
+  const files = hasFiles
+    ? {
+        source: ends.use(new ClusterBackupFiles({ client, logger, namespace })),
+        access: new Access({ reviews: browseReviews(client, namespace), logger, clock }),
+      }
+    : undefined;
+  const listener = ends.use(
+    await listenHttp(address, 'the status page', LIMITS, ({ isLoopback }) => {
+      return new PageHandler({ view, volumes, access, files, logger, clock, isLoopback }).handle;
+    }),
+  );
   const stop = new AbortController();
   const running = view.run(stop.signal);
   const how = listener.isLoopback
     ? 'without a login, since only this machine reaches it'
     : "for those who may list Velero's objects";
   logger.info({ address: listener.address, access: how }, 'serving the status page');
+  const kept = ends.move();
   return {
     ...listener,
     async [Symbol.asyncDispose]() {
       stop.abort();
-      await listener[Symbol.asyncDispose]();
+      // First nobody asks any more, then the repositories are closed.
+      await kept.disposeAsync();
       await running;
     },
   };

@@ -8,6 +8,7 @@ import { type ConfigMap, DEPLOYMENTS, Discovery } from '../kube/index.ts';
 import {
   parsePriorities,
   ResourceModifiers,
+  type Restore,
   RESTORE_PRIORITIES,
   type RestorePriorities,
 } from '../restore/index.ts';
@@ -24,6 +25,7 @@ import {
   RestoreOperationsController,
   type ServerController,
   SharedRestores,
+  type TimeoutOf,
   type UnsavedOperations,
   unsavedOperationsOf,
 } from '../server/index.ts';
@@ -72,7 +74,12 @@ export function openRestores(
   settings: RestoreSettings &
     Pick<
       BackupSettings,
-      'resourceTimeoutMs' | 'operationsEveryMs' | 'operationTimeoutNs' | 'logLevel' | 'logFormat'
+      | 'resourceTimeoutMs'
+      | 'operationsEveryMs'
+      | 'operationTimeoutNs'
+      | 'timeoutsOfActions'
+      | 'logLevel'
+      | 'logFormat'
     > & { readonly itemOperationTimeout: string },
 ): OpenedRestores {
   const { client, logger, namespace, host, registry, plugins } = common;
@@ -90,6 +97,8 @@ export function openRestores(
   const readOnly = new ReadOnlyLocations(client, namespace);
   const hasAllVersions = features?.split(',').includes('EnableAPIGroupVersions') === true;
   const { resourceTimeoutMs, priorities, terminatingMs, logLevel, logFormat } = settings;
+  const timeoutNsOf: TimeoutOf<Restore> = (action, _restore, askedNs) =>
+    settings.timeoutsOfActions.get(action) ?? askedNs;
   let runner: Promise<ClusterRestoreRunner> | undefined;
   const theRunner = (): Promise<ClusterRestoreRunner> => {
     runner ??= Discovery.open(client, { hasAllVersions, logger }).then(
@@ -110,7 +119,7 @@ export function openRestores(
             },
             tag: VERSION,
           },
-          ...{ priorities, terminatingMs, resourceTimeoutMs, logLevel, logFormat },
+          ...{ priorities, terminatingMs, resourceTimeoutMs, logLevel, logFormat, timeoutNsOf },
         }),
     );
     runner.catch(() => (runner = undefined));
@@ -140,11 +149,13 @@ export function openRestores(
         syncFrequencyMs: settings.operationsEveryMs,
         isReadOnly: (location, signal) => readOnly.isReadOnly(location, signal),
         timeoutNs: settings.operationTimeoutNs,
+        timeoutNsOf,
       }),
       'restore-finalizer': new RestoreFinalizerController({
-        ...after,
+        ...{ ...after, namespace },
         exec: (question, signal) => client.exec({ ...question, signal }),
         resourceTimeoutNs: BigInt(resourceTimeoutMs) * 1_000_000n,
+        hookTimeoutNs: settings.operationTimeoutNs,
       }),
     },
     unsavedOperations: unsavedOperationsOf(operations),

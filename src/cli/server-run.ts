@@ -57,6 +57,7 @@ export interface ServerFlags extends ClusterFlags, BackupFlags, RestoreFlags {
   logFormat: string;
   metricsAddress: string;
   statusPageAddress?: string;
+  statusPageFiles?: boolean;
   storeValidationFrequency: string;
   backupSyncPeriod: string;
   scheduleSkipImmediately?: boolean | string;
@@ -148,7 +149,7 @@ export async function runServer(
       metrics: () => registry.metrics(),
       notReady: () => server.notReady(),
     });
-    await using page = await statusPageOf(flags.statusPageAddress, common);
+    await using page = await statusPageOf(flags, common);
     logger.info(
       {
         ...{ address: status.address, controllers: names },
@@ -168,12 +169,12 @@ export async function runServer(
 
 /** Loaded where it is wanted only. */
 async function statusPageOf(
-  address: string | undefined,
+  { statusPageAddress: address, statusPageFiles: hasFiles = false }: ServerFlags,
   common: Common,
 ): Promise<HttpListener | undefined> {
   if (address === undefined) return undefined;
   const { openStatusPage } = await import('./server-page.ts');
-  return openStatusPage(address, common);
+  return openStatusPage(address, { ...common, hasFiles });
 }
 
 interface Opened {
@@ -201,6 +202,11 @@ function settingsOf(flags: ServerFlags, names: readonly ControllerName[]): Setti
   }
   const { uploaderType = 'kopia', storeValidationFrequency: validation } = flags;
   const { garbageCollectionFrequency: expiry } = flags;
+  if (flags.statusPageFiles === true && flags.statusPageAddress === undefined) {
+    throw new UsageError(
+      '--status-page-files needs --status-page-address: it is a part of that page',
+    );
+  }
   if (uploaderType !== 'kopia') {
     throw new UsageError(`--uploader-type "${uploaderType}" is not kopia, which is the only one`);
   }
@@ -312,12 +318,14 @@ function controllerOf(
   }
 }
 
-const seriesOf = ({ metrics }: OpenedBackups) => ({
+const seriesOf = ({ metrics, deletionMetrics }: OpenedBackups) => ({
   begin: (schedule: string) => {
     metrics.begin(schedule);
+    deletionMetrics.begin(schedule);
   },
   end: (schedule: string) => {
     metrics.end(schedule);
+    deletionMetrics.end(schedule);
   },
 });
 

@@ -29,6 +29,10 @@ export function addServerVerb(program: Command): void {
       "address that serves the status page, such as 127.0.0.1:8086 (no login) or :8086 (for those who may list Velero's objects); off without it",
     )
     .option(
+      '--status-page-files',
+      'lists and downloads files of backups on the status page, for those who have the verb browse on backups.velero.io',
+    )
+    .option(
       '--store-validation-frequency <duration>',
       'how often storage locations are validated that do not say it themselves; 0 is once',
       '1m0s',

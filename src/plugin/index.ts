@@ -5,7 +5,7 @@
  */
 export { openActions, type OpenActions } from './actions/index.ts';
 export { removeLostSnapshots } from './actions/lost-snapshots.ts';
-export { CANCEL_ANNOTATION, MADE_BY_ANNOTATION } from './actions/velero-names.ts';
+export { CANCEL_ANNOTATION, MADE_BY_ANNOTATION, MOVED } from './actions/velero-names.ts';
 export {
   choicesOf,
   globalPoliciesOf,

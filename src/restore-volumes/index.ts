@@ -11,6 +11,7 @@ export {
   type VolumeFact,
   type VolumesOptions,
 } from './persistent-volumes.ts';
+export { RehearsedVolumes, type RehearsedVolumesOptions } from './rehearsed-volumes.ts';
 export { type FileBackup, fileBackupsOf } from './file-backups.ts';
 export { FileBackups, type FileBackupsOptions, type FileRestoreFact } from './shared-claims.ts';
 export { WAIT_ACTION, waitContainerAction, type WaitContainerOptions } from './wait-container.ts';

@@ -36,6 +36,13 @@ export type {
   RestoreSink,
   StartedRestoreOperation,
 } from './run/contract.ts';
+export {
+  type RehearsalNote,
+  type RehearsalOptions,
+  type RehearsalResult,
+  type RehearsedItem,
+  rehearseRestore,
+} from './rehearsal/rehearsal.ts';
 export { isPodRestored, type RestoredPodOptions } from './run/restored-pod.ts';
 export { parsePriorities, RESTORE_PRIORITIES, type RestorePriorities } from './run/priorities.ts';
 export {

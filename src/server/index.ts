@@ -61,6 +61,7 @@ export {
 } from './backups/operations/operations-controller.ts';
 export { OperationMetrics } from './operations/operation-metrics.ts';
 export { cancelOperations } from './operations/cancel.ts';
+export type { TimeoutOf } from './operations/followed-operations.ts';
 export {
   FinalizerController,
   type FinalizerControllerOptions,
@@ -91,7 +92,15 @@ export { DeletionMetrics } from './deletion/deletion-metrics.ts';
 export type { ForgetSnapshots } from './deletion/contract.ts';
 export { ExpiryController, type ExpiryControllerOptions } from './expiry/expiry-controller.ts';
 // No controller: it shows in a browser what the cluster's objects tell, and each process may.
-export { Access, clusterReviews } from './page/access.ts';
+export { Access, browseReviews, clusterReviews } from './page/access.ts';
+export type {
+  BackupFiles,
+  BrowsedBackup,
+  BrowsedVolume,
+  FileEntry,
+  FilePlace,
+  OpenEntry,
+} from './page/files/contract.ts';
 export { PageHandler, type PageHandlerOptions } from './page/handler.ts';
 export { PageView } from './page/view.ts';
 export {
@@ -102,3 +111,4 @@ export {
   type VolumesNow,
   type VolumeSource,
 } from './page/volumes.ts';
+export { loadVolumeSources } from './restores/run/volume-sources.ts';

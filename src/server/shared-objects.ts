@@ -24,6 +24,7 @@ export class SharedObjects<T extends KubeObject> {
         readonly abort: AbortController;
         readonly running: Promise<void>;
         users: number;
+        isSynced: boolean;
       }
     | undefined;
 
@@ -36,17 +37,23 @@ export class SharedObjects<T extends KubeObject> {
     return this.#use?.cache.failure;
   }
 
+  /** All of the namespace, as {@link SharedObjectsOptions.trim} leaves them; undefined where nobody follows them. */
+  list(): readonly T[] | undefined {
+    return this.#use?.isSynced === true ? this.#use.cache.list() : undefined;
+  }
+
   /** Resolves after the first list, or an abort. */
   async open(signal: AbortSignal): Promise<WatchedObjects<T>> {
     const { client, logger, namespace, resource, trim } = this.#options;
     if (!this.#use) {
       const abort = new AbortController();
       const cache = new Cache({ client, logger, resource, scope: { namespace }, trim });
-      this.#use = { cache, abort, running: cache.run(abort.signal), users: 0 };
+      this.#use = { cache, abort, running: cache.run(abort.signal), users: 0, isSynced: false };
     }
     const use = this.#use;
     use.users++;
     await untilAborted(signal, use.cache.synced);
+    use.isSynced ||= !signal.aborted;
     return {
       cache: use.cache,
       [Symbol.asyncDispose]: async () => {

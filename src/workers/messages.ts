@@ -9,6 +9,7 @@ import type {
   FileToRead,
   NewFile,
   OpenItem,
+  RangeToCompare,
   SealedItem,
   SealItem,
 } from '../volume-files/index.ts';
@@ -122,6 +123,31 @@ export function unpackFileReads({ lengths, hashes, errors }: FileReads): FileRea
     reads[i] = { ...(reads[i] as FileRead), error: { code, message } };
   }
   return reads;
+}
+
+const RANGE_NUMBERS = 3;
+
+/** Descriptor, offset and length of each range. */
+export interface CompareRequest {
+  readonly numbers: Float64Array;
+  readonly hashes: Uint8Array;
+}
+
+export function packRanges(ranges: readonly RangeToCompare[]): CompareRequest {
+  const numbers = new Float64Array(RANGE_NUMBERS * ranges.length);
+  ranges.forEach(({ descriptor, offset, length }, i) => {
+    numbers.set([descriptor, offset, length], RANGE_NUMBERS * i);
+  });
+  return { numbers, hashes: joinHashes(ranges.map(({ hash }) => hash)) };
+}
+
+export function unpackRanges({ numbers, hashes }: CompareRequest): RangeToCompare[] {
+  const count = numbers.length / RANGE_NUMBERS;
+  return Array.from({ length: count }, (_, i) => {
+    const number = (k: number): number => numbers[RANGE_NUMBERS * i + k] as number;
+    const hash = hashAt(hashes, i, count);
+    return { descriptor: number(0), offset: number(1), length: number(2), hash };
+  });
 }
 
 /** Numbers of each item: span, compressor, length, flags, then two or four that say where it goes. */

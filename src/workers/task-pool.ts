@@ -9,6 +9,8 @@ import type {
   OpenItem,
   PackedStream,
   PartialSpans,
+  RangeToCompare,
+  RangeVerdicts,
   SealedItem,
   SealItem,
   ThreadPool,
@@ -16,6 +18,7 @@ import type {
 import {
   packFilesToRead,
   packOpenItems,
+  packRanges,
   packSealItems,
   unpackFileReads,
   unpackSealed,
@@ -77,6 +80,10 @@ export abstract class TaskPool implements ThreadPool {
     entriesMax: number,
   ): Promise<DirectoryComparison> {
     return this.#run('compareDirectory', path, before, special, entriesMax);
+  }
+
+  compareRanges(ranges: readonly RangeToCompare[], slabs: readonly Span[]): Promise<RangeVerdicts> {
+    return this.#run('compareRanges', packRanges(ranges), slabs);
   }
 
   open(items: readonly OpenItem[]): Promise<OpenFailure[]> {

@@ -1,12 +1,18 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { parser } from '@prometheus-io/lezer-promql';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { Registry } from 'prom-client';
 import { parse } from 'yaml';
 import { DIRECTIONS } from '../../src/agent/directions/direction.ts';
 import { AgentMetrics } from '../../src/agent/metrics.ts';
 import { silentLogger, systemClock } from '../../src/base/index.ts';
-import { BackupMetrics, OperationMetrics, Server } from '../../src/server/index.ts';
+import {
+  BackupMetrics,
+  DeletionMetrics,
+  OperationMetrics,
+  Server,
+} from '../../src/server/index.ts';
 import { registerLocationMetrics } from '../../src/server/locations/location-metrics.ts';
 import { RepositoryMetrics } from '../../src/server/repositories/repository-metrics.ts';
 import { registerScheduleMetrics } from '../../src/server/schedules/schedule-metrics.ts';
@@ -26,14 +32,18 @@ interface Rule {
   readonly annotations: Readonly<Record<string, string>>;
 }
 
-const PANELS = (JSON.parse(read('manifests/monitoring/dashboard.json')) as { panels: Panel[] })
-  .panels;
+const DASHBOARDS = ['dashboard.json', 'server-dashboard.json'].map(
+  (file) => (JSON.parse(read(`manifests/monitoring/${file}`)) as { panels: Panel[] }).panels,
+);
+const PANELS = DASHBOARDS.flat();
 const rulesOf = (file: string): Rule[] =>
   (parse(read(`manifests/monitoring/${file}`)) as { spec: { groups: [{ rules: Rule[] }] } }).spec
     .groups[0].rules;
 /** Where a longshore server runs, and nowhere else. */
 const SERVER_RULES = rulesOf('server-alerts.yaml');
-const RULES = [...rulesOf('alerts.yaml'), ...SERVER_RULES];
+const RULES = [...rulesOf('alerts.yaml'), ...rulesOf('backup-alerts.yaml'), ...SERVER_RULES];
+/** Of kube-state-metrics, not of ours. */
+const VERIFY_RULES = rulesOf('verify-alerts.yaml');
 
 /** Each query, and the text beside it that names labels of what comes out. */
 const QUERIES = [
@@ -49,7 +59,22 @@ const QUERIES = [
 /** What Prometheus adds to each series that it reads. */
 const OF_PROMETHEUS = ['instance', 'job'];
 const PHASES = ['New', 'Accepted', 'Prepared', 'InProgress', 'Completed', 'Failed', 'Canceled'];
+/** Velero's metrics of restores (pkg/metrics/metrics.go, v1.18.3), which its own server has as long as ours has none. */
+const RESTORES = ['attempt', 'success', 'partial_failure', 'failed', 'validation_failed'];
+/** Phases of Backups that are not over. */
+const BACKUP_PHASES = ['New', 'Queued', 'ReadyToStart', 'InProgress'];
 const METRIC = /\b(?:longshore|podVolume|process|velero)_[A-Za-z_]+[A-Za-z]/g;
+
+interface Definition {
+  readonly name: string;
+  readonly type: string;
+  readonly labels: readonly string[];
+  readonly buckets?: readonly number[];
+}
+const VELERO_METRICS = JSON.parse(
+  read('test/golden/velero-metrics/metrics.json'),
+) as readonly Definition[];
+const definitions = new Map<string, Definition>();
 
 /** By the names of series: labels of the metric. */
 const labels = new Map<string, readonly string[]>();
@@ -70,7 +95,8 @@ beforeAll(async () => {
   registerLocationMetrics(server, () => []);
   registerScheduleMetrics(server, () => []);
   registerSyncMetrics(server, () => []);
-  new BackupMetrics(server);
+  new BackupMetrics(server, { backups: () => [] });
+  new DeletionMetrics(server);
   new OperationMetrics({ registry: server, clock: systemClock });
   new Server({
     ...{ client: undefined as never, logger: silentLogger, registry: server },
@@ -82,13 +108,29 @@ beforeAll(async () => {
   );
   for (const metric of registry.getMetricsAsArray()) {
     const { name, labelNames } = metric as unknown as { name: string; labelNames: string[] };
+    const { upperBounds } = metric as unknown as { upperBounds?: number[] };
+    const type = types.get(name) ?? '';
+    definitions.set(name, {
+      ...{ name, type, labels: labelNames },
+      ...(upperBounds && { buckets: upperBounds }),
+    });
     const all = [...labelNames, ...OF_PROMETHEUS];
     if (types.get(name) === 'histogram') {
       labels.set(`${name}_bucket`, [...all, 'le']);
       for (const end of ['sum', 'count']) labels.set(`${name}_${end}`, all);
     } else labels.set(name, all);
   }
+  ofVelero('velero_restore_total', []);
+  for (const what of RESTORES) ofVelero(`velero_restore_${what}_total`, ['schedule']);
 });
+
+/** Metrics that Velero's server has, and that need no row in the docs of ours. */
+const others = new Set<string>();
+function ofVelero(name: string, own: readonly string[]): void {
+  if (labels.has(name)) return;
+  labels.set(name, [...own, ...OF_PROMETHEUS]);
+  others.add(name);
+}
 
 const wordsOf = (list: string | undefined): string[] =>
   (list ?? '').split(',').flatMap((word) => word.trim() || []);
@@ -108,7 +150,8 @@ describe('monitoring', () => {
       for (const [label, operator, value = ''] of matchersOf(inner ?? '')) {
         expect(labels.get(name)).toContain(label);
         const values = operator?.includes('~') === true ? value.split('|') : [value];
-        const there = { direction: [...DIRECTIONS], phase: ['', ...PHASES] }[label ?? ''];
+        const phases = name === 'longshore_backups' ? BACKUP_PHASES : ['', ...PHASES];
+        const there = { direction: [...DIRECTIONS], phase: phases }[label ?? ''];
         expect(there).toEqual(expect.arrayContaining(values));
       }
     }
@@ -118,8 +161,47 @@ describe('monitoring', () => {
     for (const [, label] of shown) expect(left).toContain(label);
   });
 
-  it('panels have numbers of their own, and lie side by side', () => {
-    const panels = PANELS as (Panel & { gridPos: { x: number; y: number } })[];
+  it.each([
+    ...QUERIES.map(([what, expr]) => [what, expr] as const),
+    ...VERIFY_RULES.map(({ alert, expr }) => [`alert ${alert}`, expr] as const),
+  ])('%s can be read by Prometheus', (_, expr) => {
+    const wrong: string[] = [];
+    parser.parse(expr).iterate({
+      enter: ({ type, from }) => {
+        if (type.isError) wrong.push(`at ${from}: ${expr.slice(from)}`);
+      },
+    });
+    expect(wrong).toEqual([]);
+  });
+
+  it('the grammar refuses what Prometheus refuses', () => {
+    for (const expr of ['sum by (a (b)', 'rate(x[5q])', 'a > > b', 'increase(x{y="z}[1h])']) {
+      let hasError = false;
+      parser.parse(expr).iterate({ enter: ({ type }) => void (hasError ||= type.isError) });
+      expect([expr, hasError]).toEqual([expr, true]);
+    }
+  });
+
+  it('docs/alerts.md says of each alert what it means and what to do, and of no other', () => {
+    const told = [...read('docs/alerts.md').matchAll(/^### (\w+)\n\n(.+?)(?=\n#|$(?![^]))/gms)];
+    const names = told.map(([, name = '']) => name);
+    expect(names.toSorted()).toEqual([...RULES, ...VERIFY_RULES].map(({ alert }) => alert).sort());
+    for (const [, name, text = ''] of told) expect(text.length, name).toBeGreaterThan(60);
+  });
+
+  it("Velero's own metrics have its types, labels and buckets, and none is missing", () => {
+    const expected = VELERO_METRICS.filter(({ name }) => !name.startsWith('velero_restore_'));
+    expect(expected.map(({ name }) => definitions.get(name))).toEqual(expected);
+    const known = VELERO_METRICS.map(({ name }) => name);
+    const others = [...definitions.keys()].filter(
+      (name) => /^(velero|podVolume)_/.test(name) && !known.includes(name),
+    );
+    // Of Velero 1.19.
+    expect(others).toEqual(['velero_schedule_expected_interval_seconds']);
+  });
+
+  it.each(DASHBOARDS)('panels have numbers of their own, and lie side by side', (...own) => {
+    const panels = own as (Panel & { gridPos: { x: number; y: number } })[];
     expect(new Set(panels.map(({ id }) => id)).size).toBe(panels.length);
     expect(new Set(panels.map(({ gridPos: { x, y } }) => `${x} ${y}`)).size).toBe(panels.length);
   });
@@ -172,7 +254,7 @@ describe('monitoring', () => {
       ]),
     );
     const there = [...labels].flatMap(([name, all]) => {
-      if (/_(bucket|sum)$/.test(name)) return [];
+      if (/_(bucket|sum)$/.test(name) || others.has(name)) return [];
       const own = all.filter((label) => !OF_PROMETHEUS.includes(label));
       const metric = labels.has(name.replace(/_count$/, '_bucket'))
         ? name.replace(/_count$/, '')

@@ -2,6 +2,8 @@ import { execFile, spawn } from 'node:child_process';
 import * as fs from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { Secret } from '../../src/base/index.ts';
+import { browseReviews, clusterReviews } from '../../src/server/index.ts';
 import { DATA_DOWNLOADS, DATA_UPLOADS, NAMESPACES } from '../../src/kube/index.ts';
 import { hasRealApi, type RealApi, startRealApi } from '../support/real-api.ts';
 
@@ -85,4 +87,61 @@ describe.skipIf(!hasRealApi())('node-agent status with the rights of an agent', 
     expect(await ended).toBe(0);
     expect(err).toBe('');
   });
+
+  it(
+    'who may list sees the page, and who may browse a backup sees the files of that one',
+    { timeout: WAIT_MS },
+    async () => {
+      // kubectl makes roles only for kinds that there are.
+      const definition = join(ROOT, 'crds/server/velero.io_backups.yaml');
+      await api.kubectl('apply', '--server-side', '-f', definition);
+      await api.kubectl('wait', '--for=condition=Established', 'crd/backups.velero.io');
+      await api.kubectl('apply', '-k', join(ROOT, 'manifests/status-page'));
+      const inVelero = (...words: string[]): Promise<string> =>
+        api.kubectl('-n', NAMESPACE, ...words);
+      for (const name of ['visitor', 'reader', 'auditor']) {
+        await inVelero('create', 'serviceaccount', name);
+      }
+      const bind = (name: string, role: string, account: string): Promise<string> => {
+        const who = `--serviceaccount=${NAMESPACE}:${account}`;
+        return inVelero('create', 'rolebinding', name, `--role=${role}`, who);
+      };
+      const page = 'longshore-status-page-visitor';
+      await bind('visits', page, 'visitor');
+      await bind('reads-page', page, 'reader');
+      // As docs/status-page.md has it.
+      await inVelero(
+        ...['create', 'role', 'reads-nightly', '--verb=browse'],
+        ...['--resource=backups.velero.io', '--resource-name=nightly'],
+      );
+      await bind('reads-nightly', 'reads-nightly', 'reader');
+      // Whoever may read all that there is reads no data.
+      const all = ['--verb=get,list,watch', '--resource=*.velero.io'];
+      await inVelero('create', 'role', 'audits', ...all);
+      await bind('audits', 'audits', 'auditor');
+
+      const { signal } = new AbortController();
+      const [sees, browses] = [
+        clusterReviews(api.client, NAMESPACE),
+        browseReviews(api.client, NAMESPACE),
+      ];
+      const verdictsOf = async (account: string): Promise<boolean[]> => {
+        const token = new Secret((await inVelero('create', 'token', account)).trim());
+        const user = await sees.userOf(token, signal);
+        if (!user) throw new Error(`the token of ${account} is nobody's`);
+        return [
+          await sees.maySee(user, '', signal),
+          await browses.maySee(user, 'nightly', signal),
+          await browses.maySee(user, 'other', signal),
+        ];
+      };
+      expect(await verdictsOf('visitor')).toEqual([true, false, false]);
+      expect(await verdictsOf('reader')).toEqual([true, true, false]);
+      expect(await verdictsOf('auditor')).toEqual([true, false, false]);
+      await bind('browses', 'longshore-status-page-file-visitor', 'visitor');
+      await expect
+        .poll(() => verdictsOf('visitor'), { timeout: 60_000 })
+        .toEqual([true, true, true]);
+    },
+  );
 });

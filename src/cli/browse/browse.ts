@@ -1,16 +1,17 @@
 import { BackupArchive } from '../../archive/index.ts';
 import { CodedError, formatBytes } from '../../base/index.ts';
 import { resolveEntry } from '../../snapshot/index.ts';
-import { withBucketOf, withRepositoryOf } from '../backups/bucket.ts';
+import { withBucketOf } from '../backups/bucket.ts';
 import { BACKUP, findNamed, type Run } from '../backups/noun.ts';
 import { type Session, withSession } from '../backups/session.ts';
 import type { ClusterFlags } from '../cluster.ts';
-import { createLogger, openContext } from '../context.ts';
+import { createLogger } from '../context.ts';
 import { type EntryFlags, listEntries, writeFileOf } from '../entries.ts';
 import { isOutputOpen, writeOutput } from '../output.ts';
 import { isWide } from '../output-form.ts';
 import { printable, printJson, printTable } from '../terminal.ts';
 import { UsageError } from '../usage-error.ts';
+import { withOpenRepository } from './open-repositories.ts';
 import { tarOf } from './tar.ts';
 import { type BrowsableVolume, volumesIn } from './volumes.ts';
 
@@ -104,14 +105,8 @@ async function look(
   const logger = await createLogger({ repo: '', ...flags });
   const storageLocation = backup.spec?.storageLocation ?? '';
   const place = { storageLocation, volumeNamespace };
-  await withRepositoryOf(place, session, async ({ location, password }) => {
-    const { memoryLimit } = flags;
-    const common = {
-      ...{ repo: location, client: 'default@default' },
-      ...(memoryLimit !== undefined && { memoryLimit }),
-    };
-    await using context = await openContext(common, { cache: false, password, logger });
-    const { repository } = context;
+  const { memoryLimit } = flags;
+  await withOpenRepository(place, { ...session, logger, memoryLimit }, async (repository) => {
     const below = path.split('/').filter((part) => part !== '');
     const entry = await resolveEntry(repository, [snapshotId, ...below].join('/'));
     const shown = `${name}:/${below.join('/')}`;

@@ -1,8 +1,8 @@
 import { encodeFullHeader, padding, TAR_END } from '../../archive/index.ts';
-import { CodedError } from '../../base/index.ts';
 import { type Repository, streamObject } from '../../repository/index.ts';
 import { type DirectoryEntry, walkTree } from '../../snapshot/index.ts';
 import { incompleteSnapshot } from '../../uploader/index.ts';
+import { damagedFile, fileBytes } from './file-bytes.ts';
 
 /** Longer ones exist on no file system. */
 const LINK_BYTES_MAX = 64 << 10;
@@ -39,7 +39,7 @@ export async function* tarOf(
 }
 
 async function* member(
-  { contents }: Repository,
+  repository: Repository,
   entry: DirectoryEntry,
   { name, type, signal }: { name: string; type: string; signal: AbortSignal },
 ): AsyncGenerator<Uint8Array> {
@@ -53,24 +53,16 @@ async function* member(
   if (type === '2') {
     const pieces: Uint8Array[] = [];
     let length = 0;
-    for await (const piece of streamObject(contents, entry.objectId)) {
+    for await (const piece of streamObject(repository.contents, entry.objectId, { signal })) {
       length += piece.length;
-      if (length > LINK_BYTES_MAX) throw damaged(name, 'its target is too long');
+      if (length > LINK_BYTES_MAX) throw damagedFile(name, 'its target is too long');
       pieces.push(Buffer.from(piece));
     }
     yield encodeFullHeader({ ...head, name, linkName: Buffer.concat(pieces).toString() });
     return;
   }
   yield encodeFullHeader({ ...head, name });
-  let written = 0;
-  for await (const piece of streamObject(contents, entry.objectId)) {
-    signal.throwIfAborted();
-    written += piece.length;
-    // The header has said how many there are.
-    if (written > size) throw damaged(name, `it has more than ${size} bytes`);
-    yield piece;
-  }
-  if (written < size) throw damaged(name, `it has ${written} bytes instead of ${size}`);
+  yield* fileBytes(repository, entry, { name, signal });
   yield padding(size);
 }
 
@@ -80,8 +72,5 @@ function assertHarmless(path: string): void {
   if (parts.every((part) => part !== '' && part !== '.' && part !== '..' && !part.includes('\0'))) {
     return;
   }
-  throw damaged(JSON.stringify(path), 'no file can have this name');
+  throw damagedFile(JSON.stringify(path), 'no file can have this name');
 }
-
-const damaged = (path: string, what: string): CodedError =>
-  new CodedError('DAMAGED_SNAPSHOT', `${path} in the snapshot is damaged: ${what}`);

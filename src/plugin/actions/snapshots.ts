@@ -32,6 +32,7 @@ import {
   OF_GROUP,
   SNAPSHOT_HANDLE,
 } from './velero-names.ts';
+import type { PlannedBackup } from './volume-choice.ts';
 
 /** A snapshot that the storage has cut. */
 export interface CutSnapshot {
@@ -66,7 +67,7 @@ export class Snapshots {
    */
   async take<T>(
     pvc: PersistentVolumeClaim,
-    backup: Backup,
+    backup: PlannedBackup,
     signal: AbortSignal,
     task: (cut: CutSnapshot) => Promise<T>,
     /** Makes the snapshot otherwise: together with others. */
@@ -90,7 +91,7 @@ export class Snapshots {
 
   async #make(
     pvc: PersistentVolumeClaim,
-    backup: Backup,
+    backup: PlannedBackup,
     signal: AbortSignal,
   ): Promise<VolumeSnapshot> {
     const { client, logger } = this.#setting;
@@ -126,7 +127,7 @@ export class Snapshots {
 
   async #wanted(
     pvc: PersistentVolumeClaim,
-    backup: Backup,
+    backup: PlannedBackup,
     signal: AbortSignal,
   ): Promise<NewObject<VolumeSnapshot>> {
     const { client } = this.#setting;

@@ -33,7 +33,8 @@ import { RunsView } from '../runs/runs-view.ts';
 import type { ActionSessions, BackupRunner, Buckets } from './contract.ts';
 import { DeletionRequests } from './deletion-requests.ts';
 import { LostBackups, type RemoveSnapshots } from './lost-backups.ts';
-import { cancelOperations } from './operations/cancel.ts';
+import { cancelOperations, withUntold } from './operations/cancel.ts';
+import { PhaseEvents } from './phase-events.ts';
 import { PhaseWriter } from './phase-writer.ts';
 import { BACKUP_RESOURCE, hasHadRun, isOver, isWaiting, phaseOf } from './phases.ts';
 import { planQueue, type QueueStep } from './queue.ts';
@@ -46,6 +47,8 @@ export interface BackupControllerOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly namespace: string;
+  /** Of this process, as Events name it. */
+  readonly host: string;
   /** The watch that it shares with the controllers that follow it. */
   readonly backups?: SharedBackups;
   readonly discovery: () => Promise<Discovery>;
@@ -125,6 +128,7 @@ class BackupsRun {
   readonly #cancels: Controller;
   readonly #notes: UnderWayNotes;
   readonly #lost: LostBackups;
+  readonly #events: PhaseEvents;
   /** UIDs of those that have had their run here: what the watch still shows of them is old. */
   readonly #hadRun = new Set<string>();
   #hasStarted = false;
@@ -135,6 +139,8 @@ class BackupsRun {
     this.#signal = signal;
     this.#assertLeading = assertLeading;
     this.#clock = options.clock ?? systemClock;
+    const { host } = options;
+    this.#events = new PhaseEvents({ client, logger, host, clock: client.clock });
     const shared = options.backups ?? new SharedBackups({ client, logger, namespace });
     this.#backups = new RunsView({
       ...{ client, logger, namespace, assertLeading, signal, shared },
@@ -200,16 +206,19 @@ class BackupsRun {
       this.#cancels.run(this.#signal),
     ]);
     await Promise.all([...this.#tasks.values()].map(({ done }) => done));
+    await this.#events.flush();
   }
 
   #changed(after: Backup | undefined, before: Backup | undefined): void {
     if (!this.#hasStarted) return;
+    this.#events.changed(after, before);
     if (!after || (before && before.metadata.uid !== after.metadata.uid)) {
       if (before && !isOver(phaseOf(before))) this.#vanished(before);
       // Whoever deletes one that is over removes its files.
       else if (before) this.#lost.over(before);
       if (before) this.#hadRun.delete(before.metadata.uid);
       if (before) this.#phases.forget(before.metadata.uid);
+      if (before) this.#options.metrics.deleted(before);
     }
     if (after) this.#wake(after);
     if (after && before && isOver(phaseOf(after)) && !isOver(phaseOf(before))) {
@@ -353,6 +362,7 @@ class BackupsRun {
     } else logger.info({ backup: name }, 'going on with a backup that another server began');
     metrics.attempted(backup);
     let isEnded = false;
+    let untold: string | undefined;
     try {
       const about = { what: 'ask the API server what it serves', logger, signal };
       const runner = await patiently(() => this.#options.runner(), about);
@@ -366,17 +376,20 @@ class BackupsRun {
         signal,
         leaving: this.#signal,
         onEnded: () => (isEnded = true),
+        onUntold: (text) => (untold = text),
         assertLeading: this.#assertLeading,
         onProgress: (progress) => this.#tell(backup, progress),
       });
       const status = { ...outcome.status, phase: outcome.phase };
       const written = await this.#phases.insist(backup, { status });
       this.#hadRun.add(backup.metadata.uid);
+      if (written) metrics.itemsDone(written, outcome.tarballBytes);
       if (written) await this.#forget(written);
       else this.#lost.add(backup);
     } catch (error) {
       if (this.#signal.aborted || isCode(error, 'LEADERSHIP_LOST')) return;
-      const reason = signal.aborted ? CANCELED : `backup execution failed: ${messageOf(error)}`;
+      const what = signal.aborted ? CANCELED : `backup execution failed: ${messageOf(error)}`;
+      const reason = withUntold(what, untold);
       const written = await this.#phases.insist(backup, {
         status: failedStatus(reason, this.#clock),
       });

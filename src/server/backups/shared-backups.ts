@@ -26,6 +26,11 @@ export class SharedBackups {
     return this.#objects.failure;
   }
 
+  /** All Backups of the namespace, of those that are over only what {@link trimmed} keeps; undefined where nobody follows them. */
+  list(): readonly Backup[] | undefined {
+    return this.#objects.list();
+  }
+
   /** Resolves after the first list, or an abort. */
   open(signal: AbortSignal): Promise<WatchedBackups> {
     return this.#objects.open(signal);
@@ -38,6 +43,8 @@ interface Counted {
   readonly warnings?: number;
   readonly startTimestamp?: string;
   readonly completionTimestamp?: string;
+  readonly csiVolumeSnapshotsAttempted?: number;
+  readonly csiVolumeSnapshotsCompleted?: number;
 }
 
 /** On a Backup of another cluster whose PodVolumeBackups are still to be made here. */
@@ -50,8 +57,9 @@ function trimmed(backup: Backup): Backup {
   const { name, namespace, uid, resourceVersion, creationTimestamp, labels, deletionTimestamp } =
     backup.metadata;
   const pending = backup.metadata.annotations?.[SYNC_PENDING];
-  const { errors, warnings, startTimestamp, completionTimestamp } = (backup.status ??
+  const { errors, warnings, startTimestamp, completionTimestamp, ...counted } = (backup.status ??
     {}) as Counted;
+  const { csiVolumeSnapshotsAttempted, csiVolumeSnapshotsCompleted } = counted;
   const { storageLocation } = (backup.spec as Backup['spec'] | undefined) ?? {};
   return {
     ...{ apiVersion: backup.apiVersion, kind: backup.kind },
@@ -61,6 +69,11 @@ function trimmed(backup: Backup): Backup {
       ...(pending !== undefined && { annotations: { [SYNC_PENDING]: pending } }),
     },
     spec: { ...(storageLocation !== undefined && { storageLocation }) },
-    status: { phase, errors, warnings, startTimestamp, completionTimestamp },
+    status: {
+      ...{ phase, errors, warnings, startTimestamp, completionTimestamp },
+      ...(csiVolumeSnapshotsAttempted !== undefined && {
+        ...{ csiVolumeSnapshotsAttempted, csiVolumeSnapshotsCompleted },
+      }),
+    },
   } as Backup;
 }

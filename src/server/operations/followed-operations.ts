@@ -22,9 +22,13 @@ import {
 import { isWaiting } from '../backups/phases.ts';
 import type { WatchedObjects } from '../shared-objects.ts';
 import { type Followed, type FollowedKind, phaseIn, statusIn, subjectIn } from './followed-kind.ts';
+import { cancelOperations } from './cancel.ts';
 import type { OperationMetrics } from './operation-metrics.ts';
 import type { OperationsStep, StepOptions } from './operations-step.ts';
 import { type AskingSession, SessionAsker } from './session-asker.ts';
+
+/** How long an operation of an action may take. `askedNs`: what the Backup or Restore says of all operations. Velero has only that. */
+export type TimeoutOf<T> = (action: string, object: T, askedNs: Nanoseconds) => Nanoseconds;
 
 /** What both controllers of operations may be told. */
 export interface OperationsSettings<T extends Followed> {
@@ -42,8 +46,7 @@ export interface OperationsSettings<T extends Followed> {
   readonly timeoutNs?: Nanoseconds;
   /** How much longer than operations may take a location may be away; less in tests. */
   readonly awayNs?: Nanoseconds;
-  /** Of one plugin's operations, where that is longer than the object's. */
-  readonly timeoutNsOfPlugin?: (action: string, object: T) => Nanoseconds | undefined;
+  readonly timeoutNsOf?: TimeoutOf<T>;
 }
 
 export interface FollowedOperationsOptions<T extends Followed> extends OperationsSettings<T> {
@@ -52,6 +55,8 @@ export interface FollowedOperationsOptions<T extends Followed> extends Operation
   /** Of its files. Throws where it cannot be known at present. */
   readonly locationOf: (object: T, signal: AbortSignal) => Promise<string>;
   readonly step: (object: T, options: StepOptions) => Promise<OperationsStep>;
+  /** Whether its operations are to be told to stop. Where nobody says so here, another controller does it. */
+  readonly isCanceled?: (object: T) => boolean;
   /** One that is deleted while it waits; may be called again, and also when nobody can be told any more. */
   readonly whenDeleted?: (object: T, asker: SessionAsker) => Promise<void>;
   /** One that is ended because it could not be followed for too long, before its phase says so. */
@@ -74,6 +79,8 @@ interface Known {
   readonly uid: string;
   readonly asker: SessionAsker;
   isReloaded: boolean;
+  /** Its operations have all been told to stop, since somebody has canceled it. */
+  isTold: boolean;
   /** Since when its location is of no use, and what was said of it. */
   away: { readonly since: Stopwatch; said: string } | undefined;
 }
@@ -118,8 +125,8 @@ export class FollowedOperations<T extends Followed> {
       // Those that are over cost nothing; one that waits is looked at when it begins to, and then by time.
       const waits = after !== undefined && isWaiting(phaseIn(after));
       const isNew = waits !== this.#known.has(key);
-      const goes = isGoing(after) && !isGoing(before);
-      if (isNew || (waits && goes)) this.#controller.queue.add(key);
+      const ends = this.#ends(after) && !this.#ends(before);
+      if (isNew || (waits && ends)) this.#controller.queue.add(key);
       if (!after) this.#options.map.forget(object.metadata.uid);
     });
     await working;
@@ -149,6 +156,7 @@ export class FollowedOperations<T extends Followed> {
         await this.#away(object, known, `backup storage location ${location} is read-only`);
         return next;
       }
+      if (this.#isCanceled(object) && !known.isTold) await this.#cancel(object, known);
       const hasLeft = await this.#look(object, known);
       known.away = undefined;
       if (!hasLeft) return next;
@@ -166,12 +174,31 @@ export class FollowedOperations<T extends Followed> {
     }
   }
 
+  #isCanceled(object: T): boolean {
+    return this.#options.isCanceled?.(object) === true;
+  }
+
+  /** Somebody has deleted or canceled it. */
+  #ends(object: T | undefined): boolean {
+    return object !== undefined && (isGoing(object) || this.#isCanceled(object));
+  }
+
+  /** What becomes of its operations is seen as always: they end, and it is partially failed. */
+  async #cancel(object: T, known: Known): Promise<void> {
+    const { map, kind, logger } = this.#options;
+    const options = { asker: known.asker, signal: this.#signal };
+    const untold = await cancelOperations(map, subjectIn(kind, object), options);
+    known.isTold = untold === undefined;
+    const fields = { [kind.word]: object.metadata.name, ...(untold !== undefined && { untold }) };
+    logger.info(fields, `a ${kind.word} is canceled: its operations are told to stop`);
+  }
+
   #knownOf(key: string, object: T): Known {
     const known = this.#known.get(key);
     if (known) return known;
     const asker = new SessionAsker(() => this.#options.open(object));
     const uid = object.metadata.uid;
-    const made: Known = { uid, asker, isReloaded: false, away: undefined };
+    const made: Known = { uid, asker, isReloaded: false, isTold: false, away: undefined };
     this.#known.set(key, made);
     return made;
   }
@@ -186,7 +213,7 @@ export class FollowedOperations<T extends Followed> {
 
   /** Whether it waits no more. */
   async #look(object: T, known: Known): Promise<boolean> {
-    const { map, kind, metrics, step, timeoutNsOfPlugin } = this.#options;
+    const { map, kind, metrics, step, timeoutNsOf } = this.#options;
     const signal = this.#signal;
     if (!known.isReloaded) {
       // Another server may have led since this one last did.
@@ -196,7 +223,7 @@ export class FollowedOperations<T extends Followed> {
     const timeoutNs = this.#timeoutNs(object);
     const { round, hasLeft } = await step(object, {
       ...{ asker: known.asker, assertLeading: this.#assertLeading, signal },
-      timeoutNsOf: (action) => longer(timeoutNs, timeoutNsOfPlugin?.(action, object)),
+      timeoutNsOf: (action) => timeoutNsOf?.(action, object, timeoutNs) ?? timeoutNs,
     });
     metrics?.note(known.uid, round);
     return hasLeft;
@@ -249,10 +276,7 @@ export class FollowedOperations<T extends Followed> {
   }
 }
 
-const isGoing = (object: Followed | undefined): boolean =>
-  object?.metadata.deletionTimestamp !== undefined;
-
-const longer = (a: Nanoseconds, b: Nanoseconds = 0n): Nanoseconds => (a > b ? a : b);
+const isGoing = (object: Followed): boolean => object.metadata.deletionTimestamp !== undefined;
 
 /** Of the API server, which says nothing about a location. */
 const OF_CLUSTER = [

@@ -42,40 +42,74 @@ const SHOWN: readonly Kind[] = [
 export interface Reviews {
   /** Whose token it is; undefined where it is nobody's. */
   userOf(token: Secret, signal: AbortSignal): Promise<UserInfo | undefined>;
-  /** Whether that one may list all kinds of objects that the page shows. */
-  mayList(user: UserInfo, signal: AbortSignal): Promise<boolean>;
+  /** Whether that one may see it. `about`: what it is, where the right is one to a single thing. */
+  maySee(user: UserInfo, about: string, signal: AbortSignal): Promise<boolean>;
 }
 
-export function clusterReviews(client: KubeClient, namespace: string): Reviews {
-  const mayListOne = async (
-    { username = '', uid, groups, extra }: UserInfo,
-    { group, plural: resource }: Kind,
-    signal: AbortSignal,
-  ): Promise<boolean> => {
-    const spec = {
-      user: username,
-      ...(uid !== undefined && { uid }),
-      ...(groups && { groups }),
-      ...(extra && { extra }),
-      resourceAttributes: { namespace, verb: 'list', group, resource },
-    };
-    const review = { metadata: {}, spec };
-    const { status } = await client.create(SUBJECT_ACCESS_REVIEWS, review, { signal });
-    return status?.allowed === true && status.denied !== true;
-  };
-  return {
-    async userOf(token, signal) {
-      const review = { metadata: {}, spec: { token: token.reveal() } };
-      const { status } = await client.create(TOKEN_REVIEWS, review, { signal });
-      return status?.authenticated === true && status.user?.username ? status.user : undefined;
+/** What somebody is asked about, of Velero's group. */
+interface Deed {
+  readonly verb: string;
+  readonly kind: Kind;
+  readonly name?: string;
+}
+
+/** Who may see the page: whoever may list all kinds of objects that it shows. */
+export const clusterReviews = (client: KubeClient, namespace: string): Reviews => ({
+  userOf: (token, signal) => userOf(client, token, signal),
+  async maySee(user, _about, signal) {
+    for (const kind of SHOWN) {
+      const deed = { verb: 'list', kind };
+      if (!(await mayDo(client, namespace, { user, deed, signal }))) return false;
+    }
+    return true;
+  },
+});
+
+/**
+ * The verb on Backups that lets somebody see the files of one. No other right of Kubernetes fits: those who may read objects of Velero are to see no
+ * data, and those who may restore are to do more. Roles for reading, also those for all resources, do not have it; those for all verbs do.
+ */
+export const BROWSE_VERB = 'browse';
+
+/** Who may see the files of a backup, whose name the question is about. */
+export const browseReviews = (client: KubeClient, namespace: string): Reviews => ({
+  userOf: (token, signal) => userOf(client, token, signal),
+  maySee: (user, name, signal) => {
+    const deed = { verb: BROWSE_VERB, kind: BACKUPS, name };
+    return mayDo(client, namespace, { user, deed, signal });
+  },
+});
+
+async function userOf(
+  client: KubeClient,
+  token: Secret,
+  signal: AbortSignal,
+): Promise<UserInfo | undefined> {
+  const review = { metadata: {}, spec: { token: token.reveal() } };
+  const { status } = await client.create(TOKEN_REVIEWS, review, { signal });
+  return status?.authenticated === true && status.user?.username ? status.user : undefined;
+}
+
+async function mayDo(
+  client: KubeClient,
+  namespace: string,
+  { user, deed, signal }: { user: UserInfo; deed: Deed; signal: AbortSignal },
+): Promise<boolean> {
+  const { username = '', uid, groups, extra } = user;
+  const { group, plural: resource } = deed.kind;
+  const spec = {
+    user: username,
+    ...(uid !== undefined && { uid }),
+    ...(groups && { groups }),
+    ...(extra && { extra }),
+    resourceAttributes: {
+      ...{ namespace, verb: deed.verb, group, resource },
+      ...(deed.name !== undefined && { name: deed.name }),
     },
-    async mayList(user, signal) {
-      for (const resource of SHOWN) {
-        if (!(await mayListOne(user, resource, signal))) return false;
-      }
-      return true;
-    },
   };
+  const review = { metadata: {}, spec };
+  const { status } = await client.create(SUBJECT_ACCESS_REVIEWS, review, { signal });
+  return status?.allowed === true && status.denied !== true;
 }
 
 export interface AccessOptions {
@@ -106,12 +140,12 @@ interface Known {
 }
 
 /**
- * Who may see the page. Answers are kept for half a minute at most, and only so many; tokens are kept as hashes. However many strangers ask, those who
+ * Who may see the page, or what {@link Reviews} it is given ask about. Answers are kept for half a minute at most, and only so many; tokens are kept as hashes. However many strangers ask, those who
  * were let in are: what is remembered of them is apart, and they are asked about whatever else is.
  */
 export class Access {
   readonly #options: AccessOptions;
-  /** By the hash of the token, oldest first. */
+  /** By the hash of the token and of what it is shown for, oldest first. */
   readonly #guests = new Map<string, Known>();
   readonly #strangers = new Map<string, Known>();
   readonly #places = createLimiter(REVIEWS_MAX);
@@ -122,9 +156,11 @@ export class Access {
     this.#options = options;
   }
 
-  verdictOf(token: string): Promise<Verdict> {
+  /** `about`: the name of a single thing, where the right is one to that. */
+  verdictOf(token: string, about = ''): Promise<Verdict> {
     if (token.length > TOKEN_CHARS_MAX || !TOKEN.test(token)) return Promise.resolve('unknown');
-    const key = createHash('sha256').update(token).digest('base64');
+    // No token has a blank.
+    const key = createHash('sha256').update(`${token} ${about}`).digest('base64');
     const isGuest = this.#guests.has(key);
     const known = this.#guests.get(key) ?? this.#strangers.get(key);
     if (known?.age && known.age.elapsedNs < KEPT_NS) return known.verdict;
@@ -134,7 +170,7 @@ export class Access {
     }
     // The time runs from before the question: what the answer says was true then.
     const age = new Stopwatch(this.#options.clock);
-    const entry: Known = { verdict: this.#ask(new Secret(token)), age };
+    const entry: Known = { verdict: this.#ask(new Secret(token), about), age };
     remember(isGuest ? this.#guests : this.#strangers, key, entry);
     return entry.verdict.then((answer) => {
       this.#sort(key, entry, answer);
@@ -161,14 +197,14 @@ export class Access {
     return ++this.#span.count <= STRANGERS_MAX;
   }
 
-  async #ask(token: Secret): Promise<Verdict> {
+  async #ask(token: Secret, about: string): Promise<Verdict> {
     try {
       return await this.#places.run(async () => {
         const { reviews } = this.#options;
         const signal = AbortSignal.timeout(REVIEW_MS);
         const user = await reviews.userOf(token, signal);
         if (!user) return 'unknown';
-        return (await reviews.mayList(user, signal)) ? 'allowed' : 'forbidden';
+        return (await reviews.maySee(user, about, signal)) ? 'allowed' : 'forbidden';
       });
     } catch (error) {
       // An API server may say what it was given, and it was given a token.

@@ -1,9 +1,11 @@
 import { ageText } from '../../base/index.ts';
 import { html, type HtmlValue, named } from './html.ts';
+import { volumeLink } from './files/documents.ts';
 import {
   barOf,
   bytesOf,
   documentOf,
+  filesPath,
   leftOf,
   numberText,
   phaseOf,
@@ -17,10 +19,11 @@ import { bytesText, totalsOf } from './moving.ts';
 import { footerOf, outagesOf, type PageOptions } from './overview.ts';
 import type { Counts, RunRow } from './rows.ts';
 import { pagesOf } from './tables.ts';
+import type { PageVolume } from './volumes.ts';
 
 /** A backup's own page: `/backups/NAME`. */
 export function backupDocument(
-  { world, volumesOf, logout }: PageOptions,
+  { world, volumesOf, hasFiles, logout }: PageOptions,
   backup: RunRow,
   page: number,
 ): string {
@@ -35,6 +38,7 @@ export function backupDocument(
       <nav aria-label="Pages of this server">
         <ul>
           <li><a href="/">All backups</a></li>
+          ${hasFiles && html`<li><a href="${filesPath(backup.name)}">Files of its volumes</a></li>`}
         </ul>
       </nav>`,
     main: html`${outagesOf(world)}
@@ -72,7 +76,9 @@ export function backupDocument(
             'Waits for, or how it ended',
           ],
           rows: listing.rows.map((volume) => [
-            named(volume.volume),
+            hasFiles && hasFilesOf(volume)
+              ? volumeLink(backup.name, volume.volume)
+              : named(volume.volume),
             [volume.kind, ' ', named(volume.name)],
             phaseOf(volume.phase),
             named(volume.node),
@@ -108,6 +114,10 @@ export function backupDocument(
       <p class="dim">As of ${timeOf(world.nowMs, world.nowMs)}, in UTC.</p>`,
   });
 }
+
+/** Of a pod's volume the backup's own list has the claim. */
+const hasFilesOf = ({ kind, phase }: PageVolume): boolean =>
+  kind === 'DataUpload' && phase === 'Completed';
 
 function factsOf(backup: RunRow, nowMs: number): (readonly [string, HtmlValue])[] {
   const { name, beganMs, endedMs, itemsDone, itemsTotal, errors, warnings } = backup;

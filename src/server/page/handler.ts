@@ -1,18 +1,28 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { type Clock, isCode, type Logger, messageOf, Secret } from '../../base/index.ts';
+import {
+  type Clock,
+  isCode,
+  type Logger,
+  messageOf,
+  redactAndCut,
+  Secret,
+} from '../../base/index.ts';
 import type { Access, Verdict } from './access.ts';
+import { type Answer, away, notFound, ok, plain, redirect } from './answer.ts';
 import { backupDocument } from './backup-page.ts';
-import { plainDocument } from './layout.ts';
+import { sendDownload, SILENT_MS } from './files/download.ts';
+import { FilesHandler, type FilesOptions } from './files/files-handler.ts';
 import { listingQueryOf } from './listing.ts';
 import {
   bearerOf,
   isFromOwnPage,
   loginDocument,
+  loginFormOf,
   LOGOUT_FORM,
+  nextOf,
   NO_SESSION_COOKIE,
   sessionCookie,
   sessionIdOf,
-  tokenInForm,
 } from './login.ts';
 import { overviewDocument, type PageOptions } from './overview.ts';
 import { Sessions } from './sessions.ts';
@@ -24,16 +34,12 @@ export interface PageHandlerOptions {
   readonly view: Pick<PageView, 'look'>;
   readonly volumes: Pick<VolumeSource, 'of'>;
   readonly access: Access;
+  /** Undefined where files of backups are not shown. */
+  readonly files?: FilesOptions | undefined;
   readonly logger: Logger;
   readonly clock: Clock;
   /** Whether only this machine, or this pod, reaches it: then nobody logs in. */
   readonly isLoopback: boolean;
-}
-
-interface Answer {
-  readonly status: number;
-  readonly body: string;
-  readonly headers?: Readonly<Record<string, string>>;
 }
 
 const HEADERS = {
@@ -51,37 +57,58 @@ const HEADERS = {
 /** A name of another machine that was made to point to this one comes with that other name. */
 const LOOPBACK_HOST = /^(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?$/i;
 const BACKUP_PATH = /^\/backups\/([^/]+)$/;
+const FILES_PATH = /^\/backups\/([^/]+)\/(files|download)$/;
 
 /** Answers requests of the status page. It changes nothing but sessions. */
 export class PageHandler {
   readonly #options: PageHandlerOptions;
   readonly #sessions: Sessions;
+  readonly #files: FilesHandler | undefined;
 
   constructor(options: PageHandlerOptions) {
     this.#options = options;
+    this.#files = options.files && new FilesHandler(options.files);
     this.#sessions = new Sessions(options.clock);
   }
 
   /** For `node:http`. Never rejects. */
   readonly handle = (request: IncomingMessage, response: ServerResponse): void => {
-    const answered = this.#answerSafely(request).then(({ status, body, headers }) => {
+    const gone = new AbortController();
+    response.once('close', () => {
+      gone.abort();
+    });
+    const answered = this.#answerSafely(request, gone.signal).then(async (answer) => {
+      const { status, body, headers, download } = answer;
       // What is left of a body that was not read must not be taken for the next request.
       const isRead = request.complete;
-      response.writeHead(status, {
-        ...HEADERS,
-        ...headers,
-        'content-length': Buffer.byteLength(body),
-        ...(!isRead && { connection: 'close' }),
-      });
-      response.end(request.method === 'HEAD' ? undefined : body);
+      const isHead = request.method === 'HEAD';
+      try {
+        if (gone.signal.aborted) return;
+        response.writeHead(status, {
+          ...HEADERS,
+          ...(!download && { 'content-length': Buffer.byteLength(body) }),
+          ...headers,
+          ...(!isRead && { connection: 'close' }),
+        });
+        if (!download || isHead) response.end(isHead ? undefined : body);
+        else await sendDownload(response, download.bytes, gone.signal);
+      } finally {
+        download?.end();
+      }
     });
-    answered.catch(() => response.destroy());
+    answered.catch((error: unknown) => {
+      response.destroy();
+      const { logger } = this.#options;
+      logger.warn({ error: redactAndCut(messageOf(error)) }, 'status page: a download was cut off');
+    });
   };
 
-  async #answerSafely(request: IncomingMessage): Promise<Answer> {
+  async #answerSafely(request: IncomingMessage, gone: AbortSignal): Promise<Answer> {
     try {
-      return await this.#answer(request);
+      return await this.#answer(request, gone);
     } catch (error) {
+      // Nobody is there to read it.
+      if (gone.aborted) return plain(499, 'Gone', 'The visitor has gone.');
       if (isCode(error, 'NOT_READ_YET')) return away('The cluster', messageOf(error));
       // Neither headers nor address: they may hold a token.
       this.#options.logger.error({ error: messageOf(error) }, 'status page: a request failed');
@@ -93,7 +120,7 @@ export class PageHandler {
     }
   }
 
-  async #answer(request: IncomingMessage): Promise<Answer> {
+  async #answer(request: IncomingMessage, gone: AbortSignal): Promise<Answer> {
     const { isLoopback } = this.#options;
     const { method = '', headers } = request;
     if (isLoopback && !LOOPBACK_HOST.test(headers.host ?? '')) {
@@ -101,7 +128,8 @@ export class PageHandler {
     }
     const url = urlOf(request);
     if (!url) return plain(400, 'Not understood', 'The address of this request cannot be read.');
-    if (method === 'POST' && !isLoopback) {
+    // Whoever reaches a loopback address may see the page, and still has to say who they are to see files.
+    if (method === 'POST' && (!isLoopback || this.#files)) {
       if (url.pathname === '/login') return this.#login(request);
       if (url.pathname === '/logout') return this.#logout(request);
     }
@@ -109,12 +137,27 @@ export class PageHandler {
       const answer = plain(405, 'Not possible', 'This page can only be read.');
       return { ...answer, headers: { allow: 'GET, HEAD' } };
     }
-    if (isLoopback) return this.#page(url, false);
     const id = sessionIdOf(request);
+    const files = this.#files ? FILES_PATH.exec(url.pathname) : null;
+    if (isLoopback && !files) return this.#page(url, id !== undefined && !!this.#files);
     const token = bearerOf(request) ?? (id && this.#sessions.tokenOf(id)?.reveal());
-    if (token === undefined || token === '') return unauthorized();
+    const next = files ? nextOf(url.pathname + url.search) : '/';
+    if (token === undefined || token === '') return unauthorized(undefined, next);
     const verdict = await this.#options.access.verdictOf(token);
-    return verdict === 'allowed' ? this.#page(url, id !== undefined) : refused(verdict);
+    if (verdict !== 'allowed') return refused(verdict, next);
+    if (!files || !this.#files) return this.#page(url, id !== undefined);
+    const [, name = '', verb] = files;
+    const { backupsByName, nowMs } = await this.#options.view.look();
+    const backup = backupsByName.get(decoded(name) ?? '');
+    if (!backup) return notFound(NO_BACKUP);
+    // The usual limit is one for pages that are in memory.
+    request.socket.setTimeout(SILENT_MS);
+    return this.#files.answer({
+      ...{ url, token, backup, nowMs, signal: gone },
+      verb: verb === 'download' ? 'download' : 'files',
+      isHead: method === 'HEAD',
+      logout: id === undefined ? undefined : LOGOUT_FORM,
+    });
   }
 
   async #page(url: URL, hasSession: boolean): Promise<Answer> {
@@ -125,12 +168,13 @@ export class PageHandler {
     const options: PageOptions = {
       world,
       volumesOf: ({ kind, name, uid }) => volumes.of({ kind, name, uid }),
+      hasFiles: this.#files !== undefined,
       logout: hasSession ? LOGOUT_FORM : undefined,
     };
     const query = listingQueryOf(url.searchParams);
     if (encoded === undefined) return ok(overviewDocument(options, query));
     const backup = world.backupsByName.get(decoded(encoded) ?? '');
-    if (!backup) return notFound('There is no backup of this name; it may have been deleted.');
+    if (!backup) return notFound(NO_BACKUP);
     return ok(backupDocument(options, backup, query.page));
   }
 
@@ -138,12 +182,14 @@ export class PageHandler {
     if (!isFromOwnPage(request)) {
       return plain(403, 'Refused', 'Only the page of this server itself may log somebody in.');
     }
-    const token = await tokenInForm(request);
-    if (token === undefined) return unauthorized('That was no token.');
+    const form = await loginFormOf(request);
+    if (form === undefined) return unauthorized('That was no token.');
+    const { token, next } = form;
     const verdict = await this.#options.access.verdictOf(token);
-    if (verdict !== 'allowed') return refused(verdict);
+    if (verdict !== 'allowed') return refused(verdict, next);
     const id = this.#sessions.begin(new Secret(token));
-    return { ...redirect(), headers: { location: '/', 'set-cookie': sessionCookie(id) } };
+    const location = this.#files ? next : '/';
+    return { ...redirect(), headers: { location, 'set-cookie': sessionCookie(id) } };
   }
 
   #logout(request: IncomingMessage): Answer {
@@ -155,6 +201,8 @@ export class PageHandler {
     return { ...redirect(), headers: { location: '/', 'set-cookie': NO_SESSION_COOKIE } };
   }
 }
+
+const NO_BACKUP = 'There is no backup of this name; it may have been deleted.';
 
 function urlOf({ url = '' }: IncomingMessage): URL | undefined {
   // A path, and not the address of another server, as proxies are asked for.
@@ -170,28 +218,16 @@ function decoded(text: string): string | undefined {
   }
 }
 
-const ok = (body: string): Answer => ({ status: 200, body });
-const plain = (status: number, title: string, text: string): Answer => ({
-  ...{ status, body: plainDocument(title, text) },
-});
-const notFound = (text: string): Answer => plain(404, 'Not found', text);
-const redirect = (): Answer => ({ status: 303, body: '' });
-
-function unauthorized(problem?: string): Answer {
+function unauthorized(problem?: string, next?: string): Answer {
   const headers = { 'www-authenticate': 'Bearer realm="longshore"' };
-  return { status: 401, body: loginDocument(problem), headers };
+  return { status: 401, body: loginDocument(problem, next), headers };
 }
 
-const away = (what: string, why: string): Answer => ({
-  ...plain(503, 'Not now', `${what} cannot be shown now: ${why}.`),
-  headers: { 'retry-after': '5' },
-});
-
 /** Whatever the reason, it names nothing of the cluster. */
-function refused(verdict: Exclude<Verdict, 'allowed'>): Answer {
+function refused(verdict: Exclude<Verdict, 'allowed'>, next: string): Answer {
   switch (verdict) {
     case 'unknown':
-      return unauthorized('The cluster does not know this token, or it has expired.');
+      return unauthorized('The cluster does not know this token, or it has expired.', next);
     case 'forbidden':
       return plain(
         403,

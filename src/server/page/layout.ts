@@ -1,5 +1,6 @@
 import { ageText, formatBytes } from '../../base/index.ts';
 import { fixedHtml, type Html, html, type HtmlValue, named } from './html.ts';
+import type { FilePlace } from './files/contract.ts';
 import { type Tone, toneOf } from './rows.ts';
 import { SCRIPT, STYLE } from './style.ts';
 
@@ -145,3 +146,23 @@ export const backupPath = (name: string): string =>
   `/backups/${encodeURIComponent(name.toWellFormed())}`;
 export const backupLink = (name: string): Html =>
   html`<a href="${backupPath(name)}">${named(name)}</a>`;
+
+/** Of the volumes of a backup, or of a place in one of them. It is in the query: browsers change paths with dots. */
+export function filesPath(
+  backup: string,
+  place?: FilePlace,
+  { verb = 'files', more = {} }: FilesPathOptions = {},
+): string {
+  const parameters = new URLSearchParams({
+    ...(place && { volume: place.volume, path: `/${place.path.join('/')}` }),
+    ...(place?.objectId !== undefined && { object: place.objectId }),
+    ...more,
+  }).toString();
+  return `${backupPath(backup)}/${verb}${parameters === '' ? '' : `?${parameters}`}`;
+}
+
+export interface FilesPathOptions {
+  readonly verb?: 'files' | 'download';
+  /** Further parameters of the query. */
+  readonly more?: Readonly<Record<string, string>>;
+}

@@ -9,8 +9,8 @@ import { SESSION_SECONDS } from './sessions.ts';
  * who changes plain HTTP on its way, can put a session of theirs in its place.
  */
 const COOKIE = '__Host-longshore-session';
-/** `token=`, and a token whose every third character is escaped. */
-const FORM_BYTES_MAX = 2 * TOKEN_CHARS_MAX;
+/** `token=`, and a token whose every third character is escaped; with an address beside it. */
+const FORM_BYTES_MAX = 2.5 * TOKEN_CHARS_MAX;
 const FORM_TYPE = 'application/x-www-form-urlencoded';
 
 /** Strict: other sites' pages and links send no request with a session. */
@@ -44,8 +44,23 @@ export function isFromOwnPage({ headers }: IncomingMessage): boolean {
   return URL.canParse(origin) && new URL(origin).host === host.toLowerCase();
 }
 
-/** The token of a login form; undefined where the request is none, or too long. What is not read is the caller's to cut off. */
-export async function tokenInForm(request: IncomingMessage): Promise<string | undefined> {
+export interface LoginForm {
+  readonly token: string;
+  /** Where the visitor wanted to go: a path of this page. */
+  readonly next: string;
+}
+
+/** Of addresses that somebody follows; longer ones are forgotten by the login. */
+const NEXT_CHARS_MAX = 2048;
+/** Of this page, and nothing that a browser would take for another server. */
+const NEXT = /^\/backups\/[^/\\\s?#]+\/files(?:\?[!-~]*)?$/;
+
+/** What the login leads to: the page of files that was asked for, else the overview. */
+export const nextOf = (path: string): string =>
+  path.length <= NEXT_CHARS_MAX && NEXT.test(path) ? path : '/';
+
+/** What a login form has; undefined where the request is none, or too long. What is not read is the caller's to cut off. */
+export async function loginFormOf(request: IncomingMessage): Promise<LoginForm | undefined> {
   const [type = ''] = (request.headers['content-type'] ?? '').split(';');
   if (type.trim().toLowerCase() !== FORM_TYPE) return undefined;
   const parts: Buffer[] = [];
@@ -62,12 +77,12 @@ export async function tokenInForm(request: IncomingMessage): Promise<string | un
     return undefined;
   }
   const form = new URLSearchParams(Buffer.concat(parts).toString('utf8'));
-  const token = form.get('token')?.trim();
-  return token === '' ? undefined : token;
+  const token = form.get('token')?.trim() ?? '';
+  return token === '' ? undefined : { token, next: nextOf(form.get('next') ?? '') };
 }
 
 /** What anybody sees who has not logged in. It says nothing of the cluster. */
-export const loginDocument = (problem?: string): string =>
+export const loginDocument = (problem?: string, next = '/'): string =>
   documentOf({
     ...{ title: 'Log in', isLive: false },
     header: html`<h1>Log in</h1>`,
@@ -78,6 +93,7 @@ export const loginDocument = (problem?: string): string =>
           <label for="token">Token</label>
           <input id="token" name="token" type="password" autocomplete="off" required />
         </div>
+        ${next !== '/' && html`<input type="hidden" name="next" value="${next}" />`}
         <button type="submit">Log in</button>
       </form>
       <p class="dim">

@@ -40,6 +40,8 @@ const SECTIONS = [
 export interface PageOptions {
   readonly world: World;
   readonly volumesOf: (run: RunRow) => readonly PageVolume[];
+  /** Whether files of backups are shown to those who may see them. */
+  readonly hasFiles: boolean;
   /** Undefined where nobody has to log in. */
   readonly logout: Html | undefined;
 }

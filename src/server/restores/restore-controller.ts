@@ -9,7 +9,7 @@ import {
 } from '../../base/index.ts';
 import type { OperationMap } from '../../item-operations/index.ts';
 import { Controller, keyOf, type KubeClient, refOf, type Result } from '../../kube/index.ts';
-import { CANCEL_ANNOTATION, MADE_BY_ANNOTATION } from '../../plugin/index.ts';
+import { MADE_BY_ANNOTATION } from '../../plugin/index.ts';
 import {
   type Restore,
   type RestoreProgress,
@@ -25,7 +25,7 @@ import { RunsView } from '../runs/runs-view.ts';
 import type { ServerController } from '../server.ts';
 import { DeletedRestores, FILES_FINALIZER, isDeleted } from './deleted-restores.ts';
 import type { RestoreLocations } from './locations.ts';
-import { phaseOf, RESTORE_RESOURCE, statusOf } from './restore-kind.ts';
+import { isCanceled, phaseOf, RESTORE_RESOURCE, statusOf } from './restore-kind.ts';
 import type { RestoreMetrics } from './restore-metrics.ts';
 import type { RestoreRunner } from './run/contract.ts';
 import type { SharedRestores } from './shared-restores.ts';
@@ -394,9 +394,6 @@ class RestoresRun {
 
 const isOurs = ({ metadata }: Restore): boolean =>
   metadata.annotations?.[MADE_BY_ANNOTATION] !== undefined;
-
-const isCanceled = ({ metadata }: Restore): boolean =>
-  (metadata.annotations?.[CANCEL_ANNOTATION] ?? '') !== '';
 
 const failedStatus = (failureReason: string, clock: Clock): object => ({
   ...{ phase: 'Failed', failureReason },

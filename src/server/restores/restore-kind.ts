@@ -1,4 +1,5 @@
 import { RESTORES, type Resource } from '../../kube/index.ts';
+import { CANCEL_ANNOTATION } from '../../plugin/index.ts';
 import type { Restore } from '../../restore/index.ts';
 import type { FollowedKind, FollowedStatus, OperationFields } from '../operations/followed-kind.ts';
 
@@ -22,6 +23,10 @@ export interface AfterRunStatus extends FollowedStatus, OperationFields {
 
 export const statusOf = ({ status }: Restore): AfterRunStatus => status ?? {};
 export const phaseOf = (restore: Restore): string => statusOf(restore).phase ?? '';
+
+/** Somebody wants it to end: `longshore restore cancel`. */
+export const isCanceled = ({ metadata }: Restore): boolean =>
+  (metadata.annotations?.[CANCEL_ANNOTATION] ?? '') !== '';
 
 /** Of a Restore, for the map of its operations. */
 export const subjectOf = ({ metadata: { name, uid } }: Restore) =>

@@ -283,7 +283,7 @@ describe('who may see it', () => {
         running--;
         return { username: 'ann' };
       },
-      mayList: () => Promise.resolve(true),
+      maySee: () => Promise.resolve(true),
     };
     const { clock } = new FakeApi();
     const access = new Access({ reviews, logger: silentLogger, clock });
@@ -342,7 +342,7 @@ describe('who may see it', () => {
     const reviews = {
       userOf: (token: Secret) =>
         Promise.reject(new Error(`spec.token: Invalid value: "${token.reveal()}"`)),
-      mayList: () => Promise.resolve(true),
+      maySee: () => Promise.resolve(true),
     };
     const access = new Access({ reviews, logger, clock });
     expect(await access.verdictOf('eyJhbGciOiJub25lIn0.e30.secret')).toBe('away');

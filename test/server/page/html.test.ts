@@ -63,7 +63,7 @@ describe('a template', () => {
 
   it('is the only way into a page: HTML is made of plain text for the style and the script alone', () => {
     const folder = new URL('../../../src/server/page/', import.meta.url).pathname;
-    const uses = fs.readdirSync(folder).flatMap((file) => {
+    const uses = fs.globSync('**/*.ts', { cwd: folder }).flatMap((file) => {
       const text = fs.readFileSync(folder + file, 'utf8');
       return [...text.matchAll(/(?:fixedHtml|new Markup)\(.*/g)].map(([use]) => `${file}: ${use}`);
     });

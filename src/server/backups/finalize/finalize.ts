@@ -70,6 +70,8 @@ export interface FinalizeOptions {
   readonly discovery: (signal: AbortSignal) => Promise<Pick<Discovery, 'find' | 'findIn'>>;
   /** Room for the new tarball, the log, and the items. */
   readonly scratch: string;
+  /** A tarball that was made anew is stored. */
+  readonly onTarball?: (backup: Backup, sizeBytes: number) => void;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
 }
@@ -181,6 +183,7 @@ async function ended(
     },
     { signal },
   );
+  if (contents) options.onTarball?.(backup, contents.lengthBytes);
   return status;
 }
 

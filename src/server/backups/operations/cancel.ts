@@ -1,1 +1,1 @@
-export { cancelOperations } from '../../operations/cancel.ts';
+export { cancelOperations, withUntold } from '../../operations/cancel.ts';

@@ -1,11 +1,7 @@
 import type { NativeSnapshot } from '../../../archive/index.ts';
 import type { Backup, BackupRunResult, Results } from '../../../backup/index.ts';
 import type { UploadOperation, VolumeOutcome } from '../../../backup-volumes/index.ts';
-import {
-  type BackupOperation,
-  countsOf,
-  type Operation,
-} from '../../../item-operations/index.ts';
+import { type BackupOperation, countsOf, type Operation } from '../../../item-operations/index.ts';
 import { phaseAfterRun } from '../../runs/phase-after.ts';
 
 /** What a backup says of itself after its items: the phase that follows, and what is counted. */

@@ -13,6 +13,7 @@ import {
   type Logger,
   messageOf,
   type Nanoseconds,
+  redactAndCut,
   rfc3339Seconds,
   systemClock,
 } from '../../../base/index.ts';
@@ -50,7 +51,8 @@ import type {
   RunRequest,
 } from '../contract.ts';
 import { failureLines, subjectOf } from '../after-run.ts';
-import { cancelOperations } from '../operations/cancel.ts';
+import { cancelOperations, withUntold } from '../operations/cancel.ts';
+import type { TimeoutOf } from '../../operations/followed-operations.ts';
 import { Journal } from './journal.ts';
 import { countFields, metadataOf, statusAfterItems, uploadOf } from './after-items.ts';
 import { endLeftRun, readLeftRun, removeEndedJournal } from './left-run.ts';
@@ -85,7 +87,7 @@ export interface ClusterRunnerOptions {
   /** Scratch space. */
   readonly directory: string;
   /** As the controller of operations has it. */
-  readonly timeoutNsOfPlugin?: (action: string, backup: Backup) => Nanoseconds | undefined;
+  readonly timeoutNsOf?: TimeoutOf<Backup>;
   readonly logger: Logger;
   /** Of the logs of backups. */
   readonly logLevel: string;
@@ -146,7 +148,7 @@ export class ClusterRunner implements BackupRunner {
 
   /** What a journal has that nobody can go on with: its operations end, and its pods are thawed. */
   async #endUnread(
-    { backup, leaving, assertLeading, onEnded }: RunRequest,
+    { backup, leaving, assertLeading, onEnded, onUntold }: RunRequest,
     bucket: OpenBucket['bucket'],
   ): Promise<void> {
     const { client, discovery, sessions, operations, logger, patienceMs } = this.#options;
@@ -158,7 +160,7 @@ export class ClusterRunner implements BackupRunner {
         await endLeftRun(backup, left, {
           client: patientClient(client, { logger, signal, patienceMs, assertLeading }),
           discovery: () => Promise.resolve(discovery),
-          ...{ sessions, operations, logger, assertLeading, signal },
+          ...{ sessions, operations, logger, assertLeading, signal, onUntold },
         });
       }
       onEnded?.();
@@ -326,13 +328,12 @@ export class ClusterRunner implements BackupRunner {
     };
     const other = await this.#store(request, archive, files);
     if (other) return other;
-    return { phase, status: { ...status, hookStatus } };
+    return { phase, status: { ...status, hookStatus }, tarballBytes: contents.lengthBytes };
   }
 
   #timeoutNs(backup: Backup, operation: Operation): Nanoseconds {
     const asked = goDurationNs(backup.spec.itemOperationTimeout) ?? NO_OPERATION_NS;
-    const least = this.#options.timeoutNsOfPlugin?.(actionOf(operation), backup) ?? 0n;
-    return asked > 0n && asked < least ? least : asked;
+    return this.#options.timeoutNsOf?.(actionOf(operation), backup, asked) ?? asked;
   }
 
   async #store(
@@ -398,19 +399,24 @@ export class ClusterRunner implements BackupRunner {
     // Whatever has failed: a backup that another server goes on with is none of ours.
     request.assertLeading();
     const isThawed = await this.#thaw(request, journal, log);
+    let untold: string | undefined;
     try {
       const stopping = endingSignal(leaving);
-      const untold =
+      untold =
         session &&
         (await cancelOperations(operations, subject, { asker: session.asker, signal: stopping }));
-      if (untold !== undefined) log.results.error(untold);
       if (session && isThawed) request.onEnded?.();
     } catch (cause) {
       const fields = { backup: name, error: messageOf(cause) };
       logger.warn(fields, 'operations of a backup that has failed could not be told to stop');
+      untold = `its operations could not be told to stop, and may go on: ${redactAndCut(messageOf(cause))}`;
     }
     // Whoever goes on tells the rest to stop, and would not where the files said that it is over.
     if (leaving?.aborted === true) return;
+    if (untold !== undefined) {
+      log.results.error(untold);
+      request.onUntold?.(untold);
+    }
     const late = AbortSignal.timeout(signal.aborted ? CANCELED_MS : FAREWELL_MS);
     const reason = signal.aborted ? asError(signal.reason) : error;
     log.results.error('backup failed', { error: reason });
@@ -421,7 +427,7 @@ export class ClusterRunner implements BackupRunner {
       await using contents = await emptyTarball(this.#options.directory);
       const status = {
         ...countFields(log.results, known),
-        failureReason: `backup execution failed: ${messageOf(reason)}`,
+        failureReason: withUntold(`backup execution failed: ${messageOf(reason)}`, untold),
         completionTimestamp: rfc3339Seconds(this.#clock.nowNs()),
       };
       const files: NewBackup = {

@@ -4,9 +4,11 @@ import { journalFolder, journalsFolder, ScratchFile, tarMember } from '../../../
 import {
   type Clock,
   CodedError,
+  Column,
   formatBytes,
   type Logger,
   mapLimited,
+  ObjectNames,
   systemClock,
   unixSeconds,
 } from '../../../base/index.ts';
@@ -18,7 +20,7 @@ import type {
   ItemSink,
   StartedOperation,
 } from '../../../backup/index.ts';
-import { Column, idOf, ObjectNames, refOf } from '../../../backup/index.ts';
+import { idOf, refOf } from '../../../backup/index.ts';
 import type { VolumeFact } from '../../../backup-volumes/index.ts';
 import { OwedPods, type PodRecord } from './owed-pods.ts';
 import { patiently } from '../../runs/patience.ts';

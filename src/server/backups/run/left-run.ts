@@ -83,6 +83,8 @@ export interface EndOptions {
   /** Of {@link thawPods}. */
   readonly thawed?: Set<string>;
   readonly signal: AbortSignal;
+  /** As {@link RunRequest.onUntold}. */
+  readonly onUntold?: ((text: string) => void) | undefined;
 }
 
 /**
@@ -132,7 +134,7 @@ async function thaw(
 async function cancelLeft(
   backup: Backup,
   left: LeftRun,
-  { operations, sessions, location, logger, assertLeading, signal }: EndOptions,
+  { operations, sessions, location, logger, assertLeading, signal, onUntold }: EndOptions,
 ): Promise<void> {
   signal.throwIfAborted();
   const { name, uid } = backup.metadata;
@@ -153,6 +155,7 @@ async function cancelLeft(
   if (known.length === 0) return;
   await using session = await sessions.open(backup, logger);
   const untold = await cancelOperations(operations, subject, { asker: session.asker, signal });
-  if (untold !== undefined)
-    logger.warn({ backup: name, uid, untold }, 'a backup has ended, but not all of it');
+  if (untold === undefined) return;
+  onUntold?.(untold);
+  logger.warn({ backup: name, uid, untold }, 'a backup has ended, but not all of it');
 }

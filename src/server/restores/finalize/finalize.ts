@@ -18,7 +18,7 @@ import type { AfterRunFiles } from '../after-run-files.ts';
 import { type AfterRun, loadAfterRun } from '../contract.ts';
 import type { RestoreLocations } from '../locations.ts';
 import { storedResults } from '../operations/operations-step.ts';
-import { phaseOf, RESTORE_RESOURCE, statusOf, subjectOf } from '../restore-kind.ts';
+import { isCanceled, phaseOf, RESTORE_RESOURCE, statusOf, subjectOf } from '../restore-kind.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
 import { claimKey, patchVolumes } from './claims.ts';
 import { endStatus, endLines } from './end.ts';
@@ -203,7 +203,8 @@ async function waited(
   const open = left.claims.filter((claim) => !wait.settled.has(claimKey(claim)));
   const outcomes = await patchVolumes(open, operations, { client, assertLeading, signal });
   const since = left.finalizingSince;
-  const isLate = waits.isOver(uid, since, options.resourceTimeoutNs);
+  // Nobody waits for one that is canceled.
+  const isLate = isCanceled(restore) || waits.isOver(uid, since, options.resourceTimeoutNs);
   let isWaiting = false;
   for (const [key, outcome] of outcomes) {
     if (outcome.kind === 'waiting' && !isLate) isWaiting = true;
@@ -211,7 +212,7 @@ async function waited(
   }
   if (left.hooks.pods.length > 0) {
     isWaiting = true;
-    if (waits.isOver(uid, since, options.hookTimeoutNs)) hooks.expire(uid);
+    if (isCanceled(restore) || waits.isOver(uid, since, options.hookTimeoutNs)) hooks.expire(uid);
   }
   if (!isWaiting) return left;
   if (since === undefined && isStored) {
@@ -242,7 +243,8 @@ function sayClaims(
       continue;
     }
     const seconds = resourceTimeoutNs / 1_000_000_000n;
-    const late = outcome.kind === 'waiting' ? ` (waited for ${seconds} s)` : '';
+    const waited = isCanceled(restore) ? 'the restore is canceled' : `waited for ${seconds} s`;
+    const late = outcome.kind === 'waiting' ? ` (${waited})` : '';
     const text = `${what} did not get the reclaim policy and the labels of the old one: ${outcome.why}${late}`;
     log.error(text, about);
   }

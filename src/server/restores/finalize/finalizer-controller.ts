@@ -4,7 +4,7 @@ import type { OperationMap } from '../../../item-operations/index.ts';
 import type { KubeClient } from '../../../kube/index.ts';
 import type { Restore } from '../../../restore/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
-import { isFinalizing, isWaiting } from '../../backups/phases.ts';
+import { isFinalizing, isOver, isWaiting } from '../../backups/phases.ts';
 import { FinalizerQueue } from '../../operations/finalized-objects.ts';
 import type { ServerController } from '../../server.ts';
 import { AfterRunFiles } from '../after-run-files.ts';
@@ -12,6 +12,7 @@ import { FollowedHooks, type FollowedHooksOptions } from '../hooks/followed-hook
 import type { RestoreLocations } from '../locations.ts';
 import { FOLLOWED_RESTORES, phaseOf } from '../restore-kind.ts';
 import type { SharedRestores } from '../shared-restores.ts';
+import { TemporaryObjects } from '../temporary-objects.ts';
 import { finalizeRestore } from './finalize.ts';
 import { Waits } from './waits.ts';
 
@@ -19,6 +20,7 @@ export interface RestoreFinalizerControllerOptions {
   readonly client: KubeClient;
   readonly logger: Logger;
   readonly host: string;
+  readonly namespace: string;
   readonly restores: SharedRestores;
   /** The one that the other controllers of restores use. */
   readonly map: OperationMap;
@@ -54,7 +56,8 @@ export class RestoreFinalizerController implements ServerController {
   }
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
-    const { client, logger, host, restores, buckets, locations, exec, watch } = this.#options;
+    const { client, logger, host, namespace, restores, buckets, locations } = this.#options;
+    const { exec, watch } = this.#options;
     await using watched = await restores.open(signal);
     const files = new AfterRunFiles({ buckets, locations });
     const waits = new Waits(client.clock);
@@ -76,6 +79,10 @@ export class RestoreFinalizerController implements ServerController {
           ...{ files, waits, hooks, assertLeading, signal },
         }),
     });
+    const temporary = new TemporaryObjects({
+      ...{ client, logger, namespace, signal, assertLeading },
+      restores: () => watched.cache.list(),
+    });
     watched.cache.onChange((after, before) => {
       const restore = after ?? before;
       if (!restore) return;
@@ -84,8 +91,10 @@ export class RestoreFinalizerController implements ServerController {
       if (isWaiting(phase) || isFinalizing(phase)) hooks.begin(restore);
       else hooks.stop(uid);
       if (!after) waits.forget(uid);
+      const isEnd = before !== undefined && (!after || isOver(phaseOf(after)));
+      if (isEnd && !isOver(phaseOf(before))) temporary.look();
     });
-    await finalizer.run(watched);
+    await Promise.all([finalizer.run(watched), temporary.run()]);
     await hooks.ended();
   }
 }

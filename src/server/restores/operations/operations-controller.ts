@@ -8,7 +8,7 @@ import {
 import type { AskingSession } from '../../operations/session-asker.ts';
 import type { ServerController } from '../../server.ts';
 import type { RestoreLocations } from '../locations.ts';
-import { FOLLOWED_RESTORES } from '../restore-kind.ts';
+import { FOLLOWED_RESTORES, isCanceled } from '../restore-kind.ts';
 import type { SharedRestores } from '../shared-restores.ts';
 import { removeTemporaryObjects } from '../temporary-objects.ts';
 import { endRestore } from './cancel-operations.ts';
@@ -55,6 +55,7 @@ export class RestoreOperationsController implements ServerController {
         locationOf: (restore) => locations.of(restore, signal),
         step: (restore, step) =>
           restoreOperationsStep(restore, { ...step, client, map, buckets, locations, scratch }),
+        isCanceled,
         whenDeleted: async (restore, asker) => {
           const end = { client, logger, map, asker, assertLeading, signal };
           const untold = await endRestore(restore, end);

@@ -42,6 +42,7 @@ import {
   type WaitContainerOptions,
 } from '../../../restore-volumes/index.ts';
 import type { Buckets } from '../../backups/contract.ts';
+import type { TimeoutOf } from '../../operations/followed-operations.ts';
 import { isLeft } from '../../runs/ending.ts';
 import { patiently } from '../../runs/patience.ts';
 import { patientClient } from '../../runs/while-away.ts';
@@ -95,7 +96,7 @@ export interface ClusterRestoreRunnerOptions {
   /** `--resource-timeout`. */
   readonly resourceTimeoutMs: number;
   /** As the controller of operations has it. */
-  readonly timeoutNsOfPlugin?: (action: string, restore: Restore) => Nanoseconds | undefined;
+  readonly timeoutNsOf?: TimeoutOf<Restore>;
   readonly logger: Logger;
   /** Of the logs of restores. */
   readonly logLevel: string;
@@ -401,8 +402,7 @@ export class ClusterRestoreRunner implements RestoreRunner {
 
   #timeoutNs(restore: Restore, operation: Operation): Nanoseconds {
     const asked = goDurationNs(restore.spec.itemOperationTimeout) ?? OPERATION_NS;
-    const least = this.#options.timeoutNsOfPlugin?.(actionOf(operation), restore) ?? 0n;
-    return asked > 0n && asked < least ? least : asked;
+    return this.#options.timeoutNsOf?.(actionOf(operation), restore, asked) ?? asked;
   }
 
   async end(restore: Restore, location: string, signal: AbortSignal): Promise<void> {

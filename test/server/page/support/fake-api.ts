@@ -15,6 +15,8 @@ export interface TokenHolder {
   readonly user: UserInfo;
   /** All, none, or all but one kind. */
   readonly mayList: boolean | { readonly except: string };
+  /** Names of backups whose files that one may see. */
+  readonly mayBrowse?: readonly string[];
 }
 
 type Event = WatchEvent<KubeObject>;
@@ -96,6 +98,12 @@ export class FakeApi {
       await Promise.resolve();
       return this.#note('find', resource).find(({ metadata }) => metadata.name === name);
     },
+    get: async (resource: Resource<KubeObject>, { name }: { name: string }) => {
+      await Promise.resolve();
+      const found = this.#note('get', resource).find(({ metadata }) => metadata.name === name);
+      if (found) return { ...found, kind: resource.kind };
+      throw new CodedError('KUBE_NOT_FOUND', `there is no ${resource.kind} ${name}`);
+    },
     create: async ({ kind, plural }: Resource<KubeObject>, { spec }: { spec: unknown }) => {
       await Promise.resolve();
       this.#note('create', { plural } as Resource<KubeObject>);
@@ -105,12 +113,18 @@ export class FakeApi {
       }
       const { user, resourceAttributes } = spec as {
         user: string;
-        resourceAttributes: { namespace: string; verb: string; group: string; resource: string };
+        resourceAttributes: Record<'namespace' | 'verb' | 'group' | 'resource' | 'name', string>;
       };
-      const { namespace, verb, group, resource } = resourceAttributes;
-      const isAsked = namespace === NAMESPACE && verb === 'list' && group === 'velero.io';
-      const { mayList } =
+      const { namespace, verb, group, resource, name } = resourceAttributes;
+      const isAsked =
+        namespace === NAMESPACE && ['list', 'browse'].includes(verb) && group === 'velero.io';
+      const { mayList, mayBrowse = [] } =
         [...this.tokens.values()].find((each) => each.user.username === user) ?? {};
+      if (verb === 'browse') {
+        return {
+          status: { allowed: isAsked && resource === 'backups' && mayBrowse.includes(name) },
+        };
+      }
       const allowed = typeof mayList === 'object' ? resource !== mayList.except : mayList === true;
       return { status: { allowed: isAsked && allowed } };
     },

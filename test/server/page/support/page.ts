@@ -12,6 +12,7 @@ export interface Answer {
   readonly status: number;
   readonly headers: http.IncomingHttpHeaders;
   readonly body: string;
+  readonly bytes: Buffer;
 }
 
 export interface Question {
@@ -31,8 +32,9 @@ export function ask(address: string, path: string, question: Question = {}): Pro
       response.on('data', (part: Buffer) => parts.push(part));
       response.on('error', reject);
       response.on('end', () => {
-        const text = Buffer.concat(parts).toString('utf8');
-        resolve({ status: response.statusCode ?? 0, headers: response.headers, body: text });
+        const bytes = Buffer.concat(parts);
+        const { statusCode: status = 0, headers: told } = response;
+        resolve({ status, headers: told, body: bytes.toString('utf8'), bytes });
       });
     });
     request.on('error', reject);
@@ -58,7 +60,7 @@ export function saidTo(address: string, bytes: string): Promise<string> {
 /** The page on loopback, or, where `needsLogin`, on all addresses. It is ready when it answers. */
 export async function openPage(
   api: FakeApi,
-  { needsLogin = false } = {},
+  { needsLogin = false, hasFiles = false } = {},
 ): Promise<HttpListener & { ask(path: string, question?: Question): Promise<Answer> }> {
   const address = needsLogin ? '0.0.0.0:0' : '127.0.0.1:0';
   const { client } = api;
@@ -66,6 +68,7 @@ export async function openPage(
     client,
     logger: silentLogger,
     namespace: NAMESPACE,
+    hasFiles,
   });
   return { ...page, ask: (path, question) => ask(page.address, path, question) };
 }

@@ -2,6 +2,7 @@ import { gunzipSync, gzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import { BackupArchive, type BackupVolumeInfo } from '../../../../src/archive/index.ts';
 import { MINUTE_NS, SECOND_NS } from '../../../../src/base/index.ts';
+import { CANCEL_ANNOTATION } from '../../../../src/plugin/index.ts';
 import { loadAfterRun } from '../../../../src/server/restores/contract.ts';
 import { tempDirectory } from '../../../support/kopia.ts';
 import { failedWith, START } from '../../backups/support/world.ts';
@@ -204,6 +205,26 @@ describe('the finalizer of restores', () => {
       hookStatus: { hooksAttempted: 1, hooksFailed: 1 },
     });
     expect((await resultsOf(world)).errors?.namespaces?.app?.[0]).toContain('not executed');
+  });
+
+  it('waits no more for claims and hooks of a restore that is canceled', async () => {
+    const world = await finalizing().begin([], {
+      claims: [claimLeft('late')],
+      hooks: { attempted: 1, failed: 0, pods: [podLeft('p')], failures: [] },
+    });
+    world.addPod('p', false);
+    const server = world.server(scratch);
+    server.hooks.begin(world.restore);
+    expect(await server.finalize()).toBeDefined();
+    const annotations = { [CANCEL_ANNOTATION]: 'true' };
+    world.restore = { ...world.restore, metadata: { ...world.restore.metadata, annotations } };
+    await server.finalize();
+    await server.hooks.ended();
+    expect(await server.finalize()).toBeUndefined();
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 2 });
+    expect((await resultsOf(world)).errors?.namespaces?.app?.[1]).toContain(
+      'the claim is not there (the restore is canceled)',
+    );
   });
 
   it('says it where what the run left is damaged, and does what can be done', async () => {

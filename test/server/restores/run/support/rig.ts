@@ -154,7 +154,7 @@ export class Rig {
       patch: (...given: Parameters<typeof cluster.patch>) =>
         outside(() => cluster.patch(...given) as Promise<unknown>),
       get: async (...given: Parameters<typeof cluster.find>) => {
-        const found: unknown = await cluster.find(...given);
+        const found = await (cluster.find(...given) as Promise<unknown>);
         if (found === undefined) throw new CodedError('KUBE_NOT_FOUND', `no ${given[1].name}`);
         return found;
       },

@@ -1,5 +1,7 @@
-import { assert, compareUtf8, randomBytes } from '../../base/index.ts';
+import { assert } from './errors.ts';
 import { Column } from './column.ts';
+import { compareUtf8 } from './go-json.ts';
+import { randomBytes } from './random.ts';
 
 interface Ref {
   /** `''` for an object without a namespace. */

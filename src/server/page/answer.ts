@@ -1,0 +1,27 @@
+import { plainDocument } from './layout.ts';
+
+/** What is answered to a request. */
+export interface Answer {
+  readonly status: number;
+  /** Of a page. */
+  readonly body: string;
+  readonly headers?: Readonly<Record<string, string>>;
+  /** Instead of a page. */
+  readonly download?: {
+    readonly bytes: AsyncIterable<Uint8Array>;
+    /** Called once, however it ends. */
+    readonly end: () => void;
+  };
+}
+
+export const ok = (body: string): Answer => ({ status: 200, body });
+export const plain = (status: number, title: string, text: string): Answer => ({
+  ...{ status, body: plainDocument(title, text) },
+});
+export const notFound = (text: string): Answer => plain(404, 'Not found', text);
+export const redirect = (): Answer => ({ status: 303, body: '' });
+
+export const away = (what: string, why: string, retrySeconds = 5): Answer => ({
+  ...plain(503, 'Not now', `${what} cannot be shown now: ${why}.`),
+  headers: { 'retry-after': String(retrySeconds) },
+});

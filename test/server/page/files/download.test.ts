@@ -1,0 +1,202 @@
+import * as http from 'node:http';
+import * as net from 'node:net';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { CodedError, ManualClock, silentLogger } from '../../../../src/base/index.ts';
+import { listenHttp } from '../../../../src/observability/index.ts';
+import { Access, PageHandler } from '../../../../src/server/index.ts';
+import type { BackupFiles, OpenEntry } from '../../../../src/server/page/files/contract.ts';
+import type { World } from '../../../../src/server/page/view.ts';
+import { ask } from '../support/page.ts';
+
+const PIECE = Buffer.alloc(1 << 20, 'x');
+const PIECES = 4096;
+const PATH = '/backups/b/download?volume=v&path=/f';
+const LIMITS = { headersMs: 5000, idleMs: 15_000, connectionsMax: 20 };
+
+/** A file of 4 GiB of which each byte is made when it is asked for. */
+class Source implements BackupFiles {
+  made = 0;
+  open_ = 0;
+  /** What the file does after so many pieces. */
+  after: { readonly pieces: number; readonly then: (signal: AbortSignal) => Promise<void> } = {
+    ...{ pieces: PIECES, then: () => Promise.resolve() },
+  };
+
+  /** What listings of a location wait for. */
+  readonly held = new Map<string, Promise<void>>();
+  listings = 0;
+
+  async volumesOf({ location }: { readonly location: string }): Promise<never[]> {
+    this.listings++;
+    await this.held.get(location);
+    return [];
+  }
+
+  open(): Promise<OpenEntry> {
+    this.open_++;
+    const bytes = (signal: AbortSignal): AsyncGenerator<Uint8Array> => this.#bytes(signal);
+    return Promise.resolve({
+      entry: {
+        ...{ name: 'f', type: 'f', mode: 0o644, uid: 0, gid: 0, mtimeNs: 0n, objectId: 'x' },
+        sizeBytes: PIECES * PIECE.length,
+      },
+      ...{ bytes, tar: bytes, list: () => this.#nothing() },
+      [Symbol.dispose]: () => {
+        this.open_--;
+      },
+    });
+  }
+
+  async *#bytes(signal: AbortSignal): AsyncGenerator<Uint8Array> {
+    for (let at = 0; at < PIECES; at++) {
+      if (at === this.after.pieces) await this.after.then(signal);
+      this.made++;
+      yield PIECE;
+    }
+  }
+
+  async *#nothing(): AsyncGenerator<never[]> {
+    await Promise.resolve();
+    yield [];
+  }
+}
+
+describe('a download', () => {
+  let source: Source;
+  let listener: Awaited<ReturnType<typeof listenHttp>>;
+  let warned: string[];
+  const sockets: net.Socket[] = [];
+  beforeEach(async () => {
+    source = new Source();
+    warned = [];
+    const clock = new ManualClock(0n);
+    const reviews = {
+      userOf: () => Promise.resolve({ username: 'ann' }),
+      maySee: () => Promise.resolve(true),
+    };
+    const logger = {
+      ...silentLogger,
+      warn: ({ error }: { error?: string }) => warned.push(error ?? ''),
+    };
+    const access = new Access({ reviews, logger, clock });
+    const backups = new Map(
+      ['b', 'c'].map((name) => [name, { name, uid: name, location: `of-${name}` }]),
+    );
+    const world = { backupsByName: backups, nowMs: 0 } as unknown as World;
+    listener = await listenHttp('0.0.0.0:0', 'a test', LIMITS, ({ isLoopback }) => {
+      const view = { look: () => Promise.resolve(world) };
+      const volumes = { of: () => [] };
+      const files = { source, access };
+      return new PageHandler({ ...{ view, volumes, access, files, logger, clock }, isLoopback })
+        .handle;
+    });
+  });
+  afterEach(async () => {
+    for (const socket of sockets.splice(0)) socket.destroy();
+    await listener[Symbol.asyncDispose]();
+  });
+
+  /** Somebody who asks for it and reads nothing. */
+  async function idler(): Promise<net.Socket> {
+    const port = Number(listener.address.split(':')[1]);
+    const socket = net.connect(port, '127.0.0.1');
+    socket.on('error', () => undefined);
+    sockets.push(socket);
+    socket.pause();
+    const before = source.open_;
+    socket.write(`GET ${PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\n\r\n`);
+    await vi.waitUntil(() => source.open_ > before, { timeout: 20_000, interval: 5 });
+    return socket;
+  }
+  /** Until no more pieces are made. */
+  async function still(): Promise<number> {
+    let before = -1;
+    await vi.waitUntil(
+      () => {
+        const isStill = source.made === before;
+        before = source.made;
+        return isStill;
+      },
+      { timeout: 20_000, interval: 100 },
+    );
+    return before;
+  }
+
+  it('is read no faster than it is taken, and ends when its client goes', async () => {
+    const socket = await idler();
+    // What the kernel takes for the connection, and one piece more.
+    expect(await still()).toBeLessThan(64);
+    socket.destroy();
+    await vi.waitUntil(() => source.open_ === 0, { timeout: 20_000, interval: 5 });
+    expect(source.made).toBeLessThan(64);
+    expect(warned).toEqual([]);
+  });
+
+  it('has one of four places, which is free again afterwards', async () => {
+    for (let at = 0; at < 4; at++) await idler();
+    const headers = { authorization: 'Bearer t' };
+    const refused = await ask(listener.address, PATH, { headers });
+    expect([refused.status, refused.headers['retry-after']]).toEqual([503, '30']);
+    expect(refused.body).toContain('4 downloads are running');
+    expect(source.open_).toBe(4);
+    sockets[0]?.destroy();
+    await vi.waitUntil(() => source.open_ === 3, { timeout: 20_000, interval: 5 });
+    await idler();
+    expect(source.open_).toBe(4);
+  });
+
+  it('a bucket that hangs keeps waiting only those who look at its own backups', async () => {
+    const { promise, resolve } = Promise.withResolvers<undefined>();
+    source.held.set('of-b', promise);
+    const headers = { authorization: 'Bearer t' };
+    const own = (name: string) => ask(listener.address, `/backups/${name}/files`, { headers });
+    const waiting = Array.from({ length: 5 }, () => own('b'));
+    await vi.waitUntil(() => source.listings === 2, { timeout: 20_000, interval: 5 });
+    expect((await own('c')).status).toBe(200);
+    expect(source.listings).toBe(3);
+    resolve(undefined);
+    for (const answer of await Promise.all(waiting)) expect(answer.status).toBe(200);
+  });
+
+  it('a client that goes while the bucket is slow ends the read', async () => {
+    let isAborted = false;
+    const then = (signal: AbortSignal): Promise<void> =>
+      new Promise((_, reject) => {
+        signal.addEventListener('abort', () => {
+          isAborted = true;
+          reject(signal.reason as Error);
+        });
+      });
+    source.after = { pieces: 0, then };
+    (await idler()).destroy();
+    await vi.waitUntil(() => source.open_ === 0, { timeout: 20_000, interval: 5 });
+    expect([isAborted, warned]).toEqual([true, []]);
+  });
+
+  it('what fails in the midst is cut off, so that nobody takes a part for the whole', async () => {
+    const failure = new CodedError('BLOB_NOT_FOUND', 'blob p1 is not in the storage');
+    source.after = { pieces: 3, then: () => Promise.reject(failure) };
+    for (const path of [PATH, `${PATH}&as=tar`]) {
+      const ended = await new Promise<string>((resolve) => {
+        const port = Number(listener.address.split(':')[1]);
+        const headers = { authorization: 'Bearer t' };
+        http
+          .get({ host: '127.0.0.1', port, path, headers, agent: false }, (response) => {
+            response.resume();
+            response.on('end', () => {
+              resolve('whole');
+            });
+            response.on('error', () => {
+              resolve('cut off');
+            });
+          })
+          .on('error', () => {
+            resolve('cut off');
+          });
+      });
+      expect(ended).toBe('cut off');
+    }
+    expect(warned).toEqual([failure.message, failure.message]);
+    await vi.waitUntil(() => source.open_ === 0, { timeout: 20_000, interval: 5 });
+  });
+});

@@ -1,0 +1,44 @@
+import * as fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { contentDisposition, downloadName } from '../../../../src/server/page/files/file-name.ts';
+
+describe('names of downloads', () => {
+  it.each([
+    ['report.pdf', 'report.pdf'],
+    ['..', '_'],
+    ['.bashrc', '_bashrc'],
+    ['a/b\\c', 'a_b_c'],
+    ['con:aux', 'con_aux'],
+    ['ends. ', 'ends_'],
+    ['', 'file'],
+    ['\u202efdp.exe', '_fdp.exe'],
+    ['a\u200b\u2066b', 'a__b'],
+    ['\ud800x', '\ufffdx'],
+    ['n\u0303', '\u00f1'],
+  ])('%j is downloaded as %j', (name, expected) => {
+    expect(downloadName(name)).toBe(expected);
+  });
+
+  it('an ending stays, however long the name is', () => {
+    const name = downloadName('😀'.repeat(100), '.tar');
+    expect(name).toMatch(/^😀+\.tar$/u);
+    expect(Buffer.byteLength(name)).toBeLessThanOrEqual(200);
+  });
+
+  it('headers hold any name, and nothing but it', () => {
+    fc.assert(
+      fc.property(fc.string({ unit: 'binary', maxLength: 300 }), (text) => {
+        const name = downloadName(text, '.tar');
+        expect(Buffer.byteLength(name)).toBeLessThanOrEqual(200);
+        const header = contentDisposition(name);
+        const [, ascii = '', extended] =
+          /^attachment; filename="([\w.\- ]+)"(?:; filename\*=UTF-8''((?:[\w!#$&+.^`|~-]|%[0-9A-F]{2})+))?$/.exec(
+            header,
+          ) ?? [];
+        expect(ascii).toMatch(/\.tar$/);
+        expect(extended === undefined ? ascii : decodeURIComponent(extended)).toBe(name);
+      }),
+      { numRuns: 150 },
+    );
+  });
+});
