@@ -4,6 +4,7 @@ import {
   type Logger,
   MINUTE_NS,
   type Nanoseconds,
+  parseDuration,
   rfc3339Seconds,
 } from '../../../base/index.ts';
 import type { Bucket } from '../../../blob/index.ts';
@@ -41,7 +42,7 @@ export interface FinalizeRestoreOptions {
   readonly scratch: string;
   /** `--resource-timeout`: how long claims may take to be bound. */
   readonly resourceTimeoutNs: Nanoseconds;
-  /** How long hooks that have no time of their own are waited for. */
+  /** How long hooks that have no time of their own are waited for, where the Restore does not say how long its operations may take. */
   readonly hookTimeoutNs: Nanoseconds;
   readonly assertLeading: () => void;
   readonly signal: AbortSignal;
@@ -212,7 +213,8 @@ async function waited(
   }
   if (left.hooks.pods.length > 0) {
     isWaiting = true;
-    if (isCanceled(restore) || waits.isOver(uid, since, options.hookTimeoutNs)) hooks.expire(uid);
+    const boundNs = hookTimeoutNs(restore, options);
+    if (isCanceled(restore) || waits.isOver(uid, since, boundNs)) hooks.expire(uid);
   }
   if (!isWaiting) return left;
   if (since === undefined && isStored) {
@@ -222,6 +224,11 @@ async function waited(
     await files.change(restore, begun, { signal, assertLeading });
   }
   return undefined;
+}
+
+function hookTimeoutNs({ spec }: Restore, options: FinalizeRestoreOptions): Nanoseconds {
+  const asked = parseDuration(spec.itemOperationTimeout ?? '') ?? 0n;
+  return asked > 0n ? asked : options.hookTimeoutNs;
 }
 
 /** What became of claims is an error where their volumes did not get what they should. */

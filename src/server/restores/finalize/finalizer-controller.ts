@@ -57,7 +57,7 @@ export class RestoreFinalizerController implements ServerController {
 
   async run(signal: AbortSignal, assertLeading: () => void): Promise<void> {
     const { client, logger, host, namespace, restores, buckets, locations } = this.#options;
-    const { exec, watch } = this.#options;
+    const { exec, watch, resourceTimeoutNs = 0n, hookTimeoutNs = 0n } = this.#options;
     await using watched = await restores.open(signal);
     const files = new AfterRunFiles({ buckets, locations });
     const waits = new Waits(client.clock);
@@ -74,8 +74,10 @@ export class RestoreFinalizerController implements ServerController {
       placeOf: ({ spec }) => spec.backupName ?? '',
       finalize: ({ metadata }) =>
         finalizeRestore(metadata, {
-          ...{ resourceTimeoutNs: RESOURCE_TIMEOUT_NS, hookTimeoutNs: HOOK_TIMEOUT_NS },
           ...this.#options,
+          // A time-out of nothing is none that anybody wants.
+          resourceTimeoutNs: resourceTimeoutNs > 0n ? resourceTimeoutNs : RESOURCE_TIMEOUT_NS,
+          hookTimeoutNs: hookTimeoutNs > 0n ? hookTimeoutNs : HOOK_TIMEOUT_NS,
           ...{ files, waits, hooks, assertLeading, signal },
         }),
     });
