@@ -40,6 +40,7 @@ export {
   sentenceOf,
 } from './results.ts';
 export { idOf, type Item, refOf } from './items/item.ts';
+export type { ReadAhead } from './run/lookahead.ts';
 export { ItemList } from './items/item-list.ts';
 export { Spool, type SpoolOptions, type SpoolPlace } from './items/spool.ts';
 export { type CollectOptions, collectItems } from './items/collector.ts';

@@ -33,6 +33,8 @@ export interface Posix {
    * it, undefined where the file system or this machine has none.
    */
   tryLock(descriptor: number): boolean | undefined;
+  /** Has the kernel read a range of an open file ahead; it waits for nothing that is on its way. */
+  readAhead(descriptor: number, offset: number, lengthBytes: number): void;
   /** Functions that the program itself has, as Node has OpenSSL's; undefined where they cannot be called. */
   readonly program: NativeLibrary | undefined;
   /** Ends the process whatever its threads do; returns where it cannot be done. */
@@ -44,6 +46,8 @@ export interface Posix {
 const SEEK_DATA = 3;
 const SEEK_HOLE = 4;
 const AT_FDCWD = -100;
+/** `POSIX_FADV_WILLNEED`. */
+const WILL_NEED = 3;
 const ENXIO = 6;
 /** `EWOULDBLOCK` is the same number. */
 const EAGAIN = 11;
@@ -116,6 +120,9 @@ function nativePosix(koffi: Koffi): Posix {
   const lseek = libc.func('int64_t lseek(int descriptor, int64_t offset, int whence)');
   const syncfs = libc.func('int syncfs(int descriptor)');
   const flock = libc.func('int flock(int descriptor, int operation)');
+  const fadvise = libc.func(
+    'int posix_fadvise(int descriptor, int64_t offset, int64_t length, int advice)',
+  );
   const exit = libc.func('void _exit(int code)');
   const seek = (descriptor: number, offset: number, whence: number): number | undefined => {
     const found = lseek(descriptor, offset, whence);
@@ -165,6 +172,9 @@ function nativePosix(koffi: Koffi): Posix {
       if (flock(descriptor, LOCK_EXCLUSIVE_NOW) === 0) return true;
       return koffi.errno() === EAGAIN ? false : undefined;
     },
+    readAhead: (descriptor, offset, lengthBytes) => {
+      fadvise(descriptor, offset, lengthBytes, WILL_NEED);
+    },
     exitNow: (code) => void exit(code),
   };
 }
@@ -212,5 +222,6 @@ const fallback: Posix = {
   seekHole: () => undefined,
   syncFilesystem: () => false,
   tryLock: () => undefined,
+  readAhead: () => undefined,
   exitNow: () => undefined,
 };

@@ -1,5 +1,5 @@
 import { type Command } from 'commander';
-import { formatBytes, parseBytes } from '../base/index.ts';
+import { formatBytes, isCanceled, parseBytes } from '../base/index.ts';
 import type { Repository } from '../repository/index.ts';
 import type { DirectoryEntry } from '../snapshot/index.ts';
 import {
@@ -92,6 +92,14 @@ interface Flags extends InPlaceFlags, ProgressFlags {
   quiet?: boolean;
 }
 
+/** Paths of the JSON report; the others are counted. Our choice: a report is read by people and programs at once. */
+const REMOVED_MAX = 1000;
+const STOPPED =
+  'the target is restored in part only, since the restore was stopped: run the same command again to complete it';
+
+const hasChanged = ({ bytesWritten, removed, created, attributes }: InPlaceCounters): boolean =>
+  bytesWritten + removed + created + attributes > 0;
+
 /** Runs `snapshot restore --in-place`, and reports. */
 export async function restoreInPlace(
   { repository, logger }: Pick<OpenedContext, 'logger'> & { repository: Repository },
@@ -105,6 +113,7 @@ export async function restoreInPlace(
   const counters = newRestoreCounters();
   const result = newInPlaceCounters();
   const unchecked: string[] = [];
+  const removed: string[] = [];
   const progress = startProgress('snapshot restore', styleOf(flags), () =>
     restoreSample(counters, root, selection !== undefined),
   );
@@ -129,15 +138,27 @@ export async function restoreInPlace(
         logger.warn({ target: path }, `could not check everything: ${text}`);
       },
       onChange: async (change) => {
-        if (!json && !quiet && dryRun) await writeOutput(`${lineOf(change)}\n`);
+        if (change.kind === 'remove' && removed.length < REMOVED_MAX) removed.push(change.path);
+        if (!json && !quiet) await writeOutput(`${lineOf(change)}\n`);
       },
     });
+  } catch (error) {
+    if (isCanceled(error) && hasChanged(result)) logger.warn({ target: path }, STOPPED);
+    throw error;
   } finally {
     progress.stop();
     interrupt.dispose();
   }
   const { elapsedSeconds } = progress;
-  if (json) printJson({ inPlace: true, dryRun, ...result, unchecked, elapsedSeconds });
+  if (json)
+    printJson({
+      inPlace: true,
+      dryRun,
+      ...result,
+      removedPaths: removed,
+      unchecked,
+      elapsedSeconds,
+    });
   else for (const line of summary(result, { path, dryRun, elapsedSeconds })) printLine(line);
 }
 

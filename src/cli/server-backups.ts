@@ -7,6 +7,7 @@ import {
   BACKUP_DEFAULTS,
   type BackupDefaults,
   type PolicySummary,
+  type ReadAhead,
 } from '../backup/index.ts';
 import {
   ClusterVolumes,
@@ -17,7 +18,7 @@ import { CodedError, type Logger, type Nanoseconds, systemClock } from '../base/
 import { openBucket } from '../blob/index.ts';
 import { environment } from '../config/index.ts';
 import { OperationMap } from '../item-operations/index.ts';
-import { Discovery, type KubeClient } from '../kube/index.ts';
+import { Discovery, type KubeClient, type PersistentVolumeClaim, PVS } from '../kube/index.ts';
 import {
   type Backup as PluginBackup,
   choicesOf,
@@ -204,7 +205,9 @@ export async function openBackups(
   isServed = (mover: string): Promise<boolean | undefined> =>
     isMoverServed(common.client, common.namespace, mover),
 ): Promise<OpenedBackups> {
-  const { client, logger, namespace, registry, plugins, backups } = common;
+  const { logger, namespace, registry, plugins, backups, reads } = common;
+  // All that backups ask for is bounded together.
+  const { client } = reads;
   const directory = join(common.directory, 'backups');
   const buckets = locationBuckets(common, directory);
   const metrics = new BackupMetrics(registry, {
@@ -249,6 +252,16 @@ export async function openBackups(
   };
   const timeoutNsOf: TimeoutOf<Backup> = (action, backup, askedNs) =>
     operationTimeoutNs(action, backup, askedNs, timeouts);
+  const readAhead: ReadAhead = {
+    object: (resource, ref) => {
+      reads.begin(resource, ref, { isExact: true });
+    },
+    // As the action for PVCs asks for it.
+    claim: (pvc) => {
+      const { volumeName = '' } = (pvc as PersistentVolumeClaim).spec;
+      if (settings.hasCsi) reads.begin(PVS, { name: volumeName });
+    },
+  };
   const readOnly = new ReadOnlyLocations(client, namespace);
   let runner: Promise<ClusterRunner> | undefined;
   const controller = new BackupController({
@@ -266,7 +279,16 @@ export async function openBackups(
       runner ??= theDiscovery().then(
         (found) =>
           new ClusterRunner({
-            ...{ client, discovery: found, buckets, sessions, operations, directory, logger },
+            ...{
+              client,
+              readAhead,
+              discovery: found,
+              buckets,
+              sessions,
+              operations,
+              directory,
+              logger,
+            },
             archiveOf: (bucket) => new BackupArchive(bucket, { logger }),
             openVolumes: async ({ backup, session, log, signal, client: patient }) => {
               const policies = await policiesOf(backup);

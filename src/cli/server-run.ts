@@ -1,3 +1,4 @@
+import { ReadsAhead } from '../kube/index.ts';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -116,16 +117,17 @@ export async function runServer(
   const interrupt = interruptSignal();
   const makesBackups = OF_BACKUPS.some((name) => names.includes(name));
   const needsBackups = makesBackups || names.includes('backup-deletion');
+  const reads = new ReadsAhead(client);
   const plugins =
     needsBackups || makesRestores || names.includes('server-status-request')
       ? ServerPlugins.begin({
-          ...{ client, logger, folder: flags.pluginDir, features: flags.features },
+          ...{ client: reads.client, logger, folder: flags.pluginDir, features: flags.features },
           ...{ makesBackups, makesRestores },
           flags: process.argv.slice(3),
         })
       : undefined;
   const common = {
-    ...{ client, logger, namespace, host, registry, directory, plugins },
+    ...{ client, reads, logger, namespace, host, registry, directory, plugins },
     backups: new SharedBackups({ client, logger, namespace }),
     ...((needsBackups || makesRestores) && {
       operationMetrics: new OperationMetrics({ registry, clock: client.clock }),

@@ -108,6 +108,7 @@ export {
   type WatchEvent,
   type WriteOptions,
 } from './client/client.ts';
+export { ReadsAhead } from './client/reads-ahead.ts';
 export { connectToCluster } from './client/connect.ts';
 export { Controller, type Result } from './controller/controller.ts';
 export { LeaderElection, type ElectionOptions } from './election/leader-election.ts';

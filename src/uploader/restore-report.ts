@@ -37,6 +37,8 @@ export const newRestoreCounters = (): RestoreCounters => ({
 
 /** What a restore in place does otherwise. */
 export interface InPlaceEntries {
+  /** Makes sure that this is the directory that was locked. Throws `TARGET_CHANGED`. */
+  assertRoot(directory: TargetDirectory): void;
   /** Brings the file that has the name to the entry; false where it has to be written whole. */
   patch(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean>;
   /** Before a file is written whole. Throws `WRITE_LIMIT`. */
@@ -45,7 +47,7 @@ export interface InPlaceEntries {
   onWhole(isNew: boolean): void;
   /** Opens a directory below, and puts one where there is none, or something else. */
   enter(parent: TargetDirectory, name: string): Promise<TargetDirectory>;
-  /** Removes a directory with all below it. */
+  /** Removes a directory that is in the way, with all below it. Throws `TARGET_IN_THE_WAY` where something in it is to stay. */
   removeDirectory(parent: TargetDirectory, name: string): Promise<void>;
 }
 

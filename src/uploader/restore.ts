@@ -75,6 +75,7 @@ class TreeRestore {
     this.#rootShown = target === '/' ? '' : target;
     const directory = await TargetDirectory.openRoot(target);
     try {
+      this.#options.inPlace?.assertRoot(directory);
       await this.#fill(directory, owned(root, this.#options.owner), entries);
       await this.#finish(directory);
     } finally {

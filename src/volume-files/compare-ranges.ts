@@ -1,16 +1,20 @@
 import { readSync } from 'node:fs';
 
-/** A range of an open file, and the content hash that its bytes should have. */
-export interface RangeToCompare {
+/** A range of an open file. */
+export interface FileRange {
   readonly descriptor: number;
   readonly offset: number;
   readonly length: number;
+}
+
+/** The same with the content hash that its bytes should have. */
+export interface RangeToCompare extends FileRange {
   readonly hash: Uint8Array;
 }
 
 /** Reads a range into buffers that follow one another. What lies behind the file's end reads as zeros. Throws like `fs`. */
 export function readRangeInto(
-  { descriptor, offset }: Pick<RangeToCompare, 'descriptor' | 'offset'>,
+  { descriptor, offset }: Omit<FileRange, 'length'>,
   buffers: readonly Uint8Array[],
 ): void {
   let from = offset;

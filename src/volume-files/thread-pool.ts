@@ -6,7 +6,7 @@ import type {
   Span,
   SplitterSpec,
 } from '../codec/index.ts';
-import type { RangeToCompare } from './compare-ranges.ts';
+import type { FileRange, RangeToCompare } from './compare-ranges.ts';
 import type { DirectoryComparison, DirectoryListing, PackedStream } from './directory-listing.ts';
 import type { FileAttributes } from './file-attributes.ts';
 import type { FileRead, FileToRead } from './read-file.ts';
@@ -90,8 +90,15 @@ export interface ThreadPool extends AsyncDisposable {
     special: readonly string[],
     entriesMax: number,
   ): Promise<DirectoryComparison>;
-  /** Reads ranges of open files into the slabs, which have room for all of them, and compares their hashes. */
-  compareRanges(ranges: readonly RangeToCompare[], slabs: readonly Span[]): Promise<RangeVerdicts>;
+  /**
+   * Reads ranges of open files into the slabs, which have room for all of them, and compares their hashes. The kernel is asked to
+   * read those `ahead` meanwhile, which will be compared next.
+   */
+  compareRanges(
+    ranges: readonly RangeToCompare[],
+    slabs: readonly Span[],
+    ahead: readonly FileRange[],
+  ): Promise<RangeVerdicts>;
   /** Decrypts, decompresses and writes to files; returns what failed, by code or system error. */
   open(items: readonly OpenItem[]): Promise<OpenFailure[]>;
   /** Gives what a descriptor is of its attributes; it may be one that `O_PATH` opened, of a symlink itself. */

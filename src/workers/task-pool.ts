@@ -9,6 +9,7 @@ import type {
   OpenItem,
   PackedStream,
   PartialSpans,
+  FileRange,
   RangeToCompare,
   RangeVerdicts,
   SealedItem,
@@ -16,9 +17,9 @@ import type {
   ThreadPool,
 } from '../volume-files/index.ts';
 import {
+  packCompared,
   packFilesToRead,
   packOpenItems,
-  packRanges,
   packSealItems,
   unpackFileReads,
   unpackSealed,
@@ -82,8 +83,12 @@ export abstract class TaskPool implements ThreadPool {
     return this.#run('compareDirectory', path, before, special, entriesMax);
   }
 
-  compareRanges(ranges: readonly RangeToCompare[], slabs: readonly Span[]): Promise<RangeVerdicts> {
-    return this.#run('compareRanges', packRanges(ranges), slabs);
+  compareRanges(
+    ranges: readonly RangeToCompare[],
+    slabs: readonly Span[],
+    ahead: readonly FileRange[],
+  ): Promise<RangeVerdicts> {
+    return this.#run('compareRanges', packCompared(ranges, ahead), slabs);
   }
 
   open(items: readonly OpenItem[]): Promise<OpenFailure[]> {

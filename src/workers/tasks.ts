@@ -44,6 +44,7 @@ import {
   packSealed,
   type ReadFilesRequest,
   type SealRequest,
+  unpackCompared,
   unpackFilesToRead,
   unpackOpenItems,
   unpackRanges,
@@ -178,7 +179,10 @@ export class TaskRunner implements TaskMethods {
   compareRanges(request: CompareRequest, slabs: readonly Span[]): RangeVerdicts {
     const failures: OpenFailure[] = [];
     const room = new Room(slabs.map((slab) => this.#view(slab)));
-    const ranges = unpackRanges(request);
+    for (const { descriptor, offset, length } of unpackRanges(request.ahead)) {
+      posix().readAhead(descriptor, offset, length);
+    }
+    const ranges = unpackCompared(request);
     const messages = ranges.map((range, index) => {
       const buffers = room.take(range.length);
       try {

@@ -1,3 +1,4 @@
+import { setImmediate } from 'node:timers/promises';
 import { BackupArchive } from '../../archive/index.ts';
 import { CodedError, isCode, type Logger, SECOND_NS, Stopwatch } from '../../base/index.ts';
 import type { KubeClient } from '../../kube/index.ts';
@@ -186,7 +187,8 @@ async function* fileEntries(
   signal: AbortSignal,
 ): AsyncGenerator<readonly FileEntry[]> {
   for await (const entries of streamDirectory(contents, directory.objectId, { signal })) {
-    signal.throwIfAborted();
+    // The next ones may be in memory already, and parsing a million of them would keep everything else of this process waiting.
+    await setImmediate(undefined, { signal });
     yield entries.map(fileEntryOf);
   }
 }

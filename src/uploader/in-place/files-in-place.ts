@@ -1,9 +1,7 @@
 import { constants } from 'node:fs';
 import * as fs from 'node:fs/promises';
 import {
-  codeOf,
-  isCanceled,
-  messageOf,
+  CodedError,
   pinnedPath,
   Semaphore,
   shareOfDescriptors,
@@ -26,8 +24,9 @@ import {
   WriteBudget,
 } from './in-place-report.ts';
 import { RangeComparer } from './range-comparer.ts';
+import { asMixture } from './mixture.ts';
 import { removeTree } from './remove-tree.ts';
-import { assertSameMount } from './same-mount.ts';
+import { assertSameMount, assertSameRoot, type TargetRoot } from './same-mount.ts';
 
 const { O_RDONLY, O_WRONLY, O_NONBLOCK } = constants;
 /** Files that are compared at once, three descriptors each; and the share of the descriptors for them. */
@@ -42,11 +41,13 @@ type Outcome =
 export interface FilesInPlaceParts {
   readonly repository: Repository;
   readonly signal: AbortSignal;
-  readonly options: Pick<InPlaceOptions, 'trustTimes' | 'maxWriteBytes'>;
+  readonly options: Pick<
+    InPlaceOptions,
+    'trustTimes' | 'maxWriteBytes' | 'keepExtra' | 'selection'
+  >;
   readonly counters: RestoreCounters;
   readonly result: InPlaceCounters;
-  /** Of the target's root. */
-  readonly mountId: string;
+  readonly root: TargetRoot;
 }
 
 /** Compares files of a target with those of the snapshot, and writes what differs. */
@@ -90,6 +91,10 @@ export class FilesInPlace implements InPlaceEntries {
     });
   }
 
+  assertRoot(directory: TargetDirectory): void {
+    assertSameRoot(directory.descriptor, this.#parts.root);
+  }
+
   patch(directory: TargetDirectory, entry: DirectoryEntry): Promise<boolean> {
     const { counters, result } = this.#parts;
     return this.#withOutcome(directory, entry, async (outcome, pinned) => {
@@ -127,7 +132,7 @@ export class FilesInPlace implements InPlaceEntries {
   }
 
   async enter(parent: TargetDirectory, name: string): Promise<TargetDirectory> {
-    const { result, mountId } = this.#parts;
+    const { result, root } = this.#parts;
     const enter = async (): Promise<TargetDirectory> => {
       try {
         return await parent.enter(name);
@@ -140,7 +145,7 @@ export class FilesInPlace implements InPlaceEntries {
     };
     const directory = await enter();
     try {
-      assertSameMount(directory.descriptor, mountId, directory.shown);
+      assertSameMount(directory.descriptor, root.mountId, directory.shown);
       return directory;
     } catch (error) {
       directory.close();
@@ -149,14 +154,22 @@ export class FilesInPlace implements InPlaceEntries {
   }
 
   async removeDirectory(parent: TargetDirectory, name: string): Promise<void> {
-    const { mountId, signal, result } = this.#parts;
-    await removeTree(parent, Buffer.from(name), {
-      mountId,
+    const { root, signal, result, options } = this.#parts;
+    const { selection, keepExtra } = options;
+    const path = `${parent.shown.slice(root.path === '/' ? 0 : root.path.length)}/${name}`;
+    const rules = {
+      mountId: root.mountId,
       signal,
+      ...(selection && {
+        takes: (below: string, isDirectory: boolean) => selection.takes(path + below, isDirectory),
+      }),
       onRemoved: () => {
         result.removed++;
       },
-    });
+    };
+    if (keepExtra !== true && (await removeTree(parent, Buffer.from(name), rules))) return;
+    const text = 'a directory is in the way, with files that are to be kept: move it elsewhere';
+    throw new CodedError('TARGET_IN_THE_WAY', text);
   }
 
   async #withOutcome<T>(
@@ -217,7 +230,7 @@ export class FilesInPlace implements InPlaceEntries {
     entry: DirectoryEntry,
     { difference, pieces }: Extract<Outcome, { kind: 'change' }>,
   ): Promise<void> {
-    const { mountId } = this.#parts;
+    const { mountId } = this.#parts.root;
     this.#budget.take(difference.bytes);
     await this.#writer.assertThere(pieces, difference);
     const file = await openForWriting(pinned);
@@ -250,11 +263,4 @@ async function openForWriting({ descriptor, attributes }: Pinned): Promise<fs.Fi
     await fs.chmod(path, attributes.mode | 0o200);
     return fs.open(path, O_WRONLY | O_NONBLOCK);
   }
-}
-
-/** A part of a file may be written when this is thrown. */
-export function asMixture(error: unknown): unknown {
-  if (isCanceled(error)) return error;
-  const text = `${messageOf(error)}; it may now hold bytes of before and of the snapshot: solve this and run the same command again`;
-  return Object.assign(new Error(text, { cause: error }), { code: codeOf(error) });
 }

@@ -1,9 +1,16 @@
 import { assert } from '../../base/index.ts';
 import type { Span } from '../../codec/index.ts';
 import { type Repository, SLAB_BYTES } from '../../repository/index.ts';
-import type { OpenFailure, RangeToCompare, ThreadPool } from '../../volume-files/index.ts';
+import type {
+  FileRange,
+  OpenFailure,
+  RangeToCompare,
+  ThreadPool,
+} from '../../volume-files/index.ts';
 
 interface Waiting {
+  /** The kernel has been asked for it. */
+  isAhead: boolean;
   readonly range: RangeToCompare;
   readonly resolve: (isEqual: boolean) => void;
   readonly reject: (error: unknown) => void;
@@ -11,6 +18,8 @@ interface Waiting {
 
 /** What a thread reads and hashes in one go. Our choice: contents of about the same length are hashed in pairs. */
 const BATCH_BYTES = 16 << 20;
+/** Of the next ranges so much is read ahead by the kernel. Our choice. */
+const AHEAD_BYTES = 48 << 20;
 /** Small files of one task. */
 const BATCH_RANGES = 512;
 /** Tasks beyond those that the threads work on, so that none waits for this thread. */
@@ -36,8 +45,10 @@ export class RangeComparer {
 
   /** Whether these bytes are those of the content. Throws what the system says when they cannot be read. */
   isEqual(range: RangeToCompare): Promise<boolean> {
+    // No splitter makes such a content: it counts as different, and whoever fetches it learns what it is.
+    if (range.length > this.#batchBytes) return Promise.resolve(false);
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ range, resolve, reject });
+      this.#waiting.push({ range, resolve, reject, isAhead: false });
       if (this.#isPumpDue) return;
       this.#isPumpDue = true;
       // What is asked for in the same turn goes together.
@@ -69,11 +80,23 @@ export class RangeComparer {
     for (const { range } of this.#waiting) {
       const next = total + range.length;
       if (ranges > 0 && (next > this.#batchBytes || ranges === BATCH_RANGES)) break;
-      assert(next <= this.#batchBytes, 'a content is no longer than the slabs');
       total = next;
       ranges++;
     }
     return { ranges, total };
+  }
+
+  /** What the disk can bring while threads hash: each range once, and no more than fits into the next tasks. */
+  #ahead(): FileRange[] {
+    const ahead: FileRange[] = [];
+    let bytes = 0;
+    for (const waiting of this.#waiting) {
+      bytes += waiting.range.length;
+      if (bytes > AHEAD_BYTES) break;
+      if (!waiting.isAhead) ahead.push(waiting.range);
+      waiting.isAhead = true;
+    }
+    return ahead;
   }
 
   async #compare(batch: readonly Waiting[], addresses: readonly number[]): Promise<void> {
@@ -81,7 +104,7 @@ export class RangeComparer {
       this.#signal.throwIfAborted();
       const slabs = addresses.map((address): Span => ({ address, length: SLAB_BYTES }));
       const ranges = batch.map(({ range }) => range);
-      const { equal, failures } = await this.#pool.compareRanges(ranges, slabs);
+      const { equal, failures } = await this.#pool.compareRanges(ranges, slabs, this.#ahead());
       for (const failure of failures) batch[failure.index]?.reject(failureOf(failure));
       batch.forEach(({ resolve }, i) => {
         resolve(equal[i] === 1);

@@ -14,7 +14,7 @@ import {
   newInPlaceCounters,
   WriteBudget,
 } from './in-place-report.ts';
-import { assertNoMountBelow, mountIdOf } from './same-mount.ts';
+import { assertNoMountBelow, type TargetRoot, targetRoot } from './same-mount.ts';
 import { type SurveyTask, TreeSurvey } from './tree-survey.ts';
 
 /**
@@ -34,7 +34,7 @@ export async function restoreTreeInPlace(
   try {
     assertNoMountBelow(path);
     const guard = await Guard.over({ path: target, descriptor: handle.fd }, options);
-    const run = new TreeInPlace(repository, root, path, mountIdOf(handle.fd), options);
+    const run = new TreeInPlace(repository, root, targetRoot(path, handle.fd), options);
     await options.selection?.assertSome({ repository, signal: options.signal }, root);
     if (options.dryRun === true) {
       (await run.survey('count', result)).throwIfFailed();
@@ -44,6 +44,8 @@ export async function restoreTreeInPlace(
       const counted = newInPlaceCounters();
       (await run.survey('count', counted)).throwIfFailed();
       new WriteBudget(options.maxWriteBytes).assertEnough(counted.bytesDifferent);
+      // From here on they tell of what is written.
+      if (options.counters) Object.assign(options.counters, newRestoreCounters());
     }
     const removal = await run.survey('remove', result);
     if (removal.signal.aborted) removal.throwIfFailed();
@@ -60,21 +62,18 @@ export async function restoreTreeInPlace(
 class TreeInPlace {
   readonly #repository: Repository;
   readonly #root: DirectoryEntry;
-  readonly #path: string;
-  readonly #mountId: string;
+  readonly #target: TargetRoot;
   readonly #options: InPlaceOptions;
 
   constructor(
     repository: Repository,
     root: DirectoryEntry,
-    path: string,
-    mountId: string,
+    target: TargetRoot,
     options: InPlaceOptions,
   ) {
     this.#repository = repository;
     this.#root = root;
-    this.#path = path;
-    this.#mountId = mountId;
+    this.#target = target;
     this.#options = options;
   }
 
@@ -82,22 +81,21 @@ class TreeInPlace {
   async survey(task: SurveyTask, result: InPlaceCounters): Promise<RestoreReport> {
     const { onChange, ...options } = this.#options;
     const isTold = this.#options.dryRun === true || task === 'remove';
-    const counters = this.#options.dryRun === true ? options.counters : undefined;
+    const counters = task === 'count' ? options.counters : undefined;
     const report = new RestoreReport({ ...options, counters: counters ?? newRestoreCounters() });
     const survey = new TreeSurvey(
       {
         repository: this.#repository,
         options: { ...options, ...(isTold && onChange && { onChange }) },
-        target: this.#path,
         signal: report.signal,
         report,
         result,
         files: this.#files(report, result),
-        mountId: this.#mountId,
+        root: this.#target,
       },
       task,
     );
-    const directory = await TargetDirectory.openRoot(this.#path);
+    const directory = await TargetDirectory.openRoot(this.#target.path);
     try {
       await survey.run(this.#root, directory);
     } finally {
@@ -110,11 +108,13 @@ class TreeInPlace {
     const { logger, signal, selection, owner } = this.#options;
     const counters = this.#options.counters ?? newRestoreCounters();
     const inPlace = this.#files({ counters, signal }, result);
-    await restoreTree(this.#repository, this.#root, this.#path, {
+    await restoreTree(this.#repository, this.#root, this.#target.path, {
       logger,
       signal,
       counters,
       inPlace,
+      // Of what is written whole.
+      sparse: true,
       ...(selection && { selection }),
       ...(owner && { owner }),
     });
@@ -125,8 +125,8 @@ class TreeInPlace {
     result: InPlaceCounters,
   ): FilesInPlace {
     const options = this.#options;
-    const [repository, mountId] = [this.#repository, this.#mountId];
-    return new FilesInPlace({ repository, signal, options, counters, result, mountId });
+    const [repository, root] = [this.#repository, this.#target];
+    return new FilesInPlace({ repository, signal, options, counters, result, root });
   }
 }
 

@@ -1,6 +1,6 @@
 import { isUtf8 } from 'node:buffer';
 import { join } from 'node:path';
-import { mapLimited, shareOfDescriptors, systemCode } from '../../base/index.ts';
+import { mapLimited, Semaphore, shareOfDescriptors, systemCode } from '../../base/index.ts';
 import { readObject, type Repository } from '../../repository/index.ts';
 import { type Batches, type DirectoryEntry, streamDirectory } from '../../snapshot/index.ts';
 import { NameSet } from '../name-set.ts';
@@ -11,10 +11,12 @@ import { type Named, pinnedAt, type TargetDirectory } from '../target-directory.
 import type { FilesInPlace } from './files-in-place.ts';
 import type { Change, ChangeKind, InPlaceCounters, InPlaceOptions } from './in-place-report.ts';
 import { isDirectoryIn, removeTree } from './remove-tree.ts';
-import { assertSameMount } from './same-mount.ts';
+import { assertSameMount, type TargetRoot } from './same-mount.ts';
 
 /** Entries that are compared at once. */
 const COMPARED_MAX = 64;
+/** Directories that are looked at beside each other. */
+const DIRECTORIES_MAX = 8;
 /** Directories that are open on the way down. */
 const HELD_SHARE = 1 / 8;
 const HELD_MAX = 1024;
@@ -24,12 +26,11 @@ const LOST_AND_FOUND = 'lost+found';
 export interface SurveyParts {
   readonly repository: Repository;
   readonly options: InPlaceOptions;
-  readonly target: string;
   readonly signal: AbortSignal;
   readonly report: RestoreReport;
   readonly result: InPlaceCounters;
   readonly files: FilesInPlace;
-  readonly mountId: string;
+  readonly root: TargetRoot;
 }
 
 /** What a survey does: it counts all that differs, or it removes what the snapshot does not have. */
@@ -39,6 +40,7 @@ export type SurveyTask = 'count' | 'remove';
 export class TreeSurvey {
   readonly #parts: SurveyParts;
   readonly #task: SurveyTask;
+  readonly #directories = new Semaphore(DIRECTORIES_MAX);
   readonly #heldMax = shareOfDescriptors(HELD_SHARE, HELD_MAX);
 
   constructor(parts: SurveyParts, task: SurveyTask) {
@@ -47,6 +49,7 @@ export class TreeSurvey {
   }
 
   async run(root: DirectoryEntry, target: TargetDirectory): Promise<void> {
+    this.#parts.files.assertRoot(target);
     await this.#visit(root, target, '');
   }
 
@@ -58,6 +61,8 @@ export class TreeSurvey {
   ): Promise<void> {
     const { signal, report } = this.#parts;
     const names = new NameSet();
+    // None of it rejects.
+    const beside = new Set<Promise<void>>();
     try {
       for await (const entries of this.#entriesOf(entry, path, names)) {
         signal.throwIfAborted();
@@ -66,13 +71,15 @@ export class TreeSurvey {
           await mapLimited(files, COMPARED_MAX, (file) => this.#count(file, directory, path));
         }
         for (const child of entries) {
-          if (child.type === 'd') await this.#descend(child, directory, `${path}/${child.name}`);
+          if (child.type === 'd') await this.#enter(child, directory, path, beside);
         }
       }
     } catch (error) {
       // What the snapshot has here is not known: nothing is taken for more than that.
       report.fail(this.#shown(path), error);
       return;
+    } finally {
+      await Promise.all(beside);
     }
     if (directory) await this.#extras(directory, names, path);
     if (directory && this.#task === 'count') {
@@ -97,12 +104,33 @@ export class TreeSurvey {
     return selection ? selection.entriesOf({ repository, signal }, path, all) : all;
   }
 
+  /** Beside the others while there is room, else in this very line of descent. */
+  async #enter(
+    child: DirectoryEntry,
+    parent: TargetDirectory | undefined,
+    path: string,
+    beside: Set<Promise<void>>,
+  ): Promise<void> {
+    const below = `${path}/${child.name}`;
+    if (!this.#directories.tryAcquire()) {
+      await this.#descend(child, parent, below, () => Promise.all(beside));
+      return;
+    }
+    const work = this.#descend(child, parent, below).finally(() => {
+      this.#directories.release();
+      beside.delete(work);
+    });
+    beside.add(work);
+  }
+
+  /** With `settle`, which ends all other work in the parent, that one need not stay open. Never rejects. */
   async #descend(
     entry: DirectoryEntry,
     parent: TargetDirectory | undefined,
     path: string,
+    settle?: () => Promise<unknown>,
   ): Promise<void> {
-    const { mountId, report } = this.#parts;
+    const { root, report } = this.#parts;
     try {
       assertPlainName(entry.name);
       const directory = await this.#open(parent, entry, path);
@@ -111,9 +139,12 @@ export class TreeSurvey {
         return;
       }
       try {
-        assertSameMount(directory.descriptor, mountId, directory.shown);
-        const isDeep = directory.openCount > this.#heldMax;
-        if (isDeep) await parent?.park();
+        assertSameMount(directory.descriptor, root.mountId, directory.shown);
+        const isDeep = settle !== undefined && directory.openCount > this.#heldMax;
+        if (isDeep) {
+          await settle();
+          await parent?.park();
+        }
         try {
           await this.#visit(entry, directory, path);
         } finally {
@@ -244,13 +275,13 @@ export class TreeSurvey {
   }
 
   async #removeDirectory(directory: TargetDirectory, name: Buffer, path: string): Promise<void> {
-    const { signal, mountId, options, report } = this.#parts;
+    const { signal, root, options, report } = this.#parts;
     const shown = `${path}/${String(name)}`;
     const { selection } = options;
     try {
       await removeTree(directory, name, {
         signal,
-        mountId,
+        mountId: root.mountId,
         dryRun: this.#task !== 'remove',
         ...(selection && {
           takes: (below, isDirectory) => selection.takes(shown + below, isDirectory),
@@ -275,6 +306,6 @@ export class TreeSurvey {
   }
 
   #shown(path: string): string {
-    return join(this.#parts.target, path);
+    return join(this.#parts.root.path, path);
   }
 }

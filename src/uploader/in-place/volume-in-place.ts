@@ -10,6 +10,7 @@ import { RestoreWriter } from '../restore-writer.ts';
 import { FileComparer } from './difference.ts';
 import { DifferenceWriter } from './difference-writer.ts';
 import { FilePieces } from './file-pieces.ts';
+import { asMixture } from './mixture.ts';
 import { Guard } from './guard.ts';
 import {
   type InPlaceCounters,
@@ -40,7 +41,7 @@ export async function restoreBlocksInPlace(
   const report = new RestoreReport({ ...options, counters });
   try {
     const guard = await Guard.over(
-      { path: target, descriptor: volume.handle.fd, ...volume },
+      { path: target, descriptor: volume.handle.fd, ...volume.device },
       options,
     );
     const pieces = new FilePieces(repository, entry, signal);
@@ -70,9 +71,13 @@ export async function restoreBlocksInPlace(
       if (options.dryRun !== true) {
         const differences = new DifferenceWriter(repository, writer, signal);
         await differences.assertThere(pieces, difference);
-        await differences.write(pieces, difference, volume.handle.fd);
-        counters.isFlushing = true;
-        await volume.handle.sync();
+        try {
+          await differences.write(pieces, difference, volume.handle.fd);
+          counters.isFlushing = true;
+          await volume.handle.sync();
+        } catch (error) {
+          throw asMixture(error);
+        }
       }
     }
     counters.files++;
@@ -95,7 +100,7 @@ async function openVolume(
   target: string,
   sizeBytes: number,
   isReadOnly: boolean,
-): Promise<{ handle: fs.FileHandle; deviceNumber?: number }> {
+): Promise<{ handle: fs.FileHandle; device: { deviceNumber?: number } }> {
   const unusable = (what: string, cause?: unknown): CodedError =>
     new CodedError('TARGET_UNUSABLE', `cannot restore to ${target}: ${what}`, { cause });
   // Looked at before it is opened for writing, and opened again by what was looked at.
@@ -123,7 +128,7 @@ async function openVolume(
       const text = `${target} is in use: it is mounted, or a part of another device; unmount it first`;
       throw new CodedError('TARGET_IN_USE', text, { cause });
     });
-    return { handle, ...(isDevice && { deviceNumber: stat.rdev }) };
+    return { handle, device: isDevice ? { deviceNumber: stat.rdev } : {} };
   } finally {
     await looked.close();
   }

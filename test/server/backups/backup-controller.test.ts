@@ -410,6 +410,16 @@ describe('the controller of Backups', () => {
     expect(runs.begun).toEqual([]);
   });
 
+  it('completes one while all places for running backups are taken', async () => {
+    await create('done', { storageLocation: 'default' }, { status: { phase: 'Finalizing' } });
+    await store('done', 'Finalizing');
+    await create('runs');
+    start();
+    await until2(1);
+    await until('done', 'Completed');
+    expect((await until('runs', 'InProgress')).completionTimestamp).toBeUndefined();
+  });
+
   it('says in the reason of a failure which operations could not be told to stop', async () => {
     start();
     await create('b1');

@@ -193,6 +193,27 @@ describe('a tree that is brought back to a snapshot', () => {
     );
   });
 
+  it('keeps a directory in the way of a file when something in it is to stay', async () => {
+    const target = await restored();
+    fs.rmSync(join(target, 'README'));
+    fs.mkdirSync(join(target, 'README/logs'), { recursive: true });
+    fs.writeFileSync(join(target, 'README/logs/a.log'), 'log');
+    fs.writeFileSync(join(target, 'README/other'), 'other');
+    const { Selection } = await import('../../../src/uploader/index.ts');
+    const selection = new Selection({ exclude: ['*.log'] });
+    for (const options of [{ keepExtra: true }, { selection }]) {
+      await expect(inPlace(target, options)).rejects.toMatchObject({
+        code: 'RESTORE_INCOMPLETE',
+        message: `cannot restore ${join(target, 'README')}: a directory is in the way, with files that are to be kept: move it elsewhere`,
+      });
+      expect(fs.readFileSync(join(target, 'README/logs/a.log'), 'utf8')).toBe('log');
+      expect(fs.readdirSync(target).filter((name) => name.startsWith('.'))).toEqual([]);
+    }
+    expect(fs.existsSync(join(target, 'README/other'))).toBe(false);
+    await inPlace(target);
+    assertSameTree(at('tree'), target);
+  });
+
   it('gets back lengths, holes and attributes', async () => {
     const target = await restored();
     fs.truncateSync(join(target, 'data/big'), 1_000_000);

@@ -25,6 +25,7 @@ import {
   goDurationNs,
   NamespaceFilter,
   oldResourceFilter,
+  type ReadAhead,
   type ResourceFilter,
   runBackup,
   type ScopedLists,
@@ -73,6 +74,8 @@ export interface VolumesContext {
 export interface ClusterRunnerOptions {
   readonly client: KubeClient;
   readonly discovery: Discovery;
+  /** Told of what `client` will soon be asked for. */
+  readonly readAhead?: ReadAhead;
   readonly buckets: Buckets;
   readonly archiveOf: (bucket: OpenBucket['bucket']) => BackupArchive;
   readonly sessions: ActionSessions;
@@ -294,6 +297,7 @@ export class ClusterRunner implements BackupRunner {
         },
       },
       journal,
+      readAhead: this.#options.readAhead,
       log: results,
       onProgress: request.onProgress,
     });
