@@ -253,6 +253,18 @@ describe('the finalizer of restores', () => {
     );
   });
 
+  it('ends a restore of which neither that nor the list of its resources can be read', async () => {
+    const world = await finalizing().begin([]);
+    world.bucket.objects.set(LEFT, Buffer.from('no gzip'));
+    const list = 'restores/r1/restore-r1-resource-list.json.gz';
+    world.bucket.objects.set(list, Buffer.from('no gzip'));
+    await untilOver(world);
+    expect(world.status).toMatchObject({ phase: 'PartiallyFailed', errors: 2 });
+    expect((await resultsOf(world)).errors?.velero?.[1]).toContain(
+      'which volumes were provisioned anew cannot be read',
+    );
+  });
+
   it('ends a restore that another server has run, by the volume infos of the backup', async () => {
     const world = await finalizing({ namespaceMapping: { old: 'app' } }).begin([]);
     world.bucket.objects.delete(LEFT);
